@@ -1,8 +1,8 @@
-//! Automatic allocation: carries out what [`hq_core::autoalloc`] decides.
+//! Automatic allocation: carries out the decisions of [`hq_core::autoalloc`].
 //!
-//! One task owns the decisions. It hears of workers from the core's thread, asks the core what waits,
-//! and starts the commands of batch systems, each on a task of its own with a time limit. Nothing here
-//! decides how many allocations to ask for.
+//! One tokio task owns the state. It receives news of workers from the core's thread, asks the core
+//! for the demand, and runs the commands of batch systems, each in a tokio task with a time limit.
+//! The number of allocations is decided elsewhere.
 
 mod answer;
 mod command;
@@ -30,7 +30,7 @@ use crate::core_handle::CoreHandle;
 
 /// Requests that may wait.
 const REQUEST_QUEUE_LEN: usize = 64;
-/// Longest time that a server which ends spends on canceling its allocations.
+/// Longest time that a server spends on canceling its allocations at shutdown.
 const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Event of a worker that runs inside a job of a batch system.
@@ -47,22 +47,22 @@ pub(crate) enum WorkerNews {
     },
 }
 
-/// Tells automatic allocation what happens; for the core's thread, never blocks.
+/// Channel for news to automatic allocation; used by the core's thread, never blocks.
 pub(crate) struct News {
     changed: Arc<Notify>,
-    // Unbounded, but for two short items in the life of a worker.
+    // Unbounded, but with only two short items per worker.
     workers: mpsc::UnboundedSender<WorkerNews>,
 }
 
 impl News {
-    /// There may be other work, or other workers, than before.
+    /// Tasks or workers may have changed.
     pub(crate) fn changed(&self) {
         self.changed.notify_one();
     }
 
     /// A worker in a job came or went.
     pub(crate) fn worker(&self, news: WorkerNews) {
-        // Nobody listens any more when the server goes down.
+        // Fails only while the server shuts down.
         let _ = self.workers.send(news);
     }
 }
@@ -75,7 +75,7 @@ pub(crate) struct NewsReceiver {
 
 #[cfg(test)]
 impl NewsReceiver {
-    /// Waits until there may be other work.
+    /// Waits until tasks or workers may have changed.
     pub(crate) async fn changed(&self) {
         self.changed.notified().await;
     }
@@ -100,7 +100,7 @@ pub(crate) fn news() -> (News, NewsReceiver) {
 
 enum Ask {
     Request(Box<AllocRequest>, oneshot::Sender<Reply>),
-    /// Whether allocations stay, and the channel that is notified when it is done.
+    /// Whether allocations stay, and a channel that reports completion.
     Shutdown(bool, oneshot::Sender<()>),
 }
 
@@ -122,7 +122,8 @@ impl AllocHandle {
         rx.await.unwrap_or_else(|_| gone())
     }
 
-    /// Ends, and cancels all allocations unless they are kept. Returns when that is done or has taken too long.
+    /// Ends, and cancels all allocations unless they are kept. Returns when that is done or has
+    /// timed out.
     pub(crate) async fn shutdown(&self, keep: bool) {
         let (tx, rx) = oneshot::channel();
         if self.asks.send(Ask::Shutdown(keep, tx)).await.is_ok()
@@ -133,8 +134,8 @@ impl AllocHandle {
     }
 }
 
-/// Starts automatic allocation for the server of this instance directory, with the queues that an
-/// earlier run has stored.
+/// Starts automatic allocation for the server of this instance directory, with the stored queues of
+/// an earlier run.
 pub(crate) fn start(
     core: CoreHandle,
     news: NewsReceiver,

@@ -13,7 +13,7 @@ use super::dirs::Dirs;
 use super::record::QueueShell;
 use super::{reply, script};
 
-/// The parts of which answers are made.
+/// Data for answers.
 pub(super) struct Known<'a> {
     pub(super) state: &'a AutoallocState,
     pub(super) queues: &'a BTreeMap<QueueId, QueueShell>,
@@ -70,7 +70,7 @@ impl Known<'_> {
         }))
     }
 
-    /// `None` while it is not known whether there is one.
+    /// `None` while it is unknown whether the allocation has one.
     fn allocation(&self, allocation: &Allocation) -> Option<client::AllocAllocation> {
         use alloc_allocation::State;
         let record = allocation.record();

@@ -9,10 +9,10 @@ use tokio::process::Command;
 
 use crate::command::{self, Limits, RunError};
 
-/// Longest wait for an answer. Clients of batch systems try again by themselves for many seconds while
+/// Longest wait for an answer. Clients of batch systems retry by themselves for many seconds while
 /// their server restarts.
 pub(super) const TIMEOUT: Duration = Duration::from_secs(90);
-/// Most bytes that are kept of each stream; the state of ten thousand jobs fits.
+/// Limit of kept output per stream; the state of ten thousand jobs fits.
 const OUTPUT_MAX: u64 = 64 << 20;
 
 /// Result of a program that was started.
@@ -46,7 +46,7 @@ pub(super) enum CommandError {
     },
 }
 
-/// Where a program was looked for that does not exist.
+/// Error for a missing program, with the places that were searched.
 fn not_found(program: &str, error: &std::io::Error) -> String {
     if error.kind() != std::io::ErrorKind::NotFound {
         return String::new();
@@ -57,12 +57,12 @@ fn not_found(program: &str, error: &std::io::Error) -> String {
 }
 
 impl Ran {
-    /// Whether it ended with exit code 0.
+    /// Whether it exited with 0.
     pub(super) fn is_ok(&self) -> bool {
         self.code == Some(0)
     }
 
-    /// Description of the result, for people.
+    /// Description of the result, for users.
     pub(super) fn failure(&self) -> String {
         let code = self
             .code
@@ -76,13 +76,13 @@ impl Ran {
     }
 }
 
-/// Whether a variable comes from the batch job in which the server itself runs, or contradicts the script of an
-/// allocation: programs of the batch system would take it for an option.
+/// Whether a variable comes from the batch job that the server itself runs in, or contradicts the
+/// script of an allocation: the batch system's programs would take it for an option.
 fn is_of_own_job(name: &str) -> bool {
     const KEPT: [&str; 2] = ["SLURM_CONF", "SLURM_CLUSTERS"];
     const AGAINST_SCRIPT: &str =
         "SBATCH_TIMELIMIT SBATCH_OUTPUT SBATCH_JOB_NAME SBATCH_ARRAY_INX SBATCH_WAIT";
-    // Not those of PBS that select the installation, such as `PBS_CONF_FILE`.
+    // Without the PBS variables that select the installation, such as `PBS_CONF_FILE`.
     const OF_JOBS: &str = "SLURM_ SRUN_ PMI PBS_ACCOUNT PBS_ARRAY PBS_ENVIRONMENT PBS_HOOK PBS_JOB PBS_MOMPORT \
         PBS_NODE PBS_NP PBS_O_ PBS_QUEUE PBS_TASKNUM";
     has_word(AGAINST_SCRIPT, name)
@@ -109,7 +109,7 @@ pub(super) async fn run(
         }
     }
     if is_parsed {
-        // The environment of a submission travels with the job; answers are for us alone.
+        // The environment of a submission travels with the job; answers are only parsed here.
         command
             .env("LC_ALL", "C")
             .env("SLURM_TIME_FORMAT", "standard")
@@ -144,7 +144,7 @@ pub(super) fn words(
 ) -> Vec<String> {
     let mut argv = Vec::new();
     let has_cluster = values.iter().any(|(name, _)| *name == "cluster");
-    // Words that have nothing to say are left out, like lines of a script.
+    // Words with an empty placeholder are left out, like lines of a script.
     let is_void = |word: &str| !has_cluster && word.contains("%{cluster}");
     for group in &template.0 {
         let first = jobs.first().copied().unwrap_or_default();
@@ -168,7 +168,7 @@ fn fill(word: &str, values: &[(&str, &str)], job: &str) -> String {
     replace(word, find)
 }
 
-/// Replaces each `%{name}` for which there is a value.
+/// Replaces each `%{name}` that has a value.
 pub(super) fn replace<'a>(text: &str, find: impl Fn(&str) -> Option<&'a str>) -> String {
     let mut filled = String::with_capacity(text.len());
     let mut rest = text;

@@ -1,4 +1,4 @@
-//! Directories of allocations: made, kept for a while, removed.
+//! Directories of allocations: created, kept for a while, removed.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::io::{self, Read as _, Seek as _, SeekFrom};
@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use hq_core::id::AllocationKey;
 
-/// Directories of allocations that are over and are kept, all queues together.
+/// Limit of kept directories of ended allocations, over all queues.
 const KEPT_MAX: usize = 20;
 
 /// The script in the directory of an allocation.
@@ -14,9 +14,9 @@ pub(super) const SCRIPT: &str = "hq-submit.sh";
 /// The batch system's id.
 pub(super) const JOB_ID: &str = "jobid";
 
-/// What the job wrote to its standard error.
+/// Standard error of the job.
 pub(super) const STDERR: &str = "stderr";
-/// Longest end of a file in which its last line is looked for, and longest line that is shown.
+/// Size of the end of a file that is searched for its last line, and longest line that is shown.
 const TAIL_MAX: u64 = 4_096;
 const LINE_MAX: usize = 300;
 
@@ -51,7 +51,7 @@ pub(super) fn last_line(path: &Path) -> Option<String> {
 pub(super) struct Dirs {
     root: PathBuf,
     known: BTreeMap<AllocationKey, PathBuf>,
-    /// Those that are over, oldest first.
+    /// Ended allocations, oldest first.
     over: VecDeque<AllocationKey>,
 }
 
@@ -65,7 +65,7 @@ impl Dirs {
         }
     }
 
-    /// Name of the directory of an allocation; it need not exist.
+    /// Path of an allocation's directory; it need not exist.
     pub(super) fn assign(&mut self, key: AllocationKey, queue_name: Option<&str>) -> PathBuf {
         let queue = match queue_name {
             Some(name) => format!("{}-{name}", key.queue),
@@ -86,7 +86,7 @@ impl Dirs {
         self.known.get(&key).map(PathBuf::as_path)
     }
 
-    /// The allocation is over. Gives back the directories that are to be removed.
+    /// The allocation has ended. Returns the directories to remove.
     pub(super) fn retire(&mut self, key: AllocationKey) -> Vec<PathBuf> {
         if self.known.contains_key(&key) && !self.over.contains(&key) {
             self.over.push_back(key);
@@ -99,14 +99,14 @@ impl Dirs {
     }
 }
 
-/// Makes the directory and puts the script into it.
+/// Creates the directory with the script.
 pub(super) async fn write_script(dir: &Path, script: &str) -> io::Result<PathBuf> {
     let path = dir.join(SCRIPT);
     write(path.clone(), script.to_owned()).await?;
     Ok(path)
 }
 
-/// Writes a file into the directory of an allocation, which is made if it is not there.
+/// Writes a file to the directory of an allocation, which is created if missing.
 pub(super) async fn write(path: PathBuf, text: String) -> io::Result<()> {
     let written = move || {
         hq_private::ensure_dir(path.parent().unwrap_or(&path))?;
@@ -117,7 +117,7 @@ pub(super) async fn write(path: PathBuf, text: String) -> io::Result<()> {
         .map_err(io::Error::other)?
 }
 
-/// Removes directories, as far as that goes.
+/// Removes directories, best effort.
 pub(super) async fn remove(dirs: Vec<PathBuf>) {
     for dir in dirs {
         if let Err(error) = tokio::fs::remove_dir_all(&dir).await {

@@ -29,11 +29,11 @@ use super::{Ask, NewsReceiver, WorkerNews, record, reply};
 use crate::clock::Clock;
 use crate::core_handle::CoreHandle;
 
-/// How long a server that ends waits for submissions that are under way.
+/// Longest wait for running submissions at shutdown.
 const LAST_SUBMIT_TIMEOUT: Duration = Duration::from_secs(10);
-/// Workers whose allocation no queue knows that are remembered.
+/// Limit of remembered workers whose allocation no queue knows.
 const EARLY_MAX: usize = 1_024;
-/// How long it waits for its last changes to be stored.
+/// Longest wait for the last changes to be stored.
 const LAST_STORE_TIMEOUT: Duration = Duration::from_secs(6);
 
 pub(super) struct Driver {
@@ -43,14 +43,15 @@ pub(super) struct Driver {
     offered: Vec<WorkerKind>,
     dirs: Dirs,
     hosts: Hosts,
-    /// Workers of allocations that no queue knew when they came: the answer of the batch system may be on its way.
+    /// Workers that connected before any queue knew their allocation: the answer of the batch
+    /// system may be on its way.
     early: Vec<(Box<str>, WorkerId, Arc<WorkerConfig>)>,
     clock: Clock,
     core: CoreHandle,
     commands: Arc<BatchCommands>,
     /// Commands under way.
     jobs: JoinSet<Vec<Input>>,
-    /// Test submissions under way; they answer for themselves.
+    /// Running test submissions; they send their own replies.
     trials: JoinSet<()>,
     /// Answers that wait for the store.
     answers: JoinSet<()>,
@@ -74,7 +75,7 @@ impl Driver {
         }
     }
 
-    /// Goes on with queues of an earlier run; their allocations are asked for at once.
+    /// Restores queues of an earlier run; the state of their allocations is requested at once.
     pub(super) fn restore(&mut self, stored: Vec<(QueueId, Option<Vec<u8>>)>) {
         for (id, record) in stored {
             self.state.restore_last_queue(id.0);
@@ -94,7 +95,7 @@ impl Driver {
         }
         for queue in self.state.queues() {
             for allocation in queue.allocations().filter(|a| !a.may_be_alive()) {
-                // There are no more of them than directories are kept.
+                // Within the limit of kept directories.
                 let _ = self.dirs.retire(allocation.key());
             }
         }
@@ -114,7 +115,7 @@ impl Driver {
                     None => return,
                     Some(Ask::Shutdown(keep, done)) => {
                         self.shutdown(keep).await;
-                        // The one who asked may have lost patience.
+                        // The requester may have timed out.
                         let _ = done.send(());
                         return;
                     }
@@ -149,7 +150,7 @@ impl Driver {
             }
             self.apply(input).await;
             self.note_early();
-            // A submission that was refused leaves nothing but its directory.
+            // A rejected submission leaves only its directory.
             let is_gone = |key: &AllocationKey| {
                 let queue = self.state.queue(key.queue);
                 queue.is_none_or(|queue| queue.allocations().all(|a| a.key() != *key))
@@ -160,7 +161,7 @@ impl Driver {
         }
     }
 
-    /// Notes what the worker of an allocation has; `false` = no queue knows the allocation.
+    /// Records the resources of an allocation's worker; `false` = no queue knows the allocation.
     fn note_worker(&mut self, job: &str, worker: WorkerId, config: &WorkerConfig) -> bool {
         let Some(id) = self.state.find_job(job).map(|key| key.queue) else {
             return false;
@@ -179,7 +180,7 @@ impl Driver {
         true
     }
 
-    /// The same for those that came before their allocation was known.
+    /// Likewise for workers that connected before their allocation was known.
     fn note_early(&mut self) {
         for (job, worker, config) in std::mem::take(&mut self.early) {
             if !self.note_worker(&job, worker, &config) {
@@ -277,7 +278,7 @@ impl Driver {
             AllocRequest::Resume(queue) => no_queue(queue, "resumed"),
         };
         if only_looks {
-            // The core answers once what was seen is on disk, or without delay if the disk is known to hang.
+            // The core replies once the queried state is on disk, or at once if the disk hangs.
             let core = self.core.clone();
             self.answers.spawn(async move {
                 if core.query(|_| ()).await.is_ok() {
@@ -291,15 +292,16 @@ impl Driver {
             return;
         };
         self.answers.spawn(async move {
-            // A client is answered when the change is on disk. If the core is gone, nobody waits any more.
+            // The client gets its answer when the change is on disk. If the core is gone, no client
+            // waits.
             if stored.await.is_ok() {
-                // A client that is gone has changed what it wanted to change.
+                // Fails only if the client is gone.
                 let _ = reply.send(answer);
             }
         });
     }
 
-    /// The parts of which answers are made.
+    /// Data for answers.
     fn known(&self, now: Now) -> Known<'_> {
         Known {
             state: &self.state,
@@ -344,7 +346,7 @@ impl Driver {
     }
 
     async fn carry_out(&mut self, effects: Vec<Effect>) {
-        // A submission must find its directory in what is stored.
+        // A submission must find its directory among the stored ones.
         for effect in &effects {
             if let Effect::Submit { key, .. } = effect
                 && let Some(shell) = self.queues.get(&key.queue)
@@ -361,7 +363,7 @@ impl Driver {
                     self.jobs.spawn(async move {
                         let ask =
                             core.query(move |view| view.state.demand(view.now.mono, &queries));
-                        // If the core is gone, so is everything.
+                        // Fails only if the server has ended.
                         ask.await
                             .map_or_else(|_| Vec::new(), |found| vec![Input::Demand(found)])
                     });
@@ -407,18 +409,18 @@ impl Driver {
         }
     }
 
-    /// Tells the core how large workers are that can be asked for, which bounds what tasks can grow to.
+    /// Tells the core the sizes of workers that can be requested, which bound the growth of tasks.
     async fn tell_offers(&mut self) {
         let kinds = self.state.worker_kinds();
         if kinds == self.offered {
             return;
         }
         self.offered.clone_from(&kinds);
-        // If the core is gone, so is everything.
+        // Fails only if the server has ended.
         let _ = self.core.queue_offers(kinds).await;
     }
 
-    /// Submits once everything about it is stored.
+    /// Submits once all its data is stored.
     async fn submit(&mut self, key: AllocationKey, workers: u32) {
         let (Some(params), Some(dir)) = (self.params(key.queue), self.dirs.get(key)) else {
             return;
@@ -441,7 +443,7 @@ impl Driver {
         });
     }
 
-    /// Stores what these effects say of queues and allocations.
+    /// Stores the changes of queues and allocations in these effects.
     async fn persist_all(&self, effects: &[Effect]) {
         let mut changes = Vec::new();
         let mut changed = std::collections::BTreeSet::new();
@@ -496,7 +498,8 @@ impl Driver {
         self.queues.get(&queue).map(|shell| shell.params.clone())
     }
 
-    /// Waits for what is under way, and cancels whatever may be alive unless it is kept.
+    /// Waits for running submissions, and cancels all possibly live allocations unless they are
+    /// kept.
     async fn shutdown(mut self, keep: bool) {
         let waiting = async {
             while self.state.is_submitting() {
@@ -523,14 +526,14 @@ impl Driver {
             self.cancel_all().await;
         }
         if let Some(stored) = self.persist(Vec::new()).await {
-            // It fails only if there is nobody left who could store it. On a full disk it takes until there is room, and a
-            // server that was told to stop must not wait for that.
+            // Fails only if the core is gone. On a full disk it may take forever, and a stopping
+            // server must not wait for that.
             let stored = tokio::time::timeout(LAST_STORE_TIMEOUT, stored).await;
             if !matches!(stored, Ok(Ok(_))) {
                 tracing::warn!("the last changes of allocation queues could not be stored");
                 return;
             }
-            // The changes that were asked for before are stored as well, and their answers only have to be handed on.
+            // Earlier changes are stored as well, and their answers only need to be forwarded.
             while self.answers.join_next().await.is_some() {}
         }
     }

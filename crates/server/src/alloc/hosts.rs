@@ -1,5 +1,5 @@
-//! Which hosts the workers of an allocation are on: two workers on one host are seldom what people asked
-//! for, and a task on several nodes gets that host twice.
+//! Hosts of the workers of an allocation: two workers on one host are rarely intended, and a
+//! multi-node task gets that host twice.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -9,12 +9,13 @@ use hq_core::id::{QueueId, WorkerId};
 #[derive(Debug, Default)]
 pub(super) struct Hosts {
     of_jobs: BTreeMap<Box<str>, BTreeMap<WorkerId, Box<str>>>,
-    /// Queues of which people know.
+    /// Queues that were reported.
     told: BTreeSet<QueueId>,
 }
 
 impl Hosts {
-    /// A worker connected; returns whether it shares its host, and that was not reported for this queue.
+    /// Records a worker; returns whether it shares its host, unless that was already reported for
+    /// this queue.
     pub(super) fn connected(
         &mut self,
         queue: QueueId,

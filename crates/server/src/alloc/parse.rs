@@ -1,7 +1,7 @@
-//! Parses answers of batch systems into inputs of automatic allocation. Pure.
+//! Parses output of batch systems into inputs of automatic allocation. Pure.
 //!
-//! Nothing here trusts an answer: what is not clearly an answer is an error, and what is not clearly a
-//! refusal may have happened.
+//! Nothing here trusts the output: unless it is clearly an answer it is an error, and unless it is
+//! clearly a rejection the submission may have happened.
 
 mod pbs;
 mod slurm;
@@ -13,13 +13,13 @@ use hq_core::batch::{
 
 use super::command::{CommandError, Ran};
 
-/// Longest part of an answer that is repeated to people.
+/// Longest quotation of output in messages.
 const SHOWN_LEN_MAX: usize = 2_000;
 /// Longest id of a job that is believed.
 const JOB_LEN_MAX: usize = 256;
 
-/// Errors of `qsub` and `sbatch` that did not reach their server: for descriptions without texts of their own, as
-/// those of queues that were made before there was an entry for them.
+/// Errors of `qsub` and `sbatch` that did not reach their server: for descriptions without their
+/// own, as of queues from before that entry existed.
 const UNREACHABLE: [&str; 2] = [
     "cannot connect to server",
     "Unable to contact slurm controller",
@@ -28,7 +28,7 @@ const UNREACHABLE: [&str; 2] = [
 /// The result of running a command.
 pub(super) type Answer = Result<Ran, CommandError>;
 
-/// How a job of ours shows: nothing else may be canceled or counted. Empty = not known.
+/// Expected name and directory of our job: no other may be canceled or counted. Empty = unknown.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Ours {
     pub(super) name: Option<String>,
@@ -37,8 +37,8 @@ pub(super) struct Ours {
 }
 
 impl Ours {
-    /// Whether a job is somebody else's. The directory decides if it is known: a site may change names, and another
-    /// server of the user has allocations of the same name.
+    /// Whether a job is foreign. The directory decides if it is known: a site may change names, and
+    /// another server of the user has allocations of the same name.
     fn is_foreign(&self, name: Option<&str>, dir: Option<&str>) -> bool {
         match dir {
             Some(dir) if !self.dirs.is_empty() => self.dirs.iter().all(|own| own != dir),
@@ -49,7 +49,7 @@ impl Ours {
         }
     }
 
-    /// Whether a job is the one that is looked for.
+    /// Whether a job is the one in question.
     fn is_found(&self, name: Option<&str>, dir: Option<&str>) -> bool {
         let has_name = self
             .name
@@ -60,7 +60,7 @@ impl Ours {
         !self.is_foreign(name, dir) && has_name.unwrap_or(dir_decides)
     }
 
-    /// Report about a job that is somebody else's.
+    /// Report about a foreign job.
     fn foreign(&self, name: Option<&str>, dir: Option<&str>) -> Option<Report> {
         let is_foreign = self.is_foreign(name, dir);
         is_foreign.then(|| {
@@ -71,7 +71,7 @@ impl Ours {
     }
 }
 
-/// A job that is asked for.
+/// A job whose state is requested.
 #[derive(Clone, Debug)]
 pub(super) struct Question<'a> {
     /// Its id, without a cluster.
@@ -125,7 +125,7 @@ fn last_line(text: &str) -> Option<&str> {
     lines.find(|line| !line.is_empty())
 }
 
-/// Whether a refused submission did not get through to the batch system.
+/// Whether a failed submission did not reach the batch system.
 fn is_unreachable(system: &SystemSpec, ran: &Ran) -> bool {
     if system.unreachable.is_empty() {
         return UNREACHABLE.iter().any(|text| ran.stderr.contains(text));
@@ -133,12 +133,12 @@ fn is_unreachable(system: &SystemSpec, ran: &Ran) -> bool {
     says_one_of(ran, &system.unreachable)
 }
 
-/// Whether one of the texts stands on standard error.
+/// Whether standard error contains one of the texts.
 fn says_one_of(ran: &Ran, texts: &[Box<str>]) -> bool {
     texts.iter().any(|text| ran.stderr.contains(&**text))
 }
 
-/// Whether it can be an id: one word of modest length.
+/// Whether it can be an id: one word of moderate length.
 fn is_job_id(text: &str) -> bool {
     !text.is_empty()
         && text.len() <= JOB_LEN_MAX
@@ -146,8 +146,8 @@ fn is_job_id(text: &str) -> bool {
         && !text.contains(|c: char| c.is_whitespace() || c.is_control())
 }
 
-/// State of each job according to an answer, `None` of those that it does not mention; `None` = the
-/// answer cannot be used.
+/// State of each job in an answer, `None` for jobs that it does not mention; `None` overall =
+/// unusable answer.
 pub(super) fn reports(
     system: &SystemSpec,
     answer: &Answer,
@@ -166,7 +166,7 @@ pub(super) fn reports(
                 .then(|| slurm::report(system, &ran.stdout, jobs))?;
             Some(found.into_iter().map(Some).collect())
         }
-        // It prints those that it knows, whatever its exit code says of the others.
+        // It prints the jobs that it knows, even if its exit code reports others as unknown.
         StatusFormat::PbsJson => pbs::reports(system, ran, jobs),
         StatusFormat::Lines => {
             if !ran.is_ok() && !knows_not_all {
@@ -181,13 +181,14 @@ pub(super) fn reports(
     }
 }
 
-/// Whether the batch system tells nothing of any job because it was asked for ended ones, too.
+/// Whether the batch system returned nothing about any job because ended ones were requested as
+/// well.
 pub(super) fn keeps_no_history(system: &SystemSpec, answer: &Answer) -> bool {
     let is_pbs = system.status_format == StatusFormat::PbsJson;
     is_pbs && answer.as_ref().is_ok_and(pbs::keeps_no_history)
 }
 
-/// The question to ask where the first gives no answer; empty if there is none.
+/// The command to run if the first one gives no answer; empty if there is none.
 pub(super) fn status_fallback(system: &SystemSpec) -> CommandTemplate {
     if !system.status_fallback.is_empty() {
         return system.status_fallback.clone();
@@ -195,7 +196,7 @@ pub(super) fn status_fallback(system: &SystemSpec) -> CommandTemplate {
     if system.status_format != StatusFormat::PbsJson {
         return CommandTemplate::default();
     }
-    // A description without one must not lose allocations for that.
+    // Descriptions without a fallback must not lose allocations for that.
     let other = pbs::without_history(&system.status);
     if other == system.status {
         CommandTemplate::default()
@@ -204,7 +205,7 @@ pub(super) fn status_fallback(system: &SystemSpec) -> CommandTemplate {
     }
 }
 
-/// The question in plain text, for answers whose JSON cannot be read; empty if there is none.
+/// The status command with plain output, for unreadable JSON; empty if there is none.
 pub(super) fn status_plain(system: &SystemSpec) -> CommandTemplate {
     if system.status_format != StatusFormat::PbsJson {
         return CommandTemplate::default();
@@ -212,7 +213,7 @@ pub(super) fn status_plain(system: &SystemSpec) -> CommandTemplate {
     pbs::without_history(&pbs::in_plain_text(&system.status))
 }
 
-/// How to look for a job where the answer to `find` is that there is no history; `None` = it was an answer.
+/// How to search for a job if `find` failed for lack of history; `None` = it was an answer.
 pub(super) fn find_without_history(
     system: &SystemSpec,
     answer: &Answer,
@@ -222,7 +223,7 @@ pub(super) fn find_without_history(
     is_refused.then(|| pbs::without_history(&system.find))
 }
 
-/// How to make sure that a job is really not there; `None` = the first answer was enough.
+/// How to make sure that a job does not exist; `None` = the first answer was enough.
 pub(super) fn find_again(system: &SystemSpec, asked: &CommandTemplate) -> Option<CommandTemplate> {
     // Some releases of PBS leave jobs out of JSON.
     (system.find_format == FindFormat::PbsJson).then(|| pbs::in_plain_text(asked))
@@ -254,7 +255,7 @@ fn of_lines(system: &SystemSpec, text: &str, job: &str) -> Report {
     meaning(system, state, &rest.join(" "))
 }
 
-/// Meaning of a word for a state; `hint` is what the batch system adds.
+/// Meaning of a state word; `hint` is additional text of the batch system.
 fn meaning(system: &SystemSpec, state: &str, hint: &str) -> Report {
     let failed = |may_return| {
         let text = if hint.is_empty() {
@@ -308,8 +309,8 @@ pub(super) fn looked(system: &SystemSpec, answer: &Answer, ours: &Ours) -> LookO
     }
 }
 
-/// Id of the first line whose directory is ours, or which tells none, with the cluster whose jobs follow a line
-/// `CLUSTER: name`.
+/// Id in the first line with our directory, or without any, with the cluster from the preceding
+/// line `CLUSTER: name`.
 fn find_line(text: &str, ours: &Ours) -> Option<String> {
     let mut cluster = None;
     text.lines().find_map(|line| {
@@ -328,7 +329,7 @@ fn find_line(text: &str, ours: &Ours) -> Option<String> {
     })
 }
 
-/// Whether a job that was to be canceled is canceled, or does not exist.
+/// Whether a job is canceled or does not exist.
 pub(super) fn canceled(system: &SystemSpec, answer: &Answer) -> Result<(), Box<str>> {
     match answer {
         Ok(ran) if ran.is_ok() => Ok(()),
@@ -338,11 +339,11 @@ pub(super) fn canceled(system: &SystemSpec, answer: &Answer) -> Result<(), Box<s
     }
 }
 
-/// What an answer that cannot be read says of a job.
+/// Meaning of an unreadable answer for a job.
 pub(super) fn unread(answer: &Answer, job: &str) -> Report {
     let text = complaint(answer);
     match answer {
-        // It is there: no reason to give it up.
+        // It exists: no reason to give it up.
         Ok(ran) if pbs::names(&ran.stdout.replace(['"', ':', '='], " "), job) => {
             Report::Unreadable(text)
         }

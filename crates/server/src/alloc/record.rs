@@ -17,17 +17,17 @@ use serde_json::json;
 use super::dirs::Dirs;
 use super::script;
 
-/// Allocations that are over and are stored all the same: those whose directories may exist.
+/// Limit of stored ended allocations, whose directories may exist.
 const ENDED_STORED_MAX: usize = 20;
 
-/// The part of a queue that decisions do not need.
+/// The part of a queue that the core does not need.
 pub(super) struct QueueShell {
     pub(super) params: Arc<QueueParams>,
     /// Resources that its last worker offered.
     pub(super) known: Option<ResourceDescriptor>,
 }
 
-/// The decision part of a queue with these parameters.
+/// The core's part of a queue with these parameters.
 pub(super) fn spec(params: &QueueParams) -> QueueSpec {
     QueueSpec {
         backlog: params.backlog,
@@ -163,7 +163,7 @@ pub(super) fn decode(bytes: &[u8]) -> Result<Restored, RecordError> {
     })
 }
 
-/// An amount as a pool: cpus always have numbers, of others only the amount is known.
+/// An amount as a pool: cpus always have indices, of others only the amount is known.
 fn kind_json(name: &str, units: u64) -> serde_json::Value {
     let whole = units / UNITS_PER_WHOLE;
     if name == "cpus" && whole > 0 {

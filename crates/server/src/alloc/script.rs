@@ -1,6 +1,6 @@
-//! The script that an allocation runs, and the command in it that starts a worker.
+//! The script of an allocation, and its command that starts a worker.
 //!
-//! Pure: texts in, text out. The shape of both is interface, see `docs/batch-systems.md`.
+//! Pure: texts in, text out. The format of both is a public interface, see `docs/batch-systems.md`.
 
 use std::fmt::Write as _;
 use std::path::Path;
@@ -12,7 +12,7 @@ use hq_core::words::duration;
 
 use super::command::replace;
 
-/// The part that all scripts of a server share.
+/// Values common to all scripts of a server.
 #[derive(Clone, Debug)]
 pub(super) struct Program {
     /// This executable.
@@ -34,9 +34,9 @@ pub(super) struct Job<'a> {
     pub(super) server_dir: &'a Path,
     /// Number of workers.
     pub(super) workers: u32,
-    /// Nodes that are to be avoided, separated by commas.
+    /// Nodes to avoid, separated by commas.
     pub(super) excluded: &'a str,
-    /// It is submitted only to be canceled.
+    /// Whether it is submitted only to be canceled.
     pub(super) is_test: bool,
 }
 
@@ -63,7 +63,7 @@ impl Job<'_> {
         };
         let mut script = String::new();
         for line in system.script.split_inclusive('\n') {
-            // Lines that have nothing to say are left out.
+            // Lines with an empty placeholder are left out.
             let is_void = (ScriptPlaceholder::Args.is_in(line) && args.is_empty())
                 || (ScriptPlaceholder::Excluded.is_in(line) && self.excluded.is_empty())
                 || (ScriptPlaceholder::IfTest.is_in(line) && !self.is_test);
@@ -149,7 +149,7 @@ impl Job<'_> {
     }
 }
 
-/// Arguments of the workers as users see them, quoted for a shell.
+/// Visible arguments of the workers, quoted for a shell.
 pub(super) fn worker_args(params: &QueueParams) -> Vec<String> {
     let mut args: Vec<String> = params.worker_args.iter().map(ToString::to_string).collect();
     args.push("--time-limit".to_owned());
@@ -191,7 +191,7 @@ fn with_quotes(line: &str) -> String {
         .collect()
 }
 
-/// Bare if a shell would leave it alone.
+/// Unquoted if a shell leaves it unchanged.
 fn word(text: &str) -> String {
     if shell::is_plain(text) {
         text.to_owned()

@@ -1,4 +1,4 @@
-//! The slow part: runs the commands of batch systems and writes the files that they need.
+//! The slow part: runs the commands of batch systems and writes their files.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -12,24 +12,24 @@ use super::dirs;
 use super::parse::{self, Answer, Ours, Question};
 use super::script::{Job, Program};
 
-/// Longest wait for an answer to a question, or a cancellation.
+/// Longest wait for a status or cancel command.
 const ASK_TIMEOUT: Duration = Duration::from_secs(60);
 /// Linux marks the path of an executable that was replaced.
 const DELETED: &str = " (deleted)";
 
-/// Longest wait for the name of a job that is to be canceled.
+/// Longest wait for the name of a job to be canceled.
 const IDENTITY_TIMEOUT: Duration = Duration::from_secs(5);
-/// A trial that is not found at once is looked for again after this time.
+/// Pause before a second search for a trial job.
 const TRIAL_PAUSE: Duration = Duration::from_secs(1);
-/// A trial that could not be canceled is canceled again, this often, after this time.
+/// Number of attempts to cancel a trial job, and the pause between them.
 const TRIAL_CANCELS: u32 = 60;
 const TRIAL_CANCEL_PAUSE: Duration = Duration::from_secs(30);
 
-/// An allocation about which the batch system is asked.
+/// An allocation whose state is requested.
 #[derive(Clone, Debug)]
 pub(super) struct Asked {
     pub(super) key: AllocationKey,
-    /// The batch system's id and cluster; empty while it is looked for.
+    /// The batch system's id and cluster; empty while it is unknown.
     pub(super) job: Box<str>,
     /// Directory of the allocation; it need not exist.
     pub(super) dir: PathBuf,
@@ -39,7 +39,7 @@ impl Asked {
     /// How its job shows.
     async fn ours(&self, params: &QueueParams) -> Ours {
         let mut dirs = Vec::new();
-        // An option of the user may choose another one, or another name.
+        // A user option may choose another directory or name.
         if params.own_dir().is_none() && !self.dir.as_os_str().is_empty() {
             dirs.push(self.dir.to_string_lossy().into_owned());
             if let Ok(real) = tokio::fs::canonicalize(&self.dir).await {
@@ -55,7 +55,7 @@ impl Asked {
         }
     }
 
-    /// A failure with the last line that the job wrote to its standard error, which mostly says why.
+    /// Adds the last line of the job's standard error to a failure, which mostly gives the reason.
     async fn with_last_words(&self, report: Report) -> Report {
         let Report::Failed { text, may_return } = report else {
             return report;
@@ -154,7 +154,7 @@ impl BatchCommands {
             is_test: false,
         };
         let mut outcome = submit_script(params, &job).await;
-        // Perhaps because it does not know a node by that name: an allocation with it is better than none.
+        // It may not know a node by that name: an allocation on it is better than none.
         if let SubmitOutcome::Refused(text) = &outcome
             && !excluded.is_empty()
         {
@@ -215,7 +215,7 @@ impl BatchCommands {
         };
         let found = match outcome {
             SubmitOutcome::Accepted(id) => Some(id),
-            // It must not stay, whatever its answer was.
+            // The job must not remain after any answer.
             SubmitOutcome::Unclear(_) => look_for_trial(params, &trial).await,
             SubmitOutcome::Refused(_) | SubmitOutcome::Unreachable(_) => None,
         };
@@ -230,7 +230,7 @@ impl BatchCommands {
         }
         let Some(text) = text else { return Ok(()) };
         let script = trial.dir.join(dirs::SCRIPT);
-        // Kept, for people to look at.
+        // Kept for the user to inspect.
         let _ = temporary.keep();
         let text = format!(
             "{}\n\nYou can find the submitted script at {}",
@@ -241,7 +241,8 @@ impl BatchCommands {
     }
 }
 
-/// Job of a trial whose submission had no clear answer. A batch system may show it a moment later.
+/// Finds the job of a trial whose submission had no clear answer. A batch system may show it with a
+/// delay.
 async fn look_for_trial(params: &QueueParams, trial: &Asked) -> Option<Box<str>> {
     for _ in 0..3 {
         if let LookOutcome::Found(id) = look(params, trial).await {
@@ -295,7 +296,7 @@ async fn submit_script(params: &QueueParams, job: &Job<'_>) -> SubmitOutcome {
     let argv = command::words(&params.system.submit, &values, &[]);
     let answer = command::run(&argv, job.dir, false, None, TIMEOUT).await;
     match (parse::submitted(&params.system, &answer), params.clusters()) {
-        // Of several clusters the search by name says which one it is.
+        // With several clusters the search by name finds the right one.
         (SubmitOutcome::Accepted(id), Some(clusters))
             if !id.contains(';') && (clusters.contains(',') || clusters == "all") =>
         {
@@ -308,7 +309,7 @@ async fn submit_script(params: &QueueParams, job: &Job<'_>) -> SubmitOutcome {
     }
 }
 
-/// Name of a job; unique together with the directory in which it was submitted.
+/// Name of a job; unique together with its submit directory.
 fn job_name(params: &QueueParams, key: AllocationKey) -> String {
     match &params.name {
         Some(name) => format!("{name}-{}", key.number),
@@ -316,7 +317,7 @@ fn job_name(params: &QueueParams, key: AllocationKey) -> String {
     }
 }
 
-/// Asks for jobs, all at once if the batch system can do that.
+/// Requests states of jobs, all at once if the batch system supports it.
 pub(super) async fn poll(params: &QueueParams, jobs: Vec<Asked>) -> Vec<Input> {
     if params.system.status.takes_many() {
         return ask_status(params, &jobs).await.0;
@@ -331,7 +332,7 @@ pub(super) async fn poll(params: &QueueParams, jobs: Vec<Asked>) -> Vec<Input> {
             break;
         }
     }
-    // A batch system that does not answer for one will not answer for the others.
+    // A batch system that does not answer for one job will not answer for the others.
     let silent = |job: &Asked| {
         let error = Report::Error("the batch system does not answer".into());
         Input::Reported(job.key, error)
@@ -340,7 +341,7 @@ pub(super) async fn poll(params: &QueueParams, jobs: Vec<Asked>) -> Vec<Input> {
     inputs
 }
 
-/// States of some jobs, and whether the batch system did not answer in time.
+/// States of some jobs, and whether the batch system timed out.
 async fn ask_status(params: &QueueParams, jobs: &[Asked]) -> (Vec<Input>, bool) {
     let Some(first) = jobs.first() else {
         return (Vec::new(), false);
@@ -374,7 +375,7 @@ async fn ask_status(params: &QueueParams, jobs: &[Asked]) -> (Vec<Input>, bool) 
             inputs.map(|(job, asked)| Input::Reported(job.key, parse::unread(&answer, asked.id)));
         return (inputs.collect(), is_silent);
     };
-    // Each alone: an answer to a question about several may leave some out.
+    // Each alone: an answer about several may leave some out.
     let mut single = Vec::new();
     if keeps_history && jobs.len() > 1 {
         single.push(&system.status);
@@ -386,7 +387,7 @@ async fn ask_status(params: &QueueParams, jobs: &[Asked]) -> (Vec<Input>, bool) 
     for ((job, question), report) in jobs.iter().zip(&questions).zip(found) {
         let report = match report {
             Some(report) => report,
-            // A batch system that does not answer for one will not answer for the others.
+            // A batch system that does not answer for one job will not answer for the others.
             None if is_silent => Report::Silent,
             None => {
                 let (report, timed_out) = ask_alone(params, &single, job, question).await;
@@ -399,7 +400,8 @@ async fn ask_status(params: &QueueParams, jobs: &[Asked]) -> (Vec<Input>, bool) 
     (inputs, is_silent)
 }
 
-/// Asks for one job until there is an answer; whether the last question was not answered in time.
+/// Requests the state of one job until there is an answer; also returns whether the last request
+/// timed out.
 async fn ask_alone(
     params: &QueueParams,
     templates: &[&CommandTemplate],
@@ -424,8 +426,8 @@ async fn ask_alone(
     (last, false)
 }
 
-/// Looks for the job of a submission by its name. That there is none takes more than an answer in which
-/// it is not: a second job for the same allocation would be submitted.
+/// Searches for the job of a submission by name. Its absence needs more evidence than one answer
+/// without it: a wrong result leads to a second job for the same allocation.
 pub(super) async fn look(params: &QueueParams, asked: &Asked) -> LookOutcome {
     let system = &params.system;
     let ours = asked.ours(params).await;
@@ -460,7 +462,7 @@ pub(super) async fn look(params: &QueueParams, asked: &Asked) -> LookOutcome {
     }
 }
 
-/// Cancels a job, unless the batch system says that it is another one.
+/// Cancels a job, unless the batch system reports another job under that id.
 pub(super) async fn cancel(params: &QueueParams, asked: &Asked) -> Result<(), Box<str>> {
     let known = ask_status(params, std::slice::from_ref(asked));
     if let Ok((inputs, _)) = tokio::time::timeout(IDENTITY_TIMEOUT, known).await

@@ -1,8 +1,8 @@
 //! Output of `qstat -f -F json`. Numbers may be strings, and attributes differ between states.
 //!
-//! A job that is not in the answer is not a job that does not exist: a server that keeps no history
-//! answers `-x` with no jobs at all, and some releases print only the first of several. Only a line on
-//! standard error that names the job says what became of it.
+//! A job missing from the output may exist: a server without history answers `-x` with no jobs at
+//! all, and some releases print only the first of several. Only a line on standard error that names
+//! the job is conclusive.
 
 use hq_core::autoalloc::Report;
 use hq_core::batch::{CommandTemplate, SystemSpec, Words, qstat};
@@ -11,12 +11,12 @@ use serde_json::Value;
 use super::super::command::Ran;
 use super::{Ours, Question, meaning, shown};
 
-/// Standard error of a server that was asked for ended jobs and keeps none.
+/// Standard error of a server without history that was asked for ended jobs.
 const NO_HISTORY: &str = "not configured to maintain job history";
-/// Standard error about a job that ended, if ended jobs were not asked for.
+/// Standard error about an ended job, if ended jobs were not requested.
 const HAS_FINISHED: &str = "has finished";
 
-/// State of each job, `None` of those that are left out; `None` = that is no output of `qstat`.
+/// State of each job, `None` for missing ones; `None` overall = not output of `qstat`.
 pub(super) fn reports(
     system: &SystemSpec,
     ran: &Ran,
@@ -37,7 +37,7 @@ pub(super) fn reports(
 
 /// State of a job, by its id, from standard error.
 fn complaint(system: &SystemSpec, ran: &Ran, job: &str) -> Option<Report> {
-    // `qstat` succeeds when it found all jobs, or looked for none.
+    // `qstat` succeeds if it found all jobs, or searched for none.
     if ran.is_ok() {
         return None;
     }
@@ -49,7 +49,7 @@ fn complaint(system: &SystemSpec, ran: &Ran, job: &str) -> Option<Report> {
     is_missing.then_some(Report::Missing)
 }
 
-/// Whether one of the words is this id, with more or less of its domain.
+/// Whether one of the words is this id, with or without parts of its domain.
 pub(super) fn names(line: &str, job: &str) -> bool {
     let extends = |long: &str, short: &str| {
         let rest = long.strip_prefix(short);
@@ -59,12 +59,13 @@ pub(super) fn names(line: &str, job: &str) -> bool {
         .any(|word| extends(word, job) || extends(job, word))
 }
 
-/// Whether the server was asked for ended jobs and keeps none: then it tells nothing of living ones either.
+/// Whether the server was asked for ended jobs and has no history: then it reports no live jobs
+/// either.
 pub(super) fn keeps_no_history(ran: &Ran) -> bool {
     ran.stderr.contains(NO_HISTORY)
 }
 
-/// The command without the option that asks for ended jobs.
+/// The command without the option for ended jobs.
 pub(super) fn without_history(command: &CommandTemplate) -> CommandTemplate {
     without(command, &["-x"])
 }
@@ -101,7 +102,7 @@ fn parse(text: &str) -> Option<Value> {
     Some(answer)
 }
 
-/// By its id; a server may add or leave out the domain.
+/// By id; a server may add or omit the domain.
 fn find_job<'a>(known: &'a Value, job: &str) -> Option<&'a Value> {
     let known = known.as_object()?;
     let number = |id: &str| id.split('.').next().map(str::to_owned);

@@ -5,8 +5,8 @@ use hq_core::batch::SystemSpec;
 
 use super::{Question, last_line, meaning};
 
-/// The id, and the cluster behind a semicolon: from the line that says so, else from a last line that is only that, as
-/// `sbatch --parsable` and wrappers of `sbatch` print it.
+/// The id, with the cluster after a semicolon: from the `Submitted batch job` line, or from a last
+/// line with nothing else, as `sbatch --parsable` and wrappers of `sbatch` print it.
 pub(super) fn submitted_id(text: &str) -> Option<String> {
     const BEGIN: &str = "submitted batch job";
     let mut lines = text.lines().map(str::trim);
@@ -43,7 +43,7 @@ fn text_of<'a>(record: &'a str, key: &str) -> Option<&'a str> {
     Some(text[..end].trim_end())
 }
 
-/// From `JobId=12 JobName=… JobState=RUNNING Reason=None …`, perhaps with several tasks of one job.
+/// Parses `JobId=12 JobName=… JobState=RUNNING Reason=None …`, possibly several tasks of one job.
 pub(super) fn report(system: &SystemSpec, text: &str, jobs: &[Question<'_>]) -> Vec<Report> {
     let of_job = |job: &Question<'_>| {
         let id = job.id;

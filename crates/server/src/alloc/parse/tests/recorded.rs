@@ -90,7 +90,7 @@ fn only_the_id_that_is_named_is_unknown() {
     let jobs = ["1.pbshost", "3.pbshost", "99999.pbshost", "9999.pbshost"];
     let found = reports(&pbs(), &several, &jobs).expect("an answer");
     assert_eq!(found[0], Some(Report::Running));
-    // It is in none of the recorded answers' parts, so nothing is known of it.
+    // No recorded answer mentions it, so its state is unknown.
     assert_eq!((&found[1], &found[3]), (&None, &None));
     assert_eq!(found[2], Some(Report::Missing));
 }
