@@ -1,8 +1,8 @@
-//! The HTTP listener: web dashboard, the interface behind it, metrics for Prometheus. Nothing is served without
-//! the token but a page to enter it.
+//! The HTTP listener: web dashboard, its API, metrics for Prometheus. Without a token only the
+//! login page is served.
 //!
-//! It reads the state through [`CoreHandle::query`](crate::core_handle::CoreHandle::query) and the store on threads of their own,
-//! so that no request can hold up the core.
+//! It reads the state through [`CoreHandle::query`](crate::core_handle::CoreHandle::query) and the
+//! store on threads of their own, so that no request can delay the core.
 
 mod api;
 mod auth;
@@ -51,10 +51,10 @@ pub(crate) use tokens::Tokens;
 
 /// Name of the file with the token, in the directory of the instance.
 const TOKEN_FILE_NAME: &str = "http-token";
-/// Name of the file with the token that only opens what can be read.
+/// Name of the file with the read-only token.
 const READ_TOKEN_FILE_NAME: &str = "http-read-token";
 
-/// An open listener and what is needed to answer.
+/// An open listener with its state.
 pub(crate) struct HttpServer {
     listener: TcpListener,
     address: SocketAddr,
@@ -66,7 +66,8 @@ pub(crate) struct HttpServer {
 }
 
 impl HttpServer {
-    /// Opens the listener and makes a new token, which nobody knows before [`Self::publish`]. Changes no file.
+    /// Opens the listener and generates a new token, which is secret until [`Self::publish`].
+    /// Changes no file.
     ///
     /// # Errors
     ///
@@ -83,7 +84,8 @@ impl HttpServer {
         })
     }
 
-    /// Writes the token where its owner finds it. That of an earlier run is replaced, so the instance has to be ours.
+    /// Writes the token to a file for its owner. Replaces that of an earlier run, so the instance
+    /// must belong to this server.
     ///
     /// # Errors
     ///
@@ -93,7 +95,7 @@ impl HttpServer {
         self.read_token.store(&self.dir.join(READ_TOKEN_FILE_NAME))
     }
 
-    /// Tells people where it is and how they get there.
+    /// Logs the address and how to open it.
     pub(crate) fn announce(&self, host: &str) {
         let address = self.address;
         tracing::info!(
@@ -141,9 +143,9 @@ pub(crate) struct HttpParts {
     pub(crate) problems: Arc<Problems>,
     /// Carries questions about output to workers.
     pub(crate) questions: Arc<Questions>,
-    /// Requests that change something and are being answered: a server that ends does not cut them off.
+    /// Requests being answered that change something: a shutdown waits for them.
     pub(crate) answering: Answering,
-    /// Tokens that people have made for programs.
+    /// Tokens that users have created for programs.
     pub(crate) tokens: Arc<Tokens>,
     /// Reads descriptions of jobs.
     pub(crate) read_job: Option<ReadJob>,
@@ -157,19 +159,19 @@ pub(crate) struct App {
     entrance: Entrance,
     /// Closed when the listener ends.
     ended: watch::Receiver<()>,
-    /// Opens the files of the web dashboard, and nothing else.
+    /// Key of the cookie that opens the files of the web dashboard, and nothing else.
     page_key: Token,
     kept: kept::ResponseCache,
     graphs: api::Graphs,
 }
 
 impl App {
-    /// Rights of a request that shows a token or is signed with it. Its connection then counts for the token, and no longer yields to
-    /// others.
+    /// Role of a request that shows or is signed with a token. Its connection then counts toward
+    /// the token, and no longer yields to others.
     ///
     /// # Errors
     ///
-    /// The response if there is no such token, or if it has as many connections as it can.
+    /// The response for an unknown token, or for one with too many connections.
     fn admits(&self, request: &Request) -> Result<Admission, Box<Response>> {
         let asked = Asked {
             method: request.method(),
@@ -189,7 +191,7 @@ impl App {
     }
 }
 
-/// Of the clock that people see, as JavaScript counts.
+/// Wall-clock time in the unit of JavaScript.
 fn now_ms() -> i64 {
     jiff::Timestamp::now().as_millisecond()
 }
@@ -204,7 +206,7 @@ fn router(app: Arc<App>) -> Router {
         .with_state(app)
 }
 
-/// Lets a request pass that shows a token for what it wants, and forbids browsers what they need not do.
+/// Admits requests with a sufficient token, and restricts browsers.
 async fn guard(State(app): State<Arc<App>>, mut request: Request, next: Next) -> Response {
     let stats = &app.parts.stats;
     let answering = &app.parts.answering;
@@ -231,7 +233,7 @@ async fn guard(State(app): State<Arc<App>>, mut request: Request, next: Next) ->
                 }
             };
             let response = acting_as(holder, answer).await;
-            // One that was refused has changed nothing.
+            // A rejected request has changed nothing.
             if is_action && response.status().is_success() {
                 app.kept.forget().await;
             }

@@ -1,7 +1,7 @@
-//! `/api/v1`: what dashboards read, and the few things that they may do. `docs/openapi.yaml` describes it.
+//! `/api/v1`: data for dashboards, and a few actions. Described in `docs/openapi.yaml`.
 //!
-//! Lists come in pages, so that no request costs the core more than a page does. Errors are
-//! `{"error": "…"}` with a sentence for people; where the core refuses, `kind` says for programs why.
+//! Lists come in pages, so that no request costs the core more than a page. Errors are `{"error":
+//! "…"}` with a sentence for users; for rejections by the core, `kind` is for programs.
 
 mod actions;
 mod answers;
@@ -47,12 +47,12 @@ pub(super) struct ApiError(StatusCode, String, Option<RefusalKind>);
 
 impl ApiError {
     pub(super) fn bad(text: impl Into<String>) -> Self {
-        // The repeated text is a part of the address, which is bounded by the listener; a text for people is shorter.
+        // A quoted address is bounded by the listener; other texts are shorter.
         let text = shortened(&Into::<String>::into(text), TEXT_MAX);
         Self(StatusCode::BAD_REQUEST, text, None)
     }
 
-    /// It is in a state in which that is not possible.
+    /// The present state does not permit it.
     pub(super) fn conflict(text: impl Into<String>) -> Self {
         Refusal::conflict(Into::<String>::into(text)).into()
     }
@@ -84,7 +84,7 @@ impl IntoResponse for ApiError {
 const fn status(kind: RefusalKind) -> StatusCode {
     match kind {
         RefusalKind::NotFound => StatusCode::NOT_FOUND,
-        // The request itself was understood, or it would not have come so far.
+        // The request itself was understood, or it would not have reached the core.
         RefusalKind::Conflict
         | RefusalKind::Invalid
         | RefusalKind::TooLarge
@@ -112,7 +112,7 @@ impl From<crate::core_handle::CoreGone> for ApiError {
 /// Answer of a handler.
 type Answer<T> = Result<axum::Json<T>, ApiError>;
 
-/// The same of one whose answers are kept for a while.
+/// Like an answer, but kept for a while.
 type KeptAnswer<T> = Result<Kept<T>, ApiError>;
 
 /// All of it, below `/api/v1`.
@@ -165,12 +165,12 @@ pub(super) fn router() -> Router<Arc<App>> {
         })
 }
 
-/// Whether a request of this path waits for something to happen.
+/// Whether a request with this path waits for an event.
 pub(super) fn is_waiting(path: &str) -> bool {
     path.ends_with("/wait") || path.ends_with("/events")
 }
 
-/// Whether a body is announced. Without that there is none (RFC 9112, section 6.3).
+/// Whether a body is announced. Otherwise there is none (RFC 9112, section 6.3).
 pub(super) fn has_body(headers: &HeaderMap) -> bool {
     let mut lengths = headers.get_all(header::CONTENT_LENGTH).iter();
     headers.contains_key(header::TRANSFER_ENCODING) || lengths.any(|length| length != "0")
@@ -187,7 +187,7 @@ async fn open_api(headers: HeaderMap) -> impl IntoResponse {
 /// Parameters of the query string.
 type Parameters<T> = Result<UrlQuery<T>, QueryRejection>;
 
-/// The parameters, if they are what is expected.
+/// The parameters, if valid.
 fn parameters<T>(found: Parameters<T>) -> Result<T, ApiError> {
     found
         .map(|UrlQuery(found)| found)
@@ -203,7 +203,7 @@ pub(super) fn id(text: &str, what: &str) -> Result<u32, ApiError> {
     })
 }
 
-/// A number of the query string, if it is within its bounds.
+/// A number of the query string within its bounds.
 pub(super) fn bounded<T: PartialOrd + std::fmt::Display>(
     name: &str,
     found: Option<T>,

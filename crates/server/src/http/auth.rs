@@ -1,11 +1,14 @@
-//! The token, which every request shows (`Authorization: Bearer TOKEN`) or is signed with.
+//! Authentication: every request shows a token (`Authorization: Bearer TOKEN`) or is signed with
+//! it.
 //!
-//! The port belongs to nobody once the server has ended, and on the far side of an `ssh -L` not even before:
-//! any user may listen there. The dashboard in a browser dials by itself and for days, so it never sends the token:
-//! the server proves first that it has it (`/login/proof`), and requests carry a signature that is worth nothing
-//! for another request, after a minute, or to another run of the server. Programs that send the token itself,
-//! such as Prometheus, do so to whatever listens; each start of the server has a new token. Those that people make for
-//! programs ([`Tokens`]) outlive it: they are to be sent to a port that is sure to be the server's.
+//! After the server has ended its port is free, and on the far side of an `ssh -L` it always was:
+//! any user may listen there. A dashboard reconnects by itself for days, so it never sends the
+//! token. First the server proves that it has the token (`/login/proof`); then requests carry a
+//! signature that is valid for one request, one minute, and one run of the server.
+//!
+//! Programs such as Prometheus send the token itself to any listener, so each run of the server
+//! has a new one. Tokens created for programs ([`Tokens`]) survive a run: send them only to a port
+//! that certainly belongs to the server.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -20,9 +23,9 @@ use super::api::{ApiError, Error, ErrorKind, has_body};
 use super::secret::{Token, from_hex, hex};
 use super::tokens::{Issued, Tokens};
 
-/// How far the time of a signed request may be off. The page follows the server's clock.
+/// Limit of the clock difference of a signed request. The page follows the server's clock.
 const FRESH_MS: u64 = 60_000;
-/// Requests that change something and are still fresh; more than anybody clicks.
+/// Limit of recent signed requests that change something; more than a user clicks.
 const USED_MAX: usize = 1_024;
 
 /// Signatures and their times.
@@ -37,23 +40,23 @@ pub(super) struct Asked<'a> {
     pub(super) headers: &'a HeaderMap,
 }
 
-/// Somebody who was let in.
+/// An admitted request.
 #[derive(Clone, Debug)]
 pub(super) struct Admission {
     /// Role of the client.
     pub(super) role: Role,
     /// The token that it showed, if that can be revoked.
     pub(super) issued: Option<Arc<Issued>>,
-    /// Whose share its connection and its requests count for.
+    /// Owner of the limits that its connection and requests count toward.
     pub(super) holder: Holder,
 }
 
-/// Begin of the paths of what changes jobs and nothing else.
+/// Prefix of paths that only change jobs.
 const JOBS_PATH: &str = "/api/v1/jobs";
 
-/// Role that a request needs, for all routes: reading is for everybody, changing jobs for those who submit; anything
-/// else, and so a new route that is not listed here, needs all rights. The path is as the client wrote it, and so
-/// compared with routes: no other route fits one that begins like this.
+/// Required role of a request, for all routes: reading needs any role, changing jobs the submit
+/// role, anything else, including future routes, the full role. The path is as the client wrote it,
+/// like in routing, so no other route has such a prefix.
 pub(super) fn needed(method: &Method, path: &str) -> Role {
     if *method == Method::GET || *method == Method::HEAD {
         return Role::Read;
@@ -64,14 +67,14 @@ pub(super) fn needed(method: &Method, path: &str) -> Role {
     }
 }
 
-/// Lets those in who know one of the tokens: two of this run of the server, and those that people have made.
+/// Checks tokens: two of this run of the server, and tokens created by users.
 pub(crate) struct Entrance {
     tokens: Arc<Tokens>,
     token: Token,
-    /// Opens the same to those who only look.
+    /// The read-only token.
     read_token: Token,
-    /// Signatures of requests that change something, with their time: each counts once. A list for each token, so that one cannot fill the
-    /// other's.
+    /// Signatures of requests that change something, with their time: each is valid once. A list
+    /// per token, so that one cannot fill the other's.
     used: [Mutex<Used>; 2],
 }
 
@@ -85,16 +88,16 @@ impl Entrance {
         }
     }
 
-    /// Proves to a client that this server has the token, before the client shows anything: one proof for each of the
-    /// tokens, as nobody says which one he has.
+    /// Proves to a client that this server has the token, before the client shows anything. One
+    /// proof per token, because the client does not reveal which one it has.
     pub(super) fn prove(&self, nonce: &str, now_ms: i64) -> [String; 2] {
         let text = format!("hq-server\n{nonce}\n{now_ms}");
         let proof = |token: &Token| hex(hmac::sign(&token.key(), text.as_bytes()).as_ref());
         [proof(&self.token), proof(&self.read_token)]
     }
 
-    /// Rights of a request with a token (`Bearer`) or signed with one of this run (`HQ`); `None` = it is refused.
-    /// Of the other tokens only a hash is known, which signs nothing.
+    /// Role of a request with a token (`Bearer`) or signed with one of this run (`HQ`); `None` =
+    /// rejected. Of created tokens only a hash is known, which cannot verify signatures.
     pub(super) fn admits(&self, asked: Asked<'_>, now_ms: i64) -> Option<Admission> {
         let shown = asked.headers.get(header::AUTHORIZATION);
         let (scheme, shown) = shown
@@ -130,9 +133,9 @@ impl Entrance {
     }
 }
 
-/// `TIME.RANDOM.SIGNATURE`; the signature is over method, target, time and random text, which is all that a request
-/// says: one with a body is not taken, so that a program that passes requests on (an `ssh -L`, or a program that was
-/// taken for one) cannot put words into a request that somebody else has signed.
+/// Verifies `TIME.RANDOM.SIGNATURE`. The signature covers method, target, time and random text,
+/// which is the whole request: a body is not accepted, so that a forwarding program (such as `ssh
+/// -L`, or an impostor) cannot add content to a signed request.
 fn is_signed(
     token: &Token,
     used: &Mutex<Used>,
@@ -159,7 +162,7 @@ fn is_signed(
     is_ours && (*method == Method::GET || is_first(used, at, stamp, now_ms))
 }
 
-/// Whether a signed request that changes something comes for the first time.
+/// Whether a signed request that changes something arrives for the first time.
 fn is_first(used: &Mutex<Used>, at: i64, stamp: &str, now_ms: i64) -> bool {
     let mut used = used.lock().unwrap_or_else(PoisonError::into_inner);
     used.retain(|(at, _)| now_ms.abs_diff(*at) <= FRESH_MS);
@@ -169,7 +172,7 @@ fn is_first(used: &Mutex<Used>, at: i64, stamp: &str, now_ms: i64) -> bool {
     }
     is_first
 }
-/// The answer to a request that takes more than its token may do.
+/// The response to a request beyond the rights of its token.
 pub(super) fn forbidden(role: Role) -> Response {
     let (kind, text) = match role {
         Role::Read => (
@@ -189,7 +192,7 @@ pub(super) fn forbidden(role: Role) -> Response {
     (StatusCode::FORBIDDEN, axum::Json(body)).into_response()
 }
 
-/// The answer to a request whose token has as many connections as it can.
+/// The response to a request whose token has too many connections.
 pub(super) fn crowded() -> Response {
     let busy = ApiError::busy("too many connections are open with this token, or with all tokens");
     ([(header::CONNECTION, "close")], busy).into_response()
@@ -389,7 +392,7 @@ mod tests {
         }
         assert!(!send("1000002.ff", now), "the memory for them is bounded");
         assert!(send("1070000.ff", now + 70_000), "and empties with time");
-        // Requests that are signed with the read token do not fill it.
+        // Requests signed with the read token do not fill it.
         let key = hmac::Key::new(hmac::HMAC_SHA256, "r".repeat(64).as_bytes());
         for number in 0..USED_MAX {
             let stamp = format!("1140000.{number:x}");

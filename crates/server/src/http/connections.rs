@@ -1,6 +1,7 @@
 //! The connections of the HTTP listener.
 //!
-//! A connection is a stranger's until a request on it shows a token; from then on it counts for the right of that token.
+//! A connection is unauthenticated until a request on it shows a token; from then on it counts
+//! toward the role of that token.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -15,12 +16,12 @@ use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
 use tokio::net::{TcpListener, TcpStream};
 
-/// How long a request may take to arrive, and how long a connection is kept without one.
+/// Longest time for a request to arrive, and longest idle time of a connection.
 const REQUEST_WAIT_MAX: Duration = Duration::from_secs(20);
-/// Most bytes of a request that wait for the rest of it, without its body.
+/// Limit of bytes of an incomplete request, without its body.
 const REQUEST_HEAD_MAX: usize = 64 << 10;
 
-/// Accepts until dropped, which ends all connections.
+/// Accepts connections until dropped, which ends all of them.
 pub(super) async fn serve(listener: TcpListener, router: Router) {
     let pool = Pool::new(Share::http(descriptors()));
     let serve = |stream, peer, permit| connection(stream, peer, router.clone(), permit);

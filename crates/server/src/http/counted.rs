@@ -1,4 +1,4 @@
-//! A body that counts as being answered until it is written.
+//! A response body that counts as being answered until it is written.
 
 use std::pin::Pin;
 use std::task::{Context, Poll};
@@ -8,7 +8,8 @@ use hyper::body::{Frame, SizeHint};
 
 use crate::answering::BeingAnswered;
 
-/// The body of an answer. It is dropped when it has been handed to the connection, which writes it in the same turn.
+/// The body of an answer. It is dropped when it was passed to the connection, which writes it in
+/// the same poll.
 pub(super) struct Counted {
     body: Body,
     _counted: BeingAnswered,

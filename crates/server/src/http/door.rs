@@ -1,4 +1,4 @@
-//! Opens the listener while the server runs, when somebody asks for it.
+//! Opens the listener on demand while the server runs.
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
@@ -15,7 +15,7 @@ const ASKS_MAX: usize = 16;
 
 type Ask = oneshot::Sender<Result<client::HttpOpened, Refusal>>;
 
-/// Where clients ask for the listener.
+/// Handle for requesting the listener.
 #[derive(Clone)]
 pub(crate) struct HttpControl(mpsc::Sender<Ask>);
 
@@ -29,7 +29,7 @@ pub(crate) fn door() -> (HttpControl, HttpControlRx) {
 }
 
 impl HttpControl {
-    /// Opens the listener on this machine only, unless there is one, and says where it is.
+    /// Opens the listener on this machine only, unless it is open, and returns its address.
     ///
     /// # Errors
     ///
@@ -44,7 +44,7 @@ impl HttpControl {
     }
 }
 
-/// Serves what is open, and opens it for those who ask; until dropped.
+/// Serves the open listener, and opens it on demand; until dropped.
 pub(crate) async fn keep(
     opened: Option<HttpServer>,
     instance: PathBuf,

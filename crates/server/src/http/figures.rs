@@ -7,10 +7,10 @@ use hq_protocol::convert::AllocRequest;
 use super::HttpParts;
 use crate::metrics::ProcessFigures;
 
-/// Queues that are asked for their allocations; people have a handful.
+/// Limit of queues whose allocations are counted; users have a handful.
 const QUEUES_MAX: usize = 64;
 
-/// Reads them; nothing of it waits for a batch system.
+/// Collects figures; none of them waits for a batch system.
 pub(super) async fn around(parts: &HttpParts) -> ProcessFigures {
     let mut around = ProcessFigures {
         events_waiting: parts.core.waiting(),
@@ -69,7 +69,7 @@ fn inner(reply: Reply) -> Option<alloc_reply::Reply> {
     reply.reply
 }
 
-/// Memory of this process, as Linux tells it.
+/// Resident memory of this process, from /proc.
 fn resident_bytes() -> Option<u64> {
     let text = std::fs::read_to_string("/proc/self/statm").ok()?;
     let pages: u64 = text.split(' ').nth(1)?.parse().ok()?;

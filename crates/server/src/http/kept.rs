@@ -1,5 +1,5 @@
-//! Answers that cost something are kept for a while: the longer one took, the longer. However many people watch
-//! however large a run, the same thing is asked of the store no more often than that.
+//! Cache of expensive answers: the longer an answer took, the longer it is kept. However many users
+//! watch however large a run, the store is asked no more often than that.
 
 use std::collections::HashMap;
 use std::marker::PhantomData;
@@ -15,9 +15,9 @@ use tokio::sync::Mutex;
 /// The least time that an answer is used.
 const REST_MIN: Duration = Duration::from_millis(300);
 const REST_MAX: Duration = Duration::from_secs(120);
-/// How long an answer is used, as a multiple of the time that it took: it costs at most one percent of a core.
+/// Lifetime of an answer as a multiple of its cost: at most one percent of a core.
 const REST_FACTOR: u32 = 100;
-/// Different answers; more are not looked at at the same time.
+/// Limit of different cached answers.
 const KEPT_MAX: usize = 64;
 
 /// The JSON of a `T`.
@@ -39,7 +39,7 @@ impl<T> IntoResponse for Kept<T> {
     }
 }
 
-/// An answer and how long it will do.
+/// An answer and its expiry.
 struct Entry {
     body: Bytes,
     version: Option<u64>,
@@ -56,14 +56,15 @@ impl Entry {
 
 type Place = Arc<Mutex<Option<Entry>>>;
 
-/// All that are kept, by name.
+/// All cached answers, by name.
 #[derive(Default)]
 pub(super) struct ResponseCache {
     places: Mutex<HashMap<String, Place>>,
 }
 
 impl ResponseCache {
-    /// The kept answer of this name, or what `make` makes now. Those who ask meanwhile wait for the same.
+    /// The cached answer of this name, or the result of `make`. Concurrent requests wait for the
+    /// same one.
     pub(super) async fn get<T: Serialize, E>(
         &self,
         name: String,
@@ -72,7 +73,7 @@ impl ResponseCache {
         self.get_version(name, None, make).await
     }
 
-    /// Likewise, for at most so long: most of what it took was waiting for others, which costs nothing.
+    /// Likewise with a maximum lifetime: most of its cost was waiting, which is free.
     pub(super) async fn get_for<T: Serialize, E>(
         &self,
         name: &str,
@@ -82,7 +83,7 @@ impl ResponseCache {
         self.get_entry(name.to_owned(), None, rest_max, make).await
     }
 
-    /// Likewise; an answer of the same version is as good as a new one, however old it is.
+    /// Likewise; an answer of the same version stays valid however old it is.
     pub(super) async fn get_version<T: Serialize, E>(
         &self,
         name: String,
@@ -116,16 +117,16 @@ impl ResponseCache {
         Ok(Kept::of(body))
     }
 
-    /// Somebody did something: what is asked for from now on shows it.
+    /// Drops all answers after a change, so that the next requests show it.
     pub(super) async fn forget(&self) {
-        // A request that waits for an answer that is being made still gets that one.
+        // A request that waits for an answer in progress still gets that one.
         self.places.lock().await.clear();
     }
 
     async fn place(&self, name: String) -> Place {
         let mut places = self.places.lock().await;
         if places.len() >= KEPT_MAX && !places.contains_key(&name) {
-            // Answers that nobody waits for can be made again.
+            // Answers without waiting requests can be made again.
             places.retain(|_, place| Arc::strong_count(place) > 1);
         }
         Arc::clone(places.entry(name).or_default())

@@ -1,4 +1,4 @@
-//! Files that are part of the program, compressed by `build.rs`, and in which form somebody gets one.
+//! Embedded files, compressed by `build.rs`, and their responses.
 
 use std::borrow::Cow;
 use std::hash::{DefaultHasher, Hasher as _};
@@ -6,10 +6,10 @@ use std::hash::{DefaultHasher, Hasher as _};
 use axum::http::{HeaderMap, HeaderValue, header};
 use axum::response::{IntoResponse as _, Response};
 
-/// Bytes of a gzip file before and behind what is compressed; `build.rs` writes no optional parts.
+/// Bytes of a gzip file before and after the compressed data; `build.rs` writes no optional parts.
 const HEADER: usize = 10;
 const TRAILER: usize = 8;
-/// No file is larger; a program whose bytes are damaged does not ask for all memory.
+/// Limit of a file's size, so that a damaged program does not request all memory.
 const SIZE_MAX: usize = 4 * 1024 * 1024;
 
 /// A file.
@@ -22,7 +22,7 @@ impl Packed {
         Self { gzip }
     }
 
-    /// As it was before it was compressed.
+    /// The uncompressed content.
     pub(super) fn plain(&self) -> Vec<u8> {
         let end = self.gzip.len().saturating_sub(TRAILER);
         let deflated = self.gzip.get(HEADER..end).unwrap_or_default();
@@ -35,7 +35,7 @@ impl Packed {
         }
     }
 
-    /// In the form that the client takes: compressed, if it says so.
+    /// The response for this client: compressed, if it accepts that.
     pub(super) fn response(&self, headers: &HeaderMap) -> Response {
         let is_packed = takes_gzip(headers);
         let body = if is_packed {
@@ -53,7 +53,7 @@ impl Packed {
         response
     }
 
-    /// Changes with the bytes that the client gets: those that are compressed are others.
+    /// Changes with the sent bytes: the compressed form has another tag.
     pub(super) fn tag(&self, headers: &HeaderMap) -> String {
         let mut hasher = DefaultHasher::new();
         hasher.write(self.gzip);
@@ -62,7 +62,7 @@ impl Packed {
     }
 }
 
-/// Whether a client says that it takes gzip: `gzip, deflate, br;q=0.5`.
+/// Whether a client accepts gzip: `gzip, deflate, br;q=0.5`.
 fn takes_gzip(headers: &HeaderMap) -> bool {
     let listed = headers.get_all(header::ACCEPT_ENCODING).iter();
     let mut codings = listed

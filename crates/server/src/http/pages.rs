@@ -1,8 +1,9 @@
-//! The web dashboard: files that are part of the program, and who gets them.
+//! The web dashboard: embedded files, and who may load them.
 //!
-//! Without the token there is a page to enter it, which knows nothing. Who shows it gets a cookie that opens the
-//! files of the dashboard and nothing else; for data the page signs each request with the token. Cookies are
-//! shared by all ports of a machine, so that another user's server on it may see this one: it is worth nothing.
+//! Without a token only the login page is served, which contains no data. Showing the token sets a
+//! cookie that opens the files of the dashboard and nothing else; for data the page signs each
+//! request with the token. Cookies are shared by all ports of a machine, so another user's server
+//! may see this one: it is worthless there.
 
 use std::sync::Arc;
 
@@ -23,13 +24,13 @@ const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; i
                       base-uri 'none'; form-action 'none'; frame-ancestors 'none'; \
                       require-trusted-types-for 'script'; trusted-types 'none'";
 
-/// Longest nonce of a page that wants proof; twice what it takes.
+/// Longest nonce of a page that requests a proof; twice the necessary length.
 const NONCE_LEN_MAX: usize = 128;
 
 /// Files of the dashboard by their paths, sorted.
 const FILES: &[(&str, Packed)] = include!(concat!(env!("OUT_DIR"), "/pages.rs"));
 
-/// All pages, beside what needs the token in every request.
+/// All pages, except the API.
 pub(super) fn router() -> Router<Arc<App>> {
     Router::new()
         .route("/", get(home))
@@ -56,7 +57,7 @@ async fn home(State(app): State<Arc<App>>, request: Request) -> Response {
 
 async fn login_page(request: Request) -> Response {
     let mut headers = request.headers().clone();
-    // An unknown client always gets the page: a 304 would become a 401 that says nothing.
+    // An unknown client always gets the page: a 304 would become a 401 without content.
     headers.remove(header::IF_NONE_MATCH);
     let mut response = file("login.html", &headers);
     *response.status_mut() = StatusCode::UNAUTHORIZED;
@@ -93,8 +94,8 @@ struct Challenge {
     nonce: String,
 }
 
-/// Proves to a page that this is the server whose token it has, and tells the time for its signatures. Anybody
-/// may ask: what is said is of use to nobody else.
+/// Proves to a page that this server has its token, and sends the time for its signatures. No token
+/// is needed: the reply is useless to others.
 async fn prove(State(app): State<Arc<App>>, Query(challenge): Query<Challenge>) -> Response {
     let nonce = &challenge.nonce;
     if nonce.len() > NONCE_LEN_MAX {
@@ -121,7 +122,7 @@ fn cookie_name(app: &App) -> String {
     format!("hq-page-{}", word.to_ascii_lowercase())
 }
 
-/// Whether a request comes with the cookie, or the token itself.
+/// Whether a request has the cookie, or the token itself.
 fn is_known(app: &App, request: &Request) -> bool {
     let name = cookie_name(app);
     let cookies = request.headers().get_all(header::COOKIE).iter();
@@ -133,7 +134,7 @@ fn is_known(app: &App, request: &Request) -> bool {
     has_cookie || app.admits(request).is_ok()
 }
 
-/// One file, or that the browser has it already.
+/// A file, or the status that the browser's copy is current.
 fn file(path: &str, headers: &HeaderMap) -> Response {
     let Some((_, found)) = FILES.iter().find(|(name, _)| *name == path) else {
         return (StatusCode::NOT_FOUND, "there is nothing here\n").into_response();
@@ -163,7 +164,7 @@ fn file(path: &str, headers: &HeaderMap) -> Response {
 fn protect(response: &mut Response) {
     let headers = response.headers_mut();
     for (name, value) in [
-        // Asked for again each time: a new server may have other files.
+        // Revalidated each time: a new server may have other files.
         (header::CACHE_CONTROL, "private, no-cache"),
         (header::VARY, "cookie, accept-encoding"),
         (header::X_CONTENT_TYPE_OPTIONS, "nosniff"),
@@ -205,7 +206,7 @@ mod tests {
         }
     }
 
-    /// All files with what is in them.
+    /// All files with their contents.
     fn texts() -> impl Iterator<Item = (&'static str, String)> {
         let unpacked = |file: &Packed| String::from_utf8(file.plain()).expect("text");
         FILES

@@ -1,4 +1,4 @@
-//! Answers that end when the token of their request is revoked, however long they would take.
+//! Responses that end when the token of their request is revoked.
 
 use std::future::Future;
 use std::pin::Pin;

@@ -5,7 +5,7 @@ use std::path::Path;
 
 use ring::hmac;
 
-/// Random bytes of a token; it is twice as many hexadecimal digits.
+/// Random bytes of a token; the text has twice as many hexadecimal digits.
 const TOKEN_LEN: usize = 32;
 
 /// A secret text.
@@ -19,14 +19,14 @@ impl std::fmt::Debug for Token {
 }
 
 impl Token {
-    /// Writes it into a file that only its owner can read, in the place of that of an earlier run.
+    /// Writes it to a file that only its owner can read, replacing that of an earlier run.
     pub(super) fn store(&self, path: &Path) -> io::Result<()> {
-        // In place at once: a scraper reads the old one or the new one.
+        // Atomically: a scraper reads the old or the new one.
         hq_private::replace_file(path, self.0.as_bytes())
     }
 
-    /// A new one for each run: a client that sent that of an earlier one to another program, on a port that the
-    /// server had left, gave nothing away.
+    /// A new token for each run: a client that sends the token of an earlier run to another
+    /// program, on a port that the server had left, reveals nothing.
     pub(super) fn random() -> io::Result<Self> {
         let mut bytes = [0; TOKEN_LEN];
         getrandom::fill(&mut bytes).map_err(io::Error::other)?;
@@ -39,7 +39,7 @@ impl Token {
         &self.0
     }
 
-    /// Compares in a time that does not tell how much is right.
+    /// Compares in constant time.
     pub(super) fn matches(&self, shown: &str) -> bool {
         let (ours, shown) = (self.0.as_bytes(), shown.as_bytes());
         let differences = ours.iter().zip(shown).fold(0, |sum, (a, b)| sum | (a ^ b));

@@ -1,8 +1,8 @@
-//! Tokens that people make for programs (`hq token`). Each has a name and a role, is kept with the state of the server,
-//! and opens nothing any more the moment it is revoked.
+//! Tokens that users create for programs (`hq token`). Each has a name and a role, is stored with
+//! the state of the server, and is invalid from the moment it is revoked.
 //!
-//! Only a hash is kept: a reader of the journal, or of a copy of it, cannot show the token. It has 256 random bits, so
-//! a plain hash is enough, and a comparison of hashes tells nothing that helps to guess one.
+//! Only a hash is stored: a reader of the journal, or of a copy, cannot use the token. It has 256
+//! random bits, so a plain hash is enough, and timing of the comparison does not help to guess it.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -22,17 +22,17 @@ use super::secret::{Token, from_hex, hex};
 use crate::clock::Clock;
 use crate::core_handle::CoreHandle;
 
-/// Tokens at once. Each request that shows one is compared with all.
+/// Limit of tokens. Each request with a token is compared with all.
 const TOKENS_MAX: usize = 256;
 
-/// Begin of each token: people and scanners of repositories see what it is.
+/// Prefix of each token, for users and secret scanners.
 const PREFIX: &str = "hq_";
 
 /// A token that can be revoked.
 pub(crate) struct Issued {
     role: Role,
     created_unix_ns: i64,
-    /// When it was shown last, since the server started; 0 = not yet.
+    /// Last use since the server started; 0 = unused.
     used_unix_ns: AtomicI64,
     hash: [u8; digest::SHA256_OUTPUT_LEN],
     revoked: watch::Sender<bool>,
@@ -61,7 +61,7 @@ impl Issued {
         self.role
     }
 
-    /// A number that no other token has, by chance; 0 is that of the read token.
+    /// A random number, unique among tokens; 0 is the read token.
     pub(super) fn number(&self) -> u64 {
         let [first, ..] = self.hash.as_chunks().0 else {
             return 1;
@@ -104,11 +104,11 @@ impl Issued {
     }
 }
 
-/// All tokens that people have made and not revoked.
+/// All created tokens that are not revoked.
 pub(crate) struct Tokens {
     core: CoreHandle,
     known: RwLock<BTreeMap<Box<str>, Arc<Issued>>>,
-    /// Held while a change is handed to the store: it comes there in the same order.
+    /// Held while a change is passed to the store: keeps the order.
     changing: tokio::sync::Mutex<()>,
 }
 
@@ -131,7 +131,7 @@ impl Tokens {
         }
     }
 
-    /// The token whose text somebody shows.
+    /// The token with this text.
     pub(super) fn find(&self, shown: &str) -> Option<Arc<Issued>> {
         let hash = sha256(shown);
         let known = self.known.read().unwrap_or_else(PoisonError::into_inner);
@@ -142,12 +142,12 @@ impl Tokens {
         Some(Arc::clone(found))
     }
 
-    /// Makes or revokes one, if that is wanted, and tells which there are. Returns when it is on disk; what is revoked opens
-    /// nothing from the beginning on.
+    /// Creates or revokes a token, if requested, and lists all. Returns when the change is on disk;
+    /// a revoked token is invalid from the start of the call.
     ///
     /// # Errors
     ///
-    /// If there is no such token, or it is there already, or there are too many, or the server ends.
+    /// If the token does not exist, or exists already, or there are too many, or the server ends.
     pub(crate) async fn ask(&self, change: Option<TokenChange>) -> Result<client::Tokens, Refusal> {
         let secret = match change {
             None => String::new(),
@@ -182,7 +182,7 @@ impl Tokens {
                     "there are {TOKENS_MAX} tokens, which is all that is possible; revoke some"
                 )));
             }
-            // Nobody knows it until it is on disk.
+            // Its text is secret until it is on disk.
             known.insert(name.clone(), Arc::clone(&issued));
         }
         let record = Some(issued.record().into());
@@ -215,7 +215,7 @@ impl Tokens {
         let stored = stored.map_err(|_| Refusal::shutting_down())?;
         // While the disk is full this takes long, and others can be revoked meanwhile.
         drop(turn);
-        // Without a word the server has ended before it could store it.
+        // Dropped without a message: the server ended before it could store it.
         let ended = || Refusal::unavailable("the server ended before this was stored; do it again");
         stored.await.map_err(|_| ended())
     }
@@ -232,7 +232,7 @@ mod tests {
     use super::*;
     use crate::core_handle::{Event, Events};
 
-    /// Asks for a change, has it stored, and gives what came to the store.
+    /// Sends a change to the store, and returns the result.
     async fn change(
         tokens: &Arc<Tokens>,
         events: &mut Events,

@@ -1,4 +1,4 @@
-//! Actions of dashboards. Each returns when it is on disk.
+//! Actions of dashboards. Each returns when its change is on disk.
 
 use std::sync::Arc;
 
@@ -38,7 +38,8 @@ const REASON_MAX: usize = 200;
 query! {
     /// Parameters of a cancel.
     CancelQuery {
-        /// Told to those who look for their tasks. It is no body, because signed requests have none.
+        /// Told to those who look for their tasks. It is no body, because signed requests have
+        /// none.
         reason: Option<String>,
     }
 }
@@ -116,7 +117,7 @@ pub(in crate::http) async fn resubmit(
     }
 }
 
-/// Notes that somebody knows of a problem.
+/// Acknowledges a problem.
 pub(in crate::http) async fn acknowledge(
     State(app): State<Arc<App>>,
     Path(problem): Path<String>,
@@ -156,7 +157,7 @@ pub(in crate::http) async fn stop_worker(
     }
 }
 
-/// No new tasks; it stops when those that run have ended.
+/// Drains a worker: it gets no new tasks, and stops when its running ones have ended.
 pub(in crate::http) async fn drain_worker(
     State(app): State<Arc<App>>,
     Path(worker): Path<String>,

@@ -1,8 +1,10 @@
-//! Types of the interface: what handlers write and read, together with what `docs/openapi.yaml` says of it.
+//! Types of the API: the values that handlers read and write, together with their text in
+//! `docs/openapi.yaml`.
 //!
-//! [`answer`], [`words`] and [`query`] make a type and, for tests, its schema, so that the two cannot differ: a test makes the part of the
-//! description with the answers from them and compares it, another one compares parameters and routes. Comments of fields are
-//! descriptions for those who use the interface. Why there is no crate for it: `docs/adr/0021-types-describe-the-interface.md`.
+//! [`answer`], [`words`] and [`query`] define a type and, for tests, its schema, so that the two
+//! cannot differ. One test generates the answers of the description and compares them, another
+//! compares parameters and routes. Comments of fields are descriptions for users of the API. Why no
+//! crate is used: `docs/adr/0021-types-describe-the-interface.md`.
 
 #[cfg(test)]
 pub(super) mod schema;
@@ -13,8 +15,8 @@ use hq_core::task::TaskState;
 use hq_protocol::convert::Role;
 use serde::{Serialize, Serializer};
 
-/// An answer: all fields are always there, but those behind `optional`, which are there or not. `Name: Base { … }` has the
-/// fields of `Base`, too.
+/// An answer. All fields are always present, except those after `optional`. `Name: Base { … }`
+/// includes the fields of `Base`.
 macro_rules! answer {
     (
         $(#[doc = $about:literal])*
@@ -27,7 +29,7 @@ macro_rules! answer {
         #[derive(serde::Serialize, Clone, Debug)]
         pub(in crate::http) struct $name {
             $(
-                /// The fields that others have, too.
+                /// The inherited fields.
                 #[serde(flatten)]
                 pub(in crate::http) base: $base,
             )?
@@ -60,7 +62,7 @@ macro_rules! answer {
 }
 pub(super) use answer;
 
-/// One of several words, which are the names of the variants in small letters.
+/// An enumeration whose words are the variant names in lower case.
 macro_rules! words {
     ($(#[doc = $about:literal])* $name:ident { $($word:ident,)* }) => {
         $(#[doc = $about])*
@@ -78,7 +80,7 @@ macro_rules! words {
 }
 pub(super) use words;
 
-/// Parameters of the query string. What is no `Option` has to be there.
+/// Parameters of the query string. Only `Option` fields may be missing.
 macro_rules! query {
     (
         $(#[doc = $about:literal])*

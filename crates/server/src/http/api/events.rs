@@ -1,4 +1,4 @@
-//! Events as they happen, with a cursor: a reader that comes back goes on where it was.
+//! Live events with a cursor: a reader that reconnects continues where it was.
 
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -17,7 +17,7 @@ use crate::http::App;
 use crate::journal_link::{self, Part};
 use crate::request_shares::STREAMS;
 
-/// Longer lines are cut down to what says that something happened.
+/// Longer lines are reduced to the fact that the event happened.
 const LINE_LEN_MAX: usize = 64 * 1024;
 
 type Parts = Receiver<Result<Part, Refusal>>;
@@ -32,7 +32,8 @@ query! {
     }
 }
 
-/// The number of an event is its `id`, so that a browser that reconnects sends it as `Last-Event-ID`.
+/// The number of an event is its `id`, so that a browser that reconnects sends it as
+/// `Last-Event-ID`.
 pub(in crate::http) async fn stream(
     State(app): State<Arc<App>>,
     headers: HeaderMap,
@@ -64,14 +65,14 @@ pub(in crate::http) async fn stream(
     let batches = stream::unfold((parts, permit), next_batch);
     let mut ended = app.ended.clone();
     let over = async move {
-        // Nothing is ever sent: this is the end of the listener.
+        // No value is ever sent: this is the end of the listener.
         let _ = ended.changed().await;
     };
     let events = batches.flat_map(stream::iter).take_until(over);
     Ok(Sse::new(events).keep_alive(KeepAlive::default()))
 }
 
-/// Ends when the journal cannot be read or this reader is too slow: it comes back with its cursor.
+/// Ends when the journal cannot be read or this reader is too slow: it reconnects with its cursor.
 async fn next_batch(
     (mut parts, permit): (Parts, Permit),
 ) -> Option<(Vec<Result<Event, Infallible>>, (Parts, Permit))> {

@@ -41,7 +41,7 @@ fn lossy(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
 }
 
-/// Milliseconds since 1970: what fits into a number of JavaScript.
+/// Milliseconds since 1970, which fit into a JavaScript number.
 pub(super) const fn ms(unix_ns: i64) -> i64 {
     unix_ns.div_euclid(1_000_000)
 }
@@ -153,7 +153,7 @@ pub(super) fn task(task: &client::TaskInfo) -> Task {
     }
 }
 
-/// A task with what it was asked to do. `words` say which resources.
+/// A task with its command. `words` describe its resources.
 pub(super) fn task_detail(
     found: &client::TaskInfo,
     template: Option<&common::TaskTemplate>,
@@ -195,8 +195,8 @@ pub(super) fn task_detail(
     }
 }
 
-/// The entry of a task as far as it is shown: that of a call is pickled, and has the key to values that workers hold. Who may
-/// look may not read and drop those.
+/// The visible part of a task's entry. The entry of a call is pickled, and contains the key of
+/// values that workers hold: a reader must not be able to read or drop those.
 pub(super) fn entry<'a>(
     found: &'a client::TaskInfo,
     template: Option<&common::TaskTemplate>,
@@ -210,7 +210,7 @@ pub(super) fn command(template: &common::TaskTemplate) -> Vec<String> {
     template.args.iter().map(|arg| lossy(arg)).collect()
 }
 
-/// The file that is written; `None` if there is none, or the output goes into a stream.
+/// Path of the output file; `None` if there is none, or the output is streamed.
 fn path_of(stdio: &common::Stdio, cwd: Option<&[u8]>) -> Option<String> {
     if stdio.kind() != common::stdio::Kind::File {
         return None;
@@ -222,7 +222,7 @@ fn path_of(stdio: &common::Stdio, cwd: Option<&[u8]>) -> Option<String> {
     }
 }
 
-/// Memory and cpus over time; none of tasks that are short, or ran where nobody looked.
+/// Memory and cpus over time; none for short tasks, or without samples.
 fn curve(found: Option<&common::Curve>) -> Option<Usage> {
     let curve = found.and_then(|found| Curve::try_from(found.clone()).ok())?;
     let asked = curve.asked;

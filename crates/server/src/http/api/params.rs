@@ -1,4 +1,5 @@
-//! Parameters of the tasks of a job: a table of their values by state, and the values of single tasks.
+//! Parameters of the tasks of a job: a table of their values by state, and the values of single
+//! tasks.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -14,12 +15,13 @@ use super::described::ByState;
 use super::{ApiError, KeptAnswer, id};
 use crate::http::App;
 
-/// A parameter with more values is listed without them: such a table would be as long as the list of tasks.
+/// Parameters with more values are listed without them: the table would be as long as the list of
+/// tasks.
 const VALUES_MAX: usize = 100;
 /// Longest value in the table, in characters. A value may be as long as an argument.
 const VALUE_LEN_MAX: usize = 100;
 
-/// Names of parameters and the values that one task has.
+/// Names of parameters and the values of one task.
 pub(super) type TaskParams = BTreeMap<String, String>;
 
 /// The parameters of a job, each with the states of the tasks that have its values.
@@ -38,7 +40,7 @@ pub(in crate::http) async fn table(
     app.kept.get(format!("parameters {job}"), make).await
 }
 
-/// The parameters of some tasks of a job; `None` for a task that has none.
+/// The parameters of some tasks of a job; `None` for a task without any.
 pub(super) async fn of_tasks(
     app: &App,
     job: u32,
@@ -85,7 +87,7 @@ fn table_of(job: &Job) -> ParameterTable {
     table
 }
 
-/// Adds one parameter of a submit. Submits of one job may have parameters of the same name.
+/// Adds a parameter of a submit. Submits of one job may share names of parameters.
 fn add(table: &mut Vec<Parameter>, submit: &Submit, params: &Params, position: usize) {
     let Some(param) = params.list().get(position) else {
         return;

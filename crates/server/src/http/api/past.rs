@@ -1,6 +1,7 @@
-//! Views that come from the store: sums over tasks, the timeline, failures, the journal's last lines.
+//! Views from the store: sums over tasks, the timeline, failures, the last lines of the journal.
 //!
-//! Read on threads of their own and kept for a while, see [`ResponseCache`](crate::http::kept::ResponseCache).
+//! Read on threads of their own and cached for a while, see
+//! [`ResponseCache`](crate::http::kept::ResponseCache).
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -31,7 +32,7 @@ use crate::request_shares::TIMELINES;
 
 /// Longest run of a query.
 const TIME_MAX: Duration = Duration::from_secs(20);
-/// Tasks of a timeline; of more there are sums, of which there are no more, either.
+/// Limit of tasks in a timeline; beyond it sums are returned, with the same limit.
 const TIMELINE_MAX: u64 = 100_000;
 /// Tasks of a timeline that one step of the core's thread looks up.
 const CPUS_STEP: usize = 8_192;
@@ -40,7 +41,7 @@ const EVENTS_MAX: u32 = 1_000;
 /// Largest time in ms that fits as ns into 64 bits.
 const MS_MAX: i64 = i64::MAX / 1_000_000;
 
-/// Runs a query; `true` if there is more than `limit`.
+/// Runs a query; also returns whether there are more than `limit` rows.
 pub(super) async fn rows<R: Send + 'static>(
     app: &App,
     query: Query<R>,
@@ -62,7 +63,7 @@ pub(super) async fn rows<R: Send + 'static>(
         .map_err(ApiError::bad)
 }
 
-/// Tasks that ended by themselves, by job, worker and how.
+/// Tasks that ended by themselves, by job, worker and outcome.
 pub(in crate::http) async fn ended(State(app): State<Arc<App>>) -> Answer<Ended> {
     const SHARES_MAX: usize = 5_000;
     if app.parts.store.is_none() {
@@ -86,7 +87,7 @@ pub(in crate::http) async fn ended(State(app): State<Arc<App>>) -> Answer<Ended>
     }))
 }
 
-/// How many tasks of a job have failed; an error if there is no such job.
+/// Number of failed tasks of a job; an error if the job does not exist.
 pub(super) async fn failed_count(app: &App, job: u32) -> Result<u64, ApiError> {
     let count = move |view: &View<'_>| {
         let job = view.state.jobs().get(&JobId(job));
@@ -103,7 +104,7 @@ pub(in crate::http) async fn failures(
 ) -> KeptAnswer<Failures> {
     const GROUPS_MAX: u64 = 200;
     let job = id(&job, "job")?;
-    // Without a new failure there is nothing new to say.
+    // Valid until there is another failure.
     let version = Some(failed_count(&app, job).await?);
     let make = async {
         let (last, _) = rows(&app, timeline::failures(job), FAILURES_MAX.into()).await?;
@@ -138,7 +139,7 @@ pub(in crate::http) async fn failures(
     app.kept.get_version(name, version, make).await
 }
 
-/// Tasks of a job that have ended, by how long they ran: for [`RUN_BOUNDS`] and what is longer.
+/// Ended tasks of a job by run time: for [`RUN_BOUNDS`] and beyond.
 pub(super) async fn run_times(app: &App, job: u32) -> Result<Vec<RunBin>, ApiError> {
     /// Different ends of tasks in a bin.
     const KINDS_MAX: u64 = 8;
@@ -239,7 +240,7 @@ fn worker(row: WorkerRow) -> TimelineWorker {
     }
 }
 
-/// The tasks, each with the cpus that it asked for, which the core knows.
+/// The tasks with their requested cpus, which the core knows.
 async fn with_cpus(app: &App, bars: &[BarRow]) -> Result<Vec<Bar>, ApiError> {
     let small = |number: i64| u32::try_from(number).unwrap_or(u32::MAX);
     let mut found = Vec::with_capacity(bars.len());
@@ -280,7 +281,8 @@ fn bar_sum(row: &BarSumRow) -> BarSum {
     )
 }
 
-/// Steps of which all workers can have one row each: with many workers they are wider, and none is left out.
+/// Step width so that each worker can have a row per step: wider with many workers, and none is
+/// left out.
 fn steps_for(workers: i64, steps: i64) -> i64 {
     let rows = i64::try_from(TIMELINE_MAX).unwrap_or(i64::MAX);
     // Attempts that began at the very end count as a step of their own.
@@ -330,7 +332,8 @@ mod tests {
         let limit = i64::try_from(TIMELINE_MAX).expect("small");
         for (workers, steps) in [(0, 400), (1, 400), (250, 399), (400, 249), (6_000, 15)] {
             assert_eq!(steps_for(workers, 400), steps.min(400), "{workers} workers");
-            // Steps are numbered from 0, and what began at the very end has a number of its own.
+            // Steps are numbered from 0, and a task that began at the very end has a step of its
+            // own.
             assert!(workers * (steps_for(workers, 400) + 1) <= limit);
         }
         assert_eq!(

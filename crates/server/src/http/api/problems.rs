@@ -13,12 +13,12 @@ use super::{ApiError, KeptAnswer};
 use crate::http::App;
 use crate::problems::{self, Problem};
 
-/// An answer is used for no longer: it may have waited for a node that is silent, and people watch it.
+/// Longest use of a cached answer: it may have waited for a silent node, and users watch it.
 const REST_MAX: Duration = Duration::from_secs(2);
 /// Most findings that are listed.
 const SHOWN_MAX: usize = 50;
 
-/// All findings, those that need somebody first.
+/// All findings, unacknowledged ones first.
 pub(in crate::http) async fn problems(State(app): State<Arc<App>>) -> KeptAnswer<ProblemList> {
     let make = async {
         let (found, is_cut) = app.parts.problems.look().await?;

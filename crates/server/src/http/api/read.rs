@@ -26,16 +26,16 @@ use crate::http::App;
 use crate::query::listed;
 use crate::{metrics, output_link, query};
 
-/// Jobs and tasks of a page, unless fewer are wanted.
+/// Limit of jobs and tasks per page.
 const PAGE_MAX: u32 = 1_000;
 /// Longest text that is searched for.
 const SEARCH_LEN_MAX: usize = 200;
-/// Steps of the core's thread that one search takes; the client asks for the rest.
+/// Steps of the core's thread per search; the client continues with a cursor.
 const SEARCH_STEPS_MAX: usize = 64;
 const HISTORY_STEPS_MAX: i64 = 1_000;
 /// Three rows for each step, and then some.
 const HISTORY_ROWS_MAX: u64 = 100_000;
-/// Largest cursor or offset: what fits into a signed number.
+/// Largest cursor or offset: fits into a signed number.
 const POSITION_MAX: u64 = i64::MAX.unsigned_abs();
 
 pub(in crate::http) async fn server(
@@ -139,7 +139,7 @@ pub(super) fn unexpected() -> ApiError {
     ApiError::bad("the server has no answer to that")
 }
 
-/// Asks the core for a page of tasks.
+/// Requests a page of tasks from the core.
 pub(super) async fn task_page(app: &App, page: TaskPageQuery) -> Result<TaskPageReply, ApiError> {
     let answer = query::ask(&app.parts.core, Query::TaskPage(page)).await?;
     let Reply::TaskPage(page) = accepted(answer)? else {
@@ -173,7 +173,8 @@ fn searched(text: Option<String>) -> Result<Option<String>, ApiError> {
 query! {
     /// Which tasks.
     TasksQuery {
-        /// Only tasks that have this text as id, in host, failure, command, entry or the value of a parameter, or as `NAME=VALUE` of one.
+        /// Only tasks that have this text as id, in host, failure, command, entry or the value of a
+        /// parameter, or as `NAME=VALUE` of one.
         q: Option<String>,
         /// States, separated by commas.
         state: Option<String>,
@@ -215,7 +216,7 @@ pub(in crate::http) async fn tasks(
     let mut tasks = Vec::new();
     let mut next = None;
     for _ in 0..SEARCH_STEPS_MAX {
-        // No more than there is room for, should all of them match: the cursor is behind the last one looked at.
+        // No more than there is room for if all match: the cursor is after the last examined one.
         query.limit = limit - u32::try_from(tasks.len()).unwrap_or(limit);
         let page = task_page(&app, query.clone()).await?;
         if !page.job_found {
@@ -235,7 +236,7 @@ pub(in crate::http) async fn tasks(
     }))
 }
 
-/// Whether a task has a text, in small letters, somewhere.
+/// Whether any field of a task contains a text, in lower case.
 fn has(task: &TaskInfo, page: &TaskPageReply, text: &str) -> bool {
     let is_in = |place: &str| listed::contains(place, text);
     let template = page.templates.get(task.template as usize);
@@ -382,7 +383,7 @@ pub(in crate::http) async fn history(
     let query = timeline::history(from, to, width);
     let (found, _) = rows(&app, query, HISTORY_ROWS_MAX).await?;
     let length = usize::try_from(steps).unwrap_or(1);
-    // Those that started have the number of running tasks here.
+    // Started tasks have the state of running ones here.
     let shown = [
         TaskState::Running,
         TaskState::Finished,
@@ -414,7 +415,7 @@ pub(in crate::http) async fn history(
     }))
 }
 
-/// Cpus in use and cpus that there were, at the end of each step.
+/// Cpus in use and existing cpus, at the end of each step.
 async fn cpus(
     app: &App,
     from: i64,

@@ -18,16 +18,17 @@ use super::{ApiError, KeptAnswer, id, params, past};
 use crate::http::App;
 use crate::words::{self, Words};
 
-/// Number of the last failures whose output is read, spread over all of them. `hq job failures` reads more.
+/// Number of recent failures whose output is read, spread over all of them. `hq job failures` reads
+/// more.
 const READ_MAX: usize = 40;
 /// Most different signatures that are listed.
 const GROUPS_MAX: usize = 20;
 /// Longest example, in bytes.
 const EXAMPLE_MAX: usize = 300;
-/// An answer is used for no longer: it may have waited for a node that is silent.
+/// Longest use of a cached answer: it may have waited for a silent node.
 const REST_MAX: Duration = Duration::from_secs(10);
 
-/// Tasks that failed in one way and said the same.
+/// Failed tasks with the same error and signature.
 struct Group {
     count: u64,
     first: u32,
@@ -35,7 +36,7 @@ struct Group {
     words: String,
     /// The last line of `first`.
     example: String,
-    /// Parameters that all of them share.
+    /// Parameter values that they share.
     params: Option<TaskParams>,
 }
 
@@ -91,7 +92,7 @@ pub(in crate::http) async fn signatures(
             };
             read += 1;
             let words = signature(&line);
-            // Lines that differ in their paths only have one cause.
+            // Lines that differ only in paths have one cause.
             let cause = without_paths(&words);
             match groups.entry((error.clone(), cause.clone())) {
                 Entry::Occupied(mut group) => {

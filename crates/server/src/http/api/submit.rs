@@ -1,4 +1,5 @@
-//! `POST /jobs` and `POST /jobs/{job}/tasks`: tasks as programs describe them, which is what job files say.
+//! `POST /jobs` and `POST /jobs/{job}/tasks`: tasks described by programs, in the format of job
+//! files.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -28,7 +29,7 @@ use crate::request_shares::DESCRIPTIONS;
 /// Largest description of a job.
 pub(super) const DESCRIPTION_MAX: usize = 64 << 20;
 
-/// Longest time for one to arrive.
+/// Longest time for a description to arrive.
 const ARRIVAL_MAX: Duration = Duration::from_secs(60);
 
 /// Longest key of a submit.
@@ -66,7 +67,7 @@ impl JobFormat {
     }
 }
 
-/// A job as somebody describes it.
+/// A job description as received.
 #[derive(Clone, Copy, Debug)]
 pub struct JobText<'a> {
     /// The description.
@@ -75,20 +76,23 @@ pub struct JobText<'a> {
     pub format: JobFormat,
     /// Directory against which its paths are resolved; absolute.
     pub submit_dir: &'a std::path::Path,
-    /// Uid of the server, which paths may name.
+    /// Uid of the server, which paths may contain.
     pub server_uid: &'a str,
     /// Open job that gets the tasks; `None` = a new job.
     pub open_job: Option<JobId>,
 }
 
-/// Parses a job description: returns the submit and warnings, in sentences, or the reason why it is invalid.
+/// Parses a job description: returns the submit and warnings, in sentences, or the reason why it is
+/// invalid.
 pub type ReadJob = fn(JobText<'_>) -> Result<(SubmitSpec, Vec<String>), String>;
 
 query! {
-    /// Parameters of a submit. One that is not known would be ignored, and the submit would be another one than was meant.
+    /// Parameters of a submit. One that is not known would be ignored, and the submit would be
+    /// another one than was meant.
     #[serde(deny_unknown_fields)]
     SubmitQuery {
-        /// Of the user, on the machines of the workers; paths of the description are relative to it.
+        /// Of the user, on the machines of the workers; paths of the description are relative to
+        /// it.
         submit_dir: String,
     }
 }
@@ -179,7 +183,7 @@ fn accepted(outcome: Outcome) -> Result<Id, ApiError> {
     }
 }
 
-/// The same checks as for what a client sends: what reads descriptions is not trusted more.
+/// The same checks as for a client's submit: the parser is not trusted more.
 fn checked(spec: &SubmitSpec) -> Result<Box<SubmitSpec>, String> {
     let checked = SubmitSpec::try_from(client::Submit::from(spec));
     checked
@@ -204,7 +208,7 @@ pub(in crate::http) async fn open(
 ) -> Answer<Opened> {
     let OpenQuery { name, max_fails } = parameters(asked)?;
     if has_body(&headers) {
-        // Otherwise a job without the limit that somebody wrote there would be opened.
+        // Otherwise a job would be opened without the limit in the body.
         return Err(ApiError::bad(
             "expected no body, found one: name and max_fails go behind a `?`, as in /jobs/open?name=sweep&max_fails=10",
         ));
@@ -229,14 +233,14 @@ pub(in crate::http) async fn open(
     Ok(Json(Opened { job }))
 }
 
-/// The same for jobs that are opened.
+/// The digest of jobs that are opened.
 fn opened_digest(name: &str, max_fails: Option<u32>) -> Box<str> {
     let mut context = digest::Context::new(&digest::SHA256);
     context.update(format!("open {max_fails:?}\0{name}").as_bytes());
     hex(context.finish().as_ref()).into()
 }
 
-/// By what a client calls the submit, so that it can be repeated.
+/// The client's key of the submit, by which it can be repeated.
 fn key_name(headers: &HeaderMap) -> Result<Option<Box<str>>, ApiError> {
     let Some(told) = headers.get("idempotency-key") else {
         return Ok(None);
@@ -252,11 +256,11 @@ fn key_name(headers: &HeaderMap) -> Result<Option<Box<str>>, ApiError> {
     }
 }
 
-/// Tells submits with the same key apart.
+/// Distinguishes different submits with the same key.
 fn digest(open_job: Option<JobId>, submit_dir: &str, body: &[u8]) -> Box<str> {
     let mut context = digest::Context::new(&digest::SHA256);
     if let Some(job) = open_job {
-        // Directories begin with a slash, so this is not the begin of a submit without a job.
+        // Directories begin with a slash, so this cannot be confused with a submit without a job.
         context.update(format!("{job}\0").as_bytes());
     }
     context.update(submit_dir.as_bytes());

@@ -1,5 +1,5 @@
-//! The description and the interface belong together: what `docs/openapi.yaml` says of answers is made of their types, and
-//! routes, parameters and names of answers are compared with what handlers take and give.
+//! Consistency of description and API: the answers in `docs/openapi.yaml` are generated from their
+//! types, and routes, parameters and names of answers are compared with the handlers.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -11,9 +11,9 @@ use axum::extract::{Path, Request, State};
 use super::described::schema::{Asked, Components, Described, Schema};
 use super::*;
 
-/// What stands in the description before what is made of types; nothing stands behind.
+/// Marks the beginning of the generated part, which is the end of the file.
 const MADE: &str = "    # What follows is made of the types in crates/server/src/http/api/answers.rs; a test compares it.\n";
-/// Set to write it in place of comparing it.
+/// If set, the test writes the generated part instead of comparing it.
 const WRITE: &str = "HQ_WRITE_DESCRIPTION";
 
 fn description() -> String {
@@ -27,7 +27,7 @@ trait Argument {
         Vec::new()
     }
 
-    /// How many parts of the path it is.
+    /// Number of path parameters.
     fn path_parts() -> usize {
         0
     }
@@ -69,7 +69,7 @@ impl<T: Described> Body for Kept<T> {
     type Of = T;
 }
 
-/// What is known of a handler from its type.
+/// A handler's type as data.
 struct Operation {
     handler: &'static str,
     fields: Vec<(&'static str, Schema)>,
@@ -112,7 +112,7 @@ macro_rules! operations {
     ($($handler:path),* $(,)?) => { vec![$($handler.operation(stringify!($handler))),*] };
 }
 
-/// All handlers whose answer is JSON.
+/// All handlers with JSON answers.
 fn operations() -> Vec<Operation> {
     operations![
         read::server,
@@ -173,7 +173,7 @@ fn routes() -> Vec<(&'static str, String, String)> {
     routes
 }
 
-/// What the description says of each method of each path, that of its path included.
+/// Description of each method of each path, including the parameters of its path.
 fn described() -> Vec<(&'static str, String, String)> {
     let text = description();
     let paths = text.split_once("\npaths:\n").expect("paths").1;
@@ -260,7 +260,7 @@ fn the_description_has_what_handlers_take_and_give() {
     }
 }
 
-/// Requires that a part of the description names the parameters of a handler.
+/// Requires that a part of the description has the parameters of a handler.
 fn assert_same_parameters(operation: &Operation, text: &str, place: &str) {
     let said: BTreeMap<String, String> = elements(text)
         .into_iter()
@@ -314,7 +314,7 @@ fn answers_are_described_by_their_types() {
     );
 }
 
-/// Both words of the core and words of answers, names of fields that are words of Rust, and what need not be there.
+/// Covers words of the core and of answers, fields named like Rust keywords, and optional fields.
 #[test]
 fn what_is_sent_is_what_the_description_says() {
     let event = answers::LoggedEvent {

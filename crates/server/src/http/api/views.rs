@@ -1,4 +1,4 @@
-//! Views that come from the core: a job as a strip, its graph, one task, why a task waits.
+//! Views from the core: a job as a strip, its graph, one task, why a task waits.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -30,7 +30,7 @@ use crate::http::App;
 use crate::query::listed::Asked;
 
 const BINS_MAX: u32 = 2_000;
-/// Templates of a graph that are distinguished; with more, those that look alike become one.
+/// Limit of templates in a graph; beyond it similar ones are merged.
 const GROUPS_MAX: usize = 60;
 
 /// Tasks by the number of their state.
@@ -149,7 +149,7 @@ query! {
     }
 }
 
-/// The tasks of a job in the order of their ids, in few bins, and how long they ran.
+/// The tasks of a job in the order of their ids, in few bins, with their run times.
 pub(in crate::http) async fn strip(
     State(app): State<Arc<App>>,
     Path(job): Path<String>,
@@ -188,7 +188,7 @@ struct Strip {
 }
 
 impl Strip {
-    /// Costs what runs of equal states cost, unless ids are not in order.
+    /// Linear in runs of equal states, unless ids are unordered.
     fn of(job: &Job, bins: u32) -> Self {
         let ranges = || job.submits.iter().flat_map(|submit| submit.ids.ranges());
         let first = ranges().map(|range| range.first()).min().unwrap_or(0);
@@ -246,7 +246,7 @@ impl Strip {
     }
 }
 
-/// The graph of the job that was looked at last, without the states of its tasks.
+/// Cache of the last viewed job's graph, without the states of its tasks.
 #[derive(Default)]
 pub(in crate::http) struct Graphs(Mutex<Option<(JobId, usize, Arc<Shape>)>>);
 
@@ -254,12 +254,12 @@ pub(in crate::http) struct Graphs(Mutex<Option<(JobId, usize, Arc<Shape>)>>);
 #[derive(Default)]
 struct Shape {
     steps: Vec<Step>,
-    /// For each submit the group of each task, or of all.
+    /// The group of each task, or of all, per submit.
     groups: Vec<GroupOf>,
     edges: BTreeMap<(u32, u32), u64>,
 }
 
-/// What the tasks of one step have in common.
+/// Common properties of the tasks of one step.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
 struct Step {
     label: String,
@@ -271,7 +271,7 @@ enum GroupOf {
     Each(Vec<u32>),
 }
 
-/// The part that is copied out of the core to find the shape.
+/// The part of the core's data needed to find the shape.
 enum Copied {
     Array(Arc<TaskTemplate>),
     Graph(Vec<Arc<TaskTemplate>>, Vec<u32>, Box<Graph>),
@@ -333,7 +333,7 @@ async fn shape_of(app: &App, job: JobId) -> Result<Arc<Shape>, ApiError> {
     {
         return Ok(Arc::clone(shape));
     }
-    // Copied in one piece; what takes longer is done elsewhere.
+    // Copied in one piece; the slow part happens elsewhere.
     let copied = app
         .parts
         .core
@@ -364,7 +364,7 @@ fn copy(job: &Job) -> Vec<Copied> {
     submits.collect()
 }
 
-/// How much of a name and a command counts when tasks are compared.
+/// How much of a name and a command counts in comparisons.
 #[derive(Clone, Copy)]
 enum Likeness {
     Whole,
@@ -392,7 +392,7 @@ impl Step {
     }
 }
 
-/// A text with `#` for each number in it.
+/// A text with `#` in place of each number.
 fn masked(text: &str) -> String {
     let mut shorter = String::new();
     for c in text.chars() {
@@ -405,8 +405,8 @@ fn masked(text: &str) -> String {
     shorter
 }
 
-/// The finest grouping with at most [`GROUPS_MAX`] steps. By command and dependencies comes first: tasks with the same command that wait
-/// for different steps are different steps.
+/// The finest grouping with at most [`GROUPS_MAX`] steps, first by command and dependencies: tasks
+/// with the same command and different dependencies are different steps.
 fn find_shape(submits: &[Copied]) -> Shape {
     let all = [
         (Likeness::Whole, true),
@@ -426,7 +426,7 @@ fn find_shape(submits: &[Copied]) -> Shape {
 /// Puts the tasks of a job into groups.
 struct Grouping {
     likeness: Likeness,
-    /// Whether tasks of a group wait for the same groups.
+    /// Whether tasks of a group must depend on the same groups.
     by_deps: bool,
     numbers: BTreeMap<(Step, Vec<u32>), u32>,
     shape: Shape,
@@ -460,7 +460,7 @@ impl Grouping {
         self.shape
     }
 
-    /// Whether there is a grouping with fewer groups; then the rest of this one is not needed.
+    /// Whether there is a coarser grouping; then this one can be abandoned.
     fn can_be_coarser(&self) -> bool {
         self.by_deps || !matches!(self.likeness, Likeness::Program)
     }
@@ -487,7 +487,7 @@ impl Grouping {
             .map(|one| Step::of(one, likeness))
             .collect();
         let mut each = vec![0; template_of.len()];
-        // Dependencies come first, so that their groups are known.
+        // Dependencies come first, so their groups are known.
         for index in graph.order() {
             let sources = graph.deps(*index).iter();
             let mut sources: Vec<u32> = sources
@@ -585,8 +585,8 @@ mod tests {
         assert_eq!(all.bins[598][3], 0);
     }
 
-    /// Steps and arrows of a graph with one task for each command and its dependencies.
-    /// Commands, or names with commands as `name: command`; then the edges.
+    /// Steps and edges of a graph with one task per (command, dependencies). Returns commands, or
+    /// `name: command`; then the edges.
     fn shape(tasks: &[(&str, &[u32])]) -> (Vec<String>, Vec<((u32, u32), u64)>) {
         let templates = tasks.iter().map(|(task, _)| {
             let named = task.split_once(": ");

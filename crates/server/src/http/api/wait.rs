@@ -16,7 +16,7 @@ use crate::core_handle::CoreHandle;
 use crate::http::App;
 use crate::updates::Details;
 
-/// How long a request waits, unless it says so.
+/// Default wait of a request.
 const USUAL_MS: u64 = 30_000;
 /// Proxies end requests that take longer.
 const WAIT_MAX_MS: u64 = 600_000;
@@ -60,21 +60,21 @@ pub(in crate::http) async fn wait(
         Ok(ended) => ended.map(|()| true)?,
         Err(_) => false,
     };
-    // Of a job that is not there, which is over at once, this says so.
+    // For an unknown job, which is over at once, this returns the error.
     let Json(job) = read::job(State(Arc::clone(&app)), Path(job)).await?;
     Ok(Json(Waited { is_ended, job }))
 }
 
-/// Is taken back when its client has gone, too.
+/// Ends the watch when its client is gone.
 struct Watch(CoreHandle, RequestId);
 
 impl Drop for Watch {
     fn drop(&mut self) {
         let (core, request) = (self.0.clone(), self.1);
-        // There is no runtime any more when the server has ended.
+        // No runtime exists when the server has ended.
         if let Ok(runtime) = tokio::runtime::Handle::try_current() {
             runtime.spawn(async move {
-                // If the core is gone there is nothing to take back.
+                // Fails only if the core is gone.
                 let _ = core.unwatch(request).await;
             });
         }

@@ -1,4 +1,4 @@
-//! From types to schemas, as OpenAPI 3.1 writes them. Only for tests: the description is in the repository.
+//! Converts types to OpenAPI 3.1 schemas. Only for tests: the description is in the repository.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
@@ -15,13 +15,13 @@ pub(in crate::http) trait Described {
     /// The schema where the type is used.
     fn schema() -> Schema;
 
-    /// Adds the named schemas to which that refers.
+    /// Adds the named schemas that this one refers to.
     fn note(_all: &mut Components) {}
 }
 
 /// A type of parameters.
 pub(in crate::http) trait Asked {
-    /// Names and schemas; what need not be there can be null.
+    /// Names and schemas; optional fields can be null.
     fn fields() -> Vec<(&'static str, Schema)>;
 }
 
@@ -44,7 +44,7 @@ impl Schema {
         Self(vec![("$ref", format!("\"#/components/schemas/{name}\""))])
     }
 
-    /// One of the texts as which these are written.
+    /// One of the words that these values serialize to.
     pub(in crate::http) fn words<T: Serialize>(all: &[T]) -> Self {
         let words = all.iter().map(|word| {
             let word = serde_json::to_value(word).expect("a word");
@@ -100,7 +100,7 @@ impl Schema {
     }
 }
 
-/// The lines of a doc comment as one text in YAML.
+/// The lines of a doc comment as one YAML text.
 fn text(lines: &[&str]) -> Option<String> {
     let lines: Vec<&str> = lines.iter().map(|line| line.trim()).collect();
     let text = lines.join(" ");
@@ -117,7 +117,7 @@ pub(in crate::http) struct Components {
 }
 
 impl Components {
-    /// Whether it is to be made: only once, also if it refers to itself.
+    /// Whether to generate it: only once, even if it refers to itself.
     pub(in crate::http) fn begin(&mut self, name: &'static str) -> bool {
         self.begun.insert(name)
     }
@@ -131,7 +131,7 @@ impl Components {
         self.made.insert(name, line);
     }
 
-    /// All of them in the order of their names.
+    /// All schemas in the order of their names.
     pub(in crate::http) fn yaml(&self) -> String {
         self.made.values().map(String::as_str).collect()
     }
@@ -230,7 +230,7 @@ plain! {
     usize => Schema::of("integer").and("minimum", 0);
     Map<String, Value> => Schema::of("object");
     BTreeMap<String, String> => Schema::of("object").and("additionalProperties", "{ type: string }");
-    // Rows without names, of which only the numbers and their count are said.
+    // Unnamed rows; the schema only fixes the type and number of columns.
     Bar => Schema::array_of(&Option::<f64>::schema()).sized(7);
     BarSum => Schema::array_of(&f64::schema()).sized(5);
     ByState<Option<u32>> => Schema::of("object").and("additionalProperties", Option::<u32>::schema().flow());
