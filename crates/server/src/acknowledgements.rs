@@ -1,7 +1,8 @@
-//! Acknowledgements that wait for commits: of each worker two at most, however long the disk takes.
+//! Acknowledgements that wait for commits: at most two per worker, however long the disk takes.
 //!
-//! A worker goes on telling of ends while they cannot be stored, some hundred times a second. One acknowledgement for each
-//! report would fill the queue of the worker at the commit, as if it did not read.
+//! While ends cannot be stored, a worker keeps reporting, some hundred times a second. One
+//! acknowledgement per report would fill the worker's queue at the commit, as if the worker did not
+//! read.
 
 use std::collections::BTreeMap;
 
@@ -10,13 +11,14 @@ use hq_core::id::WorkerId;
 /// Numbers of reports that are recorded and not on disk.
 #[derive(Debug, Default)]
 pub(crate) struct Acknowledgements {
-    /// Workers of which one waits for its commit, with the number of the last report that came behind it.
+    /// Workers with an acknowledgement that waits for its commit, and the number of the last report
+    /// after it.
     waiting: BTreeMap<WorkerId, Option<u64>>,
 }
 
 impl Acknowledgements {
-    /// A report is recorded. Returns whether it is to be acknowledged behind the commit that it waits for; otherwise
-    /// [`Self::release`] gives it.
+    /// Records a report. Returns whether it must be acknowledged after its commit; otherwise
+    /// [`Self::release`] returns it later.
     pub(crate) fn note(&mut self, worker: WorkerId, seq: u64) -> bool {
         match self.waiting.get_mut(&worker) {
             Some(last) => {
@@ -32,7 +34,8 @@ impl Acknowledgements {
         self.waiting.insert(worker, None);
     }
 
-    /// It waits no longer. Gives what came behind it: it stands for all before, and can wait for a later commit.
+    /// Ends the wait. Returns the last report after it, whose acknowledgement covers all before,
+    /// and can wait for a later commit.
     pub(crate) fn release(&mut self, worker: WorkerId) -> Option<u64> {
         self.waiting.remove(&worker).flatten()
     }

@@ -1,17 +1,17 @@
-//! Work of one client that takes long and needs nothing that others wait for: on threads of its own, a few at a time.
+//! Runs long single-client work on a few threads of its own.
 
 use std::sync::Arc;
 
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-/// Such work that is done at once. The threads stay, and take the place of others on their cpus; so more of it waits.
+/// Number of threads. They compete with the others for cpus, so further work waits.
 const AT_ONCE: usize = 2;
 
-/// Does work beside the threads on which all wait.
+/// Runs work outside the threads that all clients depend on.
 #[derive(Clone, Debug)]
 pub(crate) struct Beside {
     seats: Arc<Semaphore>,
-    /// Held by the request whose large jobs are submitted again: their tasks are in memory twice.
+    /// Held by the request that resubmits large jobs, whose tasks are in memory twice.
     again: Arc<Semaphore>,
 }
 
@@ -23,7 +23,7 @@ impl Beside {
         }
     }
 
-    /// Does it when there is a seat. `None` = the server ends.
+    /// Runs work when a thread is free. `None` = the server ends.
     pub(crate) async fn run<T: Send + 'static>(
         &self,
         work: impl FnOnce() -> T + Send + 'static,
@@ -32,25 +32,26 @@ impl Beside {
         Self::run_on(seat, work).await
     }
 
-    /// Waits for a seat, for work whose data are large: they are to be fetched once there is one. `None` = the server ends.
+    /// Waits for a free thread, for work with large data that should be fetched only then. `None` =
+    /// the server ends.
     pub(crate) async fn seat(&self) -> Option<OwnedSemaphorePermit> {
         Arc::clone(&self.seats).acquire_owned().await.ok()
     }
 
-    /// Does work on such a seat.
+    /// Runs work with such a permit.
     pub(crate) async fn run_on<T: Send + 'static>(
         seat: OwnedSemaphorePermit,
         work: impl FnOnce() -> T + Send + 'static,
     ) -> Option<T> {
         let done = tokio::task::spawn_blocking(move || {
-            // Also if the one who asked is gone meanwhile.
+            // Held even if the requester is gone meanwhile.
             let _seat = seat;
             work()
         });
         done.await.ok()
     }
 
-    /// Waits until no other request has copies of large jobs to submit them again.
+    /// Waits until no other request holds copies of large jobs for resubmission.
     pub(crate) async fn alone(&self) -> Option<OwnedSemaphorePermit> {
         Arc::clone(&self.again).acquire_owned().await.ok()
     }

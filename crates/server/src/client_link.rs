@@ -42,9 +42,10 @@ use crate::updates::{Details, Update};
 use crate::values::Values;
 use crate::{journal_link, output_link, problems, query};
 
-/// Bytes of a request from which on it takes milliseconds to read it.
+/// Size of a request from which decoding takes milliseconds.
 const SLOW_REQUEST: usize = 256 * 1024;
-/// A client without the owner's key that sends less than [`UPLOAD_STEP`] of a large request in this time is disconnected.
+/// A client without the owner's key that sends less than [`UPLOAD_STEP`] of a large request in this
+/// time is disconnected.
 const UPLOAD_PAUSE_MAX: Duration = Duration::from_secs(10);
 /// Bytes of a large request.
 const UPLOAD_STEP: usize = 4 << 10;
@@ -60,7 +61,7 @@ pub(crate) struct ClientPlane {
     pub(crate) alloc: Option<AllocHandle>,
     /// Values of calls.
     pub(crate) values: Arc<Values>,
-    /// What tasks used over time.
+    /// Usage of tasks over time.
     pub(crate) curves: Curves,
     /// Current problems.
     pub(crate) problems: Arc<Problems>,
@@ -70,15 +71,16 @@ pub(crate) struct ClientPlane {
     pub(crate) ways: Arc<Ways>,
     /// Requests that are being answered.
     pub(crate) answering: Answering,
-    /// How to ask for the HTTP listener; `None` in a server without ports.
+    /// Requests the HTTP listener; `None` in a server without ports.
     pub(crate) door: Option<HttpControl>,
     /// Tokens for the HTTP interface; `None` in a server without ports.
     pub(crate) tokens: Option<Arc<Tokens>>,
-    /// Told when a client wants the server to end, and how.
+    /// Receives requests to stop the server.
     pub(crate) stop: mpsc::Sender<Stop>,
 }
 
-/// Serves a client until it goes. Errors concern only this client. `permit` is that of its connection; `None` in a server without ports.
+/// Serves a client until it disconnects. Errors concern only this client. `permit` is that of its
+/// connection; `None` in a server without ports.
 pub(crate) async fn serve<S>(connection: Connection<S>, plane: ClientPlane, permit: Option<Permit>)
 where
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
@@ -90,7 +92,7 @@ where
         let is_full = permit.as_ref().is_some_and(|permit| permit.prove(holder).is_err());
         if first.is_ok() && is_full {
             let refusal = Refusal::unavailable("too many clients are connected with keys that are not the owner's; try again later");
-            // The connection is closed, whether it hears of it or not.
+            // The connection is closed, whether the message arrives or not.
             let _ = send(&mut writer, &refusal.into()).await;
             return;
         }
@@ -160,11 +162,11 @@ async fn serve_requests<S>(
     }
 }
 
-/// Most problems that are listed; they come with the worst first.
+/// Limit of listed problems, most severe first.
 const PROBLEMS_MAX: usize = 1_000;
 
-/// Counts a request until the result is dropped. Those that follow something have no end, and those that only ask can be
-/// asked again.
+/// Counts a request until the result is dropped. Watches have no end, and queries can be repeated,
+/// so neither counts.
 fn begin(answering: &Answering, request: &ClientRequest) -> Option<BeingAnswered> {
     let changes = match request {
         ClientRequest::Command(Command::Watch(_)) => false,
@@ -187,8 +189,8 @@ fn begin(answering: &Answering, request: &ClientRequest) -> Option<BeingAnswered
     changes.then(|| answering.count())
 }
 
-/// Whether a request is answered from the state, or changes it, at once. Others wait for something else, and have shares of their own or
-/// those of connections.
+/// Whether a request is answered from the state, or changes it, at once. Others wait for something
+/// else, and have limits of their own or per connection.
 const fn is_looked_up_or_changed(request: &ClientRequest) -> bool {
     match request {
         ClientRequest::Command(Command::Watch(_))
@@ -218,16 +220,16 @@ enum Answer {
     Hangup,
 }
 
-/// What a client sent.
+/// A decoded request.
 struct Next {
     request: Result<ClientRequest, ConvertError>,
     /// Details that a watch wants.
     details: Details,
-    /// It counts as being answered from its arrival on, if it took long to read it.
+    /// A large request counts as being answered from its arrival on.
     arrived: Option<BeingAnswered>,
 }
 
-/// Next request; `None` at the end. A large one is read where nobody else waits.
+/// Next request; `None` at the end. A large one is decoded on a separate thread.
 async fn next_request<R: AsyncRead + Unpin>(
     reader: &mut MessageReader<R>,
     plane: &ClientPlane,
@@ -260,7 +262,8 @@ async fn next_request<R: AsyncRead + Unpin>(
     }
 }
 
-/// Next message; an error if nothing of it arrives for a while. A client that was stopped would keep its permit from others.
+/// Next message; an error if no bytes arrive for a while. A suspended client would keep its permit
+/// from others.
 async fn next_while_it_arrives<R: AsyncRead + Unpin>(
     reader: &mut MessageReader<R>,
 ) -> Result<Option<Undecoded>, ReadError> {
@@ -291,7 +294,7 @@ fn read(message: Undecoded) -> Result<Next, ReadError> {
     })
 }
 
-/// Keeps a connection until the process ends, so that the one who asked for it knows when that is.
+/// Keeps a connection open until the process ends, so that the client knows when that is.
 async fn hold<S: AsyncRead + AsyncWrite>(
     reader: MessageReader<ReadHalf<S>>,
     writer: MessageWriter<WriteHalf<S>>,
@@ -312,7 +315,7 @@ where
 {
     let result = match request {
         ClientRequest::ServerStop { keep_workers } => {
-            // The one who asked may be gone; the server ends all the same.
+            // The client may be gone; the server stops anyway.
             let _ = writer
                 .send(&reply(reply::Reply::Done(client::Empty {})))
                 .await;
@@ -321,7 +324,7 @@ where
             } else {
                 Stop::WithWorkers
             };
-            // If it is full, the server ends already.
+            // If the queue is full, the server is stopping already.
             let _ = plane.stop.try_send(how);
             return Answer::Stopping;
         }
@@ -377,7 +380,7 @@ where
     }
 }
 
-/// Answers from the state, and adds what is not in it.
+/// Answers from the state, and adds data from elsewhere.
 async fn look_up(asked: Query, plane: &ClientPlane) -> Result<reply::Reply, CoreGone> {
     let with_curves = matches!(&asked, Query::TaskPage(page) if page.with_curves);
     let mut answer = query::ask(&plane.core, asked).await?;
@@ -389,7 +392,7 @@ async fn look_up(asked: Query, plane: &ClientPlane) -> Result<reply::Reply, Core
     Ok(answer)
 }
 
-/// Everything that a job was made of, in one message, which has the size of what was submitted.
+/// The specs of a job in one message, about as large as the submits.
 async fn show_job(job: JobId, core: &CoreHandle) -> Result<reply::Reply, CoreGone> {
     let found = core.query(move |view| {
         let job = view.state.jobs().get(&job)?;
@@ -397,10 +400,10 @@ async fn show_job(job: JobId, core: &CoreHandle) -> Result<reply::Reply, CoreGon
     });
     let submits = match found.await? {
         Some(Some(specs)) => Some(messages(&specs)),
-        // One by one its tasks are looked at where only this client waits.
+        // Its many tasks are processed on a separate thread.
         Some(None) => {
             let seat = core.beside().seat().await.ok_or(CoreGone)?;
-            // Without waiting for the disk, as others wait for the seat.
+            // Not gated on a commit: the thread permit must not be held during an fsync.
             let outline = move |view: &View<'_>| view.state.jobs().get(&job).map(Job::outline);
             let made = match core.look(outline, |_| false).await? {
                 Some(job) => {
@@ -409,7 +412,7 @@ async fn show_job(job: JobId, core: &CoreHandle) -> Result<reply::Reply, CoreGon
                 }
                 None => None,
             };
-            // What was seen may not have been on it.
+            // The queried state may not have been on disk.
             core.query(|_| ()).await?;
             made
         }
@@ -446,7 +449,7 @@ async fn open_http(plane: &ClientPlane) -> reply::Reply {
     }
 }
 
-/// Changes what is acknowledged, if that is wanted; then tells all problems.
+/// Changes an acknowledgement if requested, then lists all problems.
 async fn ask_problems(change: Option<Acknowledge>, plane: &ClientPlane) -> reply::Reply {
     if let Some(Acknowledge { problem, is_known }) = change
         && let Err(refusal) = plane.problems.acknowledge(&problem, is_known).await
@@ -484,13 +487,13 @@ async fn ask_alloc(request: Box<AllocRequest>, plane: &ClientPlane) -> reply::Re
     }
 }
 
-/// Writes the server's state where the client wants it: into a new file, because the client sees another
-/// working directory than the server's, and cannot know what it would overwrite there.
+/// Writes the server's state to the given path as a new file, because the client may have another
+/// working directory than the server, and cannot know what it would overwrite.
 async fn write_dump(path: &[u8], dump: &serde_json::Value) -> reply::Reply {
     use std::io::Write as _;
     let path = std::path::Path::new(std::ffi::OsStr::from_bytes(path));
     let (to, text) = (path.to_owned(), format!("{dump:#}\n"));
-    // Environments of tasks and names of hosts are nobody else's business.
+    // Environments of tasks and host names are private.
     let written = tokio::task::spawn_blocking(move || {
         hq_private::new_file(&to)?.write_all(text.as_bytes())?;
         std::path::absolute(to)
@@ -532,11 +535,11 @@ where
                     return Answer::Sent;
                 }
             }
-            // Nothing may be asked during a watch, so anything here is the end of the connection.
+            // No requests are allowed during a watch, so any message here ends the connection.
             _ = reader.next::<client::Request>() => break,
         }
     }
-    // If the core is gone there is nothing to take back.
+    // Fails only if the core is gone.
     let _ = plane.core.unwatch(id).await;
     Answer::Hangup
 }
@@ -594,7 +597,7 @@ where
         (JournalAction::Flush | JournalAction::Prune, Some(store)) => {
             Answer::Reply(reply(journal_link::act(store, action).await))
         }
-        // There is nothing that could get lost or be dropped.
+        // Without a store there is nothing to flush or prune.
         (JournalAction::Flush | JournalAction::Prune, None) => Answer::Reply(done()),
     }
 }
@@ -607,7 +610,7 @@ fn no_store() -> client::Reply {
     Refusal::unavailable("this server keeps its state in memory only").into()
 }
 
-/// Sends events until there are no more or the client goes.
+/// Sends events until the last one or until the client disconnects.
 async fn journal<R, W>(
     store: StoreClient,
     after: i64,
@@ -652,7 +655,7 @@ where
     }
 }
 
-/// Sends a reply, or says that it would be too large for a client.
+/// Sends a reply, or an error if it would be too large for a client.
 async fn send<W: AsyncWrite + Unpin>(
     writer: &mut MessageWriter<W>,
     message: &client::Reply,
@@ -729,7 +732,7 @@ mod tests {
         );
         let (mut reader, _writer) = ours.expect("handshake").split();
         let (_, mut writer) = theirs.expect("handshake").split();
-        // It does not become much smaller by compression.
+        // It does not compress well.
         let noise = |i: u64| i.wrapping_mul(i).wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 32;
         let text: String = (0..40_000).map(|i| format!("{:08x}", noise(i))).collect();
         let error = client::Error {

@@ -1,11 +1,12 @@
-//! The handle to the thread that owns the state, and what reaches it.
+//! The handle of the thread that owns the state, and its queues.
 //!
-//! Everybody may have one; it ends with the thread, or the thread with the last of them. The loop on the other side is
+//! Handles can be cloned freely. The thread ends with the last of them; its loop is
 //! [`crate::core_thread`].
 //!
-//! There are two queues, each in order: one for workers, who may report faster than the core takes it, and one for
-//! everybody else, who must not wait behind thousands of reports. Between the two there is no order: a request
-//! that depends on a report has to be sent after what follows from the report was seen.
+//! There are two queues, each in order. One is for workers, which may report faster than the core
+//! handles it. The other is for clients, which must not wait behind thousands of reports. There is
+//! no order between the two: a request that depends on a report must be sent after an effect of the
+//! report was seen.
 
 use std::collections::VecDeque;
 use std::future::poll_fn;
@@ -27,36 +28,37 @@ use hq_core::time::Now;
 use hq_core::worker_config::WorkerConfig;
 use tokio::sync::{OwnedSemaphorePermit, mpsc, oneshot};
 
-/// Events of workers that may wait for the core; senders wait when it is full.
+/// Limit of queued events of workers; senders wait when it is full.
 const REPORT_QUEUE_LEN: usize = 4_096;
-/// The same of everybody else. A client has one question at a time.
+/// Limit of other queued events. A client has one request at a time.
 const REQUEST_QUEUE_LEN: usize = 1_024;
 /// Events of workers that are taken at a time.
 const REPORTS_AT_ONCE: usize = 256;
-/// Requests of one turn: few, so that dashboards cannot keep workers waiting either.
+/// Requests per turn: few, so that dashboards cannot delay workers.
 pub(crate) const REQUESTS_PER_TURN: usize = 16;
-/// How long a server that ends waits for its last changes to be stored; a sync on a busy file system takes seconds.
+/// Longest wait for the last changes to be stored at shutdown; a sync on a busy file system takes
+/// seconds.
 const STORE_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// A query, run on the core's thread; it returns what delivers the answer.
+/// A query, run on the core's thread; it returns the code that delivers the answer.
 pub(crate) type QueryFn = Box<dyn FnOnce(&View<'_>) -> Seen + Send>;
 /// Delivers an answer.
 pub(crate) type SendReply = Box<dyn FnOnce() + Send>;
 
 /// Result of a query.
 pub(crate) enum Seen {
-    /// An answer: it may tell of changes, so it waits until they are on disk.
+    /// The final answer: it may reveal changes, so it waits until they are on disk.
     Answer(SendReply),
-    /// A part of an answer, which nobody is shown: the last part waits for all that was seen before.
+    /// A partial answer, not shown to the client: the last part waits for everything seen before.
     Part(SendReply),
 }
 
-/// A worker that asks for a seat.
+/// A worker that registers.
 pub(crate) struct Newcomer {
     pub(crate) config: Box<WorkerConfig>,
-    /// What it has of the seat that it had.
+    /// Its previous state, if it reconnects.
     pub(crate) reattach: Option<Box<Reattach>>,
-    /// Closed when it does not wait any more.
+    /// Receives the registration; closed if the worker no longer waits.
     pub(crate) seat: oneshot::Sender<WorkerRegistration>,
 }
 
@@ -67,25 +69,26 @@ pub(crate) enum Event {
     Unwatch(RequestId),
     Query(QueryFn),
     WorkerConnected(Newcomer),
-    /// The permit is given back when it is digested.
+    /// The permit is released after the message was handled.
     WorkerMessage(WorkerId, LinkId, WorkerMessage, OwnedSemaphorePermit),
     WorkerGone(WorkerId, LinkId, LinkEnd),
-    /// Outcome of a notification: attempts, and why it was given up.
+    /// Outcome of a notification: attempts, and why delivery failed for good.
     Notified(NoticeKey, u32, Option<Box<str>>),
-    /// Resources of workers for which automatic allocation can ask now.
+    /// Resources of workers that automatic allocation can request now.
     QueueOffers(Vec<WorkerKind>),
-    /// The server is to end: whether workers are kept, and who is told when those that are not have gone.
+    /// The server shuts down: whether workers stay, and a channel that reports when all others have
+    /// left.
     Ending(bool, oneshot::Sender<()>),
-    /// The server ends now and accepts nothing any more; notifies when all that it has accepted is stored and
-    /// answered.
+    /// The server ends now and accepts nothing more; the channel reports when everything accepted
+    /// is stored and answered.
     Ended(oneshot::Sender<()>),
-    /// The last changes cannot be stored in time; requests that wait for them are refused.
+    /// The last changes cannot be stored in time; requests that wait for them are rejected.
     GiveUp,
-    /// Changes that automatic allocation made to its own state, and who is told when they are stored.
+    /// Changes of automatic allocation's own state, and a channel that reports their commit.
     Persist(Vec<ChangeKind>, oneshot::Sender<()>),
 }
 
-/// A request for a change, with what could be done for it without the state.
+/// A request for a change, prepared as far as possible without the state.
 pub(crate) enum Asked {
     Command(Command),
     Submit(Box<Submission>),
@@ -93,7 +96,7 @@ pub(crate) enum Asked {
 }
 
 impl Asked {
-    /// Whether it may lead to jobs or tasks that were not there.
+    /// Whether it may add jobs or tasks.
     pub(crate) const fn adds(&self) -> bool {
         match self {
             Self::Command(command) => matches!(command, Command::OpenJob { .. }),
@@ -101,7 +104,7 @@ impl Asked {
         }
     }
 
-    /// The same for the state, answered under this id.
+    /// The corresponding input of the state, answered under this id.
     pub(crate) fn input(self, id: RequestId) -> Input {
         match self {
             Self::Command(command) => Input::Request(id, command),
@@ -119,23 +122,24 @@ pub(crate) struct View<'a> {
     pub(crate) now: Now,
 }
 
-/// A registered worker as its link sees it.
+/// A registered worker from the perspective of its link.
 pub(crate) struct WorkerRegistration {
     pub(crate) id: WorkerId,
-    /// This connection, among all that the worker had.
+    /// This connection, unique among all connections of the worker.
     pub(crate) link: LinkId,
-    /// It goes on as the worker that it was.
+    /// Whether it was recognized as an earlier worker.
     pub(crate) reattached: bool,
     /// Ends when the server wants the connection closed.
     pub(crate) commands: mpsc::Receiver<WorkerCommand>,
 }
 
-/// The core has ended; only while the server goes down.
+/// The core has ended; only during shutdown.
 #[derive(Clone, Copy, Debug, thiserror::Error)]
 #[error("the server is shutting down")]
 pub(crate) struct CoreGone;
 
-/// The other end of [`CoreHandle`]: what waits, and what was taken out of the queues and has not had its turn yet.
+/// The other end of [`CoreHandle`]: queued events, and events taken from the queues but not handled
+/// yet.
 pub(crate) struct Events {
     requests: mpsc::Receiver<Event>,
     reports: mpsc::Receiver<(Instant, Event)>,
@@ -143,16 +147,16 @@ pub(crate) struct Events {
     taken_reports: VecDeque<(Instant, Event)>,
     request_buffer: Vec<Event>,
     report_buffer: Vec<(Instant, Event)>,
-    /// When the last report arrived that had its turn; before the first one, when the queues were made.
+    /// Arrival of the last handled report; before the first one, creation of the queues.
     last_heard: Instant,
 }
 
 impl Events {
-    /// Waits for events; `false` when there are none and all handles are gone.
+    /// Waits for events; `false` if there are none and all handles are gone.
     ///
     /// # Cancel safety
     ///
-    /// Nothing is lost.
+    /// Dropping the future loses nothing.
     pub(crate) async fn take(&mut self) -> bool {
         poll_fn(|cx| {
             let room = REQUESTS_PER_TURN - self.taken_requests.len();
@@ -194,23 +198,23 @@ impl Events {
         Some(report)
     }
 
-    /// Until when all that arrived from workers has had its turn; `None` = until now.
+    /// Arrival time up to which all events of workers are handled; `None` = all.
     pub(crate) fn heard_until(&self) -> Option<Instant> {
         if self.taken_reports.is_empty() && self.reports.is_empty() {
             return None;
         }
         let next = self.taken_reports.front().map(|(arrived, _)| *arrived);
-        // Events in the queue arrived later than the one that was taken from it.
+        // Queued events arrived later than the one taken from the queue.
         Some(next.unwrap_or(self.last_heard))
     }
 
-    /// Whether something that was taken has not had its turn.
+    /// Whether a taken event is not handled yet.
     fn are_left(&self) -> bool {
         !self.taken_requests.is_empty() || !self.taken_reports.is_empty()
     }
 }
 
-/// With the graphs of large submits encoded for the store, if there is one.
+/// Encodes the graphs of large submits for the store, if there is one.
 fn encoded(mut submission: Submission, encoder: Option<BodyEncoder>) -> Submission {
     if let Some(encoder) = encoder.filter(|_| submission.is_large()) {
         submission.encode(encoder);
@@ -229,7 +233,7 @@ pub(crate) struct CoreHandle {
 }
 
 impl CoreHandle {
-    /// A handle, and what reaches the other end.
+    /// A handle, and the receiving end.
     pub(crate) fn new() -> (Self, Events) {
         let (requests, requests_rx) = mpsc::channel(REQUEST_QUEUE_LEN);
         let (reports, reports_rx) = mpsc::channel(REPORT_QUEUE_LEN);
@@ -251,12 +255,12 @@ impl CoreHandle {
         (handle, events)
     }
 
-    /// Where work is done for which only one client waits.
+    /// Threads for long work of single clients.
     pub(crate) const fn beside(&self) -> &Beside {
         &self.beside
     }
 
-    /// Has large submits encoded for the store before the state gets them.
+    /// Sets the encoder for large submits.
     pub(crate) const fn encode_with(&mut self, encoder: BodyEncoder) {
         self.encoder = Some(encoder);
     }
@@ -273,21 +277,21 @@ impl CoreHandle {
         self.requests.send(event).await.map_err(|_| CoreGone)
     }
 
-    /// Sends something that must not overtake what workers have said.
+    /// Sends an event that must not overtake earlier messages of workers.
     async fn send_behind(&self, event: Event) -> Result<(), CoreGone> {
-        // Events that wait for room in the queue have arrived, too.
+        // Events that wait for room in the queue have arrived as well.
         let arrived = Instant::now();
         let sent = self.reports.send((arrived, event)).await;
         sent.map_err(|_| CoreGone)
     }
 
-    /// Has a command carried out. When this returns, its consequences are visible to queries and on
-    /// disk. The inner error is a refusal: the store takes no changes at present.
+    /// Carries out a command. On return its consequences are visible to queries and on disk. The
+    /// inner error is a rejection: the store takes no changes at present.
     pub(crate) async fn command(
         &self,
         command: Command,
     ) -> Result<Result<Reply, Refusal>, CoreGone> {
-        // Work that takes long with very many tasks is done here, where only the client waits for it.
+        // Work on very many tasks is done here, where only the client waits for it.
         let asked = match command {
             Command::Submit(spec) => {
                 let is_large = is_large(spec.body.listed());
@@ -320,7 +324,7 @@ impl CoreHandle {
         self.ask(asked).await
     }
 
-    /// Does for submits what needs no state.
+    /// Prepares submits outside the state.
     async fn prepare(
         &self,
         is_large: bool,
@@ -344,7 +348,7 @@ impl CoreHandle {
         self.ask(asked).await
     }
 
-    /// Submits jobs again. Large ones are looked at before, one by one: each needs a copy.
+    /// Resubmits jobs. Large ones are prepared before, one by one: each needs a copy.
     async fn resubmit(&self, mut again: Again) -> Result<Result<Reply, Refusal>, CoreGone> {
         let jobs = again.jobs().clone();
         let found = self.look(move |view| view.state.find_again(&jobs), |_| false);
@@ -352,8 +356,9 @@ impl CoreHandle {
         again.keep_to(found);
         if !large.is_empty() {
             let alone = self.beside.alone().await.ok_or(CoreGone)?;
-            // Until the state has taken the copies, and not until the answer, which waits for the disk: while that takes
-            // nothing, others are to be refused and not to wait here.
+            // Held until the state has taken the copies, not until the answer, which waits for the
+            // disk. While the disk hangs, other requests should be rejected instead of waiting
+            // here.
             again.keep(Arc::new(alone));
         }
         for id in large {
@@ -378,7 +383,7 @@ impl CoreHandle {
         rx.await.map_err(|_| CoreGone)
     }
 
-    /// Follows jobs. The receiver ends behind the update that is `done`, or early when the client was
+    /// Watches jobs. The receiver ends after the update that is `done`, or early if the client was
     /// too slow.
     pub(crate) async fn watch(
         &self,
@@ -395,7 +400,7 @@ impl CoreHandle {
         self.send(Event::Unwatch(request)).await
     }
 
-    /// Runs `look` on the core's thread; it must not take long.
+    /// Runs `look` on the core's thread; it must be short.
     pub(crate) async fn query<T: Send + 'static>(
         &self,
         look: impl FnOnce(&View<'_>) -> T + Send + 'static,
@@ -403,7 +408,7 @@ impl CoreHandle {
         self.look(look, |_| true).await
     }
 
-    /// The same as [`Self::query`], but what `is_answer` denies does not wait for the store.
+    /// Like [`Self::query`], but does not wait for the store if `is_answer` returns false.
     pub(crate) async fn look<T: Send + 'static>(
         &self,
         look: impl FnOnce(&View<'_>) -> T + Send + 'static,
@@ -414,7 +419,7 @@ impl CoreHandle {
             let found = look(view);
             let is_answer = is_answer(&found);
             let tell: SendReply = Box::new(move || {
-                // The one who asked may be gone.
+                // The requester may be gone.
                 let _ = tx.send(found);
             });
             if is_answer {
@@ -427,8 +432,9 @@ impl CoreHandle {
         rx.await.map_err(|_| CoreGone)
     }
 
-    /// A worker asks for a seat, which the receiver gets. Who stops waiting must look into the receiver after it has closed it: a seat
-    /// that was taken is left with [`CoreHandle::worker_gone`].
+    /// Registers a worker; the receiver gets the result. A caller that stops waiting must close the
+    /// receiver and then check it: a registration that arrived must be given up with
+    /// [`CoreHandle::worker_gone`].
     pub(crate) async fn ask_for_seat(
         &self,
         config: Box<WorkerConfig>,
@@ -455,8 +461,8 @@ impl CoreHandle {
             .await
     }
 
-    /// Has changes of automatic allocation stored, in the order of the calls. The receiver ends when
-    /// they, and all before them, are on disk.
+    /// Stores changes of automatic allocation, in the order of the calls. The receiver completes
+    /// when they, and all before them, are on disk.
     pub(crate) async fn persist(
         &self,
         changes: Vec<ChangeKind>,
@@ -476,18 +482,18 @@ impl CoreHandle {
         self.send(Event::Notified(key, attempts, error)).await
     }
 
-    /// Resources of workers for which automatic allocation can ask now.
+    /// Resources of workers that automatic allocation can request now.
     pub(crate) async fn queue_offers(&self, kinds: Vec<WorkerKind>) -> Result<(), CoreGone> {
         self.send(Event::QueueOffers(kinds)).await
     }
 
-    /// Tells those who wait for changes that these will not be stored as long as the server lives.
+    /// Fails all requests that wait for commits: these will not happen in this server's life.
     pub(crate) async fn give_up(&self) -> Result<(), CoreGone> {
         self.send_behind(Event::GiveUp).await
     }
 
-    /// Lets workers go, and accepts nothing from then on. Returns when all that were told to end have and what was
-    /// accepted is stored and answered, or after a time.
+    /// Lets workers leave, and accepts nothing from then on. Returns when all workers that should
+    /// end have left and everything accepted is stored and answered, or after a timeout.
     pub(crate) async fn end(&self, keep_workers: bool, patience: Duration) -> Result<(), CoreGone> {
         let (tx, left) = oneshot::channel();
         self.send_behind(Event::Ending(keep_workers, tx)).await?;

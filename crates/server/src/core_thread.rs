@@ -1,10 +1,12 @@
-//! The thread that owns the state: take a turn's worth of events, apply them, carry out the effects.
+//! The thread that owns the state: takes a bounded batch of events per turn, applies them, carries
+//! out the effects.
 //!
-//! Others reach it through [`CoreHandle`]. Nothing on this thread waits for a peer: a peer that does
-//! not take its messages in time is cut off.
+//! Others reach it through [`CoreHandle`]. Nothing on this thread waits for a peer: a peer that
+//! does not read its messages in time is disconnected.
 //!
-//! A turn is short, and everybody has their part of each: some requests, about [`ROWS_PER_ROUND_MAX`] rows of
-//! what workers said, and the answers that waited for a commit. So clients are served however far workers are ahead.
+//! Each turn is short and handles some of everything: some requests, about [`ROWS_PER_ROUND_MAX`]
+//! rows of workers' messages, and the answers that waited for a commit. So clients are served even
+//! under a flood of reports.
 
 mod newcomers;
 mod turn;
@@ -34,15 +36,15 @@ use crate::updates::UpdateSender;
 use newcomers::Newcomers;
 use turn::{Part, Turn};
 
-/// CPU time after which a turn takes no further request. A page of tasks takes some milliseconds, and a dashboard each asks
-/// for one.
+/// CPU time after which a turn takes no further request. A page of tasks takes some milliseconds,
+/// and each dashboard requests one.
 const REQUESTS_CPU_MAX: Duration = Duration::from_millis(5);
 
 /// Starts the core's thread. It ends when all handles are gone.
 ///
 /// # Errors
 ///
-/// If the thread or its timer cannot be made.
+/// If the thread or its timer cannot be created.
 pub(crate) fn start(
     state: ServerState,
     store: Option<(StoreHandle, watch::Receiver<Progress>)>,
@@ -70,12 +72,12 @@ struct Core {
     /// All recipients of messages.
     delivery: Delivery,
     next_id: u64,
-    /// Notified when all workers that were told to end have gone.
+    /// Receives a signal when all workers that should end have left.
     left: Option<oneshot::Sender<()>>,
     /// Nothing is accepted any more.
     has_ended: bool,
     newcomers: Newcomers,
-    /// Automatic allocation is to ask again soon.
+    /// Whether automatic allocation must ask again soon.
     is_demand_partial: bool,
     /// Nothing was applied since the last round.
     is_settled: bool,
@@ -83,7 +85,8 @@ struct Core {
     effects: Vec<Effect>,
     turn: Turn,
     stats: Stats,
-    /// [`REQUESTS_CPU_MAX`]; tests that count requests have none, because also what a hypervisor takes counts as CPU time.
+    /// [`REQUESTS_CPU_MAX`]; unlimited in tests that count requests, because time stolen by a
+    /// hypervisor counts as CPU time.
     requests_cpu_max: Duration,
 }
 
@@ -111,17 +114,19 @@ impl Core {
             stats,
             requests_cpu_max: REQUESTS_CPU_MAX,
         };
-        // Effects of a restored state are due now, not with the first message, which may never come.
+        // Effects of a restored state are due now, not with the first message, which may never
+        // come.
         core.end_round();
         core
     }
 
-    /// Waits for something to do and does some of it; `false` when all handles are gone.
+    /// Waits for work and does some of it; `false` when all handles are gone.
     async fn turn(&mut self, events: &mut Events) -> bool {
         let (deadline, clock) = (self.state.next_deadline(), self.clock);
         let timer = async {
             match deadline {
-                // The timer rounds up to milliseconds, and work in portions is due at once very often.
+                // The timer rounds up to milliseconds, and work in portions is due at once very
+                // often.
                 Some(time) if time <= clock.now().mono => {}
                 Some(time) => tokio::time::sleep_until(clock.instant(time).into()).await,
                 None => std::future::pending().await,
@@ -159,7 +164,7 @@ impl Core {
         let start = Instant::now();
         self.turn = Turn::begin();
         let rows = self.digest(events);
-        // While there are events, the branches below the first one are never looked at.
+        // While there are events, the branches below the first one are never polled.
         self.delivery.catch_up(&self.state);
         self.turn.lap(Part::Release);
         self.stats.batches.observe(start.elapsed());
@@ -167,8 +172,8 @@ impl Core {
         true
     }
 
-    /// Applies requests that were taken, and a round of what workers said. What is left has its part of the next turn.
-    /// Returns how many rows workers said.
+    /// Applies the taken requests, and a round of workers' messages. The rest follows in the next
+    /// turn. Returns the number of rows of workers.
     fn digest(&mut self, events: &mut Events) -> usize {
         let mut rows = 0;
         while self.turn.cpu() < self.requests_cpu_max
@@ -182,7 +187,7 @@ impl Core {
             }
         }
         self.turn.lap(Part::Requests);
-        // They have a round of their own: large submits in a row do not keep workers waiting, either.
+        // A separate round: a series of large submits must not delay workers.
         rows = 0;
         while rows < ROWS_PER_ROUND_MAX
             && let Some(report) = events.next_report()
@@ -199,7 +204,7 @@ impl Core {
         {
             let timer = match events.heard_until() {
                 _ if self.delivery.is_held() => Input::TimerHeld,
-                // The heartbeat for which a deadline waits may be among what waits here.
+                // The heartbeat in question may be among the queued events.
                 Some(heard) => Input::TimerBehind(self.clock.time(heard)),
                 None => Input::Timer,
             };
@@ -211,7 +216,7 @@ impl Core {
         rows
     }
 
-    /// Ends a round of inputs: schedules, and carries out what follows.
+    /// Ends a round of inputs: schedules, and carries out the effects.
     fn end_round(&mut self) {
         let now = self.clock.now();
         self.settle(now);
@@ -222,10 +227,10 @@ impl Core {
         self.turn.lap(Part::Effects);
     }
 
-    /// Tells the one who ends the server that it need not wait for workers any more.
+    /// Reports to the shutdown that all workers have left.
     fn note_left(&mut self) {
         if let Some(left) = self.left.take_if(|_| self.state.leaving() == 0) {
-            // The one who waited may have lost patience.
+            // The waiting task may have timed out.
             let _ = left.send(());
         }
     }
@@ -234,7 +239,7 @@ impl Core {
     fn settle(&mut self, now: Now) {
         let start = Instant::now();
         self.is_settled = true;
-        // A round before this of the same turn may have had something to send that waits.
+        // An earlier round of this turn may have messages that wait.
         let unsent_since = self.delivery.unsent_since();
         self.state
             .note_unsent(unsent_since.map(|at| self.clock.time(at)));
@@ -243,7 +248,7 @@ impl Core {
         let was_partial =
             std::mem::replace(&mut self.is_demand_partial, self.state.is_demand_partial());
         if was_partial && !self.is_demand_partial {
-            // The last demand that automatic allocation was told may have been too small.
+            // The last demand reported to automatic allocation may have been incomplete.
             self.delivery.tell_of_demand();
         }
     }
@@ -253,7 +258,7 @@ impl Core {
         self.state.apply(now, input, &mut self.effects);
     }
 
-    /// Handles an event; returns about how many rows of work that was.
+    /// Handles an event; returns its approximate number of rows.
     fn on_event(&mut self, event: Event) -> usize {
         let now = self.clock.now();
         let input = match event {
@@ -316,14 +321,14 @@ impl Core {
         rows
     }
 
-    /// The server ends. Connections are closed once this is told, so what was accepted goes first, and nothing more is
-    /// accepted: its answer would reach nobody.
+    /// The server ends. Its connections are closed after this, so everything accepted is answered
+    /// first, and nothing more is accepted.
     fn on_ended(&mut self, now: Now, told: oneshot::Sender<()>) {
         self.apply(now, Input::Ended);
         self.end_round();
         self.has_ended = true;
         let told: SendReply = Box::new(move || {
-            // The one who waits may have lost patience.
+            // The waiting task may have timed out.
             let _ = told.send(());
         });
         self.delivery.when_stored(&self.state, told);
@@ -331,7 +336,8 @@ impl Core {
     }
 
     fn on_query(&mut self, now: Now, look: QueryFn) {
-        // Earlier events of this turn must be visible, effects included. Many questions in a row are no rounds.
+        // Earlier events of this turn must be visible, effects included. A series of queries needs
+        // no further rounds.
         if !self.is_settled {
             self.turn.lap(Part::Requests);
             self.end_round();
@@ -354,18 +360,19 @@ impl Core {
     ) -> Input {
         let id = self.next_request();
         self.delivery.add_watch(id, updates);
-        // A client that is gone already is noticed with its first update.
+        // A client that is gone is noticed with its first update.
         let _ = id_reply.send(id);
         Input::Request(id, Command::Watch(spec))
     }
 
-    /// Whether there is something for [`Self::tend_newcomers`].
+    /// Whether there is work for [`Self::tend_newcomers`].
     fn has_newcomers(&self) -> bool {
         self.delivery.has_abandoned() || !self.newcomers.is_empty() && !self.delivery.is_held()
     }
 
-    /// Takes in workers that came while the store took nothing, as many as there is room for in a round with `rows` already, and
-    /// lets go of those that had gone before they got their seats. Returns how many rows of work that was.
+    /// Registers workers whose registration was deferred while the store was stalled, as many as
+    /// fit into a round with `rows` rows, and drops abandoned registrations. Returns the number of
+    /// rows of this work.
     fn tend_newcomers(&mut self, rows: usize) -> usize {
         let mut taken = 0;
         while let Some(worker) = self.delivery.take_abandoned() {
@@ -382,7 +389,7 @@ impl Core {
         taken
     }
 
-    /// A worker asks for a seat, perhaps for the one that it had.
+    /// Registers a worker, or reconnects a known one.
     fn on_connected(&mut self, newcomer: Newcomer) -> Input {
         let Newcomer {
             config,
@@ -403,7 +410,7 @@ impl Core {
             return Input::WorkerConnected(link, config);
         };
         if self.state.is_late(&reattach) {
-            // Without its seat the connection ends, and the newer one stays.
+            // Without a reply the connection ends, and the newer one stays.
             return Input::WorkerReattached(link, config, reattach);
         }
         self.delivery.expect_worker(link, seat);
@@ -414,17 +421,17 @@ impl Core {
         Input::WorkerReattached(link, config, reattach)
     }
 
-    /// Stores changes that automatic allocation made, and tells it when they are on disk.
+    /// Stores changes of automatic allocation, and reports their commit.
     fn persist(&mut self, now: Now, changes: Vec<ChangeKind>, stored: oneshot::Sender<()>) {
         let at = now.wall;
         let changes = changes.into_iter().map(|kind| Change { at, kind });
         self.delivery.store(&self.state, changes.collect(), stored);
     }
 
-    /// Names a request that is to be answered, unless it is refused at once.
+    /// Assigns an id to a request to be answered, unless it is rejected at once.
     fn expect_reply(&mut self, adds: bool, reply: ReplyTo) -> Option<RequestId> {
         if let Some(refusal) = self.refusal(adds) {
-            // The one who asked may be gone.
+            // The requester may be gone.
             let _ = reply.send(Err(refusal));
             return None;
         }
@@ -438,8 +445,9 @@ impl Core {
         RequestId(self.next_id)
     }
 
-    /// Why a command is not carried out: the server ends, or the store takes no changes; `adds` = it adds jobs or tasks.
-    /// Cancelling and the like stay possible; they are acknowledged when they are stored.
+    /// Why a command is rejected: the server ends, or the store takes no changes; `adds` = it adds
+    /// jobs or tasks. Cancels and similar commands stay possible; they are acknowledged when
+    /// stored.
     fn refusal(&self, adds: bool) -> Option<Refusal> {
         let text = match self.delivery.health() {
             Health::Broken(reason) => format!("the server is stopping: {reason}"),

@@ -1,7 +1,7 @@
 //! Delivers effects of the core to clients, workers, the store and automatic allocation.
 //!
-//! Effects that tell of a change wait here until the store has it. Nothing here waits for a peer: one that does not take its
-//! messages in time is cut off.
+//! Effects that reveal a change wait here until the store has committed it. Nothing here waits for
+//! a peer: a peer that does not read its messages in time is disconnected.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -27,7 +27,7 @@ use crate::query;
 use crate::stats::Stats;
 use crate::updates::{SendError, Update, UpdateSender};
 
-/// Commands that may wait for a worker that does not read; beyond that it is cut off.
+/// Limit of queued commands for a worker; beyond it the worker is disconnected.
 pub(crate) const WORKER_QUEUE_LEN: usize = 1_024;
 
 /// Deliveries that wait for a commit.
@@ -35,9 +35,9 @@ pub(crate) enum Outgoing {
     Reply(RequestId, Reply),
     Update(RequestId, Box<Update>),
     Answer(SendReply),
-    /// The answer of this number to somebody who only looks.
+    /// The answer with this number, for a query.
     Look(u64),
-    /// The changes of this number, from beside the state, are on disk.
+    /// The external changes with this number are on disk.
     Stored(u64),
     Registered {
         link: LinkId,
@@ -54,27 +54,27 @@ pub(crate) enum Outgoing {
 /// A client that waits for the reply to its command.
 pub(crate) type ReplyTo = oneshot::Sender<Result<Reply, Refusal>>;
 
-/// Those who are on the other side, and what they have not been given yet.
+/// Connected peers and their undelivered messages.
 pub(crate) struct Delivery {
     gate: StoreGate<Outgoing>,
-    /// Told when the store can never be written again.
+    /// Notified when the store can never be written again.
     failed: Arc<Notify>,
     replies: BTreeMap<RequestId, ReplyTo>,
-    /// Answers to those who only look; by number, in order.
+    /// Answers to queries; by number, in order.
     looks: BTreeMap<u64, SendReply>,
     last_look: u64,
-    /// Those who wait until changes from beside the state are on disk; by number, in order.
+    /// Waiters for commits of external changes; by number, in order.
     storing: BTreeMap<u64, oneshot::Sender<()>>,
     last_stored: u64,
-    /// The server ends, and nothing that is not on disk yet will be known to be.
+    /// The server ends, and uncommitted changes will never be reported as committed.
     has_given_up: bool,
     watches: BTreeMap<RequestId, UpdateSender>,
-    /// Workers that have asked for a seat.
+    /// Registrations in progress.
     links: BTreeMap<LinkId, oneshot::Sender<WorkerRegistration>>,
-    /// The current connection of each worker that has one; without a queue it is being closed.
+    /// The current connection of each connected worker; without a queue it is being closed.
     workers: BTreeMap<WorkerId, (LinkId, Option<mpsc::Sender<WorkerCommand>>)>,
     acknowledgements: Acknowledgements,
-    /// Workers that did not wait for the seat that they have got.
+    /// Registered workers whose connection closed before the reply.
     abandoned: Vec<(WorkerId, LinkId)>,
     /// Where automatic allocation hears of tasks and workers.
     news: Option<News>,
@@ -115,22 +115,22 @@ impl Delivery {
         self.gate.health()
     }
 
-    /// Whether what is decided now cannot be stored.
+    /// Whether present decisions cannot be stored.
     pub(crate) fn is_held(&self) -> bool {
         self.gate.is_held()
     }
 
-    /// Messages to workers that were decided since then may wait for the store; `None` = none does.
+    /// Since when messages to workers may wait for the store; `None` = none does.
     pub(crate) fn unsent_since(&self) -> Option<Instant> {
         self.gate.unsent_since()
     }
 
-    /// Somebody waits for the last commit.
+    /// A waiting peer needs the last commit now.
     pub(crate) fn commit_now(&self) {
         self.gate.commit_now();
     }
 
-    /// Returns when there is something for [`Self::release`].
+    /// Returns when [`Self::release`] has work.
     pub(crate) async fn advanced(&mut self) {
         self.gate.advanced().await;
     }
@@ -159,20 +159,20 @@ impl Delivery {
         self.links.insert(link, seat);
     }
 
-    /// Forgets the current connection of a worker: messages that still come from it are ignored.
+    /// Forgets the current connection of a worker: further messages from it are ignored.
     pub(crate) fn forget_link(&mut self, worker: WorkerId) {
         self.workers.remove(&worker);
     }
 
-    /// Whether there may be something for [`Self::take_abandoned`].
+    /// Whether there may be work for [`Self::take_abandoned`].
     pub(crate) const fn has_abandoned(&self) -> bool {
         !self.abandoned.is_empty()
     }
 
-    /// A worker that did not wait for the seat that it has got: nobody else tells that its connection has ended.
+    /// A registered worker whose connection closed before the reply: no other event reports that.
     pub(crate) fn take_abandoned(&mut self) -> Option<WorkerId> {
         while let Some((worker, link)) = self.abandoned.pop() {
-            // It may have come back by another connection.
+            // It may have reconnected.
             if self.is_current(worker, link) {
                 self.forget_link(worker);
                 return Some(worker);
@@ -181,7 +181,7 @@ impl Delivery {
         None
     }
 
-    /// Whether the worker speaks over this connection, not over a newer one.
+    /// Whether this is the worker's current connection.
     pub(crate) fn is_current(&self, worker: WorkerId, link: LinkId) -> bool {
         let current = self.workers.get(&worker);
         current.is_some_and(|(current, _)| *current == link)
@@ -192,15 +192,15 @@ impl Delivery {
         queue.is_some_and(Option::is_some)
     }
 
-    /// Automatic allocation is to ask again what waits.
+    /// Tells automatic allocation to ask for the demand again.
     pub(crate) fn tell_of_demand(&self) {
         if let Some(news) = &self.news {
             news.changed();
         }
     }
 
-    /// Stores changes from beside the state, and tells when they are on disk. `stored` is dropped if the server ends before
-    /// that is known.
+    /// Stores external changes, and reports their commit. `stored` is dropped if the server ends
+    /// before that is known.
     pub(crate) fn store(
         &mut self,
         state: &ServerState,
@@ -216,7 +216,7 @@ impl Delivery {
         self.send_soon(state, Outgoing::Stored(self.last_stored));
     }
 
-    /// Takes over what follows from inputs, as it was decided at this time.
+    /// Carries out the effects of inputs handled at this time.
     pub(crate) fn carry_out(
         &mut self,
         state: &ServerState,
@@ -237,7 +237,7 @@ impl Delivery {
             }
         }
         if let Some(outbox) = &self.outbox {
-            // Not durable, so nobody has to wait for the disk.
+            // Not durable, so no peer has to wait for the disk.
             changes
                 .iter()
                 .for_each(|change| outbox.note_change(&change.kind));
@@ -270,8 +270,8 @@ impl Delivery {
                     worker,
                     reattached,
                 },
-                // Somebody wants it to end now, also while nothing can be stored: what it has to tell then is known here only. It
-                // cannot be told before its seat.
+                // A user wants it to end now, even while nothing can be stored: its unreported news
+                // is known only here. Not before its registration is answered.
                 Effect::ToWorker(id, WorkerCommand::Stop) if self.is_seated(id) => {
                     self.tell_worker(id, WorkerCommand::Stop);
                     continue;
@@ -286,7 +286,8 @@ impl Delivery {
                 Effect::Notify(key) => Outgoing::Notify(key),
                 Effect::DropWorker(id) => Outgoing::DropWorker(id),
             };
-            // Its worker waits for it, and the end that it follows may be one that the store collects for a later commit.
+            // Its worker is blocked without it, and the end that it follows may be one that the
+            // store collects for a later commit.
             is_awaited |= self.send(state, wait, message)
                 && matches!(
                     wait,
@@ -298,7 +299,7 @@ impl Delivery {
         }
     }
 
-    /// Answers somebody who only looks, once what was seen is on disk; from memory if the disk hangs or is full.
+    /// Answers a query once the queried state is on disk; from memory if the disk hangs or is full.
     pub(crate) fn answer(&mut self, state: &ServerState, tell: SendReply) {
         if self.gate.is_held() {
             tell();
@@ -309,7 +310,7 @@ impl Delivery {
         self.send_soon(state, Outgoing::Look(self.last_look));
     }
 
-    /// Does what [`Self::advanced`] and [`Self::stalls_at`] would tell of, if it is due, without waiting for it.
+    /// Handles events of [`Self::advanced`] and [`Self::stalls_at`] that are due, without waiting.
     pub(crate) fn catch_up(&mut self, state: &ServerState) {
         if self.gate.look() {
             self.release(state);
@@ -319,12 +320,12 @@ impl Delivery {
         }
     }
 
-    /// When [`Self::on_stalled`] is due, unless the store gets on before.
+    /// When [`Self::on_stalled`] is due, unless the store progresses before.
     pub(crate) fn stalls_at(&self) -> Option<Instant> {
         self.gate.stalls_at().filter(|_| !self.looks.is_empty())
     }
 
-    /// The store has not got on: who only looks is answered from memory.
+    /// The store has stalled: queries are answered from memory.
     pub(crate) fn on_stalled(&mut self) {
         tracing::warn!(
             "The journal has taken no change for {} s: its disk or file system hangs, or is very slow. Questions are \
@@ -340,7 +341,7 @@ impl Delivery {
         }
     }
 
-    /// The server ends without its last changes: requests that wait for them are refused, as nobody can answer later.
+    /// The server ends without its last changes: requests that wait for them are rejected.
     pub(crate) fn give_up(&mut self) {
         self.has_given_up = true;
         self.tell_all_looks();
@@ -356,17 +357,17 @@ impl Delivery {
         }
     }
 
-    /// Calls `tell` when all that was accepted is on disk, or at once if the store is not in order.
+    /// Calls `tell` when everything accepted is on disk, or at once if the store has failed.
     pub(crate) fn when_stored(&mut self, state: &ServerState, tell: SendReply) {
         if self.gate.health() == Health::Good {
             self.send_soon(state, Outgoing::Answer(tell));
         } else {
-            // People must be able to look while the disk is full.
+            // Queries must work while the disk is full.
             tell();
         }
     }
 
-    /// Sends something, or keeps it until its commit; returns whether it was kept.
+    /// Sends a message, or keeps it until its commit; returns whether it was kept.
     fn send(&mut self, state: &ServerState, wait: Wait, message: Outgoing) -> bool {
         let passed = self.gate.pass(wait, message);
         let is_kept = passed.is_none();
@@ -376,23 +377,23 @@ impl Delivery {
         is_kept
     }
 
-    /// Tells a worker that its reports up to this one are recorded, once they are on disk.
+    /// Acknowledges a worker's reports up to this one, once they are on disk.
     fn acknowledge(&mut self, state: &ServerState, id: WorkerId, seq: u64) {
         if self.send(state, Wait::All, Outgoing::Acknowledge(id, seq)) {
             self.acknowledgements.keep(id);
         }
     }
 
-    /// Sends something that somebody waits for once everything before it is on disk.
+    /// Sends a message that a peer is blocked on once everything before it is on disk.
     fn send_soon(&mut self, state: &ServerState, message: Outgoing) {
         match self.gate.pass(Wait::All, message) {
             Some(message) => self.deliver(state, message),
-            // Else the answer would wait as long as the store collects changes for one commit.
+            // Otherwise the answer would wait as long as the store collects changes for one commit.
             None => self.gate.commit_now(),
         }
     }
 
-    /// Sends what waited for a commit; notifies `failed` if there will be no commit any more.
+    /// Sends messages released by commits; notifies `failed` if there will be no further commit.
     pub(crate) fn release(&mut self, state: &ServerState) {
         while let Some(message) = self.gate.next() {
             self.deliver(state, message);
@@ -431,7 +432,7 @@ impl Delivery {
             }
             Outgoing::Stored(number) => {
                 if let Some(stored) = self.storing.remove(&number) {
-                    // The one who waits for it may be gone.
+                    // The waiter may be gone.
                     let _ = stored.send(());
                 }
             }
@@ -485,7 +486,7 @@ impl Delivery {
         }
     }
 
-    /// Tells automatic allocation that there is more to do.
+    /// Tells automatic allocation about new work.
     fn tell_of_reply(&self, reply: &Reply) {
         let is_more = match reply {
             Reply::Submitted(_) | Reply::SubmittedAll(_) | Reply::Resubmitted(_) => true,
@@ -498,7 +499,7 @@ impl Delivery {
         }
     }
 
-    /// Tells automatic allocation that a worker came or went.
+    /// Tells automatic allocation about a new or lost worker.
     fn tell_of_worker(&self, state: &ServerState, id: WorkerId) {
         let (Some(news), Some(worker)) = (&self.news, state.worker(id)) else {
             return;
@@ -521,7 +522,7 @@ impl Delivery {
     }
 }
 
-/// Hands something to the task of a worker's connection. Returns whether that ends the connection because the
+/// Queues a message for a worker's connection. Returns whether that ends the connection because the
 /// worker does not read.
 fn is_cut_off<T>(queue: &mut Option<mpsc::Sender<T>>, command: T) -> bool {
     let Some(Err(error)) = queue.as_ref().map(|queue| queue.try_send(command)) else {
@@ -530,7 +531,7 @@ fn is_cut_off<T>(queue: &mut Option<mpsc::Sender<T>>, command: T) -> bool {
     *queue = None;
     match error {
         TrySendError::Full(_) => true,
-        // Its connection has just ended, which is on its way here as an input.
+        // Its connection has just ended, which will arrive as an input.
         TrySendError::Closed(_) => false,
     }
 }

@@ -1,7 +1,8 @@
-//! The store as the core's thread sees it, with what waits for it.
+//! The store from the perspective of the core's thread, with the messages that wait for it.
 //!
-//! Which effect waits for which commit, [`Gate`] in core decides, a value without a store. This connects it with one:
-//! hands changes over, reads how far the writer is, says what may go, and measures how long commits take.
+//! [`Gate`] of core decides which effect waits for which commit, without knowing a store. This
+//! module connects it with one: it passes changes on, reads the writer's progress, releases
+//! messages, and measures how long commits take.
 
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
@@ -12,23 +13,23 @@ use tokio::sync::watch;
 
 use crate::stats::Durations;
 
-/// Batches whose way to the disk is timed at once; more are waiting only while the disk is full.
+/// Limit of batches whose commits are timed; only a full disk makes more wait.
 const TIMED_MAX: usize = 4_096;
 
-/// How long a commit may take until those who only look are answered without it. A sync on a busy file system takes a
-/// second or two.
+/// Time without a commit after which queries are answered without it. A sync on a busy file system
+/// takes a second or two.
 pub(crate) const STALL: Duration = Duration::from_secs(3);
 
-/// Holds messages until what they tell of is on disk; without a store nothing waits.
+/// Holds messages until the changes that they reveal are on disk; without a store nothing waits.
 pub(crate) struct StoreGate<T> {
     store: Option<StoreHandle>,
     progress: Option<watch::Receiver<Progress>>,
     gate: Gate<T>,
-    /// The writer has ended, and its last report was seen.
+    /// Whether the writer has ended and its last report was read.
     has_ended: bool,
     /// When batches were decided, by their numbers, in order.
     timed: VecDeque<(u64, Instant)>,
-    /// Number of the last batch behind those, and when the first one was decided.
+    /// Number of the last batch after those, and when the first one was decided.
     untimed: Option<(u64, Instant)>,
     /// When the store last got on.
     advanced_at: Option<Instant>,
@@ -53,7 +54,7 @@ impl<T> StoreGate<T> {
         }
     }
 
-    /// Hands changes to the store that were decided at this time; what is passed afterwards waits for them.
+    /// Passes changes decided at this time to the store; later messages wait for them.
     pub(crate) fn store(&mut self, changes: Vec<Change>, decided_at: Instant) {
         let Some(store) = self.store.as_mut().filter(|_| !changes.is_empty()) else {
             return;
@@ -69,48 +70,49 @@ impl<T> StoreGate<T> {
         store.store(changes);
     }
 
-    /// Gives the message back if it may go now; otherwise keeps it.
+    /// Returns the message if it may be sent now; otherwise keeps it.
     pub(crate) fn pass(&mut self, wait: Wait, message: T) -> Option<T> {
         self.gate.pass(wait, message)
     }
 
-    /// Messages to workers that were decided since then may wait; `None` = none does.
+    /// Since when messages to workers may wait; `None` = none does.
     pub(crate) fn unsent_since(&self) -> Option<Instant> {
         let first = self.timed.front().or(self.untimed.as_ref());
         let first = first.map(|(_, at)| *at);
         first.filter(|_| self.gate.keeps_from_workers())
     }
 
-    /// Has what messages wait for committed now.
+    /// Requests an immediate commit of the changes that messages wait for.
     pub(crate) fn commit_now(&self) {
         if let Some(store) = self.store.as_ref().filter(|_| self.gate.is_waiting()) {
             store.commit_now();
         }
     }
 
-    /// When the store counts as hanging, if it commits nothing until then. `None` = it has nothing to do.
+    /// When the store counts as stalled unless it commits before. `None` = it has no pending
+    /// changes.
     pub(crate) fn stalls_at(&self) -> Option<Instant> {
         let (_, start) = self.timed.front().or(self.untimed.as_ref())?;
-        // What waited while others were committed waits for a store that is slow, and gets on.
+        // Changes that waited for earlier commits wait for a slow store that progresses.
         Some(self.advanced_at.map_or(*start, |at| at.max(*start)) + STALL)
     }
 
-    /// Whether the store takes nothing: its disk is full, or has not answered for some time.
+    /// Whether the store is stalled: its disk is full, or has not answered for some time.
     pub(crate) fn is_held(&self) -> bool {
         let is_over = |at: Instant| at <= Instant::now();
         self.health() != Health::Good || self.stalls_at().is_some_and(is_over)
     }
 
-    /// A message that may go meanwhile.
+    /// Next released message.
     pub(crate) fn next(&mut self) -> Option<T> {
         self.gate.next_ready()
     }
 
-    /// Waits until the store has got on. Pending for ever without one.
+    /// Waits until the store progresses. Pending forever without a store.
     ///
     /// # Cancel safety
     ///
-    /// Nothing is lost.
+    /// Dropping the future loses nothing.
     pub(crate) async fn advanced(&mut self) {
         match &mut self.progress {
             Some(progress) => {
@@ -124,12 +126,12 @@ impl<T> StoreGate<T> {
         }
     }
 
-    /// The same for one who does not wait: whether the store has got on since the last look.
+    /// Without waiting: whether the store has progressed since the last check.
     pub(crate) fn look(&mut self) -> bool {
         let Some(progress) = &self.progress else {
             return false;
         };
-        // An error tells that the writer has ended; its last report may be one that nobody has seen.
+        // An error means that the writer has ended; its last report may be unread.
         let has_changed = progress
             .has_changed()
             .unwrap_or_else(|_| !std::mem::replace(&mut self.has_ended, true));
@@ -152,7 +154,7 @@ impl<T> StoreGate<T> {
         self.untimed.take_if(|(last, _)| *last <= committed);
     }
 
-    /// How the store is; good without one.
+    /// State of the store; healthy without one.
     pub(crate) fn health(&self) -> Health {
         self.progress
             .as_ref()
@@ -169,7 +171,7 @@ pub(crate) mod tests {
     use hq_core::server_state::ChangeKind;
     use hq_store::Store;
 
-    /// A gate before a store of which the test tells how far it is.
+    /// A gate before a store whose progress the test controls.
     pub(crate) fn gate<T>() -> (tempfile::TempDir, watch::Sender<Progress>, StoreGate<T>) {
         let dir = tempfile::tempdir().expect("a directory");
         let store = Store::open(&dir.path().join("state.db")).expect("a new store");

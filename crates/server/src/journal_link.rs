@@ -1,7 +1,7 @@
 //! Requests about the journal, which never wait on the core's thread.
 //!
-//! The file is read on threads of their own. Who only waits for what happens next takes no thread: a hundred streams that
-//! nobody reads must not keep queries from running.
+//! The file is read on threads of their own. Readers that only wait for new events use no thread: a
+//! hundred unread streams must not block queries.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -18,22 +18,23 @@ use tokio::sync::mpsc;
 
 use crate::request_shares::{FILES, QUERIES, READS, READS_MAX};
 
-/// Lines per message, and bytes at which one is full.
+/// Lines per message, and bytes at which a message is full.
 const LINES_PER_MESSAGE: usize = 512;
 const MESSAGE_LEN: usize = 256 << 10;
-/// Messages that may wait for a reader; then it is not given more, and the writer cuts it off in the end.
+/// Limit of queued messages per reader; then it gets no more, and the writer finally disconnects
+/// it.
 const MESSAGES_WAITING: usize = 16;
-/// Events that a reader who can do without them is sent after an interruption.
+/// Limit of missed events that are sent after an interruption to a reader that can skip them.
 const MISSED_MAX: usize = 10_000;
-/// Upper bounds of what a client can ask for.
+/// Upper bounds of a client's parameters.
 const QUERY_TIME_MAX: Duration = Duration::from_secs(600);
 const QUERY_ROWS_MAX: u64 = 1_000_000;
 
-/// How often a reader that takes long looks whether the writer hangs.
+/// How often a slow read checks whether the writer hangs.
 const WATCH_PAUSE: Duration = Duration::from_secs(1);
 /// Longest wait for other reads to end.
 const SEAT_PATIENCE: Duration = Duration::from_secs(4);
-/// How long a flush waits for readers of the file, and how often it tries meanwhile.
+/// How long a flush waits for readers of the file, and its retry interval.
 const READER_WAIT: Duration = Duration::from_secs(5);
 const READER_CHECK: Duration = Duration::from_millis(50);
 
@@ -45,7 +46,7 @@ pub(crate) type Format = fn(&Event) -> String;
 pub(crate) enum Part {
     /// Events in order.
     Lines(client::JournalLines),
-    /// Events up to this number are left out: what was read before is to be read again.
+    /// Events up to this number are skipped: the client must reload its data.
     Skipped(u64),
 }
 
@@ -58,8 +59,8 @@ impl From<client::JournalLines> for Part {
 type Sender<T> = mpsc::Sender<Result<T, Refusal>>;
 type Receiver<T> = mpsc::Receiver<Result<T, Refusal>>;
 
-/// Starts to read all events behind `after`, from the file if need be, which passes over all tasks. The channel ends
-/// behind the message that is `done`, or with the server.
+/// Starts to read all events after `after`, from the file if necessary, which skips all tasks. The
+/// channel ends after the message that is `done`, or with the server.
 pub(crate) fn read<T>(store: StoreClient, after: i64, is_live: bool, format: Format) -> Receiver<T>
 where
     T: From<client::JournalLines> + Send + 'static,
@@ -67,8 +68,8 @@ where
     start(format, move |batch| feed(store, after, is_live, batch))
 }
 
-/// Starts to follow the events behind `after`, if they are not long ago and not many, or is told that they are left
-/// out; `None` = from now on. It costs what it sends.
+/// Starts to follow the events after `after` if they are recent and few, or reports that they are
+/// skipped; `None` = from now on. Its cost is proportional to the sent events.
 pub(crate) fn follow(store: StoreClient, after: Option<i64>, format: Format) -> Receiver<Part> {
     start(format, move |batch| feed_near(store, after, batch))
 }
@@ -89,7 +90,7 @@ where
         };
         tokio::select! {
             fed = feed(batch) => if let Err(refusal) = fed {
-                // If the client is gone, nobody needs to know.
+                // Fails only if the client is gone.
                 let _ = tx.send(Err(refusal)).await;
             },
             () = tx.closed() => {}
@@ -123,7 +124,7 @@ impl<T: From<client::JournalLines>> Batch<T> {
         Ok(std::mem::take(&mut self.message).into())
     }
 
-    /// Sends what is there; `false` if the reader is gone.
+    /// Sends the collected events; `false` if the reader is gone.
     async fn send(&mut self) -> bool {
         let message = self.message();
         self.tx.send(message).await.is_ok()
@@ -139,7 +140,7 @@ impl<T: From<client::JournalLines>> Batch<T> {
         true
     }
 
-    /// Sends what happens from now on, until there is nothing more or the reader is gone.
+    /// Sends live events until the end of the journal, or until the reader is gone.
     async fn follow(mut self, mut live: Live) {
         loop {
             let events = live.next(LINES_PER_MESSAGE).await;
@@ -168,7 +169,7 @@ async fn ask_writer<T: Send + 'static>(
     answer.ok().flatten().ok_or_else(|| silent(store))
 }
 
-/// Refuses at once what would wait for a writer that is known to hang, and occupy a thread with that.
+/// Rejects requests at once that would block a thread on a writer known to hang.
 fn refuse_if_it_hangs(store: &StoreClient) -> Result<(), Refusal> {
     match store.hangs_for() {
         Some(_) => Err(hangs()),
@@ -181,8 +182,9 @@ fn silent(store: &StoreClient) -> Refusal {
     refuse_if_it_hangs(store).err().unwrap_or_else(closed)
 }
 
-/// Reads the store on a thread of its own, however long that takes, unless the writer hangs: then the disk does, and nobody
-/// is to wait for it. Later requests are refused at once, so that threads do not pile up.
+/// Reads the store on a thread of its own without a time limit, unless the writer hangs: then the
+/// disk does, and the caller stops waiting. Later requests are rejected at once, so that threads do
+/// not pile up.
 ///
 /// # Errors
 ///
@@ -335,7 +337,7 @@ pub(crate) async fn act(store: StoreClient, action: JournalAction) -> Reply {
     }
 }
 
-/// Completes the file. Waits some time for readers of it.
+/// Completes the file. Waits some time for its readers.
 fn flush(store: &StoreClient) -> Result<(), String> {
     let end = Instant::now() + READER_WAIT;
     loop {

@@ -1,7 +1,8 @@
-//! One connection of a relay: each of its channels goes to the listener, as if it had been accepted there. And which workers come
-//! through relays.
+//! One connection of a relay: each of its channels goes to the listener, like an accepted
+//! connection. Also records which workers come through relays.
 //!
-//! Nothing is known here of what channels carry. Their handshakes, limits and heartbeats are those of any other connection.
+//! The content of channels is opaque. Their handshakes, limits and heartbeats are those of any
+//! other connection.
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
@@ -19,7 +20,7 @@ use tokio::io::{AsyncRead, AsyncWrite};
 
 use crate::peer_stream::{Relayed, RelayedTx};
 
-/// Serves a relay until it goes.
+/// Serves a relay until it disconnects.
 pub(crate) async fn serve<R, W>(
     request: RelayRequest,
     (relayed, relay_ip): &(RelayedTx, IpAddr),
@@ -47,7 +48,7 @@ pub(crate) async fn serve<R, W>(
             relay: address.clone(),
             relay_ip: *relay_ip,
         };
-        // It is closed when it is dropped: the listener has more to do than it can, and the worker comes again.
+        // Dropping closes it: the listener is overloaded, and the worker tries again.
         if relayed.try_send(relayed_channel).is_err() {
             tracing::debug!(peer = %from, relay = %address, "no room for another handshake");
         }
@@ -60,13 +61,13 @@ pub(crate) async fn serve<R, W>(
     );
 }
 
-/// The address that a relay names; what is none counts as one that all of these have in common.
+/// The address that a relay reports; all invalid ones count as the same address.
 fn address_of(peer: &str) -> IpAddr {
     peer.parse::<SocketAddr>()
         .map_or(IpAddr::V4(Ipv4Addr::UNSPECIFIED), |address| address.ip())
 }
 
-/// Which workers are connected through relays, for people.
+/// Workers that are connected through relays, for display.
 #[derive(Debug, Default)]
 pub(crate) struct Ways(Mutex<BTreeMap<WorkerId, (LinkId, Box<str>)>>);
 
@@ -80,7 +81,7 @@ impl Ways {
     pub(crate) fn note(&self, of: (WorkerId, LinkId), relay: Option<&str>) -> Option<Noted<'_>> {
         let (worker, link) = of;
         let Some(relay) = relay else {
-            // The way before may not have been missed yet.
+            // The end of the previous connection may not have been noticed yet.
             self.lock().remove(&worker);
             return None;
         };
@@ -89,7 +90,7 @@ impl Ways {
         Some(Noted(self, worker, link))
     }
 
-    /// Tells of each worker through which relay it is connected.
+    /// Adds the relay of each worker.
     pub(crate) fn fill_in(&self, workers: &mut [WorkerInfo]) {
         let ways = self.lock();
         for worker in workers {
@@ -106,7 +107,7 @@ pub(crate) struct Noted<'a>(&'a Ways, WorkerId, LinkId);
 impl Drop for Noted<'_> {
     fn drop(&mut self) {
         let mut ways = self.0.lock();
-        // It may have come back already, by another connection.
+        // It may have reconnected already.
         if ways.get(&self.1).is_some_and(|(link, _)| *link == self.2) {
             ways.remove(&self.1);
         }

@@ -1,17 +1,18 @@
-//! Workers that came while the store took nothing: a seat could not be stored, and one whose connection ends meanwhile would be a
-//! worker that was lost. They try again every few seconds, so many of those that are here do not wait any more.
+//! Registrations deferred while the store cannot commit: a worker whose connection ended meanwhile
+//! would count as lost. Workers retry every few seconds, so many of these registrations are
+//! abandoned.
 
 use std::collections::VecDeque;
 
 use crate::core_handle::Newcomer;
 
-/// So many may be here before anybody looks who still waits.
+/// Number of entries before the first check which ones still wait.
 const LOOK_MIN: usize = 64;
 
 #[derive(Default)]
 pub(super) struct Newcomers {
     here: VecDeque<Newcomer>,
-    /// How many may be here until it is looked again who still waits.
+    /// Number of entries at which that is checked again.
     look_at: usize,
 }
 
@@ -19,13 +20,13 @@ impl Newcomers {
     pub(super) fn push(&mut self, newcomer: Newcomer) {
         if self.here.len() >= self.look_at {
             self.here.retain(|other| !other.seat.is_closed());
-            // A look at all of them is paid by as many that come.
+            // Doubling amortizes the cost of the check.
             self.look_at = (2 * self.here.len()).max(LOOK_MIN);
         }
         self.here.push_back(newcomer);
     }
 
-    /// The one that has waited the longest of those that still wait.
+    /// The oldest one that still waits.
     pub(super) fn pop(&mut self) -> Option<Newcomer> {
         std::iter::from_fn(|| self.here.pop_front()).find(|newcomer| !newcomer.seat.is_closed())
     }

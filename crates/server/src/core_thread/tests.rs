@@ -1,4 +1,4 @@
-//! The thread with a store of which the test decides when it has committed.
+//! The thread with a store whose commits the test controls.
 
 mod peers;
 mod turns;
@@ -23,7 +23,7 @@ use crate::query::Asked;
 /// Longer than anything here takes on a busy machine.
 const LIMIT: Duration = Duration::from_secs(60);
 
-/// A store whose changes are on disk when the test says so.
+/// A store that commits when the test says so.
 fn held_store() -> (tempfile::TempDir, StoreHandle, watch::Sender<Progress>) {
     let dir = tempfile::tempdir().expect("a directory");
     let store = Store::open(&dir.path().join("state.db")).expect("a new store");
@@ -36,7 +36,7 @@ fn held_store() -> (tempfile::TempDir, StoreHandle, watch::Sender<Progress>) {
     (dir, store, progress)
 }
 
-/// A core whose changes are on disk when the test says so.
+/// A core with such a store.
 struct Held {
     core: CoreHandle,
     progress: watch::Sender<Progress>,
@@ -69,7 +69,7 @@ impl Held {
             .send_modify(|progress| progress.committed = u64::MAX);
     }
 
-    /// Looks at the state, whether it is stored or not.
+    /// Reads the state, committed or not.
     async fn peek<T: Send + 'static>(
         &self,
         look: impl FnOnce(&View<'_>) -> T + Send + 'static,
@@ -166,7 +166,7 @@ async fn a_server_ends_behind_the_answers_to_what_it_has_accepted() {
     held.end();
 }
 
-/// A core without a store, and what automatic allocation hears of it.
+/// A core without a store, and the news that automatic allocation receives.
 fn unstored(
     state: ServerState,
 ) -> (

@@ -1,25 +1,25 @@
-//! How long a turn takes, and what of.
+//! Duration of a turn, by part.
 
 use std::fmt;
 use std::time::{Duration, Instant};
 
 use crate::clock::thread_cpu_time;
 
-/// CPU time of a turn that is longer than any should be; such a one is logged.
+/// Turns with more CPU time than this are logged.
 const TURN_CPU_MAX: Duration = Duration::from_millis(10);
 
-/// What a turn consists of.
+/// Parts of a turn.
 #[derive(Clone, Copy)]
 pub(super) enum Part {
-    /// Requests of clients, without the rounds that they ask for.
+    /// Requests of clients, without the rounds that they trigger.
     Requests,
-    /// What workers said.
+    /// Messages of workers.
     Reports,
-    /// What was due by time.
+    /// Expired timers.
     Timer,
     /// Scheduling.
     Round,
-    /// Messages and changes that follow from it, on their way to those who send and store them.
+    /// Resulting messages and changes, handed to senders and the store.
     Effects,
     /// Messages that waited for a commit.
     Release,
@@ -34,13 +34,13 @@ const PARTS: [(Part, &str); 6] = [
     (Part::Release, "release"),
 ];
 
-/// A turn that is under way.
+/// A turn in progress.
 pub(super) struct Turn {
     /// CPU time of the thread when it began.
     begin: Duration,
     /// When the last part ended.
     last: Instant,
-    /// By part, as the clock on the wall tells, which costs next to nothing to ask.
+    /// By part, in wall-clock time, which is almost free to read.
     took: [Duration; PARTS.len()],
 }
 
@@ -53,12 +53,12 @@ impl Turn {
         }
     }
 
-    /// CPU time so far. Saturating: a clock that steps back is no reason to stop the server.
+    /// CPU time so far. Saturating: a clock that steps back must not stop the server.
     pub(super) fn cpu(&self) -> Duration {
         thread_cpu_time().saturating_sub(self.begin)
     }
 
-    /// What was done since the last call belongs to `part`.
+    /// Attributes the time since the last call to `part`.
     pub(super) fn lap(&mut self, part: Part) {
         let now = Instant::now();
         if let Some(took) = self.took.get_mut(part as usize) {
@@ -67,7 +67,7 @@ impl Turn {
         self.last = now;
     }
 
-    /// Logs the turn if it took long, for those who look for what holds up a server; `rows` = what workers said in it.
+    /// Logs a slow turn, for diagnosis; `rows` = rows of workers' messages in it.
     pub(super) fn end(&self, rows: usize) {
         let cpu = self.cpu();
         if cpu >= TURN_CPU_MAX {

@@ -1,4 +1,4 @@
-//! Workers and clients in memory around the loop: what each of them sees, without sockets and processes.
+//! Workers and clients in memory around the loop, without sockets and processes.
 
 use std::collections::BTreeMap;
 
@@ -19,7 +19,7 @@ use crate::updates::Details;
 
 const TASK: TaskKey = TaskKey::new(JobId(1), TaskId(0));
 
-/// A worker that does nothing by itself.
+/// A passive worker.
 pub(super) struct Peer {
     core: CoreHandle,
     seat: WorkerRegistration,
@@ -67,7 +67,7 @@ impl Peer {
         TURNS - self.turns.available_permits()
     }
 
-    /// Returns when the core has digested all that was said.
+    /// Returns when the core has handled all its messages.
     async fn is_heard(&self) {
         let all = u32::try_from(TURNS).expect("few");
         let heard = tokio::time::timeout(LIMIT, self.turns.acquire_many(all)).await;
@@ -226,7 +226,7 @@ async fn a_worker_that_does_not_read_loses_its_connection() {
     for _ in 0..=WORKER_QUEUE_LEN {
         worker.say(WorkerMessage::heartbeat()).await;
     }
-    // All of them are answered before the first answer is taken.
+    // All of them are answered before the first answer is read.
     worker.is_heard().await;
     core.query(|_| ()).await.expect("the core is there");
     let mut heard = 0;

@@ -8,7 +8,7 @@ use super::*;
 use crate::clock::thread_cpu_time;
 use crate::core_handle::{Events, REQUESTS_PER_TURN};
 
-/// Rows of one report, and reports that wait: many rounds.
+/// Rows of one report, and number of queued reports: many rounds.
 const ROWS: usize = 100;
 const REPORTS: usize = 300;
 /// Reports of one round.
@@ -38,13 +38,13 @@ impl Turning {
             turned.expect("there is something to do"),
             "a handle is there"
         );
-        // The test's runtime has one thread: all that can go on does.
+        // The test's runtime has one thread: all runnable tasks progress.
         for _ in 0..10 {
             tokio::task::yield_now().await;
         }
     }
 
-    /// Has something asked, and returns when it waits in the queue.
+    /// Sends a request, and returns when it is queued.
     async fn ask<T, F>(&self, asking: F) -> tokio::task::JoinHandle<T>
     where
         T: Send + 'static,
@@ -70,7 +70,7 @@ impl Turning {
     }
 }
 
-/// A worker says far more than fits into a round; it is of tasks that nobody knows, and as much to look at.
+/// A worker sends far more than fits into a round; about unknown tasks, which cost as much.
 async fn flood(worker: &Peer) {
     let age = Duration::ZERO;
     let row = |number| StartedRow {
@@ -192,7 +192,7 @@ async fn a_sign_of_life_that_waits_behind_other_reports_is_in_time() {
     let worker = turning.worker(None).await;
     flood(&worker).await;
     worker.say(WorkerMessage::heartbeat()).await;
-    // Its deadline passes while what it said waits.
+    // Its deadline passes while its messages are queued.
     let period = hq_core::testing::worker_config(1).heartbeat;
     turning.looped.clock.ahead = period * 2 + Duration::from_millis(100);
     while worker.unheard() > 0 {
