@@ -1,5 +1,5 @@
-//! Compresses the pages of the web dashboard and the description of `/api/v1`, in the form in which browsers take them: the
-//! program is smaller, and so is what goes over a tunnel.
+//! Compresses the pages of the web dashboard and the description of `/api/v1` with gzip, which
+//! browsers accept: the program is smaller, and so are transfers through a tunnel.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -7,8 +7,8 @@ use std::{env, fs};
 
 /// Files that are shipped change rarely: as small as possible.
 const LEVEL: u8 = 10;
-/// Header of the compressed bytes: gzip, deflate, no name, no time, best compression, an unknown system. The same
-/// sources give the same bytes.
+/// Header of the compressed bytes: gzip, deflate, no name, no time, best compression, unknown
+/// system. Equal sources give equal bytes.
 const HEADER: [u8; 10] = [0x1f, 0x8b, 8, 0, 0, 0, 0, 0, 2, 255];
 
 fn main() -> io::Result<()> {
@@ -51,7 +51,7 @@ fn gzip(bytes: &[u8]) -> Vec<u8> {
     let mut packed = HEADER.to_vec();
     packed.extend(miniz_oxide::deflate::compress_to_vec(bytes, LEVEL));
     packed.extend(crc32fast::hash(bytes).to_le_bytes());
-    // Nobody has a page of 4 GiB.
+    // No page has 4 GiB.
     packed.extend(u32::try_from(bytes.len()).unwrap_or(u32::MAX).to_le_bytes());
     packed
 }

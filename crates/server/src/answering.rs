@@ -1,12 +1,12 @@
-//! Requests that are being answered: a server that ends does not cut them off.
+//! Requests being answered: a shutdown waits for them.
 
 use tokio::sync::watch;
 
-/// How many requests that change something are being answered.
+/// Number of requests being answered that change something.
 #[derive(Clone, Debug)]
 pub(crate) struct Answering(watch::Sender<usize>);
 
-/// One of them, until it is dropped.
+/// Counts one of them until dropped.
 pub(crate) struct BeingAnswered(watch::Sender<usize>);
 
 impl Answering {

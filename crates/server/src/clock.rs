@@ -1,4 +1,4 @@
-//! The only place of the server that reads clocks.
+//! The only module of the server that reads clocks.
 
 use std::time::{Duration, Instant, SystemTime};
 
@@ -9,7 +9,7 @@ use rustix::time::{ClockId, clock_gettime};
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Clock {
     origin: Instant,
-    /// How much time a test lets pass at once.
+    /// Time that a test has skipped.
     #[cfg(test)]
     pub(crate) ahead: Duration,
 }
@@ -49,7 +49,7 @@ impl Clock {
     }
 }
 
-/// CPU time of the calling thread so far: a thread that has to wait for a processor has not done more.
+/// CPU time of the calling thread so far, which excludes waiting for a processor.
 pub(crate) fn thread_cpu_time() -> Duration {
     let time = clock_gettime(ClockId::ThreadCPUTime);
     // Neither is ever negative.

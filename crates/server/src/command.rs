@@ -1,7 +1,7 @@
-//! Commands of others: run with a time limit, in a process group that ends with them.
+//! Runs external commands with a time limit, in a process group that ends with them.
 //!
-//! The number of a group is free for somebody else once its leader was reaped. So the end of the leader is
-//! looked at without reaping it, then the group is signalled, and only then is the leader reaped.
+//! The id of a group may be reused once its leader was reaped. So the end of the leader is observed
+//! without reaping it, then the group is signaled, and only then the leader is reaped.
 
 use std::io;
 use std::process::{ExitStatus, Stdio};
@@ -13,9 +13,10 @@ use tokio::process::{Child, ChildStdin, Command};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::oneshot;
 
-/// After the command has ended, who left its group may hold its streams open for this long.
+/// After the end of the command, processes that left its group may hold its streams open for this
+/// long.
 const DRAIN_TIMEOUT: Duration = Duration::from_secs(2);
-/// How often to look for the end of a command if no signal tells of it.
+/// Interval of checks for the end of a command, in case a signal is missed.
 const LOOK_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Limits of a command.
@@ -23,7 +24,7 @@ const LOOK_INTERVAL: Duration = Duration::from_secs(1);
 pub(crate) struct Limits {
     /// Longest run; then it is killed.
     pub(crate) time: Duration,
-    /// Bytes that are kept of what it writes to each of its streams.
+    /// Limit of kept output per stream, in bytes.
     pub(crate) output_bytes: u64,
 }
 
@@ -49,8 +50,8 @@ pub(crate) enum RunError {
     Wait(#[source] io::Error),
 }
 
-/// Runs a command in a process group of its own and gives it `input` to read. All of the group is killed when the
-/// command has ended, the time is up, or nobody waits any more.
+/// Runs a command in a process group of its own with `input` on standard input. The whole group is
+/// killed when the command has ended, the time is up, or the future is dropped.
 pub(crate) async fn run(
     mut command: Command,
     input: &[u8],
@@ -86,7 +87,7 @@ pub(crate) async fn run(
             )
         };
         let too_long = async {
-            // Nothing is ever sent: this is the end of the command.
+            // No value is ever sent: this is the end of the command.
             let _ = is_ended.await;
             tokio::time::sleep(DRAIN_TIMEOUT).await;
         };
@@ -116,7 +117,7 @@ pub(crate) async fn run(
 
 async fn tell(stdin: Option<ChildStdin>, input: &[u8]) {
     if let Some(mut stdin) = stdin {
-        // A program that does not want to read it need not.
+        // The program need not read it.
         let _ = stdin.write_all(input).await;
     }
 }
@@ -124,7 +125,7 @@ async fn tell(stdin: Option<ChildStdin>, input: &[u8]) {
 async fn read(stream: Option<impl AsyncRead + Unpin>, bytes_max: u64, bytes: &mut Vec<u8>) {
     if let Some(stream) = stream {
         let mut first = stream.take(bytes_max);
-        // Output before an error counts; the rest is read, so that the program does not have to stop.
+        // Output before an error counts; the rest is read, so that the program does not block.
         let _ = first.read_to_end(bytes).await;
         let _ = tokio::io::copy(&mut first.into_inner(), &mut tokio::io::sink()).await;
     }
@@ -133,7 +134,7 @@ async fn read(stream: Option<impl AsyncRead + Unpin>, bytes_max: u64, bytes: &mu
 /// A process and its group.
 struct Group {
     child: Child,
-    /// `None` = the leader was reaped, or the system does not know it.
+    /// `None` = the leader was reaped, or is unknown to the system.
     leader: Option<Pid>,
 }
 
@@ -146,9 +147,9 @@ impl Group {
         }
     }
 
-    /// Returns when the leader has ended, and leaves it to be reaped.
+    /// Returns when the leader has ended, without reaping it.
     async fn leader_ended(&mut self) -> io::Result<()> {
-        // Before the first look, so that no end is missed.
+        // Before the first check, so that no end is missed.
         let mut ends = signal(SignalKind::child())?;
         let options = WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;
         while let Some(leader) = self.leader {
@@ -157,7 +158,7 @@ impl Group {
                 Ok(None) => {}
                 Err(rustix::io::Errno::INTR) => continue,
                 Err(error) => {
-                    // Somebody else reaped it.
+                    // Already reaped elsewhere.
                     self.leader = None;
                     return Err(error.into());
                 }
@@ -168,7 +169,7 @@ impl Group {
         Ok(())
     }
 
-    /// Kills what is left of it, then reaps the leader.
+    /// Kills the rest of the group, then reaps the leader.
     async fn end(&mut self) -> io::Result<ExitStatus> {
         self.kill();
         let status = self.child.wait().await;
@@ -178,7 +179,7 @@ impl Group {
 
     fn kill(&self) {
         if let Some(leader) = self.leader {
-            // Nothing may be left of it.
+            // No process of the group may remain.
             let _ = rustix::process::kill_process_group(leader, Signal::KILL);
         }
     }
@@ -208,7 +209,7 @@ mod tests {
         command
     }
 
-    /// Waits until a process is gone or a zombie: the process that inherits it may reap it late.
+    /// Waits until a process is gone or a zombie: its new parent may reap it late.
     async fn assert_ends(pid: &str) {
         let path = Path::new("/proc").join(pid.trim()).join("stat");
         let until = tokio::time::Instant::now() + Duration::from_secs(60);

@@ -1,4 +1,4 @@
-//! Configuration of a server, reasons why it cannot start, and ways in which it ends.
+//! Configuration of a server, errors of its start, and ways in which it stops.
 
 use std::io;
 use std::net::SocketAddr;
@@ -12,12 +12,12 @@ use hq_protocol::access::{AccessError, CURRENT_LINK_NAME, ServerDir, ServerHint}
 
 use crate::http::ReadJob;
 
-/// How a server ends when somebody wants it to.
+/// How a server stops on request.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Stop {
     /// Workers end as well, and allocations are canceled.
     WithWorkers,
-    /// Workers go on and wait for the next server, and allocations stay.
+    /// Workers continue and wait for the next server, and allocations stay.
     KeepWorkers,
 }
 
@@ -37,15 +37,16 @@ pub enum Journal {
 pub struct ServerConfig {
     /// Server directory.
     pub server_dir: PathBuf,
-    /// Whether that is the default one; hints then do not name it.
+    /// Whether it is the default directory; hints then omit it.
     pub is_default_dir: bool,
-    /// Name under which others reach this machine; `None` = access file's, else the host name.
+    /// Name of this machine for other machines; `None` = that of the access file, else the host
+    /// name.
     pub host: Option<String>,
-    /// Port for clients; `None` = access file's, else any.
+    /// Port for clients; `None` = that of the access file, else any.
     pub client_port: Option<u16>,
-    /// Port for workers; `None` = access file's, else any.
+    /// Port for workers; `None` = that of the access file, else any.
     pub worker_port: Option<u16>,
-    /// Full access file to take hosts, ports, keys and uid from.
+    /// Full access file that provides hosts, ports, keys and uid.
     pub access_file: Option<PathBuf>,
     /// Idle timeout of workers that set none.
     pub idle_timeout: Option<Duration>,
@@ -55,20 +56,21 @@ pub struct ServerConfig {
     pub worker_auth: bool,
     /// Where the state is kept.
     pub journal: Journal,
-    /// Bytes that this file may have before the oldest completed jobs are dropped from it; `None` = any
-    /// number.
+    /// Size of the journal in bytes above which the oldest completed jobs are dropped from it;
+    /// `None` = unlimited.
     pub journal_size_max: Option<u64>,
-    /// Continue the last server of the directory, however it ended: its state, uid, keys and, if they are free, ports.
+    /// Continue the last server of the directory, however it ended: its state, uid, keys and, if
+    /// free, ports.
     pub resume: bool,
-    /// Make a new instance, however the last server of the directory ended.
+    /// Create a new instance, however the last server of the directory ended.
     pub fresh: bool,
     /// Where metrics are served over HTTP; `None` = nowhere.
     pub http: Option<SocketAddr>,
-    /// Reaction to workers on which tasks fail that go well elsewhere.
+    /// Reaction to workers where tasks fail that succeed elsewhere.
     pub quarantine: QuarantineMode,
-    /// Who is told of such workers.
+    /// Notification targets for such workers.
     pub notify: Vec<NotifyTarget>,
-    /// Reads the jobs that programs describe over HTTP; `None` = they cannot.
+    /// Parses job descriptions sent over HTTP; `None` = not supported.
     pub read_job: Option<ReadJob>,
     /// Version of this program.
     pub version: String,
@@ -149,14 +151,14 @@ pub enum StartError {
         /// Reason.
         source: AccessError,
     },
-    /// The journal of the server that the start would continue is gone.
+    /// The journal of the server to be continued is gone.
     #[error("The last server of this directory kept its state in {}, which is not there; put it back, or begin anew with `hq server start{hint} --fresh`{earlier}", .path.display())]
     JournalGone {
         /// The journal.
         path: PathBuf,
         /// How to name the directory in the hint.
         hint: ServerHint,
-        /// What a server before it left, as a sentence on a line of its own.
+        /// State of an earlier server, as a sentence on a line of its own.
         earlier: String,
     },
     /// A new beginning with the jobs of before.
@@ -171,13 +173,13 @@ pub enum StartError {
         /// The server directory.
         dir: PathBuf,
     },
-    /// No thread, key or file descriptor to be had.
+    /// The system provides no thread, key or file descriptor.
     #[error("Cannot start the server")]
     System(#[source] io::Error),
 }
 
 impl StartError {
-    /// Adds how to start without the state that cannot be opened, if it is that of the last server.
+    /// Adds how to start without the unreadable state, if it is that of the last server.
     pub(crate) fn with_way_out(self, is_continued: bool, dir: &ServerDir) -> Self {
         if !is_continued {
             return self;

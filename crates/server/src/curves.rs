@@ -1,4 +1,5 @@
-//! What tasks used over time, on its way from workers to the store and to clients. The core knows nothing of it.
+//! Usage curves of tasks, on their way from workers to the store and to clients. The core does not
+//! know them.
 
 use std::time::Duration;
 
@@ -9,7 +10,7 @@ use hq_protocol::convert::TaskCurve;
 use hq_store::StoreClient;
 use hq_store::curves::{self, Found};
 
-/// Longest wait for the journal: the tasks are known without it.
+/// Longest wait for the journal: tasks can be shown without curves.
 const READ_TIMEOUT: Duration = Duration::from_secs(5);
 /// Bytes of a curve in a message, at most.
 const CURVE_BYTES_MAX: usize = 160 + 4 * POINTS_ACCEPTED_MAX;
@@ -19,7 +20,7 @@ const CURVE_BYTES_MAX: usize = 160 + 4 * POINTS_ACCEPTED_MAX;
 pub(crate) struct Curves(Option<StoreClient>);
 
 impl Curves {
-    /// Those of a store; without one nothing is kept of them.
+    /// Curves in a store; without a store none are kept.
     pub(crate) const fn new(store: Option<StoreClient>) -> Self {
         Self(store)
     }
@@ -35,12 +36,12 @@ impl Curves {
         store.store_curves(curves.collect());
     }
 
-    /// Adds to a page of tasks what they used, as far as it is known. A store that cannot be read is no reason to show nothing of the tasks.
+    /// Adds known curves to a page of tasks. An unreadable store is no reason to fail the page.
     pub(crate) async fn fill(&self, page: TaskPageReply) -> TaskPageReply {
         let Some(store) = self.0.clone() else {
             return page;
         };
-        // It is told of first by those who need it; nobody should wait for it here.
+        // Requests that need the store report that it hangs; this one does not wait for it.
         if store.hangs_for().is_some() {
             return page;
         }
@@ -58,7 +59,7 @@ impl Curves {
     }
 }
 
-/// Bytes that the curves of a task may add to a page: it is made with room for them.
+/// Bytes that the curves of a task may add to a page, which reserves room for them.
 pub(crate) fn bytes_max(task: &TaskInfo) -> usize {
     let has_run = task.started_unix_ns.is_some() || !task.attempts.is_empty();
     usize::from(has_run) * (1 + task.attempts.len()) * CURVE_BYTES_MAX
@@ -68,7 +69,7 @@ fn filled(store: &StoreClient, mut page: TaskPageReply) -> Result<TaskPageReply,
     let db = store.read()?;
     for task in page.tasks.iter_mut().filter(|task| bytes_max(task) > 0) {
         for found in curves::read(&db, page.job, task.id)? {
-            // Of a damaged file; no worker may send more.
+            // From a damaged file; no worker may send more.
             if points_of(&found.2) <= POINTS_ACCEPTED_MAX {
                 place(task, &found);
             }
@@ -77,14 +78,14 @@ fn filled(store: &StoreClient, mut page: TaskPageReply) -> Result<TaskPageReply,
     Ok(page)
 }
 
-/// Of all that it has.
+/// Number of points of a curve with its parts.
 fn points_of(curve: &Curve) -> usize {
     let gpu = curve.gpu.iter();
     let gpu = gpu.map(|gpu| gpu.busy.len().max(gpu.memory.len()));
     curve.memory.len().max(curve.cpu.len()).max(gpu.sum())
 }
 
-/// Puts a curve where it belongs; returns whether there is such an attempt.
+/// Adds a curve to its attempt; returns whether that exists.
 fn place(task: &mut TaskInfo, (instance, worker, curve): &Found) -> bool {
     let root = task.workers.first().map(|root| root.id);
     if (task.instance, root) == (*instance, Some(*worker)) {
@@ -141,7 +142,7 @@ mod tests {
         for (instance, worker, is_right) in [
             (2, 7, true),
             (1, 5, true),
-            // Of somebody who was not, or is no longer, the one.
+            // From a worker that was not, or is no longer, the right one.
             (2, 8, false),
             (1, 7, false),
             (0, 5, false),

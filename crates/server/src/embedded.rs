@@ -37,8 +37,8 @@ pub struct EmbeddedConfig {
     pub idle_timeout: Option<Duration>,
 }
 
-/// A server that serves in-process connections. Must be used within a tokio runtime; dropping it ends
-/// all connections.
+/// A server for connections within the process. Must be used within a tokio runtime; dropping it
+/// ends all connections.
 pub struct EmbeddedServer {
     clients: ClientPlane,
     workers: WorkerPlane,
@@ -46,7 +46,7 @@ pub struct EmbeddedServer {
     core: Option<JoinHandle<()>>,
 }
 
-/// Planes hold channels, which have nothing to show.
+/// Planes hold channels, which have no useful debug output.
 impl std::fmt::Debug for EmbeddedServer {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("EmbeddedServer")
@@ -60,7 +60,7 @@ impl EmbeddedServer {
     ///
     /// # Errors
     ///
-    /// If the system gives no thread or no random numbers.
+    /// If the system provides no thread or no random numbers.
     pub fn start(config: EmbeddedConfig) -> io::Result<Self> {
         let uid = ServerUid::generate().map_err(io::Error::other)?;
         let (core, thread) = core_thread::start(
@@ -107,7 +107,7 @@ impl EmbeddedServer {
             answering: Answering::new(),
             door: None,
             tokens: None,
-            // It ends when it is dropped, and by no request.
+            // It ends when it is dropped, not on request.
             stop: mpsc::channel(1).0,
         };
         Ok(Self {
@@ -124,7 +124,7 @@ impl EmbeddedServer {
         &self.clients.info
     }
 
-    /// A stream on which a client can speak: `connect(stream, Plane::Client, None)`.
+    /// A stream for a client: `connect(stream, Plane::Client, None)`.
     pub fn connect_client(&mut self) -> DuplexStream {
         let (ours, theirs) = tokio::io::duplex(PIPE_LEN);
         let clients = self.clients.clone();
@@ -136,7 +136,7 @@ impl EmbeddedServer {
         theirs
     }
 
-    /// A stream on which a worker can speak: `connect(stream, Plane::Worker, None)`.
+    /// A stream for a worker: `connect(stream, Plane::Worker, None)`.
     pub fn connect_worker(&mut self) -> DuplexStream {
         let (ours, theirs) = tokio::io::duplex(PIPE_LEN);
         let workers = self.workers.clone();

@@ -1,7 +1,9 @@
-//! Which server a start continues: the last server of the directory, how it ended, and the rule that follows.
+//! Determines the server that a start continues: the last server of the directory, how it ended,
+//! and the resulting decision.
 //!
-//! The stores say how their servers ended; `hq-current` does not, because a crash leaves it and a cleanup removes it. The
-//! caller holds the start lock of the directory from this look until the new server is published, so the answer stays true.
+//! The stores record how their servers ended; `hq-current` does not, because a crash leaves it and
+//! a cleanup removes it. The caller holds the start lock of the directory from this check until the
+//! new server is published, so the result stays valid.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -20,14 +22,16 @@ use crate::state_file::{FILE_NAME, noted_journal};
 
 /// Name of the start lock in the server directory, without the suffix of lock files.
 const START_LOCK: &str = "hq-start";
-/// Longest wait for another start in the same directory. It may watch a heartbeat for ten seconds.
+/// Longest wait for another start in the same directory, which may watch a heartbeat for ten
+/// seconds.
 const START_PATIENCE: Duration = Duration::from_secs(20);
-/// Longest wait for a server that has withdrawn its link and closed its ports, and is closing its journal.
+/// Longest wait for a server that has withdrawn its link and closed its ports, and is closing its
+/// journal.
 const ENDING_PATIENCE: Duration = Duration::from_secs(10);
 /// Pause between two attempts.
 const LOOK_INTERVAL: Duration = Duration::from_millis(50);
 
-/// What a start was asked for.
+/// Requested kind of start.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Wish {
     /// Nothing: the last server decides.
@@ -36,7 +40,7 @@ pub(crate) enum Wish {
     Resume,
     /// `--fresh`.
     Fresh,
-    /// `--journal FILE` or `--no-journal`: the state is somewhere else than that of the last server.
+    /// `--journal FILE` or `--no-journal`: the state is elsewhere than that of the last server.
     Elsewhere,
 }
 
@@ -56,13 +60,14 @@ impl Wish {
 enum Last {
     /// There is none.
     None,
-    /// It ran with `--no-journal`. Before it, this was the last server.
+    /// It ran with `--no-journal`; with the server before it.
     Unkept(Box<Last>),
     /// It lives: this process.
     Alive(String),
-    /// It was stopped together with its workers and left this many unfinished jobs.
+    /// It was stopped together with its workers, with this many unfinished jobs.
     Stopped(u64),
-    /// It ended in another way: SIGTERM, `server stop --keep-workers`, a crash, a failure of its store.
+    /// It ended in another way: SIGTERM, `server stop --keep-workers`, a crash, a failure of its
+    /// store.
     Left(u64),
     /// Its state is damaged, of a later format, or cannot be opened now.
     Unknown,
@@ -70,33 +75,33 @@ enum Last {
     JournalGone,
 }
 
-/// What a start does.
+/// Decision of a start.
 #[derive(Clone, PartialEq, Eq, Debug)]
 enum Decision {
     /// It fails: the server lives as this process.
     RefuseOnline(String),
-    /// It fails: `--resume` without a server that kept its state.
+    /// Fails: `--resume` without a server that kept its state.
     RefuseNothing,
-    /// It fails: the journal of the last server is gone.
+    /// Fails: the journal of the last server is gone.
     RefuseGone,
-    /// It opens the state of the last server, or fails with the reason why that cannot be opened.
+    /// Opens the state of the last server, or fails with the reason why that cannot be opened.
     Continue,
     /// It makes a new instance.
     Begin(Notice),
 }
 
-/// What a start that begins anew says about the last server.
+/// Notice about the last server when a start does not continue it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Notice {
     Nothing,
     /// It left unfinished jobs, and how to continue them.
     Unfinished(u64),
-    /// How to open what it kept.
+    /// How to open its state.
     SetAside,
 }
 
 impl Notice {
-    /// What the server left, after its name.
+    /// Description of the server's remains, after its name.
     fn words(self) -> String {
         match self {
             Self::Nothing => "left nothing".to_owned(),
@@ -107,7 +112,7 @@ impl Notice {
     }
 }
 
-/// The rule. A plain start continues whatever was not stopped on purpose.
+/// The rule. A plain start continues everything that was not stopped on purpose.
 fn decide(last: &Last, wish: Wish) -> Decision {
     let begin = |unfinished| match unfinished {
         0 => Decision::Begin(Notice::Nothing),
@@ -128,13 +133,13 @@ fn decide(last: &Last, wish: Wish) -> Decision {
     }
 }
 
-/// The right to start a server in a directory. File systems without locks give it to everybody.
+/// The right to start a server in a directory. File systems without locks grant it always.
 pub(crate) struct StartLock {
     _lock: Option<Lock>,
 }
 
 impl StartLock {
-    /// Waits for other starts in the directory, which has to exist.
+    /// Waits for other starts in the directory, which must exist.
     pub(crate) async fn take(dir: &ServerDir) -> Result<Self, StartError> {
         let begin = Instant::now();
         loop {
@@ -173,12 +178,12 @@ pub(crate) struct Continued {
     pub(crate) journal: Journal,
     /// Its store, locked; `None` if it could not be read.
     pub(crate) looked: Option<Looked>,
-    /// Whether nobody asked for it by `--resume`.
+    /// Whether it is continued without `--resume`.
     is_by_itself: bool,
 }
 
 impl Continued {
-    /// Warns that the server goes on with the unfinished ones of these jobs.
+    /// Warns that the server continues with the unfinished jobs among these.
     pub(crate) fn report(&self, dir: &ServerDir, jobs: &BTreeMap<JobId, Job>) {
         if !self.is_by_itself {
             return;
@@ -197,7 +202,7 @@ impl Continued {
     }
 }
 
-/// What was found in the directory.
+/// Contents of the directory.
 struct Found {
     last: Last,
     /// Instance and state of the last server that kept its state.
@@ -207,12 +212,13 @@ struct Found {
     unused: Option<(PathBuf, Journal)>,
     /// Whether its server was stopped together with its workers.
     was_unused_stopped: bool,
-    /// What the server before the last one left, if the last one cannot be continued or began anew on request.
+    /// Remains of the server before the last one, if the last one cannot be continued or started
+    /// fresh on request.
     earlier: Option<(Notice, (PathBuf, Journal))>,
 }
 
 impl Found {
-    /// What a later start says about this server.
+    /// Description of this server for a later start.
     fn into_earlier(self) -> Option<(Notice, (PathBuf, Journal))> {
         let notice = match self.last {
             Last::Left(count) if count > 0 => Notice::Unfinished(count),
@@ -228,15 +234,15 @@ impl Found {
     }
 }
 
-/// Looks at the last server of the directory and decides. Returns the server to continue, or `None` to begin anew, and warnings
-/// for the user, which hold once the start has succeeded.
+/// Examines the last server of the directory and decides. Returns the server to continue, or `None`
+/// to start fresh, and warnings for the user, which apply once the start has succeeded.
 pub(crate) async fn find(
     dir: &ServerDir,
     config: &ServerConfig,
 ) -> Result<(Option<Continued>, Vec<String>), StartError> {
     let wish = Wish::of(config);
     if wish == Wish::Fresh && dir.copied_from().is_some() {
-        // The original may run; its processes say nothing about the copy.
+        // The original may be running; its processes say nothing about the copy.
         return Ok((None, Vec::new()));
     }
     let found = look(dir).await?;
@@ -300,7 +306,7 @@ pub(crate) async fn find(
     }
 }
 
-/// Goes through the instances, the latest first, up to the first one that counts and kept its state.
+/// Examines the instances, latest first, up to the first relevant one that kept its state.
 async fn look(dir: &ServerDir) -> Result<Found, StartError> {
     let mut is_unkept = false;
     let mut found = look_for_kept(dir, &dir.instances()?, &mut is_unkept).await?;
@@ -310,7 +316,7 @@ async fn look(dir: &ServerDir) -> Result<Found, StartError> {
     Ok(found)
 }
 
-/// The same; sets `is_unkept` if a later server ran with `--no-journal`.
+/// Likewise; sets `is_unkept` if a later server ran with `--no-journal`.
 async fn look_for_kept(
     dir: &ServerDir,
     instances: &[PathBuf],
@@ -368,7 +374,7 @@ async fn look_for_kept(
     Ok(found)
 }
 
-/// What the last server of these instances left.
+/// Remains of the last server of these instances.
 async fn look_for_earlier(
     dir: &ServerDir,
     instances: &[PathBuf],
@@ -377,7 +383,7 @@ async fn look_for_earlier(
     Ok(found.into_earlier())
 }
 
-/// What the store of an instance says; `None` if it was never used.
+/// State in the store of an instance; `None` if it was never used.
 async fn look_at(
     dir: &ServerDir,
     instance: &Path,
@@ -420,7 +426,8 @@ fn is_published(dir: &ServerDir, instance: &Path) -> bool {
     instance.join(ACCESS_FILE_NAME).is_file() && !was_interrupted(dir, instance)
 }
 
-/// Whether the start of an instance was interrupted while it wrote the access file, before it published the instance.
+/// Whether the start of an instance was interrupted while it wrote the access file, before
+/// publishing.
 pub(crate) fn was_interrupted(dir: &ServerDir, instance: &Path) -> bool {
     let is_current = dir.resolve().is_ok_and(|current| current == instance);
     let access = AccessFile::load_to_probe(&instance.join(ACCESS_FILE_NAME));
@@ -447,7 +454,7 @@ async fn is_ending(dir: &ServerDir, instance: &Path) -> bool {
     }
 }
 
-/// What a start that begins anew says about the server whose state it leaves, and how to continue that.
+/// Warning of a fresh start about the server whose state it leaves, and how to continue that.
 fn warning(
     notice: Notice,
     whose: &str,
@@ -490,7 +497,7 @@ fn command((instance, journal): &(PathBuf, Journal), dir: &ServerDir) -> String 
     )
 }
 
-/// Whether a store, or what is left of it, is there.
+/// Whether a store, or a rest of one, exists.
 fn exists(file: &Path) -> bool {
     let mut log = file.as_os_str().to_owned();
     log.push("-wal");
@@ -511,12 +518,12 @@ pub(crate) fn check_fresh(config: &ServerConfig) -> Result<(), StartError> {
     }
 }
 
-/// State of a server that does not answer, as its files show it.
+/// State of a server that does not answer, according to its files.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Unanswered {
-    /// It has ended on this host, not in order, with this many unfinished jobs, if they can be counted.
+    /// It crashed on this host, with this many unfinished jobs, if they can be counted.
     Crashed(Option<u64>),
-    /// The same for a server that kept nothing.
+    /// Likewise for a server without a store.
     CrashedUnkept,
     /// It lives: this process.
     Alive(String),
@@ -527,7 +534,8 @@ pub enum Unanswered {
 }
 
 impl Unanswered {
-    /// Reads the lock file of the store in the directory of the server's instance, and the store if no process can have it.
+    /// Reads the lock file of the store in the directory of the server's instance, and the store if
+    /// no process can have it open.
     #[must_use]
     pub fn of(instance: &Path) -> Self {
         let journal = noted_journal(instance);
@@ -542,7 +550,7 @@ impl Unanswered {
     }
 }
 
-/// Runs work that waits for disks and processes on a thread for such work.
+/// Runs work that waits for disks and processes on a blocking thread.
 async fn blocking<T: Send + 'static>(
     work: impl FnOnce() -> T + Send + 'static,
 ) -> Result<T, StartError> {
@@ -550,7 +558,8 @@ async fn blocking<T: Send + 'static>(
     done.map_err(|error| StartError::System(io::Error::other(error)))
 }
 
-/// The directory of a store that keeps nothing is locked all the same, so that another start sees its server.
+/// The directory of a server without a store is locked as well, so that another start sees its
+/// server.
 pub(crate) fn lock_unkept(instance: &Path) -> Option<Lock> {
     match Lock::take(&instance.join(FILE_NAME)) {
         Ok(lock) => Some(lock),
@@ -561,7 +570,7 @@ pub(crate) fn lock_unkept(instance: &Path) -> Option<Lock> {
     }
 }
 
-/// Whether this start has nothing to look at, and must not make the directory either.
+/// Whether this start has nothing to examine, and must not create the directory either.
 pub(crate) fn check_dir(dir: &ServerDir, config: &ServerConfig) -> Result<(), StartError> {
     if config.resume && !dir.root().exists() {
         return Err(StartError::NothingToResume {

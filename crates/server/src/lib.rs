@@ -1,8 +1,9 @@
-//! The server: one thread owns the state ([`hq_core::server_state`]), tasks around it talk to clients
-//! and workers.
+//! The server: one thread owns the state ([`hq_core::server_state`]), tokio tasks around it talk to
+//! clients and workers.
 //!
-//! [`Server`] listens on TCP and publishes an access file; [`EmbeddedServer`] serves connections inside
-//! its own process, without ports, keys or files. Neither decides anything: see `docs/architecture.md`.
+//! [`Server`] listens on TCP and publishes an access file; [`EmbeddedServer`] serves connections
+//! inside its own process, without ports, keys or files. The decisions are made in core: see
+//! `docs/architecture.md`.
 
 #![forbid(unsafe_code)]
 

@@ -1,4 +1,5 @@
-//! The ports of clients and workers, and the channels of relays: handshakes, then a task for each connection.
+//! The ports of clients and workers, and the channels of relays: handshakes, then a tokio task per
+//! connection.
 
 use std::future::Future;
 use std::io;
@@ -16,12 +17,14 @@ use tokio::sync::mpsc;
 use crate::peer_stream::{PeerStream, Relayed};
 use crate::stats::PlaneStats;
 
-/// A silent connection is probed after this time, and given up by the kernel when data stays unacknowledged as long: also
-/// those of clients, which send no heartbeats.
+/// Time after which the kernel probes a silent connection, and after which it closes one with
+/// unacknowledged data. This includes clients, which send no heartbeats.
 ///
-/// More than the silence limit of a worker with the default heartbeat (`WorkerConfig::silence_max`), so that one whose
-/// machine vanished is usually lost by its heartbeat. Where the limit is longer, the kernel ends the connection first; the worker
-/// then counts as away and is expected for the limit from that moment, and so is lost up to this much later.
+/// Longer than the silence limit of a worker with the default heartbeat
+/// (`WorkerConfig::silence_max`), so that a worker on a vanished machine is usually lost by its
+/// heartbeat. With a longer limit, the kernel closes the connection first. The worker then counts
+/// as disconnected and is expected back for the limit from that time, so it is lost up to this much
+/// later.
 const KEEPALIVE: Duration = Duration::from_secs(30);
 
 /// Binds a port on all interfaces; `None` = any free port.
@@ -50,16 +53,16 @@ fn tune(stream: &TcpStream) -> io::Result<()> {
     socket.set_tcp_user_timeout(Some(KEEPALIVE))
 }
 
-/// Where peers of one plane come from.
+/// Sources of peers of one plane.
 pub(crate) struct Listening {
     pub(crate) listener: TcpListener,
     pub(crate) plane: Plane,
     pub(crate) key: Option<SecretKey>,
-    /// Channels of relays; `None` = there are no relays on this plane.
+    /// Channels of relays; `None` = no relays on this plane.
     pub(crate) relayed: Option<mpsc::Receiver<Relayed>>,
 }
 
-/// What every connection needs.
+/// Shared data of all connections.
 struct Entrance<S> {
     plane: Plane,
     key: Option<SecretKey>,
@@ -82,7 +85,7 @@ where
                 return tracing::debug!(%peer, %plane, %error, "peer refused");
             }
         };
-        // Only now: a stranger is not worth the system calls.
+        // Only now: before the handshake it is not worth the system calls.
         if let PeerStream::Tcp(stream) = connection.stream()
             && tune(stream).is_err()
         {
@@ -95,8 +98,8 @@ where
     }
 }
 
-/// Accepts until dropped, which ends all connections. `serve` gets each authenticated one, and proves with its permit that the first
-/// message is valid.
+/// Accepts connections until dropped, which ends all of them. `serve` gets each authenticated one,
+/// and proves with its permit that the first message is valid.
 pub(crate) async fn run<F>(
     listening: Listening,
     stats: PlaneStats,

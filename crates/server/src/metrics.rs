@@ -1,8 +1,8 @@
 //! The metrics of the server as OpenMetrics text.
 //!
-//! [`read`] takes figures from the state on the core's thread; its cost follows workers and resources,
-//! never tasks or jobs. [`render`] is pure. Names are interface, see `docs/metrics.md`; no label takes more
-//! than [`LABEL_VALUES_MAX`] values.
+//! [`read`] collects figures from the state on the core's thread; its cost depends on workers and
+//! resources, never on tasks or jobs. [`render`] is pure. Names are a public interface, see
+//! `docs/metrics.md`; no label takes more than [`LABEL_VALUES_MAX`] values.
 
 use std::collections::BTreeMap;
 
@@ -20,7 +20,7 @@ use prometheus_client::registry::{Registry, Unit};
 use crate::core_handle::View;
 use crate::stats::Stats;
 
-/// Values of one label; what is beyond is left out, and counted by `hq_hidden_resources`.
+/// Limit of values per label; further ones are left out, and counted by `hq_hidden_resources`.
 const LABEL_VALUES_MAX: usize = 32;
 
 type Labels = Vec<(&'static str, String)>;
@@ -39,7 +39,7 @@ pub(crate) struct Figures {
     pub(crate) ready: u64,
     pub(crate) ignored: Ignored,
     pub(crate) connected: u64,
-    /// Connected ones whose connection is broken.
+    /// Disconnected workers that are expected back.
     pub(crate) away: u64,
     pub(crate) lost: BTreeMap<&'static str, u64>,
     /// Tasks that were sent to workers ahead of time.
@@ -305,7 +305,7 @@ fn whole(units: u64) -> f64 {
     units as f64 / UNITS_PER_WHOLE as f64
 }
 
-/// The same in the older text format of Prometheus, in which a counter's family has the name of its
+/// Converts to the older text format of Prometheus, in which a counter's family has the name of its
 /// samples and units are not declared.
 pub(crate) fn as_classic(text: &str) -> String {
     let mut counters = std::collections::BTreeSet::new();

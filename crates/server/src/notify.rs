@@ -1,8 +1,8 @@
-//! Sends notifications: a command, or a request to a web server; tried again with growing pauses.
+//! Sends notifications: a command, or a request to a web server; retried with growing pauses.
 //!
-//! Pending notifications come from the core when they are on disk, and their outcomes go back there. A server that ends while
-//! one is under way sends it again in its next life: at least once. Those about workers go to whom the server was told when it
-//! was started, and are forgotten with it.
+//! The core sends pending notifications when they are on disk, and gets their outcomes back. If the
+//! server ends during a delivery, its next run sends it again: at least once. Notifications about
+//! workers go to the targets given at the start of the server, and are not stored.
 
 mod command;
 mod queue;
@@ -34,7 +34,7 @@ use queue::Queue;
 
 /// Longest time of one attempt.
 const ATTEMPT_TIMEOUT: Duration = Duration::from_secs(30);
-/// Pauses between attempts; after the last one it is given up.
+/// Pauses between attempts; after the last one delivery fails for good.
 const PAUSES: [Duration; 4] = [
     Duration::from_secs(1),
     Duration::from_secs(10),
@@ -44,7 +44,7 @@ const PAUSES: [Duration; 4] = [
 /// Longest text of an error that is kept.
 const ERROR_LEN_MAX: usize = 500;
 
-/// Sending end of the queue of notifications; the core's thread has it.
+/// Sending end of the queue of notifications; used by the core's thread.
 #[derive(Clone)]
 pub(crate) struct Outbox(UnboundedSender<Owed>);
 
@@ -54,15 +54,15 @@ pub(crate) struct PendingNotifications {
     about_workers: WorkerNotices,
 }
 
-/// A notification that is to be sent.
+/// A notification to send.
 enum Owed {
-    /// Of a job.
+    /// About a job.
     Job(NoticeKey),
-    /// Of a worker.
+    /// About a worker.
     Worker(WorkerNews),
 }
 
-/// What became of a worker.
+/// News about a worker.
 #[derive(Clone, Debug)]
 struct WorkerNews {
     worker: WorkerId,
@@ -70,11 +70,11 @@ struct WorkerNews {
     event: &'static str,
     /// A sentence without full stop.
     why: Box<str>,
-    /// When a task is tried there, if it is set aside.
+    /// Time of the next probe task, if it is in quarantine.
     until: Option<Timestamp>,
 }
 
-/// Those about workers: to whom they go.
+/// Targets of notifications about workers.
 #[derive(Clone, Default)]
 pub(crate) struct WorkerNotices {
     pub(crate) targets: Vec<NotifyTarget>,
@@ -94,11 +94,11 @@ pub(crate) fn outbox(about_workers: WorkerNotices) -> (Outbox, PendingNotificati
 
 impl Outbox {
     pub(crate) fn send(&self, key: NoticeKey) {
-        // If the sender has ended, the server does; it is owed in its next life.
+        // If the receiver has ended, so has the server; its next run sends it.
         let _ = self.0.send(Owed::Job(key));
     }
 
-    /// Tells of a worker, if this is a change that people who did not ask for it want to know.
+    /// Queues a notification about a worker, if the change was not requested by a user.
     pub(crate) fn note_change(&self, change: &ChangeKind) {
         let news = if let ChangeKind::WorkerQuarantined(quarantine) = change
             && !quarantine.is_asked
@@ -123,7 +123,7 @@ impl Outbox {
     }
 }
 
-/// Content of a notification, as things stood when it became due.
+/// Content of a notification, from the time when it became due.
 struct Message {
     target: NotifyTarget,
     /// Its subject, for the log.
@@ -133,13 +133,13 @@ struct Message {
     /// Where commands run.
     dir: Box<[u8]>,
     body: Value,
-    /// The failed task that it names, until its last words have been read.
+    /// The failed task that it names, until the last line of its output was read.
     unread: Option<TaskKey>,
 }
 
-/// One notification, and how often it was tried.
+/// One notification, with its number of attempts.
 struct Delivery {
-    /// `None` = of a worker: nobody keeps what became of it.
+    /// `None` = about a worker: its outcome is not stored.
     key: Option<NoticeKey>,
     message: Message,
     attempts: u32,
@@ -186,7 +186,7 @@ pub(crate) async fn run(
     }
 }
 
-/// Takes in what is owed; nothing if the job was forgotten.
+/// Adds a notification; nothing if the job was forgotten.
 async fn add(
     core: &CoreHandle,
     key: NoticeKey,
@@ -205,7 +205,7 @@ async fn add(
     }
 }
 
-/// Takes in what is to be said of a worker, once for each target.
+/// Adds news about a worker, once per target.
 async fn add_news(
     core: &CoreHandle,
     news: WorkerNews,
@@ -254,11 +254,11 @@ async fn add_news(
 }
 
 async fn note(core: &CoreHandle, key: NoticeKey, (attempts, error): (u32, Option<Box<str>>)) {
-    // If the core has ended, it is owed in the next life of the server.
+    // If the core has ended, the next run of the server sends it again.
     let _ = core.notified(key, attempts, error).await;
 }
 
-/// Tries once. Returns what is to be tried again, and when; otherwise what became of it is noted.
+/// Tries once. Returns the delivery to retry and the time; otherwise records the outcome.
 async fn attempt(
     core: CoreHandle,
     questions: Arc<Questions>,
@@ -304,7 +304,7 @@ async fn attempt(
     None
 }
 
-/// Adds what the failed task said last, which is read where it ran; once, whether anybody answers or not.
+/// Adds the last line of the failed task's output, read on its worker; tries only once.
 async fn add_words(core: &CoreHandle, questions: &Arc<Questions>, message: &mut Message) {
     let Some(task) = message.unread.take() else {
         return;

@@ -1,4 +1,4 @@
-//! Answers clients that want to see what a task writes, while it writes it.
+//! Serves the output of running tasks to clients.
 
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ use crate::core_handle::{CoreGone, CoreHandle};
 use crate::query::output::{OutputLocation, output_location};
 use crate::questions::Questions;
 
-/// Reads output where the task ran. Waits as long as the client wants if there is nothing yet.
+/// Reads output on the worker of the task. Waits as long as the client wants if there is none yet.
 pub(crate) async fn read(
     query: OutputQuery,
     core: &CoreHandle,
@@ -74,7 +74,8 @@ pub(crate) async fn read(
             output.source = Some((&source).into());
         }
     }
-    // Between two attempts there is nothing to read; a client that asks again at once would only keep us busy.
+    // Between two attempts there is nothing to read; a client that asks again at once would only
+    // cause load.
     let is_between = state == TaskState::Waiting && output.data.is_empty();
     let is_lost = state == TaskState::Running && output.kind() == Kind::Unreachable;
     if is_between || is_lost {

@@ -1,4 +1,4 @@
-//! The bytes of a peer: a TCP connection, or a channel of a relay, which is served like one.
+//! The stream of a peer: a TCP connection, or a channel of a relay, which is served likewise.
 
 use std::io;
 use std::net::IpAddr;
@@ -10,7 +10,7 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 use tokio::sync::mpsc;
 
-/// Channels that may wait for their handshake: as many as connections in the kernel's queue.
+/// Limit of channels that wait for their handshake: as many as connections in the kernel's queue.
 const RELAYED_WAITING_MAX: usize = 1_024;
 
 /// A worker that has come through a relay.
@@ -19,9 +19,9 @@ pub(crate) struct Relayed {
     pub(crate) stream: ChannelStream,
     /// Its address, as the relay says.
     pub(crate) from: IpAddr,
-    /// That of the relay, for people.
+    /// Address of the relay, for display.
     pub(crate) relay: Box<str>,
-    /// The address from which the relay is connected.
+    /// Address that the relay connects from.
     pub(crate) relay_ip: IpAddr,
 }
 
@@ -37,12 +37,12 @@ pub(crate) fn relayed() -> (RelayedTx, mpsc::Receiver<Relayed>) {
 #[derive(Debug)]
 pub(crate) enum PeerStream {
     Tcp(TcpStream),
-    /// With the address of the relay, for people.
+    /// With the address of the relay, for display.
     Relayed(ChannelStream, Box<str>),
 }
 
 impl PeerStream {
-    /// Address of the relay through which it comes.
+    /// Address of the relay that it comes through.
     pub(crate) fn relay(&self) -> Option<&str> {
         match self {
             Self::Tcp(_) => None,
@@ -50,7 +50,7 @@ impl PeerStream {
         }
     }
 
-    /// Address of a peer that comes without a relay.
+    /// Address of a peer without a relay.
     pub(crate) fn direct_ip(&self) -> Option<IpAddr> {
         match self {
             Self::Tcp(stream) => Some(stream.peer_addr().ok()?.ip().to_canonical()),

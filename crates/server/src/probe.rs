@@ -1,4 +1,4 @@
-//! Checks whether a server of the directory answers, and refuses to start a second one.
+//! Checks whether a server of the directory answers, and prevents a second one.
 
 use std::time::Duration;
 
@@ -9,10 +9,10 @@ use hq_store::Holder;
 use crate::config::{ServerConfig, StartError};
 use crate::state_file::noted_journal;
 
-/// How long a possibly running server on the same directory may take to answer.
+/// Longest wait for an answer of a possibly running server.
 const PROBE_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// The refusal to start a second server; `state` says which process the first one is.
+/// Error of a second start; `state` describes the process of the running server.
 pub(crate) fn already_online(dir: &ServerDir, state: String) -> StartError {
     StartError::AlreadyOnline {
         dir: dir.root().to_path_buf(),
@@ -21,13 +21,13 @@ pub(crate) fn already_online(dir: &ServerDir, state: String) -> StartError {
     }
 }
 
-/// The same for a server that has its state open, and does not answer.
+/// Error for a server that has its state open but does not answer.
 pub(crate) fn silent(dir: &ServerDir, owner: &str) -> StartError {
     already_online(dir, format!("It is {owner}, which does not answer here"))
 }
 
-/// Refuses to start a second server in this directory, whatever the release of the first one: the second server would take
-/// over the directory with all workers and users of the first one.
+/// Fails if a server of any release runs in this directory: a second one would take over the
+/// directory with all its workers and users.
 pub(crate) async fn check_not_online(
     dir: &ServerDir,
     config: &ServerConfig,
@@ -35,7 +35,7 @@ pub(crate) async fn check_not_online(
     let Ok(current) = dir.resolve() else {
         return Ok(());
     };
-    // Rights and release of the file decide who may use it, not whether a server is there.
+    // Permissions and release of the file determine who may use it, not whether a server is there.
     let Ok(access) = AccessFile::load_to_probe(&current.join(ACCESS_FILE_NAME)) else {
         return Ok(());
     };
@@ -71,14 +71,14 @@ pub(crate) async fn check_not_online(
     })
 }
 
-/// Whether the server of an access file is there.
+/// Whether the server of an access file answers.
 pub(crate) async fn answers(client: &Access) -> bool {
     let probe = async {
         let stream = hq_protocol::connect_tcp(&client.host, client.port)
             .await
             .ok()?;
         match hq_protocol::connect(stream, Plane::Client, client.key.as_ref()).await {
-            // Which versions it speaks is compared before the key.
+            // Versions are compared before the key.
             Ok(_) | Err(HandshakeError::VersionMismatch { .. }) => Some(()),
             // Another program, or another server, has the port now.
             Err(_) => None,

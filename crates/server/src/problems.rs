@@ -1,5 +1,5 @@
-//! Current problems, by the rules of [`hq_core::diagnosis`], as every display shows them: since when, whether it is over, and
-//! whether somebody has said that he knows.
+//! Current problems, by the rules of [`hq_core::diagnosis`], for every display: since when, whether
+//! it is over, and whether it is acknowledged.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -30,59 +30,59 @@ use crate::shares::{Found, Shares};
 use crate::words::{self, Words};
 use crate::{journal_link, query};
 
-/// Jobs of which it is asked why nothing runs: the oldest, which wait for longest.
+/// Number of oldest waiting jobs that are explained.
 const EXPLAINED_MAX: usize = 10;
-/// Jobs that are looked at in one step of the core's thread.
+/// Jobs examined in one step of the core's thread.
 const JOBS_MAX: usize = 16_384;
-/// Submits of a job, and templates of a submit, of which it is looked whether they ask for memory.
+/// Limits of submits per job, and templates per submit, that are examined for memory limits.
 const SUBMITS_MAX: usize = 16;
 const TEMPLATES_MAX: usize = 16;
-/// Problems of which it is read what failed tasks said last, and tasks of each.
+/// Limits of problems whose failed tasks' output is read, and of tasks per problem.
 const CAUSES_MAX: usize = 10;
 const TASKS_READ_MAX: usize = 3;
-/// Submits of one job whose notes are looked at.
+/// Limit of submits of one job whose notes are examined.
 const NOTED_SUBMITS_MAX: usize = 1_000;
 /// Notes of one job that are shown.
 const NOTES_MAX: usize = 5;
-/// Workers that did not answer are left alone for so long.
+/// How long silent workers are not asked again.
 const SILENCE: Duration = Duration::from_secs(60);
 /// Causes that are remembered.
 const CAUSES_KEPT_MAX: usize = 1_000;
-/// Problems that may be acknowledged; nobody has as many on his mind.
+/// Limit of acknowledged problems; far more than a user acknowledges.
 const ACKNOWLEDGED_MAX: usize = 1_000;
 
 /// One thing that is wrong.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Problem {
-    /// The name by which it is acknowledged.
+    /// Id for acknowledgement.
     pub(crate) id: String,
     /// Severity, subject and text.
     pub(crate) finding: Finding,
-    /// When it began, if that is known.
+    /// When it began, if known.
     pub(crate) since: Option<Timestamp>,
     /// When it last happened.
     pub(crate) last: Option<Timestamp>,
-    /// Failures of a job that has ended: nothing gets worse.
+    /// Failures of an ended job: it cannot get worse.
     pub(crate) is_over: bool,
-    /// Somebody knows of it, and nothing has been added since.
+    /// Whether a user has acknowledged it, and nothing was added since.
     pub(crate) is_acknowledged: bool,
-    /// The job as which the tasks of an ended one were submitted again.
+    /// The job that resubmits the tasks of an ended one.
     pub(crate) resubmitted_as: Option<JobId>,
-    /// Last line that failed tasks wrote, with `#` for numbers.
+    /// Last line of the failed tasks' output, with `#` for numbers.
     pub(crate) cause: Option<String>,
 }
 
 impl Problem {
-    /// Whether it needs somebody now.
+    /// Whether it needs attention now.
     pub(crate) const fn is_open(&self) -> bool {
         !self.is_over && !self.is_acknowledged
     }
 }
 
-/// A journal that takes nothing now.
+/// A journal that cannot be written at present.
 struct HeldJournal {
     path: String,
-    /// Why it cannot be written; `None` = its disk does not answer.
+    /// Why it cannot be written; `None` = its disk hangs.
     reason: Option<String>,
     since: Timestamp,
 }
@@ -96,25 +96,25 @@ impl HeldJournal {
     }
 }
 
-/// Finds problems, and knows what people said of them.
+/// Finds problems, and stores acknowledgements.
 pub(crate) struct Problems {
     core: CoreHandle,
     store: Option<StoreClient>,
     alloc: Option<AllocHandle>,
     questions: Arc<Questions>,
     shares: Shares,
-    /// By id, and how much of it there was; `None` = not read from the store yet.
+    /// By id, with the extent at that time; `None` = not read from the store yet.
     acknowledged: Mutex<Option<BTreeMap<String, u64>>>,
     /// Last lines of failed tasks, by job and number of its failures.
     causes: Mutex<HashMap<(JobId, u32), Cause>>,
 }
 
-/// The part of the state that is looked at, except jobs.
+/// The examined part of the state, without jobs.
 struct Looked {
     connected: u64,
     lost: u64,
     ended: u64,
-    /// Host of the last one that was lost, and when that was.
+    /// Host of the most recently lost worker, and the time of its loss.
     last_lost: String,
     last_lost_at: Option<Timestamp>,
     unkillable: u64,
@@ -139,7 +139,7 @@ struct Job {
 }
 
 impl Job {
-    /// By what its cause is remembered: another failure may have another one.
+    /// Key of the cached cause: another failure may have another one.
     const fn cause_key(&self) -> (JobId, u32) {
         (self.id, self.counts.failed)
     }
@@ -177,7 +177,7 @@ impl Problems {
         }
     }
 
-    /// How tasks ended; nothing without a store.
+    /// Outcomes of tasks; nothing without a store.
     pub(crate) async fn shares(&self) -> Result<Found, Refusal> {
         match &self.store {
             Some(store) => self.shares.get(&self.core, store).await,
@@ -189,8 +189,8 @@ impl Problems {
         }
     }
 
-    /// All problems: those that need somebody first, the worst first; `true` if there are too many kinds of ends of tasks to
-    /// look at all of them.
+    /// All problems: unacknowledged ones first, then by severity; `true` if there were too many
+    /// kinds of outcomes to examine all.
     pub(crate) async fn look(&self) -> Result<(Vec<Problem>, bool), Refusal> {
         let gone = |_| Refusal::shutting_down();
         let looked = self.core.query(read_state).await.map_err(gone)?;
@@ -258,7 +258,7 @@ impl Problems {
         self.store.as_ref()?.hangs_for()
     }
 
-    /// The journal, if it takes nothing now.
+    /// The journal, if it cannot be written at present.
     async fn held_journal(&self) -> Result<Option<HeldJournal>, Refusal> {
         let Some(store) = &self.store else {
             return Ok(None);
@@ -317,7 +317,7 @@ impl Problems {
                 task: TaskId(task),
                 until_able: true,
             };
-            // It may run meanwhile, or be gone.
+            // It may have started meanwhile, or be gone.
             if let Reply::Explanation(explanation) = self.ask(question).await?
                 && let Some(why) = why_nothing_runs(&explanation)
             {
@@ -332,11 +332,11 @@ impl Problems {
         answer.map_err(|_| Refusal::shutting_down())
     }
 
-    /// Marks what somebody knows of. More of it is news.
+    /// Marks acknowledged problems, unless they have grown since.
     async fn note_acknowledged(&self, problems: &mut [Problem]) -> Result<(), Refusal> {
         let mut known = self.acknowledged.lock().await;
         let known = match self.known(&mut known).await {
-            // Not read before it began to hang: then nothing is folded away.
+            // Not read before the store began to hang: then nothing is hidden.
             Err(_) if self.journal_hangs_for().is_some() => return Ok(()),
             known => known?,
         };
@@ -347,7 +347,7 @@ impl Problems {
         Ok(())
     }
 
-    /// Acknowledgements, read from the store if that was not done yet.
+    /// Acknowledgements; reads them from the store on first use.
     async fn known<'a>(
         &self,
         place: &'a mut Option<BTreeMap<String, u64>>,
@@ -363,7 +363,7 @@ impl Problems {
         Ok(place.get_or_insert_default())
     }
 
-    /// Notes that somebody knows of a problem, or does not any more. Returns when it is on disk.
+    /// Acknowledges a problem, or withdraws that. Returns when it is on disk.
     pub(crate) async fn acknowledge(&self, id: &str, is_known: bool) -> Result<(), Refusal> {
         let part = if is_known {
             let (problems, _) = self.look().await?;
@@ -399,15 +399,15 @@ impl Problems {
         };
         let stored = self.core.persist(vec![change]).await;
         let stored = stored.map_err(|_| Refusal::shutting_down())?;
-        // While the disk is full this takes long, and people must be able to look meanwhile.
+        // While the disk is full this takes long, and queries must work meanwhile.
         drop(place);
-        // Without a word the server has ended before it could store it.
+        // Dropped without a message: the server ended before it could store it.
         let ended = || Refusal::unavailable("the server ended before this was stored; do it again");
         stored.await.map_err(|_| ended())
     }
 
-    /// Adds what failed tasks of the first problems said last. All tasks are asked at the same time: a node that does not
-    /// answer delays this once.
+    /// Adds the last lines of failed tasks to the first problems. All tasks are asked at the same
+    /// time: a silent node delays this once.
     async fn add_causes(&self, problems: &mut [Problem], jobs: &[Job]) {
         let failing = problems.iter_mut().filter_map(|problem| {
             let (Subject::FailingJob(id) | Subject::FailedTasks(id)) = problem.finding.subject
@@ -448,7 +448,7 @@ impl Problems {
 /// Last lines that failed tasks of a job wrote.
 struct Cause {
     text: Option<String>,
-    /// Not all answered: they are asked again from then on.
+    /// Some did not answer: they are asked again from then on.
     again: Option<Instant>,
 }
 
@@ -564,7 +564,7 @@ fn problem(
     }
 }
 
-/// The name of a problem, which stays while it grows.
+/// Id of a problem, which stays while it grows.
 fn id(subject: &Subject) -> String {
     match subject {
         Subject::Node { host, .. } => format!("node-{host}"),
@@ -580,7 +580,7 @@ fn id(subject: &Subject) -> String {
     }
 }
 
-/// Of the first jobs from this one on those that may be in trouble, and which one comes next.
+/// Reads jobs from this one on that may have problems; also returns the next id.
 fn read_jobs(view: &View<'_>, from: JobId) -> (Vec<Job>, Option<JobId>) {
     let mut jobs = view.state.jobs().range(from..);
     let part = jobs.by_ref().take(JOBS_MAX);
@@ -604,7 +604,7 @@ fn read_jobs(view: &View<'_>, from: JobId) -> (Vec<Job>, Option<JobId>) {
     (troubled.collect(), jobs.next().map(|(id, _)| *id))
 }
 
-/// Whether a task of the first jobs from this one on asks for memory and is to be held to that.
+/// Whether a task of the jobs from this one on has an enforced memory limit.
 fn has_limited_tasks(view: &View<'_>, from: JobId) -> bool {
     let jobs = view.state.jobs().range(from..).take(JOBS_MAX);
     let submits = jobs.flat_map(|(_, job)| job.submits.iter().take(SUBMITS_MAX));
@@ -612,7 +612,7 @@ fn has_limited_tasks(view: &View<'_>, from: JobId) -> bool {
     templates.any(|template| template.task.has_memory_limit())
 }
 
-/// How many workers there are. Those that have ended are only counted.
+/// Number of workers. Ended ones are only counted.
 fn read_state(view: &View<'_>) -> Looked {
     let state = view.state;
     let ended = state.ended_counts();
@@ -708,7 +708,7 @@ fn queue_facts(queue: &client::AllocQueue) -> QueueFacts<'_> {
     }
 }
 
-/// Word for what a problem is about.
+/// Word for the subject of a problem.
 pub(crate) const fn kind(subject: &Subject) -> &'static str {
     match subject {
         Subject::Node { .. } => "node",

@@ -1,7 +1,7 @@
-//! Answers to questions: pure functions from the state to messages.
+//! Answers to queries: pure functions from the state to messages.
 //!
-//! They run on the core's thread, so each costs no more than what it shows: lists of tasks come in
-//! pages, and long answers are made in parts.
+//! They run on the core's thread, so each costs no more than it shows: lists of tasks come in
+//! pages, and long answers in parts.
 
 mod aborted;
 pub(crate) mod dump;
@@ -26,8 +26,8 @@ use listed::ListedJob;
 pub(crate) use parts::{Asked, ask};
 pub(crate) use worker::on_request;
 
-/// Answers a query in the steps in which the core's thread does it; `between` is called between two of them.
-/// For measurements and tests.
+/// Answers a query in the steps of the core's thread; calls `between` between two steps. For
+/// measurements and tests.
 pub fn answer_in_steps(
     state: &ServerState,
     now: Now,
@@ -45,13 +45,13 @@ pub fn answer_in_steps(
     }
 }
 
-/// A job as dashboards show it, with what lists show of it.
+/// A job for dashboards, including the data of lists.
 pub(crate) fn job_overview(view: &View<'_>, id: JobId) -> Option<(JobOverview, ListedJob)> {
     let listed = listed::listed(view, view.state.jobs().get(&id)?);
     Some((job::overview(view, id)?, listed))
 }
 
-/// A failed task of a job, as the details of the job have it.
+/// A failed task in the details of a job.
 pub(crate) fn failed_task(
     state: &ServerState,
     job: &Job,

@@ -1,7 +1,7 @@
-//! Questions to workers about the output of their tasks.
+//! Requests to workers for the output of their tasks.
 //!
-//! They pass the core by: it is asked only where a task ran. A worker that is gone, or does not answer in time, is
-//! no error; its output may be readable elsewhere.
+//! They bypass the core, which only knows where a task ran. A worker that is gone, or does not
+//! answer in time, is no error; its output may be readable elsewhere.
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -13,13 +13,13 @@ use hq_protocol::convert::OutputRequest;
 use hq_protocol::worker;
 use tokio::sync::{mpsc, oneshot};
 
-/// Questions that may wait for a worker's connection; whatever asks more waits.
+/// Limit of queued requests per worker connection; further ones wait.
 const QUEUE_LEN: usize = 16;
 
-/// Time that a worker may take to answer beyond the wait that it was asked for.
+/// Longest wait for an answer, in addition to the requested wait.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Pending requests, and the way to ask workers.
+/// Pending requests, and the connections of workers.
 #[derive(Debug)]
 pub(crate) struct Questions {
     inner: Mutex<Inner>,
@@ -33,8 +33,8 @@ struct Inner {
 }
 
 impl Questions {
-    /// `start` differs from that of any earlier server, so that a late answer to one of its questions is not taken
-    /// for another: a time in nanoseconds.
+    /// `start` is a time in nanoseconds and differs from that of any earlier server, so that a late
+    /// answer to an earlier server cannot be confused.
     pub(crate) fn new(start: u64) -> Self {
         Self {
             inner: Mutex::new(Inner {
@@ -50,7 +50,7 @@ impl Questions {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A worker can be asked. The questions end when it has a newer connection.
+    /// A worker can be asked. Its queue ends when it has a newer connection.
     pub(crate) fn connect(&self, worker: WorkerId, link: LinkId) -> mpsc::Receiver<OutputRequest> {
         let (tx, rx) = mpsc::channel(QUEUE_LEN);
         self.lock().links.insert(worker, (link, tx));
@@ -70,7 +70,7 @@ impl Questions {
         }
     }
 
-    /// Asks a worker. `None`: it is not there, or does not answer.
+    /// Asks a worker. `None`: it is not connected, or does not answer.
     pub(crate) async fn ask(
         &self,
         worker: WorkerId,
@@ -94,7 +94,7 @@ impl Questions {
         tokio::time::timeout(limit, exchange).await.ok()?
     }
 
-    /// Hands an answer to the client that waits for it, if it still does.
+    /// Passes an answer to the waiting client, if it still waits.
     pub(crate) fn answer(&self, worker: WorkerId, output: worker::Output) {
         let mut inner = self.lock();
         if inner
@@ -108,7 +108,7 @@ impl Questions {
     }
 }
 
-/// Forgets a question when nobody waits for its answer any more.
+/// Forgets a request whose client no longer waits.
 struct Waiting<'a>(&'a Questions, u64);
 
 impl Drop for Waiting<'_> {

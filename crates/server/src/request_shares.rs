@@ -1,6 +1,8 @@
-//! How many costly requests of each kind there can be at once: of one lesser right, of all lesser rights, and in all. The rest is the owner's.
+//! How many costly requests of each kind there can be at once: of one lesser right, of all lesser
+//! rights, and in all. The rest is the owner's.
 //!
-//! Requests that only wait are bounded by the connections that they occupy, see [`hq_protocol::admission::port`].
+//! Requests that only wait are bounded by the connections that they occupy, see
+//! [`hq_protocol::admission::port`].
 
 use std::sync::LazyLock;
 
@@ -19,7 +21,8 @@ pools! {
     LOOKS: 16, 48, usize::MAX;
     /// Followers of events. Up to 4 MiB wait for each one.
     STREAMS: 32, 64, 96;
-    /// Readers of the whole journal file. Each occupies a blocking thread while its client reads; there are 512.
+    /// Readers of the whole journal file. Each occupies a blocking thread while its client reads;
+    /// there are 512.
     FILES: 32, 48, 64;
     /// Reads of the journal for dashboards.
     READS: 16, 48, READS_MAX;
@@ -27,9 +30,11 @@ pools! {
     QUERIES: 32, 48, READS_MAX;
     /// Timelines: each reads all tasks.
     TIMELINES: 1, 1, 2;
-    /// Descriptions of jobs on their way: each has up to 64 MiB, and is in memory once more as what it describes.
+    /// Descriptions of jobs on their way: each has up to 64 MiB, and is in memory once more as what
+    /// it describes.
     DESCRIPTIONS: 2, 3, 4;
-    /// Requests of clients that are larger than [`LARGE_REQUEST`], on their way. Those of the owner do not wait.
+    /// Requests of clients that are larger than [`LARGE_REQUEST`], on their way. Those of the owner
+    /// do not wait.
     LARGE_REQUESTS: 4, 4, usize::MAX;
     /// The same for the first messages of workers.
     LARGE_REGISTRATIONS: 16, 16, usize::MAX;

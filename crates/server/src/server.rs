@@ -1,4 +1,4 @@
-//! The server that people start: checks the directory, opens ports, publishes the access file.
+//! The standalone server: checks the directory, opens ports, publishes the access file.
 
 use std::future::Future;
 use std::io;
@@ -35,17 +35,18 @@ use crate::values::Values;
 use crate::worker_link::WorkerPlane;
 use crate::{alloc, client_link, listener, notify, peer_stream, probe, state_file, worker_link};
 
-/// How long a server that ends waits for its workers. They give their tasks a second to end, and those that do
-/// not no more than five.
+/// Longest wait for workers at shutdown. They give their tasks a second to end, and kill those that
+/// do not within five.
 const LEAVE_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// How long it waits for the server directory, where its link is removed; before it ends its workers, and once more at the end.
+/// Longest wait for the server directory when its link is removed; before the workers are stopped,
+/// and once more at the end.
 const WITHDRAW_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// How long it waits for the last answers to be written, when they are all known.
+/// Longest wait for the last answers to be written, after all are known.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// How long it waits for the journal to be closed. A disk that hangs would keep it for ever.
+/// Longest wait for the journal to be closed: a hanging disk would block it forever.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// A started server. It serves from [`Server::run`] on.
@@ -67,7 +68,7 @@ pub struct Server {
     /// Progress of the journal.
     progress: Option<watch::Receiver<Progress>>,
     failed: Arc<Notify>,
-    /// Of a server that keeps nothing. Others have the lock of their store.
+    /// Only for a server without a store. Others have the lock of their store.
     lock: Option<Lock>,
 }
 
@@ -101,7 +102,7 @@ impl Server {
         let worker_listener = open(Plane::Worker, config.worker_port, given.as_ref(), may_move)?;
         let (instance, fresh) = instance_of(&dir, continued.as_ref(), &config.journal)?;
         let http = open_http(&config, &instance).await?;
-        // Ours from here on, if it is that of an earlier run: a start that is refused has changed nothing.
+        // Owned from here on, if it is that of an earlier run: a failed start has changed nothing.
         let (uid, opened) = restore(&config, &instance, continued.as_mut(), given.as_ref())
             .map_err(|error| error.with_way_out(continued.is_some(), &dir))?;
         let ports = (&client_listener, &worker_listener);
@@ -170,8 +171,8 @@ impl Server {
         self.dir.root()
     }
 
-    /// Serves until a client asks it to stop or `shutdown` completes; then withdraws the access link, lets workers
-    /// go or be, and closes all connections.
+    /// Serves until a client asks it to stop or `shutdown` completes; then withdraws the access
+    /// link, stops or keeps workers, and closes all connections.
     ///
     /// # Errors
     ///
@@ -206,7 +207,7 @@ impl Server {
         let stats = &http_parts.stats;
         let clients = accept_clients((client_listener, keys.0), stats, clients);
         let workers = accept_workers((worker_listener, keys.1), stats, workers);
-        // On tasks of their own, so that neither plane waits for the other.
+        // In tokio tasks of their own, so that neither plane waits for the other.
         let mut planes = tokio::task::JoinSet::new();
         planes.spawn(clients);
         planes.spawn(workers);
@@ -215,13 +216,13 @@ impl Server {
         planes.spawn(http::keep(http, instance.clone(), asks, http_parts));
         let how = tokio::select! {
             Some(how) = stops.recv() => Some(how),
-            // A server that will be started again finds its workers and allocations again.
+            // A restarted server finds its workers and allocations again.
             () = failed.notified() => None,
             how = shutdown => Some(how),
         };
         tracing::debug!(?how, "the server ends");
         let mut withdrawing = tokio::task::spawn_blocking(move || dir.withdraw(&instance));
-        // At once, if the disk answers: nobody finds a server that ends.
+        // At once, if the disk answers: clients must not find a stopping server.
         let mut withdrawn = in_time(&mut withdrawing).await;
         if let Some(how) = how {
             let keep = how == Stop::KeepWorkers;
@@ -249,7 +250,7 @@ impl Server {
             tracing::warn!("The server directory still leads to this server: its disk or file system does not answer");
             Ok(())
         })?;
-        // Who starts it again must hear that something may be missing.
+        // The user must learn that something may be missing.
         how.filter(|_| is_closed).map(|_| ()).ok_or(RunError::Store)
     }
 }
@@ -257,8 +258,8 @@ impl Server {
 /// State of the server directory before a start changes it.
 struct Ground {
     dir: ServerDir,
-    /// Held until the link leads to the new server: of several starts at the same moment one finds no server, and the others
-    /// find that one.
+    /// Held until the link leads to the new server: of several simultaneous starts one finds no
+    /// server, and the others find that one.
     start_lock: StartLock,
     /// With the journal of the server that is continued.
     config: ServerConfig,
@@ -306,7 +307,7 @@ fn worker_notices(config: &ServerConfig) -> notify::WorkerNotices {
     }
 }
 
-/// What became of the link in the server directory; `None` = nothing yet.
+/// Outcome of an operation on the link in the server directory; `None` = not in time.
 async fn in_time(
     withdrawing: &mut tokio::task::JoinHandle<Result<(), AccessError>>,
 ) -> Option<Result<(), AccessError>> {
@@ -334,7 +335,7 @@ fn accept_clients(
     listener::run(listening, stats.plane(plane).clone(), serve)
 }
 
-/// The same for workers and relays.
+/// Serves workers and relays until it is dropped.
 fn accept_workers(
     (listener, key): (TcpListener, Option<SecretKey>),
     stats: &Stats,
@@ -350,7 +351,7 @@ fn accept_workers(
     };
     let serve = move |connection: Connection<PeerStream>, permit| {
         let via = connection.stream().relay().map(Box::from);
-        // A peer that comes through a relay is a worker and no other relay.
+        // A peer behind a relay is a worker, never another relay.
         let ip = connection.stream().direct_ip();
         let relayed = ip.map(|ip| (relayed_tx.clone(), ip));
         let workers = WorkerPlane {
@@ -363,8 +364,8 @@ fn accept_workers(
     listener::run(listening, stats.plane(plane).clone(), serve)
 }
 
-/// Waits until the core's thread has closed the journal, as long as that gets on: a slow disk is no reason to lose what was
-/// reported. Returns whether it is closed.
+/// Waits until the core's thread has closed the journal, as long as that progresses: a slow disk is
+/// no reason to lose reported results. Returns whether it is closed.
 async fn close(
     thread: std::thread::JoinHandle<()>,
     progress: Option<watch::Receiver<Progress>>,
@@ -457,7 +458,7 @@ fn planes(
     (clients, workers)
 }
 
-/// Restores the server's uid, and its state when it ended.
+/// Restores the server's uid, and its state at the end.
 fn restore(
     config: &ServerConfig,
     instance: &Path,
@@ -481,7 +482,7 @@ fn restore(
     Ok((uid, opened))
 }
 
-/// The directory to run in: that of the server that is continued, or a new one.
+/// The instance directory: that of the continued server, or a new one.
 fn instance_of(
     dir: &ServerDir,
     continued: Option<&Continued>,
@@ -496,8 +497,8 @@ fn instance_of(
     Ok((instance, Some(fresh)))
 }
 
-/// The directory of an instance that is just being started. Dropping it removes it, so that a start that failed is not
-/// taken for the last server of the directory.
+/// The directory of an instance that is being started. Dropping it removes it, so that a failed
+/// start does not count as the last server of the directory.
 struct FreshInstance(Option<PathBuf>);
 
 impl FreshInstance {
@@ -518,7 +519,7 @@ impl Drop for FreshInstance {
     }
 }
 
-/// Keys, hosts, ports and uid of the run that is resumed; `None` = it got no access file, or somebody removed it.
+/// Keys, hosts, ports and uid of the resumed run; `None` = it has no access file.
 fn earlier_access(dir: &ServerDir, instance: &Path) -> Result<Option<AccessFile>, StartError> {
     let path = instance.join(ACCESS_FILE_NAME);
     if !path.exists() {
@@ -532,7 +533,8 @@ fn earlier_access(dir: &ServerDir, instance: &Path) -> Result<Option<AccessFile>
         );
         return Ok(None);
     }
-    // Of any release: copies of the file, and workers, know these keys. If they cannot be read, somebody has to decide.
+    // Of any release: copies of the file, and workers, know these keys. If they cannot be read, the
+    // user has to decide.
     let loaded = AccessFile::load_any(&path).and_then(|earlier| {
         earlier.check_for_server(&path)?;
         Ok(earlier)
@@ -543,7 +545,8 @@ fn earlier_access(dir: &ServerDir, instance: &Path) -> Result<Option<AccessFile>
     }
 }
 
-/// Writes the access file; with `replace` in the place of that of the earlier run, which has the same keys.
+/// Writes the access file; with `replace` in place of that of the earlier run, which has the same
+/// keys.
 fn store_access(access: &AccessFile, instance: &Path, replace: bool) -> Result<(), StartError> {
     let path = instance.join(ACCESS_FILE_NAME);
     if replace {
@@ -576,7 +579,7 @@ fn publish_token(config: &ServerConfig, http: Option<&HttpServer>) -> Result<(),
         .map_err(|source| StartError::Http { address, source })
 }
 
-/// Many connections need many descriptors; the hard limit is ours to use.
+/// Many connections need many descriptors, so the soft limit is raised to the hard one.
 fn raise_descriptor_limit() {
     let limit = rustix::process::getrlimit(Resource::Nofile);
     let raised = Rlimit {
@@ -637,7 +640,7 @@ fn access_file(
     Ok(AccessFile::full(&config.version, uid, clients, workers))
 }
 
-/// What the server proves itself with: the pair of the access file, else a new one.
+/// The server's key pair: that of the access file, else a new one.
 fn key_pair(given: Option<&AccessFile>) -> Result<ServerKey, StartError> {
     if let Some(pair) = given.and_then(AccessFile::server_key) {
         return Ok(pair.clone());

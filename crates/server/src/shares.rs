@@ -1,7 +1,8 @@
-//! Tasks that ended by themselves, by job, worker and how: summed up once, then kept up to date by the events.
+//! Tasks that ended by themselves, by job, worker and how: summed up once, then kept up to date by
+//! the events.
 //!
-//! A pass over a million tasks costs most of a second, so it is made once for all who look. While nobody looks for a
-//! while the sums are dropped.
+//! A pass over a million tasks costs most of a second, so it is made once for all who look. While
+//! nobody looks for a while the sums are dropped.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Weak};

@@ -1,4 +1,4 @@
-//! Where the state is kept, and from there to a running store.
+//! Location of the state, and opening of the store.
 
 use std::io;
 use std::os::unix::fs::symlink;
@@ -14,11 +14,11 @@ use crate::config::{Journal, ServerConfig};
 
 pub(crate) use hq_protocol::access::STATE_FILE_NAME as FILE_NAME;
 use hq_protocol::access::{JOURNAL_LINK_NAME as NOTE_NAME, ServerDir};
-/// Target of the link if the server keeps nothing.
+/// Target of the link of a server without a store.
 const NOWHERE: &str = "/dev/null";
 
-/// Notes where the server of an instance keeps its state. A journal inside the server directory is noted by a relative path, which
-/// holds in a copy of the directory.
+/// Records the location of an instance's state. A journal inside the server directory is recorded
+/// as a relative path, which stays valid in a copy of the directory.
 pub(crate) fn note_journal(dir: &ServerDir, instance: &Path, journal: &Journal) -> io::Result<()> {
     let target = match journal {
         Journal::InServerDir => return Ok(()),
@@ -46,7 +46,7 @@ pub(crate) fn noted_journal(instance: &Path) -> Journal {
 }
 
 impl Journal {
-    /// File of the state of the server of an instance, which need not exist.
+    /// State file of an instance's server, which need not exist.
     pub(crate) fn path(&self, instance: &Path) -> PathBuf {
         match self {
             Self::File(path) => path.clone(),
@@ -65,7 +65,7 @@ impl Journal {
     }
 }
 
-/// `None` if nothing is to be kept. `looked` is the store of the server that is continued, if it could be read.
+/// `None` without a store. `looked` is the store of the continued server, if it could be read.
 pub(crate) fn open(
     config: &ServerConfig,
     instance: &Path,
@@ -88,16 +88,16 @@ pub(crate) struct Opened {
     pub(crate) state: ServerState,
     /// Queues of automatic allocation, `None` = removed.
     pub(crate) queues: Vec<(QueueId, Option<Vec<u8>>)>,
-    /// Tokens for programs by their names, with what was kept of them.
+    /// Tokens for programs by name, with their records.
     pub(crate) tokens: Vec<(String, String)>,
-    /// The writer and how far it is.
+    /// The writer and its progress.
     pub(crate) store: Option<(StoreHandle, watch::Receiver<Progress>)>,
-    /// Lock of the instance of a server that keeps nothing.
+    /// Lock of the instance of a server without a store.
     pub(crate) lock: Option<Lock>,
 }
 
 impl Opened {
-    /// The state of a server that keeps nothing.
+    /// The state of a server without a store.
     pub(crate) fn unstored(uid: &str, lock: Option<Lock>) -> Self {
         Self {
             state: ServerState::new(uid),

@@ -1,7 +1,7 @@
 //! The server's measurements of itself: durations and connections.
 //!
-//! Recording costs an atomic or two, or a short uncontended lock. What can be read from the state is not counted here; see
-//! [`crate::metrics`].
+//! Recording costs an atomic or two, or a short uncontended lock. Figures that can be read from the
+//! state are in [`crate::metrics`].
 
 use std::time::Duration;
 
@@ -10,12 +10,13 @@ use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
 
-/// Shortest duration that is distinguished, in seconds: a batch with one small message.
+/// Upper bound of the first bucket, in seconds: a batch with one small message.
 const SHORTEST: f64 = 16e-6;
-/// From there by four to about one second, which nothing on the core's thread should ever take.
+/// Number of buckets, by factors of four up to about one second, which nothing on the core's thread
+/// should ever take.
 const BUCKETS: u16 = 9;
 
-/// Handles to the server's own measurements; clones record into the same ones.
+/// Handles to the measurements; clones record into the same ones.
 #[derive(Clone, Debug)]
 pub(crate) struct Stats {
     /// A batch of the core's thread: inputs, scheduling, effects.
@@ -26,7 +27,7 @@ pub(crate) struct Stats {
     pub(crate) commits: Durations,
     pub(crate) clients: PlaneStats,
     pub(crate) workers: PlaneStats,
-    /// Peers that did not take their messages in time.
+    /// Peers that were disconnected because they did not read in time.
     pub(crate) cut_off: Counter,
     /// Requests that showed the token.
     pub(crate) http_requests: Counter,
@@ -76,7 +77,7 @@ pub(crate) struct PlaneStats {
     /// Authenticated ones that are open.
     pub(crate) open: Gauge,
     pub(crate) accepted: Counter,
-    /// Peers that could not prove who they are, or spoke something else.
+    /// Peers that failed to authenticate, or used another protocol.
     pub(crate) refused: Counter,
 }
 

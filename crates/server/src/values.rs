@@ -1,8 +1,8 @@
-//! Values of calls, on their way from workers to the store and to clients that wait.
+//! Values of calls, on their way from workers to the store and to waiting clients.
 //!
-//! The core knows nothing of values. They arrive ahead of the ends of their tasks and are handed to the store first, so
-//! that they are on disk when anybody hears of the end. Those of the last moments are kept here for that somebody; older
-//! ones are read from the store. Nothing here looks into them.
+//! The core does not know values. They arrive before the ends of their tasks and are passed to the
+//! store first, so that they are on disk when the end is reported. Recent values are kept here for
+//! the client; older ones are read from the store. Values are opaque.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -16,16 +16,18 @@ use hq_protocol::worker;
 use hq_store::StoreClient;
 use hq_store::values::{self, CallValue};
 
-/// Bytes that are kept for those who wait, beside the store.
+/// Limit of values kept for waiting clients, in addition to the store.
 const KEPT_MAX: usize = 64 << 20;
-/// The same without a store, where what is dropped is lost: only values that nobody has asked for are.
+/// The limit without a store, where dropped values are lost: only values that no client has
+/// requested are dropped.
 const KEPT_MAX_ALONE: usize = 1 << 30;
-/// Overhead of a value beside its bytes.
+/// Overhead of a value in memory.
 const VALUE_BYTES: usize = 128;
-/// Tasks of one message whose values are looked for in the store.
+/// Tasks of one message whose values are searched in the store.
 const MISSING_MAX: usize = 2_000;
 
-/// Names a value; the worker is a part of it, so that none can give one for a task that ran elsewhere.
+/// Identifies a value. Includes the worker, so that no worker can provide a value for a task that
+/// ran elsewhere.
 type Key = (TaskKey, InstanceId, WorkerId);
 
 #[derive(Default)]
@@ -58,7 +60,7 @@ impl Kept {
         {
             self.take(&oldest);
         }
-        // Values that were taken leave their names behind.
+        // Taken values leave their keys behind.
         if self.order.len() > 2 * self.values.len() + 1_024 {
             let values = &self.values;
             self.order.retain(|key| values.contains_key(key));
@@ -138,7 +140,7 @@ impl Values {
         if missing.is_empty() {
             return page;
         }
-        // At least one is read, so that each message gets on.
+        // At least one is read, so that each message makes progress.
         let found = match self.find(job, missing, (*left).max(1)).await {
             Ok(found) => found,
             Err(error) => {
@@ -162,8 +164,8 @@ impl Values {
         page
     }
 
-    /// Takes tasks until nothing is `left`, and adds what is kept here. Returns them, and those whose values may be in the
-    /// store, in ascending order.
+    /// Takes tasks until nothing is `left`, and adds the values kept here. Returns them, and the
+    /// tasks whose values may be in the store, in ascending order.
     fn fill_kept(
         &self,
         job: u32,
@@ -204,7 +206,8 @@ impl Values {
         let Some(store) = self.store.clone() else {
             return Ok(values::Found::default());
         };
-        // However long it takes: for who waits for a value, one that cannot be read now would be lost.
+        // Without a time limit: for a waiting client, a value that cannot be read now would be
+        // lost.
         let work = move || values::read(&store.read()?, job, &tasks, bytes_max);
         let read = tokio::task::spawn_blocking(work).await;
         read.unwrap_or_else(|error| Err(error.to_string()))
@@ -226,20 +229,21 @@ impl Values {
     }
 }
 
-/// An update in messages whose values have [`PAGE_BYTES_MAX`] bytes, unless one value is larger.
+/// An update in messages with at most [`PAGE_BYTES_MAX`] bytes of values, unless one value is
+/// larger.
 ///
-/// Each of them is an update of its own: clients that wait for values take them as they come. What else is in the update was
-/// limited before.
+/// Each of them is an update of its own: waiting clients take values as they come. Other parts of
+/// the update were limited before.
 pub(crate) struct Pages<'a> {
     values: &'a Values,
     /// Jobs with their tasks that are not sent yet.
     jobs: VecDeque<(client::WatchedJob, VecDeque<client::EndedTask>)>,
-    /// Message after those of the jobs; `None` behind the last message.
+    /// Message after the jobs' messages; `None` after the last message.
     rest: Option<client::WatchUpdate>,
 }
 
 impl Pages<'_> {
-    /// The next message; `None` behind the last one.
+    /// The next message; `None` after the last one.
     pub(crate) async fn next(&mut self) -> Option<client::WatchUpdate> {
         let mut page = self.rest.take()?;
         let mut left = PAGE_BYTES_MAX;
@@ -354,7 +358,7 @@ mod tests {
         Change { at, kind }
     }
 
-    /// Values as long as they can be, in memory and in the store, among tasks that have none.
+    /// Values of maximal length, in memory and in the store, among tasks without any.
     #[tokio::test]
     async fn the_largest_update_comes_in_messages_of_which_none_is_long() {
         const LONG: u32 = 40;

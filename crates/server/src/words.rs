@@ -1,4 +1,4 @@
-//! Last lines that failed tasks wrote, read where they ran.
+//! Last lines of failed tasks' output, read on their workers.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,9 +14,9 @@ use crate::core_handle::CoreHandle;
 use crate::output_link;
 use crate::questions::Questions;
 
-/// Lines among which the last words are looked for.
+/// Number of last lines that are searched.
 const LINES: u32 = 30;
-/// Workers that do not answer in this time are not waited for: once for all tasks, however many ran there.
+/// Timeout of workers: once for all tasks, however many ran there.
 const TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Last line that a task wrote.
@@ -24,7 +24,7 @@ const TIMEOUT: Duration = Duration::from_secs(2);
 pub(crate) enum Words {
     /// On standard error, or else on standard output.
     Said(String),
-    /// It wrote nothing, or that was not kept.
+    /// It wrote nothing, or its output was not kept.
     Nothing,
     /// Its worker did not answer, is gone, or could not read it.
     Unknown,
@@ -66,7 +66,8 @@ async fn words(core: &CoreHandle, questions: &Questions, task: TaskKey) -> Words
         let Ok(Reply::Output(output)) = output_link::read(query, core, questions).await else {
             return Words::Unknown;
         };
-        // An output that is not there is no error: this one could not be read, e.g. because its file system hangs.
+        // A missing output is no error: this one could not be read, e.g. because its file system
+        // hangs.
         if output.kind() == Kind::Unreachable || output.error.is_some() {
             return Words::Unknown;
         }

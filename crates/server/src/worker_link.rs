@@ -30,11 +30,12 @@ const REGISTER_TIMEOUT: Duration = Duration::from_secs(10);
 /// Commands written with one flush, and bytes after which there is one before.
 const COMMANDS_PER_FLUSH: usize = 64;
 const BYTES_PER_FLUSH: usize = 1 << 20;
-/// How long an acknowledgement may wait for a message that is sent anyway. What it acknowledges the worker needs only if it has to
-/// register again, and then the server knows it twice.
+/// How long an acknowledgement may wait for a message that is sent anyway. What it acknowledges the
+/// worker needs only if it has to register again, and then the server knows it twice.
 const ACKNOWLEDGE_AFTER: Duration = Duration::from_millis(50);
-/// Rows of one worker's messages that may wait for the core, so that one worker cannot fill its queue with all the memory
-/// of the server. Far more than a worker says before the core has listened.
+/// Rows of one worker's messages that may wait for the core, so that one worker cannot fill its
+/// queue with all the memory of the server. Far more than a worker says before the core has
+/// listened.
 const ROWS_WAITING_MAX: u32 = 1 << 18;
 
 /// Handles that connections of workers need.
@@ -54,8 +55,8 @@ pub(crate) struct WorkerPlane {
     pub(crate) ways: Arc<Ways>,
     /// Address of the relay through which this connection comes.
     pub(crate) via: Option<Box<str>>,
-    /// Takes the channels of relays to the listener, with the address of this connection; `None` in a server without ports, and for what
-    /// comes through a relay.
+    /// Takes the channels of relays to the listener, with the address of this connection; `None` in
+    /// a server without ports, and for what comes through a relay.
     pub(crate) relayed: Option<(RelayedTx, IpAddr)>,
 }
 
@@ -107,8 +108,8 @@ where
     );
     let how = how.await;
     sending.abort();
-    // One that came back and has said nothing since may have given this connection up and be on its way by another one, as when
-    // the disk keeps its seat back for long.
+    // One that came back and has said nothing since may have given this connection up and be on its
+    // way by another one, as when the disk keeps its seat back for long.
     let how = if has_spoken { how } else { LinkEnd::Broken };
     plane.questions.disconnect(worker, link);
     // If the core is gone, nobody needs to know.
@@ -194,8 +195,8 @@ where
     Some(seat)
 }
 
-/// The seat of a worker that waits for it. `Err` = it waits no more; with the seat that it has got in this moment, and of which nobody
-/// else tells that it is free.
+/// The seat of a worker that waits for it. `Err` = it waits no more; with the seat that it has got
+/// in this moment, and of which nobody else tells that it is free.
 async fn wait_for_seat<R: AsyncRead + Unpin>(
     mut asked: oneshot::Receiver<WorkerRegistration>,
     reader: &mut MessageReader<R>,
@@ -232,7 +233,8 @@ pub(crate) async fn refuse<W: AsyncWrite + Unpin>(writer: &mut MessageWriter<W>,
         .await;
 }
 
-/// Feeds messages to the core until the connection ends or the core closes it. Notes whether there was one.
+/// Feeds messages to the core until the connection ends or the core closes it. Notes whether there
+/// was one.
 async fn receive<R: AsyncRead + Unpin>(
     plane: &WorkerPlane,
     (worker, link): (WorkerId, LinkId),
@@ -322,7 +324,8 @@ async fn send_commands<W: AsyncWrite + Unpin>(
 ) {
     let mut commands = seat.commands;
     let mut batch = Vec::new();
-    // The last acknowledgement, which stands for those before it, and when it is sent at the latest.
+    // The last acknowledgement, which stands for those before it, and when it is sent at the
+    // latest.
     let mut held: Option<(u64, Instant)> = None;
     loop {
         let acknowledge_at = async {

@@ -15,7 +15,8 @@ const LIMITS: Limits = Limits {
     output_bytes: 4_096,
 };
 
-/// Runs it in a shell, in the directory of the submit, or that of the server, if that is there. Its output is not kept.
+/// Runs it in a shell, in the directory of the submit, or of the server, if that exists. Its output
+/// is discarded.
 pub(super) async fn run(line: &str, message: &Message) -> Result<(), String> {
     let directory = Path::new(OsStr::from_bytes(&message.dir));
     let directory = if directory.is_dir() {

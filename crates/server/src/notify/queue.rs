@@ -1,8 +1,8 @@
-//! The order in which notifications are sent: whose turn it is, who rests after a failure, and how many may be under
-//! way to one place. Knows neither how one is sent nor the clock.
+//! Order of notifications: next to send, pauses after failures, and concurrency per target. Knows
+//! neither deliveries nor the clock.
 //!
-//! A place that does not answer holds what is sent to it until the attempt times out. It may have two of the eight turns,
-//! so that the others go on meanwhile; pauses between attempts take none.
+//! A target that does not answer blocks its deliveries until they time out. It may use two of the
+//! eight slots, so that others continue; pauses use none.
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::hash::Hash;
@@ -10,15 +10,15 @@ use std::time::Instant;
 
 /// Notifications under way at once.
 const RUNNING_MAX: usize = 8;
-/// Notifications under way at once to one place.
+/// Concurrent deliveries to one target.
 const RUNNING_TO_ONE_MAX: usize = 2;
-/// Notifications that wait for their turn or rest; what is beyond is given up.
+/// Limit of waiting and pausing notifications; further ones are dropped.
 const WAITING_MAX: usize = 10_000;
 
-/// Notifications that are not settled. `K` names one that is under way.
+/// Unfinished notifications. `K` identifies one in delivery.
 pub(super) struct Queue<K, T> {
     ready: VecDeque<(Box<str>, T)>,
-    /// By the time when it is due, and a number that keeps their order.
+    /// By due time, and a number that keeps their order.
     resting: BTreeMap<(Instant, u64), (Box<str>, T)>,
     running: HashMap<K, Box<str>>,
     last: u64,
@@ -43,12 +43,12 @@ impl<K: Eq + Hash, T> Queue<K, T> {
         self.ready.push_back((place, item));
     }
 
-    /// Notes that one is under way to `place`.
+    /// Notes the start of a delivery to `place`.
     pub(super) fn begin(&mut self, key: K, place: Box<str>) {
         self.running.insert(key, place);
     }
 
-    /// One is over. With `again` it comes back at that time.
+    /// A delivery is over. With `again` it returns at that time.
     pub(super) fn end(&mut self, key: &K, again: Option<(Instant, T)>) {
         let place = self.running.remove(key);
         if let (Some(place), Some((at, item))) = (place, again) {
@@ -62,7 +62,7 @@ impl<K: Eq + Hash, T> Queue<K, T> {
         self.resting.first_key_value().map(|((at, _), _)| *at)
     }
 
-    /// The next to send, if there is a turn for it.
+    /// The next to send, if a slot is free.
     pub(super) fn next(&mut self, now: Instant) -> Option<(Box<str>, T)> {
         while let Some(due) = self.resting.first_entry().filter(|due| due.key().0 <= now) {
             self.ready.push_back(due.remove());

@@ -10,10 +10,10 @@ use ureq::tls::{RootCerts, TlsConfig, TlsProvider};
 
 use super::ATTEMPT_TIMEOUT;
 
-/// Longest time of one request: ends before the attempt does, so that no thread stays behind.
+/// Longest time of one request: shorter than the attempt, so that no thread stays behind.
 const TIMEOUT: Duration = ATTEMPT_TIMEOUT.saturating_sub(Duration::from_secs(2));
 
-/// Whether a request to an address can be made at all, by the rules of the library that makes it.
+/// Checks whether a request to an address can be made, by the rules of the HTTP library.
 ///
 /// # Errors
 ///
@@ -38,14 +38,14 @@ pub fn check_webhook(url: &str) -> Result<(), String> {
     Ok(())
 }
 
-/// Sends it; anything but a status of 2xx is an error. Certificates are checked against those of the system.
+/// Sends it; any status but 2xx is an error. Certificates are checked against those of the system.
 pub(super) async fn post(url: String, body: String) -> Result<(), String> {
     let (tx, rx) = oneshot::channel();
-    // Not one of the runtime's threads, for which the end of the server would wait.
+    // Not on a thread of the runtime, which would delay the end of the server.
     std::thread::Builder::new()
         .name("webhook".into())
         .spawn(move || {
-            // Who waited for it may be gone.
+            // The waiter may be gone.
             let _ = tx.send(post_now(&url, &body));
         })
         .map_err(|error| format!("no thread for the request: {error}"))?;

@@ -11,7 +11,7 @@ fn acknowledged(core: CoreHandle) -> Arc<Problems> {
     })
 }
 
-/// Takes an acknowledgement back, up to the moment in which it is to be stored.
+/// Withdraws an acknowledgement, up to the moment when it would be stored.
 async fn takes_back() -> (
     Arc<Problems>,
     tokio::task::JoinHandle<Result<(), Refusal>>,
@@ -39,7 +39,7 @@ async fn what_was_not_stored_is_not_said_to_be_done() {
 #[tokio::test]
 async fn others_can_look_while_an_acknowledgement_is_being_stored() {
     let (problems, taking, stored) = takes_back().await;
-    // The lock is free as soon as the one who acknowledges waits for the disk.
+    // The lock is free once the caller waits for the disk.
     let known = problems.acknowledged.lock().await;
     assert!(known.as_ref().is_some_and(BTreeMap::is_empty));
     assert!(!taking.is_finished(), "it is not on disk");

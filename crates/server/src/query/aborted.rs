@@ -1,14 +1,15 @@
-//! Why the server aborted a task. The reason follows from the states of its job and of earlier jobs; the store does not keep it.
+//! Why the server aborted a task. Derived from the states of its job and of earlier jobs; the store
+//! does not keep the reason.
 
 use hq_core::id::TaskId;
 use hq_core::job::{Job, JobState, Submit, TaskSlot};
 use hq_core::server_state::ServerState;
 use hq_core::task::Phase;
 
-/// Longest way from an aborted task to the one whose end was the cause. Behind a longer one the nearest aborted task is named.
+/// Longest path from an aborted task to the cause. Beyond it the nearest aborted task is named.
 const STEPS_MAX: usize = 32;
 
-/// The reason in a sentence; `None` if the cause was forgotten.
+/// The reason as a sentence; `None` if the cause was forgotten.
 pub(super) fn reason(
     state: &ServerState,
     job: &Job,
@@ -50,7 +51,7 @@ fn by_dependency(job: &Job, slot: TaskSlot, task: TaskId) -> Option<String> {
     None
 }
 
-/// The verb for a task that ended without success.
+/// The verb for a task that did not succeed.
 const fn ending(phase: Phase) -> Option<&'static str> {
     match phase {
         Phase::Failed => Some("failed"),

@@ -1,4 +1,4 @@
-//! `server debug-dump`: what the server knows, as JSON for people who look for a mistake.
+//! `server debug-dump`: the server's state as JSON, for debugging.
 
 use std::collections::BTreeMap;
 
@@ -7,11 +7,11 @@ use serde_json::{Value, json};
 
 use crate::core_handle::View;
 
-/// Runs of tasks that are written; beyond that only counters tell about the rest.
+/// Limit of task runs; beyond it only counters describe the rest.
 const TASK_RUNS_MAX: usize = 10_000;
 
-/// The state as one object with the key `tako`, which tools look for. Tasks are given as runs of equal
-/// state, so the size follows what has happened, not the number of tasks.
+/// The state as one object with the key `tako`, which tools expect. Tasks are runs of equal state,
+/// so the size depends on events, not on the number of tasks.
 pub(crate) fn dump(view: &View<'_>) -> Value {
     let state = view.state;
     let mut groups: BTreeMap<&str, Vec<u32>> = BTreeMap::new();

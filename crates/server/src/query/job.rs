@@ -47,7 +47,8 @@ fn pace(facts: PaceFacts) -> client::PaceFacts {
     }
 }
 
-/// One job without what nobody looks at twice a second: of each submit only the first template, and no ids.
+/// A job in a reduced form for frequent refreshes: only the first template of each submit, and no
+/// ids.
 pub(crate) struct JobOverview {
     pub(crate) detail: client::JobDetail,
     /// How many templates each submit has.
@@ -65,7 +66,7 @@ pub(super) fn overview(view: &View<'_>, id: JobId) -> Option<JobOverview> {
     })
 }
 
-/// All about a job but its submits and the ids of its tasks, see [`add_submits`].
+/// All data of a job except its submits and the ids of its tasks, see [`add_submits`].
 pub(super) fn detail(view: &View<'_>, job: &Job) -> client::JobDetail {
     let finished = if !job.is_idle() {
         None
@@ -117,11 +118,11 @@ fn notification(notice: &Notice) -> client::JobNotice {
     }
 }
 
-/// Tasks of a graph that cost as much as a template.
+/// Number of graph tasks that cost as much as a template.
 const TASKS_PER_UNIT: usize = 256;
 
-/// Goes on adding what [`detail`] leaves out, behind what was added before. Each template takes one off
-/// `left`, each submit at least one; returns whether that was enough for all.
+/// Continues adding the parts that [`detail`] leaves out. Each template takes one off `left`, each
+/// submit at least one; returns whether everything is added.
 pub(super) fn add_submits(job: &Job, detail: &mut client::JobDetail, left: &mut usize) -> bool {
     loop {
         let told = detail.submits.len();
@@ -178,7 +179,7 @@ fn template_count(submit: &Submit) -> usize {
     }
 }
 
-/// At most `most` templates, beginning at position `first`.
+/// At most `most` templates, from position `first` on.
 fn templates(submit: &Submit, first: usize, most: usize) -> Vec<common::TaskTemplate> {
     let all = match &submit.kind {
         SubmitKind::Array { template, .. } => std::slice::from_ref(template),
@@ -189,7 +190,7 @@ fn templates(submit: &Submit, first: usize, most: usize) -> Vec<common::TaskTemp
         .collect()
 }
 
-/// Names and values of the parameters of an array, in few words.
+/// Names and values of the parameters of an array, in short form.
 fn described_params(submit: &Submit) -> Vec<client::Param> {
     let SubmitKind::Array { template, .. } = &submit.kind else {
         return Vec::new();
@@ -203,7 +204,7 @@ fn described_params(submit: &Submit) -> Vec<client::Param> {
     .collect()
 }
 
-/// A submit with at most `templates_max` templates, and without those of the tasks of a graph.
+/// A submit with at most `templates_max` templates, and without the templates of graph tasks.
 fn submit_info(submit: &Submit, templates_max: usize) -> client::SubmitInfo {
     let is_graph = matches!(submit.kind, SubmitKind::Graph { .. });
     client::SubmitInfo {

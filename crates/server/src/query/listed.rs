@@ -1,4 +1,4 @@
-//! Jobs in lists of dashboards, found by what they run, where they ran and why they failed.
+//! Jobs in lists of dashboards, searchable by command, host and failure.
 
 use hq_core::id::{JobId, TaskId, TaskKey, WorkerId};
 use hq_core::job::{Job, SharedTemplate, SubmitKind};
@@ -13,27 +13,27 @@ use hq_protocol::client;
 use super::job;
 use crate::core_handle::View;
 
-/// Jobs that a search looks at in one step of the core's thread.
+/// Jobs that a search examines in one step of the core's thread.
 const LOOKED_MAX: usize = 1_024;
-/// Templates of a submit, and hosts of a job, that a search looks at.
+/// Templates per submit, and hosts per job, that a search examines.
 const PARTS_MAX: usize = 64;
 /// Tasks of a worker that are named.
 const NAMED_MAX: usize = 20;
 
-/// A job with what a list shows beside its sums.
+/// A job with the additional data of a list.
 pub(crate) struct ListedJob {
     pub(crate) summary: client::JobSummary,
     pub(crate) submitted: Timestamp,
     pub(crate) finished: Option<Timestamp>,
     pub(crate) worker_count: usize,
     pub(crate) asked: Asked,
-    /// How it goes; `None` before the first end, and when nothing is left to do.
+    /// Its pace; `None` before the first end, and when nothing is left to do.
     pub(crate) pace: Option<Pace>,
 }
 
 /// Resources that one task of a job requests.
 pub(crate) struct Asked {
-    /// Units of cpus; `None` = all that a worker has.
+    /// Units of cpus; `None` = a whole worker.
     pub(crate) cpus: Option<u64>,
     /// Everything, as `2 cpus, 1 gpus/nvidia`.
     pub(crate) words: String,
@@ -120,12 +120,12 @@ pub(crate) fn listed(view: &View<'_>, job: &Job) -> ListedJob {
 /// A part of the jobs, the newest first.
 pub(crate) struct JobsPart {
     pub(crate) jobs: Vec<ListedJob>,
-    /// Jobs with lower ids than this one were not looked at; `None` = all were.
+    /// Jobs below this id were not examined; `None` = all were.
     pub(crate) next: Option<JobId>,
 }
 
-/// Jobs with ids below `before`, at most `limit` of them. With `text`, in small letters, only those that have it somewhere, and after
-/// a number of jobs the rest is left to another step.
+/// Jobs below the id `before`, at most `limit`. With `text`, in lower case, only jobs that contain
+/// it; after a number of jobs the rest is left to another step.
 pub(crate) fn newest(
     view: &View<'_>,
     before: Option<JobId>,
@@ -157,7 +157,8 @@ pub(crate) fn newest(
     }
 }
 
-/// Whether a job has a text in its name, commands, directory, hosts, or in why it failed or was canceled.
+/// Whether a text occurs in a job's name, commands, directory, hosts, or reason of failure or
+/// cancel.
 fn has(state: &ServerState, job: &Job, text: &str) -> bool {
     let is_in = |place: &str| contains(place, text);
     let reasons = || {
@@ -197,12 +198,12 @@ fn command(template: &SharedTemplate) -> String {
     words.collect::<Vec<_>>().join(" ")
 }
 
-/// Whether `place` has `text`, which is in small letters.
+/// Whether `place` contains `text`, which is in lower case.
 pub(crate) fn contains(place: &str, text: &str) -> bool {
     place.to_lowercase().contains(text)
 }
 
-/// Units of cpus that tasks asked for; `None` = a whole worker. Of tasks that are not known any more: one cpu.
+/// Units of cpus that tasks requested; `None` = a whole worker. For unknown tasks: one cpu.
 pub(crate) fn cpus_of(view: &View<'_>, tasks: &[(u32, u32)]) -> Vec<Option<u64>> {
     // The tasks of an array are alike.
     let mut known: Option<(u32, Option<u64>)> = None;

@@ -1,4 +1,4 @@
-//! Where the output of a task is, and whether there will be more.
+//! Location of a task's output, and whether there will be more.
 
 use hq_core::id::{InstanceId, WorkerId};
 use hq_core::placeholder::{PathPattern, PathPatterns, PathValues, join};
@@ -34,7 +34,7 @@ fn find(state: &ServerState, query: &OutputQuery) -> Option<OutputLocation> {
     let slot = job.find(query.task.task)?;
     let submit = job.submit(slot)?;
     let phase = submit.tasks.phase(slot.index)?;
-    // Its program may not be there yet, so there is nothing to read and nothing to wait for on the worker.
+    // Its program may not run yet, so there is nothing to read or to wait for on the worker.
     let task_state = if phase == Phase::Placed {
         TaskState::Waiting
     } else {

@@ -1,6 +1,7 @@
-//! Answers about very many jobs or workers are made in parts, so that others have their turn between two of them.
+//! Answers about very many jobs or workers, made in parts, so that others have their turn between
+//! two parts.
 //!
-//! So a long list is no picture of one moment: what it tells of a row was true when the row was made.
+//! So a long list is no snapshot: each row is from the time when it was made.
 
 use std::collections::VecDeque;
 
@@ -18,7 +19,7 @@ use hq_protocol::could_run;
 use super::{job, task, worker};
 use crate::core_handle::{CoreGone, CoreHandle, View};
 
-/// Rows of one part, by what they cost: about 1 µs, 5 µs, 3 µs, 5 µs and 20 µs each.
+/// Rows per part, by cost: about 1 µs, 5 µs, 3 µs, 5 µs and 20 µs each.
 const JOBS_MAX: usize = 2_048;
 const DETAILS_MAX: usize = 256;
 /// Submits and templates.
@@ -26,7 +27,7 @@ const TEMPLATES_MAX: usize = 512;
 const EXPLAINED_MAX: usize = 512;
 const WORKERS_MAX: usize = 128;
 
-/// Answers a query, in parts if there is much to tell: others have their turn between two of them.
+/// Answers a query, in parts if it is long: others have their turn between two parts.
 pub(crate) async fn ask(core: &CoreHandle, query: Query) -> Result<Reply, CoreGone> {
     let mut asked = Asked::New(query);
     loop {
@@ -63,7 +64,7 @@ impl Jobs {
     }
 }
 
-/// A query, or what was answered to it and what is left.
+/// A query, or its partial answer and the rest.
 pub(crate) enum Asked {
     New(Query),
     JobList(Jobs, client::JobList),
@@ -81,7 +82,7 @@ pub(crate) enum Asked {
     },
     Explain {
         task: (JobRef, TaskId),
-        /// The answer is complete with the first worker that could run it.
+        /// Whether the answer is complete with the first worker that could run the task.
         until_able: bool,
         /// The worker of the last row.
         after: WorkerId,
@@ -90,12 +91,12 @@ pub(crate) enum Asked {
 }
 
 impl Asked {
-    /// Has the next part made. Only the last one waits for the store.
+    /// Makes the next part. Only the last one waits for the store.
     pub(crate) async fn next(self, core: &CoreHandle) -> Result<Result<Reply, Self>, CoreGone> {
         core.look(move |view| self.go_on(view), Result::is_ok).await
     }
 
-    /// Makes the next part; the answer, if that was the last one.
+    /// Makes the next part; returns the answer after the last one.
     pub(crate) fn go_on(self, view: &View<'_>) -> Result<Reply, Self> {
         match self {
             Self::New(query) => Self::begin(view, query),
@@ -154,7 +155,7 @@ impl Asked {
             }
         };
         let begun = match query {
-            // Needs nothing of the state; the link answers it.
+            // Needs no state; the link answers it.
             Query::ServerInfo => return Ok(Refusal::invalid("not a question for the core").into()),
             Query::TaskPage(page) => return Ok(Reply::TaskPage(task::page(view, &page))),
             Query::JobList(selector) => {
@@ -196,7 +197,7 @@ impl Asked {
             } => {
                 let Selected { rows, not_found } = view.state.find_workers(&workers);
                 let reply = client::Workers {
-                    // Without it a large list would be moved again and again.
+                    // Preallocated, so that a large list is not moved repeatedly.
                     workers: Vec::with_capacity(rows.len()),
                     not_found: Some((&not_found).into()),
                 };
@@ -220,7 +221,8 @@ impl Asked {
         begun.go_on(view)
     }
 
-    /// More rows, or more of the first one that is not whole: one job may have very many submits and templates.
+    /// Adds rows, or continues the first incomplete one: one job may have very many submits and
+    /// templates.
     fn job_infos(
         view: &View<'_>,
         mut left: Option<Jobs>,
@@ -238,7 +240,7 @@ impl Asked {
         let mut budget = TEMPLATES_MAX;
         for row in reply.jobs.iter_mut().skip(whole) {
             let id = row.summary.as_ref().map_or(JobId(0), |job| JobId(job.id));
-            // A job that was forgotten meanwhile stays as it was sent.
+            // A job that was forgotten meanwhile stays as far as it was read.
             let job = view.state.jobs().get(&id);
             if job.is_some_and(|job| !job::add_submits(job, row, &mut budget)) {
                 break;
@@ -251,7 +253,7 @@ impl Asked {
         Err(Self::JobInfos { left, reply, whole })
     }
 
-    /// Of several moments the last one is sent, with the workers of all.
+    /// The explanation of the last part is sent, with the workers of all parts.
     fn explain(
         view: &View<'_>,
         (task, until_able): ((JobRef, TaskId), bool),
@@ -314,7 +316,7 @@ mod tests {
         state
     }
 
-    /// An answer, and how many steps it took.
+    /// An answer, and its number of steps.
     fn ask(state: &ServerState, query: Query) -> (Reply, usize) {
         let mut steps = 1;
         let reply = answer_in_steps(state, NOW, query, || steps += 1);

@@ -22,18 +22,18 @@ use crate::core_handle::View;
 use crate::curves;
 use crate::updates::Details;
 
-/// Tasks looked at or shown per page; keeps one page well under a millisecond or two.
+/// Limit of tasks examined or shown per page; keeps a page below a millisecond or two.
 const PAGE_MAX: u32 = 4_096;
 /// Different templates of a page with their definitions, 5 µs each.
 const TEMPLATES_MAX: usize = 512;
 
-/// Tasks at the beginning of a page whose abortion is explained: each explanation may follow many dependencies.
+/// Limit of explained aborted tasks per page: each explanation may follow many dependencies.
 const REASONS_MAX: usize = 64;
 
-/// Bytes of a value of a parameter beside an error.
+/// Bytes of a parameter value next to an error.
 const SHORT_VALUE_MAX: usize = 100;
 
-/// Cursor of a page: submit in the high half, index or position in the low one.
+/// Cursor of a page: submit in the high half, index or position in the low half.
 fn cursor(high: u32, low: u32) -> u64 {
     u64::from(high) << 32 | u64::from(low)
 }
@@ -49,7 +49,7 @@ struct Page<'a> {
     job: &'a Job,
     query: &'a TaskPageQuery,
     reply: client::TaskPageReply,
-    /// Of the reply; definitions and paths may be long.
+    /// Size of the reply; definitions and paths may be long.
     bytes: usize,
     is_full_of_templates: bool,
     templates: BTreeMap<TemplateId, (u32, PathPatterns)>,
@@ -91,7 +91,7 @@ impl Page<'_> {
         }
     }
 
-    /// Whether the next task goes to the next page; one is always on this one.
+    /// Whether the next task goes to the next page; each page has at least one.
     const fn is_full(&self) -> bool {
         self.bytes >= PAGE_BYTES_MAX || self.is_full_of_templates
     }
@@ -104,7 +104,7 @@ impl Page<'_> {
     fn add_selected(&mut self, ids: &hq_core::range::IdArray) {
         let (_, mut at) = split_cursor(self.query.cursor);
         let mut missing = Vec::new();
-        // Each step finds a task or leaves a range behind.
+        // Each step finds a task or skips a range.
         for _ in 0..self.limit() {
             let Some(rest) = ids.range_from(at).filter(|_| !self.is_full()) else {
                 break;
@@ -245,7 +245,7 @@ fn params(template: &SharedTemplate, id: TaskId) -> Vec<client::Param> {
     values.map(param).collect()
 }
 
-/// The same in few words: of very many ended tasks in one message, and for lines about failures, which show no more.
+/// Short form: for very many ended tasks in one message, and for lines about failures.
 fn short_params(template: &SharedTemplate, id: TaskId) -> Vec<client::Param> {
     let mut params = params(template, id);
     for param in &mut params {
@@ -309,7 +309,7 @@ fn attempts(state: &ServerState, submit: &Submit, index: u32) -> Vec<client::Tas
     attempts
         .map(|attempt| {
             let template = submit.template_at(index, attempt.instance);
-            // All other attempts get the same, which is sent once.
+            // All other attempts got the same, which is sent once.
             let growing = template
                 .map(|template| &template.task)
                 .filter(|task| task.retry.grow != GrowSpec::default());
@@ -341,7 +341,7 @@ fn workers_of(
     }
 }
 
-/// Final paths of a task that runs or was started at least once.
+/// Final paths of a task that was started at least once.
 fn paths(
     state: &ServerState,
     job: &Job,

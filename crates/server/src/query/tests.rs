@@ -30,7 +30,7 @@ fn submit(state: &mut ServerState, target: SubmitTarget, count: u32, template: T
     request(state, Command::Submit(Box::new(spec)));
 }
 
-/// A worker of which everything is as long as it may be.
+/// A worker with all fields of maximal length.
 fn largest_worker() -> WorkerConfig {
     let mut config = worker_config(4);
     let name = |number: usize| format!("{number:0>200}").into_boxed_str();

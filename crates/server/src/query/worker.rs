@@ -20,10 +20,10 @@ use hq_protocol::could_run;
 use super::resolve;
 use crate::core_handle::View;
 
-/// Unkillable tasks of a worker that are listed beside what is missing there; `worker info` lists all.
+/// Limit of a worker's unkillable tasks in an explanation; `worker info` lists all.
 const UNKILLABLE_TOLD_MAX: usize = 3;
-/// A worker that has room starts a task within milliseconds, and one that lacks processes or memory for a moment within
-/// seconds.
+/// A worker with room starts a task within milliseconds, and one that briefly lacks processes or
+/// memory within seconds.
 const START_OVERDUE: Duration = Duration::from_secs(10);
 
 pub(super) fn worker_info(
@@ -71,7 +71,7 @@ pub(super) fn worker_info(
     }
 }
 
-/// What keeps a task from a worker.
+/// Obstacle of a worker that keeps a task away.
 fn obstacle(state: &ServerState, worker: &Worker, found: &Hindrance) -> String {
     let asked = on_request(state, worker.id).filter(|_| *found == Hindrance::Quarantined);
     asked.map_or_else(
@@ -80,10 +80,10 @@ fn obstacle(state: &ServerState, worker: &Worker, found: &Hindrance) -> String {
     )
 }
 
-/// On whose behalf a worker is set aside and until when, if somebody asked for it and that time is not over.
+/// The quarantine of a worker, if a user requested it and its time is not over.
 pub(crate) fn on_request(state: &ServerState, worker: WorkerId) -> Option<String> {
     let asked = state.quarantine(worker).filter(|known| known.is_asked)?;
-    // What comes behind it is a trial, as behind any other one.
+    // After it follows a probe, as after any other quarantine.
     let standing = state.worker(worker).map(Worker::standing);
     if standing.is_some_and(|standing| standing != Standing::Quarantined) {
         return None;
@@ -146,8 +146,8 @@ fn resource_use(state: &ServerState, worker: &Worker) -> Vec<client::ResourceUse
     rows.collect()
 }
 
-/// Explains why a task waits, with the workers after one, at most so many, and with `true` none after one that could run
-/// it. The error is a refusal.
+/// Explains why a task waits: against at most `most` workers after one, and with `true` none after
+/// the first that could run it. The error is a rejection.
 pub(super) fn explain(
     view: &View<'_>,
     (job, task): (JobRef, TaskId),
@@ -218,7 +218,7 @@ pub(super) fn explain(
     })
 }
 
-/// The workers of [`explain`], of which one may have the task already.
+/// The workers of [`explain`], one of which may have the task already.
 fn explain_workers(
     view: &View<'_>,
     class: &Class,
@@ -244,7 +244,7 @@ fn explain_workers(
     workers
 }
 
-/// Nothing is to be explained of a task that has ended.
+/// An ended task has nothing to explain.
 fn has_ended(key: TaskKey, unkillable: Option<String>) -> Refusal {
     let TaskKey { job, task } = key;
     let text = "Explain command works only for tasks in WAITING or RUNNING state";
@@ -255,7 +255,7 @@ fn has_ended(key: TaskKey, unkillable: Option<String>) -> Refusal {
     Refusal::conflict(text).about(Some(job), Some(task))
 }
 
-/// How long ago a task was sent to a worker that counts it among what runs, and has not reported its start.
+/// How long ago a task was sent to a worker that counts it as running without a reported start.
 fn start_overdue(worker: &Worker, job: JobId, task: TaskId, now: Time) -> Option<Duration> {
     let assigned = worker.assigned().get(&TaskKey::new(job, task))?;
     let age = now.since(assigned.at);
@@ -263,7 +263,8 @@ fn start_overdue(worker: &Worker, job: JobId, task: TaskId, now: Time) -> Option
         .then_some(age)
 }
 
-/// Demand of each variant on one worker, and the obstacles of a ready task there. `is_sent`: it waits there.
+/// Demand of each variant on one worker, and obstacles of a ready task there. `is_sent`: it waits
+/// there.
 fn explain_worker(
     view: &View<'_>,
     class: &Class,
@@ -310,11 +311,11 @@ fn explain_worker(
 struct Group {
     /// Number of its workers.
     members: u32,
-    /// Those that a multi-node task could have now.
+    /// Nodes that a multi-node task could have now.
     empty: u32,
 }
 
-/// All groups, counted once for all workers that are explained.
+/// All groups, counted once for all explained workers.
 #[derive(Debug)]
 struct Groups<'a>(BTreeMap<&'a str, Group>);
 
