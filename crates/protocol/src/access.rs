@@ -5,8 +5,9 @@
 //! <server-dir>/001/access.json                              mode 0400, directory 0700
 //! ```
 //!
-//! Names, shape and texts are a contract with users: deployments copy access files between machines.
-//! This file does not connect to anything; the caller says which of the "no server" errors applies.
+//! Names, shape and texts are a contract with users: deployments copy access files between
+//! machines. This file does not connect to anything; the caller says which of the "no server"
+//! errors applies.
 
 mod directory;
 mod file;
@@ -33,13 +34,14 @@ pub const CURRENT_LINK_NAME: &str = "hq-current";
 /// Name of the journal in the directory of an instance.
 pub const STATE_FILE_NAME: &str = "state.db";
 
-/// Link in the directory of an instance whose journal is elsewhere; it leads there, or to `/dev/null` if there is none.
+/// Link in the directory of an instance whose journal is elsewhere; leads there, or to `/dev/null`
+/// without a journal.
 pub const JOURNAL_LINK_NAME: &str = "journal";
 
 /// Largest access file that is read. Ours have a few hundred bytes.
 const ACCESS_FILE_MAX: u64 = 64 << 10;
 
-/// Access to a server that does not work out. `Display` is the text for users, without the cause.
+/// Why a server cannot be accessed. `Display` is the text for users, without the cause.
 #[derive(Debug, thiserror::Error)]
 pub enum AccessError {
     /// The server directory does not exist or is none.
@@ -64,7 +66,7 @@ pub enum AccessError {
         #[source]
         source: io::Error,
     },
-    /// An access file, but nobody answers there.
+    /// An access file exists, but no server answers there.
     #[error(
         "Access token found but HQ server {host}:{port} is unreachable.\nTry to (re)start the server using `hq server start{hint}`"
     )]
@@ -106,7 +108,7 @@ pub enum AccessError {
         /// Permission bits of the file.
         mode: u32,
     },
-    /// Somebody else's file, who could make us talk to a server of theirs.
+    /// Another user's file, which could make us talk to that user's server.
     #[error(
         "Access file {path:?} belongs to user {owner}, not to you (user {user}); copy it to a file of your own"
     )]
@@ -140,17 +142,17 @@ pub enum AccessError {
         #[source]
         source: KeyError,
     },
-    /// The file does not serve this purpose.
+    /// The file lacks a part for this purpose.
     #[error("Access file {path:?} has no `{field}` part; use a file that was made for {plane}s")]
     MissingPart {
         /// The file.
         path: PathBuf,
         /// Name of the missing part.
         field: &'static str,
-        /// The role that wanted to use it.
+        /// The role that needed it.
         plane: Plane,
     },
-    /// A file for clients or workers, with which a server cannot prove that it is the server.
+    /// A file for clients or workers, which does not let a server prove its identity.
     #[error(
         "Access file {path:?} is for clients or workers: it lacks the private key of the server; \
          start the server with the full file that was made together with it"
@@ -159,7 +161,7 @@ pub enum AccessError {
         /// The file.
         path: PathBuf,
     },
-    /// Keys of the server that do not fit together: nobody could connect.
+    /// The server's keys do not match: no peer could connect.
     #[error(
         "Access file {path:?} has public and private keys of the server that do not belong together; \
          start the server with the full file as `hq server generate-access` wrote it"
@@ -183,13 +185,13 @@ pub enum AccessError {
 }
 
 impl AccessError {
-    /// Whether the file ends too early: a crash came while it was written.
+    /// Whether the file ends too early: a crash interrupted its writing.
     #[must_use]
     pub fn is_cut(&self) -> bool {
         matches!(self, Self::Parse { source, .. } if source.is_eof())
     }
 
-    /// Whether the content of the file is of no use for a server.
+    /// Whether the content of the file is useless for a server.
     #[must_use]
     pub const fn is_damage(&self) -> bool {
         matches!(
@@ -201,7 +203,8 @@ impl AccessError {
         )
     }
 
-    /// Whether there is no server yet: its directory or its access file is not there, and one that starts makes both.
+    /// Whether no server exists yet: its directory or its access file is missing, and a start
+    /// creates both.
     #[must_use]
     pub fn is_no_server_yet(&self) -> bool {
         match self {

@@ -1,4 +1,5 @@
-//! Shares of connections and of costly requests, so that no holder of a lesser right can shut out the owner or the workers.
+//! Shares of connections and of costly requests, so that no holder of a lesser right can shut out
+//! the owner or the workers.
 //!
 //! Every port and every kind of costly request has an [`Occupancy`], a machine without I/O or time:
 //!
@@ -8,15 +9,17 @@
 //!              │ yields to newer strangers   │ yields to newer silent ones      │ never yields
 //! ```
 //!
-//! * At most [`Share::unproven`] strangers, and as many silent ones, are connected. A further one replaces the oldest of the address with
-//!   the most strangers, or the oldest silent one.
-//! * One right holds at most [`Share::each`] entries, all lesser rights together [`Share::others`], and everybody [`Share::all`]. A further
-//!   one is refused. So `all - others` entries are left for the owner.
+//! * At most [`Share::unproven`] strangers, and as many silent ones, are connected. A further one
+//!   replaces the oldest of the address with the most strangers, or the oldest silent one.
+//! * One right holds at most [`Share::each`] entries, all lesser rights together [`Share::others`],
+//!   and everybody [`Share::all`]. A further one is refused. So `all - others` entries are left for
+//!   the owner.
 //!
-//! * A holder that is refused can wait. A free place goes to the owner first, else to the holder that has waited longest and whose share has
-//!   room.
+//! * A holder that is refused can wait. A free place goes to the owner first, else to the holder
+//!   that has waited longest and whose share has room.
 //!
-//! [`Pool`] shares an occupancy between tasks, and [`port`] accepts connections into one. See `docs/network.md`.
+//! [`Pool`] shares an occupancy between tasks, and [`port`] accepts connections into one. See
+//! `docs/network.md`.
 
 mod pool;
 pub mod port;
@@ -59,8 +62,9 @@ impl Share {
         }
     }
 
-    /// A share of connections: of 32 parts of the descriptors that this process may have, strangers get two and all others `parts`. A
-    /// quarter of these, but at most `owner_max`, is the owner's only.
+    /// A share of connections: of 32 parts of the descriptors that this process may have, strangers
+    /// get two and all others `parts`. A quarter of these, but at most `owner_max`, is the owner's
+    /// only.
     fn connections(descriptors: u64, unproven_max: usize, parts: u64, owner_max: usize) -> Self {
         let part = |parts: u64, max: usize| {
             let part = usize::try_from(descriptors / 32 * parts).unwrap_or(usize::MAX);
@@ -86,7 +90,8 @@ pub fn descriptors() -> u64 {
 /// Who has an entry.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum Holder {
-    /// A peer at this address that has proven nothing. A peer behind a relay counts for the address of the relay, which could invent others.
+    /// A peer at this address that has proven nothing. A peer behind a relay counts for the address
+    /// of the relay, which could invent others.
     Stranger(IpAddr),
     /// A peer that has a key and has sent no message.
     Silent,
@@ -168,8 +173,8 @@ impl Occupancy {
         Some(id)
     }
 
-    /// The holder of an entry has proven more. An entry that has left, or whose right is known, does not change. Returns the entry that
-    /// yielded.
+    /// The holder of an entry has proven more. An entry that has left, or whose right is known,
+    /// does not change. Returns the entry that yielded.
     ///
     /// # Errors
     ///
@@ -236,7 +241,8 @@ impl Occupancy {
         is_used_up || self.count(|one| !one.yields()) >= self.share.all
     }
 
-    /// Removes the oldest entry of the holder with the most entries, if those that fit have no room for one more.
+    /// Removes the oldest entry of the holder with the most entries, if those that fit have no room
+    /// for one more.
     fn yield_one(&mut self, fits: impl Fn(Holder) -> bool) -> Option<EntryId> {
         if self.count(&fits) < self.share.unproven {
             return None;

@@ -1,8 +1,9 @@
 //! Typed, framed and (with a key) encrypted connections over any byte stream.
 //!
-//! [`connect`] and [`accept`] run the handshake; [`Connection::split`] yields a [`MessageReader`] and a
-//! [`MessageWriter`] that can live in different tasks. Messages that are fed between two flushes share
-//! records and writes. This file does not know what messages mean. See `docs/protocol.md`.
+//! [`connect`] and [`accept`] run the handshake; [`Connection::split`] yields a [`MessageReader`]
+//! and a [`MessageWriter`] that can live in different tasks. Messages that are fed between two
+//! flushes share records and writes. This file does not know what messages mean. See
+//! `docs/protocol.md`.
 //!
 //! An end of the stream between two messages is not authenticated: somebody on the path can cut a
 //! connection there. Peers that must tell a cut from a goodbye send a message that says goodbye.
@@ -27,20 +28,21 @@ use crate::key::{SecretKey, random_bytes};
 use crate::limits::{Limits, Shape};
 pub use writer::{MessageWriter, WriteError};
 
-/// Space offered to a read while little arrives: a server has thousands of connections that say "I live" and no more.
+/// Buffer space for a read while little arrives: a server has thousands of connections that only
+/// send heartbeats.
 const READ_SPACE_MIN: usize = 2 << 10;
 
-/// Space offered to a read while much arrives: a whole record.
+/// Buffer space for a read while much arrives: a whole record.
 const READ_SPACE_MAX: usize = RECORD_HEADER_LEN + RECORD_MAX;
 
-/// Factor between two sizes: three full reads lead from the least to the most.
+/// Factor between two sizes: three full reads lead from the smallest to the largest.
 const READ_SPACE_STEP: usize = 4;
 
-/// Reads in a row that left most of their space empty, after which it becomes small again. One small message between
-/// large ones does not count.
+/// Consecutive reads that left most of their space empty, after which it shrinks again. One small
+/// message between large ones does not count.
 const SMALL_READS_MAX: u32 = 8;
 
-/// A buffer that grew beyond this for a large message is given back afterwards.
+/// A buffer that grew beyond this for a large message is freed afterwards.
 const BUFFER_KEPT_MAX: usize = 1 << 20;
 
 /// Why reading ended.
@@ -70,7 +72,7 @@ pub enum ReadError {
     },
 }
 
-/// A connection whose peer is authenticated (with a key) or at least of our kind (without).
+/// A connection whose peer is authenticated (with a key) or at least speaks our protocol (without).
 pub struct Connection<S> {
     stream: S,
     session: Session,
@@ -90,7 +92,8 @@ impl<S> fmt::Debug for Connection<S> {
     }
 }
 
-/// Opens a connection as the side that dialed. `None` as key means plain; a peer with a key refuses it.
+/// Opens a connection as the dialing side. Without a key it is unencrypted; a peer with a key
+/// rejects it.
 ///
 /// # Errors
 ///
@@ -115,12 +118,12 @@ where
     .await
 }
 
-/// Opens a connection as the side that listens. Nothing has been done for the peer before it returns.
+/// Opens a connection as the listening side. Does no work for the peer before it returns.
 ///
 /// # Errors
 ///
-/// See [`HandshakeError`]; at the latest after [`HANDSHAKE_TIMEOUT`]. The peer has been told a short
-/// code where that makes sense.
+/// See [`HandshakeError`]; at the latest after [`HANDSHAKE_TIMEOUT`]. The peer gets a short code
+/// where that makes sense.
 ///
 /// # Cancel safety
 ///
@@ -168,7 +171,8 @@ async fn run<S>(
 where
     S: AsyncRead + AsyncWrite + Unpin + Send,
 {
-    // Bounds what a stranger can make us hold: no read may start with more than one frame unread.
+    // Bounds the memory that a stranger can occupy: no read may start with more than one frame
+    // unread.
     let mut input = BytesMut::with_capacity(2 * HANDSHAKE_FRAME_MAX);
     loop {
         let result = machine.receive(&mut input);
@@ -184,7 +188,8 @@ where
                 limits,
             });
         }
-        // A peer that refused has closed its side: what it said matters more than that.
+        // A peer that rejected us has closed its side: its message matters more than the write
+        // error.
         if input.capacity() == input.len() {
             input.reserve(HANDSHAKE_FRAME_MAX);
         }
@@ -231,7 +236,8 @@ impl<S> Connection<S> {
         self.plane
     }
 
-    /// The right that the connecting side has proven. All holders of a key that is not the owner's count as one.
+    /// The proven role of the connecting side. All holders of a key other than the owner's count as
+    /// one.
     #[must_use]
     pub const fn holder(&self) -> Holder {
         if self.session.is_owner {
@@ -241,13 +247,15 @@ impl<S> Connection<S> {
         }
     }
 
-    /// The stream below, for its addresses and options; reading or writing it breaks the connection.
+    /// The underlying stream, for its addresses and options; reading or writing it breaks the
+    /// connection.
     #[must_use]
     pub const fn stream(&self) -> &S {
         &self.stream
     }
 
-    /// The stream below, without the keys of this connection, and what has arrived behind the handshake.
+    /// The underlying stream, without the keys of this connection, and the bytes that arrived after
+    /// the handshake.
     pub(crate) fn into_stream(self) -> (S, BytesMut) {
         (self.stream, self.rest)
     }
@@ -263,7 +271,7 @@ impl<S> Connection<S> {
             }
             None => (None, None),
         };
-        // Without encryption what arrives is what is decoded.
+        // Without encryption the arriving bytes are decoded directly.
         let (raw, plain) = match &opener {
             Some(_) => (self.rest, BytesMut::new()),
             None => (BytesMut::new(), self.rest),
@@ -300,8 +308,8 @@ impl<S: AsyncRead + AsyncWrite> Connection<S> {
 }
 
 impl Connection<TcpStream> {
-    /// As [`Connection::split`], without a lock between the two halves; the stream is closed for
-    /// writing when the writer is dropped.
+    /// Like [`Connection::split`], without a lock between the two halves; the stream is shut down
+    /// for writing when the writer is dropped.
     pub fn split_tcp(self) -> (MessageReader<OwnedReadHalf>, MessageWriter<OwnedWriteHalf>) {
         self.split_with(TcpStream::into_split)
     }
@@ -317,7 +325,7 @@ pub struct MessageReader<R> {
     received: u64,
     /// Offered to the next read.
     space: usize,
-    /// The last reads, in a row, that left most of their space empty.
+    /// Number of consecutive reads that left most of their space empty.
     small_reads: u32,
     /// Encrypted bytes; unused without a key.
     raw: BytesMut,
@@ -325,7 +333,7 @@ pub struct MessageReader<R> {
     plain: BytesMut,
 }
 
-/// What arrives next.
+/// Next item to arrive.
 #[derive(Debug)]
 pub enum Incoming {
     /// A whole message.
@@ -377,13 +385,13 @@ impl<R> fmt::Debug for MessageReader<R> {
 }
 
 impl<R: AsyncRead + Unpin> MessageReader<R> {
-    /// Sets what is accepted from the peer from now on.
+    /// Sets the limits for messages of the peer from now on.
     pub fn set_limits(&mut self, limits: Limits) {
         self.decoder.set_message_max(limits.message_max);
         self.decoded = limits.decoded;
     }
 
-    /// Bytes that arrived so far: grows while a large message is on its way.
+    /// Bytes received so far: grows while a large message arrives.
     #[must_use]
     pub const fn received(&self) -> u64 {
         self.received
@@ -405,7 +413,7 @@ impl<R: AsyncRead + Unpin> MessageReader<R> {
         message.map(Undecoded::decode).transpose()
     }
 
-    /// The same as [`Self::next`] without decoding it, which takes long if it is large.
+    /// Like [`Self::next`], without decoding, which takes long for a large message.
     ///
     /// # Errors
     ///
@@ -413,7 +421,7 @@ impl<R: AsyncRead + Unpin> MessageReader<R> {
     ///
     /// # Cancel safety
     ///
-    /// Nothing is lost if the future is dropped.
+    /// Dropping the future loses nothing.
     pub async fn next_undecoded(&mut self) -> Result<Option<Undecoded>, ReadError> {
         match self.next_or_large(usize::MAX).await? {
             Incoming::Message(message) => Ok(Some(message)),
@@ -421,7 +429,8 @@ impl<R: AsyncRead + Unpin> MessageReader<R> {
         }
     }
 
-    /// The same, or that more than `max` bytes of a message have arrived that is not complete; a later call continues.
+    /// Next message, or the fact that more than `max` bytes of an incomplete message have arrived;
+    /// a later call continues.
     ///
     /// # Errors
     ///
@@ -429,7 +438,7 @@ impl<R: AsyncRead + Unpin> MessageReader<R> {
     ///
     /// # Cancel safety
     ///
-    /// Nothing is lost if the future is dropped.
+    /// Dropping the future loses nothing.
     pub async fn next_or_large(&mut self, max: usize) -> Result<Incoming, ReadError> {
         loop {
             if let Some(message) = self.try_next_undecoded()? {
@@ -444,8 +453,7 @@ impl<R: AsyncRead + Unpin> MessageReader<R> {
         }
     }
 
-    /// Next message that has arrived completely, without waiting and without reading; `None` if
-    /// there is none in the buffer.
+    /// Next complete message in the buffer, without waiting and reading; `None` if there is none.
     ///
     /// # Errors
     ///
@@ -475,7 +483,7 @@ impl<R: AsyncRead + Unpin> MessageReader<R> {
             }
         };
         if body.len() > BUFFER_KEPT_MAX {
-            // The message shares this buffer's memory; move the few bytes behind it out.
+            // The message shares this buffer's memory; moves the few bytes after it out.
             self.plain = BytesMut::from(&self.plain[..]);
         }
         let limit = self.decoded;
@@ -483,7 +491,7 @@ impl<R: AsyncRead + Unpin> MessageReader<R> {
     }
 
     /// Waits for a message and appends it and those that arrived with it to `batch`, at most `max`
-    /// (and at least 1) in all. `false` if the peer ended the stream between messages.
+    /// (and at least 1) in total. `false` if the peer ended the stream between messages.
     ///
     /// # Errors
     ///
@@ -491,7 +499,7 @@ impl<R: AsyncRead + Unpin> MessageReader<R> {
     ///
     /// # Cancel safety
     ///
-    /// Nothing is lost if the future is dropped.
+    /// Dropping the future loses nothing.
     pub async fn next_batch<M: Message + Default>(
         &mut self,
         max: usize,
@@ -518,8 +526,7 @@ impl<R: AsyncRead + Unpin> MessageReader<R> {
             &mut self.plain
         };
         buffer.reserve(self.space);
-        // A buffer that is larger than that is not filled at once, so what lies behind a message
-        // stays small.
+        // A larger buffer is not filled in one read, so few bytes follow a message.
         let count = self
             .stream
             .read_buf(&mut buffer.limit(self.space))
@@ -539,7 +546,8 @@ impl<R: AsyncRead + Unpin> MessageReader<R> {
         }
     }
 
-    /// Offers more to the next read if this one filled its space, less if the last ones needed little.
+    /// Increases the space of the next read if this one filled it, and shrinks it if the last ones
+    /// needed little.
     fn adapt(&mut self, count: usize) {
         if count >= self.space {
             self.small_reads = 0;
@@ -551,12 +559,12 @@ impl<R: AsyncRead + Unpin> MessageReader<R> {
             return;
         }
         self.small_reads += 1;
-        // The beginning of a large message that arrives slowly is not copied again and again: its end comes first.
+        // The start of a slow large message is not copied repeatedly: its end comes first.
         let waiting = self.raw.len() + self.plain.len();
         if self.small_reads >= SMALL_READS_MAX && waiting <= READ_SPACE_MAX {
             self.small_reads = 0;
             self.space = READ_SPACE_MIN;
-            // Copied, because a buffer that is only emptied remembers how large it was and becomes as large again.
+            // Copied, because a cleared buffer remembers its capacity and grows back to it.
             self.raw = BytesMut::from(&self.raw[..]);
             self.plain = BytesMut::from(&self.plain[..]);
         }

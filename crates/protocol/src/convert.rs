@@ -1,11 +1,11 @@
-//! Messages ⇄ core types. Everything that arrives is untrusted: a message becomes a core type here, or
-//! is refused here with the field that breaks a rule. No check happens anywhere else.
+//! Messages ⇄ core types. Everything that arrives is untrusted: a message becomes a core type here,
+//! or is rejected here with the invalid field. No other module checks.
 //!
-//! Decoding is `TryFrom<message>`, encoding is `From<&core type>` and cannot fail. This code knows no
-//! connections and no state: whether a job exists or a graph has a cycle is decided by the core.
+//! Decoding is `TryFrom<message>`, encoding is `From<&core type>` and cannot fail. This code knows
+//! no connections and no state: the core decides whether a job exists or a graph has a cycle.
 //!
-//! Repeated fields have limits of their own beside the size of a message, because what a few bytes
-//! decode to can be large. See `docs/protocol.md`.
+//! Repeated fields have limits of their own in addition to the message size, because a few bytes
+//! can decode to much memory. See `docs/protocol.md`.
 
 mod alloc;
 mod client;
@@ -198,7 +198,7 @@ fn known<E: TryFrom<i32>>(field: &str, value: i32) -> Result<E, ConvertError> {
     E::try_from(value).map_err(|_| ConvertError::invalid(field, "a known value", value))
 }
 
-/// Bytes that the system takes as a string ending in NUL.
+/// Bytes that the system accepts as a NUL-terminated string.
 fn no_nul(field: &str, bytes: &[u8]) -> Result<ByteText, ConvertError> {
     if bytes.contains(&0) {
         let found = format!("\"{}\"", bytes.escape_ascii());

@@ -19,10 +19,10 @@ use bytes::{Buf, BufMut, Bytes, BytesMut};
 use prost::Message;
 use snow::StatelessTransportState;
 
-/// Largest frame; larger messages are split. Bounds what one header can announce.
+/// Largest frame; larger messages are split. Bounds the size in a header.
 pub const FRAME_MAX: usize = 16 << 20;
 
-/// Largest message that can be sent at all: the size limit of protobuf.
+/// Largest possible message: the size limit of protobuf.
 pub const MESSAGE_MAX: usize = i32::MAX as usize;
 
 /// Largest record on the wire, without its length: the limit of Noise.
@@ -31,7 +31,7 @@ pub const RECORD_MAX: usize = 65_535;
 /// Bytes that authenticate a record.
 const TAG_LEN: usize = 16;
 
-/// Most plain bytes in one record.
+/// Limit of plain bytes in one record.
 pub const RECORD_PLAIN_MAX: usize = RECORD_MAX - TAG_LEN;
 
 /// Bytes of a frame header.
@@ -40,18 +40,18 @@ pub(crate) const FRAME_HEADER_LEN: usize = 4;
 /// Bytes of a record header.
 pub(crate) const RECORD_HEADER_LEN: usize = 2;
 
-/// Header bit: the message goes on in the next frame.
+/// Header bit: the message continues in the next frame.
 const MORE_FOLLOWS: u32 = 1 << 31;
 
-/// Records after which both sides replace the key of that direction. 2^20 records are at most 64 GiB,
-/// far below what AES-GCM bears under one key (RFC 8446 §5.5 allows about 2^24.5 records of 16 KiB,
-/// that is 2^22.5 of ours).
+/// Records after which both sides replace the key of that direction. 2^20 records are at most 64
+/// GiB, far below the limit of AES-GCM under one key (RFC 8446 §5.5 allows about 2^24.5 records of
+/// 16 KiB, that is 2^22.5 of ours).
 const REKEY_RECORDS: u64 = 1 << 20;
 
 /// Frames or records that break the rules.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum FrameError {
-    /// A frame header announces too much.
+    /// A frame header announces more than the limit.
     #[error("frame of {found} bytes, at most {FRAME_MAX} are allowed")]
     FrameTooLarge {
         /// Announced length.
@@ -68,13 +68,13 @@ pub enum FrameError {
     /// A frame without content that claims that more follows.
     #[error("empty fragment of a message")]
     EmptyFragment,
-    /// A record that is too short to hold anything.
+    /// A record that is too short to have content.
     #[error("record of {found} bytes is too short")]
     RecordTooShort {
         /// Length of the record, in bytes.
         found: usize,
     },
-    /// A record that was not sealed by the peer, or not at this place of the stream.
+    /// A record that was not sealed by the peer, or not for this place of the stream.
     #[error("record is forged, damaged or out of order")]
     Forged,
     /// All nonces are used up; open a new connection.
@@ -86,8 +86,8 @@ pub enum FrameError {
 ///
 /// # Errors
 ///
-/// [`FrameError::MessageTooLarge`] if it has more than `message_max` bytes, or than protobuf allows; `out` is unchanged
-/// then.
+/// [`FrameError::MessageTooLarge`] if it has more than `message_max` bytes, or than protobuf
+/// allows; `out` is unchanged then.
 pub fn encode_message<M: Message>(
     message: &M,
     message_max: usize,
@@ -300,7 +300,7 @@ impl RecordOpener {
                 .rekey_incoming();
         }
         let start = plain.len();
-        // The tag's place is scratch space: with it the cipher works in place, without allocating.
+        // The tag's place is scratch space: so the cipher works in place, without allocating.
         plain.resize(start + length, 0);
         let keys = self.keys.read().unwrap_or_else(PoisonError::into_inner);
         let Ok(opened) = keys.read_message(self.nonce, record, &mut plain[start..]) else {

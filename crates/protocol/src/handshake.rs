@@ -8,18 +8,21 @@
 //!   checks the server ◀───────────────  [e, ee, es]      (or refusal, and closes)
 //! ```
 //!
-//! With a key the exchange is `Noise_NK1psk0_25519_AESGCM_SHA256` (Noise Protocol Framework, revision
-//! 34): both sides prove that they hold the shared secret, the accepting side proves that it is the server, and every
-//! connection has fresh keys (forward secrecy). The server computes nothing costly before it knows that the peer has the secret.
-//! Where the key names no server (relays, values, workers of version 2) it is `Noise_NNpsk0_25519_AESGCM_SHA256`.
+//! With a key the exchange is `Noise_NK1psk0_25519_AESGCM_SHA256` (Noise Protocol Framework,
+//! revision 34): both sides prove that they hold the shared secret, the accepting side proves that
+//! it is the server, and every connection has fresh keys (forward secrecy). The server computes
+//! nothing costly before it knows that the peer has the secret. Where the key names no server
+//! (relays, values, workers of version 2) it is `Noise_NNpsk0_25519_AESGCM_SHA256`.
 //!
-//! Which of both it is follows from the version. The connecting side offers one version only, by its key: nobody can talk it
-//! into the other. Both hellos are the prologue of the exchange, so nobody can change a version, a role or a flag on the way
-//! without the exchange failing; each hello has a random nonce, so no exchange can be replayed. The
-//! implementation has not been formally audited.
+//! Which of both it is follows from the version. The connecting side offers one version only, by
+//! its key: nobody can talk it into the other. Both hellos are the prologue of the exchange, so
+//! nobody can change a version, a role or a flag on the way without the exchange failing; each
+//! hello has a random nonce, so no exchange can be replayed. The implementation has not been
+//! formally audited.
 //!
-//! This file does not know sockets or time; [`crate::connection`] drives it and limits its duration. A
-//! peer that breaks a rule is told a short constant code and nothing else. See `docs/protocol.md`.
+//! This file does not know sockets or time; [`crate::connection`] drives it and limits its
+//! duration. A peer that breaks a rule is told a short constant code and nothing else. See
+//! `docs/protocol.md`.
 
 mod error;
 
@@ -36,8 +39,8 @@ pub use error::HandshakeError;
 use wire::handshake::Frame;
 use wire::refusal::Code;
 
-/// Longest time a whole handshake may take, on either side. Long enough for a loaded login node on a
-/// slow link (two round trips), short enough that idle strangers do not pile up.
+/// Longest time a whole handshake may take, on either side. Long enough for a loaded login node on
+/// a slow link (two round trips), short enough that idle strangers do not pile up.
 pub const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Largest body of a frame before the peer is authenticated.
@@ -45,8 +48,8 @@ pub const HANDSHAKE_FRAME_MAX: usize = 1024;
 
 /// Versions this program speaks, both inclusive; which of them on a connection, see [`versions`].
 ///
-/// Version 1 was never released. Its workers refuse messages above 16 MiB, and its answers about ids that do not exist
-/// have another form, which the other side would take for success.
+/// Version 1 was never released. Its workers refuse messages above 16 MiB, and its answers about
+/// ids that do not exist have another form, which the other side would take for success.
 pub const VERSIONS: VersionRange = VersionRange {
     min: 2,
     max: PROVEN,
@@ -119,7 +122,8 @@ pub struct Session {
     pub version: u32,
     /// Keys of both directions; `None` = plain.
     pub(crate) keys: Option<StatelessTransportState>,
-    /// The connecting side has proven that it has the full key. Without a key everybody has all rights.
+    /// The connecting side has proven that it has the full key. Without a key everybody has all
+    /// rights.
     pub(crate) is_owner: bool,
 }
 
@@ -140,8 +144,8 @@ enum Side {
 
 /// One side of a handshake.
 ///
-/// Feed what arrives to [`Handshake::receive`] and send what [`Handshake::take_output`] yields, also
-/// after an error.
+/// Feed what arrives to [`Handshake::receive`] and send what [`Handshake::take_output`] yields,
+/// also after an error.
 pub struct Handshake {
     side: Side,
     plane: Plane,
@@ -225,12 +229,13 @@ impl Handshake {
         std::mem::take(&mut self.output)
     }
 
-    /// Consumes complete frames from the front of `input`; the session once it is established. Bytes
-    /// that follow the handshake stay in `input`.
+    /// Consumes complete frames from the front of `input`; the session once it is established.
+    /// Bytes that follow the handshake stay in `input`.
     ///
     /// # Errors
     ///
-    /// See [`HandshakeError`]. The handshake is over then; an output that explains it may be waiting.
+    /// See [`HandshakeError`]. The handshake is over then; an output that explains it may be
+    /// waiting.
     pub fn receive(&mut self, input: &mut BytesMut) -> Result<Option<Session>, HandshakeError> {
         let result = self.advance(input);
         if let Err(error) = &result {
@@ -308,7 +313,8 @@ impl Handshake {
         Ok(None)
     }
 
-    /// Order matters for the message people see: a role mismatch usually brings a wrong key as well.
+    /// Order matters for the message people see: a role mismatch usually brings a wrong key as
+    /// well.
     fn check_hello(&self, hello: &wire::Hello) -> Result<u32, HandshakeError> {
         let theirs = VersionRange {
             min: hello.version_min,
@@ -343,7 +349,8 @@ impl Handshake {
         let mut payload = [0; HANDSHAKE_FRAME_MAX];
         let mut read = noise.read_message(message, &mut payload);
         let mut is_owner = hello.is_some();
-        // The owner's commands are the most frequent connections, so the others pay for a second attempt.
+        // The owner's commands are the most frequent connections, so the others pay for a second
+        // attempt.
         if let (Side::Accepting, Err(_), Some(hello), Some(key)) =
             (self.side, &read, hello, &self.key)
         {
@@ -421,8 +428,9 @@ const fn role_of(plane: Plane) -> wire::Role {
     }
 }
 
-/// Versions to offer. With the key of a server the connecting side speaks nothing else than the version in which the server proves
-/// itself; workers of the release before, which have no such key, are accepted, so that a server can be updated under their tasks.
+/// Versions to offer. With the key of a server the connecting side speaks nothing else than the
+/// version in which the server proves itself; workers of the release before, which have no such
+/// key, are accepted, so that a server can be updated under their tasks.
 fn versions(side: Side, plane: Plane, key: Option<&SecretKey>) -> VersionRange {
     let proof = key.and_then(|key| match side {
         Side::Connecting => key.server_public(),
@@ -490,8 +498,8 @@ fn encode_frame(frame: Frame) -> Vec<u8> {
     [&MAGIC, &length.to_le_bytes()[..], &body].concat()
 }
 
-/// Takes a complete frame, header included, off the front of `input`. Wrong bytes are refused as soon
-/// as the first of them arrives.
+/// Takes a complete frame, header included, off the front of `input`. Wrong bytes are refused as
+/// soon as the first of them arrives.
 fn take_frame(input: &mut BytesMut) -> Result<Option<BytesMut>, HandshakeError> {
     let seen = input.len().min(MAGIC.len());
     if input[..seen] != MAGIC[..seen] {

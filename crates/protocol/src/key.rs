@@ -1,4 +1,5 @@
-//! The keys of a plane, written as one text in the access file: its shared secret, and what proves which server it leads to.
+//! The keys of a plane, written as one text in the access file: its shared secret, and the server's
+//! identity.
 //!
 //! | digits | content | where |
 //! |---|---|---|
@@ -6,8 +7,8 @@
 //! | 128 | and the server's public key | files for clients and for workers |
 //! | 192 | and its private key | the full file, which makes a server |
 //!
-//! A key never appears in logs: `Debug` hides it. Memory is not wiped on drop (that would need unsafe
-//! code); other processes of the same user are outside the threat model.
+//! A key never appears in logs: `Debug` hides it. Memory is not wiped on drop (that would need
+//! unsafe code); other processes of the same user are outside the threat model.
 
 use std::fmt;
 
@@ -17,7 +18,7 @@ use snow::resolvers::{CryptoResolver as _, DefaultResolver};
 /// Bytes in a key.
 pub const KEY_LEN: usize = 32;
 
-/// The handshake in which a server proves itself, and so the kind of its key pair.
+/// The handshake with server authentication, which determines the kind of its key pair.
 pub(crate) const PROVEN_SUITE: &str = "Noise_NK1psk0_25519_AESGCM_SHA256";
 
 /// Possible numbers of digits.
@@ -35,7 +36,7 @@ pub struct SecretKey {
     server: Option<ServerKey>,
 }
 
-/// The static key pair of a server, or the public half of it.
+/// The static key pair of a server, or the public half.
 #[derive(Clone, PartialEq, Eq)]
 pub struct ServerKey {
     public: Bytes,
@@ -45,7 +46,7 @@ pub struct ServerKey {
 /// A key that cannot be made or read.
 #[derive(Debug, thiserror::Error)]
 pub enum KeyError {
-    /// Not a known number of hex digits; the text is not repeated, it may be most of a key.
+    /// Not a known number of hex digits; the text is not repeated, because it may be most of a key.
     #[error("expected a key of 64, 128 or 192 hexadecimal digits, found {0} characters{rest}", rest = if LENGTHS.contains(.0) { ", of which some are no such digits" } else { "" })]
     NotHex(usize),
     /// The system has no random numbers.
@@ -54,7 +55,7 @@ pub enum KeyError {
 }
 
 impl ServerKey {
-    /// Makes a new pair.
+    /// Generates a new pair.
     ///
     /// # Errors
     ///
@@ -73,7 +74,7 @@ impl ServerKey {
 }
 
 impl SecretKey {
-    /// Draws a new shared secret from the system's random source.
+    /// Generates a shared secret from the system's random source.
     ///
     /// # Errors
     ///
@@ -93,14 +94,14 @@ impl SecretKey {
         }
     }
 
-    /// The same secret of a server that proves itself with this pair.
+    /// A copy for a server with this key pair.
     #[must_use]
     pub fn with_server(self, server: &ServerKey) -> Self {
         let server = Some(server.clone());
         Self { server, ..self }
     }
 
-    /// The same without the server's private key: for those who connect.
+    /// A copy without the server's private key, for connecting.
     #[must_use]
     pub fn to_connect(&self) -> Self {
         let public_half = |server: &ServerKey| ServerKey {
@@ -113,13 +114,13 @@ impl SecretKey {
         }
     }
 
-    /// SHA-256 of the shared secret, by which its holder is known again; `None` cannot be.
+    /// SHA-256 of the shared secret, which identifies its holder; `None` = no such identity.
     #[must_use]
     pub fn digest(&self) -> Option<[u8; KEY_LEN]> {
         digest(&self.shared)
     }
 
-    /// The server's key pair, or the public half of it.
+    /// The server's key pair, or the public half.
     #[must_use]
     pub const fn server(&self) -> Option<&ServerKey> {
         self.server.as_ref()
@@ -138,7 +139,7 @@ impl SecretKey {
         })
     }
 
-    /// Whether it has the server's public key and not its private one.
+    /// Whether it has the server's public key but not the private one.
     #[must_use]
     pub fn is_for_connecting(&self) -> bool {
         self.server_public().is_some() && self.server_private().is_none()
@@ -168,7 +169,7 @@ impl SecretKey {
         })
     }
 
-    /// The keys as lower-case hex digits; for the access file only.
+    /// The keys as lower-case hex digits; only for the access file.
     #[must_use]
     pub fn to_hex(&self) -> String {
         let server = self.server();
@@ -191,20 +192,21 @@ impl SecretKey {
         &self.shared
     }
 
-    /// The shared secret of the owner: it takes the server's private key as well. `None` = this is no full key.
+    /// The owner's shared secret, which also needs the server's private key. `None` = not a full
+    /// key.
     #[must_use]
     pub(crate) fn owner(&self) -> Option<Bytes> {
         let private = self.server_private()?;
         digest(&[OWNER_LABEL, &self.shared[..], &private[..]].concat())
     }
 
-    /// What the server must prove to have the other half of.
+    /// The public key whose private half the server must prove to have.
     #[must_use]
     pub(crate) fn server_public(&self) -> Option<&Bytes> {
         self.server().map(|server| &server.public)
     }
 
-    /// What the server proves itself with.
+    /// The private key that proves the server's identity.
     #[must_use]
     pub(crate) fn server_private(&self) -> Option<&Bytes> {
         self.server()?.private.as_ref()

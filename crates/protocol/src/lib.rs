@@ -1,12 +1,12 @@
 //! Wire protocol of hq: messages, their conversion to core types, framing and the handshake.
 //!
-//! It knows bytes and connections, not what the messages mean to a server or worker. Everything that
-//! arrives is untrusted: [`convert`] turns messages into validated core types or refuses them.
+//! It knows bytes and connections, not the meaning of messages for a server or worker. Everything
+//! that arrives is untrusted: [`convert`] turns messages into validated core types or rejects them.
 //! See `docs/protocol.md`.
 
 #![forbid(unsafe_code)]
 
-// A fuzz target is run as a test, too.
+// A fuzz target also runs as a test.
 #[cfg(test)]
 extern crate self as hq_protocol;
 

@@ -1,10 +1,11 @@
-//! Limits on messages: one for each direction of each plane, with the reasons.
+//! Message limits: one per direction of each plane, with reasons.
 //!
-//! The rule is that whatever one side can build passes the reader of the other side. The writer therefore knows the same
-//! limit and refuses to send more, so that a message that is too large is an error where it is made and not the end of
-//! the connection; what can be long is divided (assignments, reports, pages, lines of the journal), and what cannot be
-//! divided is refused when it is submitted. How much goes into one assignment or report is decided in
-//! [`hq_core::limits`], which counts without knowing the wire. The tests here check that these counts hold.
+//! Rule: every message that one side can build passes the reader of the other side. So the writer
+//! knows the same limit and rejects larger messages, and an oversized message is an error where it
+//! is made instead of the end of the connection. Long content is divided (assignments, reports,
+//! pages, lines of the journal); indivisible content is rejected at the submit. [`hq_core::limits`]
+//! decides the size of an assignment or report, and counts without knowing the wire. The tests here
+//! check its counts.
 //!
 //! | direction | limit | why |
 //! |---|---|---|
@@ -21,38 +22,41 @@ use std::time::Duration;
 use crate::handshake::Plane;
 pub use shape::Shape;
 
-/// How long people can set workers aside at a time.
+/// Range of durations for a quarantine on request.
 pub const QUARANTINE_SPANS: RangeInclusive<Duration> =
     Duration::from_secs(1)..=Duration::from_hours(24 * 366);
 
-/// Largest request of a client: a submit with many entries or dependencies. The store keeps a submit as one value, and
-/// `SQLite` takes at most 10^9 bytes.
+/// Largest request of a client: a submit with many entries or dependencies. The store keeps a
+/// submit as one value, and `SQLite` accepts at most 10^9 bytes.
 pub const REQUEST_MAX: usize = 512 << 20;
 
-/// Largest reply to a client: details of jobs with large environments and id lists. A server that would have to send more
-/// says so instead.
+/// Largest reply to a client: details of jobs with large environments and id lists. A server with a
+/// larger reply sends an error instead.
 pub const REPLY_MAX: usize = 1 << 30;
 
-/// Largest message to a worker. More than any submit that was ever accepted: also one that an older server stored must be
-/// delivered. Assignments are divided at [`hq_core::limits::ASSIGN_BYTES_MAX`], so only a template of up to
-/// [`hq_core::limits::TEMPLATE_BYTES_MAX`] makes a large message, or an even larger one of an older server.
+/// Largest message to a worker. Above any submit that was ever accepted, because those stored by an
+/// older server must be delivered as well. Assignments are divided at
+/// [`hq_core::limits::ASSIGN_BYTES_MAX`], so only a template of up to
+/// [`hq_core::limits::TEMPLATE_BYTES_MAX`], or larger from an older server, makes a large message.
 pub const TO_WORKER_MAX: usize = 1 << 30;
 
-/// Largest message of a worker: the registration of a worker that comes back and names all that it has. Reports are
-/// divided at [`hq_core::limits::REPORT_BYTES_MAX`].
+/// Largest message of a worker: the registration of a reconnecting worker that lists all its tasks.
+/// Reports are divided at [`hq_core::limits::REPORT_BYTES_MAX`].
 pub const TO_SERVER_MAX: usize = 16 << 20;
 
-/// Most memory that a message of a worker may decode to, as far as its elements tell, in bytes. An empty element takes two
-/// bytes on the wire and up to two hundred in memory, and a node is not trusted.
+/// Limit of the memory of a worker's decoded message, estimated from its elements, in bytes. An
+/// empty element takes two bytes on the wire and up to two hundred in memory, and a node is not
+/// trusted.
 pub const TO_SERVER_DECODED_MAX: usize = 8 * TO_SERVER_MAX;
 
-/// Most bytes of one page of tasks, of one part of the journal and of one part of an update, unless one element is larger.
+/// Limit of bytes of one page of tasks, of one part of the journal and of one part of an update,
+/// unless a single element is larger.
 pub const PAGE_BYTES_MAX: usize = 4 << 20;
 
 /// Largest result of a query.
 pub const QUERY_BYTES_MAX: usize = REPLY_MAX / 4;
 
-// Everything that core decides to send fits: a registration besides the worker's own part, and a template.
+// Everything that core sends fits: a registration with the worker's own part, and a template.
 const _: () = {
     use hq_core::limits::{
         LAUNCHED_MAX, REPORT_BYTES_MAX, START_BYTES, TEMPLATE_BYTES_MAX, UNACKNOWLEDGED_MAX,
@@ -73,8 +77,8 @@ pub struct Limits {
     pub message_max: usize,
     /// Largest message that is sent: what the peer accepts.
     pub send_max: usize,
-    /// Most memory that a message of the peer may take once it is decoded, and how that is counted; `None` = the peer is
-    /// trusted in this.
+    /// Limit of the memory of a decoded message of the peer, and how it is counted; `None` = the
+    /// peer is trusted.
     pub decoded: Option<(usize, &'static Shape)>,
 }
 

@@ -1,6 +1,6 @@
-//! Changed bytes of real input, in every test run: the inputs of the fuzz targets and what is near them.
+//! Mutations of real input, in every test run: the inputs of the fuzz targets and nearby ones.
 //!
-//! A fuzzer finds more; this keeps what it reaches at once from coming back unnoticed.
+//! A fuzzer finds more; this prevents regressions that it would find at once.
 
 use std::path::Path;
 
@@ -11,7 +11,7 @@ use crate::frame::FrameDecoder;
 use crate::handshake::Handshake;
 use crate::{Message as _, Plane, SecretKey, client, worker};
 
-/// Variants of each handshake, which is slow, and of each message.
+/// Mutations per handshake, which is slow, and per message.
 const HANDSHAKES: u64 = 200;
 const MESSAGES: u64 = 5_000;
 
@@ -91,7 +91,7 @@ fn changed_messages_become_core_types_or_are_refused() {
         let mut decoder = FrameDecoder::new(1 << 16);
         let mut input = BytesMut::from(bytes);
         while let Ok(Some(message)) = decoder.decode(&mut input) {
-            // Each side must stand what was meant for the others.
+            // Each side must survive messages meant for the others.
             if let Ok(request) = client::Request::decode(message.clone()) {
                 let _ = ClientRequest::try_from(request);
             }

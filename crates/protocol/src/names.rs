@@ -1,4 +1,4 @@
-//! Names of what is sent as a number, for people and programs.
+//! Names of values that are sent as numbers, for users and programs.
 
 use crate::client::{job_notice, notify_target};
 

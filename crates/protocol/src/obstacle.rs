@@ -1,4 +1,4 @@
-//! Why nothing of a job runs, in a few words, out of the answer to `task explain`.
+//! Short reason why no task of a job runs, from the answer to `task explain`.
 
 use std::time::Duration;
 
@@ -24,13 +24,14 @@ pub fn why_nothing_runs(explanation: &Explanation) -> Option<String> {
     }))
 }
 
-/// Whether a worker has all that a task asks for, if nothing else ran there.
+/// Whether a worker could run a task if it were empty.
 #[must_use]
 pub fn could_run(worker: &WorkerExplanation) -> bool {
     worker.variants.iter().any(variant_fits)
 }
 
-/// All that the first variant asks for and no worker has: who mends one of them would wait for the next in vain.
+/// Everything that the first variant requests and no worker has: fixing one item alone would not
+/// help.
 fn missing(explanation: &Explanation) -> Option<String> {
     let items = || {
         let firsts = explanation

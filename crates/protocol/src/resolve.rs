@@ -1,7 +1,7 @@
-//! From a host and a port to a TCP connection, with a thread of its own for the name service.
+//! Name resolution and TCP connections, with a thread per lookup.
 //!
-//! The resolver of the C library blocks. A runtime's own look-up borrows one of its blocking threads, and ends the
-//! process with a panic if it has none and the user's limit of processes lets it start none. Here that is an error.
+//! The resolver of the C library blocks. tokio's own lookup uses a blocking thread, and panics if
+//! it has none and the user's process limit prevents a new one. Here that is an error.
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, ToSocketAddrs as _};
@@ -12,32 +12,33 @@ use tokio::net::TcpStream;
 use tokio::sync::oneshot;
 use tokio::task::JoinSet;
 
-/// An address that has not answered for so long does not keep the next one from being tried (RFC 8305 is the model; its 250 ms
-/// would open needless connections to a busy server).
+/// Time after which the next address is tried in parallel (modeled on RFC 8305; its 250 ms would
+/// open needless connections to a busy server).
 const NEXT_ADDRESS_AFTER: Duration = Duration::from_secs(2);
 /// A silent connection is probed after this time.
 const KEEPALIVE: Duration = Duration::from_secs(30);
-/// The kernel ends a connection when data or probes stay unanswered for so long: the other machine has vanished. It also ends a
-/// connection whose peer is alive and reads nothing for so long, such as a server that makes a large request wait.
+/// The kernel ends a connection when data or probes stay unanswered for so long: the other machine
+/// has vanished. It also ends a connection whose live peer reads nothing for so long, such as a
+/// server that delays a large request.
 const UNANSWERED_MAX: Duration = Duration::from_secs(90);
 
 /// All addresses of a host; at least one.
 ///
 /// # Errors
 ///
-/// As the name service says, or if there is no thread to ask it.
+/// Those of the name service, or if no thread can be created.
 pub async fn resolve(host: &str, port: u16) -> io::Result<Vec<SocketAddr>> {
     if let Ok(address) = host.parse::<IpAddr>() {
         return Ok(vec![SocketAddr::new(address, port)]);
     }
     let (tx, rx) = oneshot::channel();
     let host = host.to_owned();
-    // Nobody joins it: a name service that does not answer must not hold up the end of the process.
+    // Never joined: a hanging name service must not delay the end of the process.
     std::thread::Builder::new()
         .name("resolve".into())
         .spawn(move || {
             let found = (host.as_str(), port).to_socket_addrs();
-            // Who waited for it may be gone.
+            // The waiter may be gone.
             let _ = tx.send(found.map(Iterator::collect::<Vec<_>>));
         })
         .map_err(|error| {
@@ -58,8 +59,9 @@ pub async fn resolve(host: &str, port: u16) -> io::Result<Vec<SocketAddr>> {
     Ok(found)
 }
 
-/// Connects to the address of a host that answers first. The own name of this machine also means its loopback address, if nothing
-/// else answers. Small messages go at once on the connection, and a machine that vanishes is noticed.
+/// Connects to the first address of a host that answers. For this machine's own name also tries the
+/// loopback address, if no other answers. Sets options for small messages and for the detection of
+/// vanished machines.
 ///
 /// # Errors
 ///
@@ -75,13 +77,13 @@ pub async fn connect_tcp(host: &str, port: u16) -> io::Result<TcpStream> {
         Err(error) => return Err(error),
     };
     let stream = connect_any(&addresses).await?;
-    // Without these options it only takes longer.
+    // Without these options it is only slower.
     let _ = set_options(&stream);
     Ok(stream)
 }
 
-/// Connects to the first of several addresses that answers: each is tried when the one before has failed, or has not answered for
-/// two seconds.
+/// Connects to the first of several addresses that answers: each is tried when the previous one has
+/// failed, or has not answered for two seconds.
 ///
 /// # Errors
 ///
@@ -129,7 +131,7 @@ fn set_options(stream: &TcpStream) -> io::Result<()> {
 mod tests {
     use super::*;
 
-    /// A listener that accepts nothing more: its queue is full, so that connections to it are not answered.
+    /// A listener with a full queue, so that connections to it are not answered.
     fn silent() -> (std::net::TcpListener, Vec<std::net::TcpStream>) {
         let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
         rustix::net::listen(&listener, 0).expect("a queue");

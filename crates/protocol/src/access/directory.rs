@@ -1,4 +1,4 @@
-//! The server directory: numbered instances and the link to the one that runs.
+//! The server directory: numbered instances and the link to the running one.
 
 use std::fmt;
 use std::fs;
@@ -14,7 +14,7 @@ use super::{ACCESS_FILE_NAME, AccessError, AccessFile, CURRENT_LINK_NAME, NotADi
 /// Attempts to take the next number while other servers start in the same directory.
 const NUMBER_ATTEMPTS: usize = 100;
 
-/// Names of the other things that servers and those who start them put beside their instances.
+/// Other entries that servers and starts create next to instances.
 const OWN_NAMES: [&str; 4] = [
     CURRENT_LINK_NAME,
     "server.log",
@@ -65,9 +65,9 @@ impl ServerDir {
         ServerHint((!self.is_default).then(|| self.root.clone()))
     }
 
-    /// The directory of the instance: what `hq-current` leads to, else the directory itself, so that
-    /// the directory of an instance can be named directly. In a copy, the link still leads to the original directory; then it is
-    /// the copy of that instance.
+    /// The directory of the instance: the target of `hq-current`, else the directory itself, so
+    /// that the directory of an instance can be named directly. In a copy the link still leads to
+    /// the original directory; then the result is the copy of that instance.
     ///
     /// # Errors
     ///
@@ -89,15 +89,15 @@ impl ServerDir {
         })
     }
 
-    /// The instance of this directory with the number of that to which `hq-current` leads.
+    /// The instance in this directory with the same number as the target of `hq-current`.
     fn same_number(&self) -> Option<PathBuf> {
         let target = fs::read_link(self.root.join(CURRENT_LINK_NAME)).ok()?;
         let here = fs::canonicalize(self.root.join(target.file_name()?)).ok()?;
         here.is_dir().then_some(here)
     }
 
-    /// The directory of which this one is a copy, as far as `hq-current` tells: the link leads to an instance elsewhere, and
-    /// an instance of the same number is here.
+    /// The directory of which this one seems to be a copy: the link leads to an instance elsewhere,
+    /// and this directory has an instance of the same number.
     #[must_use]
     pub fn copied_from(&self) -> Option<PathBuf> {
         let there = fs::canonicalize(self.root.join(CURRENT_LINK_NAME)).ok()?;
@@ -109,17 +109,17 @@ impl ServerDir {
     ///
     /// # Errors
     ///
-    /// [`AccessError::InvalidDirectory`] and [`AccessError::NoInstance`] if there is none, and whatever
-    /// [`AccessFile::load`] refuses.
+    /// [`AccessError::InvalidDirectory`] and [`AccessError::NoInstance`] if there is none, and the
+    /// errors of [`AccessFile::load`].
     pub fn load_access(&self, version: &str) -> Result<(PathBuf, AccessFile), AccessError> {
         self.load_access_as(Some(version))
     }
 
-    /// The same for a file of any release, see [`AccessFile::load_any`].
+    /// Finds and reads an access file of any release, see [`AccessFile::load_any`].
     ///
     /// # Errors
     ///
-    /// As [`ServerDir::load_access`], but for the version.
+    /// Those of [`ServerDir::load_access`], except for the version.
     pub fn load_access_any(&self) -> Result<(PathBuf, AccessFile), AccessError> {
         self.load_access_as(None)
     }
@@ -161,8 +161,8 @@ impl ServerDir {
         }
     }
 
-    /// Makes the server directory, for its owner alone, if it does not exist. One that others can write to is closed if
-    /// nothing of theirs can be in it, and so are instances in it.
+    /// Creates the server directory if missing, accessible to its owner only. Removes write access
+    /// of others from an existing one if it contains only our entries, and from its instances.
     ///
     /// # Errors
     ///
@@ -190,7 +190,7 @@ impl ServerDir {
         }
         for number in self.numbers()? {
             let instance = self.instance(number);
-            // A directory of the user may have a number as its name, and a link may lead anywhere.
+            // A user's directory may have a number as its name, and a link may lead anywhere.
             if holds_state(&instance) {
                 hq_private::close_dir(&instance)?;
             }
@@ -198,7 +198,7 @@ impl ServerDir {
         Ok(())
     }
 
-    /// Whether a server has made everything in the directory.
+    /// Whether servers have created everything in the directory.
     fn holds_only_ours(&self) -> io::Result<bool> {
         for entry in fs::read_dir(&self.root)? {
             let entry = entry?;
@@ -220,8 +220,8 @@ impl ServerDir {
         self.root.join(format!("{number:03}"))
     }
 
-    /// Makes the directory of a new instance, and the server directory if it does not exist. Only we
-    /// can enter what is made. Several servers can do this at once: each gets its own number.
+    /// Creates the directory of a new instance, and the server directory if missing. Only this user
+    /// can enter them. Several servers can do this at once: each gets its own number.
     ///
     /// # Errors
     ///
@@ -233,7 +233,7 @@ impl ServerDir {
         let mut last = None;
         let numbers = self.numbers().map_err(AccessError::create(&self.root))?;
         let highest = numbers.into_iter().max().unwrap_or(0);
-        // Something else may have the next number as its name.
+        // Another entry may have the next number as its name.
         for number in (highest + 1..).take(NUMBER_ATTEMPTS) {
             let path = self.instance(number);
             match hq_private::create_dir(&path).and_then(|()| sync_parent(&path)) {
@@ -248,7 +248,7 @@ impl ServerDir {
         Err(AccessError::create(&path)(error))
     }
 
-    /// Directories of all instances, the one with the highest number first.
+    /// Directories of all instances, highest number first.
     ///
     /// # Errors
     ///
@@ -266,7 +266,7 @@ impl ServerDir {
             .collect())
     }
 
-    /// Numbers of the entries of this user. What others have put there is not used as an instance.
+    /// Numbers of this user's entries. Entries of other users are never used as instances.
     fn numbers(&self) -> io::Result<Vec<u64>> {
         let user = rustix::process::geteuid().as_raw();
         let mut numbers = Vec::new();
@@ -277,7 +277,7 @@ impl ServerDir {
                 .to_str()
                 .filter(|name| name.bytes().all(|b| b.is_ascii_digit()));
             let number = digits.and_then(|name| name.parse::<u64>().ok());
-            // A larger number is a name that somebody chose.
+            // A larger number is a name that a user chose.
             let number = number.filter(|number| *number < u64::MAX / 2);
             // Another start may have removed the entry meanwhile.
             if number.is_some() && entry.metadata().is_ok_and(|found| found.uid() == user) {
@@ -287,8 +287,7 @@ impl ServerDir {
         Ok(numbers)
     }
 
-    /// Lets `hq-current` lead to `instance`, in one step: nobody sees the directory without the link
-    /// if there was one before.
+    /// Points `hq-current` to `instance`, atomically: an existing link is never missing meanwhile.
     ///
     /// # Errors
     ///
@@ -300,7 +299,7 @@ impl ServerDir {
             .join(format!(".{CURRENT_LINK_NAME}.{}", std::process::id()));
         let failed = AccessError::create;
         let target = fs::canonicalize(instance).map_err(failed(instance))?;
-        // Left behind by a process of the same number that was killed in between.
+        // Left behind by a process of the same id that was killed in between.
         remove_if_there(&temporary).map_err(failed(&link))?;
         symlink(&target, &temporary).map_err(failed(&link))?;
         fs::rename(&temporary, &link)
@@ -312,7 +311,7 @@ impl ServerDir {
             })
     }
 
-    /// Removes `hq-current` if it leads to `instance`; a link of a server that started later stays.
+    /// Removes `hq-current` if it leads to `instance`; the link of a later server stays.
     ///
     /// # Errors
     ///
@@ -330,7 +329,7 @@ impl ServerDir {
     }
 }
 
-/// Whether this is the directory of an instance: a real one, with the files of a server.
+/// Whether this is the directory of an instance: no link, with the files of a server.
 fn holds_state(path: &Path) -> bool {
     let is_dir = fs::symlink_metadata(path).is_ok_and(|found| found.is_dir());
     let has = |name: &str| fs::symlink_metadata(path.join(name)).is_ok();

@@ -1,4 +1,4 @@
-//! The access file itself: its JSON, and how it is written and read.
+//! The access file: its JSON, and reading and writing it.
 
 use std::fs::{File, OpenOptions};
 use std::io::{Read, Write};
@@ -12,7 +12,7 @@ use super::{ACCESS_FILE_MAX, AccessError};
 use crate::handshake::Plane;
 use crate::key::{SecretKey, ServerKey, random_bytes};
 
-/// Where one plane of a server listens, and its key.
+/// Address and key of one plane of a server.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Access {
     /// Host name or address.
@@ -23,7 +23,7 @@ pub struct Access {
     pub key: Option<SecretKey>,
 }
 
-/// Name of one logical life of a server: 6 random characters of `[A-Za-z0-9]`.
+/// Uid of a server across restarts: 6 random characters of `[A-Za-z0-9]`.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct ServerUid(String);
 
@@ -31,7 +31,7 @@ impl ServerUid {
     /// Length in characters.
     pub const LEN: usize = 6;
 
-    /// Draws a new name.
+    /// Generates a uid.
     ///
     /// # Errors
     ///
@@ -43,7 +43,8 @@ impl ServerUid {
         while uid.len() < Self::LEN {
             let mut bytes = [0; 16];
             random_bytes(&mut bytes).map_err(AccessError::Random)?;
-            // 6 bits are up to 63: those beyond the alphabet are dropped, so that all are as likely.
+            // 6 bits reach up to 63: values beyond the alphabet are dropped, so that all characters
+            // are equally likely.
             let characters = bytes
                 .iter()
                 .filter_map(|byte| ALPHABET.get(usize::from(byte & 63)));
@@ -56,7 +57,7 @@ impl ServerUid {
         Ok(Self(uid))
     }
 
-    /// The name in a restored record or file; any text is accepted, it only labels things.
+    /// The uid in a restored record or file; accepts any text, because it is only a label.
     #[must_use]
     pub fn from_text(text: impl Into<String>) -> Self {
         Self(text.into())
@@ -101,14 +102,14 @@ struct AccessJson {
     secret_key: Option<String>,
 }
 
-/// To find the version in a file whose shape may be another one.
+/// Only the version, from a file whose other fields may differ.
 #[derive(Deserialize)]
 struct VersionJson {
     version: String,
 }
 
 impl Access {
-    /// The same without the server's private key.
+    /// A copy without the server's private key.
     fn to_connect(&self) -> Self {
         Self {
             key: self.key.as_ref().map(SecretKey::to_connect),
@@ -129,7 +130,7 @@ impl AccessFile {
         }
     }
 
-    /// What clients need, which is not enough to be the server.
+    /// The part for clients, which is not enough to be the server.
     #[must_use]
     pub fn client_only(&self) -> Self {
         Self {
@@ -140,7 +141,7 @@ impl AccessFile {
         }
     }
 
-    /// What workers need, which is not enough to be the server.
+    /// The part for workers, which is not enough to be the server.
     #[must_use]
     pub fn worker_only(&self) -> Self {
         Self {
@@ -151,7 +152,8 @@ impl AccessFile {
         }
     }
 
-    /// The server's key pair, or the public half of it; `None` if no plane has a key, or the file is of an earlier release.
+    /// The server's key pair, or the public half; `None` if no plane has a key, or the file is of
+    /// an earlier release.
     #[must_use]
     pub fn server_key(&self) -> Option<&ServerKey> {
         self.keys().find_map(SecretKey::server)
@@ -164,12 +166,12 @@ impl AccessFile {
             .filter_map(|access| access.key.as_ref())
     }
 
-    /// How to connect to one plane.
+    /// Address and key of one plane.
     ///
     /// # Errors
     ///
-    /// [`AccessError::MissingPart`] if the file was made for the other plane; `path` is only for the
-    /// text.
+    /// [`AccessError::MissingPart`] if the file was made for the other plane; `path` is only for
+    /// the text.
     pub fn plane(&self, plane: Plane, path: &Path) -> Result<&Access, AccessError> {
         let (part, field) = match plane {
             Plane::Client => (&self.client, "client"),
@@ -191,7 +193,7 @@ impl AccessFile {
             client: self.client.as_ref().map(AccessJson::from),
             worker: self.worker.as_ref().map(AccessJson::from),
         };
-        // Strings and numbers only: there is nothing that cannot be written.
+        // Only strings and numbers: serialization cannot fail.
         serde_json::to_string_pretty(&json).unwrap_or_default() + "\n"
     }
 
@@ -199,8 +201,7 @@ impl AccessFile {
     ///
     /// # Errors
     ///
-    /// [`AccessError::Create`], in particular if the file exists; a file that could not be written
-    /// completely is removed.
+    /// [`AccessError::Create`], in particular if the file exists; an incomplete file is removed.
     pub fn create(&self, path: &Path) -> Result<(), AccessError> {
         let failed = AccessError::create;
         let mut file = OpenOptions::new()
@@ -217,11 +218,11 @@ impl AccessFile {
         })
     }
 
-    /// As [`Self::create`], in the place of an earlier file: there is always a whole one.
+    /// Like [`Self::create`], replacing an earlier file atomically.
     ///
     /// # Errors
     ///
-    /// [`AccessError::Create`]; the earlier file is untouched then.
+    /// [`AccessError::Create`]; then the earlier file is unchanged.
     pub fn replace(&self, path: &Path) -> Result<(), AccessError> {
         let mut name = path.as_os_str().to_owned();
         name.push(".new");
@@ -235,7 +236,7 @@ impl AccessFile {
     }
 
     fn write_to(&self, file: &mut File) -> std::io::Result<()> {
-        // The umask can only take bits away; 0400 is meant exactly.
+        // The umask can only remove bits; the mode must be exactly 0400.
         file.set_permissions(std::fs::Permissions::from_mode(0o400))?;
         file.write_all(self.to_json().as_bytes())?;
         file.sync_all()
@@ -245,25 +246,26 @@ impl AccessFile {
     ///
     /// # Errors
     ///
-    /// See [`AccessError`]. A file with keys that others can read, or that belongs to another user, is
-    /// refused, as ssh does.
+    /// See [`AccessError`]. Rejects a file with keys that others can read, or that belongs to
+    /// another user, like ssh.
     pub fn load(path: &Path, version: &str) -> Result<Self, AccessError> {
         let file = open_to_read(path).map_err(AccessError::read(path))?;
         Self::load_from(file, path, Some(version))
     }
 
-    /// Reads a file of any release, under the same conditions: a server that goes on with the state of an earlier
-    /// release keeps its keys.
+    /// Reads a file of any release, with the same checks: a server that continues the state of an
+    /// earlier release keeps its keys.
     ///
     /// # Errors
     ///
-    /// As [`Self::load`], without [`AccessError::Version`].
+    /// Those of [`Self::load`], without [`AccessError::Version`].
     pub fn load_any(path: &Path) -> Result<Self, AccessError> {
         let file = open_to_read(path).map_err(AccessError::read(path))?;
         Self::load_from(file, path, None)
     }
 
-    /// Refuses a file with which a server cannot prove itself: for connecting only, or with keys that do not fit together.
+    /// Checks that a server can prove its identity with this file: it must have the private key,
+    /// and the keys must match.
     ///
     /// # Errors
     ///
@@ -281,13 +283,14 @@ impl AccessFile {
         Ok(())
     }
 
-    /// Whether a key is without the server's public key, as in files of earlier releases.
+    /// Whether a key lacks the server's public key, as in files of earlier releases.
     #[must_use]
     pub fn lacks_server_key(&self) -> bool {
         self.keys().any(|key| key.server().is_none())
     }
 
-    /// Reads a file of any release that anybody may have read or written: enough to ask whether a server is there.
+    /// Reads a file of any release without checking permissions: enough to ask whether a server is
+    /// there.
     ///
     /// # Errors
     ///
@@ -325,7 +328,7 @@ impl AccessFile {
         Ok(content)
     }
 
-    /// Reads the JSON; `path` is only for the texts.
+    /// Parses the JSON; `path` is only for the texts.
     ///
     /// # Errors
     ///
@@ -405,12 +408,12 @@ fn read_text(file: File, path: &Path) -> Result<String, AccessError> {
     file.take(ACCESS_FILE_MAX)
         .read_to_string(&mut text)
         .map_err(AccessError::read(path))?;
-    // A power loss may leave zeros for what was not on disk yet.
+    // After a power loss, unwritten parts may be zeros.
     text.truncate(text.trim_end_matches('\0').len());
     Ok(text)
 }
 
-/// Opens an access file; anything but a regular file is refused: to open a FIFO would wait for a writer.
+/// Opens an access file; only a regular file, because opening a FIFO would wait for a writer.
 pub(super) fn open_to_read(path: &Path) -> std::io::Result<File> {
     let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::CLOEXEC;
     let file = File::from(rustix::fs::open(path, flags, Mode::empty())?);
@@ -430,7 +433,7 @@ pub(super) fn sync_parent(path: &Path) -> std::io::Result<()> {
         Some(_) | None => Path::new("."),
     };
     match File::open(parent)?.sync_all() {
-        // Some network file systems cannot sync a directory; there is nothing better to do then.
+        // Some network file systems cannot sync a directory; then nothing more can be done.
         Err(error) if error.kind() == std::io::ErrorKind::InvalidInput => Ok(()),
         result => result,
     }

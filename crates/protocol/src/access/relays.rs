@@ -1,12 +1,13 @@
-//! Relays that are announced in the directory of a server instance, so that workers find them.
+//! Announcements of relays, in the directory of the server's instance.
 //!
 //! ```text
 //! <server-dir>/001/relays/<host>-<pid>-<random>.json      mode 0600, directory 0700
 //! ```
 //!
-//! An announcement is a hint and proves nothing: a worker that follows it goes through a handshake. Clocks of nodes may differ, so
-//! an announcement is old compared with the newest one, by the clock of the file system. Relays remove what is much older, or much
-//! newer, than what they have just written.
+//! An announcement is a hint without authority: a worker that follows it does a handshake. Clocks
+//! of nodes may differ, so the age of an announcement is relative to the newest one, by the clock
+//! of the file system. Relays remove announcements that are much older, or much newer, than their
+//! own new one.
 
 use std::fmt;
 use std::fs;
@@ -26,24 +27,24 @@ pub const RELAYS_DIR_NAME: &str = "relays";
 /// How often a relay renews its announcement.
 pub const RENEWAL: Duration = Duration::from_secs(20);
 
-/// An announcement that is so much older than the newest one is of a relay that is gone. Several renewals: a file system may
-/// hang for a while.
+/// An announcement this much older than the newest one belongs to a relay that is gone. Several
+/// renewals long, because a file system may hang for a while.
 const STALE_AGE: Duration = Duration::from_secs(120);
 
-/// Announcements that are looked at, the newest first, and addresses of each.
+/// Limits of announcements, newest first, and of addresses per announcement.
 const ANNOUNCED_MAX: usize = 64;
 const ADDRESSES_MAX: usize = 8;
 
-/// Files of the folder that are looked at: whatever else lies there must not take a minute.
+/// Limit of examined files in the folder, so that foreign files cannot cost a minute.
 const FILES_MAX: usize = 4_096;
 
 /// Largest announcement.
 const FILE_MAX: u64 = 8 << 10;
 
-/// Longest host name, in bytes: more than any name service takes.
+/// Longest host name in bytes, above the limit of name services.
 const HOST_MAX: usize = 255;
 
-/// Ending of an announcement; a file that is being written has another one.
+/// Suffix of an announcement; a file being written has another one.
 const ENDING: &str = ".json";
 
 /// Where a relay listens.
@@ -108,7 +109,7 @@ pub struct Announcement {
 }
 
 impl Announcement {
-    /// One that is not written yet. `hostname` is for people who look into the folder.
+    /// An announcement that is not written yet. `hostname` is for users who look into the folder.
     ///
     /// # Errors
     ///
@@ -128,8 +129,9 @@ impl Announcement {
         })
     }
 
-    /// Writes it, in one step, into the directory of an instance; takes it out of that of an earlier one, and out of this one what
-    /// relays have left behind that are gone. To be called every [`RENEWAL`].
+    /// Writes it atomically to the directory of an instance. Removes it from the directory of an
+    /// earlier instance, and removes announcements of dead relays from this one. Call every
+    /// [`RENEWAL`].
     ///
     /// # Errors
     ///
@@ -153,7 +155,8 @@ impl Announcement {
         fs::rename(&fresh, folder.join(&self.file))?;
         let written = fs::metadata(folder.join(&self.file))?.modified()?;
         for (path, time) in files(&folder) {
-            // One from the future, too: the clock of the file system was set back, and beside that one all others would be old.
+            // Also one from the future: if the clock of the file system was set back, all others
+            // would be old compared with it.
             if age(written, time).max(age(time, written)) >= STALE_AGE {
                 // Another relay may have been faster.
                 let _ = fs::remove_file(path);
@@ -163,7 +166,7 @@ impl Announcement {
         Ok(())
     }
 
-    /// Takes it out again; one that cannot be taken out becomes old.
+    /// Removes the announcement; if that fails, it expires.
     pub fn withdraw(&mut self) {
         if let Some(folder) = self.folder.take() {
             let _ = fs::remove_file(folder.join(&self.file));
@@ -188,13 +191,13 @@ fn files(folder: &Path) -> Vec<(PathBuf, SystemTime)> {
     found
 }
 
-/// How long before `now` something was; nothing for what is later.
+/// Time from `time` to `now`; zero if `time` is later.
 fn age(now: SystemTime, time: SystemTime) -> Duration {
     now.duration_since(time).unwrap_or_default()
 }
 
-/// Addresses of each relay that is announced in the directory of an instance, the latest announcement first. What cannot be read is
-/// left out.
+/// Addresses of each relay announced in the directory of an instance, latest first. Skips
+/// unreadable announcements.
 #[must_use]
 pub fn announced_relays(instance: &Path) -> Vec<Vec<RelayAddress>> {
     let found = files(&instance.join(RELAYS_DIR_NAME));
@@ -288,7 +291,7 @@ mod tests {
             .expect("writable");
         assert_eq!(announced_relays(dir.path()).len(), 1, "nothing is newer");
         let file = fs::File::open(folder.join(&old.file)).expect("there");
-        // However wrong the clocks are: it is old beside a newer one.
+        // However wrong the clocks are: it is old compared with a newer one.
         let hour = Duration::from_secs(3_600);
         let long_ago = SystemTime::now() - 24 * hour;
         file.set_modified(long_ago).expect("ours");

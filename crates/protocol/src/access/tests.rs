@@ -133,7 +133,7 @@ fn refuses_files_whose_keys_others_can_read() {
             assert!(error.to_string().contains("run `chmod 0400 "), "{error}");
         }
     }
-    // Only root can give a file away.
+    // Only root can change a file's owner.
     if std::os::unix::fs::chown(&path, Some(12_345), None).is_ok() {
         let error = AccessFile::load(&path, VERSION).expect_err("of another user");
         assert!(
@@ -235,7 +235,7 @@ fn only_instances_of_servers_are_closed() {
     assert_eq!(modes, [0o775, 0o775, 0o775, 0o700]);
     let next = server_dir.create_instance().expect("there is room");
     assert!(next.ends_with("2025"), "{}", next.display());
-    // With only instances in it the server directory is closed, too.
+    // With only instances in it, write access to the server directory is removed as well.
     for name in ["2024", "999", &u64::MAX.to_string()] {
         let path = root.join(name);
         let _ = fs::remove_dir(&path).or_else(|_| fs::remove_file(&path));
@@ -257,13 +257,13 @@ fn the_link_leads_to_the_running_instance() {
     server_dir.publish(&second).expect("replaced");
     assert_eq!(server_dir.resolve().expect("link"), second);
     assert!(fs::read_link(&link).expect("link").is_absolute());
-    // The first one ends later and must not take the second one's link.
+    // The first one ends later and must not remove the second one's link.
     server_dir.withdraw(&first).expect("nothing to do");
     assert!(link.exists());
     server_dir.withdraw(&second).expect("removed");
     assert!(fs::symlink_metadata(&link).is_err());
     server_dir.withdraw(&second).expect("nothing to do");
-    // A link into nowhere is as good as none; the directory of an instance can be named directly.
+    // A dangling link counts as missing; the directory of an instance can be named directly.
     symlink("/nonexistent", &link).expect("link");
     assert_eq!(server_dir.resolve().expect("directory"), dir.path());
     assert_eq!(

@@ -9,15 +9,16 @@ use tokio::task::{JoinSet, yield_now};
 
 use super::{Holder, Permit, Pool, Share};
 
-/// Connections that the kernel holds until they are accepted. A system may allow fewer (`net.core.somaxconn`).
+/// Connections that the kernel holds until they are accepted. A system may allow fewer
+/// (`net.core.somaxconn`).
 pub const BACKLOG: i32 = 4_096;
 /// Pause after a failed attempt to accept, for example without a free descriptor.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 /// Shortest time between two warnings about failed attempts.
 const WARNING_INTERVAL: Duration = Duration::from_secs(10);
 
-/// Most strangers at a port of the server, and silent holders of a key: at 10 000 new connections a second each has a tenth of a second
-/// for its first message.
+/// Most strangers at a port of the server, and silent holders of a key: at 10 000 new connections a
+/// second each has a tenth of a second for its first message.
 const SERVER_UNPROVEN_MAX: usize = 1_024;
 /// Most strangers at a port of a worker, whose tasks need descriptors, too.
 const WORKER_UNPROVEN_MAX: usize = 128;
@@ -25,7 +26,8 @@ const WORKER_UNPROVEN_MAX: usize = 128;
 const OTHER_CLIENTS_MAX: usize = 1_024;
 /// Most HTTP connections of one token: the dashboards of a group that shares one.
 const TOKEN_CONNECTIONS_MAX: usize = 256;
-/// Most connections to the worker port that are for the owner's workers only. Often all workers have files for workers, so it is small.
+/// Most connections to the worker port that are for the owner's workers only. Often all workers
+/// have files for workers, so it is small.
 const OWNER_WORKERS_MAX: usize = 64;
 /// Most workers behind all relays together; they need no descriptors of the server.
 const RELAYED_MAX: usize = 65_536;
@@ -101,7 +103,8 @@ impl Connections {
         Self { pool, tasks }
     }
 
-    /// Serves one more connection in a task of its own, which ends when the connection yields to a newer one.
+    /// Serves one more connection in a task of its own, which ends when the connection yields to a
+    /// newer one.
     pub async fn add<F>(&mut self, from: IpAddr, serve: impl FnOnce(Permit) -> F)
     where
         F: Future<Output = ()> + Send + 'static,
@@ -111,7 +114,8 @@ impl Connections {
             let id = permit.id();
             let task = self.tasks.spawn(serve(permit));
             self.pool.set_task(id, task);
-            // A connection that yielded frees its descriptor, and others send their first message, before the next one is accepted.
+            // A connection that yielded frees its descriptor, and others send their first message,
+            // before the next one is accepted.
             yield_now().await;
         }
     }

@@ -194,7 +194,7 @@ async fn reading_and_writing_can_be_canceled_anywhere() {
         }
         let mut received: Vec<Entries> = Vec::new();
         while received.len() < 40 {
-            // Each turn drops the future that is not done.
+            // Each turn drops the unfinished future.
             tokio::select! {
                 biased;
                 result = tx.flush(), if tx.buffered() > 0 => result.expect("open"),
@@ -328,7 +328,7 @@ async fn silent_and_slow_peers_are_cut_off() {
     assert!(matches!(error, HandshakeError::Timeout));
     assert_eq!(started.elapsed(), HANDSHAKE_TIMEOUT);
 
-    // One correct byte every second does not extend the limit.
+    // One correct byte per second does not extend the limit.
     let hello = Handshake::connecting(Plane::Client, Some(&KEY), [0; 16]).take_output();
     let (mut slow, right) = duplex(PIPE);
     let drip = async {
@@ -431,7 +431,7 @@ async fn record_connection(key: Option<&SecretKey>) -> (Vec<u8>, impl Fn() -> Ha
 async fn a_damaged_encrypted_stream_is_noticed() {
     let (left, right) = pair(Some(&KEY), PIPE).await;
     let mut raw = left.stream;
-    // A record that nobody sealed.
+    // A record that was never sealed.
     raw.write_all(&[20, 0]).await.expect("open");
     raw.write_all(&[1; 20]).await.expect("open");
     let (mut rx, _tx) = right.split();

@@ -10,7 +10,7 @@ use tokio::io::{AsyncWrite, AsyncWriteExt};
 use super::BUFFER_KEPT_MAX;
 use crate::frame::{self, FrameError, RecordSealer};
 
-/// Encrypted bytes prepared ahead of one write; bounds the second copy of a large message.
+/// Encrypted bytes prepared for one write; bounds the second copy of a large message.
 const WRITE_AHEAD: usize = 256 << 10;
 
 /// Why writing failed.
@@ -25,7 +25,7 @@ pub enum WriteError {
 }
 
 impl WriteError {
-    /// Size and limit of a message that was not sent because it is too large; the connection goes on.
+    /// Size and limit of an unsent message that is too large; the connection stays usable.
     #[must_use]
     pub const fn too_large(&self) -> Option<(usize, usize)> {
         match self {
@@ -57,13 +57,13 @@ impl<W> fmt::Debug for MessageWriter<W> {
 }
 
 impl<W: AsyncWrite + Unpin> MessageWriter<W> {
-    /// Queues a message; nothing is encrypted or written before [`MessageWriter::flush`]. The queue
-    /// is not bounded: the caller flushes in time, see [`MessageWriter::buffered`].
+    /// Queues a message; encryption and writing happen in [`MessageWriter::flush`]. The queue is
+    /// unbounded: the caller flushes in time, see [`MessageWriter::buffered`].
     ///
     /// # Errors
     ///
-    /// [`WriteError::Frame`] if the message is larger than what the peer takes; nothing is queued then, and smaller ones
-    /// can be sent.
+    /// [`WriteError::Frame`] if the message exceeds the peer's limit; then nothing is queued, and
+    /// smaller ones can be sent.
     pub fn feed<M: Message>(&mut self, message: &M) -> Result<(), WriteError> {
         frame::encode_message(message, self.message_max, &mut self.plain).map_err(WriteError::Frame)
     }

@@ -1,7 +1,7 @@
-//! Automatic allocation: parameters of queues and how to talk to a batch system.
+//! Automatic allocation: parameters of queues and descriptions of batch systems.
 //!
-//! Texts of users become lines of a script and names of directories, so what would break out of a line
-//! or a directory is refused here.
+//! User texts become lines of a script and names of directories, so characters that could break out
+//! of a line or a directory are rejected here.
 
 use std::collections::BTreeMap;
 
@@ -16,7 +16,7 @@ use hq_core::time::nanos;
 use super::{ConvertError, Within, at_most, duration, each, known, required, text};
 use crate::client::{self, alloc_state_word, alloc_system};
 
-/// Most words of a command, arguments of a queue, or states of a batch system.
+/// Limit of words of a command, arguments of a queue, or states of a batch system.
 const WORDS_MAX: usize = 4_096;
 /// Longest name of a queue: file names end at 255 bytes.
 const QUEUE_NAME_MAX: usize = 128;
@@ -336,7 +336,7 @@ fn command(
     Ok(command)
 }
 
-/// Becomes a part of file names, of a line of a script and of arguments.
+/// Becomes part of file names, of a line of a script and of arguments.
 fn queue_name(name: String) -> Result<Box<str>, ConvertError> {
     let is_harmless = |c: char| !c.is_control() && !c.is_whitespace() && !"/'\"`$\\".contains(c);
     if name.is_empty() || name.len() > QUEUE_NAME_MAX || !name.chars().all(is_harmless) {
@@ -401,8 +401,8 @@ impl From<ReasonKind> for client::AllocReason {
 }
 
 impl client::AllocQueue {
-    /// Why it asks for nothing, or for what; `None` if the server is of an earlier or a later release and says nothing that
-    /// is known.
+    /// Why it requests allocations or not; `None` if the server, of another release, sends no known
+    /// reason.
     #[must_use]
     pub fn known_reason(&self) -> Option<ReasonKind> {
         match client::AllocReason::try_from(self.reason_kind).ok()? {
@@ -425,7 +425,7 @@ impl client::AllocQueue {
         }
     }
 
-    /// Whether the server says that the batch system refuses, or that allocations fail.
+    /// Whether the server reports rejected submissions or failing allocations.
     #[must_use]
     pub fn is_failing(&self) -> bool {
         self.known_reason().is_some_and(ReasonKind::is_failing)

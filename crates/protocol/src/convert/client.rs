@@ -1,7 +1,7 @@
 //! The client plane: requests.
 //!
-//! Lists and details for display are filled in by the server straight into messages and shown by the
-//! command line straight from them; only what decides something is converted.
+//! The server fills lists and details for display directly into messages, and the command line
+//! shows them directly; only values on which code decides are converted.
 
 use hq_core::id::{JobId, TaskId};
 use hq_core::range::{IdArray, IndexSet};
@@ -18,13 +18,13 @@ use super::{AllocRequest, ConvertError, Within, at_most, duration, each, known, 
 use crate::limits::QUARANTINE_SPANS;
 use crate::{client, common};
 
-/// Most states in a filter; there are six.
+/// Limit of states in a filter; six exist.
 const STATES_MAX: usize = 64;
 
 /// Most submits of one request.
 const SUBMITS_MAX: usize = 1 << 12;
 
-/// Most submits of one job of which some tasks are chosen.
+/// Limit of submits of one job in a selection of tasks.
 const JOB_SUBMITS_MAX: usize = 1 << 20;
 
 /// States in which a job can be forgotten; an empty filter means all of them.
@@ -38,7 +38,7 @@ const FORGETTABLE: [TaskState; 4] = [
 /// One job: by id, or the last one.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum JobRef {
-    /// The highest id that was ever given out.
+    /// The highest id ever assigned.
     Last,
     /// This one.
     Id(JobId),
@@ -47,26 +47,26 @@ pub enum JobRef {
 /// A validated request.
 #[derive(Clone, Debug)]
 pub enum ClientRequest {
-    /// Changes something, or follows changes: goes to the core.
+    /// Changes something, or watches: goes to the core.
     Command(Command),
     /// Only looks.
     Query(Query),
     /// About automatic allocation.
     Alloc(Box<AllocRequest>),
-    /// Wants to see output of a task.
+    /// Reads output of a task.
     ReadOutput(OutputQuery),
     /// The server is to end.
     ServerStop {
-        /// Workers wait for the next server; otherwise they are told to end.
+        /// Workers wait for the next server; otherwise they are stopped.
         keep_workers: bool,
     },
-    /// The HTTP listener is to be opened.
+    /// Opens the HTTP listener.
     HttpOpen,
-    /// Asks for the current problems, after one of them was acknowledged or taken back, if given.
+    /// Requests the current problems, after an optional change of one acknowledgement.
     Problems(Option<Acknowledge>),
-    /// Lists the tokens for the HTTP interface, or changes them first.
+    /// Lists the tokens for the HTTP interface, after an optional change.
     Tokens(Option<TokenChange>),
-    /// The server is to write what it knows into this file.
+    /// Writes the server's state to this file.
     DebugDump(ByteText),
     /// About the journal.
     Journal {
@@ -77,7 +77,7 @@ pub enum ClientRequest {
     },
     /// SQL of a user.
     Sql(client::SqlQuery),
-    /// What a job was made of.
+    /// The specs of a job.
     ShowJob(JobId),
     /// Values of calls.
     ReadValues {
@@ -88,7 +88,7 @@ pub enum ClientRequest {
     },
 }
 
-/// That somebody knows of a problem.
+/// Acknowledgement of a problem.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Acknowledge {
     /// Id of the problem, as `hq problems` prints it.
@@ -102,7 +102,7 @@ pub struct Acknowledge {
 pub enum JournalAction {
     /// Give the events so far.
     Replay,
-    /// Give the events so far, then those to come.
+    /// All events so far, then live ones.
     Stream,
     /// Answer when everything is on disk.
     Flush,
@@ -132,7 +132,7 @@ pub enum Query {
     Workers {
         /// Workers that are asked about.
         workers: Selector,
-        /// Whether to tell what they do now.
+        /// Whether to include their present activity.
         with_runtime: bool,
     },
     /// Why a task does not run.
@@ -141,7 +141,8 @@ pub enum Query {
         job: JobRef,
         /// Task id within that job.
         task: TaskId,
-        /// Whether the first worker that could run it completes the answer: with thousands of workers most are alike.
+        /// Whether the first worker that could run it completes the answer: among thousands of
+        /// workers most are equal.
         until_able: bool,
     },
 }
@@ -157,13 +158,13 @@ pub struct TaskPageQuery {
     pub states: Vec<TaskState>,
     /// Where the page before ended; 0 = start.
     pub cursor: u64,
-    /// Most tasks wanted; 0 = the server's default.
+    /// Limit of tasks; 0 = the server's default.
     pub limit: u32,
     /// Whether templates and dependencies are included.
     pub with_definition: bool,
-    /// Whether what tasks used over time is included.
+    /// Whether to include usage curves.
     pub with_curves: bool,
-    /// Whether final paths are left out, which are most of what a task takes.
+    /// Whether to leave out final paths, the largest part of a task.
     pub without_paths: bool,
 }
 
@@ -263,7 +264,7 @@ impl TryFrom<client::Request> for ClientRequest {
     }
 }
 
-/// A command that is about workers and says nothing else.
+/// A command about workers without further parameters.
 fn of_workers(
     command: fn(Selector) -> Command,
     workers: client::Selector,
@@ -305,7 +306,7 @@ fn resubmit_command(message: client::Resubmit) -> Result<Command, ConvertError> 
     })
 }
 
-/// Positions, of which neighbours are expected to come as one range.
+/// Positions; neighbors are expected to be in one range.
 fn index_set(ids: &IdArray) -> Result<IndexSet, ConvertError> {
     let mut set = IndexSet::new();
     for range in ids.ranges() {

@@ -1,4 +1,4 @@
-//! What tasks used over time. It rides on reports and heartbeats, and the core knows nothing of it.
+//! Usage curves of tasks. They travel with reports and heartbeats; the core does not know them.
 
 use std::time::Duration;
 
@@ -28,8 +28,8 @@ pub fn add_curves(message: &mut worker::ToServer, curves: &[TaskCurve]) {
     }));
 }
 
-/// Takes the curves out of a message of a worker, and counts those that are malformed. They are left out, and nothing else is refused because
-/// of them: the worker would send the ends beside them again, for ever.
+/// Takes the curves out of a worker's message, and counts malformed ones. Those are dropped without
+/// rejecting the message: the worker would send the same ends again, forever.
 pub fn take_curves(message: &mut worker::ToServer) -> (Vec<TaskCurve>, usize) {
     let curves = match &mut message.message {
         Some(Message::Report(report)) => &mut report.curves,
@@ -87,14 +87,14 @@ impl TryFrom<common::Curve> for Curve {
     fn try_from(message: common::Curve) -> Result<Self, ConvertError> {
         at_most("curve.memory", message.memory.len(), POINTS_ACCEPTED_MAX)?;
         same_len("curve.cpu", message.cpu.len(), message.memory.len())?;
-        // One that does not fit is left out, and the rest stays.
+        // An invalid GPU curve is dropped, and the rest stays.
         let gpu = message.gpu;
         let gpu = gpu.and_then(|gpu| gpu_curve(&gpu, message.memory.len()).ok());
         Ok(Self {
             spacing: Duration::from_millis(number(message.spacing_ms)),
             memory_peak_kib: number(message.memory_peak_kib),
             cpu_peak_milli: number(message.cpu_peak_milli),
-            // Copied, so that they do not keep the message.
+            // Copied, so that they do not keep the message alive.
             memory: message.memory[..].into(),
             cpu: message.cpu[..].into(),
             asked: Asked {
@@ -124,7 +124,7 @@ fn gpu_curve(message: &common::GpuCurve, points: usize) -> Result<GpuCurve, Conv
     })
 }
 
-/// Larger ones would not fit into columns of a store; no machine has as much.
+/// Larger values would not fit into columns of the store; no machine has as much.
 fn number(found: u64) -> u64 {
     found.min(NUMBER_MAX)
 }
@@ -185,7 +185,7 @@ mod tests {
             let mut carried = message(carrier);
             add_curves(&mut carried, &curves);
             let bytes = carried.encode_to_vec();
-            // Two bytes a point, and what comes once.
+            // Two bytes per point, and the fixed fields.
             assert!(bytes.len() <= 2 * 64 + 48, "{} bytes", bytes.len());
             let mut read = worker::ToServer::decode(&bytes[..]).expect("a message");
             assert_eq!(take_curves(&mut read), (curves.to_vec(), 0));

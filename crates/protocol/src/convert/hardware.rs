@@ -8,7 +8,7 @@ use crate::worker;
 
 /// More cpus than any machine has.
 const CPUS_MAX: usize = 1 << 16;
-/// More GPUs than any machine has. Who says so is a program of their maker, or one of its name, so the worker counts.
+/// More GPUs than any machine has. A vendor's tool, or any program of its name, reports them.
 const GPUS_MAX: usize = 1 << 10;
 /// Longest address of a GPU.
 const GPU_ID_MAX: usize = 256;

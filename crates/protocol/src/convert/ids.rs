@@ -10,15 +10,15 @@ use hq_core::template::Entries;
 use super::{ConvertError, Within, at_most, each};
 use crate::{client, common};
 
-/// Most ranges in one id array. Ids without any pattern need one range each; more than this is better
-/// split over several submits.
+/// Limit of ranges in one id array. Ids without any pattern need one range each; larger sets should
+/// be split over several submits.
 pub const ID_RANGES_MAX: usize = 1 << 22;
 
-/// Pairs of ranges whose spans cross and where one has a step: each is compared with the other.
+/// Limit of pairs of crossing ranges with a step in one: each pair is compared.
 const CROSSINGS_MAX: usize = 1 << 20;
 
-/// The same where both have a step of their own. It also bounds how often a selector passes over the same
-/// existing ids: once for each of the ranges that overlap there.
+/// The limit if both have a step. It also bounds how often a selector scans the same existing ids:
+/// once per overlapping range.
 const STEPPED_CROSSINGS_MAX: usize = 1 << 10;
 
 impl TryFrom<common::IdRange> for IdRange {
@@ -33,14 +33,14 @@ impl TryFrom<common::IdRange> for IdRange {
         } = message;
         let range = Self::new(first, count, step.max(1))
             .map_err(|error| ConvertError::rule("count", error))?;
-        // Only shown, so a senseless one is no reason to refuse.
+        // Only for display, so an invalid one is no reason to reject.
         Ok(range.with_end(range.last().saturating_add(slack)))
     }
 }
 
 impl From<&IdRange> for common::IdRange {
     fn from(range: &IdRange) -> Self {
-        // The usual step is left out, which saves two bytes.
+        // The default step is left out, which saves two bytes.
         let step = if range.step() == 1 { 0 } else { range.step() };
         Self {
             first: range.first(),
@@ -70,8 +70,8 @@ impl From<&IdArray> for common::IdArray {
     }
 }
 
-/// Bounds the work of the overlap check, which grows with the pairs of interleaved ranges. What people
-/// write (`0-100:10,200`, a list of ids) has hardly any. O(r log r).
+/// Bounds the cost of the overlap check, which grows with the pairs of interleaved ranges. Typical
+/// user input (`0-100:10,200`, a list of ids) has hardly any. O(r log r).
 fn check_crossings(ranges: &[IdRange]) -> Result<(), ConvertError> {
     if ranges.iter().all(|range| range.step() == 1) {
         return Ok(());

@@ -9,10 +9,10 @@ use hq_core::time::nanos;
 use super::{ConvertError, Within, duration, path, required, text};
 use crate::{client, common, worker};
 
-/// Most bytes of output in one answer.
+/// Limit of output bytes in one answer.
 pub const OUTPUT_DATA_MAX: usize = 256 << 10;
 
-/// Longest time for which an answer may be kept waiting; a client that wants more asks again.
+/// Longest wait of a request; a client that wants to wait longer asks again.
 const WAIT_MAX: Duration = Duration::from_secs(30);
 
 /// Where an instance of a task writes one of its channels.
@@ -53,7 +53,7 @@ pub struct OutputRequest {
     pub source: OutputSource,
     /// From where.
     pub from: ReadFrom,
-    /// How long to wait while there is nothing.
+    /// How long to wait if there is no output.
     pub wait: Duration,
 }
 
@@ -64,11 +64,11 @@ pub struct OutputQuery {
     pub task: TaskKey,
     /// Standard error, not standard output.
     pub is_stderr: bool,
-    /// Of which instance `from` speaks; `None` = of whichever is the last.
+    /// Instance that `from` refers to; `None` = the latest.
     pub instance: Option<InstanceId>,
     /// From where.
     pub from: ReadFrom,
-    /// How long to wait while there is nothing and more may come.
+    /// How long to wait if there is no output and more may come.
     pub wait: Duration,
 }
 

@@ -1,7 +1,8 @@
-//! Refusals on the wire, and the sentence that people read.
+//! Rejections on the wire, and the sentence for users.
 //!
-//! The sentence is made here and nowhere else. Clients of earlier releases print it and know nothing more; a client of a
-//! later server finds a kind that it does not know, and treats the refusal like one without.
+//! The sentence is made only here. Clients of earlier releases print it and ignore the rest. A
+//! client that does not know the kind, from a later server, treats the rejection like one without a
+//! kind.
 
 use hq_core::id::{JobId, TaskId};
 use hq_core::refusal::{Refusal, RefusalKind};
@@ -32,7 +33,7 @@ impl From<RefusalKind> for client::RefusalKind {
 }
 
 impl client::Error {
-    /// The kind; `None` if the server is of an earlier or a later release and says none that is known.
+    /// The kind; `None` if the server, of another release, sends no known kind.
     #[must_use]
     pub fn known_kind(&self) -> Option<RefusalKind> {
         match client::RefusalKind::try_from(self.kind).ok()? {
@@ -46,7 +47,7 @@ impl client::Error {
         }
     }
 
-    /// The refusal; `None` without a known kind.
+    /// The rejection; `None` without a known kind.
     #[must_use]
     pub fn refusal(self) -> Option<Refusal> {
         let kind = self.known_kind()?;

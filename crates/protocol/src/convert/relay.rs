@@ -1,4 +1,4 @@
-//! What a relay and its server tell each other before frames of channels.
+//! Messages between a relay and its server before frames of channels.
 
 use super::{ConvertError, at_most};
 use crate::relay::{Terms, WINDOWS};
@@ -7,10 +7,10 @@ use crate::worker;
 /// Longest address of a relay, in bytes: a name and a port.
 const RELAY_ADDRESS_MAX: usize = 512;
 
-/// What a relay says of itself.
+/// A relay's description of itself.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct RelayRequest {
-    /// What it takes of each channel before it gives credit, in bytes.
+    /// Bytes that it accepts per channel before it gives credit.
     pub window: u32,
     /// Where it listens, for people.
     pub address: Box<str>,
@@ -21,7 +21,7 @@ impl TryFrom<worker::OpenRelay> for RelayRequest {
 
     fn try_from(message: worker::OpenRelay) -> Result<Self, ConvertError> {
         at_most("address", message.address.len(), RELAY_ADDRESS_MAX)?;
-        // It goes into the log of the server.
+        // It is written to the log of the server.
         if message.address.chars().any(char::is_control) {
             let found = format_args!("{:?}", message.address);
             return Err(ConvertError::invalid(

@@ -1,4 +1,4 @@
-//! Lists of instances, and the columns in which a worker reports starts and ends.
+//! Lists of instances, and the columns of reported starts and ends.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -13,16 +13,16 @@ use hq_core::worker_state::{self, InstanceKey};
 use super::{ConvertError, Within, at_most, same_len};
 use crate::worker;
 
-/// Most rows of one report, and most instances in one list: more than all that a worker can have.
+/// Limit of rows of one report, and of instances in one list: more than a worker can have.
 const ROWS_MAX: usize = 1 << 19;
 
-/// Largest text of a failed task; the worker cuts at far less.
+/// Longest text of a failed task; the worker cuts far earlier.
 const MESSAGE_LEN_MAX: usize = 1 << 20;
 
 const _: () = assert!(ERROR_TEXT_MAX <= MESSAGE_LEN_MAX);
 const _: () = assert!(LAUNCHED_MAX + UNACKNOWLEDGED_MAX <= ROWS_MAX);
 
-/// Groups neighbours of one job; rows keep their order.
+/// Groups neighbors of one job; rows keep their order.
 pub(super) fn task_list(tasks: impl Iterator<Item = (TaskKey, InstanceId)>) -> worker::TaskList {
     let mut list = worker::TaskList::default();
     for (key, instance) in tasks {

@@ -1,4 +1,4 @@
-//! Jobs that are submitted again with other requests.
+//! Resubmission of jobs with other requests.
 
 use hq_core::resize::NewRequest;
 use hq_core::resource::amount::Amount;
@@ -10,7 +10,7 @@ use super::template::growth;
 use super::{ConvertError, at_most, duration, each, no_nul};
 use crate::{client, common};
 
-/// Most new requests of one resubmit; tasks have a few kinds.
+/// Limit of new requests per resubmission; tasks have few kinds.
 pub const NEW_REQUESTS_MAX: usize = 64;
 
 /// Resources of one of them, and words of a command.
@@ -58,7 +58,7 @@ impl From<&NewRequest> for client::NewRequest {
     }
 }
 
-/// The jobs of a resubmit, where a server finds them that knows what to do.
+/// The jobs of a resubmission, in a field that only capable servers know.
 pub(super) fn resize_message(jobs: &Selector, requests: &[NewRequest]) -> client::Resize {
     client::Resize {
         jobs: Some(jobs.into()),

@@ -12,16 +12,16 @@ use hq_core::time::nanos;
 use super::{ConvertError, at_most, duration, each, known, name, required};
 use crate::common;
 
-/// Most pools of one worker, and most resources in one request.
+/// Limit of pools of one worker, and of resources in one request.
 const RESOURCES_MAX: usize = 1 << 10;
 
-/// Most indices of one pool; each becomes an object in the worker.
+/// Limit of indices of one pool; each becomes an object in the worker.
 const INDICES_MAX: usize = 1 << 20;
 
 /// Most coupled pairs of groups.
 const COUPLINGS_MAX: usize = 1 << 16;
 
-/// Largest amount: `u32::MAX` whole items, the most that users can write.
+/// Largest amount: `u32::MAX` whole items, the limit of user input.
 const AMOUNT_MAX: Amount = Amount::whole(u32::MAX);
 
 pub(super) fn amount(field: &str, units: u64) -> Result<Amount, ConvertError> {
@@ -42,7 +42,7 @@ impl TryFrom<common::ResourceDescriptor> for ResourceDescriptor {
         at_most("items", message.items.len(), RESOURCES_MAX)?;
         at_most("coupling", message.coupling.len(), COUPLINGS_MAX)?;
         let items: Vec<ResourceItem> = each("items", message.items)?;
-        // Coupling names positions, which must be those of the sorted pools.
+        // Couplings refer to positions, which must be those of the sorted pools.
         if items.windows(2).any(|pair| pair[0].name > pair[1].name) {
             return Err(ConvertError::invalid(
                 "items",

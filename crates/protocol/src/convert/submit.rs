@@ -1,7 +1,6 @@
 //! A submit: target, directories and tasks.
 //!
-//! Ids that are used twice, unknown dependencies and cycles are left to the core, which has the words
-//! for them.
+//! The core checks duplicate ids, unknown dependencies and cycles, and has the error texts.
 
 use std::sync::Arc;
 
@@ -16,13 +15,13 @@ use super::{
 };
 use crate::client;
 
-/// Most tasks of one graph submit; each has a record of its own in the server.
+/// Limit of tasks of one graph submit; each has a record of its own in the server.
 const GRAPH_TASKS_MAX: usize = 1 << 24;
 
-/// Most dependencies of one graph submit.
+/// Limit of dependencies of one graph submit.
 const GRAPH_DEPS_MAX: usize = 1 << 28;
 
-/// Most jobs that one submit waits for.
+/// Limit of jobs that one submit waits for.
 const AFTER_MAX: usize = 1 << 12;
 
 /// Most notifications of one submit.
@@ -33,11 +32,11 @@ const NOTIFY_LEN_MAX: usize = 4_096;
 /// Longest name that a task gives to a submit.
 const ORIGIN_KEY_MAX: usize = 256;
 
-/// Most notes of one submit, and the longest one.
+/// Limit of notes of one submit, and of their length.
 const NOTES_MAX: usize = 64;
 const NOTE_LEN_MAX: usize = 4_096;
 
-/// Most templates of one graph submit.
+/// Limit of templates of one graph submit.
 const GRAPH_TEMPLATES_MAX: usize = 1 << 22;
 
 impl TryFrom<client::Submit> for SubmitSpec {
@@ -172,7 +171,7 @@ impl TryFrom<client::NotifyTarget> for NotifySpec {
     }
 }
 
-/// A text for a shell or an address: not empty, not endless, without NUL and line feeds.
+/// A shell command or an address: not empty, bounded, without NUL and line feeds.
 fn notify_text(field: &'static str, value: String) -> Result<Box<str>, ConvertError> {
     let value = text(field, value)?;
     at_most(field, value.len(), NOTIFY_LEN_MAX)?;
@@ -321,7 +320,7 @@ impl TryFrom<client::ArraySubmit> for ArraySpec {
     }
 }
 
-/// Each task has a combination of the parameters, and nothing else that differs.
+/// Each task has a combination of the parameters, and no other difference.
 fn check_params(
     template: &TaskTemplate,
     ids: &ArrayIds,
@@ -342,7 +341,7 @@ fn check_params(
     }
     let fits = match ids {
         ArrayIds::Next(count) => params.count() == *count,
-        // Both ends, because everything between them is a combination, too.
+        // Checking both ends is enough, because everything between them is a combination as well.
         ArrayIds::Given(ids) => ids
             .ranges()
             .iter()

@@ -1,4 +1,4 @@
-//! Templates: the part that all tasks of one submit share.
+//! Templates: the common part of the tasks of one submit.
 
 use std::sync::Arc;
 
@@ -16,16 +16,16 @@ use super::{
 };
 use crate::common;
 
-/// Most arguments; Linux allows about 2^20 bytes of them by default.
+/// Limit of arguments; Linux allows about 2^20 bytes of them by default.
 const ARGS_MAX: usize = 1 << 18;
 
-/// Most inputs, and most outputs, of one template.
+/// Limits of inputs and of outputs of one template.
 const FILES_MAX: usize = 1 << 16;
 
 /// Largest signal number of Linux.
 const SIGNAL_MAX: i32 = 64;
 
-/// Most causes for another attempt; there are fewer sensible ones.
+/// Limit of retry causes; there are fewer sensible ones.
 const RETRY_CAUSES_MAX: usize = 512;
 
 /// Most variables a submit sets.
@@ -229,7 +229,7 @@ impl From<LearnSpec> for common::Learn {
     }
 }
 
-/// Parameters that fit together; none is as good as no list.
+/// Consistent parameters; an empty list equals none.
 fn files(field: &'static str, paths: &[impl AsRef<[u8]>]) -> Result<Vec<ByteText>, ConvertError> {
     at_most(field, paths.len(), FILES_MAX)?;
     paths
@@ -366,7 +366,7 @@ pub(super) fn growth<T>(
     let Some(common::Growth { permille, max }) = message else {
         return Ok(None);
     };
-    // Anything less would be no growth, and the next attempt would end like the last one.
+    // Smaller factors are no growth, and the next attempt would fail like the last one.
     if !(1_001..=PERMILLE_MAX).contains(&permille) {
         let expected = "1001 to 100000";
         return Err(ConvertError::invalid("permille", expected, permille));
@@ -466,8 +466,8 @@ fn variable_pair(variable: &common::EnvVar) -> Result<(ByteText, ByteText), Conv
 }
 
 impl common::TaskTemplate {
-    /// Reduces a template to what displays show: the data for standard input and the values of parameters may be large, and nobody looks at
-    /// all of them.
+    /// Reduces a template to the parts that displays show: standard input and values of parameters
+    /// may be large.
     #[must_use]
     pub fn without_stdin(template: &TaskTemplate) -> Self {
         let variable = |(name, value): &(ByteText, ByteText)| common::EnvVar {
@@ -492,7 +492,7 @@ impl common::TaskTemplate {
             priority: template.priority,
             crash_limit: Some(template.crash_limit.into()),
             requests: requests.iter().map(common::ResourceRequest::from).collect(),
-            // The usual ones are left out: most submits have them.
+            // Defaults are left out: most submits have them.
             stop: (template.stop != StopSpec::default()).then(|| template.stop.into()),
             retry: (template.retry != RetrySpec::default()).then(|| (&template.retry).into()),
             is_call: template.is_call,

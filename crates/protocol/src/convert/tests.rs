@@ -1,4 +1,4 @@
-//! Round trips of generated core types, and messages made of random bytes.
+//! Round trips of generated core types, and messages of random bytes.
 
 mod refusals;
 mod strategies;
@@ -213,7 +213,7 @@ fn parameters_survive_and_an_older_server_refuses_them() {
     let Some(client::submit::Body::Array(mut array)) = message.body.clone() else {
         panic!("an array");
     };
-    // A field that an earlier release skips: `ids` would be all that it looks for.
+    // Earlier releases skip this field and look only for `ids`.
     assert!(matches!(array.ids, Some(Ids::NextParams(6))));
     let refused = |change: &dyn Fn(&mut client::ArraySubmit)| {
         let mut array = array.clone();
@@ -268,7 +268,7 @@ fn an_older_worker_runs_nothing_without_its_values() {
     let task = hq_core::template::TaskTemplate::try_from(array.template.expect("there is one"));
     let swept = task.expect("valid");
     assert_eq!(instead_of(&swept), (1, "`--param`".to_owned()));
-    // Also by one that knows parameters.
+    // Even by a worker that knows parameters.
     let mut checked = swept.clone();
     checked.files = hq_core::template::TaskFiles {
         inputs: Vec::new(),
@@ -281,14 +281,14 @@ fn an_older_worker_runs_nothing_without_its_values() {
     forked.stdin = Some(Arc::from(*b"{\"mode\": \"fork\"}\n\x80"));
     forked.is_call = true;
     assert_eq!(instead_of(&forked), (0, "mode=\"fork\"".to_owned()));
-    // What it can do it is asked for as ever.
+    // Supported features are requested as before.
     forked.stdin = Some(Arc::from(*b"{\"mode\": \"direct\"}\n\x80"));
     let message = worker::Template::from(&shared(&forked));
     let known = message.task.map(|task| task.args).unwrap_or_default();
     assert_eq!(known.len(), 3);
 }
 
-/// With how many arguments for it a worker of parameters is told that it is too old, and for what.
+/// Arguments of the replacement command for an outdated worker, and the feature that it lacks.
 fn instead_of(task: &hq_core::template::TaskTemplate) -> (usize, String) {
     let template = shared(task);
     let message = worker::Template::from(&template);

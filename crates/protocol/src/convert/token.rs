@@ -6,7 +6,7 @@ use crate::client::{self, TokenRole};
 /// Longest name of a token, in bytes.
 const NAME_LEN_MAX: usize = 64;
 
-/// Rights of a token. Each role may do what those before it may.
+/// Role of a token. Each role includes the previous ones.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum Role {
     /// Look at everything.
@@ -49,7 +49,7 @@ impl From<Role> for TokenRole {
 }
 
 impl TokenRole {
-    /// `read`; `unknown` for one of a later release.
+    /// `read`; `unknown` for a role of a later release.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -71,7 +71,7 @@ pub enum TokenChange {
         /// Rights of the token.
         role: Role,
     },
-    /// The one with this name is to open nothing any more.
+    /// Revokes the token of this name.
     Revoke(Box<str>),
 }
 

@@ -1,4 +1,4 @@
-//! The worker plane: what a server and a worker tell each other.
+//! The worker plane: messages between server and worker.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -27,26 +27,26 @@ use crate::key::{SecretKey, digest};
 use crate::relay::Terms;
 use crate::{common, worker};
 
-/// Most templates, and most assignments, in one message.
+/// Limit of templates, and of assignments, in one message.
 const ASSIGN_MAX: usize = 1 << 20;
 
-/// Longest message of a task for those who wait, in bytes.
+/// Longest message of a task to waiting clients, in bytes.
 pub const NOTIFICATION_MAX: usize = 1024;
 
-/// Longest value of a call, in bytes; what is longer goes another way.
+/// Longest value of a call, in bytes; longer ones stay with their worker.
 pub const VALUE_MAX: usize = 1 << 20;
 
 /// Longest path, and longest error, of a fault of a node, in bytes.
 const FAULT_TEXT_MAX: usize = 1024;
 
-/// Error of a task with parameters that is sent to a worker which does not know them.
+/// Error of a task with parameters on a worker that does not know them.
 const WITHOUT_PARAMS: &str =
     "this worker is older than its server and does not know `--param`; drain it, start another one";
 
-/// The same of one that does not look at outputs: tasks would finish whatever they left.
+/// Error on a worker that does not check outputs: tasks would finish without them.
 const WITHOUT_OUTPUTS: &str = "this worker is older than its server and does not know `--check-outputs`; drain it, start another one";
 
-/// The same of one whose interpreters carry out all calls themselves.
+/// Error on a worker whose interpreters execute all calls in their own process.
 const WITHOUT_FORKS: &str = "this worker is older than its server and does not know mode=\"fork\"; drain it, start another one";
 
 /// Most nodes of one task.
@@ -57,11 +57,11 @@ const NODES_MAX: usize = 1 << 16;
 pub enum FromWorker {
     /// Wants to be a relay; instead of a registration.
     Relay(RelayRequest),
-    /// Wants to join; the first message of a connection and no other.
+    /// Registers; only as the first message of a connection.
     Register(Box<WorkerConfig>, Option<Box<Reattach>>),
     /// Anything later.
     Message(WorkerMessage),
-    /// Answers a question about output; nothing for the core.
+    /// Answers a request for output; not for the core.
     Output(worker::Output),
     /// Values of calls; they bypass the core.
     Values(Vec<worker::Value>),
@@ -78,7 +78,7 @@ pub enum FromServer {
         server_uid: Box<str>,
         /// Applies when the worker set none of its own.
         idle_timeout_default: Option<Duration>,
-        /// It goes on as the worker that it was.
+        /// Whether the worker was recognized.
         reattached: bool,
     },
     /// Answers the registration: no.
@@ -87,7 +87,7 @@ pub enum FromServer {
     RelayOpened(Terms),
     /// The server lives, and has forgotten these jobs.
     Ping(Vec<JobId>),
-    /// Somebody wants to see output of a task.
+    /// Reads output of a task.
     ReadOutput(OutputRequest),
     /// Something for the worker's state.
     Input(Input),
@@ -150,7 +150,7 @@ impl TryFrom<worker::ToServer> for FromWorker {
     }
 }
 
-/// A sign of life, without its curves, which were taken out before.
+/// A heartbeat without its curves, which were taken out before.
 fn heartbeat_message(heartbeat: worker::Heartbeat) -> Result<WorkerMessage, ConvertError> {
     let worker::Heartbeat {
         unkillable,
@@ -188,7 +188,7 @@ fn notification(notify: &worker::Notify) -> Result<WorkerMessage, ConvertError> 
     Ok(WorkerMessage::Notify(task, message[..].into()))
 }
 
-/// What a node says is wrong with it; `None` = of a kind that only later releases know.
+/// A problem of a node; `None` = a kind that only later releases know.
 fn node_fault(message: worker::NodeFault) -> Result<Option<NodeFault>, ConvertError> {
     use worker::node_fault::Kind;
     at_most("path", message.path.len(), FAULT_TEXT_MAX)?;
@@ -210,7 +210,7 @@ fn node_fault(message: worker::NodeFault) -> Result<Option<NodeFault>, ConvertEr
     }))
 }
 
-/// The same as it is sent; `None` = the server finds it out by itself.
+/// The encoded problem; `None` = the server detects it by itself.
 fn fault_message(fault: &NodeFault) -> Option<worker::NodeFault> {
     use worker::node_fault::Kind;
     let (kind, path, free_bytes, error) = match fault {
@@ -230,8 +230,8 @@ fn fault_message(fault: &NodeFault) -> Option<worker::NodeFault> {
     })
 }
 
-/// The sign of life; with instances that cannot be killed, and jobs of which values are held, as many as are told; what is wrong
-/// with the node, and the time there if it is sent at once.
+/// A heartbeat with the unkillable instances and the jobs with held values, within their limits;
+/// also the problems of the node, and its time if the heartbeat is sent at once.
 #[must_use]
 pub fn heartbeat(
     unkillable: impl Iterator<Item = Unkillable>,
@@ -377,7 +377,7 @@ impl From<ExitReason> for worker::goodbye::Reason {
             ExitReason::IdleTimeout => Self::IdleTimeout,
             ExitReason::TimeLimit => Self::TimeLimit,
             ExitReason::Preempted => Self::AllocationEnded,
-            // A worker that lost its server says goodbye to nobody.
+            // A worker that lost its server cannot say goodbye.
             ExitReason::Interrupted | ExitReason::ServerLost => Self::Interrupted,
         }
     }
@@ -555,7 +555,8 @@ impl From<&SharedTemplate> for worker::Template {
     }
 }
 
-/// What is executed instead by a worker that would ignore a part of what is asked for and came after parameters.
+/// Replacement command for a worker that would ignore a requested feature and that knows
+/// parameters.
 fn guard(task: &TaskTemplate) -> Option<&'static str> {
     if task.files.must_exist {
         return Some(WITHOUT_OUTPUTS);

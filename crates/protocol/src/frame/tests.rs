@@ -166,7 +166,7 @@ fn notices_every_changed_bit_of_a_record() {
     sealer
         .seal(&mut BytesMut::from("hello"), &mut wire)
         .expect("fresh keys");
-    // Changes of the length make it wait for more, or refuse; changes of the content are forgeries.
+    // Changes of the length make it wait for more, or fail; changes of the content are forgeries.
     for bit in 8 * RECORD_HEADER_LEN..8 * wire.len() {
         let (mut again, mut opener) = linked_halves(10);
         let mut raw = BytesMut::new();

@@ -1,7 +1,7 @@
-//! How much memory a message takes when it is decoded, found out before it is decoded.
+//! Memory of a decoded message, computed before decoding.
 //!
-//! Only what is repeated can grow beyond the bytes that arrived, so a shape names the fields of a message that are
-//! repeated or contain such fields. A test compares the shapes with the schema.
+//! Only repeated parts can grow beyond the received bytes, so a shape lists the fields of a message
+//! that are repeated or contain such fields. A test compares the shapes with the schema.
 
 use crate::{common, worker};
 
@@ -25,7 +25,7 @@ enum Part {
     Numbers(usize),
 }
 
-/// Overhead of a text beside its bytes: as large as any type that texts are decoded to.
+/// Overhead of a text: the largest type that texts are decoded to.
 const TEXT_SIZE: usize = size_of::<bytes::Bytes>();
 
 const fn each<M>(shape: &'static Shape) -> Part {
@@ -132,8 +132,8 @@ shapes! {
 }
 
 impl Shape {
-    /// Bytes that a message takes in memory besides its own size, not counting how vectors grow. Stops at what is no
-    /// message, which the decoder refuses.
+    /// Memory of a message in bytes without its own struct, not counting growth of vectors. Stops
+    /// at invalid bytes, which the decoder rejects.
     #[must_use]
     pub fn decoded_bytes(&self, mut message: &[u8]) -> usize {
         let mut bytes = 0_usize;
@@ -160,7 +160,7 @@ enum Value<'a> {
     Bytes(&'a [u8]),
 }
 
-/// Takes a field off the front of a message; `None` at its end, or if there is none.
+/// Takes a field from the front of a message; `None` at its end, or for invalid bytes.
 fn next_field<'a>(message: &mut &'a [u8]) -> Option<(u32, Value<'a>)> {
     let key = varint(message)?;
     let number = u32::try_from(key >> 3).ok()?;
@@ -183,7 +183,7 @@ fn next_field<'a>(message: &mut &'a [u8]) -> Option<(u32, Value<'a>)> {
             *message = message.get(4..)?;
             Value::Number
         }
-        // Groups, of which there are none, and what is not defined.
+        // Groups, which are not used, and undefined types.
         _ => return None,
     };
     Some((number, value))

@@ -1,4 +1,5 @@
-//! Whatever one side can build passes the reader of the other side: extremes of every message.
+//! Every message that one side can build passes the reader of the other side: extremes of every
+//! message.
 
 mod answers;
 mod extremes;
@@ -15,7 +16,7 @@ use crate::frame::{self, FrameDecoder};
 use crate::key::SecretKey;
 use crate::{client, worker};
 
-/// Sends a message from a side to a side of a plane, and decodes it. Returns its bytes.
+/// Sends a message to one side of a plane and decodes it. Returns its bytes.
 fn pass<M, T>(message: &M, sender: Limits, reader: Limits) -> usize
 where
     M: Message + Default,

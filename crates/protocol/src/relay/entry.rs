@@ -1,7 +1,9 @@
-//! How a worker gets into a relay: both prove that they have the key, then the relay says yes or no.
+//! Admission of a worker to a relay: both prove that they have the key, then the relay accepts or
+//! rejects.
 //!
-//! This keeps strangers out of the relay, and from the server. It protects nothing else: what follows is the worker's
-//! ordinary connection to the server, with a handshake of its own, of which the relay sees ciphertext.
+//! This keeps strangers out of the relay, and away from the server. It protects nothing else: then
+//! follows the worker's ordinary connection to the server with its own handshake, encrypted for the
+//! relay.
 
 use std::io;
 use std::time::Duration;
@@ -12,15 +14,15 @@ use crate::connection;
 use crate::handshake::{HANDSHAKE_TIMEOUT, HandshakeError, Plane};
 use crate::key::SecretKey;
 
-/// Time for the answer of the relay, which knows it at once.
+/// Timeout of the relay's answer, which it knows at once.
 const ANSWER_TIMEOUT: Duration = HANDSHAKE_TIMEOUT;
 
 /// Answer of a relay to a worker that has the key.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Admission {
-    /// All that follows goes to the server and comes from it.
+    /// All further bytes go to the server and come from it.
     Open,
-    /// It has as many workers as it takes.
+    /// It has no room for another worker.
     Full,
     /// It has no connection to the server at present.
     NoServer,
@@ -48,7 +50,7 @@ pub enum EntryError {
     /// No answer.
     #[error("no answer from the relay for {} s", ANSWER_TIMEOUT.as_secs())]
     Timeout,
-    /// It has as many workers as it takes.
+    /// It has no room for another worker.
     #[error("the relay has as many workers as it takes")]
     Full,
     /// It has no connection to the server at present.
@@ -59,7 +61,8 @@ pub enum EntryError {
     Unknown(u8),
 }
 
-/// Asks a relay to carry a stream on to its server. What comes back is a way to the server like a fresh TCP connection.
+/// Asks a relay to forward a stream to its server. The result is equivalent to a new TCP connection
+/// to the server.
 ///
 /// # Errors
 ///
@@ -73,13 +76,13 @@ where
         .map_err(EntryError::Handshake)?;
     let (mut stream, rest) = connection.into_stream();
     let answer = match *rest {
-        // It may come with the end of the handshake.
+        // It may arrive together with the end of the handshake.
         [answer] => answer,
         [] => tokio::time::timeout(ANSWER_TIMEOUT, stream.read_u8())
             .await
             .map_err(|_| EntryError::Timeout)?
             .map_err(EntryError::Io)?,
-        // Neither the relay nor the server says more before we do.
+        // Neither the relay nor the server sends more before the worker does.
         _ => return Err(EntryError::Handshake(HandshakeError::Malformed)),
     };
     match answer {
@@ -90,7 +93,7 @@ where
     }
 }
 
-/// Lets a worker prove that it has the key. It waits for [`answer`] then.
+/// Checks that a worker has the key. It then waits for [`answer`].
 ///
 /// # Errors
 ///
@@ -101,7 +104,7 @@ where
 {
     let connection = connection::accept(stream, Plane::Relay, key).await?;
     let (stream, rest) = connection.into_stream();
-    // A worker says nothing before it has heard the answer.
+    // A worker sends nothing before it has the answer.
     let is_silent = rest.is_empty();
     is_silent.then_some(stream).ok_or(HandshakeError::Malformed)
 }

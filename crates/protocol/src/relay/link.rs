@@ -1,4 +1,4 @@
-//! The connection between a relay and its server, and the streams that it carries.
+//! The connection between a relay and its server, and the streams on it.
 
 use std::fmt;
 use std::io;
@@ -22,10 +22,11 @@ use wire::relay_frame::Reset;
 /// Frames that are digested at a time.
 const FRAMES_PER_TURN: usize = 64;
 
-/// Bytes that are written at a time: many frames, and not so many that one channel's turn takes long to come.
+/// Bytes per write: many frames, but few enough that the turn of each channel comes soon.
 const FLUSH_BYTES: usize = 256 << 10;
 
-/// A side that takes nothing for this long is stopped or gone; the workers behind it are better off without.
+/// A side that reads nothing for this long is suspended or gone; workers should look for another
+/// route.
 const STALL_MAX: Duration = Duration::from_secs(30);
 
 /// Largest frame: the data of one turn, or the address of a peer, with their numbers.
@@ -37,10 +38,10 @@ pub enum LinkError {
     /// The other side ended it.
     #[error("the other side closed the connection")]
     Closed,
-    /// Nothing can be read any more.
+    /// Reading failed.
     #[error("read from the connection")]
     Read(#[source] ReadError),
-    /// Nothing can be written any more.
+    /// Writing failed.
     #[error("write to the connection")]
     Write(#[source] WriteError),
     /// The other side broke a rule.
@@ -53,9 +54,9 @@ pub enum LinkError {
 
 struct Shared {
     mux: Mutex<Mux>,
-    /// There may be something to send.
+    /// There may be frames to send.
     work: Notify,
-    /// All that was to be said has left this process.
+    /// Whether all frames have left this process.
     is_flushed: AtomicBool,
 }
 
@@ -90,7 +91,7 @@ impl RelayLink {
         }))
     }
 
-    /// Channels that are open, or whose last words are on their way.
+    /// Channels that are open, or whose last frames are unsent.
     #[must_use]
     pub fn len(&self) -> usize {
         self.0.lock().len()
@@ -102,14 +103,15 @@ impl RelayLink {
         self.len() == 0
     }
 
-    /// Whether no channel is open, and all that was said on them has left this process.
+    /// Whether no channel is open, and all its frames have left this process.
     #[must_use]
     pub fn is_settled(&self) -> bool {
         let is_empty = self.0.lock().len() == 0;
         is_empty && self.0.is_flushed.load(Ordering::Relaxed)
     }
 
-    /// A channel for a peer that the relay has admitted; `None` if there are as many as allowed, or the link is over.
+    /// A channel for a peer that the relay has admitted; `None` if the limit is reached, or the
+    /// link is over.
     #[must_use]
     pub fn open(&self, peer: &str) -> Option<ChannelStream> {
         let id = self.0.lock().open(peer)?;
@@ -124,8 +126,8 @@ impl RelayLink {
         }
     }
 
-    /// Carries frames until the link is over; then all channels break. `opened` gets each channel that the other side
-    /// opens, with the address of its peer, and must not block.
+    /// Carries frames until the link is over; then all channels break. `opened` gets each channel
+    /// that the other side opens, with the address of its peer, and must not block.
     ///
     /// # Cancel safety
     ///
@@ -201,10 +203,10 @@ impl RelayLink {
         }
     }
 
-    /// Queues what there is to say, up to [`FLUSH_BYTES`].
+    /// Queues pending frames, up to [`FLUSH_BYTES`].
     fn feed<W: AsyncWrite + Unpin>(&self, writer: &mut MessageWriter<W>) -> Result<(), WriteError> {
         let mut mux = self.0.lock();
-        // Under the lock: a channel that is over was sent, or is being sent.
+        // Under the lock: the end of a channel is sent or in this batch.
         self.0.is_flushed.store(false, Ordering::Relaxed);
         while writer.buffered() < FLUSH_BYTES
             && let Some(frame) = mux.next_frame()
@@ -223,10 +225,11 @@ impl Drop for LoseOnDrop<'_> {
     }
 }
 
-/// One end of a channel: a stream as any other.
+/// One end of a channel, usable like any stream.
 ///
-/// Reading fails with `ConnectionReset` if the peer of the other end broke off with data under way, and with
-/// `ConnectionAborted` if the link or the other side of it did. What is written is sent also after the stream is dropped.
+/// Reading fails with `ConnectionReset` if the peer at the other end broke off with unread data,
+/// and with `ConnectionAborted` if the link or the other side of it did. Written data is sent even
+/// after the stream is dropped.
 pub struct ChannelStream {
     shared: Arc<Shared>,
     id: u32,
@@ -239,7 +242,7 @@ impl fmt::Debug for ChannelStream {
 }
 
 impl ChannelStream {
-    /// A way to end the channel while its halves are in use elsewhere.
+    /// A handle to end the channel while its halves are in use elsewhere.
     #[must_use]
     pub fn aborter(&self) -> Aborter {
         Aborter {
@@ -262,12 +265,12 @@ impl fmt::Debug for Aborter {
 }
 
 impl Aborter {
-    /// The peer broke off: tells the other side so, and forgets what it has not sent.
+    /// The peer broke off: tells the other side, and drops unsent data.
     pub fn peer_reset(&self) {
         self.abort(Reset::ByPeer);
     }
 
-    /// The way to the peer broke: it may live and come again.
+    /// The route to the peer broke: it may be alive and reconnect.
     pub fn peer_lost(&self) {
         self.abort(Reset::Dropped);
     }
@@ -306,7 +309,7 @@ impl AsyncWrite for ChannelStream {
         written
     }
 
-    /// What was written is on its way, as in the buffer of a socket.
+    /// Written data counts as sent, as in the buffer of a socket.
     fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
         Poll::Ready(Ok(()))
     }

@@ -1,11 +1,12 @@
 //! Many channels over one connection, as a machine without I/O.
 //!
-//! Both sides have the same machine. What arrives goes into [`Mux::receive`], what is to be sent comes out of
-//! [`Mux::next_frame`], and the ends of channels call the `poll` functions. It knows nothing of what channels carry.
+//! Both sides have the same machine. Incoming frames go to [`Mux::receive`], outgoing ones come
+//! from [`Mux::next_frame`], and the ends of channels call the `poll` functions. The content of
+//! channels is opaque.
 //!
-//! Invariants: a channel buffers at most a window of what arrived and [`OUTBOUND_MAX`] of what is to be sent, so that an end
-//! that does not read holds up its own channel only and costs a bounded amount of memory; each channel that has something to
-//! send is in `ready` once, and they take turns.
+//! Invariants: a channel buffers at most a window of received data and [`OUTBOUND_MAX`] of unsent
+//! data, so an end that does not read blocks only its own channel and costs bounded memory. Each
+//! channel with something to send is in `ready` once, and they take turns.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::io;
@@ -19,10 +20,11 @@ use crate::generated::hq::worker::v1 as wire;
 use wire::RelayFrame;
 use wire::relay_frame::{Frame, Reset};
 
-/// What an end may write ahead of the connection. Two to four frames, so that a channel does not miss its turn.
+/// Limit of data that an end may write ahead of the connection. Two to four frames, so that a
+/// channel does not miss its turn.
 const OUTBOUND_MAX: usize = 64 << 10;
 
-/// An empty buffer that is larger is given back: most channels carry a heartbeat now and then.
+/// An empty buffer larger than this is freed: most channels carry an occasional heartbeat.
 const BUFFER_KEPT_MAX: usize = 16 << 10;
 
 /// Which side of the connection this is.
@@ -34,7 +36,7 @@ pub enum Side {
     Server,
 }
 
-/// The other side broke a rule; the connection is of no further use.
+/// The other side violated a rule; the connection is of no further use.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum MuxError {
     /// A frame of a kind that this release does not know.
@@ -46,7 +48,7 @@ pub enum MuxError {
     /// A channel whose number is not above all others, or opened by the wrong side.
     #[error("channel {0} cannot be opened")]
     CannotOpen(u32),
-    /// More data than there was credit for.
+    /// More data than the credit allowed.
     #[error("more data on channel {0} than it was given credit for")]
     Overrun(u32),
     /// Data behind the end of a channel.
@@ -55,7 +57,7 @@ pub enum MuxError {
     /// More credit than any channel may have.
     #[error("more credit for channel {0} than allowed")]
     TooMuchCredit(u32),
-    /// More channels than were announced, again and again.
+    /// Repeatedly more channels than announced.
     #[error("more channels than allowed")]
     TooManyChannels,
 }
@@ -64,9 +66,9 @@ pub enum MuxError {
 #[derive(Debug)]
 pub(super) struct Mux {
     side: Side,
-    /// What we take of a channel before we give credit, in bytes.
+    /// Bytes that this side accepts per channel before it gives credit.
     window: u32,
-    /// What the other side takes.
+    /// Bytes that the other side accepts.
     peer_window: u32,
     channels_max: usize,
     channels: BTreeMap<u32, Channel>,
@@ -83,7 +85,7 @@ pub(super) struct Mux {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Outward {
     Open,
-    /// Our end has no more data; what it wrote may still wait.
+    /// Our end has no more data; written data may be unsent.
     Ending,
     /// The other side knows that.
     Ended,
@@ -91,22 +93,22 @@ enum Outward {
 
 #[derive(Debug)]
 struct Channel {
-    /// To be sent ahead of everything else: the address of the peer.
+    /// To be sent first: the address of the peer.
     open: Option<String>,
     inbound: BytesMut,
     /// How much more may arrive.
     allowed: u32,
-    /// Read by our end, and not given back as credit yet.
+    /// Read by our end, and not yet returned as credit.
     consumed: u32,
     /// Nothing more arrives.
     is_inbound_ended: bool,
-    /// The other side let go of it.
+    /// The other side dropped it.
     reset: Option<Reset>,
     outbound: BytesMut,
-    /// How much more may be sent.
+    /// Number of bytes that may still be sent.
     credit: u32,
     outward: Outward,
-    /// Our end is gone: what it wrote is still sent.
+    /// Our end is gone: written data is still sent.
     is_dropped: bool,
     is_ready: bool,
     reader: Option<Waker>,
@@ -141,8 +143,9 @@ impl Channel {
         }
     }
 
-    /// Whether it is time to give credit: not for each byte, and not when nothing can arrive. A dropped end, which takes what
-    /// arrives and forgets it, gives credit, too: two of them that both have last words would wait for each other for ever.
+    /// Whether to give credit now: not for each byte, and not if no data can arrive. A dropped end,
+    /// which discards arriving data, gives credit as well: two of them with unsent data would
+    /// otherwise wait for each other forever.
     fn owes_credit(&self, window: u32) -> bool {
         !self.is_inbound_ended && self.consumed >= (window / 2).max(1)
     }
@@ -154,13 +157,14 @@ impl Channel {
         self.open.is_some() || self.owes_credit(window) || can_send || can_end
     }
 
-    /// Nobody has anything to say about it any more.
+    /// Whether neither side has anything left to send.
     fn is_over(&self) -> bool {
         let is_done = self.is_inbound_ended && self.outward == Outward::Ended;
         self.is_dropped && (is_done || self.reset.is_some())
     }
 
-    /// The next frame; the end of a dropped channel is a reset unless both directions end well.
+    /// The next frame; the end of a dropped channel is a reset unless both directions ended
+    /// cleanly.
     fn next_frame(&mut self, window: u32) -> Option<Frame> {
         if let Some(peer) = self.open.take() {
             return Some(Frame::Open(peer));
@@ -192,7 +196,7 @@ impl Channel {
         self.credit -= u32::try_from(count).unwrap_or(self.credit);
         let data = self.outbound.split_to(count).freeze();
         if self.outbound.is_empty() {
-            // The data that goes out keeps the memory until then.
+            // The outgoing data keeps the memory until then.
             self.outbound = BytesMut::new();
         }
         if let Some(writer) = self.writer.take() {
@@ -201,7 +205,7 @@ impl Channel {
         Some(data)
     }
 
-    /// The other side let go: what it sent before can still be read.
+    /// The other side dropped the channel: data received before can still be read.
     fn on_reset(&mut self, reset: Reset) {
         self.reset = Some(reset);
         self.open = None;
@@ -225,12 +229,13 @@ impl Mux {
         }
     }
 
-    /// Channels that are open, or whose last words are still on their way.
+    /// Channels that are open, or whose last frames are unsent.
     pub(super) fn len(&self) -> usize {
         self.channels.len()
     }
 
-    /// A new channel for a peer; `None` if there are as many as allowed, no number is left, or the connection is lost.
+    /// A new channel for a peer; `None` if the limit is reached, no number is left, or the
+    /// connection is lost.
     pub(super) fn open(&mut self, peer: &str) -> Option<u32> {
         if self.is_lost || self.side != Side::Relay || self.channels.len() >= self.channels_max {
             return None;
@@ -243,7 +248,7 @@ impl Mux {
         Some(id)
     }
 
-    /// Takes in a frame; number and peer of the channel that it opens.
+    /// Handles a frame; returns number and peer of a channel that it opens.
     pub(super) fn receive(&mut self, frame: RelayFrame) -> Result<Option<(u32, String)>, MuxError> {
         let id = frame.channel;
         match frame.frame.ok_or(MuxError::UnknownFrame)? {
@@ -264,8 +269,8 @@ impl Mux {
             self.channels.insert(id, channel);
             return Ok(Some((id, peer)));
         }
-        // Channels that are being closed count on one side longer than on the other, so one too many is no fault; but
-        // who does not take the answers must not fill the memory.
+        // Closing channels count on one side longer than on the other, so one too many is no
+        // violation; but a peer that does not read the answers must not fill the memory.
         if self.resets.len() >= self.channels_max {
             return Err(MuxError::TooManyChannels);
         }
@@ -277,7 +282,7 @@ impl Mux {
         if id == 0 || id > self.last {
             return Err(MuxError::UnknownChannel(id));
         }
-        // One of a channel that is gone here was sent before the other side knew.
+        // The other side sent it before it knew that the channel is gone.
         let Some(channel) = self.channels.get_mut(&id) else {
             return Ok(());
         };
@@ -297,7 +302,7 @@ impl Mux {
                 }
             }
             Frame::Reset(reset) => {
-                // A reason that only later releases know.
+                // An unknown reason of a later release.
                 channel.on_reset(Reset::try_from(reset).unwrap_or(Reset::Dropped));
             }
             Frame::Open(_) => return Err(MuxError::CannotOpen(id)),
@@ -342,7 +347,7 @@ impl Mux {
         }
     }
 
-    /// The next frame to send; `None` if there is nothing to say.
+    /// The next frame to send; `None` if there is none.
     pub(super) fn next_frame(&mut self) -> Option<RelayFrame> {
         if let Some((channel, reset)) = self.resets.pop_front() {
             return Some(RelayFrame {
@@ -355,7 +360,7 @@ impl Mux {
                 continue;
             };
             channel.is_ready = false;
-            // The other side let go of it after it got ready.
+            // The other side dropped it after it became ready.
             if channel.reset.is_some() {
                 continue;
             }
@@ -363,7 +368,7 @@ impl Mux {
             if channel.is_over() {
                 self.channels.remove(&id);
             } else {
-                // Behind the others: they take turns.
+                // Last in line: channels take turns.
                 self.note_ready(id);
             }
             if frame.is_some() {
@@ -373,7 +378,7 @@ impl Mux {
         None
     }
 
-    /// Reads what has arrived on a channel. Nothing at all = the other end has ended it.
+    /// Reads received data of a channel. No data = the other end has ended it.
     pub(super) fn poll_read(
         &mut self,
         id: u32,
@@ -409,7 +414,7 @@ impl Mux {
         }
     }
 
-    /// Takes as much as there is room for.
+    /// Accepts as much data as there is room for.
     pub(super) fn poll_write(
         &mut self,
         id: u32,
@@ -443,7 +448,7 @@ impl Mux {
         }
     }
 
-    /// Our end is gone. What it wrote is still sent.
+    /// Our end is gone. Written data is still sent.
     pub(super) fn drop_end(&mut self, id: u32) {
         let is_lost = self.is_lost;
         let Some(channel) = self.channels.get_mut(&id) else {
@@ -459,12 +464,12 @@ impl Mux {
         }
     }
 
-    /// Our end is gone, and what it wrote is of no use.
+    /// Our end is gone, and written data is useless.
     pub(super) fn abort(&mut self, id: u32, reset: Reset) {
         let Some(channel) = self.channels.remove(&id) else {
             return;
         };
-        // One that the other side has not heard of, or has let go of, is nothing to talk about.
+        // The other side has not learned of it, or has dropped it: nothing to send.
         if channel.open.is_none() && channel.reset.is_none() && !self.is_lost {
             self.resets.push_back((id, reset));
         }

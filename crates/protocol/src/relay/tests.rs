@@ -1,4 +1,4 @@
-//! A link with real tasks on both sides, and connections whose bytes somebody changes on the way.
+//! A link with real tokio tasks on both sides, and connections whose bytes are modified in transit.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -77,7 +77,7 @@ async fn who_does_not_read_holds_up_nobody_else() {
     let (got, back) = tokio::join!(echo, ask);
     assert!(got == data && back == data[..1_000_000]);
     assert!(!stuck.is_finished(), "nobody has read it");
-    // When its end goes it is told.
+    // Its end gets the error when it is dropped.
     drop(slow_end);
     let (slow, written) = stuck.await.expect("no panic");
     written.expect_err("nobody will read it");
@@ -173,7 +173,7 @@ async fn a_server_is_no_relay_and_a_relay_no_server() {
     assert!(admitted.is_err_and(|error| is_wrong_plane(&error)));
 }
 
-/// What a relay in wrong hands does to bytes that it carries, from a position on.
+/// Manipulations by a compromised relay, from a position on.
 #[derive(Clone, Debug)]
 enum Tamper {
     Flip {
@@ -196,7 +196,7 @@ enum Tamper {
         at: usize,
         count: usize,
     },
-    /// All that came before, from the first byte.
+    /// Repeats everything from the first byte.
     Replay {
         at: usize,
     },
@@ -264,7 +264,8 @@ fn message(number: usize) -> Entries {
     }
 }
 
-/// A connection whose bytes after the handshake are kept, and what receives those of somebody else.
+/// A connection whose bytes after the handshake are recorded, and the receiver of another
+/// connection.
 async fn recorded(count: usize) -> (Vec<u8>, Connection<DuplexStream>, DuplexStream) {
     let (near, relay_near) = duplex(1 << 20);
     let (relay_far, far) = duplex(1 << 20);
@@ -303,7 +304,8 @@ async fn recorded(count: usize) -> (Vec<u8>, Connection<DuplexStream>, DuplexStr
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(150))]
 
-    /// Whatever a relay does to bytes, the server takes messages that were sent, in their order, and then notices.
+    /// Whatever a relay does to bytes, the server accepts only sent messages in order, and then
+    /// detects the change.
     #[test]
     fn what_a_relay_changes_drops_repeats_or_reorders_is_noticed(how in tamper(), count in 2..12_usize) {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().expect("a runtime");
@@ -328,7 +330,7 @@ proptest! {
             prop_assert_eq!(message, &self::message(number));
         }
         if changed && taken.len() == count {
-            // All that was sent arrived, and what came behind it was refused.
+            // All sent messages arrived, and everything after them was rejected.
             prop_assert!(end.is_some());
         }
         if let Some(error) = end {
@@ -337,7 +339,7 @@ proptest! {
     }
 }
 
-/// A record of a whole connection, played to the server again: the handshake is another one.
+/// A replay of a recorded connection fails: the handshake differs.
 #[tokio::test(start_paused = true)]
 async fn a_recorded_connection_cannot_be_played_again() {
     let (near, relay_near) = duplex(1 << 20);
@@ -375,7 +377,7 @@ async fn a_recorded_connection_cannot_be_played_again() {
     replayed.write_all(&record).await.expect("room");
     let error = accept(far, Plane::Worker, Some(&KEY)).await;
     assert!(matches!(error, Err(HandshakeError::WrongKey { .. })));
-    // Nor does silence in the middle keep a place for ever.
+    // Nor does silence in the middle occupy a place forever.
     let (mut silent, far) = duplex(1 << 20);
     silent.write_all(&record[..40]).await.expect("room");
     let slow = tokio::time::timeout(

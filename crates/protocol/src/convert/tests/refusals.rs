@@ -1,4 +1,4 @@
-//! One broken rule each: what is refused, and which field is named.
+//! One violated rule each: the rejection and the named field.
 
 use hq_core::id::{InstanceId, JobId, TaskId, TaskKey, WorkerId};
 use hq_core::node_check::NodeFault;
@@ -87,7 +87,7 @@ fn config() -> common::WorkerConfig {
     (&config).into()
 }
 
-/// The field that is named when `change` has been made to a valid message.
+/// The field named in the rejection after `change` was applied to a valid message.
 fn refused<M, T>(mut message: M, change: impl FnOnce(&mut M)) -> String
 where
     T: TryFrom<M, Error = ConvertError>,
@@ -440,7 +440,7 @@ fn heartbeats_name_what_cannot_be_killed_and_older_ones_name_nothing() {
         let wanted: Vec<_> = (0..count.min(256)).map(one).collect();
         assert_eq!(found, wanted, "the first ones say what there is to say");
     }
-    // The bytes of a heartbeat of before: nothing but its number in the message.
+    // A heartbeat of earlier releases: only its field number.
     let old = worker::ToServer::decode(&[0x12, 0][..]).expect("a message");
     assert!(matches!(
         FromWorker::try_from(old),
@@ -489,7 +489,7 @@ fn faults_of_nodes_are_bounded_and_unknown_ones_left_out() {
         let refused = heard(many);
         assert!(refused.is_err(), "{refused:?}");
     }
-    // One of a kind that only a later release knows.
+    // A kind that only a later release knows.
     let later = heard(worker::Heartbeat {
         node_faults: vec![worker::NodeFault {
             kind: 99,

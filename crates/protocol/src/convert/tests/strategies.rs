@@ -65,7 +65,7 @@ fn micros() -> impl Strategy<Value = Duration> {
     (0..u64::MAX / 1_000_000).prop_map(Duration::from_micros)
 }
 
-/// Ranges one behind the other, with gaps.
+/// Consecutive ranges with gaps.
 pub(super) fn id_array() -> impl Strategy<Value = IdArray> {
     vec((0..5_u32, 1..9_u32, 1..4_u32), 0..6).prop_map(|parts| {
         let mut next = 0;
@@ -311,7 +311,7 @@ pub(super) fn submit() -> impl Strategy<Value = SubmitSpec> {
     (target, absolute_path(), path(), lists, body).prop_map(
         |(target, submit_dir, stream_dir, ((after, notify, origin), nonce, notes), body)| {
             SubmitSpec {
-                // Only an open job can be that of a task.
+                // Only an open job can have a submitting task.
                 origin: origin.filter(|_| matches!(target, SubmitTarget::Attach(_))),
                 target,
                 submit_dir,

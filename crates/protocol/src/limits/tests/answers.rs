@@ -18,7 +18,7 @@ use super::*;
 use crate::client::reply::Reply as Wire;
 use crate::convert::{OUTPUT_DATA_MAX, OutputRequest, OutputSource, ReadFrom, heartbeat};
 
-/// Sends an answer to a client, which gets what was sent.
+/// Sends an answer to a client, which must decode it unchanged.
 fn answer(message: client::Reply) -> Wire {
     let mut wire = BytesMut::new();
     let (sender, reader) = (
@@ -185,7 +185,7 @@ proptest! {
             panic!("{read:?}");
         };
         prop_assert_eq!(&read, &request);
-        // And on to a client if the worker is gone.
+        // And to a client if the worker is gone.
         let output = client::Output {
             source: Some((&request.source).into()),
             ..client::Output::default()
@@ -235,7 +235,7 @@ fn loads_of_the_largest_machines_pass_and_of_impossible_ones_a_part() {
         (0, 0, 0),
         (65_536, 1_024, 8),
         (65_537, 1_025, 8),
-        // Whatever a program prints that is called as that of the maker.
+        // Arbitrary output of a program with the name of a vendor's tool.
         (200_000, 100_000, 64),
         (1, 1, 200_000),
     ] {

@@ -1,4 +1,4 @@
-//! Values that take as many bytes on the wire as any.
+//! Values with maximal encoded size.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -23,7 +23,7 @@ use proptest::sample::select;
 
 const LONGEST: Duration = Duration::from_micros(u64::MAX);
 
-/// Instances that share no job, with numbers that need the most bytes.
+/// Instances without common jobs, with numbers that need the most bytes.
 fn key(number: u32) -> InstanceKey {
     InstanceKey {
         task: TaskKey::new(JobId(u32::MAX - number), TaskId(u32::MAX)),
@@ -219,7 +219,7 @@ fn template_of(texts: Vec<(usize, bool)>) -> TaskTemplate {
     template
 }
 
-/// Submits of the most bytes that tasks can share, in each of the forms that they can have.
+/// Submits with the maximal shared bytes, in each possible form.
 pub(super) fn largest_submits() -> Vec<SubmitSpec> {
     let stdin = TaskTemplate {
         stdin: Some(vec![0; TEMPLATE_BYTES_MAX - 8_192].into()),

@@ -1,4 +1,4 @@
-//! Both sides of a link against what was written, in any order of writing, reading, sending, closing.
+//! Both sides of a link against a model, in any order of writing, reading, sending, closing.
 
 use proptest::collection::vec;
 use proptest::prelude::*;
@@ -7,7 +7,7 @@ use super::*;
 
 const CHANNELS: usize = 4;
 
-/// One step; channels are named by the order in which they were opened.
+/// One step; channels are identified by the order of their opening.
 #[derive(Clone, Debug)]
 enum Step {
     Open,
@@ -18,7 +18,7 @@ enum Step {
     Abort(Side, usize),
     /// So many frames leave a side.
     Send(Side, usize),
-    /// So many frames that left the other side arrive.
+    /// This number of frames from the other side arrives.
     Arrive(Side, usize),
 }
 
@@ -37,14 +37,14 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
-/// What one end of a channel has done and seen.
+/// Actions and observations of one end of a channel.
 #[derive(Clone, Default, Debug)]
 struct End {
     is_here: bool,
     written: usize,
     read: usize,
     has_ended: bool,
-    /// It went, or said goodbye, without what it wrote.
+    /// It broke off without sending its written data.
     is_aborted: bool,
     saw_end: bool,
     saw_error: Option<io::ErrorKind>,
@@ -54,7 +54,7 @@ struct World {
     relay: Mux,
     server: Mux,
     windows: (u32, u32),
-    /// On their way from the relay, and from the server.
+    /// In transit from the relay, and from the server.
     up: VecDeque<RelayFrame>,
     down: VecDeque<RelayFrame>,
     /// The relay's end and the server's end, by number less one.
@@ -161,7 +161,7 @@ impl World {
         }
     }
 
-    /// Returns whether there was anything to read or to learn.
+    /// Returns whether there was anything to read, or an end.
     fn read(&mut self, side: Side, channel: usize, count: usize) -> bool {
         let Some(from) = self.end(side, channel).map(|end| end.read) else {
             return false;
@@ -240,7 +240,7 @@ impl World {
         }
     }
 
-    /// Everything is carried and read until nothing moves.
+    /// Carries and reads everything until nothing changes.
     fn settle(&mut self) {
         loop {
             let mut has_moved = false;
@@ -261,14 +261,14 @@ impl World {
         }
     }
 
-    /// What must hold once everything has arrived.
+    /// Conditions after everything has arrived.
     fn check_settled(&self) {
         for (relay, server) in &self.ends {
             for (from, to) in [(relay, server), (server, relay)] {
                 if !to.is_here {
                     continue;
                 }
-                // Dropped or not, what was written arrives unless the channel was broken off.
+                // Even if dropped, written data arrives unless the channel was broken off.
                 let is_broken_off = from.is_aborted || to.saw_error.is_some();
                 if !is_broken_off {
                     assert_eq!(to.read, from.written, "{from:?} {to:?}");
@@ -321,7 +321,7 @@ proptest! {
         frames in vec((1..4_u32, 0..7_u32, 0..90_usize), 1..60),
     ) {
         let mut mux = Mux::new(Side::Server, 50, 50, 2);
-        // Most of what follows is about channels that are open.
+        // Most of the following concerns open channels.
         for (channel, kind, size) in [(1, 5, 9), (2, 5, 9)].into_iter().chain(frames) {
             let frame = match kind {
                 0 => Some(Frame::Open(String::new())),
@@ -364,7 +364,7 @@ fn rules_that_are_broken_are_named() {
         opened().receive(frame(4, data(1))),
         Err(MuxError::UnknownChannel(4))
     );
-    // One that was skipped, or is gone, is no fault.
+    // A skipped or closed channel is no violation.
     assert_eq!(opened().receive(frame(2, data(1))), Ok(None));
     assert_eq!(
         opened().receive(frame(3, Frame::Open(String::new()))),
@@ -378,7 +378,7 @@ fn rules_that_are_broken_are_named() {
     assert_eq!(mux.receive(frame(3, Frame::End(true))), Ok(None));
     assert_eq!(mux.receive(frame(3, data(1))), Err(MuxError::BehindEnd(3)));
     let mut mux = opened();
-    // The relay may not know yet that the first has gone; it is told.
+    // The relay may not know yet that the first is gone; it gets a reset.
     assert_eq!(mux.receive(frame(4, Frame::Open(String::new()))), Ok(None));
     assert_eq!(
         mux.receive(frame(5, Frame::Open(String::new()))),
@@ -418,7 +418,7 @@ fn channels_take_turns_and_a_full_one_waits_alone() {
     assert_eq!(order, [1, 2, 3, 1, 2, 3, 1, 2, 3, 1, 2, 3]);
     let total: usize = sent.iter().map(|(_, count)| count).sum();
     assert_eq!(total, 3 * 50_000, "as far as the credit goes");
-    // Credit for one lets that one go on.
+    // Credit for one channel lets only that one continue.
     let credit = RelayFrame {
         channel: 2,
         frame: Some(Frame::Credit(100)),
@@ -457,7 +457,7 @@ fn a_lost_connection_breaks_all_channels_behind_what_has_arrived() {
     let Poll::Ready(Err(error)) = server.poll_read(1, &cx, &mut buffer) else {
         panic!("it is lost");
     };
-    // Not a reset: the worker is alive behind the relay that is not.
+    // Not a reset: the worker behind the dead relay is alive.
     assert_eq!(error.kind(), io::ErrorKind::ConnectionAborted);
     assert!(matches!(
         server.poll_write(1, &cx, b"x"),
