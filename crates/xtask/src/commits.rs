@@ -9,7 +9,8 @@ use anyhow::Context as _;
 const LENGTH_MAX: usize = 72;
 /// Branches that a branch begins at, the first that exists.
 const BASES: [&str; 2] = ["origin/main", "main"];
-/// The commit that brought this check. Those before it keep their subjects: other clones have them.
+/// The commit that introduced this check. Earlier ones keep their subjects, because other clones
+/// have them.
 const FIRST: &str = "6a6d24b90656d8e5daa95208e4d040caef0b3d95";
 /// Imperatives that end like another form of a verb.
 const IMPERATIVES: [&str; 12] = [
@@ -17,8 +18,8 @@ const IMPERATIVES: [&str; 12] = [
     "spring", "string",
 ];
 
-/// Checks the commits that are not on the main branch, or the newest one if the history is not known; returns what is
-/// wrong. A directory without a repository has no commits.
+/// Checks the commits that are not on the main branch, or the newest one if the history is unknown;
+/// returns the problems. Without a repository there are no commits.
 ///
 /// # Errors
 ///

@@ -6,9 +6,9 @@
 //!                     SHA256SUMS  MISSING
 //! ```
 //!
-//! Artifacts that this machine cannot make are named in `MISSING` with the reason; other failures are errors. Two runs
-//! of one commit give the same bytes: times are those of the commit, paths of the machine are replaced, archives are
-//! sorted and have no owners. `docs/releasing.md` says more.
+//! Artifacts that this machine cannot make are named in `MISSING` with the reason; other failures
+//! are errors. Two runs of one commit give the same bytes: times are those of the commit, paths of
+//! the machine are replaced, archives are sorted and have no owners. `docs/releasing.md` says more.
 
 mod build;
 mod check;
@@ -31,18 +31,19 @@ use shell::{output, run};
 /// Artefacts to make.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Options {
-    /// Only what a test of a change needs: x86-64 tarball, wheel and package for Debian.
+    /// Only the artifacts needed to test a change: x86-64 tarball, wheel and Debian package.
     pub(crate) is_short: bool,
     /// Only for this target of Rust; `None` = for all.
     pub(crate) target: Option<String>,
     /// Cargo profile of the programs.
     pub(crate) profile: String,
-    /// Pack this program instead of building any, to test the packing: only for the machine's own target.
+    /// Pack this program instead of building any, to test the packing: only for the machine's own
+    /// target.
     pub(crate) program: Option<PathBuf>,
 }
 
 impl Options {
-    /// Reads the words behind `dist`; `None` = they are not understood.
+    /// Parses the words after `dist`; `None` = invalid.
     pub(crate) fn parse(words: &[&str]) -> Option<Self> {
         let mut options = Self {
             is_short: false,
@@ -64,7 +65,7 @@ impl Options {
     }
 }
 
-/// Where things are, and what is the same for all artefacts.
+/// Paths, and values common to all artifacts.
 pub(crate) struct Dist {
     root: PathBuf,
     /// The program that is shipped.
@@ -82,11 +83,11 @@ pub(crate) struct Dist {
 pub(crate) enum Made {
     /// Name of the file.
     File(String),
-    /// Its name, and why this machine cannot make it.
+    /// Name of an artifact, and why this machine cannot build it.
     Missing(String, String),
 }
 
-/// Makes everything that this machine can.
+/// Builds all artifacts that this machine can.
 pub(crate) fn dist(options: &Options) -> anyhow::Result<()> {
     if let Some(wanted) = &options.target
         && !build::TARGETS.iter().any(|target| target.triple == wanted)
@@ -179,7 +180,7 @@ impl Dist {
             std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| root.join("target"), PathBuf::from);
         let target = root.join(target);
         let out = target.join("dist-files");
-        // Nothing of an earlier run may be taken for one of this.
+        // Files of an earlier run must not pass for files of this one.
         if out.exists() {
             fs::remove_dir_all(&out).with_context(|| format!("empty {}", out.display()))?;
         }
@@ -201,12 +202,12 @@ impl Dist {
         })
     }
 
-    /// How well archives are compressed. A trial of the packing is about what is in them.
+    /// Compression level of archives. A test of the packing only needs the content.
     fn compression(&self) -> &'static str {
         if self.program.is_some() { "1" } else { "9" }
     }
 
-    /// The same of packages that have a level below the first, at half of its time.
+    /// Compression level of packages that support a level below the first, at half of its time.
     fn package_compression(&self) -> &'static str {
         if self.program.is_some() { "0" } else { "9" }
     }
@@ -221,7 +222,7 @@ impl Dist {
         Ok(path)
     }
 
-    /// A tar archive of a directory with the same bytes each time.
+    /// A reproducible tar archive of a directory.
     fn tar(
         &self,
         directory: &std::path::Path,
@@ -245,7 +246,8 @@ impl Dist {
     }
 }
 
-/// `SOURCE_DATE_EPOCH` (<https://reproducible-builds.org/specs/source-date-epoch/>), else the time of the commit.
+/// `SOURCE_DATE_EPOCH` (<https://reproducible-builds.org/specs/source-date-epoch/>), else the time
+/// of the commit.
 fn epoch(root: &std::path::Path) -> anyhow::Result<String> {
     let given = std::env::var("SOURCE_DATE_EPOCH").ok();
     let text = match given {

@@ -1,8 +1,9 @@
-//! Careless changes: some of the decision code is broken on purpose, one place at a time, and a test has to notice.
+//! Mutation testing: breaks the decision code in one place at a time, and a test must notice.
 //!
-//! cargo-mutants makes the changes and runs the tests; `.cargo/mutants.toml` says where. This chooses a sample that a
-//! seed stands for, because all of them would take days, and compares what no test noticed with a list of reasons. All
-//! that happens in a copy of the sources below `target/`, where each change builds one crate again and nothing else.
+//! cargo-mutants makes the changes and runs the tests; `.cargo/mutants.toml` selects the code. This
+//! task draws a seeded sample, because all mutants would take days, and compares the surviving ones
+//! with a list of reasons. Everything happens in a copy of the sources below `target/`, where each
+//! mutant rebuilds a single crate.
 
 mod tree;
 
@@ -19,14 +20,14 @@ const VERSION: &str = "26.2.0";
 /// Changes that no test notices, and why that is so: a line each, `change -- reason`.
 const SURVIVORS: &str = include_str!("mutants/survivors.txt");
 
-/// Simulated worlds, and cases of a property, of one test run. Most careless changes are noticed by the first few, and each
-/// change pays for all of them. `.cargo/mutants.toml` names the tests that are left out.
+/// Numbers of simulated worlds and of cases per property in one test run. The first few find most
+/// mutants, and each mutant pays for all of them. `.cargo/mutants.toml` lists excluded tests.
 const SIM_SEEDS: &str = "5";
 const PROPTEST_CASES: &str = "64";
 
-/// Time for the tests of one change, in seconds at least, and as a multiple of what those of all crates took without any
-/// change: a machine that does other work too needs longer for both, and a change is tested by one crate. One that makes a
-/// loop endless counts as noticed.
+/// Time limit for the tests of one mutant: at least this many seconds, and a multiple of the time
+/// for all crates without a mutant. A busy machine is slower for both, and a mutant is tested by
+/// one crate. An endless loop counts as noticed.
 const TIMEOUT_MIN: &str = "60";
 const TIMEOUT_MULTIPLIER: &str = "1.5";
 
@@ -35,13 +36,13 @@ const TIMEOUT_MULTIPLIER: &str = "1.5";
 pub(crate) struct Options {
     count: usize,
     seed: u64,
-    /// Changes whose name has one of these in it; all, if there is none.
+    /// Mutants with one of these substrings in their name; all, if empty.
     only: Vec<String>,
     is_list: bool,
 }
 
 impl Options {
-    /// `None` if the words make no sense.
+    /// `None` for invalid words.
     pub(crate) fn parse(mut words: &[&str]) -> Option<Self> {
         let mut options = Self {
             count: 36,
@@ -74,15 +75,15 @@ impl Options {
     }
 }
 
-/// Returns whether every change of the sample was noticed, or is known with a reason.
+/// Returns whether every mutant of the sample was noticed, or has a listed reason.
 ///
 /// # Errors
 ///
-/// If cargo-mutants cannot be installed or run, or if the tests fail without any change.
+/// If cargo-mutants cannot be installed or run, or if the tests fail without a mutant.
 pub(crate) fn mutants(root: &Path, options: &Options) -> anyhow::Result<bool> {
     let tool = installed(root)?;
     let all = all(root, &tool)?;
-    // A reason for a change that nobody can make any more would excuse the next one of its name.
+    // A reason for a mutant that no longer exists would excuse the next one of its name.
     let gone = gone(&all, &reasons(SURVIVORS));
     ensure!(
         gone.is_empty(),
@@ -105,7 +106,7 @@ pub(crate) fn mutants(root: &Path, options: &Options) -> anyhow::Result<bool> {
         .args(["--timeout-multiplier", TIMEOUT_MULTIPLIER])
         .args(["--colors", "never", "--output"])
         .arg(&out)
-        // Of its own, so that nobody's build takes a broken crate for theirs.
+        // A separate directory, so that no other build uses a broken crate.
         .env("CARGO_TARGET_DIR", out.join("build"))
         .env("HQ_SIM_SEEDS", SIM_SEEDS)
         .env("PROPTEST_CASES", PROPTEST_CASES);
@@ -114,7 +115,7 @@ pub(crate) fn mutants(root: &Path, options: &Options) -> anyhow::Result<bool> {
     }
     let status = command.status().context("run cargo-mutants")?;
     let code = status.code().unwrap_or(1);
-    // 2 and 3: something survived or took too long. Others: nothing was tested.
+    // 2 and 3: a mutant survived or timed out. Others: nothing was tested.
     ensure!(
         matches!(code, 0 | 2 | 3),
         "cargo-mutants ended with code {code}; its log is in {}",
@@ -129,7 +130,7 @@ fn tool_command(root: &Path, tool: &Path) -> Command {
     command
 }
 
-/// The program, installed below `target/` if it is not there.
+/// The program, installed below `target/` if missing.
 fn installed(root: &Path) -> anyhow::Result<PathBuf> {
     let folder = root.join("target/tools");
     let tool = folder.join("bin/cargo-mutants");
@@ -161,12 +162,12 @@ fn all(root: &Path, tool: &Path) -> anyhow::Result<Vec<String>> {
     Ok(text.lines().map(str::to_owned).collect())
 }
 
-/// Changes that a seed stands for, in the order of the files. No file has its second before each has had its first, so that
-/// a small sample reaches the short modules, too.
+/// The sample of a seed, in the order of the files. No file has a second mutant before each has a
+/// first, so that a small sample covers short modules.
 fn sample(mut all: Vec<String>, options: &Options) -> Vec<String> {
     let only = &options.only;
     all.retain(|name| only.is_empty() || only.iter().any(|part| name.contains(part)));
-    // By what is changed and not by where: lines that move leave the sample as it is.
+    // By the change and not by the line: moved lines leave the sample unchanged.
     all.sort_by_cached_key(|name| {
         let mut hasher = DefaultHasher::new();
         (options.seed, without_place(name)).hash(&mut hasher);
@@ -194,11 +195,11 @@ fn without_place(name: &str) -> String {
     }
 }
 
-/// As a regular expression that matches nothing else.
+/// As a regular expression that matches only this text.
 fn escaped(name: &str) -> String {
     let mut text = String::new();
     for c in name.chars() {
-        // No others: of `\<` and `\>`, for example, the one is the beginning of a word and the other its end.
+        // No others: `\<` and `\>`, for example, match the start and end of a word.
         if r".^$*+?()[]{}|\".contains(c) {
             text.push('\\');
         }
@@ -207,7 +208,7 @@ fn escaped(name: &str) -> String {
     text
 }
 
-/// Changes with a reason that are not among all possible ones.
+/// Reasons for mutants that no longer exist.
 fn gone<'a>(all: &[String], reasons: &BTreeMap<&'a str, &str>) -> Vec<&'a str> {
     let possible: BTreeSet<String> = all.iter().map(|name| without_place(name)).collect();
     let known = reasons.keys().copied();
@@ -240,8 +241,8 @@ fn report(out: &Path, chosen: usize) -> anyhow::Result<bool> {
     Ok(is_good)
 }
 
-/// Report of a run, and whether every survivor has a reason. With `failed` changes a test failed; with those of
-/// `endless` the tests were ended because one of them, or the code it calls, went on for ever.
+/// Report of a run, and whether every survivor has a reason. `failed` mutants made a test fail; for
+/// `endless` ones the tests were killed because they did not end.
 fn verdict(
     failed: usize,
     endless: &str,
@@ -249,7 +250,7 @@ fn verdict(
     reasons: &BTreeMap<&str, &str>,
 ) -> (String, bool) {
     let mut text = String::new();
-    // By name: a machine that stood still for a minute would make one of these, too.
+    // By name: a machine that was suspended for a minute would cause one of these as well.
     for name in endless.lines() {
         text += &format!("endless   {name}\n");
     }

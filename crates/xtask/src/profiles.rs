@@ -1,7 +1,9 @@
-//! `cargo xtask profiles`: the tests where the kernel is as old as that of RHEL 7, RHEL 8, Ubuntu 20.04, …
+//! `cargo xtask profiles`: runs the tests with the kernel features of RHEL 7, RHEL 8, Ubuntu 20.04,
+//! …
 //!
-//! Each test program runs as often as there are profiles, with what the kernel of the profile lacks taken away
-//! (`sandbox`). `hq doctor` tells how processes are created there, which has to be what the profile expects.
+//! Each test program runs once per profile, without the features that the profile's kernel lacks
+//! (`sandbox`). The mechanism for creating processes that `hq doctor` reports must be the expected
+//! one.
 
 mod sandbox;
 mod system;
@@ -26,7 +28,7 @@ pub(crate) enum Task {
     Test {
         /// A few of them only.
         is_short: bool,
-        /// On one profile; `None` = on all.
+        /// Only this profile; `None` = all.
         only: Option<String>,
     },
     /// Become a command, on a profile.
@@ -38,14 +40,15 @@ pub(crate) enum Task {
     },
 }
 
-/// Tests of a short run: each behaviour of a process, its end, and `hq run`. Together less than 20 s of CPU on all profiles.
+/// Tests of a short run: each behavior of a process, its end, and `hq run`. Together less than 20 s
+/// of CPU on all profiles.
 const SHORT: &[(&str, &[&str])] = &[
     ("spawn", &["behaviour::", "termination::"]),
     ("e2e", &["local::"]),
 ];
 
 impl Task {
-    /// Reads the words behind `profiles`; `None` = they are not understood.
+    /// Parses the words after `profiles`; `None` = invalid.
     pub(crate) fn parse(words: &[&str]) -> Option<Self> {
         let owned = |words: &[&str]| words.iter().map(|word| (*word).to_owned()).collect();
         match words {
@@ -70,7 +73,7 @@ impl Task {
     }
 }
 
-/// Does it. `false` = tests failed.
+/// Runs the task. `false` = tests failed.
 pub(crate) fn profiles(task: &Task) -> anyhow::Result<bool> {
     match task {
         Task::Test { is_short, only } => test(*is_short, only.as_deref()),
@@ -100,7 +103,8 @@ fn find(name: &str) -> anyhow::Result<&'static Profile> {
     bail!("expected one of {}, found `{name}`", names.join(", "))
 }
 
-/// The command on a profile. A namespace of mounts is for root only; other users keep their control groups.
+/// The command on a profile. Only root gets a mount namespace; other users keep their control
+/// groups.
 fn inside(profile: &Profile, command: &[&str]) -> anyhow::Result<Command> {
     let own = std::env::current_exe().context("the path of this program")?;
     let own = own.to_str().context("the path of this program is text")?;
@@ -108,7 +112,7 @@ fn inside(profile: &Profile, command: &[&str]) -> anyhow::Result<Command> {
     let namespace = ["unshare", "--mount", "--propagation=private", "--"];
     let words = [&namespace[..], &inside, command].concat();
     let mut made = Command::new(words[0]);
-    // Tests may skip checks that are impossible there: they are made without a profile.
+    // Tests may skip checks that are impossible there: those run without a profile.
     made.args(&words[1..]).env_remove("HQ_REQUIRE_ALL");
     Ok(made)
 }
@@ -179,13 +183,14 @@ fn test(is_short: bool, only: Option<&str>) -> anyhow::Result<bool> {
     Ok(failures.is_empty())
 }
 
-/// Tests of a program that a short run takes; `None` = nothing.
+/// Tests of a program in a short run; `None` = none.
 fn short(name: &str) -> Option<&'static [&'static str]> {
     let found = SHORT.iter().find(|(suite, _)| *suite == name);
     found.map(|(_, arguments)| *arguments)
 }
 
-/// Builds the test programs and hq with the features that `cargo test --workspace` gives them, so that both share them.
+/// Builds the test programs and hq with the features of `cargo test --workspace`, so that both
+/// share them.
 fn build(root: &Path) -> anyhow::Result<(PathBuf, Vec<Suite>)> {
     let mut command = Command::new("cargo");
     command
@@ -194,8 +199,8 @@ fn build(root: &Path) -> anyhow::Result<(PathBuf, Vec<Suite>)> {
         .args(["--test=spawn", "--test=keeper", "--test=e2e"])
         .current_dir(root)
         .stderr(Stdio::inherit());
-    // Variables that `cargo run` sets for this program are news to build scripts that ask for them, such as that of
-    // ring: they would run again, here and in the next build.
+    // Variables that `cargo run` sets for this program look like changes to build scripts that read
+    // them, such as ring's: they would run again, here and in the next build.
     let told = |name: &str| name.starts_with("CARGO_PKG_") || name.starts_with("CARGO_MANIFEST_");
     for (name, _) in std::env::vars_os() {
         if name.to_str().is_some_and(told) {
@@ -263,7 +268,7 @@ struct Ran {
 
 fn run(profile: &Profile, suite: &Suite, arguments: &[&str], work: &Path) -> anyhow::Result<Ran> {
     let program = suite.program.to_str().context("its path is text")?;
-    // None of these names is in the other programs.
+    // The other programs have no tests of these names.
     let left_out = match suite.name.as_str() {
         "e2e" => profile.without,
         _ => &[],
@@ -297,7 +302,7 @@ fn run(profile: &Profile, suite: &Suite, arguments: &[&str], work: &Path) -> any
     let text = String::from_utf8_lossy(&text);
     let is_passed = |line: &&str| line.starts_with("test ") && line.ends_with("... ok");
     let ended_well = text.lines().filter(is_passed).count();
-    // A test that is skipped ends well, too. One may skip several things.
+    // A skipped test succeeds as well. One may skip several things.
     let skipped = fs::read_to_string(&skipped).context("read what was skipped")?;
     let skipped = skipped.lines().count().min(ended_well);
     let passed = ended_well - skipped;

@@ -1,15 +1,15 @@
-//! Rust source text in layers: code, string literals, and what only tests compile.
+//! Rust source text in layers: code, string literals, and test-only items.
 //!
-//! Knows enough of the lexical grammar to tell comments, literals and items apart, and nothing of names or types. Each
-//! layer has the length and the line breaks of the file, with blanks where something was left out, so a place in a
-//! layer is a place in the file.
+//! Knows enough of the lexical grammar to separate comments, literals and items, and nothing of
+//! names or types. Each layer has the length and line breaks of the file, with blanks in place of
+//! other text, so positions are the same.
 
-/// The layers of a file, without the items that only tests compile.
+/// The layers of a file, without test-only items.
 #[derive(Debug)]
 pub(crate) struct Layers {
     /// Code: comments and the contents of literals are blank.
     pub(crate) code: String,
-    /// Contents of string literals; all else is blank.
+    /// Contents of string literals; everything else is blank.
     pub(crate) strings: String,
     /// Comments that are no documentation.
     pub(crate) comments: String,
@@ -32,13 +32,13 @@ impl Layers {
         }
     }
 
-    /// Number of the line, from 1, in which a place is.
+    /// Line number, from 1, of a position.
     pub(crate) fn line_of(&self, place: usize) -> usize {
         self.breaks.partition_point(|at| *at < place) + 1
     }
 }
 
-/// Whether a path inside a crate belongs to tests as a whole.
+/// Whether a path inside a crate is only for tests.
 pub(crate) fn is_test_path(path: &str) -> bool {
     path.split('/').any(|part| {
         let name = part.strip_suffix(".rs").unwrap_or(part);
@@ -63,7 +63,7 @@ enum Kind {
 /// Adjacent parts of a file: end and kind of each.
 type Spans = Vec<(usize, Kind)>;
 
-/// Takes a file apart into parts of one kind each.
+/// Splits a file into spans of one kind each.
 fn spans(text: &str) -> Spans {
     let bytes = text.as_bytes();
     let mut spans = Vec::new();
@@ -78,7 +78,7 @@ fn spans(text: &str) -> Spans {
             at += block_comment(rest);
             spans.push((at, Kind::Comment));
         } else if let Some((begin, end, length)) = string(text, at) {
-            // The quotes stay in the code, so that an argument is still there.
+            // The quotes stay in the code, so that an argument remains visible.
             spans.push((at + begin, Kind::Code));
             spans.push((at + end, Kind::String));
             spans.push((at + length, Kind::Code));
@@ -87,7 +87,8 @@ fn spans(text: &str) -> Spans {
             at += length;
             spans.push((at, Kind::Other));
         } else {
-            // Only these begin a comment or a literal, and none of them is part of a longer character.
+            // Only these start a comment or a literal, and none of them is part of a longer
+            // character.
             let is_first = |byte: &u8| matches!(byte, b'/' | b'"' | b'\'' | b'r' | b'b');
             let skipped = bytes[at + 1..].iter().position(is_first);
             at = skipped.map_or(bytes.len(), |skipped| at + 1 + skipped);
@@ -97,7 +98,7 @@ fn spans(text: &str) -> Spans {
     spans
 }
 
-/// Length of the block comment, with those inside it, with which a text begins.
+/// Length of the block comment, including nested ones, at the start of a text.
 fn block_comment(text: &str) -> usize {
     let mut depth = 0_usize;
     let mut at = 0;
@@ -119,7 +120,7 @@ fn block_comment(text: &str) -> usize {
     at
 }
 
-/// The string literal that begins at a byte: where its contents begin and end, and its length, counted from there.
+/// The string literal that starts at a byte: start and end of its contents, and its length.
 fn string(text: &str, at: usize) -> Option<(usize, usize, usize)> {
     let rest = &text[at..];
     if let Some(inside) = rest.strip_prefix('"') {
@@ -140,7 +141,7 @@ fn string(text: &str, at: usize) -> Option<(usize, usize, usize)> {
     Some((begin, end, (end + closing.len()).min(rest.len())))
 }
 
-/// Place of the quote that ends a string whose first quote has been read.
+/// Position of the quote that ends a string whose first quote was consumed.
 fn end_of_quoted(text: &str) -> usize {
     let mut is_escaped = false;
     for (at, byte) in text.bytes().enumerate() {
@@ -154,11 +155,11 @@ fn end_of_quoted(text: &str) -> usize {
     text.len()
 }
 
-/// Length of the character literal with which a text begins; a lifetime is none.
+/// Length of the character literal at the start of a text; a lifetime is none.
 fn character(text: &str) -> Option<usize> {
     let inside = text.strip_prefix('\'')?;
     if let Some(escaped) = inside.strip_prefix('\\') {
-        // The character behind the backslash may be a quote itself.
+        // The character after the backslash may be a quote itself.
         let first = escaped.chars().next()?.len_utf8();
         return Some(2 + first + escaped[first..].find('\'')? + 1);
     }
@@ -168,7 +169,7 @@ fn character(text: &str) -> Option<usize> {
         .then_some(2 + first.len_utf8())
 }
 
-/// The text with blanks where the kind is another one.
+/// The text with blanks in place of other kinds.
 fn keep(text: &str, spans: &Spans, kind: Kind) -> String {
     let mut kept = String::with_capacity(text.len());
     let mut begin = 0;
@@ -205,7 +206,7 @@ fn push_blank(kept: &mut String, left_out: &str) {
     }
 }
 
-/// Begin and end of each item behind an attribute that keeps it out of the product.
+/// Start and end of each item with a test-only attribute.
 fn test_items(text: &str, code: &str) -> Vec<(usize, usize)> {
     let mut items = Vec::new();
     let mut at = 0;
@@ -223,7 +224,7 @@ fn test_items(text: &str, code: &str) -> Vec<(usize, usize)> {
     items
 }
 
-/// Place behind the bracket that closes the one at this place.
+/// Position after the bracket that closes the one at this position.
 fn end_of_group(code: &str, begin: usize) -> usize {
     let mut depth = 0_usize;
     for (at, byte) in code.bytes().enumerate().skip(begin) {
@@ -241,13 +242,13 @@ fn end_of_group(code: &str, begin: usize) -> usize {
     code.len()
 }
 
-/// Words with which an item begins, in which commas separate no items.
+/// Keywords of items in which commas separate nothing.
 const ITEMS: &[&str] = &[
     "pub", "fn", "struct", "enum", "impl", "mod", "trait", "use", "const", "static", "type",
     "unsafe", "async", "extern", "let",
 ];
 
-/// Place behind the item, field, variant or statement at this place and the attributes above it.
+/// Position after the item, field, variant or statement at this position, including its attributes.
 fn end_of_item(code: &str, begin: usize) -> usize {
     let mut at = begin;
     loop {
@@ -266,7 +267,7 @@ fn end_of_item(code: &str, begin: usize) -> usize {
             b'(' | b'[' => at = end_of_group(code, at),
             b'{' => {
                 at = end_of_group(code, at);
-                // `use a::{b};` and `let a = B { … };` go on to the semicolon.
+                // `use a::{b};` and `let a = B { … };` continue to the semicolon.
                 let rest = code[at..].trim_start();
                 return if rest.starts_with(';') {
                     code.len() - rest.len() + 1

@@ -1,4 +1,5 @@
-//! Simulated worlds by hand: the program is an example of the store, so that this crate needs none of ours.
+//! Runs simulated worlds manually: the program is an example of the store, so that this crate needs
+//! none of ours.
 
 use std::process::{Command, ExitCode};
 

@@ -1,6 +1,7 @@
-//! `cargo xtask site`: the manual as a site, from the pages of `docs/`, with Zensical and the settings in `zensical.toml`.
+//! `cargo xtask site`: builds the manual from `docs/` as a site, with Zensical and the settings in
+//! `zensical.toml`.
 //!
-//! Zensical refuses links in the Markdown to pages and headings that do not exist. It does not check links to other
+//! Zensical rejects Markdown links to missing pages and headings. It does not check links to other
 //! files, images, HTML and the navigation, so all links of the built pages are checked here.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -12,7 +13,7 @@ use anyhow::{Context as _, ensure};
 
 use crate::tidy;
 
-/// The site, from the root of the workspace; also in `zensical.toml`.
+/// Output directory, relative to the workspace root; also in `zensical.toml`.
 const SITE: &str = "target/site";
 
 /// Builds and checks the site with this program of Zensical; returns its directory.
@@ -60,7 +61,8 @@ fn read_pages(site: &Path) -> anyhow::Result<BTreeMap<PathBuf, String>> {
     Ok(found)
 }
 
-/// Each link within the site leads to a file, and to an element of a page; nothing is loaded from another host.
+/// Checks that each link within the site leads to a file and to an element of it, and that nothing
+/// is loaded from another host.
 fn check_links(site: &Path, pages: &BTreeMap<PathBuf, String>) -> Vec<String> {
     let ids = |text| tags(text).filter_map(|tag| attribute(tag, "id")).collect();
     let ids: BTreeMap<&PathBuf, BTreeSet<&str>> =

@@ -1,8 +1,8 @@
-//! How much code is shipped, and how much of it is explained: `cargo xtask size`.
+//! `cargo xtask size`: lines of shipped code, and of comments.
 //!
-//! Counts lines with code or the contents of a string, and lines with a comment only. Blank lines, documentation, tests
-//! and what only tests compile count as neither, nor does anything that is not Rust. One rule, so that the figures of
-//! two versions can be compared; see `docs/testing.md`.
+//! Counts lines with code or the contents of a string, and lines with only a comment. Blank lines,
+//! documentation, tests, test-only code and other languages are left out. The rule is fixed, so
+//! that figures of two versions are comparable; see `docs/testing.md`.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -32,7 +32,7 @@ impl AddAssign for Lines {
 ///
 /// # Errors
 ///
-/// If a file cannot be read, or there is no such crate.
+/// If a file cannot be read, or the crate does not exist.
 pub(crate) fn table(root: &Path, package: Option<&str>) -> anyhow::Result<String> {
     let sources = tidy::sources(root)?;
     let counted: BTreeMap<&str, Lines> = sources

@@ -1,9 +1,10 @@
-//! Rules of the code base that neither compiler nor clippy knows, also run as a test.
+//! Rules of the code base that neither the compiler nor clippy checks; also run as a test.
 //!
-//! `manifest` looks at `Cargo.toml` files (which crate may use what), `source` at lines of text, `between` at the
-//! code that runs between clone and exec, `calls` at calls that only some files may make, `sql`, `numbers` and `refusals` at what
-//! only one place may write down, `manual` at the pages of the manual, `imports` at which module uses which, `codemap` at
-//! whether readers find each of them. They are plain functions from text to problems; only this file reads the tree. See `docs/architecture.md`.
+//! `manifest` checks `Cargo.toml` files (which crate may use what), `source` lines of text,
+//! `between` the code between clone and exec, `calls` functions that only some files may call,
+//! `sql`, `numbers` and `refusals` text that only one place may contain, `manual` the pages of the
+//! manual, `imports` which module uses which, `codemap` the map of modules. They are pure functions
+//! from text to problems; only this file reads the tree. See `docs/architecture.md`.
 
 mod between;
 mod calls;
@@ -27,7 +28,7 @@ use anyhow::Context as _;
 pub(crate) use self::imports::{Product, products};
 use crate::rust_text::Layers;
 
-/// A broken rule, and what to do about it.
+/// A violation, and how to fix it.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Problem {
     /// Path from the workspace's root.
@@ -53,13 +54,13 @@ impl fmt::Display for Problem {
     }
 }
 
-/// Root of the workspace to which this crate belongs.
+/// Root of this crate's workspace.
 ///
 /// # Errors
 ///
 /// If the sources are no longer where they were compiled.
 pub(crate) fn workspace_root() -> anyhow::Result<PathBuf> {
-    // Not as it was compiled: another checkout may have made this program.
+    // Not the path at compile time: another checkout may have built this program.
     let crate_dir = std::env::var_os("CARGO_MANIFEST_DIR").context("run it as `cargo xtask`")?;
     let root = Path::new(&crate_dir).join("../..");
     root.canonicalize()
@@ -133,7 +134,7 @@ pub(crate) fn check(root: &Path) -> anyhow::Result<Vec<Problem>> {
     Ok(problems)
 }
 
-/// What is wrong with the pages of the manual and the settings of its site.
+/// Problems of the pages of the manual and the settings of its site.
 ///
 /// # Errors
 ///
@@ -166,8 +167,8 @@ fn read(root: &Path, path: &str) -> anyhow::Result<Vec<u8>> {
     std::fs::read(root.join(path)).with_context(|| format!("read {path}"))
 }
 
-/// Appends the files below `dir` as paths from the root, without build products and hidden folders other
-/// than those with settings of the project.
+/// Appends the files below `dir` as paths from the root, without build products and hidden folders
+/// except those with settings of the project.
 fn collect_files(root: &Path, dir: &Path, paths: &mut Vec<String>) -> anyhow::Result<()> {
     let entries = std::fs::read_dir(dir).with_context(|| format!("list {}", dir.display()))?;
     for entry in entries {

@@ -1,4 +1,4 @@
-//! The programs: which targets, with which tools, and what they may need of a system.
+//! The programs: targets, tools, and system requirements.
 
 use std::env;
 use std::ffi::OsString;
@@ -13,14 +13,14 @@ use super::shell::{command, is_there, output, run};
 /// Tools from PyPI. Zig is a C compiler and linker that knows the symbols of each glibc.
 const PYTHON_TOOLS: &[&str] = &["cargo-zigbuild==0.24.0", "ziglang==0.15.2"];
 
-/// Size of a page on the largest machines with aarch64. Programs made for smaller ones are not started there.
+/// Page size of the largest aarch64 machines, which refuse programs built for smaller pages.
 const LARGE_PAGE: u64 = 64 * 1024;
 
 /// One kind of program.
 pub(super) struct Target {
-    /// As rustc says it; also in the names of files.
+    /// The name in rustc; also in file names.
     pub(super) triple: &'static str,
-    /// Oldest glibc that has all symbols; `None` = the program is static.
+    /// Oldest glibc with all symbols; `None` = the program is static.
     pub(super) glibc: Option<&'static str>,
     /// Name in Python.
     pub(super) wheel_tag: &'static str,
@@ -30,7 +30,7 @@ pub(super) struct Target {
     pub(super) is_in_short: bool,
     pub(super) has_packages: bool,
     pub(super) has_image: bool,
-    /// For telling what is missing.
+    /// For the report of missing artifacts.
     pub(super) artefacts: &'static [&'static str],
 }
 
@@ -89,7 +89,7 @@ pub(super) struct Tools {
 }
 
 impl Tools {
-    /// Installs them unless they are there from an earlier run.
+    /// Installs them, unless an earlier run has.
     pub(super) fn install(dist: &Dist) -> anyhow::Result<Self> {
         let home = dist.work.join("tools");
         let bin = home.join("bin");
@@ -176,7 +176,7 @@ pub(super) fn build(
         option("--remap-path-prefix"),
         script.display()
     );
-    // mimalloc prints when it was compiled, and Zig does not pass SOURCE_DATE_EPOCH on to its compiler.
+    // mimalloc prints its compile time, and Zig does not pass SOURCE_DATE_EPOCH on to its compiler.
     let flags = format!("CFLAGS_{}", target.triple.replace('-', "_"));
     let c = format!(
         // From `.cargo/config.toml`, as of all that cargo runs.
@@ -211,7 +211,7 @@ pub(super) fn build(
     Ok(Ok(take(dist, target, &built)?))
 }
 
-/// A program that is there, as if it had just been built.
+/// Uses a given program as if it had just been built.
 fn pack_given(
     dist: &Dist,
     target: &Target,
@@ -223,13 +223,13 @@ fn pack_given(
     if !is_own {
         return Ok(Err(format!("only {} is packed", program.display())));
     }
-    // As those that are built: symbols are most of the bytes that would be packed.
+    // Like built programs: symbols are most of the packed bytes.
     let binary = place_of(dist, target)?;
     run(command("strip").arg("-o").arg(&binary).arg(program))?;
     Ok(Ok(binary))
 }
 
-/// Copies a program to where later builds do not change it.
+/// Copies a program to a place that later builds do not change.
 fn take(dist: &Dist, target: &Target, from: &Path) -> anyhow::Result<PathBuf> {
     let binary = place_of(dist, target)?;
     fs::copy(from, &binary).with_context(|| format!("copy {}", from.display()))?;
@@ -240,7 +240,7 @@ fn place_of(dist: &Dist, target: &Target) -> anyhow::Result<PathBuf> {
     Ok(dist.scratch(&format!("bin-{}", target.triple))?.join("hq"))
 }
 
-/// Why there is no standard library for a target, if there is none.
+/// Why a target has no standard library here, if so.
 fn without_std(target: &Target) -> anyhow::Result<Option<String>> {
     let directory =
         output(command("rustc").args(["--print", "target-libdir", "--target", target.triple]))?;
@@ -253,12 +253,12 @@ fn without_std(target: &Target) -> anyhow::Result<Option<String>> {
     )))
 }
 
-/// Directories of this machine and what stands for them in the program.
+/// Directories of this machine and their replacements in the program.
 fn prefixes(dist: &Dist) -> anyhow::Result<Vec<(String, String)>> {
     let sysroot = output(command("rustc").args(["--print", "sysroot"]))?;
     let home = env::var_os("HOME").map_or_else(PathBuf::new, PathBuf::from);
     let cargo = env::var_os("CARGO_HOME").map_or_else(|| home.join(".cargo"), PathBuf::from);
-    // The last one that fits counts for rustc, so the inner ones are behind the outer ones.
+    // rustc uses the last match, so inner directories follow outer ones.
     Ok(vec![
         (cargo.display().to_string(), "/cargo".to_owned()),
         (sysroot.trim().to_owned(), "/rust".to_owned()),
@@ -270,7 +270,8 @@ fn prefixes(dist: &Dist) -> anyhow::Result<Vec<(String, String)>> {
     ])
 }
 
-/// Makes sure that a program runs on old systems: no symbol of a newer glibc, or nothing dynamic at all.
+/// Checks that a program runs on old systems: no symbol of a newer glibc, or nothing dynamic at
+/// all.
 fn check_symbols(binary: &Path, target: &Target) -> anyhow::Result<()> {
     let is_dynamic = needs_libraries(binary)?;
     let versions = output(
@@ -291,7 +292,7 @@ fn needs_libraries(binary: &Path) -> anyhow::Result<bool> {
     Ok(dynamic.contains("(NEEDED)"))
 }
 
-/// Makes sure that a program can be mapped where pages are large.
+/// Checks that a program can be mapped with large pages.
 fn check_pages(binary: &Path, target: &Target) -> anyhow::Result<()> {
     if target.rpm_arch != "aarch64" {
         return Ok(());
@@ -312,7 +313,7 @@ fn check_pages(binary: &Path, target: &Target) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Of the parts that are mapped, in the output of `readelf`.
+/// Smallest alignment of mapped segments in the output of `readelf`.
 fn smallest_alignment(headers: &str) -> Option<u64> {
     let parts = headers
         .lines()
@@ -324,7 +325,7 @@ fn smallest_alignment(headers: &str) -> Option<u64> {
     alignments.min()
 }
 
-/// Looks for versions of glibc above `allowed` in the output of `readelf`.
+/// Finds versions of glibc above `allowed` in the output of `readelf`.
 fn check_versions(text: &str, allowed: &str) -> anyhow::Result<()> {
     let number = |version: &str| -> Vec<u32> {
         version

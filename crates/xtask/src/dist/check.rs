@@ -1,5 +1,6 @@
-//! Each artefact that can be used here is: installed into an empty directory, run from there, and the static ones in a root
-//! that has nothing else. Programs for another processor are started where the kernel runs them by an emulator.
+//! Checks each artifact that can be used here: installs it into an empty directory and runs it from
+//! there, static ones in a root without other files. Programs for another processor are run if the
+//! kernel has an emulator for them.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -11,14 +12,14 @@ use super::build::{TARGETS, Target, Tools};
 use super::shell::{command, is_there, output, run};
 use super::{Dist, Made, oci};
 
-/// Steps on Debian to have the kernel run programs for another processor, and the place of their C library then.
+/// How to enable an emulator on Debian, and the path of its C library.
 const EMULATION: &str = "`apt install qemu-user-static binfmt-support libc6-arm64-cross`";
 const FOREIGN_ROOT: &str = "/usr/aarch64-linux-gnu";
-/// Size of a page on the largest machines, in bytes; only an emulator can be set to it.
+/// Page size of the largest machines, in bytes; only an emulator can be configured for it.
 const LARGE_PAGE: &str = "65536";
 
-/// Server, worker and job in the directory `$1`, which has the program `$2` and nothing else. The shell and its tools are those
-/// outside; what the system gives each process, `/proc` and `/dev`, is mounted.
+/// Runs server, worker and job in the directory `$1`, which contains only the program `$2`. The
+/// shell and its tools come from outside; `/proc` and `/dev` are mounted.
 const EMPTY_ROOT: &str = r#"
 set -eu
 root=$1 program=$2
@@ -44,8 +45,8 @@ hq server stop >"$root/tmp/stop" 2>&1
 wait "$server"
 "#;
 
-/// Script that tries the program `$1` for another processor under an emulator, as slow as that is: a server keeps a job in a
-/// journal, the next one goes on with it, and a worker runs its tasks, which are programs of this machine.
+/// Tries the program `$1` for another processor under a slow emulator: a server stores a job in a
+/// journal, the next server continues it, and a worker runs its tasks, which are native programs.
 const SERVE: &str = r#"
 set -eu
 serve() {
@@ -65,7 +66,8 @@ timeout --foreground 120 "$1" job wait 1 >wait.log 2>&1 || { cat server.log work
 wait "$server"
 "#;
 
-/// A call of a function that every Python has, and a package that gives way to another one of its name.
+/// A call of a function of the standard library, and a package that yields to another one of its
+/// name.
 const USE_PACKAGES: &str = r#"
 import hq, hyperqueue, os, sysconfig
 with hq.Executor(1, local=True) as executor:
@@ -74,7 +76,8 @@ site = sysconfig.get_path("purelib")
 assert not os.path.exists(os.path.join(site, "hyperqueue")), "the place of another package"
 "#;
 
-/// Looks at the units in the directory `$1` as if it were `/usr` here. The manual pages that they name have to be there, too.
+/// Checks the units in the directory `$1` as if it were `/usr`. The manual pages that they name
+/// must exist as well.
 const UNITS: &str = r#"
 set -eu
 mount -t overlay overlay -o "lowerdir=$1:/usr" /usr || { echo "units not checked" >&2; exit 0; }
@@ -82,7 +85,7 @@ export XDG_RUNTIME_DIR=/run
 systemd-analyze verify --user hq-server.service hq-worker.service
 "#;
 
-/// Installs and uses what can be installed here.
+/// Installs and uses every artifact that can be installed here.
 pub(super) fn check(dist: &Dist, tools: &Tools, made: &[Made]) -> anyhow::Result<()> {
     for artefact in made {
         let Made::File(name) = artefact else { continue };
@@ -99,7 +102,7 @@ pub(super) fn check(dist: &Dist, tools: &Tools, made: &[Made]) -> anyhow::Result
 }
 
 impl Target {
-    /// Whether a file has the program for this target.
+    /// Whether an artifact contains the program for this target.
     fn is_for(&self, name: &str) -> bool {
         let (cpu, is_static) = (self.rpm_arch, self.glibc.is_none());
         let tarball = if is_static {
@@ -115,7 +118,7 @@ impl Target {
     }
 }
 
-/// Where the program is then; `None` for files that are not installed so.
+/// Path of the program after installation; `None` for files that are not installed this way.
 fn install(
     dist: &Dist,
     tools: &Tools,
@@ -136,7 +139,8 @@ fn install(
         return Ok(Some(root.join("usr/bin/hq")));
     }
     if name.ends_with(".rpm") {
-        // It has a data base of its own in there, which knows no other package and may be for another processor.
+        // It has a database of its own there, which knows no other package and may be for another
+        // processor.
         let words = ["rpm", "--install", "--nodeps", "--ignorearch", "--root"];
         output(as_root(&words).arg(&root).arg(&file))?;
         check_units(name, &root)?;
@@ -156,7 +160,7 @@ fn install(
             .arg(&file))?;
         use_packages(dist, &root, name)?;
     } else {
-        // Python here is of another kind; into a directory pip installs for any.
+        // The local Python differs; into a directory pip installs for any.
         let mut install = command(tools.python());
         install.args(pip).args(["--no-deps", "--only-binary=:all:"]);
         install.args([
@@ -169,7 +173,7 @@ fn install(
     Ok(Some(root.join("bin/hq")))
 }
 
-/// Has both packages do something in an environment that has nothing else.
+/// Uses both packages in an otherwise empty environment.
 fn use_packages(dist: &Dist, root: &Path, name: &str) -> anyhow::Result<()> {
     let drop_in = format!("hq_runtime_hyperqueue-{}-py3-none-any.whl", dist.version);
     let python = || {
@@ -193,7 +197,7 @@ fn use_packages(dist: &Dist, root: &Path, name: &str) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// A command that is root in namespaces of its own. For root it is the same as for anybody else.
+/// A command that runs as root in namespaces of its own, for any user.
 fn as_root(words: &[&str]) -> Command {
     let mut unshare = command("unshare");
     unshare
@@ -203,7 +207,7 @@ fn as_root(words: &[&str]) -> Command {
     unshare
 }
 
-/// Asks systemd whether it understands the units of an installed package.
+/// Verifies the units of an installed package with systemd.
 fn check_units(name: &str, root: &Path) -> anyhow::Result<()> {
     if !is_there("systemd-analyze") || !is_there("man") {
         crate::print(&format!(
@@ -238,7 +242,7 @@ fn use_it(dist: &Dist, target: &Target, name: &str, program: &Path) -> anyhow::R
     Ok(())
 }
 
-/// A program as it is used, in a neutral place; one for another processor finds its libraries.
+/// A command in a neutral directory; a program for another processor finds its libraries.
 pub(super) fn in_place(program: &Path) -> Command {
     let mut hq = command(program);
     hq.env("QEMU_LD_PREFIX", FOREIGN_ROOT)
@@ -246,7 +250,7 @@ pub(super) fn in_place(program: &Path) -> Command {
     hq
 }
 
-/// Tells its version, looks at the machine and runs tasks, with a home that is empty.
+/// Prints its version, inspects the machine and runs tasks, with an empty home.
 fn work(
     dist: &Dist,
     name: &str,
@@ -266,7 +270,7 @@ fn work(
     let hq = |words: &[&str]| at_home(program, words);
     let told = |words: &[&str]| output(&mut hq(words)).with_context(|| format!("use {name}"));
     expect_version(dist, name, &told(&["--version"])?)?;
-    // Other faults of this machine do not matter here, nor does the exit code.
+    // Other problems of this machine do not matter here, nor does the exit code.
     let doctor = hq(&["doctor", "--output-mode=quiet"]).output();
     let doctor = doctor.with_context(|| format!("use {name}"))?;
     let doctor = String::from_utf8_lossy(&doctor.stdout).into_owned();
@@ -298,7 +302,7 @@ fn expect_lines(name: &str, printed: &str) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Runs server, worker and a job in a root that has only the program.
+/// Runs server, worker and a job in a root that contains only the program.
 fn use_alone(dist: &Dist, name: &str, root: &Path, program: &str) -> anyhow::Result<()> {
     let mut alone = as_root(&["sh", "-c", EMPTY_ROOT, "sh"]);
     let printed = output(alone.arg(root).arg(program))
@@ -310,7 +314,7 @@ fn use_alone(dist: &Dist, name: &str, root: &Path, program: &str) -> anyhow::Res
     expect_version(dist, name, &printed)
 }
 
-/// A program that was not built for a release has more behind the version.
+/// A program that was not built for a release has a longer version.
 fn expect_version(dist: &Dist, name: &str, found: &str) -> anyhow::Result<()> {
     let expected = format!("hq {}", dist.version);
     ensure!(

@@ -1,7 +1,7 @@
-//! A container image with nothing but the static program, built without a daemon.
+//! A container image with only the static program, built without a daemon.
 //!
-//! Layout and documents: <https://github.com/opencontainers/image-spec>. `podman load`, `docker load`, `skopeo copy
-//! oci-archive:…` and `apptainer build hq.sif oci-archive:…` read it.
+//! Format: <https://github.com/opencontainers/image-spec>. `podman load`, `docker load`, `skopeo
+//! copy oci-archive:…` and `apptainer build hq.sif oci-archive:…` read it.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
@@ -53,7 +53,7 @@ pub(super) fn image(dist: &Dist, target: &Target, binary: &Path) -> anyhow::Resu
         }),
     )?;
     let mut listed = manifest.descriptor("application/vnd.oci.image.manifest.v1+json");
-    // Name that `podman load` gives it; a version alone would become the name.
+    // Name after `podman load`; without it, the version alone would become the name.
     let reference = format!("hq:{}", dist.version);
     listed["annotations"] = json!({ "org.opencontainers.image.ref.name": reference });
     write_json(
@@ -73,7 +73,7 @@ pub(super) fn image(dist: &Dist, target: &Target, binary: &Path) -> anyhow::Resu
     Ok(Made::File(name))
 }
 
-/// Unpacks an image as those do who run it, and says what is run in there.
+/// Unpacks an image like a runtime, and returns the command that it runs.
 pub(super) fn unpack(dist: &Dist, name: &str) -> anyhow::Result<(PathBuf, String)> {
     let layout = dist.scratch("image")?;
     run(command("tar")
@@ -92,7 +92,7 @@ pub(super) fn unpack(dist: &Dist, name: &str) -> anyhow::Result<(PathBuf, String
     Ok((root, program.to_owned()))
 }
 
-/// The file of a descriptor, if it has the bytes that its name promises.
+/// The file of a descriptor, if its content matches the digest in its name.
 fn blob(layout: &Path, descriptor: &Value) -> anyhow::Result<PathBuf> {
     let digest = descriptor["digest"].as_str().unwrap_or_default();
     let sum = digest.strip_prefix("sha256:");
@@ -108,7 +108,7 @@ fn read_json(path: &Path) -> anyhow::Result<Value> {
     serde_json::from_str(&text).with_context(|| format!("parse {}", path.display()))
 }
 
-/// The program, and a directory for temporary files, which is the home, too.
+/// The program, and a directory for temporary files, which is also the home.
 fn make_layer(dist: &Dist, binary: &Path, root: &Path, layer: &Path) -> anyhow::Result<()> {
     for (directory, mode) in [("usr/bin", 0o755), ("tmp", 0o1777)] {
         let path = root.join(directory);

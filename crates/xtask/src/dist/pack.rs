@@ -1,4 +1,4 @@
-//! Packages of one program: tarball, wheel, for Debian, for RPM.
+//! Packages of one program: tarball, wheel, Debian package, RPM.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -59,7 +59,7 @@ pub(super) fn wheel(
     Ok(Made::File(name.trim().to_owned()))
 }
 
-/// The package `hyperqueue` for any platform; it needs the wheel with the program.
+/// The platform-independent package `hyperqueue`, which requires the wheel with the program.
 pub(super) fn drop_in(dist: &Dist, tools: &Tools) -> anyhow::Result<Made> {
     let name = output(
         command(tools.python())
@@ -129,7 +129,7 @@ pub(super) fn rpm(dist: &Dist, target: &Target, tree: &Path) -> anyhow::Result<M
     tree::copy_tree(tree, &files.join("usr"))?;
     let define = |name: &str, value: &str| ["--define".to_owned(), format!("{name} {value}")];
     let top_text = top.display().to_string();
-    // Readable by the rpm of RHEL 7, whatever is the default of this one.
+    // Readable by the rpm of RHEL 7, whatever the local default.
     let payload = format!("w{}.xzdio", dist.package_compression());
     run(command("rpmbuild")
         .args(["-bb", "--quiet", "--target", target.rpm_arch])

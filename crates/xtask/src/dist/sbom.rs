@@ -1,6 +1,7 @@
-//! Bill of materials of the program: its packages with versions, licences and checksums (CycloneDX 1.6).
+//! Bill of materials of the program: its packages with versions, licenses and checksums (CycloneDX
+//! 1.6).
 //!
-//! Only what is compiled into it; what is needed to build or to test it is left out.
+//! Only compiled code; build and test dependencies are left out.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -33,7 +34,7 @@ pub(super) fn make(dist: &Dist) -> anyhow::Result<Made> {
     Ok(Made::File(name))
 }
 
-/// Name and version → SHA-256 of what the registry has.
+/// SHA-256 in the registry, by name and version.
 fn checksums(lock: &toml::Table) -> BTreeMap<(String, String), String> {
     let packages = lock.get("package").and_then(toml::Value::as_array);
     let known = packages.into_iter().flatten().filter_map(|package| {
@@ -97,7 +98,7 @@ fn describe(
 /// Libraries that a package has compiled into itself.
 fn linked(node: &Value) -> Vec<&str> {
     let uses = list(node, "deps").iter().filter(|used| {
-        // `null` = a usual dependency; the others are `build` and `dev`.
+        // `null` = a normal dependency; others are `build` and `dev`.
         list(used, "dep_kinds")
             .iter()
             .any(|kind| kind["kind"].is_null())

@@ -15,7 +15,7 @@ pub(super) fn command(program: impl AsRef<OsStr>) -> Command {
     command
 }
 
-/// Runs a program that must succeed; people see what it prints.
+/// Runs a program that must succeed; its output is visible.
 pub(super) fn run(command: &mut Command) -> anyhow::Result<()> {
     let shown = format!("{command:?}");
     let status = command.status().with_context(|| format!("run {shown}"))?;
@@ -25,7 +25,7 @@ pub(super) fn run(command: &mut Command) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Runs a program that must succeed and returns what it prints.
+/// Runs a program that must succeed and returns its output.
 pub(super) fn output(command: &mut Command) -> anyhow::Result<String> {
     let shown = format!("{command:?}");
     let output = command.stderr(Stdio::piped()).output();

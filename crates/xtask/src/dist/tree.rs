@@ -1,4 +1,5 @@
-//! Files that all packages have in common: the program, its pages, completions, units and licence, as they are installed.
+//! Common files of all packages in their installed layout: program, pages, completions, units and
+//! license.
 
 use std::fs;
 use std::io::ErrorKind;
@@ -12,7 +13,7 @@ use super::build::Target;
 use super::check::in_place;
 use super::shell::{command, output, run};
 
-/// Files of the repository and where they go.
+/// Files of the repository and their targets.
 const FILES: &[(&str, &str)] = &[
     (
         "packaging/systemd/hq-server.service",
@@ -28,14 +29,14 @@ const FILES: &[(&str, &str)] = &[
     ("CHANGELOG.md", "share/doc/hq/changelog"),
 ];
 
-/// Shells and the files in which they look for completions.
+/// Shells and their completion files.
 const COMPLETIONS: &[(&str, &str)] = &[
     ("bash", "share/bash-completion/completions/hq"),
     ("zsh", "share/zsh/site-functions/_hq"),
     ("fish", "share/fish/vendor_completions.d/hq.fish"),
 ];
 
-/// Lays everything out below a directory named as the tarball; returns that directory.
+/// Creates the layout in a directory named like the tarball; returns that directory.
 pub(super) fn make(dist: &Dist, target: &Target, binary: &Path) -> anyhow::Result<PathBuf> {
     let tree = dist
         .scratch(&format!("tree-{}", target.triple))?
@@ -50,7 +51,7 @@ pub(super) fn make(dist: &Dist, target: &Target, binary: &Path) -> anyhow::Resul
     Ok(tree)
 }
 
-/// Name of the tarball and of what is in it.
+/// Name of the tarball and of its directory.
 pub(super) fn name(dist: &Dist, target: &Target) -> String {
     let cpu = target.rpm_arch;
     let kind = if target.glibc.is_some() {
@@ -61,7 +62,7 @@ pub(super) fn name(dist: &Dist, target: &Target) -> String {
     format!("hq-{}-linux-{cpu}{kind}", dist.version)
 }
 
-/// Where pages and completions are kept for programs that cannot be run here.
+/// Directory of pages and completions for programs that cannot be run here.
 const DESCRIBED: &str = "described";
 
 /// Removes what another commit's program has written.
@@ -72,7 +73,8 @@ pub(super) fn forget(work: &Path) -> anyhow::Result<()> {
     }
 }
 
-/// Pages and completions, which are the same for all targets: the first program that can be run here writes them.
+/// Generates pages and completions, which are the same for all targets, with the first program that
+/// can be run here.
 fn describe(dist: &Dist, binary: &Path) -> anyhow::Result<PathBuf> {
     let directory = dist.work.join(DESCRIBED);
     if in_place(binary)
@@ -101,12 +103,12 @@ fn describe(dist: &Dist, binary: &Path) -> anyhow::Result<PathBuf> {
     Ok(directory)
 }
 
-/// Without name and time, so that the bytes are the same each time.
+/// Without name and time, so that the bytes are reproducible.
 fn compress(file: &Path) -> anyhow::Result<()> {
     run(command("gzip").args(["--no-name", "-9"]).arg(file))
 }
 
-/// Copies a directory with everything in it, readable for all.
+/// Copies a directory tree, readable for all.
 pub(super) fn copy_tree(from: &Path, to: &Path) -> anyhow::Result<()> {
     for entry in fs::read_dir(from).with_context(|| format!("list {}", from.display()))? {
         let entry = entry.with_context(|| format!("list {}", from.display()))?;

@@ -1,4 +1,4 @@
-//! The copy of the sources that is broken on purpose: nobody's work is lost, whatever happens to a run.
+//! The copy of the sources that is mutated, so that no work is lost whatever happens to a run.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -7,8 +7,8 @@ use std::process::Command;
 
 use anyhow::{Context as _, ensure};
 
-/// Makes `to` a copy of the sources below `root`. Files that are equal keep their times, so that cargo builds again only
-/// what has changed since the last run.
+/// Makes `to` a copy of the sources below `root`. Equal files keep their times, so that cargo
+/// rebuilds only changes since the last run.
 pub(super) fn copy_sources(root: &Path, to: &Path) -> anyhow::Result<()> {
     let files = sources(root)?;
     for file in &files {
@@ -17,7 +17,7 @@ pub(super) fn copy_sources(root: &Path, to: &Path) -> anyhow::Result<()> {
     remove_others(to, &to.join("crates"), &files)
 }
 
-/// Files that git knows or would add, relative to `root`.
+/// Files that git tracks or would add, relative to `root`.
 fn sources(root: &Path) -> anyhow::Result<BTreeSet<PathBuf>> {
     let output = Command::new("git")
         .arg("-C")
@@ -45,12 +45,13 @@ fn copy_if_changed(from: &Path, to: &Path) -> anyhow::Result<()> {
     if let Some(folder) = to.parent() {
         fs::create_dir_all(folder).with_context(|| format!("make {}", folder.display()))?;
     }
-    // With the permissions: some tests run scripts. The time is now, so that cargo sees that it changed.
+    // With the permissions: some tests run scripts. The time is now, so that cargo notices the
+    // change.
     fs::copy(from, to).with_context(|| format!("write {}", to.display()))?;
     Ok(())
 }
 
-/// Removes files that are sources no more: cargo would find a test or an example by its place.
+/// Removes files that are no longer sources: cargo would find a test or an example by its path.
 fn remove_others(root: &Path, folder: &Path, files: &BTreeSet<PathBuf>) -> anyhow::Result<()> {
     for entry in fs::read_dir(folder).with_context(|| format!("list {}", folder.display()))? {
         let path = entry

@@ -1,8 +1,8 @@
-//! Runs a command where what an old kernel lacks is taken away.
+//! Runs a command without the features that an old kernel lacks.
 //!
-//! System calls and flags by filters (seccomp(2)), control groups of version 2 by a mount namespace, the lists of
-//! children by a library in front of the C library. What stays: `uname` tells the kernel's own release, and `/proc` and
-//! `/sys` have files that old kernels do not have.
+//! Hides system calls and flags by filters (seccomp(2)), version 2 control groups by a mount
+//! namespace, and the lists of children by a preloaded library. Not hidden: `uname` reports the
+//! real release, and `/proc` and `/sys` have files that old kernels lack.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -24,8 +24,8 @@ const HIGHEST_CALL: i64 = 600;
 const SECCOMP: i64 = 317;
 const ENOSYS: u32 = 38;
 
-/// The spawn engine opens the list of children by `open`, the standard library all its files by `open64`: so tests, which
-/// look at the list, too, still see it.
+/// The spawn engine opens the list of children with `open`, the standard library opens files with
+/// `open64`: so tests, which read the list as well, still see it.
 const NO_CHILDREN: &str = r#"
 #include <errno.h>
 #include <fcntl.h>
@@ -46,7 +46,7 @@ int open(const char *path, int flags, ...) {
 }
 "#;
 
-/// Becomes the command, on a system of this kind. Returns only if that fails.
+/// Becomes the command, on a system of this kind. Returns only on failure.
 pub(super) fn enter(profile: &Profile, command: &[&str], work: &Path) -> anyhow::Result<()> {
     let [program, arguments @ ..] = command else {
         bail!("expected a command to run on {}", profile.name);
@@ -78,11 +78,11 @@ pub(super) fn enter(profile: &Profile, command: &[&str], work: &Path) -> anyhow:
     Err(error).with_context(|| format!("run {program}"))
 }
 
-/// For each error number the calls that get it.
+/// System calls by the error number that they get.
 fn rules(profile: &Profile) -> anyhow::Result<BTreeMap<u32, BTreeMap<i64, Vec<SeccompRule>>>> {
     let mut all: BTreeMap<u32, BTreeMap<i64, Vec<SeccompRule>>> = BTreeMap::new();
     for call in (profile.last_call + 1..=HIGHEST_CALL).filter(|call| *call != SECCOMP) {
-        // No rule: whatever the arguments.
+        // No condition: any arguments.
         all.entry(ENOSYS).or_default().insert(call, Vec::new());
     }
     let is_new = |feature: &&Feature| feature.since > profile.kernel;
@@ -100,7 +100,7 @@ fn rules(profile: &Profile) -> anyhow::Result<BTreeMap<u32, BTreeMap<i64, Vec<Se
     Ok(all)
 }
 
-/// Nothing is mounted in version 2 in here; the caller has made a namespace.
+/// Unmounts version 2 control groups; the caller has made a namespace.
 fn unmount_cgroup2() -> anyhow::Result<()> {
     let mounts = fs::read_to_string("/proc/self/mounts").context("read the mounts")?;
     for mount in mounts.lines() {

@@ -1,4 +1,4 @@
-//! Old systems: which kernel they have, and what of today's kernel it lacks.
+//! Old systems: their kernels, and the missing features.
 
 /// A release of the kernel.
 pub(super) type Kernel = (u32, u32);
@@ -8,21 +8,22 @@ pub(super) struct Profile {
     pub(super) name: &'static str,
     /// Distributions that are like it.
     pub(super) systems: &'static str,
-    /// As released. Distributions add parts of newer ones, so that these systems have rather more than the profile.
+    /// As released. Distributions backport features, so these systems have rather more than the
+    /// profile.
     pub(super) kernel: Kernel,
-    /// The newest system call. On x86-64 numbers only grow; what is above did not exist.
+    /// The newest system call. On x86-64 numbers only grow; higher ones did not exist.
     pub(super) last_call: i64,
     /// Whether control groups of version 2 are mounted.
     pub(super) has_cgroup2: bool,
     /// Whether the kernel was built with `CONFIG_PROC_CHILDREN`.
     pub(super) lists_children: bool,
-    /// How processes have to be created there, as `hq doctor` names it.
+    /// Expected mechanism for creating processes, as named by `hq doctor`.
     pub(super) rung: &'static str,
-    /// Tests of what does not run there itself, and why.
+    /// Tests of features that are missing there, and why.
     pub(super) without: &'static [(&'static str, &'static str)],
 }
 
-/// All of them, the oldest first.
+/// All profiles, oldest first.
 pub(super) const PROFILES: &[Profile] = &[
     Profile {
         name: "linux-3.10",
@@ -98,13 +99,13 @@ pub(super) struct Feature {
     pub(super) errno: u32,
 }
 
-/// Calls of it that are meant.
+/// Condition on its arguments.
 pub(super) enum When {
     /// All.
     Always,
-    /// Those whose argument of this index has all of these bits.
+    /// The argument of this index has all of these bits.
     Bits(u8, u64),
-    /// Those whose argument of this index is this.
+    /// The argument of this index has this value.
     Equals(u8, u64),
 }
 
@@ -115,7 +116,7 @@ const ENOSYS: u32 = 38;
 /// Flags of `open`: a file without a name.
 const TMPFILE: u64 = 0o20_000_000;
 
-/// Conditions on the arguments. A filter does not see memory, nor can it have a flag ignored.
+/// Conditions on the arguments. A filter does not see memory, and cannot make a flag ignored.
 pub(super) const FEATURES: &[Feature] = &[
     // open, openat
     Feature {
@@ -157,7 +158,7 @@ pub(super) const FEATURES: &[Feature] = &[
         when: When::Equals(2, 8),
         errno: EINVAL,
     },
-    // clone: CLONE_PIDFD. These kernels ignore it, which a test of `probe.rs` in the crate spawn is about.
+    // clone: CLONE_PIDFD. These kernels ignore it; `probe.rs` in the crate spawn tests that.
     Feature {
         since: (5, 2),
         call: 56,
@@ -171,7 +172,7 @@ pub(super) const FEATURES: &[Feature] = &[
         when: When::Equals(0, 3),
         errno: EINVAL,
     },
-    // clone3, of which older ones lack CLONE_CLEAR_SIGHAND; its flags are in memory.
+    // clone3; older ones lack CLONE_CLEAR_SIGHAND, and its flags are in memory.
     Feature {
         since: (5, 5),
         call: 435,

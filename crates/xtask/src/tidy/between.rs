@@ -1,8 +1,9 @@
 //! Checks the file that runs between clone and exec.
 //!
-//! The parent has other threads and shares its memory: no allocation, lock, formatting, panic or drop of a value, and
-//! of the C library only thin wrappers around system calls. Lints that must be denied there find part of it; here it
-//! is made sure that they are denied, and that nothing else is called. Works on lines, as `source` does.
+//! The parent has other threads and shares its memory. So this code must not allocate, lock,
+//! format, panic or drop a value, and may only call thin wrappers of system calls in the C library.
+//! Lints find some violations; this check makes sure that they are denied, and that nothing else is
+//! called. Works on lines, like `source`.
 
 use super::Problem;
 
@@ -20,7 +21,7 @@ const DENIED: &[&str] = &[
     "alloc_instead_of_core",
 ];
 
-/// Functions of the C library that are async-signal-safe and only make a system call.
+/// Async-signal-safe functions of the C library that only make a system call.
 const CALLS: &[&str] = &[
     "__errno_location",
     "_exit",
@@ -68,7 +69,7 @@ const FORBIDDEN: &[&str] = &[
     "write!(",
 ];
 
-/// Checks the file; others have no such rules.
+/// Checks this file; others have no such rules.
 pub(super) fn check(path: &str, text: &str) -> Vec<Problem> {
     if path != PATH {
         return Vec::new();

@@ -1,13 +1,13 @@
-//! Calls that only some files may make.
+//! Functions that only some files may call.
 //!
-//! The convenient ways to start a thread panic when the system refuses it, and a user's limit of processes would end a
-//! server or a worker. What is written to a terminal past its console has control characters of others in it. What is made
-//! with the means of the standard library can be read by others. Works on lines, as `source` does; tests, benchmarks and
-//! examples may do what they like.
+//! The convenient ways to start a thread panic when the system refuses, so a user's process limit
+//! would end a server or a worker. Text written to a terminal past its console may contain foreign
+//! control characters. Files created by the standard library can be read by other users. Works on
+//! lines, like `source`; tests, benchmarks and examples are exempt.
 
 use super::Problem;
 
-/// A call, the files that may make it, and what to do elsewhere.
+/// A function, the files that may call it, and the alternative.
 struct Rule {
     word: &'static str,
     /// Beginnings of paths.
@@ -32,14 +32,14 @@ const WITH_BLOCKING: &[&str] = &[
     "crates/cli/src/command/worker/start.rs",
     "crates/server/src/",
     "crates/worker/src/",
-    // Only with a runtime of the caller's; `worker` does not choose it.
+    // Only with the caller's runtime; `worker` does not choose it.
     "crates/spawn/src/launcher.rs",
 ];
 
 const TERMINAL: &str =
     "hidden characters of others reach the terminal; use `Context::out` or `console::error_line`";
 
-/// Files that may write to a terminal as it is.
+/// Files that may write raw text to a terminal.
 const WITH_TERMINAL: &[&str] = &[
     "crates/cli/src/output/console.rs",
     "crates/cli/src/command/dashboard",
@@ -55,10 +55,10 @@ const WITH_TERMINAL: &[&str] = &[
 
 const FILES: &str = "it follows the umask, and links; make it with `hq_private`, or name the file here if users say where it is";
 
-/// Files that make and open files and directories in their own ways.
+/// Files that create and open files and directories in their own ways.
 const WITH_FILES: &[&str] = &[
     "crates/private/src/",
-    // Output of tasks, and what else is written where users asked for it.
+    // Output of tasks, and other files at paths chosen by users.
     "crates/cli/src/command/manual.rs",
     "crates/cli/src/command/journal.rs",
     "crates/spawn/src/",
@@ -114,7 +114,8 @@ const RULES: &[Rule] = &[
         word: concat!("thread::", "scope("),
         allowed: &[
             "crates/store/src/simulation.rs",
-            // Each thread is started there with a `Builder`; if none can be, the caller does all of it.
+            // Starts each thread with a `Builder`; if none can be started, the caller does all the
+            // work.
             "crates/cli/src/submit/skip.rs",
         ],
         advice: PANICS,

@@ -1,10 +1,10 @@
-//! The code map of `docs/architecture.md`: it names every module, and none that is gone.
+//! The code map of `docs/architecture.md`: it must name every module, and no missing one.
 //!
-//! Modules directly below a crate's root must be named, except those that only tests compile. If the map names modules
-//! of a folder (`folder/{one,two}`), it names all of them. Reads the rows of the table whose first cell is a crate in
-//! bold or empty, and the names in backticks of their second cell; nothing of what is said about them.
+//! Modules directly below a crate's root must be named, except test-only ones. If the map names
+//! modules of a folder (`folder/{one,two}`), it must name all of them. Reads the rows of the table
+//! whose first cell is a crate in bold or empty, and the names in backticks in their second cell.
 //!
-//! Sections that say where a change begins name whole paths, so that readers can open them, and only such that exist.
+//! Sections about where a change begins name whole paths, which must exist.
 
 use std::collections::BTreeSet;
 
@@ -14,7 +14,7 @@ use super::imports::Product;
 /// The page with the map.
 pub(super) const PATH: &str = "docs/architecture.md";
 
-/// Sections whose paths are whole: the page, and the heading.
+/// Sections with whole paths: the page, and the heading.
 const WHOLE_PATHS: [(&str, &str); 2] = [
     (PATH, "## Where a change begins"),
     (
@@ -35,7 +35,7 @@ struct Named {
     line: usize,
 }
 
-/// Checks the map; `paths` are those of the whole tree.
+/// Checks the map; `paths` are all paths of the tree.
 pub(super) fn check(page: &str, products: &[Product], paths: &[String]) -> Vec<Problem> {
     let named = named(page);
     let mut problems = Vec::new();
@@ -79,7 +79,7 @@ pub(super) fn check(page: &str, products: &[Product], paths: &[String]) -> Vec<P
     problems
 }
 
-/// Checks that every path in backticks exists, in those sections of a page that say where a change begins.
+/// Checks that every path in backticks in these sections exists.
 pub(super) fn check_paths(page: &str, text: &str, paths: &[String]) -> Vec<Problem> {
     let mut problems = Vec::new();
     for (_, heading) in WHOLE_PATHS.iter().filter(|(path, _)| *path == page) {
@@ -102,7 +102,7 @@ pub(super) fn check_paths(page: &str, text: &str, paths: &[String]) -> Vec<Probl
     problems
 }
 
-/// Whether a name in backticks is that of a file or a folder.
+/// Whether a name in backticks is a file or a folder.
 fn is_path(name: &str) -> bool {
     name.contains('/') || EXTENSIONS.iter().any(|extension| name.ends_with(extension))
 }
@@ -110,14 +110,14 @@ fn is_path(name: &str) -> bool {
 fn exists(name: &str, paths: &[String]) -> bool {
     paths.iter().any(|path| {
         let rest = path.strip_prefix(name);
-        // A folder ends with a slash, and something is in it.
+        // A folder ends with a slash, and is not empty.
         rest.is_some_and(|rest| rest.is_empty() || name.ends_with('/'))
     })
 }
 
 /// Whether a path below a crate is the file or the folder of a module.
 fn is_at(below: &str, name: &str) -> bool {
-    // The schema is beside `src/`.
+    // The schema is next to `src/`.
     let below = below.strip_prefix("src/").unwrap_or(below);
     below
         .strip_prefix(name)
@@ -131,7 +131,7 @@ fn named(page: &str) -> Vec<Named> {
     for (line, number) in page.lines().zip(1..) {
         let cells: Vec<&str> = line.split('|').map(str::trim).collect();
         let ["", first, second, _, ""] = cells.as_slice() else {
-            // Below the map there are other tables.
+            // Other tables follow the map.
             package = None;
             continue;
         };
@@ -155,7 +155,8 @@ fn named(page: &str) -> Vec<Named> {
     named
 }
 
-/// The modules that one name in backticks stands for; a folder with some of its modules stands for itself, too.
+/// The modules denoted by one name in backticks; a folder with some of its modules denotes itself
+/// as well.
 fn modules(name: &str) -> Vec<String> {
     let group = name
         .strip_suffix('}')

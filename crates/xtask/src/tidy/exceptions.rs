@@ -1,14 +1,14 @@
-//! Known exceptions from a rule, as a list that only shrinks.
+//! Known exceptions from a rule, as a list that may only shrink.
 //!
-//! A rule that comes when the code does not obey it everywhere counts what it finds per file. More than the list says is
-//! a broken rule; so is less, because the list would then allow what nobody needs any more.
+//! A rule that existing code violates counts its violations per file. More than listed is an error;
+//! so is less, because the list would then allow new ones.
 
 use super::Problem;
 
-/// Files that break a rule, and in how many lines.
+/// Files with violations, and the number of lines.
 pub(super) type Exceptions = &'static [(&'static str, usize)];
 
-/// Problems of one file without the excepted ones; `list` says where the exceptions are written.
+/// Problems of one file without the excepted ones; `list` names the file of the exceptions.
 pub(super) fn allow(
     exceptions: Exceptions,
     list: &str,
@@ -29,7 +29,7 @@ pub(super) fn allow(
     Vec::new()
 }
 
-/// Problems for exceptions of files that are gone.
+/// Problems for exceptions of missing files.
 pub(super) fn gone(exceptions: Exceptions, list: &str, paths: &[String]) -> Vec<Problem> {
     let is_there = |known: &str| paths.iter().any(|path| path == known);
     exceptions

@@ -1,7 +1,7 @@
-//! Which module of a crate uses which: no circles between the modules of a folder.
+//! Dependencies between the modules of a crate: no cycles between the modules of a folder.
 //!
-//! `paths` reads what a file mentions, `modules` finds out what is meant by it, `circles` what follows for each folder.
-//! Tests and what only they compile are left out, and so are inherent methods, which need no import.
+//! `paths` reads the mentions in a file, `modules` resolves them, `circles` finds cycles per
+//! folder. Test code is left out, and so are inherent methods, which need no import.
 
 mod circles;
 mod modules;
@@ -14,14 +14,14 @@ use self::modules::Crate;
 use super::Problem;
 use crate::rust_text::{self, Layers};
 
-/// A circle of today: folder of the crate below `crates/`, path from its root to the folder of the modules (empty for
-/// the root), and the modules.
+/// A known cycle: folder of the crate below `crates/`, path from its root to the folder of the
+/// modules (empty for the root), and the modules.
 type Known = (&'static str, &'static str, &'static str);
 
-/// Circles that are to be broken; none is added.
+/// Cycles to be broken; none may be added.
 const KNOWN: &[Known] = &[];
 
-/// Arrows that a message names: those that are the easiest to turn.
+/// Number of edges in a message: the easiest to reverse.
 const ARROWS_SHOWN: usize = 2;
 
 /// The modules of one crate that are shipped.
@@ -33,7 +33,7 @@ pub(crate) struct Product<'a> {
 }
 
 impl Product<'_> {
-    /// The modules, as the names from the crate's root to each; the root itself has none.
+    /// The modules, as paths from the crate's root; the root itself is empty.
     pub(super) fn modules(&self) -> impl Iterator<Item = &Vec<String>> {
         self.files().map(|(module, _)| module)
     }
@@ -44,7 +44,7 @@ impl Product<'_> {
     }
 }
 
-/// Reads all crates; `files` are those of the whole tree.
+/// Reads all crates; `files` are all files of the tree.
 pub(crate) fn products(files: &[(String, Layers)]) -> Vec<Product<'_>> {
     let mut packages: BTreeMap<&str, Vec<(&str, &str, &Layers)>> = BTreeMap::new();
     for (path, layers) in files {
@@ -112,7 +112,7 @@ fn compare(known: &[Known], package: &str, circles: &[Circle]) -> Vec<Problem> {
     problems
 }
 
-/// Says how a circle closes, at the arrow that is the easiest to turn.
+/// Describes how a cycle closes, at the edge that is easiest to reverse.
 fn new_circle(circle: &Circle) -> Problem {
     let arrow = |arrow: &circles::Arrow| {
         // A module can be used without a name: `use super::module;`.

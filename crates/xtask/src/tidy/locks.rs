@@ -1,9 +1,9 @@
-//! Checks that only SQLite and a few named places open the database of a store.
+//! Checks that only SQLite and a few listed places open the database of a store.
 //!
-//! The kernel drops all POSIX locks of a process on a file when the process closes any descriptor of it. A server that
-//! opens its own database so lets others in, and the first of them to leave deletes the log with acknowledged work. So
-//! in the store only code that has the lock opens files, and the server reads by `StoreClient::read`. Works on lines,
-//! as `source` does.
+//! When a process closes any descriptor of a file, the kernel drops all POSIX locks of the process
+//! on that file. A server that opens its own database thus admits other processes, and the first of
+//! them to leave deletes the log with acknowledged work. So in the store only code with the lock
+//! opens files, and the server reads through `StoreClient::read`. Works on lines, like `source`.
 
 use super::Problem;
 
@@ -16,14 +16,15 @@ const OPENERS: &[&str] = &[
     "open_regular(",
 ];
 
-/// Files of the store that may: the lock, the log on which SQLite has no lock, and repairs, which need the lock.
+/// Files of the store that may open it: the lock, the log on which SQLite has no lock, and repairs,
+/// which need the lock.
 const WITH_LOCK: &[&str] = &[
     "crates/store/src/lock.rs",
     "crates/store/src/log.rs",
     "crates/store/src/salvage.rs",
 ];
 
-/// Ways to a file by its path, which the server may not go.
+/// Functions that open a file by path, which the server must not call.
 const BY_PATH: &[&str] = &["open_for_reading", "hq_store::check", "hq_store::repair"];
 
 /// Modules of the store for tests.
@@ -35,7 +36,7 @@ const TESTS: &[&str] = &[
     "two_servers/failing.rs",
 ];
 
-/// Checks a file; those outside store and server have no such rules.
+/// Checks a file; other crates have no such rules.
 pub(super) fn check(path: &str, text: &str) -> Vec<Problem> {
     let is_test = TESTS.iter().any(|name| path.ends_with(name));
     let (words, advice) = if path.starts_with("crates/server/src/") {

@@ -1,13 +1,14 @@
-//! Which crate may use which: the arrows of the architecture, and the place of each external crate.
+//! Allowed dependencies: the edges of the architecture, and the place of each external crate.
 //!
-//! Knows `Cargo.toml` files only. The tables below are the architecture; changing one is a decision.
+//! Knows `Cargo.toml` files only. The tables below are the architecture; changing one is a
+//! decision.
 
 use anyhow::Context as _;
 use toml::{Table, Value};
 
 use super::Problem;
 
-/// Crates of ours and those of ours they may use.
+/// Our crates and those of ours that they may use.
 const EDGES: &[(&str, &[&str])] = &[
     ("hq-core", &[]),
     ("hq-spawn", &[]),
@@ -57,7 +58,7 @@ const EDGES: &[(&str, &[&str])] = &[
     ("hq-fuzz", &["hq-cli", "hq-core", "hq-protocol", "hq-store"]),
 ];
 
-/// External crates and the only ones of ours that may use them.
+/// External crates and the only crates of ours that may use them.
 const PLACES: &[(&str, &[&str])] = &[
     ("rusqlite", &["hq-store"]),
     ("rusqlite_migration", &["hq-store"]),
@@ -95,7 +96,7 @@ const PLACES: &[(&str, &[&str])] = &[
     ),
 ];
 
-/// All that the deciding half may use besides the standard library, tests aside.
+/// All external crates of core, tests aside.
 const CORE_EXTERNAL: &[&str] = &["thiserror", "tracing"];
 
 const SECTIONS: &[&str] = &["dependencies", "dev-dependencies", "build-dependencies"];
@@ -183,7 +184,7 @@ fn check_place(
     }
 }
 
-/// All dependencies with the section they stand in, those of single platforms included.
+/// All dependencies with their section, including platform-specific ones.
 fn dependencies(manifest: &Table) -> Vec<(&'static str, &str, &Value)> {
     let platforms = manifest.get("target").and_then(Value::as_table);
     let tables = platforms
@@ -201,7 +202,7 @@ fn dependencies(manifest: &Table) -> Vec<(&'static str, &str, &Value)> {
     found
 }
 
-/// First line that begins with this key; 1 if there is none.
+/// First line that starts with this key; 1 if there is none.
 fn line_of(text: &str, key: &str) -> usize {
     let begins = |line: &str| {
         let rest = line.trim_start().strip_prefix(key);

@@ -1,4 +1,5 @@
-//! Pages of `docs/`: all are in the navigation of the site, and lists mean the same on GitHub and on the site.
+//! Pages of `docs/`: all are in the navigation of the site, and lists render equally on GitHub and
+//! on the site.
 
 use std::collections::BTreeSet;
 
@@ -9,7 +10,7 @@ use super::Problem;
 /// Settings of the site.
 pub(super) const PATH: &str = "zensical.toml";
 
-/// Whether the navigation has each of the files that is a page of the manual, and nothing else.
+/// Checks that the navigation has each page of the manual, and nothing else.
 ///
 /// # Errors
 ///
@@ -66,7 +67,7 @@ pub(super) fn check_tests(page: &str, exists: impl Fn(&str) -> bool) -> Vec<Prob
     problems
 }
 
-/// GitHub takes a block with an indent of two for a part of the item above, the site only with four.
+/// GitHub treats a block indented by two as part of the item above, the site only with four.
 pub(super) fn check_lists(path: &str, text: &str) -> Vec<Problem> {
     let mut problems = Vec::new();
     if !is_page(path) {

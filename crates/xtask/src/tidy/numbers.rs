@@ -1,7 +1,7 @@
-//! Which files may write down the numbers of task states and of outcomes without an exit code.
+//! Files that may contain the numbers of task states and of outcomes without an exit code.
 //!
-//! A number that is written in two places will one day differ in them. The schema's own files (`*.sql`) are not looked
-//! at: what was released there cannot change.
+//! A number that is written in two places will one day differ. The schema's own files (`*.sql`) are
+//! not checked: released ones cannot change.
 
 use super::Problem;
 use crate::rust_text::{self, Layers};
@@ -9,7 +9,7 @@ use crate::rust_text::{self, Layers};
 /// Where the numbers belong.
 const OWNERS: &[&str] = &["crates/core/src/outcome.rs", "crates/core/src/task.rs"];
 
-/// Numbers of outcomes that have no exit code, as they are written.
+/// Numbers of outcomes without an exit code, as written in code.
 const OUTCOMES: &[&str] = &[
     concat!("-10", "00"),
     concat!("-10", "01"),
@@ -44,7 +44,7 @@ pub(super) fn check(path: &str, layers: &Layers) -> Vec<Problem> {
         .collect()
 }
 
-/// Whether code turns a state into a number, or a number into a state.
+/// Whether code converts between a state and a number.
 fn converts_state(code: &str) -> bool {
     let Some((left, right)) = code.split_once("=>") else {
         return false;

@@ -1,7 +1,7 @@
-//! Where a refusal becomes a sentence: not in core, server or worker, which say by a value why they refuse.
+//! Where a rejection becomes a sentence: not in core, server or worker, which return a value.
 //!
-//! Scripts look for a prefix of these sentences. If many places wrote it, all that has to tell refusals apart would read
-//! sentences.
+//! Scripts look for a prefix of these sentences. If many places wrote it, code would have to parse
+//! sentences to distinguish rejections.
 
 use super::Problem;
 use crate::rust_text::{self, Layers};

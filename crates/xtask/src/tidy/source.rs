@@ -1,20 +1,21 @@
-//! Rules about lines of text: hygiene of every file, headers and size of Rust files, purity of the core.
+//! Rules about lines of text: hygiene of every file, headers and size of Rust files, purity of the
+//! core.
 //!
-//! Works on lines, not on syntax: a rule that needs a parser belongs into a lint. What it looks for is
+//! Works on lines, not on syntax: a rule that needs a parser should be a lint. Search texts are
 //! written in two parts, so that this file obeys its own rules.
 
 use super::Problem;
 
-/// Above this a file is too large to find one's way in.
+/// Longest file that readers still find their way in.
 const LINES_MAX: usize = 800;
 
 /// Crate roots that may contain unsafe code.
 const UNSAFE_ROOT: &str = "crates/spawn/src/lib.rs";
 
-/// Where examples in the documentation are compiled and run; libraries elsewhere have `doctest = false`.
+/// Where documentation examples are compiled and run; other libraries have `doctest = false`.
 const WITH_EXAMPLES: &str = "crates/spawn/";
 
-/// Where tests say that they cannot run.
+/// The function by which tests report that they cannot run.
 const SKIP: &str = "tests/skip.rs";
 
 /// Unfinished or switched-off code, and what to do instead.
@@ -28,11 +29,11 @@ const UNFINISHED: &[(&str, &str)] = &[
     ),
 ];
 
-/// Beginnings of paths that exist on one machine only, and a home that examples may use.
+/// Prefixes of paths that exist on one machine only, and a home that examples may use.
 const MACHINE_PATHS: &[&str] = &["/home/", "/root/", "/Users/"];
 const EXAMPLE_HOME: &str = "/home/u/";
 
-/// Items that would let the core see more than its inputs, or behave differently with the same ones.
+/// Items that would let the core see more than its inputs, or behave nondeterministically.
 const IMPURE: &[&str] = &[
     "Instant::now",
     "SystemTime::now",
@@ -99,7 +100,7 @@ pub(super) fn check_rust(path: &str, text: &str) -> Vec<Problem> {
     problems
 }
 
-/// Checks that the documentation has no code that looks like an example and is never run.
+/// Checks that the documentation has no example code that is never run.
 fn check_examples(path: &str, text: &str) -> Vec<Problem> {
     let mut problems = Vec::new();
     let mut is_inside = false;
@@ -120,7 +121,7 @@ fn check_examples(path: &str, text: &str) -> Vec<Problem> {
     problems
 }
 
-/// Checks that tests say through the one function for it that they cannot run: what is only printed is not seen.
+/// Checks that tests report skips through the common function: printed text goes unnoticed.
 fn check_skips(path: &str, text: &str) -> Vec<Problem> {
     let pattern = concat!('"', "skip", "ped: ");
     let lines = text.lines().zip(1..);
@@ -185,14 +186,14 @@ fn contains_word(line: &str, word: &str) -> bool {
     })
 }
 
-/// The beginning of a path of one machine in this line, if there is one.
+/// The prefix of a machine-specific path in this line, if any.
 fn machine_path(line: &str) -> Option<&'static str> {
     MACHINE_PATHS.iter().copied().find(|begin| {
         line.match_indices(begin).any(|(at, _)| {
             // `src/home/` and `$DIR/home/` are not absolute.
             let before = line[..at].chars().next_back();
             let inside = before.is_some_and(|c| c.is_alphanumeric() || "_.-})".contains(c));
-            // The lists in this file end right behind the word.
+            // The lists in this file end right after the word.
             let ends = line[at + begin.len()..].starts_with('"');
             !inside && !ends && !line[at..].starts_with(EXAMPLE_HOME)
         })

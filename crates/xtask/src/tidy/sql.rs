@@ -1,7 +1,8 @@
 //! Where SQL may be written: in the store only, so that its tables can change.
 //!
-//! Looks at string literals of what is shipped. What only tests compile may query the views, which are an interface;
-//! the tables behind them (`…_data`) are not, and the end-to-end tests do not know them either.
+//! Checks string literals of shipped code. Test-only code may query the views, which are a public
+//! interface; the tables behind them (`…_data`) are not, and the end-to-end tests do not use them
+//! either.
 
 use super::Problem;
 use super::exceptions::{self, Exceptions};
@@ -10,7 +11,7 @@ use crate::rust_text::{self, Layers};
 /// Where it belongs.
 const OWNER: &str = "crates/store/";
 
-/// Files outside of it with a statement, and in how many lines.
+/// Files outside the store with a statement, and the number of lines.
 const KNOWN: Exceptions = &[
     // The statement must be refused.
     ("tests/e2e/durable.rs", 1),

@@ -1,8 +1,9 @@
-//! Circles between the modules of each folder.
+//! Cycles between the modules of each folder.
 //!
-//! In a folder the nodes are its direct modules, each with everything below it. `foo.rs` belongs to `foo/` and is no
-//! node among its own children: a parent and its children may use each other. Modules that can reach each other are a
-//! circle. So a reader can go through every folder from the bottom to the top.
+//! The nodes of a folder are its direct modules, each with everything below it. `foo.rs` belongs to
+//! `foo/` and is no node among its own children: a parent and its children may use each other.
+//! Modules that can reach each other form a cycle. Without cycles a reader can go through every
+//! folder from the bottom to the top.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -15,7 +16,7 @@ pub(super) struct Circle {
     pub(super) folder: Module,
     /// Names of the modules, in order.
     pub(super) members: Vec<String>,
-    /// Mentions between them, those of the arrows with the fewest names first.
+    /// Mentions between them, edges with the fewest names first.
     pub(super) arrows: Vec<Arrow>,
 }
 
@@ -76,13 +77,13 @@ fn in_folder(folder: &[String], edges: &[Edge]) -> Vec<Circle> {
     circles
 }
 
-/// The direct module of a folder to which a module belongs.
+/// The direct module of a folder that a module belongs to.
 fn node<'a>(folder: &[String], module: &'a Module) -> Option<&'a str> {
     let below = module.strip_prefix(folder)?;
     below.first().map(String::as_str)
 }
 
-/// Groups of two nodes or more of which each can reach each other one.
+/// Groups of two or more nodes that can all reach each other.
 fn groups<'a>(arrows: &BTreeSet<(&'a str, &'a str)>) -> BTreeSet<BTreeSet<&'a str>> {
     let nodes: BTreeSet<&str> = arrows.iter().flat_map(|(from, to)| [*from, *to]).collect();
     let reached: BTreeMap<&str, BTreeSet<&str>> = nodes
@@ -99,7 +100,7 @@ fn groups<'a>(arrows: &BTreeSet<(&'a str, &'a str)>) -> BTreeSet<BTreeSet<&'a st
         .collect()
 }
 
-/// Nodes to which a way leads from a node.
+/// Nodes that can be reached from a node.
 fn reached_from<'a>(node: &str, arrows: &BTreeSet<(&'a str, &'a str)>) -> BTreeSet<&'a str> {
     let mut reached = BTreeSet::new();
     let mut open = vec![node];

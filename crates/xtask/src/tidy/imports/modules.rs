@@ -1,8 +1,8 @@
-//! The modules of one crate, and which of them uses which.
+//! The modules of one crate, and their dependencies.
 //!
-//! Follows re-exports and private imports of a parent to the module that defines a name, because that is the one that
-//! is used. Does not see calls of methods, which need no import: `impl` blocks of one type in several files can form
-//! circles that nothing here finds. Takes an inline `mod x { … }` as part of its file.
+//! Follows re-exports and private imports of a parent to the module that defines a name, because
+//! that one is used. Does not see method calls, which need no import: `impl` blocks of one type in
+//! several files can form undetected cycles. Treats an inline `mod x { … }` as part of its file.
 
 use std::collections::BTreeMap;
 
@@ -12,7 +12,7 @@ use crate::rust_text::Layers;
 /// Names from the crate's root to a module; the root has none.
 pub(super) type Module = Vec<String>;
 
-/// Re-exports of re-exports are followed so far; more would be a circle of them.
+/// Limit of followed re-exports; more would be a cycle.
 const STEPS_MAX: usize = 12;
 
 /// One mention of another module.
@@ -20,25 +20,26 @@ const STEPS_MAX: usize = 12;
 pub(super) struct Edge {
     pub(super) from: Module,
     pub(super) to: Module,
-    /// Name that is used of it; empty for the module itself.
+    /// Name that is used; empty for the module itself.
     pub(super) name: String,
     /// Path of the file, and line.
     pub(super) file: String,
     pub(super) line: usize,
 }
 
-/// The modules of a crate that are part of the product.
+/// The shipped modules of a crate.
 #[derive(Debug)]
 pub(super) struct Crate {
     modules: BTreeMap<Module, (String, Paths)>,
 }
 
 impl Crate {
-    /// Reads the files of a crate, each with its path below `src/` and its path from the workspace's root.
+    /// Reads the files of a crate, each with its path below `src/` and its path from the
+    /// workspace's root.
     pub(super) fn new(files: &[(&str, &str, &Layers)]) -> Self {
         let roots = ["lib.rs", "main.rs"];
         let has = |root: &&str| files.iter().any(|(below, ..)| below == root);
-        // The binary beside a library is a crate of its own.
+        // The binary next to a library is a crate of its own.
         let root = roots.into_iter().find(has).unwrap_or_default();
         let mut modules = BTreeMap::new();
         for (below, file, layers) in files {
@@ -50,7 +51,7 @@ impl Crate {
             };
             modules.insert(module, ((*file).to_owned(), paths::read(layers)));
         }
-        // Whatever is declared for tests only is not part of the product, nor is what is below it.
+        // Test-only modules are not shipped, nor is anything below them.
         let declared: Vec<Module> = modules
             .iter()
             .flat_map(|(module, (_, paths))| {
@@ -93,7 +94,7 @@ impl Crate {
         edges
     }
 
-    /// The module that defines what a path means in another module, and its name there.
+    /// The module that defines a path's meaning in another module, and the name there.
     fn resolve(&self, from: &Module, path: &[String], steps: usize) -> Option<(Module, String)> {
         let steps = steps.checked_sub(1)?;
         let mut base = from.clone();
@@ -128,7 +129,7 @@ impl Crate {
             && base != *from
             && let Some(imported) = self.imported(&base, name)
         {
-            // If that is of another crate, nothing of ours is used.
+            // If it belongs to another crate, none of ours is used.
             return self.resolve(&base, &[imported, behind].concat(), steps);
         }
         let name = rest.first().cloned().unwrap_or_default();
@@ -150,7 +151,7 @@ impl Crate {
 mod tests {
     use super::*;
 
-    /// Arrows of a crate of these files, as `from -> to: name`.
+    /// Edges between the modules of these files, as `from -> to: name`.
     fn arrows(files: &[(&str, &str)]) -> Vec<String> {
         let layers: Vec<Layers> = files.iter().map(|(_, text)| Layers::new(text)).collect();
         let files = files.iter().zip(&layers);

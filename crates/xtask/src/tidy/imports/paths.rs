@@ -1,6 +1,6 @@
-//! The paths that the code of one module mentions: imports, declared modules, and paths written out in full.
+//! The paths mentioned in the code of one module: imports, declared modules, and full paths.
 //!
-//! Knows tokens only. What a path means depends on other modules and is decided in `modules`.
+//! Knows tokens only. `modules` resolves the paths.
 
 use std::collections::BTreeMap;
 
@@ -12,11 +12,11 @@ pub(super) type Segments = Vec<String>;
 /// Paths that one file mentions.
 #[derive(Default, Debug)]
 pub(super) struct Paths {
-    /// Names of the modules that it declares in files of their own.
+    /// Names of modules that it declares in files of their own.
     pub(super) declared: Vec<String>,
     /// Names that it imports, and the path of each.
     pub(super) imported: BTreeMap<String, Segments>,
-    /// All paths of two segments or more, and imports of any length, with their lines.
+    /// All paths of two or more segments, and imports of any length, with their lines.
     pub(super) mentioned: Vec<(Segments, usize)>,
 }
 
@@ -47,7 +47,7 @@ pub(super) fn read(layers: &Layers) -> Paths {
                 let length = path_length(&tokens[at..]);
                 let names = tokens[at..at + length].iter().step_by(2);
                 let segments: Segments = names.map(|token| token.text.to_owned()).collect();
-                // Text behind `<T as Trait>::` or `pub(in` is no path to an item of ours.
+                // Text after `<T as Trait>::` or `pub(in` is no path to an item of ours.
                 let before = at.checked_sub(1).map_or("", |before| tokens[before].text);
                 if segments.len() > 1 && before != "::" && !is_visibility(&tokens[..at]) {
                     paths.mentioned.push((segments, line));
@@ -88,7 +88,7 @@ fn tokens(code: &str) -> Vec<Token<'_>> {
     tokens
 }
 
-/// Number of tokens of the path that begins here: names with `::` between them.
+/// Number of tokens of the path that starts here: names separated by `::`.
 fn path_length(tokens: &[Token<'_>]) -> usize {
     let mut length = 1;
     while let [separator, name, ..] = &tokens[length..]
@@ -106,7 +106,7 @@ fn is_visibility(tokens: &[Token<'_>]) -> bool {
         if public.text == "pub" && open.text == "(" && inside.text == "in")
 }
 
-/// The paths of one import tree, each with the name by which it is known then.
+/// The paths of one import tree, each with its local name.
 fn expand(tree: &[Token<'_>]) -> Vec<(Segments, String)> {
     let length = path_length(tree);
     let names = tree.iter().take(length).step_by(2);
@@ -144,7 +144,7 @@ fn expand(tree: &[Token<'_>]) -> Vec<(Segments, String)> {
     paths
 }
 
-/// The parts of a group, divided by the commas that are in no group inside it.
+/// The parts of a group, separated by commas outside nested groups.
 fn split<'t, 'a>(group: &'t [Token<'a>]) -> Vec<&'t [Token<'a>]> {
     let mut depth = 0_usize;
     let parts = group.split(|token| {
