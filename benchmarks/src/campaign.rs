@@ -1,5 +1,6 @@
-//! A campaign of many tasks whose memory has a long tail and whose run times are lognormal, on workers with walltimes, in
-//! virtual time: the server decides, and each worker starts what fits, in the order in which it was sent.
+//! A campaign of many tasks with long-tailed memory and lognormal run times, on workers with
+//! walltimes, in virtual time: the server decides, and each worker starts what fits, in the order
+//! of arrival.
 
 mod real;
 
@@ -39,7 +40,7 @@ const LINK: Duration = Duration::from_millis(1);
 pub struct Campaign {
     /// Number of tasks.
     pub tasks: u32,
-    /// Workers at a time; when one ends, another one takes its place.
+    /// Number of simultaneous workers; when one ends, another one replaces it.
     pub workers: u32,
     /// Cpus of a worker; a task takes one.
     pub cpus: u32,
@@ -77,16 +78,16 @@ pub struct Figures {
     pub out_of_memory: u32,
     /// Tasks that finished.
     pub finished: u32,
-    /// Hours until the last one had.
+    /// Hours until the last task finished.
     pub makespan: f64,
 }
 
-/// Real needs of a task, whatever it is given.
+/// Real needs of a task, independent of its grant.
 #[derive(Clone, Copy, Debug)]
 struct Need {
     mebibytes: u32,
     run: Duration,
-    /// The part of its run after which it has the most memory.
+    /// Fraction of its run after which its memory peaks.
     peak: f64,
 }
 
@@ -146,7 +147,8 @@ impl Chance {
 }
 
 impl Campaign {
-    /// Memory by a Pareto distribution, of which every hundredth task needs some 25 times as much as the smallest one.
+    /// Memory with a Pareto distribution: every hundredth task needs some 25 times as much as the
+    /// smallest one.
     fn needs(&self, seed: u64) -> Vec<Need> {
         let mut chance = Chance(seed.wrapping_mul(0x9e37_79b9));
         let need = |_| {
@@ -161,7 +163,7 @@ impl Campaign {
             let factor = (self.sigma * chance.normal()).exp();
             Need {
                 mebibytes,
-                // A task that takes longer than the lifetime of a worker could never end.
+                // A task longer than the lifetime of a worker could never end.
                 run: self.run.mul_f64(factor).min(self.walltime.mul_f64(0.8)),
                 peak: 0.2 + 0.8 * chance.next(),
             }
@@ -256,7 +258,7 @@ impl World {
         self.apply(Input::WorkerConnected(link, config));
     }
 
-    /// Takes what happens next; `false` = everything has ended.
+    /// Handles the next event; `false` = everything has ended.
     fn step(&mut self) -> bool {
         if self.figures.finished == self.campaign.tasks
             || self.server.jobs().values().all(|job| job.is_completed())
@@ -385,7 +387,7 @@ impl World {
         }
     }
 
-    /// A worker starts what fits, and gives back what would take too long.
+    /// A worker starts what fits, and returns what would take too long.
     fn start_some(&mut self, id: WorkerId) {
         let (mut started, mut retracted) = (Vec::new(), Vec::new());
         let mut ends = Vec::new();

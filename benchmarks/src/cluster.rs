@@ -6,10 +6,10 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
 
-/// How long server and worker may take to come up.
+/// Longest start of server and worker.
 const START_TIMEOUT: Duration = Duration::from_secs(20);
 
-/// Turns of the core's thread that take long are told, too.
+/// Includes long turns of the core's thread.
 const LOG_FILTER: &str = "info,hq_server::core_thread=debug";
 
 /// Server and worker that run until dropped.
@@ -33,7 +33,7 @@ impl Cluster {
         Ok(cluster)
     }
 
-    /// Starts a worker with what `args` give it, and nothing that is found on this machine.
+    /// Starts a worker with only the resources in `args`.
     ///
     /// # Errors
     ///
@@ -61,7 +61,7 @@ impl Cluster {
         Ok(cluster)
     }
 
-    /// Kills the server without a warning.
+    /// Kills the server without warning.
     ///
     /// # Errors
     ///
@@ -77,7 +77,7 @@ impl Cluster {
         Ok(())
     }
 
-    /// Starts a server that was killed again; returns how long it took until it answered.
+    /// Restarts a killed server; returns the time until it answered.
     ///
     /// # Errors
     ///
@@ -85,13 +85,13 @@ impl Cluster {
     pub fn start_server_again(&mut self, server_args: &[&str]) -> Result<Duration> {
         let begun = Instant::now();
         self.run_in_background(&[&["server", "start"], server_args].concat(), "server")?;
-        // The new one takes the place of the one that was killed.
+        // The new one replaces the killed one.
         self.children.swap_remove(0).wait()?;
         self.wait_until(&["server", "info"], |output| !output.is_empty())?;
         Ok(begun.elapsed())
     }
 
-    /// Long turns of the core's thread, of all servers so far: CPU time, and what of.
+    /// Long turns of the core's thread, of all servers so far: CPU time and parts.
     ///
     /// # Errors
     ///
@@ -175,8 +175,8 @@ impl Cluster {
 
     /// Time of a submit that waits for its tasks, all of which must finish.
     ///
-    /// A submit that waits exits with 0 when tasks failed, too, and tasks that fail at once are quick: without the
-    /// count a server that cannot run the program would win.
+    /// A waiting submit also exits with 0 if tasks failed, and tasks that fail at once are quick:
+    /// without the count a server that cannot run the program would win.
     ///
     /// # Errors
     ///
@@ -199,7 +199,7 @@ impl Cluster {
         Ok(took)
     }
 
-    /// Process id of the process that runs the tasks: the child of the one that was started.
+    /// Process id of the process that runs the tasks: the child of the started one.
     #[must_use]
     pub fn worker_pid(&self) -> Option<u32> {
         let front = self.children.last()?.id();
@@ -241,7 +241,7 @@ impl Drop for Cluster {
     }
 }
 
-/// What a line of the log tells of a long turn.
+/// Content of a log line about a long turn.
 fn long_turn(line: &str) -> Option<(Duration, String)> {
     if !line.contains("a long turn of the core's thread") {
         return None;
@@ -270,7 +270,7 @@ pub fn resident_kib(pid: u32) -> Result<u64> {
         .context("not a number")
 }
 
-/// CPU time a process has used in all its threads, without that of its children. Exact to 10 ms.
+/// CPU time of all threads of a process, without its children. Exact to 10 ms.
 ///
 /// # Errors
 ///
@@ -281,7 +281,7 @@ pub fn cpu_time(pid: u32) -> Result<Duration> {
     let (_, fields) = stat.rsplit_once(')').context("no name")?;
     let mut fields = fields.split_whitespace().skip(11);
     let mut ticks = || -> Result<u64> { Ok(fields.next().context("too short")?.parse()?) };
-    // Linux counts in hundredths of a second for all of its users.
+    // The unit of Linux is always a hundredth of a second here.
     Ok(Duration::from_millis((ticks()? + ticks()?) * 10))
 }
 

@@ -16,14 +16,14 @@ pub mod scheduler_suite;
 pub mod spawn_suite;
 pub mod stats;
 
-/// A directory below `parent` that ends with the value, for what the benchmark `name` writes and compiles.
+/// A directory below `parent` for the files of the benchmark `name`; removed with the value.
 ///
-/// Its name cannot be predicted and only this user may enter it: a directory that somebody else made in a shared
-/// temporary directory could be given a program to run in place of ours.
+/// Its name is unpredictable and only this user may enter it: another user could put a program into
+/// a known directory below a shared temporary directory.
 ///
 /// # Errors
 ///
-/// If it cannot be made.
+/// If it cannot be created.
 pub fn scratch_dir(name: &str, parent: &Path) -> Result<tempfile::TempDir> {
     tempfile::Builder::new()
         .prefix(&format!("hq-{name}-"))

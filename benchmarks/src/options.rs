@@ -14,18 +14,18 @@ pub struct Value {
 }
 
 impl Value {
-    /// The value as a number, or as anything else that has a text.
+    /// The value as a number, or any other type that can be parsed.
     ///
     /// # Errors
     ///
-    /// If the text does not say one.
+    /// If it is invalid.
     pub fn get<T: FromStr<Err: Display>>(&self) -> Result<T> {
         let Self { name, text } = self;
         let value = text.parse();
         value.map_err(|error| anyhow!("{name} does not take '{text}': {error}"))
     }
 
-    /// A file that exists, as an absolute path: servers and workers run in directories of their own.
+    /// An existing file, as an absolute path: servers and workers run in directories of their own.
     ///
     /// # Errors
     ///
@@ -47,11 +47,11 @@ impl Value {
         Ok((label.to_owned(), existing(path)?))
     }
 
-    /// Numbers with commas between them.
+    /// Comma-separated numbers.
     ///
     /// # Errors
     ///
-    /// If one of them is none.
+    /// If one of them is invalid.
     pub fn list<T: FromStr<Err: Display>>(&self) -> Result<Vec<T>> {
         let one = |text: &str| {
             let name = self.name.clone();
@@ -67,11 +67,11 @@ fn existing(path: impl AsRef<Path>) -> Result<PathBuf> {
     std::fs::canonicalize(path).with_context(|| format!("cannot find {}", path.display()))
 }
 
-/// Hands each option to `set`, which returns whether there is one of this name.
+/// Passes each option to `set`, which returns whether it is known.
 ///
 /// # Errors
 ///
-/// Those of `set`; if an option is not known or has no value.
+/// Those of `set`; if an option is unknown or has no value.
 pub fn each(
     mut args: impl Iterator<Item = String>,
     mut set: impl FnMut(&str, &Value) -> Result<bool>,
@@ -90,7 +90,7 @@ pub fn each(
 ///
 /// # Errors
 ///
-/// If it is not known where this program is.
+/// If the path of this program is unknown.
 pub fn hq_beside() -> Result<PathBuf> {
     Ok(std::env::current_exe()?.with_file_name("hq"))
 }

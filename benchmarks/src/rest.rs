@@ -1,4 +1,4 @@
-//! Waiting for a store to come to rest: compaction goes on when all is written.
+//! Waits for the end of compaction after everything was written.
 
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -6,13 +6,13 @@ use std::time::{Duration, Instant};
 use anyhow::{Result, bail};
 use hq_store::reader;
 
-/// How long compaction may take, and how often it is looked whether it is done: when file and rows do not change.
+/// Timeout of compaction, and pause between checks: it is done when file and rows do not change.
 const REST_TIMEOUT: Duration = Duration::from_secs(1_200);
 const REST_INTERVAL: Duration = Duration::from_secs(4);
 /// Rows that may be left: too few for another pass.
 const ROWS_AT_REST: u64 = 1_100;
 
-/// Waits until compaction has put finished tasks together and gave the pages back; returns how long that took.
+/// Waits until compaction has merged finished tasks and returned the pages; returns the duration.
 ///
 /// # Errors
 ///

@@ -1,5 +1,6 @@
-//! How well and how fast the scheduler decides, on virtual clusters: the server's and the workers' state
-//! machines as they are, virtual time, no process and no socket. Only decisions of the server are timed.
+//! Quality and speed of the scheduler's decisions, on virtual clusters: the real state machines of
+//! server and workers, virtual time, no processes or sockets. Only decisions of the server are
+//! timed.
 
 pub mod bound;
 pub mod cluster;

@@ -1,4 +1,5 @@
-//! Savings of learned sizes, see docs/learning.md: in virtual time, or with real processes on this machine.
+//! Savings by learned sizes, see docs/learning.md: in virtual time, or with real processes on this
+//! machine.
 //!
 //! ```text
 //! cargo run --release -p hq-benchmarks --bin campaign -- [SEEDS]
@@ -52,7 +53,7 @@ const CASES: [(&str, Asked); 5] = [
     ),
 ];
 
-/// Cases that are played with real processes, of which each takes about a minute.
+/// Cases that are played with real processes; each takes about a minute.
 const REAL_CASES: [usize; 3] = [0, 1, 3];
 
 /// Hours of virtual time.
@@ -67,7 +68,7 @@ const SIMULATED: Campaign = Campaign {
     sigma: 0.7,
 };
 
-/// The same in seconds, with what a small machine has: memory is touched, cpus are not.
+/// The campaign in seconds, for a small machine: memory is touched, cpus are not used.
 const REAL: Campaign = Campaign {
     tasks: 300,
     workers: 4,
@@ -112,7 +113,7 @@ fn real(args: Vec<String>) -> Result<()> {
     })
 }
 
-/// Plays cases and compares them with the first one, and with the second one in what is cut off.
+/// Plays cases and compares them with the first one, and their cut off work with the second one.
 #[expect(
     clippy::print_stdout,
     reason = "the figures are the product of this program"

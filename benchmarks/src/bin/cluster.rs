@@ -1,9 +1,11 @@
-//! Question: what does a task cost the server, its store and its clients when a cluster is far larger than one machine?
+//! Question: what does a task cost the server, its store and its clients on a cluster far larger
+//! than one machine?
 //!
-//! One process is all workers for a real server with a real store, see `cluster_suite`. Told are tasks per second, at the
-//! beginning and at the end, CPU time of the server's threads for each task, memory, bytes in the store and on the wire,
-//! and how long `job info` and `submit --wait` of one task take meanwhile. Server and workers share the machine: a rate is
-//! a lower bound, and what the workers take of the machine is told, too.
+//! One process simulates all workers for a real server with a real store, see `cluster_suite`.
+//! Output: tasks per second at the beginning and at the end, CPU time of the server's threads per
+//! task, memory, bytes in the store and on the wire, and the latencies of `job info` and `submit
+//! --wait` of one task meanwhile. Server and workers share the machine: a rate is a lower bound,
+//! and the share of the workers is printed as well.
 //!
 //! ```text
 //! cargo run --release -p hq-benchmarks --bin cluster -- [--hq PATH] [--workers N] [--cpus N] [--tasks N]
@@ -11,14 +13,15 @@
 //!     [--pages true] [--rest true]
 //! ```
 //!
-//! `--rate N` makes tasks so long that all cpus together end N of them a second. At the ceiling, which is the rate of tasks
-//! that take no time, a latency is that of a machine without a moment of rest; at 70 % of it, it is the server's own. The
-//! single tasks run on a real worker. `--rest true` also tells the size of the store when compaction has caught up.
+//! With `--rate N` tasks are so long that all cpus together end N of them per second. At the
+//! ceiling, the rate of tasks that take no time, latencies are those of a saturated machine; at 70
+//! % of it, they are the server's own. The single tasks run on a real worker. `--rest true` also
+//! prints the size of the store after compaction.
 //!
-//! `--restarts N` kills the server N times while all cpus are in use and starts it again; told is when all workers are back
-//! and what was lost. Tasks should take long then. `--links MILLIS` is the time from a worker to the server and back again, each,
-//! and `--loss PART` of what is sent arrives only when TCP has sent it again. With `--pages true` the requests of an open
-//! web page are timed, too.
+//! `--restarts N` kills the server N times while all cpus are in use and restarts it; the output
+//! shows when all workers are back and what was lost. Tasks should be long then. `--links MILLIS`
+//! is the round-trip time between worker and server, and `--loss PART` the part of packets that TCP
+//! has to send again. With `--pages true` the requests of an open web page are timed as well.
 
 #![forbid(unsafe_code)]
 
@@ -51,7 +54,7 @@ struct Options {
     /// How often the server is killed and started again.
     restarts: usize,
     link: SlowLink,
-    /// Whether the web page is looked at.
+    /// Whether to simulate an open web page.
     pages: bool,
     /// Whether to wait until the store is at rest.
     rest: bool,
@@ -168,7 +171,7 @@ fn run(options: &Options, dir: &Path) -> Result<()> {
     }
 }
 
-/// Lets the workers work, and tells what that costs.
+/// Runs the workers and prints the costs.
 #[expect(
     clippy::print_stdout,
     reason = "the figures are the product of this program"
@@ -230,7 +233,7 @@ fn work(
             println!("  {count} x {reason}");
         }
     }
-    // Tasks that had not started when a connection broke are given up, and may have run all the same.
+    // Unstarted tasks of a broken connection are given up, and may have run nevertheless.
     ensure!(
         counts.ended == tasks || (options.storms > 0 && counts.ended > tasks),
         "workers ended {} tasks instead of {tasks}",
@@ -243,7 +246,7 @@ fn work(
     Ok(())
 }
 
-/// Kills the server and starts it again, and tells what became of workers and tasks.
+/// Kills and restarts the server, and prints the effects on workers and tasks.
 #[expect(
     clippy::print_stdout,
     reason = "the figures are the product of this program"
@@ -323,7 +326,7 @@ fn tell_turns(mut turns: Vec<(Duration, String)>) {
     }
 }
 
-/// CPU time for each task since `before`, and how much of the machine that was.
+/// CPU time per task since `before`, and its share of the machine.
 #[expect(
     clippy::print_stdout,
     reason = "the figures are the product of this program"
@@ -388,13 +391,14 @@ fn tell_wait(what: &str, took: &[Duration]) {
     );
 }
 
-/// CPU time of this process, which is the simulated side; clients are processes of their own.
+/// CPU time of this process, the simulated side; clients are processes of their own.
 fn own_cpu() -> Result<Duration> {
     Ok(cpu_by_thread(std::process::id())?.values().sum())
 }
 
-/// The store may be one file with others beside it, or a directory. The write-ahead log does not count: it has up to 16 MiB
-/// however many tasks there are, and after a flush all of it is in the file as well.
+/// The store may be one file with others next to it, or a directory. The write-ahead log does not
+/// count: it has up to 16 MiB independent of the tasks, and after a flush the file contains all of
+/// it.
 fn stored_bytes(journal: &Path) -> Result<u64> {
     let parent = journal.parent().context("no directory")?;
     let mut sum = 0;

@@ -1,8 +1,8 @@
-//! Question: what does the server's state machine cost per task, without sockets or processes, and how
-//! does that grow with the number of workers?
+//! Question: what does the server's state machine cost per task, without sockets or processes, and
+//! how does that grow with the number of workers?
 //!
-//! Drives `ServerState` with workers that end everything they are given at once, in reports of 64.
-//! The baseline is one worker in the same run.
+//! Drives `ServerState` with workers that end all their tasks at once, in reports of 64. The
+//! baseline is one worker in the same run.
 
 #![forbid(unsafe_code)]
 
@@ -94,7 +94,7 @@ fn run(workers: u32) -> Result<(Duration, Duration)> {
                 }
             }
         }
-        // Dividing what was done by the time of all tasks would turn a stall into a speed-up.
+        // Dividing completed tasks by the time of all tasks would turn a stall into a speedup.
         let (id, rows) = queue
             .pop_front()
             .with_context(|| format!("the scheduler stopped at {done} of {TASKS} tasks"))?;

@@ -1,9 +1,10 @@
-//! Question: how long does a server take to accept a very large task graph, what does each waiting task cost it, and how long do others
-//! wait meanwhile?
+//! Question: how long does a server take to accept a very large task graph, what does each waiting
+//! task cost, and how long do other clients wait meanwhile?
 //!
-//! The graph is a job file in JSON, each task of which depends on a few tasks not far before it. It is submitted to a server that has no
-//! worker, so that all of it waits. Meanwhile `hq server info`, which the core's thread is not asked for, and `hq job list` and small
-//! submits, which are answered once they are on disk, are timed, each as a process of its own.
+//! The graph is a JSON job file; each task depends on a few tasks shortly before it. The server has
+//! no worker, so all tasks wait. Meanwhile the benchmark times `hq server info`, which bypasses the
+//! core's thread, `hq job list`, and small submits, which are answered after their commit, each as
+//! a process of its own.
 //!
 //! ```text
 //! cargo run --release -p hq-benchmarks --bin graph -- [--hq PATH] [--tasks N] [--deps N]
@@ -22,11 +23,11 @@ use hq_benchmarks::cluster::{Cluster, resident_kib};
 use hq_benchmarks::cluster_suite::measure::{peak_kib, percentile};
 use hq_benchmarks::{options, scratch_dir};
 
-/// How far before a task those are on which it depends.
+/// Largest distance between a task and its dependencies.
 const REACH: u64 = 10_000;
 /// Pause between two questions of the others.
 const PAUSE: Duration = Duration::from_millis(20);
-/// After that long an allocator has given back what it does not use.
+/// Time after which an allocator has returned unused memory.
 const REST: Duration = Duration::from_secs(10);
 
 struct Options {
@@ -105,7 +106,7 @@ fn run(options: &Options, dir: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Writes the job file; returns how many dependencies it has.
+/// Writes the job file; returns the number of dependencies.
 fn write(file: &Path, options: &Options) -> Result<u64> {
     let mut out = BufWriter::new(File::create(file)?);
     let mut edges = 0;
@@ -119,7 +120,7 @@ fn write(file: &Path, options: &Options) -> Result<u64> {
         let reach = (id - 1).min(REACH);
         let count = options.deps.min(reach);
         for number in 0..count {
-            // Spread evenly, with an odd step so that they are not always the same distances.
+            // Spread evenly, with an odd step to vary the distances.
             let distance = 1 + (number * reach / count + id * 7_919 % (reach / count)) % reach;
             let comma = if number == 0 { "" } else { ", " };
             write!(out, "{comma}{}", id - distance)?;
@@ -132,7 +133,7 @@ fn write(file: &Path, options: &Options) -> Result<u64> {
     Ok(edges)
 }
 
-/// Asks the same again and again; returns how long each time took.
+/// Repeats a request; returns the duration of each.
 fn ask(cluster: &Cluster, words: &str, has_ended: &AtomicBool) -> Result<Vec<Duration>> {
     let words: Vec<&str> = words.split(' ').collect();
     let mut all = Vec::new();

@@ -1,10 +1,10 @@
 //! Question: how good are the scheduler's decisions, and how long does one take?
 //!
-//! Runs published graph shapes and mixes on virtual clusters and compares each makespan with a lower
-//! bound, small cases with the optimum, and measures every decision of the server's state machine.
-//! With a directory as argument it writes plots there. `--short` leaves out the largest clusters,
-//! `--scale` does only the largest case, `--kinds` only those with very many of one thing; a number
-//! behind it says how many, a word behind that which.
+//! Runs published graph shapes and mixes on virtual clusters and compares each makespan with a
+//! lower bound, small cases with the optimum, and measures every decision of the server's state
+//! machine. Writes plots to a directory given as argument. `--short` leaves out the largest
+//! clusters, `--scale` runs only the largest case, `--kinds` only those with very many of one
+//! thing; a number after it sets how many, a word after that selects a case.
 
 #![forbid(unsafe_code)]
 
@@ -20,7 +20,7 @@ use hq_benchmarks::scheduler_suite::shapes::{
 use hq_benchmarks::spawn_suite::plot;
 use hq_benchmarks::spawn_suite::report::Series;
 
-/// Makes a load for a number of workers.
+/// Creates a load for a number of workers.
 type Shape = fn(u32) -> Load;
 
 const SHAPES: [Shape; 7] = [

@@ -1,7 +1,7 @@
-//! Question: which way of spawning processes costs what, and what makes that cost grow?
+//! Question: what do different ways of spawning processes cost, and what makes that cost grow?
 //!
-//! Asks each question of `hq_benchmarks::spawn_suite` of all its contestants in turns, round by round, and writes
-//! `results.md` and one SVG for each question into a directory. See `docs/spawn.md`.
+//! Asks each question of `hq_benchmarks::spawn_suite` of all its contestants in turn, round by
+//! round, and writes `results.md` and one SVG per question to a directory. See `docs/spawn.md`.
 //!
 //! ```text
 //! cargo run --release -p hq-benchmarks --bin spawn_suite -- [--out DIR] [--quick] [--only QUESTION]
@@ -33,7 +33,7 @@ impl Options {
         self.rounds.unwrap_or(if self.quick { 1 } else { 7 })
     }
 
-    /// How long a contestant spawns in one round.
+    /// Duration of one contestant in one round.
     fn limit_ms(&self) -> u32 {
         self.limit_ms.unwrap_or(if self.quick { 150 } else { 1000 })
     }
@@ -104,7 +104,7 @@ fn main() -> Result<()> {
 
 /// A table and a plot.
 struct Answer {
-    /// Of its file.
+    /// Name of its file.
     name: String,
     title: String,
     series: Vec<Series>,

@@ -1,9 +1,9 @@
-//! Questions: how many bytes does a finished task cost in the store, how long does a server take from
-//! its start to its first answer with many of them, and what does keeping the state cost?
+//! Questions: how many bytes does a finished task cost in the store, how long does a server with
+//! many of them take from its start to its first answer, and what does keeping the state cost?
 //!
-//! The store is filled through its writer, as a server fills it, with ten jobs. Then the real binary
-//! starts with it. For the last question two servers with a worker each take turns with the same array of
-//! `/bin/true`: one as usual, one that keeps nothing (`--no-journal`).
+//! The store is filled through its writer, as by a server, with ten jobs. Then the real binary
+//! starts with it. For the last question two servers with a worker each run the same array of
+//! `/bin/true` in turn: one normally, one without a store (`--no-journal`).
 //!
 //! ```text
 //! cargo run --release -p hq-benchmarks --bin store -- [--hq PATH] [--tasks N] [--rounds N] [--count N]
@@ -37,9 +37,9 @@ use hq_store::{Store, StoreHandle};
 const JOBS: u32 = 10;
 /// Changes of one batch, as of a busy server.
 const BATCH_LEN: usize = 1_000;
-/// How long a server may take to start.
+/// Longest start of a server.
 const START_TIMEOUT: Duration = Duration::from_secs(120);
-/// Pause between two questions whether the server is there.
+/// Pause between two checks whether the server is up.
 const LOOK_INTERVAL: Duration = Duration::from_millis(5);
 
 struct Options {
@@ -101,7 +101,7 @@ fn size_and_restart(options: &Options, dir: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Throughput with a store, as a ratio to that without one in the same round.
+/// Throughput with a store, relative to that without one in the same round.
 #[expect(
     clippy::print_stdout,
     reason = "the figures are the product of this program"
@@ -125,7 +125,7 @@ fn cost(options: &Options, dir: &Path) -> Result<()> {
     ];
     let mut took = [Rounds::default(), Rounds::default()];
     for round in 0..=options.rounds {
-        // They take turns in being first.
+        // They alternate in going first.
         for turn in 0..2 {
             let which = (round as usize + turn) % 2;
             let time = clusters[which].time_tasks(&submit, options.count)?;
@@ -180,7 +180,7 @@ fn now() -> Timestamp {
     Timestamp(i64::try_from(nanos).unwrap_or(0))
 }
 
-/// Makes a store of completed jobs, all of it written.
+/// Creates a store of completed jobs, fully written.
 fn fill(path: &Path, tasks: u32) -> Result<StoreHandle> {
     let mut handle = Store::open(path)?.start("BenchUid", &[], now(), |_| {})?;
     let worker = WorkerId(1);

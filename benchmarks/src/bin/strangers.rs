@@ -1,14 +1,17 @@
-//! Question: what do a thousand connections that never say who they are cost a server that has work?
+//! Question: what do a thousand unauthenticated connections cost a busy server?
 //!
-//! Half of them send garbage, half say nothing; one that the server closes is opened again a second later,
-//! on both ports. Meanwhile a job runs again and again, in turns with the same job without strangers. Also
-//! told: memory of the server before, at most, and after; after one more wave while there is no job, because jobs leave
-//! something in memory, too; and whether its log has bytes that it received.
+//! Half of them send garbage, half nothing; a connection that the server closes is reopened a
+//! second later, on both ports. Meanwhile a job runs repeatedly, alternating with the same job
+//! without strangers. Also printed: memory of the server before, at peak, and after; after one more
+//! wave without a job, because jobs also leave something in memory; and whether its log contains
+//! received bytes.
 //!
-//! With `--right` the question is: what can the holder of a lesser right take from the owner? It is `stranger`, `worker` or `client` (that key),
-//! `read` or `submit` (a token), or `all` of them in turn. Its connections ask for all that lasts, say nothing, or begin what they do not end, and
-//! come again when they are closed. The same load goes to a program that is not hq, for the same time. Told for both: how long the owner's
-//! `job list` takes, and for hq, how long until a worker is registered, and memory. Run it on one cpu: `taskset -c 0`.
+//! With `--right` the question is: what can the holder of a lesser role take from the owner? The
+//! roles are `stranger`, `worker` or `client` (that key), `read` or `submit` (a token), or `all` of
+//! them in turn. Its connections send long-lasting requests, nothing, or incomplete requests, and
+//! reconnect when they are closed. The same load goes to another program for the same time. Printed
+//! for both: durations of the owner's `job list`; for hq also the registration time of a worker,
+//! and memory. Run it on one cpu: `taskset -c 0`.
 //!
 //! ```text
 //! cargo run --release -p hq-benchmarks --bin strangers -- [--hq PATH] [--count N] [--connections N]
@@ -36,11 +39,11 @@ const GARBAGE: &str = "garbage-that-no-log-may-contain";
 const THREADS: usize = 4;
 /// Pause of a stranger that was turned away.
 const REOPEN_PAUSE: Duration = Duration::from_secs(1);
-/// Pause between two looks at all connections of a thread.
+/// Pause between two passes over all connections of a thread.
 const LOOK_INTERVAL: Duration = Duration::from_millis(50);
-/// How long the wave without a job lasts.
+/// Duration of the wave without a job.
 const IDLE_WAVE: Duration = Duration::from_secs(10);
-/// Time after the strangers have gone until memory is looked at.
+/// Pause between the end of the connections and the memory measurement.
 const SETTLE: Duration = Duration::from_secs(8);
 
 #[path = "strangers/rights.rs"]
@@ -165,7 +168,7 @@ fn ports(cluster: &Cluster) -> Result<[u16; 2]> {
     Ok([port("client_port")?, port("worker_port")?])
 }
 
-/// Connections that are held and opened again until told to end.
+/// Connections that are held and reopened until asked to end.
 struct Strangers {
     is_over: Arc<AtomicBool>,
     opened: Arc<AtomicU64>,
@@ -204,7 +207,7 @@ impl Strangers {
     }
 }
 
-/// A connection, or when there may be one again.
+/// A connection, or the time of its next attempt.
 enum Stranger {
     Here(TcpStream),
     Away(Instant),

@@ -1,9 +1,10 @@
-//! Question: how fast does the output of tasks get through one worker into a stream file, compared with
-//! `cat > file` that is fed by the same producers?
+//! Question: how fast does the output of tasks go through one worker into a stream file, compared
+//! with `cat > file` fed by the same producers?
 //!
-//! Each round runs the same number of the same producers, as many at a time, once through `hq submit --stream`
-//! and once through one pipe into one `cat`. A third row lets each producer write into a file itself: what
-//! nothing that looks at the bytes can reach. Figures are medians and ratios to `cat` of the same round.
+//! Each round runs the same number of the same producers, equally parallel, once through `hq submit
+//! --stream` and once through one pipe into one `cat`. In a third row each producer writes to a
+//! file itself: an upper bound for anything that reads the bytes. Figures are medians and ratios to
+//! `cat` of the same round.
 //!
 //! ```text
 //! cargo run --release -p hq-benchmarks --bin stream -- [--hq PATH] [--tasks N] [--mib N] [--rounds N]
@@ -86,7 +87,7 @@ fn run(options: &Options, dir: &Path) -> Result<()> {
     }
     let (tasks, mib, cpus) = (options.tasks, options.mib, options.cpus);
     for block in &options.blocks {
-        // Short writes are slow with any reader: less of them tells as much.
+        // Short writes are slow with any reader: fewer of them are enough.
         let mib = if *block < 1_024 {
             (mib / 16).max(1)
         } else {
@@ -182,7 +183,7 @@ impl Work<'_> {
         Ok(took)
     }
 
-    /// Nothing may be missing, or the time means nothing.
+    /// Checks that no output is missing, otherwise the time is meaningless.
     fn check_size(&self, dir: &Path) -> Result<()> {
         let mut size = 0;
         for entry in std::fs::read_dir(dir)? {

@@ -1,10 +1,10 @@
-//! Question: how close does running N short processes through server and worker come to the tightest
-//! loop that spawns and reaps the same N processes on the same cores?
+//! Question: how close do N short processes through server and worker come to the tightest loop
+//! that spawns and reaps the same N processes on the same cores?
 //!
-//! All contestants take turns, round by round, and each round begins with another one: who comes first gains or
-//! loses more than what is to be told apart. Figures are medians, ratios to the loop of the same round and to hq in the same
-//! round, and the CPU time of server and worker per task. Also measured: submit-to-finish of a single task, and the cost of a
-//! million waiting tasks.
+//! All contestants run in turn, round by round, with a rotating start: the position matters more
+//! than the differences to be measured. Figures are medians, ratios to the loop and to hq of the
+//! same round, and the CPU time of server and worker per task. Also measured: submit-to-finish of a
+//! single task, and the cost of a million waiting tasks.
 //!
 //! ```text
 //! cargo run --release -p hq-benchmarks --bin throughput -- [--hq PATH] [--count N] [--rounds N]
@@ -44,7 +44,7 @@ struct Row<'a> {
     /// Whose CPU time is measured.
     cluster: Option<&'a Cluster>,
     rounds: Rounds,
-    /// Of server and worker in all rounds; that of the tasks is not in it.
+    /// CPU time of server and worker in all rounds, without the tasks.
     cpu: Duration,
 }
 
@@ -59,7 +59,7 @@ impl<'a> Row<'a> {
         }
     }
 
-    /// How long all tasks took, and the CPU time of server and worker meanwhile.
+    /// Duration of all tasks, and the CPU time of server and worker meanwhile.
     fn run(&self) -> Result<(Duration, Duration)> {
         let used = || match self.cluster {
             Some(cluster) => {

@@ -1,6 +1,8 @@
-//! The same campaign with a server, workers and processes that sleep and take memory, as long as they last.
+//! The same campaign with a real server, workers and processes that sleep and allocate memory, in
+//! real time.
 //!
-//! Run times and walltimes are seconds instead of hours; whatever is drawn is the same as in virtual time.
+//! Run times and walltimes are seconds instead of hours; all random draws are the same as in
+//! virtual time.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -21,14 +23,14 @@ use crate::scratch_dir;
 const DEADLINE: Duration = Duration::from_secs(900);
 /// Pause between two looks at workers and job.
 const LOOK: Duration = Duration::from_millis(200);
-/// Name of the file with the needs of all tasks, in the working directory of the tasks, and of that in which each attempt says what it
-/// got.
+/// Name of the file with the needs of all tasks, in the working directory of the tasks, and of the
+/// file where each attempt records its grant.
 const NEEDS: &str = "needs";
 const GRANTS: &str = "grants";
 /// A page of memory.
 const PAGE: usize = 4_096;
 
-/// A worker that is started again when its life is over.
+/// A worker that is restarted when its lifetime is over.
 struct Seat {
     number: u32,
     since: Instant,
@@ -49,7 +51,7 @@ impl Drop for Seat {
     }
 }
 
-/// What a task of a campaign does: called by its process.
+/// Body of a task of a campaign, called by its process.
 ///
 /// # Errors
 ///
@@ -80,7 +82,7 @@ pub fn task() -> Result<()> {
 }
 
 impl Campaign {
-    /// Plays it with real processes of this binary of hq.
+    /// Plays it with real processes of this hq binary.
     ///
     /// # Errors
     ///
@@ -140,7 +142,7 @@ impl Campaign {
         let memory = if asked.auto_memory {
             "--resource=mem=auto".to_owned()
         } else {
-            // What it takes itself comes on top.
+            // Its own memory comes on top.
             format!("--resource=mem={}MiB", largest + largest / 16 + 64)
         };
         let predict = match asked.predict {
@@ -158,7 +160,8 @@ impl Campaign {
         cluster.time(&options).map(drop)
     }
 
-    /// Starts a worker, or the next one in its place. Allocations start one after the other, as the batch system has room.
+    /// Starts a worker, or its replacement. Allocations start one after the other, as the batch
+    /// system has room.
     fn keep(&self, seat: &mut Seat, cluster: &Cluster, start: Instant) -> Result<()> {
         if start.elapsed() < self.walltime * seat.number / self.workers {
             return Ok(());
@@ -203,7 +206,7 @@ fn query(cluster: &Cluster, sql: &str) -> Result<Value> {
     serde_json::from_slice(&output.stdout).context("`hq query` printed no JSON")
 }
 
-/// Adds up what all attempts had.
+/// Adds up the grants of all attempts.
 fn account(cluster: &Cluster, dir: &Path, figures: &mut Figures) -> Result<()> {
     let grants = std::fs::read_to_string(dir.join(GRANTS))?;
     let mut granted = BTreeMap::new();

@@ -1,4 +1,5 @@
-//! How a simulated worker reaches its server, as a real one does: it reads the access file, connects, says who it is.
+//! How a simulated worker reaches its server, like a real one: it reads the access file, connects,
+//! registers.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -21,7 +22,7 @@ use tokio::sync::{OnceCell, OwnedSemaphorePermit, Semaphore, watch};
 use super::links::SlowLink;
 use super::tasks::Ledger;
 
-/// Longest waits of a real worker for a connection, and for the answer to its registration.
+/// Timeouts of a real worker for a connection, and for the reply to its registration.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(15);
 
@@ -30,24 +31,24 @@ pub(super) trait Stream: AsyncRead + AsyncWrite + Unpin + Send {}
 
 impl<T: AsyncRead + AsyncWrite + Unpin + Send> Stream for T {}
 
-/// Of a worker to its server.
+/// Stream of a worker to its server.
 pub(super) type Wire = Box<dyn Stream>;
 
-/// What comes of something under way.
+/// Work in progress.
 pub(super) type Attempt<T> = Pin<Box<dyn Future<Output = T> + Send>>;
 
-/// What all workers count together.
+/// Common counters of all workers.
 #[derive(Debug, Default)]
 pub struct Tally {
     /// Workers that are registered.
     up: AtomicUsize,
     /// Connections that were lost.
     losses: AtomicUsize,
-    /// Workers that gave up what they had: the server took them for new ones.
+    /// Workers that gave up their tasks: the server treated them as new ones.
     given_up: AtomicUsize,
-    /// Connections that could not be made, and registrations that came to nothing.
+    /// Failed connections and registrations.
     failures: AtomicU64,
-    /// The same by reason, in the words of the error.
+    /// Failures by error text.
     reasons: Mutex<BTreeMap<String, u64>>,
 }
 
@@ -64,13 +65,13 @@ impl Tally {
         self.losses.load(Ordering::Relaxed)
     }
 
-    /// Workers that gave up what they had, so far.
+    /// Workers that have given up their tasks so far.
     #[must_use]
     pub fn given_up(&self) -> usize {
         self.given_up.load(Ordering::Relaxed)
     }
 
-    /// Attempts to come back that failed, so far.
+    /// Failed reconnects so far.
     #[must_use]
     pub fn failures(&self) -> u64 {
         self.failures.load(Ordering::Relaxed)
@@ -91,7 +92,7 @@ impl Tally {
         self.note_registered();
     }
 
-    /// Why they failed: reasons, and how often each was it.
+    /// Reasons of failures, with counts.
     #[must_use]
     pub fn reasons(&self) -> BTreeMap<String, u64> {
         let reasons = self.reasons.lock();
@@ -108,7 +109,7 @@ impl Tally {
     }
 }
 
-/// Moments in which all workers lose their connections, and what they count.
+/// Events at which all workers lose their connections, and common counters.
 #[derive(Clone, Debug, Default)]
 pub struct Storms {
     pub(super) storm: watch::Sender<()>,
@@ -128,26 +129,28 @@ impl Storms {
     }
 }
 
-/// How a worker reaches its server, and what it says of itself.
+/// How a worker reaches its server, and its description.
 #[derive(Clone)]
 pub(super) struct Home {
     pub(super) server_dir: Arc<Path>,
     pub(super) config: Arc<WorkerConfig>,
     pub(super) storms: Storms,
     pub(super) link: SlowLink,
-    /// The server's. Ten thousand look-ups of a name at once, a thread each, hold up a process for minutes; real workers make one each.
+    /// The server's address. Ten thousand simultaneous name lookups, a thread each, would block a
+    /// process for minutes; real workers make one each.
     pub(super) address: Arc<OnceCell<IpAddr>>,
     pub(super) ledger: Arc<Ledger>,
-    /// Connections that may be made at once.
+    /// Limit of simultaneous connection attempts.
     pub(super) room: Arc<Semaphore>,
 }
 
 impl Home {
-    /// Looks where the server is, connects and shakes hands, after a pause.
+    /// Looks up the server, connects and does the handshake, after a pause.
     pub(super) async fn reach(self, pause: Duration) -> Result<Reached> {
         tokio::time::sleep(pause).await;
         let room = Arc::clone(&self.room).acquire_owned().await?;
-        // A small file, read on the one thread of all workers: it costs what a handshake does at most.
+        // A small file, read on the one thread of all workers: it costs at most as much as a
+        // handshake.
         let (path, access) = ServerDir::new(&*self.server_dir, false).load_access_any()?;
         let Access { host, port, key } = access.plane(Plane::Worker, &path)?;
         let resolve = || async {
@@ -167,7 +170,7 @@ impl Home {
 /// A connection on which the worker is not registered yet.
 pub(super) struct Reached {
     connection: Connection<Wire>,
-    /// Others wait for it until the worker is registered.
+    /// Held until the worker is registered.
     room: OwnedSemaphorePermit,
 }
 
@@ -177,7 +180,7 @@ pub(super) struct Link {
     pub(super) writer: MessageWriter<WriteHalf<Wire>>,
     pub(super) identity: (WorkerId, Box<str>),
     pub(super) idle_timeout_default: Option<Duration>,
-    /// The server knows the worker as the one that it was.
+    /// Whether the server recognized the worker.
     pub(super) reattached: bool,
 }
 

@@ -1,4 +1,4 @@
-//! Slow links: what is written arrives later, in order; what is "lost" arrives when TCP has sent it again.
+//! Slow links: data arrives later, in order; "lost" data arrives when TCP has sent it again.
 
 use std::io;
 use std::net::SocketAddr;
@@ -11,18 +11,18 @@ use tokio::time::Instant;
 
 use super::home::Wire;
 
-/// Bytes of one piece, and pieces that may be under way in each direction.
+/// Size of one piece, and limit of pieces in transit per direction.
 const PIECE_LEN: usize = 8 << 10;
 const PIECES_MAX: usize = 256;
-/// Least time after which Linux sends again what was not acknowledged, beside a round trip.
+/// Linux's minimal retransmission time, in addition to a round trip.
 const RETRANSMIT_MIN: Duration = Duration::from_millis(200);
 
 /// How slow the link between a worker and its server is.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct SlowLink {
-    /// From one end to the other.
+    /// One-way delay.
     pub delay: Duration,
-    /// Part of the pieces that are lost at first: 0 to 1.
+    /// Fraction of the pieces that are lost at first: 0 to 1.
     pub loss: f64,
 }
 
@@ -43,7 +43,8 @@ impl SlowLink {
         let (from_worker, to_worker) = tokio::io::split(far);
         tokio::spawn(async move {
             tokio::select! {
-                // When the server has gone, what it said last arrives. A worker that has gone sends no more.
+                // When the server has closed, its last data still arrives. A worker that is gone
+                // sends no more.
                 () = self.carry(from_server, to_worker, seed) => {}
                 () = self.carry(from_worker, to_server, !seed) => {}
             }
@@ -64,7 +65,7 @@ impl SlowLink {
             let (mut due, mut chance) = (Instant::now(), seed);
             while let Ok(length @ 1..) = from.read(&mut space).await {
                 let piece = space.get(..length).unwrap_or_default().into();
-                // One behind another that has to be sent again waits for it.
+                // A piece behind one that is sent again waits for it.
                 due = due.max(Instant::now() + self.travel(&mut chance));
                 if sender.send((due, piece)).await.is_err() {
                     return;
@@ -84,7 +85,7 @@ impl SlowLink {
         tokio::join!(read, write);
     }
 
-    /// How long a piece is under way.
+    /// Travel time of a piece.
     fn travel(self, chance: &mut u64) -> Duration {
         // A linear congruence (Knuth's MMIX): its high bits are random enough.
         *chance = chance

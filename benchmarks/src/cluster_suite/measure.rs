@@ -1,4 +1,4 @@
-//! Costs of a server, as the kernel counts them, and how long its clients wait meanwhile.
+//! Costs of a server, by the kernel's accounting, and latencies of its clients meanwhile.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -11,12 +11,12 @@ use super::home::Storms;
 use super::pages::{self, Answers};
 use crate::cluster::Cluster;
 
-/// Pause between two looks at the job, and between two other jobs of one task.
+/// Pause between two queries of the job, and between two further jobs of one task.
 const LOOK_INTERVAL: Duration = Duration::from_millis(100);
 /// The array is the first job of its server.
 const ARRAY: &str = "1";
 
-/// CPU time of a process by the names of its threads; numbers at the ends of names do not count.
+/// CPU time of a process by thread name, without trailing numbers.
 ///
 /// # Errors
 ///
@@ -41,7 +41,7 @@ pub fn cpu_by_thread(pid: u32) -> Result<BTreeMap<String, Duration>> {
     Ok(times)
 }
 
-/// Most memory that a process has had resident, in KiB.
+/// Peak resident memory of a process, in KiB.
 ///
 /// # Errors
 ///
@@ -75,20 +75,20 @@ pub fn bytes_below(dir: &Path) -> Result<u64> {
 /// Measurements of a client that followed a job while it ran.
 #[derive(Debug)]
 pub struct Watched {
-    /// How long `job info` took, ascending.
+    /// Durations of `job info`, ascending.
     pub looks: Vec<Duration>,
-    /// How long `submit --wait` of another task took, ascending.
+    /// Durations of `submit --wait` of another task, ascending.
     pub submits: Vec<Duration>,
-    /// How long the last worker took to come back, each time that all lost their connections.
+    /// Time until the last worker was back after each loss of all connections.
     pub storms: Vec<Duration>,
-    /// How long what the web page asks for took.
+    /// Durations of the web page's requests.
     pub pages: Answers,
-    /// Time since the start, and tasks that had finished by then.
+    /// Time since the start, and number of tasks finished by then.
     pub finished: Vec<(Duration, u64)>,
 }
 
 impl Watched {
-    /// Tasks per second between two shares of all tasks; `None` if nothing was seen in between.
+    /// Tasks per second between two fractions of all tasks; `None` without observations in between.
     #[must_use]
     pub fn rate(&self, from: f64, to: f64) -> Option<f64> {
         #[expect(clippy::cast_precision_loss, reason = "a rate")]
@@ -114,7 +114,7 @@ pub fn percentile(sorted: &[Duration], percent: usize) -> Duration {
         .unwrap_or_default()
 }
 
-/// What happens while an array runs.
+/// Load in parallel with an array.
 #[derive(Debug)]
 pub struct Meanwhile {
     /// How all workers lose their connections.
@@ -123,15 +123,15 @@ pub struct Meanwhile {
     pub storm_count: usize,
     /// Workers that come back.
     pub workers: usize,
-    /// Port of the web page, if it is looked at.
+    /// Port of the web page, if simulated.
     pub http_port: Option<u16>,
 }
 
-/// Of the one real worker, and of the tasks that are waited for.
+/// Resource of the one real worker, and of the timed tasks.
 const PROBE: &str = "probe";
 
-/// Starts a real worker for the tasks that are waited for: what a user waits for is a worker of its own process. One of a
-/// thousand that share a thread answers when it has its turn.
+/// Starts a real worker for the timed tasks: a user's tasks run on a worker with a process of its
+/// own, while one of a thousand on a shared thread has to wait for its turn.
 ///
 /// # Errors
 ///
@@ -141,8 +141,8 @@ pub fn start_probed_worker(cluster: &mut Cluster) -> Result<()> {
     cluster.start_worker(&["--cpus=1", &resource, "--time-limit=12h"])
 }
 
-/// Submits an array of tasks that cost nothing, and looks at it until all have finished. Meanwhile single tasks are
-/// submitted and waited for, which the real worker runs, besides what else is to happen.
+/// Submits an array of tasks without cost, and follows it until all have finished. Meanwhile
+/// submits single tasks to the real worker and waits for them, besides other load.
 ///
 /// # Errors
 ///
@@ -150,7 +150,7 @@ pub fn start_probed_worker(cluster: &mut Cluster) -> Result<()> {
 pub fn run_array(cluster: &Cluster, count: u64, meanwhile: &Meanwhile) -> Result<Watched> {
     let array = format!("--array=1-{count}");
     let begun = Instant::now();
-    // So long that the real worker is not asked: its life is shorter.
+    // So long that the real worker gets none of them: its lifetime is shorter.
     cluster.time(&submit(&[&array, "--time-request=24h"]))?;
     let has_ended = AtomicBool::new(false);
     std::thread::scope(|scope| {
@@ -180,11 +180,11 @@ pub(super) fn submit<'a>(options: &[&'a str]) -> Vec<&'a str> {
 
 /// Time between two storms.
 const STORM_INTERVAL: Duration = Duration::from_secs(2);
-/// How long workers may take to come back.
+/// Longest time for workers to come back.
 const STORM_TIMEOUT: Duration = Duration::from_secs(300);
 
-/// Lets all workers lose their connections several times, and returns how long each time the last one took to come
-/// back. Ends early if the work does.
+/// Makes all workers lose their connections several times, and returns the time until the last one
+/// was back each time. Ends early if the work does.
 fn rage(meanwhile: &Meanwhile, has_ended: &AtomicBool) -> Result<Vec<Duration>> {
     let (workers, tally) = (meanwhile.workers, meanwhile.storms.tally());
     let mut took = Vec::new();
@@ -231,7 +231,8 @@ fn look_until_finished(cluster: &Cluster, count: u64, begun: Instant) -> Result<
     };
     loop {
         let look = Instant::now();
-        // For people: as JSON it lists every task of the array, which takes a client longer than all else here.
+        // As a table: as JSON it lists every task of the array, which takes a client longer than
+        // everything else here.
         watched.looks.push(cluster.time(&["job", "info", ARRAY])?);
         let stats = task_stats(cluster)?;
         let number = |name: &str| {

@@ -1,4 +1,4 @@
-//! What the web page asks the server for, again and again, while somebody looks at it.
+//! The requests of an open web page, repeated.
 
 use std::io::{Read as _, Write as _};
 use std::net::{Ipv4Addr, TcpListener, TcpStream};
@@ -10,10 +10,10 @@ use anyhow::{Context as _, Result, ensure};
 
 /// Pause between two rounds: the page asks again after events, at most this often.
 const ROUND_INTERVAL: Duration = Duration::from_millis(400);
-/// How long an answer may take.
+/// Timeout of an answer.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// What the overview and the view of a job ask for; the array is the first job.
+/// Requests of the overview and of the view of a job; the array is the first job.
 const PATHS: [&str; 8] = [
     "/summary",
     "/jobs?limit=1000",
@@ -25,16 +25,16 @@ const PATHS: [&str; 8] = [
     "/jobs/1/tasks?limit=100",
 ];
 
-/// How long answers took, ascending, by what was asked for.
+/// Durations of answers, ascending, by path.
 pub type Answers = Vec<(&'static str, Vec<Duration>)>;
 
-/// The path that is a pass over the past; the page waits longer before it asks again.
+/// The path that scans the past; the page asks for it less often.
 const HISTORY: &str = "/history";
-/// As the page does: a minute, or this multiple of how long it took.
+/// Like the page: a minute, or this multiple of its duration.
 const HISTORY_INTERVAL: Duration = Duration::from_secs(60);
 const HISTORY_FACTOR: u32 = 400;
 
-/// A port for the page that nobody has at the moment.
+/// A free port for the page.
 ///
 /// # Errors
 ///
@@ -44,11 +44,11 @@ pub fn free_port() -> Result<u16> {
     Ok(listener.local_addr()?.port())
 }
 
-/// Asks for all of it, as one open page does, until `has_ended`.
+/// Repeats all requests of one open page, until `has_ended`.
 ///
 /// # Errors
 ///
-/// If the server refuses something.
+/// If the server rejects one.
 pub fn ask_until(server_dir: &Path, port: u16, has_ended: &AtomicBool) -> Result<Answers> {
     let token = std::fs::read_to_string(server_dir.join("hq-current/http-token"))
         .context("no token for the page")?;
@@ -76,7 +76,7 @@ pub fn ask_until(server_dir: &Path, port: u16, has_ended: &AtomicBool) -> Result
     Ok(answers)
 }
 
-/// One request; returns how long it took until all of the answer was there.
+/// One request; returns the time until the complete answer.
 fn ask(port: u16, token: &str, path: &str) -> Result<Duration> {
     let begun = Instant::now();
     let mut stream = TcpStream::connect((Ipv4Addr::LOCALHOST, port))?;

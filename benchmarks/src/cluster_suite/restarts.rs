@@ -1,4 +1,5 @@
-//! A server that is killed under load and started again: when are all workers back, and is anything lost?
+//! A server that is killed under load and restarted: when are all workers back, and is anything
+//! lost?
 
 use std::process::Stdio;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -12,16 +13,16 @@ use crate::cluster::Cluster;
 
 /// Pause between two looks.
 const LOOK_INTERVAL: Duration = Duration::from_millis(20);
-/// How long the server stays away: batch systems and people are not faster.
+/// How long the server stays away: batch systems and users are not faster.
 const AWAY: Duration = Duration::from_secs(1);
-/// How long one step may take.
+/// Timeout of one step.
 const STEP_TIMEOUT: Duration = Duration::from_secs(600);
-/// How long clients are timed when all workers are back, and how long all is left in peace before the next kill.
+/// How long clients are timed after all workers are back, and the pause before the next kill.
 const AFTER: Duration = Duration::from_secs(2);
-/// Part of all cpus that must be in use before a kill.
+/// Fraction of all cpus that must be in use before a kill.
 const LOAD: f64 = 0.9;
 
-/// What became of one restart. Times count from the start of the server.
+/// Results of one restart. Times count from the start of the server.
 #[derive(Debug)]
 pub struct Restart {
     /// Tasks that ran when the server was killed.
@@ -30,21 +31,21 @@ pub struct Restart {
     pub answered: Duration,
     /// Until the last worker was back.
     pub all_back: Duration,
-    /// Until the server told of the first task that ended since.
+    /// Time until the server reported the first end of a task.
     pub first_end: Duration,
-    /// How long `job info` took from the first answer on until a while after all were back, ascending.
+    /// Durations of `job info` from the first answer until a while after all were back, ascending.
     pub looks: Vec<Duration>,
     /// CPU of the new server until all were back: of the core's thread, of all threads.
     pub cpu: (Duration, Duration),
-    /// Long turns of the core's thread, in CPU time, ascending, and what of.
+    /// Long turns of the core's thread, in CPU time, ascending, with their parts.
     pub long_turns: Vec<(Duration, String)>,
     /// Attempts of workers to come back that failed.
     pub failures: u64,
-    /// Most memory of the new server until all were back, in KiB.
+    /// Peak memory of the new server until all were back, in KiB.
     pub peak_kib: u64,
 }
 
-/// How often, of whom, and how the server is started again.
+/// Number of restarts, and how the server is restarted.
 #[derive(Debug)]
 pub struct Plan<'a> {
     /// Kills.
@@ -53,12 +54,12 @@ pub struct Plan<'a> {
     pub workers: usize,
     /// Tasks that all of them run together.
     pub cpus: u64,
-    /// What the server is started with.
+    /// Arguments of the server.
     pub server_args: &'a [&'a str],
 }
 
-/// Submits an array of long tasks, kills the server and starts it again as often as planned, and waits for the end of all
-/// tasks.
+/// Submits an array of long tasks, kills and restarts the server as often as planned, and waits for
+/// the end of all tasks.
 ///
 /// # Errors
 ///
@@ -119,7 +120,7 @@ fn restart(cluster: &mut Cluster, tasks: u64, tally: &Tally, plan: &Plan<'_>) ->
 
 type Seen = (Duration, Duration, Vec<Duration>, (Duration, Duration));
 
-/// Waits until all workers are back and tasks end, while a client looks at the job.
+/// Waits until all workers are back and tasks end, while a client follows the job.
 fn watch(
     cluster: &Cluster,
     tally: &Tally,
@@ -191,7 +192,7 @@ fn wait(what: &str, mut is_so: impl FnMut() -> Result<bool>) -> Result<()> {
     Ok(())
 }
 
-/// Ends the server and its workers.
+/// Stops the server and its workers.
 ///
 /// # Errors
 ///

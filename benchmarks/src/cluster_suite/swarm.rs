@@ -1,4 +1,4 @@
-//! As many simulated workers as are wanted, in this process.
+//! Any number of simulated workers in this process.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -17,30 +17,30 @@ use super::links::SlowLink;
 use super::tasks::{Ledger, TaskTime};
 use super::worker::{Counts, SimulatedWorker};
 
-/// Connections that are being made at once; more would only wait in the server's queue, which is held against them: all
-/// come from one address, and one thread is slow to shake a thousand hands.
+/// Limit of simultaneous connection attempts. More would only wait in the server's queue and be
+/// penalized: all come from one address, and one thread is slow with a thousand handshakes.
 const CONNECTING_MAX: usize = 192;
 /// Heartbeats of real workers.
 const HEARTBEAT: Duration = Duration::from_secs(8);
 
-/// How long somebody who has failed may take to end the server.
+/// How long a failed run may take to stop the server.
 const END_TIMEOUT: Duration = Duration::from_secs(20);
 
-/// For the thread of the workers: it runs when nobody else wants to.
+/// Priority of the workers' thread: it yields to everything else.
 const LOWEST_PRIORITY: i32 = 19;
 
-/// What the workers are.
+/// Configuration of the workers.
 #[derive(Clone, Debug)]
 pub struct SwarmConfig {
     /// How many there are.
     pub count: usize,
-    /// Of each.
+    /// Cpus per worker.
     pub cpus: u32,
     /// How long tasks take.
     pub time: TaskTime,
     /// How they reach their server.
     pub link: SlowLink,
-    /// Who counts what they start.
+    /// Counts the starts of tasks.
     pub ledger: Arc<Ledger>,
 }
 
@@ -59,11 +59,11 @@ impl Swarm {
     ///
     /// # Errors
     ///
-    /// If one is not taken.
+    /// If one is rejected.
     pub fn start(server_dir: &Path, config: &SwarmConfig) -> Result<Self> {
         let SwarmConfig { count, time, .. } = *config;
         raise_descriptor_limit(count)?;
-        // One thread: the server is to have the other CPUs.
+        // One thread: the server needs the other CPUs.
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()
             .build()?;
@@ -105,7 +105,7 @@ impl Swarm {
         self.storms.clone()
     }
 
-    /// Lets the workers work until `done` says so; it is asked on a thread of its own.
+    /// Runs the workers until `done` returns, on a thread of its own.
     ///
     /// # Errors
     ///
@@ -117,14 +117,15 @@ impl Swarm {
         let workers = &mut self.workers;
         self.runtime.block_on(async {
             let mut done = tokio::task::spawn_blocking(done);
-            // Behind the thread of `done`, which does not inherit it. The workers stand for other machines: they must not take the cpus
-            // from the server and from the commands that are timed. Of no consequence where it fails.
+            // After the thread of `done` was started, which must not inherit it. The workers stand
+            // for other machines: they must not take cpus from the server and from timed commands.
+            // Failure does not matter.
             let _ = setpriority_process(None, LOWEST_PRIORITY);
             let ended = tokio::select! {
                 result = &mut done => return result.context("it panicked")?,
                 Some(ended) = workers.join_next() => ended,
             };
-            // When `done` fails, it ends the server and the workers on its way out.
+            // When `done` fails, it stops the server and the workers on its way out.
             if let Ok(Ok(Err(error))) = tokio::time::timeout(END_TIMEOUT, done).await {
                 return Err(error);
             }
@@ -133,7 +134,7 @@ impl Swarm {
         })
     }
 
-    /// Waits until the server has ended all workers that it knows; returns what they counted together.
+    /// Waits until the server has stopped all workers that it knows; returns their counters.
     ///
     /// # Errors
     ///
@@ -144,7 +145,7 @@ impl Swarm {
             let stopped = tokio::task::spawn_blocking(stop);
             stopped.await.context("it panicked")??;
             let mut all = Counts::default();
-            // One that lost its connection just before looks for the server for ever.
+            // One that lost its connection just before would look for the server forever.
             while let Ok(Some(ended)) = tokio::time::timeout(END_TIMEOUT, workers.join_next()).await
             {
                 let counts = ended.context("a worker panicked")??;

@@ -17,12 +17,12 @@ use hq_core::worker_state::{ExitStatus, LaunchEvent, LaunchFailure, LaunchTask, 
 pub struct TaskTime {
     /// On average.
     pub mean: Duration,
-    /// Largest deviation from it, as a part of it: 0 to 1. All times in between are equally likely.
+    /// Largest deviation from it, as a fraction: 0 to 1. Uniformly distributed.
     pub spread: f64,
 }
 
 impl TaskTime {
-    /// The time of one task, always the same for the same token of the same worker.
+    /// The duration of one task, deterministic per token and worker.
     fn of(self, seed: u64, token: LaunchToken) -> Duration {
         if self.spread <= 0.0 {
             return self.mean;
@@ -37,7 +37,7 @@ impl TaskTime {
     }
 }
 
-/// How often each task of the array was started, and how often it came to its end.
+/// Number of starts and ends of each task of the array.
 #[derive(Debug)]
 pub struct Ledger(Box<[Lives]>);
 
@@ -89,7 +89,7 @@ impl Ledger {
         }
     }
 
-    /// What became of all tasks so far.
+    /// Totals over all tasks so far.
     #[must_use]
     pub fn sums(&self) -> Sums {
         let mut sums = Sums::default();
@@ -112,7 +112,7 @@ pub(super) struct Tasks {
     ledger: Arc<Ledger>,
     /// Running launches, by their end.
     running: BinaryHeap<Reverse<(Time, LaunchToken)>>,
-    /// Of each lane that runs: since when its token does, and what comes next.
+    /// Each running lane: start of its current token, and the next ones.
     lanes: BTreeMap<LaunchToken, Lane>,
     /// Each launch that has not ended.
     launches: BTreeMap<LaunchToken, Launch>,
@@ -127,7 +127,7 @@ struct Lane {
 #[derive(Clone, Copy)]
 struct Launch {
     lane: LaunchToken,
-    /// Of the array, the only job for these workers.
+    /// Id in the array, the only job for these workers.
     task: u32,
 }
 
@@ -144,7 +144,7 @@ impl Tasks {
         }
     }
 
-    /// When there is something to report.
+    /// Time of the next event to report.
     pub(super) fn next_end(&self) -> Option<Time> {
         if self.events.is_empty() {
             self.running.peek().map(|Reverse((end, _))| *end)
@@ -179,7 +179,7 @@ impl Tasks {
         self.running.push(Reverse((end, token)));
     }
 
-    /// Takes a task that has not started out of its lane; whether it was there.
+    /// Removes an unstarted task from its lane; returns whether it was there.
     pub(super) fn withdraw(&mut self, token: LaunchToken) -> bool {
         let lane = self.launches.get(&token).map(|launch| launch.lane);
         let Some(lane) = lane.and_then(|lane| self.lanes.get_mut(&lane)) else {

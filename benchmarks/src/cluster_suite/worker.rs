@@ -16,12 +16,12 @@ use tokio::sync::watch;
 use super::home::{Attempt, Home, Link, Reached, introduce};
 use super::tasks::{TaskTime, Tasks};
 
-/// Pauses between attempts to reach a lost server, as a real worker makes them: doubled from the first to the last, and
-/// each shortened by chance.
+/// Pause between attempts to reach a lost server, like a real worker: doubled from the first to the
+/// last, each shortened randomly.
 const PAUSE_MIN: Duration = Duration::from_millis(100);
 const PAUSE_MAX: Duration = Duration::from_secs(5);
 
-/// Messages that are digested in one turn, as a real worker does.
+/// Messages handled in one turn, like a real worker.
 const MESSAGES_PER_TURN: usize = 64;
 
 /// Counters of a simulated worker.
@@ -45,12 +45,12 @@ enum Line {
 
 /// News of it.
 enum News {
-    /// There are messages, or something was written.
+    /// Messages arrived, or something was written.
     Traffic,
     Lost,
     Reached(Reached),
     Back(Link),
-    /// An attempt came to nothing; whether the server was reached.
+    /// An attempt failed; whether the server was reached.
     Failed {
         was_reached: bool,
         error: anyhow::Error,
@@ -58,7 +58,7 @@ enum News {
 }
 
 impl Line {
-    /// Cancel safe: nothing is lost if the future is dropped.
+    /// Cancel safe: dropping the future loses nothing.
     async fn next(&mut self, batch: &mut Vec<ToWorker>) -> News {
         match self {
             Self::Up(Link { reader, writer, .. }) => tokio::select! {
@@ -100,18 +100,18 @@ impl Line {
 /// A worker that the server knows.
 pub(super) struct SimulatedWorker {
     home: Home,
-    /// From the registration on: it may be a while until it runs for the first time.
+    /// Subscribed at the registration: the worker may run for the first time much later.
     storms: watch::Receiver<()>,
     state: WorkerState,
     line: Line,
     /// Its id, and the uid of its server.
     identity: (hq_core::id::WorkerId, Box<str>),
-    /// Before the next attempt after one that reached the server, and after one that did not.
+    /// Pause after an attempt that reached the server, and after one that did not.
     pause: Duration,
     dial_pause: Duration,
     /// Attempts to register again.
     registrations: u64,
-    /// Heartbeats since the server said something.
+    /// Heartbeats since the last message of the server.
     silent_heartbeats: u32,
     tasks: Tasks,
     exit: Option<ExitReason>,
@@ -123,7 +123,7 @@ impl SimulatedWorker {
     ///
     /// # Errors
     ///
-    /// If the server does not take it.
+    /// If the server rejects it.
     pub(super) async fn register(home: Home, time: TaskTime) -> Result<Self> {
         let reached = home.clone().reach(Duration::ZERO).await?;
         let link = introduce(reached, ToServer::from(&*home.config)).await?;
@@ -145,11 +145,11 @@ impl SimulatedWorker {
         })
     }
 
-    /// Works until the server ends it, or itself.
+    /// Works until the server stops it, or it ends by itself.
     ///
     /// # Errors
     ///
-    /// If a message makes no sense.
+    /// If a message is invalid.
     pub(super) async fn run(mut self) -> Result<Counts> {
         let mut heartbeat = tokio::time::interval(self.home.config.heartbeat);
         let (mut batch, mut effects) = (Vec::new(), Vec::new());
@@ -157,7 +157,7 @@ impl SimulatedWorker {
             let wake = self.state.next_deadline().into_iter();
             let wake = wake.chain(self.tasks.next_end()).min();
             let news = tokio::select! {
-                // An error tells that there will be none any more.
+                // An error means that no more will come.
                 Ok(()) = self.storms.changed() => News::Lost,
                 news = self.line.next(&mut batch) => news,
                 () = sleep_until(wake) => News::Traffic,
@@ -233,7 +233,7 @@ impl SimulatedWorker {
         self.state.apply(now(), Input::ServerLost, effects);
     }
 
-    /// Begins to look for the server.
+    /// Starts to look for the server.
     fn dial(&mut self) {
         self.dial_pause = self.pause;
         self.pause = (self.pause * 2).min(PAUSE_MAX);
@@ -247,9 +247,9 @@ impl SimulatedWorker {
         self.line = Line::Reaching(Box::pin(self.home.clone().reach(pause)));
     }
 
-    /// Tells a server that was reached who it is and what it has.
+    /// Registers again at a server that was reached.
     fn introduce_again(&mut self, reached: Reached) {
-        // A registration that arrives behind a later one is refused, so each has its number.
+        // A registration that arrives after a later one is rejected, so each has its number.
         self.registrations += 1;
         let holding = self.state.holding(now().mono);
         let (worker, uid) = &self.identity;
@@ -259,7 +259,7 @@ impl SimulatedWorker {
         self.line = Line::Introducing(Box::pin(introduce(reached, message)));
     }
 
-    /// Applies what is due, and carries out what follows.
+    /// Applies due inputs, and carries out the effects.
     fn turn(&mut self, effects: &mut Vec<Effect>) -> Result<()> {
         let time = now();
         let events = self.tasks.due(time.mono);
@@ -299,7 +299,7 @@ impl SimulatedWorker {
 
 async fn sleep_until(wake: Option<Time>) {
     match wake {
-        // The timer rounds up to milliseconds, which would be the longest part of a short task.
+        // The timer rounds up to milliseconds, the longest part of a short task.
         Some(wake) if wake <= now().mono => {}
         Some(wake) => tokio::time::sleep(wake.since(now().mono)).await,
         None => std::future::pending().await,

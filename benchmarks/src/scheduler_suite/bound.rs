@@ -1,4 +1,4 @@
-//! Times below which no schedule can be, and the optimum of small cases.
+//! Lower bounds of schedules, and the optimum of small cases.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -8,8 +8,8 @@ use super::shapes::{Kind, Load};
 /// Amounts that a whole cluster offers.
 pub type Capacity = BTreeMap<&'static str, f64>;
 
-/// The least makespan that capacity, chains and single tasks allow. Kinds with two variants are split
-/// between them as is best for the busiest resource.
+/// Lower bound of the makespan from capacity, chains and single tasks. Kinds with two variants are
+/// split to relieve the busiest resource.
 #[must_use]
 pub fn makespan_min(load: &Load, capacity: &Capacity, workers: u32) -> Duration {
     let choices: Vec<&Kind> = load.kinds.iter().filter(|k| k.variants.len() > 1).collect();
@@ -21,7 +21,7 @@ pub fn makespan_min(load: &Load, capacity: &Capacity, workers: u32) -> Duration 
     Duration::from_secs_f64(by_work).max(load.critical_path)
 }
 
-/// Seconds of the busiest resource, if this share of the tasks with variants takes the first one.
+/// Seconds of the busiest resource if this share of the tasks with variants takes the first one.
 fn busiest(load: &Load, capacity: &Capacity, workers: u32, first: f64) -> f64 {
     let mut used: BTreeMap<&str, f64> = BTreeMap::new();
     let mut node_seconds = 0.0;
@@ -50,7 +50,7 @@ fn busiest(load: &Load, capacity: &Capacity, workers: u32, first: f64) -> f64 {
     by_resource.fold(node_seconds / f64::from(workers.max(1)), f64::max)
 }
 
-/// The least value of a convex function on 0.0 ..= 1.0.
+/// The minimum of a convex function on 0.0 ..= 1.0.
 fn minimum(value: impl Fn(f64) -> f64) -> f64 {
     let (mut low, mut high) = (0.0, 1.0);
     for _ in 0..60 {
@@ -64,8 +64,8 @@ fn minimum(value: impl Fn(f64) -> f64) -> f64 {
     value(f64::midpoint(low, high))
 }
 
-/// Fewest rounds in which tasks of equal length fit `workers` like workers, tried exhaustively. A task
-/// has an amount for each resource; at most 16 tasks.
+/// Minimal number of rounds for tasks of equal length on `workers` equal workers, by exhaustive
+/// search. A task has an amount per resource; at most 16 tasks.
 ///
 /// # Panics
 ///
@@ -84,7 +84,7 @@ pub fn rounds_min(tasks: &[Vec<u32>], worker: &[u32], workers: u32) -> u32 {
     let mut bins = vec![u32::MAX; all + 1];
     bins[0] = 0;
     for set in 1..=all {
-        // Subsets that hold the lowest task: each packing is looked at once.
+        // Subsets with the lowest task: each packing is examined once.
         let lowest = set & set.wrapping_neg();
         let mut part = set;
         while part > 0 {

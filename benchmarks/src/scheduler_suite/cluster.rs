@@ -1,5 +1,6 @@
-//! A server and workers in virtual time. Messages go through the wire format and take [`LINK`] each way.
-//! In a cluster with a clock each decision also lasts as long as it takes, and what arrives meanwhile waits.
+//! A server and workers in virtual time. Messages use the wire format and take [`LINK`] each way.
+//! In a cluster with a clock each decision takes its real duration, and messages that arrive
+//! meanwhile wait.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap, VecDeque};
@@ -30,7 +31,7 @@ use super::decision::{Decision, Stopwatch};
 
 /// Time of a message between server and worker.
 const LINK: Duration = Duration::from_micros(100);
-/// Inputs that the server takes before it decides, as its loop does.
+/// Inputs that the server takes before it decides, like its loop.
 const BATCH_MAX: usize = 256;
 
 /// How long each task of a job runs.
@@ -45,7 +46,7 @@ enum Event {
     End(WorkerId, LaunchToken),
 }
 
-/// A process that runs, or waits for its turn in a lane.
+/// A running process, or one that waits for its turn in a lane.
 struct Process {
     lane: LaunchToken,
     run: Duration,
@@ -113,7 +114,7 @@ pub struct Cluster {
     /// Cpus that tasks have now.
     granted: f64,
     granted_seconds: f64,
-    /// The same, and seconds of all cpus, while tasks waited for a worker.
+    /// Used and total cpu seconds while tasks waited for a worker.
     contended: (f64, f64),
     nodes: BTreeMap<WorkerId, Node>,
     joining: BTreeMap<LinkId, WorkerConfig>,
@@ -129,9 +130,9 @@ pub struct Cluster {
     is_timed: bool,
     /// When the server has carried out its last decision.
     busy_until: Time,
-    /// Heartbeats on their way to an answer, by the time they were sent.
+    /// Unanswered heartbeats, by send time.
     asked: BTreeMap<WorkerId, Time>,
-    /// How long each heartbeat waited for its answer.
+    /// Latency of each heartbeat.
     pub answers: Vec<Duration>,
 }
 
@@ -169,7 +170,7 @@ impl Default for Cluster {
 }
 
 impl Cluster {
-    /// A cluster that checks every invariant after everything that happens.
+    /// A cluster that checks every invariant after every event.
     #[must_use]
     pub fn checked() -> Self {
         Self {
@@ -178,7 +179,7 @@ impl Cluster {
         }
     }
 
-    /// A cluster in which decisions last as long as they take.
+    /// A cluster in which decisions take their real duration.
     #[must_use]
     pub fn timed() -> Self {
         Self {
@@ -189,7 +190,7 @@ impl Cluster {
 
     /// A worker joins.
     pub fn join(&mut self, mut config: WorkerConfig) {
-        // Nobody sends any unless asked to.
+        // No heartbeats unless requested.
         config.heartbeat = Duration::from_secs(1_000_000);
         self.next_link += 1;
         let link = LinkId(self.next_link);
@@ -197,7 +198,7 @@ impl Cluster {
         self.decide(vec![Input::WorkerConnected(link, config)]);
     }
 
-    /// The worker with the lowest id vanishes with all it runs.
+    /// The worker with the lowest id vanishes with all its tasks.
     pub fn lose_one(&mut self) {
         if let Some((id, node)) = self.nodes.pop_first() {
             self.cpus -= node.cpus();
@@ -209,7 +210,7 @@ impl Cluster {
         }
     }
 
-    /// Some workers send a heartbeat: those whose number leaves `rest` when it is divided by `parts`.
+    /// Sends heartbeats of workers whose number has the remainder `rest` when divided by `parts`.
     pub fn heartbeat(&mut self, parts: usize, rest: usize) {
         let ids = self.nodes.keys().copied().skip(rest).step_by(parts.max(1));
         for id in ids.collect::<Vec<_>>() {
@@ -219,14 +220,14 @@ impl Cluster {
         }
     }
 
-    /// Submits a job whose tasks run for as long as `runs` says.
+    /// Submits a job whose tasks have the run times `runs`.
     pub fn submit(&mut self, body: SubmitBody, runs: Runs) {
         self.submit_later(body, runs);
         let inputs = std::mem::take(&mut self.submitted);
         self.decide(inputs);
     }
 
-    /// As [`Cluster::submit`], but the server takes it with its next inputs.
+    /// Like [`Cluster::submit`], but the server takes it with its next inputs.
     pub fn submit_later(&mut self, body: SubmitBody, runs: Runs) {
         let spec = SubmitSpec {
             target: SubmitTarget::NewJob {
@@ -244,7 +245,7 @@ impl Cluster {
         };
         self.jobs += 1;
         self.runs.insert(JobId(self.jobs), runs);
-        // The server prepares it where only the client waits for it.
+        // The server prepares it on a separate thread.
         let submission = Submission::one(Box::new(spec));
         self.submitted
             .push(Input::Submit(RequestId(1), Box::new(submission)));
@@ -288,7 +289,7 @@ impl Cluster {
         self.server.submitting() == 0 && self.server.jobs().values().all(|job| job.is_completed())
     }
 
-    /// Runs until everything has ended; the time that took.
+    /// Runs until everything has ended; returns the elapsed time.
     pub fn finish(&mut self) -> Duration {
         let start = self.now;
         let submitted = std::mem::take(&mut self.submitted);
@@ -306,7 +307,7 @@ impl Cluster {
         self.now = self.now.max(end);
     }
 
-    /// Digests what happens next; `false` if that is later than `end`.
+    /// Handles the next event; `false` if that is later than `end`.
     fn step(&mut self, end: Time) -> bool {
         let Some((time, event)) = self.next_until(end) else {
             return false;
@@ -363,7 +364,7 @@ impl Cluster {
         inputs
     }
 
-    /// Launches that end at the same time on one worker: it hears of all that in one batch.
+    /// Launches of one worker that end at the same time, in one batch.
     fn ends(&mut self, id: WorkerId, first: LaunchToken) -> Vec<LaunchToken> {
         let mut tokens = vec![first];
         while let Some(Reverse((at, number))) = self.events.peek().copied()
@@ -393,11 +394,11 @@ impl Cluster {
         self.waiting.insert(self.next_event, event);
     }
 
-    /// The server takes some inputs and decides; this is what is timed.
+    /// The server takes some inputs and decides; this is timed.
     ///
     /// # Panics
     ///
-    /// If it refuses one.
+    /// If it rejects one.
     fn decide(&mut self, inputs: Vec<Input>) {
         let now = both(self.now);
         let mut effects = Vec::new();
@@ -534,7 +535,7 @@ impl Cluster {
                 .find(|entry| Some(entry.pool) == node.cpus_pool);
             let nodes = u32::try_from(task.nodes.len()).unwrap_or(0);
             let cpus = match cpus {
-                // A multi-node task has all of as many workers, which are alike here.
+                // A multi-node task has all cpus of its workers, which are equal here.
                 _ if nodes > 0 => f64::from(nodes) * node.cpus(),
                 Some(entry) => whole(entry.amount.0),
                 None => 0.0,
@@ -642,21 +643,21 @@ impl Cluster {
         }
     }
 
-    /// Share of all cpu time so far that was given to tasks that run on one node, 0.0 to 1.0.
+    /// Share of all cpu time so far used by single-node tasks, 0.0 to 1.0.
     #[must_use]
     pub fn busy_share(&self) -> f64 {
         let span = self.now.since(Time(0)).as_secs_f64();
         self.granted_seconds / (self.cpus * span).max(f64::MIN_POSITIVE)
     }
 
-    /// The same of the time in which tasks waited for a worker; 1.0 if none ever did.
+    /// The share during the time in which tasks waited for a worker; 1.0 if none ever did.
     #[must_use]
     pub fn contended_share(&self) -> f64 {
         let (granted, all) = self.contended;
         if all > 0.0 { granted / all } else { 1.0 }
     }
 
-    /// Counts what is granted now for the time until `at`.
+    /// Accounts the present grants for the time until `at`.
     fn account(&mut self, at: Time) {
         let span = at.since(self.now).as_secs_f64();
         self.granted_seconds += self.granted * span;

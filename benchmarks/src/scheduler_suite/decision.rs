@@ -11,7 +11,7 @@ use rustix::time::{ClockId, clock_gettime};
 /// A span of time on the clock on the wall and on that of the thread.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Span {
-    /// Time of the wall clock; other programs and other virtual machines are in it.
+    /// Wall-clock time, including interference by other programs and virtual machines.
     pub wall: Duration,
     /// Time that the thread ran on a cpu.
     pub cpu: Duration,
@@ -64,20 +64,20 @@ fn thread_time() -> Duration {
 
 /// Position of the stolen time among the times of a cpu, see proc_stat(5).
 const STEAL: usize = 7;
-/// Their unit, which is the same on all machines of today.
+/// Their unit, the same on all present machines.
 const TICKS_PER_SECOND: u32 = 100;
 
 /// Disturbance of this program by the rest of the machine.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Noise {
-    /// Times that the thread had to leave its cpu to another.
+    /// Involuntary context switches of the thread.
     pub preemptions: u64,
-    /// Time that the host gave the cpus of this virtual machine to others, all cpus together.
+    /// Time that the host took from the cpus of this virtual machine, summed over cpus.
     pub stolen: Duration,
 }
 
 impl Noise {
-    /// Since the start of the thread and of the machine; zero where the system does not tell.
+    /// Since the start of the thread and of the machine; zero if the system does not report it.
     #[must_use]
     pub fn now() -> Self {
         let status = read_to_string("/proc/thread-self/status").unwrap_or_default();
@@ -132,7 +132,7 @@ pub struct Decision {
     pub round: RoundSize,
     /// Tasks that workers were given.
     pub handed_out: u64,
-    /// Tasks that workers were asked to give back.
+    /// Number of retracted tasks.
     pub asked_back: u64,
 }
 

@@ -1,8 +1,8 @@
-//! Question: what does it cost that there is very much of one kind of thing?
+//! Question: what does a very large number of one kind of thing cost?
 //!
-//! Each case has many of one thing (requests, priorities, templates, jobs, workers that have ended, workers)
-//! and little of everything else, and runs until all tasks have ended. What counts is the longest decision:
-//! it must not follow the number.
+//! Each case has many of one thing (requests, priorities, templates, jobs, ended workers, workers)
+//! and little of everything else, and runs until all tasks have ended. The longest decision counts:
+//! it must not grow with the number.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -31,7 +31,7 @@ const RUN: Duration = Duration::from_millis(20);
 /// One case: the longest step of each operation.
 #[derive(Clone, Debug, Default)]
 pub struct Row {
-    /// Name of the case: the thing of which there is much.
+    /// Name of the case: the thing of which there are many.
     pub name: &'static str,
     /// Tasks that started.
     pub started: usize,
@@ -51,19 +51,19 @@ pub struct Row {
     pub explain: Duration,
     /// Of the list of jobs.
     pub jobs: Duration,
-    /// Of all about the first job.
+    /// Of the details of the first job.
     pub info: Duration,
-    /// Of the steps while the first job is submitted again.
+    /// Of the steps of resubmitting the first job.
     pub resubmit: Duration,
     /// Of a page of tasks.
     pub tasks: Duration,
     /// Of the list of workers.
     pub workers: Duration,
-    /// The most requests that a round looked at.
+    /// Maximum of requests that a round examined.
     pub queues: usize,
 }
 
-/// Makes a cluster with very many of something, and what is submitted to it.
+/// Creates a cluster with very many of something, and its submits.
 type Case = fn(u32) -> Cluster;
 
 const CASES: [(&str, Case); 10] = [
@@ -156,7 +156,7 @@ fn different(count: u32, priorities: u32) -> SubmitBody {
     })
 }
 
-/// A template for each task, all with the same request.
+/// A template per task, all with the same request.
 fn alike(count: u32) -> SubmitBody {
     graph(count, |_| ("100".to_owned(), 0))
 }
@@ -235,7 +235,7 @@ fn run(name: &'static str, mut cluster: Cluster) -> Row {
     row
 }
 
-/// Asks what clients ask, and notes how long the longest step of each answer takes.
+/// Runs clients' queries, and records the longest step of each answer.
 fn ask(cluster: &Cluster, row: &mut Row) {
     let watch = Stopwatch::start();
     let _ = cluster.server.demand(cluster.now, &[query()]);

@@ -30,8 +30,8 @@ pub struct Quality {
     pub makespan: Duration,
     /// Less is impossible.
     pub bound: Duration,
-    /// Share of the cpu time that tasks had while others waited for a worker, 0.0 to 1.0: without what
-    /// chains and the last tasks leave idle.
+    /// Share of the cpu time used while other tasks waited for a worker, 0.0 to 1.0: excludes idle
+    /// time caused by chains and by the last tasks.
     pub contended_use: f64,
     /// Cpu time of decisions: median, 99 %, 99.9 %, longest.
     pub decisions: [Duration; 4],
@@ -101,7 +101,7 @@ pub fn measure(load: Load, workers: u32) -> Quality {
     }
 }
 
-/// Random small cases of equally long tasks: makespan over the optimum of each.
+/// Random small cases of tasks of equal length: makespan relative to the optimum of each.
 #[must_use]
 pub fn small_cases(count: u32) -> Vec<f64> {
     (0..count).map(small_case).collect()

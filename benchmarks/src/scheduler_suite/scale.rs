@@ -1,4 +1,5 @@
-//! The largest case: many workers, many ready tasks, many kinds of requests, workers that come and go.
+//! The largest case: many workers, many ready tasks, many kinds of requests, workers that come and
+//! go.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -19,7 +20,8 @@ pub struct Scale {
     pub workers: u32,
     /// Ready tasks at the beginning.
     pub tasks: u32,
-    /// Different requests; every fifth has variants, every fifth fractions, every tenth whole nodes.
+    /// Different requests; every fifth has variants, every fifth fractions, every tenth whole
+    /// nodes.
     pub classes: u32,
     /// Workers that are lost a second; as many join.
     pub churn: u32,
@@ -39,9 +41,9 @@ pub struct Outcome {
     pub cpu: [Duration; 4],
     /// The same on the clock on the wall.
     pub wall: [Duration; 4],
-    /// Decisions that took most cpu time, with their numbers.
+    /// Decisions with the most cpu time, with their numbers.
     pub hardest: Vec<(usize, Decision)>,
-    /// Decisions that took longest on the wall, with their numbers.
+    /// Decisions with the longest wall-clock time, with their numbers.
     pub longest: Vec<(usize, Decision)>,
     /// Time that all decisions were not on a cpu.
     pub off_cpu: Duration,
@@ -49,15 +51,15 @@ pub struct Outcome {
     pub noise: Noise,
     /// Longest decision that a submit was part of.
     pub submit: Span,
-    /// Time until a heartbeat is answered, with the way there and back: median, 99 %, 99.9 %, longest.
+    /// Latency of heartbeats, including the link: median, 99 %, 99.9 %, longest.
     pub heartbeats: [Duration; 4],
-    /// Share of all cpu time that was given to tasks while there was work, 0.0 to 1.0.
+    /// Share of all cpu time used while there was work, 0.0 to 1.0.
     pub busy: f64,
     /// Tasks that started.
     pub started: usize,
     /// Tasks that were sent to workers, each time.
     pub handed_out: u64,
-    /// Tasks that workers were asked to give back.
+    /// Number of retracted tasks.
     pub asked_back: u64,
     /// Multi-node tasks that started.
     pub gangs: u32,
@@ -146,7 +148,7 @@ fn greatest(all: &[Decision], measure: impl Fn(&Decision) -> Duration) -> Vec<(u
 }
 
 impl Outcome {
-    /// How many of the decisions that took longest are also among those that took most cpu time.
+    /// How many of the slowest decisions are also among those with the most cpu time.
     #[must_use]
     pub fn shared(&self) -> usize {
         let hardest: BTreeSet<usize> = self.hardest.iter().map(|(number, _)| *number).collect();

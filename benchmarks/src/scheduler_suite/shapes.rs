@@ -103,7 +103,7 @@ pub fn spread(mean: Duration) -> Runs {
     Arc::new(move |task: TaskId| mean.mul_f64(0.5 + scatter(u64::from(task.as_u32()))))
 }
 
-/// A number in 0.0 .. 1.0 that looks random (splitmix64).
+/// A pseudorandom number in 0.0 .. 1.0 (splitmix64).
 #[must_use]
 pub fn scatter(seed: u64) -> f64 {
     let mut z = seed.wrapping_add(1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
@@ -115,7 +115,7 @@ pub fn scatter(seed: u64) -> f64 {
     unit
 }
 
-/// A task of a graph in the making: what it needs and which of the earlier ones come before.
+/// A task of a graph under construction: its needs and its earlier dependencies.
 struct Step {
     deps: Vec<u32>,
     kind: usize,
@@ -181,7 +181,7 @@ pub fn plain_array(cpus: u32) -> Load {
     graph("array", &["1"], steps.collect())
 }
 
-/// Maps, then reducers that need all of them, twice.
+/// Maps, then reducers that depend on all of them, twice.
 #[must_use]
 pub fn map_reduce(cpus: u32) -> Load {
     let mut steps: Vec<Step> = Vec::new();
@@ -235,7 +235,7 @@ pub fn merge(cpus: u32) -> Load {
     graph("merge tree", &["1"], steps)
 }
 
-/// A ring of cells over time: each needs itself and its neighbours of the step before.
+/// A ring of cells over time: each depends on itself and its neighbors in the previous step.
 #[must_use]
 pub fn stencil(cpus: u32) -> Load {
     let (width, depth) = (cpus * 4, 12);
@@ -316,8 +316,8 @@ fn count(steps: &[Step]) -> u32 {
     u32::try_from(steps.len()).unwrap_or(u32::MAX)
 }
 
-/// Independent tasks with different resources; one kind can use a GPU or eight cpus. For workers of 16
-/// cpus, 4 GPUs and 64 GB.
+/// Independent tasks with different resources; one kind can use a GPU or eight cpus. For workers of
+/// 16 cpus, 4 GPUs and 64 GB.
 #[must_use]
 pub fn heterogeneous(workers: u32) -> Load {
     type Part = (u32, &'static [&'static [(&'static str, &'static str)]], f64);

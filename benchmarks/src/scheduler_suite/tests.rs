@@ -103,7 +103,7 @@ fn nothing_is_sent_back_and_forth_for_multi_node_tasks() {
         cluster.join(config);
     }
     let mut tasks = 0;
-    // The least urgent first; multi-node tasks are as urgent as some small ones.
+    // Least urgent first; multi-node tasks are as urgent as some small ones.
     for (count, priority) in [(2_000, 0), (1_000, 1)] {
         let body = array(count, &[("cpus", "1")], priority);
         cluster.submit(body, spread(Duration::from_secs(2)));
@@ -159,10 +159,11 @@ fn asked(cpus: u32, quarters: u32) -> Vec<(&'static str, String)> {
     asked
 }
 
-/// A task that waits behind others for 50 ms is moved to an idle cpu at the next look, which are 10 ms apart, by a few messages.
+/// A task that waits behind others for 50 ms is moved to an idle cpu at the next search, every 10
+/// ms, by a few messages.
 const LOST_MAX: Duration = Duration::from_millis(62);
 
-/// How much longer than ten rounds ten tasks of this length for each cpu of these workers take.
+/// Excess over ten rounds for ten tasks of this length per cpu of these workers.
 fn lost_in_ten_rounds(all: &[u32], run: Duration) -> Duration {
     let mut cluster = Cluster::default();
     for cpus in all {
@@ -186,7 +187,8 @@ fn the_last_task_of_a_worker_does_not_wait_there_while_another_is_idle() {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(48))]
 
-    /// Nothing is ever given twice, what fits somewhere ends, and what `explain` calls impossible waits.
+    /// Nothing is granted twice, tasks that fit somewhere end, and tasks that `explain` calls
+    /// impossible wait.
     #[test]
     fn books_balance_and_explain_agrees((all, jobs) in some_work()) {
         let mut cluster = Cluster::checked();
@@ -207,7 +209,7 @@ proptest! {
         }
     }
 
-    /// Tasks of one cpu: no cpu idles while some of them wait, from one round after the submit.
+    /// Single-cpu tasks: no cpu idles while some of them wait, from one round after the submit.
     #[test]
     fn no_cpu_idles_while_tasks_wait(
         all in prop::collection::vec(1u32..6, 1..6),

@@ -1,4 +1,4 @@
-//! Building and running the programs that are compared. Does not know what is asked of them.
+//! Builds and runs the compared programs. Does not know the questions.
 
 use std::fs::{File, OpenOptions};
 use std::path::{Path, PathBuf};
@@ -13,7 +13,7 @@ use crate::baseline;
 pub struct Programs {
     /// Program that the contestants run.
     pub child: PathBuf,
-    /// Place for files of the measurements.
+    /// Directory for files of the measurements.
     pub dir: PathBuf,
     c: PathBuf,
     rust: PathBuf,
@@ -55,7 +55,8 @@ pub struct Setting {
 }
 
 impl Programs {
-    /// Compiles the programs of C into `dir` and the one of Rust into the target directory of this program.
+    /// Compiles the C programs into `dir` and the Rust program into the target directory of this
+    /// program.
     ///
     /// # Errors
     ///
@@ -96,7 +97,7 @@ impl Programs {
         contestant.language != Language::Python || self.no_python.is_none()
     }
 
-    /// Runs a contestant: what it printed, and what its processes wrote, in order of size.
+    /// Runs a contestant: returns its output, and the values written by its processes, sorted.
     ///
     /// # Errors
     ///

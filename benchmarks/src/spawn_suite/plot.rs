@@ -1,4 +1,4 @@
-//! A line plot with logarithmic axes as one self-contained SVG. Knows nothing about what is plotted.
+//! A line plot with logarithmic axes as one self-contained SVG. Does not know what it shows.
 
 use std::fmt::Write as _;
 
@@ -12,7 +12,7 @@ const TOP: f64 = 50.0;
 const BOTTOM: f64 = 430.0;
 /// Height of a line of the legend.
 const LINE: f64 = 20.0;
-/// Distinct for people who see red and green alike; with dashes there are twice as many.
+/// Distinguishable with red-green blindness; with dashes there are twice as many.
 const COLOURS: [&str; 8] = [
     "#000000", "#d55e00", "#0072b2", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#7f7f7f",
 ];

@@ -1,4 +1,4 @@
-//! The questions, who answers them, and at which points. Does not know how answers are shown.
+//! The questions, their contestants and points. Does not know how answers are shown.
 
 use super::contestants::{Contestant, Language, Programs, Setting};
 
@@ -26,7 +26,7 @@ pub struct Question {
     pub unit: Unit,
     /// Values of the quantity that grows.
     pub points: &'static [u32],
-    /// The same for a quick run.
+    /// The points of a quick run.
     pub quick_points: &'static [u32],
     /// Contestants that answer. Ratios are to the first one.
     pub contestants: Vec<Contestant>,
@@ -85,7 +85,7 @@ fn everyone() -> Vec<Contestant> {
     ]
 }
 
-/// These contestants once with each variant; the label tells which.
+/// These contestants once with each variant, which the label names.
 fn variants(
     contestants: &[(Contestant, [&'static str; 2])],
     names: [&'static str; 2],
@@ -108,7 +108,7 @@ fn key(name: &str, x: u32) -> Setting {
     }
 }
 
-/// Variables of the usual length; 180 of them are 30 KiB in all.
+/// Variables of typical length; 180 of them are 30 KiB in total.
 const VALUE_BYTES: usize = 160;
 
 fn environment(contestant: &Contestant, x: u32) -> Setting {
@@ -130,7 +130,7 @@ fn path(programs: &Programs, contestant: &Contestant, x: u32) -> Setting {
     let mut directories = Vec::new();
     for index in 1..x {
         let directory = programs.dir.join(format!("path-{index}"));
-        // If it cannot be made it is not there, which is looked for in the same way.
+        // A missing directory is searched the same way, so failure does not matter.
         let _ = std::fs::create_dir_all(&directory);
         directories.push(directory.display().to_string());
     }
@@ -182,7 +182,7 @@ fn with_variants() -> [Question; 2] {
     [rate, path]
 }
 
-/// Questions whose answers are times; the rest is as in the template.
+/// Questions whose answers are times; other fields come from the template.
 fn times(template: &Question) -> [Question; 2] {
     use Language::C;
     let latency = Question {

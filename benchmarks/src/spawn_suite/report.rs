@@ -9,13 +9,13 @@ use super::questions::{Question, Unit};
 pub struct Series {
     /// Name of the contestant.
     pub label: String,
-    /// Whether it is what the reader looks for.
+    /// Whether to emphasize it.
     pub emphasis: bool,
     /// Point and median, points ascending.
     pub medians: Vec<(f64, f64)>,
 }
 
-/// The middle one of the figures; `None` without any.
+/// The median of the figures; `None` without any.
 #[must_use]
 pub fn median(mut figures: Vec<f64>) -> Option<f64> {
     figures.sort_by(f64::total_cmp);
@@ -32,7 +32,7 @@ pub const fn unit(unit: Unit) -> &'static str {
     }
 }
 
-/// One row for each series, one column for each point: the median, and its ratio to the first series.
+/// One row per series, one column per point: the median, and its ratio to the first series.
 #[must_use]
 pub fn table(question: &Question, title: &str, series: &[Series]) -> String {
     let mut text = format!(

@@ -27,7 +27,7 @@ const WORKER_TIMEOUT: Duration = Duration::from_secs(20);
 /// Connections that the program that is not hq keeps.
 const SINK_KEEPS: usize = 1_024;
 
-/// What somebody has who is not the owner.
+/// A role below the owner's.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Right {
     Stranger,
@@ -56,7 +56,7 @@ impl Right {
         }
     }
 
-    /// The right of this name, or all of them.
+    /// The role of this name, or all of them.
     pub(super) fn parse(name: &str) -> Result<Vec<Self>> {
         let named = Self::ALL.into_iter();
         let named: Vec<Self> = named
@@ -67,7 +67,7 @@ impl Right {
     }
 }
 
-/// What each connection of the load does.
+/// Behavior of each connection of the load.
 #[derive(Clone)]
 struct Load {
     right: Right,
@@ -78,14 +78,14 @@ struct Load {
 }
 
 impl Load {
-    /// Runs so many connections until dropped, each with a number.
+    /// Runs this many connections until dropped, each with a number.
     fn start(&self, count: usize) -> Result<Runtime> {
         let runtime = runtime()?;
         for number in 0..count {
             let load = self.clone();
             runtime.spawn(async move {
                 loop {
-                    // It was closed, or not let in; it comes again.
+                    // It was closed or rejected; it tries again.
                     let _ = load.connect(number).await;
                     tokio::task::yield_now().await;
                 }
@@ -125,7 +125,7 @@ impl Load {
         }
     }
 
-    /// Sends a request again and again, or nothing after the handshake.
+    /// Repeats a request, or sends nothing after the handshake.
     async fn with_key(&self, plane: Plane, port: u16, request: Option<Request>) -> Result<()> {
         let stream = dial(port).await?;
         let connection = hq_protocol::connect(stream, plane, self.key.as_ref()).await?;
@@ -186,7 +186,8 @@ async fn until_closed(stream: &mut TcpStream) -> Result<()> {
     Ok(())
 }
 
-/// A program that takes the load and is not hq: it goes through the handshake, answers what is repeated, and closes the oldest connections.
+/// A program other than hq that takes the load: it completes the handshake, answers repeated
+/// requests, and closes the oldest connections.
 async fn sink(listener: TcpListener, plane: Option<Plane>, key: Option<SecretKey>) {
     let mut kept = VecDeque::new();
     loop {
@@ -231,7 +232,8 @@ async fn answer_messages(stream: TcpStream, plane: Plane, key: Option<SecretKey>
     Ok(())
 }
 
-/// The owner's commands for this time: how long each took, sorted; and how long workers took to register, if they are started.
+/// Runs the owner's commands for this time: sorted durations, and registration times of workers, if
+/// any are started.
 fn observe(
     cluster: &mut Cluster,
     time: Duration,
@@ -251,7 +253,7 @@ fn observe(
     Ok((lists, workers, peak))
 }
 
-/// Starts one more worker; how long until the server lists it.
+/// Starts one more worker; returns how long until the server lists it.
 fn register(cluster: &mut Cluster) -> Result<Duration> {
     let list = ["worker", "list", "--output-mode=quiet"];
     let count = |cluster: &Cluster| -> Result<usize> {
@@ -283,7 +285,7 @@ fn quantile(sorted: &[Duration], part: f64) -> Duration {
         .unwrap_or_default()
 }
 
-/// The load of a right at a server, and the same at another port, with the key that it needs there.
+/// The load of a role on a server, and the same on another port, with the key that it needs there.
 fn loads(
     right: Right,
     cluster: &Cluster,
