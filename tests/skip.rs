@@ -1,13 +1,14 @@
-//! The one way in which a test says that it cannot run on this machine.
+//! The common way for a test to report that it cannot run on this machine.
 //!
-//! Part of several test binaries, by `#[path]`. What returns early without it looks like a test that passed.
+//! Included in several test binaries by `#[path]`. A test that returns early without it looks as if
+//! it had passed.
 
 use std::io::Write as _;
 
-/// Says that a test cannot run here, and why; the test then returns.
+/// Reports that a test cannot run here, and why; the test then returns.
 ///
-/// A line goes to the file that `HQ_SKIPPED_FILE` names, so that what was not checked can be counted. With
-/// `HQ_REQUIRE_ALL=1` every test has to run, and this panics.
+/// Appends a line to the file named by `HQ_SKIPPED_FILE`, so that skipped checks can be counted.
+/// With `HQ_REQUIRE_ALL=1` every test must run, and this panics.
 #[track_caller]
 pub(crate) fn skip(reason: &str) {
     let thread = std::thread::current();

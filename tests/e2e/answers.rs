@@ -1,4 +1,4 @@
-//! What commands answer at their edges: spellings of ids, nothing to show, what was aborted, names that do not exist.
+//! Edge cases of answers: spellings of ids, empty results, aborted tasks, unknown names.
 
 use crate::harness::Env;
 
@@ -82,7 +82,7 @@ fn aborted_tasks_and_failed_ones_say_why() {
         let shown = env.hq(&["task", "info", task]).ok();
         assert!(shown.contains(why), "{shown}");
     }
-    // Programs get the keys that they know.
+    // JSON keeps its documented keys.
     let task = &env.json(&["task", "info", "1.4"])[0];
     assert_eq!(*task, serde_json::json!({ "id": 4, "state": "aborted" }));
     let failures = env.hq(&["job", "failures", "1"]).ok();

@@ -1,16 +1,16 @@
-//! Automatic allocation on programs that answer as a test says: what neither the real Slurm of `batch_slurm.rs` nor the
-//! stand-in of `batch_pbs.rs` does.
+//! Automatic allocation with scripted batch system programs: cases that neither the real Slurm of
+//! `batch_slurm.rs` nor the stand-in of `batch_pbs.rs` produces.
 
 use std::os::unix::fs::PermissionsExt as _;
 
 use crate::harness::{Env, signal};
 
-/// An environment in which these programs of a batch system are shell scripts. Each call is written down.
+/// An environment with shell scripts as the programs of a batch system. Each call is recorded.
 fn env_with(programs: &[(&str, &str)]) -> Env {
     env_of(programs, &[])
 }
 
-/// The same, with these variables around the server.
+/// Likewise, with these variables in the server's environment.
 fn env_of(programs: &[(&str, &str)], variables: &[(&str, &str)]) -> Env {
     let mut env = Env::new();
     for (name, value) in variables {
@@ -66,7 +66,7 @@ fn a_trial_is_canceled_on_its_cluster_whatever_sbatch_prints() {
             "scancel --clusters=cm4 4711",
             0,
         ),
-        // Nothing to read: it is found by its name.
+        // The output contains no id: the job is found by its name.
         ("echo Done", "", "scancel 77", 1),
         ("echo Done", "-M a,b", "scancel --clusters=b 77", 1),
     ] {
@@ -138,7 +138,7 @@ fn a_job_of_another_name_or_directory_is_left_alone() {
 const RUN: &str = "env >env; SLURM_JOB_ID=105 setsid bash $1 >/dev/null 2>&1 & sleep 0.3; echo Submitted batch job 105";
 const SHOW: &str = "echo \"JobId=105 $(cat state)\"";
 
-/// A server with a queue whose jobs run, as `scontrol` says: `TimeLimit` and such.
+/// A server with a queue whose jobs run, with this `scontrol` output: `TimeLimit` and such.
 fn env_that_runs(state: &str, variables: &[(&str, &str)], options: &[&str]) -> Env {
     let programs = [
         ("sbatch", RUN),
@@ -187,7 +187,7 @@ fn a_requeued_allocation_is_still_ours() {
 #[test]
 fn an_answer_that_cannot_be_read_deletes_nothing() {
     for answer in [
-        // Of an older PBS.
+        // Output of an older PBS.
         r#"printf '{"Jobs":{"12.pbs":{"job_state":"Q","Priority":007,"Variable_List":{"F":"() {\n x\n}"}}}}\n'"#,
         r#"echo '{"Jobs":{"12.pbs":{{{'"#,
     ] {
@@ -283,7 +283,7 @@ fn variables_of_the_job_of_the_server_do_not_reach_sbatch() {
     env.hq(&["worker", "stop", "all"]).ok();
 }
 
-/// Exits with 1 on SIGTERM, as drivers do whose child was ended; its second run succeeds.
+/// Exits with 1 on SIGTERM, like drivers whose child was killed; its second run succeeds.
 const TRAPS: &str =
     "[ -e first ] && exit 0; trap 'exit 1' TERM; echo $$ >new; mv new first; sleep 100 & wait";
 
@@ -311,7 +311,7 @@ fn a_task_that_fails_by_the_end_of_its_allocation_runs_again() {
             has_left.then_some(()).ok_or(format!("{workers:?}"))
         });
         if name == "TSTP" {
-            // Its front process stops, as the whole job does, until the batch system resumes it.
+            // Its front process is suspended with the whole job, until the batch system resumes it.
             signal(worker, "CONT");
         }
         env.start_worker(1);

@@ -1,16 +1,17 @@
-//! Automatic allocation on a stand-in for OpenPBS, `tests/pbs/pbs.py`, that answers as a real one does.
+//! Automatic allocation with a stand-in for OpenPBS, `tests/pbs/pbs.py`, that answers like a real
+//! one.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use crate::harness::{Env, skip, wait_for};
 
-/// A server whose PBS is the stand-in; `None` without Python, after saying so.
+/// A server whose PBS is the stand-in; skips the test and returns `None` without Python.
 pub(crate) fn env_with_pbs() -> Option<Env> {
     env_that_asks_every("1000")
 }
 
-/// The same, with the pause in milliseconds after which allocations are asked for again.
+/// Likewise, with this pause in milliseconds between status requests.
 fn env_that_asks_every(refresh: &str) -> Option<Env> {
     let Some(python) = interpreter() else {
         skip("the stand-in for PBS needs `python3`");
@@ -40,8 +41,8 @@ fn env_that_asks_every(refresh: &str) -> Option<Env> {
     Some(env)
 }
 
-/// The Python that `python3` runs: in front of it may stand the script of a version manager, and each call of the stand-in
-/// would start a dozen shells.
+/// The real interpreter behind `python3`, which may be the script of a version manager: with that,
+/// each call of the stand-in would start a dozen shells.
 fn interpreter() -> Option<PathBuf> {
     let mut python = Command::new("python3");
     let output = python.args(["-c", "import sys; print(sys.executable)"]);
@@ -105,7 +106,8 @@ fn tasks_bring_their_own_allocations() {
     let job = env.submit(&["--array=1-200", "--stdout=none", "--stderr=none", "true"]);
     env.wait_job(&job);
     assert_eq!(env.stats(&job)["finished"], 200);
-    // An allocation that is being asked for is not in the list yet, and on a slow machine the tasks may be faster.
+    // An allocation being submitted is not in the list yet, and on a slow machine the tasks may be
+    // faster.
     wait_for("one call each, and the trial", || {
         wait_over(&env);
         let all = env.json(&["alloc", "info", "1"]);
@@ -220,7 +222,7 @@ fn a_pbs_that_lies_gets_no_allocation_too_many() {
     assert_eq!(names.len(), count, "each allocation was submitted once");
 }
 
-/// Three allocations wait and are asked for again and again; whatever PBS leaves out of its answers, none
+/// Three allocations wait and are polled repeatedly; whatever PBS leaves out of its answers, none
 /// of them is deleted.
 fn waiting_allocations_survive(modes: &str) {
     let Some(env) = env_that_asks_every("100") else {
@@ -229,7 +231,7 @@ fn waiting_allocations_survive(modes: &str) {
     env.write("pbs/modes", format!("no-scheduling\n{modes}\n"));
     let add = ["alloc", "add", "pbs", "-t5m", "-b3", "--no-dry-run"];
     env.hq(&[&add[..], &["--cpus=1"]].concat()).ok();
-    // One submission is not answered: it is found by its name and not made twice.
+    // One submission is not answered: it is found by its name and not repeated.
     env.write("pbs/lies", "qsub lost\n");
     let job = env.submit(&["--array=1-3", "--stdout=none", "--stderr=none", "true"]);
     wait_for("three jobs wait", || match jobs(&env).len() {
@@ -237,7 +239,7 @@ fn waiting_allocations_survive(modes: &str) {
         other => Err(other.to_string()),
     });
     let before = calls(&env, "qstat");
-    // Looks of many minutes with the default timers; two were enough to lose an allocation.
+    // Polls of many minutes with the default timers; two were enough to lose an allocation.
     wait_for("they were asked for often", || {
         match calls(&env, "qstat") - before {
             many if many >= 25 => Ok(()),
@@ -277,7 +279,7 @@ fn without_history_an_allocation_that_is_gone_is_noticed() {
         1 => Ok(()),
         other => Err(other.to_string()),
     });
-    // Somebody deletes it.
+    // The job is deleted from outside.
     let qdel = env.path("bin/qdel");
     let mut command = Command::new(qdel);
     command.env("PBS_STANDIN", env.path("pbs")).arg("1.pbshost");

@@ -1,7 +1,7 @@
 //! Automatic allocation on a real Slurm of four virtual nodes, started for each test.
 //!
-//! Without Slurm, or without the right to start it, these tests say so and do nothing; `.ci/run`
-//! installs it.
+//! Without Slurm, or without permission to start it, these tests are skipped; `.ci/run` installs
+//! it.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -9,20 +9,20 @@ use std::time::Duration;
 
 use crate::harness::{Env, processes_with, signal, skip, wait_for, wait_for_up_to};
 
-/// Messages that get lost between Slurm's daemons, on a busy machine or while one is away, are repeated after a minute, and more
-/// than one may be; nodes that do not answer are given up after five (`SlurmdTimeout`).
+/// Lost messages between Slurm's daemons are repeated after a minute, possibly several times; nodes
+/// that do not answer are given up after five (`SlurmdTimeout`).
 const PATIENCE: Duration = Duration::from_secs(420);
 
 /// Programs that the fixture needs.
 const NEEDED: [&str; 4] = ["slurmctld", "slurmd", "munged", "sbatch"];
 
-/// A Slurm, and a server's environment in which its commands are found behind `liar.sh`.
+/// A Slurm, and a server's environment that finds its commands behind `liar.sh`.
 struct Slurm {
     dir: tempfile::TempDir,
 }
 
 impl Slurm {
-    /// `None`: it cannot be had here; the reason was printed.
+    /// `None`: not possible here; the reason was printed.
     fn start() -> Option<Self> {
         if let Err(reason) = can_start() {
             skip(&reason);
@@ -62,7 +62,7 @@ impl Slurm {
         text.lines().map(str::to_owned).collect()
     }
 
-    /// An environment whose server uses this Slurm and looks often; its calls are written down.
+    /// An environment whose server uses this Slurm and polls often; its calls are recorded.
     fn env(&self) -> Env {
         let mut env = Env::new();
         env.set_patience(PATIENCE);
@@ -171,10 +171,10 @@ fn can_start() -> Result<(), String> {
     Ok(())
 }
 
-/// The first of some ports in a row that nobody uses now.
+/// The first of several consecutive unused ports.
 fn free_ports(count: u16) -> u16 {
     let is_free = |port: u16| std::net::TcpListener::bind(("127.0.0.1", port)).is_ok();
-    // Below the ports that the system hands out by itself, spread over the processes that look.
+    // Below the ephemeral ports, spread over test processes.
     let start = 12_000 + u16::try_from(std::process::id() % 1_500).unwrap_or(0) * 10;
     let salt = {
         use std::sync::atomic::{AtomicU16, Ordering};
@@ -219,7 +219,7 @@ fn tasks_bring_their_own_allocations() {
     .says("A trial allocation was submitted successfully")
     .says("Allocation queue 1 successfully created")
     .ok();
-    // The trial is canceled, which a busy controller shows a moment later.
+    // The trial is canceled, which a busy controller shows with a delay.
     slurm.wait_empty();
     let job = env.submit(&["--array=1-2000", "--stdout=none", "--stderr=none", "true"]);
     env.wait_job(&job);
@@ -398,7 +398,7 @@ fn a_slurm_that_is_away_delays_and_breaks_nothing() {
     ]);
     env.wait_running(&job, 1);
     slurm.stop_controller();
-    // Slurm's own commands try for long: one question may be all there is.
+    // Slurm's own commands retry for long: there may be only one request.
     env.wait_for("Slurm was asked in vain", || {
         let calls = env.read("calls");
         let count = |start: &str| calls.lines().filter(|call| call.starts_with(start)).count();
@@ -510,7 +510,7 @@ fn a_worker_near_its_end_starts_nothing_long_and_lets_tasks_say_goodbye() {
         }
     });
     assert_eq!(env.stats(&long)["waiting"], 1);
-    // Tasks that did not end by themselves run again elsewhere; nobody is to blame.
+    // Tasks that did not end by themselves run again elsewhere, without a crash count.
     let stats = env.stats(&job);
     assert_eq!(
         (&stats["failed"], &stats["canceled"]),
@@ -605,7 +605,7 @@ fn a_gang_says_hello_by_mpi_from_both_nodes() {
     add_queue(&env, "-t 5m -m2 --idle-timeout=3s");
     let job = env.submit(&[
         "--nodes=2",
-        // This test may be that of root; harmless for others.
+        // This test may run as root; harmless for other users.
         "--env=OMPI_ALLOW_RUN_AS_ROOT=1",
         "--env=OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1",
         "--stdout=out",

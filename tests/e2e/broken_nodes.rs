@@ -1,4 +1,5 @@
-//! Nodes on which tasks fail that go well elsewhere: several workers of this machine, one of which cannot find the program.
+//! Nodes with failures of tasks that succeed elsewhere: several workers of this machine, one of
+//! which cannot find the program.
 
 use std::os::unix::fs::PermissionsExt as _;
 
@@ -42,7 +43,7 @@ fn a_worker_that_fails_what_others_do_well_is_set_aside_until_it_is_released() {
     env.wait_job(&job);
     let stats = env.stats(&job);
     let failed = stats["failed"].as_u64().expect("a number");
-    // How many fail before anything is known of others depends on how busy the machine is.
+    // How many fail before other workers have finished any depends on the load of the machine.
     assert!(failed <= 100, "it would fail nearly all of them: {stats}");
     assert_eq!(env.workers()[0], "QUARANTINED");
     let told = events(&env, "worker-quarantined");
@@ -63,12 +64,12 @@ fn a_worker_that_fails_what_others_do_well_is_set_aside_until_it_is_released() {
     });
     let worker = &env.json(&["worker", "info", "1"])[0];
     assert_eq!(worker["quarantine"]["stage"], "quarantined", "{worker}");
-    // People see why, too.
+    // Users see the reason as well.
     env.hq(&["worker", "info", "1"])
         .says("until one is tried at")
         .says("tasks failed there")
         .ok();
-    // Attempts that failed there and were repeated are not forgotten.
+    // Repeated attempts stay in the store.
     let sql = "SELECT count(*) AS n FROM attempts a JOIN tasks t USING (job, task) \
                WHERE a.worker = 1 AND a.state = 'failed' AND t.state = 'finished' AND t.retry_count = 0";
     let again = &env.json(&["query", sql])[0]["n"];
@@ -97,7 +98,7 @@ fn a_server_tells_of_a_broken_worker_and_leaves_the_rest_to_people() {
     let env = with_broken_worker(&[]);
     let job = env.submit(&["--array=1-600", "tool"]);
     env.wait_job(&job);
-    // The last of the tasks that went well may have ended just now.
+    // The last successful task may have ended just now.
     let told = wait_for("somebody is told", || {
         let told = events(&env, "worker-suspected");
         if told.is_empty() {

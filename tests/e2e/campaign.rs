@@ -50,7 +50,7 @@ impl Moments {
         (z ^ (z >> 31)) % bound
     }
 
-    /// Lets a random time pass. No condition is waited for: the moment is what is random.
+    /// Lets a random time pass. A fixed sleep on purpose: the moment is what is random.
     pub(crate) fn pass(&mut self, millis_max: u64) {
         std::thread::sleep(Duration::from_millis(self.below(millis_max)));
     }
@@ -65,7 +65,7 @@ fn counts(text: &str) -> BTreeMap<&str, u32> {
     counts
 }
 
-/// Waits for a job that may take longer than any one command of a test, as long as it gets on.
+/// Waits for a job that may take longer than a single command, as long as it makes progress.
 fn wait_long(env: &Env, job: &str) {
     loop {
         let before = env.stats(job);
@@ -107,7 +107,7 @@ fn the_server_is_killed_and_no_task_notices() {
         script,
     ]);
     let mut acknowledged = Vec::new();
-    // All through the run: eight tasks at a time take a fifth of a second each.
+    // During the whole run: eight parallel tasks take a fifth of a second each.
     let pause_max = (tasks * 50 / kills.max(1)).max(1_000);
     for kill in 1..=kills {
         moments.pass(pause_max);
@@ -162,7 +162,8 @@ fn the_worker_is_killed_and_every_task_succeeds() {
     let mut moments = Moments::new("worker killed");
     let mut env = Env::new();
     env.start_server();
-    // A lock tells of two instances at one time; the kernel gives it back when the last process is gone.
+    // A lock detects two simultaneous instances; the kernel releases it when the last process is
+    // gone.
     let script = "exec 9>lock-$HQ_TASK_ID; flock -n 9 || echo $HQ_TASK_ID >> overlaps; \
                   sleep 0.2$((RANDOM % 10))7431";
     let array = format!("--array=1-{tasks}");
@@ -185,7 +186,7 @@ fn the_worker_is_killed_and_every_task_succeeds() {
             .split_whitespace()
             .next()
             .and_then(|pid| pid.parse().ok());
-        // The process that people see, or the one behind it.
+        // The visible front process, or the one behind it.
         let victim = inner.filter(|_| moments.below(2) == 0).unwrap_or(front);
         signal(victim, "KILL");
         let killed = Instant::now();
@@ -219,7 +220,7 @@ fn the_worker_is_killed_and_every_task_succeeds() {
     println!("{tasks} tasks, {kills} killed workers: every task succeeded, none twice at a time");
 }
 
-/// Waits until `hq problems` says that the journal cannot be written, or no longer does.
+/// Waits until `hq problems` reports that the journal cannot be written, or no longer does.
 fn wait_until_unwritable(env: &Env, is_unwritable: bool) {
     wait_for("what `hq problems` says of the journal", || {
         let problems = env.hq(&["problems"]).stdout;
@@ -264,7 +265,8 @@ fn the_disk_is_full_for_a_while_and_nothing_is_lost() {
                 refused += 1;
             }
             Submitted::Waits(submit) => waiting.push(submit),
-            // Part of the log was moved to its place in the file, and the log starts over where it was.
+            // Part of the log was moved to its place in the file, and the log starts over where it
+            // was.
             Submitted::Accepted => {}
         }
         env.hq(&["job", "list", "--all"]).ok();
@@ -343,7 +345,7 @@ fn strangers_who_connect_and_send_garbage_change_nothing() {
     let seconds = setting("HQ_FAULT_SECONDS", 2);
     let mut moments = Moments::new("strangers");
     let mut env = Env::new();
-    // Whatever is logged, it must not be what strangers send.
+    // The log must not contain bytes that strangers send.
     env.set("RUST_LOG", "debug");
     let server = env.start_server();
     env.start_worker_with(&["--cpus=4"]);

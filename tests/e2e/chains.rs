@@ -1,4 +1,4 @@
-//! Jobs that wait for other jobs, and jobs that are submitted again.
+//! Jobs that wait for other jobs, and resubmitted jobs.
 
 use serde_json::json;
 
@@ -46,7 +46,7 @@ fn a_job_starts_when_the_one_before_has_finished() {
     env.write("go", "");
     env.wait_job(&third);
     assert_eq!(env.read("order"), "first\nsecond\nsecond\nsecond\nthird\n");
-    // A job that has ended holds nobody up.
+    // A job that has ended blocks no other.
     let late = env.submit(&["--after", &first, "--wait", "--", "true"]);
     assert_eq!(state(&env, &late), "FINISHED");
 }

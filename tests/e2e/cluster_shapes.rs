@@ -1,5 +1,5 @@
-//! Documented JSON examples, as in [`crate::shapes`], of what needs several nodes, a batch system or somebody
-//! who listens.
+//! Documented JSON examples, as in [`crate::shapes`], that need several nodes, a batch system or a
+//! listener.
 
 use serde_json::{Value, json};
 
@@ -15,7 +15,7 @@ fn events(text: &str) -> Vec<Value> {
         .collect()
 }
 
-/// Waits for a line that looks like the example: of its type, or with its keys.
+/// Waits for a line that matches the example: by type, or by keys.
 fn wait_event(
     what: &str,
     mut read: impl FnMut() -> String,

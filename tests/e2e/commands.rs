@@ -1,5 +1,5 @@
-//! Commands and options that no other file looks at: access files, selectors, unknown ids, completions,
-//! output of tasks, placeholders, error files, limits of what is accepted.
+//! Commands and options without a file of their own: access files, selectors, unknown ids,
+//! completions, output of tasks, placeholders, error files, limits of accepted input.
 
 use std::io::Write as _;
 use std::process::{Command, Stdio};
@@ -184,7 +184,7 @@ fn unknown_ids_are_told_and_exit_as_documented() {
     }
 }
 
-/// Every id that there could be, as people write it for "all of them".
+/// Every possible id, as users write it for "all of them".
 #[test]
 #[expect(clippy::too_many_lines, reason = "a table of cases")]
 fn a_range_of_ids_costs_what_exists() {

@@ -224,7 +224,7 @@ fn a_drained_worker_ends_what_runs_and_takes_nothing_new() {
     env.hq(&["task", "explain", "-v", &job, "3"])
         .says("the worker is being drained")
         .ok();
-    // A server that starts again still drains it.
+    // A restarted server still drains it.
     signal(server, "KILL");
     env.wait_exit("server");
     env.start_server_with(&["--resume"]);
@@ -330,7 +330,7 @@ fn doctor_says_what_is_blocked() {
     assert_eq!(all[0]["ok"], true);
 }
 
-/// A server that is nobody's child; killed with the value.
+/// A server without a parent in the test; killed with the value.
 struct Detached(u32);
 
 impl Drop for Detached {

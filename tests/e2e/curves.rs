@@ -1,4 +1,5 @@
-//! What tasks use over time: measured, stored, shown, through a restart, and forgotten with their job.
+//! Usage of tasks over time: measured, stored, shown, kept across a restart, and forgotten with
+//! their job.
 
 use crate::harness::{Env, signal, wait_for};
 use crate::http::Site;
@@ -38,7 +39,7 @@ fn what_a_task_used_over_time_is_shown_beside_what_it_asked_for() {
         assert!((40.0..120.0).contains(&peak), "{usage}");
         let cpus = numbers(&usage["cpus"]);
         assert!(cpus.len() >= 3, "{usage}");
-        // Others use the machine, too.
+        // Other processes use the machine as well.
         assert!(cpus.iter().sum::<f64>() > 0.2, "{usage}");
         assert!(cpus.iter().all(|busy| *busy < 1.5), "{usage}");
         assert_eq!(usage["memory_asked_mib"], 200.0, "{usage}");
@@ -60,7 +61,7 @@ fn what_a_task_used_over_time_is_shown_beside_what_it_asked_for() {
     let row = env.hq(&["--output-mode=quiet", "query", sql]).ok();
     assert_eq!(row.trim(), "1\t200.0\t1");
 
-    // With the end of the task it was stored; nothing has to be told again.
+    // It was stored with the end of the task; the worker need not send it again.
     signal(server, "KILL");
     env.wait_exit("server");
     env.start_server_with(&["--resume", "--http"]);

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use crate::harness::{Env, signal, skip, wait_for};
 
-/// Bytes of a block that a failing disk gives back as zeros.
+/// Size of a block that a failing disk returns as zeros.
 const BLOCK_LEN: usize = 8_192;
 
 /// A journal of finished jobs, closed cleanly.
@@ -49,7 +49,7 @@ fn a_damaged_journal_is_refused_and_can_be_repaired() {
     let mut env = Env::new();
     let journal = finished(&mut env, 1_000);
     let mut bytes = std::fs::read(&journal).expect("the journal");
-    // Not just any block: some hold nothing, and losing those harms nobody.
+    // A block with data: some are empty, and losing those does no harm.
     let told = bytes
         .windows(13)
         .rposition(|text| text == b"job-completed")
@@ -101,10 +101,10 @@ impl SmallDisk {
 }
 
 impl SmallDisk {
-    /// Takes all room that is left; returns the file to remove.
+    /// Takes all remaining space; returns the file to remove.
     pub(crate) fn fill(&self) -> PathBuf {
         let filler = self.0.join("filler");
-        // It ends with an error: there is no more room.
+        // It fails at the end: the disk is full.
         let _ = Command::new("dd")
             .args(["if=/dev/zero", "bs=4k"])
             .arg(format!("of={}", filler.display()))
@@ -122,9 +122,9 @@ impl Drop for SmallDisk {
 /// Result of a submit to a server whose disk may be full.
 pub(crate) enum Submitted {
     Accepted,
-    /// With what it was told.
+    /// With the error text.
     Refused(String),
-    /// It was under way when the disk became full: it is stored, and ends, once there is room.
+    /// It was in progress when the disk became full: it is stored, and ends, once there is room.
     Waits(Child),
 }
 
@@ -149,9 +149,9 @@ pub(crate) fn submit_to_full_disk(env: &Env, argument: &str) -> Submitted {
     Submitted::Waits(submit)
 }
 
-/// Submits until one is refused; what it is told, and the submits that wait for room.
+/// Submits until one is rejected; returns its error text, and the submits that wait for room.
 pub(crate) fn refused_submit(env: &Env) -> (String, Vec<Child>) {
-    // Results pile up in the log until it cannot grow.
+    // Results fill the log until it cannot grow.
     let argument = "x".repeat(100_000);
     let mut waiting = Vec::new();
     let refusal = wait_for("a submit is refused", || {

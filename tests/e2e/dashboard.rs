@@ -1,4 +1,4 @@
-//! The terminal dashboard, driven through a pseudo-terminal; a terminal emulator tells what is on the screen.
+//! The terminal dashboard in a pseudo-terminal; a terminal emulator reads the screen.
 
 use std::fs::File;
 use std::io::{Read as _, Write as _};
@@ -36,7 +36,7 @@ impl Screen {
         };
         resize(&master, 80, 24);
         let hq = env.command(args);
-        // The terminal has to be that of the session, or the size of another one counts.
+        // The terminal must be that of the session, otherwise the size of another one counts.
         let mut command = Command::new("setsid");
         command
             .arg("--ctty")
@@ -66,7 +66,7 @@ impl Screen {
         let all = Arc::clone(&written);
         std::thread::spawn(move || {
             let mut bytes = [0; 4_096];
-            // Ends with an error when the other side is closed.
+            // Fails when the other side is closed.
             while let Ok(count @ 1..) = output.read(&mut bytes) {
                 all.lock().expect("bytes").extend(&bytes[..count]);
                 screen.lock().expect("screen").process(&bytes[..count]);
@@ -127,7 +127,7 @@ impl Screen {
         resize(&self.keyboard, columns, rows);
     }
 
-    /// Waits for its end; gives the exit code.
+    /// Waits for its end; returns the exit code.
     pub(crate) fn end(&mut self) -> Option<i32> {
         wait_for("the dashboard ends", || match self.child.try_wait() {
             Ok(Some(status)) => Ok(status.code()),
@@ -148,7 +148,7 @@ fn resize(terminal: impl std::os::fd::AsFd, columns: u16, rows: u16) {
 
 impl Drop for Screen {
     fn drop(&mut self) {
-        // A test that failed left it running; closing its terminal ends it as well.
+        // A failed test left it running; closing its terminal ends it as well.
         let _ = self.keyboard.write_all(b"\x03");
         let _ = self.child.kill();
         let _ = self.child.wait();
@@ -270,7 +270,7 @@ fn every_task_and_its_output_can_be_reached() {
             Err("not yet".to_owned())
         }
     });
-    // Those of the worker, too.
+    // Those of the worker as well.
     screen.press("3");
     screen.shows(&["Workers (1 of 1"]);
     screen.press("\r");
@@ -288,7 +288,7 @@ fn what_a_task_used_over_time_is_above_its_output() {
     let mut env = Env::new();
     env.start_server();
     env.start_worker_with(&["--cpus=2", "--resource", "mem=sum(1024)"]);
-    // A second attempt that is too short for a curve.
+    // The second attempt is too short for a curve.
     let script = "echo attempt $HQ_INSTANCE_ID; [ $HQ_INSTANCE_ID = 0 ] || exit 0; sleep 5; exit 3";
     let retried = ["--retries=1", "--retry-delay=10ms", "--resource=mem=300MiB"];
     let job = env.submit(&[&retried[..], &["--", "bash", "-c", script]].concat());
@@ -348,7 +348,7 @@ fn a_log_is_followed_and_problems_are_acknowledged() {
             Err(stats.to_string())
         }
     });
-    // Which of them run is not known: short ones are handed over ahead, and these are only found to be long.
+    // Which of them run is unknown: short ones are launched ahead, and these turn out long.
     let first_that_is = |state: &str| {
         let tasks = env.tasks(&slow);
         let task = tasks.iter().find(|task| task["state"] == state);

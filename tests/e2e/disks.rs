@@ -1,4 +1,5 @@
-//! Disks that are full or read-only, at the start of a server and while it runs, and FIFOs in the place of its files.
+//! Full or read-only disks, at the start of a server and while it runs, and FIFOs in place of its
+//! files.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -21,7 +22,7 @@ fn killed(env: &mut Env) -> String {
     job
 }
 
-/// A server that can start again has everything that was acknowledged.
+/// A restarted server must have everything that was acknowledged.
 fn check_kept(env: &mut Env, job: &str) {
     env.start_server_with(&["--journal=disk/j.db"]);
     assert_eq!(env.json(&["job", "info", job])[0]["info"]["name"], "kept");
@@ -44,7 +45,7 @@ fn a_start_on_a_full_disk_is_refused_and_loses_nothing() {
         let names_cause = ["full", "No space left"].map(|text| refused.stderr.contains(text));
         assert!(names_cause.contains(&true), "{}", refused.stderr);
     }
-    // Whether one with what is there starts depends on the room that it needs, see the tests of store.
+    // Whether a server starts on it depends on the space that it needs, see the tests of store.
     std::fs::remove_file(filler).expect("the filler");
     check_kept(&mut env, &job);
 }
@@ -105,14 +106,14 @@ fn done_well(command: &mut Command) -> bool {
     command.status().is_ok_and(|status| status.success())
 }
 
-/// A file system that can be made to find an error in itself: it is read-only from then on.
+/// A file system that can be made to detect an error in itself: then it becomes read-only.
 struct FragileDisk {
     path: PathBuf,
     image: PathBuf,
 }
 
 impl FragileDisk {
-    /// `None` with a reason if it cannot be made here.
+    /// `None` with a reason if it cannot be created here.
     fn mount(env: &Env) -> Option<Self> {
         let disk = Self {
             path: env.path("disk"),
@@ -144,18 +145,18 @@ impl FragileDisk {
         )
     }
 
-    /// Checks what is on the disk and mounts it, as another one: the old one stays as it is for as long as a test beside this one
-    /// has it in a namespace of its own.
+    /// Checks the disk and mounts it again: the old mount stays as long as a parallel test has it
+    /// in a namespace of its own.
     fn mount_again(&self) -> bool {
         let again = self.image.with_extension("again");
         std::fs::copy(&self.image, &again).expect("there is room");
         let checked = Command::new("e2fsck").arg("-fy").arg(&again).output();
-        // 1: there were mistakes, as of what was not synced.
+        // 1: errors were corrected, such as unsynced data.
         let code = checked.ok().and_then(|checked| checked.status.code());
         matches!(code, Some(0 | 1)) && self.mount_image(&again)
     }
 
-    /// File that makes it fail when it is written to.
+    /// File that triggers the error when written.
     fn trigger(&self) -> PathBuf {
         let found = Command::new("findmnt")
             .args(["-no", "SOURCE"])
@@ -196,7 +197,7 @@ fn a_disk_that_becomes_read_only_costs_nothing_that_was_acknowledged() {
         refusal.contains("cannot write its state to disk"),
         "{refusal}"
     );
-    // People can look, and what is told is true.
+    // Queries work, and their answers are true.
     assert_eq!(env.stats(&job)["finished"], 1);
     signal(server, "KILL");
     env.wait_exit("server");
@@ -282,7 +283,7 @@ fn fifos_in_the_place_of_files_are_refused_at_the_start() {
     ] {
         env.hq(args).exits_with(1);
     }
-    // Nothing is lost with it: what was committed is in files.
+    // Nothing is lost with it: committed data is in files.
     env.hq(&["journal", "check", "--repair", "log.db"]).ok();
     // Files that an earlier server has left in the directory.
     let earlier = env.server_dir().join("001");

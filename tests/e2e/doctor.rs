@@ -1,4 +1,4 @@
-//! `hq doctor`: one command that says what is wrong with an installation, and what to do.
+//! `hq doctor`: reports problems of an installation, and their remedies.
 
 use std::process::Command;
 
@@ -20,7 +20,7 @@ fn find<'a>(checks: &'a Value, name: &str) -> &'a Value {
         .unwrap_or_else(|| panic!("no check {name:?} in {checks}"))
 }
 
-/// Output in JSON mode behind another program; however it ends.
+/// Output in JSON mode behind another program; any exit code.
 fn json_behind(env: &Env, prefix: &[&str]) -> (Value, Option<i32>) {
     let program = env!("CARGO_BIN_EXE_hq");
     let words = [prefix, &[program, "doctor", "--output-mode=json"]].concat();
@@ -86,7 +86,7 @@ fn doctor_compares_itself_with_the_server_and_tells_when_that_is_silent() {
     let text = std::fs::read_to_string(&access).expect("it is ours");
     let mut file: Value = serde_json::from_str(&text).expect("JSON");
     file["version"] = "0.0.1".into();
-    // It may not be written, but replaced.
+    // It is not writable, but can be replaced.
     std::fs::remove_file(&access).expect("ours");
     env.write("server/hq-current/access.json", file.to_string());
     set_private(&access);
@@ -126,7 +126,7 @@ fn doctor_ends_where_no_process_can_be_started() {
         return;
     };
     if rustix::process::geteuid().is_root() {
-        // Two: this one, and not enough of its parts and their threads.
+        // Room for two: this process, but not for all its parts and threads.
         let (found, code) = json_behind(&env, &["prlimit", "--nproc=2"]);
         assert_eq!(code, Some(1), "{found}");
     }

@@ -1,4 +1,4 @@
-//! Work that is done is left out of the next submit: `--inputs`, `--outputs`, `--skip-done`.
+//! Completed work is left out of the next submit: `--inputs`, `--outputs`, `--skip-done`.
 
 use std::time::{Duration, SystemTime};
 
@@ -46,7 +46,7 @@ fn what_is_done_is_left_out_through_a_restart_and_what_changed_runs_again() {
     assert_eq!(ran(&env).len(), 30);
     assert!(env.path("out/.1.hq-done").exists());
     assert!(!env.path("out/.30.hq-done").exists(), "it failed");
-    // Another server knows nothing of it, and need not.
+    // Another server has no record of it, and needs none.
     signal(server, "KILL");
     env.wait_exit("server");
     std::fs::remove_file(env.path("j.db")).expect("the journal");
@@ -131,7 +131,8 @@ fn a_job_is_submitted_again_without_what_is_done() {
     let (first, names) = again(&env, "1");
     first.says("2 of 4 tasks already done and left out").ok();
     assert_eq!(names, "bc");
-    // Of the old job `b` failed and `c` was given up: that others have done them since is what counts, also for what depends on them.
+    // In the old job `b` failed and `c` was aborted: they were completed by other means since,
+    // which counts for their dependents as well.
     std::fs::remove_file(env.path("c")).expect("an output");
     let (second, names) = again(&env, "1");
     second.ok();
@@ -303,7 +304,7 @@ fn files_order_the_tasks_of_a_job_file_also_without_a_server() {
         (order.as_str(), env.read("all").as_str()),
         ("a2\nb2\nall\n", "13")
     );
-    // A task that leaves its output missing fails, if that is asked.
+    // A task with a missing output fails, if requested.
     std::fs::remove_file(env.path("b1")).expect("an output");
     let broken = std::fs::read_to_string(env.path("make.toml")).expect("the file");
     env.write("make.toml", broken.replace("cat a1 > b1", "true"));
@@ -338,7 +339,7 @@ fn what_waits_runs_and_a_later_attempt_of_a_task_submits_the_same() {
     run(second(&["--after-each=last", "--wait=ok"])).ok();
     assert_eq!(env.read("fin"), "old");
     run(second(&["--wait=ok"])).says("1 of 1 task already done and left out");
-    // While the first one waits to write, what the second one would read is as it was.
+    // While the first one waits to write, the second one's input is unchanged.
     env.write("in", "newer");
     std::fs::remove_file(env.path("go")).expect("it was there");
     run(first()).says("0 of 1 task already done and left out");
@@ -349,7 +350,7 @@ fn what_waits_runs_and_a_later_attempt_of_a_task_submits_the_same() {
     assert_eq!(env.read("fin"), "newer");
     run(second(&["--after=4"])).says("1 of 1 task already done and left out");
 
-    // The second attempt finds done what the first one submitted.
+    // The second attempt finds the first one's submits done.
     env.write(
         "parent.sh",
         "$HQ submit --job $HQ_JOB_ID --array 10-13 --outputs 'o-%{TASK_ID}' --skip-done -- \

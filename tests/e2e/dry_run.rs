@@ -1,8 +1,8 @@
-//! `--dry-run`: what would be submitted is shown, and nothing is.
+//! `--dry-run`: shows what would be submitted, and submits nothing.
 
 use crate::harness::{Env, signal};
 
-/// Files and directories here; logs and the server directory are not counted.
+/// Files and directories here, without logs and the server directory.
 fn made(env: &Env) -> Vec<String> {
     let entries = std::fs::read_dir(env.path("")).expect("a directory");
     let names = entries.filter_map(|entry| entry.ok()?.file_name().into_string().ok());
@@ -13,7 +13,7 @@ fn made(env: &Env) -> Vec<String> {
     names
 }
 
-/// Output for programs; behind the command options would be its own.
+/// JSON output; options after the command would be the command's own.
 fn json(env: &Env, args: &[&str]) -> serde_json::Value {
     let text = env.hq(&[&["--output-mode=json"], args].concat()).ok();
     serde_json::from_str(&text).unwrap_or_else(|e| panic!("{text}: {e}"))
@@ -61,7 +61,7 @@ fn nothing_is_made_and_what_would_be_is_shown() {
     with_workers(env, &dry);
 }
 
-/// The same with a server, which gets nothing to do.
+/// Likewise with a server, which must get nothing.
 fn with_workers(mut env: Env, dry: &[&str]) {
     let server = env.start_server();
     env.start_worker_with(&["--cpus=2", "--resource=mem=1G"]);
@@ -116,7 +116,7 @@ fn with_workers(mut env: Env, dry: &[&str]) {
         ""
     );
     assert_eq!(made(&env), ["a.sh", "g.toml", "list", "s.toml"]);
-    // Its files say that there is a server.
+    // Its files still name a server.
     signal(server, "KILL");
     env.wait_exit("server");
     env.hq(dry)

@@ -1,4 +1,5 @@
-//! A strict reader of the text format of Prometheus, for tests: it accepts what `promtool check metrics` accepts.
+//! A strict reader of the text format of Prometheus, for tests: it accepts what `promtool check
+//! metrics` accepts.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -22,7 +23,7 @@ struct Reader {
     /// Help and type of each family.
     helps: BTreeSet<String>,
     types: BTreeMap<String, String>,
-    /// The family whose lines we are in; those of a family are together.
+    /// The current family; lines of a family are contiguous.
     family: String,
     done: BTreeSet<String>,
     samples: Samples,

@@ -1,4 +1,4 @@
-//! Bad input and broken peers: clear errors, nothing else harmed.
+//! Bad input and broken peers: clear errors without further damage.
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
@@ -89,7 +89,7 @@ fn what_outlives_a_worker_and_its_front_is_ended_by_the_next_worker() {
     let front = worker_pid(&env, "1");
     let children = std::fs::read_to_string(format!("/proc/{front}/task/{front}/children"));
     let worker = children.expect("the front").trim().parse().expect("a pid");
-    // Stopped first, so that neither has time to end what the other one leaves.
+    // Suspended first, so that neither has time to kill what the other one leaves.
     for name in ["STOP", "KILL"] {
         signal(worker, name);
         signal(front, name);
@@ -102,7 +102,7 @@ fn what_outlives_a_worker_and_its_front_is_ended_by_the_next_worker() {
             Err(format!("{states:?}"))
         }
     });
-    // Without that the child lives on; a worker of another test may have ended it by now.
+    // Otherwise the child lives on; a worker of another test may have killed it by now.
     env.start_worker_with(&["--cpus=1"]);
     // The task runs again, in other processes.
     wait_for("the leftover is ended", || {
@@ -115,7 +115,7 @@ fn what_outlives_a_worker_and_its_front_is_ended_by_the_next_worker() {
     });
 }
 
-/// The worker's own process, not the one that keeps watch over it.
+/// The worker's own process, not its front process.
 fn worker_pid(env: &Env, id: &str) -> u32 {
     let table = env.hq(&["worker", "info", id]).ok();
     let row = table
@@ -129,7 +129,7 @@ fn worker_pid(env: &Env, id: &str) -> u32 {
 #[test]
 fn nothing_of_200_tasks_survives_a_killed_worker() {
     const TASKS: usize = 200;
-    /// Promised limit; asked for in a watched run only, which has the machine for itself.
+    /// The promised limit; only checked in a watched run, which has the machine for itself.
     const LIMIT: Duration = Duration::from_secs(2);
     let repeats = std::env::var("HQ_TEST_REPEATS").ok();
     let repeats = repeats.map(|text| text.parse::<u32>().expect("a number"));
@@ -309,7 +309,7 @@ fn wait_states(env: &Env, what: &str, expected: &[&str]) {
     });
 }
 
-/// The user stops the front process; the worker below it goes on.
+/// The user suspends the front process; the worker below it continues.
 #[test]
 fn a_stopped_worker_is_declared_lost_by_heartbeat() {
     let mut env = Env::new();
@@ -323,8 +323,8 @@ fn a_stopped_worker_is_declared_lost_by_heartbeat() {
     signal(pid, "STOP");
     wait_states(&env, "the heartbeat is missed", &["HEARTBEAT LOST"]);
 
-    // As long as it is stopped it does not come back: neither as itself nor as another worker. What another one runs
-    // meanwhile takes half as long again as the silence limit of the stopped one.
+    // While suspended it does not come back, neither as itself nor as another worker. Meanwhile
+    // another worker runs tasks for one and a half times the silence limit.
     let task = Duration::from_millis(100);
     let silence_max = heartbeat * SILENT_PERIODS_MAX;
     let count = (silence_max * 3 / 2).as_millis().div_ceil(task.as_millis());
@@ -371,7 +371,7 @@ fn crash_limit_ends_a_task_that_kills_its_workers() {
     );
 }
 
-/// A task that ends its worker before the worker reports a start stops at its limit all the same.
+/// A task that ends its worker before its start is reported still stops at its crash limit.
 #[test]
 fn a_task_that_ends_its_worker_at_once_takes_no_more_workers_than_its_limit() {
     let mut env = Env::new();
@@ -396,7 +396,8 @@ fn a_task_that_ends_its_worker_at_once_takes_no_more_workers_than_its_limit() {
     }
 }
 
-/// As after a live migration: the deadline of a worker may fall into any moment of the stop, also its last.
+/// As after a live migration: the deadline of a worker may fall into any moment of the suspension,
+/// even the last.
 #[test]
 fn a_server_that_stands_still_for_a_moment_loses_no_worker() {
     const HEARTBEAT: Duration = Duration::from_millis(500);
@@ -409,7 +410,7 @@ fn a_server_that_stands_still_for_a_moment_loses_no_worker() {
         // The last heartbeats are of different ages, up to almost a period.
         std::thread::sleep(HEARTBEAT * 9 / 10);
         signal(server, "STOP");
-        // As long as the machine stands still.
+        // Duration of the suspension.
         std::thread::sleep(HEARTBEAT * tenth / 10);
         signal(server, "CONT");
         assert_eq!(env.workers(), ["RUNNING"; 6]);

@@ -1,11 +1,11 @@
-//! The first minutes of a stranger: what the pages say is pasted into a shell as it stands.
+//! A newcomer's first minutes: commands of the manual are pasted into a shell unchanged.
 
 use std::path::Path;
 use std::process::{Command, Stdio};
 
 use crate::harness::{Env, wait_for};
 
-/// The first block for a shell behind a heading of a page.
+/// The first shell block after a heading of a page.
 fn block(page: &str, heading: &str) -> String {
     let path = Path::new(env!("CARGO_MANIFEST_DIR"))
         .join("../..")
@@ -16,7 +16,7 @@ fn block(page: &str, heading: &str) -> String {
     block.split("```").next().unwrap_or_default().to_owned()
 }
 
-/// Pastes a block into a shell whose home is empty; what it prints.
+/// Pastes a block into a shell with an empty home; returns its output.
 fn paste(block: &str) -> String {
     let home = tempfile::tempdir().expect("a directory");
     let program = Path::new(env!("CARGO_BIN_EXE_hq"));
@@ -106,7 +106,8 @@ fn a_job_that_runs_says_how_long_it_still_takes() {
             && text.contains(" left, until ");
         is_one.then_some(()).ok_or(text)
     };
-    // No time is told while tasks run that already take far longer than those that have ended, as some do on a busy machine.
+    // No estimate is shown while running tasks already take far longer than ended ones, which
+    // happens on a busy machine.
     wait_for("an estimate about the job", || {
         is_estimate(env.hq(&["job", "info", &job]).exits_with(0).stderr)
     });

@@ -1,4 +1,4 @@
-//! What tasks use of GPUs, as a library tells that stands in for that of NVIDIA's driver.
+//! GPU usage of tasks, with a stand-in for the library of NVIDIA's driver.
 
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::Path;
@@ -9,7 +9,7 @@ use serde_json::Value;
 use crate::harness::{Env, processes_with, skip, wait_for, wait_for_up_to};
 use crate::http::Site;
 
-/// A server, and a worker with two GPUs by their names. `None` if the library cannot be made here.
+/// A server, and a worker with two GPUs of these names. `None` if the library cannot be built here.
 fn with_gpus(names: &str) -> Option<Env> {
     let mut env = Env::new();
     let dir = env.path("nvml");
@@ -42,7 +42,7 @@ fn most(list: &Value) -> f64 {
     known.fold(0.0, f64::max)
 }
 
-/// Processes of this program that ask the library which is in the directory `nvml`. Zombies do not count.
+/// Processes of this program that use the library in the directory `nvml`. Zombies do not count.
 fn asking(env: &Env) -> Vec<u32> {
     let dir = env.path("nvml").display().to_string();
     let mut pids = processes_with("gpu-usage");
@@ -53,7 +53,7 @@ fn asking(env: &Env) -> Vec<u32> {
     pids
 }
 
-/// Waits until a process has ended and somebody has taken its end.
+/// Waits until a process has ended and was reaped.
 fn wait_gone(pid: u32) {
     wait_for("a process is gone", || {
         let stat = std::fs::read_to_string(format!("/proc/{pid}/stat"));
@@ -61,7 +61,7 @@ fn wait_gone(pid: u32) {
     });
 }
 
-/// Loses the second device after two looks at both, and goes on for three more.
+/// Loses the second device after two samples of both, and continues for three more.
 const SCRIPT: &str = r#"
 cd nvml
 echo $$ > pid.new; mv pid.new pid
@@ -79,7 +79,7 @@ fn what_a_task_used_of_gpus_is_shown_beside_what_it_asked_for() {
     let Some(env) = with_gpus("[GPU-fake-0,1]") else {
         return;
     };
-    // Beside a process of somebody else.
+    // Next to a foreign process.
     env.write("nvml/0", "50 900 8192 task 700 1 200");
     env.write("nvml/1", "100 500 8192 task 100 1 300");
     let wait = "until [ -e go ]; do sleep 0.05; done";
@@ -95,12 +95,12 @@ fn what_a_task_used_of_gpus_is_shown_beside_what_it_asked_for() {
     let busy = numbers(&gpu["gpus"]);
     assert_eq!(busy.len(), numbers(&usage["cpus"]).len(), "{usage}");
     assert_eq!(most(&gpu["gpus"]), 1.5, "both together: {usage}");
-    // Without that of the other process there.
+    // Without the memory of the foreign process.
     assert_eq!(most(&gpu["memory_mib"]), 800.0, "{usage}");
     assert_eq!(gpu["memory_of"], "processes", "{usage}");
     assert_eq!(gpu["memory_of_devices_mib"], 16_384.0, "{usage}");
     assert_eq!(gpu["gpus_asked"], 2.0, "{usage}");
-    // A device that is lost makes a gap, and the task goes on.
+    // A lost device leaves a gap, and the task continues.
     assert!(busy.contains(&None), "{usage}");
     let other = &env.json(&["task", "info", &other, "0", "-v"])[0]["usage_over_time"];
     assert!(
@@ -191,7 +191,7 @@ fn a_library_that_hangs_while_it_is_loaded_holds_up_nobody() {
     env.start_worker_behind(&["env", &path], &args);
     let first = env.submit(&["--resource=gpus/nvidia=1", "--", "sleep", "600"]);
     env.wait_running(&first, 1);
-    // It can be opened once somebody reads there, who gets nothing as long as it is open.
+    // Opening succeeds once the library reads, which gets nothing while it is open.
     let hangs = wait_for("the library is loaded", || {
         let mut open = std::fs::OpenOptions::new();
         let flags = rustix::fs::OFlags::NONBLOCK.bits().cast_signed();

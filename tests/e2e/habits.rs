@@ -1,4 +1,5 @@
-//! Habits of other tools that nothing refuses: what is said about them, to whom, and where it is kept.
+//! Habits from other tools that are valid here: the warnings, their recipients, and where they are
+//! stored.
 
 use std::io::{Read as _, Write as _};
 use std::process::Stdio;
@@ -7,7 +8,7 @@ use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
 
 use crate::harness::{Env, signal, wait_for};
 
-/// Runs a command with a terminal as standard error; what it wrote there, as one line.
+/// Runs a command with a terminal as standard error; returns its output there as one line.
 fn on_terminal(env: &Env, args: &[&str]) -> String {
     let master = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY).expect("a pseudo-terminal");
     grantpt(&master).expect("its rights");
@@ -25,7 +26,7 @@ fn on_terminal(env: &Env, args: &[&str]) -> String {
         .status();
     status.expect("the program can be run");
     let mut text = Vec::new();
-    // The last writer is gone, which is an error here, and not an end.
+    // The last writer is gone, which is an error here, and not an end of file.
     let _ = std::fs::File::from(master).read_to_end(&mut text);
     String::from_utf8_lossy(&text).replace("\r\n", "\n")
 }
@@ -192,7 +193,7 @@ fn notes_go_to_a_terminal_and_stay_with_the_job() {
     let note = "`{}` is not replaced; the line of a task is in `$HQ_ENTRY`";
     let told = on_terminal(&env, &typed);
     assert!(told.contains(" WARN ") && told.contains(note), "{told}");
-    // A script sees what it always saw.
+    // A script sees the same as before.
     let ran = env
         .hq(&[&typed[..1], &["--output-mode=json"], &typed[1..]].concat())
         .exits_with(0);

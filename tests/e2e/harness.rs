@@ -1,4 +1,4 @@
-//! A server directory per test, processes that end with the test, and waiting for conditions.
+//! A server directory per test, processes that end with the test, and waits for conditions.
 
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
@@ -17,15 +17,15 @@ pub(crate) struct Env {
     dir: tempfile::TempDir,
     children: Vec<(String, Child)>,
     variables: Vec<(String, String)>,
-    /// Words in front of all commands that run them as another user; empty = the user of the tests.
+    /// Command prefix that switches to another user; empty = the user of the tests.
     user: Vec<String>,
     /// Program to run; `None` = the program under test.
     program: Option<PathBuf>,
-    /// How long what it starts is waited for.
+    /// Bound of waits for its processes.
     patience: Duration,
 }
 
-/// Users that no other test uses: the system counts their processes together.
+/// Users that no other test uses: the system counts processes per user.
 static USERS: AtomicU32 = AtomicU32::new(0);
 
 /// Output of a command that has ended.
@@ -98,8 +98,8 @@ impl Env {
         }
     }
 
-    /// An empty environment in which all commands run as an ordinary user: root has no limits. `None` with a
-    /// reason if there is no such user.
+    /// An empty environment in which all commands run as an ordinary user, because root has no
+    /// limits. `None` with a reason if there is no such user.
     pub(crate) fn of_ordinary_user() -> Option<Self> {
         let mut env = Self::new();
         if !rustix::process::geteuid().is_root() {
@@ -125,12 +125,12 @@ impl Env {
         }
     }
 
-    /// Sets a variable for all commands that are run from here on.
+    /// Sets a variable for all later commands.
     pub(crate) fn set(&mut self, name: &str, value: &str) {
         self.variables.push((name.to_owned(), value.to_owned()));
     }
 
-    /// Runs another program for all commands from here on.
+    /// Runs another program for all later commands.
     pub(crate) fn use_program(&mut self, program: PathBuf) {
         self.program = Some(program);
     }
@@ -163,13 +163,13 @@ impl Env {
         std::fs::read_to_string(&path).unwrap_or_else(|e| panic!("{}: {e}", path.display()))
     }
 
-    /// What a file holds by now: nothing if nobody has created it yet.
+    /// Present content of a file: empty if it does not exist yet.
     pub(crate) fn read_so_far(&self, name: &str) -> String {
         std::fs::read_to_string(self.path(name)).unwrap_or_default()
     }
 
-    /// A program that is used like `printenv` and costs a fifth of it, for tens of thousands of tasks. Where it cannot be
-    /// compiled, `printenv` itself.
+    /// A replacement for `printenv` at a fifth of its cost, for tens of thousands of tasks;
+    /// `printenv` itself if it cannot be compiled.
     pub(crate) fn quick_printenv(&self) -> String {
         let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/e2e/quick.c");
         let program = self.path("quick-printenv");
@@ -191,7 +191,7 @@ impl Env {
         self.command_behind(&[], args)
     }
 
-    /// The same behind a program that runs it, such as `prlimit --nofile=64`.
+    /// A command behind a program that runs it, such as `prlimit --nofile=64`.
     fn command_behind(&self, prefix: &[&str], args: &[&str]) -> Command {
         let own = Path::new(env!("CARGO_BIN_EXE_hq"));
         let program = self.program.as_deref().unwrap_or(own);
@@ -221,7 +221,7 @@ impl Env {
         command
     }
 
-    /// Waits longer for what somebody else does who has pauses as long as the usual bound.
+    /// Raises the bound of waits for peers whose pauses are as long as the usual bound.
     pub(crate) fn set_patience(&mut self, patience: Duration) {
         self.patience = patience;
     }
@@ -232,7 +232,8 @@ impl Env {
         wait_for_up_to(self.patience, what, look)
     }
 
-    /// Copies the journal of the running server once a flush has made it whole: soon after a start a reader can be in the way.
+    /// Copies the journal of the running server after a flush has completed it: soon after a start
+    /// a reader can block the flush.
     pub(crate) fn copy_flushed(&self, journal: &str, copy: &str) {
         self.wait_for("a flushed journal is whole", || {
             self.hq(&["journal", "flush"]).ok();
@@ -242,7 +243,7 @@ impl Env {
         });
     }
 
-    /// Runs a command to its end; the caller says how it should have ended.
+    /// Runs a command to its end; the caller checks the exit code.
     #[must_use]
     pub(crate) fn hq(&self, args: &[&str]) -> Ran {
         let name = format!("hq {}", args.join(" "));
@@ -252,19 +253,20 @@ impl Env {
         )
     }
 
-    /// Runs a command that must succeed, in JSON mode, and parses what it printed.
+    /// Runs a command that must succeed, in JSON mode, and parses its output.
     #[track_caller]
     pub(crate) fn json(&self, args: &[&str]) -> serde_json::Value {
         let text = self.hq(&[args, &["--output-mode=json"]].concat()).ok();
         serde_json::from_str(&text).unwrap_or_else(|e| panic!("{args:?} printed {text:?}: {e}"))
     }
 
-    /// Starts a process that lives until it is ended or the test is over; its output goes to a file.
+    /// Starts a process that lives until it is killed or the test is over; its output goes to a
+    /// file.
     pub(crate) fn spawn(&mut self, name: &str, args: &[&str]) -> u32 {
         self.spawn_behind(&[], name, args)
     }
 
-    /// The same behind a program that becomes it, such as `prlimit --nofile=64`.
+    /// Starts a process behind a program that becomes it, such as `prlimit --nofile=64`.
     pub(crate) fn spawn_behind(&mut self, prefix: &[&str], name: &str, args: &[&str]) -> u32 {
         let log = std::fs::File::create(self.path(&format!("{name}.log"))).expect("log file");
         let out = log.try_clone().expect("duplicate a descriptor");
@@ -307,7 +309,7 @@ impl Env {
 
     pub(crate) fn start_worker_behind(&mut self, prefix: &[&str], args: &[&str]) -> u32 {
         let before = self.workers().len();
-        // One that the server took for lost and that came back has been counted twice.
+        // A worker that was declared lost and came back was counted twice.
         let is_free = |name: &String| self.children.iter().all(|(other, _)| other != name);
         let mut names = (before + 1..).map(|number| format!("worker{number}"));
         let name = names.find(is_free).expect("there is no end of numbers");
@@ -358,7 +360,8 @@ impl Env {
         listed.unwrap_or(&serde_json::Value::Null)["task_stats"].clone()
     }
 
-    /// Waits until workers have reported the starts of `count` tasks of a job. Lists show a task as running before that.
+    /// Waits until workers have reported the starts of `count` tasks of a job. Lists show a task as
+    /// running before that.
     pub(crate) fn wait_running(&self, job: &str, count: u32) {
         let sql =
             format!("SELECT count(*) AS n FROM tasks WHERE job = {job} AND state = 'running'");
@@ -392,14 +395,14 @@ impl Env {
         })
     }
 
-    /// Gives a started process another name, so that the next one can have its name.
+    /// Renames a started process, so that the next one can have its name.
     pub(crate) fn rename(&mut self, name: &str, new: &str) {
         let mut children = self.children.iter_mut();
         let child = children.find(|(other, _)| other == name);
         new.clone_into(&mut child.unwrap_or_else(|| panic!("{name} was not started")).0);
     }
 
-    /// Waits until a started process has ended and gives its exit code.
+    /// Waits until a started process has ended; returns its exit code.
     pub(crate) fn wait_exit(&mut self, name: &str) -> Option<i32> {
         let position = self
             .children
@@ -409,7 +412,7 @@ impl Env {
         self.wait_exit_at(position)
     }
 
-    /// The same for the process with this id.
+    /// Likewise for the process with this id.
     pub(crate) fn wait_exit_of(&mut self, pid: u32) -> Option<i32> {
         let mut children = self.children.iter();
         let position = children.position(|(_, child)| child.id() == pid);
@@ -417,7 +420,7 @@ impl Env {
     }
 
     fn wait_exit_at(&mut self, position: usize) -> Option<i32> {
-        // It stays listed until it has ended: what a failed test leaves must be ended, too.
+        // It stays listed until it has ended: leftovers of a failed test must be killed as well.
         let (name, child) = &mut self.children[position];
         let code = wait_for_up_to(self.patience, &format!("{name} ends"), || {
             match child.try_wait() {
@@ -432,7 +435,8 @@ impl Env {
 
 impl Drop for Env {
     fn drop(&mut self) {
-        // Workers first, so that they end their tasks; a worker's front process forwards the signal.
+        // Workers first, so that they end their tasks; a worker's front process forwards the
+        // signal.
         for (_, child) in self.children.iter_mut().rev() {
             signal(child.id(), "TERM");
             let start = Instant::now();
@@ -457,7 +461,7 @@ pub(crate) fn signal(pid: u32, name: &str) {
     status.expect("kill can be run");
 }
 
-/// Output of a command until it ends; one that does not end is killed and fails the test.
+/// Output of a command until it ends; a command that does not end is killed and fails the test.
 #[track_caller]
 fn output_in_time(command: &mut Command, name: &str, bound: Duration) -> Output {
     let child = command
@@ -482,7 +486,7 @@ pub(crate) fn wait_for<T>(what: &str, look: impl FnMut() -> Result<T, String>) -
     wait_for_up_to(TIMEOUT, what, look)
 }
 
-/// The same where somebody else has pauses as long as the usual bound.
+/// Likewise for peers whose pauses are as long as the usual bound.
 #[track_caller]
 pub(crate) fn wait_for_up_to<T>(
     bound: Duration,

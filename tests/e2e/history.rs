@@ -1,11 +1,11 @@
-//! Tasks that were canceled while they ran stay in every history.
+//! Tasks that were canceled while running stay in every history.
 
 use serde_json::Value;
 
 use crate::harness::{Env, signal, wait_for};
 use crate::http::Site;
 
-/// Tasks that run when the job is canceled, one on each cpu.
+/// Tasks that run when the job is canceled, one per cpu.
 const RAN: usize = 3;
 /// Tasks of the job.
 const TASKS: usize = 5;
@@ -27,7 +27,7 @@ fn rows(env: &Env) -> Vec<(String, i64, i64, i64)> {
     found.as_array().expect("rows").iter().map(row).collect()
 }
 
-/// Every task as `task list` and `task info` show it.
+/// Every task as shown by `task list` and `task info`.
 fn tasks_are_shown(env: &Env) {
     let listed = env.tasks("1");
     let shown = env.json(&["task", "info", "1", "0-4"]);
@@ -99,7 +99,7 @@ fn what_was_canceled_while_it_ran_stays_in_every_history() {
     };
     assert_eq!((sum("started"), sum("canceled")), (3, 3), "{history}");
 
-    // A server that is killed knows the same when it comes back.
+    // A killed server has the same data after its restart.
     let before = env.tasks("1");
     signal(server, "KILL");
     env.wait_exit("server");
@@ -127,7 +127,7 @@ fn failures_with_one_reason_are_one_group() {
     );
     let groups = found[0]["groups"].as_array().expect("groups");
     let sum = |name: &str| -> u64 { groups.iter().filter_map(|one| one[name].as_u64()).sum() };
-    // Those that were not read are counted to the ones that ended alike, if enough of these were read.
+    // Unread outputs count toward the group with the same end, if enough of these were read.
     assert_eq!((sum("count"), sum("read")), (8, 4), "{found}");
     let quiet = env
         .hq(&["job", "failures", &job, "--output-mode=quiet"])
@@ -206,7 +206,7 @@ fn problems_have_an_age_and_are_acknowledged_until_there_is_more() {
             .then_some(())
             .ok_or(found.to_string())
     });
-    // It is remembered by the next server, too.
+    // The next server has it as well.
     signal(server, "KILL");
     env.wait_exit("server");
     env.start_server_with(&["--resume"]);

@@ -3,10 +3,10 @@
 use crate::dashboard::Screen;
 use crate::harness::{Env, wait_for};
 
-/// Sets the title, clears the screen, writes backwards; then two control characters of one byte each.
+/// Sets the title, clears the screen, writes backwards; then two one-byte control characters.
 const HOSTILE: &str = "\u{1b}]0;x\u{7}\u{1b}[2J\u{202e}\u{9b}1m\u{1}end";
 
-/// What is left of a text that moves the cursor; colors do not.
+/// The remaining cursor movements in a text; colors are allowed.
 fn hidden_in(text: &str) -> String {
     let text = text.replace("\r\n", "\n");
     let mut parts = text.split("\u{1b}[");

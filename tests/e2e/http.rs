@@ -1,4 +1,4 @@
-//! The HTTP listener: metrics, the interface of dashboards, and who may use them.
+//! The HTTP listener: metrics, the API of dashboards, and access rights.
 
 use std::io::{BufRead as _, Read as _, Write as _};
 use std::net::TcpStream;
@@ -28,7 +28,7 @@ pub(crate) struct Site {
 }
 
 impl Site {
-    /// Of the running server of this environment.
+    /// The site of this environment's running server.
     pub(crate) fn of(env: &Env) -> Self {
         let address = wait_for("the server says where it serves HTTP", || {
             let log = env.read("server.log");
@@ -97,7 +97,7 @@ impl Site {
         self.send_with(&lines, body)
     }
 
-    /// Sends the first lines of a request without a body.
+    /// Sends a request without a body.
     pub(crate) fn send(&self, lines: &str) -> Answer {
         self.send_with(lines, "")
     }
@@ -276,7 +276,7 @@ fn nothing_is_served_without_the_token() {
     }
     assert_eq!(site.get("/nowhere").status, 404);
     assert_eq!(site.metric("hq_http_requests_refused_total"), 5.0);
-    // Prometheus asks for the newer format and gets it.
+    // Prometheus requests the newer format and gets it.
     let open = site.send(&format!(
         "GET /metrics HTTP/1.1\r\nAuthorization: Bearer {}\r\nAccept: application/openmetrics-text;version=1.0.0\r\n",
         site.token
@@ -450,7 +450,7 @@ fn who_can_do_without_old_events_is_told_of_the_gap() {
     env.start_server_with(&["--http"]);
     let site = Site::of(&env);
     env.hq(&["job", "open", "--name=before"]).ok();
-    // Events that nobody followed are in the file only; the number of another journal is worth nothing.
+    // Events without followers are only in the file; the number of another journal is invalid.
     for after in ["0", "123456789"] {
         let path = format!("/api/v1/events?resync=true&after={after}");
         let lines = site.lines(&path, "data: ");

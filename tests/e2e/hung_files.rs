@@ -1,4 +1,5 @@
-//! Files that never answer: a file system that hangs, and FIFOs where files are expected. Others go on.
+//! Files that never answer: a hanging file system, and FIFOs where files are expected. Everything
+//! else continues.
 
 use std::io::Write as _;
 use std::path::PathBuf;
@@ -7,15 +8,16 @@ use std::process::{Child, Command, Stdio};
 use crate::dashboard::Screen;
 use crate::harness::{Env, processes_with, skip, wait_for};
 
-/// A file system whose writers sleep in the kernel, beyond the reach of SIGKILL, while it is frozen.
+/// A file system that blocks writers in the kernel, beyond the reach of SIGKILL, while it is
+/// frozen.
 struct HungDisk {
     path: PathBuf,
-    /// Thaws and unmounts it when told to, or when the test's process ends in any way.
+    /// Thaws and unmounts it on request, or when the test's process ends in any way.
     guard: Child,
 }
 
 impl HungDisk {
-    /// `None` with a reason if it cannot be made here.
+    /// `None` with a reason if it cannot be created here.
     fn mount(env: &Env, name: &str) -> Option<Self> {
         let path = env.path(name);
         std::fs::create_dir(&path).expect("directory");
@@ -68,7 +70,8 @@ impl Drop for HungDisk {
     }
 }
 
-/// Waits until it is told that a running and a canceled task outlive SIGKILL, also to one that wants the whole worker.
+/// Waits until a running and a canceled task are reported as unkillable, including by `worker
+/// stop`.
 fn expect_unkillable(env: &Env, writing: &str, creating: &str) -> String {
     wait_for("the tasks that outlive SIGKILL are told", || {
         let info = env.hq(&["worker", "info", "1"]).ok();
@@ -107,7 +110,7 @@ fn doctor_ends_and_names_the_file_system_that_hangs() {
         .says("FAILED  room for the journal")
         .exits_with(1);
     disk.set_frozen(true);
-    // Behind a name that is longer than the mount's, so that it is the mount that is named.
+    // Uses a longer path than the mount's, so that the mount is named.
     let seen = env.hq(&["doctor", "--server-dir", dir]);
     disk.set_frozen(false);
     let mount = format!("on {}", disk.path.display());
@@ -122,7 +125,7 @@ fn doctor_ends_and_names_the_file_system_that_hangs() {
 #[test]
 fn tasks_on_a_hung_file_system_hold_up_nobody_else() {
     let mut env = Env::new();
-    // Before the processes that hang on it, so that it is thawed when these are to end.
+    // Created before the processes that hang on it, so that it is thawed when these must end.
     let Some(disk) = HungDisk::mount(&env, "disk") else {
         return;
     };
@@ -190,7 +193,7 @@ fn a_hung_work_directory_stops_neither_limits_nor_cancels_nor_heartbeats() {
     env.wait_running(&limited, 1);
     env.wait_running(&canceled, 1);
     disk.set_frozen(true);
-    // More than there are threads that create processes on a small machine.
+    // More than the process-creating threads of a small machine.
     let hung = env.submit(&["--task-dir", "--array=1-4", "--", "true"]);
     wait_for("the tasks hang", || {
         let log = env.read("worker1.log");
@@ -237,7 +240,7 @@ fn a_stop_does_not_wait_for_what_hangs_in_the_kernel() {
     env.start_server();
     env.start_worker(3);
     disk.set_frozen(true);
-    // One hangs as a program, one while it is created: then a thread of the worker hangs with it.
+    // One hangs in its program, one while it is created: then a thread of the worker hangs with it.
     env.submit(&["--", "sh", "-c", "echo x > here; echo x > disk/there"]);
     env.submit(&["--stdout=disk/%{TASK_ID}", "--", "true"]);
     env.submit(&["--", "sh", "-c", "echo x > other; exec sleep 62317"]);
@@ -282,7 +285,7 @@ fn a_journal_that_hangs_holds_up_neither_looks_nor_the_end_of_its_server() {
     });
     env.hq(&["worker", "list"]).ok();
     env.hq(&["alloc", "list"]).ok();
-    // A dashboard goes on while what was asked for there waits.
+    // A dashboard continues while its request waits.
     screen.shows(&["hanging"]);
     screen.press("c");
     screen.shows(&["Cancel job 2 `hanging`?"]);
@@ -304,7 +307,7 @@ fn a_journal_that_hangs_holds_up_neither_looks_nor_the_end_of_its_server() {
     }
     let status = env.hq(&["status"]).ok();
     assert!(status.contains("kept"), "{status}");
-    // Requests that need the file are refused at once from then on.
+    // Requests that need the file are rejected at once from then on.
     for asked in [&["query", "select 1"][..], &["journal", "flush"]] {
         env.hq(asked)
             .exits_with(1)
@@ -337,11 +340,11 @@ fn a_journal_that_hung_for_a_while_leaves_no_cpu_idle() {
     env.start_server_with(&["--journal=disk/state.db"]);
     env.start_worker(6);
     env.start_worker(6);
-    // One on each, which has room for two more.
+    // One on each worker, which has room for two more.
     let long = env.submit(&["--array=1-2", "--cpus=4", "--", "sleep", "1000"]);
     env.wait_running(&long, 2);
     disk.set_frozen(true);
-    // They are handed out, and wait for the disk until everybody is told that it hangs.
+    // They are dispatched, and wait for the disk until it is reported as hanging.
     let mut submit = env.command(&["submit", "--array=1-3", "--", "sleep", "1000"]);
     let submit = submit.stdout(Stdio::null()).spawn();
     let mut submit = submit.expect("the program can be run");
@@ -352,7 +355,7 @@ fn a_journal_that_hung_for_a_while_leaves_no_cpu_idle() {
     });
     disk.set_frozen(false);
     assert!(submit.wait().expect("it ends").success());
-    // Nothing ends; there is room for one more all the same.
+    // Nothing ends; there is room for one more anyway.
     env.hq(&["submit", "--wait", "--", "true"]).ok();
 }
 
@@ -366,7 +369,7 @@ fn fifos_in_place_of_files_hold_up_nobody() {
     assert_eq!(env.stats(&job)["failed"], 2);
     let error = env.tasks(&job)[0]["error"].to_string();
     assert!(error.contains("it is not a regular file"), "{error}");
-    // Its output: at the start, and later, more often than output is read at one time.
+    // Output to a FIFO: at the start, and later, more often than concurrent reads.
     let make = Command::new("mkfifo").arg(env.path("fifo")).status();
     assert!(make.expect("mkfifo can be run").success());
     let stuck = env.submit(&["--array=1-2", "--stdout=fifo", "--", "echo", "x"]);

@@ -1,13 +1,13 @@
-//! A node whose shared file system answers nobody, beside nodes where it does.
+//! A node whose shared file system hangs, next to healthy nodes.
 
 use crate::harness::{Env, skip, wait_for, wait_for_up_to};
 use crate::silent_disk::SilentDisk;
 
-/// Longest wait for a node to find that a file system does not answer: it has 20 s for that.
+/// Longest wait for a node to detect a hanging file system: it has 20 s for that.
 const FOUND: std::time::Duration = std::time::Duration::from_secs(120);
 
-/// A server that acts, and three workers with a directory `shared`, which on the first one is on the file system. `None` with a reason if
-/// that cannot be made here.
+/// A server that acts, and three workers with a directory `shared`, which is on the hanging file
+/// system for the first one. `None` with a reason if that cannot be created here.
 fn with_nodes() -> Option<(Env, SilentDisk)> {
     let mut env = Env::new();
     let shared = env.path("shared");
@@ -41,7 +41,7 @@ fn submit(env: &Env, count: u32, script: &str) -> String {
     env.submit(&[&words[..], &["--", "sh", "-c", script]].concat())
 }
 
-/// Waits until the first node has found what is wrong, and people can see it everywhere.
+/// Waits until the first node has detected the problem, and users can see it everywhere.
 fn wait_for_reason(env: &Env) {
     let reason = format!(
         "the file system of {} does not answer there",
@@ -75,7 +75,7 @@ fn a_node_on_which_tasks_fail_for_a_file_system_that_hangs_says_so_and_stops_on_
     env.wait_job(&well);
     assert_eq!(env.stats(&well)["finished"], 6);
     disk.set_silent(true);
-    // So many that others are still at it when the node is found out.
+    // So many that others are still running when the node is detected.
     let job = submit(&env, 120, script);
     wait_for("the node is set aside for its failures", || {
         let states = env.workers();
@@ -92,7 +92,7 @@ fn a_node_on_which_tasks_fail_for_a_file_system_that_hangs_says_so_and_stops_on_
     assert!((1..=10).contains(&failed), "{stats}");
     assert!(disk.waiting() > 0, "somebody looks all the time");
     assert_eq!(env.workers(), ["QUARANTINED", "RUNNING", "RUNNING"]);
-    // Nothing of the file system comes back before the end.
+    // The file system does not recover before the end.
     env.hq(&["worker", "stop", "1"]).ok();
     wait_for("the worker says goodbye", || {
         let states = env.workers();
@@ -117,7 +117,7 @@ fn a_node_on_which_tasks_hang_gets_none_until_its_file_system_answers_again() {
     let job = submit(&env, 30, "cat data; sleep 0.1");
     wait_for_reason(&env);
     assert_eq!(env.workers(), ["UNFIT", "RUNNING", "RUNNING"]);
-    // What hangs there stays, all others run elsewhere.
+    // Hanging tasks stay, all others run elsewhere.
     let others = submit(&env, 10, "true");
     env.wait_job(&others);
     let sql = format!("SELECT count(*) AS n FROM tasks WHERE job = {others} AND worker = 1");

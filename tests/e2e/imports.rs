@@ -1,7 +1,8 @@
-//! `hq import`: scripts for Slurm, PBS and LSF, as the documentation of computing centres shows them, run to their end.
+//! `hq import`: scripts for Slurm, PBS and LSF from the documentation of computing centers, run to
+//! their end.
 //!
-//! `tests/batch_scripts` has them. Compilers, modules and MPI are not needed: `mpirun`, `srun` and `module` are small scripts
-//! here, which say what they were asked for.
+//! They are in `tests/batch_scripts`. Compilers, modules and MPI are not needed: `mpirun`, `srun`
+//! and `module` are small scripts here that print their arguments.
 
 use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
@@ -16,7 +17,7 @@ fn script(name: &str) -> String {
     path.to_str().expect("a path in Unicode").to_owned()
 }
 
-/// A place with what the scripts call, without a server.
+/// A directory with the programs that the scripts call, without a server.
 fn site() -> Env {
     let mut env = Env::new();
     std::fs::create_dir(env.path("bin")).expect("a directory");
@@ -46,7 +47,7 @@ fn site() -> Env {
     env
 }
 
-/// Submits a script and waits for its end: number and state of the job, and what was said.
+/// Submits a script and waits for its end: returns id and state of the job, and the messages.
 fn run(env: &Env, words: &[&str]) -> (String, String, String) {
     let ran = env.hq(&[&["import", "--submit", "--output-mode=quiet"], words].concat());
     let told = ran.stderr.clone();
@@ -199,7 +200,7 @@ fn failures_signals_and_scratch_space_are_those_of_the_script() {
     let info = env.hq(&["job", "info", &job]).ok();
     assert!(info.contains("on end: cmd:mail"), "{info}");
 
-    // The actions of the script at its signal are those at a cancel, too: nobody has to wait for the limit.
+    // The script's signal handler also runs on a cancel: no need to wait for the limit.
     let ran = env.hq(&[
         "import",
         "--submit",
@@ -292,7 +293,7 @@ fn converted_scripts_are_printed_and_can_be_submitted() {
     let logged = env.read(&format!("logs/param-scan-{job}-2.out"));
     assert_eq!(logged, "task 2/4 lr=2 seed=2\n");
 
-    // Options that were not translated are reported where they were typed.
+    // Untranslated options are reported at their place.
     env.write("none.sh", "#!/bin/sh\necho\n");
     env.hq(&["import", "none.sh"])
         .exits_with(1)

@@ -1,4 +1,4 @@
-//! Who has the keys of workers, or a file of an earlier release, and what that is good for.
+//! What holders of worker keys, or of files of earlier releases, can do.
 
 use std::os::unix::fs::PermissionsExt;
 
@@ -11,12 +11,12 @@ use serde_json::Value;
 
 use crate::harness::{Env, signal, wait_for};
 
-/// Digits of a key without the server's public and private key, and without the private one.
+/// Digits of a key without the server's key pair, and without its private half.
 const SHARED: usize = 64;
 pub(crate) const PUBLIC: usize = 128;
 
-/// Makes a server directory with the access file of the server, in which keys have so many digits only; `None` = without the part of
-/// clients, as on nodes. Returns the option that names it.
+/// Creates a server directory with a copy of the server's access file, with keys cut to this many
+/// digits; `None` = without the part for clients, as on nodes. Returns the option that names it.
 pub(crate) fn copy_of_access(env: &Env, name: &str, digits: usize, plane: Option<&str>) -> String {
     let mut access: Value =
         serde_json::from_str(&env.read("server/hq-current/access.json")).expect("JSON");
@@ -37,7 +37,8 @@ pub(crate) fn copy_of_access(env: &Env, name: &str, digits: usize, plane: Option
 fn who_has_the_keys_of_workers_is_not_the_server_for_other_workers() {
     let mut env = Env::new();
     env.start_server();
-    // All that a node has, and the same without the public key of the server, as of an earlier release.
+    // Everything that a node has, and the same without the server's public key, as in an earlier
+    // release.
     let dirs = [("node", PUBLIC), ("shorter", SHARED)];
     for (name, digits) in dirs {
         copy_of_access(&env, name, digits, Some("worker"));
@@ -184,7 +185,7 @@ fn keys_are_replaced_while_tasks_run() {
     };
     let (before, after) = (keys(&before), keys(&env.read("server/001/access.json")));
     for (before, after) in before.iter().zip(&after) {
-        // Quoted: the secret, the public and the private key are others.
+        // Quoted strings: the secret, the public and the private key differ.
         for at in [1, SHARED + 1, PUBLIC + 1] {
             assert_ne!(before[at..at + SHARED], after[at..at + SHARED]);
         }

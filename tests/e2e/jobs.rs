@@ -173,7 +173,7 @@ fn job_file_mistakes_are_shown_with_their_place() {
             "Error: Task 5 is defined multiple times\njob.toml, line 6, column 4: an earlier task already has the id 5".to_owned(),
         ),
     ] {
-        // A large file is read in parts, with the same places.
+        // A large file is read in parts, with the same positions.
         for others in [0, 30_000] {
             let others = (10..10 + others).map(|id| task(id, ""));
             let content: Vec<String> = tasks.iter().cloned().chain(others).collect();
@@ -350,13 +350,13 @@ fn a_gang_of_four_waits_only_for_what_runs_when_it_comes() {
     let first = env.submit(&[&["--array=1-400"], &small[..]].concat());
     env.wait_running(&first, 4);
     let gang = env.submit(&["--nodes=4", "--", "bash", "-c", "echo gang >> order"]);
-    // More of them come while it waits.
+    // More of them arrive while it waits.
     let second = env.submit(&[&["--array=5-404"], &small[..]].concat());
     env.write("go", "");
     env.wait_job(&gang);
     let order = env.read("order");
     let before = order.lines().position(|line| line == "gang");
-    // Tasks that ran, and on each worker perhaps one that started before it could be retracted.
+    // Tasks that ran, and possibly one per worker that started before it could be retracted.
     assert!(
         before.is_some_and(|before| before <= 8),
         "{before:?} before"
@@ -369,8 +369,8 @@ fn a_gang_of_four_waits_only_for_what_runs_when_it_comes() {
 fn thousands_of_tasks_end_in_the_order_of_their_priorities() {
     let env = Env::with_worker(1);
     env.submit(&["--", "bash", "-c", "until [ -e go ]; do sleep 0.01; done"]);
-    // The least urgent first: each of them is overtaken by all that follow. There are more than a worker is sent ahead,
-    // and so few that a busy machine runs them in time.
+    // The least urgent first: each is overtaken by all later ones. More than a worker is sent
+    // ahead, but few enough for a busy machine.
     for priority in 0..10 {
         env.submit(&[
             "--array=1-200",
@@ -391,7 +391,8 @@ fn thousands_of_tasks_end_in_the_order_of_their_priorities() {
         .map(|line| line.parse().expect("a priority"))
         .collect();
     assert_eq!(order.len(), 2_000);
-    // The last submit is answered before its tasks are on the worker, which may have begun others by then.
+    // The last submit is answered before its tasks are on the worker, which may have started others
+    // by then.
     let early = order.iter().take_while(|priority| **priority != 9).count();
     assert!(early <= 8, "{early} before the most urgent");
     let overtook = order[early..].windows(2).position(|two| two[0] < two[1]);

@@ -100,7 +100,8 @@ fn memory_follows_from_what_the_first_tasks_needed() {
     let mut env = Env::new();
     env.start_server();
     env.start_worker_with(&["--cpus=2", "--resource=mem=sum(2000)", "--enforce-memory"]);
-    // The others have to take some time, too: by time it is weighed what is worth reserving for all.
+    // The others have to take some time, too: by time it is weighed what is worth reserving for
+    // all.
     let script = format!(
         "echo $HQ_TASK_ID $HQ_RESOURCE_REQUEST_mem >> sizes; {}",
         hold("HQ_TASK_ID == 24 ? 300 : 80", "HQ_TASK_ID == 24 ? 4 : 1")

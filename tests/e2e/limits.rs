@@ -1,5 +1,5 @@
-//! Too few descriptors or processes, no shared memory: a pause, never an end. Much data: delivered, or refused with its
-//! size.
+//! Too few descriptors or processes, no shared memory: a pause, never an end. Large data:
+//! delivered, or rejected with its size.
 
 use std::fs::File;
 use std::net::TcpStream;
@@ -41,7 +41,8 @@ fn a_server_without_descriptors_waits_until_there_are_some() {
     assert_eq!(env.workers(), ["RUNNING"]);
 }
 
-/// Connections that any user of the machine can make: to every port, silent, or never ending their first line.
+/// Connections that any user of the machine can make: to every port, silent, or without end of
+/// their first line.
 #[test]
 fn strangers_at_the_ports_leave_room_for_everybody_else() {
     use std::io::Write as _;
@@ -51,7 +52,7 @@ fn strangers_at_the_ports_leave_room_for_everybody_else() {
     let mut strangers: Vec<TcpStream> = Vec::new();
     for _ in 0..200 {
         let mut stream = TcpStream::connect(&site.address).expect("the kernel takes it");
-        // One that had to make room already cannot be written to.
+        // A connection that was closed to make room cannot be written to.
         let _ = stream.write_all(b"GET / HTTP/1.1\r\nX: ");
         strangers.push(stream);
     }
@@ -152,12 +153,12 @@ fn entries_that_exceed_a_message_reach_their_tasks() {
     assert_eq!(env.workers(), ["RUNNING"]);
 }
 
-/// A control group that limits the number of processes and threads, as containers and batch systems do. Has to outlive
-/// what runs in it.
+/// A control group that limits the number of processes and threads, as containers and batch systems
+/// do. Must outlive the processes in it.
 struct ProcessGroup(PathBuf);
 
 impl ProcessGroup {
-    /// `None` with a reason if there can be none.
+    /// `None` with a reason if it cannot be created.
     fn make() -> Option<Self> {
         let name = format!("hq-test-{}", std::process::id());
         let bases = ["/sys/fs/cgroup", "/sys/fs/cgroup/pids"].map(Path::new);
@@ -181,8 +182,8 @@ impl ProcessGroup {
         ["sh".into(), "-c".into(), script, "sh".into()]
     }
 
-    /// Leaves room for this many processes beside the threads of hq. It starts threads when it needs them and keeps
-    /// them, so that this has to be said again and again.
+    /// Leaves room for this many processes in addition to the threads of hq. hq starts threads on
+    /// demand and keeps them, so this must be repeated.
     fn set_room(&self, room: usize) {
         let members = std::fs::read_to_string(self.0.join("cgroup.procs")).expect("is there");
         let is_hq = |process: &Path| {
@@ -217,7 +218,7 @@ fn a_full_control_group_of_processes_makes_tasks_wait() {
     let prefix = group.prefix();
     let prefix = prefix.each_ref().map(String::as_str);
     env.start_worker_behind(&prefix, &["--cpus=4"]);
-    // Whatever it starts threads for it has started by now.
+    // By now it has started all threads that it needs.
     let first = env.submit(&["--task-dir", "--", "true"]);
     env.wait_job(&first);
     group.set_room(0);
@@ -301,7 +302,7 @@ fn a_worker_with_a_limit_of_file_sizes_fails_the_task_and_lives() {
     let large = env.submit(&["--stream=st", "--", "head", "-c", "100000", "/dev/zero"]);
     env.hq(&["job", "wait", &large]).says("File too large");
     assert_eq!(env.stats(&large)["failed"], 1);
-    // What is executed has the default of the signal: bit 24 of the masks.
+    // The executed program has the default action of the signal: bit 24 of the masks.
     let ignores = env.submit(&[
         "--stdout=ignored",
         "--",

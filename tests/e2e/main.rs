@@ -1,6 +1,7 @@
-//! End-to-end tests: the real binary, real sockets, real processes, each test in a directory of its own.
+//! End-to-end tests: the real binary, real sockets, real processes, each test in a directory of its
+//! own.
 //!
-//! A file that is not listed here is not run; `cargo xtask tidy` notices.
+//! A file that is not listed here does not run; `cargo xtask tidy` checks that.
 
 mod answers;
 mod batch_fakes;

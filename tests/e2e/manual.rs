@@ -1,12 +1,12 @@
-//! Examples of the manual that show output are executed, and print what the manual shows.
+//! Executes the manual's examples with output, and compares what they print.
 
 use std::path::Path;
 use std::process::{Command, Stdio};
 
 use crate::harness::Env;
 
-/// An example that is executed: page, start of its first command, commands that prepare it. The jobs that an example
-/// names by their ids are the last one here. `@FILE` saves the block before the example under this name.
+/// An executed example: page, start of its first command, commands that prepare it. Job ids in an
+/// example refer to the last job here. `@FILE` saves the preceding block under this name.
 const EXECUTED: &[(&str, &str, &str)] = &[
     (
         "dependencies",
@@ -120,7 +120,8 @@ fn examples_print_what_the_manual_shows() {
     );
 }
 
-/// Commands that name all keys of a part of job files, or all states, and the page that explains these.
+/// Commands that list all keys of a part of job files, or all states, and the page that explains
+/// these.
 const LISTS: &[(&str, &str, &str)] = &[
     ("dependencies", "run file.toml", "xyzzy = 1"),
     ("dependencies", "run file.toml", "[[task]]\nxyzzy = 1"),

@@ -1,13 +1,13 @@
-//! Mistakes and habits of people: each message names what was wrong and what to type instead.
+//! Mistakes and habits of users: each message names the mistake and what to type instead.
 //!
-//! The table is the specification. A line is typed as in a shell; every text has to be in what is printed.
+//! The table is the specification. A line is typed as in a shell; every text must be in the output.
 
 use crate::harness::{Env, wait_for};
 
 /// Typed line, texts of the answer, and exit code.
 type Mistake = (&'static str, &'static [&'static str], i32);
 
-/// Subcommands that other programs have, or that are misspelled. Nothing of it needs a server.
+/// Subcommands of other programs, and misspelled ones. None of them needs a server.
 #[rustfmt::skip] // A line for each mistake is a table.
 const COMMANDS: &[Mistake] = &[
     ("ls", &["unrecognized subcommand 'ls'", "help: ", "`hq job list`"], 2),
@@ -72,7 +72,7 @@ const COMMANDS: &[Mistake] = &[
     ("doc --open memory limit", &["Only a page", "`hq doc`"], 1),
 ];
 
-/// Options of Slurm, PBS and GNU parallel, misspelled ones, and those that do not go together.
+/// Options of Slurm, PBS and GNU parallel, misspelled ones, and conflicting ones.
 #[rustfmt::skip] // A line for each mistake is a table.
 const OPTIONS: &[Mistake] = &[
     ("submit --gres=gpu:1 -- true", &["'--gres'", "`--resource gpus/nvidia=1`"], 2),
@@ -223,7 +223,7 @@ const NO_SERVER: &[Mistake] = &[
     ("run nope.toml", &["nope.toml", "No such file or directory"], 1),
 ];
 
-/// With a server that has a worker, one job of three tasks that has ended, and one that waits for ever.
+/// With a server that has a worker, one ended job of three tasks, and one that waits forever.
 #[rustfmt::skip] // A line for each mistake is a table.
 const WITH_SERVER: &[Mistake] = &[
     // Ids that do not exist.
@@ -301,7 +301,7 @@ fn words(line: &str) -> Vec<String> {
     shlex::split(line).expect("quotes are closed")
 }
 
-/// Types each line and tells all that is not as it should be.
+/// Types each line and reports all deviations.
 fn type_all(env: &Env, mistakes: &[Mistake]) {
     let mut wrong = Vec::new();
     for (typed, said, code) in mistakes {
@@ -395,7 +395,7 @@ fn what_does_not_exist_or_cannot_run_is_named_with_a_way_out() {
     type_all(&env, WITH_SERVER);
 }
 
-/// Without a worker, what there was so far is what a request is compared with.
+/// Without a worker, a request is compared with the largest worker so far.
 #[test]
 fn what_is_larger_than_anything_so_far_is_told_with_the_unit_that_was_meant() {
     let mut env = Env::new();
@@ -469,7 +469,7 @@ fn a_wait_says_what_it_waits_for_and_how_it_ended() {
     let log = env.read("waiting.log");
     let end = "Job 1 failed: 1 of 1 task failed; task 0: Program terminated with exit code 1; `hq job cat 1 stderr --tasks 0`";
     assert!(log.contains(end), "{log}");
-    // The exit code is of the wait, unless that of the job is asked for.
+    // The exit code is of the wait, unless that of the job is requested.
     env.hq(&["submit", "--wait", "--", "./nope"])
         .exits_with(0)
         .says("Job 2 failed: 1 of 1 task failed; task 0: Cannot execute \"./nope\"")
@@ -484,7 +484,7 @@ fn a_wait_says_what_it_waits_for_and_how_it_ended() {
         (json.stdout.as_str(), json.stderr.as_str()),
         ("{\n  \"id\": 5\n}\n", "")
     );
-    // The last line of a task tells more than its exit code.
+    // The last line of a task's output says more than its exit code.
     let script = "echo no input $HQ_TASK_ID >&2; exit 3";
     let several = [
         "submit",
@@ -496,7 +496,7 @@ fn a_wait_says_what_it_waits_for_and_how_it_ended() {
         script,
     ];
     let expected = "3 of 3 tasks failed; task 1: Program terminated with exit code 3: no input 1; `hq job cat ";
-    // A worker that is too busy to answer in time is not waited for: then the words are left out.
+    // A worker that is too busy to answer in time is not waited for: then the line is left out.
     wait_for("the end of a wait has the last words of a task", || {
         let told = env.hq(&several).stderr;
         let has_all = told.contains(expected) && told.contains("says why all failed");

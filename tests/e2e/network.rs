@@ -1,7 +1,7 @@
-//! Packets that get lost between a worker and its server, in a network namespace of its own.
+//! Packet loss between a worker and its server, in a network namespace of its own.
 //!
-//! Nobody is told of such a loss: connections are half open until somebody misses an answer. Needs the
-//! right to make network namespaces; without it they are skipped.
+//! Neither side is notified of the loss: connections are half open until a timeout. Needs
+//! permission to create network namespaces; skipped without it.
 
 use std::process::Command;
 use std::time::Duration;
@@ -32,7 +32,7 @@ pub(crate) fn ip(args: &[&str]) -> Result<String, String> {
 }
 
 impl Network {
-    /// `None` with a printed reason if it cannot be made.
+    /// `None` with a printed reason if it cannot be created.
     fn create(test: u8) -> Option<Self> {
         let pid = std::process::id();
         let net = format!("10.{}.{}", 200 + pid % 50, pid / 50 % 250);
@@ -86,7 +86,7 @@ impl Network {
         ip(&["-n", &self.namespace, "link", "set", &self.far, "up"]).expect("it is there");
     }
 
-    /// A server that the namespace reaches, and a worker inside of it.
+    /// A server that the namespace reaches, and a worker inside it.
     fn start(&self, env: &mut Env, worker: &[&str]) {
         env.start_server_with(&["--host", &self.address]);
         env.start_worker_behind(&["ip", "netns", "exec", &self.namespace], worker);
@@ -95,7 +95,7 @@ impl Network {
 
 impl Drop for Network {
     fn drop(&mut self) {
-        // A link that was never made cannot be removed.
+        // A link that was never created cannot be removed.
         let _ = ip(&["link", "del", &self.near]);
         let _ = ip(&["netns", "del", &self.namespace]);
     }
@@ -112,7 +112,7 @@ fn a_short_silence_costs_no_task() {
     let job = env.submit(&["--array=1-20", "--", "bash", "-c", script]);
     let starts = env.wait_lines("starts", 4).lines().count();
     network.cut();
-    // Running tasks go on, and tasks that the worker has already are started.
+    // Running tasks continue, and tasks that the worker has already are started.
     env.wait_lines("ends", starts);
     network.heal();
     env.wait_job(&job);
@@ -133,7 +133,7 @@ fn a_long_silence_moves_tasks_and_ends_them_where_they_were() {
     let mut env = Env::new();
     network.start(&mut env, &["--cpus=1", "--heartbeat=500ms"]);
     let marker = format!("sleep {}", 2_000_000 + std::process::id());
-    // The first instance would run for ever.
+    // The first instance would run forever.
     let script =
         format!("echo $HQ_INSTANCE_ID >> starts; [ $HQ_INSTANCE_ID = 1 ] || exec {marker}");
     let job = env.submit(&["--", "bash", "-c", &script]);
@@ -150,7 +150,7 @@ fn a_long_silence_moves_tasks_and_ends_them_where_they_were() {
             }
         });
     };
-    // No side is told; each finds out by itself.
+    // Neither side is notified; each finds out by itself.
     states(&["HEARTBEAT LOST"]);
     assert_eq!(
         processes_with(&marker).len(),
@@ -181,7 +181,7 @@ fn work_goes_on_while_packets_get_lost_again_and_again() {
     let mut losses = 0;
     while env.stats(&job)["finished"] != 100 {
         network.cut();
-        // No condition is waited for: these are bursts of loss.
+        // A fixed sleep on purpose: these are bursts of loss.
         std::thread::sleep(Duration::from_millis(30));
         network.heal();
         std::thread::sleep(Duration::from_millis(150));

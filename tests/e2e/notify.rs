@@ -1,4 +1,4 @@
-//! `--notify`: commands and requests to a web server that listens here.
+//! `--notify`: commands, and requests to a web server of the test.
 
 use std::io::{self, Read, Write};
 use std::net::TcpListener;
@@ -17,7 +17,8 @@ use crate::harness::{Env, signal, wait_for};
 /// Longest wait for a request.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// A web server that answers with these statuses, the last one again and again, and hands on what it was sent.
+/// A web server that answers with these statuses, repeating the last one, and forwards the
+/// requests.
 struct Web {
     address: String,
     requests: Receiver<(String, Value)>,
@@ -62,7 +63,8 @@ impl Web {
     }
 }
 
-/// The certificate of an authority of its own as PEM, and what a server needs to be `localhost` by its word.
+/// The certificate of a private authority as PEM, and the configuration of a server that it
+/// certifies as `localhost`.
 fn authority() -> (String, Arc<ServerConfig>) {
     let mut params = CertificateParams::default();
     params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
@@ -221,7 +223,7 @@ fn what_fails_is_tried_again_and_a_redirect_is_no_success() {
     assert!(env.read("server.log").contains("the answer was 500"));
 }
 
-/// A web server that takes requests and never answers has its share of the turns, not all.
+/// A web server that never answers uses only its share of the delivery slots.
 #[test]
 fn a_place_that_hangs_does_not_hold_up_others() {
     let env = Env::with_worker(2);
@@ -290,7 +292,7 @@ fn what_is_owed_is_sent_after_the_server_was_killed() {
     let mut env = Env::new();
     let server = env.start_server();
     env.start_worker(1);
-    // Nobody answers there until the server is gone.
+    // The target fails until the server is gone.
     let line = "cmd:[ -e up ] || exit 3; echo told >> told";
     let job = env.submit(&["--notify", line, "--wait", "--", "true"]);
     wait_for("a first attempt failed", || {

@@ -1,4 +1,5 @@
-//! Limits that an ordinary user meets and root does not: of processes, descriptors, memory files and disks.
+//! Limits of an ordinary user that root does not have: processes, descriptors, memory files and
+//! disks.
 
 use std::fs::Permissions;
 use std::os::unix::fs::PermissionsExt as _;
@@ -8,14 +9,14 @@ use std::time::{Duration, Instant};
 
 use crate::harness::{Env, processes_with, signal, skip, wait_for};
 
-/// Lets a running process start no further process or thread, until dropped.
+/// Prevents a running process from starting processes or threads, until dropped.
 struct ProcessLimit<'a> {
     env: &'a Env,
     pids: Vec<u32>,
 }
 
 impl<'a> ProcessLimit<'a> {
-    /// For a process and its children, which are the worker behind its front process.
+    /// For a process and its children: the worker behind its front process.
     fn on(env: &'a Env, pid: u32) -> Self {
         let children = Path::new("/proc").join(format!("{pid}/task/{pid}/children"));
         let children = std::fs::read_to_string(children).unwrap_or_default();
@@ -43,7 +44,7 @@ impl Drop for ProcessLimit<'_> {
             ];
             let hard = self.env.user_command(&words).output();
             let hard = hard.map(|output| String::from_utf8_lossy(&output.stdout).trim().to_owned());
-            // One that has ended, which is for the test to find, has no limits.
+            // A process that has ended, which the test will find, has no limits.
             if let Some(hard) = hard.ok().filter(|hard| !hard.is_empty()) {
                 set_processes_max(self.env, *pid, &hard);
             }
@@ -77,7 +78,7 @@ fn a_worker_at_the_limit_of_processes_ends_tasks_and_starts_others_later() {
     // The first streamed task of a worker needs a thread.
     let streamed = env.submit(&["--stream=streams", "--", "echo", "x"]);
     let later = env.submit(&["--array=1-3", "--", "true"]);
-    // It looks at the output with a thread, too.
+    // Reading output needs a thread as well.
     env.hq(&["job", "tail", &ending]).ok();
     assert_eq!(env.workers(), ["RUNNING"]);
     drop(limit);
@@ -112,7 +113,7 @@ fn commands_at_the_limit_of_processes_work_or_say_so() {
         return;
     };
     env.start_server();
-    // A client needs no further thread, if only to cancel what takes them all.
+    // A client needs no further thread, for example to cancel the tasks that use them all.
     let client = ["prlimit", "--nproc=1:1"];
     env.spawn_behind(&client, "client", &["job", "cancel", "all"]);
     assert_eq!(
@@ -147,7 +148,7 @@ fn a_worker_started_with_nohup_outlives_the_terminal_and_obeys_the_batch_system(
     let job = env.submit(&["--", "true"]);
     env.wait_job(&job);
     assert_eq!(env.workers(), ["RUNNING"]);
-    // Batch systems send it some time before the end of an allocation, if they are asked to.
+    // Batch systems send it some time before the end of an allocation, on request.
     signal(worker, "USR1");
     assert_eq!(
         env.wait_exit("worker1"),

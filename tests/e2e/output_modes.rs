@@ -2,7 +2,7 @@
 
 use crate::harness::Env;
 
-/// Commands whose only result is a sentence for people.
+/// Commands whose only output is a sentence for users.
 fn silent_commands(job: &str) -> Vec<Vec<String>> {
     [
         format!("job wait {job}"),
@@ -33,7 +33,7 @@ fn sentences_never_reach_standard_output_of_programs() {
         assert_eq!(json.trim(), "{}", "{words:?}");
         let quiet = env.hq(&in_mode("--output-mode=quiet", &words)).ok();
         assert_eq!(quiet, "", "{words:?}");
-        // People are told by the exit code, too, that an id does not exist; `forget` counts what it ignored instead.
+        // The exit code also reports unknown ids; `forget` counts the ignored ones instead.
         let is_missing = words[1] != "forget" && words[2] == "999";
         let code = i32::from(is_missing);
         let cli = env.hq(&in_mode("--output-mode=cli", &words));
@@ -111,7 +111,7 @@ fn json_is_json_while_jobs_are_followed() {
         let text = env.hq(&[args, &["--output-mode=json"]].concat()).ok();
         serde_json::from_str(&text).unwrap_or_else(|error| panic!("{error}: {text}"))
     };
-    // The program of a notification gets standard output, too.
+    // The program of a notification gets standard output as well.
     let callback = "--on-notify=echo callback";
     let task = ["--", "bash", "-c", "$HQ task notify hello"];
     let follow = |how: &'static str| {

@@ -1,4 +1,5 @@
-//! One server per directory and per journal: queries, second starts, failed starts, other releases, shared disks.
+//! One server per directory and per journal: queries, second starts, failed starts, other releases,
+//! shared disks.
 
 use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
@@ -59,7 +60,7 @@ fn a_start_that_failed_does_not_hide_what_can_be_resumed() {
     let server = env.start_server();
     let job = env.submit(&["--name=kept", "--", "true"]);
     kill_server(&mut env, server);
-    // An address that is not ours: a network for examples.
+    // A foreign address, from a network for examples.
     env.hq(&["server", "start", "--http=192.0.2.1:8080"])
         .exits_with(1)
         .says("Cannot serve HTTP");
@@ -67,7 +68,7 @@ fn a_start_that_failed_does_not_hide_what_can_be_resumed() {
         !env.server_dir().join("002").exists(),
         "nothing is left behind"
     );
-    // One that was killed before it had done anything.
+    // A server that was killed before it did anything.
     std::fs::create_dir(env.server_dir().join("003")).expect("a directory");
     env.write("server/003/state.db", "");
     env.start_server();
@@ -102,7 +103,8 @@ fn a_running_server_is_not_pushed_aside() {
     assert!(!env.server_dir().join("002").exists());
 }
 
-/// Names, places and contents below the server directory, but for the journal, which its server writes.
+/// Names, paths and contents below the server directory, except the journal, which its server
+/// writes.
 fn entries(env: &Env) -> Vec<(PathBuf, u64, Vec<u8>)> {
     let mut found = Vec::new();
     for dir in [env.server_dir(), env.server_dir().join("001")] {
@@ -129,7 +131,8 @@ fn entries(env: &Env) -> Vec<(PathBuf, u64, Vec<u8>)> {
 fn a_start_that_is_refused_changes_nothing_in_the_directory() {
     let mut env = Env::new();
     env.start_server_with(&["--http"]);
-    // As at the end of a server, which takes its time: nobody finds it any more, and it still has its journal.
+    // As during a slow shutdown: the server cannot be found anymore, but still has its journal
+    // open.
     std::fs::remove_file(env.server_dir().join("hq-current")).expect("a link");
     let before = entries(&env);
     env.hq(&["server", "start", "--resume", "--http"])
@@ -176,7 +179,7 @@ impl SharedDisk {
     /// `None` if this user may not mount.
     fn mount(path: PathBuf) -> Option<Self> {
         std::fs::create_dir(&path).expect("directory");
-        // Nobody keeps a journal there, so it is not in the list of local ones.
+        // Not in the list of local types, because journals are never kept there.
         let made = Command::new("mount")
             .args(["-t", "ramfs", "-o", "mode=700", "ramfs"])
             .arg(&path)

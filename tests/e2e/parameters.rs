@@ -1,4 +1,4 @@
-//! `--param`: one task for each combination of values, which its id decides.
+//! `--param`: one task per combination of values, determined by its id.
 
 use serde_json::{Value, json};
 
@@ -122,7 +122,7 @@ fn a_value_can_be_a_whole_path() {
             format!("{}\n", dir_path.display())
         );
     }
-    // A relative one is relative to the working directory, as paths of output are.
+    // A relative path is relative to the working directory, like output paths.
     assert_eq!(env.read("b/b.err"), "b\n");
     assert!(env.path("elsewhere/a.err").exists());
     let plan = json_of(&env, &[&["submit", "--dry-run"], &submit[1..]].concat());

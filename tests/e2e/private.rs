@@ -1,4 +1,4 @@
-//! Who can read and change what hq makes: its own directories, and the output of tasks.
+//! Access rights of files that hq creates: its own directories, and the output of tasks.
 
 use std::fs::Permissions;
 use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _, chown, lchown, symlink};
@@ -13,7 +13,7 @@ fn mode(path: &Path) -> u32 {
     found.permissions().mode() & 0o777
 }
 
-/// Paths of everything in a directory, of which there is something.
+/// Paths of all entries of a non-empty directory.
 fn entries(dir: &Path) -> Vec<PathBuf> {
     let entries = std::fs::read_dir(dir).expect("a directory").flatten();
     let entries: Vec<_> = entries.map(|entry| entry.path()).collect();
@@ -21,7 +21,7 @@ fn entries(dir: &Path) -> Vec<PathBuf> {
     entries
 }
 
-/// Requires that nobody else can enter a directory, nor use anything below it.
+/// Requires that no other user can enter a directory, nor use anything below it.
 fn check_private(top: &Path, umask: &str) {
     let user = top.metadata().expect("a directory").uid();
     let mut left = vec![top.to_owned()];
@@ -63,12 +63,12 @@ fn with_umask(env: &Env, umask: &str, args: &str) -> Output {
     ran.expect("a shell can be run")
 }
 
-/// Has a task of `hq run` list what that has made.
+/// A task of `hq run` lists the files that hq created.
 fn check_run(env: &Env, umask: &str) {
     let ran = with_umask(env, umask, "run -- find $TMPDIR -printf '%y%m %p\\n'");
     let found = String::from_utf8_lossy(&ran.stdout);
     assert!(found.contains("/hq-run"), "{ran:?}");
-    // The first is the directory for temporary files itself. Output that is captured is that of the task.
+    // The first is the temporary directory itself. Captured output belongs to the task.
     let is_output = |line: &&str| line.ends_with(".stdout") || line.ends_with(".stderr");
     for line in found.lines().skip(1).filter(|line| !is_output(line)) {
         let mut private = ["d700", "f600", "s600", "l777"].into_iter();
@@ -77,7 +77,8 @@ fn check_run(env: &Env, umask: &str) {
     }
 }
 
-/// Requires that neither a member of the owner's group nor a stranger can use anything in directories of hq.
+/// Requires that neither a member of the owner's group nor a stranger can use anything in
+/// directories of hq.
 fn check_closed_to_others(env: &Env, umask: &str) {
     if !rustix::process::geteuid().is_root() {
         return;
@@ -94,7 +95,7 @@ fn check_closed_to_others(env: &Env, umask: &str) {
             "work",
             "tmp",
         ]);
-        // The first two are the directory of the server and one that the user has named.
+        // The first two are the directory of the server and one named by the user.
         find.args(["-mindepth", "1", "!", "-type", "l"]);
         let usable = [
             "(",
@@ -221,7 +222,7 @@ fn a_server_directory_that_others_can_write_to_is_closed_or_told_of() {
             std::fs::set_permissions(dir.join(entry), open).expect("it is ours");
         }
         if entry == Some("001") {
-            // A server has begun to make it.
+            // A server has begun to create it.
             std::fs::write(dir.join("001/state.db.lock"), "").expect("room");
         }
         std::fs::set_permissions(&dir, Permissions::from_mode(dir_mode)).expect("it is ours");
@@ -307,7 +308,7 @@ fn without_home_commands_find_the_server_of_the_passwd_entry() {
 /// A user who is neither the owner nor root.
 const NEIGHBOUR: u32 = 65_533;
 
-/// A directory for this user, of another one.
+/// A directory of another user.
 fn make_dir(path: &Path, owner: u32) {
     std::fs::create_dir(path).expect("room");
     std::fs::set_permissions(path, Permissions::from_mode(0o777)).expect("it is ours");
@@ -365,7 +366,8 @@ fn default_outputs_do_not_follow_links_of_others() {
     }
 }
 
-/// Puts something where a task writes; `target` is the file of a hard link. `false` if that cannot be made here.
+/// Places something at the output path of a task; `target` is the file of a hard link. `false` if
+/// that is not possible here.
 fn plant(kind: &str, path: &Path, target: &Path, owner: u32) -> bool {
     let make = |program: &str, args: &[&str]| {
         let made = Command::new(program).arg(path).args(args).status();
@@ -445,7 +447,7 @@ fn default_outputs_are_regular_files_of_the_owner() {
             let count = both.read(&mut found).expect("the end");
             assert_eq!(&found[..count], b"end");
         }
-        // Does not wait for somebody who writes to the FIFO.
+        // Must not wait for a writer of the FIFO.
         env.hq(&["job", "cat", &job.to_string(), "stdout"]).ok();
     }
     let page = at("hq-report.html");

@@ -1,4 +1,4 @@
-//! A queue of automatic allocation that gets nothing, seen and paused in the dashboards.
+//! A queue of automatic allocation without allocations, shown and paused in the dashboards.
 
 use std::os::unix::fs::PermissionsExt as _;
 
@@ -6,7 +6,7 @@ use crate::dashboard::Screen;
 use crate::harness::{Env, wait_for};
 use crate::http::Site;
 
-/// A server whose Slurm refuses every job, with a queue and tasks that need it.
+/// A server whose Slurm rejects every job, with a queue and tasks that need it.
 fn starving() -> Env {
     let mut env = Env::new();
     std::fs::create_dir(env.path("bin")).expect("create a directory");
@@ -52,7 +52,7 @@ fn a_queue_is_paused_and_resumed_from_the_terminal() {
     screen.press("1");
     screen.shows(&["Starving queue 1 gpu: asks for no allocations"]);
     screen.press("4");
-    // Until then it is the one that it was when somebody last looked.
+    // Until then the last known state is shown.
     screen.shows(&["paused by `hq alloc pause`"]);
     screen.press("p");
     screen.shows(&["Let queue 1 gpu ask for allocations again?"]);
@@ -77,7 +77,7 @@ fn a_report_names_the_queue_that_starves() {
     let page = env.read("run.html");
     let wanted = "Starving queue 1 gpu: gets no allocations: sbatch: error: invalid partition specified: gpux";
     assert!(page.contains(wanted), "{page}");
-    // In the past of it, too.
+    // Also when it shows the past.
     let mut screen = Screen::start(&env, &["dashboard", "--journal", journal]);
     screen.shows(&["Starving queue 1 gpu: gets no allocations"]);
     screen.press("4");

@@ -1,4 +1,4 @@
-//! Workers whose connection breaks: their tasks go on, and every result counts once.
+//! Workers with broken connections: their tasks continue, and every result counts once.
 
 use std::collections::BTreeMap;
 use std::net::{Shutdown, TcpListener, TcpStream};
@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex};
 
 use crate::harness::{Env, signal, wait_for};
 
-/// Passes bytes on between a worker and the server until it is told to cut all connections.
+/// Forwards bytes between a worker and the server until it cuts all connections on request.
 struct Proxy {
     port: u16,
     open: Arc<Mutex<Vec<TcpStream>>>,
@@ -115,7 +115,7 @@ fn what_ends_and_what_is_canceled_during_a_cut_is_settled_afterwards() {
     for job in [&ends, &canceled] {
         env.wait_running(job, 1);
     }
-    // Stopped, the worker cannot come back before everything is prepared.
+    // While suspended, the worker cannot come back before everything is prepared.
     signal(pid, "STOP");
     let children = std::fs::read_to_string(format!("/proc/{pid}/task/{pid}/children"));
     let child: u32 = children

@@ -1,7 +1,9 @@
-//! Workers that reach the server through another worker: behind a firewall, when relays die, and when one is in wrong hands.
+//! Workers that reach the server through another worker: behind a firewall, when relays die, and
+//! with a compromised relay.
 //!
-//! The firewall is a network namespace whose only neighbours are the gates, the nodes with relays. They forward nothing: packets for
-//! the server are dropped without a word. Needs the right to make namespaces; without it these tests are skipped.
+//! The firewall is a network namespace whose only neighbors are the gates, the nodes with relays.
+//! They forward nothing: packets for the server are silently dropped. Needs permission to create
+//! namespaces; skipped without it.
 
 use std::io::{Read as _, Write as _};
 use std::net::{Shutdown, TcpListener, TcpStream};
@@ -12,7 +14,7 @@ use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 use crate::harness::{Env, signal, skip, wait_for};
 use crate::network::ip;
 
-/// Nodes that reach the server, and nodes behind them that reach those only; gone with the value.
+/// Nodes that reach the server, and nodes that reach only those; gone with the value.
 struct Cluster {
     /// Namespaces of the nodes with relays.
     gates: [String; 2],
@@ -22,12 +24,12 @@ struct Cluster {
     near: [String; 2],
     /// Address of the server.
     server: String,
-    /// Address of the first gate, as the nodes see it.
+    /// Address of the first gate, as seen by the nodes.
     inner: String,
 }
 
 impl Cluster {
-    /// `None` with a printed reason if it cannot be made.
+    /// `None` with a printed reason if it cannot be created.
     fn create() -> Option<Self> {
         static MADE: AtomicU32 = AtomicU32::new(0);
         let test = MADE.fetch_add(1, Ordering::Relaxed);
@@ -64,7 +66,7 @@ impl Cluster {
                  -n {nodes} link set {high} up\n"
             ));
         }
-        // As some sites have it; the relay there is to be reached by IPv4 all the same.
+        // As at some sites; the relay there must be reachable by IPv4 anyway.
         let second = name('g', 1);
         text.push_str(&format!(
             "netns exec {second} sysctl -qw net.ipv6.bindv6only=1\n"
@@ -83,7 +85,7 @@ impl Cluster {
         Some(cluster)
     }
 
-    /// From here on every packet to and from the first gate is lost.
+    /// Drops every packet to and from the first gate from now on.
     fn cut(&self) {
         for letter in ["d", "e"] {
             let link = self.near[0].replacen('c', letter, 1);
@@ -95,7 +97,7 @@ impl Cluster {
         env.start_server_with(&[&["--host", self.server.as_str()], args].concat());
     }
 
-    /// Starts a relay on a gate, which has nothing that the tasks here ask for; the pid to signal.
+    /// Starts a relay on a gate, without resources for the tasks here; returns the pid to signal.
     fn start_relay(&self, env: &mut Env, gate: usize, args: &[&str]) -> u32 {
         let prefix = ["ip", "netns", "exec", &self.gates[gate]];
         env.start_worker_behind(&prefix, &[&["--cpus=1"], args].concat())
@@ -111,7 +113,7 @@ impl Cluster {
 
 impl Drop for Cluster {
     fn drop(&mut self) {
-        // What was never made cannot be removed.
+        // Links that were never created cannot be removed.
         for near in &self.near {
             let _ = ip(&["link", "del", near]);
         }
@@ -182,7 +184,7 @@ fn workers_behind_a_firewall_come_through_a_relay_and_lose_nothing_with_it() {
         found.contains("leads to the server") && found.contains("go through a relay"),
         "{found}"
     );
-    // The one that carries them dies in the middle, and another one is there.
+    // The relay that carries them dies meanwhile, and another one is there.
     let script = format!("{NOTE}; sleep 0.$((RANDOM % 3))");
     let array = ["--array=1-200", "--resource=node=1", "--stdout=none"];
     let submit = |script: &str| env.submit(&[&array[..], &["--", "bash", "-c", script]].concat());
@@ -192,7 +194,8 @@ fn workers_behind_a_firewall_come_through_a_relay_and_lose_nothing_with_it() {
     signal(first, "KILL");
     each_ran_once(&env, &job, 200);
     wait_log(&env, "worker5.log", BACK, 1);
-    // An orderly end is no different. Both announcements are there until that of the dead one is old.
+    // An orderly end is no different. Both announcements exist until that of the dead relay
+    // expires.
     assert_eq!(announced(&env), 2);
     std::fs::remove_file(env.path("starts")).expect("it was there");
     let job = env.submit(&[&array[..], &["--", "bash", "-c", &script]].concat());
@@ -215,7 +218,7 @@ fn workers_behind_a_firewall_come_through_a_relay_and_lose_nothing_with_it() {
     expected.extend(["RUNNING"; 5]);
     expected.sort_unstable();
     assert_eq!(states, expected, "{second}");
-    // An end of all of them is one: nobody is lost because the relay was faster.
+    // When all of them end, no worker is lost because the relay was faster.
     env.hq(&["worker", "stop", "all"]).ok();
     for number in [2, 3, 4, 5, 7] {
         assert_eq!(env.wait_exit(&format!("worker{number}")), Some(0));
@@ -264,7 +267,7 @@ fn a_relay_that_is_suspended_costs_those_behind_it_nothing() {
     let array = ["--array=1-80", "--resource=node=1", "--stdout=none"];
     let job = env.submit(&[&array[..], &["--", "bash", "-c", &script]].concat());
     env.wait_lines("starts", 10);
-    // The relay with those of its processes that are in its namespace; the kernel there goes on.
+    // The relay's processes in its namespace; the kernel there continues.
     let pids = ip(&["netns", "pids", &cluster.gates[0]]).expect("it is there");
     let pids: Vec<u32> = pids.lines().filter_map(|pid| pid.parse().ok()).collect();
     assert!(!pids.is_empty());
@@ -277,14 +280,15 @@ fn a_relay_that_is_suspended_costs_those_behind_it_nothing() {
     let states = env.workers();
     assert_eq!(states[1..], ["RUNNING"; 3], "{states:?}");
     pids.iter().for_each(|pid| signal(*pid, "CONT"));
-    // It comes back as another worker, and a relay again.
+    // It comes back as another worker, and is a relay again.
     wait_for("it is there again", || match announced(&env) {
         2 => Ok(()),
         count => Err(count.to_string()),
     });
 }
 
-/// Carries connections between a port and a socket in the file system, which all namespaces see: one end of a tunnel.
+/// Forwards connections between a port and a socket in the file system, which all namespaces see:
+/// one end of a tunnel.
 const TUNNEL: &str = r"
 import socket, sys, threading
 def make(spec, verb):
@@ -330,7 +334,7 @@ fn a_relay_behind_a_tunnel_carries_nodes_that_cannot_have_one() {
         return;
     };
     let mut env = Env::new();
-    // As `ssh -L` makes it, and as the documentation says: the server's own name for itself is the near end.
+    // As created by `ssh -L`, and as documented: the server's own name for itself is the near end.
     env.start_server_with(&["--host", "localhost"]);
     let access = env.read("server/001/access.json");
     let access: serde_json::Value = serde_json::from_str(&access).expect("JSON");
@@ -365,7 +369,7 @@ fn a_server_that_ends_or_starts_again_is_no_different_behind_a_relay() {
     cluster.start_server(&mut env, &[]);
     cluster.start_relay(&mut env, 0, &["--relay"]);
     let via = format!("--via={}:1,{}:2", cluster.inner, cluster.inner);
-    // Of those that are named none is there; the announced one is.
+    // None of the named relays exists; the announced one does.
     cluster.start_node(&mut env, &[&via]);
     let log = env.read("worker2.log");
     assert!(log.contains("cannot be used"), "{log}");
@@ -378,7 +382,7 @@ fn a_server_that_ends_or_starts_again_is_no_different_behind_a_relay() {
     cluster.start_server(&mut env, &["--resume"]);
     each_ran_once(&env, &job, 60);
     assert_eq!(env.workers(), ["RUNNING", "RUNNING"]);
-    // Those behind the relay are told of an end, too, and take leave of the server through it.
+    // Workers behind the relay also receive the stop, and say goodbye to the server through it.
     env.hq(&["server", "stop"]).ok();
     assert_eq!(env.wait_exit("server"), Some(0));
     for worker in ["worker1", "worker2"] {
@@ -393,10 +397,10 @@ fn a_server_that_ends_or_starts_again_is_no_different_behind_a_relay() {
     assert_eq!(announced(&env), 0);
 }
 
-/// What a relay in wrong hands does with what it carries.
+/// Manipulations by a compromised relay.
 const TRICKS: usize = 4;
 
-/// Carries bytes, and plays a trick once on each connection, each time another one, when so many bytes have passed.
+/// Forwards bytes, and manipulates each connection once, in a different way, after this many bytes.
 fn copy(mut from: TcpStream, mut to: TcpStream, trick: Option<usize>) {
     let mut buffer = [0; 4_096];
     let (mut passed, mut last, mut trick) = (0, Vec::new(), trick);
@@ -410,7 +414,7 @@ fn copy(mut from: TcpStream, mut to: TcpStream, trick: Option<usize>) {
                 0 => data[count / 2] ^= 1,
                 1 => drop(data.remove(count / 2)),
                 2 => data.extend(buffer[..count].to_vec()),
-                // What was sent before, once more.
+                // Repeats the previous data.
                 _ => data.splice(0..0, last.clone()).for_each(drop),
             }
         }
@@ -424,7 +428,8 @@ fn copy(mut from: TcpStream, mut to: TcpStream, trick: Option<usize>) {
     let _ = from.shutdown(Shutdown::Both);
 }
 
-/// Stands between workers and a relay, and sees what the relay sees. Returns its port and the number of connections so far.
+/// A man in the middle between workers and a relay. Returns its port and the number of connections
+/// so far.
 fn wrong_hands(relay: u16) -> (u16, Arc<AtomicUsize>) {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
     let port = listener.local_addr().expect("bound").port();
@@ -436,7 +441,7 @@ fn wrong_hands(relay: u16) -> (u16, Arc<AtomicUsize>) {
                 continue;
             };
             let number = counted.fetch_add(1, Ordering::Relaxed);
-            // Four tricks with what workers say, four with what the server says; then it is honest.
+            // Four manipulations of the workers' data, four of the server's data; then none.
             let up = (number < TRICKS).then_some(number);
             let down = (TRICKS..2 * TRICKS).contains(&number).then_some(number);
             let clone = |stream: &TcpStream| stream.try_clone().expect("a descriptor");
@@ -463,7 +468,7 @@ fn what_a_relay_in_wrong_hands_does_is_noticed_and_costs_no_task() {
     let connections = count.load(Ordering::Relaxed);
     assert!(connections > 2 * TRICKS, "all were played: {connections}");
     assert_eq!(env.workers(), ["RUNNING", "RUNNING"]);
-    // Those that the worker noticed; the server sees the others, and closes the connection.
+    // Those detected by the worker; the server detects the others, and closes the connection.
     let log = env.read("worker2.log");
     assert!(log.contains("invalid frame"), "{log}");
     let log = env.read("server.log");

@@ -1,10 +1,10 @@
-//! Resources that workers offer, and those that tasks may use.
+//! Resources that workers offer, and that tasks may use.
 
 use std::process::Command;
 
 use crate::harness::{Env, skip};
 
-/// Holds 150 MB, until somebody looks: a worker on a busy machine looks every two seconds only.
+/// Holds 150 MB until it is sampled: a worker on a busy machine samples only every two seconds.
 const HOLD_150_MB: &str = "(head -c 150000000 /dev/zero; sleep 60) | tail -n 1 > /dev/null";
 
 #[test]
@@ -189,7 +189,7 @@ fn the_kernel_ends_tasks_before_their_worker_from_the_first_moment() {
     let tasks = ["--array=1-20", "--stdout=none", "--", "bash", "-c", script];
     let job = env.submit(&[&["--resource=mem=50M"], &tasks[..]].concat());
     env.wait_job(&job);
-    // Nor are tasks without a limit spared as the worker is.
+    // Nor does the kernel spare tasks without a limit like the worker.
     let job = env.submit(&tasks);
     env.wait_job(&job);
     let scores = env.wait_lines("scores", 40);
@@ -302,7 +302,7 @@ impl ControlGroup {
         ];
         roots.into_iter().find_map(|(root, file)| {
             let group = Self(std::path::Path::new(root).join(&name));
-            // Elsewhere than in a control group a file of any name could be made.
+            // Outside a control group a file of any name could be created.
             let is_group = std::path::Path::new(root).join("cgroup.procs").exists();
             is_group.then(|| std::fs::create_dir(&group.0).ok())??;
             std::fs::write(group.0.join(file), limit.to_string()).ok()?;

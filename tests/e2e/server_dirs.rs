@@ -1,4 +1,4 @@
-//! Server directories and journals in unusual states: fresh, interrupted, copied, without parts of them.
+//! Server directories and journals in unusual states: fresh, interrupted, copied, incomplete.
 
 use std::os::unix::fs::PermissionsExt;
 
@@ -60,7 +60,7 @@ fn what_an_interrupted_start_has_left_does_not_block_the_journal() {
         assert!(env.read("server.log").contains("is incomplete"));
         assert_eq!(jobs(&env).len(), 1, "{content:?}");
         kill_server(&mut env, server);
-        // Nor is such a start one that kept nothing.
+        // Nor does such a start count as a server without a store.
         let instance = env.path("server/003");
         std::fs::create_dir(&instance).expect("room");
         std::os::unix::fs::symlink("/dev/null", instance.join("journal")).expect("room");
@@ -212,7 +212,7 @@ fn a_copied_server_directory_is_a_directory_of_its_own() {
             let copied = env.user_command(&["cp", "-a", "server", name]).status();
             assert!(copied.expect("cp can be run").success());
         };
-        // A copy of files that change may not belong together.
+        // A copy of changing files may be inconsistent.
         signal(server, "STOP");
         copy(&env, "copy");
         signal(server, "CONT");
@@ -222,7 +222,7 @@ fn a_copied_server_directory_is_a_directory_of_its_own() {
             .says("--fresh` begins anew here");
         kill_server(&mut env, server);
         copy(&env, "later");
-        // Whatever becomes of the original.
+        // Independent of the original.
         std::fs::remove_dir_all(env.server_dir()).expect("ours");
         for name in ["copy", "later"] {
             let pid = env.spawn(name, &["server", "start", "--server-dir", name]);
@@ -239,7 +239,7 @@ fn a_copied_server_directory_is_a_directory_of_its_own() {
     }
 }
 
-/// The first start with a repaired journal warns of what is lost, the second does not.
+/// The first start with a repaired journal warns about the loss, the second does not.
 fn expect_repair_told_once(env: &mut Env, other: &str) {
     for is_first in [true, false] {
         let args = ["--journal=copy.db", "--server-dir", other];
@@ -301,7 +301,7 @@ fn a_journal_without_its_log_is_refused_or_whole() {
         }
         let kept = env.hq(&["journal", "check", "--repair", name]).ok();
         assert!(kept.contains("kept: "), "{kept}");
-        // That log was not the one of the file, which needs none.
+        // That log belonged to another file; this one needs none.
         let is_lost = name != "old-log.db";
         assert_eq!(kept.contains("write-ahead log is lost"), is_lost, "{kept}");
         assert_eq!(kept.contains("no event is missing"), !is_lost, "{kept}");
@@ -319,7 +319,7 @@ fn a_journal_without_its_log_is_refused_or_whole() {
         "the log of an earlier time is not used"
     );
     assert_eq!(count("both-k.db"), 4, "both files are whole");
-    // Somebody has removed the journal and forgot the log.
+    // The journal was removed without its log.
     env.hq(&["server", "start", "--journal=k.db", "--server-dir", &other])
         .exits_with(1)
         .says("remove `k.db-wal` and `k.db-shm`");

@@ -2,7 +2,7 @@
 
 use crate::harness::Env;
 
-/// An environment with a file of the user and one of the site.
+/// An environment with a user's and a site's configuration file.
 fn with_files(user: &str, site: &str) -> Env {
     let mut env = Env::new();
     let (user, site) = (env.write("user.toml", user), env.write("site.toml", site));
@@ -39,10 +39,10 @@ fn what_nobody_says_stands_in_files() {
     let shown = plan(&["job.sh"]);
     assert!(shown.contains("\"crash_limit\": 2"), "{shown}");
     assert!(plan(&["--nodes=2", "--", "true"]).contains("node"));
-    // What is about something that this submit does not have is no mistake.
+    // Defaults for parts that this submit does not have are no error.
     env.hq(&["job", "open"]).ok();
     env.hq(&["submit", "--job=1", "--", "true"]).ok();
-    // What excludes a default is stronger.
+    // An option overrides a conflicting default.
     env.hq(&["server", "stop"]).ok();
     assert_eq!(env.wait_exit("server"), Some(0));
     let settings = env.json(&["config"]);

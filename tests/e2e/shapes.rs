@@ -1,7 +1,7 @@
-//! Each documented JSON example against what the program prints: the same keys, types and nulls, keys in
-//! alphabetical order, two blanks of indentation. And the headers and labels of the tables.
+//! Each documented JSON example against the actual output: the same keys, types and nulls, keys in
+//! alphabetical order, two blanks of indentation. Also the headers and labels of the tables.
 //!
-//! An example stands for its shape: numbers, texts and times differ from run to run. `"a|b"` is one of
+//! An example stands for its shape: numbers, texts and times differ between runs. `"a|b"` is one of
 //! these words, `null` is null, one element in a list stands for all of them.
 
 use serde_json::{Value, json};
@@ -59,7 +59,7 @@ pub(crate) fn same_shape(example: &Value, real: &Value) {
 }
 
 impl Env {
-    /// Runs a command in JSON mode, with both streams as one, as careless scripts do.
+    /// Runs a command in JSON mode, with both streams as one, like careless scripts.
     #[track_caller]
     pub(crate) fn prints(&self, args: &[&str], example: &Value) -> Value {
         let ran = self.hq(&[&["--output-mode=json"], args].concat());
@@ -277,7 +277,7 @@ fn json_of_server_and_workers() {
         "worker_port": 35435
     });
     let mut real = env.hq(&["server", "info", "--output-mode=json"]).ok();
-    // State is always kept here, so the path may be known without having been asked for.
+    // State is always kept here, so the path may be known without a request.
     let value: Value = serde_json::from_str(&real).expect("JSON");
     if value["journal_path"].is_string() {
         real = real.replace(&value["journal_path"].to_string(), "null");
@@ -453,7 +453,7 @@ fn json_of_the_journal() {
             .unwrap_or_else(|| panic!("no {kind} in {exported}"));
         let mut wrapped = json!({"event": example, "time": "2026-11-21T08:15:50.314Z"});
         if kind == "worker-connected" {
-            // Whatever this machine's cpus are shown as.
+            // However this machine's cpus are shown.
             wrapped["event"]["configuration"]["resources"] =
                 line["event"]["configuration"]["resources"].clone();
         }
@@ -488,7 +488,7 @@ fn json_of_the_journal() {
 
 /// Words of the header, or labels of the rows, of each table that a command prints.
 fn labels(ran: Ran) -> Vec<Vec<String>> {
-    // A table without rows belongs to an id that does not exist.
+    // A table without rows belongs to an unknown id.
     assert!(matches!(ran.code, Some(0 | 1)), "{}", ran.stderr);
     let text = ran.stdout;
     let mut tables: Vec<Vec<String>> = Vec::new();

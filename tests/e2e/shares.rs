@@ -1,4 +1,5 @@
-//! What the holders of lesser rights, and strangers, can take from the owner and the workers: only what is left of their own share.
+//! What holders of lesser roles, and strangers, can take from the owner and the workers: only the
+//! rest of their own share.
 
 use std::io::{ErrorKind, Read as _, Write as _};
 use std::net::TcpStream;
@@ -14,7 +15,8 @@ use crate::http::Site;
 use crate::impostors::{PUBLIC, copy_of_access};
 use crate::tokens::made;
 
-/// Longest wait of the owner. Where each silent stranger had a second before it yielded, it was several times as long.
+/// Longest wait of the owner. It was several times as long when each silent stranger had a second
+/// before it yielded.
 const PATIENCE: Duration = Duration::from_secs(3);
 
 fn port(env: &Env, plane: &str) -> u16 {
@@ -23,7 +25,7 @@ fn port(env: &Env, plane: &str) -> u16 {
     port.and_then(|port| port.try_into().ok()).expect("a port")
 }
 
-/// Connections that say nothing and come again as soon as they are closed, until it is dropped.
+/// Silent connections that are reopened as soon as they are closed, until dropped.
 struct Flood {
     is_over: Arc<AtomicBool>,
     thread: Option<std::thread::JoinHandle<()>>,
@@ -148,7 +150,7 @@ fn waiting_clients_with_the_key_of_clients_leave_room_for_the_owner_and_for_work
     env.wait_running("1", 1);
 }
 
-/// Requests that are sent and whose answers are not read.
+/// Requests whose answers are not read.
 fn held(site: &Site, count: usize, lines: &str, body: &str) -> Vec<TcpStream> {
     let request = format!(
         "{lines} HTTP/1.1\r\nHost: {}\r\nAuthorization: Bearer {}\r\n{body}",

@@ -1,8 +1,8 @@
-//! A file system that can be told to answer nobody, as that of a node that has lost its servers of files. Unlike a frozen one it
-//! leaves reads and `statfs` unanswered as well.
+//! A file system that can stop answering, like that of a node that has lost its file servers.
+//! Unlike a frozen one it also leaves reads and `statfs` unanswered.
 //!
-//! It speaks FUSE with the kernel itself, and has an empty directory and nothing else. When the process of the tests ends in any way,
-//! the kernel gives all who wait an error.
+//! It speaks FUSE with the kernel itself, and contains only an empty directory. When the process of
+//! the tests ends in any way, the kernel fails all waiting calls.
 
 use std::fs::File;
 use std::io::{Read as _, Write as _};
@@ -27,7 +27,7 @@ const ENOENT: i32 = 2;
 const ENOSYS: i32 = 38;
 const LOOKUP: u32 = 1;
 
-/// Requests that wait, in the order of their arrival; `None` = they are answered.
+/// Waiting requests in the order of arrival; `None` = requests are answered.
 type Waiting = Arc<Mutex<Option<Vec<Vec<u8>>>>>;
 
 pub(crate) struct SilentDisk {
@@ -37,7 +37,7 @@ pub(crate) struct SilentDisk {
 }
 
 impl SilentDisk {
-    /// `None` with a reason if it cannot be made here.
+    /// `None` with a reason if it cannot be created here.
     pub(crate) fn mount(env: &Env, name: &str) -> Option<Self> {
         let path = env.path(name);
         std::fs::create_dir(&path).expect("it is new");
@@ -71,7 +71,7 @@ impl SilentDisk {
         })
     }
 
-    /// From here on nobody gets an answer, or everybody again.
+    /// Stops or resumes answering.
     pub(crate) fn set_silent(&self, is_silent: bool) {
         let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
         let kept = waiting.replace(Vec::new()).unwrap_or_default();
@@ -84,7 +84,7 @@ impl SilentDisk {
         }
     }
 
-    /// Number of those who wait for an answer.
+    /// Number of waiting requests.
     pub(crate) fn waiting(&self) -> usize {
         let waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
         waiting.as_ref().map_or(0, Vec::len)
@@ -146,7 +146,7 @@ fn answer(mut kernel: &File, request: &[u8]) {
     bytes.extend(error.to_ne_bytes());
     bytes.extend(&request[8..16]);
     bytes.extend(body);
-    // Who asked may be gone.
+    // The caller may be gone.
     let _ = kernel.write_all(&bytes);
 }
 
@@ -164,10 +164,10 @@ fn longs(values: &[u64]) -> Vec<u8> {
         .collect()
 }
 
-/// Version 7.31, and nothing that is not asked for.
+/// Version 7.31, without optional features.
 fn init() -> Vec<u8> {
     let mut body = words(&[7, 31, 0, 0]);
-    // Requests in the background and from which number on there are too many; then the longest write.
+    // Limits of background requests; then the longest write.
     body.extend([12_u16.to_ne_bytes(), 9_u16.to_ne_bytes()].concat());
     body.extend(words(&[4_096, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0]));
     body
@@ -181,7 +181,8 @@ fn room() -> Vec<u8> {
     body
 }
 
-/// Everybody may enter it, also while nobody gets an answer: it is known for an hour, as on nodes that have seen it before.
+/// World-accessible, even while it does not answer: the entry is cached for an hour, as on nodes
+/// that have seen it before.
 fn directory() -> Vec<u8> {
     let mut body = longs(&[3_600]);
     body.extend(words(&[0, 0]));

@@ -1,5 +1,5 @@
-//! Random work, losses and restarts for as long as somebody wants, and what has to hold in the end: nothing acknowledged is lost, no
-//! instance starts twice, memory does not grow, nothing is left.
+//! Random load, losses and restarts for a given time, with final checks: nothing acknowledged is
+//! lost, no instance starts twice, memory does not grow, nothing is left over.
 //!
 //! Short in every test run. An hour, with its figures:
 //!
@@ -7,7 +7,7 @@
 //! HQ_SOAK_SECONDS=3600 cargo test --release -p hq-cli --test e2e soak:: -- --nocapture
 //! ```
 //!
-//! `HQ_FAULT_SEED` repeats the choices of a run, but not the moments at which they meet the work.
+//! `HQ_FAULT_SEED` repeats the choices of a run, but not their timing relative to the load.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
@@ -15,15 +15,16 @@ use std::time::{Duration, Instant};
 use crate::campaign::{Moments, resident, setting};
 use crate::harness::{Env, processes_with, signal, wait_for, wait_for_up_to};
 
-/// What each task does first: its line tells that this instance was started.
+/// First action of each task: its line shows that this instance was started.
 const NOTE: &str = "echo $HQ_JOB_ID $HQ_TASK_ID $HQ_INSTANCE_ID >> starts";
 /// In the command line of every task that sleeps.
 const MARK: &str = "8943";
 /// A server with more unfinished tasks than this gets no more.
 const UNFINISHED_MAX: u64 = 400;
-/// Time after a start until memory is looked at: first work fills caches.
+/// Time after a start before memory is sampled: first work fills caches.
 const WARM_UP: Duration = Duration::from_secs(60);
-/// How much larger the last third of a server's life may be than the one before it; lives shorter than this say nothing.
+/// Limit of the growth of the last third of a server's life relative to the one before; shorter
+/// lives are not compared.
 const GROWTH_MAX: f64 = 1.1;
 const LIFE_MIN: Duration = Duration::from_secs(600);
 
@@ -43,7 +44,7 @@ enum Deed {
 }
 
 impl Deed {
-    /// Often those that make work.
+    /// Biased toward actions that create work.
     fn draw(moments: &mut Moments) -> Self {
         match moments.below(39) {
             0..=14 => Self::SubmitArray,
@@ -65,7 +66,7 @@ struct Acknowledged {
     tasks: u64,
     /// Tasks whose ids are divisible by this fail; 0 = none.
     fails: u64,
-    /// Somebody may have canceled some of it.
+    /// Whether some of it may have been canceled.
     is_canceled: bool,
 }
 
@@ -77,7 +78,7 @@ struct Soak {
     workers: Vec<u32>,
     server: u32,
     jobs: Vec<Acknowledged>,
-    /// Memory of the server and of the first worker in KiB: when, and of which life of the server.
+    /// Memory of the server and of the first worker in KiB: when, and in which life of the server.
     samples: Vec<(Duration, u32, u64, u64)>,
     lives: u32,
     deeds: BTreeMap<Deed, u32>,
@@ -187,7 +188,7 @@ impl Soak {
         let script = format!("{NOTE}; sleep 0.1{MARK}");
         for _ in 0..3 {
             let job = format!("--job={id}");
-            // Ids of the second and third lot follow those before.
+            // Ids of the second and third lot follow the earlier ones.
             let words = [&job[..], "--each-line=lines", "--crash-limit=unlimited"];
             let output = ["--stdout=none", "--stderr=none"];
             let command = ["--", "bash", "-c", &script];
@@ -217,7 +218,7 @@ impl Soak {
             &["job", "info", "last"],
             &["task", "list", "last"],
         ];
-        // All jobs are forgotten where it prunes.
+        // Pruning forgets all jobs.
         let count = if self.jobs.is_empty() { 4 } else { 6 };
         let question = questions[usize::try_from(self.moments.below(count)).expect("few")];
         self.env.hq(question).ok();
@@ -241,7 +242,7 @@ impl Soak {
         self.add_worker();
     }
 
-    /// Stands still for less than a heartbeat, or for longer than the server waits.
+    /// Suspended for less than a heartbeat, or for longer than the server waits.
     fn suspend_worker(&mut self) {
         let pid = self.any_worker();
         signal(pid, "STOP");
@@ -257,7 +258,7 @@ impl Soak {
         self.lives += 1;
     }
 
-    /// What a server says of itself that should never be.
+    /// Messages of a server that should never occur.
     fn judge_log(&self) {
         let log = self.env.read("server.log");
         let is_bad = |line: &&str| line.contains(" ERROR ") || line.contains("panicked");
@@ -265,7 +266,7 @@ impl Soak {
         assert!(bad.is_empty(), "{bad:#?}");
     }
 
-    /// Looks whether jobs that have ended are right, and lets the server forget them.
+    /// Checks ended jobs, and lets the server forget them.
     fn verify_ended(&mut self) {
         let listed = self.env.json(&["job", "list", "--all"]);
         let mut ended = BTreeSet::new();
@@ -288,7 +289,7 @@ impl Soak {
         }
     }
 
-    /// Only when nothing runs: what ends after the look would be gone before the next.
+    /// Only when nothing runs: a job that ends after the check would be gone before the next.
     fn prune(&mut self) {
         self.wait_until_unfinished(0);
         self.verify_ended();

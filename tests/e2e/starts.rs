@@ -1,4 +1,4 @@
-//! Which server a start continues, whatever happened to the last one, and several starts at the same moment.
+//! Which server a start continues, in any state of the last one, and several simultaneous starts.
 //!
 //! Generated sequences against a model, a few in every test run. Two hundred:
 //!
@@ -48,17 +48,17 @@ enum End {
 #[derive(Default, Debug)]
 struct Kept {
     jobs: BTreeMap<u64, String>,
-    /// It had a worker, or was made by `--fresh`.
+    /// It had a worker, or was created by `--fresh`.
     is_used: bool,
     end: Option<End>,
 }
 
-/// What the test knows of a server directory.
+/// The test's model of a server directory.
 struct Model {
     env: Env,
     moments: Moments,
     stores: Vec<Kept>,
-    /// Stores of the instances in their order; several may have one journal.
+    /// Stores of the instances in their order; several may share a journal.
     instances: Vec<usize>,
     /// Store of each journal.
     journals: BTreeMap<u64, usize>,
@@ -98,7 +98,7 @@ impl Model {
         self.stores.len() - 1
     }
 
-    /// What a plain start continues; `None` = it begins anew, or either is right.
+    /// The store that a plain start continues; `None` = it starts fresh, or either is right.
     fn continued(&self) -> Option<usize> {
         let last = self.last()?;
         (self.stores[last].end == Some(End::Left)).then_some(last)
@@ -109,7 +109,7 @@ impl Model {
         self.env.start_server_with(args)
     }
 
-    /// The server `pid` runs with this store: everything that was acknowledged has to be there.
+    /// The server `pid` runs with this store: everything acknowledged must be there.
     fn runs(&mut self, pid: u32, store: usize) {
         let found = jobs(&self.env);
         for (id, name) in &self.stores[store].jobs {
@@ -162,7 +162,7 @@ impl Model {
         self.runs(pid, store);
     }
 
-    /// A start that is killed at any moment of it.
+    /// A start that is killed at a random moment.
     fn start_killed(&mut self) {
         let args: &[&str] = match self.moments.below(2) {
             0 => &["server", "start"],
@@ -181,7 +181,7 @@ impl Model {
         }
     }
 
-    /// Starts at the same moment: one server, and all others refused with its process.
+    /// Simultaneous starts: one server, and all others fail and name its process.
     fn start_together(&mut self, count: usize) {
         self.log.push(format!("{count} starts"));
         let pids = start_together(&mut self.env, count);
@@ -203,7 +203,7 @@ impl Model {
         self.stores[store].jobs.insert(id, name);
     }
 
-    /// A submit and a kill at the same moment: what was acknowledged counts.
+    /// A submit and a simultaneous kill: if acknowledged, it counts.
     fn submit_and_kill(&mut self, pid: u32, store: usize) {
         self.submit_count += 1;
         let name = format!("job-{}", self.submit_count);
@@ -313,8 +313,9 @@ fn start_together(env: &mut Env, count: usize) -> Vec<u32> {
     (0..count).map(start).collect()
 }
 
-/// Waits until all starts but the one that succeeds have been refused with its process and host. `winner` = a server that runs
-/// already. Returns the process of the server, which is `server` from then on.
+/// Waits until all starts but the successful one have failed and named its process and host.
+/// `winner` = a server that runs already. Returns the process of the server, which is `server` from
+/// then on.
 fn check_one_server(env: &mut Env, pids: &[u32], winner: Option<u32>) -> u32 {
     let expected = pids.len() - usize::from(winner.is_none());
     let refused = env.wait_for("all but one start have ended", || {
@@ -396,7 +397,7 @@ fn of_ten_starts_at_the_same_moment_one_succeeds() {
     }
 }
 
-/// Ends a server that is nobody's child.
+/// Ends a server that is not a child of the test.
 struct Background(Env);
 
 impl Drop for Background {
@@ -431,7 +432,7 @@ fn of_two_starts_in_the_background_one_succeeds_and_both_commands_return() {
     assert!(text.contains(&format!("process {pid} on ")), "{text}");
 }
 
-/// Ends of a server, and what a plain start does then with its unfinished job.
+/// Ends of a server, and how a plain start treats its unfinished job.
 #[test]
 fn a_plain_start_continues_what_was_not_stopped() {
     for (end, is_continued) in [
@@ -514,7 +515,7 @@ fn a_fresh_start_leaves_the_old_state_closed_whatever_is_in_it() {
     let args: Vec<_> = args.split(' ').map(|word| word.trim_matches('"')).collect();
     let server = env.start_server_with(&args);
     assert_eq!(env.json(&["job", "info", &job])[0]["info"]["name"], "kept");
-    // The instance knows that its state is elsewhere.
+    // The instance records that its state is elsewhere.
     kill_server(&mut env, server);
     env.start_server();
     assert_eq!(env.json(&["job", "info", &job])[0]["info"]["name"], "kept");
@@ -600,7 +601,7 @@ fn a_client_says_what_became_of_a_server_that_does_not_answer() {
     assert_eq!(before, after, "nothing is left beside the state");
     let quiet = env.hq(&["job", "list", "--output-mode=json"]).exits_with(1);
     assert!(!quiet.stderr.contains("help:"), "{}", quiet.stderr);
-    // As of a process of another host that has ended or cannot be seen.
+    // As of a process of another host that has ended or is invisible.
     let lock = env.path("server/001/state.db.lock");
     let text = std::fs::read_to_string(&lock).expect("a lock file");
     let words: Vec<&str> = text.split(' ').collect();
@@ -654,7 +655,7 @@ fn a_server_in_the_background_keeps_nothing_of_its_caller() {
     );
 }
 
-/// Words before a command that has a host, processes and a boot of its own; `None` where that cannot be had.
+/// Command prefix with a host, processes and a boot of its own; `None` if not possible.
 fn other_host(env: &Env) -> Option<Vec<String>> {
     let boot = env.write("boot", "11111111-2222-3333-4444-555555555555\n");
     let script =
@@ -697,7 +698,7 @@ fn a_server_of_another_host_is_watched_before_it_counts_as_crashed() {
         .exits_with(1)
         .says("is already online, please stop it first")
         .says(" on node7");
-    // As if it could not be reached, on a file system whose locks other hosts do not see.
+    // As if it were unreachable, on a file system whose locks other hosts do not see.
     let lock = env.path("server/001/state.db.lock");
     std::fs::remove_file(&lock).expect("a lock file");
     std::fs::remove_file(env.path("server/001/access.json")).expect("an access file");

@@ -1,4 +1,5 @@
-//! The end of a server that somebody wants: workers end with it, or wait for the next one, perhaps of another release.
+//! Stopping a server on request: workers end with it, or wait for the next one, possibly of another
+//! release.
 
 use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
@@ -6,7 +7,7 @@ use std::process::Command;
 
 use crate::harness::{Env, processes_with, signal, wait_for};
 
-/// Says where it starts, and goes on until it is let go.
+/// Records where it starts, and runs until it is released.
 const PATIENT: &str =
     "echo $HQ_TASK_ID $HQ_INSTANCE_ID >> starts; until test -e go; do sleep 0.05; done";
 
@@ -24,7 +25,7 @@ fn workers_end_with_their_server_and_what_they_ran_waits() {
     ] {
         env.start_worker_with(&["--cpus=1", &format!("--on-server-lost={policy}")]);
     }
-    // One of them does not react to the signal.
+    // One of them ignores the signal.
     let script = format!("test $HQ_TASK_ID = 1 && trap '' INT; {PATIENT}; : sleep-57113");
     let job = env.submit(&["--array=0-2", "--", "bash", "-c", &script]);
     env.wait_lines("starts", 3);
@@ -84,7 +85,7 @@ fn a_worker_that_was_stopped_just_before_its_server_is_recorded_as_stopped() {
     assert_eq!(env.stats(&job)["waiting"], 1);
 }
 
-/// The program as if it was of another release: each place that holds its version holds another one.
+/// The program disguised as another release: its version is replaced in the binary.
 fn other_release(env: &Env) -> PathBuf {
     let version = env.hq(&["--version"]).ok();
     let version = version.trim().rsplit(' ').next().expect("hq VERSION");
@@ -104,7 +105,8 @@ fn other_release(env: &Env) -> PathBuf {
     path
 }
 
-/// Ends a server in some way, starts one of another release in its place, and requires that nobody notices.
+/// Ends a server in some way, starts one of another release in its place, and requires that nothing
+/// is lost.
 fn update(end: impl Fn(&Env, u32)) {
     let mut env = Env::new();
     let server = env.start_server();
@@ -156,7 +158,7 @@ fn a_server_that_its_machine_ends_keeps_its_workers() {
     update(|_, server| signal(server, "TERM"));
 }
 
-/// Starts a worker whose server is not there, and waits until it has noticed.
+/// Starts a worker without a server, and waits until it has noticed.
 fn start_worker_too_early(env: &mut Env) -> u32 {
     let server = env.start_server();
     signal(server, "KILL");

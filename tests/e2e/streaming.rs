@@ -193,7 +193,7 @@ fn a_file_that_was_cut_anywhere_stays_readable() {
         let summary = &env.json(&["output-log", "log", "summary"])["summary"];
         assert_eq!(summary["stdout_size"], cut.len());
     }
-    // Damage in the middle costs what is damaged, and is told.
+    // Damage in the middle only loses the damaged part, and is reported.
     let mut damaged = whole.clone();
     let middle = damaged.len() / 2;
     damaged[middle..middle + 300].fill(b'x');

@@ -4,10 +4,10 @@ use serde_json::json;
 
 use crate::harness::{Env, signal, wait_for};
 
-/// Prints a line, waits until a file is there, prints another one.
+/// Prints a line, waits for a file, prints another line.
 const TWO_STEPS: &str = "echo begun; while [ ! -e go ]; do sleep 0.01; done; echo ended";
 
-/// Follows a task that is under way, lets it end, and looks at what was shown before and after that.
+/// Follows a running task, lets it end, and compares the output before and after that.
 fn check_follow(options: &[&str]) {
     let mut env = Env::with_worker(1);
     env.submit(&[options, &["--", "bash", "-c", TWO_STEPS]].concat());
@@ -145,7 +145,7 @@ fn following_goes_on_after_a_restart_of_the_server() {
     });
     env.hq(&["server", "stop", "--keep-workers"]).ok();
     assert_eq!(env.wait_exit("server"), Some(0));
-    // One ends while nobody hears of it, one after that, and one begins then.
+    // One ends while there is no server, one after that, and one begins then.
     env.write("go-1", "");
     env.start_server_with(&["--resume"]);
     wait_for("the third task has begun", || {

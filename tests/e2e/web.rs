@@ -1,4 +1,4 @@
-//! The web dashboard: clients that get its pages, and its behaviour in a browser, where there is one.
+//! The web dashboard: its pages, and its behavior in a browser, if available.
 
 use std::io::{Read as _, Write as _};
 use std::process::Command;
@@ -6,7 +6,7 @@ use std::process::Command;
 use crate::harness::{Env, skip};
 use crate::http::{Site, resources};
 
-/// A Python with Playwright and schemathesis; `.ci/run` makes one.
+/// A Python with Playwright and schemathesis; `.ci/run` creates one.
 const PYTHON: &str = "HQ_WEB_PYTHON";
 
 /// Directory of the tools that tests/web/tools/check fetched; a browser is used together with it.
@@ -53,7 +53,7 @@ fn pages_need_the_token_and_are_kept_by_browsers() {
     let again = format!("{known}If-None-Match: {}\r\n", tag.expect("a tag"));
     assert_eq!(plain("/", &again).status, 304);
     assert_eq!(plain("/app/js/nothing.js", &known).status, 404);
-    // Anybody may have the server prove itself; that opens nothing.
+    // No token is needed for the server's proof; it grants nothing.
     let proof = plain("/login/proof?nonce=0123", "");
     assert_eq!(proof.status, 200);
     let proof = proof.value()["proof"].as_str().expect("text").to_owned();
@@ -104,7 +104,7 @@ fn a_running_server_is_asked_for_its_dashboard() {
     assert_eq!(site.get("/api/v1/server").value()["is_read_only"], false);
     assert_eq!(reader.get("/metrics").status, 200);
     env.submit(&["--", "sleep", "1000"]);
-    // Everything that changes anything is refused.
+    // Every change is rejected.
     for path in resources("post") {
         let answer = reader.post(&path);
         assert_eq!(answer.status, 403, "{path}: {}", answer.body);
@@ -113,7 +113,7 @@ fn a_running_server_is_asked_for_its_dashboard() {
     assert_eq!(env.stats("1")["canceled"], 0);
     let quiet = env.hq(&["--output-mode=quiet", "dashboard", "--web"]).ok();
     assert_eq!(quiet.trim(), link);
-    // Somebody who follows the events does not hold up the end of the server.
+    // A client that follows the events does not delay the end of the server.
     let mut stream = std::net::TcpStream::connect(&site.address).expect("the listener answers");
     let (address, token) = (&site.address, &site.token);
     let asked = format!(
@@ -131,7 +131,7 @@ fn works(command: &mut Command) -> bool {
     command.output().is_ok_and(|out| out.status.success())
 }
 
-/// A Python that has a module, or why there is none.
+/// A Python with a module, or why there is none.
 pub(crate) fn python_with(module: &str) -> Result<String, String> {
     let python = std::env::var(PYTHON).unwrap_or_else(|_| "python3".to_owned());
     if works(Command::new(&python).args(["-c", &format!("import {module}")])) {
@@ -155,7 +155,7 @@ fn browser() -> Result<String, String> {
     Ok(python)
 }
 
-/// Runs a program that has to succeed; gives what it printed.
+/// Runs a program that must succeed; returns its output.
 #[track_caller]
 fn run(command: &mut Command, env: &Env) -> String {
     let out = command.output().expect("python can be run");
@@ -233,7 +233,8 @@ fn the_pictures_of_the_manual_can_be_made() {
     }
 }
 
-/// The port of a server that has ended belongs to any process that takes it first; a page that is open goes on dialing.
+/// The port of an ended server belongs to the first process that takes it; an open page keeps
+/// dialing.
 #[test]
 fn a_stranger_who_takes_the_port_of_an_open_page_learns_nothing() {
     let python = match browser() {
@@ -254,7 +255,8 @@ fn a_stranger_who_takes_the_port_of_an_open_page_learns_nothing() {
         .args([&url, &before.token, &pid.to_string()]);
     let got = run(&mut command, &env);
     assert_eq!(env.wait_exit("server"), None, "it was killed");
-    // The data that the stranger got, and even the token itself, open nothing when the server is back.
+    // The data that the stranger got, and even the token itself, grant nothing when the server is
+    // back.
     let (_, port) = before.address.rsplit_once(':').expect("a port");
     env.start_server_with(&["--resume", &format!("--http={port}")]);
     let after = Site::of(&env);
@@ -285,7 +287,7 @@ fn the_interface_is_what_its_description_says() {
     env.start_server_with(&["--http"]);
     env.start_worker(2);
     let site = Site::of(&env);
-    // Something of each kind, so that there is something to look at.
+    // Something of each kind, so that there is data to show.
     let script = "echo out; echo err >&2; exit $((HQ_TASK_ID % 2))";
     env.submit(&["--array=1-9", "--wait", "--", "bash", "-c", script]);
     env.submit(&["--array=1-4", "--resource=gpus/none=4", "--", "true"]);
