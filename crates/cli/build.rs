@@ -1,5 +1,5 @@
-//! Finds out how the program is built, for `hq --version --verbose`. Nothing here can fail a build: what cannot be
-//! found out is left out, and `version.rs` says so.
+//! Determines how the program is built, for `hq --version --verbose`. Nothing here can fail a
+//! build: unknown values are left out, and `version.rs` reports them as unknown.
 
 use std::env;
 use std::path::Path;
@@ -18,14 +18,15 @@ fn main() {
     pass_on("OPT_LEVEL", variable("OPT_LEVEL"));
     pass_on("FEATURES", Some(features()));
     pass_on("COMPILER", compiler());
-    // A debug build says no commit: otherwise each commit would compile this package again.
+    // A debug build has no commit: otherwise each commit would recompile this package.
     if variable("PROFILE").as_deref() == Some("release") {
         pass_on("COMMIT", commit());
     }
 }
 
-/// A debug build has 190 000 addresses that the loader corrects at each start if it may lie anywhere: a third of the time of
-/// the thousands of short commands that tests run. Others keep their random place.
+/// Links debug builds at a fixed address. The loader corrects 190 000 addresses at each start of a
+/// position-independent debug build, which is a third of the time of the thousands of short
+/// commands that tests run. Other builds keep their random address.
 fn place_for_good() {
     let is_glibc = variable("TARGET").is_some_and(|target| target.ends_with("-linux-gnu"));
     if is_glibc && variable("PROFILE").as_deref() == Some("debug") {
@@ -33,9 +34,9 @@ fn place_for_good() {
     }
 }
 
-/// Where the pages of the manual are, seen from this package.
+/// The pages of the manual, relative to this package.
 const PAGES: &str = "../../docs";
-/// Pages for those who change the program.
+/// Pages for developers of the program.
 const NOT_FOR_USERS: [&str; 6] = [
     "README",
     "architecture",
@@ -48,8 +49,8 @@ const NOT_FOR_USERS: [&str; 6] = [
 /// The pages change rarely: as small as possible.
 const LEVEL: u8 = 10;
 
-/// Lists the pages for `hq doc` as `(name, title, length)`, by name, and compresses the texts as one: they have words in
-/// common.
+/// Lists the pages for `hq doc` as `(name, title, length)`, sorted by name. Compresses all texts as
+/// one stream, because they share many words.
 fn embed_pages() {
     println!("cargo:rerun-if-changed={PAGES}");
     println!("cargo:rerun-if-changed={PAGES}/../CHANGELOG.md");
@@ -68,7 +69,7 @@ fn embed_pages() {
     let mut list = String::from("&[\n");
     let mut all = String::new();
     for (name, file) in files {
-        // A page that cannot be read is missing, which a test notices.
+        // An unreadable page is left out, which a test notices.
         let text = std::fs::read_to_string(folder.join(file)).unwrap_or_default();
         let first = text.lines().next().unwrap_or_default();
         let title = first.trim_start_matches('#').trim();
@@ -77,7 +78,7 @@ fn embed_pages() {
     }
     list.push_str("]\n");
     let out = variable("OUT_DIR").unwrap_or_default();
-    // Without them the package does not compile, which says why.
+    // Without the packed pages, the package fails to compile and names the missing file.
     let packed = miniz_oxide::deflate::compress_to_vec(all.as_bytes(), LEVEL);
     let _ = std::fs::write(Path::new(&out).join("pages.rs"), list);
     let _ = std::fs::write(Path::new(&out).join("pages.deflate"), packed);
@@ -94,8 +95,8 @@ fn pass_on(name: &str, value: Option<String>) {
     }
 }
 
-/// Name of the profile. Cargo says only whether it is like `debug` or like `release`; the directory of the build, which
-/// is `…/PROFILE/build/…`, has the name.
+/// Name of the profile. Cargo only says whether the profile is based on `debug` or `release`; the
+/// build directory `…/PROFILE/build/…` contains the name.
 fn profile() -> Option<String> {
     let directory = variable("OUT_DIR")?;
     let parts: Vec<&str> = directory.split('/').collect();
@@ -119,7 +120,7 @@ fn compiler() -> Option<String> {
     output_of(command.arg("--version"))
 }
 
-/// The commit of the sources: of the repository, or of the archive that was made from it.
+/// The commit of the sources, from the repository or from the archive that was made from it.
 fn commit() -> Option<String> {
     let package = variable("CARGO_MANIFEST_DIR")?;
     commit_of_repository(Path::new(&package)).or_else(|| {
@@ -134,18 +135,18 @@ fn commit_of_repository(package: &Path) -> Option<String> {
     let workspace = package.parent()?.parent()?;
     let git = |args: &[&str]| {
         let mut command = Command::new("git");
-        // Set inside hooks, and then of whatever repository the hook belongs to.
+        // Git hooks set these variables, possibly for another repository.
         command.env_remove("GIT_DIR").env_remove("GIT_WORK_TREE");
         output_of(command.arg("-C").arg(workspace).args(args))
     };
-    // Unpacked inside somebody else's repository, the sources have nothing to do with its commit.
+    // If the sources were unpacked inside another repository, its commit is not theirs.
     let top = git(&["rev-parse", "--show-toplevel"])?;
     if Path::new(&top).canonicalize().ok()? != workspace.canonicalize().ok()? {
         return None;
     }
     for name in ["HEAD", "logs/HEAD"] {
         let path = workspace.join(git(&["rev-parse", "--git-path", name])?);
-        // A file that does not exist would run this each time.
+        // Cargo would run this script at each build if the file did not exist.
         if path.exists() {
             println!("cargo:rerun-if-changed={}", path.display());
         }

@@ -1,7 +1,7 @@
 //! The command line as types: every command and option of `hq`.
 //!
-//! Parsing needs no server, no file and no environment but the variables of the global options. Names,
-//! defaults and conflicts are interface; see `docs/compatibility.md`.
+//! Parsing needs no server, no file and no environment but the variables of the global options.
+//! Names, defaults and conflicts are interface; see `docs/compatibility.md`.
 
 use clap::{CommandFactory, Parser, Subcommand};
 
@@ -31,7 +31,8 @@ use global::GlobalArgs;
 
 /// Runs large numbers of tasks on a cluster or on this machine.
 ///
-/// Start a server and workers, then submit jobs; or let `hq run` do everything at once on this machine.
+/// Start a server and workers, then submit jobs; or let `hq run` do everything at once on this
+/// machine.
 #[derive(Parser, Debug)]
 #[command(
     name = "hq",
@@ -75,8 +76,9 @@ pub(crate) enum Command {
     Submit(Deferred<Box<submit::SubmitArgs>>),
     /// Translate a script for Slurm, PBS or LSF into one for hq, or submit it
     ///
-    /// Prints the script with `#HQ` lines in place of `#SBATCH`, `#PBS` or `#BSUB` lines, and with the variables that it
-    /// expects, such as SLURM_ARRAY_TASK_ID. Also lists what works differently and what could not be translated.
+    /// Prints the script with `#HQ` lines in place of `#SBATCH`, `#PBS` or `#BSUB` lines, and with
+    /// the variables that it expects, such as SLURM_ARRAY_TASK_ID. Also lists what works
+    /// differently and what could not be translated.
     Import(Deferred<import::ImportArgs>),
     /// Show an overview: workers, unfinished jobs, problems
     Status,
@@ -100,7 +102,8 @@ pub(crate) enum Command {
         #[command(subcommand)]
         command: Option<Deferred<journal::JournalCommand>>,
     },
-    /// Write a report of the running or last server as one HTML page: utilization, run times, failures, cost
+    /// Write a report of the running or last server as one HTML page: utilization, run times,
+    /// failures, cost
     Report(Deferred<journal::LastReportArgs>),
     /// Query the state of a server in SQL
     Query(Deferred<journal::QueryArgs>),
@@ -124,13 +127,14 @@ pub(crate) enum Command {
     Dashboard(Deferred<dashboard::DashboardArgs>),
     /// Show the configured defaults of options, and the files that set them
     ///
-    /// The files are `~/.config/hq/config.toml` and, for all users of a site, `/etc/hq/config.toml`. See `hq doc config`.
+    /// The files are `~/.config/hq/config.toml` and, for all users of a site,
+    /// `/etc/hq/config.toml`. See `hq doc config`.
     Config,
     /// Check this installation on this machine: kernel, limits, file system, batch system, server
     ///
-    /// Prints the result of each check and, if something is wrong, the remedy. Run it on the machine with the problem: the
-    /// login node for the server, a compute node for workers. It takes a few seconds even if a check hangs, and exits
-    /// with 1 only if hq cannot work.
+    /// Prints the result of each check and, if something is wrong, the remedy. Run it on the
+    /// machine with the problem: the login node for the server, a compute node for workers. It
+    /// takes a few seconds even if a check hangs, and exits with 1 only if hq cannot work.
     #[command(disable_help_subcommand = true)]
     Doctor {
         #[command(subcommand)]
@@ -138,7 +142,8 @@ pub(crate) enum Command {
     },
     /// Read or search the manual
     ///
-    /// `hq doc` lists the pages, `hq doc resources` shows one, and `hq doc memory limit` searches all of them.
+    /// `hq doc` lists the pages, `hq doc resources` shows one, and `hq doc memory limit` searches
+    /// all of them.
     Doc(Deferred<other::DocArgs>),
     /// Print a completion script for a shell
     GenerateCompletion(Deferred<other::CompletionArgs>),

@@ -1,6 +1,6 @@
-//! Files that describe batch systems, read into a [`SystemSpec`], which says whether one makes sense.
+//! Reads the description of a batch system from a file into a [`SystemSpec`], which validates it.
 //!
-//! Those that come with the program are files of the same form. `docs/batch-systems.md` explains it.
+//! The built-in descriptions are files of the same form; see `docs/batch-systems.md`.
 
 use std::collections::BTreeMap;
 use std::io::Read as _;
@@ -16,7 +16,7 @@ use crate::args::alloc::TemplateName;
 use crate::error::{CliError, CliResult};
 use crate::submit::is_stdin;
 
-/// The text of a description that comes with the program.
+/// The text of a built-in description.
 pub(crate) const fn text(name: TemplateName) -> &'static str {
     match name {
         TemplateName::Slurm => include_str!("batch_system/slurm.toml"),
@@ -41,8 +41,8 @@ pub(crate) fn load(path: &Path) -> CliResult<SystemSpec> {
     parse_file(path, &text.map_err(|error| cannot_read(path, &error))?)
 }
 
-/// A description that was found where others may be able to write: the commands in it are run without a question, so
-/// that nobody else may have a hand in it.
+/// Loads a description from a directory in which other users may be able to write. The server runs
+/// its commands without asking, so other users must not be able to change it.
 pub(crate) fn load_trusted(path: &Path) -> CliResult<SystemSpec> {
     let failed = |error: std::io::Error| cannot_read(path, &error);
     // A FIFO would wait for a writer.
@@ -68,7 +68,7 @@ fn cannot_read(path: &Path, error: &std::io::Error) -> CliError {
     )
 }
 
-/// Refuses what others own or can write to. Root can do everything anyway.
+/// Rejects a file that another user owns or can write to. Root can do everything anyway.
 fn check_trusted(path: &Path, found: &std::fs::Metadata) -> CliResult<()> {
     let user = rustix::process::geteuid().as_raw();
     let (owner, mode) = (found.uid(), found.mode() & 0o7777);
@@ -200,7 +200,7 @@ enum FindAnswer {
     PbsJson,
 }
 
-/// A word, or words that are repeated for each job.
+/// A word, or a group of words that is repeated for each job.
 #[derive(Deserialize)]
 #[serde(untagged)]
 enum Word {
@@ -305,7 +305,8 @@ mod tests {
         }
     }
 
-    /// What each state of a batch system means; those in which a job of ours is easily taken for ended come first.
+    /// The meaning of each state of a batch system. States in which a job could wrongly count as
+    /// ended come first.
     #[test]
     fn the_table_of_states_is_complete() {
         use StateMeaning::{
@@ -429,7 +430,7 @@ mod tests {
         assert!(refusal().is_some_and(|text| text.contains("mode 0777")));
         set(&dir, 0o700);
         assert_eq!(refusal(), None);
-        // Only root can give a file away.
+        // Only root can change the owner of a file.
         if rustix::process::geteuid().is_root() {
             chown(&path, Some(65534), None).expect("given away");
             assert!(refusal().is_some_and(|text| text.contains("user 65534")));

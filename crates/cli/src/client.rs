@@ -1,8 +1,8 @@
 //! Typed requests to the server.
 //!
-//! One request, one reply, except [`Client::watch`]. Following jobs survives a restart of the server, see
-//! [`follow`]. The connection is type-erased, so that `hq run`
-//! speaks to its own server with the same code.
+//! Each request has one reply, except [`Client::watch`]. A client that follows jobs survives a
+//! restart of the server, see [`follow`]. The connection is type-erased, so that `hq run` uses the
+//! same code for its own server.
 
 mod follow;
 pub(crate) mod tail;
@@ -23,17 +23,18 @@ use crate::error::{CliError, CliResult};
 use crate::parse::selector::array_to_message;
 use crate::version::VERSION;
 
-/// Longest wait for the end of a server that was asked to stop: its workers have five seconds, and its batch system may
-/// be slow.
+/// Maximum time that a server may take to stop. Its workers have five seconds, and its batch system
+/// may be slow.
 const STOP_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// How long a server may take to accept a connection.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
-/// Attempts to connect if the server closes the connection during the handshake, and the pause after the first one.
+/// Attempts to connect if the server closes the connection during the handshake, and the pause
+/// after the first attempt.
 const ATTEMPTS: u32 = 5;
 const ATTEMPT_PAUSE: Duration = Duration::from_millis(30);
 
-/// Steps from a task to the one that it waits for in the end.
+/// Maximum number of dependencies to follow from a task to the task that it waits for in the end.
 const DEPENDENCIES_FOLLOWED_MAX: usize = 16;
 
 /// Any byte stream.
@@ -49,11 +50,11 @@ pub(crate) struct Client {
     reader: MessageReader<ReadHalf<BoxedStream>>,
     writer: MessageWriter<WriteHalf<BoxedStream>>,
     server_uid: Option<String>,
-    /// Where the server is found again; `None` if it is in this process.
+    /// Directory in which to find the server again; `None` for a server in this process.
     dir: Option<ServerDir>,
-    /// The connection broke; nothing more will come.
+    /// Whether the connection broke. No more replies arrive then.
     is_lost: bool,
-    /// Parts of an update of which more is to come.
+    /// Parts of an update that is not complete yet.
     update: client::WatchUpdate,
 }
 
@@ -70,19 +71,19 @@ pub(crate) struct WatchOptions {
     pub(crate) with_notifications: bool,
     /// One outcome for tasks with consecutive ids that never started.
     pub(crate) with_ranges: bool,
-    /// Whether outcomes come with the values of calls.
+    /// Whether outcomes include the values of calls.
     pub(crate) with_values: bool,
-    /// Least time between two updates; zero leaves it to the server.
+    /// Minimum time between two updates; with zero the server chooses.
     pub(crate) interval: Duration,
 }
 
-/// An error of the access file, in the shape users know.
+/// Converts an error of the access file into an error with advice for users.
 pub(crate) fn access_error(error: &AccessError) -> CliError {
     const WITHOUT_SERVER: &str = "`hq run …` runs tasks on this machine without a server; `hq doctor` checks what a server needs";
     if let AccessError::InvalidDirectory { hint, .. } = error
         && error.is_no_server_yet()
     {
-        // Nothing is wrong with a directory that no server has made yet.
+        // A directory without a server is not an error by itself.
         let is_option =
             std::env::args_os().any(|word| word.as_encoded_bytes().starts_with(b"--server-dir"));
         let from = match std::env::var_os("HQ_SERVER_DIR") {
@@ -106,7 +107,7 @@ pub(crate) fn access_error(error: &AccessError) -> CliError {
 
 fn access_failure(error: &AccessError) -> CliError {
     match std::error::Error::source(error) {
-        // Which call failed how is of no use where the text says what to do.
+        // The failed system call does not help where the text says what to do.
         Some(_) if matches!(error, AccessError::Unreachable { .. }) => {
             CliError::new(error.to_string())
         }
@@ -121,7 +122,8 @@ impl Client {
         Self::connect_with(dir, dir.load_access(VERSION)).await
     }
 
-    /// The same whatever release the server is of: to end it, or because it was updated meanwhile.
+    /// Connects to a server of any release, for requests that all releases understand, or after an
+    /// update of the server.
     pub(crate) async fn connect_any(dir: &ServerDir) -> CliResult<Self> {
         Self::connect_with(dir, dir.load_access_any()).await
     }
@@ -141,7 +143,8 @@ impl Client {
             let key = access.key.as_ref();
             match hq_protocol::connect(stream, Plane::Client, key).await {
                 Ok(connection) => break connection,
-                // Under a flood of connections of others the server may have closed this one before its first message arrived.
+                // During a flood of other connections, the server may close this one before its
+                // first message arrives.
                 Err(HandshakeError::Closed | HandshakeError::Io(_)) if attempt < ATTEMPTS => {
                     tokio::time::sleep(ATTEMPT_PAUSE * attempt).await;
                     attempt += 1;
@@ -196,12 +199,12 @@ impl Client {
         }
     }
 
-    /// Uid of the server, if the access file tells it.
+    /// Uid of the server; `None` if the access file has none.
     pub(crate) fn server_uid(&self) -> Option<&str> {
         self.server_uid.as_deref()
     }
 
-    /// Whether the connection broke, so that every further request fails.
+    /// Whether the connection broke. Every further request then fails.
     pub(crate) const fn is_lost(&self) -> bool {
         self.is_lost
     }
@@ -243,7 +246,7 @@ impl Client {
         self.receive().await
     }
 
-    /// Asks anything that has one answer.
+    /// Sends a request that has exactly one reply.
     pub(crate) async fn request(&mut self, request: Request) -> CliResult<Reply> {
         self.ask(request).await
     }
@@ -262,7 +265,7 @@ impl Client {
         let Reply::Done(_) = self.ask(request).await? else {
             return Err(unexpected_reply());
         };
-        // It closes the connection with its end, and says nothing more.
+        // The server closes the connection when it ends, without another message.
         let closed = self.reader.next::<client::Reply>();
         if tokio::time::timeout(STOP_TIMEOUT, closed).await.is_err() {
             tracing::warn!("The server has not ended yet; it may be waiting for a batch system");
@@ -270,7 +273,7 @@ impl Client {
         Ok(())
     }
 
-    /// Asks the server for its HTTP listener.
+    /// Opens the HTTP listener of the server.
     pub(crate) async fn http_open(&mut self) -> CliResult<client::HttpOpened> {
         let Reply::HttpOpened(opened) = self.ask(Request::HttpOpen(client::Empty {})).await? else {
             return Err(unexpected_reply());
@@ -278,7 +281,7 @@ impl Client {
         Ok(opened)
     }
 
-    /// Asks what is wrong; before that, changes what is acknowledged.
+    /// Returns the current problems, after an optional change of the acknowledged ones.
     pub(crate) async fn problems(
         &mut self,
         change: Option<client::ask_problems::Change>,
@@ -290,7 +293,7 @@ impl Client {
         Ok(problems)
     }
 
-    /// Asks for the tokens of the HTTP interface; before that, makes or revokes one.
+    /// Returns the tokens of the HTTP interface, after optionally creating or revoking one.
     pub(crate) async fn tokens(
         &mut self,
         change: Option<client::ask_tokens::Change>,
@@ -302,7 +305,7 @@ impl Client {
         Ok(tokens)
     }
 
-    /// Asks the server to write its state into a file; returns where that is.
+    /// Lets the server write its state into a file; returns the path of the file.
     pub(crate) async fn debug_dump(&mut self, path: Vec<u8>) -> CliResult<Vec<u8>> {
         let dump = client::DebugDump { path: path.into() };
         let Reply::DebugDump(written) = self.ask(Request::DebugDump(dump)).await? else {
@@ -311,7 +314,7 @@ impl Client {
         Ok(written.path.into())
     }
 
-    /// Begins to read the journal; [`Client::next_lines`] follows until a part is `done`.
+    /// Starts to read the journal. Call [`Client::next_lines`] until a part is `done`.
     pub(crate) async fn journal(
         &mut self,
         action: client::journal::Action,
@@ -322,7 +325,7 @@ impl Client {
             .await
     }
 
-    /// The next part of the journal; `None` if the server ended and the stream `may_end` so.
+    /// The next part of the journal; `None` if the server ended and `may_end` allows that.
     pub(crate) async fn next_lines(
         &mut self,
         may_end: bool,
@@ -344,7 +347,7 @@ impl Client {
         }
     }
 
-    /// Has something done with the journal.
+    /// Requests an action on the journal.
     pub(crate) async fn journal_done(&mut self, action: client::journal::Action) -> CliResult<()> {
         self.journal(action, 0).await?;
         let Reply::Done(_) = self.receive().await? else {
@@ -398,7 +401,7 @@ impl Client {
         Ok(results)
     }
 
-    /// Submits jobs again; one result per job.
+    /// Submits jobs again; returns one result per job.
     pub(crate) async fn resubmit(
         &mut self,
         resubmit: client::Resubmit,
@@ -417,7 +420,7 @@ impl Client {
         Ok(forgotten)
     }
 
-    /// Jobs in short, by id; unknown ones are left out.
+    /// Summaries of jobs, sorted by id; unknown jobs are left out.
     pub(crate) async fn job_list(
         &mut self,
         jobs: client::Selector,
@@ -502,8 +505,8 @@ impl Client {
         Ok(explanation)
     }
 
-    /// The first waiting task of a job, and why it waits; `None` if none waits any more. Of workers that could run it only one
-    /// is told.
+    /// The first waiting task of a job, and why it waits; `None` if no task waits any more. The
+    /// explanation names only one of the workers that could run the task.
     pub(crate) async fn explain_first_waiting(
         &mut self,
         job: u32,
@@ -518,7 +521,8 @@ impl Client {
         let Some(mut task) = self.task_page(page.clone()).await?.tasks.into_iter().next() else {
             return Ok(None);
         };
-        // A task of a graph waits because of the first one before it that could run.
+        // A task of a graph waits for its first unfinished dependency whose own dependencies have
+        // finished.
         for _ in 0..DEPENDENCIES_FOLLOWED_MAX {
             let deps: BTreeSet<u32> = task.deps.iter().copied().collect();
             let Some(deps) = IdArray::from_sorted(deps)
@@ -542,7 +546,7 @@ impl Client {
             task: task.id,
             until_able: true,
         };
-        // It may have ended or been forgotten meanwhile.
+        // The task may have ended or been forgotten meanwhile.
         Ok(match self.explain(explain).await {
             Ok(explanation) => Some((task, explanation)),
             Err(error) if self.is_lost => return Err(error),
@@ -566,7 +570,7 @@ impl Client {
         Ok(workers)
     }
 
-    /// Stops or drains workers, sets them aside or takes that back; one result per worker.
+    /// Stops, drains or quarantines workers, or takes that back; returns one result per worker.
     pub(crate) async fn change_workers(
         &mut self,
         request: Request,
@@ -577,7 +581,7 @@ impl Client {
         Ok(results)
     }
 
-    /// Begins to follow jobs; [`Client::next_update`] follows until an update is `done`.
+    /// Starts to follow jobs. Call [`Client::next_update`] until an update is `done`.
     pub(crate) async fn watch(
         &mut self,
         jobs: client::Selector,
@@ -596,11 +600,11 @@ impl Client {
         self.send(Request::Watch(watch)).await
     }
 
-    /// The next change of the followed jobs, whole.
+    /// The next complete update of the followed jobs.
     ///
     /// # Cancel safety
     ///
-    /// No update is lost if the future is dropped, nor the parts of one that have arrived.
+    /// Dropping the future loses no update, and no part of an update.
     pub(crate) async fn next_update(&mut self) -> CliResult<client::WatchUpdate> {
         loop {
             let Reply::Watch(part) = self.receive().await? else {
@@ -615,7 +619,7 @@ impl Client {
     }
 }
 
-/// Puts another part of an update to those before it.
+/// Appends a part to the parts of an update that arrived before.
 fn add_part(update: &mut client::WatchUpdate, part: client::WatchUpdate) {
     let client::WatchUpdate {
         mut jobs,
@@ -625,7 +629,7 @@ fn add_part(update: &mut client::WatchUpdate, part: client::WatchUpdate) {
         notifications,
     } = part;
     let id = |job: &client::WatchedJob| job.summary.as_ref().map(|summary| summary.id);
-    // A job with many tasks that ended goes on in the next part.
+    // A job with many ended tasks continues in the next part.
     if let (Some(known), Some(first)) = (update.jobs.last_mut(), jobs.first_mut())
         && id(known) == id(first)
     {
@@ -639,7 +643,7 @@ fn add_part(update: &mut client::WatchUpdate, part: client::WatchUpdate) {
     update.done = done;
 }
 
-/// Says what to do about a job that takes no tasks.
+/// Adds advice to the error of an open job that accepts no tasks.
 fn with_open_job(error: CliError) -> CliError {
     if error
         .text()
@@ -668,7 +672,7 @@ async fn open_stream(dir: &ServerDir, access: &Access) -> CliResult<TcpStream> {
     attempt.unwrap_or_else(timed_out).map_err(unreachable)
 }
 
-/// What has happened to a server that does not answer, and what to do.
+/// Explains why a server does not answer, and what to do.
 fn unanswered(dir: &ServerDir, access: &Access) -> String {
     let (host, hint) = (&access.host, dir.hint());
     let state = dir.resolve().map(|instance| Unanswered::of(&instance));
@@ -704,7 +708,8 @@ fn unanswered(dir: &ServerDir, access: &Access) -> String {
 }
 
 async fn connect_tcp(host: &str, port: u16) -> std::io::Result<TcpStream> {
-    // Our own name leads to ourselves: no name service is needed, which may be slow or not know us.
+    // The machine's own name leads to this machine. No lookup is needed; the name service may be
+    // slow or may not know the name.
     if rustix::system::uname().nodename().to_bytes() == host.as_bytes()
         && let Ok(stream) = hq_protocol::connect_tcp("127.0.0.1", port).await
     {

@@ -1,7 +1,7 @@
 //! Implementations of the commands: one file per subcommand.
 //!
-//! Commands that only ask are clients: they run on one thread, print into [`Context::out`] and end.
-//! Servers, workers and `hq run` build their own runtimes.
+//! Commands that only send requests are clients: they run on one thread, print into
+//! [`Context::out`] and end. Servers, workers and `hq run` build their own runtimes.
 
 use std::future::Future;
 
@@ -84,13 +84,13 @@ impl Context {
     ///
     /// # Errors
     ///
-    /// If the user named none and has no home directory. A directory for temporary files is no substitute: any user of
-    /// the machine can make one of that name first.
+    /// If the user named no directory and has no home directory. A directory for temporary files
+    /// would be unsafe: any user of the machine could create it first.
     pub(crate) fn server_dir(&self) -> CliResult<ServerDir> {
         if let Some(dir) = &self.global.server_dir {
             return Ok(ServerDir::new(dir, false));
         }
-        // Without HOME this is the home directory of the user's passwd entry.
+        // Without HOME, this is the home directory of the passwd entry.
         let home = std::env::home_dir().filter(|home| home.is_absolute());
         let home = home.ok_or_else(|| {
             CliError::new("Cannot find your home directory, where the server directory is")
@@ -107,13 +107,13 @@ impl Context {
         Client::connect(&self.server_dir()?).await
     }
 
-    /// Makes everything that was printed visible.
+    /// Flushes everything that was printed.
     pub(crate) fn flush(&mut self) -> CliResult<()> {
         use std::io::Write as _;
         Ok(self.out.flush()?)
     }
 
-    /// Ends a command that has nothing to print, or only printed raw text.
+    /// Ends a command that prints nothing, or only raw text.
     pub(crate) fn done(&mut self) -> CliResult<()> {
         Ok(self.output.done(&mut self.out)?)
     }

@@ -1,8 +1,9 @@
 //! Defaults of options: a file of the user and one of the site, read once at the start.
 //!
-//! Settings there are weaker than the command line, `#HQ` lines and the environment. A key is a long option without its
-//! dashes; options of commands stand in a table with the name of the command. Words of the files become words of the
-//! command line, so that they mean the same and are checked by the same code.
+//! Settings there are weaker than the command line, `#HQ` lines and the environment. A key is a
+//! long option without its dashes; options of commands stand in a table with the name of the
+//! command. Words of the files become words of the command line, so that they mean the same and are
+//! checked by the same code.
 
 mod read;
 
@@ -82,7 +83,8 @@ pub(crate) struct Setting {
     pub(crate) section: Section,
     /// Long option without its dashes.
     pub(crate) key: String,
-    /// As on the command line, one for each time that the option is given; none if it takes no value.
+    /// As on the command line, one for each time that the option is given; none if it takes no
+    /// value.
     pub(crate) values: Vec<String>,
     pub(crate) path: PathBuf,
     /// From 1.
@@ -218,7 +220,8 @@ impl Config {
     }
 }
 
-/// Gives a submit what nobody said about its tasks; `is_attached` = they are for a job that there is.
+/// Gives a submit what nobody said about its tasks; `is_attached` = they are for a job that there
+/// is.
 pub(crate) fn complete_tasks(options: &mut TaskOptions, is_attached: bool) -> CliResult<()> {
     if let Some(config) = current().filter(|config| config.of(Section::Submit).next().is_some()) {
         directives::add_defaults(options, config.task_defaults()?, is_attached);

@@ -1,4 +1,5 @@
-//! The terminal dashboard: what it knows ([`model`]), how it reacts ([`app`]), what it shows ([`view`]).
+//! The terminal dashboard: what it knows ([`model`]), how it reacts ([`app`]), what it shows
+//! ([`view`]).
 //!
 //! These are pure: `command::dashboard` owns the terminal, the connection and the clock. [`source`]
 //! turns answers of a server, or rows of a journal file, into the model.

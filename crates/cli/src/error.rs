@@ -1,7 +1,7 @@
 //! Errors of commands, how they are reported, and their exit codes.
 //!
-//! Messages are complete sentences for people. Refusals of the server carry the prefix `Error: `, which
-//! scripts look for; errors found here do not.
+//! Messages are complete sentences for people. Refusals of the server carry the prefix `Error: `,
+//! which scripts look for; errors found here do not.
 
 use std::error::Error;
 use std::fmt::Write as _;
@@ -57,7 +57,8 @@ pub(crate) enum CliError {
         /// Why the server refuses it, if it does and says so by a value.
         refusal: Option<RefusalKind>,
     },
-    /// A mistake in the command line, worded as the parser words it; a text on standard error in every output mode.
+    /// A mistake in the command line, worded as the parser words it; a text on standard error in
+    /// every output mode.
     Usage(String),
     /// Standard output was closed by its reader; nothing is reported.
     ClosedPipe,
@@ -103,7 +104,8 @@ impl CliError {
         }
     }
 
-    /// Whether the server says that what it is about does not exist. Servers of earlier releases say nothing by a value.
+    /// Whether the server says that what it is about does not exist. Servers of earlier releases
+    /// say nothing by a value.
     pub(crate) fn is_not_found(&self) -> bool {
         match self {
             Self::Failed { refusal, .. } => *refusal == Some(RefusalKind::NotFound),

@@ -5,7 +5,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use hq_core::outcome::NO_ROOM;
 use hq_core::signature::{one_line, sample, signature, without_paths};
 
-/// If the output of this many tasks with one error was read and is the same, that of the others most likely is, too.
+/// If the output of this many tasks with one error was read and is the same, that of the others
+/// most likely is, too.
 const ALIKE_MIN: usize = 3;
 
 /// A task that failed.
@@ -26,13 +27,15 @@ pub(crate) struct Failed {
 pub(crate) struct Group {
     /// Error, with `#` for numbers if it is a sentence.
     pub(crate) error: String,
-    /// Their last words, with `#` for numbers, and `/…` for paths if these differ; `None` if they said nothing.
+    /// Their last words, with `#` for numbers, and `/…` for paths if these differ; `None` if they
+    /// said nothing.
     pub(crate) words: Option<String>,
     /// Error and last words of one of them, as they stood there.
     pub(crate) example: String,
     /// Whether all that were read said exactly that.
     pub(crate) is_same: bool,
-    /// Of how many of them the output was read. The others ended in the same way, and all that were read said this.
+    /// Of how many of them the output was read. The others ended in the same way, and all that were
+    /// read said this.
     pub(crate) read: usize,
     /// Ids in ascending order.
     pub(crate) tasks: Vec<u32>,
@@ -43,7 +46,8 @@ pub(crate) struct Group {
 }
 
 impl Group {
-    /// The reason of `count` of them in one line: `exit code 2: ValueError: no index for chr7, and 11 like it`.
+    /// The reason of `count` of them in one line: `exit code 2: ValueError: no index for chr7, and
+    /// 11 like it`.
     pub(crate) fn reason(&self, count: usize) -> String {
         match count {
             0 | 1 => self.example.clone(),
@@ -53,7 +57,8 @@ impl Group {
     }
 }
 
-/// The words of an error text that tell: `Program terminated with exit code 2.` as `exit code 2`. Numbers in sentences are `#`.
+/// The words of an error text that tell: `Program terminated with exit code 2.` as `exit code 2`.
+/// Numbers in sentences are `#`.
 pub(crate) fn error_words(error: &str) -> String {
     end_words(error).unwrap_or_else(|| signature(first_line(error)))
 }
@@ -97,8 +102,9 @@ fn reason(error: &str, words: Option<Option<&str>>) -> String {
     }
 }
 
-/// Of which of these tasks to read the output: at most `max`, spread over the job and over the ways in which tasks ended. Half
-/// of them are shared out by how many ended in one way, the other half equally: what is rare has a reason, too.
+/// Of which of these tasks to read the output: at most `max`, spread over the job and over the ways
+/// in which tasks ended. Half of them are shared out by how many ended in one way, the other half
+/// equally: what is rare has a reason, too.
 pub(crate) fn to_read(failed: &[Failed], max: usize) -> Vec<&Failed> {
     if failed.len() <= max {
         return failed.iter().collect();
@@ -233,7 +239,8 @@ pub(crate) fn heaps(
     heaps
 }
 
-/// Adds tasks whose output was not read to those that ended in the same way, if these all said the same.
+/// Adds tasks whose output was not read to those that ended in the same way, if these all said the
+/// same.
 fn join_unread(groups: Vec<Group>) -> Vec<Group> {
     let (mut read, unread): (Vec<Group>, Vec<Group>) =
         groups.into_iter().partition(|group| group.read > 0);

@@ -1,8 +1,8 @@
 //! Scripts for Slurm, PBS and LSF: what their lines ask for, as options of `hq submit`.
 //!
-//! [`lines`] finds and splits the lines, [`slurm`], [`pbs`] and [`lsf`] read them into a [`wish::Wish`], which is the same for
-//! all three and becomes options. [`variables`] says which variables the script gets, [`script`] writes it.
-//! Differences become notes, never silence.
+//! [`lines`] finds and splits the lines, [`slurm`], [`pbs`] and [`lsf`] read them into a
+//! [`wish::Wish`], which is the same for all three and becomes options. [`variables`] says which
+//! variables the script gets, [`script`] writes it. Differences become notes, never silence.
 
 use hq_core::range::IdArray;
 
@@ -174,7 +174,8 @@ pub(crate) fn convert(source: Source<'_>) -> CliResult<Conversion> {
     })
 }
 
-/// Warning about a script that was submitted as it is; `None` if it has no lines for a batch system.
+/// Warning about a script that was submitted as it is; `None` if it has no lines for a batch
+/// system.
 ///
 /// With `is_read`, `#HQ` lines in it count.
 pub(crate) fn warning(source: &str, text: &str, is_read: bool) -> Option<String> {

@@ -1,7 +1,7 @@
 //! The `hq` binary: start-up, and the end with the right exit code.
 //!
-//! Everything else is in modules: [`args`] says what can be written, [`command`] does it, [`output`]
-//! prints it. See `docs/architecture.md`.
+//! Everything else is in modules: [`args`] says what can be written, [`command`] does it,
+//! [`output`] prints it. See `docs/architecture.md`.
 
 #![forbid(unsafe_code)]
 
@@ -39,7 +39,8 @@ use error::{CliError, CliResult, exit};
 /// Runs the command line of this process to its end.
 #[must_use]
 pub fn main() -> ExitCode {
-    // Before anything waits for a child: with SIGCHLD ignored, as some parents leave it, no exit status is kept.
+    // Before anything waits for a child: with SIGCHLD ignored, as some parents leave it, no exit
+    // status is kept.
     let _ = hq_spawn::keep_zombies();
     abort_on_panic();
     let words: Vec<OsString> = std::env::args_os().collect();

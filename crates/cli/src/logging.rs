@@ -101,7 +101,8 @@ where
         }
         let mut line = Line::default();
         event.record(&mut line);
-        // Texts of workers, tasks and other users get here; they must not reach the terminal of an administrator as they are.
+        // Texts of workers, tasks and other users get here; they must not reach the terminal of an
+        // administrator as they are.
         let text = format!("{}{}", printable(&line.message), printable(&line.fields));
         writeln!(writer, "{}", cut_lines(text))
     }

@@ -4,8 +4,8 @@
 
 use std::process::ExitCode;
 
-// Tasks are made on one thread and dropped on another, where the system's allocator is slow. This one
-// builds with nothing but a C compiler.
+// Tasks are made on one thread and dropped on another, where the system's allocator is slow. This
+// one builds with nothing but a C compiler.
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 

@@ -1,7 +1,7 @@
 //! Output of commands: one trait, one implementation per output mode.
 //!
-//! Everything is rendered from wire messages into any writer; nothing here asks the server. Lists that
-//! can be huge arrive in pages and, as JSON, leave as they arrive.
+//! Everything is rendered from wire messages into any writer; nothing here asks the server. Lists
+//! that can be huge arrive in pages and, as JSON, leave as they arrive.
 
 use std::io;
 use std::path::Path;

@@ -1,7 +1,8 @@
 //! Small grammars of option values, and the drawing that points at the wrong character.
 //!
-//! Every parser here is a pure function from text to a value of `hq-core` or `std`; none looks at the
-//! command line, the file system or the clock. [`Cursor`] walks the text, [`ParseError`] draws it.
+//! Every parser here is a pure function from text to a value of `hq-core` or `std`; none looks at
+//! the command line, the file system or the clock. [`Cursor`] walks the text, [`ParseError`] draws
+//! it.
 
 use std::fmt;
 
@@ -89,7 +90,8 @@ impl fmt::Display for ParseError {
     }
 }
 
-/// The text around a position, and where that is in it. Inputs may have megabytes, and widths of formats end at 65 535.
+/// The text around a position, and where that is in it. Inputs may have megabytes, and widths of
+/// formats end at 65 535.
 fn surroundings(input: &str, at: usize) -> (String, usize) {
     let skipped = at.saturating_sub(SHOWN_BEFORE);
     let lead = if skipped == 0 { "" } else { "…" };

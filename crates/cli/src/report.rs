@@ -1,5 +1,5 @@
-//! A journal as one HTML page: [`gather`] reads it, [`page`] writes the page. Nothing is loaded from
-//! elsewhere and nothing in the page runs.
+//! A journal as one HTML page: [`gather`] reads it, [`page`] writes the page. Nothing is loaded
+//! from elsewhere and nothing in the page runs.
 
 pub(crate) mod gather;
 pub(crate) mod page;

@@ -1,10 +1,11 @@
 //! The runtimes of this program.
 //!
-//! A runtime starts blocking threads when there is work for them and ends them when there is none; when the system
-//! refuses it the first one (EAGAIN: the user's limit of processes, `pids.max` of a container), it panics, which ends
-//! the process. Tasks that start many threads make that an everyday event on the nodes and login nodes where workers
-//! and servers live for weeks. So theirs have a blocking thread from the beginning and keep it for ever: with one
-//! alive, work waits for its turn instead. `cargo xtask tidy` makes sure that all runtimes come from here.
+//! A runtime starts blocking threads when there is work for them and ends them when there is none;
+//! when the system refuses it the first one (EAGAIN: the user's limit of processes, `pids.max` of a
+//! container), it panics, which ends the process. Tasks that start many threads make that an
+//! everyday event on the nodes and login nodes where workers and servers live for weeks. So theirs
+//! have a blocking thread from the beginning and keep it for ever: with one alive, work waits for
+//! its turn instead. `cargo xtask tidy` makes sure that all runtimes come from here.
 
 use std::io;
 use std::sync::mpsc;
@@ -15,8 +16,9 @@ use tokio::runtime::{Builder, Runtime};
 
 use crate::error::{CliError, CliResult};
 
-/// A runtime on the calling thread for one question to a server. It has no blocking threads, so nothing it runs may
-/// ask for one: a client has to work where no further thread can be started, if only to cancel what takes them all.
+/// A runtime on the calling thread for one question to a server. It has no blocking threads, so
+/// nothing it runs may ask for one: a client has to work where no further thread can be started, if
+/// only to cancel what takes them all.
 pub(crate) fn of_client() -> CliResult<Runtime> {
     let mut builder = Builder::new_current_thread();
     builder.enable_all().build().map_err(|e| refused(&e))

@@ -1,7 +1,8 @@
 //! Signals whose default would end a server or a worker without a word.
 //!
-//! They get handlers and are not ignored: a program that is executed has the default again, so no task, hook or command
-//! inherits anything, also if this process itself was started with one of them ignored.
+//! They get handlers and are not ignored: a program that is executed has the default again, so no
+//! task, hook or command inherits anything, also if this process itself was started with one of
+//! them ignored.
 
 use std::io;
 use std::task::Poll;
@@ -36,7 +37,8 @@ impl Warnings {
     }
 }
 
-/// From now on a write beyond the limit of the size of files (`ulimit -f`) fails like one to a full disk.
+/// From now on a write beyond the limit of the size of files (`ulimit -f`) fails like one to a full
+/// disk.
 pub(crate) fn outlive_file_limit(runtime: &Runtime) -> io::Result<()> {
     let _entered = runtime.enter();
     // The handler stays when nobody listens any more.

@@ -1,7 +1,8 @@
 //! From command lines, scripts and job files to a validated submit.
 //!
-//! Nothing here talks to a server. Files named by the user are read; what they say is parsed once into
-//! `hq-core` types. Warnings are returned, not logged, so that the caller decides who sees them.
+//! Nothing here talks to a server. Files named by the user are read; what they say is parsed once
+//! into `hq-core` types. Warnings are returned, not logged, so that the caller decides who sees
+//! them.
 
 use std::ffi::OsString;
 use std::io::{IsTerminal as _, Write as _};
@@ -33,7 +34,8 @@ pub(crate) mod placeholder;
 pub(crate) mod plan;
 pub(crate) mod skip;
 
-/// Reads what a user named, which may be a device or a FIFO that never ends: no more is taken into memory than can be sent.
+/// Reads what a user named, which may be a device or a FIFO that never ends: no more is taken into
+/// memory than can be sent.
 pub(crate) fn read_all(
     source: &str,
     input: impl std::io::Read,

@@ -1,7 +1,7 @@
 //! Text as a terminal shows it.
 
-/// Whether a character moves the cursor, changes the direction of writing, or takes no room: texts of tasks, workers and
-/// users with such ones would show on a terminal what they do not say.
+/// Whether a character moves the cursor, changes the direction of writing, or takes no room: texts
+/// of tasks, workers and users with such ones would show on a terminal what they do not say.
 pub(crate) fn is_hidden(c: char) -> bool {
     c.is_control()
         || matches!(
@@ -25,8 +25,9 @@ pub(crate) fn fit(text: &str, width: usize) -> String {
 const LINE_MAX: usize = 2 << 10;
 const LINE_END: usize = 512;
 
-/// Cuts what is too long for anybody to read out of the middle of lines: errors repeat what was typed, which is an
-/// expanded pattern or another program's output now and then. What is wrong stands before or behind it.
+/// Cuts what is too long for anybody to read out of the middle of lines: errors repeat what was
+/// typed, which is an expanded pattern or another program's output now and then. What is wrong
+/// stands before or behind it.
 pub(crate) fn cut_lines(text: String) -> String {
     if text.len() <= LINE_MAX {
         return text;
@@ -58,7 +59,8 @@ pub(crate) fn closest<'a>(name: &str, known: impl Iterator<Item = &'a str>) -> O
     (nearest.0 <= most).then_some(nearest.1)
 }
 
-/// Letters to be added, removed or replaced (Levenshtein), letters of different case being the same.
+/// Letters to be added, removed or replaced (Levenshtein), letters of different case being the
+/// same.
 fn distance(first: &str, second: &str) -> usize {
     let letters = |text: &str| text.to_lowercase().chars().collect::<Vec<char>>();
     let (first, second) = (letters(first), letters(second));
@@ -75,7 +77,8 @@ fn distance(first: &str, second: &str) -> usize {
     row[second.len()]
 }
 
-/// A word that begins with a dash of a word processor or a web page, or has one between numbers, with the hyphens that were meant.
+/// A word that begins with a dash of a word processor or a web page, or has one between numbers,
+/// with the hyphens that were meant.
 pub(crate) fn with_hyphens(word: &str) -> Option<String> {
     let is_long = |c: char| matches!(c, '\u{2010}'..='\u{2015}' | '\u{2212}');
     if word.starts_with(|c: char| c.is_ascii_digit()) && word.contains(is_long) {

@@ -46,7 +46,8 @@ pub(crate) fn target() -> &'static str {
     option_env!("HQ_BUILT_TARGET").unwrap_or("unknown")
 }
 
-/// The C library and how it is linked. A static program can load no libraries and asks no name service modules.
+/// The C library and how it is linked. A static program can load no libraries and asks no name
+/// service modules.
 pub(crate) const fn libc() -> &'static str {
     match (
         cfg!(target_env = "musl"),

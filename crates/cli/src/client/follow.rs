@@ -1,7 +1,8 @@
-//! Following jobs to their end, also across restarts of the server.
+//! Follows jobs to their end, also across restarts of the server.
 //!
-//! When the connection breaks, the client looks for the server where it found it, with growing pauses,
-//! and follows the same jobs again. Another server in the same place is none of its business.
+//! When the connection breaks, the client looks for the server in the same server directory, with
+//! growing pauses, and follows the same jobs again. It ignores another server in the same
+//! directory.
 
 use std::collections::hash_map::RandomState;
 use std::hash::BuildHasher;
@@ -15,14 +16,14 @@ use super::{Client, WatchOptions};
 use crate::error::{CliError, CliResult};
 use crate::parse::selector::Selector;
 
-/// How long a server may stay away: long enough for a restart on a busy node.
+/// How long a server may be away: long enough for a restart on a busy node.
 const PATIENCE: Duration = Duration::from_secs(60);
 /// Pauses between attempts: doubled from the first to the last, and each shortened by chance.
 const PAUSE_MIN: Duration = Duration::from_millis(100);
 const PAUSE_MAX: Duration = Duration::from_secs(2);
 
 impl Client {
-    /// Follows jobs until they have ended; `on_update` sees every change.
+    /// Follows jobs until they have ended; calls `on_update` for every update.
     pub(crate) async fn follow(
         &mut self,
         mut jobs: client::Selector,
@@ -53,11 +54,11 @@ impl Client {
         loop {
             let mut update = self.next_update().await?;
             if is_return {
-                // Those that are missing now were forgotten since: they have ended.
+                // Jobs that are missing now were forgotten meanwhile, so they have ended.
                 update.not_found = None;
             }
             if std::mem::replace(&mut is_first, false) {
-                // "All" and "last" may be others after a restart.
+                // After a restart, `all` and `last` may select other jobs.
                 if let Some(named) = name_jobs(&update) {
                     *jobs = named;
                 }
@@ -74,7 +75,7 @@ impl Client {
         self.is_lost && self.dir.is_some()
     }
 
-    /// Replaces a broken connection by one to the same server, and says so.
+    /// Replaces a broken connection by one to the same server, and logs that.
     pub(crate) async fn come_back(&mut self, lost: CliError) -> CliResult<()> {
         if self.dir.is_some() {
             tracing::warn!("Lost the server, waiting for it to come back");
@@ -84,7 +85,7 @@ impl Client {
         Ok(())
     }
 
-    /// The same of one of several connections, of which another one tells.
+    /// Like `come_back`, without a log message: another connection reports the loss.
     pub(crate) async fn come_back_quietly(&mut self, lost: CliError) -> CliResult<()> {
         let Some(dir) = self.dir.clone() else {
             return Err(lost);

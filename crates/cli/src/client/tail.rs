@@ -1,4 +1,4 @@
-//! The end of what a task wrote, wherever it is.
+//! Reads the end of a task's output, on the worker or on this machine.
 
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStringExt as _;
@@ -11,11 +11,11 @@ use hq_stream::{Channel, Key, OutputReader, Source};
 use super::Client;
 use crate::error::CliResult;
 
-/// Bytes of output that are read here at once, if its worker is gone.
+/// Maximum number of bytes to read at once on this machine, if the worker is gone.
 pub(crate) const LOCAL_LIMIT: u64 = 256 * 1024;
 
 impl Client {
-    /// The last lines that a task wrote to one of its streams, or why they cannot be read.
+    /// The last lines of one output stream of a task, or why they cannot be read.
     pub(crate) async fn last_lines(
         &mut self,
         (job, task): (u32, u32),
@@ -26,7 +26,8 @@ impl Client {
         Ok(text_of(output, is_stderr, lines))
     }
 
-    /// The same without a look at files here, which may hang; `None` if they cannot be read where they are.
+    /// Like `last_lines`, but never reads files on this machine, which could hang. `None` if the
+    /// worker cannot read them.
     pub(crate) async fn last_lines_of_worker(
         &mut self,
         task: (u32, u32),
@@ -58,7 +59,7 @@ impl Client {
     }
 }
 
-/// The text that was read; if the worker is gone, its files may be here as well.
+/// The text of an output. If the worker is gone, this machine may have the same files.
 fn text_of(output: client::Output, is_stderr: bool, lines: u32) -> Result<String, String> {
     if let Some(error) = output.error {
         return Err(error);
@@ -80,7 +81,7 @@ fn text_of(output: client::Output, is_stderr: bool, lines: u32) -> Result<String
     }
 }
 
-/// Where output would be if this machine shared the files of the worker, and how to read it.
+/// Path of the output on this machine, if it shares the worker's file system, and how to read it.
 pub(crate) fn local(source: output_source::Source, is_stderr: bool) -> (PathBuf, Source) {
     let path = |bytes: &[u8]| PathBuf::from(OsString::from_vec(bytes.to_vec()));
     match source {

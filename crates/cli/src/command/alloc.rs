@@ -251,10 +251,10 @@ fn queue_spec(
     Ok((spec, args))
 }
 
-/// Where a command of its own finds the description of its batch system. Descriptions without a command, such as that of
-/// Grid Engine, are only printed, and used with `--template`.
+/// Where a command finds the description of its batch system. Descriptions without such a command,
+/// such as that of Grid Engine, can only be printed and used with `--template`.
 struct DefaultDescription {
-    /// In the server directory, if somebody put one there.
+    /// Name of a file in the server directory that replaces the built-in description.
     file: &'static str,
     /// Otherwise.
     built_in: TemplateName,
@@ -269,7 +269,8 @@ const SLURM: DefaultDescription = DefaultDescription {
     built_in: TemplateName::Slurm,
 };
 
-/// How to talk to the batch system: as the user says, as the server directory says, as we know.
+/// The description of the batch system: from `--template`, from the server directory, or the
+/// built-in one.
 fn description(
     args: &QueueArgs,
     default: Option<&DefaultDescription>,
@@ -320,7 +321,7 @@ fn spec(args: &QueueArgs, system: &SystemSpec) -> CliResult<AllocQueueSpec> {
     })
 }
 
-/// Units that the workers will offer, as far as the options say.
+/// Amounts that the workers will offer, as far as the options tell.
 fn amounts(args: &QueueArgs) -> CliResult<Vec<client::AllocAmount>> {
     let mut items: Vec<ResourceItem> = args.resource.iter().map(|r| r.value.clone()).collect();
     match args.cpus.as_ref().map(|cpus| &cpus.value) {
@@ -342,7 +343,7 @@ fn amounts(args: &QueueArgs) -> CliResult<Vec<client::AllocAmount>> {
     Ok(checked.items.iter().map(amount).collect())
 }
 
-/// Words of `hq worker start` as they will stand in the script.
+/// Arguments of `hq worker start` in the script of the allocation.
 fn worker_args(args: &QueueArgs) -> Vec<String> {
     let mut words = Vec::new();
     let mut add = |option: &str, value: String| {
@@ -391,7 +392,7 @@ fn worker_args(args: &QueueArgs) -> Vec<String> {
     words
 }
 
-/// Without quotes if a shell would leave it alone.
+/// The text without quotes if a shell would not change it.
 fn bare(text: &str) -> String {
     if shell::is_plain(text) {
         text.to_owned()

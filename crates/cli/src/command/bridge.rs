@@ -6,9 +6,10 @@
 //!           ◀─frames─── stdout ◀───────────┴▶ questions ──▶ server     one connection each
 //! ```
 //!
-//! A frame is a `u32` length, a `u32` length of the JSON in it, the JSON, and bytes that the JSON tells about. What
-//! happens is told as it does; nobody has to ask. The bridge ends with its standard input, and with `--local` so do the
-//! server and the worker in it. It looks into no value of a call.
+//! A frame is a `u32` length, a `u32` length of its JSON, the JSON, and a blob that the JSON
+//! describes. The bridge reports events as they happen, without requests. It ends when its standard
+//! input is closed; with `--local` it then also ends its server and worker. It does not interpret
+//! the values of calls.
 
 use std::sync::Arc;
 
@@ -35,10 +36,10 @@ mod talk;
 mod values;
 mod watch;
 
-/// Requests for a connection that may wait.
+/// Maximum number of waiting requests for a connection.
 const DIALS_MAX: usize = 16;
 
-/// Serves the program that started it, until that closes standard input.
+/// Serves the program that started the bridge, until it closes standard input.
 pub(super) fn run(args: BridgeArgs, context: &mut Context) -> CliResult<()> {
     let frames = frame::Frames::take_stdio()?;
     if !args.local {
@@ -103,13 +104,13 @@ async fn serve_alone(
     let serving = tokio::spawn(async move {
         while let Some(reply) = asked.recv().await {
             let client = Client::in_process(server.connect_client(), uid.clone()).await;
-            // The one who asked may have ended.
+            // The requesting task may have ended.
             let _ = reply.send(client);
         }
         server.shutdown().await;
     });
     let result = dispatch::serve(frames, Dialer::Local(asks)).await;
-    // Twice: the tasks of a program that has ended have nobody to end for.
+    // The program has ended, so its tasks need not finish: the second request kills them.
     for _ in 0..2 {
         let _ = control.send(Interrupt::Terminate).await;
     }

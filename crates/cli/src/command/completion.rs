@@ -8,7 +8,7 @@ use crate::output::console::error_line;
 use clap::CommandFactory;
 use clap_complete::Shell;
 
-/// Completion of ids, which only a server knows; without one there are none.
+/// Code that completes ids, which it gets from the server. Without a server it completes none.
 fn ids(shell: Shell) -> &'static str {
     if shell == Shell::Bash {
         BASH_IDS
@@ -67,7 +67,7 @@ _hq_worker_ids() {
 }
 "#;
 
-/// Has choices of jobs and workers completed by what the server knows.
+/// Changes completions of job and worker arguments so that they offer the ids that the server has.
 fn with_zsh_ids(script: &str) -> String {
     let mut completer = "_default";
     let mut text = String::with_capacity(script.len());
@@ -97,7 +97,7 @@ fn with_zsh_ids(script: &str) -> String {
     text
 }
 
-/// Leaves out what only we need, and the help does not show.
+/// Removes internal options, which the help does not show.
 fn without_hidden(script: &str, shell: Shell) -> String {
     const HIDDEN: &str = "generate-reference";
     let is_offer = |line: &&str| {

@@ -81,7 +81,7 @@ pub(super) fn show(context: &mut Context) -> CliResult<()> {
     context.flush()
 }
 
-/// Settings that hold for all commands, and those of files for single ones.
+/// Settings of all commands, and settings that files make for single commands.
 fn rows<'a>(config: &'a config::Config, context: &Context) -> Vec<Row<'a>> {
     let words: Vec<OsString> = std::env::args_os().collect();
     // It was parsed before.
@@ -106,7 +106,8 @@ fn rows<'a>(config: &'a config::Config, context: &Context) -> Vec<Row<'a>> {
             (_, Some(told)) => told.to_string_lossy().into_owned(),
             (_, None) => match context.server_dir() {
                 Ok(dir) => dir.root().display().to_string(),
-                // No home directory: commands that need the server directory say so.
+                // Without a home directory, commands that need the server directory report that
+                // themselves.
                 Err(_) => String::new(),
             },
         };

@@ -1,6 +1,7 @@
-//! `hq dashboard`: owns the terminal. What is shown is decided in [`crate::dashboard`].
+//! `hq dashboard`: owns the terminal. [`crate::dashboard`] decides what is shown.
 //!
-//! Three threads: one reads keys, one asks the server or the journal, the first one draws when there is news.
+//! One thread reads keys, one queries the server or the journal, and the main thread draws whenever
+//! a message arrives.
 
 mod ask;
 mod clipboard;
@@ -32,14 +33,14 @@ const IDLE_REDRAW: Duration = Duration::from_secs(1);
 /// While a replay plays.
 const PLAY_REDRAW: Duration = Duration::from_millis(200);
 
-/// Steps in which the past is read.
+/// Number of time steps of the history.
 const PAST_STEPS: i64 = 240;
 
 /// Message to the drawing thread.
 enum Message {
     Input(Event),
     News(News),
-    /// A signal says that it is enough.
+    /// A signal that ends the dashboard.
     End,
 }
 
@@ -130,7 +131,7 @@ fn show(
                 .map_err(|e| CliError::caused("Cannot write to the terminal", &e))?;
         }
         if let Some(ask) = app.changed_focus() {
-            // If the other side is gone, its last message says why.
+            // If the receiver is gone, its last message says why.
             let _ = asks.send(ask);
         }
     }
@@ -149,7 +150,7 @@ fn take(app: &mut App, message: Message, asks: &UnboundedSender<Ask>) {
     }
 }
 
-/// Terminals that know how show the whole frame at once.
+/// Draws a frame. Terminals that support synchronized output show all of it at once.
 fn draw(terminal: &mut DefaultTerminal, app: &mut App) -> io::Result<()> {
     execute!(io::stdout(), BeginSynchronizedUpdate)?;
     terminal.draw(|frame| view::draw(frame, app))?;

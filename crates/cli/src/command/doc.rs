@@ -10,7 +10,7 @@ use crate::output::format::wrap;
 use crate::pages::{self, Hit, Page};
 use crate::text::{closest, fit};
 
-/// Paragraphs that a search shows, and how many of them below one heading.
+/// Maximum number of paragraphs that a search shows, in total and per heading.
 const SHOWN_MAX: usize = 12;
 const SECTION_MAX: usize = 3;
 /// Longest part of a paragraph that a search shows.
@@ -87,7 +87,7 @@ fn search(words: &[String]) -> CliResult<String> {
     Ok(text)
 }
 
-/// A paragraph, cut if it is long.
+/// A paragraph, shortened if it is long.
 fn excerpt(hit: &Hit) -> String {
     fit(&hit.text, EXCERPT_MAX)
 }
@@ -101,14 +101,14 @@ fn nothing(message: &str, words: &[String]) -> CliError {
     CliError::new(message).with_help(help)
 }
 
-/// Shows a text in the user's pager; `false` if that cannot be started.
+/// Shows a text in the user's pager; `false` if the pager cannot be started.
 fn page_through(text: &str) -> bool {
     let chosen = std::env::var("PAGER")
         .ok()
         .filter(|pager| !pager.trim().is_empty());
     let mut command = Command::new("sh");
     command.arg("-c").arg(chosen.as_deref().unwrap_or("less"));
-    // Ends at once if all of it fits on the screen.
+    // `less` then exits immediately if the text fits on the screen.
     if std::env::var_os("LESS").is_none() {
         command.env("LESS", "FRX");
     }
@@ -116,14 +116,14 @@ fn page_through(text: &str) -> bool {
         return false;
     };
     if let Some(mut input) = pager.stdin.take() {
-        // Those who leave early have read enough.
+        // A write error only means that the user left the pager early.
         let _ = input.write_all(text.as_bytes());
     }
-    // The shell says 127 if there is no such program.
+    // The shell exits with 127 if the program does not exist.
     pager.wait().is_ok_and(|status| status.code() != Some(127))
 }
 
-/// Shows a page in a browser, which needs a file.
+/// Shows a page in a browser, from a temporary file.
 fn open(page: &Page, context: &mut Context) -> CliResult<()> {
     let failed =
         |error: &std::io::Error| CliError::caused("Cannot open a browser with `xdg-open`", error);

@@ -1,7 +1,7 @@
 //! `hq doctor`: looks for the cause of problems and says what to do.
 //!
-//! Each part of the whole check runs in a process of its own ([`limited`]), so that neither a dead mount nor a silent
-//! daemon holds up the others or this process.
+//! Each part of the whole check runs in a process of its own ([`limited`]), so that neither a dead
+//! mount nor a silent daemon holds up the others or this process.
 
 mod batch;
 mod check;

@@ -402,7 +402,8 @@ impl Progress {
         format!("{bar}{jobs}{}", self.tasks_text(counts))
     }
 
-    /// The same for a terminal of so many columns: failures come first, and what says least is left out.
+    /// The same for a terminal of so many columns: failures come first, and what says least is left
+    /// out.
     fn fitting(&self, pace: Option<&str>, columns: usize) -> String {
         let total = self.total();
         let tasks = self.tasks_text([
@@ -455,7 +456,8 @@ impl Progress {
     }
 }
 
-/// Columns of the terminal that a line may fill: one less, because a line that wraps cannot be removed again.
+/// Columns of the terminal that a line may fill: one less, because a line that wraps cannot be
+/// removed again.
 fn columns() -> usize {
     let size = terminal_size(std::io::stdout());
     size.map_or(usize::MAX, |(columns, _)| usize::from(columns) - 1)

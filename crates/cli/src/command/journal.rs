@@ -90,7 +90,8 @@ pub(super) fn file_of(path: &Path) -> CliResult<PathBuf> {
     }
 }
 
-/// The journal of the server that runs in a directory, or else of the last one that kept its state there.
+/// The journal of the server that runs in a directory, or else of the last one that kept its state
+/// there.
 fn journal_in(dir: &ServerDir) -> CliResult<PathBuf> {
     let failed = |error: AccessError| access_error(&error);
     let mut instances = vec![dir.resolve().map_err(failed)?];
@@ -177,7 +178,8 @@ fn title(journal: &Path) -> String {
     named.to_string_lossy().into_owned()
 }
 
-/// Writes a file, in place of one that is there only when it is whole. The umask decides who can read it.
+/// Writes a file, in place of one that is there only when it is whole. The umask decides who can
+/// read it.
 fn replace_file(path: &Path, bytes: &[u8]) -> io::Result<()> {
     let special = std::fs::metadata(path)
         .ok()
@@ -350,7 +352,8 @@ fn objects(table: &Table) -> CliResult<Value> {
     Ok(Value::Array(objects.collect()))
 }
 
-/// Values with tabs between them; tabs, line feeds, carriage returns and backslashes inside as `\t`, `\n`, `\r` and `\\`.
+/// Values with tabs between them; tabs, line feeds, carriage returns and backslashes inside as
+/// `\t`, `\n`, `\r` and `\\`.
 fn tab_separated(row: &[Value]) -> String {
     let escaped = |value| {
         let text: String = plain(value);

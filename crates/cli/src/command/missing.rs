@@ -1,7 +1,7 @@
 //! Telling that ids do not exist.
 //!
-//! A few are named one by one, in words that scripts look for. Where a range such as `1-4294967295` meets a
-//! server with one job, one line names the ranges, and not all of them if there are many.
+//! A few are named one by one, in words that scripts look for. Where a range such as `1-4294967295`
+//! meets a server with one job, one line names the ranges, and not all of them if there are many.
 
 use hq_protocol::common;
 
@@ -122,8 +122,9 @@ impl Missing {
         }
     }
 
-    /// Ends a command: without success if people asked for what does not exist. Those who read JSON or
-    /// bare words see that in what was printed, and get the exit code that they know from HyperQueue.
+    /// Ends a command: without success if people asked for what does not exist. Those who read JSON
+    /// or bare words see that in what was printed, and get the exit code that they know from
+    /// HyperQueue.
     ///
     /// `list` is the command that shows what there is.
     pub(super) fn end(&self, list: &str, context: &mut Context) -> CliResult<()> {

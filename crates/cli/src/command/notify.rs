@@ -74,8 +74,8 @@ pub(super) struct Callback {
 }
 
 impl Callback {
-    /// Takes the program with its arguments as one text, split as a shell would. It prints on our standard output, or
-    /// beside it where that has to be JSON.
+    /// Takes the program with its arguments as one text, split as a shell would. It prints on our
+    /// standard output, or beside it where that has to be JSON.
     pub(super) fn start(program: &str, mode: OutputMode) -> CliResult<Self> {
         let beside_json = mode == OutputMode::Json;
         let words = shlex::split(program)

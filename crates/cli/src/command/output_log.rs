@@ -59,7 +59,8 @@ pub(crate) fn run(args: &OutputLogArgs, context: &mut Context) -> CliResult<()> 
 /// Job, task and channel.
 type Writer = (u32, u32, usize);
 
-/// Longest beginning of a line, in bytes, that waits for its end: a task may write a line of gigabytes.
+/// Longest beginning of a line, in bytes, that waits for its end: a task may write a line of
+/// gigabytes.
 const LINE_MAX: usize = 1 << 20;
 
 /// Jobs whose output is looked at.
@@ -187,7 +188,8 @@ impl Log {
         }
         // Stable: what one task wrote at the same time keeps its order.
         found.sort_by_key(|(_, _, chunk)| chunk.unix_ns);
-        // How many pieces are left of each output: the last one is printed even if it ends in mid-line.
+        // How many pieces are left of each output: the last one is printed even if it ends in
+        // mid-line.
         let mut left: BTreeMap<Writer, usize> = BTreeMap::new();
         for (job, task, chunk) in &found {
             *left

@@ -8,8 +8,8 @@
 //! ```
 //!
 //! Output of tasks is captured in files and replayed task by task on a thread of its own, so that a
-//! reader who is slow (a pager) never holds up the tasks. The first interrupt lets running tasks end,
-//! the second kills them.
+//! reader who is slow (a pager) never holds up the tasks. The first interrupt lets running tasks
+//! end, the second kills them.
 
 use std::ffi::OsString;
 use std::path::Path;
@@ -64,12 +64,13 @@ use summary::Summary;
 /// How often ended tasks are reported: often enough to look immediate.
 const UPDATE_INTERVAL: std::time::Duration = std::time::Duration::from_millis(50);
 
-/// Signals this close together are one interrupt: wrappers such as `timeout` pass a signal on to the
-/// process and to its group.
+/// Signals this close together are one interrupt: wrappers such as `timeout` pass a signal on to
+/// the process and to its group.
 const ONE_INTERRUPT: std::time::Duration = std::time::Duration::from_millis(10);
 
-/// Longest wait for the worker to take an interrupt. It takes microseconds, but on a very busy machine it took more than a second, and
-/// a task started after the user had been told that none would.
+/// Longest wait for the worker to take an interrupt. It takes microseconds, but on a very busy
+/// machine it took more than a second, and a task started after the user had been told that none
+/// would.
 const TAKEN_TIMEOUT: std::time::Duration = std::time::Duration::from_secs(5);
 
 /// Interrupts and other requests that may wait until they are handled.
@@ -358,7 +359,8 @@ impl LocalJob {
 
     /// Submits, then hands ended tasks on until all have ended.
     ///
-    /// The job is open and watched before it has tasks: a task that ends at once must not be missed.
+    /// The job is open and watched before it has tasks: a task that ends at once must not be
+    /// missed.
     async fn follow(
         &mut self,
         spec: SubmitSpec,
@@ -428,8 +430,9 @@ impl LocalJob {
         };
         // A full queue holds enough of them already.
         let _ = self.control.try_send(interrupt);
-        // Said only once the worker has taken it, that is, once the queue is empty: a task that ends before that still
-        // makes room for the next one. The worker may have ended, or be slow; then it is said all the same.
+        // Said only once the worker has taken it, that is, once the queue is empty: a task that
+        // ends before that still makes room for the next one. The worker may have ended, or be
+        // slow; then it is said all the same.
         let taken = self.control.reserve_many(REQUESTS_MAX);
         let _ = tokio::time::timeout(TAKEN_TIMEOUT, taken).await;
         if !text.is_empty() {

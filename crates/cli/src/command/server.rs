@@ -45,14 +45,15 @@ pub(super) fn start(args: StartArgs, context: &mut Context) -> CliResult<()> {
     } else {
         runtime.block_on(serve(args, context))
     };
-    // Closes all connections. If the journal hangs, the kernel keeps the process with whatever is open, and who waits for
-    // the end of the server must not wait for that.
+    // Closes all connections. If the journal hangs, the kernel keeps the process with whatever is
+    // open, and who waits for the end of the server must not wait for that.
     runtime.shutdown_timeout(CLOSE_TIMEOUT);
     result
 }
 
-/// Where the system gives huge pages to all who do not refuse them, whatever thread comes by zeroes 2 MiB. Children inherit this: those of a
-/// server are commands of the batch system and notifications, not tasks.
+/// Where the system gives huge pages to all who do not refuse them, whatever thread comes by zeroes
+/// 2 MiB. Children inherit this: those of a server are commands of the batch system and
+/// notifications, not tasks.
 fn refuse_huge_pages() {
     if let Err(error) = rustix::thread::disable_transparent_huge_pages(true) {
         tracing::debug!(%error, "cannot do without huge pages");
@@ -146,8 +147,9 @@ fn tell_ready(dir: &ServerDir) {
     );
 }
 
-/// Completes on SIGINT, which a person sends, or SIGTERM, which a service manager or a machine that is shut down
-/// sends: then workers wait for the next server, as after what announces the end of an allocation. SIGHUP is ignored: logging out must not end a server.
+/// Completes on SIGINT, which a person sends, or SIGTERM, which a service manager or a machine that
+/// is shut down sends: then workers wait for the next server, as after what announces the end of an
+/// allocation. SIGHUP is ignored: logging out must not end a server.
 fn stop_signal() -> CliResult<impl Future<Output = Stop>> {
     let listen = |kind| signal(kind).map_err(|e| CliError::caused("Cannot handle signals", &e));
     let (mut interrupt, mut terminate) = (

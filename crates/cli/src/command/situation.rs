@@ -53,7 +53,8 @@ pub(super) fn awaited(jobs: &[client::JobSummary]) -> String {
     )
 }
 
-/// Reason why unfinished jobs do not go on; `None` if some of them run, or there is nothing to tell.
+/// Reason why unfinished jobs do not go on; `None` if some of them run, or there is nothing to
+/// tell.
 pub(super) async fn reason(
     client: &mut Client,
     jobs: &[client::JobSummary],
@@ -81,13 +82,15 @@ pub(super) async fn reason(
     }
 }
 
-/// Resources that no worker can give to a new job; `None` if some worker can, or one that can may be on its way.
+/// Resources that no worker can give to a new job; `None` if some worker can, or one that can may
+/// be on its way.
 pub(super) async fn at_submit(
     client: &mut Client,
     job: u32,
     requests: &[&RequestVariants],
 ) -> CliResult<Option<String>> {
-    // The job itself first: nearly always it answers the question, and a submit pays for each further one.
+    // The job itself first: nearly always it answers the question, and a submit pays for each
+    // further one.
     let Some((_, explanation)) = client.explain_first_waiting(job).await? else {
         return Ok(None);
     };
@@ -216,7 +219,8 @@ async fn obstacle(
     Ok(stuck.map(|(explanation, why)| with_suggestion(why, &explanation, workers)))
 }
 
-/// The explanation of a job's first waiting task, and why no worker can run it; `None` if one can, or nothing waits.
+/// The explanation of a job's first waiting task, and why no worker can run it; `None` if one can,
+/// or nothing waits.
 async fn stuck(client: &mut Client, job: u32) -> CliResult<Option<(client::Explanation, String)>> {
     let Some((_, explanation)) = client.explain_first_waiting(job).await? else {
         return Ok(None);

@@ -1,4 +1,5 @@
-//! `hq status` and `hq problems`: how it is going and what is wrong, by the rules that the dashboards use.
+//! `hq status` and `hq problems`: how it is going and what is wrong, by the rules that the
+//! dashboards use.
 
 use std::io::Write as _;
 

@@ -29,7 +29,8 @@ use crate::submit::plan::kinds;
 use crate::submit::skip::Unended;
 use crate::submit::{PreparedSubmit, SubmitContext, directives, jobfile, origin, read_stdin};
 
-/// When somebody who waits for a job is told that nothing of it can run: by then most short ones have ended.
+/// When somebody who waits for a job is told that nothing of it can run: by then most short ones
+/// have ended.
 const OBSTACLE_DELAY: Duration = Duration::from_millis(250);
 
 /// Submits a command.
@@ -116,7 +117,8 @@ async fn prepare(
     let once = args.own.once.take();
     let learn_from = args.learn_from;
     let (mut prepared, skips_done) = prepare_with(args, stdin, conditions, server_uid.as_deref())?;
-    // By what was asked, not by what is left of it: a later attempt finds more that is done, or learned, and submits the same.
+    // By what was asked, not by what is left of it: a later attempt finds more that is done, or
+    // learned, and submits the same.
     origin::add(&mut prepared.spec, server_uid.as_deref(), once.as_deref())?;
     learn_from::apply(learn_from, &mut prepared, client).await?;
     if !skips_done {
@@ -126,8 +128,8 @@ async fn prepare(
     prepared.skip_done(&unended)
 }
 
-/// The same without a server, and whether what is done is to be left out: what to wait for, and the ids that follow from it,
-/// are known.
+/// The same without a server, and whether what is done is to be left out: what to wait for, and the
+/// ids that follow from it, are known.
 fn prepare_with(
     mut args: SubmitArgs,
     stdin: Option<Vec<u8>>,
@@ -280,7 +282,8 @@ async fn stay(
     let ended = follow::stay(client, one_job(job)?, how, context, callback);
     tokio::select! {
         ended = ended => ended,
-        // Beside the wait: each question waits for a commit, and a short job would be told of that much later.
+        // Beside the wait: each question waits for a commit, and a short job would be told of that
+        // much later.
         never = obstacle, if is_for_people && how.wait.is_some() => match never {},
     }
 }

@@ -20,7 +20,8 @@ use crate::parse::selector::{Selector, SingleSelector, array_to_message, one_job
 /// Characters of the ids of a job that a refusal shows.
 const IDS_SHOWN_MAX: usize = 200;
 
-/// Failed tasks whose last words `task info -v` reads, and lines of an output among which it looks for them.
+/// Failed tasks whose last words `task info -v` reads, and lines of an output among which it looks
+/// for them.
 const WORDS_MAX: usize = 16;
 const LINES: u32 = 30;
 

@@ -49,7 +49,8 @@ fn text(path: &Path) -> CliResult<Option<String>> {
         Ok(file) => file,
         Err(error) => {
             let kind = error.kind();
-            // Behind the home of somebody else, as after `setpriv` or `su` without `-`, there is nothing for this user.
+            // Behind the home of somebody else, as after `setpriv` or `su` without `-`, there is
+            // nothing for this user.
             let is_hidden = kind == ErrorKind::PermissionDenied && path.metadata().is_err();
             let is_missing =
                 is_hidden || matches!(kind, ErrorKind::NotFound | ErrorKind::NotADirectory);

@@ -1,7 +1,8 @@
-//! State of the screen, and how keys, clicks and news change it. Pure: what has to be done outside is
-//! returned as an [`Ask`].
+//! State of the screen, and how keys, clicks and news change it. Pure: what has to be done outside
+//! is returned as an [`Ask`].
 //!
-//! Over the view of a tab there may be a list of tasks, and over that the output of one: [`tasks`], [`log`], [`open`].
+//! Over the view of a tab there may be a list of tasks, and over that the output of one: [`tasks`],
+//! [`log`], [`open`].
 
 pub(crate) mod log;
 mod open;
@@ -64,7 +65,8 @@ impl Tab {
 /// Request to the shell.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) enum Ask {
-    /// Show other things: the job whose details are open, the task whose output is wanted, the time of a replay.
+    /// Show other things: the job whose details are open, the task whose output is wanted, the time
+    /// of a replay.
     Look(Focus),
     Do(Action),
     /// Find the file of an output, for the clipboard.

@@ -132,7 +132,8 @@ impl Snapshot {
         self.workers.iter().filter(|worker| worker.ended.is_none())
     }
 
-    /// Used and offered units of a resource over all connected workers; used is `None` if not known.
+    /// Used and offered units of a resource over all connected workers; used is `None` if not
+    /// known.
     pub(crate) fn resource(&self, name: &str) -> (Option<u64>, u64) {
         let mut sum = (Some(0_u64), 0_u64);
         let all = self.connected().flat_map(|worker| &worker.resources);
@@ -152,7 +153,8 @@ pub(crate) struct FailureRow {
     pub(crate) host: String,
     pub(crate) run_us: u64,
     pub(crate) ended_ns: i64,
-    /// Its name in a job file, or names and values of its parameters, as `lr=0.1, seed=3`; empty in a journal.
+    /// Its name in a job file, or names and values of its parameters, as `lr=0.1, seed=3`; empty in
+    /// a journal.
     pub(crate) params: String,
 }
 
@@ -192,7 +194,8 @@ pub(crate) struct TaskRow {
     pub(crate) started_ns: Option<i64>,
     pub(crate) ended_ns: Option<i64>,
     pub(crate) error: String,
-    /// Its name in a job file, or names and values of its parameters, as `lr=0.1, seed=3`; empty in a journal.
+    /// Its name in a job file, or names and values of its parameters, as `lr=0.1, seed=3`; empty in
+    /// a journal.
     pub(crate) params: String,
 }
 

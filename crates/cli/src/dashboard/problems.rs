@@ -1,4 +1,5 @@
-//! Problems of a run: the rows of the model as the facts of [`hq_core::diagnosis`], and the findings of the server.
+//! Problems of a run: the rows of the model as the facts of [`hq_core::diagnosis`], and the
+//! findings of the server.
 
 use std::time::Duration;
 

@@ -1,7 +1,7 @@
 //! From answers of a server, or rows of a journal file, to the model.
 //!
-//! Details of jobs come from the store in both cases, by SQL that runs beside the core of the server: one
-//! pass over the tasks of a job, whose result does not grow with them.
+//! Details of jobs come from the store in both cases, by SQL that runs beside the core of the
+//! server: one pass over the tasks of a job, whose result does not grow with them.
 
 pub(crate) mod file;
 pub(crate) mod live;

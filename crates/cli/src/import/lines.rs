@@ -58,8 +58,8 @@ impl Pair {
     }
 }
 
-/// Splits `--name=value`, `--name value`, `-x value` and `-xvalue`; `flags` have no value. With `words_only` short options are
-/// whole words, as those of LSF are.
+/// Splits `--name=value`, `--name value`, `-x value` and `-xvalue`; `flags` have no value. With
+/// `words_only` short options are whole words, as those of LSF are.
 pub(super) fn pairs(words: Vec<String>, flags: &str, words_only: bool) -> Vec<Pair> {
     let mut found = Vec::new();
     let mut words = words.into_iter().peekable();

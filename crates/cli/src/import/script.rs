@@ -11,7 +11,8 @@ pub(super) const NAME: &str = "%{name}";
 /// Shells in which variables are set as in `sh`.
 const SHELLS: [&str; 6] = ["sh", "bash", "dash", "ksh", "zsh", "ash"];
 
-/// Runs a script that comes through standard input, which stays empty for the script as in a batch job.
+/// Runs a script that comes through standard input, which stays empty for the script as in a batch
+/// job.
 const FROM_STDIN: &str = "exec 3<&0 </dev/null; exec \"$@\"";
 
 /// Words of the interpreter: of the first line, or what the batch system uses.
@@ -52,7 +53,8 @@ pub(super) fn directive_text(words: &[String]) -> String {
     quoted.collect::<Vec<_>>().join(" ")
 }
 
-/// The script with `#HQ` lines in place of those that were read, and with the variables that it expects.
+/// The script with `#HQ` lines in place of those that were read, and with the variables that it
+/// expects.
 pub(crate) fn converted(source: Source<'_>, conversion: &Conversion) -> String {
     let mut text = String::new();
     let mut rest = source.text.lines().enumerate().peekable();
@@ -87,7 +89,8 @@ pub(crate) fn converted(source: Source<'_>, conversion: &Conversion) -> String {
     text
 }
 
-/// The command line that submits the script: words behind `hq`, and what the tasks get as standard input.
+/// The command line that submits the script: words behind `hq`, and what the tasks get as standard
+/// input.
 pub(crate) fn submit_words(
     source: Source<'_>,
     conversion: &Conversion,

@@ -1,6 +1,7 @@
 //! Sizes, durations and names of GPUs as batch systems write them.
 
-/// Memory in KiB: a number with an optional unit; without one it has `plain` KiB shifted to the left, or to the right.
+/// Memory in KiB: a number with an optional unit; without one it has `plain` KiB shifted to the
+/// left, or to the right.
 pub(super) fn memory_kib(text: &str, plain: Plain) -> Option<u64> {
     let digits = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());
     let unit = text.get(digits.len()..)?.to_ascii_lowercase();
@@ -60,8 +61,8 @@ pub(super) fn memory_text(kib: u64) -> String {
     }
 }
 
-/// Seconds of `[DAYS-]FIELDS`, where a single field counts as `unit` seconds and the last of several as `last` seconds.
-/// Behind days hours come first.
+/// Seconds of `[DAYS-]FIELDS`, where a single field counts as `unit` seconds and the last of
+/// several as `last` seconds. Behind days hours come first.
 pub(super) fn seconds(text: &str, unit: u64, last: u64) -> Option<u64> {
     let (days, clock) = match text.split_once('-') {
         Some((days, clock)) => (Some(days.parse::<u64>().ok()?), clock),

@@ -1,5 +1,5 @@
-//! Features that a script uses, as far as its text shows: variables, launchers of MPI programs, commands of the batch
-//! system.
+//! Features that a script uses, as far as its text shows: variables, launchers of MPI programs,
+//! commands of the batch system.
 
 use std::collections::BTreeSet;
 
@@ -103,7 +103,8 @@ impl Uses {
             .any(|(name, _)| has_word(LAUNCHERS, name))
     }
 
-    /// Variables that the script reads, does not set itself, and that are set where it is submitted.
+    /// Variables that the script reads, does not set itself, and that are set where it is
+    /// submitted.
     pub(super) fn set_here(&self, given: &[(String, String)]) -> Vec<(String, String)> {
         let is_foreign = |name: &&String| {
             !self.set.contains(*name)

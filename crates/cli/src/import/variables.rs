@@ -1,7 +1,8 @@
 //! Variables of batch systems, made of those of hq.
 //!
-//! Those of arrays and what programs of any language ask for are always there, others only if the script names them: a
-//! variable such as `SLURM_JOB_ID` makes an MPI library believe that it is inside a job of Slurm.
+//! Those of arrays and what programs of any language ask for are always there, others only if the
+//! script names them: a variable such as `SLURM_JOB_ID` makes an MPI library believe that it is
+//! inside a job of Slurm.
 
 use super::System;
 use super::used::Uses;
@@ -66,7 +67,8 @@ impl Lines<'_> {
         }
     }
 
-    /// For variables by which libraries recognise a batch system: its own value stays, and is not exported otherwise.
+    /// For variables by which libraries recognise a batch system: its own value stays, and is not
+    /// exported otherwise.
     fn identity(&mut self, name: &str, value: &str) {
         if !self.uses.names(name) {
         } else if self.uses.is_mpi() {

@@ -351,7 +351,8 @@ impl Wish {
         }
         if self.passes_env {
             for (name, value) in uses.set_here(&self.env) {
-                // Nobody wrote it, and it may be a secret: no reason to show it with a script that is only looked at.
+                // Nobody wrote it, and it may be a secret: no reason to show it with a script that
+                // is only looked at.
                 choices.push(&["--env", &format!("{name}={value}")], true, true);
             }
         }
@@ -389,8 +390,9 @@ impl Choices {
 
     fn push(&mut self, words: &[&str], is_usual: bool, is_outer: bool) {
         let words: Vec<String> = words.iter().map(|word| (*word).to_owned()).collect();
-        // A `#HQ` line ends at its end: behind it the rest of a value would be a command of the script. A backslash has another
-        // meaning there than it had in the line that was read. A shell is told either by quotes.
+        // A `#HQ` line ends at its end: behind it the rest of a value would be a command of the
+        // script. A backslash has another meaning there than it had in the line that was read. A
+        // shell is told either by quotes.
         let is_outer = is_outer
             || words
                 .iter()

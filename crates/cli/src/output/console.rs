@@ -9,10 +9,11 @@ use crate::args::global::{ColorMode, OutputMode};
 /// Size of the buffer of standard output, in bytes: a page of tasks fits.
 const BUFFER_LEN: usize = 64 * 1024;
 
-/// A writer that writes hidden characters out: names, errors and paths are what a task, a worker, a batch system or
-/// another user has chosen.
+/// A writer that writes hidden characters out: names, errors and paths are what a task, a worker, a
+/// batch system or another user has chosen.
 pub(crate) trait Shown: Write {
-    /// The writer behind it, for output of tasks that was asked for, and for colors of our own around checked texts.
+    /// The writer behind it, for output of tasks that was asked for, and for colors of our own
+    /// around checked texts.
     fn as_is(&mut self) -> &mut dyn Write;
 }
 
@@ -34,7 +35,8 @@ impl Console {
         }
     }
 
-    /// For what programs read in every output mode: only a terminal gets hidden characters written out.
+    /// For what programs read in every output mode: only a terminal gets hidden characters written
+    /// out.
     pub(crate) fn data(&mut self) -> &mut Self {
         self.is_text = self.is_terminal;
         self
@@ -76,7 +78,8 @@ pub(crate) fn error_line(text: &str) {
     let _ = io::stderr().write_all(text.as_bytes());
 }
 
-/// Writes a text with the colors of the command line parser to standard error, without them where it is no terminal.
+/// Writes a text with the colors of the command line parser to standard error, without them where
+/// it is no terminal.
 pub(crate) fn error_styled(text: &str) {
     // Words that were typed stand in it, and a shell puts names of files among them.
     let mut parts = text.split("\x1b[");

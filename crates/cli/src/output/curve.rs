@@ -114,7 +114,8 @@ fn cpus(milli: u64) -> String {
     format!("{:.2}", Duration::from_millis(milli).as_secs_f64())
 }
 
-/// A bar for each point; the highest one is full, only what is nothing has none, and gaps have a dot.
+/// A bar for each point; the highest one is full, only what is nothing has none, and gaps have a
+/// dot.
 fn bars(values: impl Iterator<Item = Option<u64>>, peak: u64) -> String {
     let bar = |value: Option<u64>| match value {
         None => '·',

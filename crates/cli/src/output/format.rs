@@ -142,8 +142,8 @@ pub(crate) fn short_name(name: &str) -> String {
     format!("{head}...{tail}")
 }
 
-/// A measured peak of memory below this may be that of the worker: the kernel counts the process that a program was started
-/// from, which has a few tens of MiB.
+/// A measured peak of memory below this may be that of the worker: the kernel counts the process
+/// that a program was started from, which has a few tens of MiB.
 const WORKER_MEMORY_MAX: u64 = 64 << 20;
 
 /// The most memory that a task used: `1.50 GiB`, `< 22.00 MiB`.
@@ -201,7 +201,8 @@ pub(crate) fn wrap(line: &str, columns: usize) -> Vec<String> {
     lines
 }
 
-/// A text for a terminal: hidden characters but tabs and line feeds are written out, in the form of JSON.
+/// A text for a terminal: hidden characters but tabs and line feeds are written out, in the form of
+/// JSON.
 pub(crate) fn printable(text: &str) -> Cow<'_, str> {
     let is_shown = |c: char| !is_hidden(c) || c == '\n' || c == '\t';
     if text.chars().all(is_shown) {

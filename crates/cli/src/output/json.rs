@@ -1,7 +1,7 @@
 //! One pretty printed JSON value per command, keys in alphabetical order.
 //!
-//! [`serde_json::Value`] keeps keys sorted. Lists of tasks never exist as a whole: [`stream`] writes
-//! them element by element.
+//! [`serde_json::Value`] keeps keys sorted. Lists of tasks never exist as a whole: [`stream`]
+//! writes them element by element.
 
 use std::io;
 use std::path::Path;
@@ -120,7 +120,8 @@ impl Output for JsonOutput {
         let mut value = json!({});
         for state in JobState::ALL {
             let count = counts.of(state);
-            // Scripts know the states that the table shows; another one is there only if there is such a job.
+            // Scripts know the states that the table shows; another one is there only if there is
+            // such a job.
             if count > 0 || shown.contains(&state) {
                 let (first, rest) = state.name().split_at(1);
                 value[first.to_uppercase() + rest] = json!(count);

@@ -33,7 +33,8 @@ pub(crate) fn pace(job: &client::JobSummary, now_unix_ns: i64) -> Option<Pace> {
     ))
 }
 
-/// `5.2 tasks/s, 3m 5s elapsed, 40s left, until 12:14:48`; `None` if nobody can tell, or nothing is left.
+/// `5.2 tasks/s, 3m 5s elapsed, 40s left, until 12:14:48`; `None` if nobody can tell, or nothing is
+/// left.
 pub(crate) fn text<'a>(
     jobs: impl Iterator<Item = &'a client::JobSummary>,
     now_unix_ns: i64,

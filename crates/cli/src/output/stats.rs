@@ -62,7 +62,8 @@ fn rank(len: usize, share: f64) -> usize {
 /// Contents of `job stats`.
 #[derive(Clone, PartialEq, Debug)]
 pub(crate) struct JobStatsView {
-    /// Quantity and how it is distributed: seconds, seconds, bytes, share of the requested cpus, seconds.
+    /// Quantity and how it is distributed: seconds, seconds, bytes, share of the requested cpus,
+    /// seconds.
     pub(crate) rows: [(&'static str, Distribution); 5],
 }
 

@@ -31,11 +31,13 @@ pub(crate) struct Suggestion {
     pub(crate) job: u32,
     /// Their command; empty if they have several.
     pub(crate) command: Vec<String>,
-    /// Needs of those that finished. One that failed for lack of memory counts as if it needed twice what it had.
+    /// Needs of those that finished. One that failed for lack of memory counts as if it needed
+    /// twice what it had.
     pub(crate) needs: Needs,
     /// Tasks that failed for lack of memory.
     pub(crate) out_of_memory: u64,
-    /// Memory times time that all attempts had, in KiB · ms; `None` = some asked for no amount of it.
+    /// Memory times time that all attempts had, in KiB · ms; `None` = some asked for no amount of
+    /// it.
     pub(crate) reserved: Option<u128>,
     /// Attempts that were lost.
     pub(crate) cut_off: CutOff,
@@ -57,8 +59,8 @@ pub(crate) struct MemoryOption {
     pub(crate) options: String,
     /// Tasks that would have needed a second attempt.
     pub(crate) again: u64,
-    /// Share of the memory times time that was reserved, which would not have been; less than zero if it would have been
-    /// more, `None` if it is not known.
+    /// Share of the memory times time that was reserved, which would not have been; less than zero
+    /// if it would have been more, `None` if it is not known.
     pub(crate) saved: Option<f64>,
 }
 
@@ -73,8 +75,8 @@ impl Suggestion {
         }
     }
 
-    /// The request that costs least: memory in MiB, and what the next attempt gets if some tasks would have needed
-    /// more; `None` = nothing is known of their needs.
+    /// The request that costs least: memory in MiB, and what the next attempt gets if some tasks
+    /// would have needed more; `None` = nothing is known of their needs.
     pub(crate) fn cheapest(&self) -> Option<(u64, Option<Step>)> {
         let (largest, first) = (self.needs.memory_max()?, self.needs.first_size()?);
         let (small, large) = (mebibytes(first.kib), mebibytes(largest));
@@ -88,7 +90,8 @@ impl Suggestion {
         Some((small, is_growing.then_some(Step { factor, max })))
     }
 
-    /// Requests for memory: the one that fits all tasks, and the one that costs least if it is smaller.
+    /// Requests for memory: the one that fits all tasks, and the one that costs least if it is
+    /// smaller.
     pub(crate) fn memory(&self) -> Vec<MemoryOption> {
         let (Some(largest), Some(first), Some((small, growth))) = (
             self.needs.memory_max(),

@@ -92,7 +92,8 @@ pub(crate) const fn worker_state_name(state: client::worker_info::State) -> &'st
     }
 }
 
-/// Word of a worker that gets no tasks, or a single one, because tasks fail there or something is wrong with its node.
+/// Word of a worker that gets no tasks, or a single one, because tasks fail there or something is
+/// wrong with its node.
 pub(crate) fn quarantine_word(worker: &client::WorkerInfo) -> Option<&'static str> {
     use client::quarantine::Stage;
     let quarantine = worker.quarantine.as_ref()?;
@@ -147,7 +148,8 @@ pub(crate) fn job_path(path: &[u8], job: u32) -> String {
     String::from_utf8_lossy(&replaced).into_owned()
 }
 
-/// Path of a standard stream as `job info` shows it: absolute, from the directory in which the task runs.
+/// Path of a standard stream as `job info` shows it: absolute, from the directory in which the task
+/// runs.
 pub(crate) fn stdio_path(path: &[u8], cwd: &[u8], job: u32) -> String {
     let path = job_path(path, job);
     if path.starts_with('/') {

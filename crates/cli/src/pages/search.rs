@@ -1,7 +1,8 @@
 //! Search in the pages by paragraph.
 //!
-//! A paragraph matches with its own words and with the heading above it. Rare words count more than common ones, whole
-//! words more than parts of words, headings more than text, and the user's words more than their synonyms.
+//! A paragraph matches with its own words and with the heading above it. Rare words count more than
+//! common ones, whole words more than parts of words, headings more than text, and the user's words
+//! more than their synonyms.
 
 use std::cmp::Ordering;
 
@@ -43,7 +44,8 @@ const IN_CODE: f64 = 0.8;
 /// Hits with less than this share of the best score are left out.
 const SHARE_MIN: f64 = 0.4;
 
-/// All paragraphs that match, the best first, those of the changelog last. Empty if none has any of the words.
+/// All paragraphs that match, the best first, those of the changelog last. Empty if none has any of
+/// the words.
 pub(crate) fn search(query: &str) -> Vec<Hit> {
     rank(query, &all_sections())
 }

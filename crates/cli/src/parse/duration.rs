@@ -40,8 +40,8 @@ pub(crate) fn refuse_zero(limit: Duration) -> Result<Duration, DurationError> {
     Ok(limit)
 }
 
-/// Reads words, or a clock that can be read in one way only: `HH:MM:SS`, `DAYS-HH[:MM[:SS]]`. A plain number may be
-/// seconds, or minutes as in Slurm, and `1:30` half a minute or half an hour.
+/// Reads words, or a clock that can be read in one way only: `HH:MM:SS`, `DAYS-HH[:MM[:SS]]`. A
+/// plain number may be seconds, or minutes as in Slurm, and `1:30` half a minute or half an hour.
 pub(crate) fn parse_duration_words(text: &str) -> Result<Duration, DurationError> {
     let is_clear = text.contains('-') || text.matches(':').count() == 2;
     if is_clear && let Some(duration) = parse_clock(text) {

@@ -1,7 +1,8 @@
 //! `--param`: `lr=0.1,0.01`, `seed=1-100`, `x=0-1:0.25`, `+batch=32,64`, `name=@FILE`.
 //!
-//! Values stand between commas. Two numbers with `-` between them are a range, `:` and a step may follow; numbers are decimals
-//! and stay exact. Everything else is a text; in double quotes anything is, and `""` there is one quote.
+//! Values stand between commas. Two numbers with `-` between them are a range, `:` and a step may
+//! follow; numbers are decimals and stay exact. Everything else is a text; in double quotes
+//! anything is, and `""` there is one quote.
 
 use std::ffi::OsStr;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};

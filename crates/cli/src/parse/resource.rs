@@ -1,5 +1,5 @@
-//! Definitions of what a worker offers: `4`, `2x4`, `[a,b]`, `[[0,1],[2,3]]`, `range(0-3)`, `sum(10.5)`,
-//! and `sum(64GiB)` or `64GiB` of memory.
+//! Definitions of what a worker offers: `4`, `2x4`, `[a,b]`, `[[0,1],[2,3]]`, `range(0-3)`,
+//! `sum(10.5)`, and `sum(64GiB)` or `64GiB` of memory.
 
 use hq_core::resource::descriptor::{ResourceItem, ResourceKind};
 
@@ -73,7 +73,8 @@ fn parse_kind(cursor: &mut Cursor<'_>, is_memory: bool) -> Result<ResourceKind, 
     Ok(kind)
 }
 
-/// `64GiB`, which can mean nothing but a sum. A plain number stays a mistake: it may be the `2` of `2x4`.
+/// `64GiB`, which can mean nothing but a sum. A plain number stays a mistake: it may be the `2` of
+/// `2x4`.
 fn parse_memory(cursor: &Cursor<'_>) -> Option<ResourceKind> {
     let mut ahead = cursor.clone();
     let amount = parse_quantity(&mut ahead, true).ok()?;

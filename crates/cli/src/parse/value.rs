@@ -69,12 +69,14 @@ pub(crate) fn parse_env(text: &OsStr) -> Result<EnvPair, String> {
     })
 }
 
-/// Reads a path. Behind `=`, in files and in variables no shell replaces `~`, and nobody wants a directory of that name.
+/// Reads a path. Behind `=`, in files and in variables no shell replaces `~`, and nobody wants a
+/// directory of that name.
 pub(crate) fn path_parser() -> impl TypedValueParser<Value = PathBuf> {
     PathBufValueParser::new().map(|path| expand_home(path.into_os_string()).into())
 }
 
-/// A path in which `~` and `~/` at the beginning are the home directory, as for a shell; `./~` is not replaced.
+/// A path in which `~` and `~/` at the beginning are the home directory, as for a shell; `./~` is
+/// not replaced.
 pub(crate) fn expand_home(path: OsString) -> OsString {
     let home = || std::env::var_os("HOME").filter(|home| !home.is_empty());
     match path.as_bytes() {

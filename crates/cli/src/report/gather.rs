@@ -1,5 +1,5 @@
-//! Reads a journal for a report. Each query passes over the tasks once; what comes back grows neither with them nor with
-//! the jobs.
+//! Reads a journal for a report. Each query passes over the tasks once; what comes back grows
+//! neither with them nor with the jobs.
 
 use std::collections::BTreeMap;
 
@@ -73,7 +73,8 @@ impl Report {
     }
 }
 
-/// Jobs of which nothing was ever started although there were workers, because none offers what they ask for.
+/// Jobs of which nothing was ever started although there were workers, because none offers what
+/// they ask for.
 async fn obstacles(file: &mut JournalFile, snapshot: &Snapshot) -> CliResult<Vec<Obstacle>> {
     let unstarted = snapshot.jobs.iter().filter(|job| {
         let counts = &job.counts;

@@ -17,7 +17,8 @@ use hq_store::reader::RUN_BOUNDS;
 const IDLE_HINT: f64 = 0.5;
 /// So is memory of which less than this part was ever used.
 const MEMORY_HINT: f64 = 0.5;
-/// Findings that are shown: of a hundred thousand jobs that wait for the same node nobody reads each.
+/// Findings that are shown: of a hundred thousand jobs that wait for the same node nobody reads
+/// each.
 const FINDINGS_MAX: usize = 100;
 /// Workers whose lines are counted at a glance.
 const LANES_FEW: usize = 20;
@@ -84,8 +85,8 @@ pub(crate) fn render(report: &Report) -> String {
     page
 }
 
-/// The run in one sentence: `1 390 tasks finished and 22 failed; 64 % of 0.59 core-hours were used, 0.02 of them wasted, mostly by job
-/// 11 (train): no space left on device.`
+/// The run in one sentence: `1 390 tasks finished and 22 failed; 64 % of 0.59 core-hours were used,
+/// 0.02 of them wasted, mostly by job 11 (train): no space left on device.`
 fn summary(report: &Report) -> String {
     let Totals {
         finished, failed, ..
@@ -444,7 +445,8 @@ fn add_jobs(page: &mut String, report: &Report) {
     }
 }
 
-/// Run times as bars, from the first to the last length that any task has; nothing if all are alike.
+/// Run times as bars, from the first to the last length that any task has; nothing if all are
+/// alike.
 fn run_times(job: &JobFigures) -> String {
     let labels = RUN_BOUNDS
         .iter()

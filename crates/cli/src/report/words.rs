@@ -1,5 +1,5 @@
-//! Parameters of failed tasks of a journal and the last lines that they wrote, as far as their output is here: journals are often
-//! read where they are written, beside the files of its tasks.
+//! Parameters of failed tasks of a journal and the last lines that they wrote, as far as their
+//! output is here: journals are often read where they are written, beside the files of its tasks.
 
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStringExt as _;
@@ -67,7 +67,8 @@ pub(super) async fn add(file: &mut JournalFile, failures: &mut [Failures]) -> Cl
     Ok(())
 }
 
-/// Reads on a thread that is left alone if it takes too long; `None` = it did, or there is none to be had.
+/// Reads on a thread that is left alone if it takes too long; `None` = it did, or there is none to
+/// be had.
 fn by<T: Send + 'static>(
     deadline: Instant,
     read: impl FnOnce() -> T + Send + 'static,

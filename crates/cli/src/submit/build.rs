@@ -137,7 +137,8 @@ pub(crate) fn are_retries_missing(retry: &RetrySpec) -> bool {
     retry.limit == 0 && (retry.on != usual.on || retry.delay != usual.delay)
 }
 
-/// Notes what is odd about the lines of which each is a task, and about the retries and the time that tasks get.
+/// Notes what is odd about the lines of which each is a task, and about the retries and the time
+/// that tasks get.
 fn note_values(
     options: &TaskOptions,
     lines: Option<&Entries>,
@@ -231,7 +232,8 @@ fn retry_of(
     ))
 }
 
-/// Whether tasks are tried again; what is not given is as usual. `is_sized` = their memory is learned.
+/// Whether tasks are tried again; what is not given is as usual. `is_sized` = their memory is
+/// learned.
 pub(crate) fn build_retry(
     limit: Option<u16>,
     on: Option<&RetryOn>,
@@ -566,8 +568,8 @@ impl<'a> PathResolver<'a> {
         }
     }
 
-    /// The same where parameters may be named: a directory that begins with one is made absolute where its value is known,
-    /// which may be a whole path.
+    /// The same where parameters may be named: a directory that begins with one is made absolute
+    /// where its value is known, which may be a whole path.
     fn with_params(cwd: &[u8], params: Option<&Params>, context: SubmitContext<'a>) -> Self {
         if !params.is_some_and(|params| begins_with_param(cwd, params)) {
             return Self::new(cwd, context);

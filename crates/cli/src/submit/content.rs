@@ -1,4 +1,5 @@
-//! Files that were meant to be lines of text: what they are instead, and the command that makes lines of them.
+//! Files that were meant to be lines of text: what they are instead, and the command that makes
+//! lines of them.
 
 use std::path::Path;
 

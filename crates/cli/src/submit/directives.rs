@@ -88,14 +88,16 @@ pub(crate) fn find(
 }
 
 impl Directives {
-    /// Puts the shebang in front of the command, and adds the options the command line does not have.
+    /// Puts the shebang in front of the command, and adds the options the command line does not
+    /// have.
     pub(crate) fn apply(self, options: &mut TaskOptions, command: &mut Vec<OsString>) {
         command.splice(0..0, self.shebang);
         merge(options, self.options);
     }
 }
 
-/// Adds options that neither the command line nor a script has; `is_attached` = the tasks are for a job that there is.
+/// Adds options that neither the command line nor a script has; `is_attached` = the tasks are for a
+/// job that there is.
 pub(crate) fn add_defaults(
     options: &mut TaskOptions,
     mut defaults: TaskOptions,
@@ -148,7 +150,8 @@ fn drop_memory(options: &TaskOptions, defaults: &mut TaskOptions) {
         defaults.resource.retain(|asked| !is_auto(asked));
     }
     let mut all = options.resource.iter().chain(&defaults.resource);
-    // It takes its own attempts to find out what tasks need: those are no retries in the sense of the default.
+    // It takes its own attempts to find out what tasks need: those are no retries in the sense of
+    // the default.
     if all.any(is_auto) && options.retries.is_none() && options.retry_on.is_none() {
         defaults.retries = None;
         defaults.retry_on = None;
@@ -204,7 +207,8 @@ fn warn_about_foreign(source: &str, head: &[u8], is_read: bool) {
     }
 }
 
-/// Looks for lines of batch systems in a script whose name says nothing, also behind the name of a shell.
+/// Looks for lines of batch systems in a script whose name says nothing, also behind the name of a
+/// shell.
 fn warn_about_unread(command: &[OsString]) {
     const SHELLS: [&str; 4] = ["sh", "bash", "zsh", "ksh"];
     let name = |word: &OsString| Path::new(word).file_name().map(OsStr::to_owned);
@@ -230,7 +234,8 @@ fn warn_about_unread(command: &[OsString]) {
     }
 }
 
-/// Whether the first character of a file is that of a comment. Most that is submitted is a program, of which nothing more is read.
+/// Whether the first character of a file is that of a comment. Most that is submitted is a program,
+/// of which nothing more is read.
 fn begins_like_script(path: &Path) -> bool {
     let mut first = [0];
     std::fs::File::open(path)
@@ -248,7 +253,8 @@ fn read_head(path: &Path) -> std::io::Result<Vec<u8>> {
 
 fn parse_options(source: &str, head: &[u8]) -> CliResult<TaskOptions> {
     if head.starts_with(BYTE_ORDER_MARK) {
-        // The kernel does not see the shebang behind it, so that the script could not be run as it is.
+        // The kernel does not see the shebang behind it, so that the script could not be run as it
+        // is.
         return Err(failed(
             source,
             &"expected a script that begins with its first character, found a UTF-8 byte order mark in front of it; \
@@ -325,7 +331,8 @@ fn directive_help(source: &str, head: &[u8], error: &clap::Error) -> Option<Stri
     Some(format!("line {number}, `{}`{advice}", line.trim()))
 }
 
-/// Options of each directive line, from the top to the first line that is neither empty nor a comment.
+/// Options of each directive line, from the top to the first line that is neither empty nor a
+/// comment.
 fn directive_lines(head: &[u8]) -> impl Iterator<Item = &[u8]> {
     // A line that was cut off in the middle says something else than the user wrote.
     let complete = match head.iter().rposition(|b| *b == b'\n') {
@@ -342,8 +349,9 @@ fn directive_lines(head: &[u8]) -> impl Iterator<Item = &[u8]> {
         })
 }
 
-/// Splits at blanks. `"…"` keeps blanks, also inside a word; a backslash makes a following `"`, blank
-/// or parenthesis literal and is itself literal before anything else. `'` is an ordinary character.
+/// Splits at blanks. `"…"` keeps blanks, also inside a word; a backslash makes a following `"`,
+/// blank or parenthesis literal and is itself literal before anything else. `'` is an ordinary
+/// character.
 fn split_words(line: &[u8]) -> Result<Vec<OsString>, String> {
     let mut words = Vec::new();
     let mut word: Option<Vec<u8>> = None;
@@ -452,7 +460,8 @@ fn merge(base: &mut TaskOptions, mut extra: TaskOptions) {
     base.skip_done |= extra.skip_done;
 }
 
-/// Merges the options that define the tasks: `--array`, `--each-line` and `--from-json` are alternatives of one choice.
+/// Merges the options that define the tasks: `--array`, `--each-line` and `--from-json` are
+/// alternatives of one choice.
 fn merge_tasks(
     base: &mut TaskOptions,
     (array, each_line, from_json): (Option<IdArray>, Option<PathBuf>, Option<PathBuf>),
@@ -474,7 +483,8 @@ fn merge_tasks(
     let own = std::mem::replace(&mut base.param, params);
     for param in own {
         let mut found = places.iter();
-        // In the place of the script's, so that what goes along with it still does. Twice on the command line is refused later.
+        // In the place of the script's, so that what goes along with it still does. Twice on the
+        // command line is refused later.
         match found.position(|at| base.param[*at].name == param.name) {
             Some(found) => base.param[places.remove(found)] = param,
             None => base.param.push(param),

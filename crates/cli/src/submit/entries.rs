@@ -112,7 +112,8 @@ fn check_lines(path: &Path, content: &[u8]) -> CliResult<()> {
     .with_help("`tr '\\0' '\\n' < FILE` makes lines of texts that end with NUL, as `find -print0` writes them"))
 }
 
-/// Reads the items of a JSON array, each as compact text with sorted keys and with its numbers as they are written.
+/// Reads the items of a JSON array, each as compact text with sorted keys and with its numbers as
+/// they are written.
 pub(crate) fn read_json(path: &Path) -> CliResult<EntryList> {
     let is_inline = path.as_os_str().as_encoded_bytes().starts_with(b"[") && !path.exists();
     if is_inline {

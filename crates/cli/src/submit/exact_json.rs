@@ -1,4 +1,5 @@
-//! JSON whose numbers stay as they are written: ids and seeds of 128 bits are usual, and would not survive as a float.
+//! JSON whose numbers stay as they are written: ids and seeds of 128 bits are usual, and would not
+//! survive as a float.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -7,7 +8,8 @@ use serde::de::{Deserializer as _, MapAccess, Visitor};
 use serde_json::Value;
 use serde_json::value::RawValue;
 
-/// Levels of lists and objects, as in any JSON that is read elsewhere here: each takes a piece of the stack.
+/// Levels of lists and objects, as in any JSON that is read elsewhere here: each takes a piece of
+/// the stack.
 const DEPTH_MAX: usize = 128;
 
 /// A value as compact text with sorted keys; fails if something would be lost.
@@ -81,7 +83,8 @@ fn append(text: &str, depth: usize, out: &mut String) -> Result<(), String> {
     Ok(())
 }
 
-/// The fields of an object; a key that is there twice is refused, since only one of the values could be kept.
+/// The fields of an object; a key that is there twice is refused, since only one of the values
+/// could be kept.
 struct Fields;
 
 impl<'a> Visitor<'a> for Fields {

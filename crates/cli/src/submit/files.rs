@@ -1,4 +1,5 @@
-//! Inputs and outputs of tasks, before they are submitted: which paths they are, and who waits for whom because of them.
+//! Inputs and outputs of tasks, before they are submitted: which paths they are, and who waits for
+//! whom because of them.
 
 use std::collections::HashMap;
 use std::ffi::OsString;
@@ -15,7 +16,8 @@ use super::placeholder::refuse_misspelled;
 use super::placeholder::{PathRole, replace, unknown_warning};
 use crate::error::{CliError, CliResult};
 
-/// Placeholders that stand for something else in each job or attempt: nobody would find such a file again.
+/// Placeholders that stand for something else in each job or attempt: nobody would find such a file
+/// again.
 const FLEETING: [&str; 3] = ["%{JOB_ID}", "%{INSTANCE_ID}", "%{SERVER_UID}"];
 
 /// Files of tasks, by the options or keys of the same names.
@@ -99,7 +101,8 @@ pub(crate) fn check_placeholders(
     Ok(())
 }
 
-/// Refuses an output that several tasks of an array would write: what one of them leaves there would pass for the work of all.
+/// Refuses an output that several tasks of an array would write: what one of them leaves there
+/// would pass for the work of all.
 pub(crate) fn check_apart(files: &TaskFiles, cwd: &[u8], params: Option<&Params>) -> CliResult<()> {
     let is_shared = |output: &&ByteText| {
         let path = replace(output, &[("CWD", cwd)]);

@@ -1,8 +1,8 @@
 //! Job files: a submit described in TOML, or in JSON, as programs send it.
 //!
-//! [`schema`] says what may be written, [`diagnostic`] draws where it is wrong, [`graph`] checks and
-//! orders dependencies. Paths of task graphs keep all their placeholders, because every task may have
-//! its own working directory; those of `[array]` are resolved as on the command line.
+//! [`schema`] says what may be written, [`diagnostic`] draws where it is wrong, [`graph`] checks
+//! and orders dependencies. Paths of task graphs keep all their placeholders, because every task
+//! may have its own working directory; those of `[array]` are resolved as on the command line.
 
 use std::collections::{BTreeSet, HashMap};
 use std::ffi::OsString;
@@ -238,7 +238,8 @@ fn note_on_shared_output(body: &SubmitBody) -> Option<Box<str>> {
     None
 }
 
-/// Whether a file that was named as a program is a job file: it cannot be executed, and its name or its content says so.
+/// Whether a file that was named as a program is a job file: it cannot be executed, and its name or
+/// its content says so.
 fn is_one(path: &Path) -> bool {
     use std::os::unix::fs::PermissionsExt as _;
     let found = std::fs::metadata(path);
@@ -338,7 +339,8 @@ fn array_ids(
     }
 }
 
-/// Distinct templates, and tasks in the order of the file. A task with a name has a template of its own, which holds the name.
+/// Distinct templates, and tasks in the order of the file. A task with a name has a template of its
+/// own, which holds the name.
 fn build_tasks(
     tasks: Tasks,
     numbered: Vec<Numbered>,

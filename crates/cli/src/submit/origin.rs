@@ -1,4 +1,5 @@
-//! Submits that a task makes for its own job: the server is told which task and which attempt of it submits.
+//! Submits that a task makes for its own job: the server is told which task and which attempt of it
+//! submits.
 
 use hq_core::id::{InstanceId, TaskId};
 use hq_core::template::{Origin, SubmitSpec, SubmitTarget};
@@ -9,7 +10,8 @@ use crate::error::{CliError, CliResult};
 /// Variable of every task: `<server>/<job>@<task>/<instance>/<nonce of its worker>`.
 const MARK: &str = "HQ_INSTANCE_KEY";
 
-/// Says in a submit which task makes it, if this process belongs to a task of that job; `once` = name of the submit.
+/// Says in a submit which task makes it, if this process belongs to a task of that job; `once` =
+/// name of the submit.
 ///
 /// # Errors
 ///
@@ -24,7 +26,8 @@ pub(crate) fn add(
         SubmitTarget::Attach(job) => mark.as_deref().and_then(|mark| {
             let (server, job_of_task, task, instance) = parse(mark)?;
             let is_own = Some(server) == server_uid && job_of_task == job.as_u32();
-            // The mark is that of the process, and an interpreter that stays carries out one call after the other.
+            // The mark is that of the process, and an interpreter that stays carries out one call
+            // after the other.
             let now = numbers(|name| std::env::var(name).ok())
                 .filter(|(job_of_call, ..)| *job_of_call == job_of_task)
                 .map_or((task, instance), |(_, task, instance)| (task, instance));

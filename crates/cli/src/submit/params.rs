@@ -1,4 +1,5 @@
-//! Parameters of a submit: from `--param` to what the tasks share, and the checks of texts that name them.
+//! Parameters of a submit: from `--param` to what the tasks share, and the checks of texts that
+//! name them.
 
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;

@@ -121,7 +121,8 @@ pub(crate) fn meant(name: &str) -> Option<&'static str> {
     KNOWN.into_iter().find(|known| plain(known) == name)
 }
 
-/// A placeholder that is written wrongly, and the one that was meant: one file for all tasks is not.
+/// A placeholder that is written wrongly, and the one that was meant: one file for all tasks is
+/// not.
 pub(crate) fn misspelled(path: &[u8]) -> Option<(String, &'static str)> {
     pieces(path).into_iter().find_map(|piece| {
         let Piece::Name(name) = piece else {

@@ -1,9 +1,11 @@
-//! Tasks whose work is done are left out of a submit, `--skip-done`, or of one that is made again, `job resubmit --changed`.
+//! Tasks whose work is done are left out of a submit, `--skip-done`, or of one that is made again,
+//! `job resubmit --changed`.
 //!
-//! A task is done if all its outputs are there, beside the first one is the record that its worker kept when it finished, and a
-//! record made now would be the same ([`hq_core::done`]). What depends on a task that runs, runs, and so does what waits for
-//! another job, or for tasks of the open job, that may still write its inputs. Files are looked at by several threads: on a
-//! shared file system most of the time is spent waiting.
+//! A task is done if all its outputs are there, beside the first one is the record that its worker
+//! kept when it finished, and a record made now would be the same ([`hq_core::done`]). What depends
+//! on a task that runs, runs, and so does what waits for another job, or for tasks of the open job,
+//! that may still write its inputs. Files are looked at by several threads: on a shared file system
+//! most of the time is spent waiting.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -85,12 +87,14 @@ impl fmt::Display for Why {
     }
 }
 
-/// What tasks wait for outside of their submit: before that has ended, nobody knows what their inputs will be.
+/// What tasks wait for outside of their submit: before that has ended, nobody knows what their
+/// inputs will be.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub(crate) struct Unended {
     /// A job that all of them wait for.
     pub(crate) job: Option<JobId>,
-    /// A job of which each waits for the task with its own id, and the sorted ids of those that have not ended.
+    /// A job of which each waits for the task with its own id, and the sorted ids of those that
+    /// have not ended.
     pub(crate) each: Option<(JobId, Vec<u32>)>,
 }
 
@@ -142,7 +146,8 @@ pub(crate) struct Changed {
     pub(crate) positions: Vec<IdArray>,
 }
 
-/// Finds out which tasks of a job that has ended would not be left out of a submit; `specs` are all that it was given.
+/// Finds out which tasks of a job that has ended would not be left out of a submit; `specs` are all
+/// that it was given.
 ///
 /// # Errors
 ///
@@ -164,7 +169,8 @@ pub(crate) fn changed(specs: &[SubmitSpec]) -> CliResult<Changed> {
     for spec in specs {
         let origin = spec.origin.as_ref().map(|origin| origin.task);
         if origin.is_some_and(|task| is_run.get(&task) == Some(&true)) {
-            // The task that added these runs again, and adds them again, as they do what they had added.
+            // The task that added these runs again, and adds them again, as they do what they had
+            // added.
             positions.push(IdArray::default());
             is_run.extend(ids_of(spec)?.into_iter().map(|task| (task, true)));
             continue;
@@ -302,7 +308,8 @@ fn skip_graph(graph: &mut GraphSpec, submit_dir: &[u8]) -> CliResult<Skipped> {
     if !has_outputs(graph) {
         return Err(no_outputs());
     }
-    // Nothing is known of tasks that the open job has already: they may still write what these read.
+    // Nothing is known of tasks that the open job has already: they may still write what these
+    // read.
     let whys = whys_of_graph(graph, submit_dir, |_| None);
     let total = whys.len();
     let is_run: HashMap<TaskId, bool> = whys
@@ -326,8 +333,8 @@ fn skip_graph(graph: &mut GraphSpec, submit_dir: &[u8]) -> CliResult<Skipped> {
     })
 }
 
-/// Why each task of a graph runs, in their order; `None` = it is done. `earlier` says of other tasks that it depends on whether they run, if
-/// that is known.
+/// Why each task of a graph runs, in their order; `None` = it is done. `earlier` says of other
+/// tasks that it depends on whether they run, if that is known.
 fn whys_of_graph(
     graph: &GraphSpec,
     submit_dir: &[u8],
@@ -402,8 +409,8 @@ fn why(
     difference(&kept, &now).map(Why::Changed)
 }
 
-/// Files as they are, with the times that they had where their contents are the same. They are read only where times differ, and only if
-/// the task is one whose contents count.
+/// Files as they are, with the times that they had where their contents are the same. They are read
+/// only where times differ, and only if the task is one whose contents count.
 fn compared(known: &KeptContents, role: Role, files: &Stamped, reads: bool) -> Vec<Content> {
     let digest = |path: &[u8]| reads.then(|| hq_worker::digest(as_path(path), || true))?;
     let files = files.iter().cloned();
@@ -439,7 +446,8 @@ fn lossy(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
 }
 
-/// Calls a function with all numbers below `count`, from several threads; results in the order of the numbers.
+/// Calls a function with all numbers below `count`, from several threads; results in the order of
+/// the numbers.
 fn in_parallel<T: Send>(count: usize, call: impl Fn(usize) -> Option<T> + Sync) -> Vec<Option<T>> {
     let next = AtomicUsize::new(0);
     let mut results: Vec<Option<T>> = Vec::new();

@@ -1,4 +1,4 @@
-//! Checks of a queue before the server hears of it, in the words of the options.
+//! Checks a queue before the client sends it to the server, so that errors can name the options.
 
 use hq_core::batch::{QueueParams, SystemSpec};
 use hq_protocol::ConvertError;
@@ -32,7 +32,7 @@ pub(super) fn check(spec: &AllocQueueSpec) -> CliResult<()> {
     Err(CliError::new(text.unwrap_or_else(|| error.to_string())))
 }
 
-/// Options after `--` with which no allocation can work: option, and why not.
+/// An option after `--` that breaks every allocation: the option, and the reason.
 pub(super) fn impossible(spec: &AllocQueueSpec) -> Option<(&'static str, &'static str)> {
     const ARRAY: &str = "an allocation is one job, and an array is several";
     const SELECT: &str = "the script asks for its nodes itself, and PBS takes the first request";
@@ -61,7 +61,7 @@ pub(super) fn impossible(spec: &AllocQueueSpec) -> Option<(&'static str, &'stati
     }
 }
 
-/// Options after `--` that say something else than the script: option, and what to use.
+/// Options after `--` that contradict the script: the option, and what to use instead.
 pub(super) fn contradictions(spec: &AllocQueueSpec) -> Vec<(&'static str, &'static str)> {
     let Ok(params) = QueueParams::try_from(spec.clone()) else {
         return Vec::new();
@@ -80,7 +80,8 @@ pub(super) fn contradictions(spec: &AllocQueueSpec) -> Vec<(&'static str, &'stat
     found.map(|(_, _, option, ours)| (option, ours)).collect()
 }
 
-/// An option after `--` that the other batch system has: option, and whose it is with the option to use.
+/// An option after `--` that belongs to the other batch system: the option, its owner, and what to
+/// use instead.
 pub(super) fn foreign(spec: &AllocQueueSpec) -> Option<(String, &'static str)> {
     let words = || spec.additional_args.iter();
     let manager = spec.system.as_ref().map_or("", |system| &system.manager);
@@ -91,7 +92,7 @@ pub(super) fn foreign(spec: &AllocQueueSpec) -> Option<(String, &'static str)> {
         ));
     }
     match manager {
-        // Options of PBS have one hyphen, but for these.
+        // Options of PBS have one hyphen, with these exceptions.
         "pbs" => words()
             .find(|word| word.starts_with("--") && !matches!(word.as_str(), "--version" | "--"))
             .map(|word| {
@@ -116,8 +117,8 @@ pub(super) fn foreign(spec: &AllocQueueSpec) -> Option<(String, &'static str)> {
     }
 }
 
-/// Resources of PBS that the script asks for already and that are asked for again after `--`: PBS takes
-/// the first of both without a word.
+/// Resources that both the script and the arguments after `--` request from PBS. PBS silently uses
+/// the first of the two.
 pub(super) fn asked_twice(system: &SystemSpec, arguments: &[String]) -> Vec<String> {
     if &*system.manager != "pbs" {
         return Vec::new();

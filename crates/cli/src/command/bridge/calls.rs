@@ -1,5 +1,5 @@
-//! Submits calls in batches: whatever has gathered while the batch before was under way. Cancels them as well, over the
-//! same connection: none overtakes the submit of its call.
+//! Submits calls in batches; a batch contains the calls that arrived while the batch before it was
+//! under way. Also cancels calls, over the same connection, so that no cancel overtakes its submit.
 
 use std::collections::hash_map::RandomState;
 use std::hash::BuildHasher as _;
@@ -33,19 +33,19 @@ pub(super) struct Batch {
     pub(super) data: Bytes,
 }
 
-/// Calls that nobody wants any more.
+/// Calls to cancel.
 #[derive(Debug)]
 pub(super) struct Cancel {
-    /// Request that is answered when it is done.
+    /// Request to answer when the calls are canceled.
     pub(super) id: Option<u64>,
     pub(super) job: u32,
     /// First ids and counts.
     pub(super) tasks: Vec<(u32, u32)>,
-    /// Whether those that run go on.
+    /// Whether running calls continue.
     pub(super) keep_running: bool,
 }
 
-/// Work that is done in the order in which it arrived.
+/// Work that is done in order of arrival.
 #[derive(Debug)]
 pub(super) enum Work {
     Calls(Batch),
@@ -76,7 +76,7 @@ impl Joined {
         }
     }
 
-    /// Adds the calls that follow; gives them back if they do not.
+    /// Adds the calls of another batch; returns it if they do not continue this one.
     fn add(&mut self, batch: Batch) -> Option<Batch> {
         let next = u64::from(self.first) + self.lens.len() as u64;
         let fits = batch.job == self.job
@@ -119,7 +119,7 @@ impl Joined {
     }
 }
 
-/// Submits what comes until nothing more can.
+/// Submits and cancels calls until the queue is closed.
 pub(super) async fn submit_calls(shared: Shared, mut work: mpsc::Receiver<Work>) {
     let mut link = None;
     let mut next = None;
@@ -136,7 +136,7 @@ pub(super) async fn submit_calls(shared: Shared, mut work: mpsc::Receiver<Work>)
             Work::Cancel(wanted) => {
                 let done = cancel(&shared, &mut link, &wanted).await;
                 if let Err(error) = &done {
-                    // They run to their ends, which are reported.
+                    // The accepted calls run to their end, which is reported.
                     let text = error.text().unwrap_or_default();
                     tracing::warn!("Calls were not canceled: {text}");
                 }
@@ -159,7 +159,7 @@ pub(super) async fn submit_calls(shared: Shared, mut work: mpsc::Receiver<Work>)
             "ev": "accepted", "job": joined.job, "first": joined.first, "count": joined.lens.len(),
         });
         match submit(&shared, &mut link, &joined).await {
-            // Nobody but the program can give ids to tasks of a server in this process.
+            // Only this program can give ids to tasks of a server in the same process.
             Ok(Submitted::Made) if !shared.dialer.may_return() => continue,
             Ok(Submitted::Made) => {}
             Ok(Submitted::Taken { free }) => {
@@ -175,19 +175,21 @@ pub(super) async fn submit_calls(shared: Shared, mut work: mpsc::Receiver<Work>)
     }
 }
 
-/// What became of calls.
+/// Result of a submit.
 enum Submitted {
     /// They are tasks of their job.
     Made,
-    /// Somebody else has given some of their ids to other tasks of the job; those from `free` on are not given yet.
+    /// Another client has used some of these ids in the same job; ids from `free` on are unused.
     Taken { free: u32 },
 }
 
-/// Submits, over a new connection if need be: a server that was away may have got it, and then knows its nonce.
+/// Submits calls, over a new connection if the old one broke. A server that was away may have
+/// stored the first attempt, and then recognizes its nonce.
 async fn submit(shared: &Shared, link: &mut Option<Link>, calls: &Joined) -> CliResult<Submitted> {
     let request = calls.submit(shared)?;
     let mut is_repeated = false;
-    // Of the server that may have stored the first attempt: a later release may have taken its place.
+    // Whether the server that may have stored the first attempt keeps nonces. A later release may
+    // have replaced it.
     let mut is_kept = None;
     loop {
         let mut connected = reach(shared, link).await?;
@@ -210,7 +212,7 @@ async fn submit(shared: &Shared, link: &mut Option<Link>, calls: &Joined) -> Cli
                         *link = Some(connected);
                         return Ok(submitted);
                     }
-                    // It is submitted once more, and refused for the same reason.
+                    // The next attempt is refused for the same reason.
                     Err(_) if client.is_lost() && shared.dialer.may_return() => {}
                     Err(error) => return Err(error),
                 }
@@ -226,11 +228,11 @@ async fn submit(shared: &Shared, link: &mut Option<Link>, calls: &Joined) -> Cli
 /// A connection to the server.
 struct Link {
     client: Client,
-    /// Whether the nonces of submits are kept.
+    /// Whether the server keeps the nonces of submits.
     knows_nonces: bool,
 }
 
-/// The connection that there is, or a new one.
+/// Returns the open connection, or opens one.
 async fn reach(shared: &Shared, link: &mut Option<Link>) -> CliResult<Link> {
     if let Some(link) = link.take() {
         return Ok(link);
@@ -250,17 +252,18 @@ async fn reach(shared: &Shared, link: &mut Option<Link>) -> CliResult<Link> {
     }
 }
 
-/// Part of the server's refusal of ids that the job has.
+/// Part of the server's error about ids that the job already has.
 const TAKEN: &str = "already exists in job";
 
-/// What to do about ids of these calls that other tasks have: those of a call of the job that submits to it, or of another
-/// executor that is attached to it.
+/// Decides what to do if other tasks of the job have the ids of these calls. A call that submits to
+/// its own job, or another executor attached to the job, can have used them.
 async fn look_who_has(
     client: &mut Client,
     calls: &Joined,
     may_be_ours: bool,
 ) -> CliResult<Submitted> {
-    // An earlier release takes the calls themselves, made by an attempt whose answer was lost, for others, too.
+    // A server of an earlier release does not recognize the calls of an attempt whose answer was
+    // lost, and reports their ids as used.
     if may_be_ours && has_made(client, calls).await? {
         return Ok(Submitted::Made);
     }
@@ -272,8 +275,8 @@ async fn look_who_has(
     Ok(Submitted::Taken { free })
 }
 
-/// Whether the first and the last of these calls are tasks of the job: a submit is accepted as a whole. Equal calls of two
-/// executors cannot be told apart, nor programs.
+/// Whether the first and the last of these calls are tasks of the job; a submit is accepted as a
+/// whole. Equal calls of two executors or two programs cannot be told apart.
 async fn has_made(client: &mut Client, calls: &Joined) -> CliResult<bool> {
     let payload = |len: u64, is_last: bool| {
         let len = usize::try_from(len).ok()?;
@@ -300,7 +303,7 @@ async fn has_made(client: &mut Client, calls: &Joined) -> CliResult<bool> {
     Ok(true)
 }
 
-/// Cancels, over a new connection if need be: twice is as good as once.
+/// Cancels calls, over a new connection if the old one broke. Canceling twice does no harm.
 async fn cancel(shared: &Shared, link: &mut Option<Link>, wanted: &Cancel) -> CliResult<()> {
     for tasks in portions(&wanted.tasks)? {
         let request = client::request::Request::TaskCancel(client::CancelTasks {
@@ -332,11 +335,11 @@ fn portions(ranges: &[(u32, u32)]) -> CliResult<Vec<IdArray>> {
         .collect()
 }
 
-/// Ids that are given as firsts and counts, sorted, each once.
+/// Ids of ranges that are given as first id and count; sorted, without duplicates.
 pub(super) fn each_id(ranges: &[(u32, u32)]) -> Vec<u32> {
     let ids = ranges.iter().flat_map(|(first, count)| {
         let last = count.checked_sub(1).map(|more| first.saturating_add(more));
-        // The highest id is one, too.
+        // The highest `u32` is a valid id.
         last.into_iter().flat_map(|last| *first..=last)
     });
     let mut ids: Vec<u32> = ids.collect();

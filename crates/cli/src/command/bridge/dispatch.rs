@@ -1,4 +1,4 @@
-//! Takes frames and hands each to the part that knows what to do.
+//! Reads frames and passes each to the part that handles it.
 
 use std::collections::HashMap;
 use std::path::PathBuf;
@@ -22,12 +22,13 @@ use crate::command::submit::current_dir;
 use crate::error::{CliError, CliResult};
 use crate::version::VERSION;
 
-/// Batches of calls that may wait for the server; then nothing more is read, and calls gather in the program.
+/// Maximum number of batches that wait for the server. Above it, the bridge stops reading, and
+/// calls gather in the program.
 const BATCHES_MAX: usize = 4;
-/// How long workers have to hear of values that nobody needs, once standard input has ended.
+/// How long workers have to receive releases of values after standard input has ended.
 const RELEASE_PATIENCE: Duration = Duration::from_secs(10);
 
-/// A call that is made again.
+/// Request to submit a call again.
 #[derive(Deserialize, Debug)]
 #[serde(deny_unknown_fields)]
 struct Again {
@@ -40,8 +41,8 @@ struct Again {
     swap: HashMap<String, Value>,
 }
 
-/// Calls of which is told again if they have ended; given as first ids and counts. An earlier release of the package names one such
-/// range as `first` and `count`.
+/// Calls whose results the program lost, as first ids and counts. An earlier release of the package
+/// names one such range as `first` and `count`.
 #[derive(Deserialize, Debug)]
 #[serde(deny_unknown_fields)]
 struct SettleAgain {
@@ -56,7 +57,7 @@ struct SettleAgain {
 #[derive(Deserialize, Debug)]
 #[serde(tag = "op", rename_all = "snake_case", deny_unknown_fields)]
 enum Op {
-    /// Names a template for calls; what they read is in the blob.
+    /// Defines a template for calls; the blob contains their standard input.
     Template { id: u64, t: u64, spec: TemplateSpec },
     /// Follows the calls of a job from now on.
     Follow { id: u64, job: u32 },
@@ -69,8 +70,8 @@ enum Op {
     },
     /// Hears nothing more of the calls of a job.
     Unfollow { job: u32 },
-    /// Cancels calls, given as first ids and counts; with `keep_running` those that run go on. Their ends are told, and
-    /// `id` is answered when they are canceled.
+    /// Cancels calls, given as first ids and counts; with `keep_running`, running calls continue.
+    /// The ends of the calls are reported, and `id` is answered when they are canceled.
     Cancel {
         #[serde(default)]
         id: Option<u64>,
@@ -79,10 +80,10 @@ enum Op {
         #[serde(default)]
         keep_running: bool,
     },
-    /// Tells again of calls that have ended already.
+    /// Reports calls that have already ended once more.
     Settle(SettleAgain),
-    /// Submits a call again, as `number`, with other references to values in the place of those that are named by `swap`.
-    /// Answered when it is handed over.
+    /// Submits a call again, as `number`, and replaces the references to values that `swap` names.
+    /// Answered when the call is in the queue.
     Again(Again),
     /// Puts a value that a worker holds into a new file.
     Fetch {
@@ -90,7 +91,7 @@ enum Op {
         r#ref: Value,
         path: PathBuf,
     },
-    /// Nobody will ask for these values any more.
+    /// Releases values that the program does not need any more.
     Release {
         #[serde(default)]
         id: Option<u64>,
@@ -152,7 +153,7 @@ async fn serve_frames(reader: &mut frame::Reader, shared: &Shared) -> CliResult<
             Err(error) => {
                 let error = CliError::caused("Invalid request", &error);
                 match calls {
-                    // They have no id, and somebody waits for their ends.
+                    // These calls have no id, and the program waits for their ends.
                     Some(mut refused) => {
                         refused["ev"] = "refused".into();
                         refused["text"] = error.text().into();
@@ -163,7 +164,7 @@ async fn serve_frames(reader: &mut frame::Reader, shared: &Shared) -> CliResult<
             }
         }
     }
-    // Nobody tells their workers once more.
+    // Nothing else would release these values later.
     let releases = async { while desk.releases.join_next().await.is_some() {} };
     if tokio::time::timeout(RELEASE_PATIENCE, releases)
         .await
@@ -174,7 +175,7 @@ async fn serve_frames(reader: &mut frame::Reader, shared: &Shared) -> CliResult<
     Ok(())
 }
 
-/// Which calls a request submits, as the program says it.
+/// The calls that a request submits, in the form in which the program sent them.
 fn calls_in(request: &Value) -> Option<Value> {
     let count = || request["lens"].as_array().map_or(0, Vec::len);
     (request["op"] == "calls")
@@ -187,7 +188,7 @@ struct Desk {
     work: mpsc::Sender<Work>,
     /// By followed job.
     settles: HashMap<u32, mpsc::Sender<Settle>>,
-    /// Those that are under way.
+    /// Releases that are under way.
     releases: JoinSet<()>,
 }
 
@@ -225,7 +226,7 @@ impl Desk {
                 self.hand_on(Work::Calls(batch)).await?;
             }
             Op::Unfollow { job } => {
-                // The one who follows it ends with its queue.
+                // The task that follows the job ends when its queue is closed.
                 self.settles.remove(&job);
             }
             Op::Cancel {
@@ -264,7 +265,7 @@ impl Desk {
         let mut tasks = again.tasks;
         tasks.extend(again.first.zip(again.count));
         if let Some(settle) = self.settles.get(&again.job) {
-            // It has ended if the server is gone, which was reported.
+            // The receiver is gone only if the server is gone, which was reported.
             let _ = settle.send(Settle { tasks }).await;
         }
     }
@@ -280,7 +281,7 @@ async fn ask(shared: Shared, id: u64, question: Question, blob: Bytes) {
     answer(&shared, Some(id), result).await;
 }
 
-/// Submits a call again, behind what waits to be submitted.
+/// Submits a call again, after the work that is already queued.
 async fn submit_again(shared: Shared, work: mpsc::Sender<Work>, again: Again) {
     let call = (again.job, again.task);
     let result = match values::again(&shared, call, &again.swap).await {
@@ -292,7 +293,7 @@ async fn submit_again(shared: Shared, work: mpsc::Sender<Work>, again: Again) {
                 lens: vec![payload.len() as u64],
                 data: payload,
             };
-            // The bridge ends if nobody takes it.
+            // If the receiver is gone, the bridge is ending.
             let _ = work.send(Work::Calls(batch)).await;
             Ok(Value::Null)
         }

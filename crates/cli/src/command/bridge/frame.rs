@@ -12,7 +12,7 @@ use crate::error::{CliError, CliResult};
 
 /// Longest frame of the program that we serve.
 const FRAME_MAX: usize = 512 << 20;
-/// Frames that may wait for the program; then who has something to tell waits, too.
+/// Maximum number of frames that wait for the program. Above it, senders wait too.
 const OUT_MAX: usize = 256;
 /// Bytes that are written at once.
 const WRITE_BYTES: usize = 256 << 10;
@@ -31,7 +31,7 @@ pub(super) struct Frames {
     output: std::os::fd::OwnedFd,
 }
 
-/// Where frames for the program go.
+/// Queue of frames for the program.
 pub(super) type Out = mpsc::Sender<Frame>;
 
 fn broken(error: &io::Error) -> CliError {
@@ -73,11 +73,11 @@ pub(super) struct Reader {
 }
 
 impl Reader {
-    /// The next frame; `None` at the end.
+    /// The next frame; `None` at the end of the input.
     ///
     /// # Cancel safety
     ///
-    /// Nothing is lost if the future is dropped.
+    /// Dropping the future loses no data.
     pub(super) async fn next(&mut self) -> CliResult<Option<Frame>> {
         loop {
             if let Some(frame) = take_frame(&mut self.buffer)? {
@@ -120,7 +120,7 @@ fn take_frame(buffer: &mut BytesMut) -> CliResult<Option<Frame>> {
     Ok(Some(Frame { json, blob }))
 }
 
-/// Writes what comes until nobody has anything to say, or nobody reads.
+/// Writes queued frames until all senders are gone or the reader has closed the pipe.
 pub(super) async fn write(mut output: pipe::Sender, mut frames: mpsc::Receiver<Frame>) {
     let mut buffer = BytesMut::new();
     while let Some(frame) = frames.recv().await {

@@ -20,9 +20,9 @@ use crate::error::{CliError, CliResult};
 use crate::output::view::total_units;
 use crate::parse::selector::Selector;
 
-/// Interval of reports of counts of jobs while they change.
+/// Interval of progress reports while the counts of jobs change.
 const PROGRESS_INTERVAL: std::time::Duration = std::time::Duration::from_millis(200);
-/// Rows of a query, and how long it may take.
+/// Maximum number of rows of a query, and its time limit.
 const ROWS_MAX: u64 = 1_000_000;
 const QUERY_TIME_NS: u64 = 60_000_000_000;
 
@@ -36,26 +36,27 @@ pub(super) enum Question {
         #[serde(default)]
         max_fails: Option<u32>,
     },
-    /// Lets an open job end with the tasks that it has.
+    /// Closes an open job, so that it ends with its tasks.
     Close {
         job: u32,
     },
-    /// Submits a job whose tasks may depend on each other.
+    /// Submits a job with dependencies between its tasks.
     Graph {
         name: String,
         max_fails: Option<u32>,
         templates: Vec<TemplateSpec>,
-        /// Lengths of what the tasks of each template read, -1 = nothing; the bytes are in the blob.
+        /// Length of the standard input of each template's tasks, -1 = none; the bytes are in the
+        /// blob.
         stdin: Vec<i64>,
         tasks: Vec<GraphTaskText>,
         /// Directory of the submit.
         dir: String,
     },
-    /// Waits for jobs; counts are reported meanwhile.
+    /// Waits for jobs, and reports their counts meanwhile.
     Wait {
         jobs: Vec<u32>,
     },
-    /// Tasks that failed, with what is known of their end.
+    /// Failed tasks with their errors and output.
     Failed {
         job: u32,
     },
@@ -74,7 +75,7 @@ pub(super) enum Question {
     },
     StopServer,
     Workers,
-    /// How many allocation queues there are.
+    /// Number of allocation queues.
     Queues,
 }
 
@@ -180,7 +181,7 @@ async fn queues(client: &mut Client) -> CliResult<Value> {
     Ok(found.queues.len().into())
 }
 
-/// The submit that a question describes; `blob`: what its tasks read.
+/// The submit that a question describes; `blob` contains the standard input of its tasks.
 fn graph_spec(question: Question, blob: &Bytes) -> CliResult<SubmitSpec> {
     let Question::Graph {
         name,
@@ -249,7 +250,7 @@ fn graph(
     })
 }
 
-/// Follows jobs to their end, also over a restart of the server.
+/// Follows jobs to their end, also across a restart of the server.
 async fn wait(shared: &Shared, client: &mut Client, id: u64, jobs: Vec<u32>) -> CliResult<Value> {
     let options = WatchOptions {
         with_progress: true,

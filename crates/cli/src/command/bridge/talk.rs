@@ -1,4 +1,4 @@
-//! Talking with both sides: the program, and a server that may be away for a while.
+//! Communicates with the program, and with a server that may be away for a while.
 
 use std::time::Duration;
 
@@ -13,7 +13,7 @@ use crate::client::Client;
 use crate::error::{CliError, CliResult};
 use crate::parse::selector::Selector;
 
-/// How long a server may stay away, as for `hq job wait`.
+/// How long a server may be away, as for `hq job wait`.
 const PATIENCE: Duration = Duration::from_secs(60);
 /// Pauses between attempts to reach it.
 const PAUSE_MIN: Duration = Duration::from_millis(50);
@@ -31,11 +31,11 @@ pub(super) async fn answer(shared: &Shared, id: Option<u64>, result: CliResult<V
 
 /// Tells the program something.
 pub(super) async fn tell(shared: &Shared, json: &Value) {
-    // If nobody reads any more, the end of standard input is near.
+    // If the program does not read any more, it is about to close standard input.
     let _ = shared.out.send(plain(json.clone())).await;
 }
 
-/// Connects to the server, for which it waits if it was lost.
+/// Connects to the server; if the connection was lost, waits until the server is back.
 pub(super) async fn come_back(shared: &Shared, lost: Option<CliError>) -> CliResult<Client> {
     let until = Instant::now() + PATIENCE;
     let mut pause = PAUSE_MIN;
@@ -54,7 +54,7 @@ pub(super) async fn come_back(shared: &Shared, lost: Option<CliError>) -> CliRes
     }
 }
 
-/// Ids of all tasks of a job; `None` = it has none, or does not exist.
+/// Ids of all tasks of a job; `None` if the job has no tasks or does not exist.
 pub(super) async fn ids_of(client: &mut Client, job: u32) -> CliResult<Option<IdArray>> {
     let jobs = IdArray::consecutive(job, 1).map_err(|e| CliError::caused("Invalid job id", &e))?;
     let wanted = client::TaskIds {

@@ -1,4 +1,4 @@
-//! Values that workers hold: fetched, released, and made again when the only copy is lost.
+//! Fetches and releases values that workers hold, and recomputes lost values.
 
 use std::collections::{BTreeMap, HashMap};
 use std::path::{Path, PathBuf};
@@ -14,9 +14,10 @@ use super::talk::{answer, come_back};
 use crate::client::Client;
 use crate::error::{CliError, CliResult};
 
-/// First byte of a payload that names values: a `u32` length, a JSON list of references, and the payload itself.
+/// First byte of a payload with references to values. A `u32` length, a JSON list of references and
+/// the payload itself follow.
 const HAS_NEEDS: u8 = 3;
-/// The same behind a `u32` length and a notice for workers that do not know values.
+/// Like `HAS_NEEDS`, after a `u32` length and an error text for workers that do not support values.
 const HAS_NOTICE: u8 = 4;
 
 fn parse(reference: Value) -> CliResult<Reference> {
@@ -24,7 +25,7 @@ fn parse(reference: Value) -> CliResult<Reference> {
         .ok_or_else(|| CliError::new("Expected a reference to a value, found something else"))
 }
 
-/// Puts a value into a file that is not there yet; returns whether that was possible.
+/// Writes a value into a new file; reports whether that succeeded.
 pub(super) async fn fetch(shared: Shared, id: u64, reference: Value, to: PathBuf) {
     let result = match parse(reference) {
         Ok(reference) => Ok(try_fetch(&reference, &to).await),
@@ -49,7 +50,7 @@ async fn try_fetch(reference: &Reference, to: &Path) -> Value {
     json!({"how": how, "text": text})
 }
 
-/// Tells the holders of values that nobody will ask for them; answers the request `id`.
+/// Tells the workers that hold values to drop them; answers the request `id`.
 pub(super) async fn release(shared: Shared, id: Option<u64>, references: Vec<Value>) {
     let mut by_holder: BTreeMap<String, Vec<Reference>> = BTreeMap::new();
     for reference in references.into_iter().filter_map(Reference::parse) {
@@ -58,7 +59,7 @@ pub(super) async fn release(shared: Shared, id: Option<u64>, references: Vec<Val
     }
     for references in by_holder.into_values() {
         if let Err(error) = values::drop_values(&references).await {
-            // It has ended, and its values with it; or it keeps them until then.
+            // The worker has ended and its values with it, or it keeps them until it ends.
             tracing::debug!("values were not released: {error}");
         }
     }
@@ -67,7 +68,7 @@ pub(super) async fn release(shared: Shared, id: Option<u64>, references: Vec<Val
     }
 }
 
-/// The payload of a call that is made again.
+/// The payload of a call that is submitted again.
 pub(super) async fn again(
     shared: &Shared,
     (job, task): (u32, u32),
@@ -80,7 +81,7 @@ pub(super) async fn again(
     Ok(swapped(entry, swap))
 }
 
-/// The payload of a call, as the server has it; `None` = it knows of none.
+/// The payload of a call as the server has it; `None` if the server has none.
 pub(super) async fn payload_of(
     client: &mut Client,
     (job, task): (u32, u32),
@@ -98,7 +99,7 @@ pub(super) async fn payload_of(
     Ok(page.tasks.into_iter().find_map(|task| task.entry))
 }
 
-/// A payload with other references in the place of some.
+/// A payload in which some references are replaced.
 fn swapped(payload: Bytes, swap: &HashMap<String, Value>) -> Bytes {
     let parts = || {
         let (kind, rest) = payload.split_first()?;
@@ -129,7 +130,7 @@ fn swapped(payload: Bytes, swap: &HashMap<String, Value>) -> Bytes {
     made.freeze()
 }
 
-/// As many bytes as the length ahead of them says, and what follows.
+/// Splits off a field that is preceded by its length; returns the field and the rest.
 fn split_counted(bytes: &[u8]) -> Option<(&[u8], &[u8])> {
     let (len, rest) = bytes.split_first_chunk()?;
     rest.split_at_checked(usize::try_from(u32::from_le_bytes(*len)).ok()?)

@@ -1,4 +1,4 @@
-//! Follows the calls of a job and passes on what they came to.
+//! Follows the calls of a job and reports their results.
 
 use std::time::Duration;
 
@@ -16,19 +16,20 @@ use crate::client::{Client, WatchOptions};
 use crate::error::{CliError, CliResult};
 use crate::parse::selector::Selector;
 
-/// Least time between two updates: each is reported at once.
+/// Minimum time between two updates; zero, because each is reported at once.
 const INTERVAL: Duration = Duration::from_nanos(1);
-/// Tasks of which is asked at once.
+/// Number of tasks per request.
 const PAGE: u16 = 2_000;
 
-/// Calls of which the program does not know what became of them.
+/// Calls whose results the program lost.
 #[derive(Debug)]
 pub(super) struct Settle {
     /// First ids and counts.
     pub(super) tasks: Vec<(u32, u32)>,
 }
 
-/// Follows a job until it ends or the server is gone for good. The request `id` is answered when it is followed.
+/// Follows a job until it ends or the server is gone for good. Answers the request `id` once the
+/// job is followed.
 pub(super) async fn follow_calls(
     shared: Shared,
     id: u64,
@@ -66,7 +67,7 @@ fn selector(job: u32) -> CliResult<client::Selector> {
     Ok(Selector::Ids(ids).to_message())
 }
 
-/// Over one connection; with an error whether that broke.
+/// Follows a job over one connection. An error says whether the connection broke.
 async fn follow(
     shared: &Shared,
     mut client: Client,
@@ -99,7 +100,7 @@ async fn follow(
                 if std::mem::replace(&mut is_first, false) {
                     match first.take() {
                         Some(id) => answer(shared, Some(id), Ok(Value::Null)).await,
-                        // Tasks that ended meanwhile are not reported by themselves.
+                        // Updates do not report tasks that ended meanwhile.
                         None => tell(shared, &json!({"ev": "again", "job": job})).await,
                     }
                 }
@@ -119,7 +120,7 @@ async fn follow(
                 }
             }
             settle = settles.recv() => {
-                // Nobody follows it any more.
+                // The program does not follow the job any more.
                 let Some(settle) = settle else { return Ok(()) };
                 settle_calls(shared, job, &settle).await.map_err(|error| (error, true))?;
             }
@@ -127,7 +128,7 @@ async fn follow(
     }
 }
 
-/// Tells of calls that have ended.
+/// Reports calls that have ended.
 async fn pass_on(shared: &Shared, job: u32, tasks: Vec<client::EndedTask>) {
     if tasks.is_empty() {
         return;
@@ -136,7 +137,7 @@ async fn pass_on(shared: &Shared, job: u32, tasks: Vec<client::EndedTask>) {
     for task in tasks {
         columns.add(task.id, task.state(), task.value, task.error);
     }
-    // If nobody reads any more, the end of standard input is near.
+    // If the program does not read any more, it is about to close standard input.
     let _ = shared.out.send(columns.frame(job)).await;
 }
 
@@ -180,10 +181,10 @@ impl Columns {
     }
 }
 
-/// Asks what became of calls, and tells of those that have ended.
+/// Requests the state of calls, and reports the ended ones.
 async fn settle_calls(shared: &Shared, job: u32, settle: &Settle) -> CliResult<()> {
     let mut client = come_back(shared, None).await?;
-    // Ids may be far from each other: what lies between them is not asked for.
+    // Ids may be far apart; this does not request the ids between them.
     for ids in each_id(&settle.tasks).chunks(usize::from(PAGE)) {
         settle_page(shared, &mut client, job, ids).await?;
     }

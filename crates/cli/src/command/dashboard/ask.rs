@@ -20,7 +20,7 @@ fn only(id: u32) -> client::Selector {
     Selector::Ids(IdArray::single(id)).to_message()
 }
 
-/// Does it, and says what came of it.
+/// Performs an action, and returns its result as text.
 pub(super) async fn act(client: &mut Client, action: Action) -> CliResult<String> {
     match action {
         Action::CancelJob(id) => {
@@ -101,7 +101,7 @@ async fn cancel_task(client: &mut Client, job: u32, task: u32) -> CliResult<Stri
     })
 }
 
-/// The end of what a task wrote to standard error, or else to standard output.
+/// The end of a task's standard error; of its standard output if that is empty.
 pub(super) async fn output_tail(client: &mut Client, job: u32, task: u32) -> CliResult<OutputTail> {
     let mut tail = OutputTail {
         job,
@@ -128,7 +128,7 @@ pub(super) async fn output_tail(client: &mut Client, job: u32, task: u32) -> Cli
     Ok(tail)
 }
 
-/// The file, or for a stream the folder, to which a task writes.
+/// The file into which a task writes, or the directory of its stream.
 pub(super) async fn path(client: &mut Client, key: LogKey) -> CliResult<String> {
     let page = client::TaskPage {
         job: Some(task_page::Job::Id(key.job)),

@@ -1,5 +1,6 @@
-//! Puts a text into the clipboard of the terminal, on whatever machine that is: the sequence OSC 52, which xterm, kitty,
-//! iTerm2, Windows Terminal, tmux (`set-clipboard on`) and others know. Terminals that do not know it show nothing.
+//! Puts a text into the clipboard of the terminal, which may run on another machine. Uses the
+//! sequence OSC 52, which xterm, kitty, iTerm2, Windows Terminal, tmux (`set-clipboard on`) and
+//! others support. Other terminals ignore it.
 
 use std::io::{self, Write as _};
 

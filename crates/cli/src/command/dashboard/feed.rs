@@ -1,9 +1,10 @@
-//! Feeds the dashboard from a server: asks again and again.
+//! Polls a server for the dashboard.
 //!
-//! Several connections: [`Front`] asks for what the server holds in memory, twice a second; [`Back`] asks the store, where an
-//! answer may take a second if there are a million tasks; each action has one, because it waits for the disk of the server. What a
-//! question cost is waited for many times over before the next one, so that watching takes a small part of the server, however
-//! much there is to see.
+//! The feed has several connections. [`Front`] requests twice a second what the server holds in
+//! memory. [`Back`] queries the store, which may take a second with a million tasks. Each action
+//! has a connection of its own, because it waits for the server's disk. After each query the feed
+//! waits for a multiple of the time that the query took, so that the dashboard uses only a small
+//! part of the server's time, even for large jobs.
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
@@ -37,28 +38,30 @@ use crate::output::console::error_line;
 use crate::output::view::params_text;
 use crate::parse::selector::{Selector, array_to_message};
 
-/// Least time between two looks at everything: twice a second.
+/// Minimum time between two queries of the state in memory.
 const LOOK_PAUSE: Duration = Duration::from_millis(450);
-/// Least time between two looks into the store.
+/// Minimum time between two queries of the store.
 const STORE_PAUSE: Duration = Duration::from_secs(2);
 /// How often the store is considered.
 const STORE_TICK: Duration = Duration::from_millis(200);
-/// A question to the store is asked again after this many times what it took: several together stay below three percent.
+/// Pause after a query of the store, as a multiple of its duration: all queries together use less
+/// than three percent.
 const COST_FACTOR: u32 = 80;
-/// So is one about all jobs, of which most of the time is spent here, but never later than that.
+/// Pause after a query about all jobs, as a multiple of its duration. Most of that time is spent in
+/// this process. The pause is bounded.
 const LOOK_FACTOR: u32 = 5;
 const LOOK_PAUSE_MAX: Duration = Duration::from_secs(2);
-/// A server that does not answer for so long is looked for again.
+/// A server that does not answer for this long counts as lost.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(30);
 /// Pause between two attempts to find the server.
 const CONNECT_PAUSE: Duration = Duration::from_millis(500);
-/// Time after which a longer action is announced on the screen.
+/// Time after which the screen announces a slow action.
 const ACTION_PATIENCE: Duration = Duration::from_secs(2);
-/// So long is waited at the end for actions that were confirmed.
+/// Maximum wait for confirmed actions when the dashboard ends.
 const LAST_ACTIONS: Duration = Duration::from_secs(10);
-/// Time after which the reason of a wait is shown.
+/// Time after which the screen shows why it waits.
 const SILENCE: Duration = Duration::from_secs(1);
-/// The last part of it, which is read in finer steps.
+/// The recent part of the history, which has finer steps.
 const RECENT_NS: i64 = 600_000_000_000;
 
 /// A started feeder.
@@ -68,16 +71,16 @@ pub(super) struct Feeder {
     pub(super) asks: UnboundedSender<Ask>,
     /// Actions that were not answered.
     open: Arc<AtomicUsize>,
-    /// When nobody can ask any more: why the last action was not done.
+    /// Reports, when the feed has ended, why the last action was not done.
     ended: Receiver<Option<String>>,
 }
 
 impl Feeder {
-    /// Waits a moment for what was confirmed last.
+    /// Waits briefly for the last confirmed actions.
     ///
     /// # Errors
     ///
-    /// If it may not have been done.
+    /// If an action may not have been done.
     pub(super) fn end(self) -> CliResult<()> {
         drop(self.asks);
         let is_open = || self.open.load(Ordering::SeqCst) > 0;
@@ -91,13 +94,13 @@ impl Feeder {
             Err(RecvTimeoutError::Timeout) if is_open() => Err(CliError::new(
                 "The server has not answered; what was asked for last may not be done",
             )),
-            // A thread that is busy with something else, such as a file that hangs, has nothing to do for anybody.
+            // A feed that is busy, for example with a file that hangs, has no pending action.
             Ok(None) | Err(_) => Ok(()),
         }
     }
 }
 
-/// Starts to feed. A source that cannot be opened at all is an error at once, not one on the screen.
+/// Starts the feed. A source that cannot be opened is an error here, not a message on the screen.
 pub(super) fn start(
     journal: Option<&Path>,
     context: &Context,
@@ -133,7 +136,7 @@ pub(super) fn start(
             let counted = Arc::clone(&open);
             let work = move |runtime: &tokio::runtime::Runtime| {
                 let error = runtime.block_on(watch_server(dir, client, &to, asked, &counted));
-                // Nobody may wait for it.
+                // The dashboard may already be gone.
                 let _ = end.send(error);
             };
             (clean(&title), None, Box::new(work))
@@ -155,7 +158,7 @@ pub(super) fn start(
     })
 }
 
-/// The terminal must be left as it was found, also by SIGTERM.
+/// Ends the dashboard on a signal, so that SIGTERM also restores the terminal.
 async fn end_on_signal(tx: Sender<Message>) {
     let (Ok(mut terminate), Ok(mut hangup)) = (
         signal(SignalKind::terminate()),
@@ -174,7 +177,7 @@ fn now_ns() -> i64 {
     i64::try_from(jiff::Timestamp::now().as_nanosecond()).unwrap_or(0)
 }
 
-/// When a question may be asked again.
+/// When a query may run again.
 struct Pace {
     due: Instant,
     pause: Duration,
@@ -205,7 +208,7 @@ impl Pace {
         self.due = Instant::now();
     }
 
-    /// Runs the question if it is due.
+    /// Runs the query if it is due.
     async fn ask<T>(
         &mut self,
         question: impl Future<Output = CliResult<T>>,
@@ -224,7 +227,7 @@ impl Pace {
     }
 }
 
-/// Feeds until the dashboard is gone. Says why an action was not done that ended after that.
+/// Feeds until the dashboard is gone. Returns why an action that ended afterwards was not done.
 async fn watch_server(
     dir: ServerDir,
     client: Client,
@@ -291,7 +294,7 @@ async fn watch_server(
         () = watch_problems(Link::new(&dir), tx, &acted.problems) => {}
         () = log::watch(Link::new(&dir), tx, focused) => {}
     }
-    // Then it ends with the last one that was confirmed.
+    // The task then ends after the last confirmed action.
     drop(actions);
     if open.load(Ordering::SeqCst) == 0 {
         return None;
@@ -300,7 +303,7 @@ async fn watch_server(
     last_error.take()
 }
 
-/// For each of those who look again at once after an action.
+/// Notifies the parts that query again immediately after an action.
 #[derive(Clone, Default)]
 struct Acted {
     front: Arc<Notify>,
@@ -317,7 +320,8 @@ impl Acted {
     }
 }
 
-/// On a connection of its own: words of failed tasks are read where they ran, which may take seconds.
+/// Uses its own connection: the server reads output of failed tasks from their workers, which may
+/// take seconds.
 async fn watch_problems(mut link: Link, tx: &Sender<Message>, acted: &Notify) {
     let mut pace = Pace::new(STORE_PAUSE);
     loop {
@@ -331,7 +335,7 @@ async fn watch_problems(mut link: Link, tx: &Sender<Message>, acted: &Notify) {
                 tell(tx, News::Problems(rows));
             }
             Ok(None) => {}
-            // The thread that asks for the jobs says so.
+            // The thread that queries the jobs reports the loss.
             Err(_) => link.client = None,
         }
         tokio::select! {
@@ -341,7 +345,7 @@ async fn watch_problems(mut link: Link, tx: &Sender<Message>, acted: &Notify) {
     }
 }
 
-/// On a connection of its own: the answer may wait for a batch system.
+/// Uses its own connection: the reply may wait for a batch system.
 async fn watch_queues(mut link: Link, tx: &Sender<Message>, acted: &Notify) {
     loop {
         let queues = match link.get().await {
@@ -359,8 +363,9 @@ async fn watch_queues(mut link: Link, tx: &Sender<Message>, acted: &Notify) {
     }
 }
 
-/// Does what people want done, on connections of their own: the answer comes when the disk of the server has it, and what is
-/// shown goes on meanwhile. One that was idle since the last action may be of a server that has ended.
+/// Performs actions on connections of their own. A reply comes after the server has written to its
+/// disk; the display continues meanwhile. A connection that has been idle since the last action may
+/// lead to a server that has ended.
 async fn act_one_by_one(
     dir: &ServerDir,
     tx: &Sender<Message>,
@@ -380,7 +385,7 @@ async fn act_one_by_one(
     }
 }
 
-/// Waits for as long as it takes, and says so when it takes long.
+/// Waits as long as an action takes, and announces a slow one.
 async fn act_patiently(link: &mut Link, tx: &Sender<Message>, action: Action) -> CliResult<String> {
     let doing = async {
         match link.get().await {
@@ -418,7 +423,7 @@ async fn find_paths(dir: &ServerDir, tx: &Sender<Message>, mut keys: UnboundedRe
 struct Front<'a> {
     link: Link,
     tx: &'a Sender<Message>,
-    /// The jobs, for those who ask about them.
+    /// The current jobs, for the tasks that query details of them.
     seen: watch::Sender<Vec<JobRow>>,
     everything: Pace,
 }
@@ -512,7 +517,7 @@ impl Back<'_> {
         }
     }
 
-    /// Asks what is due; what people wait for comes first.
+    /// Runs the queries that are due; queries that the user waits for come first.
     async fn look(&mut self, focus: &Focus) -> CliResult<()> {
         let (client, tx, now) = (self.link.get().await?, self.tx, now_ns());
         if let Some(wanted) = focus.tasks.clone() {
@@ -556,7 +561,7 @@ impl Back<'_> {
                 tell(tx, News::Past(steps));
                 self.past = Some((first, from));
             }
-            // Passes over all tasks, which few ask for.
+            // This query reads all tasks of a job, so it runs only on request.
             Some((first, from)) if focus.is_long && first < from => {
                 let steps = past::past(client, (first, from), PAST_STEPS).await?;
                 tell(tx, News::Past(steps));
@@ -568,7 +573,8 @@ impl Back<'_> {
     }
 }
 
-/// Details of a job with what only a running server knows: why nothing of it runs, and the parameters of its failed tasks.
+/// Details of a job, and information that only a running server has: why none of its tasks run, and
+/// the parameters of its failed tasks.
 async fn live_job(client: &mut Client, job: u32, now_ns: i64) -> CliResult<JobView> {
     let mut view = job_view(client, job, now_ns).await?;
     let found = client.job_list(Selector::Ids(IdArray::single(job)).to_message());

@@ -1,4 +1,4 @@
-//! Shared by all parts that query the server: a connection, and the way to the screen.
+//! Shared by all tasks that query the server: a connection, and the queue to the screen.
 
 use std::sync::mpsc::Sender;
 
@@ -10,11 +10,11 @@ use crate::dashboard::app::News;
 use crate::error::CliResult;
 
 pub(super) fn tell(tx: &Sender<Message>, news: News) {
-    // If the dashboard is gone, the process ends.
+    // If the dashboard is gone, the process is ending.
     let _ = tx.send(Message::News(news));
 }
 
-/// A connection that is made again when it broke.
+/// A connection that is reopened after it broke.
 pub(super) struct Link {
     pub(super) dir: ServerDir,
     pub(super) client: Option<Client>,

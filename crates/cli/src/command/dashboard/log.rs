@@ -1,4 +1,4 @@
-//! Reads the output of the task that is on the full screen, while it is written.
+//! Reads the output of the task on the full-screen view, while the task writes it.
 
 use std::sync::mpsc::Sender;
 use std::time::Duration;
@@ -15,13 +15,13 @@ use crate::dashboard::app::{Focus, News};
 use crate::dashboard::model::{LogKey, LogPart, clean};
 use crate::error::{CliError, CliResult};
 
-/// Lines that are read when it is opened: more than anybody scrolls through.
+/// Number of lines to read at first: more than a person scrolls through.
 const LINES: u32 = 10_000;
-/// How long the server keeps a question waiting for output, and another log for its turn.
+/// How long the server may hold a request until output arrives. Another log waits for as long.
 const WAIT: Duration = Duration::from_millis(250);
-/// Pause after something went wrong, or when all is read.
+/// Pause after an error, or at the end of the output.
 const PAUSE: Duration = Duration::from_millis(500);
-/// A server that does not answer for so long is looked for again.
+/// A server that does not answer for this long counts as lost.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// How far an output was read.
@@ -33,7 +33,7 @@ struct Position {
     note: Option<String>,
 }
 
-/// Reads whatever is looked at, on a connection of its own.
+/// Reads the selected output, on a connection of its own.
 pub(super) async fn watch(
     mut link: Link,
     tx: &Sender<Message>,
@@ -103,7 +103,7 @@ impl Position {
     }
 }
 
-/// Asks once; whether to ask again at once.
+/// Sends one request; returns whether to send the next one without a pause.
 async fn step(link: &mut Link, position: &mut Position, tx: &Sender<Message>) -> CliResult<bool> {
     let client = link.get().await?;
     let answer = tokio::time::timeout(ANSWER_TIMEOUT, read(client, position)).await;
@@ -161,7 +161,7 @@ async fn read(client: &mut Client, position: &Position) -> CliResult<client::Out
     client.read_output(request).await
 }
 
-/// The worker is gone, but its files may be on a file system that it shared with us.
+/// Reads the output on this machine, if the worker is gone but shared its file system.
 fn read_here(position: &Position, output: &mut client::Output) {
     let Some(source) = output.source.take().and_then(|source| source.source) else {
         return;

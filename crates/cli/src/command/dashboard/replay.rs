@@ -11,7 +11,7 @@ use crate::dashboard::source::file::JournalFile;
 use crate::dashboard::source::{job_view, live, past, tasks};
 use crate::error::CliResult;
 
-/// Shows a journal as of the times that are asked for.
+/// Shows a journal at the requested times.
 pub(super) async fn replay_file(
     mut file: JournalFile,
     (from_ns, to_ns): (i64, i64),
@@ -45,7 +45,7 @@ pub(super) async fn replay_file(
         }
         match next {
             Some(Ask::Look(wanted)) => focus = wanted,
-            // The screen asks for neither in a journal.
+            // The screen sends neither of these when it shows a journal.
             Some(Ask::Do(_) | Ask::Path(_)) => {}
             None => return,
         }

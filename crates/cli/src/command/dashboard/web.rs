@@ -11,7 +11,7 @@ use crate::command::Context;
 use crate::error::{CliError, CliResult};
 use crate::output::json::write_value;
 
-/// Opens the listener of the server, unless it is open, and tells how to get there.
+/// Opens the HTTP listener of the server if it is closed, and prints how to reach it.
 pub(crate) async fn run(is_read_only: bool, context: &mut Context) -> CliResult<()> {
     let mut client = context.connect().await?;
     let host = client.server_info().await?.client_host;
@@ -53,9 +53,10 @@ fn token_of(opened: &client::HttpOpened, is_read_only: bool) -> CliResult<&str> 
 /// How to get to the dashboard.
 #[derive(PartialEq, Eq, Debug)]
 struct Place {
-    /// With the token behind `#`, which browsers do not send.
+    /// Contains the token after `#`, which browsers do not send.
     url: String,
-    /// Brings the port to another machine; nothing if it can be reached anyway.
+    /// Command that forwards the port to another machine; `None` if other machines can reach it
+    /// directly.
     ssh: Option<String>,
 }
 

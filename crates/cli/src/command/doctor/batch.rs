@@ -20,7 +20,8 @@ struct System {
     template: TemplateName,
     /// Command that prints the release, without asking a daemon.
     version: &'static [&'static str],
-    /// Asks its daemon. Programs that the description runs behind `sh -c` are not looked for, so this runs one of them.
+    /// Asks its daemon. Programs that the description runs behind `sh -c` are not looked for, so
+    /// this runs one of them.
     alive: &'static [&'static str],
 }
 

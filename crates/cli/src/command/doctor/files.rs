@@ -16,7 +16,8 @@ const MIB: u64 = 1 << 20;
 const ROOM_FEW: u64 = 256 * MIB;
 /// Not even a first journal.
 const ROOM_MIN: u64 = 8 * MIB;
-/// A file that takes longer to be stored makes everything slow that is acknowledged only when it is.
+/// A file that takes longer to be stored makes everything slow that is acknowledged only when it
+/// is.
 const SLOW: Duration = Duration::from_millis(500);
 /// File systems that no other machine sees.
 const LOCAL: &[&str] = &[
@@ -60,9 +61,11 @@ pub(super) struct Mount {
 }
 
 impl Mount {
-    /// Where a path is, without touching it: what hangs can still be named. Symbolic links are not followed.
+    /// Where a path is, without touching it: what hangs can still be named. Symbolic links are not
+    /// followed.
     pub(super) fn of(mounts: &str, path: &Path) -> Option<Self> {
-        // See proc_pid_mountinfo(5): the mount point is the fifth field, type and source are behind the dash.
+        // See proc_pid_mountinfo(5): the mount point is the fifth field, type and source are behind
+        // the dash.
         let lines = mounts.lines().filter_map(|line| {
             let (fields, behind) = line.split_once(" - ")?;
             let point = PathBuf::from(plain(fields.split(' ').nth(4)?));
@@ -217,7 +220,8 @@ fn rights(seen: &Seen, owner: Owner) -> Check {
     // In a directory with this bit only the owner of a file can replace it.
     let is_sticky = owner.mode & 0o1000 != 0;
     if owner.mode & 0o022 != 0 && !is_sticky {
-        // The parent of a directory that is still to be made is for others, too, and perhaps theirs.
+        // The parent of a directory that is still to be made is for others, too, and perhaps
+        // theirs.
         let advice = if seen.is_there && owner.user == owner.us {
             format!("Run `chmod go-w {shown}`.")
         } else {

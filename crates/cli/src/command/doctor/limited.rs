@@ -1,8 +1,8 @@
 //! Programs that are given up after some time.
 //!
-//! A process that hangs on a dead file system may be beyond the reach of SIGKILL. So nothing here waits for one
-//! that has not ended by itself, and what could hang is done in a process of its own: a thread would keep this one from
-//! ending.
+//! A process that hangs on a dead file system may be beyond the reach of SIGKILL. So nothing here
+//! waits for one that has not ended by itself, and what could hang is done in a process of its own:
+//! a thread would keep this one from ending.
 
 use std::io::{self, Read as _};
 use std::os::unix::process::CommandExt as _;
@@ -44,7 +44,8 @@ pub(super) enum LimitedError {
 }
 
 impl Limited {
-    /// Starts a program in a process group of its own. `with_errors`: what it writes to standard error counts, too.
+    /// Starts a program in a process group of its own. `with_errors`: what it writes to standard
+    /// error counts, too.
     pub(super) fn start(
         mut command: Command,
         with_errors: bool,

@@ -10,7 +10,8 @@ use super::check::{Check, State};
 use crate::output::format::words;
 
 const MIB: u64 = 1 << 20;
-/// A worker needs a descriptor for each running task, a server one for each connection, and both some for themselves.
+/// A worker needs a descriptor for each running task, a server one for each connection, and both
+/// some for themselves.
 const FILES_FEW: u64 = 4_096;
 /// With fewer descriptors neither works.
 const FILES_MIN: u64 = 64;

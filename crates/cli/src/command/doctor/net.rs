@@ -43,7 +43,8 @@ pub(super) async fn checks(dir: &ServerDir) -> Vec<Check> {
     }
 }
 
-/// The same for a whole installation, in which no server need run yet, with release and clock of the server.
+/// The same for a whole installation, in which no server need run yet, with release and clock of
+/// the server.
 pub(super) async fn checks_with_server(dir: &ServerDir) -> Vec<Check> {
     let mut checks = vec![own_name().await];
     let (path, file) = match any_access(dir) {

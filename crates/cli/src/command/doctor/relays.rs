@@ -36,7 +36,8 @@ pub(super) async fn checks(access_path: &Path, file: &AccessFile) -> Vec<Check> 
     checks
 }
 
-/// Changes what was found about the worker port: where a relay works, it is not needed; where there is none, one may help.
+/// Changes what was found about the worker port: where a relay works, it is not needed; where there
+/// is none, one may help.
 pub(super) fn judge(worker_port: &mut [Check], relays: &[Check]) {
     let is_way = relays.iter().any(|check| check.state == State::Good);
     let blocked = worker_port

@@ -49,7 +49,8 @@ pub(super) async fn tell(
             failed.and_then(|infos| infos.jobs.into_iter().next()?.failed.into_iter().next());
         told.push((job, first));
     }
-    // An answer that nobody waits for any more would be taken for that to the next question: so this comes last.
+    // An answer that nobody waits for any more would be taken for that to the next question: so
+    // this comes last.
     let mut may_ask = true;
     let deadline = Instant::now() + WORDS_TIMEOUT;
     for (job, first) in told {
@@ -75,7 +76,8 @@ pub(super) async fn tell(
     Ok(())
 }
 
-/// Last line that a task wrote, on standard error or else on standard output, if its worker is there to ask.
+/// Last line that a task wrote, on standard error or else on standard output, if its worker is
+/// there to ask.
 async fn words(client: &mut Client, job: u32, task: u32) -> Option<String> {
     for is_stderr in [true, false] {
         // Unreadable output says nothing.

@@ -16,15 +16,16 @@ use crate::parse::selector::Selector;
 
 /// Nobody wonders about a wait that is shorter.
 pub(super) const SILENCE_MAX: Duration = Duration::from_secs(1);
-/// Pauses between looks for another reason: doubled from the first to the last, so that many clients that wait
-/// for days cost the server nothing.
+/// Pauses between looks for another reason: doubled from the first to the last, so that many
+/// clients that wait for days cost the server nothing.
 const PAUSE_MIN: Duration = Duration::from_secs(5);
 const PAUSE_MAX: Duration = Duration::from_secs(60);
 
 /// The followed jobs as they were last seen.
 pub(super) type Seen = RefCell<BTreeMap<u32, client::JobSummary>>;
 
-/// Tells what is waited for after a moment, and again whenever the reason is another one. Never ends.
+/// Tells what is waited for after a moment, and again whenever the reason is another one. Never
+/// ends.
 ///
 /// The connection that follows cannot be asked anything, so each look has its own.
 ///

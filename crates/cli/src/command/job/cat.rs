@@ -1,4 +1,5 @@
-//! `hq job cat`: the raw bytes of what tasks wrote, from their files or from the stream of their job.
+//! `hq job cat`: the raw bytes of what tasks wrote, from their files or from the stream of their
+//! job.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsStr;

@@ -30,7 +30,8 @@ use crate::text::fit;
 
 /// Lines of the end of an output among which the last words are looked for.
 const LINES: u32 = 30;
-/// Connections by which outputs are read at the same time, and outputs for which another one is worth it.
+/// Connections by which outputs are read at the same time, and outputs for which another one is
+/// worth it.
 const READERS_MAX: usize = 8;
 const READS_MIN: usize = 8;
 /// Hosts and columns of ids that are shown of a group.
@@ -166,7 +167,8 @@ async fn read_some(
         tasks: wanted,
         next: AtomicUsize::new(0),
     });
-    // A connection has one question under way, and most of the time of an answer is spent on the way to a worker and its files.
+    // A connection has one question under way, and most of the time of an answer is spent on the
+    // way to a worker and its files.
     let mut others = JoinSet::new();
     for _ in 1..readers {
         let (dir, wanted) = (dir.clone(), Arc::clone(&wanted));

@@ -75,7 +75,8 @@ pub(in crate::command) async fn stats(args: StatsArgs, context: &mut Context) ->
 #[derive(Default)]
 struct Samples {
     run: Vec<f64>,
-    /// Of tasks that were canceled or aborted while they ran: how long those would have run nobody knows.
+    /// Of tasks that were canceled or aborted while they ran: how long those would have run nobody
+    /// knows.
     run_until_cancel: Vec<f64>,
     wait: Vec<f64>,
     rss: Vec<f64>,

@@ -109,7 +109,8 @@ impl Groups {
             .collect()
     }
 
-    /// The same with what is submitted instead of what was asked for; nothing of kinds of which nothing is known.
+    /// The same with what is submitted instead of what was asked for; nothing of kinds of which
+    /// nothing is known.
     pub(super) fn into_new_requests(self) -> Vec<(Suggestion, client::NewRequest)> {
         let groups = self.merged().into_iter();
         let requests = groups.filter_map(|(kind, group)| {
@@ -144,7 +145,8 @@ impl Groups {
         requests.collect()
     }
 
-    /// Kinds with what is known of them; of very many commands those that ask for the same put together.
+    /// Kinds with what is known of them; of very many commands those that ask for the same put
+    /// together.
     fn merged(self) -> BTreeMap<Kind, Group> {
         let mut groups = self.0;
         if groups.len() > COMMANDS_MAX {
@@ -251,8 +253,8 @@ impl Group {
     }
 }
 
-/// What was enough for a task that had run out of less, in KiB: its processes together may have used more than the largest
-/// of them, which is what is measured.
+/// What was enough for a task that had run out of less, in KiB: its processes together may have
+/// used more than the largest of them, which is what is measured.
 fn enough(task: &client::TaskInfo, asked: Option<u64>) -> Option<u64> {
     let mut before = task
         .attempts

@@ -1,8 +1,9 @@
 //! `hq job tail`: what tasks write, while they write it, read where they run.
 //!
-//! A reader asks for the output of one task over a connection of its own, and is kept waiting by the
-//! server until there is some. With `--follow` the job is watched, so that tasks are read as they start; every connection
-//! finds the server again after a restart, and a reader goes on where it was.
+//! A reader asks for the output of one task over a connection of its own, and is kept waiting by
+//! the server until there is some. With `--follow` the job is watched, so that tasks are read as
+//! they start; every connection finds the server again after a restart, and a reader goes on where
+//! it was.
 
 mod print;
 mod reader;
@@ -29,7 +30,8 @@ use print::{Printer, Shape};
 use reader::{Piece, Reader};
 use watch::{News, Watch};
 
-/// Tasks that are read at one time with `--follow`; others wait for their turn, and nothing of them is missed.
+/// Tasks that are read at one time with `--follow`; others wait for their turn, and nothing of them
+/// is missed.
 const READERS_MAX: usize = 16;
 
 /// Pieces that wait to be printed; readers wait when the terminal does.
@@ -74,7 +76,8 @@ pub(crate) async fn tail(args: TailArgs, context: &mut Context) -> CliResult<()>
     tail.run(watch, pieces, context).await
 }
 
-/// The job's id, and whether exactly one task can be shown; `None`: there is none, which is reported.
+/// The job's id, and whether exactly one task can be shown; `None`: there is none, which is
+/// reported.
 async fn find_job(args: &TailArgs, client: &mut Client) -> CliResult<Option<(u32, bool)>> {
     let job = args.target.job;
     let selector = match job {
@@ -126,12 +129,14 @@ struct Tail {
 }
 
 impl Tail {
-    /// Finds what can be read now; with `--follow`, begins to watch before that, so that nothing is missed.
+    /// Finds what can be read now; with `--follow`, begins to watch before that, so that nothing is
+    /// missed.
     async fn begin(&mut self, context: &Context) -> CliResult<Option<Watch>> {
         let watch = if self.args.follow {
             let jobs = Selector::Ids(one(self.job)?).to_message();
             let mut watch = Watch::start(context.connect().await?, jobs);
-            // It takes effect with its first update: later ends are reported, the others are listed below.
+            // It takes effect with its first update: later ends are reported, the others are listed
+            // below.
             let first = watch.next().await?;
             Some((watch, first.update))
         } else {
@@ -236,7 +241,8 @@ impl Tail {
                 }
                 news = next(&mut watch) => {
                     let News { update, is_back } = news?;
-                    // Nobody told of what ended while the server was away; of a job that was forgotten there is nothing to list.
+                    // Nobody told of what ended while the server was away; of a job that was
+                    // forgotten there is nothing to list.
                     if is_back && !update.jobs.is_empty() {
                         self.list(&STARTED, true).await?;
                     }

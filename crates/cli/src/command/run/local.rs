@@ -50,8 +50,9 @@ impl LocalMachine {
         Ok(Self { resources })
     }
 
-    /// Starts a worker in this process that offers all of it, and how to end it. `has_memory_limit`: whether tasks have
-    /// memory limits, so that the user gets a note if they are not enforced here.
+    /// Starts a worker in this process that offers all of it, and how to end it.
+    /// `has_memory_limit`: whether tasks have memory limits, so that the user gets a note if they
+    /// are not enforced here.
     pub(in crate::command) async fn start_worker(
         self,
         server: &mut EmbeddedServer,

@@ -1,7 +1,7 @@
 //! Prints what tasks wrote, one task after the other, and keeps what the summary needs.
 //!
-//! Works on a thread of its own. Files are deleted as soon as they are printed. In order means: in the
-//! order of task ids; a task that ended early waits in its files.
+//! Works on a thread of its own. Files are deleted as soon as they are printed. In order means: in
+//! the order of task ids; a task that ended early waits in its files.
 
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
@@ -240,7 +240,8 @@ impl Printer {
         (file("stdout"), file("stderr"))
     }
 
-    /// Says so if output may have found no room. Tasks whose output goes elsewhere do not need any here.
+    /// Says so if output may have found no room. Tasks whose output goes elsewhere do not need any
+    /// here.
     fn look_for_room(&mut self, task: u32) {
         let (stdout, stderr) = self.captured(task);
         if !(stdout.exists() || stderr.exists()) || !self.room.look() {

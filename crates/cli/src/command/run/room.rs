@@ -1,13 +1,15 @@
 //! Whether there is room for what the tasks print.
 //!
-//! A program whose output cannot be written may not notice, and end with success. What it wrote is in a file with a
-//! gap at its end, so that somebody has to look whether the disk was full meanwhile.
+//! A program whose output cannot be written may not notice, and end with success. What it wrote is
+//! in a file with a gap at its end, so that somebody has to look whether the disk was full
+//! meanwhile.
 
 use std::io;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-/// A file system with less free bytes is tried out at each look: it may have none in the next moment.
+/// A file system with less free bytes is tried out at each look: it may have none in the next
+/// moment.
 const LOW_BYTES: u64 = 16 << 20;
 
 /// Number of free files below which a file system is tried out in the same way.

@@ -83,7 +83,8 @@ impl Screen {
     }
 }
 
-/// The line of the bar: on a narrow terminal what says least is left out, because a line that wraps cannot be removed again.
+/// The line of the bar: on a narrow terminal what says least is left out, because a line that wraps
+/// cannot be removed again.
 fn template(columns: u16, colors: bool) -> String {
     let colors = if colors { ".green" } else { "" };
     let counts = "{pos}/{len} tasks{msg}";

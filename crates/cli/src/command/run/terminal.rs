@@ -1,7 +1,8 @@
 //! Standard error as a terminal for the progress bar.
 //!
-//! The library fills the line of the bar up to the right margin. What the terminal itself echoes then,
-//! such as `^C`, goes to the next line, and the bar cannot be removed any more; so the filling is left out.
+//! The library fills the line of the bar up to the right margin. What the terminal itself echoes
+//! then, such as `^C`, goes to the next line, and the bar cannot be removed any more; so the
+//! filling is left out.
 
 use std::io;
 use std::sync::{Mutex, PoisonError};

@@ -1,5 +1,5 @@
-//! `server start --background`: the same program again in a session of its own, so that logging out or
-//! closing the terminal does not reach it.
+//! `server start --background`: the same program again in a session of its own, so that logging out
+//! or closing the terminal does not reach it.
 
 use std::fs::File;
 use std::io::{Read as _, Seek as _, SeekFrom};
@@ -23,7 +23,8 @@ const LOG_NAME: &str = "server.log";
 const LOOK_INTERVAL: Duration = Duration::from_millis(50);
 /// How long a server that has opened its ports may not be heard under its name.
 const NAME_PATIENCE: Duration = Duration::from_secs(3);
-/// How long another server may answer in the directory. A start waits for others, and then is refused.
+/// How long another server may answer in the directory. A start waits for others, and then is
+/// refused.
 const OTHER_PATIENCE: Duration = Duration::from_secs(40);
 /// Longest wait for the end of one that was told to end.
 const END_PATIENCE: Duration = Duration::from_secs(10);
@@ -97,7 +98,8 @@ fn published(dir: &ServerDir) -> Option<(u64, u64, i64, i64)> {
     Some((found.dev(), found.ino(), found.mtime(), found.mtime_nsec()))
 }
 
-/// Asks the server where clients look for it; otherwise what is wrong, or nothing if another one answers.
+/// Asks the server where clients look for it; otherwise what is wrong, or nothing if another one
+/// answers.
 async fn ask_by_name(dir: &ServerDir, pid: u32) -> Result<ServerInfo, Option<CliError>> {
     let info = match Client::connect(dir).await {
         Ok(mut client) => client.server_info().await,
@@ -110,7 +112,8 @@ async fn ask_by_name(dir: &ServerDir, pid: u32) -> Result<ServerInfo, Option<Cli
     }
 }
 
-/// Whether the server answers at an address of this machine: then it is its name that leads elsewhere.
+/// Whether the server answers at an address of this machine: then it is its name that leads
+/// elsewhere.
 async fn answers_here(dir: &ServerDir, pid: u32) -> bool {
     let asked = async {
         let mut client = Client::connect_here(dir).await.ok()?;

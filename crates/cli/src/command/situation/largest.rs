@@ -1,4 +1,5 @@
-//! Requests that are larger than anything that was ever offered, and the unit that was probably meant.
+//! Requests that are larger than anything that was ever offered, and the unit that was probably
+//! meant.
 
 use hq_core::diagnosis::lacking;
 use hq_core::resource::amount::{Amount, UNITS_PER_WHOLE};
@@ -12,8 +13,8 @@ use crate::parse::request::is_memory;
 /// How much more than the most is taken for a mistake.
 const MEANT_FACTOR_MIN: u64 = 16;
 
-/// Why no worker that there was, and none that a queue is known to bring, could run tasks like these; `None` if one could,
-/// or if it is not known.
+/// Why no worker that there was, and none that a queue is known to bring, could run tasks like
+/// these; `None` if one could, or if it is not known.
 pub(super) fn never_offered(
     requests: &RequestVariants,
     workers: &[client::WorkerInfo],
@@ -77,12 +78,14 @@ pub(super) fn most(
     Some(Amount(most))
 }
 
-/// The amount with the unit that was probably meant, as words behind a sentence; empty if none would fit.
+/// The amount with the unit that was probably meant, as words behind a sentence; empty if none
+/// would fit.
 pub(super) fn meant(entry: &ResourceEntry, most: Amount) -> String {
     if !is_memory(&entry.resource) {
         return String::new();
     }
-    // Twice what there is was asked for in earnest. Units are a thousand apart, and people hardly ask for the whole of a node.
+    // Twice what there is was asked for in earnest. Units are a thousand apart, and people hardly
+    // ask for the whole of a node.
     if entry.amount.0 < most.0.saturating_mul(MEANT_FACTOR_MIN) {
         return String::new();
     }

@@ -61,7 +61,8 @@ pub(super) async fn resolve(
     Ok((after, ids))
 }
 
-/// Which of these jobs have not ended. It is asked before files are looked at: what ends later counts as not ended.
+/// Which of these jobs have not ended. It is asked before files are looked at: what ends later
+/// counts as not ended.
 pub(super) async fn unended(after: &[After], client: &mut Client) -> CliResult<Unended> {
     let mut unended = Unended::default();
     for condition in after {

@@ -1,7 +1,7 @@
 //! `hq submit -`: a JSON object per line in, a result per line out, all over one connection.
 //!
-//! The keys of an object are the options of `hq submit` and `command`; they are read by the same parser, so
-//! that both ways accept and refuse the same.
+//! The keys of an object are the options of `hq submit` and `command`; they are read by the same
+//! parser, so that both ways accept and refuse the same.
 
 use std::fs::File;
 use std::io::{BufRead, BufReader, IsTerminal as _, Read, Write};
@@ -40,10 +40,11 @@ struct Line {
     args: SubmitArgs,
 }
 
-/// Submits line by line until standard input ends. The exit code tells whether any line was refused.
+/// Submits line by line until standard input ends. The exit code tells whether any line was
+/// refused.
 ///
-/// Lines that have arrived together go to the server together, which stores them together. A program that
-/// writes a line and waits for its result is answered at once.
+/// Lines that have arrived together go to the server together, which stores them together. A
+/// program that writes a line and waits for its result is answered at once.
 pub(super) async fn run(client: &mut Client, context: &mut Context) -> CliResult<()> {
     let mut parser = Line::command();
     let mut input = Input::new()?;
@@ -202,7 +203,8 @@ fn from_message(result: client::SubmitResult) -> Result<u32, String> {
     }
 }
 
-/// The text of a refusal. A connection that is gone refuses every line, so that is reported once instead.
+/// The text of a refusal. A connection that is gone refuses every line, so that is reported once
+/// instead.
 fn refusal(error: CliError, client: &Client) -> CliResult<String> {
     if client.is_lost() {
         return Err(error);

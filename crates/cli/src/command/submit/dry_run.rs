@@ -81,7 +81,8 @@ pub(super) async fn submit_file(args: &SubmitFileArgs, context: &mut Context) ->
     show(&prepared, client.as_mut(), uid.as_deref(), context).await
 }
 
-/// Connects to a server, if there is one. If it cannot be asked, that is reported: it is no reason to show nothing.
+/// Connects to a server, if there is one. If it cannot be asked, that is reported: it is no reason
+/// to show nothing.
 async fn connect(context: &Context) -> CliResult<Client> {
     let server = context.connect().await;
     let found = context.server_dir()?.load_access_any();
@@ -136,7 +137,8 @@ pub(in crate::command) fn print(plan: &Plan, context: &mut Context) -> CliResult
     Ok(context.output.submit_plan(&mut context.out, plan)?)
 }
 
-/// Adds all connected workers, whether each has enough for some of the tasks, and for which tasks none has.
+/// Adds all connected workers, whether each has enough for some of the tasks, and for which tasks
+/// none has.
 async fn add_workers(
     plan: &mut Plan,
     prepared: &PreparedSubmit,

@@ -76,7 +76,8 @@ fn ssh(host: &Host, program: &Path, worker_args: &[OsString]) -> CliResult<Comma
     Ok(ssh)
 }
 
-/// Words as the shell on the other side has to read them: ssh only puts blanks between its arguments.
+/// Words as the shell on the other side has to read them: ssh only puts blanks between its
+/// arguments.
 fn remote_command<'a>(words: impl IntoIterator<Item = &'a OsStr>) -> CliResult<OsString> {
     let words = words.into_iter().map(OsStr::as_bytes);
     let quoted = shlex::bytes::try_join(words).map_err(|_| {
@@ -172,13 +173,15 @@ impl Remote {
 
 impl Drop for Remote {
     fn drop(&mut self) {
-        // It has ended, unless something went wrong: its connection ends with it, and the worker with that.
+        // It has ended, unless something went wrong: its connection ends with it, and the worker
+        // with that.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
 }
 
-/// Reports each end when it comes; returns whether all went well. Uses no threads: the system may allow no more.
+/// Reports each end when it comes; returns whether all went well. Uses no threads: the system may
+/// allow no more.
 fn wait_for_all(mut remotes: Vec<(String, Remote)>) -> bool {
     let mut is_well = true;
     while !remotes.is_empty() {
@@ -282,7 +285,8 @@ fn parse_host(line: &str) -> CliResult<Host> {
     Ok(Host { name, port })
 }
 
-/// An IPv6 address as `ssh` wants it, with the user in front of it if one is named. `None`: brackets that are no pair.
+/// An IPv6 address as `ssh` wants it, with the user in front of it if one is named. `None`:
+/// brackets that are no pair.
 fn without_brackets(name: &str) -> Option<String> {
     let (user, address) = name.rsplit_once('@').map_or(("", name), |(user, address)| {
         (&name[..=user.len()], address)

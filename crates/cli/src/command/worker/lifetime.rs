@@ -1,7 +1,7 @@
 //! How long the batch job around a worker still lives, as its batch system says.
 //!
-//! Asked once, before the worker starts, without a second thread and with a time limit. If there is no
-//! answer the worker goes on without one.
+//! Asked once, before the worker starts, without a second thread and with a time limit. If there is
+//! no answer the worker goes on without one.
 
 use std::io::{Read as _, Seek as _};
 use std::process::{Command, Stdio};
@@ -29,7 +29,8 @@ pub(super) fn of_worker(limit: Option<Duration>, left: Option<Duration>) -> Opti
     }
 }
 
-/// Two sources that differ by no more than this agree. PBS counts the time of a job every two minutes.
+/// Two sources that differ by no more than this agree. PBS counts the time of a job every two
+/// minutes.
 const AGREEMENT: SignedDuration = SignedDuration::from_secs(150);
 
 /// Time that a Slurm job has left.
@@ -62,14 +63,15 @@ pub(super) fn left_in_pbs(job: &str) -> Option<Duration> {
 struct Left {
     /// Its time limit.
     limit: Option<SignedDuration>,
-    /// Time left, the best source first. The clock of this node decides in all but those that the batch system itself
-    /// computes, and it may be wrong.
+    /// Time left, the best source first. The clock of this node decides in all but those that the
+    /// batch system itself computes, and it may be wrong.
     sources: Vec<SignedDuration>,
 }
 
 impl Left {
-    /// The first source that another one confirms, and the shorter of the two; else the first. A job that runs has some
-    /// time left, and no more than its limit: if no source says so, the limit is all that is known.
+    /// The first source that another one confirms, and the shorter of the two; else the first. A
+    /// job that runs has some time left, and no more than its limit: if no source says so, the
+    /// limit is all that is known.
     fn best(&self, system: &str) -> Option<Duration> {
         let longest = self
             .limit
@@ -93,8 +95,9 @@ impl Left {
     }
 }
 
-/// From `RunTime=00:01:00 TimeLimit=00:10:00 … EndTime=2026-11-21T08:00:00`, local time; unlimited jobs have no end.
-/// `end` is the end in seconds since 1970, which newer releases put into the environment.
+/// From `RunTime=00:01:00 TimeLimit=00:10:00 … EndTime=2026-11-21T08:00:00`, local time; unlimited
+/// jobs have no end. `end` is the end in seconds since 1970, which newer releases put into the
+/// environment.
 fn of_slurm(answer: &str, end: Option<&str>, now: Timestamp, zone: &TimeZone) -> Left {
     let value = |key: &str| {
         let mut words = answer.split_whitespace();
@@ -154,8 +157,8 @@ fn of_pbs(answer: &str, job: &str, now: Timestamp, zone: &TimeZone) -> Option<Le
     })
 }
 
-/// Whether the batch system is ending the job, as far as can be told within a second. Without an answer,
-/// and in PBS, which does not tell, a worker that is told to end believes that it is.
+/// Whether the batch system is ending the job, as far as can be told within a second. Without an
+/// answer, and in PBS, which does not tell, a worker that is told to end believes that it is.
 pub(super) fn is_ending(manager: BatchSystem, job: &str) -> bool {
     match manager {
         BatchSystem::Slurm => {
@@ -309,7 +312,8 @@ mod tests {
 
     #[test]
     fn the_time_left_in_pbs_needs_no_right_clock() {
-        // As OpenPBS 23.06 answered, shortened: a job of ten minutes that has run for half a minute.
+        // As OpenPBS 23.06 answered, shortened: a job of ten minutes that has run for half a
+        // minute.
         let json = r#"{"pbs_version": "23.06.06", "Jobs": {"1.pbshost": {"job_state": "R",
             "Resource_List": {"ncpus": 1, "walltime": "00:10:00"},
             "resources_used": {"walltime": "00:00:30"},

@@ -320,7 +320,8 @@ fn find_again(dir: &ServerDir, wants_relays: bool) -> ServerLocation {
 fn load_again(dir: &ServerDir, wants_relays: bool) -> Option<Connector> {
     // A server that was updated meanwhile is the same server.
     let in_use = dir.load_access_any();
-    // Workers of a batch job are started with the directory of one server process, `<server-dir>/001`.
+    // Workers of a batch job are started with the directory of one server process,
+    // `<server-dir>/001`.
     let parent = std::path::absolute(dir.root()).ok();
     let later = parent
         .as_deref()
@@ -365,8 +366,8 @@ fn report_end(end: WorkerEnd) -> CliResult<()> {
     Ok(())
 }
 
-/// Turns signals into interrupts of the worker. Whether it is the batch system that ends the worker is
-/// asked for; until then a task that ends by the same signal is in doubt.
+/// Turns signals into interrupts of the worker. Whether it is the batch system that ends the worker
+/// is asked for; until then a task that ends by the same signal is in doubt.
 fn interrupts(allocation: Option<Allocation>) -> CliResult<mpsc::Receiver<Interrupt>> {
     let listen = |kind| signal(kind).map_err(|e| CliError::caused("Cannot handle signals", &e));
     // `nohup` and shells that start something in the background ignore these for it; that stays so.

@@ -62,7 +62,8 @@ impl Log {
         }
     }
 
-    /// Whether a part was read for this opening: one of an earlier opening begins in the middle, or never ends.
+    /// Whether a part was read for this opening: one of an earlier opening begins in the middle, or
+    /// never ends.
     pub(crate) fn is_for(&self, part: &LogPart) -> bool {
         (self.key, self.opening) == (part.key, part.opening)
     }

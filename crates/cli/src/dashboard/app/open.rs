@@ -193,7 +193,8 @@ impl App {
         self.output(None).map(Ask::Path)
     }
 
-    /// The question whether to cancel the task whose output is shown, or that is selected in a list.
+    /// The question whether to cancel the task whose output is shown, or that is selected in a
+    /// list.
     fn selected_task(&self) -> Option<Result<Question, String>> {
         let selected = self.tasks.as_ref().and_then(Tasks::selected);
         match &self.log {

@@ -26,8 +26,8 @@ const LIMITS: QueryLimits = QueryLimits {
     bytes: 4 << 30,
 };
 
-/// Requests of the tasks of a job, by job and variant: units of each resource, `None` = all that there is. Graphs are
-/// not told of.
+/// Requests of the tasks of a job, by job and variant: units of each resource, `None` = all that
+/// there is. Graphs are not told of.
 pub(crate) type Requests = BTreeMap<(u32, u32), BTreeMap<String, Option<u64>>>;
 
 /// An open journal.
@@ -199,8 +199,8 @@ fn queue(id: u32, record: Option<&[u8]>, at_ns: i64) -> QueueRow {
     }
 }
 
-/// Counts what `count` tasks use of a worker's resources. Of a task of which the journal does not tell one cpu is
-/// counted, and what it uses of others is not known.
+/// Counts what `count` tasks use of a worker's resources. Of a task of which the journal does not
+/// tell one cpu is counted, and what it uses of others is not known.
 fn take(
     resources: &mut [ResourceRow],
     request: Option<&BTreeMap<String, Option<u64>>>,

@@ -1,4 +1,5 @@
-//! Lists of tasks: of a job from the server, which knows those that wait as well; else from the store.
+//! Lists of tasks: of a job from the server, which knows those that wait as well; else from the
+//! store.
 
 use hq_core::range::IdArray;
 use hq_core::task::TaskState;

@@ -87,7 +87,8 @@ impl<'a, R: 'a> List<'a, R> {
         frame.render_stateful_widget(table, area, &mut hits.table);
     }
 
-    /// The list without a frame and a selection. Only rows that are seen are made: there may be a hundred thousand.
+    /// The list without a frame and a selection. Only rows that are seen are made: there may be a
+    /// hundred thousand.
     pub(super) fn table(self, rows: impl Iterator<Item = &'a R>, seen: Range<usize>) -> Table<'a> {
         let columns = self.0.iter();
         let headings = columns.map(|column| Line::from(column.title).alignment(column.alignment));

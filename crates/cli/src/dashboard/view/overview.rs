@@ -152,8 +152,8 @@ fn draw_charts(frame: &mut Frame<'_>, area: Rect, app: &App) {
     }
 }
 
-/// Each on two lines as far as there is room, the worst first; then on one. Of those that are left the number is told. Gives
-/// the lines, and of which problem each is.
+/// Each on two lines as far as there is room, the worst first; then on one. Of those that are left
+/// the number is told. Gives the lines, and of which problem each is.
 fn problem_lines(
     app: &App,
     found: &[ProblemRow],

@@ -23,7 +23,8 @@ pub(super) fn state_style(theme: Theme, state: &str) -> Style {
     colored(theme, style, color)
 }
 
-/// Color of a state of a job, task, worker or allocation, and whether it is bold; `None` for a word of a newer server.
+/// Color of a state of a job, task, worker or allocation, and whether it is bold; `None` for a word
+/// of a newer server.
 fn look_of(state: &str) -> Option<(Color, bool)> {
     Some(match state {
         "running" | "connected" => (Color::Cyan, false),
@@ -87,7 +88,8 @@ pub(super) fn bars(theme: Theme, values: &[u64], top: u64, color: Color) -> Spar
     }
 }
 
-/// Columns for the parameters of some rows on a screen of this width; 0 if none of them has any, or there is no room.
+/// Columns for the parameters of some rows on a screen of this width; 0 if none of them has any, or
+/// there is no room.
 pub(super) fn params_width<'a>(params: impl Iterator<Item = &'a str>, width: u16) -> u16 {
     let most = params.map(|text| text.chars().count()).max().unwrap_or(0);
     let room = match width {

@@ -533,7 +533,8 @@ fn what_a_task_used_is_above_its_output_beside_what_it_asked_for() {
     }
     let text = screen(&mut app, 80, 24);
     let rows: Vec<Vec<char>> = text.lines().map(|row| row.chars().collect()).collect();
-    // Behind the quote of the screen and the frame; from above: the line, the second half, all of it.
+    // Behind the quote of the screen and the frame; from above: the line, the second half, all of
+    // it.
     let memory = |row: usize| rows[3 + row][2..40].iter().collect::<String>();
     assert_eq!(memory(0), "▔".repeat(38), "{text}");
     let half = |one: &str, other: &str| one.repeat(19) + &other.repeat(19);

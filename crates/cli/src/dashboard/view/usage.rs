@@ -15,7 +15,8 @@ use crate::text::fit;
 /// Rows of the charts with their frames, and of the output that they leave at least.
 const CHARTS: std::ops::RangeInclusive<u16> = 5..=10;
 const OUTPUT_MIN: u16 = 10;
-/// A request is a line in the chart up to this many times the peak: above, nothing would be seen of the curve.
+/// A request is a line in the chart up to this many times the peak: above, nothing would be seen of
+/// the curve.
 const LINE_MAX: u64 = 4;
 
 /// One chart.

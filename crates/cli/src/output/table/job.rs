@@ -306,7 +306,8 @@ fn tasks_text(job: &client::JobDetail, summary: &client::JobSummary) -> String {
     )
 }
 
-/// Of very many ranges the first ones: of a job of which every thirtieth task was submitted again nobody reads all.
+/// Of very many ranges the first ones: of a job of which every thirtieth task was submitted again
+/// nobody reads all.
 fn shortened(ids: String, job: u32) -> String {
     let Some(head) = ids.get(..IDS_LEN_MAX) else {
         return ids;

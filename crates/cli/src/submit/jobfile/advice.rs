@@ -11,8 +11,8 @@ use crate::text::{closest, rows};
 /// Where job files are described.
 const PAGE: &str = "`hq doc dependencies` describes job files";
 
-/// Keys of other programs, and of people who guess, for what a task or an array has. `_` and `-` are equal, and so are letters of
-/// either case.
+/// Keys of other programs, and of people who guess, for what a task or an array has. `_` and `-`
+/// are equal, and so are letters of either case.
 const TASK_GUESSES: &str = r#"
 cmd exec executable program args argv arguments entrypoint: `command` is a list of words, `shell` a command line for `sh -c`
 run script bash sh commands commandline shellcommand line: `shell` is a command line for `sh -c`, `command` a list of words
@@ -357,7 +357,8 @@ fn command_of(line: &str, format: Format) -> String {
     let shell = format.pair("shell", &format!("{line:?}"));
     let is_plain = |word: &&str| hq_core::shell::is_plain(word);
     let words: Vec<&str> = line.split_whitespace().collect();
-    // A shell would do more with it than to split it, and variables before the program are a shell's, too.
+    // A shell would do more with it than to split it, and variables before the program are a
+    // shell's, too.
     if !words.iter().all(is_plain) || words.first().is_some_and(|word| word.contains('=')) {
         return format!("write a command line for a shell: `{shell}`");
     }

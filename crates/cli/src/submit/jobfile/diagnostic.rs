@@ -202,7 +202,8 @@ fn position(content: &str, at: usize) -> (usize, usize) {
     (line, column)
 }
 
-/// The key whose value begins at `at` or around it: what stands before the last `sign` of that line.
+/// The key whose value begins at `at` or around it: what stands before the last `sign` of that
+/// line.
 fn key_at(content: &str, at: usize, sign: char) -> Option<String> {
     let line_start = content[..at].rfind('\n').map_or(0, |end| end + 1);
     let line = content[line_start..].lines().next()?;

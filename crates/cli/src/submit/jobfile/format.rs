@@ -55,7 +55,8 @@ impl Format {
             .is_some_and(|end| known.iter().any(|known| end == *known))
     }
 
-    /// Sign between a key and its value, if a mistake in the value is reported with the place where that begins.
+    /// Sign between a key and its value, if a mistake in the value is reported with the place where
+    /// that begins.
     pub(super) const fn assignment(self) -> Option<char> {
         match self {
             Self::Toml => Some('='),

@@ -7,7 +7,8 @@ use super::file::{TaskRef, Tasks};
 use super::schema::TaskKey;
 use crate::text::closest;
 
-/// Why tasks cannot be ordered. Positions are those in the file; a task with a name is called by it.
+/// Why tasks cannot be ordered. Positions are those in the file; a task with a name is called by
+/// it.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) enum Mistake {
     /// The id of the task at this position is that of an earlier one.
@@ -102,7 +103,8 @@ pub(super) struct Numbered {
     pub(super) deps: Vec<TaskId>,
 }
 
-/// Replaces names by numbers. `open_job` gets the tasks: it may have more than those of the file, but names are known here only.
+/// Replaces names by numbers. `open_job` gets the tasks: it may have more than those of the file,
+/// but names are known here only.
 pub(super) fn number(tasks: &Tasks, open_job: Option<u32>) -> Result<Vec<Numbered>, Mistake> {
     let explicit = tasks.list.iter().map(|task| match task.id {
         Some(TaskRef::Number(id)) => Some(id),
@@ -258,8 +260,9 @@ impl Dependents {
 
 /// Sorts the tasks so that every dependency comes first; among free tasks the file's order stays.
 ///
-/// `label` tells how mistakes call a task. With `may_name_others` what is not in the file is left to the server: the open job may have it. O(tasks + dependencies)
-/// if the ids have no gaps, else each dependency takes a search.
+/// `label` tells how mistakes call a task. With `may_name_others` what is not in the file is left
+/// to the server: the open job may have it. O(tasks + dependencies) if the ids have no gaps, else
+/// each dependency takes a search.
 pub(super) fn order(
     tasks: Vec<GraphTask>,
     label: impl Fn(&GraphTask) -> TaskKey,

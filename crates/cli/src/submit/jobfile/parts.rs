@@ -1,9 +1,9 @@
-//! Reads large files part by part: the tree of a whole file takes forty times as much memory as its text,
-//! and most of the time goes into that.
+//! Reads large files part by part: the tree of a whole file takes forty times as much memory as its
+//! text, and most of the time goes into that.
 //!
-//! A part begins with a line that begins with the header of a task. If that line is inside of a value, the
-//! part before ends in the middle of the value and cannot be read; so parts never give anything else than
-//! the whole file would.
+//! A part begins with a line that begins with the header of a task. If that line is inside of a
+//! value, the part before ends in the middle of the value and cannot be read; so parts never give
+//! anything else than the whole file would.
 
 use std::ops::Range;
 
@@ -81,7 +81,8 @@ fn read_parts(content: &str) -> Option<Result<FileTable, Misread>> {
     Some(Ok(file))
 }
 
-/// Whether a text of several lines or a table besides the tasks may reach from one part into another.
+/// Whether a text of several lines or a table besides the tasks may reach from one part into
+/// another.
 fn may_span_parts(content: &str) -> bool {
     ["\"\"\"", "'''", "[array"]
         .iter()

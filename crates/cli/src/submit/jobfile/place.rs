@@ -1,5 +1,5 @@
-//! Where in a job file a mistake in the graph of its tasks is. Only looked for when there is one: while
-//! tasks are read their places are not kept.
+//! Where in a job file a mistake in the graph of its tasks is. Only looked for when there is one:
+//! while tasks are read their places are not kept.
 
 use std::ops::Range;
 

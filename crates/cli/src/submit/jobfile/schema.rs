@@ -586,7 +586,8 @@ impl<'de> Deserialize<'de> for Limit {
     }
 }
 
-/// Share of the tasks whose run time a worker must have left, in thousandths: a number, or `false` for none.
+/// Share of the tasks whose run time a worker must have left, in thousandths: a number, or `false`
+/// for none.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub(super) struct Predict(pub(super) u16);
 

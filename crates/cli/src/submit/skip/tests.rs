@@ -93,7 +93,8 @@ fn of_ten_thousand_tasks_those_behind_what_was_touched_run_again() {
     carry_out(&spec);
     assert_eq!(runs(spec.clone()), BTreeSet::new());
     let touched: Vec<u32> = (0..37).map(|i| i * 131).collect();
-    // Older than what was made of it, as with a clock that is wrong: it is another file all the same.
+    // Older than what was made of it, as with a clock that is wrong: it is another file all the
+    // same.
     for (i, number) in touched.iter().zip(0_u64..) {
         let age = Duration::from_secs(if number % 2 == 0 { 1_000_000 } else { 0 });
         touch(&dir.path().join(format!("in{i}")), SystemTime::now() - age);
@@ -305,7 +306,8 @@ fn of_a_job_that_was_submitted_in_parts_the_changed_tasks_are_found_across_them(
         panic!("a graph");
     };
     for task in &mut graph.tasks {
-        // The one waits for a task of the submit before that changes, the other one for one that does not.
+        // The one waits for a task of the submit before that changes, the other one for one that
+        // does not.
         let dep = if task.id == TaskId(10) { 8 } else { 2 };
         task.deps.push(TaskId(dep));
     }

@@ -1,4 +1,5 @@
-//! `job resubmit --changed`: the server says what a job was made of, files are looked at here, and the server submits what is not done.
+//! `job resubmit --changed`: the server says what a job was made of, files are looked at here, and
+//! the server submits what is not done.
 
 use hq_core::range::{IdArray, IdRange};
 use hq_core::template::SubmitSpec;
@@ -14,7 +15,8 @@ use crate::output::{ChangedView, view};
 use crate::parse::selector::Selector;
 use crate::submit::skip::{Changed, changed};
 
-/// Jobs that were submitted again, each as the next one, among which is looked for one that has not ended.
+/// Jobs that were submitted again, each as the next one, among which is looked for one that has not
+/// ended.
 const SUCCESSORS_MAX: usize = 64;
 
 /// A job of which tasks run again, or why nobody can say which.
@@ -137,7 +139,8 @@ async fn decide(
     Ok((decided, not_found))
 }
 
-/// Why the files of a job may still change: its tasks, or those that it was last submitted again as, have not all ended.
+/// Why the files of a job may still change: its tasks, or those that it was last submitted again
+/// as, have not all ended.
 async fn still_writes(
     summary: &client::JobSummary,
     client: &mut Client,

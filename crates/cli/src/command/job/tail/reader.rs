@@ -11,8 +11,8 @@ use crate::args::job::StreamArg;
 use crate::client::{Client, tail};
 use crate::error::CliResult;
 
-/// How long the server keeps a question waiting. A channel that is silent delays the other one, and the
-/// end of the task is noticed, by as much.
+/// How long the server keeps a question waiting. A channel that is silent delays the other one, and
+/// the end of the task is noticed, by as much.
 const WAIT: Duration = Duration::from_millis(250);
 
 /// Output of one task.
@@ -147,8 +147,9 @@ impl Reader {
     }
 }
 
-/// The worker is gone, or not back yet, but its files may be on a file system that it shared with us. Otherwise says `false` of a
-/// task that goes on: then the position stays for when the worker is back.
+/// The worker is gone, or not back yet, but its files may be on a file system that it shared with
+/// us. Otherwise says `false` of a task that goes on: then the position stays for when the worker
+/// is back.
 fn read_here(position: &Position, output: &mut client::Output, follow: bool) -> bool {
     let Some(source) = output.source.take().and_then(|source| source.source) else {
         return false;

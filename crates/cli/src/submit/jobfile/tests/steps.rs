@@ -1,4 +1,5 @@
-//! Names of tasks, what may stand at a task itself, and values as people write them who do not know the types.
+//! Names of tasks, what may stand at a task itself, and values as people write them who do not know
+//! the types.
 
 use super::*;
 
