@@ -609,8 +609,7 @@ impl Job {
         numbers.map(|number| self.end_submit(number, to, at)).sum()
     }
 
-    /// Moves every unfinished task of a submit to phase `to` at the time `at`; returns their
-    /// number.
+    /// Moves the unfinished tasks of a submit to phase `to` at the time `at`; returns their number.
     fn end_submit(&mut self, number: u32, to: Phase, at: Timestamp) -> u32 {
         let begin = TaskSlot {
             submit: number,
@@ -619,8 +618,7 @@ impl Job {
         self.end_part(begin, u32::MAX, to, at)
     }
 
-    /// Moves the unfinished ones among `count` tasks from `begin` on to phase `to`; returns their
-    /// number.
+    /// Moves the unfinished of `count` tasks from `begin` on to phase `to`; returns their number.
     fn end_part(&mut self, begin: TaskSlot, count: u32, to: Phase, at: Timestamp) -> u32 {
         let Some(submit) = self.submit_mut(begin.submit) else {
             return 0;
