@@ -1,7 +1,7 @@
-//! `hq doctor`: looks for the cause of problems and says what to do.
+//! `hq doctor`: finds the causes of problems and prints remedies.
 //!
-//! Each part of the whole check runs in a process of its own ([`limited`]), so that neither a dead
-//! mount nor a silent daemon holds up the others or this process.
+//! Each part of the check runs in its own process ([`limited`]), so that a dead mount or an
+//! unresponsive daemon blocks neither the other parts nor this process.
 
 mod batch;
 mod check;
@@ -27,7 +27,7 @@ use crate::args::other::DoctorPart;
 use crate::error::{CliError, CliResult, exit};
 use crate::output::json::write_value;
 
-/// Longest time for a part. Within it, each wait for a port or a program has a shorter limit.
+/// Time limit of a part. Waits for single ports or programs within it have shorter limits.
 const PART_LIMIT: Duration = Duration::from_secs(12);
 
 /// `doctor`.
@@ -49,7 +49,7 @@ pub(super) async fn net(context: &mut Context) -> CliResult<()> {
     show(&checks, context, false)
 }
 
-/// `doctor part`: what `doctor` runs; prints JSON in any case.
+/// `doctor part`: the process of one part; always prints JSON.
 pub(super) fn part(part: DoctorPart, context: &mut Context) -> CliResult<()> {
     let checks = match (part, context.server_dir()) {
         (DoctorPart::System, _) => system::checks(),
@@ -99,7 +99,7 @@ fn parse(part: DoctorPart, text: &str) -> Vec<Check> {
     })
 }
 
-/// For a part that gave no answer.
+/// The check of a part that returned no result.
 fn unfinished(part: DoctorPart, error: &LimitedError, context: &Context) -> Check {
     let what = part.name();
     match (error, part) {
@@ -133,7 +133,7 @@ fn unfinished(part: DoctorPart, error: &LimitedError, context: &Context) -> Chec
     }
 }
 
-/// Prints the checks, and fails if something prevents work.
+/// Prints the checks; fails if one of them prevents work.
 fn show(checks: &[Check], context: &mut Context, is_whole: bool) -> CliResult<()> {
     match context.mode() {
         OutputMode::Json => {

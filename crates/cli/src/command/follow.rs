@@ -24,9 +24,9 @@ use crate::output::pace::{self, ServerClock};
 use crate::parse::selector::Selector;
 use note::Seen;
 
-/// Said where no job has to be waited for.
+/// Message if no jobs match.
 const NOTHING: &str = "There are no jobs to wait for";
-/// Cells of the bar where there is room, and where there is little.
+/// Width of the bar in columns, on wide and on narrow terminals.
 const BAR_WIDTH: usize = 40;
 const BAR_WIDTH_MIN: usize = 12;
 
@@ -66,7 +66,7 @@ pub(super) async fn progress(args: SelectorArgs, context: &mut Context) -> CliRe
     followed.missing.end(missing::JOBS, context)
 }
 
-/// For people only: those who read JSON or bare words expect silence.
+/// Reports missing jobs to people. Scripts that read JSON or quiet output expect no messages.
 fn tell_missing(missing: &Missing, context: &Context) {
     if context.mode() == OutputMode::Cli {
         missing.tell(
@@ -76,7 +76,7 @@ fn tell_missing(missing: &Missing, context: &Context) {
     }
 }
 
-/// Stays until new jobs have ended, if that is asked for.
+/// Waits for new jobs if the options ask for that.
 pub(super) async fn stay(
     client: &mut Client,
     jobs: Selector,
@@ -125,7 +125,7 @@ struct Followed {
     jobs: Vec<client::JobSummary>,
 }
 
-/// Blocks until the jobs have ended, and names those that did not end well.
+/// Waits until the jobs have ended, and names the jobs that did not succeed.
 async fn wait_for(
     client: &mut Client,
     jobs: Selector,
@@ -143,7 +143,7 @@ async fn wait_for(
     if context.mode() == OutputMode::Cli {
         // The first update may be the last one.
         let known = match (whose, &jobs) {
-            // Without a question, which waits for a commit.
+            // A query would wait for a commit.
             (Whose::New, Selector::Ids(ids)) => ids.iter().map(unknown).collect(),
             _ => client.job_list(jobs.to_message()).await?,
         };
@@ -169,7 +169,7 @@ async fn wait_for(
     Ok(Followed { missing, jobs })
 }
 
-/// A job of which only the id is known: it is not closed, so that it counts as unfinished.
+/// Summary of a job whose id alone is known. It is not closed, so it counts as unfinished.
 fn unknown(id: u32) -> client::JobSummary {
     client::JobSummary {
         id,
@@ -186,7 +186,7 @@ fn note_jobs(seen: &Seen, update: &client::WatchUpdate) {
     }
 }
 
-/// Blocks until the jobs have ended, and draws a bar meanwhile; names those that did not end well.
+/// Waits until the jobs have ended, with a progress bar; names the jobs that did not succeed.
 async fn show_progress(
     client: &mut Client,
     jobs: Selector,
@@ -203,7 +203,7 @@ async fn show_progress(
     };
     let is_for_people = context.mode() == OutputMode::Cli;
     if worker::running_count(client).await? == 0 {
-        // An empty bar does not tell why nothing moves.
+        // An empty bar does not explain why nothing runs.
         tracing::info!(
             "No worker is connected; start one with `hq worker start`, or have a batch system start them with `hq alloc add`"
         );
@@ -222,7 +222,7 @@ async fn show_progress(
             callback.take(&update.notifications);
         }
         if !progress.add(update) {
-            // How they ended is told below.
+            // The caller reports how they ended.
             note_jobs(&seen, update);
             return Ok(());
         }
@@ -259,15 +259,15 @@ async fn show_progress(
 /// How often the bar is drawn.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Redraw {
-    /// Never: standard output is for ids, or for one JSON value.
+    /// Never: standard output contains only ids or one JSON value.
     Never,
-    /// Once, at the end, without control characters: nobody can read all of them in a file.
+    /// Once, at the end, without control characters, because the output is not a terminal.
     Last,
     /// At each update.
     Always,
 }
 
-/// Goes to the beginning of the line, which it clears.
+/// Returns to the beginning of the line and clears it.
 const CLEAR_LINE: &[u8] = b"\r\x1b[2K";
 
 /// A line that is drawn over itself.
@@ -302,12 +302,12 @@ impl<'a> Bar<'a> {
         self.out.flush()
     }
 
-    /// Writes a line above the bar; what is not drawn needs no care.
+    /// Prints a line above the bar. Without a bar, nothing has to be redrawn.
     fn interrupt(&mut self, text: &str) {
         let on_screen = self.last.as_ref();
         let on_screen = on_screen.filter(|_| self.redraw == Redraw::Always);
         if on_screen.is_some() {
-            // If standard output is gone, the next drawing tells.
+            // The next drawing reports a closed standard output.
             let out = self.out.as_is();
             let _ = out.write_all(CLEAR_LINE).and_then(|()| out.flush());
         }
@@ -329,15 +329,16 @@ impl<'a> Bar<'a> {
 /// State of the followed jobs.
 #[derive(Default)]
 struct Progress {
-    /// Counts of each followed job, and whether it has ended.
+    /// Counts of each followed job, and whether the job has ended.
     jobs: BTreeMap<u32, (client::TaskStats, bool)>,
     is_started: bool,
-    /// Jobs that are over in the first update are followed, too: they were submitted a moment ago.
+    /// Whether to follow jobs that have ended before the first update; new jobs may have ended
+    /// already.
     with_ended: bool,
 }
 
 impl Progress {
-    /// Takes an update in; returns whether there is anything to draw.
+    /// Applies an update; returns whether to redraw.
     fn add(&mut self, update: &client::WatchUpdate) -> bool {
         let is_first = !std::mem::replace(&mut self.is_started, true);
         for job in &update.jobs {
@@ -402,8 +403,8 @@ impl Progress {
         format!("{bar}{jobs}{}", self.tasks_text(counts))
     }
 
-    /// The same for a terminal of so many columns: failures come first, and what says least is left
-    /// out.
+    /// The line for a terminal of this width: failures come first, and the least important parts
+    /// are left out.
     fn fitting(&self, pace: Option<&str>, columns: usize) -> String {
         let total = self.total();
         let tasks = self.tasks_text([
@@ -456,8 +457,8 @@ impl Progress {
     }
 }
 
-/// Columns of the terminal that a line may fill: one less, because a line that wraps cannot be
-/// removed again.
+/// Columns that a line may fill: one less than the terminal has, because a wrapped line cannot be
+/// removed.
 fn columns() -> usize {
     let size = terminal_size(std::io::stdout());
     size.map_or(usize::MAX, |(columns, _)| usize::from(columns) - 1)

@@ -16,7 +16,7 @@ use crate::submit::{read_all, read_stdin};
 /// Longest script.
 const SCRIPT_MAX: usize = 4 << 20;
 
-/// Prints a script for a batch system as one for hq, or submits it.
+/// Translates a script for a batch system; prints or submits the result.
 pub(super) fn run(args: &ImportArgs, context: &mut Context) -> CliResult<()> {
     let shown = args.script.display().to_string();
     let bytes = if shown == "-" {
@@ -53,7 +53,7 @@ pub(super) fn run(args: &ImportArgs, context: &mut Context) -> CliResult<()> {
     print(source, &conversion, context)
 }
 
-/// Submits as if the words had been typed.
+/// Submits as if the user had typed the arguments.
 fn submit_now(words: Vec<String>, script: String, context: &mut Context) -> CliResult<()> {
     tracing::debug!("hq {}", shell_text(&words));
     let typed = std::iter::once("hq".to_owned()).chain(words);

@@ -120,7 +120,7 @@ pub(super) async fn info(args: InfoArgs, context: &mut Context) -> CliResult<()>
     missing.end(missing::JOBS, context)
 }
 
-/// Tells people how fast unfinished jobs go; the tables are read by programs.
+/// Logs the pace of unfinished jobs. The tables do not contain it, because programs read them.
 fn tell_pace(jobs: &[client::JobDetail], context: &mut Context) -> CliResult<()> {
     if context.mode() != OutputMode::Cli {
         return Ok(());

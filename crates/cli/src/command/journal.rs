@@ -59,7 +59,8 @@ fn unreadable(path: &Path) -> String {
     format!("Cannot read event log file at `{}`", path.display())
 }
 
-/// `journal check`: exit code 1 and what is wrong, if anything is; with `--repair` what was lost.
+/// `journal check`: reports damage and exits with 1 if any was found; with `--repair`, reports what
+/// was lost.
 pub(super) fn check(args: &CheckArgs, context: &mut Context) -> CliResult<()> {
     let file = file_of(&args.file)?;
     if args.repair {
@@ -81,7 +82,7 @@ pub(super) fn check(args: &CheckArgs, context: &mut Context) -> CliResult<()> {
     Ok(())
 }
 
-/// The journal that a path names: the file itself, or that of an instance or a server directory.
+/// The journal at a path: the file itself, or the journal of an instance or server directory.
 pub(super) fn file_of(path: &Path) -> CliResult<PathBuf> {
     if path.is_dir() {
         journal_in(&ServerDir::new(path, false))
@@ -90,7 +91,7 @@ pub(super) fn file_of(path: &Path) -> CliResult<PathBuf> {
     }
 }
 
-/// The journal of the server that runs in a directory, or else of the last one that kept its state
+/// The journal of the server that runs in a directory, or of the last one that stored its state
 /// there.
 fn journal_in(dir: &ServerDir) -> CliResult<PathBuf> {
     let failed = |error: AccessError| access_error(&error);
@@ -102,7 +103,7 @@ fn journal_in(dir: &ServerDir) -> CliResult<PathBuf> {
             Err(_) => instance.join(STATE_FILE_NAME),
         }
     });
-    // A start that failed may have left an empty one.
+    // A failed start may have left an empty file.
     files
         .find(|file| file.is_file() && file.metadata().is_ok_and(|found| found.len() > 0))
         .ok_or_else(|| {
@@ -113,7 +114,7 @@ fn journal_in(dir: &ServerDir) -> CliResult<PathBuf> {
         })
 }
 
-/// `report`: the page of the running server, or of the last one.
+/// `report`: the report of the running server, or of the last one.
 pub(super) async fn report_last(args: LastReportArgs, context: &mut Context) -> CliResult<()> {
     let dir = context.server_dir()?;
     let journal = match context.connect().await {
@@ -168,7 +169,8 @@ async fn write_report(
     context.done()
 }
 
-/// The title of a report: the instance, because journals in server directories share one file name.
+/// The title of a report: the name of the instance, because all journals in server directories have
+/// the same file name.
 fn title(journal: &Path) -> String {
     let named = match (journal.file_name(), journal.parent()) {
         (Some(name), Some(instance)) if name == STATE_FILE_NAME => instance.as_os_str(),
@@ -178,14 +180,15 @@ fn title(journal: &Path) -> String {
     named.to_string_lossy().into_owned()
 }
 
-/// Writes a file, in place of one that is there only when it is whole. The umask decides who can
-/// read it.
+/// Writes a file, and replaces an existing one only when the new one is complete. The umask
+/// determines its permissions.
 fn replace_file(path: &Path, bytes: &[u8]) -> io::Result<()> {
     let special = std::fs::metadata(path)
         .ok()
         .filter(|found| !found.is_file());
     if let Some(found) = special {
-        // A pipe or a terminal. With sudo, the pipe behind `/dev/stdout` belongs to another user.
+        // A pipe or a terminal is written directly. With sudo, the pipe behind `/dev/stdout`
+        // belongs to another user.
         let user = rustix::process::geteuid().as_raw();
         if !path.starts_with("/dev") && ![0, user].contains(&found.uid()) {
             let text = "it is no regular file and belongs to another user, who would receive the report; remove it, or name another file";
@@ -337,7 +340,7 @@ fn write(table: &Table, csv: bool, context: &mut Context) -> CliResult<()> {
     Ok(())
 }
 
-/// An object for each row. Of equal names only one could be a key.
+/// An object for each row. Columns with the same name would lose values.
 fn objects(table: &Table) -> CliResult<Value> {
     let mut names = BTreeSet::new();
     if let Some(name) = table.columns.iter().find(|name| !names.insert(*name)) {

@@ -1,4 +1,5 @@
-//! `hq generate-man` and `hq generate-reference`: the command line described by itself.
+//! `hq generate-man` and `hq generate-reference`: documentation from the definitions of the command
+//! line.
 
 mod reference;
 
@@ -25,7 +26,7 @@ pub(super) fn man(args: &ManArgs, context: &mut Context) -> CliResult<()> {
     context.done()
 }
 
-/// Gives the examples the heading under which people look for them.
+/// Adds the usual heading `EXAMPLES` to the examples.
 fn name_examples(directory: &std::path::Path) -> std::io::Result<()> {
     for entry in std::fs::read_dir(directory)? {
         let path = entry?.path();

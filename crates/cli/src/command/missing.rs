@@ -1,7 +1,7 @@
-//! Telling that ids do not exist.
+//! Reports ids that do not exist.
 //!
-//! A few are named one by one, in words that scripts look for. Where a range such as `1-4294967295`
-//! meets a server with one job, one line names the ranges, and not all of them if there are many.
+//! A few ids are reported one by one, in words that scripts search for. If a range such as
+//! `1-4294967295` meets a server with one job, one line names the ranges, up to a maximum.
 
 use hq_protocol::common;
 
@@ -13,9 +13,9 @@ use crate::parse::selector::Selector;
 
 use super::Context;
 
-/// Most ids that are named one by one.
+/// Maximum number of ids that are reported one by one.
 const SINGLE_MAX: u32 = 8;
-/// Most ranges that one line names.
+/// Maximum number of ranges in one line.
 const RANGES_MAX: usize = 32;
 
 /// The command that lists all jobs.
@@ -60,7 +60,7 @@ impl Missing {
         }
     }
 
-    /// Reports that a selector matched nothing. `last` then counts as an unknown id.
+    /// Reports that a selector matched nothing; `last` without a match counts as an unknown id.
     pub(super) fn or_none(
         self,
         selector: &Selector,
@@ -87,7 +87,8 @@ impl Missing {
         self.count == 0
     }
 
-    /// A line for each of a few ids, which `one` words, otherwise one line, which `many` words.
+    /// A line for each of a few ids, with the text of `one`; otherwise one line with the text of
+    /// `many`.
     pub(super) fn lines(
         &self,
         one: impl Fn(u32) -> String,
@@ -102,7 +103,7 @@ impl Missing {
         ids(&few).map(one).collect()
     }
 
-    /// `2-9,11-4294967295`, or the first of very many ranges and how many ids there are.
+    /// `2-9,11-4294967295`; with very many ranges, the first ones and the total number of ids.
     fn shown(&self) -> String {
         let shown = common::IdArray {
             ranges: self.ranges.iter().take(RANGES_MAX).copied().collect(),
@@ -122,11 +123,11 @@ impl Missing {
         }
     }
 
-    /// Ends a command: without success if people asked for what does not exist. Those who read JSON
-    /// or bare words see that in what was printed, and get the exit code that they know from
+    /// Ends a command; it fails if a person asked for ids that do not exist. Scripts that read JSON
+    /// or quiet output see the missing ids in the output, and get the same exit code as from
     /// HyperQueue.
     ///
-    /// `list` is the command that shows what there is.
+    /// `list` is the command that shows what exists.
     pub(super) fn end(&self, list: &str, context: &mut Context) -> CliResult<()> {
         if self.is_empty() || context.mode() != OutputMode::Cli {
             return Ok(());
@@ -137,7 +138,7 @@ impl Missing {
     }
 }
 
-/// Whether `next` goes on where `last` ends.
+/// Whether `next` starts directly after the end of `last`.
 fn follows(last: &common::IdRange, next: &common::IdRange) -> bool {
     let is_dense = |range: &common::IdRange| range.count == 1 || range.step <= 1;
     let end = u64::from(last.first) + u64::from(last.count);

@@ -1,4 +1,4 @@
-//! Notifications: a task sends them, those who wait for its job get them.
+//! Notifications: tasks send them, and clients that wait for the job receive them.
 
 use std::ffi::{OsStr, OsString};
 use std::io::{Read as _, Write as _};
@@ -18,7 +18,7 @@ use crate::args::global::OutputMode;
 use crate::args::task::NotifyArgs;
 use crate::error::{CliError, CliResult};
 
-/// Variable by which a task finds its worker.
+/// Environment variable through which a task finds its worker.
 const ACCESS_VARIABLE: &str = "HQ_ACCESS_KEY";
 
 /// Longest wait for the worker's answer.
@@ -67,15 +67,15 @@ fn exchange(path: &OsStr, token: &[u8], message: &[u8]) -> std::io::Result<Strin
     Ok(answer)
 }
 
-/// Runs a program for each notification, one after the other, while the job goes on.
+/// Runs a program for each notification, one after the other, while the job continues.
 pub(super) struct Callback {
     queue: mpsc::Sender<Notification>,
     thread: JoinHandle<()>,
 }
 
 impl Callback {
-    /// Takes the program with its arguments as one text, split as a shell would. It prints on our
-    /// standard output, or beside it where that has to be JSON.
+    /// Splits a text into program and arguments as a shell does, and starts the callback. The
+    /// program prints on standard output, or on standard error if standard output must be JSON.
     pub(super) fn start(program: &str, mode: OutputMode) -> CliResult<Self> {
         let beside_json = mode == OutputMode::Json;
         let words = shlex::split(program)
@@ -112,7 +112,7 @@ impl Callback {
     }
 }
 
-/// Where programs print while standard output has to be one JSON value.
+/// Standard error, for programs that run while standard output must be one JSON value.
 fn stderr() -> Stdio {
     let copy = std::io::stderr().as_fd().try_clone_to_owned();
     copy.map_or_else(|_| Stdio::null(), Stdio::from)
@@ -134,7 +134,7 @@ fn call(words: &[String], notification: &Notification, beside_json: bool) {
         .env("HQ_JOB_ID", notification.job.to_string())
         .env("HQ_TASK_ID", notification.task.to_string())
         .env("HQ_WORKER_ID", notification.worker.to_string())
-        // An argument that begins with `-` looks like an option of the program.
+        // The text is not an argument: a text that begins with `-` would look like an option.
         .env("HQ_NOTIFY_MESSAGE", text)
         .stdout(if beside_json {
             stderr()

@@ -1,4 +1,4 @@
-//! `hq output-log …`: reads a stream directory. Needs no server.
+//! `hq output-log …`: reads a stream directory, without a server.
 
 use std::collections::BTreeMap;
 use std::io::Write as _;
@@ -59,11 +59,11 @@ pub(crate) fn run(args: &OutputLogArgs, context: &mut Context) -> CliResult<()> 
 /// Job, task and channel.
 type Writer = (u32, u32, usize);
 
-/// Longest beginning of a line, in bytes, that waits for its end: a task may write a line of
+/// Maximum length in bytes of an incomplete line that is held back; a task may write lines of
 /// gigabytes.
 const LINE_MAX: usize = 1 << 20;
 
-/// Jobs whose output is looked at.
+/// Jobs whose output is read.
 #[derive(Clone, Copy)]
 enum Wanted {
     Nothing,
@@ -109,7 +109,7 @@ struct Log {
 }
 
 impl Log {
-    /// The wanted tasks of a job, in the wanted order.
+    /// The selected tasks of a job, in the selected order.
     fn tasks(
         &self,
         target: &JobTasks<u32>,
@@ -169,7 +169,7 @@ impl Log {
             write!(context.out, "{separator}\n  {task}")?;
             separator = ",";
         }
-        // There is at least one task, or it was an error.
+        // The list is not empty: no tasks would have been an error.
         writeln!(context.out, "\n]")?;
         Ok(())
     }
@@ -186,10 +186,9 @@ impl Log {
             task_width = task_width.max(task.to_string().len());
             found.extend(chunks(stream, only).map(|chunk| (job, task, chunk)));
         }
-        // Stable: what one task wrote at the same time keeps its order.
+        // A stable sort keeps the order of pieces that a task wrote at the same time.
         found.sort_by_key(|(_, _, chunk)| chunk.unix_ns);
-        // How many pieces are left of each output: the last one is printed even if it ends in
-        // mid-line.
+        // Remaining pieces of each output: the last piece is printed even without a newline.
         let mut left: BTreeMap<Writer, usize> = BTreeMap::new();
         for (job, task, chunk) in &found {
             *left

@@ -1,4 +1,4 @@
-//! Batch systems: are their commands here, and do they get an answer?
+//! Checks of batch systems: whether their commands exist, and whether the daemon answers.
 
 use std::path::PathBuf;
 use std::process::Command;
@@ -11,7 +11,7 @@ use super::limited::{Limited, LimitedError, Output};
 use crate::args::alloc::TemplateName;
 use crate::batch_system;
 
-/// Longest wait for an answer. The server itself is more patient.
+/// Time limit for an answer. The server itself waits longer.
 const LIMIT: Duration = Duration::from_secs(4);
 
 /// Commands that check a batch system.
@@ -20,8 +20,8 @@ struct System {
     template: TemplateName,
     /// Command that prints the release, without asking a daemon.
     version: &'static [&'static str],
-    /// Asks its daemon. Programs that the description runs behind `sh -c` are not looked for, so
-    /// this runs one of them.
+    /// Command that queries the daemon. The check cannot find programs that the description runs
+    /// through `sh -c`, so this command runs one of them.
     alive: &'static [&'static str],
 }
 
@@ -44,7 +44,7 @@ const GRID_ENGINE: System = System {
     alive: &["qstat"],
 };
 
-/// Answers of a program; `None` = it is not here.
+/// Runs a program and returns its output; `None` if the program does not exist.
 type Run<'a> = &'a dyn Fn(&[&str]) -> Result<Output, LimitedError>;
 
 /// All checks of batch systems.
@@ -52,7 +52,7 @@ pub(super) fn checks() -> Vec<Check> {
     let path = std::env::var_os("PATH").unwrap_or_default();
     let directories: Vec<PathBuf> = std::env::split_paths(&path).collect();
     let is_here = |program: &str| directories.iter().any(|dir| dir.join(program).is_file());
-    // It shares names of commands with PBS, and is known by this variable.
+    // Grid Engine has commands with the same names as those of PBS; this variable distinguishes it.
     let is_grid_engine = std::env::var_os("SGE_ROOT").is_some();
     judge(&is_here, is_grid_engine, &run)
 }
@@ -128,7 +128,7 @@ fn judge_system(system: &System, is_here: &dyn Fn(&str) -> bool, run: Run<'_>) -
     ))
 }
 
-/// First words of the commands, without the shell that runs some.
+/// The program of each command, without the shell that runs some of them.
 fn programs(system: &SystemSpec) -> Vec<String> {
     let commands = [&system.submit, &system.status, &system.cancel, &system.find];
     let mut programs: Vec<String> = Vec::new();

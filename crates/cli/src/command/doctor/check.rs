@@ -1,4 +1,4 @@
-//! One thing that was looked at, and how it is shown.
+//! The result of one check, and how it is shown.
 
 use std::io::Write;
 
@@ -11,11 +11,11 @@ use serde_json::{Value, json};
 pub(super) enum State {
     /// Nothing has to be done.
     Good,
-    /// It works, but worse than it could, or it will not for long.
+    /// Works, but slowly or not for much longer.
     Poor,
     /// It prevents work.
     Broken,
-    /// It could not be looked at.
+    /// The check was not possible.
     Unknown,
 }
 
@@ -40,7 +40,7 @@ impl State {
         }
     }
 
-    /// `null` if that is not known.
+    /// `None` if the state is unknown.
     const fn is_ok(self) -> Option<bool> {
         match self {
             Self::Good => Some(true),
@@ -50,7 +50,7 @@ impl State {
     }
 }
 
-/// One thing that was looked at.
+/// The result of one check.
 #[derive(Clone, PartialEq, Eq, Debug, Deserialize)]
 pub(super) struct Check {
     #[serde(rename = "check")]
@@ -121,7 +121,7 @@ impl Check {
         })
     }
 
-    /// A line, and one more if something is to be done.
+    /// Writes one line, and a second one with the advice.
     pub(super) fn write(&self, out: &mut impl Write) -> std::io::Result<()> {
         let label = self.state.label();
         writeln!(out, "{label:8}{}: {}", self.what, self.found)?;
@@ -132,7 +132,7 @@ impl Check {
     }
 }
 
-/// How many are not good, for people.
+/// The number of checks that are not good, as text for people.
 pub(super) fn summary(checks: &[Check]) -> String {
     let count = |state| checks.iter().filter(|check| check.state == state).count();
     let (poor, broken, unknown) = (

@@ -12,33 +12,33 @@ use rustix::io::Errno;
 use super::check::Check;
 
 const MIB: u64 = 1 << 20;
-/// A journal, its log and the copy that compacts it.
+/// Space for a journal, its log, and the copy that compaction writes.
 const ROOM_FEW: u64 = 256 * MIB;
 /// Not even a first journal.
 const ROOM_MIN: u64 = 8 * MIB;
-/// A file that takes longer to be stored makes everything slow that is acknowledged only when it
-/// is.
+/// Longest normal time to store a file. A slower file system delays every operation that waits for
+/// the disk.
 const SLOW: Duration = Duration::from_millis(500);
-/// File systems that no other machine sees.
+/// File systems that only this machine sees.
 const LOCAL: &[&str] = &[
     "bcachefs", "btrfs", "ext2", "ext3", "ext4", "f2fs", "overlay", "ramfs", "tmpfs", "xfs", "zfs",
 ];
 
-/// Facts about a directory, or about the nearest one above it that exists.
+/// Facts about a directory, or about its nearest existing ancestor.
 #[derive(Debug)]
 struct Seen {
     /// As the user named it.
     wanted: PathBuf,
-    /// The part of it that exists.
+    /// The nearest existing ancestor, or the directory itself.
     directory: PathBuf,
-    /// Whether that is all of it.
+    /// Whether the directory itself exists.
     is_there: bool,
     mount: Option<Mount>,
     /// `None` = that cannot be found out.
     owner: Option<Owner>,
     /// Bytes that this user may still write, and files.
     room: Option<(u64, u64)>,
-    /// How long it took to store a file.
+    /// Time to store a file, or the error.
     written: Result<Duration, io::ErrorKind>,
     /// Of open files (flock), and of processes (fcntl): `None` = not tried.
     locks: Option<[Result<(), Errno>; 2]>,
@@ -61,11 +61,11 @@ pub(super) struct Mount {
 }
 
 impl Mount {
-    /// Where a path is, without touching it: what hangs can still be named. Symbolic links are not
-    /// followed.
+    /// The mount of a path, found without touching the path, so that the check can name a mount
+    /// that hangs. Does not follow symbolic links.
     pub(super) fn of(mounts: &str, path: &Path) -> Option<Self> {
-        // See proc_pid_mountinfo(5): the mount point is the fifth field, type and source are behind
-        // the dash.
+        // See proc_pid_mountinfo(5): the mount point is the fifth field; type and source follow the
+        // dash.
         let lines = mounts.lines().filter_map(|line| {
             let (fields, behind) = line.split_once(" - ")?;
             let point = PathBuf::from(plain(fields.split(' ').nth(4)?));
@@ -76,7 +76,7 @@ impl Mount {
                 source: plain(behind.next()?),
             })
         });
-        // Of several mounts on one place the last one is seen.
+        // Of several mounts at the same place, the last one is visible.
         lines.max_by_key(|mount| mount.point.as_os_str().len())
     }
 
@@ -114,7 +114,7 @@ fn look(wanted: &Path) -> Seen {
     let nearest = absolute.ancestors().find(|path| path.is_dir());
     let is_there = nearest == Some(&*absolute);
     let directory = nearest.unwrap_or(Path::new("/")).to_owned();
-    // Links are followed now that it is known to answer.
+    // The file system answers, so following links cannot hang.
     let directory = directory.canonicalize().unwrap_or(directory);
     let owner = directory.metadata().ok().map(|found| Owner {
         user: found.uid(),
@@ -141,7 +141,7 @@ fn look(wanted: &Path) -> Seen {
     }
 }
 
-/// Stores a file and takes both kinds of locks on it; nothing stays.
+/// Stores a file, takes both kinds of locks on it, and removes the file.
 fn try_file(directory: &Path) -> io::Result<(Duration, [Result<(), Errno>; 2])> {
     let began = Instant::now();
     try_open_file(&hq_private::unnamed_file(directory)?, began)
@@ -157,7 +157,8 @@ fn try_open_file(
     let take = FlockOperation::NonBlockingLockExclusive;
     let of_file = rustix::fs::flock(file, take);
     let of_process = match rustix::fs::fcntl_lock(file, take) {
-        // Some file systems turn both kinds into one: then it is we who have it.
+        // Some file systems implement both kinds as the same lock, which this process holds
+        // already.
         Err(Errno::ACCESS | Errno::AGAIN) => Ok(()),
         result => result,
     };
@@ -217,11 +218,10 @@ fn rights(seen: &Seen, owner: Owner) -> Check {
         "{shown} belongs to user {}, mode {:04o}",
         owner.user, owner.mode
     );
-    // In a directory with this bit only the owner of a file can replace it.
+    // In a sticky directory, only the owner of a file can replace it.
     let is_sticky = owner.mode & 0o1000 != 0;
     if owner.mode & 0o022 != 0 && !is_sticky {
-        // The parent of a directory that is still to be made is for others, too, and perhaps
-        // theirs.
+        // If the directory does not exist yet, its parent may be meant for other users.
         let advice = if seen.is_there && owner.user == owner.us {
             format!("Run `chmod go-w {shown}`.")
         } else {
@@ -246,7 +246,7 @@ fn rights(seen: &Seen, owner: Owner) -> Check {
 
 fn space(seen: &Seen, (bytes, files): (u64, u64)) -> Check {
     let what = "room for the journal";
-    // Some file systems count no files and say 0 for all and for free ones.
+    // Some file systems do not count files, and report zero total and free files.
     let text = format!("{} MiB free", bytes / MIB);
     let advice = format!(
         "Remove files from {}, or keep the journal elsewhere: `hq server start --journal FILE`. A server whose disk is full \
@@ -278,7 +278,7 @@ fn locks(taken: [Result<(), Errno>; 2]) -> Check {
     Check::good(what, "both kinds can be taken")
 }
 
-/// Told of a directory that gave no answer at all.
+/// The check of a directory that did not answer in time.
 pub(super) fn hung(wanted: &Path, seconds: u64) -> Check {
     let absolute = std::path::absolute(wanted).unwrap_or_else(|_| wanted.to_owned());
     let on = Mount::of(&mounts(), &absolute);
@@ -420,7 +420,7 @@ mod tests {
     #[test]
     fn the_file_that_is_tried_has_no_name_that_another_could_have_or_find() {
         let directory = tempfile::tempdir().expect("directory");
-        // Of the same process id in another container.
+        // A process with the same id in another container could have left this file.
         let name = format!(".hq-doctor-{}", std::process::id());
         let other = directory.path().join(name);
         std::fs::write(&other, "").expect("writable");

@@ -1,8 +1,8 @@
-//! Programs that are given up after some time.
+//! Runs programs with a time limit.
 //!
-//! A process that hangs on a dead file system may be beyond the reach of SIGKILL. So nothing here
-//! waits for one that has not ended by itself, and what could hang is done in a process of its own:
-//! a thread would keep this one from ending.
+//! SIGKILL may not end a process that hangs on a dead file system. Therefore nothing here waits for
+//! a process that has not ended by itself, and every operation that could hang runs in its own
+//! process: a thread would keep this process from ending.
 
 use std::io::{self, Read as _};
 use std::os::unix::process::CommandExt as _;
@@ -15,7 +15,7 @@ use rustix::process::{Pid, Signal};
 
 /// Most bytes of output that are read.
 const OUTPUT_MAX: u64 = 1 << 20;
-/// Pause between two looks for the end of a process that has closed its output.
+/// Interval for polling the exit of a process that has closed its output.
 const LOOK_INTERVAL: Duration = Duration::from_millis(5);
 
 /// A program that runs.
@@ -44,8 +44,8 @@ pub(super) enum LimitedError {
 }
 
 impl Limited {
-    /// Starts a program in a process group of its own. `with_errors`: what it writes to standard
-    /// error counts, too.
+    /// Starts a program in its own process group. With `with_errors`, standard error is part of the
+    /// output.
     pub(super) fn start(
         mut command: Command,
         with_errors: bool,
@@ -64,14 +64,14 @@ impl Limited {
             .process_group(0)
             .spawn()
             .map_err(LimitedError::Start)?;
-        // It has copies of the writing end, which would keep the reader from its end.
+        // The command holds copies of the pipe's write end, so the reader would never see the end.
         drop(command);
         let (sender, output) = mpsc::channel();
         let read = move || {
             let mut bytes = Vec::new();
             // Output before an error counts.
             let _ = reader.by_ref().take(OUTPUT_MAX).read_to_end(&mut bytes);
-            // Who waited for it may have given up.
+            // The receiver may have given up waiting.
             let _ = sender.send(bytes);
         };
         let limited = Self {
@@ -89,7 +89,7 @@ impl Limited {
         }
     }
 
-    /// Waits for its end, but no longer than its time.
+    /// Waits for the end of the process, up to its time limit.
     pub(super) fn finish(mut self) -> Result<Output, LimitedError> {
         let left = self.deadline.saturating_duration_since(Instant::now());
         let bytes = match self.output.recv_timeout(left) {
@@ -116,7 +116,7 @@ impl Limited {
         }
     }
 
-    /// Ends all of the group. It has not been reaped, so its number is nobody else's.
+    /// Kills the process group. The process has not been reaped, so its id is still its own.
     fn kill(&self) {
         let group = i32::try_from(self.child.id()).ok().and_then(Pid::from_raw);
         if let Some(group) = group {
@@ -152,7 +152,7 @@ mod tests {
         let file = directory.path().join("pid");
         let script = format!("sleep 600 & echo $! > {}; wait", file.display());
         let began = Instant::now();
-        // Long enough for the shell to get there.
+        // Long enough for the shell to reach that command.
         let error = run(&script, Duration::from_secs(2)).expect_err("it hangs");
         assert!(matches!(error, LimitedError::Timeout(_)), "{error}");
         assert!(began.elapsed() < Duration::from_secs(30));

@@ -10,8 +10,8 @@ use super::check::{Check, State};
 use crate::output::format::words;
 
 const MIB: u64 = 1 << 20;
-/// A worker needs a descriptor for each running task, a server one for each connection, and both
-/// some for themselves.
+/// A worker needs a descriptor for each running task, a server needs one for each connection, and
+/// both need some for themselves.
 const FILES_FEW: u64 = 4_096;
 /// With fewer descriptors neither works.
 const FILES_MIN: u64 = 64;
@@ -19,19 +19,19 @@ const FILES_MIN: u64 = 64;
 const FILE_BYTES_FEW: u64 = 1 << 30;
 /// Bytes that a server writes before the first job.
 const FILE_BYTES_MIN: u64 = MIB;
-/// The allocator takes addresses in large pieces, most of which are never used.
+/// The allocator reserves addresses in large blocks and uses a small part of them.
 const ADDRESSES_FEW: u64 = 4 << 30;
 /// Bytes that libraries for InfiniBand lock at once.
 const LOCKED_FEW: u64 = 64 * MIB;
-/// Fewer processes than this are used up by a worker with many cpus.
+/// A worker with many cpus can reach a limit below this.
 const PROCESSES_FEW: u64 = 512;
-/// A server and its client, or a worker and one task, with their threads.
+/// Enough for a server and a client, or for a worker and one task, with their threads.
 const PROCESSES_MIN: u64 = 32;
 
 /// Resource limits of this process; `None` = no limit.
 #[derive(Clone, Debug, Default)]
 struct Limits {
-    /// Hard limit, up to which servers and workers raise their own.
+    /// Hard limit. Servers and workers raise their soft limit to it.
     open_files: Option<u64>,
     /// Processes and threads of the user; root has no limit.
     processes: Option<u64>,
@@ -67,7 +67,7 @@ impl Limits {
     }
 }
 
-/// Threads of all processes of this user, which is what the limit of processes counts.
+/// Number of threads of all processes of this user; the limit on processes counts threads.
 fn threads_of_user() -> u64 {
     let user = rustix::process::getuid().as_raw();
     let processes = std::fs::read_dir("/proc").into_iter().flatten().flatten();
@@ -183,7 +183,7 @@ fn locked_memory(limit: Option<u64>) -> Check {
     }
 }
 
-/// Judges how many processes and threads may still be started.
+/// Judges how many more processes and threads this user may start.
 pub(super) fn judge_processes(what: &str, left: u64, text: String, advice: &str) -> Check {
     if left < PROCESSES_MIN {
         Check::broken(what, text, advice)

@@ -1,4 +1,5 @@
-//! The way to the server: access file, name, ports, handshakes; and how it fits to this program.
+//! Checks the connection to the server: access file, name, ports, handshakes, and whether the
+//! releases match.
 
 use std::io::ErrorKind;
 use std::net::SocketAddr;
@@ -17,9 +18,9 @@ use crate::output::format::words;
 use crate::parse::selector::Selector;
 use crate::version::VERSION;
 
-/// A port or name service that says nothing for this long is blocked.
+/// A port or name service that does not answer in this time counts as blocked.
 const TIMEOUT: Duration = Duration::from_secs(4);
-/// A larger difference makes times in lists, logs and reports misleading.
+/// Largest clock difference that does not make times in lists, logs and reports misleading.
 const CLOCK_DIFFERENCE_MAX: Duration = Duration::from_secs(2);
 const SAME_PROGRAM: &str = "Use the same program on both sides (builds of one release can differ), and the access file \
                             of the server that runs.";
@@ -43,8 +44,8 @@ pub(super) async fn checks(dir: &ServerDir) -> Vec<Check> {
     }
 }
 
-/// The same for a whole installation, in which no server need run yet, with release and clock of
-/// the server.
+/// Like `checks`, for the check of a whole installation: the server need not run. Also compares
+/// release and clock.
 pub(super) async fn checks_with_server(dir: &ServerDir) -> Vec<Check> {
     let mut checks = vec![own_name().await];
     let (path, file) = match any_access(dir) {
@@ -76,7 +77,7 @@ pub(super) async fn checks_with_server(dir: &ServerDir) -> Vec<Check> {
     checks
 }
 
-/// A warning if the file does not name the server's key.
+/// A warning if the access file does not contain the server's key.
 fn server_key(file: &AccessFile) -> Option<Check> {
     let advice = "The file is of an earlier release: another holder of its keys can be the server for this machine. Replace it \
                   with the server's current one.";
@@ -115,7 +116,7 @@ fn first_line(error: &AccessError) -> String {
     text.lines().next().unwrap_or_default().to_owned()
 }
 
-/// Workers elsewhere find a server that is started here by this name.
+/// Checks the host name by which workers on other machines find a server that starts here.
 async fn own_name() -> Check {
     let name = rustix::system::uname()
         .nodename()
@@ -145,7 +146,7 @@ async fn ask(dir: &ServerDir) -> CliResult<Vec<Check>> {
     Ok(checks)
 }
 
-/// What workers find wrong with their nodes.
+/// Problems that workers report about their nodes.
 fn nodes(workers: &[client::WorkerInfo]) -> Vec<Check> {
     let live = || {
         workers
@@ -218,7 +219,7 @@ fn unix_ns(time: SystemTime) -> i64 {
 /// Nodes with something wrong that are listed.
 const NODES_SHOWN_MAX: usize = 10;
 
-/// Compares the server's clock with ours, which was read before and after the question.
+/// Compares the server's clock with the local time before and after the request.
 fn clock(server: i64, before: i64, after: i64) -> Check {
     let what = "clock of the server";
     // It was read somewhere in between.
@@ -258,7 +259,7 @@ async fn ports(path: &Path, file: &AccessFile) -> Vec<Check> {
     checks
 }
 
-/// Name, connection and handshake of one port; what depends on a failed step is left out.
+/// Checks name, connection and handshake of one port; skips the steps that depend on a failed one.
 async fn port(plane: Plane, access: &Access) -> Vec<Check> {
     let (host, port) = (&access.host, access.port);
     let what = format!("address of {host}");

@@ -1,4 +1,4 @@
-//! Ways to the server through relays that are announced beside the access file.
+//! Checks the relays that are announced next to the access file.
 
 use std::path::Path;
 use std::time::Duration;
@@ -10,7 +10,7 @@ use tokio::task::JoinSet;
 use super::check::{Check, State};
 use crate::error::CliError;
 
-/// A relay that has not let us through after this time is no way.
+/// A relay that has not connected within this time does not work.
 const TIMEOUT: Duration = Duration::from_secs(4);
 
 /// Relays that are looked at, the latest first.
@@ -36,8 +36,8 @@ pub(super) async fn checks(access_path: &Path, file: &AccessFile) -> Vec<Check> 
     checks
 }
 
-/// Changes what was found about the worker port: where a relay works, it is not needed; where there
-/// is none, one may help.
+/// Adapts the checks of a blocked worker port: a working relay makes the port unnecessary; without
+/// one, the advice mentions relays.
 pub(super) fn judge(worker_port: &mut [Check], relays: &[Check]) {
     let is_way = relays.iter().any(|check| check.state == State::Good);
     let blocked = worker_port

@@ -13,10 +13,10 @@ use super::check::Check;
 use super::limits::{self, judge_processes};
 use crate::version;
 
-/// Longest wait for a process that prints the version of this program.
+/// Time limit for a process that prints the version of this program.
 const PROCESS_TIMEOUT: Duration = Duration::from_secs(5);
 const MIB: u64 = 1 << 20;
-/// Less is not enough for a worker with a few thousand tasks.
+/// Minimum memory for a worker with a few thousand tasks.
 const MEMORY_FEW: u64 = 256 * MIB;
 
 /// Facts about the creation of processes.
@@ -24,7 +24,7 @@ const MEMORY_FEW: u64 = 256 * MIB;
 struct Processes {
     kernel: String,
     features: Features,
-    /// How it is done and how long it took, or what is wrong.
+    /// How processes are created and how long that took, or the error.
     created: Result<(Backend, Duration), String>,
     /// Whether a variable says how.
     is_forced: bool,
@@ -70,7 +70,7 @@ fn create() -> Result<(Backend, Duration), String> {
     let program = std::env::current_exe().map_err(|error| error.to_string())?;
     let (sender, woken) = mpsc::sync_channel(1);
     let wake = Arc::new(move || {
-        // One call that was not heard yet is enough.
+        // One pending wake-up is enough.
         let _ = sender.try_send(());
     });
     let launcher = Launcher::start(LauncherConfig::new(wake)).map_err(|error| error.to_string())?;
@@ -192,7 +192,7 @@ fn control_groups(found: &ControlGroups) -> Vec<Check> {
             format!("time of {cpus}"),
         ));
     }
-    // A limit above all memory of the machine is none.
+    // A limit above the memory of any machine is no limit.
     if let Some(bytes) = found.memory_bytes.filter(|bytes| *bytes < 1 << 50) {
         checks.push(group_memory(bytes));
     }

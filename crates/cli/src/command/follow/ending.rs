@@ -1,4 +1,4 @@
-//! The last line of a wait: how the jobs ended, and where to look.
+//! The last line of a wait: how the jobs ended, and which command shows more.
 
 use std::io::IsTerminal as _;
 use std::time::Duration;
@@ -19,16 +19,16 @@ use crate::output::format::cut;
 use crate::output::view::{job_state, params_text};
 use crate::parse::selector::one_job;
 
-/// Jobs that are named one by one.
+/// Maximum number of jobs to describe individually.
 const TOLD_MAX: usize = 8;
-/// Characters of an error, and of what a task said, that the line shows.
+/// Maximum length of an error and of an output line, in characters.
 const ERROR_MAX: usize = 200;
-/// Lines of an output among which the last words are looked for.
+/// Number of output lines among which to search for the last words.
 const LINES: u32 = 30;
 /// Nodes that do not answer do not hold up the end of a wait.
 const WORDS_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// Names the jobs that did not end well, for people.
+/// Describes the jobs that did not succeed, for people.
 pub(super) async fn tell(
     client: &mut Client,
     jobs: &[client::JobSummary],
@@ -42,15 +42,15 @@ pub(super) async fn tell(
     for job in bad.iter().take(TOLD_MAX) {
         let failed = match job.stats.unwrap_or_default().failed {
             0 => None,
-            // It may have been forgotten meanwhile.
+            // The job may have been forgotten meanwhile.
             _ => client.job_infos(one_job(job.id)?.to_message()).await.ok(),
         };
         let first =
             failed.and_then(|infos| infos.jobs.into_iter().next()?.failed.into_iter().next());
         told.push((job, first));
     }
-    // An answer that nobody waits for any more would be taken for that to the next question: so
-    // this comes last.
+    // Words come last: after a timeout, the connection could take a late answer for the answer to
+    // its next request.
     let mut may_ask = true;
     let deadline = Instant::now() + WORDS_TIMEOUT;
     for (job, first) in told {
@@ -76,8 +76,7 @@ pub(super) async fn tell(
     Ok(())
 }
 
-/// Last line that a task wrote, on standard error or else on standard output, if its worker is
-/// there to ask.
+/// Last line of a task's standard error, or of its standard output, if its worker can be reached.
 async fn words(client: &mut Client, job: u32, task: u32) -> Option<String> {
     for is_stderr in [true, false] {
         // Unreadable output says nothing.
@@ -89,12 +88,12 @@ async fn words(client: &mut Client, job: u32, task: u32) -> Option<String> {
     None
 }
 
-/// Whether a task with this error has run: one that could not be started wrote nothing.
+/// Whether a task with this error has run. A task that could not be started has no output.
 fn has_run(error: &str) -> bool {
     error.starts_with("Program terminated") || error.contains("ime limit")
 }
 
-/// Ends a command that was to tell by its exit code whether all tasks finished.
+/// Fails a command whose exit code reports whether all tasks finished.
 pub(super) fn require_good(jobs: &[client::JobSummary]) -> CliResult<()> {
     if jobs.iter().all(is_good) {
         return Ok(());

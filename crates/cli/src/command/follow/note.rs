@@ -1,4 +1,4 @@
-//! Notes that are shown while a command waits: for what, and what is in the way.
+//! Notes for a waiting command: what it waits for, and what prevents progress.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -14,22 +14,22 @@ use crate::command::situation;
 use crate::output::pace;
 use crate::parse::selector::Selector;
 
-/// Nobody wonders about a wait that is shorter.
+/// A shorter wait needs no explanation.
 pub(super) const SILENCE_MAX: Duration = Duration::from_secs(1);
-/// Pauses between looks for another reason: doubled from the first to the last, so that many
-/// clients that wait for days cost the server nothing.
+/// Pauses between queries for a new reason. They double from the first to the last, so that many
+/// clients that wait for days put no load on the server.
 const PAUSE_MIN: Duration = Duration::from_secs(5);
 const PAUSE_MAX: Duration = Duration::from_secs(60);
 
-/// The followed jobs as they were last seen.
+/// The last known summaries of the followed jobs.
 pub(super) type Seen = RefCell<BTreeMap<u32, client::JobSummary>>;
 
-/// Tells what is waited for after a moment, and again whenever the reason is another one. Never
-/// ends.
+/// After a moment, prints what the command waits for; prints the reason again whenever it changes.
+/// Never returns.
 ///
-/// The connection that follows cannot be asked anything, so each look has its own.
+/// The connection that follows the jobs cannot be queried, so each query opens its own.
 ///
-/// Where a bar shows the counts, only a reason is worth a line.
+/// If a bar shows the counts, this prints only reasons.
 pub(super) async fn tell(
     dir: &ServerDir,
     seen: &Seen,
@@ -40,7 +40,7 @@ pub(super) async fn tell(
     let mut last: Option<Option<String>> = None;
     let mut pause = PAUSE_MIN;
     loop {
-        // Whether the server is away is told by the one who follows.
+        // The task that follows the jobs reports a lost server.
         if let Some((text, reason)) = look(dir, seen).await
             && last.as_ref() != Some(&reason)
         {
@@ -57,7 +57,7 @@ pub(super) async fn tell(
     }
 }
 
-/// The aim of the wait, and the reason why it takes time, if there is one to tell.
+/// What the command waits for, and why that takes time, if a reason is known.
 async fn look(dir: &ServerDir, seen: &Seen) -> Option<(String, Option<String>)> {
     let ids: Vec<u32> = seen.borrow().keys().copied().collect();
     let ids = IdArray::from_sorted(ids)

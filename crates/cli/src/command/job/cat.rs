@@ -1,4 +1,4 @@
-//! `hq job cat`: the raw bytes of what tasks wrote, from their files or from the stream of their
+//! `hq job cat`: prints the unchanged output of tasks, from their files or from the stream of their
 //! job.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -66,7 +66,7 @@ pub(crate) async fn cat(args: CatArgs, context: &mut Context) -> CliResult<()> {
     missing_tasks.end("hq task list JOB", context)
 }
 
-/// Prints the tasks of one job; returns some of those that it does not have.
+/// Prints the tasks of one job; returns some of the task ids that the job does not have.
 async fn cat_job(
     job: u32,
     tasks: Option<&IdArray>,
@@ -86,7 +86,7 @@ async fn cat_job(
     loop {
         let page = client.task_page(request.clone()).await?;
         if !page.job_found {
-            // It was forgotten a moment ago.
+            // The job was forgotten after it was listed.
             tracing::error!("Job {job} was not found");
             return Ok(missing);
         }
@@ -141,7 +141,7 @@ fn cat_task(
                 Ok(())
             }
         },
-        // A server of an earlier release does not name the directory.
+        // A server of an earlier release does not send the directory.
         Some(Kind::Stream) if !path.as_os_str().is_empty() => {
             streams.cat(path, (job, task), channel, out)
         }
@@ -164,7 +164,7 @@ struct Streams {
     server_uid: Option<String>,
     /// Jobs whose output is wanted.
     jobs: BTreeSet<u32>,
-    /// `None`: it cannot be read, which was reported.
+    /// Opened streams; `None` for one that cannot be read, which was reported.
     found: BTreeMap<PathBuf, Option<(StreamDir, Index)>>,
 }
 
@@ -227,7 +227,7 @@ impl Streams {
     }
 }
 
-/// Copies what one task wrote to one channel.
+/// Prints one channel of a task from a stream.
 pub(crate) fn copy_stream(
     dir: &StreamDir,
     stream: &Stream,
@@ -249,7 +249,7 @@ pub(crate) fn copy_stream(
     Ok(())
 }
 
-/// Copies a file; unlike [`io::copy`] it tells errors of the two sides apart.
+/// Copies a file; unlike [`io::copy`], distinguishes read errors from write errors.
 fn copy(file: &mut File, path: &Path, out: &mut Console) -> CliResult<()> {
     use io::Read as _;
     let mut buffer = vec![0; 64 * 1024];

@@ -1,4 +1,4 @@
-//! `job failures`: why tasks failed, grouped by what they said last.
+//! `job failures`: why tasks failed, grouped by the last line that they wrote.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::Write as _;
@@ -28,17 +28,17 @@ use crate::output::json::write_value;
 use crate::output::view::hostnames;
 use crate::text::fit;
 
-/// Lines of the end of an output among which the last words are looked for.
+/// Number of lines at the end of an output among which to search for the last words.
 const LINES: u32 = 30;
-/// Connections by which outputs are read at the same time, and outputs for which another one is
-/// worth it.
+/// Maximum number of connections for reading outputs, and the number of outputs that justifies
+/// another one.
 const READERS_MAX: usize = 8;
 const READS_MIN: usize = 8;
 /// Hosts and columns of ids that are shown of a group.
 const HOSTS_SHOWN_MAX: usize = 4;
 const REASONS_SHOWN_MAX: usize = 3;
 const IDS_WIDTH: usize = 40;
-/// The same of a value of a parameter, which may have megabytes.
+/// Width of a parameter value, which may have megabytes.
 const VALUE_WIDTH: usize = 60;
 
 /// `job failures`.
@@ -154,7 +154,7 @@ async fn failed_tasks(client: &mut Client, job: u32) -> CliResult<Vec<Failed>> {
     Ok(failed)
 }
 
-/// Last lines of some of the tasks: of standard error, or else of standard output.
+/// Last lines of some of the tasks: from standard error, otherwise from standard output.
 async fn read_some(
     client: &mut Client,
     dir: &ServerDir,
@@ -167,8 +167,8 @@ async fn read_some(
         tasks: wanted,
         next: AtomicUsize::new(0),
     });
-    // A connection has one question under way, and most of the time of an answer is spent on the
-    // way to a worker and its files.
+    // A connection carries one request at a time, and a request mostly waits for a worker and its
+    // files.
     let mut others = JoinSet::new();
     for _ in 1..readers {
         let (dir, wanted) = (dir.clone(), Arc::clone(&wanted));
@@ -188,14 +188,14 @@ async fn read_some(
     Ok(said)
 }
 
-/// Last words of tasks, of those that said something.
+/// Last words of the tasks that wrote something.
 type Said = BTreeMap<u32, Option<String>>;
 
 /// Tasks whose outputs are read by several at once.
 struct Wanted {
     job: u32,
     tasks: Vec<u32>,
-    /// Position of the next one that nobody has taken.
+    /// Position of the next task that no reader has taken.
     next: AtomicUsize,
 }
 

@@ -20,23 +20,24 @@ use crate::output::suggest::Suggestion;
 use crate::output::{ResubmittedView, console};
 use crate::parse::selector::Selector;
 
-/// What a server of before new requests says about a resubmit with some.
+/// Error of a server that does not support changed requests in a resubmit.
 const JOBS_MISSING: &str = "field `job_resubmit.jobs` is missing";
 
-/// What is said to somebody who wants to know what other options would do.
+/// Error for `--dry-run` without an option that supports it.
 const DRY_RUN_ALONE: &str = "error: --dry-run needs --changed\n\n\
     help: `hq job task-ids JOB --filter failed` names the tasks that `hq job resubmit JOB --filter failed` submits";
 
-/// Kinds of tasks of which it is told what they get.
+/// Maximum number of kinds of tasks whose requests are printed.
 const KINDS_TOLD_MAX: usize = 16;
 
-/// Submits jobs again. Those that cannot be submitted are reported, and show in the exit code.
+/// Submits jobs again. Reports the jobs that cannot be submitted, also by the exit code.
 pub(in crate::command) async fn resubmit(
     args: ResubmitArgs,
     context: &mut Context,
 ) -> CliResult<()> {
     if args.dry_run {
-        // The parser does not ask for an option that others on the command line exclude.
+        // The parser does not require an option that conflicts with another option on the command
+        // line.
         if !args.changed {
             console::error_line(DRY_RUN_ALONE);
             return Err(CliError::Told(exit::USAGE));
@@ -68,9 +69,9 @@ pub(in crate::command) async fn resubmit(
                 });
                 continue;
             }
-            // Of all jobs some will have nothing to do.
+            // With `all`, some jobs have nothing left to run.
             Some(Row::Nothing(_)) if is_all => continue,
-            // It was said of each job how much of it is done.
+            // The command has already reported how much of each job is done.
             Some(Row::Nothing(_)) if args.changed => continue,
             Some(Row::Nothing(_)) => "no task is in the selected states".to_owned(),
             Some(Row::Refused(why)) => why,
@@ -104,7 +105,7 @@ pub(in crate::command) async fn resubmit(
     Ok(())
 }
 
-/// Tells people whose tasks run twice now.
+/// Warns that running tasks of these jobs now run twice.
 async fn note_on_running(
     jobs: &[ResubmittedView],
     client: &mut Client,
@@ -148,7 +149,7 @@ async fn ask(args: &ResubmitArgs, client: &mut Client) -> CliResult<client::Resu
     client.resubmit(request).await
 }
 
-/// Says what tasks of a job get.
+/// Prints the new requests of a job's tasks.
 fn tell(job: u32, known: &[(Suggestion, client::NewRequest)]) {
     for (suggestion, _) in known.iter().take(KINDS_TOLD_MAX) {
         let options = suggestion.options().join(" ");
@@ -169,7 +170,7 @@ fn tell(job: u32, known: &[(Suggestion, client::NewRequest)]) {
     }
 }
 
-/// A server that does not know new requests finds no jobs: in words that help.
+/// Explains the error of a server that does not support changed requests.
 fn too_old(error: CliError) -> CliError {
     older(
         error,
@@ -178,7 +179,7 @@ fn too_old(error: CliError) -> CliError {
     )
 }
 
-/// What a server says that does not know a part of the request, in words that help.
+/// Explains the error of a server that does not know a field of the request.
 fn older(error: CliError, option: &str, help: &str) -> CliError {
     // Servers begin refusals with a word that says so.
     let is_old = matches!(&error, CliError::Failed { message, .. }
@@ -192,7 +193,7 @@ fn older(error: CliError, option: &str, help: &str) -> CliError {
     .with_help(help.to_owned())
 }
 
-/// Submits each job with what would have fitted its tasks.
+/// Submits each job with the requests that would have fitted its tasks.
 async fn resubmit_suggested(
     request: client::Resubmit,
     client: &mut Client,
@@ -218,7 +219,7 @@ async fn resubmit_suggested(
             });
             continue;
         }
-        // Of very many kinds those of the most tasks.
+        // With too many kinds, the kinds with the most tasks are printed.
         known.sort_by_key(|(suggestion, _)| std::cmp::Reverse(suggestion.needs.count()));
         tell(job.id, &known);
         known.truncate(NEW_REQUESTS_MAX);

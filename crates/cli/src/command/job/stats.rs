@@ -1,6 +1,7 @@
-//! `job stats`: how long tasks ran and waited, and what they used, as percentiles.
+//! `job stats`: percentiles of run times, wait times and resource use of tasks.
 //!
-//! Tasks are fetched page by page and reduced to four numbers each, with `--suggest` to histograms.
+//! Fetches tasks in pages and reduces each task to four numbers; with `--suggest`, reduces them to
+//! histograms.
 
 use hq_protocol::{client, common};
 
@@ -16,7 +17,7 @@ use crate::output::{Distribution, JobStatsView};
 /// Units of one whole cpu.
 const UNITS_PER_CPU: f64 = 10_000.0;
 
-/// Shows the distribution of what the ended tasks of jobs took.
+/// Shows the distribution of run times and resource use of the ended tasks.
 pub(in crate::command) async fn stats(args: StatsArgs, context: &mut Context) -> CliResult<()> {
     let mut client = context.connect().await?;
     let infos = client.job_infos(args.selector.to_message()).await?;
@@ -75,8 +76,8 @@ pub(in crate::command) async fn stats(args: StatsArgs, context: &mut Context) ->
 #[derive(Default)]
 struct Samples {
     run: Vec<f64>,
-    /// Of tasks that were canceled or aborted while they ran: how long those would have run nobody
-    /// knows.
+    /// Run times of tasks that were canceled or aborted while they ran; their full run time is
+    /// unknown.
     run_until_cancel: Vec<f64>,
     wait: Vec<f64>,
     rss: Vec<f64>,
@@ -131,7 +132,7 @@ impl Samples {
     }
 }
 
-/// Cpus of a task, if its request says exactly one number.
+/// Number of cpus of a task, if its request names exactly one number.
 fn cpu_count(template: &common::TaskTemplate) -> Option<f64> {
     let [request] = template.requests.as_slice() else {
         return None;

@@ -1,4 +1,4 @@
-//! `job stats --suggest`: requests that would have fitted what tasks turned out to need.
+//! `job stats --suggest`: requests that match what the tasks needed.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -17,7 +17,7 @@ use crate::output::format::{elapsed, lossy};
 use crate::output::suggest::{CutOff, MORE, Step, Suggestion};
 use crate::output::view;
 
-/// With more commands than this, those that ask for the same are put together.
+/// With more commands than this, commands with the same request are grouped.
 const COMMANDS_MAX: usize = 16;
 /// Units of one whole cpu.
 const UNITS_PER_CPU: f64 = 10_000.0;
@@ -35,11 +35,12 @@ struct Kind {
 /// Requests and usage of the tasks of a kind.
 #[derive(Clone, Debug)]
 struct Group {
-    /// Also of those that failed for lack of memory.
+    /// Includes tasks that failed for lack of memory.
     needs: Needs,
     /// Number of these.
     out_of_memory: u64,
-    /// Memory and time that all attempts had, in KiB · ms; `None` = some asked for no amount of it.
+    /// Memory multiplied by time of all attempts, in KiB · ms; `None` if an attempt requested no
+    /// amount.
     reserved: Option<u128>,
     cut_off: CutOff,
 }
@@ -49,7 +50,7 @@ struct Group {
 pub(in crate::command) struct Groups(BTreeMap<Kind, Group>);
 
 impl Groups {
-    /// What is known of the tasks of a job that are in some states; `None` = there is no such job.
+    /// Needs of the tasks of a job in the given states; `None` if the job does not exist.
     pub(in crate::command) async fn read(
         client: &mut Client,
         job: u32,
@@ -80,7 +81,7 @@ impl Groups {
             let template = usize::try_from(task.template)
                 .ok()
                 .and_then(|index| page.templates.get(index));
-            // Nodes are taken whole: there is nothing to suggest.
+            // A task on whole nodes has no request that could be improved.
             let Some((template, request)) =
                 template.and_then(|template| Some((template, one_request(template)?)))
             else {
@@ -92,7 +93,7 @@ impl Groups {
         }
     }
 
-    /// What all of them needed.
+    /// The needs of all tasks together.
     pub(in crate::command) fn into_needs(self) -> Needs {
         let mut all = Needs::default();
         for group in self.0.values() {
@@ -109,8 +110,7 @@ impl Groups {
             .collect()
     }
 
-    /// The same with what is submitted instead of what was asked for; nothing of kinds of which
-    /// nothing is known.
+    /// Requests for the next submit instead of the suggestions; omits kinds without known needs.
     pub(super) fn into_new_requests(self) -> Vec<(Suggestion, client::NewRequest)> {
         let groups = self.merged().into_iter();
         let requests = groups.filter_map(|(kind, group)| {
@@ -145,8 +145,8 @@ impl Groups {
         requests.collect()
     }
 
-    /// Kinds with what is known of them; of very many commands those that ask for the same put
-    /// together.
+    /// Kinds of tasks and their needs. With very many commands, kinds with the same request are
+    /// merged.
     fn merged(self) -> BTreeMap<Kind, Group> {
         let mut groups = self.0;
         if groups.len() > COMMANDS_MAX {
@@ -226,14 +226,15 @@ impl Group {
                 self.needs
                     .note(enough.map_or(used, |enough| used.max(enough)), run);
             }
-            // More than it had; twice as much is what another attempt would get.
+            // The task needed more than its request; twice as much is what a further attempt would
+            // get.
             (client::TaskState::Failed, _) if is_out_of_memory(task.error()) => {
                 if let Some(had) = asked {
                     self.needs.note(had.saturating_mul(MORE), run);
                     self.out_of_memory += 1;
                 }
             }
-            // How much more others would have needed nobody knows.
+            // Other failures do not tell how much more the task would have needed.
             _ => {}
         }
     }
@@ -253,8 +254,8 @@ impl Group {
     }
 }
 
-/// What was enough for a task that had run out of less, in KiB: its processes together may have
-/// used more than the largest of them, which is what is measured.
+/// Memory in KiB that was enough for a task whose earlier attempt ran out of memory. The measured
+/// value is that of the largest process; all processes together may have used more.
 fn enough(task: &client::TaskInfo, asked: Option<u64>) -> Option<u64> {
     let mut before = task
         .attempts
@@ -263,7 +264,7 @@ fn enough(task: &client::TaskInfo, asked: Option<u64>) -> Option<u64> {
     asked.filter(|asked| before.any(|units| kib(units) < *asked))
 }
 
-/// The request of tasks on a part of one node without alternatives.
+/// The request of tasks on a part of one node, without alternatives.
 fn one_request(template: &common::TaskTemplate) -> Option<&common::ResourceRequest> {
     match template.requests.as_slice() {
         [request] if request.n_nodes == 0 => Some(request),
@@ -284,7 +285,7 @@ fn kib(units: u64) -> u64 {
     u64::try_from(kib).unwrap_or(u64::MAX)
 }
 
-/// Cpus of a request; one if it does not say how many.
+/// Number of cpus of a request; one if the request does not tell.
 fn cpus(request: &common::ResourceRequest) -> f64 {
     let mut entries = request.entries.iter();
     let entry = entries.find(|entry| entry.resource == "cpus" && entry.amount_units > 0);
@@ -292,7 +293,7 @@ fn cpus(request: &common::ResourceRequest) -> f64 {
     entry.map_or(1.0, |entry| entry.amount_units as f64 / UNITS_PER_CPU)
 }
 
-/// Whether an attempt was lost because the life of its worker was over.
+/// Whether an attempt was lost because the lifetime of its worker ended.
 fn is_cut_off(error: &str) -> bool {
     let ends = [LostReason::TimeLimitReached, LostReason::AllocationEnded];
     ends.iter().any(|reason| error.contains(reason.words()))

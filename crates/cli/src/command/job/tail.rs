@@ -1,9 +1,9 @@
-//! `hq job tail`: what tasks write, while they write it, read where they run.
+//! `hq job tail`: prints the output of running tasks from their workers.
 //!
-//! A reader asks for the output of one task over a connection of its own, and is kept waiting by
-//! the server until there is some. With `--follow` the job is watched, so that tasks are read as
-//! they start; every connection finds the server again after a restart, and a reader goes on where
-//! it was.
+//! A reader requests the output of one task over its own connection; the server delays the reply
+//! until output arrives. With `--follow`, the command also watches the job and reads tasks as they
+//! start. Every connection finds the server again after a restart, and a reader continues at its
+//! position.
 
 mod print;
 mod reader;
@@ -30,14 +30,14 @@ use print::{Printer, Shape};
 use reader::{Piece, Reader};
 use watch::{News, Watch};
 
-/// Tasks that are read at one time with `--follow`; others wait for their turn, and nothing of them
-/// is missed.
+/// Maximum number of tasks that `--follow` reads at the same time. Other tasks wait in a queue;
+/// none of their output is missed.
 const READERS_MAX: usize = 16;
 
-/// Pieces that wait to be printed; readers wait when the terminal does.
+/// Maximum number of pieces that wait to be printed; readers wait while the terminal is slow.
 const PIECES_MAX: usize = 16;
 
-/// Tasks that may have written something.
+/// States of tasks that may have written output.
 const STARTED: [TaskStateArg; 5] = [
     TaskStateArg::Running,
     TaskStateArg::Finished,
@@ -76,8 +76,8 @@ pub(crate) async fn tail(args: TailArgs, context: &mut Context) -> CliResult<()>
     tail.run(watch, pieces, context).await
 }
 
-/// The job's id, and whether exactly one task can be shown; `None`: there is none, which is
-/// reported.
+/// The job's id, and whether exactly one task was selected; `None` if the job does not exist, which
+/// was reported.
 async fn find_job(args: &TailArgs, client: &mut Client) -> CliResult<Option<(u32, bool)>> {
     let job = args.target.job;
     let selector = match job {
@@ -114,13 +114,13 @@ struct Tail {
     args: TailArgs,
     client: Client,
     printer: Printer,
-    /// Named tasks whose end was not seen; `None` = all of the job.
+    /// Selected tasks whose end has not been seen; `None` selects the whole job.
     wanted: Option<Wanted>,
     /// Whether the tasks that do not exist were reported.
     has_told_missing: bool,
     /// Tasks that are or were read.
     seen: BTreeSet<u32>,
-    /// Tasks that wait for a reader, and whether they are read from their beginning.
+    /// Tasks that wait for a reader, and whether to read them from the beginning.
     queue: VecDeque<(u32, bool)>,
     readers: JoinSet<(u32, CliResult<Client>)>,
     readers_max: usize,
@@ -129,14 +129,14 @@ struct Tail {
 }
 
 impl Tail {
-    /// Finds what can be read now; with `--follow`, begins to watch before that, so that nothing is
-    /// missed.
+    /// Finds the tasks that can be read now. With `--follow`, starts to watch first, so that no
+    /// task is missed.
     async fn begin(&mut self, context: &Context) -> CliResult<Option<Watch>> {
         let watch = if self.args.follow {
             let jobs = Selector::Ids(one(self.job)?).to_message();
             let mut watch = Watch::start(context.connect().await?, jobs);
-            // It takes effect with its first update: later ends are reported, the others are listed
-            // below.
+            // The watch starts with its first update: it reports later ends, and the list below
+            // contains earlier ones.
             let first = watch.next().await?;
             Some((watch, first.update))
         } else {
@@ -154,7 +154,8 @@ impl Tail {
         Ok((!first.done).then_some(watch))
     }
 
-    /// Queues the selected tasks in these states. `from_start`: they are read from their beginning.
+    /// Queues the selected tasks in these states; with `from_start`, they are read from the
+    /// beginning.
     async fn list(&mut self, states: &[TaskStateArg], from_start: bool) -> CliResult<()> {
         let mut request = client::TaskPage {
             job: Some(task_page::Job::Id(self.job)),
@@ -225,7 +226,7 @@ impl Tail {
                 break;
             }
             tokio::select! {
-                // Pieces that were read are printed before anything else happens.
+                // Pieces that were read are printed before other events are handled.
                 biased;
                 Some(piece) = pieces.recv() => self.printer.print(&piece, &mut context.out)?,
                 Some(ended) = self.readers.join_next() => {
@@ -241,8 +242,8 @@ impl Tail {
                 }
                 news = next(&mut watch) => {
                     let News { update, is_back } = news?;
-                    // Nobody told of what ended while the server was away; of a job that was
-                    // forgotten there is nothing to list.
+                    // Ends during the server's absence were not reported. A forgotten job has no
+                    // tasks to list.
                     if is_back && !update.jobs.is_empty() {
                         self.list(&STARTED, true).await?;
                     }
@@ -316,7 +317,7 @@ impl Tail {
     }
 }
 
-/// Named tasks whose end was not seen; costs what was written, not how many that are.
+/// Selected tasks whose end has not been seen, as ranges: the size depends on the number of ranges.
 struct Wanted {
     ids: IdArray,
     /// Positions in `ids`.
@@ -341,7 +342,7 @@ impl Wanted {
         }
     }
 
-    /// Drops ids that do not exist; each range of them is a part of one of ours.
+    /// Removes ids that do not exist; each range of missing ids lies inside one of these ranges.
     fn forget(&mut self, missing: Option<&common::IdArray>) {
         for range in missing.iter().flat_map(|missing| &missing.ranges) {
             if let Some(position) = self.ids.position(range.first) {

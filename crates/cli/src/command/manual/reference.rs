@@ -1,4 +1,4 @@
-//! The command line as one Markdown page, from the same types that read it.
+//! The command line as one Markdown page, generated from the types that parse it.
 
 use std::fmt::Write as _;
 
@@ -45,7 +45,7 @@ fn is_help(arg: &Arg) -> bool {
     )
 }
 
-/// One row for each command that does something.
+/// Adds a row for each command that is not only a group.
 fn overview(command: &Command, path: &str, page: &mut String) {
     for sub in visible(command) {
         let path = format!("{path} {}", sub.get_name());
@@ -177,7 +177,7 @@ fn meaning(arg: &Arg) -> String {
     meaning
 }
 
-/// Paragraphs as sentences of one line, the last one without its full stop.
+/// Joins the lines of each paragraph; removes the final full stop.
 fn sentences(text: &str) -> String {
     let paragraphs = text.split("\n\n").map(|part| part.trim_end_matches('.'));
     paragraphs.collect::<Vec<_>>().join(". ")

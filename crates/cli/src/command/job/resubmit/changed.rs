@@ -1,5 +1,5 @@
-//! `job resubmit --changed`: the server says what a job was made of, files are looked at here, and
-//! the server submits what is not done.
+//! `job resubmit --changed`: gets the definition of a job from the server, checks the files here,
+//! and submits the tasks that are not done.
 
 use hq_core::range::{IdArray, IdRange};
 use hq_core::template::SubmitSpec;
@@ -15,11 +15,10 @@ use crate::output::{ChangedView, view};
 use crate::parse::selector::Selector;
 use crate::submit::skip::{Changed, changed};
 
-/// Jobs that were submitted again, each as the next one, among which is looked for one that has not
-/// ended.
+/// Maximum number of successive resubmits of a job that are searched for an unfinished one.
 const SUCCESSORS_MAX: usize = 64;
 
-/// A job of which tasks run again, or why nobody can say which.
+/// A job and its tasks that run again, or why they cannot be determined.
 type Decided = (u32, Result<Changed, String>);
 
 /// Submits each job again, without the tasks that are done.
@@ -59,7 +58,7 @@ pub(super) async fn resubmit(
             ..client::Resubmit::default()
         };
         let resubmitted = client.resubmit(request).await.map_err(too_old)?;
-        // Somebody may have forgotten it meanwhile.
+        // The job may have been forgotten meanwhile.
         if resubmitted.jobs.is_empty() {
             let gone = "it no longer exists".to_owned();
             results.jobs.push(row(Row::Refused(gone)));
@@ -96,12 +95,12 @@ pub(super) async fn show(jobs: &Selector, context: &mut Context) -> CliResult<()
     Ok(())
 }
 
-/// Finds out which tasks of each job run again, and which jobs there are not.
+/// Determines which tasks of each job run again, and which jobs do not exist.
 async fn decide(
     jobs: &Selector,
     client: &mut Client,
 ) -> CliResult<(Vec<Decided>, Option<hq_protocol::common::IdArray>)> {
-    // Not more of them: of a graph the details are as long as what it was made of.
+    // One job at a time: the details of a graph are as large as its definition.
     let found = client.job_list(jobs.to_message()).await?;
     if found.len() > 1 {
         let count = found.len();
@@ -126,21 +125,20 @@ async fn decide(
     };
     let mut decided = Vec::new();
     for summary in &found {
-        // Two tasks would write the same files at the same time.
+        // Otherwise two tasks would write the same files at the same time.
         if let Some(why) = still_writes(summary, client).await? {
             decided.push((summary.id, Err(why)));
             continue;
         }
         let specs = specs(summary.id, client).await?;
-        // Blocks on file systems, as a submit with --skip-done does.
+        // This blocks on file systems, as a submit with --skip-done does.
         let found = changed(&specs).map_err(|error| error.text().unwrap_or_default());
         decided.push((summary.id, found));
     }
     Ok((decided, not_found))
 }
 
-/// Why the files of a job may still change: its tasks, or those that it was last submitted again
-/// as, have not all ended.
+/// Why the files of a job may still change: the job or its last resubmit has unfinished tasks.
 async fn still_writes(
     summary: &client::JobSummary,
     client: &mut Client,
@@ -156,7 +154,7 @@ async fn still_writes(
     for _ in 0..SUCCESSORS_MAX {
         let Some(id) = next else { break };
         let found = client.job_list(Selector::Ids(IdArray::single(id)).to_message());
-        // Who forgot it waited for its end.
+        // A job can only be forgotten after its end.
         let Some(job) = found.await?.into_iter().next() else {
             break;
         };
@@ -175,7 +173,7 @@ async fn still_writes(
     Ok(None)
 }
 
-/// Everything that a job was given.
+/// The full definition of a job.
 async fn specs(job: u32, client: &mut Client) -> CliResult<Vec<SubmitSpec>> {
     let request = client::Resubmit {
         show: Some(job),

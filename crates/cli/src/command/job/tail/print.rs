@@ -1,4 +1,4 @@
-//! Prints pieces of output as they come.
+//! Prints pieces of output as they arrive.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -9,21 +9,21 @@ use super::reader::Piece;
 use crate::args::job::StreamArg;
 use crate::output::console::{self, Shown};
 
-/// Longest part of a line that is held back until its end comes, in bytes.
+/// Maximum length in bytes of an incomplete line that is held back.
 const LINE_MAX: usize = 64 * 1024;
 
 /// How it is printed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Shape {
-    /// The bytes of one task: standard output and standard error as they are.
+    /// The output of one task, unchanged.
     Raw,
-    /// Lines of many tasks, each with its task and channel in front; with or without colours.
+    /// Lines of several tasks, prefixed with task and channel; the flag selects colors.
     Prefixed(bool),
     /// A JSON object for each line.
     Json,
 }
 
-/// Prints pieces, line by line unless there is only one task.
+/// Prints pieces: raw for a single task, otherwise line by line.
 pub(super) struct Printer {
     job: u32,
     shape: Shape,
@@ -40,7 +40,7 @@ impl Printer {
         }
     }
 
-    /// Prints what is whole of a piece, and makes it visible.
+    /// Prints the complete lines of a piece, and flushes.
     pub(super) fn print(&mut self, piece: &Piece, out: &mut impl Shown) -> io::Result<()> {
         if self.shape == Shape::Raw {
             if piece.channel == StreamArg::Stderr {
@@ -52,7 +52,7 @@ impl Printer {
         }
         let channel = piece.channel as usize;
         let key = (piece.task, channel);
-        // Of an instance that is gone no more comes.
+        // An instance that was replaced writes nothing more.
         if let Some((instance, line)) = self.open.remove(&key) {
             if instance == piece.instance {
                 self.open.insert(key, (instance, line));

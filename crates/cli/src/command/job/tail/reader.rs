@@ -11,8 +11,8 @@ use crate::args::job::StreamArg;
 use crate::client::{Client, tail};
 use crate::error::CliResult;
 
-/// How long the server keeps a question waiting. A channel that is silent delays the other one, and
-/// the end of the task is noticed, by as much.
+/// How long the server may delay its reply. A silent channel delays the other channel and the
+/// detection of the task's end by this time.
 const WAIT: Duration = Duration::from_millis(250);
 
 /// Output of one task.
@@ -32,14 +32,14 @@ pub(super) struct Reader {
     pub(super) channels: Vec<StreamArg>,
     /// Where to begin; `None` = at the beginning.
     pub(super) last_lines: Option<u32>,
-    /// Whether to go on until the task has ended.
+    /// Whether to read until the task has ended.
     pub(super) follow: bool,
     pub(super) pieces: mpsc::Sender<Piece>,
-    /// The instance of which the user knows.
+    /// The instance that the user last saw.
     pub(super) known: Option<u32>,
 }
 
-/// How far one channel was read.
+/// Position in one channel.
 struct Position {
     channel: StreamArg,
     instance: Option<u32>,
@@ -48,7 +48,7 @@ struct Position {
 }
 
 impl Reader {
-    /// Gives the connection back when everything was read.
+    /// Reads all output, and returns the connection.
     pub(super) async fn run(mut self) -> CliResult<Client> {
         let from = self
             .last_lines
@@ -66,7 +66,7 @@ impl Reader {
             for position in positions.iter_mut().filter(|position| !position.is_done) {
                 has_news |= self.step(position, wait).await?;
             }
-            // A task that has just written may have more to say.
+            // A task that has just written may write more.
             wait = if has_news || !self.follow {
                 Duration::ZERO
             } else {
@@ -76,7 +76,7 @@ impl Reader {
         Ok(self.client)
     }
 
-    /// Asks once; returns whether there was something.
+    /// Sends one request; returns whether output arrived.
     async fn step(&mut self, position: &mut Position, wait: Duration) -> CliResult<bool> {
         let request = client::ReadOutput {
             job: self.job,
@@ -89,7 +89,7 @@ impl Reader {
             wait_ns: u64::try_from(wait.as_nanos()).unwrap_or(u64::MAX),
         };
         let mut output = match self.client.read_output(request).await {
-            // The same is asked again: nothing was heard of it.
+            // The same request is repeated, because its reply was lost.
             Err(error) if self.follow && self.client.may_return() => {
                 self.client.come_back_quietly(error).await?;
                 return Ok(false);
@@ -131,7 +131,7 @@ impl Reader {
             position.is_done = true;
         }
         let is_empty = output.data.is_empty();
-        // Without --follow the end is wherever there is nothing at the moment.
+        // Without --follow, reading stops when no output is available.
         position.is_done |= output.is_complete || (!self.follow && is_empty);
         if !is_empty {
             let piece = Piece {
@@ -140,16 +140,15 @@ impl Reader {
                 channel: position.channel,
                 bytes: output.data.to_vec(),
             };
-            // Nobody prints any more: the command ends.
+            // The printer is gone: the command is ending.
             let _ = self.pieces.send(piece).await;
         }
         Ok(!is_empty)
     }
 }
 
-/// The worker is gone, or not back yet, but its files may be on a file system that it shared with
-/// us. Otherwise says `false` of a task that goes on: then the position stays for when the worker
-/// is back.
+/// Reads the output on this machine, if the worker is gone or not back yet but shared its file
+/// system. Returns `false` for an unfinished task, which is read again when its worker is back.
 fn read_here(position: &Position, output: &mut client::Output, follow: bool) -> bool {
     let Some(source) = output.source.take().and_then(|source| source.source) else {
         return false;
@@ -169,7 +168,7 @@ fn read_here(position: &Position, output: &mut client::Output, follow: bool) -> 
     );
     let may_come = follow && !has_ended;
     match OutputReader::new(source).read(from, tail::LOCAL_LIMIT) {
-        // Not here, or not all of it yet, as on a file system that is slow to tell.
+        // The file is missing or incomplete here; a slow file system may show it later.
         Ok(part) if may_come && (!place.exists() || is_behind(from, &part)) => return false,
         Err(_) if may_come => return false,
         Ok(part) if part.size == 0 && has_ended && !place.exists() => {
@@ -186,7 +185,7 @@ fn read_here(position: &Position, output: &mut client::Output, follow: bool) -> 
     true
 }
 
-/// Whether less is there than was read before.
+/// Whether the file is shorter than what was already read.
 const fn is_behind(from: hq_stream::ReadFrom, part: &Part) -> bool {
     match from {
         hq_stream::ReadFrom::Offset(offset) => part.size < offset,

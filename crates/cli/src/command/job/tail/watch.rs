@@ -1,4 +1,4 @@
-//! Watches the job, on a task of its own: while the server is away, what was read is printed.
+//! Watches the job in a separate task, so that printing continues while the server is away.
 
 use hq_protocol::client;
 use tokio::sync::mpsc;
@@ -9,7 +9,7 @@ use crate::error::{CliError, CliResult};
 /// A change of the job.
 pub(super) struct News {
     pub(super) update: client::WatchUpdate,
-    /// The first one after the server was away: of what ended in between nobody tells.
+    /// Marks the first update after the server was away: ends in between were not reported.
     pub(super) is_back: bool,
 }
 
@@ -20,17 +20,17 @@ pub(super) struct Watch {
 
 impl Watch {
     pub(super) fn start(client: Client, jobs: client::Selector) -> Self {
-        // One is looked at while the next one is on its way.
+        // One update is processed while the next one arrives.
         let (news_tx, news) = mpsc::channel(1);
         tokio::spawn(keep_watching(client, jobs, news_tx));
         Self { news }
     }
 
-    /// The next change; after the one that is `done` there is none.
+    /// The next update; the one with `done` is the last.
     ///
     /// # Cancel safety
     ///
-    /// None is lost if the future is dropped.
+    /// Dropping the future loses no update.
     pub(super) async fn next(&mut self) -> CliResult<News> {
         let ended = || Err(CliError::new("Nobody watches the job any more"));
         self.news.recv().await.unwrap_or_else(ended)
@@ -53,7 +53,7 @@ async fn keep_watching(
             Err(error)
         };
         if let Err(error) = returned {
-            // Nobody listens any more: the command ends.
+            // The receiver is gone: the command is ending.
             let _ = news.send(Err(error)).await;
             return;
         }
