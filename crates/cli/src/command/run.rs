@@ -61,24 +61,24 @@ use replay::{Replay, ReplayOptions};
 use screen::Screen;
 use summary::Summary;
 
-/// How often ended tasks are reported: often enough to look immediate.
+/// Interval of reports about ended tasks: short enough to look immediate.
 const UPDATE_INTERVAL: std::time::Duration = std::time::Duration::from_millis(50);
 
-/// Signals this close together are one interrupt: wrappers such as `timeout` pass a signal on to
-/// the process and to its group.
+/// Signals within this time count as one interrupt: wrappers such as `timeout` pass a signal both
+/// to the process and to its group.
 const ONE_INTERRUPT: std::time::Duration = std::time::Duration::from_millis(10);
 
-/// Longest wait for the worker to take an interrupt. It takes microseconds, but on a very busy
-/// machine it took more than a second, and a task started after the user had been told that none
-/// would.
+/// Maximum wait until the worker handles an interrupt. It usually takes microseconds, but took more
+/// than a second on a very busy machine, and a task started after the message that no more tasks
+/// start.
 const TAKEN_TIMEOUT: std::time::Duration = std::time::Duration::from_secs(5);
 
-/// Interrupts and other requests that may wait until they are handled.
+/// Maximum number of queued interrupts and other requests.
 const REQUESTS_MAX: usize = 8;
 
 /// Runs a job to its end.
 pub(super) fn run(args: RunArgs, context: &mut Context) -> CliResult<()> {
-    // The child cannot read from a terminal, so this comes first.
+    // The child cannot read from a terminal, so the parent reads standard input first.
     let stdin = if args.stdin {
         Some(read_stdin()?)
     } else {
@@ -98,7 +98,7 @@ pub(super) fn run(args: RunArgs, context: &mut Context) -> CliResult<()> {
     let again = Again::of(std::env::args_os(), &args.command, is_file);
     let prepared = prepare(args, stdin, files.path())?;
     prepared.report();
-    // Notes of this level are not shown here, where most runs are short.
+    // The log level of `hq run` would hide this note.
     if let Some(skipped) = &prepared.skipped {
         error_line(&skipped.to_string());
     }
@@ -118,7 +118,7 @@ pub(super) fn run(args: RunArgs, context: &mut Context) -> CliResult<()> {
     result
 }
 
-/// Shows what would run; what could not run here is refused as if it were started.
+/// Shows what would run; rejects what could not run here, as a real run does.
 fn show(args: RunArgs, stdin: Option<Vec<u8>>, context: &mut Context) -> CliResult<()> {
     let machine = LocalMachine::detect(args.jobs)?;
     // No file is made there.
@@ -135,7 +135,7 @@ fn show(args: RunArgs, stdin: Option<Vec<u8>>, context: &mut Context) -> CliResu
     dry_run::print(&plan(&prepared, place), context)
 }
 
-/// Everything that is known before the first task starts.
+/// The job, as known before its first task starts.
 struct Job<'a> {
     prepared: PreparedSubmit,
     machine: LocalMachine,
@@ -199,7 +199,7 @@ const FILE_OPTIONS: [&str; 9] = [
     "--server-dir",
 ];
 
-/// A single argument that ends in `.toml`, `.yaml` or `.json`, or is such a file, is a job file.
+/// A single argument is a job file if it ends in `.toml`, `.yaml` or `.json`, or has such content.
 fn job_file(command: &[OsString]) -> CliResult<Option<&Path>> {
     if let [path] = command
         && (is_stdin(Path::new(path)) || jobfile::Format::is_certain(Path::new(path)))
@@ -271,9 +271,9 @@ async fn execute(job: Job<'_>, context: &mut Context) -> CliResult<()> {
 enum Asked {
     /// A signal.
     Interrupt,
-    /// Nobody reads what the tasks print.
+    /// The reader of the tasks' output has closed it.
     OutputClosed,
-    /// There was no room for what the tasks print.
+    /// The disk has no space for the tasks' output.
     NoRoom,
 }
 
@@ -301,10 +301,10 @@ fn requests() -> CliResult<Requests> {
                 _ = hangup.recv() => {}
                 () = warnings.recv() => {}
             }
-            // Signals that arrive before the first one was reported belong to it.
+            // Signals that arrive shortly after the first one belong to it.
             tokio::time::sleep(ONE_INTERRUPT).await;
             for signal in [&mut interrupt, &mut terminate, &mut hangup] {
-                // An error says that there is nothing more.
+                // A timeout means that no further signal is pending.
                 let _ = tokio::time::timeout(std::time::Duration::ZERO, signal.recv()).await;
             }
             if signals.send(Asked::Interrupt).await.is_err() {
@@ -323,7 +323,7 @@ fn requests() -> CliResult<Requests> {
 struct LocalJob {
     id: u32,
     client: Client,
-    /// Watching takes a connection for itself; this one is for everything else.
+    /// The watch occupies its own connection; this one is for all other requests.
     commander: Client,
     worker: Option<JoinHandle<WorkerEnd>>,
     control: mpsc::Sender<Interrupt>,
@@ -357,10 +357,10 @@ impl LocalJob {
         Ok(Selector::Ids(ids).to_message())
     }
 
-    /// Submits, then hands ended tasks on until all have ended.
+    /// Submits the job, and passes ended tasks on until all have ended.
     ///
-    /// The job is open and watched before it has tasks: a task that ends at once must not be
-    /// missed.
+    /// The job is opened and watched before it gets tasks, so that a task that ends immediately is
+    /// not missed.
     async fn follow(
         &mut self,
         spec: SubmitSpec,
@@ -430,9 +430,9 @@ impl LocalJob {
         };
         // A full queue holds enough of them already.
         let _ = self.control.try_send(interrupt);
-        // Said only once the worker has taken it, that is, once the queue is empty: a task that
-        // ends before that still makes room for the next one. The worker may have ended, or be
-        // slow; then it is said all the same.
+        // Prints the message only after the worker has handled the interrupt, which the empty queue
+        // shows: until then, an ended task makes room for the next one. The message also appears if
+        // the worker has ended or is slow.
         let taken = self.control.reserve_many(REQUESTS_MAX);
         let _ = tokio::time::timeout(TAKEN_TIMEOUT, taken).await;
         if !text.is_empty() {
@@ -440,7 +440,7 @@ impl LocalJob {
         }
     }
 
-    /// Without a worker nothing else will run.
+    /// Cancels all remaining tasks; without a worker they cannot run.
     async fn cancel_rest(&mut self) -> CliResult<()> {
         let cancel = client::Cancel {
             jobs: Some(self.selector()?),
@@ -450,12 +450,12 @@ impl LocalJob {
         self.commander.change_jobs(request).await.map(drop)
     }
 
-    /// Ends the worker, which by now has nothing to do.
+    /// Stops the worker, which has no tasks left.
     async fn end(self) -> CliResult<()> {
         let Some(worker) = self.worker else {
             return Ok(());
         };
-        // If it does not listen any more it has ended.
+        // A worker that does not receive this has ended.
         let _ = self.control.send(Interrupt::Terminate).await;
         match worker.await {
             Ok(_) => Ok(()),
@@ -471,12 +471,12 @@ fn open_request(spec: &SubmitSpec) -> client::OpenJob {
             name: name.to_string(),
             max_fails: *max_fails,
         },
-        // Nobody can name an open job of a server that does not exist yet, or ask for one.
+        // The server starts with this command, so it has no open job to attach to.
         SubmitTarget::Attach(_) | SubmitTarget::SelfClosing { .. } => client::OpenJob::default(),
     }
 }
 
-/// Waits for the end of a worker, for ever if there is none.
+/// Waits for the end of the worker; waits forever without one.
 async fn worker_end(worker: &mut Option<JoinHandle<WorkerEnd>>) {
     match worker {
         Some(worker) => {

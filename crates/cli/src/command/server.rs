@@ -23,7 +23,7 @@ use crate::signals::Warnings;
 use crate::submit::read_job;
 use crate::version::VERSION;
 
-/// Longest wait for threads that read the journal or other files when the server ends.
+/// Maximum wait at shutdown for threads that read the journal or other files.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Pause between two attempts of `server wait`.
@@ -45,15 +45,15 @@ pub(super) fn start(args: StartArgs, context: &mut Context) -> CliResult<()> {
     } else {
         runtime.block_on(serve(args, context))
     };
-    // Closes all connections. If the journal hangs, the kernel keeps the process with whatever is
-    // open, and who waits for the end of the server must not wait for that.
+    // Closes all connections. If the journal's file system hangs, the kernel keeps the process and
+    // its open descriptors, but clients that wait for the end of the server must not wait for that.
     runtime.shutdown_timeout(CLOSE_TIMEOUT);
     result
 }
 
-/// Where the system gives huge pages to all who do not refuse them, whatever thread comes by zeroes
-/// 2 MiB. Children inherit this: those of a server are commands of the batch system and
-/// notifications, not tasks.
+/// Turns off huge pages for this process. Where the system enables them for all processes, page
+/// faults zero 2 MiB at a time. Children inherit the setting; those of a server are batch system
+/// commands and notifications, not tasks.
 fn refuse_huge_pages() {
     if let Err(error) = rustix::thread::disable_transparent_huge_pages(true) {
         tracing::debug!(%error, "cannot do without huge pages");
@@ -93,14 +93,14 @@ async fn serve(args: StartArgs, context: &mut Context) -> CliResult<()> {
     let mut shutdown = Box::pin(stop_signal()?);
     let started = tokio::select! {
         started = Server::start(config) => started,
-        // It may be waiting for another start, or for a heartbeat.
+        // The start may be waiting for another start, or for a heartbeat.
         _ = &mut shutdown => return Err(CliError::new("The server did not start: it received a signal")),
     };
     let server = started.map_err(|error| match (start_error(&error), advice) {
         (error, Some(advice)) => error.with_help(advice),
         (error, None) => error,
     })?;
-    // Nobody may be reading; a server does not end for that.
+    // A server continues if its standard output is closed.
     let shown = context
         .output
         .server_info(&mut context.out, server.info(), Some(dir.root()));
@@ -139,7 +139,7 @@ fn start_error(error: &StartError) -> CliError {
     }
 }
 
-/// A healthy server says that it is, and what comes next.
+/// Logs that the server is ready, and the next steps.
 fn tell_ready(dir: &ServerDir) {
     let hint = dir.hint();
     tracing::info!(
@@ -147,9 +147,9 @@ fn tell_ready(dir: &ServerDir) {
     );
 }
 
-/// Completes on SIGINT, which a person sends, or SIGTERM, which a service manager or a machine that
-/// is shut down sends: then workers wait for the next server, as after what announces the end of an
-/// allocation. SIGHUP is ignored: logging out must not end a server.
+/// Completes on SIGINT from a person, or on SIGTERM from a service manager or a shutdown. After
+/// SIGTERM, workers wait for the next server, as after the announced end of an allocation. SIGHUP
+/// is ignored, so that a logout does not end the server.
 fn stop_signal() -> CliResult<impl Future<Output = Stop>> {
     let listen = |kind| signal(kind).map_err(|e| CliError::caused("Cannot handle signals", &e));
     let (mut interrupt, mut terminate) = (
@@ -187,7 +187,7 @@ fn warn_about_open_planes(args: &StartArgs) {
     }
 }
 
-/// What to type where `--journal` can be no file.
+/// Advice for a path that cannot be a journal.
 fn advice_on_journal(path: &Path) -> Option<String> {
     if path.is_dir() {
         let file = path.join("journal");

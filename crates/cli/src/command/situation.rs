@@ -1,4 +1,4 @@
-//! Why jobs are not done yet, in a sentence for the command line.
+//! Explains in one sentence why jobs are not done yet.
 
 mod largest;
 
@@ -21,10 +21,10 @@ use crate::output::view::{is_idle, offered, total_units, worker_state};
 use crate::parse::selector::Selector;
 use crate::text::closest;
 
-/// Jobs of which nothing runs that are looked at.
+/// Maximum number of jobs without running tasks that are examined.
 const LOOKED_AT_MAX: usize = 3;
 
-/// Whether there is anything to wait for.
+/// Whether the job has unfinished tasks.
 pub(super) fn is_unfinished(job: &client::JobSummary) -> bool {
     !is_idle(job) || job.is_open
 }
@@ -53,8 +53,7 @@ pub(super) fn awaited(jobs: &[client::JobSummary]) -> String {
     )
 }
 
-/// Reason why unfinished jobs do not go on; `None` if some of them run, or there is nothing to
-/// tell.
+/// Why unfinished jobs make no progress; `None` if some of their tasks run, or no reason is known.
 pub(super) async fn reason(
     client: &mut Client,
     jobs: &[client::JobSummary],
@@ -82,15 +81,15 @@ pub(super) async fn reason(
     }
 }
 
-/// Resources that no worker can give to a new job; `None` if some worker can, or one that can may
-/// be on its way.
+/// Resources of a new job that no worker has; `None` if a worker has them, or a future worker may
+/// have them.
 pub(super) async fn at_submit(
     client: &mut Client,
     job: u32,
     requests: &[&RequestVariants],
 ) -> CliResult<Option<String>> {
-    // The job itself first: nearly always it answers the question, and a submit pays for each
-    // further one.
+    // The job itself comes first: it nearly always answers the question, and each further request
+    // delays the submit.
     let Some((_, explanation)) = client.explain_first_waiting(job).await? else {
         return Ok(None);
     };
@@ -119,7 +118,7 @@ pub(super) async fn at_submit(
     }))
 }
 
-/// Which worker does not enforce the memory limits of a new job, and why.
+/// The worker that does not enforce the memory limits of a new job, and the reason.
 pub(super) async fn unlimited(client: &mut Client, job: u32) -> CliResult<Option<String>> {
     let workers = running_workers(client).await?;
     let unlimited = workers.iter().find_map(|worker| {
@@ -135,7 +134,7 @@ pub(super) async fn unlimited(client: &mut Client, job: u32) -> CliResult<Option
     }))
 }
 
-/// One cpu or a few nodes, which are not worth a question.
+/// Whether tasks request one cpu or a few nodes, which needs no check.
 fn is_usual(requests: &RequestVariants) -> bool {
     let is_small = |entry: &hq_core::resource::request::ResourceEntry| {
         &*entry.resource == "cpus" && entry.amount <= Amount::whole(1)
@@ -146,7 +145,7 @@ fn is_usual(requests: &RequestVariants) -> bool {
         .all(|request| request.entries.iter().all(is_small))
 }
 
-/// The unit of memory that was probably meant, if there is less than was asked for.
+/// The memory unit that was probably meant, if workers have less than the request.
 fn unit_hint(requests: &[&RequestVariants], workers: &[client::WorkerInfo]) -> String {
     let entries = requests
         .iter()
@@ -219,8 +218,8 @@ async fn obstacle(
     Ok(stuck.map(|(explanation, why)| with_suggestion(why, &explanation, workers)))
 }
 
-/// The explanation of a job's first waiting task, and why no worker can run it; `None` if one can,
-/// or nothing waits.
+/// The explanation of a job's first waiting task, and why no worker can run it; `None` if a worker
+/// can, or no task waits.
 async fn stuck(client: &mut Client, job: u32) -> CliResult<Option<(client::Explanation, String)>> {
     let Some((_, explanation)) = client.explain_first_waiting(job).await? else {
         return Ok(None);
@@ -240,7 +239,7 @@ fn with_suggestion(
     }
 }
 
-/// A resource that no worker has, and one that is called almost the same.
+/// A resource that no worker has, and an existing one with a similar name.
 fn misspelled<'a>(
     explanation: &'a client::Explanation,
     workers: &'a [client::WorkerInfo],
@@ -264,7 +263,7 @@ fn misspelled<'a>(
     })
 }
 
-/// Resource that people meant by a name that no worker has.
+/// The existing resource that was probably meant by an unknown name.
 fn meant_by<'a>(name: &str, offered: &BTreeSet<&'a str>) -> Option<&'a str> {
     if name == "gpus" {
         // No misspelled `cpus`: workers find them by their maker.
@@ -340,7 +339,7 @@ async fn behind(
     Ok(Some(parts.join(", ")))
 }
 
-/// Why all workers that could run a task get none.
+/// Why every worker that could run a task is excluded.
 fn set_aside(explanation: &client::Explanation, workers: &[client::WorkerInfo]) -> Option<String> {
     use client::quarantine::Stage;
     let able = explanation
@@ -350,7 +349,7 @@ fn set_aside(explanation: &client::Explanation, workers: &[client::WorkerInfo]) 
     let aside = able.map(|able| {
         let worker = workers.iter().find(|worker| worker.id == able.worker)?;
         let quarantine = worker.quarantine.as_ref()?;
-        // One that is tried gets a task.
+        // A worker under test still gets a task.
         (quarantine.stage() != Stage::Probed).then_some((worker.id, quarantine))
     });
     let aside: Vec<_> = aside.collect::<Option<_>>()?;
@@ -377,7 +376,7 @@ fn set_aside(explanation: &client::Explanation, workers: &[client::WorkerInfo]) 
     ))
 }
 
-/// Whole cpus of all workers, and how many of them tasks hold.
+/// Number of whole cpus of all workers, and how many of them are in use.
 fn cpus(workers: &[client::WorkerInfo]) -> (u64, u64) {
     use hq_core::resource::amount::UNITS_PER_WHOLE;
     let (mut total, mut used) = (0, 0);

@@ -1,5 +1,4 @@
-//! `hq status` and `hq problems`: how it is going and what is wrong, by the rules that the
-//! dashboards use.
+//! `hq status` and `hq problems`: state and problems, by the same rules as the dashboards.
 
 use std::io::Write as _;
 
@@ -23,10 +22,10 @@ use crate::output::view::is_idle;
 use crate::parse::selector::Selector;
 use crate::text::fit;
 
-/// Jobs and problems that fit on a screen beside the rest.
+/// Maximum number of jobs and problems that fit on a screen.
 const JOBS_SHOWN_MAX: usize = 10;
 const PROBLEMS_SHOWN_MAX: usize = 5;
-/// Jobs of which it is asked what they wait behind.
+/// Maximum number of jobs whose dependencies are queried.
 const ASKED_MAX: usize = 3;
 /// Cells of the bar of a job.
 const BAR_WIDTH: u64 = 20;
@@ -38,7 +37,7 @@ struct Found {
     info: client::ServerInfo,
     jobs: Vec<client::JobSummary>,
     snapshot: Snapshot,
-    /// Problems, those first that need somebody.
+    /// Problems; those that need attention come first.
     problems: Vec<Problem>,
 }
 
@@ -164,13 +163,13 @@ fn write_problems(found: &Found, context: &mut Context) -> CliResult<()> {
 }
 
 impl Found {
-    /// Problems that need somebody.
+    /// Problems that need attention.
     fn open(&self) -> impl Iterator<Item = &Problem> {
         self.problems.iter().filter(|problem| is_open(problem))
     }
 }
 
-/// Everything in one pass, as of now.
+/// Collects all data for one moment.
 async fn gather(client: &mut Client) -> CliResult<Found> {
     let info = client.server_info().await?;
     let jobs = client.job_list(Selector::All.to_message()).await?;
@@ -184,7 +183,7 @@ async fn gather(client: &mut Client) -> CliResult<Found> {
     })
 }
 
-/// Counts of the problems that are not shown; `None` if there is none.
+/// Counts of the problems that are not shown; `None` if all are shown.
 fn hidden_text(problems: &[Problem]) -> Option<String> {
     let count = |wanted: &dyn Fn(&Problem) -> bool| problems.iter().filter(|p| wanted(p)).count();
     let over = count(&|problem| problem.is_over);
@@ -335,7 +334,7 @@ fn advice(problem: &Problem) -> String {
     }
 }
 
-/// Kind and what it is about, for scripts.
+/// Kind and subject, for scripts.
 fn short(problem: &Problem) -> String {
     let kind = &problem.kind;
     match (&problem.host, problem.subject) {
@@ -345,7 +344,7 @@ fn short(problem: &Problem) -> String {
     }
 }
 
-/// As `/api/v1/problems` tells it, with the command that helps.
+/// The form of `/api/v1/problems`, with the command that helps.
 fn shape(problem: &Problem) -> Value {
     json!({
         "key": problem.id,

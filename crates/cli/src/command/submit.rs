@@ -29,8 +29,8 @@ use crate::submit::plan::kinds;
 use crate::submit::skip::Unended;
 use crate::submit::{PreparedSubmit, SubmitContext, directives, jobfile, origin, read_stdin};
 
-/// When somebody who waits for a job is told that nothing of it can run: by then most short ones
-/// have ended.
+/// When a waiting user is told that none of the job's tasks can run; most short jobs have ended by
+/// then.
 const OBSTACLE_DELAY: Duration = Duration::from_millis(250);
 
 /// Submits a command.
@@ -106,7 +106,7 @@ async fn submit_through(
     ended
 }
 
-/// Reads directives and files, checks everything that can be checked here.
+/// Reads directives and files, and validates everything that needs no server.
 async fn prepare(
     mut args: SubmitArgs,
     stdin: Option<Vec<u8>>,
@@ -117,8 +117,8 @@ async fn prepare(
     let once = args.own.once.take();
     let learn_from = args.learn_from;
     let (mut prepared, skips_done) = prepare_with(args, stdin, conditions, server_uid.as_deref())?;
-    // By what was asked, not by what is left of it: a later attempt finds more that is done, or
-    // learned, and submits the same.
+    // The digest covers the original request, not the remaining tasks: a later attempt may find
+    // more finished tasks, or learn sizes, and still submits the same work.
     origin::add(&mut prepared.spec, server_uid.as_deref(), once.as_deref())?;
     learn_from::apply(learn_from, &mut prepared, client).await?;
     if !skips_done {
@@ -128,8 +128,8 @@ async fn prepare(
     prepared.skip_done(&unended)
 }
 
-/// The same without a server, and whether what is done is to be left out: what to wait for, and the
-/// ids that follow from it, are known.
+/// Like `prepare`, without a server: the dependencies and the ids are already known. `skip_done`
+/// says whether to leave out finished tasks.
 fn prepare_with(
     mut args: SubmitArgs,
     stdin: Option<Vec<u8>>,
@@ -195,7 +195,7 @@ fn file_args(args: SubmitArgs) -> CliResult<SubmitFileArgs> {
     })
 }
 
-/// Refuses options about tasks, which a job file describes itself.
+/// Rejects task options, which a job file sets itself.
 pub(super) fn check_file_options(command: &[OsString], known: &[&str]) -> CliResult<()> {
     let given = given_options(command);
     let Some(option) = given.iter().find(|option| !known.contains(&&***option)) else {
@@ -229,7 +229,7 @@ pub(super) async fn submit_file(args: SubmitFileArgs, context: &mut Context) -> 
     let mut prepared = jobfile::load(&args.path, args.own.place(args.job), place)?;
     prepared.spec.notify = args.notify.specs();
     let once = args.own.once.as_deref();
-    // By what the file says, not by what is left of it.
+    // The digest covers the file, not the remaining tasks.
     origin::add(&mut prepared.spec, client.server_uid(), once)?;
     if args.skip_done {
         prepared = prepared.skip_done(&Unended::default())?;
@@ -251,7 +251,7 @@ async fn send(
     Ok(job)
 }
 
-/// Follows a new job if that is asked for, and tells people what keeps it from running.
+/// Follows a new job if requested, and warns if its tasks cannot run.
 async fn stay(
     client: &mut Client,
     (job, prepared): (u32, &PreparedSubmit),
@@ -273,7 +273,7 @@ async fn stay(
     let dir = context.server_dir()?;
     let obstacle = async {
         tokio::time::sleep(OBSTACLE_DELAY).await;
-        // It is not what the command is for: who cannot be told is not told.
+        // The warning is optional, so errors are ignored.
         if let Ok(mut other) = Client::connect(&dir).await {
             let _ = tell_obstacle(&mut other, job, prepared).await;
         }
@@ -282,13 +282,13 @@ async fn stay(
     let ended = follow::stay(client, one_job(job)?, how, context, callback);
     tokio::select! {
         ended = ended => ended,
-        // Beside the wait: each question waits for a commit, and a short job would be told of that
-        // much later.
+        // The checks run next to the wait, because each request waits for a commit and would delay
+        // the end of a short job.
         never = obstacle, if is_for_people && how.wait.is_some() => match never {},
     }
 }
 
-/// Tells people that nothing of a new job will run as things are.
+/// Warns that none of a new job's tasks can run at present.
 async fn tell_obstacle(client: &mut Client, job: u32, prepared: &PreparedSubmit) -> CliResult<()> {
     let requests = kinds(&prepared.spec.body);
     if let Some(why) = situation::at_submit(client, job, &requests).await? {
@@ -297,13 +297,13 @@ async fn tell_obstacle(client: &mut Client, job: u32, prepared: &PreparedSubmit)
     Ok(())
 }
 
-/// Whether a task asks for memory and is to be held to that.
+/// Whether a task requests memory and is limited to it.
 pub(super) fn has_memory_limit(spec: &SubmitSpec) -> bool {
     let mut templates = spec.body.templates().iter();
     templates.any(|template| template.has_memory_limit())
 }
 
-/// The directory of the user, by the name the user knows it by.
+/// The working directory, under the name that the user knows.
 pub(crate) fn current_dir() -> CliResult<PathBuf> {
     std::env::current_dir()
         .map_err(|error| CliError::caused("Cannot find the current directory", &error))

@@ -20,8 +20,8 @@ use crate::parse::selector::{Selector, SingleSelector, array_to_message, one_job
 /// Characters of the ids of a job that a refusal shows.
 const IDS_SHOWN_MAX: usize = 200;
 
-/// Failed tasks whose last words `task info -v` reads, and lines of an output among which it looks
-/// for them.
+/// Maximum number of failed tasks whose last words `task info -v` reads, and the number of output
+/// lines to search for them.
 const WORDS_MAX: usize = 16;
 const LINES: u32 = 30;
 
@@ -203,12 +203,12 @@ pub(super) async fn explain(args: ExplainArgs, context: &mut Context) -> CliResu
     Ok(())
 }
 
-/// Whether somebody looks at the table.
+/// Whether a person reads the table.
 fn has_reader(context: &Context) -> bool {
     context.mode() == OutputMode::Cli && std::io::stdout().is_terminal()
 }
 
-/// Adds to the refusal of a task which tasks there are.
+/// Adds the existing task ids to the error about an unknown task.
 async fn with_known_tasks(error: CliError, job: SingleSelector, client: &mut Client) -> CliError {
     let text = error.text().unwrap_or_default();
     if text.contains("Job not found") {

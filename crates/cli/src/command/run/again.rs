@@ -1,12 +1,12 @@
-//! The command that runs again what has not finished.
+//! The command that runs the unfinished tasks again.
 
 use std::ffi::{OsStr, OsString};
 
 use hq_core::range::IdArray;
 use hq_core::shell::is_plain;
 
-/// Most characters of ids, and of the whole command. Beyond that the words behind the ids become
-/// `…`.
+/// Maximum length of the ids and of the whole command, in characters. In a longer command, `…`
+/// replaces the words after the ids.
 const IDS_MAX: usize = 4_000;
 const LINE_MAX: usize = 500;
 
@@ -19,8 +19,8 @@ pub(super) struct Again {
 }
 
 impl Again {
-    /// `words`: all of the command line; `command`: the program with its arguments, or the job
-    /// file. `None`: it is not known where that begins, or somebody's locale could not type it.
+    /// `words` is the whole command line; `command` is the program with its arguments, or the job
+    /// file. `None` if the position of the command is unknown, or a locale could not type it.
     pub(super) fn of(
         words: impl Iterator<Item = OsString>,
         command: &[OsString],
@@ -55,8 +55,8 @@ impl Again {
         })
     }
 
-    /// The command, if it would run less than all of the `total` tasks. `undone`: those that have
-    /// not finished; `has_outputs`: some tasks of a job file name what they write.
+    /// The command, if it would run fewer than all of the `total` tasks. `undone` are the ids of
+    /// the unfinished tasks; `has_outputs` says whether tasks of a job file name their outputs.
     pub(super) fn command(&self, undone: &[u32], total: u64, has_outputs: bool) -> Option<String> {
         if undone.is_empty() || undone.len() as u64 >= total {
             return None;

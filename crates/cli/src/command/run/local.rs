@@ -22,10 +22,10 @@ use crate::command::worker::start::{own_hostname, own_path};
 use crate::error::{CliError, CliResult};
 use crate::output::console::error_line;
 
-/// Heartbeats inside one process prove little; this is the usual period.
+/// The usual period; heartbeats inside one process show little.
 const HEARTBEAT: Duration = Duration::from_secs(8);
 
-/// Nothing here has a lifetime that could run out.
+/// No worker in this process has a lifetime that could run out.
 const RETRACT_CHECK: Duration = Duration::from_secs(3600);
 
 /// Interrupts that may wait until the worker handles them.
@@ -37,7 +37,7 @@ pub(in crate::command) struct LocalMachine {
 }
 
 impl LocalMachine {
-    /// Everything this process may use, at most `cpus` cpus of it.
+    /// The resources that this process may use, limited to `cpus` cpus.
     pub(in crate::command) fn detect(cpus: Option<NonZeroU32>) -> CliResult<Self> {
         let mut items = Detector::this_machine().detect(DetectSet::ALL);
         if let Some(limit) = cpus {
@@ -50,9 +50,8 @@ impl LocalMachine {
         Ok(Self { resources })
     }
 
-    /// Starts a worker in this process that offers all of it, and how to end it.
-    /// `has_memory_limit`: whether tasks have memory limits, so that the user gets a note if they
-    /// are not enforced here.
+    /// Starts a worker in this process that offers these resources; returns a handle to stop it.
+    /// With `has_memory_limit`, prints a note if this machine cannot enforce memory limits.
     pub(in crate::command) async fn start_worker(
         self,
         server: &mut EmbeddedServer,
@@ -78,7 +77,7 @@ impl LocalMachine {
         Ok((tokio::spawn(worker.run(interrupts)), control))
     }
 
-    /// Refuses tasks that could never start here: they would wait for ever.
+    /// Rejects tasks that could never start here and would wait forever.
     pub(super) fn check_fits(&self, spec: &SubmitSpec) -> CliResult<()> {
         for template in spec.body.templates() {
             let variants = template.requests.as_slice();
@@ -157,7 +156,7 @@ impl LocalMachine {
     }
 }
 
-/// The first `limit` cpus; more than there are become numbers without a place.
+/// The first `limit` cpus; cpus beyond the real ones get numbers without a place.
 fn limited(kind: &ResourceKind, limit: NonZeroU32) -> ResourceKind {
     let mut left = limit.get() as usize;
     if kind.total() < Amount::whole(limit.get()) {

@@ -1,7 +1,7 @@
-//! Prints what tasks wrote, one task after the other, and keeps what the summary needs.
+//! Prints the output of tasks, one task after the other, and collects data for the summary.
 //!
-//! Works on a thread of its own. Files are deleted as soon as they are printed. In order means: in
-//! the order of task ids; a task that ended early waits in its files.
+//! Runs in its own thread, and deletes each file after printing it. By default it prints in the
+//! order of task ids; the output of a task that ends early stays in its files until its turn.
 
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
@@ -26,13 +26,13 @@ use crate::failures::error_words;
 use crate::output::format::{cut, lossy};
 use crate::output::view::task_state;
 
-/// Ways to fail that are told apart; tasks that fail in yet another way are only counted.
+/// Maximum number of different failures in the summary; further tasks are only counted.
 const GROUPS_MAX: usize = 100;
 
 /// Lines of its standard error that describe a failed task.
 const TAIL_LINES_MAX: usize = 5;
 
-/// Bytes at the end of a file in which those lines are looked for.
+/// Number of bytes at the end of a file in which to search for those lines.
 const TAIL_LEN: u64 = 4096;
 
 /// Characters of an entry that are shown.
@@ -43,26 +43,26 @@ const ENTRY_MAX: usize = 80;
 pub(super) struct ReplayOptions {
     /// Where captured output is.
     pub(super) dir: PathBuf,
-    /// Whether output comes in the order of task ids, otherwise as tasks end.
+    /// Whether output appears in the order of task ids, instead of the order in which tasks end.
     pub(super) is_ordered: bool,
     /// Whether anything is printed.
     pub(super) is_printed: bool,
 }
 
-/// Tasks that failed alike, for the summary: how the first of them failed.
+/// A group of similar failures for the summary, with the first one as an example.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) struct Failure {
     pub(super) task: u32,
     /// Its entry, or its name in a job file.
     pub(super) entry: Option<String>,
-    /// Its parameters; of several tasks those that all of them have.
+    /// Parameters of the task; of several tasks, the parameters that all of them share.
     pub(super) params: Vec<client::Param>,
     pub(super) error: String,
     /// How often it was started.
     pub(super) attempts: u32,
     /// Last lines of its standard error.
     pub(super) tail: Vec<String>,
-    /// All of them, in the order in which their output was printed.
+    /// Ids of all tasks of the group, in the order of their output.
     pub(super) tasks: Vec<u32>,
 }
 
@@ -85,7 +85,7 @@ pub(super) struct Replay {
 }
 
 impl Replay {
-    /// Starts the thread. `asked` is told when nobody reads standard output any more.
+    /// Starts the thread. It sends to `asked` when the reader of standard output has gone.
     pub(super) fn start(
         options: ReplayOptions,
         body: &SubmitBody,
@@ -112,7 +112,7 @@ impl Replay {
             .spawn(move || {
                 let result = printer.run(&receiver);
                 if result.is_err() {
-                    // If nobody listens the run is ending anyway.
+                    // The receiver is gone only if the run is ending.
                     let _ = asked.blocking_send(Asked::OutputClosed);
                 }
                 let mut failures = printer.failures;
@@ -158,7 +158,7 @@ fn task_order(body: &SubmitBody) -> Vec<u32> {
     ids
 }
 
-/// What tells tasks apart for people: entries of an array, names of the steps of a graph.
+/// Names that distinguish tasks for people: entries of an array, names of the steps of a graph.
 enum EntryNames {
     None,
     Entries(ArrayIds, Entries),
@@ -227,7 +227,7 @@ impl Printer {
                 next += 1;
             }
         }
-        // Only if the run broke off: what is there is better than nothing.
+        // Reached only if the run was interrupted; prints the available output anyway.
         for task in waiting.values() {
             self.replay(task)?;
         }
@@ -240,15 +240,14 @@ impl Printer {
         (file("stdout"), file("stderr"))
     }
 
-    /// Says so if output may have found no room. Tasks whose output goes elsewhere do not need any
-    /// here.
+    /// Reports if the disk may have been full. Tasks with output elsewhere do not need space here.
     fn look_for_room(&mut self, task: u32) {
         let (stdout, stderr) = self.captured(task);
         if !(stdout.exists() || stderr.exists()) || !self.room.look() {
             return;
         }
         self.failures.full = self.options.dir.parent().map(Path::to_owned);
-        // If nobody listens the run is ending anyway.
+        // The receiver is gone only if the run is ending.
         let _ = self.asked.blocking_send(Asked::NoRoom);
     }
 
@@ -276,14 +275,14 @@ impl Printer {
                 })?;
             }
         }
-        // Printing may have taken long, and there is more room from here on.
+        // Printing may have taken long, and removing the files frees space.
         self.look_for_room(task.id);
         remove(&stdout);
         remove(&stderr);
         Ok(())
     }
 
-    /// Prints what earlier attempts wrote on standard error: it is no result.
+    /// Prints the output of earlier attempts to standard error, because it is not a result.
     fn replay_earlier(&self, task: &client::EndedTask, files: [&Path; 2]) -> CliResult<()> {
         for attempt in 0..task.instance {
             let kept = files.map(|file| attempt_name(file, InstanceId(attempt)));
@@ -368,7 +367,8 @@ fn copy(file: &mut File, out: &mut impl Write) -> CliResult<()> {
 }
 
 fn remove(path: &Path) {
-    // Missing if the task never started, or writes elsewhere; the directory is removed at the end.
+    // The file is missing if the task never started or writes elsewhere. The directory is removed
+    // at the end.
     let _ = std::fs::remove_file(path);
 }
 

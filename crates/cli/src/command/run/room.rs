@@ -1,21 +1,21 @@
-//! Whether there is room for what the tasks print.
+//! Checks whether the disk has space for the output of tasks.
 //!
-//! A program whose output cannot be written may not notice, and end with success. What it wrote is
-//! in a file with a gap at its end, so that somebody has to look whether the disk was full
-//! meanwhile.
+//! A program may ignore a failed write and exit successfully. Its output file then has a gap at the
+//! end, so this module checks whether the disk was full meanwhile.
 
 use std::io;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-/// A file system with less free bytes is tried out at each look: it may have none in the next
-/// moment.
+/// With less free space than this, each check writes a trial file: the space may be gone a moment
+/// later.
 const LOW_BYTES: u64 = 16 << 20;
 
-/// Number of free files below which a file system is tried out in the same way.
+/// With fewer free files than this, each check writes a trial file.
 const LOW_FILES: u64 = 1024;
 
-/// Others are tried out this often: quotas do not show in the figures of a file system.
+/// Otherwise, a check writes a trial file this often, because the figures of a file system do not
+/// include quotas.
 const TRIAL_INTERVAL: Duration = Duration::from_millis(100);
 
 /// Written to try: a block of usual file systems.
@@ -39,9 +39,9 @@ impl Room {
         }
     }
 
-    /// Looks; `true` at the first time that there is none.
+    /// Checks the file system; returns `true` the first time that it is full.
     ///
-    /// To be called before files are removed: afterwards it is too late.
+    /// Call this before removing files, which frees space.
     pub(super) fn look(&mut self) -> bool {
         let is_due = self
             .last
@@ -58,16 +58,16 @@ impl Room {
         let dir = self.trial.parent().unwrap_or(&self.trial);
         rustix::fs::statvfs(dir).is_ok_and(|found| {
             let bytes = found.f_bavail.saturating_mul(found.f_frsize);
-            // Some file systems have no fixed number of files, and say 0 of 0.
+            // File systems without a fixed number of files report 0 of 0.
             bytes < LOW_BYTES || (found.f_files > 0 && found.f_favail < LOW_FILES)
         })
     }
 }
 
-/// Figures would not tell of quotas, nor whether reserved blocks may be used.
+/// Writes a trial file. Statistics show neither quotas nor access to reserved blocks.
 fn try_to_write(path: &Path) -> io::Result<()> {
     let written = hq_private::write_file(path, &[0; TRIAL_LEN]);
-    // Missing if it could not be made.
+    // The file is missing if it could not be created.
     let _ = std::fs::remove_file(path);
     written
 }

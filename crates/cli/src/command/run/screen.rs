@@ -1,4 +1,4 @@
-//! The progress bar, and how to print beside it.
+//! The progress bar, and printing above it.
 
 use std::fmt;
 use std::io::IsTerminal;
@@ -14,13 +14,13 @@ use crate::args::global::OutputMode;
 use crate::command::Context;
 use crate::output::console::error_line;
 
-/// How often the bar is redrawn without news, so that the times go on.
+/// Redraw interval without news, so that the elapsed time advances.
 const TICK: Duration = Duration::from_millis(250);
 
-/// Most redraws per second, however fast the news come.
+/// Maximum number of redraws per second.
 const REDRAWS_PER_SECOND: u8 = 20;
 
-/// Standard error with a bar at its end, if it is a terminal and people read it.
+/// Standard error with a bar at its end, if it is a terminal.
 #[derive(Clone)]
 pub(super) struct Screen {
     bar: ProgressBar,
@@ -83,8 +83,8 @@ impl Screen {
     }
 }
 
-/// The line of the bar: on a narrow terminal what says least is left out, because a line that wraps
-/// cannot be removed again.
+/// Template of the bar. On a narrow terminal, the least important parts are left out, because a
+/// wrapped line cannot be removed.
 fn template(columns: u16, colors: bool) -> String {
     let colors = if colors { ".green" } else { "" };
     let counts = "{pos}/{len} tasks{msg}";
@@ -96,7 +96,7 @@ fn template(columns: u16, colors: bool) -> String {
     }
 }
 
-/// Tasks per second, with a decimal only where it says something.
+/// Tasks per second, with a decimal for small rates.
 fn write_rate(state: &ProgressState, out: &mut dyn fmt::Write) {
     let rate = state.per_sec();
     // A bar that cannot be drawn is no reason to fail.
@@ -107,7 +107,7 @@ fn write_rate(state: &ProgressState, out: &mut dyn fmt::Write) {
     };
 }
 
-/// Estimated time left; nothing before the first task has ended, when any number would be a guess.
+/// Estimated time left; empty until the first task has ended.
 fn write_left(state: &ProgressState, out: &mut dyn fmt::Write) {
     if state.pos() > 0 {
         let _ = write!(out, ", {:#} left", HumanDuration(state.eta()));
@@ -120,7 +120,7 @@ mod tests {
 
     #[test]
     fn a_narrow_terminal_leaves_out_what_says_least() {
-        // Ten thousand tasks, of which some failed and a hundred run, at a high rate.
+        // Ten thousand tasks at a high rate, some failed and a hundred running.
         let shown = |columns| {
             template(columns, false)
                 .replace("{bar:40}", &"#".repeat(40))

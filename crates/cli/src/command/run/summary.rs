@@ -1,4 +1,4 @@
-//! The end of `hq run`: counts, time, and which tasks failed.
+//! The summary of `hq run`: counts, time and failed tasks.
 
 use std::fmt::Write as _;
 use std::time::Duration;
@@ -27,7 +27,7 @@ pub(super) struct Summary {
     pub(super) again: Option<String>,
 }
 
-/// Ways to fail that are described; tasks that failed in others are counted.
+/// Maximum number of failure groups that are described; further tasks are counted.
 const FAILURES_SHOWN_MAX: usize = 10;
 
 /// Columns of the ids of tasks that failed alike.
@@ -55,7 +55,7 @@ impl Summary {
         }
     }
 
-    /// Prints it where the mode says.
+    /// Prints the summary to the stream that fits the output mode.
     pub(super) fn print(&self, context: &mut Context) -> CliResult<()> {
         match context.mode() {
             OutputMode::Cli => error_line(self.text().trim_end()),

@@ -1,8 +1,8 @@
 //! Standard error as a terminal for the progress bar.
 //!
-//! The library fills the line of the bar up to the right margin. What the terminal itself echoes
-//! then, such as `^C`, goes to the next line, and the bar cannot be removed any more; so the
-//! filling is left out.
+//! The library pads the bar to the right margin. Text that the terminal echoes, such as `^C`, would
+//! then wrap to the next line, and the bar could not be removed. This terminal leaves out the
+//! padding.
 
 use std::io;
 use std::sync::{Mutex, PoisonError};
@@ -11,10 +11,10 @@ use indicatif::TermLike;
 
 use crate::output::console::{error_text, terminal_size};
 
-/// Size that is assumed where none is known, in columns and rows.
+/// Columns and rows of a terminal whose size is unknown.
 const SIZE_DEFAULT: (u16, u16) = (80, 24);
 
-/// Standard error; what is written appears with the next flush.
+/// Buffered standard error; output appears with the next flush.
 #[derive(Debug, Default)]
 pub(super) struct Terminal {
     pending: Mutex<String>,

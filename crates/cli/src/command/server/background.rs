@@ -1,5 +1,5 @@
-//! `server start --background`: the same program again in a session of its own, so that logging out
-//! or closing the terminal does not reach it.
+//! `server start --background`: runs the same program again in its own session, so that a logout or
+//! a closed terminal does not end it.
 
 use std::fs::File;
 use std::io::{Read as _, Seek as _, SeekFrom};
@@ -17,23 +17,23 @@ use crate::command::Context;
 use crate::error::{CliError, CliResult};
 use crate::version::VERSION;
 
-/// Name of the file in the server directory that gets its messages.
+/// Name of the log file in the server directory.
 const LOG_NAME: &str = "server.log";
-/// Pause between two looks whether the server answers.
+/// Interval for polling whether the server answers.
 const LOOK_INTERVAL: Duration = Duration::from_millis(50);
-/// How long a server that has opened its ports may not be heard under its name.
+/// How long a server with open ports may be unreachable under its own name.
 const NAME_PATIENCE: Duration = Duration::from_secs(3);
-/// How long another server may answer in the directory. A start waits for others, and then is
-/// refused.
+/// How long another server may answer in the directory. A start waits for other starts, and fails
+/// afterwards.
 const OTHER_PATIENCE: Duration = Duration::from_secs(40);
-/// Longest wait for the end of one that was told to end.
+/// Maximum wait for the end of a server that was told to stop.
 const END_PATIENCE: Duration = Duration::from_secs(10);
-/// How the line begins in which the server names its HTTP address.
+/// Start of the line that contains the HTTP address.
 const ADDRESS: &str = "Dashboard at ";
-/// Option that tells the second process what it is.
+/// Option that marks the second process.
 const DETACHED: &str = "--detached";
 
-/// Starts the server and returns when it answers, or says why it does not.
+/// Starts the server and returns when it answers, or fails with the reason.
 pub(super) async fn start(context: &mut Context) -> CliResult<()> {
     let dir = context.server_dir()?;
     let (log, path) = open_log(&dir)?;
@@ -60,7 +60,7 @@ pub(super) async fn start(context: &mut Context) -> CliResult<()> {
         if now.is_some() && now != before {
             let since = *unheard_since.get_or_insert_with(Instant::now);
             if since.elapsed() > NAME_PATIENCE && answers_here(&dir, server.id()).await {
-                // It may have been slow when it was asked by its name, and answers now.
+                // The server may have been slow before, and answer now.
                 let cause = match ask_by_name(&dir, server.id()).await {
                     Ok(info) => break info,
                     Err(cause) => cause,
@@ -74,7 +74,7 @@ pub(super) async fn start(context: &mut Context) -> CliResult<()> {
         }
         tokio::time::sleep(LOOK_INTERVAL).await;
     };
-    // People who start it look here, not into its file.
+    // Messages go to the terminal, because its user does not read the log file.
     for line in said_since(&path, begin).unwrap_or_default().lines() {
         match message(line) {
             (Some("WARN"), text) => tracing::warn!("{text}"),
@@ -91,15 +91,16 @@ pub(super) async fn start(context: &mut Context) -> CliResult<()> {
         .server_info(&mut context.out, &info, Some(dir.root()))?)
 }
 
-/// Which access file the server directory has: another one when the server has written its own.
+/// Identifies the current access file of the server directory; it changes when the server has
+/// written its own.
 fn published(dir: &ServerDir) -> Option<(u64, u64, i64, i64)> {
     let path = dir.resolve().ok()?.join(ACCESS_FILE_NAME);
     let found = std::fs::metadata(path).ok()?;
     Some((found.dev(), found.ino(), found.mtime(), found.mtime_nsec()))
 }
 
-/// Asks the server where clients look for it; otherwise what is wrong, or nothing if another one
-/// answers.
+/// Sends a request to the server at the address in the access file. Returns the error, or nothing
+/// if another server answers.
 async fn ask_by_name(dir: &ServerDir, pid: u32) -> Result<ServerInfo, Option<CliError>> {
     let info = match Client::connect(dir).await {
         Ok(mut client) => client.server_info().await,
@@ -112,8 +113,7 @@ async fn ask_by_name(dir: &ServerDir, pid: u32) -> Result<ServerInfo, Option<Cli
     }
 }
 
-/// Whether the server answers at an address of this machine: then it is its name that leads
-/// elsewhere.
+/// Whether the server answers at a local address; if so, its host name leads elsewhere.
 async fn answers_here(dir: &ServerDir, pid: u32) -> bool {
     let asked = async {
         let mut client = Client::connect_here(dir).await.ok()?;
@@ -123,11 +123,11 @@ async fn answers_here(dir: &ServerDir, pid: u32) -> bool {
     matches!(answer, Ok(Some(info)) if info.pid == pid)
 }
 
-/// Ends a server that nobody could reach.
+/// Stops a server that clients cannot reach.
 async fn end(server: &mut Child) {
     let pid = i32::try_from(server.id()).ok().and_then(Pid::from_raw);
     if let Some(pid) = pid {
-        // It is our child and not reaped, so the number is its own.
+        // The child has not been reaped, so its id is still its own.
         let _ = rustix::process::kill_process(pid, Signal::TERM);
     }
     let begin = Instant::now();
@@ -177,9 +177,9 @@ fn said_since(log: &Path, begin: u64) -> std::io::Result<String> {
     Ok(String::from_utf8_lossy(&said).into_owned())
 }
 
-/// Leaves the session of the terminal; called in the second process, before it has threads.
+/// Leaves the session of the terminal. Called in the second process before it starts threads.
 pub(super) fn detach() {
-    // It fails only for the leader of a process group, which has been detached already.
+    // This fails only for a process group leader, which is already detached.
     let _ = rustix::process::setsid();
 }
 
@@ -193,7 +193,7 @@ fn open_log(dir: &ServerDir) -> CliResult<(File, PathBuf)> {
 
 fn spawn(log: File) -> CliResult<Child> {
     let failed = |error| CliError::caused("Cannot start the server", &error);
-    // Locks and pipes of the caller must not stay open for as long as the server runs.
+    // The server must not keep locks and pipes of the caller open.
     hq_spawn::close_all_on_exec().map_err(failed)?;
     let args = std::env::args_os().skip(1).map(|arg| {
         if arg == "--background" {
@@ -211,10 +211,10 @@ fn spawn(log: File) -> CliResult<Child> {
         .map_err(failed)
 }
 
-/// The failure of a server, with the lines that it wrote since it was started.
+/// The error of a server that ended, with the lines that it has logged since its start.
 fn failure(log: &Path, begin: u64) -> CliError {
     let said = said_since(log, begin).unwrap_or_default();
-    // What it reports while all goes well is not why it ended.
+    // Informational lines do not explain why the server ended.
     let lines = said.trim().lines().map(message);
     let lines = lines.filter(|(level, _)| *level != Some("INFO"));
     let said: Vec<&str> = lines.map(|(_, text)| text).collect();

@@ -1,5 +1,4 @@
-//! Requests that are larger than anything that was ever offered, and the unit that was probably
-//! meant.
+//! Requests that are larger than any offer so far, and the unit that was probably meant.
 
 use hq_core::diagnosis::lacking;
 use hq_core::resource::amount::{Amount, UNITS_PER_WHOLE};
@@ -10,11 +9,11 @@ use hq_protocol::common::ResourceItem;
 use crate::output::view::total_units;
 use crate::parse::request::is_memory;
 
-/// How much more than the most is taken for a mistake.
+/// A request counts as a mistake if it is at least this many times the largest offer.
 const MEANT_FACTOR_MIN: u64 = 16;
 
-/// Why no worker that there was, and none that a queue is known to bring, could run tasks like
-/// these; `None` if one could, or if it is not known.
+/// Why no past worker, and no worker that a queue is known to start, could run such tasks; `None`
+/// if one could, or if that is unknown.
 pub(super) fn never_offered(
     requests: &RequestVariants,
     workers: &[client::WorkerInfo],
@@ -47,7 +46,7 @@ fn of_variant(
     })
 }
 
-/// The most of a resource that was ever offered; `None` if a queue may bring any amount of it.
+/// The largest offer of a resource so far; `None` if a queue may bring any amount.
 pub(super) fn most(
     resource: &str,
     workers: &[client::WorkerInfo],
@@ -72,25 +71,24 @@ pub(super) fn most(
                 .max()
         });
         let known = known.map(|known| of_items(&known.items).unwrap_or(0));
-        // Of a queue that had no worker yet only that is known which it was told.
+        // For a queue without workers so far, only its configured amounts are known.
         most = most.max(known.or(told)?);
     }
     Some(Amount(most))
 }
 
-/// The amount with the unit that was probably meant, as words behind a sentence; empty if none
-/// would fit.
+/// The amount in the unit that was probably meant, as the end of a sentence; empty if no unit fits.
 pub(super) fn meant(entry: &ResourceEntry, most: Amount) -> String {
     if !is_memory(&entry.resource) {
         return String::new();
     }
-    // Twice what there is was asked for in earnest. Units are a thousand apart, and people hardly
-    // ask for the whole of a node.
+    // A request for twice the offer is intentional. Units differ by a factor of 1 000, and requests
+    // for nearly a whole node are rare.
     if entry.amount.0 < most.0.saturating_mul(MEANT_FACTOR_MIN) {
         return String::new();
     }
     let kib = |amount: Amount| u128::from(amount.0) * 1_024 / u128::from(UNITS_PER_WHOLE);
-    // Somebody meant KiB or bytes, or wrote G instead of M.
+    // The user meant KiB or bytes, or wrote G instead of M.
     let smaller = [1, 2].map(|steps| kib(entry.amount) >> (10 * steps));
     let fits = |amount: &u128| *amount >= 1_024 && *amount <= kib(most);
     match smaller.into_iter().find(fits) {

@@ -1,4 +1,4 @@
-//! `--after` and `--after-each`: which jobs they mean, and which tasks follow from them.
+//! `--after` and `--after-each`: resolves the jobs, and the task ids that follow from them.
 
 use std::io::IsTerminal as _;
 
@@ -61,8 +61,8 @@ pub(super) async fn resolve(
     Ok((after, ids))
 }
 
-/// Which of these jobs have not ended. It is asked before files are looked at: what ends later
-/// counts as not ended.
+/// The jobs among these that have not ended. Queried before files are checked, so a job that ends
+/// later counts as unfinished.
 pub(super) async fn unended(after: &[After], client: &mut Client) -> CliResult<Unended> {
     let mut unended = Unended::default();
     for condition in after {
@@ -108,7 +108,7 @@ async fn condition(arg: AfterArg, is_each: bool, client: &mut Client) -> CliResu
     })
 }
 
-/// Tells people that the new tasks are aborted at once, because the job before them did not finish.
+/// Warns that the new tasks are aborted immediately, because the earlier job did not finish.
 async fn note_on_failed(id: JobId, client: &mut Client) -> CliResult<()> {
     let one = Selector::Ids(IdArray::single(id.as_u32())).to_message();
     let jobs = client.job_list(one).await?;

@@ -1,7 +1,7 @@
-//! `hq submit -`: a JSON object per line in, a result per line out, all over one connection.
+//! `hq submit -`: reads a JSON object per line and prints a result per line, over one connection.
 //!
-//! The keys of an object are the options of `hq submit` and `command`; they are read by the same
-//! parser, so that both ways accept and refuse the same.
+//! The keys of an object are the options of `hq submit`, and `command`. The same parser reads them,
+//! so that both ways accept the same values.
 
 use std::fs::File;
 use std::io::{BufRead, BufReader, IsTerminal as _, Read, Write};
@@ -20,7 +20,7 @@ use crate::error::{CliError, CliResult, exit};
 use crate::output::console::error_line;
 use crate::submit::exact_json;
 
-/// Longest line; what is longer belongs into a file with entries.
+/// Maximum line length; larger data belongs in a file with entries.
 const LINE_MAX: usize = 64 << 20;
 
 /// Lines that are submitted together at most.
@@ -29,7 +29,7 @@ const BATCH_MAX: usize = 256;
 /// Bytes that are read at once.
 const BUFFER_LEN: usize = 1 << 16;
 
-/// Options that make no sense for one submission of many.
+/// Options that are invalid for a single submit of a batch.
 const REFUSED: [&str; 5] = ["wait", "progress", "on-notify", "stdin", "dry-run"];
 
 /// Options of one line.
@@ -40,11 +40,10 @@ struct Line {
     args: SubmitArgs,
 }
 
-/// Submits line by line until standard input ends. The exit code tells whether any line was
-/// refused.
+/// Submits lines until standard input ends. The exit code reports whether a line was rejected.
 ///
-/// Lines that have arrived together go to the server together, which stores them together. A
-/// program that writes a line and waits for its result is answered at once.
+/// Lines that arrive together are sent together and stored together. A program that writes a line
+/// and waits for its result gets it immediately.
 pub(super) async fn run(client: &mut Client, context: &mut Context) -> CliResult<()> {
     let mut parser = Line::command();
     let mut input = Input::new()?;
@@ -99,7 +98,7 @@ impl Input {
         Ok(Some(&self.line))
     }
 
-    /// Whether the next line is here already.
+    /// Whether another line is already available.
     fn has_line(&self) -> bool {
         self.reader.buffer().contains(&b'\n')
     }
@@ -112,7 +111,7 @@ fn cannot_read(error: &std::io::Error) -> CliError {
 /// Lines that were read and not answered yet.
 #[derive(Default)]
 struct Batch {
-    /// Error of each line, in the order of the lines; `None` = it is valid and in `submits`.
+    /// Error of each line, in order; `None` for a valid line in `submits`.
     refusals: Vec<Option<String>>,
     submits: Vec<client::Submit>,
     has_refused: bool,
@@ -148,7 +147,7 @@ impl Batch {
         Ok(())
     }
 
-    /// Submits what is there and answers each line.
+    /// Submits the collected lines and prints their results.
     async fn send(&mut self, client: &mut Client, context: &mut Context) -> CliResult<()> {
         let submits = std::mem::take(&mut self.submits);
         let mut results = submit_all(submits, client).await?.into_iter();
@@ -180,7 +179,7 @@ async fn submit_all(
     if submits.len() > 1 {
         match client.submit_all(submits.clone()).await {
             Ok(results) => return Ok(results.into_iter().map(from_message).collect()),
-            // Something is wrong with one of them: only that one must fail.
+            // One of them is invalid: the others must not fail with it.
             Err(error) => drop(refusal(error, client)?),
         }
     }
@@ -203,8 +202,7 @@ fn from_message(result: client::SubmitResult) -> Result<u32, String> {
     }
 }
 
-/// The text of a refusal. A connection that is gone refuses every line, so that is reported once
-/// instead.
+/// The text of a rejection. A lost connection rejects every line, so it is reported once.
 fn refusal(error: CliError, client: &Client) -> CliResult<String> {
     if client.is_lost() {
         return Err(error);

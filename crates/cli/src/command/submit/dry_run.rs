@@ -1,4 +1,4 @@
-//! `--dry-run`: what would be submitted, as far as it is known without submitting it.
+//! `--dry-run`: shows what would be submitted, as far as that is known in advance.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -32,7 +32,7 @@ pub(super) async fn submit(
         Ok(client) => after::resolve(&args, client).await?,
         Err(_) => match known_after(&args) {
             Some(after) => (after, None),
-            // Only the server knows which job or tasks are meant.
+            // Only the server can resolve this job or these tasks.
             None => return server.map(drop),
         },
     };
@@ -54,7 +54,7 @@ pub(super) async fn submit(
     if skips_done {
         let unended = match &mut client {
             Some(client) => after::unended(&prepared.spec.after, client).await?,
-            // Nobody can say that it has.
+            // Without a server, these count as unfinished.
             None => Unended {
                 job: prepared.spec.after.first().map(|after| after.job),
                 each: None,
@@ -81,8 +81,8 @@ pub(super) async fn submit_file(args: &SubmitFileArgs, context: &mut Context) ->
     show(&prepared, client.as_mut(), uid.as_deref(), context).await
 }
 
-/// Connects to a server, if there is one. If it cannot be asked, that is reported: it is no reason
-/// to show nothing.
+/// Connects to the server, if one is running. Reports an unreachable server, and continues without
+/// it.
 async fn connect(context: &Context) -> CliResult<Client> {
     let server = context.connect().await;
     let found = context.server_dir()?.load_access_any();
@@ -137,8 +137,8 @@ pub(in crate::command) fn print(plan: &Plan, context: &mut Context) -> CliResult
     Ok(context.output.submit_plan(&mut context.out, plan)?)
 }
 
-/// Adds all connected workers, whether each has enough for some of the tasks, and for which tasks
-/// none has.
+/// Adds all connected workers, whether each could run some of the tasks, and the tasks that no
+/// worker could run.
 async fn add_workers(
     plan: &mut Plan,
     prepared: &PreparedSubmit,
@@ -183,7 +183,7 @@ async fn add_workers(
     Ok(())
 }
 
-/// Resource requests of a kind of task, in one line.
+/// Resource requests of a kind of task, on one line.
 fn shown(requests: &RequestVariants) -> String {
     let variants = requests.as_slice().iter().map(|request| {
         let entries = request.entries.iter();
@@ -206,7 +206,7 @@ fn group(worker: &client::WorkerInfo) -> &str {
     config.map_or("", |config| config.group.as_str())
 }
 
-/// How long a worker still lives; `None` if there is no end.
+/// Remaining lifetime of a worker; `None` if it is unlimited.
 fn left(worker: &client::WorkerInfo) -> Option<Duration> {
     let limit = worker.config.as_ref()?.time_limit_ns?;
     let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);

@@ -1,4 +1,4 @@
-//! `--learn-from`: the first tasks get what those of an earlier job needed.
+//! `--learn-from`: sizes the first tasks by the needs of an earlier job.
 
 use std::sync::Arc;
 
@@ -13,7 +13,7 @@ use crate::error::{CliError, CliResult};
 use crate::parse::selector::SingleSelector;
 use crate::submit::PreparedSubmit;
 
-/// Lets a submit begin with what is known of a job.
+/// Adds the known needs of an earlier job to a submit.
 pub(super) async fn apply(
     from: Option<SingleSelector>,
     prepared: &mut PreparedSubmit,

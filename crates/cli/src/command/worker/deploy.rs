@@ -1,4 +1,4 @@
-//! `hq worker deploy-ssh`: one ssh per machine, each running a worker.
+//! `hq worker deploy-ssh`: runs a worker on each machine over ssh.
 
 use std::collections::VecDeque;
 use std::ffi::{OsStr, OsString};
@@ -18,7 +18,7 @@ use crate::submit::is_stdin;
 /// Pause between two looks at the ssh processes.
 const LOOK_INTERVAL: Duration = Duration::from_millis(50);
 
-/// Bytes of the end of the output of ssh that are kept for the message about a failure.
+/// Number of bytes at the end of ssh's output that an error message may contain.
 const TAIL_LEN: usize = 4096;
 
 /// Lines of it that are shown.
@@ -76,8 +76,7 @@ fn ssh(host: &Host, program: &Path, worker_args: &[OsString]) -> CliResult<Comma
     Ok(ssh)
 }
 
-/// Words as the shell on the other side has to read them: ssh only puts blanks between its
-/// arguments.
+/// Quotes the words for the remote shell, because ssh joins its arguments with blanks.
 fn remote_command<'a>(words: impl IntoIterator<Item = &'a OsStr>) -> CliResult<OsString> {
     let words = words.into_iter().map(OsStr::as_bytes);
     let quoted = shlex::bytes::try_join(words).map_err(|_| {
@@ -86,7 +85,7 @@ fn remote_command<'a>(words: impl IntoIterator<Item = &'a OsStr>) -> CliResult<O
     Ok(OsString::from_vec(quoted))
 }
 
-/// Starts one after the other; if one cannot be started, those before it are ended.
+/// Starts the sessions one after the other; if one fails, stops the earlier ones.
 fn start_all(
     hosts: Vec<Host>,
     mut start: impl FnMut(&Host) -> CliResult<Remote>,
@@ -103,7 +102,7 @@ fn start_all(
 /// An ssh process, which is ended with this value.
 struct Remote {
     child: Child,
-    /// Output, unless people see it anyway.
+    /// Captured output, unless it goes to the terminal.
     output: Option<PipeReader>,
     /// The last of it.
     tail: VecDeque<u8>,
@@ -116,7 +115,7 @@ impl Remote {
         let output = if show_output {
             None
         } else {
-            // With a terminal on the other side, errors of the worker come on standard output.
+            // With a remote terminal, errors of the worker arrive on standard output.
             let (reader, writer) = std::io::pipe().map_err(failed)?;
             rustix::io::ioctl_fionbio(&reader, true).map_err(|error| failed(error.into()))?;
             ssh.stdout(writer.try_clone().map_err(failed)?)
@@ -138,7 +137,7 @@ impl Remote {
         })
     }
 
-    /// Takes what has been written, so that it never has to wait for us.
+    /// Reads the available output, so that ssh never blocks on a full pipe.
     fn drain(&mut self) {
         let mut buffer = [0; TAIL_LEN];
         while let Some(output) = &mut self.output {
@@ -173,15 +172,14 @@ impl Remote {
 
 impl Drop for Remote {
     fn drop(&mut self) {
-        // It has ended, unless something went wrong: its connection ends with it, and the worker
-        // with that.
+        // Normally ssh has ended. Otherwise the end of its connection stops the worker.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
 }
 
-/// Reports each end when it comes; returns whether all went well. Uses no threads: the system may
-/// allow no more.
+/// Reports each session when it ends; returns whether all succeeded. Uses no threads, which the
+/// system may refuse.
 fn wait_for_all(mut remotes: Vec<(String, Remote)>) -> bool {
     let mut is_well = true;
     while !remotes.is_empty() {
@@ -221,13 +219,13 @@ fn report_end(host: &str, end: std::io::Result<std::process::ExitStatus>, said: 
     }
 }
 
-/// Parses the words as options of `worker start`; help is printed where somebody asked for it.
+/// Parses the words as options of `worker start`; prints the help if they request it.
 fn check_worker_args(words: &[OsString], context: &mut Context) -> CliResult<()> {
     let Err(error) = StartLine::try_parse_from(words) else {
         return Ok(());
     };
     context.flush()?;
-    // A failure has no place where it could be reported.
+    // An error while printing help cannot be reported.
     let _ = error.print();
     let code = error.exit_code();
     Err(CliError::Told(
@@ -285,8 +283,8 @@ fn parse_host(line: &str) -> CliResult<Host> {
     Ok(Host { name, port })
 }
 
-/// An IPv6 address as `ssh` wants it, with the user in front of it if one is named. `None`:
-/// brackets that are no pair.
+/// An IPv6 address in the form that `ssh` expects, with an optional user. `None` if the brackets do
+/// not match.
 fn without_brackets(name: &str) -> Option<String> {
     let (user, address) = name.rsplit_once('@').map_or(("", name), |(user, address)| {
         (&name[..=user.len()], address)
@@ -326,7 +324,7 @@ mod tests {
         assert!(host("-oProxyCommand=x").is_err());
     }
 
-    /// A stand-in for ssh: the shell of the other side.
+    /// Replaces ssh by a local shell.
     fn remote(script: &str) -> CliResult<Remote> {
         let mut command = Command::new("sh");
         command.args(["-c", script]);

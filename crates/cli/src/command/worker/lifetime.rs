@@ -1,7 +1,7 @@
-//! How long the batch job around a worker still lives, as its batch system says.
+//! The remaining lifetime of the batch job around a worker, according to its batch system.
 //!
-//! Asked once, before the worker starts, without a second thread and with a time limit. If there is
-//! no answer the worker goes on without one.
+//! Queried once before the worker starts, without another thread and with a time limit. Without an
+//! answer the worker starts without a lifetime.
 
 use std::io::{Read as _, Seek as _};
 use std::process::{Command, Stdio};
@@ -15,12 +15,12 @@ use jiff::{SignedDuration, Timestamp, fmt::strtime};
 
 /// Longest wait for an answer.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(3);
-/// Longest wait when the worker is told to end: then there is little time.
+/// Maximum wait when the worker is ending and has little time.
 const ENDING_TIMEOUT: Duration = Duration::from_secs(1);
 /// Longest answer that is read, in bytes.
 const ANSWER_MAX: u64 = 1 << 20;
 
-/// Lifetime of a worker that was given `limit`, in an allocation that has `left`.
+/// Lifetime of a worker with the option `limit`, in an allocation that has `left`.
 pub(super) fn of_worker(limit: Option<Duration>, left: Option<Duration>) -> Option<Duration> {
     let of_allocation = left.map(hq_core::batch::worker_lifetime);
     match (limit, of_allocation) {
@@ -58,20 +58,20 @@ pub(super) fn left_in_pbs(job: &str) -> Option<Duration> {
     found?.best("PBS")
 }
 
-/// What a batch system says of the time that a job has left.
+/// What a batch system reports about the time left of a job.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 struct Left {
     /// Its time limit.
     limit: Option<SignedDuration>,
-    /// Time left, the best source first. The clock of this node decides in all but those that the
-    /// batch system itself computes, and it may be wrong.
+    /// Time left, the best source first. All sources except those that the batch system computes
+    /// depend on the clock of this node, which may be wrong.
     sources: Vec<SignedDuration>,
 }
 
 impl Left {
-    /// The first source that another one confirms, and the shorter of the two; else the first. A
-    /// job that runs has some time left, and no more than its limit: if no source says so, the
-    /// limit is all that is known.
+    /// The first source that another one confirms (the shorter of the two), otherwise the first
+    /// source. A running job has some time left, but no more than its limit; if no source gives
+    /// such a value, only the limit is known.
     fn best(&self, system: &str) -> Option<Duration> {
         let longest = self
             .limit
@@ -95,9 +95,9 @@ impl Left {
     }
 }
 
-/// From `RunTime=00:01:00 TimeLimit=00:10:00 … EndTime=2026-11-21T08:00:00`, local time; unlimited
-/// jobs have no end. `end` is the end in seconds since 1970, which newer releases put into the
-/// environment.
+/// Parses `RunTime=00:01:00 TimeLimit=00:10:00 … EndTime=2026-11-21T08:00:00`, in local time;
+/// unlimited jobs have no end. `end` is the end in seconds since 1970, which newer releases put
+/// into the environment.
 fn of_slurm(answer: &str, end: Option<&str>, now: Timestamp, zone: &TimeZone) -> Left {
     let value = |key: &str| {
         let mut words = answer.split_whitespace();
@@ -157,8 +157,8 @@ fn of_pbs(answer: &str, job: &str, now: Timestamp, zone: &TimeZone) -> Option<Le
     })
 }
 
-/// Whether the batch system is ending the job, as far as can be told within a second. Without an
-/// answer, and in PBS, which does not tell, a worker that is told to end believes that it is.
+/// Whether the batch system is ending the job, as far as one second of waiting tells. Without an
+/// answer, and in PBS, which does not report it, the worker assumes so when it is told to end.
 pub(super) fn is_ending(manager: BatchSystem, job: &str) -> bool {
     match manager {
         BatchSystem::Slurm => {
@@ -169,7 +169,7 @@ pub(super) fn is_ending(manager: BatchSystem, job: &str) -> bool {
     }
 }
 
-/// Slurm tells the state, and when it decided to preempt a job that still runs.
+/// Slurm reports the state, and the time of a decision to preempt a running job.
 fn is_ending_in_slurm(answer: &str) -> bool {
     let value = |key: &str| {
         let mut words = answer.split_whitespace();
@@ -179,7 +179,7 @@ fn is_ending_in_slurm(answer: &str) -> bool {
     is_preempted || value("JobState=") != Some("RUNNING")
 }
 
-/// Standard output of a program that ended well and in time.
+/// Standard output of a program that succeeded in time.
 fn ask(program: &str, args: &[&str]) -> Option<String> {
     ask_within(ANSWER_TIMEOUT, program, args)
 }
@@ -204,7 +204,7 @@ fn ask_within(timeout: Duration, program: &str, args: &[&str]) -> Option<String>
             }
             Ok(None) | Err(_) => {
                 tracing::warn!("`{program}` does not answer");
-                // It may be gone just now.
+                // The program may have just ended.
                 let _ = child.kill();
                 let _ = child.wait();
                 return None;
@@ -243,7 +243,7 @@ mod tests {
 
     #[test]
     fn the_time_left_in_slurm_needs_no_right_clock() {
-        // A job of ten minutes that began at 08:00 and has run for two.
+        // A job of ten minutes that started at 08:00 and has run for two minutes.
         let answer = "JobId=12 JobName=hq-1-1\n   RunTime=00:02:00 TimeLimit=00:10:00 TimeMin=N/A\n \
                       StartTime=2026-11-21T08:00:00 EndTime=2026-11-21T08:10:00 Deadline=N/A\n";
         let no_run_time = answer.replace("RunTime", "X");
@@ -312,8 +312,7 @@ mod tests {
 
     #[test]
     fn the_time_left_in_pbs_needs_no_right_clock() {
-        // As OpenPBS 23.06 answered, shortened: a job of ten minutes that has run for half a
-        // minute.
+        // A shortened answer of OpenPBS 23.06: a job of ten minutes that has run for half a minute.
         let json = r#"{"pbs_version": "23.06.06", "Jobs": {"1.pbshost": {"job_state": "R",
             "Resource_List": {"ncpus": 1, "walltime": "00:10:00"},
             "resources_used": {"walltime": "00:00:30"},

@@ -1,14 +1,14 @@
-//! Which signals the starter of this program wants to be ignored.
+//! Signals that were ignored when the program started.
 
 use std::fs;
 
-/// Whether a signal is ignored now. To handle it would undo that.
+/// Whether a signal is ignored at present. A handler would undo that.
 pub(crate) fn is_ignored(number: i32) -> bool {
     let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
     is_in_set(&status, number)
 }
 
-/// `SigIgn` is a set of bits in hexadecimal, signal 1 the lowest; see `proc_pid_status(5)`.
+/// `SigIgn` is a hexadecimal bit set; signal 1 is the lowest bit. See `proc_pid_status(5)`.
 fn is_in_set(status: &str, number: i32) -> bool {
     let set = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
     let set = set.and_then(|set| u64::from_str_radix(set.trim(), 16).ok());

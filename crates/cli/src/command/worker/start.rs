@@ -41,11 +41,11 @@ const HEARTBEAT: Duration = Duration::from_secs(8);
 /// Default of `--retract-check-interval`.
 const RETRACT_CHECK: Duration = Duration::from_secs(30);
 
-/// How long a worker waits for the access file of a server that is being started beside it.
+/// How long a worker waits for the access file of a server that is starting.
 const ACCESS_PATIENCE: Duration = Duration::from_secs(10);
-/// Pause between two looks for it.
+/// Interval for polling the access file.
 const ACCESS_STEP: Duration = Duration::from_millis(100);
-/// Nobody wonders about a wait that is shorter.
+/// A shorter wait needs no message.
 const SILENCE_MAX: Duration = Duration::from_secs(1);
 
 /// Longest wait for the announcements of relays.
@@ -54,32 +54,32 @@ const RELAYS_PATIENCE: Duration = Duration::from_secs(1);
 /// Signals within this time are one.
 const SAME_SIGNAL: Duration = Duration::from_millis(500);
 
-/// Signals that may wait until the worker takes them.
+/// Maximum number of signals that wait for the worker.
 const INTERRUPTS_MAX: usize = 4;
 
-/// `worker start`: runs until there is a reason to end.
+/// `worker start`: runs the worker until it ends.
 pub(crate) fn start(args: StartArgs, context: &mut Context) -> CliResult<()> {
-    // Everything the user can get wrong comes before anything is started.
+    // Errors of the user are reported before anything starts.
     let resources = resources(&args)?;
     let mut allocation = allocation(args.manager)?;
     if let Some(other) = allocation
         .as_mut()
         .filter(|a| a.manager == BatchSystem::Other)
     {
-        // Nobody else can tell.
+        // Only the option tells this.
         other.time_limit = args.time_limit;
     }
     let keeper = split_off_keeper()?;
     tracing::info!("hq {VERSION}");
     hq_worker::end_leftovers();
-    // One thread: news of a task's end reach the loop without a second thread passing them on.
+    // A single thread: ends of tasks reach the event loop without a switch to another thread.
     let runtime = crate::runtime::on_this_thread()?;
     let result = runtime.block_on(work(args, resources, allocation, keeper, context));
     runtime.shutdown_background();
     result
 }
 
-/// Goes on in a child process, watched by the one that was started: see [`keeper`].
+/// Continues in a child process that the original process watches: see [`keeper`].
 pub(crate) fn split_off_keeper() -> CliResult<KeeperContext> {
     keeper::split().map_err(|e| CliError::caused("Cannot watch over the tasks", &e))
 }
@@ -123,7 +123,7 @@ async fn work(
     let work_dir = WorkDir::create(args.work_dir.as_deref())
         .map_err(|e| CliError::caused("Cannot prepare the working directory", &e))?;
     let hostname = args.hostname.clone().unwrap_or_else(own_hostname);
-    // Before the server knows us: a signal must not find us without a handler.
+    // Before the registration: after it, a signal must find a handler.
     let mut interrupts = interrupts(allocation.clone())?;
     let is_relay = args.relay.is_some();
     let find = move || find_again(&dir, !is_relay);
@@ -161,7 +161,7 @@ async fn work(
     };
     let info = worker_info(worker.id().as_u32(), worker.config());
     let shown = context.output.worker_started(&mut context.out, &info);
-    // Nobody may be reading; a worker does not end for that.
+    // A worker continues if its standard output is closed.
     if let Err(error) = shown.map_err(CliError::from).and_then(|()| context.flush()) {
         tracing::debug!(?error, "cannot print the worker's table");
     }
@@ -170,7 +170,7 @@ async fn work(
     report_end(end)
 }
 
-/// What the worker says of itself, but for its directory and its process.
+/// The worker's configuration, without its directory and process.
 fn configuration(
     args: &StartArgs,
     (hostname, port): (String, u16),
@@ -209,7 +209,7 @@ fn configuration(
     }
 }
 
-/// What the worker is to do about the `mem` of tasks.
+/// How the worker enforces the `mem` of tasks.
 fn memory_limits(args: &StartArgs) -> MemoryLimits {
     match args.enforce_memory {
         Some(YesNo::Yes) => MemoryLimits::Enforced,
@@ -226,7 +226,7 @@ fn not_registered(error: RegisterError) -> CliResult<()> {
     Err(CliError::caused("Cannot register at the server", &error))
 }
 
-/// The access file, also of a server that was started a moment ago, as by a script.
+/// Waits for the access file of a server that a script may have just started.
 async fn wait_for_access(dir: &ServerDir) -> CliResult<(std::path::PathBuf, AccessFile)> {
     let start = Instant::now();
     let mut is_told = false;
@@ -273,7 +273,8 @@ async fn start_relay(
     Ok(relay)
 }
 
-/// How to connect to the server of an access file, with the relays that are announced beside it.
+/// How to connect to the server of an access file, with the relays that are announced next to the
+/// file.
 async fn connector(access: &Access, path: &Path, wants_relays: bool) -> Connector {
     if access
         .key
@@ -290,7 +291,7 @@ async fn connector(access: &Access, path: &Path, wants_relays: bool) -> Connecto
     let relays = match instance.clone().filter(|_| wants_relays) {
         Some(instance) => {
             let read = tokio::task::spawn_blocking(move || announced(&instance));
-            // The file system may hang; a later look finds them.
+            // The file system may hang; a later attempt finds the relays.
             let read = tokio::time::timeout(RELAYS_PATIENCE, read).await;
             read.map_or_else(|_| Vec::new(), Result::unwrap_or_default)
         }
@@ -307,21 +308,20 @@ fn announced(instance: &Path) -> Vec<RelayAddress> {
     announced_relays(instance).into_iter().flatten().collect()
 }
 
-/// Where the server is now: a restarted one has another port and another directory.
+/// Where the server is now: a restarted server has another port and another directory.
 fn find_again(dir: &ServerDir, wants_relays: bool) -> ServerLocation {
     match load_again(dir, wants_relays) {
         Some(connector) => ServerLocation::At(Box::new(connector)),
-        // Only if it is certain: a file system may be away for a while.
+        // Only a definite answer counts: a file system may be away for a while.
         None if matches!(dir.root().try_exists(), Ok(false)) => ServerLocation::Gone,
         None => ServerLocation::Unknown,
     }
 }
 
 fn load_again(dir: &ServerDir, wants_relays: bool) -> Option<Connector> {
-    // A server that was updated meanwhile is the same server.
+    // After an update, the server has another release but is still the same server.
     let in_use = dir.load_access_any();
-    // Workers of a batch job are started with the directory of one server process,
-    // `<server-dir>/001`.
+    // Workers of a batch job start with the directory of one server process, `<server-dir>/001`.
     let parent = std::path::absolute(dir.root()).ok();
     let later = parent
         .as_deref()
@@ -366,11 +366,11 @@ fn report_end(end: WorkerEnd) -> CliResult<()> {
     Ok(())
 }
 
-/// Turns signals into interrupts of the worker. Whether it is the batch system that ends the worker
-/// is asked for; until then a task that ends by the same signal is in doubt.
+/// Turns signals into interrupts of the worker. Queries whether the batch system is ending the
+/// worker; until then, the cause of a task that ends by the same signal is unknown.
 fn interrupts(allocation: Option<Allocation>) -> CliResult<mpsc::Receiver<Interrupt>> {
     let listen = |kind| signal(kind).map_err(|e| CliError::caused("Cannot handle signals", &e));
-    // `nohup` and shells that start something in the background ignore these for it; that stays so.
+    // `nohup` and shells ignore these signals for background processes; the worker keeps that.
     let unless_ignored = |kind: SignalKind| match signals::is_ignored(kind.as_raw_value()) {
         true => Ok(None),
         false => listen(kind).map(Some),
@@ -389,18 +389,18 @@ fn interrupts(allocation: Option<Allocation>) -> CliResult<mpsc::Receiver<Interr
                 () = next(&mut interrupt) => Received::Other,
                 () = next(&mut hangup) => Received::Other,
                 _ = terminate.recv() => Received::Terminate,
-                // Batch systems send it before they suspend a job.
+                // Batch systems send this signal before they suspend a job.
                 _ = suspend.recv() => Received::Terminate,
                 () = warnings.recv() => Received::Warning,
             };
-            // A signal to all processes reaches us twice: directly and through the front process.
+            // A signal to all processes arrives twice: directly and through the front process.
             if last.is_some_and(|last| last.elapsed() < SAME_SIGNAL) {
                 continue;
             }
             tracing::info!("Received a signal, stopping the worker");
             let is_first = last.is_none();
             let is_preempted = match allocation.clone().filter(|_| is_first) {
-                // Only a batch system knows that early.
+                // Only a batch system sends this early.
                 Some(_) if received == Received::Warning => true,
                 Some(allocation) if received == Received::Terminate => {
                     let _ = tx.send(Interrupt::Signalled).await;
@@ -435,7 +435,7 @@ enum Received {
     Other,
 }
 
-/// The next one of a signal that may be ignored.
+/// The next occurrence of a signal; never completes for an ignored one.
 async fn next(signal: &mut Option<Signals>) {
     match signal {
         // The stream of a signal does not end.
@@ -444,7 +444,7 @@ async fn next(signal: &mut Option<Signals>) {
     }
 }
 
-/// The worker as the server will show it, for its own table.
+/// The worker in the form in which the server will show it, for this worker's own table.
 fn worker_info(id: u32, config: &WorkerConfig) -> client::WorkerInfo {
     let now = SystemTime::now()
         .duration_since(UNIX_EPOCH)
@@ -480,7 +480,7 @@ fn group(args: &StartArgs, allocation: Option<&Allocation>) -> Box<str> {
     }
 }
 
-/// Resources that the worker offers: explicit definitions, and the others as detected.
+/// Resources that the worker offers: explicit definitions, and detected ones for the rest.
 fn resources(args: &StartArgs) -> CliResult<ResourceDescriptor> {
     if args
         .heartbeat
@@ -507,7 +507,7 @@ fn resources(args: &StartArgs) -> CliResult<ResourceDescriptor> {
         }
         None => {}
     }
-    // Before detection: a broken definition must be reported even if detection would fail.
+    // Before detection, so that a wrong definition is reported even if detection fails.
     ResourceDescriptor::new(items.clone(), Vec::new()).map_err(|e| refused(&e))?;
     let wanted = args.detect_resources.unwrap_or(DetectResources::ALL);
     let is_free = |name: &str| !items.iter().any(|item| &*item.name == name);
@@ -535,7 +535,7 @@ fn resources(args: &StartArgs) -> CliResult<ResourceDescriptor> {
     ResourceDescriptor::new(descriptor.items, weights).map_err(|e| refused(&e))
 }
 
-/// Tells people that their worker offers more cpus than there are.
+/// Warns that the worker offers more cpus than the machine has.
 fn note_on_cpus(items: &[ResourceItem]) {
     let offered = items.iter().find(|item| &*item.name == CPUS);
     let offered = offered.map(|item| item.kind.total()).unwrap_or_default();
