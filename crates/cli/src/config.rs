@@ -1,9 +1,8 @@
-//! Defaults of options: a file of the user and one of the site, read once at the start.
+//! Defaults of options from a user file and a site file, read once at startup.
 //!
-//! Settings there are weaker than the command line, `#HQ` lines and the environment. A key is a
-//! long option without its dashes; options of commands stand in a table with the name of the
-//! command. Words of the files become words of the command line, so that they mean the same and are
-//! checked by the same code.
+//! The command line, `#HQ` lines and the environment override these settings. A key is a long
+//! option without its dashes; options of a command are in a table with the command's name. The
+//! values become arguments of the command line, so that they have the same meaning and validation.
 
 mod read;
 
@@ -54,7 +53,7 @@ impl Section {
         }
     }
 
-    /// Options that are no defaults of anything: they say what is wanted once.
+    /// Options that a file cannot set, because they request a single action.
     const fn excluded(self) -> &'static [&'static str] {
         match self {
             Self::Global => &["debug"],
@@ -83,8 +82,7 @@ pub(crate) struct Setting {
     pub(crate) section: Section,
     /// Long option without its dashes.
     pub(crate) key: String,
-    /// As on the command line, one for each time that the option is given; none if it takes no
-    /// value.
+    /// Values as on the command line, one per occurrence; empty for an option without a value.
     pub(crate) values: Vec<String>,
     pub(crate) path: PathBuf,
     /// From 1.
@@ -116,7 +114,7 @@ impl Setting {
 /// All settings that hold.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub(crate) struct Config {
-    /// Files that are looked for, the weaker one first, and whether they are there.
+    /// Possible files, the one with lower precedence first, and whether each exists.
     pub(crate) files: Vec<(PathBuf, bool)>,
     /// In the order of sections and keys.
     pub(crate) settings: Vec<Setting>,
@@ -124,16 +122,16 @@ pub(crate) struct Config {
 
 static CONFIG: OnceLock<Config> = OnceLock::new();
 
-/// The settings of this process; none before they were read.
+/// The settings of this process; `None` before they were read.
 pub(crate) fn current() -> Option<&'static Config> {
     CONFIG.get()
 }
 
-/// Reads the files and gives the command line what it does not say itself.
+/// Reads the files and adds the settings that the command line does not contain.
 ///
 /// # Errors
 ///
-/// If a file makes no sense.
+/// If a file is invalid.
 pub(crate) fn apply(cli: Cli, words: Vec<OsString>) -> CliResult<Cli> {
     let config = read::all(&paths())?;
     let config = CONFIG.get_or_init(|| config);
@@ -143,7 +141,7 @@ pub(crate) fn apply(cli: Cli, words: Vec<OsString>) -> CliResult<Cli> {
     Ok(config.complete(words).unwrap_or(cli))
 }
 
-/// That of the site, then that of the user, which is stronger.
+/// The site's file, then the user's file, which has precedence.
 fn paths() -> Vec<PathBuf> {
     let set = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty());
     let site = set("HQ_SITE_CONFIG").map_or_else(|| "/etc/hq/config.toml".into(), PathBuf::from);
@@ -161,7 +159,7 @@ impl Config {
         settings.filter(move |setting| setting.section == section)
     }
 
-    /// The command line with what it does not say itself; `None` = it says everything.
+    /// The command line with the missing settings added; `None` if nothing was missing.
     fn complete(&self, mut words: Vec<OsString>) -> Option<Cli> {
         let mut found = None;
         let parse = |words: &[OsString]| args::command().try_get_matches_from(words);
@@ -182,14 +180,14 @@ impl Config {
             let mut more = words.clone();
             let at = match section {
                 Section::Global => 1,
-                // These commands end with options, unless nothing more may be one.
+                // These commands end with options, except after `--`.
                 Section::Submit | Section::ServerStart | Section::WorkerStart => {
                     let end = words.iter().position(|word| word == "--");
                     end.unwrap_or(words.len())
                 }
             };
             more.splice(at..at, setting.words());
-            // A default that excludes an option of the command line does not hold.
+            // A default that conflicts with an option of the command line is ignored.
             match parse(&more) {
                 Ok(matches) => {
                     found = Cli::from_arg_matches(&matches).ok();
@@ -202,14 +200,14 @@ impl Config {
         found
     }
 
-    /// Options of tasks that neither the command line nor a script sets.
+    /// Task options that neither the command line nor a script sets.
     pub(crate) fn task_defaults(&self) -> CliResult<TaskOptions> {
         let words: Vec<OsString> = self.of(Section::Submit).flat_map(Setting::words).collect();
         let found = Section::Submit
             .command()
             .try_get_matches_from(words)
             .and_then(|mut matches| TaskOptions::from_arg_matches_mut(&mut matches));
-        // Each was checked when it was read, so only a combination can be wrong.
+        // Each setting was validated when it was read, so only a combination can be invalid.
         found.map_err(|error| {
             let text = read::reason(&error);
             CliError::new(format!(
@@ -220,8 +218,7 @@ impl Config {
     }
 }
 
-/// Gives a submit what nobody said about its tasks; `is_attached` = they are for a job that there
-/// is.
+/// Adds defaults to the task options of a submit; `is_attached` marks tasks for an existing job.
 pub(crate) fn complete_tasks(options: &mut TaskOptions, is_attached: bool) -> CliResult<()> {
     if let Some(config) = current().filter(|config| config.of(Section::Submit).next().is_some()) {
         directives::add_defaults(options, config.task_defaults()?, is_attached);
@@ -229,7 +226,7 @@ pub(crate) fn complete_tasks(options: &mut TaskOptions, is_attached: bool) -> Cl
     Ok(())
 }
 
-/// The command that was typed, and what was said there.
+/// The command that was typed, and its arguments.
 fn leaf(matches: &ArgMatches) -> (Vec<&str>, &ArgMatches) {
     let (mut path, mut leaf) = (Vec::new(), matches);
     while let Some((name, more)) = leaf.subcommand() {
@@ -239,10 +236,10 @@ fn leaf(matches: &ArgMatches) -> (Vec<&str>, &ArgMatches) {
     (path, leaf)
 }
 
-/// Whether the command line or the environment says it.
+/// Whether the command line or the environment sets the option.
 pub(crate) fn is_said(matches: &ArgMatches, key: &str) -> bool {
     let id = key.replace('-', "_");
-    // It panics for what a command does not have.
+    // The lookup panics for an option that the command does not have.
     let is_known = matches.try_contains_id(&id).is_ok();
     is_known
         && matches!(

@@ -1,8 +1,8 @@
-//! The terminal dashboard: what it knows ([`model`]), how it reacts ([`app`]), what it shows
+//! The terminal dashboard: its data ([`model`]), its reactions ([`app`]) and its display
 //! ([`view`]).
 //!
-//! These are pure: `command::dashboard` owns the terminal, the connection and the clock. [`source`]
-//! turns answers of a server, or rows of a journal file, into the model.
+//! These modules are pure: `command::dashboard` owns the terminal, the connection and the clock.
+//! [`source`] converts replies of a server, or rows of a journal file, into the model.
 
 pub(crate) mod app;
 pub(crate) mod filter;

@@ -1,7 +1,7 @@
-//! Errors of commands, how they are reported, and their exit codes.
+//! Errors of commands, their output and their exit codes.
 //!
-//! Messages are complete sentences for people. Refusals of the server carry the prefix `Error: `,
-//! which scripts look for; errors found here do not.
+//! Messages are complete sentences for people. Refusals by the server carry the prefix `Error: `,
+//! which scripts search for; errors of the client do not.
 
 use std::error::Error;
 use std::fmt::Write as _;
@@ -17,7 +17,7 @@ use crate::text::cut_lines;
 pub(crate) mod exit {
     use hq_core::refusal::RefusalKind;
 
-    /// Everything went well.
+    /// Success.
     pub(crate) const OK: u8 = 0;
     /// Any error while running.
     pub(crate) const FAILURE: u8 = 1;
@@ -28,7 +28,7 @@ pub(crate) mod exit {
     /// Standard output was closed, as a shell reports SIGPIPE.
     pub(crate) const CLOSED_PIPE: u8 = 141;
 
-    /// Exit code of a refusal: scripts know one for all of them.
+    /// Exit code of a refusal; scripts know a single one.
     pub(crate) const fn of(kind: RefusalKind) -> u8 {
         match kind {
             RefusalKind::NotFound
@@ -44,25 +44,24 @@ pub(crate) mod exit {
 /// Why a command ends without success.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) enum CliError {
-    /// A message, with what led to it.
+    /// A message and its causes.
     Failed {
         /// The message.
         message: String,
         /// Causes, outermost first.
         causes: Vec<String>,
-        /// A drawing that only people get to see.
+        /// A drawing for people.
         drawing: Option<String>,
-        /// Advice, with the exact command; only people get to see it.
+        /// Advice with the exact command; shown to people only.
         help: Option<String>,
-        /// Why the server refuses it, if it does and says so by a value.
+        /// Reason of the server's refusal, if it sent one.
         refusal: Option<RefusalKind>,
     },
-    /// A mistake in the command line, worded as the parser words it; a text on standard error in
-    /// every output mode.
+    /// A mistake in the command line, in the parser's words; always text on standard error.
     Usage(String),
-    /// Standard output was closed by its reader; nothing is reported.
+    /// The reader closed standard output; nothing is reported.
     ClosedPipe,
-    /// Everything was reported already; only the exit code is left.
+    /// The error was already reported; only the exit code remains.
     Told(u8),
 }
 
@@ -88,7 +87,7 @@ impl CliError {
         ))
     }
 
-    /// A refusal in the server's words, where this side can tell without asking.
+    /// A refusal in the server's words that the client detects itself.
     pub(crate) fn refused(message: &str) -> Self {
         Self::new(refusal_text(&Refusal::invalid(message)))
     }
@@ -104,8 +103,8 @@ impl CliError {
         }
     }
 
-    /// Whether the server says that what it is about does not exist. Servers of earlier releases
-    /// say nothing by a value.
+    /// Whether the server reports a missing subject. Servers of earlier releases do not send a
+    /// reason.
     pub(crate) fn is_not_found(&self) -> bool {
         match self {
             Self::Failed { refusal, .. } => *refusal == Some(RefusalKind::NotFound),
@@ -113,7 +112,7 @@ impl CliError {
         }
     }
 
-    /// A problem with everything that led to it.
+    /// An error with all its causes.
     pub(crate) fn caused(message: impl Into<String>, source: &dyn Error) -> Self {
         Self::Failed {
             message: message.into(),
@@ -132,7 +131,7 @@ impl CliError {
         self
     }
 
-    /// Adds what people can do about it, with the exact command.
+    /// Adds advice with the exact command.
     pub(crate) fn with_help(mut self, text: impl Into<String>) -> Self {
         if let Self::Failed { help, .. } = &mut self {
             *help = Some(text.into());
@@ -162,7 +161,7 @@ impl CliError {
         }
     }
 
-    /// The message with its causes, very long lines cut; `None` if there is nothing to tell.
+    /// The message with its causes, with very long lines shortened; `None` if nothing is reported.
     pub(crate) fn text(&self) -> Option<String> {
         let Self::Failed {
             message, causes, ..
@@ -186,7 +185,7 @@ impl CliError {
         Some(cut_lines(text))
     }
 
-    /// The drawing, if there is one.
+    /// The drawing, if the error has one.
     pub(crate) fn drawing(&self) -> Option<&str> {
         match self {
             Self::Failed { drawing, .. } => drawing.as_deref(),
@@ -204,7 +203,7 @@ impl CliError {
 }
 
 impl From<std::io::Error> for CliError {
-    /// Only writing to standard output is converted by `?`; other places add what they did.
+    /// `?` converts only errors of standard output; other code adds the failed operation.
     fn from(error: std::io::Error) -> Self {
         Self::from_output(&error)
     }

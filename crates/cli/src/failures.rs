@@ -1,12 +1,12 @@
-//! Failed tasks that ended for one reason, by what they said last.
+//! Groups failed tasks by cause, according to the last line of their output.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use hq_core::outcome::NO_ROOM;
 use hq_core::signature::{one_line, sample, signature, without_paths};
 
-/// If the output of this many tasks with one error was read and is the same, that of the others
-/// most likely is, too.
+/// If this many tasks with the same error had the same last words, the remaining ones are assumed
+/// to have them too.
 const ALIKE_MIN: usize = 3;
 
 /// A task that failed.
@@ -25,29 +25,29 @@ pub(crate) struct Failed {
 /// Tasks that failed alike.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Group {
-    /// Error, with `#` for numbers if it is a sentence.
+    /// Error text; in sentences, `#` replaces numbers.
     pub(crate) error: String,
-    /// Their last words, with `#` for numbers, and `/…` for paths if these differ; `None` if they
-    /// said nothing.
+    /// Last words of the tasks; `#` replaces numbers and `/…` replaces paths where these differ.
+    /// `None` without output.
     pub(crate) words: Option<String>,
-    /// Error and last words of one of them, as they stood there.
+    /// Error and last words of one task, unchanged.
     pub(crate) example: String,
-    /// Whether all that were read said exactly that.
+    /// Whether all outputs that were read had exactly these words.
     pub(crate) is_same: bool,
-    /// Of how many of them the output was read. The others ended in the same way, and all that were
-    /// read said this.
+    /// Number of tasks whose output was read. The others had the same error, and are assumed to
+    /// have the same words.
     pub(crate) read: usize,
     /// Ids in ascending order.
     pub(crate) tasks: Vec<u32>,
     /// Where they ran.
     pub(crate) hosts: BTreeSet<String>,
-    /// Parameters that have the same value in all of them.
+    /// Parameters with the same value in all tasks.
     pub(crate) params: Vec<(String, String)>,
 }
 
 impl Group {
-    /// The reason of `count` of them in one line: `exit code 2: ValueError: no index for chr7, and
-    /// 11 like it`.
+    /// The cause of `count` tasks on one line: `exit code 2: ValueError: no index for chr7, and 11
+    /// like it`.
     pub(crate) fn reason(&self, count: usize) -> String {
         match count {
             0 | 1 => self.example.clone(),
@@ -57,8 +57,8 @@ impl Group {
     }
 }
 
-/// The words of an error text that tell: `Program terminated with exit code 2.` as `exit code 2`.
-/// Numbers in sentences are `#`.
+/// The essential words of an error text: `Program terminated with exit code 2.` becomes `exit code
+/// 2`. In sentences, `#` replaces numbers.
 pub(crate) fn error_words(error: &str) -> String {
     end_words(error).unwrap_or_else(|| signature(first_line(error)))
 }
@@ -72,7 +72,7 @@ fn end_words(error: &str) -> Option<String> {
     }
     let how = line.strip_prefix("Program terminated with ")?;
     let how = how.trim_end_matches('.');
-    // The worker adds this line. It also explains why the task may have said nothing.
+    // The worker adds this line. It also explains why the output may be empty.
     let no_room = error.lines().find(|line| line.starts_with(NO_ROOM));
     Some(no_room.map_or_else(
         || how.to_owned(),
@@ -84,7 +84,7 @@ fn first_line(error: &str) -> &str {
     error.trim().lines().next().unwrap_or_default()
 }
 
-/// An error with the last words of its task, as they stood there. `None`: the output was not read.
+/// An error and the last words of its task, unchanged. `None` if the output was not read.
 fn reason(error: &str, words: Option<Option<&str>>) -> String {
     let (ended, words) = (end_words(error), words.map(|words| words.map(one_line)));
     match (ended, words) {
@@ -102,9 +102,9 @@ fn reason(error: &str, words: Option<Option<&str>>) -> String {
     }
 }
 
-/// Of which of these tasks to read the output: at most `max`, spread over the job and over the ways
-/// in which tasks ended. Half of them are shared out by how many ended in one way, the other half
-/// equally: what is rare has a reason, too.
+/// Selects at most `max` tasks whose output is read, spread over the job and over the errors. Half
+/// of the places are distributed in proportion to the frequency of an error, the other half
+/// equally, so that rare errors are covered.
 pub(crate) fn to_read(failed: &[Failed], max: usize) -> Vec<&Failed> {
     if failed.len() <= max {
         return failed.iter().collect();
@@ -123,7 +123,7 @@ pub(crate) fn to_read(failed: &[Failed], max: usize) -> Vec<&Failed> {
         .collect();
     let shared: usize = ways.iter().map(|(share, _)| share).sum();
     let mut left = max.saturating_sub(shared);
-    // Shares out the places that rare ways do not need, and the rest of rounding.
+    // Distributes the places that rare errors do not need, and the rounding error.
     ways.sort_by_key(|(_, alike)| std::cmp::Reverse(alike.len()));
     let mut chosen = Vec::new();
     for (share, alike) in ways {
@@ -135,7 +135,7 @@ pub(crate) fn to_read(failed: &[Failed], max: usize) -> Vec<&Failed> {
     chosen
 }
 
-/// Groups, the largest first. `said` = the last words of those tasks whose output was read.
+/// Groups, the largest first. `said` contains the last words of the tasks whose output was read.
 pub(crate) fn group(failed: &[Failed], said: &BTreeMap<u32, Option<String>>) -> Vec<Group> {
     let mut groups = BTreeMap::<(String, Option<Option<String>>), Group>::new();
     for one in failed {
@@ -143,7 +143,7 @@ pub(crate) fn group(failed: &[Failed], said: &BTreeMap<u32, Option<String>>) -> 
         let example = reason(&one.error, read);
         let words = read.map(|words| words.map(signature));
         let error = error_words(&one.error);
-        // Lines that differ in their paths only have one cause.
+        // Lines that differ only in paths have the same cause.
         let cause = words
             .as_ref()
             .map(|words| words.as_deref().map(without_paths));
@@ -159,7 +159,7 @@ pub(crate) fn group(failed: &[Failed], said: &BTreeMap<u32, Option<String>>) -> 
                 hosts: BTreeSet::new(),
                 params: one.params.clone(),
             });
-        // As much as all of them say.
+        // Keeps the parts that all lines share.
         if group.words != words.flatten() {
             group.words = cause.flatten();
         }
@@ -175,7 +175,7 @@ pub(crate) fn group(failed: &[Failed], said: &BTreeMap<u32, Option<String>>) -> 
     }
     groups.sort_by_cached_key(|group| {
         let size = std::cmp::Reverse(group.tasks.len());
-        // Those of which least is known stand first among the ones of a size that ended alike.
+        // Among groups of the same size and error, the ones with the fewest known words come first.
         (
             size,
             group.error.clone(),
@@ -186,16 +186,16 @@ pub(crate) fn group(failed: &[Failed], said: &BTreeMap<u32, Option<String>>) -> 
     groups
 }
 
-/// Failed tasks that have one thing in common, whatever their reasons.
+/// Failed tasks with a common property, regardless of their causes.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Heap {
-    /// That thing: a host, or a way to end.
+    /// The property: a host, or an error.
     pub(crate) name: String,
     /// Ids in ascending order.
     pub(crate) tasks: Vec<u32>,
     /// Where they ran.
     pub(crate) hosts: BTreeSet<String>,
-    /// Why they failed, and how many of them, the largest number first.
+    /// Causes and their number of tasks, the most frequent first.
     pub(crate) reasons: Vec<(String, usize)>,
 }
 
@@ -239,8 +239,8 @@ pub(crate) fn heaps(
     heaps
 }
 
-/// Adds tasks whose output was not read to those that ended in the same way, if these all said the
-/// same.
+/// Adds tasks whose output was not read to the group with the same error, if that error has only
+/// one group.
 fn join_unread(groups: Vec<Group>) -> Vec<Group> {
     let (mut read, unread): (Vec<Group>, Vec<Group>) =
         groups.into_iter().partition(|group| group.read > 0);
@@ -401,7 +401,7 @@ mod tests {
                 .into_iter()
                 .all(|reason| reason.ends_with(" like it"))
         );
-        // One of them said something else, so nobody knows of the rest.
+        // One of them has other words, so the words of the rest are unknown.
         let other = read[0].task;
         let said = read.iter().map(|one| {
             let words = if one.task == other {

@@ -128,8 +128,8 @@ async fn prepare(
     prepared.skip_done(&unended)
 }
 
-/// Like `prepare`, without a server: the dependencies and the ids are already known. `skip_done`
-/// says whether to leave out finished tasks.
+/// Like `prepare`, without a server: the dependencies and the ids are already known. Also returns
+/// whether to leave out finished tasks.
 fn prepare_with(
     mut args: SubmitArgs,
     stdin: Option<Vec<u8>>,

@@ -11,14 +11,14 @@ use super::{Config, Section, Setting};
 use crate::error::{CliError, CliResult};
 use crate::text::closest;
 
-/// Nobody writes more by hand, in bytes.
+/// Maximum file size in bytes; nobody writes more by hand.
 const FILE_LEN_MAX: u64 = 1 << 20;
 
-/// Reads these files, of which later ones are stronger.
+/// Reads these files; later ones have precedence.
 ///
 /// # Errors
 ///
-/// If one is there and cannot be read, or makes no sense.
+/// If a file exists and is unreadable or invalid.
 pub(super) fn all(paths: &[PathBuf]) -> CliResult<Config> {
     let mut config = Config::default();
     for path in paths {
@@ -41,7 +41,7 @@ fn text(path: &Path) -> CliResult<Option<String>> {
     use std::io::Read as _;
     let failed =
         |error: std::io::Error| CliError::new(format!("Cannot read {}: {error}", path.display()));
-    // Usual for "no file at all".
+    // The usual way to say "no file at all".
     if path == Path::new("/dev/null") {
         return Ok(None);
     }
@@ -49,8 +49,8 @@ fn text(path: &Path) -> CliResult<Option<String>> {
         Ok(file) => file,
         Err(error) => {
             let kind = error.kind();
-            // Behind the home of somebody else, as after `setpriv` or `su` without `-`, there is
-            // nothing for this user.
+            // If the home directory belongs to another user, as after `setpriv` or `su` without
+            // `-`, this user has no settings.
             let is_hidden = kind == ErrorKind::PermissionDenied && path.metadata().is_err();
             let is_missing =
                 is_hidden || matches!(kind, ErrorKind::NotFound | ErrorKind::NotADirectory);
@@ -101,7 +101,7 @@ fn settings(path: &Path, text: &str) -> CliResult<Vec<Setting>> {
     Ok(found)
 }
 
-/// Reads a table; `name` = of which.
+/// Reads the table `name`.
 fn table(
     source: Source<'_>,
     name: &str,
@@ -190,7 +190,7 @@ fn setting(
     }
 }
 
-/// Values as words; `None` = an option without a value that is wanted.
+/// Values as arguments; `None` for an enabled option without a value.
 fn values(value: &DeValue<'_>) -> Result<Option<Vec<String>>, &'static str> {
     match value {
         DeValue::Boolean(true) => Ok(None),

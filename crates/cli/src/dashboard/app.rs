@@ -1,8 +1,8 @@
-//! State of the screen, and how keys, clicks and news change it. Pure: what has to be done outside
-//! is returned as an [`Ask`].
+//! State of the screen, and its changes by keys, clicks and news. Pure: returns actions for the
+//! outside as an [`Ask`].
 //!
-//! Over the view of a tab there may be a list of tasks, and over that the output of one: [`tasks`],
-//! [`log`], [`open`].
+//! A list of tasks can cover the view of a tab, and the output of one task can cover that list: see
+//! [`tasks`], [`log`] and [`open`].
 
 pub(crate) mod log;
 mod open;
@@ -34,7 +34,7 @@ const PAGE: isize = 10;
 const STEPS: i64 = 200;
 const LARGE_STEP: i64 = 10;
 const SECOND: i64 = 1_000_000_000;
-/// A chart shows at least this much time.
+/// Minimum time span of a chart, in nanoseconds.
 const SPAN_MIN: i64 = 60 * SECOND;
 
 /// A view.
@@ -65,8 +65,7 @@ impl Tab {
 /// Request to the shell.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) enum Ask {
-    /// Show other things: the job whose details are open, the task whose output is wanted, the time
-    /// of a replay.
+    /// Shows other data: the open job, the task whose output is open, or the time of a replay.
     Look(Focus),
     Do(Action),
     /// Find the file of an output, for the clipboard.
@@ -79,7 +78,8 @@ pub(crate) struct Focus {
     pub(crate) job: Option<u32>,
     pub(crate) task: Option<u32>,
     pub(crate) tasks: Option<TasksWanted>,
-    /// An output, and how many had been opened before: one that is opened again is read again.
+    /// The open output, and the number of earlier openings, so that a reopened output is read
+    /// again.
     pub(crate) log: Option<(LogKey, u32)>,
     /// `None` = now.
     pub(crate) at_ns: Option<i64>,
@@ -125,7 +125,7 @@ pub(crate) enum News {
     Problems(Vec<ProblemRow>),
     Tasks(Box<TaskPage>),
     Log(LogPart),
-    /// Of the task whose output is shown.
+    /// Resource use of the task whose output is open.
     Usage(Box<UsageView>),
     /// For the clipboard.
     Path(String),
@@ -133,7 +133,7 @@ pub(crate) enum News {
     Queues(Vec<QueueRow>),
     /// Steps of the time before the dashboard was there.
     Past(Vec<Sample>),
-    /// The server does not answer, and why; `None` = it does.
+    /// Why the server does not answer; `None` if it answers.
     Trouble(Option<String>),
     /// Result of an action.
     Told(String),
@@ -191,7 +191,7 @@ pub(crate) struct Hits {
     pub(crate) tabs: Vec<(Rect, usize)>,
     /// First row of the table, below its header.
     pub(crate) rows: Rect,
-    /// Of the overview: the problem in each of these rows.
+    /// In the overview: index of the problem in each row.
     pub(crate) owners: Vec<usize>,
     /// Selection and first row of the list that is shown.
     pub(crate) table: TableState,
@@ -207,9 +207,9 @@ pub(crate) struct App {
     pub(crate) snapshot: Option<Snapshot>,
     pub(crate) ended: Vec<EndedShare>,
     pub(crate) events: Vec<EventRow>,
-    /// Of jobs of which nothing runs; `None` = nobody can be asked.
+    /// Obstacles of jobs without running tasks; `None` if no server can be queried.
     pub(crate) obstacles: Option<Vec<Obstacle>>,
-    /// Problems according to the server; `None` = not received yet.
+    /// Problems that the server reported; `None` before the first report.
     problems: Option<Vec<ProblemRow>>,
     queues: Option<Vec<QueueRow>>,
     pub(crate) history: History,
@@ -235,7 +235,8 @@ pub(crate) struct App {
     pub(crate) replay: Option<Replay>,
     pub(crate) has_quit: bool,
     pub(crate) hits: Hits,
-    /// Of the table that is shown: problems, jobs, failures, workers, allocations, events.
+    /// State of the visible table, one for each: problems, jobs, failures, workers, allocations,
+    /// events.
     pub(crate) problems_table: TableState,
     pub(crate) jobs_table: TableState,
     pub(crate) failures_table: TableState,
@@ -274,7 +275,7 @@ impl App {
         self.replay.map_or(seen, |replay| replay.at_ns)
     }
 
-    /// Begin and end of the charts: no more than is known, but never too little to see anything.
+    /// Start and end of the charts: the known time span, but at least the minimum.
     pub(crate) fn chart_span(&self) -> (i64, i64) {
         let to = self.now_ns();
         let first = self.history.first_ns().unwrap_or(to).min(to - SPAN_MIN);
@@ -339,7 +340,7 @@ impl App {
         }
     }
 
-    /// They come on their own: who answers for them may be waiting for a batch system.
+    /// Queues arrive separately, because their reply may wait for a batch system.
     fn on_queues(&mut self, queues: Vec<QueueRow>) {
         self.queues = Some(queues.clone());
         if let Some(snapshot) = &mut self.snapshot {
@@ -366,12 +367,12 @@ impl App {
         self.snapshot = Some(snapshot);
     }
 
-    /// Time passes: a replay that plays goes on by `passed_ns` times its speed.
+    /// Advances the time; a playing replay advances by `passed_ns` times its speed.
     pub(crate) fn tick(&mut self, passed_ns: i64) {
         let Some(replay) = self.replay.as_mut().filter(|replay| replay.is_playing) else {
             return;
         };
-        // The whole run in half a minute, however long it took.
+        // The speed that shows the whole run in half a minute.
         let speed = ((replay.to_ns - replay.from_ns) / 30_000_000_000).max(1);
         replay.at_ns = (replay.at_ns + passed_ns.saturating_mul(speed)).min(replay.to_ns);
         replay.is_playing = replay.at_ns < replay.to_ns;
@@ -415,7 +416,7 @@ impl App {
         self.queues.is_some() || self.replay.is_some()
     }
 
-    /// Problems, worst first; `None` if not received yet. Of a journal they are derived here.
+    /// Problems, worst first; `None` before the first report. For a journal, they are derived here.
     pub(crate) fn problems(&self) -> Option<Vec<ProblemRow>> {
         if self.replay.is_none() {
             return self.problems.clone();
@@ -425,7 +426,7 @@ impl App {
             .map(|snapshot| problems::found(snapshot, &self.ended, self.obstacles.as_deref()))
     }
 
-    /// The workers as they are shown: those with problems first.
+    /// The workers in display order: workers with problems first.
     pub(crate) fn visible_workers(&self) -> Vec<&WorkerRow> {
         let suspects = suspect_hosts(&self.ended);
         let rank = |worker: &&WorkerRow| match worker.ended.as_deref() {
@@ -454,7 +455,7 @@ impl App {
         self.queues().get(self.queues_table.selected()?)
     }
 
-    /// Why nothing of a job runs, if that is known.
+    /// Why none of a job's tasks run, if known.
     pub(crate) fn obstacle(&self, job: u32) -> Option<&str> {
         let mut known = self.obstacles.iter().flatten();
         let found = known.find(|known| known.job == job);
@@ -649,7 +650,7 @@ impl App {
         self.close_job();
     }
 
-    /// In a log or a list of tasks that is open; else the jobs are searched.
+    /// Starts a search in the open log or task list, otherwise among the jobs.
     fn begin_search(&mut self) {
         if self.log.is_none() && self.tasks.is_none() {
             self.turn_to(Tab::Jobs as usize);
@@ -661,7 +662,7 @@ impl App {
         }
     }
 
-    /// Long lines move in a log, and time in a journal.
+    /// Scrolls sideways in a log, and through time in a journal.
     fn go_left_or_right(&mut self, right: bool) {
         if let Some(log) = &mut self.log {
             log.shift_by(right);
@@ -711,7 +712,7 @@ impl App {
         }
     }
 
-    /// A click selects; one on what is selected opens it.
+    /// Selects the clicked row; opens it if it was already selected.
     fn click_row(&mut self, row: usize) {
         let count = match &self.tasks {
             Some(tasks) => tasks.rows().len(),

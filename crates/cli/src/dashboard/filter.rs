@@ -4,7 +4,7 @@ use hq_core::task::TaskState;
 
 use super::model::TaskRow;
 
-/// Tasks that are wanted: all words have to fit.
+/// A filter for tasks; all words must match.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub(crate) struct TaskFilter {
     /// Empty = all.
@@ -33,7 +33,7 @@ impl TaskFilter {
         filter
     }
 
-    /// Whether texts are searched, for which every task has to be looked at.
+    /// Whether the filter searches texts, which requires a look at every task.
     pub(crate) const fn has_texts(&self) -> bool {
         !self.texts.is_empty()
     }

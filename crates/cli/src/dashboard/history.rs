@@ -5,7 +5,8 @@ use std::collections::VecDeque;
 use super::model::Sample;
 
 const SECOND: i64 = 1_000_000_000;
-/// Samples older than the first number are kept this far apart: at most a few thousand for a week.
+/// Minimum distance of samples (second number) that are older than the first number: at most a few
+/// thousand samples for a week.
 const RESOLUTION: [(i64, i64); 3] = [
     (600 * SECOND, 5 * SECOND),
     (3_600 * SECOND, 60 * SECOND),
@@ -36,7 +37,7 @@ impl History {
     /// Adds what is seen now.
     pub(crate) fn push(&mut self, mut sample: Sample) {
         if let Some(last) = self.samples.back() {
-            // Forgetting a job, or another server, must not look as if time went back.
+            // The count must not decrease when a job is forgotten or another server starts.
             sample.ended = sample.ended.max(last.ended);
             if sample.at_ns <= last.at_ns {
                 return;
@@ -49,7 +50,7 @@ impl History {
         }
     }
 
-    /// Puts what happened earlier in front, so that it leads to what was seen first.
+    /// Inserts earlier samples, adjusted so that they lead to the first one seen.
     pub(crate) fn prepend(&mut self, steps: &[Sample]) {
         let first_at = self.samples.front().map_or(i64::MAX, |first| first.at_ns);
         let steps = || steps.iter().filter(|step| step.at_ns < first_at);
@@ -123,7 +124,7 @@ impl History {
         self.samples.get(next.checked_sub(1)?)
     }
 
-    /// Tasks that had ended at a time, in a straight line between samples.
+    /// Number of ended tasks at a time, interpolated between samples.
     fn ended_at(&self, at_ns: i64) -> u64 {
         let next = self.samples.partition_point(|sample| sample.at_ns <= at_ns);
         let before = next.checked_sub(1).and_then(|at| self.samples.get(at));

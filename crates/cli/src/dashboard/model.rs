@@ -1,4 +1,4 @@
-//! State of the dashboard at one moment. Times are nanoseconds since 1970.
+//! Data of the dashboard at one moment. Times are nanoseconds since 1970.
 
 use std::time::Duration;
 
@@ -16,7 +16,7 @@ pub(crate) struct JobRow {
     pub(crate) name: String,
     pub(crate) is_open: bool,
     pub(crate) counts: Counts,
-    /// How fast it goes; `None` before its first task has ended, and in a journal.
+    /// Current pace; `None` before the first task has ended, and in a journal.
     pub(crate) pace: Option<Pace>,
 }
 
@@ -25,7 +25,7 @@ impl JobRow {
         self.counts.state(self.is_open).name()
     }
 
-    /// Until its last task ends, if that can be told.
+    /// Time until the last task ends, if it can be estimated.
     pub(crate) fn left(&self) -> Option<Duration> {
         let goes_on = self.counts.waiting + self.counts.running > 0;
         self.pace.filter(|_| goes_on)?.left
@@ -42,13 +42,13 @@ impl JobRow {
 pub(crate) struct ResourceRow {
     pub(crate) name: String,
     pub(crate) total: u64,
-    /// `None` where it is not known, as in a journal.
+    /// Units in use; `None` if unknown, as in a journal.
     pub(crate) used: Option<u64>,
-    /// Sizes of its groups (NUMA nodes), if there are several.
+    /// Sizes of the resource's groups (NUMA nodes), if it has several.
     pub(crate) groups: Vec<usize>,
 }
 
-/// Hardware usage of a machine, tasks of others included; shares in percent.
+/// Hardware usage of a machine, including processes that are not tasks; shares in percent.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) struct LoadRow {
     pub(crate) cpus: u32,
@@ -63,15 +63,15 @@ pub(crate) struct WorkerRow {
     pub(crate) host: String,
     /// Why it ended; `None` = connected.
     pub(crate) ended: Option<String>,
-    /// It ended without being asked to.
+    /// The worker ended without a request.
     pub(crate) is_lost: bool,
     pub(crate) started_ns: i64,
     pub(crate) running: u32,
-    /// It gets no new tasks and ends when its own have.
+    /// The worker gets no new tasks, and ends after its last one.
     pub(crate) is_draining: bool,
-    /// It gets none, or a single one, because tasks fail there: in one word.
+    /// Why the worker gets no tasks or only a test task, in one word.
     pub(crate) quarantine: Option<String>,
-    /// Hardware usage of its machine; `None` = it reports none.
+    /// Hardware usage of the machine; `None` if the worker does not report it.
     pub(crate) load: Option<LoadRow>,
     pub(crate) resources: Vec<ResourceRow>,
     pub(crate) allocation: Option<String>,
@@ -115,7 +115,7 @@ pub(crate) struct Snapshot {
     pub(crate) jobs: Vec<JobRow>,
     pub(crate) workers: Vec<WorkerRow>,
     pub(crate) queues: Vec<QueueRow>,
-    /// Contradictions that the server found in its state, if it was asked.
+    /// Number of contradictions that the server found in its state, if it was queried.
     pub(crate) internal_errors: u64,
 }
 
@@ -132,8 +132,8 @@ impl Snapshot {
         self.workers.iter().filter(|worker| worker.ended.is_none())
     }
 
-    /// Used and offered units of a resource over all connected workers; used is `None` if not
-    /// known.
+    /// Units in use and offered units of a resource on all connected workers; the first is `None`
+    /// if unknown.
     pub(crate) fn resource(&self, name: &str) -> (Option<u64>, u64) {
         let mut sum = (Some(0_u64), 0_u64);
         let all = self.connected().flat_map(|worker| &worker.resources);
@@ -162,12 +162,12 @@ pub(crate) struct FailureRow {
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub(crate) struct JobView {
     pub(crate) job: u32,
-    /// Lowest and highest id. Before a task of a graph has started they are a guess.
+    /// Lowest and highest id; estimated for a graph before its first task starts.
     pub(crate) ids: (u32, u32),
     pub(crate) are_ids_known: bool,
-    /// Why none of its tasks runs, if the server can tell.
+    /// Why none of its tasks run, if the server knows.
     pub(crate) waits: Option<String>,
-    /// Whether there are more ranges of ids than were looked at.
+    /// Whether more ranges of ids exist than were read.
     pub(crate) is_partial: bool,
     /// The tasks in the order of their ids, in bins of equal width.
     pub(crate) bins: Vec<Counts>,
@@ -176,7 +176,7 @@ pub(crate) struct JobView {
     pub(crate) run_times: Vec<(u64, u64)>,
 }
 
-/// Whose tasks are listed.
+/// Subject of a task list.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum TasksOf {
     Job(u32),
@@ -219,17 +219,17 @@ impl Default for TaskRow {
 pub(crate) struct TaskPage {
     pub(crate) wanted: TasksWanted,
     pub(crate) rows: Vec<TaskRow>,
-    /// Why there may be more than these.
+    /// Why the list may be incomplete.
     pub(crate) is_cut: Option<&'static str>,
 }
 
-/// Tasks that are to be shown.
+/// A request for a task list.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct TasksWanted {
     pub(crate) of: TasksOf,
     /// As it was typed.
     pub(crate) filter: String,
-    /// Rows that can be looked at so far.
+    /// Number of available rows.
     pub(crate) count: usize,
 }
 
@@ -251,33 +251,33 @@ impl LogKey {
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct LogPart {
     pub(crate) key: LogKey,
-    /// Number of the opening that it is for.
+    /// Number of the opening to which it belongs.
     pub(crate) opening: u32,
-    /// It does not continue what was read before.
+    /// Whether the part does not continue the previous one.
     pub(crate) is_first: bool,
-    /// There is more before the first part.
+    /// Whether output before the first part was skipped.
     pub(crate) is_cut: bool,
     pub(crate) bytes: Vec<u8>,
-    /// Reason why it cannot be read, or the note that its end is there.
+    /// Why the output cannot be read, or a note that it is complete.
     pub(crate) note: Option<String>,
 }
 
-/// What a task used over time, as far as it is known.
+/// Known resource use of a task over time.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub(crate) struct UsageView {
     pub(crate) job: u32,
     pub(crate) task: u32,
-    /// Attempts that it has had, with the one of now.
+    /// Number of attempts, including the current one.
     pub(crate) attempts: usize,
-    /// Number of an attempt, from 1, and its curve; the first one first.
+    /// Number of each attempt, from 1, and its curve; in order.
     pub(crate) curves: Vec<(usize, Curve)>,
 }
 
-/// Subject of a problem, as far as it can be shown.
+/// Subject of a problem that can be opened.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) enum Target {
     Job(u32),
-    /// A worker, if it is known, and its host.
+    /// A worker, if known, and its host.
     Node(Option<u32>, String),
     Queue(u32),
     Workers,
@@ -290,7 +290,7 @@ pub(crate) struct ProblemRow {
     /// Id at the server; `None` in a journal.
     pub(crate) id: Option<String>,
     pub(crate) is_error: bool,
-    /// It needs somebody now.
+    /// Whether the problem needs attention now.
     pub(crate) is_open: bool,
     pub(crate) is_acknowledged: bool,
     pub(crate) target: Target,
@@ -312,13 +312,13 @@ pub(crate) struct OutputTail {
 pub(crate) struct Sample {
     pub(crate) at_ns: i64,
     pub(crate) running: u64,
-    /// Tasks that ended by themselves up to then, or in the step of the past that ends then.
+    /// Tasks that ended by themselves up to that time, or during the step that ends then.
     pub(crate) ended: u64,
     /// Share of the cpus that tasks hold, in percent.
     pub(crate) cpus_percent: u64,
 }
 
-/// Texts of others, without what could move the cursor.
+/// Removes characters that could move the cursor.
 pub(crate) fn clean(text: &str) -> String {
     let visible = |c: char| match c {
         '\t' => ' ',

@@ -27,12 +27,12 @@ pub(crate) fn find(
         broken: &[],
         obstacles,
         internal_errors: snapshot.internal_errors,
-        // The server itself says so, where there is one.
+        // A running server reports this itself.
         journal: None,
     })
 }
 
-/// Problems of a journal, worst first: there is no server that could find them.
+/// Problems in a journal, worst first, derived here because no server is involved.
 pub(crate) fn found(
     snapshot: &Snapshot,
     ended: &[Share],
@@ -63,7 +63,7 @@ fn row_of_finding(finding: Finding) -> ProblemRow {
     }
 }
 
-/// Problems according to a server. Those that need nobody any more come last.
+/// Problems from a server; resolved ones come last.
 pub(crate) fn rows(problems: &[Problem], now_ns: i64) -> Vec<ProblemRow> {
     let mut rows: Vec<ProblemRow> = problems.iter().map(|one| row(one, now_ns)).collect();
     rows.sort_by_key(|row| !row.is_open);
@@ -92,7 +92,7 @@ fn row(problem: &Problem, now_ns: i64) -> ProblemRow {
     }
 }
 
-/// Whether it needs somebody now.
+/// Whether the problem needs attention now.
 pub(crate) const fn is_open(problem: &Problem) -> bool {
     !problem.is_over && !problem.is_acknowledged
 }

@@ -1,4 +1,4 @@
-//! Questions that are asked before something is done.
+//! Questions that precede an action.
 
 use hq_core::task::TaskState;
 use hq_core::words::count;
@@ -9,7 +9,7 @@ use crate::text::fit;
 /// Columns of a name.
 const NAME: usize = 30;
 
-/// Something that is only done after a question.
+/// An action that needs confirmation.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) enum Action {
     CancelJob(u32),
@@ -32,7 +32,7 @@ pub(crate) struct Question {
     pub(crate) text: String,
 }
 
-/// The question, or why there is nothing to do.
+/// The question, or why no action is possible.
 type Asked = Result<Question, String>;
 
 impl Question {
@@ -71,7 +71,7 @@ impl Question {
         Ok(Self { text, ..question })
     }
 
-    /// Question whether to cancel a task of which nothing else is known.
+    /// Asks whether to cancel a task whose state is unknown.
     pub(crate) fn cancel_any_task(job: u32, task: u32) -> Self {
         Self {
             action: Action::CancelTask(job, task),

@@ -1,7 +1,8 @@
-//! From answers of a server, or rows of a journal file, to the model.
+//! Converts replies of a server, or rows of a journal file, into the model.
 //!
-//! Details of jobs come from the store in both cases, by SQL that runs beside the core of the
-//! server: one pass over the tasks of a job, whose result does not grow with them.
+//! In both cases, SQL queries to the store return the details of jobs. They run outside the
+//! server's core thread: each is one pass over the tasks of a job, and the size of its result does
+//! not depend on their number.
 
 pub(crate) mod file;
 pub(crate) mod live;
@@ -23,13 +24,13 @@ pub(crate) const BINS: i64 = 600;
 /// Failures of a job that are listed.
 pub(crate) const FAILURES_MAX: usize = reader::FAILURES_MAX as usize;
 
-/// Asks the store: that of a server, or a file.
+/// Queries a store: a server's or a journal file.
 pub(crate) trait Ask {
-    /// Why there is no answer, for people.
+    /// Error of a query, as text for people.
     type Error;
-    /// Runs one statement; more rows than there may be are an error.
+    /// Runs one statement; too many rows are an error.
     async fn all_rows(&mut self, sql: &str) -> Result<Rows, Self::Error>;
-    /// Runs one statement; returns whether there are more rows than those.
+    /// Runs one statement; returns whether more rows exist.
     async fn some_rows(&mut self, sql: &str) -> Result<(Rows, bool), Self::Error>;
 
     /// All rows of a query.
@@ -42,7 +43,7 @@ pub(crate) trait Ask {
         Ok(self.ask(query).await?.into_iter().next())
     }
 
-    /// Rows of a query; returns whether there are more.
+    /// Rows of a query; returns whether more exist.
     async fn ask_some<R>(&mut self, query: Query<R>) -> Result<(Vec<R>, bool), Self::Error> {
         let (rows, is_cut) = self.some_rows(query.sql()).await?;
         Ok((query.read(&rows), is_cut))
@@ -56,7 +57,7 @@ pub(crate) async fn job_view<A: Ask>(
     at_ns: i64,
 ) -> Result<JobView, A::Error> {
     let touched = asked.ask_one(run::touched(job)).await?;
-    // An open job may have any number of submits, and one that was canceled any number of gaps.
+    // An open job may have any number of submits, and a canceled job any number of gaps.
     let (submits, are_cut) = asked.ask_some(run::submitted_ids(job)).await?;
     let are_ids_known = !submits.is_empty() || touched.is_some_and(|found| found.ids.is_some());
     let (first, last) = id_span(touched, &submits);
@@ -100,7 +101,7 @@ pub(crate) async fn job_view<A: Ask>(
     Ok(view)
 }
 
-/// Lowest and highest id: of the submits, or else of the tasks that were started.
+/// Lowest and highest id: of the submits, otherwise of the started tasks.
 fn id_span(touched: Option<TouchedRow>, submits: &[IdsRow]) -> (u32, u32) {
     let (mut first, mut last) = (u32::MAX, 0);
     for ids in submits {
@@ -115,7 +116,7 @@ fn id_span(touched: Option<TouchedRow>, submits: &[IdsRow]) -> (u32, u32) {
             last = last.max(highest);
         }
         if first == u32::MAX {
-            // A graph of which nothing was started: the usual ids.
+            // A graph without started tasks: assumes the usual ids.
             (first, last) = (0, u32::try_from(total - 1).unwrap_or(u32::MAX));
         }
         if submits.is_empty() {
@@ -171,7 +172,7 @@ fn fill_waiting(view: &mut JobView, submits: &[IdsRow], span: i64) {
     }
 }
 
-/// Tasks that were canceled or aborted before they were started.
+/// Tasks that were canceled or aborted before they started.
 fn drop_from_strip(view: &mut JobView, row: DroppedRow, span: i64) {
     let step = row.step.max(1);
     let start = row.first - i64::from(view.ids.0);

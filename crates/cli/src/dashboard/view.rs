@@ -1,4 +1,4 @@
-//! Views: pure functions from [`App`] to a frame. Nothing here needs more than 80×24.
+//! Views: pure functions from [`App`] to a frame. All of them fit on 80×24.
 
 mod frame;
 mod job;
@@ -18,7 +18,7 @@ use ratatui::layout::{Constraint, Layout};
 use super::app::{App, Hits, Tab};
 use crate::text::is_hidden;
 
-/// Smallest screen on which something is shown.
+/// Minimum size of the screen.
 const MIN: (u16, u16) = (40, 10);
 
 /// Draws everything.
@@ -54,7 +54,7 @@ pub(crate) fn draw(frame: &mut Frame<'_>, app: &mut App) {
     app.hits = hits;
     frame::foot(frame, foot, app);
     frame::dialogs(frame, area, app);
-    // Whatever has come into a text.
+    // Removes control characters from all texts.
     for cell in &mut frame.buffer_mut().content {
         if cell.symbol().contains(is_hidden) {
             cell.set_symbol("\u{fffd}");

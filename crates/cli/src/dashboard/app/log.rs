@@ -4,19 +4,19 @@ use std::collections::VecDeque;
 
 use crate::dashboard::model::{LogKey, LogPart, clean};
 
-/// Lines that are kept; of more, the last ones.
+/// Maximum number of lines; older lines are dropped.
 const LINES_MAX: usize = 50_000;
-/// Columns by which a key moves long lines.
+/// Number of columns that one key scrolls.
 const SHIFT: usize = 20;
 
 /// An open log.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Log {
     pub(crate) key: LogKey,
-    /// Tells it from the same output when that was open before.
+    /// Number of this opening; distinguishes it from earlier openings of the same output.
     pub(crate) opening: u32,
     lines: VecDeque<String>,
-    /// The last line, as far as it was written.
+    /// The last line, which may be incomplete.
     rest: Vec<u8>,
     /// Nothing was heard yet.
     pub(crate) is_new: bool,
@@ -31,7 +31,7 @@ pub(crate) struct Log {
     /// First column that is shown.
     pub(crate) shift: usize,
     pub(crate) search: String,
-    /// Line that was found last, from which the search goes on.
+    /// Line of the last match, where the next search starts.
     found: Option<usize>,
 }
 
@@ -62,7 +62,7 @@ impl Log {
         }
     }
 
-    /// Whether a part was read for this opening: one of an earlier opening begins in the middle, or
+    /// Whether a part belongs to this opening. A part of an earlier opening starts in the middle or
     /// never ends.
     pub(crate) fn is_for(&self, part: &LogPart) -> bool {
         (self.key, self.opening) == (part.key, part.opening)
@@ -119,7 +119,7 @@ impl Log {
         all.skip(self.top()).take(self.height)
     }
 
-    /// Moves; who reaches the end follows it, who leaves it no longer does.
+    /// Scrolls; follows the output at its end, and stops following elsewhere.
     pub(crate) fn move_by(&mut self, rows: isize) {
         let last = self.top_max();
         self.found = None;
@@ -140,15 +140,15 @@ impl Log {
         };
     }
 
-    /// Whether a line has what is searched.
+    /// Whether a line contains the search text.
     pub(crate) fn matches(&self, line: &str) -> bool {
         !self.search.is_empty() && line.to_lowercase().contains(&self.search.to_lowercase())
     }
 
-    /// Goes to the next or previous line with the text, around the end; `false` if there is none.
+    /// Goes to the next or previous match, wrapping around; `false` if no line matches.
     pub(crate) fn find(&mut self, forward: bool) -> bool {
         let count = self.lines.len();
-        // Near the end the line that was found is not the first one that is shown.
+        // Near the end, the matching line is not the first visible one.
         let from = self.found.filter(|at| *at < count);
         let from = from.unwrap_or_else(|| self.top());
         let found = (1..=count).find_map(|step| {
@@ -162,7 +162,7 @@ impl Log {
         });
         self.found = found;
         if let Some(at) = found {
-            // The end of the text stays at the end of the screen: a match there is seen anyway.
+            // The end of the text stays at the end of the screen; a match there is visible anyway.
             self.top = at.min(self.top_max());
             self.is_following = false;
         }
@@ -170,7 +170,7 @@ impl Log {
     }
 }
 
-/// A line as a terminal shows it: programs that draw a bar write it over and over.
+/// A line as a terminal shows it, because programs that draw a bar overwrite their line.
 fn shown(bytes: &[u8]) -> String {
     let text = String::from_utf8_lossy(bytes);
     let text = text.trim_end_matches(['\n', '\r']);

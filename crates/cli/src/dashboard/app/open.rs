@@ -1,4 +1,4 @@
-//! From one place to the next: what Enter, Esc and the keys of actions do where.
+//! Navigation between views: the effects of Enter, Esc and the action keys.
 
 use hq_core::task::TaskState;
 
@@ -28,7 +28,7 @@ impl App {
         }
     }
 
-    /// Opens what is selected: one level further in.
+    /// Opens the selected item, one level deeper.
     pub(super) fn open(&mut self) {
         if self.log.is_some() {
             return;
@@ -138,7 +138,7 @@ impl App {
         self.tasks = of.map(Tasks::new);
     }
 
-    /// The selected task, with the part of its output that is most worth reading.
+    /// The selected task, and which of its outputs is most useful.
     fn selected_log(&self) -> Option<Result<LogKey, String>> {
         if let Some(log) = &self.log {
             return Some(Ok(log.key));
@@ -154,7 +154,7 @@ impl App {
         }))
     }
 
-    /// The same, or another output; if it cannot be had, says why.
+    /// Opens the same or another output; reports why if that is impossible.
     fn output(&mut self, other: Option<LogKey>) -> Option<LogKey> {
         match other.map(Ok).or_else(|| self.selected_log())? {
             Ok(key) if self.replay.is_none() => return Some(key),
@@ -188,13 +188,12 @@ impl App {
         }
     }
 
-    /// Asks for the path of the output that is shown or selected.
+    /// Requests the path of the visible or selected output.
     pub(super) fn copy(&mut self) -> Option<Ask> {
         self.output(None).map(Ask::Path)
     }
 
-    /// The question whether to cancel the task whose output is shown, or that is selected in a
-    /// list.
+    /// Asks whether to cancel the open or selected task.
     fn selected_task(&self) -> Option<Result<Question, String>> {
         let selected = self.tasks.as_ref().and_then(Tasks::selected);
         match &self.log {
@@ -206,7 +205,7 @@ impl App {
                 let key = log.key;
                 let is_shown = |task: &&TaskRow| (task.job, task.task) == (key.job, key.task);
                 let known = selected.filter(is_shown).map(Question::cancel_task);
-                // From the list of failures: the server says if it has ended.
+                // From the list of failures: the server reports if the task has ended.
                 Some(known.unwrap_or_else(|| Ok(Question::cancel_any_task(key.job, key.task))))
             }
         }
@@ -242,7 +241,7 @@ impl App {
     }
 }
 
-/// Of a task that failed, what it complained about.
+/// The most useful output of a task: standard error if it failed.
 fn log_of(task: &TaskRow) -> Result<LogKey, String> {
     match task.state {
         TaskState::Waiting | TaskState::Aborted => Err(format!(

@@ -4,9 +4,9 @@ use ratatui::widgets::TableState;
 
 use crate::dashboard::model::{TaskPage, TaskRow, TasksOf, TasksWanted};
 
-/// Rows that are asked for at first, and more of them when the last one is reached.
+/// Number of rows to request at first; reaching the last row requests more.
 const ROWS: usize = 500;
-/// Nobody scrolls through more.
+/// Maximum number of rows; nobody scrolls further.
 const ROWS_MAX: usize = 20_000;
 
 /// An open list.
@@ -16,7 +16,7 @@ pub(crate) struct Tasks {
     /// As it is typed.
     pub(crate) filter: String,
     count: usize,
-    /// Tasks found for that, or for the filter before.
+    /// Tasks for the current filter, or for the previous one.
     pub(crate) page: Option<TaskPage>,
     pub(crate) table: TableState,
 }
@@ -40,7 +40,7 @@ impl Tasks {
         }
     }
 
-    /// Takes what was found, unless something else is wanted meanwhile.
+    /// Stores a page of tasks, unless the user has requested another list meanwhile.
     pub(crate) fn on_page(&mut self, page: TaskPage) {
         if page.wanted.of == self.of && page.wanted.filter == self.filter {
             self.page = Some(page);
@@ -58,13 +58,13 @@ impl Tasks {
         self.page.as_ref().map_or(&[], |page| &page.rows)
     }
 
-    /// Whether what is shown is still that of what was typed before.
+    /// Whether the visible list belongs to an earlier filter.
     pub(crate) fn is_old(&self) -> bool {
         let page = self.page.as_ref();
         page.is_some_and(|page| page.wanted.filter != self.filter)
     }
 
-    /// The selected task; none out of a list that is not the wanted one.
+    /// The selected task; `None` if the list is outdated.
     pub(crate) fn selected(&self) -> Option<&TaskRow> {
         if self.is_old() {
             return None;

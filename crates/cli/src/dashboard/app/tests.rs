@@ -1,4 +1,4 @@
-//! Keys, clicks and news, and what they change.
+//! Tests of keys, clicks and news.
 
 use crossterm::event::KeyModifiers;
 use hq_core::curve::{Asked, Curve};
@@ -110,7 +110,7 @@ fn actions_are_asked_about_and_only_then_done() {
         press(&mut app, "4py"),
         Some(Ask::Do(Action::ResumeQueue(4)))
     );
-    // Where there is nothing to act upon nothing is asked.
+    // Without a selection, no question appears.
     assert_eq!(press(&mut app, "5cy"), None);
     assert_eq!(press(&mut app, "1xy"), None);
 }
@@ -158,7 +158,7 @@ fn task(task: u32, state: TaskState) -> TaskRow {
     }
 }
 
-/// A job whose tasks are listed: one that failed, one that waits.
+/// A job with a list of two tasks: one failed, one waits.
 fn with_tasks() -> App {
     let mut app = app();
     press(&mut app, "2ja");
@@ -298,7 +298,7 @@ fn single_tasks_are_canceled_from_the_list_and_from_their_output() {
     press(&mut app, "/other\nc");
     assert!(app.dialog.is_none());
     press(&mut app, "/\n");
-    // Its output, of which the list of failures knows no state.
+    // Its output; the list of failures does not contain its state.
     app.tasks = None;
     app.log = Some(Log::new(
         LogKey {

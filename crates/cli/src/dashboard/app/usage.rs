@@ -1,4 +1,4 @@
-//! What the task whose output is shown used over time: which attempt is looked at.
+//! Resource use over time of the open task: the selected attempt.
 
 use hq_core::curve::Curve;
 
@@ -8,19 +8,19 @@ use crate::dashboard::model::{LogKey, UsageView};
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub(crate) struct Usage {
     view: Option<UsageView>,
-    /// Attempt that was chosen; `None` = the last one of which something is known.
+    /// The selected attempt; `None` for the last one with data.
     chosen: Option<usize>,
-    /// People want the rows for the output.
+    /// Whether the charts are hidden in favor of the output.
     pub(crate) is_hidden: bool,
 }
 
-/// What is shown of it.
+/// The part that is shown.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Shown<'a> {
     pub(crate) attempt: usize,
-    /// Attempts that there were.
+    /// Number of attempts.
     pub(crate) of: usize,
-    /// Whether there are others with a curve.
+    /// Whether other attempts have a curve.
     pub(crate) has_others: bool,
     pub(crate) curve: &'a Curve,
 }
@@ -34,7 +34,7 @@ impl Usage {
         self.view = Some(view);
     }
 
-    /// The curve of a task that is looked at, if one is known.
+    /// The curve of the open task, if known.
     pub(crate) fn shown(&self, key: LogKey) -> Option<Shown<'_>> {
         let view = self.view.as_ref()?;
         if (view.job, view.task) != (key.job, key.task) {
@@ -57,7 +57,7 @@ impl Usage {
         chosen.or_else(|| view.curves.len().checked_sub(1))
     }
 
-    /// Looks at the attempt before or behind.
+    /// Selects the previous or next attempt.
     pub(crate) fn step(&mut self, later: bool) {
         let Some(view) = &self.view else { return };
         let Some(now) = self.position(view) else {
@@ -65,7 +65,7 @@ impl Usage {
         };
         let wanted = now.saturating_add_signed(if later { 1 } else { -1 });
         let last = view.curves.len() - 1;
-        // Who is at the last one goes on with the next that comes.
+        // At the last attempt, the selection follows new attempts.
         self.chosen = (wanted < last).then(|| view.curves[wanted].0);
     }
 }

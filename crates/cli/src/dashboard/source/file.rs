@@ -1,4 +1,4 @@
-//! A journal file as the source, as of any time in it.
+//! A journal file as the source, at any time within it.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -19,22 +19,22 @@ use crate::dashboard::model::{
 };
 use crate::error::{CliError, CliResult};
 
-/// The rows are for the jobs of a journal, each of which is a row here and in the model.
+/// The rows describe the jobs of a journal; each job is also a row of the model.
 const LIMITS: QueryLimits = QueryLimits {
     time: Duration::from_secs(60),
     rows: 5_000_000,
     bytes: 4 << 30,
 };
 
-/// Requests of the tasks of a job, by job and variant: units of each resource, `None` = all that
-/// there is. Graphs are not told of.
+/// Requests of tasks by job and variant: units of each resource, `None` for all units. Graphs are
+/// not included.
 pub(crate) type Requests = BTreeMap<(u32, u32), BTreeMap<String, Option<u64>>>;
 
 /// An open journal.
 #[derive(Debug)]
 pub(crate) struct JournalFile {
     path: std::path::PathBuf,
-    /// Of the jobs up to some id.
+    /// Requests of the jobs up to some id.
     requests: (u32, Requests),
 }
 
@@ -64,7 +64,7 @@ fn store_error(error: &StoreError) -> CliError {
 }
 
 impl JournalFile {
-    /// Opens it; a server may be writing it.
+    /// Opens a journal; a server may be writing it.
     pub(crate) fn open(path: &Path) -> CliResult<Self> {
         reader::open_for_reading(path).map_err(|e| store_error(&e))?;
         Ok(Self {
@@ -73,7 +73,7 @@ impl JournalFile {
         })
     }
 
-    /// Times of the first and of the last thing in it.
+    /// Times of the first and the last event.
     pub(crate) async fn span(&mut self) -> CliResult<(i64, i64)> {
         Ok(self.ask_one(run::span()).await?.unwrap_or_default())
     }
@@ -94,7 +94,7 @@ impl JournalFile {
         })
     }
 
-    /// Requests of the jobs of the journal; `None` = of all jobs.
+    /// Requests of the given jobs of the journal; `None` for all jobs.
     pub(crate) async fn requests(&mut self, jobs: Option<&[u32]>) -> CliResult<Requests> {
         let mut found = Requests::new();
         for row in self.ask(run::requests(jobs)).await? {
@@ -171,7 +171,7 @@ impl JournalFile {
     }
 }
 
-/// A queue by its record: what it is called, and why it got nothing then.
+/// A queue from its record: its name, and why it requested nothing at that time.
 fn queue(id: u32, record: Option<&[u8]>, at_ns: i64) -> QueueRow {
     let record = record.and_then(|bytes| AllocQueueRecord::decode(bytes).ok());
     let Some(record) = record else {
@@ -199,8 +199,8 @@ fn queue(id: u32, record: Option<&[u8]>, at_ns: i64) -> QueueRow {
     }
 }
 
-/// Counts what `count` tasks use of a worker's resources. Of a task of which the journal does not
-/// tell one cpu is counted, and what it uses of others is not known.
+/// Counts the resources of a worker that `count` tasks use. A task without a known request counts
+/// as one cpu, and its use of other resources is unknown.
 fn take(
     resources: &mut [ResourceRow],
     request: Option<&BTreeMap<String, Option<u64>>>,
@@ -234,7 +234,7 @@ fn words(reason: &str) -> String {
     text
 }
 
-/// Of a worker's configuration as the events show it.
+/// Resources from a worker's configuration in an event.
 pub(crate) fn resources(config: &Value) -> Vec<ResourceRow> {
     let items = config
         .pointer("/resources/resources")
@@ -292,7 +292,7 @@ mod tests {
         let request = BTreeMap::from(request);
         take(&mut all, Some(&request), 3);
         assert_eq!(used(&all), [Some(6), Some(0)]);
-        // A graph, of which the journal does not tell.
+        // A graph, whose requests the journal does not contain.
         take(&mut all, None, 1);
         assert_eq!(used(&all), [Some(7), None]);
         let request = BTreeMap::from([("cpus".to_owned(), None)]);

@@ -19,7 +19,7 @@ use crate::parse::selector::Selector;
 
 /// Longest run of a query of the dashboard.
 const SQL_TIME_MAX_NS: u64 = 20_000_000_000;
-/// Rows of one query. None needs as many: the server adds up.
+/// Maximum number of rows of a query. No query needs as many, because the server aggregates.
 const SQL_ROWS_MAX: u64 = 100_000;
 
 impl Ask for Client {
@@ -154,7 +154,7 @@ fn resources(descriptor: &ResourceDescriptor) -> Vec<ResourceRow> {
     rows.collect()
 }
 
-/// Queues of automatic allocation; may wait for a batch system.
+/// Queues of automatic allocation; the reply may wait for a batch system.
 pub(crate) async fn queues(client: &mut Client) -> CliResult<Vec<QueueRow>> {
     let list = alloc_request::Request::List(client::AllocListQuery {});
     let alloc_reply::Reply::Queues(found) = client.alloc(list).await? else {
@@ -202,7 +202,7 @@ fn allocation(allocation: client::AllocAllocation) -> AllocationRow {
     }
 }
 
-/// Ended tasks by job, worker and way to end, up to the time `at`.
+/// Ended tasks by job, worker and outcome, up to the time `at`.
 pub(crate) async fn ended<A: Ask>(asked: &mut A, at_ns: i64) -> Result<Vec<EndedShare>, A::Error> {
     let rows = asked.ask(run::ended(at_ns)).await?;
     let shares = rows.into_iter().map(|row| EndedShare {
@@ -232,7 +232,7 @@ pub(crate) async fn events<A: Ask>(asked: &mut A, at_ns: i64) -> Result<Vec<Even
     Ok(events)
 }
 
-/// How many tasks an event is about: those of a submit, or those that were dropped.
+/// Number of tasks of an event: submitted or dropped ones.
 fn event_tasks(data: &serde_json::Value) -> Option<u64> {
     // `[first, count, step]` each.
     let dropped = data.get("ranges").and_then(serde_json::Value::as_array);

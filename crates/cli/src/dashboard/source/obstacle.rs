@@ -1,4 +1,4 @@
-//! Why nothing of a job runs: asks the server about some jobs.
+//! Queries why none of a job's tasks run.
 
 use hq_protocol::why_nothing_runs;
 
@@ -6,10 +6,10 @@ use crate::client::Client;
 use crate::dashboard::model::{JobRow, Obstacle, clean};
 use crate::error::CliResult;
 
-/// Jobs about which the server is asked.
+/// Maximum number of jobs to query.
 const JOBS_MAX: usize = 40;
 
-/// Asks about the first waiting task of jobs of which nothing runs.
+/// Queries the first waiting task of each job without running tasks.
 pub(crate) async fn obstacles(client: &mut Client, jobs: &[JobRow]) -> CliResult<Vec<Obstacle>> {
     let mut found = Vec::new();
     for job in jobs.iter().filter(|job| job.is_starving()).take(JOBS_MAX) {

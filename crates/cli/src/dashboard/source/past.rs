@@ -1,4 +1,4 @@
-//! Events before the dashboard was there: the charts begin with them.
+//! Events before the start of the dashboard, for the beginning of the charts.
 
 use hq_store::reader::{self, UsageStep, run};
 

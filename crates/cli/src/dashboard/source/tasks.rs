@@ -1,4 +1,4 @@
-//! Lists of tasks: of a job from the server, which knows those that wait as well; else from the
+//! Lists of tasks: those of a job from the server, which includes waiting tasks; others from the
 //! store.
 
 use hq_core::range::IdArray;
@@ -15,9 +15,9 @@ use crate::failures::error_words;
 use crate::output::view::params_text;
 use crate::parse::selector::array_to_message;
 
-/// Tasks among which a text is searched at most: some seconds of the server's time.
+/// Maximum number of tasks in a text search: some seconds of the server's time.
 const SEARCHED_MAX: usize = 100_000;
-/// Rows that are read from the store for one list.
+/// Maximum number of rows to read from the store for one list.
 const STORED_MAX: u32 = 20_000;
 
 /// Reads tasks of a running server.
@@ -112,7 +112,7 @@ pub(super) fn id_array((first, last): (u32, u32)) -> Option<hq_protocol::common:
 fn row(job: u32, task: client::TaskInfo) -> TaskRow {
     let state = TaskState::from(task.state());
     let host = task.workers.first().map(|worker| clean(&worker.hostname));
-    // A task of a job file has a name, one of an array parameters.
+    // A task of a job file has a name; a task of an array has parameters.
     let params = task
         .name
         .clone()

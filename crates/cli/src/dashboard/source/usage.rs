@@ -1,4 +1,4 @@
-//! What one task used over time: of each attempt of which the server has a curve.
+//! Resource use of one task over time: each attempt that has a curve.
 
 use hq_protocol::client::{self, task_page};
 
@@ -8,12 +8,12 @@ use crate::dashboard::model::UsageView;
 use crate::error::CliResult;
 use crate::output::curve::curve_of;
 
-/// Asks a running server. A task that is gone has used nothing that is known.
+/// Queries a running server. A forgotten task has no known resource use.
 pub(crate) async fn of_server(client: &mut Client, job: u32, task: u32) -> CliResult<UsageView> {
     let request = client::TaskPage {
         job: Some(task_page::Job::Id(job)),
         tasks: id_array((task, task)),
-        // Earlier attempts come with it only.
+        // Earlier attempts are only part of the definition.
         with_definition: true,
         with_curves: true,
         ..client::TaskPage::default()
@@ -70,7 +70,7 @@ mod tests {
         };
         let all = view(1, 2, task.clone());
         assert_eq!((all.attempts, peaks(&all)), (3, vec![(2, 7), (3, 8)]));
-        // The one of now is too young.
+        // The current attempt has no curve yet.
         task.curve = None;
         assert_eq!(peaks(&view(1, 2, task)), [(2, 7)]);
         assert!(peaks(&view(1, 2, client::TaskInfo::default())).is_empty());

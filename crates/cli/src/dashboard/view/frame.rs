@@ -176,7 +176,7 @@ fn keys_of(app: &App) -> Vec<&'static str> {
     }
 }
 
-/// Keys in a line of this width. Those that do not fit are in the help, which is always named.
+/// Keys for a line of this width. The help lists the rest, and its key always appears.
 fn hints(mut keys: Vec<&str>, width: usize) -> String {
     const ALWAYS: &str = "? help  q quit";
     loop {

@@ -1,4 +1,4 @@
-//! Details of a job: what became of its tasks, why some failed, how long they took.
+//! Details of a job: states of its tasks, causes of failures, run times.
 
 use hq_core::diagnosis;
 use ratatui::Frame;
@@ -26,7 +26,7 @@ pub(super) fn draw(frame: &mut Frame<'_>, area: Rect, app: &App, hits: &mut Hits
         Constraint::Length(1),
         Constraint::Length(STRIP_ROWS + 2),
         Constraint::Min(6),
-        // On large screens there is room for more than the last words.
+        // A large screen has room for more than the last words.
         Constraint::Length((area.height / 3).clamp(6, 16)),
     ];
     let [figures, strip, middle, output] = Layout::vertical(rows).areas(area);

@@ -1,4 +1,4 @@
-//! The list: a view declares its columns, and everything else is the same in all of them.
+//! The list: a view declares its columns; all lists share the rest.
 
 use std::ops::Range;
 
@@ -14,7 +14,7 @@ use crate::dashboard::app::{Hits, Theme};
 /// The columns of a list.
 pub(super) struct List<'a, R>(Vec<Column<'a, R>>);
 
-/// A column: its heading, its width (0 hides it) and what it shows of a row.
+/// A column: its heading, its width (0 hides it) and its cell for a row.
 struct Column<'a, R> {
     title: &'static str,
     width: Constraint,
@@ -87,7 +87,7 @@ impl<'a, R: 'a> List<'a, R> {
         frame.render_stateful_widget(table, area, &mut hits.table);
     }
 
-    /// The list without a frame and a selection. Only rows that are seen are made: there may be a
+    /// The list without frame and selection. Creates only visible rows, because a list may have a
     /// hundred thousand.
     pub(super) fn table(self, rows: impl Iterator<Item = &'a R>, seen: Range<usize>) -> Table<'a> {
         let columns = self.0.iter();
@@ -103,7 +103,7 @@ impl<'a, R: 'a> List<'a, R> {
     }
 }
 
-/// Rows that may be seen in an area, wherever the selection moves next.
+/// Rows that may be visible in an area after the next move of the selection.
 pub(super) fn seen(table: &TableState, area: Rect) -> Range<usize> {
     let (offset, height) = (table.offset(), usize::from(area.height));
     offset.saturating_sub(height)..offset.saturating_add(2 * height)

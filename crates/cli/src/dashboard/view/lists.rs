@@ -25,7 +25,7 @@ use crate::output::format::{amount, memory};
 use crate::output::pace;
 use crate::text::fit;
 
-/// Columns of jobs whose width never changes, with the border and the spaces between all columns.
+/// Total width of the fixed job columns, including the border and the gaps between all columns.
 const JOB_FIXED: u16 = 6 + 8 + 10 + 6 + 7 + 8 + 2 + 11;
 /// Longer names are rare.
 const NAME_WIDTH: u16 = 64;
@@ -97,7 +97,7 @@ fn job_columns(app: &App, width: u16) -> List<'_, JobRow> {
         })
 }
 
-/// A number that stands out unless it is 0.
+/// A number, highlighted unless it is 0.
 fn failed(theme: Theme, count: u64) -> Span<'static> {
     let style = match count {
         0 => Style::new(),
@@ -106,7 +106,7 @@ fn failed(theme: Theme, count: u64) -> Span<'static> {
     Span::styled(number(count), style)
 }
 
-/// A word for a job; one of which nothing can run does not just wait.
+/// A word for the state of a job; distinguishes a blocked job from a waiting one.
 fn state_of(app: &App, job: &JobRow) -> Span<'static> {
     if job.is_starving() && app.obstacle(job.id).is_some() {
         return Span::styled("starving", state_style(app.theme, "starving"));
@@ -135,7 +135,7 @@ pub(super) fn workers(frame: &mut Frame<'_>, area: Rect, app: &App, hits: &mut H
         .right("Tasks", 5, |worker| worker.running.to_string())
         .right("CPUs", 9, |worker| use_of(worker, "cpus"))
         .right("GPUs", if has_gpus { 7 } else { 0 }, gpus)
-        // Below there is more of it than here.
+        // The detail view below shows more of it.
         .right("Memory", if area.width < 100 { 0 } else { 10 }, memory_of)
         .right("Failed there", 13, |worker| {
             failed_there(theme, ends.get(&worker.id).copied())
@@ -153,7 +153,7 @@ pub(super) fn workers(frame: &mut Frame<'_>, area: Rect, app: &App, hits: &mut H
     }
 }
 
-/// A word for a worker, and the state as which it is drawn.
+/// A word for the state of a worker, and the state that determines its style.
 fn state_of_worker(worker: &WorkerRow, is_suspect: bool) -> (&str, &'static str) {
     match (&worker.ended, &worker.quarantine) {
         (Some(why), _) => (why, "lost"),
@@ -217,7 +217,7 @@ fn memory_of(worker: &WorkerRow) -> String {
     find(worker, "mem").map_or(String::new(), |item| memory(item.total))
 }
 
-/// Each resource with a bar, group by group where it has several (NUMA nodes).
+/// Each resource with a bar; a bar per group (NUMA node) if it has several.
 fn worker_detail(frame: &mut Frame<'_>, area: Rect, app: &App, worker: &WorkerRow) {
     let mut lines = Vec::new();
     let style = state_style(app.theme, "failed");
@@ -263,7 +263,7 @@ fn worker_detail(frame: &mut Frame<'_>, area: Rect, app: &App, worker: &WorkerRo
     frame.render_widget(Paragraph::new(lines).block(block), area);
 }
 
-/// Why its node is suspected, on two lines at most.
+/// Why the worker's node is suspected, on at most two lines.
 fn what_is_wrong(app: &App, worker: &WorkerRow, width: usize) -> Vec<String> {
     let is_it = |problem: &ProblemRow| {
         problem.is_open && matches!(&problem.target, Target::Node(_, host) if *host == worker.host)
@@ -352,7 +352,7 @@ fn allocations_of(frame: &mut Frame<'_>, area: Rect, app: &App, queue: &QueueRow
     frame.render_widget(table.block(bordered(theme)), area);
 }
 
-/// Failures of a job that has ended, if it has any.
+/// Failures of an ended job, if it has any.
 fn failures_of(app: &App, event: &EventRow) -> String {
     let jobs = app.snapshot.as_ref().map(|snapshot| &snapshot.jobs);
     let found = jobs.zip(event.job).and_then(|(jobs, id)| {
@@ -381,7 +381,7 @@ pub(super) fn events(frame: &mut Frame<'_>, area: Rect, app: &App, hits: &mut Hi
                 _ => Span::raw(words),
             }
         })
-        // The end of a job is nothing bad; failures of its tasks are.
+        // The end of a job is normal; failures of its tasks are not.
         .left("", Constraint::Min(20), |event| {
             let came_of_it = failures_of(app, event);
             vec![Span::raw(&event.text), Span::styled(came_of_it, bad)]

@@ -1,4 +1,4 @@
-//! The first view: what is going on, and what is wrong.
+//! The first view: current activity and problems.
 
 use ratatui::Frame;
 use ratatui::layout::{Constraint, Layout, Rect};
@@ -18,7 +18,7 @@ use crate::output::format::amount;
 use crate::output::pace;
 use crate::text::fit;
 
-/// Rows of the figures, and of the charts as far as there is room.
+/// Heights of the figures, and of the charts if they fit.
 const FIGURES: u16 = 5;
 const CHARTS: std::ops::RangeInclusive<u16> = 3..=6;
 
@@ -101,7 +101,7 @@ fn draw_figures(frame: &mut Frame<'_>, area: Rect, app: &App) {
     );
 }
 
-/// Until the last job ends, if that can be told of each.
+/// Time until the last job ends, if it can be estimated for every job.
 fn left(snapshot: &Snapshot) -> Option<String> {
     let goes_on = |job: &&JobRow| job.counts.waiting + job.counts.running > 0;
     let jobs = snapshot.jobs.iter().filter(goes_on);
@@ -119,7 +119,7 @@ fn rate(app: &App) -> String {
     }
 }
 
-/// Name, figure, top if it is fixed, colour.
+/// Name, value, optional fixed maximum, color.
 type Chart = (&'static str, fn(&Column) -> u64, Option<u64>, Color);
 
 fn draw_charts(frame: &mut Frame<'_>, area: Rect, app: &App) {
@@ -152,8 +152,8 @@ fn draw_charts(frame: &mut Frame<'_>, area: Rect, app: &App) {
     }
 }
 
-/// Each on two lines as far as there is room, the worst first; then on one. Of those that are left
-/// the number is told. Gives the lines, and of which problem each is.
+/// Lines for the problems, worst first: two lines each if they fit, otherwise one; the last line
+/// counts the rest. Also returns the problem of each line.
 fn problem_lines(
     app: &App,
     found: &[ProblemRow],
@@ -166,7 +166,7 @@ fn problem_lines(
     } else {
         found.len()
     };
-    // The selected one is always there.
+    // The selected problem is always visible.
     let from = (selected + 1).saturating_sub(fits.max(1)).min(found.len());
     let mut spare = room.saturating_sub(found.len());
     let (mut lines, mut owners) = (Vec::new(), Vec::new());
@@ -248,7 +248,7 @@ fn draw_problems(
     frame.render_widget(Paragraph::new(lines).block(block), area);
 }
 
-/// Those that need nobody any more are counted on their own.
+/// Resolved problems are counted separately.
 fn problems_title(found: &[ProblemRow]) -> String {
     let open = found.iter().filter(|problem| problem.is_open).count();
     let acknowledged = found.iter().filter(|one| one.is_acknowledged).count();

@@ -12,7 +12,7 @@ use crate::dashboard::model::Counts;
 use crate::output::format::{local_time, zone};
 use crate::text::fit;
 
-/// Style of a state. Without colours only weight is left.
+/// Style of a state. Without colors, only bold and dim remain.
 pub(super) fn state_style(theme: Theme, state: &str) -> Style {
     let (color, is_strong) = look_of(state).unwrap_or_default();
     let style = if is_strong {
@@ -23,8 +23,8 @@ pub(super) fn state_style(theme: Theme, state: &str) -> Style {
     colored(theme, style, color)
 }
 
-/// Color of a state of a job, task, worker or allocation, and whether it is bold; `None` for a word
-/// of a newer server.
+/// Color of a state of a job, task, worker or allocation, and whether it is bold; `None` for a
+/// state of a newer server.
 fn look_of(state: &str) -> Option<(Color, bool)> {
     Some(match state {
         "running" | "connected" => (Color::Cyan, false),
@@ -57,7 +57,7 @@ const ASCII_BORDER: border::Set<'static> = border::Set {
     horizontal_bottom: "-",
 };
 
-/// A frame. It is dim, so that what it encloses stands out.
+/// A frame, dim so that its content stands out.
 pub(super) fn bordered(theme: Theme) -> Block<'static> {
     let block = if theme.unicode {
         Block::bordered()
@@ -69,7 +69,7 @@ pub(super) fn bordered(theme: Theme) -> Block<'static> {
         .title_style(colored(theme, strong(), Color::Reset))
 }
 
-/// A frame with as much of a title as fits.
+/// A frame with a title that is cut to fit.
 pub(super) fn titled(theme: Theme, area: Rect, title: &str) -> Block<'static> {
     bordered(theme).title(fit(title, area.width.saturating_sub(2).into()))
 }
@@ -88,8 +88,8 @@ pub(super) fn bars(theme: Theme, values: &[u64], top: u64, color: Color) -> Spar
     }
 }
 
-/// Columns for the parameters of some rows on a screen of this width; 0 if none of them has any, or
-/// there is no room.
+/// Width of the parameter column for these rows and this screen; 0 if no row has parameters, or no
+/// space is left.
 pub(super) fn params_width<'a>(params: impl Iterator<Item = &'a str>, width: u16) -> u16 {
     let most = params.map(|text| text.chars().count()).max().unwrap_or(0);
     let room = match width {
@@ -121,7 +121,7 @@ const ASCII_BARS: bar::Set<'static> = bar::Set {
     empty: " ",
 };
 
-/// Glyph of a state; different ones, so that no colour is needed.
+/// Glyph of a state; all differ, so that they also work without colors.
 pub(super) fn glyph(theme: Theme, state: &str) -> &'static str {
     match (state, theme.unicode) {
         ("finished", true) => "█",
@@ -135,7 +135,8 @@ pub(super) fn glyph(theme: Theme, state: &str) -> &'static str {
     }
 }
 
-/// The state that people must see of many tasks: a failure first, then what goes on, then most.
+/// The most important state of many tasks: failures first, then running tasks, then the most
+/// frequent state.
 pub(super) const fn worst(counts: &Counts) -> &'static str {
     if counts.failed > 0 {
         "failed"
@@ -150,7 +151,7 @@ pub(super) const fn worst(counts: &Counts) -> &'static str {
     }
 }
 
-/// A bar of `width` cells with a share for each state that is there at all.
+/// A bar of `width` cells with a share for each state that occurs.
 pub(super) fn progress(theme: Theme, counts: &Counts, width: u16) -> Vec<Span<'static>> {
     let dropped = counts.canceled + counts.aborted;
     let parts = [
@@ -162,7 +163,7 @@ pub(super) fn progress(theme: Theme, counts: &Counts, width: u16) -> Vec<Span<'s
     ];
     let (width, total) = (u64::from(width), counts.total().max(1));
     let mut cells = parts.map(|(_, count)| (count * width / total).max(u64::from(count > 0)));
-    // The rest of rounding, or the excess, belongs to the widest part.
+    // The widest part absorbs the rounding error.
     while cells.iter().sum::<u64>() != width {
         let is_short = cells.iter().sum::<u64>() < width;
         let widest = (0..parts.len())
@@ -204,7 +205,7 @@ pub(crate) fn run_time(us: u64) -> String {
     }
 }
 
-/// Time since `from` as `3m 20s`; empty if it is not known.
+/// Time since `from` as `3m 20s`; empty if unknown.
 pub(super) fn since(from_ns: i64, now_ns: i64) -> String {
     let seconds = (now_ns - from_ns).max(0) / 1_000_000_000;
     match seconds {
@@ -226,7 +227,7 @@ pub(super) fn rough(ns: i64) -> String {
     }
 }
 
-/// `2026-11-28 08:15:50 UTC+01:00`, without the date where there is no room for it.
+/// `2026-11-28 08:15:50 UTC+01:00`, without the date on narrow screens.
 pub(super) fn clock(at_ns: i64, width: u16) -> String {
     let text = format!("{} {}", local_time(at_ns), zone(at_ns));
     match (width, text.split_once(' ')) {
@@ -244,7 +245,7 @@ pub(super) fn clock_and_day(at_ns: i64) -> String {
     local_time(at_ns).split_off(5)
 }
 
-/// A text on two lines at most, broken between words.
+/// A text on at most two lines, broken between words.
 pub(super) fn wrapped(text: &str, width: usize) -> Vec<String> {
     if text.chars().count() <= width {
         return vec![text.to_owned()];

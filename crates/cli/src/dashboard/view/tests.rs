@@ -126,7 +126,7 @@ fn sick_run() -> App {
     app
 }
 
-/// Gives the app the problems that a server would find, and the last events.
+/// Gives the app the problems that a server would report, and the last events.
 fn tell_problems(app: &mut App) {
     let snapshot = app.snapshot.as_ref().expect("a snapshot");
     let found = problems::found(snapshot, &app.ended, app.obstacles.as_deref());
@@ -467,7 +467,7 @@ const KEY: LogKey = LogKey {
     is_stderr: false,
 };
 
-/// Half of the time a quarter of the memory, then all of it; one cpu, then none.
+/// A quarter of the memory for half of the time, then all of it; one cpu, then none.
 fn curve(memory_peak_kib: u64) -> Curve {
     let half = |first: u8, second: u8| {
         let points = [[first; 20], [second; 20]];
@@ -488,7 +488,7 @@ fn curve(memory_peak_kib: u64) -> Curve {
     }
 }
 
-/// The output of a task is open, of which two of three attempts have a curve.
+/// The output of a task is open; two of its three attempts have a curve.
 fn with_log() -> App {
     let mut app = sick_run();
     app.log = Some(Log::new(KEY, 1));
@@ -533,8 +533,8 @@ fn what_a_task_used_is_above_its_output_beside_what_it_asked_for() {
     }
     let text = screen(&mut app, 80, 24);
     let rows: Vec<Vec<char>> = text.lines().map(|row| row.chars().collect()).collect();
-    // Behind the quote of the screen and the frame; from above: the line, the second half, all of
-    // it.
+    // The text starts after the screen's quote and the frame. Rows from above: the line, the second
+    // half, all of it.
     let memory = |row: usize| rows[3 + row][2..40].iter().collect::<String>();
     assert_eq!(memory(0), "▔".repeat(38), "{text}");
     let half = |one: &str, other: &str| one.repeat(19) + &other.repeat(19);
@@ -546,7 +546,7 @@ fn what_a_task_used_is_above_its_output_beside_what_it_asked_for() {
 fn every_attempt_of_which_something_is_known_can_be_looked_at() {
     let mut app = with_log();
     app.usage.step(false);
-    // More than was asked for: the line is behind the curve.
+    // Above the request: the curve hides the line.
     let text = screen(&mut app, 80, 24);
     shows(&text, &["MiB: top 4 096 of 2 048", "attempt 1 of 3"]);
     assert!(text.contains('─') || text.contains('▁'), "{text}");
@@ -570,7 +570,7 @@ fn unknown_usage_and_small_screens_leave_all_rows_to_the_output() {
         assert!(!text.contains("MiB"), "{text}");
         text.matches("line ").count()
     };
-    // One row less than the frame leaves is in the title.
+    // The title contains the line that does not fit into the frame.
     let all = |height: u16| usize::from(height) - 5 + 1;
     for height in [10, 17] {
         assert_eq!(lines(&mut with_log(), height), all(height));
@@ -641,7 +641,7 @@ fn charts_break_on_no_size() {
         shows(&screen(&mut with_gpus(curve(1)), width, height), &["MiB"]);
         let mut app = with_log();
         shows(&screen(&mut app, width, height), &["MiB"]);
-        // Nothing at all, and more points than columns.
+        // An empty curve, and more points than columns.
         let mut none = curve(0);
         none.cpu_peak_milli = 0;
         none.asked = Asked::default();

@@ -12,10 +12,10 @@ use crate::dashboard::model::LogKey;
 use crate::output::format::{amount, short_words};
 use crate::text::fit;
 
-/// Rows of the charts with their frames, and of the output that they leave at least.
+/// Height of the charts with their frames, and minimum height of the output.
 const CHARTS: std::ops::RangeInclusive<u16> = 5..=10;
 const OUTPUT_MIN: u16 = 10;
-/// A request is a line in the chart up to this many times the peak: above, nothing would be seen of
+/// Largest request, as a multiple of the peak, that is drawn as a line. A higher line would flatten
 /// the curve.
 const LINE_MAX: u64 = 4;
 
@@ -24,12 +24,12 @@ struct Chart {
     title: String,
     below: String,
     values: Vec<u64>,
-    /// What was asked for, in the same unit; 0 = nothing.
+    /// The request, in the same unit; 0 if none.
     asked: u64,
     color: Color,
 }
 
-/// Draws the charts, if there is something to show and room for it; gives the rest of the area.
+/// Draws the charts if they have data and fit; returns the remaining area.
 pub(super) fn draw(
     frame: &mut Frame<'_>,
     area: Rect,
@@ -43,7 +43,7 @@ pub(super) fn draw(
     };
     let rows = (area.height / 4).clamp(*CHARTS.start(), *CHARTS.end());
     let gpu = shown.curve.gpu.as_deref();
-    // Those of GPUs are below if there is room, otherwise beside the others.
+    // The GPU charts are below the others if they fit, otherwise next to them.
     let is_below = gpu.is_some() && area.height >= 2 * rows + OUTPUT_MIN;
     let below = if is_below { rows } else { 0 };
     let heights = [rows, below].map(Constraint::Length);
@@ -174,7 +174,7 @@ fn gpu_memory(curve: &GpuCurve, area: Rect) -> Chart {
     }
 }
 
-/// A value for each column inside of a frame: of its points, or of the point that it is part of.
+/// A value for each column inside a frame: the maximum of its points, or the point that covers it.
 fn columns<P>(
     points: impl Iterator<Item = P>,
     area: Rect,
