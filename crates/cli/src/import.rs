@@ -57,10 +57,10 @@ impl System {
 /// A script and the options of its conversion.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Source<'a> {
-    /// File name, for texts and as the name of the job.
+    /// File name, for messages and as the name of the job.
     pub(crate) name: &'a str,
     pub(crate) text: &'a str,
-    /// Further options as on the command line of the batch system, which win over the lines.
+    /// Options as on the command line of the batch system; they override the lines of the script.
     pub(crate) options: &'a str,
     /// `None`: that of most of the lines.
     pub(crate) system: Option<System>,
@@ -77,35 +77,36 @@ pub(crate) struct Conversion {
     pub(crate) notes: Vec<String>,
     /// Words of the interpreter.
     pub(crate) interpreter: Vec<String>,
-    /// Sets the variables of the batch system; lines for `sh`.
+    /// Sets the variables of the batch system, as lines for `sh`.
     prelude: Vec<String>,
 }
 
 impl Conversion {
-    /// Options that may stand in `#HQ` lines, word by word, one option each.
+    /// Options that are allowed in `#HQ` lines, one option each, as words.
     pub(crate) fn directives(&self) -> impl Iterator<Item = &[String]> {
         let chosen = self.choices.iter().filter(|choice| !choice.is_outer);
         chosen.map(|choice| choice.words.as_slice())
     }
 
-    /// Options that only the command line takes.
+    /// Options that are only allowed on the command line.
     pub(crate) fn outer(&self) -> impl Iterator<Item = &[String]> {
         let chosen = self.choices.iter().filter(|choice| choice.is_outer);
         chosen.map(|choice| choice.words.as_slice())
     }
 
-    /// All of them that somebody wrote, without what only follows from habits of the batch system.
+    /// Options that the script contains, without those that only imitate defaults of the batch
+    /// system.
     pub(crate) fn written(&self) -> impl Iterator<Item = &Choice> {
         self.choices.iter().filter(|choice| !choice.is_usual)
     }
 
-    /// Whether the interpreter is a shell in which variables are set as in `sh`.
+    /// Whether the interpreter is a shell with the variable syntax of `sh`.
     pub(crate) fn is_shell(&self) -> bool {
         script::is_shell(&self.interpreter)
     }
 }
 
-/// The lines of a batch system in a script; `None` if there are none.
+/// The batch system whose lines a script contains; `None` without such lines.
 pub(crate) fn system_of(text: &str) -> Option<(System, usize)> {
     let counts = System::ALL.map(|system| (system, lines::find(text, system).len()));
     let most = counts.into_iter().max_by_key(|(_, count)| *count);
@@ -174,10 +175,10 @@ pub(crate) fn convert(source: Source<'_>) -> CliResult<Conversion> {
     })
 }
 
-/// Warning about a script that was submitted as it is; `None` if it has no lines for a batch
+/// Warning about a script that is submitted unchanged; `None` if it has no lines for a batch
 /// system.
 ///
-/// With `is_read`, `#HQ` lines in it count.
+/// With `is_read`, hq reads its `#HQ` lines.
 pub(crate) fn warning(source: &str, text: &str, is_read: bool) -> Option<String> {
     let (system, count) = system_of(text)?;
     let word = system.word();
@@ -223,7 +224,7 @@ pub(crate) fn shell_text(words: &[String]) -> String {
     quoted.collect::<Vec<_>>().join(" ")
 }
 
-/// Ids of an array, if they can be read.
+/// Ids of an array; `None` if they cannot be parsed.
 fn ids_of(text: &str) -> Option<IdArray> {
     crate::parse::array::parse_id_array(text).ok()
 }

@@ -1,7 +1,7 @@
-//! The `hq` binary: start-up, and the end with the right exit code.
+//! The `hq` binary: startup, and the exit code.
 //!
-//! Everything else is in modules: [`args`] says what can be written, [`command`] does it,
-//! [`output`] prints it. See `docs/architecture.md`.
+//! The rest is in modules: [`args`] defines the command line, [`command`] runs it, [`output`]
+//! prints results. See `docs/architecture.md`.
 
 #![forbid(unsafe_code)]
 
@@ -39,8 +39,8 @@ use error::{CliError, CliResult, exit};
 /// Runs the command line of this process to its end.
 #[must_use]
 pub fn main() -> ExitCode {
-    // Before anything waits for a child: with SIGCHLD ignored, as some parents leave it, no exit
-    // status is kept.
+    // Before any wait for a child: some parents ignore SIGCHLD, and the kernel would then discard
+    // exit statuses.
     let _ = hq_spawn::keep_zombies();
     abort_on_panic();
     let words: Vec<OsString> = std::env::args_os().collect();
@@ -64,20 +64,21 @@ pub fn main() -> ExitCode {
     }
 }
 
-/// With what the files of the user and of the site say, where that matters.
+/// Adds the settings of the user's and the site's files, where they matter.
 fn configured(cli: Cli, words: Vec<OsString>) -> CliResult<Cli> {
-    // The manual says what to write into a file that makes no sense.
+    // These commands must work with a broken settings file, because the manual explains how to fix
+    // it.
     if cli.version || cli.command.as_ref().is_none_or(Command::is_about_itself) {
         return Ok(cli);
     }
     config::apply(cli, words)
 }
 
-/// Reads a job file as `hq job submit-file` does, for fuzzing; the error is what people see.
+/// Reads a job file as `hq job submit-file` does, for fuzzing; returns the error that users see.
 ///
 /// # Errors
 ///
-/// If the file is refused.
+/// If the file is invalid.
 #[doc(hidden)]
 pub fn check_job_file(content: &str) -> Result<(), String> {
     submit::check_job_file(content).map_err(|error| error.text().unwrap_or_default())
@@ -99,7 +100,7 @@ fn run(cli: Cli, context: &mut Context) -> CliResult<()> {
     }
 }
 
-/// Help of the part whose subcommand is missing.
+/// Help for a group of commands whose subcommand is missing.
 fn incomplete(group: Option<&str>) -> CliError {
     let mut root = args::built_command();
     let help = match group.and_then(|name| root.find_subcommand_mut(name)) {
@@ -110,7 +111,7 @@ fn incomplete(group: Option<&str>) -> CliError {
     CliError::Told(exit::USAGE)
 }
 
-/// Help and problems of the command line, which are texts in every output mode.
+/// Prints help and errors of the command line, as text in every output mode.
 fn usage(error: clap::Error) -> ExitCode {
     let code = u8::try_from(error.exit_code()).unwrap_or(exit::USAGE);
     if error.use_stderr() {
@@ -118,7 +119,7 @@ fn usage(error: clap::Error) -> ExitCode {
         let text = args::explain::text(error, &words);
         output::console::error_styled(&text::cut_lines(text));
     } else {
-        // A failure has no place where it could be reported.
+        // An error while printing cannot be reported.
         let _ = error.print();
     }
     ExitCode::from(code)
@@ -131,7 +132,7 @@ fn fail(error: &CliError, context: &mut Context) -> ExitCode {
     if let Some(text) = error.text() {
         if context.mode() == OutputMode::Json {
             let value = serde_json::json!({ "error": text });
-            // Output before the failure stays; if writing fails, too, nobody is reading.
+            // Keeps output from before the failure; if writing fails too, the reader is gone.
             let _ = output::json::write_value(&mut context.out, &value);
         }
         let _ = context.flush();
@@ -148,7 +149,7 @@ fn fail(error: &CliError, context: &mut Context) -> ExitCode {
     ExitCode::from(error.exit_code())
 }
 
-/// A bug ends the process at once, with a request to report it.
+/// Aborts the process on a panic, with a request to report the bug.
 fn abort_on_panic() {
     std::panic::set_hook(Box::new(|info| {
         output::console::error_line(&format!(

@@ -20,7 +20,7 @@ use crate::args::global::{ColorMode, GlobalArgs, OutputMode};
 use crate::output::format::printable;
 use crate::text::cut_lines;
 
-/// Kind of process; decides what is logged unless the user says otherwise.
+/// Kind of process; determines the default log level.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Role {
     /// Asks and prints.
@@ -58,14 +58,14 @@ pub(crate) fn init(global: &GlobalArgs, role: Role) {
         .event_format(LineFormat { is_long, colors });
     use tracing_subscriber::layer::SubscriberExt as _;
     let registry = tracing_subscriber::registry();
-    // A filter that cannot be parsed counts as not given: a typing error must not stop a server.
+    // An invalid filter is ignored: a typing error must not stop a server.
     let result = match variable.and_then(|text| text.parse::<Targets>().ok()) {
         Some(filter) => {
             tracing::subscriber::set_global_default(registry.with(layer.with_filter(filter)))
         }
         None => tracing::subscriber::set_global_default(registry.with(layer.with_filter(level))),
     };
-    // Only a second call could fail, and would change nothing.
+    // Only a second call fails, without an effect.
     let _ = result;
 }
 
@@ -101,8 +101,8 @@ where
         }
         let mut line = Line::default();
         event.record(&mut line);
-        // Texts of workers, tasks and other users get here; they must not reach the terminal of an
-        // administrator as they are.
+        // Texts of workers, tasks and other users must not reach an administrator's terminal
+        // unescaped.
         let text = format!("{}{}", printable(&line.message), printable(&line.fields));
         writeln!(writer, "{}", cut_lines(text))
     }

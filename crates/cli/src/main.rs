@@ -1,11 +1,11 @@
-//! The `hq` binary. Everything is in the library of this package.
+//! The `hq` binary. The library of this package contains all code.
 
 #![forbid(unsafe_code)]
 
 use std::process::ExitCode;
 
-// Tasks are made on one thread and dropped on another, where the system's allocator is slow. This
-// one builds with nothing but a C compiler.
+// Tasks are allocated on one thread and freed on another, which is slow with the system's
+// allocator. Building mimalloc requires only a C compiler.
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 

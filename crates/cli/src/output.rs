@@ -1,7 +1,7 @@
 //! Output of commands: one trait, one implementation per output mode.
 //!
-//! Everything is rendered from wire messages into any writer; nothing here asks the server. Lists
-//! that can be huge arrive in pages and, as JSON, leave as they arrive.
+//! All methods render wire messages into a writer and send no requests. Long lists arrive in pages
+//! and, as JSON, are written page by page.
 
 use std::io;
 use std::path::Path;
@@ -40,22 +40,22 @@ pub(crate) struct JobListView<'a> {
     pub(crate) total: usize,
     /// Whether to show why jobs were canceled.
     pub(crate) with_reason: bool,
-    /// Show how far the jobs are, as of this time of the server's clock.
+    /// Show the progress of jobs at this time of the server's clock.
     pub(crate) progress_at_ns: Option<i64>,
-    /// Whether the user asked for all jobs.
+    /// Whether the user selected all jobs.
     pub(crate) is_all: bool,
 }
 
 /// Contents of `task list` besides the tasks.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct TaskListView {
-    /// Whether the tasks of exactly one job are listed.
+    /// Whether the list contains tasks of exactly one job.
     pub(crate) is_single_job: bool,
     /// Whether errors are shown in full.
     pub(crate) is_verbose: bool,
 }
 
-/// A job of which it was found out what would run again.
+/// A job and its tasks that would run again.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct ChangedView {
     pub(crate) job: u32,
@@ -167,11 +167,11 @@ pub(crate) trait Output {
     /// `token list`.
     fn token_list(&self, out: Out<'_>, tokens: &[client::Token]) -> io::Result<()>;
 
-    /// End of a command that prints nothing else, or only raw text.
+    /// Ends a command that prints nothing else, or only raw text.
     fn done(&self, out: Out<'_>) -> io::Result<()>;
 }
 
-/// Receives jobs one after the other, each with its tasks.
+/// Receives jobs one by one, each with its tasks.
 pub(crate) trait JobInfoSink {
     /// The next job.
     fn job(&mut self, job: &client::JobDetail) -> io::Result<()>;
@@ -181,13 +181,13 @@ pub(crate) trait JobInfoSink {
     fn finish(self: Box<Self>) -> io::Result<()>;
 }
 
-/// Receives jobs one after the other, each with its tasks in pages.
+/// Receives jobs one by one, each with its tasks in pages.
 pub(crate) trait TaskListSink {
     /// The next job.
     fn job(&mut self, job: u32) -> io::Result<()>;
     /// Some tasks of that job.
     fn tasks(&mut self, page: &client::TaskPageReply) -> io::Result<()>;
-    /// The end of everything; returns whether an error message was cut.
+    /// Ends the output; returns whether an error message was shortened.
     fn finish(self: Box<Self>) -> io::Result<bool>;
 }
 

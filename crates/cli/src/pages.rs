@@ -1,4 +1,4 @@
-//! The pages of `docs/`, which every program carries along: a login node may see no web.
+//! The pages of `docs/`, embedded in the program: a login node may have no internet access.
 
 use std::sync::OnceLock;
 
@@ -17,7 +17,7 @@ pub(crate) struct Page {
     pub(crate) name: &'static str,
     /// First heading.
     pub(crate) title: &'static str,
-    /// Where its text begins and how long it is, among the texts of all pages.
+    /// Offset and length of its text within the texts of all pages.
     place: (usize, usize),
 }
 
@@ -28,17 +28,17 @@ impl Page {
         texts().get(start..start + len).unwrap_or_default()
     }
 
-    /// Whether it lists everything instead of explaining a topic.
+    /// Whether the page lists everything instead of explaining a topic.
     fn is_reference(&self) -> bool {
         matches!(self.name, "cli" | "compatibility" | "changelog")
     }
 }
 
 const PAGES: &[(&str, &str, usize)] = include!(concat!(env!("OUT_DIR"), "/pages.rs"));
-/// Texts of all pages, one behind the other, compressed by `build.rs`.
+/// Concatenated texts of all pages, compressed by `build.rs`.
 const PACKED: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/pages.deflate"));
 
-/// Unpacked when the first page is read: most commands read none.
+/// Decompresses the texts at the first use; most commands need none.
 fn texts() -> &'static str {
     static TEXTS: OnceLock<String> = OnceLock::new();
     TEXTS.get_or_init(|| {
@@ -52,7 +52,7 @@ fn texts() -> &'static str {
     })
 }
 
-/// Other names of pages, those of HyperQueue's topics among them.
+/// Other names of pages, including HyperQueue's topics.
 const ALIASES: &str = "
 jobs: job tasks task taskarray array arrays submit
 workers: worker
@@ -91,7 +91,7 @@ pub(crate) fn aliases(name: &str) -> impl Iterator<Item = &'static str> {
     of_page.flat_map(|(_, aliases)| aliases.split(' '))
 }
 
-/// The page with this name, or with this other name.
+/// The page with this name or alias.
 pub(crate) fn find(topic: &str) -> Option<Page> {
     let known = rows(ALIASES).find(|(_, aliases)| has_word(aliases, topic));
     let name = known.map_or(topic, |(page, _)| page);
@@ -117,7 +117,7 @@ mod tests {
         }
     }
 
-    /// Messages and help texts send people to pages, which have to be there.
+    /// Messages and help texts refer to pages, which must exist.
     #[test]
     fn pages_that_are_named_anywhere_exist() {
         fn visit(folder: &std::path::Path, found: &mut Vec<String>) {

@@ -6,7 +6,7 @@ use super::System;
 use super::used::{COMMANDS, Uses};
 use super::wish::Wish;
 
-/// Notes on the effects of the script that are different here.
+/// Notes on features of the script that work differently in hq.
 pub(super) fn notes(uses: &Uses, wish: &Wish) -> Vec<String> {
     let mut notes = Vec::new();
     for (name, line) in &uses.programs {

@@ -12,7 +12,7 @@ pub(super) struct Line {
     pub(super) text: String,
 }
 
-/// Lines of a batch system up to the first command, which is where batch systems stop to look.
+/// Lines of a batch system before the first command, where batch systems stop reading.
 pub(super) fn find(text: &str, system: System) -> Vec<Line> {
     let mut found = Vec::new();
     for (number, line) in text.lines().enumerate() {
@@ -40,7 +40,7 @@ impl Line {
     }
 }
 
-/// An option and its value, which is empty if there is none.
+/// An option and its value, which is empty for an option without one.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) struct Pair {
     pub(super) name: String,
@@ -58,8 +58,8 @@ impl Pair {
     }
 }
 
-/// Splits `--name=value`, `--name value`, `-x value` and `-xvalue`; `flags` have no value. With
-/// `words_only` short options are whole words, as those of LSF are.
+/// Splits `--name=value`, `--name value`, `-x value` and `-xvalue`; the options in `flags` have no
+/// value. With `words_only`, short options are whole words, as in LSF.
 pub(super) fn pairs(words: Vec<String>, flags: &str, words_only: bool) -> Vec<Pair> {
     let mut found = Vec::new();
     let mut words = words.into_iter().peekable();

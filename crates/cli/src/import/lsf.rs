@@ -23,7 +23,7 @@ pub(super) fn read(line: &Line, wish: &mut Wish) {
     }
 }
 
-/// `None` if the option is unknown, or its value cannot be read.
+/// Applies an option; `None` if it is unknown or its value is invalid.
 fn option(pair: &Pair, wish: &mut Wish) -> Option<()> {
     let value = pair.value.as_str();
     let text = || (!value.is_empty()).then(|| value.to_owned());
@@ -31,7 +31,7 @@ fn option(pair: &Pair, wish: &mut Wish) -> Option<()> {
         "-J" => name(value, wish),
         "-n" => wish.tasks = Some(value.split(',').next()?.parse().ok()?),
         "-R" => requirement(value, wish),
-        // A single field is minutes, two are hours and minutes; a speed may follow.
+        // A single field is minutes, two fields are hours and minutes; a host speed may follow.
         "-W" => wish.time = Some(seconds(value.split('/').next()?, 60, 60)?),
         "-M" => limit(value, wish)?,
         "-o" => {
@@ -57,7 +57,7 @@ fn option(pair: &Pair, wish: &mut Wish) -> Option<()> {
     Some(())
 }
 
-/// A limit of memory is what the job needs, unless `rusage` says so.
+/// A memory limit is the job's request, unless `rusage` overrides it.
 fn limit(value: &str, wish: &mut Wish) -> Option<()> {
     let kib = memory_kib(value, Plain::Kib)?;
     if value.bytes().all(|b| b.is_ascii_digit()) {

@@ -18,7 +18,7 @@ pub(super) fn read(line: &Line, wish: &mut Wish) {
     }
 }
 
-/// `None` if the option is unknown, or its value cannot be read.
+/// Applies an option; `None` if it is unknown or its value is invalid.
 fn option(pair: &Pair, wish: &mut Wish) -> Option<()> {
     let value = pair.value.as_str();
     match pair.name.as_str() {
@@ -37,7 +37,7 @@ fn option(pair: &Pair, wish: &mut Wish) -> Option<()> {
         "-S" => wish.shell = Some(value.to_owned()),
         "-d" | "-w" => wish.cwd = Some(value.to_owned()),
         "-V" => wish.passes_env = true,
-        // Where output is kept meanwhile, and what makes no difference.
+        // Temporary place of output, and options without effect in hq.
         "-k" | "-z" | "-f" | "-x" | "-R" => {}
         _ => return None,
     }
@@ -80,7 +80,7 @@ fn single(name: &str, value: &str, wish: &mut Wish) {
     let number = value.parse::<u32>().ok();
     let kib = memory_kib(value, Plain::Bytes);
     match (name, number, kib) {
-        // Cpus of a chunk include those of its processes and threads.
+        // The cpus of a chunk include its processes and threads.
         ("ncpus" | "ppn", Some(cpus), _) => {
             wish.tasks_per_node = Some(cpus);
             wish.cpus_per_task = Some(1);

@@ -1,21 +1,20 @@
-//! Scripts as text: the converted one, and the command that runs it.
+//! The text of converted scripts, and the command that runs one.
 
 use super::{Conversion, Source, lines};
 
-/// Stands for the number of a job in paths until it is known whether there is an array.
+/// Placeholder for the job number in paths, until it is known whether the job is an array.
 pub(super) const JOB: &str = "%{job}";
 
-/// Stands for the name of the job.
+/// Placeholder for the name of the job.
 pub(super) const NAME: &str = "%{name}";
 
-/// Shells in which variables are set as in `sh`.
+/// Shells with the variable syntax of `sh`.
 const SHELLS: [&str; 6] = ["sh", "bash", "dash", "ksh", "zsh", "ash"];
 
-/// Runs a script that comes through standard input, which stays empty for the script as in a batch
-/// job.
+/// Runs a script from standard input; the script itself sees an empty one, as in a batch job.
 const FROM_STDIN: &str = "exec 3<&0 </dev/null; exec \"$@\"";
 
-/// Words of the interpreter: of the first line, or what the batch system uses.
+/// Words of the interpreter: from the first line, or the batch system's default.
 pub(super) fn interpreter(text: &str, shell: Option<&str>) -> Vec<String> {
     if let Some(shell) = shell {
         return vec![shell.to_owned()];
@@ -41,7 +40,7 @@ pub(super) fn is_shell(interpreter: &[String]) -> bool {
     program.is_some_and(|program| SHELLS.contains(&program))
 }
 
-/// An option as it stands in a `#HQ` line, where only `"` quotes.
+/// An option as text for a `#HQ` line, where only `"` quotes.
 pub(super) fn directive_text(words: &[String]) -> String {
     let quoted = words.iter().map(|word| {
         if word.is_empty() || word.contains([' ', '\t', '"']) {
@@ -53,7 +52,7 @@ pub(super) fn directive_text(words: &[String]) -> String {
     quoted.collect::<Vec<_>>().join(" ")
 }
 
-/// The script with `#HQ` lines in place of those that were read, and with the variables that it
+/// The script with `#HQ` lines in place of the translated lines, and with the variables that it
 /// expects.
 pub(crate) fn converted(source: Source<'_>, conversion: &Conversion) -> String {
     let mut text = String::new();
@@ -69,7 +68,7 @@ pub(crate) fn converted(source: Source<'_>, conversion: &Conversion) -> String {
     }
     if conversion.is_shell() && !conversion.prelude.is_empty() {
         let label = conversion.system.label();
-        // A file can have any name; the comment is one line.
+        // A file name may contain line breaks, but the comment is one line.
         let name = source.name.replace(char::is_control, "?");
         text.push_str(&format!(
             "# What {label} would have set, by `hq import {name}`:\n"
@@ -89,8 +88,7 @@ pub(crate) fn converted(source: Source<'_>, conversion: &Conversion) -> String {
     text
 }
 
-/// The command line that submits the script: words behind `hq`, and what the tasks get as standard
-/// input.
+/// The command line that submits the script: arguments of `hq`, and standard input of the tasks.
 pub(crate) fn submit_words(
     source: Source<'_>,
     conversion: &Conversion,

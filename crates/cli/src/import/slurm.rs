@@ -6,7 +6,7 @@ use super::lines::{Line, Pair, pairs};
 use super::units::{Plain, gpus, memory_kib, seconds};
 use super::wish::{Memory, Per, Wish};
 
-/// Options without a value, or with one only behind `=`.
+/// Options without a value, or with a value only after `=`.
 const FLAGS: &str = "--exclusive --requeue --no-requeue --hold -H --wait -W --overcommit -O --oversubscribe --share \
     -s --contiguous --spread-job --use-min-nodes --get-user-env --parsable --quiet -Q --verbose -v \
     --test-only --nice --propagate --kill-on-invalid-dep --ignore-pbs --reboot";
@@ -15,11 +15,11 @@ const FLAGS: &str = "--exclusive --requeue --no-requeue --hold -H --wait -W --ov
 const OF_WORKERS: &str = "--partition --account --qos --constraint --reservation --nodelist --exclude --clusters \
     --cluster-constraint --licenses --switches --wckey --nodefile";
 
-/// Options that make no difference here.
+/// Options without effect in hq.
 const WITHOUT_EFFECT: &str = "--parsable --quiet --verbose --comment --contiguous --kill-on-invalid-dep --ignore-pbs \
     --use-min-nodes --spread-job --get-user-env --requeue --overcommit --oversubscribe --share";
 
-/// Short options and the long ones that mean the same.
+/// Short options and their long forms.
 const SHORT: &str = "-a=--array -A=--account -b=--begin -c=--cpus-per-task -C=--constraint -d=--dependency \
     -D=--chdir -e=--error -F=--nodefile -G=--gpus -H=--hold -i=--input -J=--job-name -L=--licenses \
     -m=--distribution -M=--clusters -n=--ntasks -N=--nodes -o=--output -O=--overcommit \
@@ -53,7 +53,8 @@ pub(super) fn read(line: &Line, wish: &mut Wish) {
     }
 }
 
-/// Reads an option about the needs of each task; `None` if it is another option, or cannot be read.
+/// Applies an option about resources of a task; `None` if it is another option or its value is
+/// invalid.
 fn resource(name: &str, value: &str, wish: &mut Wish) -> Option<()> {
     // `2-4` nodes are at least two.
     let number = || value.split('-').next()?.parse::<u32>().ok();
@@ -81,7 +82,7 @@ fn set_gpus(value: &str, per: Per, wish: &mut Wish) -> Option<()> {
     let first = value.split(',').next()?;
     let (resource, count) = gpus(first)?;
     wish.gpus = Some((resource, count, per));
-    // One kind is as good as another here.
+    // hq does not distinguish these kinds.
     if let Some((_, rest)) = value.split_once(',') {
         wish.untranslated(rest);
     }
@@ -120,7 +121,8 @@ fn other(name: &str, pair: &Pair, wish: &mut Wish) -> Option<()> {
     Some(())
 }
 
-/// Placeholders as those of hq. Elements of an array have numbers of their own, so `%j` names both.
+/// Translates placeholders. Elements of an array have their own job numbers, so `%j` becomes job
+/// and task.
 fn path(pattern: &str, wish: &mut Wish) -> String {
     if pattern == "/dev/null" {
         return "none".to_owned();
@@ -219,7 +221,7 @@ fn export(value: &str, wish: &mut Wish) {
 
 /// `B:USR1@120`.
 fn signal(value: &str, wish: &mut Wish) -> Option<()> {
-    // The letters end with a colon; without one they are part of a name, as in `BUS`.
+    // The letters end with a colon; without it they are part of a name, as in `BUS`.
     let value = match value.split_once(':') {
         Some(("R" | "B" | "RB" | "BR", signal)) => signal,
         Some(_) => return None,

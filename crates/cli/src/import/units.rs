@@ -1,7 +1,6 @@
 //! Sizes, durations and names of GPUs as batch systems write them.
 
-/// Memory in KiB: a number with an optional unit; without one it has `plain` KiB shifted to the
-/// left, or to the right.
+/// Parses memory into KiB. A number without a unit is in units of `plain`, a power of two in KiB.
 pub(super) fn memory_kib(text: &str, plain: Plain) -> Option<u64> {
     let digits = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());
     let unit = text.get(digits.len()..)?.to_ascii_lowercase();
@@ -31,7 +30,7 @@ pub(super) fn memory_kib(text: &str, plain: Plain) -> Option<u64> {
     is_sane.then_some(kib.ceil() as u64)
 }
 
-/// Unit of a number without one.
+/// Unit of a plain number.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Plain {
     Bytes,
@@ -61,8 +60,8 @@ pub(super) fn memory_text(kib: u64) -> String {
     }
 }
 
-/// Seconds of `[DAYS-]FIELDS`, where a single field counts as `unit` seconds and the last of
-/// several as `last` seconds. Behind days hours come first.
+/// Parses `[DAYS-]FIELDS` into seconds. A single field counts as `unit` seconds; the last of
+/// several fields counts as `last` seconds. After days, the first field is hours.
 pub(super) fn seconds(text: &str, unit: u64, last: u64) -> Option<u64> {
     let (days, clock) = match text.split_once('-') {
         Some((days, clock)) => (Some(days.parse::<u64>().ok()?), clock),
@@ -96,11 +95,11 @@ pub(super) fn clock(seconds: u64) -> String {
     }
 }
 
-/// `gpu:a100:2`, `a100:2`, `2`, `gpu`: the maker's resource, and how many.
+/// Parses `gpu:a100:2`, `a100:2`, `2` or `gpu` into the vendor's resource and the number.
 pub(super) fn gpus(text: &str) -> Option<(&'static str, u32)> {
     let text = text.split('(').next()?;
     let parts: Vec<&str> = text.split(':').collect();
-    // The kind alone asks for one.
+    // A kind without a number requests one.
     let count = parts.last()?.parse().unwrap_or(1);
     let is_amd = parts.iter().any(|part| {
         let part = part.to_ascii_lowercase();

@@ -1,16 +1,15 @@
-//! Features that a script uses, as far as its text shows: variables, launchers of MPI programs,
-//! commands of the batch system.
+//! Features that the text of a script uses: variables, MPI launchers, commands of the batch system.
 
 use std::collections::BTreeSet;
 
 use hq_core::words::has_word;
 
-/// Variables that every process has, or that belong to a place.
+/// Variables that exist in every process, or belong to a place.
 const USUAL: &str = "HOME PATH USER LOGNAME SHELL PWD OLDPWD HOSTNAME TMPDIR TMP LANG TERM DISPLAY RANDOM SECONDS \
     LINENO IFS UID EUID PPID BASH BASH_SOURCE FUNCNAME OPTARG OPTIND LD_LIBRARY_PATH \
     OMP_NUM_THREADS CUDA_VISIBLE_DEVICES ROCR_VISIBLE_DEVICES HQ MODULEPATH";
 
-/// Beginnings of names that the batch system, or hq, sets itself.
+/// Prefixes of variables that the batch system or hq sets.
 const OWN: &[&str] = &["SLURM_", "SBATCH_", "PBS_", "LSB_", "LS_", "HQ_"];
 
 /// Programs that start the processes of a task.
@@ -29,7 +28,7 @@ pub(super) struct Uses {
     set: BTreeSet<String>,
     /// Programs, with the number of the first line, from 1.
     pub(super) programs: Vec<(&'static str, usize)>,
-    /// All of the text, for names in other languages.
+    /// The whole text, for uses in other languages.
     text: String,
     pub(super) changes_dir: bool,
 }
@@ -85,7 +84,7 @@ impl Uses {
         }
     }
 
-    /// Whether the name of a variable stands anywhere, also in another language than the shell's.
+    /// Whether the name of a variable occurs anywhere, also outside of shell syntax.
     pub(super) fn names(&self, variable: &str) -> bool {
         let is_name = |c: char| c.is_ascii_alphanumeric() || c == '_';
         let found = self.text.match_indices(variable);
@@ -103,8 +102,8 @@ impl Uses {
             .any(|(name, _)| has_word(LAUNCHERS, name))
     }
 
-    /// Variables that the script reads, does not set itself, and that are set where it is
-    /// submitted.
+    /// Variables that the script reads but does not set, and that are set in the submitting
+    /// environment.
     pub(super) fn set_here(&self, given: &[(String, String)]) -> Vec<(String, String)> {
         let is_foreign = |name: &&String| {
             !self.set.contains(*name)

@@ -1,14 +1,14 @@
-//! Variables of batch systems, made of those of hq.
+//! Variables of batch systems, derived from those of hq.
 //!
-//! Those of arrays and what programs of any language ask for are always there, others only if the
-//! script names them: a variable such as `SLURM_JOB_ID` makes an MPI library believe that it is
-//! inside a job of Slurm.
+//! Variables of arrays, and variables that programs of any language read, are always set. Others
+//! are set only if the script names them: a variable such as `SLURM_JOB_ID` makes an MPI library
+//! assume a job of Slurm.
 
 use super::System;
 use super::used::Uses;
 use super::wish::{Choice, Wish};
 
-/// Lines for `sh`; adds the options that they need.
+/// Lines for `sh`; adds the options that they require.
 pub(super) fn prelude(wish: &Wish, uses: &Uses, choices: &mut Vec<Choice>) -> Vec<String> {
     let mut lines = Lines {
         uses,
@@ -67,8 +67,8 @@ impl Lines<'_> {
         }
     }
 
-    /// For variables by which libraries recognise a batch system: its own value stays, and is not
-    /// exported otherwise.
+    /// Sets a variable by which libraries detect a batch system: keeps an existing value, and does
+    /// not export it.
     fn identity(&mut self, name: &str, value: &str) {
         if !self.uses.names(name) {
         } else if self.uses.is_mpi() {
@@ -84,7 +84,7 @@ fn quoted(text: &str) -> String {
     super::shell_text(&[text.to_owned()])
 }
 
-/// A number for each job; elements of an array have their own.
+/// A unique number per job; elements of an array have their own.
 fn job_id(wish: &Wish) -> &'static str {
     match wish.array {
         Some(_) => "\"${HQ_JOB_ID}_$HQ_TASK_ID\"",
@@ -101,7 +101,7 @@ fn node_list(wish: &Wish) -> &'static str {
     }
 }
 
-/// Writes the file with a line for each process, which programs of PBS and LSF read.
+/// Writes a file with one line per process, which programs of PBS and LSF read.
 fn node_file(name: &str, wish: &Wish, lines: &mut Lines<'_>) {
     if !lines.uses.names(name) {
         return;

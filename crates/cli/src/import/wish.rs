@@ -1,4 +1,5 @@
-//! Requests of a script to any batch system, and the options that mean the same here.
+//! The requests of a batch script, independent of the batch system, and the equivalent options of
+//! hq.
 
 use super::System;
 use super::script::{JOB, NAME};
@@ -13,11 +14,11 @@ pub(crate) struct Choice {
     pub(crate) words: Vec<String>,
     /// Not allowed in `#HQ` lines.
     pub(crate) is_outer: bool,
-    /// Nobody wrote it; the batch system does so without being told.
+    /// Whether the option only imitates a default of the batch system.
     pub(crate) is_usual: bool,
 }
 
-/// Requested memory, by the unit that it is counted for.
+/// Requested memory, by its unit of accounting.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Memory {
     /// All that the node has.
@@ -69,7 +70,7 @@ pub(super) struct Wish {
     /// Patterns with placeholders of hq.
     pub(super) stdout: Option<String>,
     pub(super) stderr: Option<String>,
-    /// Standard error goes where standard output goes.
+    /// Whether standard error goes into the file of standard output.
     pub(super) is_merged: bool,
     pub(super) stdin: Option<String>,
     pub(super) after: Vec<String>,
@@ -125,14 +126,14 @@ impl Wish {
         }
     }
 
-    /// Says something about what is different, once.
+    /// Adds a note on a difference; repeated notes appear once.
     pub(super) fn note(&mut self, text: String) {
         if !self.notes.contains(&text) {
             self.notes.push(text);
         }
     }
 
-    /// An option that is nothing here.
+    /// Records an option without an equivalent in hq.
     pub(super) fn untranslated(&mut self, shown: &str) {
         self.note(format!("`{shown}`: not translated"));
     }
@@ -173,7 +174,7 @@ impl Wish {
         self.tasks.unwrap_or(all).max(1)
     }
 
-    /// Cpus of a task that has a share of one node.
+    /// Cpus of a task that shares a node.
     pub(super) fn cpu_count(&self) -> u32 {
         let each = self.cpus_per_task.unwrap_or(1).max(1);
         self.task_count().saturating_mul(each)
@@ -265,7 +266,7 @@ impl Wish {
         if let Some((signal, before)) = self.signal.clone() {
             match (limit, parse_signal(&signal)) {
                 (Some(all), Ok(_)) if all > before => {
-                    // It comes at the limit, and the end later.
+                    // hq sends the signal at the time limit, and kills the task later.
                     limit = Some(all - before);
                     choices.add(false, &["--stop-signal", &signal]);
                     choices.add(false, &["--stop-grace", &format!("{before}s")]);
@@ -285,7 +286,7 @@ impl Wish {
 
     fn add_output(&self, choices: &mut Choices) {
         let (is_array, name) = (self.array.is_some(), self.job_name());
-        // Elements of an array are jobs of their own there.
+        // In the batch system, elements of an array are separate jobs.
         let job = if is_array {
             "%{JOB_ID}_%{TASK_ID}"
         } else {
@@ -315,7 +316,7 @@ impl Wish {
         }
     }
 
-    /// Whether the script has to write its errors into its output.
+    /// Whether the script itself must redirect standard error into its output.
     pub(super) fn merges(&self) -> bool {
         let has_output = self.stdout.is_some() || self.system != System::Lsf;
         self.is_merged && self.stderr.is_none() && has_output
@@ -351,8 +352,8 @@ impl Wish {
         }
         if self.passes_env {
             for (name, value) in uses.set_here(&self.env) {
-                // Nobody wrote it, and it may be a secret: no reason to show it with a script that
-                // is only looked at.
+                // The value was not written in the script and may be a secret, so it is not shown
+                // when a script is only translated.
                 choices.push(&["--env", &format!("{name}={value}")], true, true);
             }
         }
@@ -375,7 +376,7 @@ impl Wish {
     }
 }
 
-/// Options in the order in which they were added.
+/// Options in the order of their addition.
 #[derive(Default)]
 struct Choices(Vec<Choice>);
 
@@ -390,9 +391,9 @@ impl Choices {
 
     fn push(&mut self, words: &[&str], is_usual: bool, is_outer: bool) {
         let words: Vec<String> = words.iter().map(|word| (*word).to_owned()).collect();
-        // A `#HQ` line ends at its end: behind it the rest of a value would be a command of the
-        // script. A backslash has another meaning there than it had in the line that was read. A
-        // shell is told either by quotes.
+        // In a `#HQ` line, a line break would end the option and start a command of the script, and
+        // a backslash has another meaning than in the original line. On a command line, quotes
+        // protect both.
         let is_outer = is_outer
             || words
                 .iter()

@@ -1,4 +1,4 @@
-//! The process's own standard output and error: the only place that writes to them.
+//! Standard output and error of the process; no other module writes to them.
 
 use std::io::{self, BufWriter, IsTerminal, Stdout, Write};
 use std::os::fd::AsFd;
@@ -9,11 +9,10 @@ use crate::args::global::{ColorMode, OutputMode};
 /// Size of the buffer of standard output, in bytes: a page of tasks fits.
 const BUFFER_LEN: usize = 64 * 1024;
 
-/// A writer that writes hidden characters out: names, errors and paths are what a task, a worker, a
-/// batch system or another user has chosen.
+/// A writer that escapes hidden characters, because tasks, workers, batch systems and other users
+/// choose names, errors and paths.
 pub(crate) trait Shown: Write {
-    /// The writer behind it, for output of tasks that was asked for, and for colors of our own
-    /// around checked texts.
+    /// The underlying writer, for requested task output and for colors around escaped texts.
     fn as_is(&mut self) -> &mut dyn Write;
 }
 
@@ -21,7 +20,7 @@ pub(crate) trait Shown: Write {
 pub(crate) struct Console {
     out: BufWriter<Stdout>,
     is_terminal: bool,
-    /// People read it, also from a file.
+    /// Whether the output is for people, even in a file.
     is_text: bool,
 }
 
@@ -35,8 +34,7 @@ impl Console {
         }
     }
 
-    /// For what programs read in every output mode: only a terminal gets hidden characters written
-    /// out.
+    /// For output that programs read in every mode: escapes hidden characters only on a terminal.
     pub(crate) fn data(&mut self) -> &mut Self {
         self.is_text = self.is_terminal;
         self
@@ -78,10 +76,10 @@ pub(crate) fn error_line(text: &str) {
     let _ = io::stderr().write_all(text.as_bytes());
 }
 
-/// Writes a text with the colors of the command line parser to standard error, without them where
-/// it is no terminal.
+/// Writes a text with colors of the command line parser to standard error; without colors if that
+/// is no terminal.
 pub(crate) fn error_styled(text: &str) {
-    // Words that were typed stand in it, and a shell puts names of files among them.
+    // The text contains typed words, among which a shell may have put file names.
     let mut parts = text.split("\x1b[");
     let mut shown = printable(parts.next().unwrap_or_default()).into_owned();
     for part in parts {
@@ -102,7 +100,7 @@ pub(crate) fn error_styled(text: &str) {
         shown.push_str(color);
         shown.push_str(&printable(text));
     }
-    // A failure has no place where it could be reported.
+    // An error while printing cannot be reported.
     let _ = anstream::stderr().write_all(shown.as_bytes());
 }
 
@@ -113,7 +111,7 @@ pub(crate) fn error_text(text: &str) -> io::Result<()> {
     stderr.flush()
 }
 
-/// Columns and rows of a terminal; `None` if it is none or does not tell.
+/// Columns and rows of a terminal; `None` if the stream is no terminal or the size is unknown.
 pub(crate) fn terminal_size(stream: impl AsFd) -> Option<(u16, u16)> {
     let size = rustix::termios::tcgetwinsize(stream).ok()?;
     (size.ws_col > 0).then_some((size.ws_col, size.ws_row))
@@ -124,7 +122,7 @@ pub(crate) fn error_bytes(bytes: &[u8]) {
     let _ = io::stderr().write_all(bytes);
 }
 
-/// Number of the terminal's colour for a task: one of the six that are neither black nor white.
+/// Terminal color of a task: one of the six that are neither black nor white.
 pub(crate) const fn color_of_task(task: u32) -> u32 {
     31 + task % 6
 }
@@ -138,7 +136,7 @@ pub(crate) fn use_colors(mode: ColorMode) -> bool {
     }
 }
 
-/// The user has said to all programs that colours are not welcome (<https://no-color.org>).
+/// Whether the user disabled colors in all programs (<https://no-color.org>).
 fn is_unwanted() -> bool {
     std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty())
 }

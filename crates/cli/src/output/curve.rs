@@ -1,4 +1,4 @@
-//! Usage over time in a line: bars of eighths, and the numbers that they stand for.
+//! Resource use over time on one line: a bar chart of block characters, and its values.
 
 use std::time::Duration;
 
@@ -11,13 +11,13 @@ use super::format::{file_size, mebibytes, short_words};
 /// Bars from the lowest to the highest.
 const BARS: [char; 8] = ['▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
 
-/// The curve of a message; `None` = there is none, or a later release has made it in another way.
+/// The curve of a message; `None` without a curve, or with one in the format of a later release.
 pub(crate) fn curve_of(message: Option<&common::Curve>) -> Option<Curve> {
     let curve = Curve::try_from(message?.clone()).ok()?;
     (!curve.memory.is_empty()).then_some(curve)
 }
 
-/// What there is, a name and a line each: what it was, the most of it, and what was asked for.
+/// The available charts, as name and line: the bars, the peak, and the request.
 pub(crate) fn lines(message: Option<&common::Curve>) -> Vec<(&'static str, String)> {
     let Some(curve) = curve_of(message) else {
         return Vec::new();
@@ -114,8 +114,7 @@ fn cpus(milli: u64) -> String {
     format!("{:.2}", Duration::from_millis(milli).as_secs_f64())
 }
 
-/// A bar for each point; the highest one is full, only what is nothing has none, and gaps have a
-/// dot.
+/// A bar for each point: the highest one is full, only zero is empty, and a dot marks a gap.
 fn bars(values: impl Iterator<Item = Option<u64>>, peak: u64) -> String {
     let bar = |value: Option<u64>| match value {
         None => '·',
@@ -128,7 +127,7 @@ fn bars(values: impl Iterator<Item = Option<u64>>, peak: u64) -> String {
     values.map(bar).collect()
 }
 
-/// The same for programs; documented in `docs/usage.md`.
+/// The JSON form, documented in `docs/usage.md`.
 pub(crate) fn value(message: Option<&common::Curve>) -> Value {
     let Some(curve) = curve_of(message) else {
         return Value::Null;
@@ -213,7 +212,7 @@ mod tests {
         let busy = "█· ▄ 1.00 on average, up to 2.00 of 0.5 asked for, with that of others there";
         assert_eq!(shared[2].1, busy);
         let gpu = message.gpu.as_mut().expect("it has GPUs");
-        // As of a part of a device, of which the driver tells no utilisation.
+        // As for a part of a GPU, for which the driver reports no utilization.
         gpu.busy = vec![0; 4].into();
         (gpu.is_memory_of_devices, gpu.memory_of_devices_kib) = (true, 0);
         let said = lines(Some(&message));

@@ -1,4 +1,4 @@
-//! Words for times, durations, amounts and sizes, shared by all shapes of output.
+//! Text forms of times, durations, amounts and sizes, shared by all output modes.
 
 use std::borrow::Cow;
 use std::time::Duration;
@@ -14,7 +14,7 @@ use crate::text::is_hidden;
 /// Characters of a job's name that tables show.
 const NAME_MAX: usize = 50;
 
-/// RFC 3339 in UTC with as many decimals as needed.
+/// RFC 3339 in UTC with the necessary decimals.
 pub(crate) fn rfc3339(unix_ns: i64) -> String {
     timestamp(unix_ns).to_string()
 }
@@ -44,18 +44,18 @@ pub(crate) fn zone(unix_ns: i64) -> String {
     zoned.strftime("UTC%:z").to_string()
 }
 
-/// `None` only for times outside years −9999 to 9999, which 64 bits of nanoseconds cannot reach.
+/// `None` only outside the years −9999 to 9999, which 64 bits of nanoseconds cannot represent.
 fn timestamp(unix_ns: i64) -> Timestamp {
     Timestamp::from_nanosecond(i128::from(unix_ns)).unwrap_or(Timestamp::UNIX_EPOCH)
 }
 
-/// Time between two moments; zero if the clock went backwards.
+/// Time between two moments; zero if the clock was set back.
 pub(crate) fn elapsed(from_unix_ns: i64, to_unix_ns: i64) -> Duration {
     u64::try_from(to_unix_ns.saturating_sub(from_unix_ns))
         .map_or(Duration::ZERO, Duration::from_nanos)
 }
 
-/// Words, truncated to what people care about at this length.
+/// Duration in words, rounded to the precision that matters at its length.
 pub(crate) fn short_words(duration: Duration) -> String {
     let truncated = match duration.as_secs() {
         seconds @ 3600.. => Duration::from_secs(seconds / 60 * 60),
@@ -91,7 +91,7 @@ pub(crate) fn mebibytes(units: u64) -> f64 {
     as_float(units)
 }
 
-/// An amount of `mem`, which is kept in MiB.
+/// An amount of `mem`, which is counted in MiB.
 pub(crate) fn memory(units: u64) -> String {
     let mib = as_float(units);
     if mib < 512.0 {
@@ -101,7 +101,7 @@ pub(crate) fn memory(units: u64) -> String {
     }
 }
 
-/// An id array of a message as users write it. Broken ranges of a message are left out.
+/// An id array of a message in the users' notation; skips invalid ranges.
 pub(crate) fn id_array(ids: &common::IdArray) -> String {
     let mut text = String::new();
     for range in ids.ranges.iter().filter_map(id_range) {
@@ -142,11 +142,11 @@ pub(crate) fn short_name(name: &str) -> String {
     format!("{head}...{tail}")
 }
 
-/// A measured peak of memory below this may be that of the worker: the kernel counts the process
-/// that a program was started from, which has a few tens of MiB.
+/// A measured memory peak below this may be that of the worker: the kernel counts the process that
+/// started the program, which uses a few tens of MiB.
 const WORKER_MEMORY_MAX: u64 = 64 << 20;
 
-/// The most memory that a task used: `1.50 GiB`, `< 22.00 MiB`.
+/// Peak memory of a task: `1.50 GiB`, `< 22.00 MiB`.
 pub(crate) fn peak_memory(bytes: u64) -> String {
     let bound = if (1..WORKER_MEMORY_MAX).contains(&bytes) {
         "< "
@@ -156,7 +156,7 @@ pub(crate) fn peak_memory(bytes: u64) -> String {
     format!("{bound}{}", file_size(bytes))
 }
 
-/// A size in bytes with the unit people would choose.
+/// A size in bytes with a suitable unit.
 pub(crate) fn file_size(bytes: u64) -> String {
     const UNITS: [&str; 3] = ["KiB", "MiB", "GiB"];
     if bytes < 2048 {
@@ -201,8 +201,7 @@ pub(crate) fn wrap(line: &str, columns: usize) -> Vec<String> {
     lines
 }
 
-/// A text for a terminal: hidden characters but tabs and line feeds are written out, in the form of
-/// JSON.
+/// A text for a terminal: escapes hidden characters as in JSON, except tabs and line feeds.
 pub(crate) fn printable(text: &str) -> Cow<'_, str> {
     let is_shown = |c: char| !is_hidden(c) || c == '\n' || c == '\t';
     if text.chars().all(is_shown) {
@@ -223,7 +222,7 @@ pub(crate) fn printable(text: &str) -> Cow<'_, str> {
     Cow::Owned(shown)
 }
 
-/// A path or argument for people.
+/// A path or argument as text for people.
 pub(crate) fn lossy(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
 }

@@ -36,7 +36,7 @@ pub(crate) fn write_value(out: Out<'_>, value: &Value) -> io::Result<()> {
     writeln!(out)
 }
 
-/// Where an output of a task goes: a path, `<pipe>`, or nothing.
+/// Destination of an output: a path, `<pipe>`, or null.
 fn stdio_value(stdio: &common::Stdio, path: impl Fn(&[u8]) -> String) -> Option<String> {
     match view::stdio_kind(stdio) {
         common::stdio::Kind::None => None,
@@ -120,8 +120,7 @@ impl Output for JsonOutput {
         let mut value = json!({});
         for state in JobState::ALL {
             let count = counts.of(state);
-            // Scripts know the states that the table shows; another one is there only if there is
-            // such a job.
+            // Scripts expect the states of the table; another state appears only if a job has it.
             if count > 0 || shown.contains(&state) {
                 let (first, rest) = state.name().split_at(1);
                 value[first.to_uppercase() + rest] = json!(count);

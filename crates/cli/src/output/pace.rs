@@ -1,4 +1,4 @@
-//! How fast jobs go and how long they still take, in words.
+//! The pace of jobs and their remaining time, in words.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -9,10 +9,10 @@ use jiff::tz::TimeZone;
 
 use super::format::short_words;
 
-/// Tasks per second below which a rate would be shown as 0.
+/// Minimum pace in tasks per second that is not shown as 0.
 const RATE_MIN: f64 = 0.05 / 3_600.0;
 
-/// How a job goes at a moment of the server's clock; `None` before its first task has ended.
+/// Pace of a job at a time of the server's clock; `None` before its first task has ended.
 pub(crate) fn pace(job: &client::JobSummary, now_unix_ns: i64) -> Option<Pace> {
     let facts = job.pace.as_ref()?;
     let stats = job.stats.unwrap_or_default();
@@ -33,7 +33,7 @@ pub(crate) fn pace(job: &client::JobSummary, now_unix_ns: i64) -> Option<Pace> {
     ))
 }
 
-/// `5.2 tasks/s, 3m 5s elapsed, 40s left, until 12:14:48`; `None` if nobody can tell, or nothing is
+/// `5.2 tasks/s, 3m 5s elapsed, 40s left, until 12:14:48`; `None` if unknown, or if no task is
 /// left.
 pub(crate) fn text<'a>(
     jobs: impl Iterator<Item = &'a client::JobSummary>,
@@ -49,7 +49,7 @@ pub(crate) fn text<'a>(
     if rate >= RATE_MIN {
         text = format!("{}, {text}", rate_text(rate));
     }
-    // All of them end with the last one.
+    // The last job determines the end of all.
     let last = paces
         .iter()
         .map(|pace| pace.left.map(|left| (left, *pace)))
@@ -64,7 +64,7 @@ pub(crate) fn text<'a>(
     Some(text)
 }
 
-/// How long it still takes: `3m 5s`; `None` if nobody can tell, or nothing is left.
+/// Remaining time: `3m 5s`; `None` if unknown, or if no task is left.
 pub(crate) fn left(job: &client::JobSummary, now_unix_ns: i64) -> Option<String> {
     let pace = pace(job, now_unix_ns).filter(|_| !super::view::is_idle(job))?;
     pace.left.map(whole)
@@ -76,7 +76,7 @@ pub(crate) fn until(pace: &Pace, now_unix_ns: i64) -> Option<String> {
     Some(clock(end, now_unix_ns))
 }
 
-/// The same for the end of a bar: `5.2 tasks/s, 40s left`.
+/// Short form for the end of a bar: `5.2 tasks/s, 40s left`.
 pub(crate) fn short<'a>(
     jobs: impl Iterator<Item = &'a client::JobSummary>,
     now_unix_ns: i64,
@@ -111,7 +111,7 @@ fn own_unix_ns() -> i64 {
     i64::try_from(now.as_nanos()).unwrap_or(i64::MAX)
 }
 
-/// Per second, minute or hour: with one decimal or none.
+/// Pace per second, minute or hour, with at most one decimal.
 pub(crate) fn rate_text(per_second: f64) -> String {
     let (rate, unit) = match per_second {
         fast if fast >= 0.95 => (fast, "s"),
@@ -136,7 +136,7 @@ pub(crate) fn whole(duration: Duration) -> String {
     ))
 }
 
-/// Time of day, with the day if it is another one.
+/// Time of day, with the date if it is another day.
 fn clock(at: Timestamp, now_unix_ns: i64) -> String {
     let zoned = |ns: i64| {
         let at = jiff::Timestamp::from_nanosecond(ns.into()).unwrap_or(jiff::Timestamp::UNIX_EPOCH);

@@ -1,4 +1,4 @@
-//! The bare minimum, made for `$(…)`: ids and states.
+//! Minimal output for `$(…)`: ids and states.
 
 use std::io;
 use std::path::Path;
@@ -14,7 +14,7 @@ use super::{
 };
 use crate::submit::plan::Plan;
 
-/// Prints ids and states, and nothing where those are of no use.
+/// Prints ids and states; prints nothing where a command has neither.
 pub(crate) struct QuietOutput;
 
 struct Nothing;

@@ -1,4 +1,4 @@
-//! Distributions of many numbers, and how `job stats` writes them.
+//! Distributions of numbers, and the tables of `job stats`.
 
 use std::io;
 use std::time::Duration;
@@ -22,12 +22,13 @@ const PERCENTILES: [(&str, f64); 5] = [
 pub(crate) struct Distribution {
     /// How many numbers.
     pub(crate) count: usize,
-    /// `(name, value)`: min, percentiles, max, mean; empty if there is no number.
+    /// `(name, value)`: min, percentiles, max, mean; empty without samples.
     pub(crate) values: Vec<(&'static str, f64)>,
 }
 
 impl Distribution {
-    /// Percentiles by nearest rank: the smallest number that at least that share does not exceed.
+    /// Percentiles by nearest rank: the smallest sample that is at least as large as that share of
+    /// all samples.
     pub(crate) fn of(mut samples: Vec<f64>) -> Self {
         samples.sort_unstable_by(f64::total_cmp);
         let count = samples.len();
@@ -62,7 +63,7 @@ fn rank(len: usize, share: f64) -> usize {
 /// Contents of `job stats`.
 #[derive(Clone, PartialEq, Debug)]
 pub(crate) struct JobStatsView {
-    /// Quantity and how it is distributed: seconds, seconds, bytes, share of the requested cpus,
+    /// Quantities and their distributions: seconds, seconds, bytes, share of the requested cpus,
     /// seconds.
     pub(crate) rows: [(&'static str, Distribution); 5],
 }
@@ -74,7 +75,7 @@ impl JobStatsView {
         [&["min"], &middle[..], &["max", "mean"]].concat()
     }
 
-    /// A header and a line per quantity; empty fields where there is no number.
+    /// Writes a header and a line per quantity; fields without a value are empty.
     pub(crate) fn write_csv(&self, out: Out<'_>) -> io::Result<()> {
         writeln!(out, "metric,count,{}", Self::columns().join(","))?;
         for (name, distribution) in &self.rows {

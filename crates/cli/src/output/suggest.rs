@@ -1,4 +1,4 @@
-//! Contents of `job stats --suggest`: the needs of tasks, and options that would have fitted.
+//! Contents of `job stats --suggest`: the needs of tasks, and the options that would have fitted.
 
 use std::time::Duration;
 
@@ -10,17 +10,17 @@ use super::format::{cut, peak_memory, short_words};
 
 /// Share of the tasks that a suggested time request covers, in thousandths.
 const TIME_PERMILLE: u32 = 950;
-/// What a task that runs out of memory gets more, where nobody knows how much the largest needs.
+/// Growth factor after running out of memory if the largest need is unknown.
 pub(crate) const MORE: u64 = 2;
-/// A name for tasks is cut here.
+/// Maximum length of a command that names a kind of tasks.
 const COMMAND_MAX: usize = 60;
 
-/// Attempts that were lost because the life of their worker was over.
+/// Attempts that were lost because the lifetime of their worker ended.
 #[derive(Clone, Copy, PartialEq, Debug, Default)]
 pub(crate) struct CutOff {
     /// Number of attempts.
     pub(crate) attempts: u64,
-    /// How long they had run, times their cpus.
+    /// Their run time multiplied by their cpus.
     pub(crate) cpu_time: Duration,
 }
 
@@ -31,24 +31,24 @@ pub(crate) struct Suggestion {
     pub(crate) job: u32,
     /// Their command; empty if they have several.
     pub(crate) command: Vec<String>,
-    /// Needs of those that finished. One that failed for lack of memory counts as if it needed
-    /// twice what it had.
+    /// Needs of the finished tasks. A task that failed for lack of memory counts as twice its
+    /// request.
     pub(crate) needs: Needs,
     /// Tasks that failed for lack of memory.
     pub(crate) out_of_memory: u64,
-    /// Memory times time that all attempts had, in KiB · ms; `None` = some asked for no amount of
-    /// it.
+    /// Memory multiplied by time of all attempts, in KiB · ms; `None` if an attempt requested no
+    /// amount.
     pub(crate) reserved: Option<u128>,
     /// Attempts that were lost.
     pub(crate) cut_off: CutOff,
 }
 
-/// More memory for the next attempt of a task that runs out of it.
+/// Memory of the next attempt of a task that ran out of it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Step {
     /// By what factor.
     pub(crate) factor: u64,
-    /// What fits all of them, in MiB; `None` = nobody knows.
+    /// Memory in MiB that fits all tasks; `None` if unknown.
     pub(crate) max: Option<u64>,
 }
 
@@ -59,8 +59,8 @@ pub(crate) struct MemoryOption {
     pub(crate) options: String,
     /// Tasks that would have needed a second attempt.
     pub(crate) again: u64,
-    /// Share of the memory times time that was reserved, which would not have been; less than zero
-    /// if it would have been more, `None` if it is not known.
+    /// Share of the reserved memory × time that this option would have saved; negative if it would
+    /// have needed more, `None` if unknown.
     pub(crate) saved: Option<f64>,
 }
 
@@ -75,23 +75,23 @@ impl Suggestion {
         }
     }
 
-    /// The request that costs least: memory in MiB, and what the next attempt gets if some tasks
-    /// would have needed more; `None` = nothing is known of their needs.
+    /// The cheapest request: memory in MiB, and the step for the next attempt if some tasks would
+    /// have needed more; `None` if the needs are unknown.
     pub(crate) fn cheapest(&self) -> Option<(u64, Option<Step>)> {
         let (largest, first) = (self.needs.memory_max()?, self.needs.first_size()?);
         let (small, large) = (mebibytes(first.kib), mebibytes(largest));
-        // One step to the largest: each further attempt would cost more than it saves.
+        // A single step reaches the largest need: each further attempt would cost more than it
+        // saves.
         let most = u64::from(PERMILLE_MAX / 1_000);
         let factor = large.div_ceil(small.max(1)).clamp(2, most);
         // Rounded up both can be the same.
         let is_growing = first.larger > 0 && large > small;
-        // What failed may need any amount.
+        // The needs of failed tasks are unknown.
         let max = Some(large).filter(|_| self.out_of_memory == 0);
         Some((small, is_growing.then_some(Step { factor, max })))
     }
 
-    /// Requests for memory: the one that fits all tasks, and the one that costs least if it is
-    /// smaller.
+    /// Memory requests: the one that fits all tasks, and the cheapest one if it is smaller.
     pub(crate) fn memory(&self) -> Vec<MemoryOption> {
         let (Some(largest), Some(first), Some((small, growth))) = (
             self.needs.memory_max(),
@@ -101,7 +101,7 @@ impl Suggestion {
             return Vec::new();
         };
         let all = MemoryOption {
-            // The next run of the same task may need a little more.
+            // The next run of the same task may need slightly more.
             options: format!(
                 "--resource mem={}MiB --retry-grow mem={MORE}",
                 mebibytes(largest)
@@ -126,13 +126,13 @@ impl Suggestion {
         self.needs.count().saturating_sub(self.out_of_memory)
     }
 
-    /// The time request that covers nearly all tasks; `None` = none has finished.
+    /// The time request that covers nearly all tasks; `None` if none has finished.
     pub(crate) fn time_request(&self) -> Option<Duration> {
         if self.finished() == 0 {
             return None;
         }
         let time = self.needs.run_time(TIME_PERMILLE)?;
-        // Requests are in whole seconds for people.
+        // Whole seconds are easier to read.
         Some(Duration::from_secs(time.as_secs() + 1))
     }
 
@@ -166,7 +166,7 @@ impl Suggestion {
         })
     }
 
-    /// Options to be typed, a line each: those that cost least.
+    /// Options of the cheapest requests, one line each.
     pub(crate) fn options(&self) -> Vec<String> {
         let memory = self.memory().into_iter().map(|option| option.options);
         let time = self.time_request();
@@ -286,7 +286,7 @@ mod tests {
             out_of_memory: 2,
             ..suggestion([2_000; 2].into_iter(), None)
         };
-        // How long they take nobody knows.
+        // Their run time is unknown.
         assert_eq!(
             failed.options(),
             ["--resource mem=2048MiB --retry-grow mem=2"]

@@ -54,7 +54,7 @@ pub(crate) fn write_plain(
     grid.write(out)
 }
 
-/// Ids of tasks: bare for one job, one line per job for several.
+/// Ids of tasks: bare for a single job, otherwise one line per job.
 pub(crate) fn write_task_ids(out: Out<'_>, reply: &client::TaskIdsReply) -> io::Result<()> {
     let is_single = reply.jobs.len() == 1;
     for job in &reply.jobs {

@@ -25,7 +25,7 @@ fn print(mode: OutputMode, render: impl FnOnce(&dyn Output, Out<'_>) -> io::Resu
     text
 }
 
-/// Output of all three modes, one below the other.
+/// Concatenated output of all three modes.
 fn print_all(render: impl Fn(&dyn Output, Out<'_>) -> io::Result<()>) -> String {
     MODES.map(|mode| print(mode, &render)).join("---\n")
 }

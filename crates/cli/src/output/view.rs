@@ -1,4 +1,4 @@
-//! Meaning of messages for people: states and counts that the server leaves to be derived.
+//! Interpretation of messages for people: states and counts that the client derives.
 
 use hq_core::job::{JobState, TaskTotals};
 use hq_protocol::{client, common};
@@ -18,7 +18,7 @@ pub(crate) const fn job_state_name(state: JobState) -> &'static str {
     }
 }
 
-/// States that `job summary` counts, in the order in which it shows them.
+/// States that `job summary` counts, in display order.
 pub(crate) fn summary_states() -> Vec<JobState> {
     let mut shown: Vec<_> = JobState::ALL
         .into_iter()
@@ -92,8 +92,8 @@ pub(crate) const fn worker_state_name(state: client::worker_info::State) -> &'st
     }
 }
 
-/// Word of a worker that gets no tasks, or a single one, because tasks fail there or something is
-/// wrong with its node.
+/// State of a worker that gets no tasks, or only a test task, because tasks fail there or its node
+/// has a problem.
 pub(crate) fn quarantine_word(worker: &client::WorkerInfo) -> Option<&'static str> {
     use client::quarantine::Stage;
     let quarantine = worker.quarantine.as_ref()?;
@@ -105,7 +105,7 @@ pub(crate) fn quarantine_word(worker: &client::WorkerInfo) -> Option<&'static st
     })
 }
 
-/// Word of what a worker is doing.
+/// State of a worker.
 pub(crate) fn worker_state_word(worker: &client::WorkerInfo) -> &'static str {
     let state = worker_state(worker);
     if worker.is_draining && state == client::worker_info::State::Running {
@@ -119,7 +119,7 @@ pub(crate) fn worker_state_word(worker: &client::WorkerInfo) -> &'static str {
     worker_state_name(state)
 }
 
-/// The only array submit of a job that has exactly one submit.
+/// The single array submit of a job with exactly one submit.
 pub(crate) fn single_array(job: &client::JobDetail) -> Option<&client::SubmitInfo> {
     match job.submits.as_slice() {
         [submit] if !submit.is_graph => Some(submit),
@@ -127,7 +127,7 @@ pub(crate) fn single_array(job: &client::JobDetail) -> Option<&client::SubmitInf
     }
 }
 
-/// When the job ended. An open job without unfinished tasks ends "now" at any time.
+/// When the job ended. An open job without unfinished tasks counts as ended now.
 pub(crate) fn finished_at(job: &client::JobDetail) -> Option<i64> {
     let summary = job.summary.as_ref()?;
     if summary.is_open && is_idle(summary) {
@@ -141,15 +141,15 @@ pub(crate) fn hostnames(workers: &[client::WorkerRef]) -> impl Iterator<Item = &
     workers.iter().map(|worker| worker.hostname.as_str())
 }
 
-/// A path of a submit with the job's id filled in, which was unknown when it was submitted.
+/// A path of a submit with the job's id, which was unknown at the time of the submit.
 pub(crate) fn job_path(path: &[u8], job: u32) -> String {
     let id = job.to_string();
     let replaced = crate::submit::placeholder::replace(path, &[("JOB_ID", id.as_bytes())]);
     String::from_utf8_lossy(&replaced).into_owned()
 }
 
-/// Path of a standard stream as `job info` shows it: absolute, from the directory in which the task
-/// runs.
+/// Path of a standard stream in `job info`: absolute, relative paths start at the task's working
+/// directory.
 pub(crate) fn stdio_path(path: &[u8], cwd: &[u8], job: u32) -> String {
     let path = job_path(path, job);
     if path.starts_with('/') {
@@ -182,7 +182,7 @@ pub(crate) fn pin(template: &common::TaskTemplate) -> common::PinMode {
     common::PinMode::try_from(template.pin).unwrap_or(common::PinMode::None)
 }
 
-/// A crash limit as people write it: a number or a word.
+/// A crash limit: a number or a word.
 pub(crate) enum CrashLimitView {
     /// Number of survived crashes.
     Number(u32),
@@ -222,7 +222,7 @@ pub(crate) fn manager(allocation: &common::Allocation) -> common::BatchSystem {
     common::BatchSystem::try_from(allocation.manager).unwrap_or(common::BatchSystem::None)
 }
 
-/// Whether one condition of an explanation holds.
+/// Whether one condition of an explanation is met.
 pub(crate) fn item_fits(item: &client::ExplainItem) -> bool {
     use client::explain_item::Item;
     match &item.item {
@@ -235,7 +235,7 @@ pub(crate) fn item_fits(item: &client::ExplainItem) -> bool {
     }
 }
 
-/// How much of a resource a worker offers, in units of 1/10 000.
+/// Total amount of a resource on a worker, in units of 1/10 000.
 pub(crate) fn total_units(item: &common::ResourceItem) -> u64 {
     use common::resource_item::Kind;
     let whole = match &item.kind {
@@ -269,7 +269,7 @@ pub(crate) fn variant_fits(variant: &client::VariantExplanation) -> bool {
     variant.items.iter().all(item_fits)
 }
 
-/// What looked like mistakes when a job was submitted.
+/// Probable mistakes, found when the job was submitted.
 pub(crate) fn notes(job: &client::JobDetail) -> Vec<&str> {
     let submits = job.submits.iter();
     let notes = submits.flat_map(|submit| &submit.notes);

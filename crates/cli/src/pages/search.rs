@@ -15,14 +15,14 @@ mod synonyms;
 pub(crate) struct Hit {
     /// Its page.
     pub(crate) page: Page,
-    /// The heading above it; empty at the top of a page.
+    /// The heading above the paragraph; empty at the top of a page.
     pub(crate) heading: &'static str,
-    /// On one line, without the marks of Markdown.
+    /// The paragraph on one line, without Markdown markup.
     pub(crate) text: String,
     score: f64,
 }
 
-/// Words that say nothing about a topic.
+/// Words without information about a topic.
 const IGNORED: &[&str] = &[
     "a", "an", "and", "are", "at", "be", "can", "do", "does", "for", "from", "how", "hq", "i",
     "in", "is", "it", "my", "of", "old", "on", "or", "still", "that", "the", "to", "what", "when",
@@ -41,11 +41,11 @@ const BELOW_HEADING: f64 = 0.5;
 const IN_REFERENCE: f64 = 0.6;
 /// An example explains less than a sentence.
 const IN_CODE: f64 = 0.8;
-/// Hits with less than this share of the best score are left out.
+/// Minimum score of a hit, as a share of the best score.
 const SHARE_MIN: f64 = 0.4;
 
-/// All paragraphs that match, the best first, those of the changelog last. Empty if none has any of
-/// the words.
+/// All matching paragraphs, best first, with the changelog last. Empty if no paragraph contains any
+/// of the words.
 pub(crate) fn search(query: &str) -> Vec<Hit> {
     rank(query, &all_sections())
 }
@@ -85,7 +85,7 @@ impl Term {
         }
     }
 
-    /// How well the best form matches, from 0 to 1.
+    /// Quality of the best match of any form, from 0 to 1.
     fn match_in(&self, words: &[String]) -> f64 {
         let of_form = |(form, weight): &(Vec<String>, f64)| match &**form {
             [word] => {
@@ -101,7 +101,7 @@ impl Term {
     }
 }
 
-/// How well a word of a page matches one of the query.
+/// Quality of the match between a word of a page and a word of the query.
 fn quality(word: &str, other: &str) -> f64 {
     let common = stem(word);
     if !other.contains(common) {
@@ -146,7 +146,7 @@ fn terms(query: &str) -> Vec<Term> {
     terms
 }
 
-/// A weight for each term: the fewer sections have it, the more.
+/// A weight for each term: higher if fewer sections contain it.
 #[expect(clippy::cast_precision_loss, reason = "a few hundred sections")]
 fn weights(terms: &[Term], sections: &[Section]) -> Vec<f64> {
     let with = |term: &Term| {
@@ -161,7 +161,7 @@ fn weights(terms: &[Term], sections: &[Section]) -> Vec<f64> {
     terms.iter().map(weight).collect()
 }
 
-/// Lower-case words of a text. Names such as `--time-limit` and `HQ_TASK_ID` are several.
+/// Lower-case words of a text; splits names such as `--time-limit` and `HQ_TASK_ID`.
 fn words(text: &str) -> Vec<String> {
     text.split(|c: char| !c.is_alphanumeric())
         .filter(|word| !word.is_empty())
@@ -185,7 +185,7 @@ struct Paragraph {
 }
 
 impl Paragraph {
-    /// A word in a short paragraph says more about its topic than one in a long paragraph.
+    /// Boosts short paragraphs, where a word says more about the topic.
     #[expect(clippy::cast_precision_loss, reason = "a few hundred words")]
     fn density(&self) -> f64 {
         1.0 / (0.75 + self.words.len() as f64 / 100.0)
@@ -296,7 +296,7 @@ fn is_numbered(line: &str) -> bool {
     rest.len() < line.len() && rest.starts_with(". ")
 }
 
-/// A paragraph as it is read: links by their text, no bullets, prompts and outer bars of rows.
+/// A paragraph as plain text: without link targets, bullets, prompts and outer bars of table rows.
 fn plain(text: &str) -> String {
     let mut plain = String::with_capacity(text.len());
     let mut rest = text.trim_matches(['|', ' ']);
@@ -326,7 +326,7 @@ fn plain(text: &str) -> String {
 mod tests {
     use super::*;
 
-    /// Questions that people brought, and what one of the first three answers must say.
+    /// Questions of users, and what one of the first three answers must contain.
     const LOOK_UPS: &[(&str, &str)] = &[
         ("limit running tasks of a job", "slots=sum"),
         ("throttle", "slots=sum"),

@@ -141,7 +141,7 @@ fn submit_value(submit: &client::SubmitInfo, job: u32) -> Value {
     json!({ "graph": tasks })
 }
 
-/// Definition of a task; paths of arrays know their job by now.
+/// Definition of a task; paths of arrays contain the job id.
 pub(super) fn definition(template: &common::TaskTemplate, job: Option<u32>) -> Value {
     let path = |bytes: &[u8]| match job {
         Some(job) => view::job_path(bytes, job),

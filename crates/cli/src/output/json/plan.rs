@@ -16,7 +16,7 @@ pub(super) fn value(plan: &Plan) -> Value {
         .iter()
         .map(|template| {
             let mut value = definition(template, None);
-            // Of the program only that is shown which is the same for all.
+            // Shows only the part of the program that all tasks share.
             let env = value["program"]["env"].take();
             if let Some(map) = value.as_object_mut() {
                 map.remove("program");
@@ -51,7 +51,7 @@ pub(super) fn value(plan: &Plan) -> Value {
     value
 }
 
-/// What would run again of a job.
+/// The tasks of a job that would run again.
 pub(super) fn changed(view: &ChangedView) -> Value {
     let ChangedView { job, skipped } = view;
     let mut value = json!({ "dry_run": true, "job": job, "task_count": skipped.runs.len() });

@@ -9,7 +9,7 @@ use crate::output::Out;
 /// A nesting of objects and arrays, written from the outside in.
 pub(super) struct JsonStream<'a> {
     out: Out<'a>,
-    /// Closing bracket of each open level, and whether it has an element yet.
+    /// Closing bracket of each open level, and whether the level already has an element.
     levels: Vec<(char, bool)>,
 }
 
@@ -43,7 +43,7 @@ impl<'a> JsonStream<'a> {
     pub(super) fn value(&mut self, key: Option<&str>, value: &Value) -> io::Result<()> {
         self.begin(key)?;
         let text = serde_json::to_string_pretty(value)?;
-        // Strings contain no line feeds in JSON: every one of them is followed by indentation.
+        // JSON strings contain no line feeds, so indentation follows each one.
         let mut lines = text.split('\n');
         if let Some(first) = lines.next() {
             self.out.write_all(first.as_bytes())?;
@@ -73,7 +73,7 @@ impl<'a> JsonStream<'a> {
         write!(self.out, "\n{:1$}", "", self.levels.len() * 2)
     }
 
-    /// Closes the innermost level; after the outermost one comes a line feed.
+    /// Closes the innermost level; a line feed follows the outermost one.
     pub(super) fn close(&mut self) -> io::Result<()> {
         let Some((close, has_element)) = self.levels.pop() else {
             return Ok(());

@@ -13,7 +13,7 @@ use crate::output::format::{ids, lossy, mebibytes, rfc3339};
 use crate::output::view;
 use crate::output::{Out, TaskInfoSink, TaskListSink};
 
-/// A task object; which keys it has depends on how far the task got.
+/// A task object; its keys depend on the state of the task.
 pub(super) fn task(info: &client::TaskInfo) -> Value {
     let state = view::task_state(info.state);
     let mut value = json!({ "id": info.id, "state": view::task_state_name(state).to_lowercase() });
@@ -41,7 +41,7 @@ pub(super) fn task(info: &client::TaskInfo) -> Value {
     value
 }
 
-/// Names and values of parameters, where there are some: documented in `docs/jobs.md`.
+/// Adds names and values of parameters, if the task has any; documented in `docs/jobs.md`.
 pub(crate) fn add_params(value: &mut Value, params: &[client::Param]) {
     if params.is_empty() {
         return;
@@ -226,7 +226,7 @@ pub(super) fn explanation(explanation: &client::Explanation) -> Value {
         },
         "task_id": { "job_id": explanation.job, "job_task_id": explanation.task },
     });
-    // Ours, and only there when it is so.
+    // An additional key of hq, present only if it applies.
     if let Some(place) = &explanation.unkillable {
         value["explanation"]["unkillable"] = place.as_str().into();
     }

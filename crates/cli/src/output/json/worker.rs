@@ -21,7 +21,7 @@ pub(super) fn worker(worker: &client::WorkerInfo) -> Value {
         "runtime_info": worker.runtime.as_ref().map(runtime),
         "started": rfc3339(worker.started_unix_ns),
     });
-    // Ours, and only there when it is so: others read the rest.
+    // An additional key of hq, present only if it applies; scripts for HyperQueue read the others.
     if worker.is_draining {
         value["is_draining"] = true.into();
     }
@@ -65,7 +65,7 @@ fn configuration(config: &common::WorkerConfig) -> Value {
         Ok(common::OnServerLost::Reconnect) => "reconnect",
         Ok(common::OnServerLost::Stop) | Err(_) => "stop",
     };
-    // Through its shortest text, so that 0.1 does not become 0.10000000149011612.
+    // Converts the shortest text form, so that 0.1 does not become 0.10000000149011612.
     let min_utilization: f64 = config
         .min_utilization
         .to_string()

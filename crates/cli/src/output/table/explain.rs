@@ -92,7 +92,7 @@ pub(super) fn write(
     Ok(())
 }
 
-/// Writes the obstacles that keep a task that could run from running at this moment.
+/// Writes what currently prevents a task from running, if a worker could run it.
 fn write_now(out: Out<'_>, explanation: &client::Explanation) -> io::Result<()> {
     if let Some(worker) = explanation.sent_to {
         if explanation.waiting_dep_count > 0 {
@@ -176,7 +176,7 @@ fn add_worker(grid: &mut Grid, worker: &client::WorkerExplanation) {
     }
 }
 
-/// Type, what the worker provides, what the task asks for.
+/// Kind of the condition, what the worker provides, what the task requests.
 fn item_row(item: &client::ExplainItem) -> [String; 3] {
     use client::explain_item::Item;
     let duration = |ns: u64| words(Duration::from_nanos(ns));

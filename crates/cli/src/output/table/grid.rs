@@ -61,7 +61,7 @@ impl Text {
 pub(crate) struct Look {
     /// It understands escape sequences.
     pub(crate) colors: bool,
-    /// How wide it is, if that matters.
+    /// Maximum width; `None` for unlimited.
     pub(crate) columns: Option<u16>,
 }
 
@@ -75,7 +75,7 @@ impl Grid {
         let mut table = Table::new();
         table.load_style(STYLE);
         match look.columns {
-            // Only a table that is wider is changed: the longest texts go on in further lines.
+            // Wraps the longest cells of a table that is too wide.
             Some(columns) => {
                 table.set_content_arrangement(ContentArrangement::Dynamic);
                 table.set_width(columns);
@@ -132,7 +132,7 @@ impl Grid {
         self.fields(label, [value.into()]);
     }
 
-    /// Adds a label and a value of several parts, each of which begins a line.
+    /// Adds a label and a value of several parts, one per line.
     pub(super) fn fields(&mut self, label: &str, values: impl IntoIterator<Item = Text>) {
         let mut label = Cell::new(label).add_attribute(Attribute::Bold);
         for value in values {

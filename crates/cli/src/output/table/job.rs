@@ -14,7 +14,7 @@ use crate::output::suggest::Suggestion;
 use crate::output::view::{self, hostnames};
 use crate::output::{JobInfoSink, JobListView, JobStatsView, Out};
 
-/// Characters of ids in `job info`: a few lines of a terminal.
+/// Maximum length of ids in `job info`: a few lines of a terminal.
 const IDS_LEN_MAX: usize = 240;
 /// Columns of the bar in `job info`.
 const BAR_WIDTH: usize = 40;
@@ -67,7 +67,8 @@ pub(super) fn write_list(out: Out<'_>, look: Look, view: JobListView<'_>) -> io:
 
 /// `job stats`: a row per quantity.
 pub(super) fn write_stats(out: Out<'_>, look: Look, view: &JobStatsView) -> io::Result<()> {
-    // A column per quantity, because there are more numbers of each than fit beside each other.
+    // Columns are quantities and rows are numbers, because a quantity has too many numbers for one
+    // row.
     let names = view.rows.iter().map(|(name, _)| *name);
     let header: Vec<&str> = std::iter::once("").chain(names).collect();
     let mut grid = Grid::horizontal(look, &header, 0);
@@ -88,7 +89,7 @@ pub(super) fn write_stats(out: Out<'_>, look: Look, view: &JobStatsView) -> io::
     grid.write(out)
 }
 
-/// `job stats --suggest`: a table for each kind of task.
+/// `job stats --suggest`: a table for each kind of tasks.
 pub(super) fn write_suggestions(
     out: Out<'_>,
     look: Look,
@@ -195,7 +196,7 @@ impl JobInfoSink for JobInfos<'_> {
     }
 }
 
-/// Counts in the order in which `job info` names them.
+/// Counts in the order of `job info`.
 fn named_counts(stats: client::TaskStats) -> [(client::TaskState, u32); 6] {
     [
         (client::TaskState::Running, stats.running),
@@ -230,7 +231,7 @@ fn add_state(grid: &mut Grid, summary: &client::JobSummary) -> Option<Bar> {
 
 /// A bar with one segment per state.
 struct Bar {
-    /// State and length of each segment; together at most [`BAR_WIDTH`].
+    /// State and length of each segment; the lengths add up to at most [`BAR_WIDTH`].
     segments: Vec<(client::TaskState, usize)>,
 }
 
@@ -306,8 +307,8 @@ fn tasks_text(job: &client::JobDetail, summary: &client::JobSummary) -> String {
     )
 }
 
-/// Of very many ranges the first ones: of a job of which every thirtieth task was submitted again
-/// nobody reads all.
+/// Shortens a long list of ranges: nobody reads all ranges of a job in which every thirtieth task
+/// was resubmitted.
 fn shortened(ids: String, job: u32) -> String {
     let Some(head) = ids.get(..IDS_LEN_MAX) else {
         return ids;
@@ -396,7 +397,7 @@ fn write_failed(
     Ok(())
 }
 
-/// State of a task for rows of other tables.
+/// State of a task, for rows of other tables.
 pub(super) fn state_cell(info: &client::TaskInfo) -> Text {
     task_state(view::task_state(info.state))
 }

@@ -13,7 +13,7 @@ use crate::submit::skip::Skipped;
 /// Workers that are named.
 const NAMED_MAX: usize = 8;
 
-/// Tasks of which is said why they run.
+/// Maximum number of tasks whose reason to run is shown.
 const REASONS_MAX: usize = 20;
 
 /// Everything that would be submitted.
@@ -59,7 +59,7 @@ pub(super) fn write(out: Out<'_>, look: Look, plan: &Plan) -> io::Result<()> {
     }
     grid.field("Could run on", workers(plan));
     let fits_some = |workers: &Vec<PlannedWorker>| workers.iter().any(|worker| worker.fits);
-    // Where no worker has room for any of them, that says it.
+    // If no worker fits any task, another line reports that.
     if !plan.unfit.is_empty() && plan.workers.as_ref().is_some_and(fits_some) {
         grid.field("No worker has", plan.unfit.join("\n"));
     }
@@ -67,7 +67,7 @@ pub(super) fn write(out: Out<'_>, look: Look, plan: &Plan) -> io::Result<()> {
     writeln!(out, "Nothing was submitted.")
 }
 
-/// What would run again of jobs.
+/// The tasks of jobs that would run again.
 pub(super) fn write_changed(out: Out<'_>, look: Look, jobs: &[ChangedView]) -> io::Result<()> {
     for ChangedView { job, skipped } in jobs {
         let mut grid = Grid::vertical(look);

@@ -20,7 +20,7 @@ const LIST_ERROR_MAX: usize = 16;
 /// Characters of an error in `task info`.
 const INFO_ERROR_MAX: usize = 237;
 
-/// `task list`. A table cannot be written before its widest cell is known, so rows are collected.
+/// `task list`. Collects all rows first, because the widest cell determines the column widths.
 pub(super) struct TaskLists<'a> {
     out: Out<'a>,
     look: Look,
@@ -70,7 +70,7 @@ impl TaskListSink for TaskLists<'_> {
 
     fn finish(self: Box<Self>) -> io::Result<bool> {
         let mut header = vec!["Job ID", "Task ID", "State", "Worker", "Makespan", "Error"];
-        // Tables of tasks without parameters stay as they are.
+        // Tables of tasks without parameters have no such column.
         let has_params = self.rows.iter().any(|(_, params, _)| !params.is_empty());
         if has_params {
             header.push("Parameters");
@@ -108,7 +108,7 @@ fn makespan(task: &client::TaskInfo, now_unix_ns: i64) -> String {
 }
 
 fn error_text(task: &client::TaskInfo, length_max: usize, is_verbose: bool) -> (Text, bool) {
-    // Files in which tasks explain themselves usually end with a line feed.
+    // Error files of tasks usually end with a line feed.
     let error = task.error.as_deref().unwrap_or_default().trim_end();
     let color = task_color(client::TaskState::Failed);
     match cut(error, length_max) {
@@ -178,7 +178,7 @@ impl<'a> TaskInfos<'a> {
         let after = task.after.iter().map(|after| after_text(*after));
         let deps: Vec<String> = deps.chain(after).collect();
         grid.field("Dependencies", deps.join(","));
-        // Tables of tasks that a user submitted stay as they are.
+        // Only for tasks that another task submitted.
         if let Some(by) = task.submitted_by {
             grid.field("Submitted by", format!("{job}.{by}"));
         }
@@ -189,7 +189,7 @@ impl<'a> TaskInfos<'a> {
             }
             grid.field("Max RSS", task.usage.map_or_else(String::new, max_rss));
             grid.field("CPU time", task.usage.map_or_else(String::new, cpu_time));
-            // Only of tasks that ran for seconds.
+            // Only tasks that ran for some seconds have curves.
             for (name, line) in curve::lines(task.curve.as_ref()) {
                 grid.field(name, line);
             }
@@ -226,7 +226,7 @@ fn cpu_time(usage: client::TaskUsage) -> String {
     )
 }
 
-/// Number of the current attempt, and a line for each before it.
+/// Number of the current attempt, and a line for each earlier one.
 fn attempts(task: &client::TaskInfo) -> String {
     let mut lines = vec![format!(
         "{} (instance {})",

@@ -1,4 +1,4 @@
-//! Cells that describe what a task is, shared by `job info` and `task info`.
+//! Cells that describe a task, shared by `job info` and `task info`.
 
 use std::time::Duration;
 
@@ -7,7 +7,7 @@ use hq_protocol::common;
 use crate::output::format::{amount, lossy, words, wrap};
 use crate::output::view::{self, CrashLimitView};
 
-/// Columns after which an argument is continued on the next line.
+/// Maximum line width of an argument, which continues on the next line.
 const ARGUMENT_WIDTH: usize = 80;
 
 /// One argument per line; long ones are wrapped.

@@ -106,7 +106,7 @@ fn ns_words(ns: u64) -> String {
     words(Duration::from_nanos(ns))
 }
 
-/// Why a worker gets no tasks, or a single one, and for how long.
+/// Why a worker gets no tasks or only a test task, and for how long.
 fn quarantine_text(quarantine: &client::Quarantine) -> String {
     use client::quarantine::Stage;
     let until = quarantine.until_unix_ns.map(rfc3339);
@@ -131,7 +131,7 @@ fn quarantine_text(quarantine: &client::Quarantine) -> String {
     lines.join("\n")
 }
 
-/// A task that keeps its resources although it was killed.
+/// A killed task that still holds its resources.
 fn unkillable_text(one: &client::UnkillableTask) -> String {
     let pid = one
         .pid
@@ -184,7 +184,7 @@ fn manager(config: &common::WorkerConfig) -> (&'static str, String) {
     (name, allocation.id.clone())
 }
 
-/// One text per resource: name, separator, amount, and a mark for coupled ones.
+/// One line per resource: name, separator, amount, and a mark for coupled resources.
 pub(super) fn resource_lines(
     resources: &common::ResourceDescriptor,
     separator: &str,
