@@ -27,6 +27,11 @@ const EXECUTED: &[(&str, &str, &str)] = &[
         r#"hq submit --name align --array 1-20 --wait -- bash -c 'test $HQ_TASK_ID -gt 8 && exit
            test $HQ_TASK_ID -gt 6 && kill -9 $$; echo "ValueError: reference index missing for chr$HQ_TASK_ID" >&2; exit 2'"#,
     ),
+    (
+        "failures",
+        "hq job resubmit",
+        "hq submit --array 1-8 --wait -- false",
+    ),
     ("jobs", "hq submit --dry-run", ""),
     ("many-jobs", "printf", ""),
     (
@@ -41,12 +46,7 @@ const EXECUTED: &[(&str, &str, &str)] = &[
     ("quickstart", "hq submit --array 1-3", ""),
     ("quickstart", "hq submit --wait train.sh", "@train.sh"),
     (
-        "retries",
-        "hq job resubmit",
-        "hq submit --array 1-8 --wait -- false",
-    ),
-    (
-        "retries",
+        "notifications",
         "cat tell",
         r#"printf '#!/bin/bash\necho "job $HQ_JOB_ID task $HQ_TASK_ID: $1"\n' > tell; chmod +x tell"#,
     ),

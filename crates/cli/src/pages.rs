@@ -58,10 +58,9 @@ jobs: job tasks task taskarray array arrays submit
 workers: worker
 resources: resource cpus gpu gpus memory
 batch-systems: autoalloc alloc
-failures: faq errors
+failures: faq errors retries retry
 scripting: python-api python json
 quickstart: start tutorial run
-retries: retry
 durability: server resume
 sql: query views
 journal: repair

@@ -60,7 +60,7 @@ fn add_name(value: &mut Value, info: &client::TaskInfo) {
     }
 }
 
-/// Adds the keys of `-v` to a task object; documented in `docs/retries.md`.
+/// Adds the keys of `-v` to a task object; documented in `docs/scripting.md`.
 fn add_details(value: &mut Value, info: &client::TaskInfo) {
     let usage = |usage: &client::TaskUsage| {
         json!({
