@@ -37,9 +37,10 @@ fn place_for_good() {
 /// The pages of the manual, relative to this package.
 const PAGES: &str = "../../docs";
 /// Pages for developers of the program.
-const NOT_FOR_USERS: [&str; 6] = [
+const NOT_FOR_USERS: [&str; 7] = [
     "README",
     "architecture",
+    "new-batch-system",
     "protocol",
     "releasing",
     "spawn",

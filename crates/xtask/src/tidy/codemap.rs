@@ -17,10 +17,7 @@ pub(super) const PATH: &str = "docs/architecture.md";
 /// Sections with whole paths: the page, and the heading.
 const WHOLE_PATHS: [(&str, &str); 2] = [
     (PATH, "## Where a change begins"),
-    (
-        "docs/batch-systems.md",
-        "## A new one that comes with the program",
-    ),
+    ("docs/new-batch-system.md", "# Adding a batch system"),
 ];
 
 /// Ends of names that are files.
@@ -89,7 +86,9 @@ pub(super) fn check_paths(page: &str, text: &str, paths: &[String]) -> Vec<Probl
             let message = format!("the heading `{heading}` is gone; paths below it are checked");
             problems.push(Problem::new(page, 1, message));
         }
-        for (line, number) in section.take_while(|(line, _)| !line.starts_with("## ")) {
+        let level = heading.trim_start_matches('#');
+        let level = &heading[..=heading.len() - level.len()];
+        for (line, number) in section.take_while(|(line, _)| !line.starts_with(level)) {
             let names = line.split('`').skip(1).step_by(2);
             for name in names.filter(|name| is_path(name) && !exists(name, paths)) {
                 let message = format!(
