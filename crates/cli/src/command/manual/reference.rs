@@ -13,6 +13,34 @@ const HEAD: &str = "\
 Every command and option. `hq COMMAND --help` prints the same.
 ";
 
+/// Commands whose options others share. The others list the names of these options only.
+const BASES: [&[&str]; 2] = [&["submit"], &["alloc", "add", "pbs"]];
+/// Fewer equal options are listed in full.
+const SHARED_MIN: usize = 8;
+
+/// A command of [`BASES`].
+struct Base {
+    path: String,
+    rows: Vec<String>,
+}
+
+impl Base {
+    fn new(root: &Command, names: &[&str]) -> Option<Self> {
+        let mut command = root;
+        for name in names {
+            command = command.find_subcommand(name)?;
+        }
+        Some(Self {
+            path: format!("hq {}", names.join(" ")),
+            rows: own(command).map(row).collect(),
+        })
+    }
+
+    fn has(&self, arg: &Arg) -> bool {
+        self.rows.contains(&row(arg))
+    }
+}
+
 /// The whole tree.
 pub(super) fn markdown(root: &Command) -> String {
     let mut page = HEAD.to_owned();
@@ -21,11 +49,12 @@ pub(super) fn markdown(root: &Command) -> String {
     page.push_str("\n## Options of every command\n");
     let globals: Vec<&Arg> = shown(root).filter(|arg| arg.is_global_set()).collect();
     table("option", &globals, &mut page);
-    let own = shown(root).filter(|arg| !arg.is_global_set() && !is_help(arg));
     page.push_str("\n## `hq`\n");
-    table("option", &own.collect::<Vec<_>>(), &mut page);
+    table("option", &own(root).collect::<Vec<_>>(), &mut page);
+    let bases = BASES.iter().filter_map(|names| Base::new(root, names));
+    let bases: Vec<Base> = bases.collect();
     for command in visible(root) {
-        section(command, "hq", &mut page);
+        section(command, "hq", &bases, &mut page);
     }
     page
 }
@@ -36,6 +65,11 @@ fn visible(command: &Command) -> impl Iterator<Item = &Command> {
 
 fn shown(command: &Command) -> impl Iterator<Item = &Arg> {
     command.get_arguments().filter(|arg| !arg.is_hide_set())
+}
+
+/// Arguments of this command alone.
+fn own(command: &Command) -> impl Iterator<Item = &Arg> {
+    shown(command).filter(|arg| !arg.is_global_set() && !is_help(arg))
 }
 
 fn is_help(arg: &Arg) -> bool {
@@ -60,7 +94,7 @@ fn overview(command: &Command, path: &str, page: &mut String) {
     }
 }
 
-fn section(command: &Command, parent: &str, page: &mut String) {
+fn section(command: &Command, parent: &str, bases: &[Base], page: &mut String) {
     let path = format!("{parent} {}", command.get_name());
     if command.has_subcommands() {
         let _ = write!(page, "\n## `{path}`\n\n{}.\n", text(command.get_about()));
@@ -70,11 +104,33 @@ fn section(command: &Command, parent: &str, page: &mut String) {
         let usage = usage.trim_start_matches("Usage: ");
         let _ = write!(page, "\n```text\n{usage}\n```\n");
     }
-    let own: Vec<&Arg> = shown(command)
-        .filter(|arg| !arg.is_global_set() && !is_help(arg))
-        .collect();
+    let shared_with = |base: &Base| own(command).filter(|arg| base.has(arg)).count();
+    let base = bases.iter().filter(|base| base.path != path);
+    let base = base.max_by_key(|base| shared_with(base));
+    let base = base.filter(|base| shared_with(base) >= SHARED_MIN);
+    let (shared, own): (Vec<&Arg>, Vec<&Arg>) =
+        own(command).partition(|arg| base.is_some_and(|base| base.has(arg)));
+    tables(own, page);
+    if let Some(base) = base {
+        let anchor = base.path.replace(' ', "-");
+        let link = format!("[`{}`](#{anchor})", base.path);
+        let mut names: Vec<String> = shared.into_iter().map(short_name).collect();
+        names.sort();
+        let names = names.join(", ");
+        let _ = write!(
+            page,
+            "\nThe following are the same as in {link}: {names}.\n"
+        );
+    }
+    for sub in visible(command) {
+        section(sub, &path, bases, page);
+    }
+}
+
+/// A table for arguments, and one for each group of options.
+fn tables(arguments: Vec<&Arg>, page: &mut String) {
     let (positionals, options): (Vec<&Arg>, Vec<&Arg>) =
-        own.into_iter().partition(|arg| arg.is_positional());
+        arguments.into_iter().partition(|arg| arg.is_positional());
     table("argument", &positionals, page);
     let mut headings: Vec<Option<&str>> = vec![None];
     for heading in options.iter().map(|arg| arg.get_help_heading()) {
@@ -88,9 +144,6 @@ fn section(command: &Command, parent: &str, page: &mut String) {
             .filter(|arg| arg.get_help_heading() == heading);
         let group: Vec<&Arg> = group.copied().collect();
         table(heading.unwrap_or("option"), &group, page);
-    }
-    for sub in visible(command) {
-        section(sub, &path, page);
     }
 }
 
@@ -110,8 +163,18 @@ fn table(what: &str, arguments: &[&Arg], page: &mut String) {
     }
     let _ = write!(page, "\n| {what} | meaning |\n|---|---|\n");
     for arg in arguments {
-        let _ = writeln!(page, "| {} | {} |", name(arg), cell(&meaning(arg)));
+        let _ = writeln!(page, "{}", row(arg));
     }
+}
+
+fn row(arg: &Arg) -> String {
+    format!("| {} | {} |", name(arg), cell(&meaning(arg)))
+}
+
+/// `--long` or `VALUE`.
+fn short_name(arg: &Arg) -> String {
+    arg.get_long()
+        .map_or_else(|| name(arg), |long| format!("`--{long}`"))
 }
 
 /// `-s`, `--long VALUE`.
