@@ -36,12 +36,15 @@ fn place_for_good() {
 
 /// The pages of the manual, relative to this package.
 const PAGES: &str = "../../docs";
+/// Folders below it with pages for users.
+const FOLDERS: [&str; 3] = ["", "engines", "python"];
 /// Pages for developers of the program.
-const NOT_FOR_USERS: [&str; 7] = [
+const NOT_FOR_USERS: [&str; 8] = [
     "README",
     "architecture",
     "new-batch-system",
     "protocol",
+    "python-bridge",
     "releasing",
     "spawn",
     "testing",
@@ -57,15 +60,25 @@ fn embed_pages() {
     println!("cargo:rerun-if-changed={PAGES}/../CHANGELOG.md");
     let package = variable("CARGO_MANIFEST_DIR").unwrap_or_default();
     let folder = Path::new(&package).join(PAGES);
-    let mut names: Vec<String> = std::fs::read_dir(&folder)
-        .into_iter()
-        .flatten()
-        .filter_map(|entry| entry.ok()?.file_name().into_string().ok())
-        .filter_map(|name| Some(name.strip_suffix(".md")?.to_owned()))
-        .filter(|name| !NOT_FOR_USERS.contains(&name.as_str()))
-        .collect();
-    names.sort();
-    let files = names.iter().map(|name| (&**name, format!("{name}.md")));
+    // `engines/README.md` is the page `engines`, `engines/toil.md` the page `engines-toil`.
+    let mut pages: Vec<(String, String)> = Vec::new();
+    for part in FOLDERS {
+        let entries = std::fs::read_dir(folder.join(part)).into_iter().flatten();
+        let names = entries.filter_map(|entry| entry.ok()?.file_name().into_string().ok());
+        for file in names {
+            let name = match file.strip_suffix(".md") {
+                None => continue,
+                Some(name) if part.is_empty() => name.to_owned(),
+                Some("README") => part.to_owned(),
+                Some(name) => format!("{part}-{name}"),
+            };
+            if !NOT_FOR_USERS.contains(&name.as_str()) {
+                pages.push((name, format!("./{part}/{file}")));
+            }
+        }
+    }
+    pages.sort();
+    let files = pages.iter().map(|(name, file)| (&**name, file.clone()));
     let files = files.chain([("changelog", "../CHANGELOG.md".to_owned())]);
     let mut list = String::from("&[\n");
     let mut all = String::new();

@@ -585,6 +585,9 @@ fn help_completions_and_topics_are_printed() {
         ("slurm", "# hq on Slurm"),
         ("faq", "# "),
         ("quickstart", "# Quick start"),
+        ("retries", "# When tasks fail"),
+        ("python", "# Python"),
+        ("snakemake", "# Snakemake"),
     ] {
         let page = env.hq(&["doc", topic]).ok();
         assert!(page.starts_with(heading), "{topic}: {page}");

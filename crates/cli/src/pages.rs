@@ -13,7 +13,7 @@ pub(crate) use search::{Hit, search};
 /// One page.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Page {
-    /// Name of the file without its ending.
+    /// Name of the file without its ending, after that of its folder: `quickstart`, `engines-toil`.
     pub(crate) name: &'static str,
     /// First heading.
     pub(crate) title: &'static str,
@@ -59,7 +59,8 @@ workers: worker
 resources: resource cpus gpu gpus memory
 batch-systems: autoalloc alloc
 failures: faq errors retries retry
-scripting: python-api python json
+scripting: json
+python: python-api
 quickstart: start tutorial run
 durability: server resume
 sql: query views
@@ -67,6 +68,18 @@ journal: repair
 streaming: stream
 notifications: notify notification
 compatibility: hyperqueue
+engines: workflow
+engines-aiida: aiida
+engines-batchtools: batchtools
+engines-miniwdl: miniwdl
+engines-nextflow: nextflow
+engines-psij: psij
+engines-python: dask joblib
+engines-snakemake: snakemake
+engines-streamflow: streamflow
+engines-submitit: submitit hydra
+engines-toil: toil
+python-from-process-pool: processpool
 coming-from: parallel xargs
 cli: options commands
 shell: completion
