@@ -84,6 +84,7 @@ coming-from: parallel xargs
 cli: options commands
 shell: completion
 glossary: terms
+symptoms: troubleshooting trouble
 changelog: changes
 ";
 
