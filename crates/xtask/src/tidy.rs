@@ -79,7 +79,7 @@ pub(crate) fn check(root: &Path) -> anyhow::Result<Vec<Problem>> {
     let mut problems = Vec::new();
     let mut end_to_end = Vec::new();
     let mut sources = Vec::new();
-    let (mut code_map, mut security) = (String::new(), String::new());
+    let (mut code_map, mut testing) = (String::new(), String::new());
     let mut functions = BTreeSet::new();
     for path in &paths {
         // Files that are not text have no lines to check.
@@ -94,8 +94,8 @@ pub(crate) fn check(root: &Path) -> anyhow::Result<Vec<Problem>> {
         if path.ends_with("Cargo.toml") {
             problems.extend(manifest::check(path, &text)?);
         }
-        if path == manual::SECURITY {
-            security.clone_from(&text);
+        if path == manual::TESTS {
+            testing.clone_from(&text);
         }
         if path.ends_with(".rs") {
             let names = text
@@ -128,7 +128,7 @@ pub(crate) fn check(root: &Path) -> anyhow::Result<Vec<Problem>> {
     problems.extend(imports::check(&products));
     problems.extend(codemap::check(&code_map, &products, &paths));
     problems.extend(sql::check_list(&paths));
-    problems.extend(manual::check_tests(&security, |test| {
+    problems.extend(manual::check_tests(&testing, |test| {
         functions.contains(test)
     }));
     Ok(problems)

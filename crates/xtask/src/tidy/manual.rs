@@ -49,9 +49,9 @@ fn is_page(path: &str) -> bool {
 }
 
 /// The page whose tables name tests.
-pub(super) const SECURITY: &str = "docs/security.md";
+pub(super) const TESTS: &str = "docs/testing.md";
 
-/// Tests that the page on security names and that do not exist.
+/// Tests that this page names and that do not exist.
 pub(super) fn check_tests(page: &str, exists: impl Fn(&str) -> bool) -> Vec<Problem> {
     let mut problems = Vec::new();
     for (number, line) in (1..).zip(page.lines()) {
@@ -61,7 +61,7 @@ pub(super) fn check_tests(page: &str, exists: impl Fn(&str) -> bool) -> Vec<Prob
         for word in words.filter(is_test).filter(|word| !exists(word)) {
             let message =
                 format!("there is no test `{word}`: name the one that holds the sentence");
-            problems.push(Problem::new(SECURITY, number, message));
+            problems.push(Problem::new(TESTS, number, message));
         }
     }
     problems
@@ -94,7 +94,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn tests_that_the_page_on_security_names_have_to_exist() {
+    fn tests_that_the_page_names_have_to_exist() {
         let page = "| a | `a_test_that_is_there`, `one_that_is_not_there` |\nuse `hq token`";
         let found = check_tests(page, |name| name == "a_test_that_is_there");
         assert_eq!(found.len(), 1, "{found:?}");
