@@ -13,6 +13,7 @@ pub(crate) mod examples;
 pub(crate) mod explain;
 pub(crate) mod global;
 mod habits;
+pub(crate) use explain::advice;
 pub(crate) use habits::{known_resource, of_option};
 pub(crate) mod import;
 pub(crate) mod job;

@@ -104,8 +104,10 @@ pub(crate) fn aliases(name: &str) -> impl Iterator<Item = &'static str> {
     of_page.flat_map(|(_, aliases)| aliases.split(' '))
 }
 
-/// The page with this name or alias.
+/// The page with this name or alias, which may be the name of its file.
 pub(crate) fn find(topic: &str) -> Option<Page> {
+    let file = topic.trim_end_matches('/').rsplit('/').next()?;
+    let topic = &*file.trim_end_matches(".md").to_lowercase();
     let known = rows(ALIASES).find(|(_, aliases)| has_word(aliases, topic));
     let name = known.map_or(topic, |(page, _)| page);
     all().find(|page| page.name == name)
@@ -121,6 +123,9 @@ mod tests {
         for page in all() {
             let first = page.text().lines().next();
             assert_eq!(first, Some(&*format!("# {}", page.title)), "{}", page.name);
+        }
+        for name in ["output", "output.md", "docs/output.md", "Output/"] {
+            assert_eq!(find(name).map(|page| page.name), Some("output"), "{name}");
         }
         for (page, aliases) in rows(ALIASES) {
             assert!(all().any(|other| other.name == page), "{page} is no page");

@@ -6,7 +6,7 @@
 
 use std::ffi::OsString;
 use std::io::{IsTerminal as _, Write as _};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 
 use hq_core::id::JobId;
@@ -17,6 +17,7 @@ use hq_server::{JobFormat, JobText};
 use crate::args::submit::{Destination, TaskOptions};
 use crate::error::{CliError, CliResult};
 use crate::parse::param::ParamSource;
+use crate::text::closest;
 use skip::{Skipped, Unended, leave_out};
 
 pub(crate) mod build;
@@ -119,9 +120,53 @@ pub(crate) fn read_file(path: &Path) -> CliResult<Vec<u8>> {
         return read_stdin();
     }
     let shown = path.display().to_string();
-    let file = std::fs::File::open(path)
-        .map_err(|error| CliError::new(format!("Cannot read {shown}: {error}")))?;
-    read_all(&shown, file, REQUEST_MAX)
+    let file = std::fs::File::open(path).map_err(|error| unreadable(path, &error))?;
+    read_all(&shown, file, REQUEST_MAX).map_err(|error| match path.is_dir() {
+        true => error.with_help("it is a directory: name a file in it"),
+        false => error,
+    })
+}
+
+/// The error about a file that was named and cannot be opened, with what may have been meant.
+pub(crate) fn unreadable(path: &Path, error: &std::io::Error) -> CliError {
+    let shown = path.display();
+    let failed = CliError::new(format!("Cannot read {shown}: {error}"));
+    if error.kind() == std::io::ErrorKind::NotFound {
+        return failed.with_help(in_its_place(path));
+    }
+    if error.kind() == std::io::ErrorKind::PermissionDenied {
+        let help = format!("you are not allowed to read it: `ls -ld {shown}` shows who is");
+        return failed.with_help(help);
+    }
+    failed
+}
+
+/// What there is instead of a file.
+fn in_its_place(path: &Path) -> String {
+    let parent = path.parent().filter(|dir| *dir != Path::new(""));
+    let dir = parent.unwrap_or(Path::new("."));
+    if let Some(meant) = similar_file(path) {
+        return format!("did you mean `{}`?", meant.display());
+    }
+    let here = std::env::current_dir().unwrap_or_default();
+    match (dir.is_dir(), path.is_absolute()) {
+        (false, _) => format!("there is no directory `{}`", dir.display()),
+        (true, true) => format!("`ls {}` lists what is there", dir.display()),
+        (true, false) => format!("paths begin in this directory, {}", here.display()),
+    }
+}
+
+/// The file of a directory with the name that is most alike.
+pub(crate) fn similar_file(path: &Path) -> Option<PathBuf> {
+    let dir = path.parent().filter(|dir| *dir != Path::new(""));
+    let names = dir.unwrap_or(Path::new(".")).read_dir().ok()?;
+    let names = names.filter_map(|entry| entry.ok()?.file_name().into_string().ok());
+    let names: Vec<String> = names.collect();
+    let meant = closest(
+        path.file_name()?.to_str()?,
+        names.iter().map(String::as_str),
+    )?;
+    Some(path.with_file_name(meant))
 }
 
 /// Context in which a submit is resolved.

@@ -59,22 +59,30 @@ pub(crate) fn closest<'a>(name: &str, known: impl Iterator<Item = &'a str>) -> O
     (nearest.0 <= most).then_some(nearest.1)
 }
 
-/// Letters to be added, removed or replaced (Levenshtein), letters of different case being the
-/// same.
+/// Letters to be added, removed or replaced, and neighbours to be swapped; letters of different
+/// case are the same.
 fn distance(first: &str, second: &str) -> usize {
     let letters = |text: &str| text.to_lowercase().chars().collect::<Vec<char>>();
     let (first, second) = (letters(first), letters(second));
-    let mut row: Vec<usize> = (0..=second.len()).collect();
+    let (mut before, mut last) = (Vec::new(), (0..=second.len()).collect::<Vec<usize>>());
     for (at, letter) in first.iter().enumerate() {
-        let mut diagonal = row[0];
-        row[0] = at + 1;
+        let mut row = vec![at + 1];
         for (to, other) in second.iter().enumerate() {
-            let replaced = diagonal + usize::from(letter != other);
-            diagonal = row[to + 1];
-            row[to + 1] = replaced.min(diagonal + 1).min(row[to] + 1);
+            let replaced = last[to] + usize::from(letter != other);
+            let mut least = replaced.min(last[to + 1] + 1).min(row[to] + 1);
+            if at > 0 && to > 0 && first[at - 1] == *other && *letter == second[to - 1] {
+                least = least.min(before[to - 1] + 1);
+            }
+            row.push(least);
         }
+        before = std::mem::replace(&mut last, row);
     }
-    row[second.len()]
+    last[second.len()]
+}
+
+/// Whether a letter is a quotation mark of a word processor or a web page.
+pub(crate) fn is_printed_quote(c: char) -> bool {
+    matches!(c, '\u{2018}'..='\u{201f}' | '\u{ab}' | '\u{bb}')
 }
 
 /// A word that begins with a dash of a word processor or a web page, or has one between numbers,
@@ -95,6 +103,14 @@ pub(crate) fn with_hyphens(word: &str) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn letters_that_changed_places_are_one_mistake() {
+        for (name, known) in [("jbos", "jobs"), ("sumbit", "submit"), ("lsat", "last")] {
+            assert_eq!(closest(name, ["tail", known].into_iter()), Some(known));
+        }
+        assert_eq!(closest("history", ["list"].into_iter()), None);
+    }
 
     #[test]
     fn texts_are_cut_where_the_room_ends() {

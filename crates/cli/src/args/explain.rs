@@ -9,12 +9,14 @@ use clap::builder::StyledStr;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 
 use argument::of_argument;
+use hq_core::words::has_word;
 
 use super::habits::known_resource;
 use super::{built_command, habits};
-use crate::text::with_hyphens;
+use crate::text::{closest, is_printed_quote, rows, with_hyphens};
 
 mod argument;
+mod repair;
 
 /// Texts of the standard library for values that are no numbers, and what people understand.
 const NUMBERS: &[(&str, &str)] = &[
@@ -44,14 +46,14 @@ pub(crate) fn text(mut error: clap::Error, words: &[OsString]) -> String {
     let mut root = built_command();
     let path = path_of(&root, &words);
     let help = help_for(&error, &path, &words);
-    // A word with a dash is no value of these commands, whatever the parser proposes.
-    let has_odd_tip = error.kind() == ErrorKind::UnknownArgument
-        && error.get(ContextKind::SuggestedArg).is_none();
-    if help.is_some() || has_odd_tip {
-        // Names that are only spelled alike would lead astray.
-        error.remove(ContextKind::SuggestedArg);
-        error.remove(ContextKind::SuggestedSubcommand);
-        error.remove(ContextKind::Suggested);
+    // The parser proposes what is only spelled a little alike, which would lead astray.
+    for kind in [
+        ContextKind::SuggestedArg,
+        ContextKind::SuggestedSubcommand,
+        ContextKind::SuggestedValue,
+        ContextKind::Suggested,
+    ] {
+        error.remove(kind);
     }
     if error.get(ContextKind::Usage).is_some() {
         let usage = usage_of(&mut root, &path);
@@ -83,6 +85,15 @@ pub(crate) fn text(mut error: clap::Error, words: &[OsString]) -> String {
     text
 }
 
+/// Whether a command line can be parsed, or else what to type instead.
+pub(crate) fn advice(words: &[&str]) -> Result<(), Option<String>> {
+    let mut root = built_command();
+    let parsed = root.try_get_matches_from_mut(words);
+    parsed
+        .map(drop)
+        .map_err(|error| help_for(&error, &path_of(&root, words), words))
+}
+
 /// Names of the commands that the words go through.
 fn path_of<'a>(root: &clap::Command, words: &[&'a str]) -> Vec<&'a str> {
     let mut path = Vec::new();
@@ -92,6 +103,11 @@ fn path_of<'a>(root: &clap::Command, words: &[&'a str]) -> Vec<&'a str> {
         if let Some(found) = command.find_subcommand(word) {
             path.push(*word);
             command = found;
+            continue;
+        }
+        // `output-log DIR show`
+        let is_place = command.has_subcommands() && command.get_positionals().next().is_some();
+        if is_place && !word.starts_with('-') {
             continue;
         }
         if !word.starts_with("--") || *word == "--" {
@@ -129,18 +145,23 @@ fn context(error: &clap::Error, kind: ContextKind) -> Option<&str> {
     Some(text)
 }
 
-/// Advice on what to type, if that is known better than by spelling.
-fn help_for(error: &clap::Error, path: &[&str], words: &[&str]) -> Option<String> {
-    let kind = error.kind();
-    let wrong = context(error, ContextKind::InvalidValue)
-        .or_else(|| context(error, ContextKind::InvalidArg))
-        .or_else(|| context(error, ContextKind::InvalidSubcommand));
+/// Dashes and quotes that are no letters of a command line, and options behind `--`.
+fn of_signs(wrong: Option<&str>, words: &[&str]) -> Option<String> {
     // Of a short option the parser names the first letter only.
     let typed = wrong.and_then(|wrong| words.iter().find(|word| word.starts_with(wrong)));
     let typed = typed.copied().or(wrong);
     if let Some((typed, meant)) = typed.and_then(|word| Some((word, with_hyphens(word)?))) {
         return Some(format!(
             "`{typed}` has a long dash, which is no `-`; type it as `{meant}`"
+        ));
+    }
+    if let Some(word) = words
+        .iter()
+        .take_while(|word| **word != "--")
+        .find(|word| word.contains(is_printed_quote))
+    {
+        return Some(format!(
+            "`{word}` has quotes of a word processor, which the shell does not know; type `'` or `\"` instead"
         ));
     }
     let fence = words.iter().position(|word| *word == "--");
@@ -152,25 +173,26 @@ fn help_for(error: &clap::Error, path: &[&str], words: &[&str]) -> Option<String
             "`{word}` comes after `--`, where no word is an option; leave out `--`"
         ));
     }
+    None
+}
+
+/// Advice on what to type, if that is known better than by spelling.
+fn help_for(error: &clap::Error, path: &[&str], words: &[&str]) -> Option<String> {
+    let kind = error.kind();
+    let wrong = context(error, ContextKind::InvalidValue)
+        .or_else(|| context(error, ContextKind::InvalidArg))
+        .or_else(|| context(error, ContextKind::InvalidSubcommand));
+    if let Some(help) = of_signs(wrong, words) {
+        return Some(help);
+    }
     if kind == ErrorKind::UnknownArgument {
         let word = context(error, ContextKind::InvalidArg)?;
-        let is_like_own = error.get(ContextKind::SuggestedArg).is_some();
         let answer = of_argument(path, word, words);
-        return answer.or_else(|| {
-            argument::options_of(path).filter(|_| !is_like_own && word.starts_with("--"))
-        });
+        return answer.or_else(|| argument::options_of(path).filter(|_| word.starts_with('-')));
     }
     if kind == ErrorKind::InvalidSubcommand && taken_as_dir(words).is_none() {
         let word = context(error, ContextKind::InvalidSubcommand)?;
-        let known = habits::of_command(path, word).map(str::to_owned);
-        let is_typo = error.get(ContextKind::SuggestedSubcommand).is_some();
-        let known = known.or_else(|| of_program(path, word));
-        let group = path
-            .iter()
-            .map(|name| format!(" {name}"))
-            .collect::<String>();
-        return known
-            .or_else(|| (!is_typo).then(|| format!("`hq{group} --help` lists the commands")));
+        return Some(of_command(path, word));
     }
     if let Some(dir) = taken_as_dir(words) {
         return Some(format!(
@@ -189,7 +211,12 @@ fn help_for(error: &clap::Error, path: &[&str], words: &[&str]) -> Option<String
         if has("--each-line") && has("--param") {
             return Some("a task has a line or parameters: `--param x=@FILE` makes a parameter of the lines of a file".to_owned());
         }
-        return has("--nodes").then(|| "`--nodes` asks for whole nodes, with everything on them: leave out the other option".to_owned());
+        return Some(if has("--nodes") {
+            "`--nodes` asks for whole nodes, with everything on them: leave out the other option"
+                .to_owned()
+        } else {
+            "leave out one of the two".to_owned()
+        });
     }
     if kind == ErrorKind::MissingRequiredArgument {
         return of_missing(error, path, words);
@@ -199,7 +226,53 @@ fn help_for(error: &clap::Error, path: &[&str], words: &[&str]) -> Option<String
     }
     let option = context(error, ContextKind::InvalidArg)?;
     let value = context(error, ContextKind::InvalidValue)?;
-    of_value(option, value, path)
+    // `--wait[=<UNTIL>]`
+    let name = option.split([' ', '=']).next().unwrap_or(option);
+    let name = name.strip_suffix('[').unwrap_or(name);
+    of_word(name, value)
+        .or_else(|| repair::empty(name, value, words))
+        .or_else(|| of_listed(error, value))
+        .or_else(|| repair::meant(name, value, words))
+        .or_else(|| of_value(name, value, path))
+        .or_else(|| argument::description(path, name))
+}
+
+/// The nearest of the values that are possible.
+fn of_listed(error: &clap::Error, value: &str) -> Option<String> {
+    let ContextValue::Strings(valid) = error.get(ContextKind::ValidValue)? else {
+        return None;
+    };
+    let meant = closest(value, valid.iter().map(String::as_str))?;
+    Some(format!("did you mean `{meant}`?"))
+}
+
+/// A command that does not exist: what other tools call so, what is spelled alike, or all that there are.
+fn of_command(path: &[&str], word: &str) -> String {
+    let group: String = path.iter().map(|name| format!(" {name}")).collect();
+    let names = argument::commands_of(path);
+    let meant = || {
+        // `job-list`
+        let joined = word.split_once(['-', '.', '_', ':']);
+        let joined = joined.filter(|&(first, rest)| {
+            let inner = argument::commands_of(&[path, &[first]].concat());
+            inner.iter().any(|name| name == rest)
+        });
+        let near = closest(word, names.iter().map(String::as_str)).map(str::to_owned);
+        let joined = joined.map(|(first, rest)| format!("{first} {rest}"));
+        Some(format!("did you mean `hq{group} {}`?", joined.or(near)?))
+    };
+    let known = habits::of_command(path, word).map(str::to_owned);
+    let known = known.or_else(|| of_program(path, word)).or_else(meant);
+    known.unwrap_or_else(|| match path {
+        [] => "`hq --help` lists the commands".to_owned(),
+        _ => format!("`hq{group}` has the commands {}", quoted_list(&names)),
+    })
+}
+
+/// Names in a sentence.
+fn quoted_list(names: &[String]) -> String {
+    let names: Vec<String> = names.iter().map(|name| format!("`{name}`")).collect();
+    names.join(", ")
 }
 
 /// The command that stands in the place of a directory.
@@ -235,57 +308,35 @@ fn of_program(path: &[&str], word: &str) -> Option<String> {
 }
 
 /// What the value of an option is.
-fn kind_of(option: &str) -> &'static str {
-    const KINDS: &[(&[&str], &str)] = &[
-        (
-            &[
-                "--time-limit",
-                "--time-request",
-                "--stop-grace",
-                "--retry-delay",
-                "--idle-timeout",
-                "--heartbeat",
-                "--timeout",
-                "--for",
-            ],
-            "a duration such as `90s`, `10min`, `2h30m` or `01:30:00`",
-        ),
-        (
-            &["--cpus"],
-            "an amount above 0, such as `4`, `0.5`, `\"8 compact!\"` or `all`",
-        ),
-        (
-            &["--resource"],
-            "a name and an amount above 0, such as `gpus/nvidia=1` or `mem=4G`",
-        ),
-        (
-            &["--array", "--tasks"],
-            "ids from 0, such as `1-100`, `0-10:2` or `1,5,7-9`",
-        ),
-        (&["--weight"], "a number above 0, such as `0.5` or `2`"),
-        (&["--predict"], "a share between 0 and 1, such as `0.9`"),
-        (
-            &["--crash-limit"],
-            "a whole number from 1, `never-restart` or `unlimited`",
-        ),
-        (&["--jobs", "--max-tasks"], "a whole number from 1"),
-        (
-            &["--job"],
-            "the id of an open job, as `hq job list` shows it",
-        ),
-        (
-            &["--after", "--after-each"],
-            "a job, such as `3`, `3:ok`, `3:any` or `last`",
-        ),
-    ];
-    let known = KINDS.iter().find(|(options, _)| options.contains(&option));
-    known.map_or("a whole number from 0", |(_, kind)| kind)
+fn kind_of(option: &str) -> Option<&'static str> {
+    const KINDS: &str = r#"
+--time-limit --time-request --stop-grace --retry-delay --idle-timeout --heartbeat --timeout --for: a duration such as `90s`, `10min`, `2h30m` or `01:30:00`
+--cpus: an amount above 0, such as `4`, `0.5`, `"8 compact!"` or `all`
+--resource: a name and an amount above 0, such as `gpus/nvidia=1` or `mem=4G`
+--array --tasks: ids from 0, such as `1-100`, `0-10:2` or `1,5,7-9`
+--weight: a number above 0, such as `0.5` or `2`
+--predict: a share between 0 and 1, such as `0.9`
+--crash-limit: a whole number from 1, `never-restart` or `unlimited`
+--jobs --max-tasks: a whole number from 1
+--nodes --retries --max-fails: a whole number from 0
+--priority: a whole number, as in `--priority 10`; tasks with a larger one run first
+--job: the id of an open job, as `hq job list` shows it
+--after --after-each: a job, such as `3`, `3:ok`, `3:any` or `last`
+"#;
+    let mut kinds = rows(KINDS);
+    let known = kinds.find(|(options, _)| has_word(options, option));
+    known.map(|(_, kind)| kind)
 }
 
 fn of_missing(error: &clap::Error, path: &[&str], words: &[&str]) -> Option<String> {
-    if let Some(ContextValue::Strings(missing)) = error.get(ContextKind::InvalidArg)
-        && let Some(option) = missing.iter().find(|name| name.starts_with("--"))
-    {
+    let Some(ContextValue::Strings(missing)) = error.get(ContextKind::InvalidArg) else {
+        return None;
+    };
+    if let Some(option) = missing.iter().find(|name| name.starts_with("--")) {
+        let name = option.split([' ', '=']).next().unwrap_or(option);
+        if argument::is_required(path, name) {
+            return argument::description(path, name);
+        }
         if path == ["import"] {
             return Some("the first word is the script; words behind it are its arguments, and need `--submit`: `hq import --submit job.sh ARGUMENT`".to_owned());
         }
@@ -331,97 +382,43 @@ fn of_missing(error: &clap::Error, path: &[&str], words: &[&str]) -> Option<Stri
         }
         ["job" | "task", ..] => "name a job by its id, which `hq job list` shows, or as `last`",
         ["worker", ..] => "workers are chosen by id, as in `hq worker list`",
-        _ => return None,
+        _ => return argument::description(path, missing.first()?),
     };
     Some(text.to_owned())
 }
 
 /// Words that mean in other tools that there is no limit.
-const NO_LIMIT: [&str; 7] = [
-    "infinite",
-    "infinity",
-    "inf",
-    "unlimited",
-    "none",
-    "never",
-    "no",
-];
+const NO_LIMIT: &str = "infinite infinity inf unlimited none never no";
 
 /// Words for values in other tools, and those that are possible here.
-const WORDS: &[(&[&str], &[&str], &str)] = &[
-    (
-        &["--filter"],
-        &[
-            "done",
-            "completed",
-            "complete",
-            "success",
-            "succeeded",
-            "ok",
-            "ended",
-            "passed",
-        ],
-        "finished",
-    ),
-    (
-        &["--filter"],
-        &["queued", "pending", "ready", "pd", "idle", "new"],
-        "waiting",
-    ),
-    (
-        &["--filter"],
-        &["cancelled", "killed", "stopped", "ca"],
-        "canceled",
-    ),
-    (
-        &["--filter"],
-        &["error", "errors", "err", "crashed", "f", "bad", "fail"],
-        "failed",
-    ),
-    (&["--filter"], &["active", "started", "r", "run"], "running"),
-    (
-        &["<STREAM>", "<CHANNEL>", "--channel"],
-        &["err", "error", "errors", "2"],
-        "stderr",
-    ),
-    (
-        &["<STREAM>", "<CHANNEL>", "--channel"],
-        &["out", "output", "log", "logs", "1"],
-        "stdout",
-    ),
-    (
-        &["--pin"],
-        &[
-            "cores", "core", "cpu", "cpus", "yes", "true", "on", "numa", "socket", "threads",
-            "affinity",
-        ],
-        "taskset",
-    ),
-    (&["--pin"], &["openmp", "omp_places"], "omp"),
-    (
-        &["--output-mode"],
-        &["text", "table", "human", "plain", "default"],
-        "cli",
-    ),
-    (
-        &["--output-mode"],
-        &["none", "silent", "ids", "minimal", "short"],
-        "quiet",
-    ),
-];
+const WORDS: &str = "
+--filter done completed complete success succeeded ok ended passed: finished
+--filter queued pending ready pd idle new: waiting
+--filter cancelled killed stopped ca: canceled
+--filter error errors err crashed f bad fail: failed
+--filter active started r run: running
+<STREAM>,<CHANNEL>,--channel err error errors 2: stderr
+<STREAM>,<CHANNEL>,--channel out output log logs 1: stdout
+--pin cores core cpu cpus yes true on numa socket threads affinity: taskset
+--pin openmp omp_places: omp
+--manager lsf sge oar flux htcondor ssh: other
+--on-server-lost keep continue wait run finish: finish-running
+--output-mode text table human plain default: cli
+--output-mode none silent ids minimal short: quiet
+";
+
+/// A word for a value in another tool.
+fn of_word(name: &str, value: &str) -> Option<String> {
+    let lower = value.to_ascii_lowercase();
+    let (_, meant) = rows(WORDS).find(|(words, _)| {
+        let (options, words) = words.split_once(' ').unwrap_or_default();
+        options.split(',').any(|option| option == name) && has_word(words, &lower)
+    })?;
+    Some(format!("did you mean `{meant}`?"))
+}
 
 /// Values that other tools take.
-fn of_value(option: &str, value: &str, path: &[&str]) -> Option<String> {
-    let name = option.split([' ', '=']).next().unwrap_or(option);
-    // `--wait[=<UNTIL>]`
-    let name = name.strip_suffix('[').unwrap_or(name);
-    let lower = value.to_ascii_lowercase();
-    let mut known = WORDS.iter();
-    if let Some((.., meant)) =
-        known.find(|(options, words, _)| options.contains(&name) && words.contains(&&*lower))
-    {
-        return Some(format!("did you mean `{meant}`?"));
-    }
+fn of_value(name: &str, value: &str, path: &[&str]) -> Option<String> {
     let text = match name {
         "<STREAM>" if value.parse::<u32>().is_ok() => format!("a task is named with its job: `hq job cat JOB.{value} stdout`"),
         "<QUEUE>" => "name one queue by its id, as `hq alloc list` shows it; several are several commands".to_owned(),
@@ -444,9 +441,9 @@ fn of_value(option: &str, value: &str, path: &[&str]) -> Option<String> {
             "in Slurm `%` limits how many tasks run at once; here their cpus do that: `--array {} --cpus 2`, and for all tasks `hq run -j 8` or `hq worker start --cpus 8`",
             value.split('%').next().unwrap_or("1-100")
         ),
-        "--array" if let Some(turned) = turned_range(value) => format!("a range begins with its smaller id: `--array {turned}`"),
+        "--array" if std::path::Path::new(value).is_file() => format!("a task for each line of a file is `--each-line {value}`"),
         "--array" => "write ids as in `--array 1-100`, `--array 0-10:2` or `--array 1,5,7-9`; see `hq doc jobs`".to_owned(),
-        "--time-limit" if (value.trim_matches(['0', ':', 's', 'm', 'h', 'i', 'n']).is_empty() || NO_LIMIT.contains(&value.to_ascii_lowercase().as_str())) && matches!(path, ["submit" | "run"] | ["job", "submit"] | ["worker", "start"]) => "without the option there is no time limit".to_owned(),
+        "--time-limit" if (value.trim_matches(['0', ':', 's', 'm', 'h', 'i', 'n']).is_empty() || has_word(NO_LIMIT, &value.to_ascii_lowercase())) && matches!(path, ["submit" | "run"] | ["job", "submit"] | ["worker", "start"]) => "without the option there is no time limit".to_owned(),
         "--wait" if value.starts_with(|c: char| c.is_ascii_digit()) => format!("`--wait` takes no time: `--time-limit {value}` ends tasks, `timeout {value} hq job wait last` ends a wait"),
         "--start-time" | "--end-time" => format!("it is the time since the first start of the server, not a date: `{name} 2h30m`"),
         "--time-limit" | "--time-request" | "--stop-grace" | "--retry-delay" | "--idle-timeout" => format!("write durations as in `{name} 90s`, `{name} 2h30m` or `{name} 01:30:00`"),
@@ -456,10 +453,9 @@ fn of_value(option: &str, value: &str, path: &[&str]) -> Option<String> {
             value.split('.').next().unwrap_or("3")
         ),
         "--after" | "--after-each" if value.starts_with(char::is_alphabetic) => format!(
-            "name the job by its id, not by its name: `hq job list --all` shows the id of each name; `{name}` takes {}", kind_of(name)
+            "name the job by its id, not by its name: `hq job list --all` shows the id of each name; {}", takes(name)?
         ),
-        "--after" | "--after-each" => format!("`{name}` takes {}", kind_of(name)),
-        "--job" => format!("`--job` takes {}{ALONE}", kind_of(name)),
+        "--job" => format!("{}{ALONE}", takes(name)?),
         "<JOBS>" | "<JOB>" => of_job(value, path, "`3`, `1-4,7`, `last` or, in most commands, `all`"),
         "<JOBS[.TASKS]>" | "<JOB[.TASKS]>" if path.first() == Some(&"output-log") => "`hq output-log DIR cat 3 stdout` prints what job 3 wrote, `hq output-log DIR show` prints all".to_owned(),
         "<JOBS[.TASKS]>" | "<JOB[.TASKS]>" | "<JOB[.TASK]>" => of_job(value, path, "`3`, `last`, or with tasks `3.7`, `last.1-4`"),
@@ -468,11 +464,14 @@ fn of_value(option: &str, value: &str, path: &[&str]) -> Option<String> {
         "<TASK>" | "<TASKS>" | "--tasks" => "tasks are chosen by number, such as `3` or `1-4,7`; `hq task list JOB` lists them".to_owned(),
         "<WORKERS>" | "<WORKER>" => of_id(value, "worker", "hq worker list", "`3`, `1-4,7`, `last` or `all`"),
         "--each-line" | "--from-json" if value.is_empty() => format!("the file follows the option; `{name} -` reads standard input"),
-        "--priority" => "tasks with a larger number run first: `--priority 10`".to_owned(),
-        "--nodes" | "--retries" | "--max-fails" | "--weight" | "--predict" | "--crash-limit" | "--jobs" | "--max-tasks" => format!("`{name}` takes {}", kind_of(name)),
-        _ => return None,
+        _ => return takes(name),
     };
     Some(text)
+}
+
+/// Says what an option takes.
+fn takes(name: &str) -> Option<String> {
+    kind_of(name).map(|kind| format!("`{name}` takes {kind}"))
 }
 
 /// How to get nothing but the id of a job.
@@ -485,33 +484,22 @@ fn milli_cpus(value: &str) -> Option<f64> {
     part('m', 1_000.0).or_else(|| part('%', 100.0))
 }
 
-/// `last,all`, `all` where it is not possible, and ranges of other languages.
-fn of_word_or_range(value: &str, examples: &str) -> Option<String> {
+/// `last,all`, and `all` where it is not possible.
+fn of_selector(value: &str, examples: &str) -> Option<String> {
     let mut parts = value.split([',', '-', ' ']);
     let is_joined = value.contains([',', '-', ' ']);
-    if parts.any(|part| matches!(part, "all" | "last")) {
-        return Some(if is_joined {
+    parts.any(|part| matches!(part, "all" | "last")).then(|| {
+        if is_joined {
             format!("`last` and `all` stand alone; ids look like {examples}")
         } else {
             format!("`{value}` is not possible here; ids look like {examples}")
-        });
-    }
-    let (first, last) = value.split_once("..").or_else(|| value.split_once(':'))?;
-    let last = last.trim_start_matches('=');
-    let is_id = |id: &str| id.parse::<u32>().is_ok();
-    (is_id(first) && is_id(last)).then(|| format!("a range is written `{first}-{last}`"))
-}
-
-/// `2-5` for `5-2`.
-fn turned_range(value: &str) -> Option<String> {
-    let (last, first) = value.split_once('-')?;
-    let (last, first): (u64, u64) = (last.parse().ok()?, first.parse().ok()?);
-    (first < last).then(|| format!("{first}-{last}"))
+        }
+    })
 }
 
 /// A text that is no job.
 fn of_job(value: &str, path: &[&str], examples: &str) -> String {
-    if let Some(text) = of_word_or_range(value, examples) {
+    if let Some(text) = of_selector(value, examples) {
         return text;
     }
     let digits: String = value
@@ -544,16 +532,7 @@ fn of_job(value: &str, path: &[&str], examples: &str) -> String {
                 "this is task {task} of job {job}; a job is `{job}`, and `hq task info {job}.{task}` shows the task"
             )
         }
-        _ if value.trim().is_empty() => {
-            format!("it is empty: a variable of this shell may be unset; ids look like {examples}")
-        }
-        _ if !value.starts_with("Job ") && value.contains(' ') && !digits.is_empty() => {
-            format!("several ids are one word without blanks: `1,2`; ids look like {examples}")
-        }
-        _ if let Some(turned) = turned_range(value) => {
-            format!("a range begins with its smaller id: `{turned}`")
-        }
-        _ if !digits.is_empty() && value.len() <= digits.len() + 4 => {
+        _ if !digits.is_empty() && value != digits && value.len() <= digits.len() + 4 => {
             format!("the id alone is a number: `{digits}`; ids look like {examples}")
         }
         _ => of_id(value, "job", "hq job list --all", examples),
@@ -562,7 +541,7 @@ fn of_job(value: &str, path: &[&str], examples: &str) -> String {
 
 /// What to write in place of a name, or of the sentence that a submit prints for people.
 fn of_id(value: &str, what: &str, list: &str, examples: &str) -> String {
-    if let Some(text) = of_word_or_range(value, examples) {
+    if let Some(text) = of_selector(value, examples) {
         return text;
     }
     let number = value.split(' ').find(|word| word.parse::<u32>().is_ok());

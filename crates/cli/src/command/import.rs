@@ -11,7 +11,7 @@ use crate::args::{Cli, Command};
 use crate::error::{CliError, CliResult};
 use crate::import::{Conversion, Source, convert, converted, shell_text, submit_words};
 use crate::output::console::error_line;
-use crate::submit::{read_all, read_stdin};
+use crate::submit::{read_all, read_stdin, unreadable};
 
 /// Longest script.
 const SCRIPT_MAX: usize = 4 << 20;
@@ -22,8 +22,8 @@ pub(super) fn run(args: &ImportArgs, context: &mut Context) -> CliResult<()> {
     let bytes = if shown == "-" {
         read_stdin()?
     } else {
-        let file = std::fs::File::open(&args.script)
-            .map_err(|error| CliError::new(format!("Cannot read {shown}: {error}")))?;
+        let file = std::fs::File::open(&args.script);
+        let file = file.map_err(|error| unreadable(&args.script, &error))?;
         read_all(&shown, file, SCRIPT_MAX)?
     };
     let text = String::from_utf8(bytes).map_err(|_| {

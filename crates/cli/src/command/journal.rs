@@ -133,6 +133,13 @@ pub(super) async fn report(args: ReportArgs, context: &mut Context) -> CliResult
     write_report(&journal, &args.output, args.span, context).await
 }
 
+/// Whether a file has a content that is no page.
+fn is_something_else(output: &Path) -> bool {
+    let found = output.metadata().is_ok_and(|found| found.is_file());
+    let head = found.then(|| std::fs::read(output).unwrap_or_default());
+    head.is_some_and(|head| !head.is_empty() && !head.trim_ascii_start().starts_with(b"<"))
+}
+
 async fn write_report(
     journal: &Path,
     output: &Path,
@@ -145,6 +152,13 @@ async fn write_report(
             "`{}` is taken as the file for the report, a page of HTML about all jobs",
             output.display()
         );
+    }
+    if is_something_else(output) {
+        return Err(CliError::new(format!(
+            "`{}` exists and is no report, so that it is not replaced",
+            output.display()
+        ))
+        .with_help("name the page: `hq report FILE.html`"));
     }
     let mut file = JournalFile::open(journal)?;
     let (start, end) = file.span().await?;
@@ -251,6 +265,11 @@ pub(super) async fn query(args: QueryArgs, context: &mut Context) -> CliResult<(
     let read = read.map_err(|_| CliError::new("Standard input: expected SQL as UTF-8"))?;
     let given = read.as_deref().or(args.sql.as_deref());
     let sql = given.unwrap_or(reader::VIEWS);
+    if sql.trim().is_empty() {
+        return Err(CliError::new("The query is empty").with_help(
+            "`hq query 'select * from jobs'` prints a table, `hq query --list` lists all",
+        ));
+    }
     let limits = QueryLimits {
         time: args.time_limit,
         rows: args.row_limit,
@@ -264,11 +283,17 @@ pub(super) async fn query(args: QueryArgs, context: &mut Context) -> CliResult<(
                 .map_err(|text| CliError::new(format!("The query failed: {text}")))?
         }
         None => ask(sql, limits, context).await.map_err(|error| {
-            match error.text().is_some_and(|text| text.contains("syntax error")) {
-                true => error.with_help(
-                    "`hq query` lists the tables and their columns; `hq query 'select * from jobs'` prints one",
-                ),
-                false => error,
+            let text = error.text().unwrap_or_default();
+            // They are told already.
+            let has_names = ["; there are", "` has "].iter().any(|words| text.contains(words));
+            if Path::new(sql).is_file() {
+                error.with_help(format!("the argument is SQL; a file with SQL is read by `hq query - < {sql}`"))
+            } else if has_names || !text.contains("query failed") {
+                error
+            } else {
+                error.with_help(
+                    "`hq query --list` lists the tables and their columns; `hq query 'select * from jobs'` prints one",
+                )
             }
         })?,
     };

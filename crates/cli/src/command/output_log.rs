@@ -118,7 +118,8 @@ impl Log {
         let (job, ids) = (target.job, target.tasks(apart)?);
         let tasks = self.index.tasks(job);
         if tasks.is_empty() {
-            return Err(CliError::refused(&format!("Job {job} not found")));
+            return Err(CliError::refused(&format!("Job {job} not found"))
+                .with_help("`hq output-log DIR jobs` lists the jobs that wrote there"));
         }
         let Some(ids) = ids else {
             return Ok(tasks.into_iter().collect());

@@ -183,8 +183,11 @@ pub(super) async fn info(args: SelectorArgs, context: &mut Context) -> CliResult
 
 /// `worker address`.
 pub(super) async fn address(args: AddressArgs, context: &mut Context) -> CliResult<()> {
-    let ids = IdArray::consecutive(args.worker, 1)
-        .map_err(|_| CliError::new(format!("Worker {} not found", args.worker)))?;
+    let not_found = || {
+        CliError::new(format!("Worker {} not found", args.worker))
+            .with_help(format!("`{}` lists existing ids", missing::WORKERS))
+    };
+    let ids = IdArray::consecutive(args.worker, 1).map_err(|_| not_found())?;
     let mut client = context.connect().await?;
     let found = client
         .workers(Selector::Ids(ids).to_message(), false)
@@ -195,7 +198,7 @@ pub(super) async fn address(args: AddressArgs, context: &mut Context) -> CliResu
         .next()
         .and_then(|worker| worker.config);
     let Some(config) = config else {
-        return Err(CliError::new(format!("Worker {} not found", args.worker)));
+        return Err(not_found());
     };
     writeln!(context.out, "{}", config.hostname)?;
     context.done()

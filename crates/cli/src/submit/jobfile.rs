@@ -280,8 +280,9 @@ pub(crate) fn in_command<'a>(verb: &str, command: &'a [OsString]) -> CliResult<O
     };
     let (path, word) = (path.to_string_lossy(), word.to_string_lossy());
     let help = if word.starts_with('-') {
+        let such = if verb == "run" { "--jobs" } else { "--wait" };
         format!(
-            "options of `hq {verb}` itself, such as `--wait`, stand in front of the file; those of tasks are written into it, see `hq doc dependencies`"
+            "options of `hq {verb}` itself, such as `{such}`, stand in front of the file; those of tasks are written into it, see `hq doc dependencies`"
         )
     } else {
         format!("a job file runs as a whole and takes no words: `hq {verb} {path}`")

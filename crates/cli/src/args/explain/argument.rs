@@ -1,28 +1,23 @@
 //! Words that a command does not take, and what to type instead.
 
+use hq_core::words::has_word;
+
 use super::super::{built_command, habits};
-use super::kind_of;
+use super::{quoted_list, takes};
+use crate::text::closest;
 
 pub(super) fn of_argument(path: &[&str], word: &str, words: &[&str]) -> Option<String> {
-    let is_negative = word.strip_prefix('-').is_some_and(|number| {
-        !number.is_empty() && number.chars().all(|c| c.is_ascii_digit() || c == '.')
-    });
     let before = words
         .iter()
         .position(|other| *other == word)
         .and_then(|at| words.get(at.checked_sub(1)?));
-    if is_negative && path == ["job", "tail"] {
-        let typed = words.iter().find(|typed| typed.starts_with(word));
-        let lines = typed.unwrap_or(&word).trim_start_matches('-');
-        return Some(format!(
-            "the number of lines is an option: `hq job tail -n {lines} JOB`"
-        ));
+    if let Some(answer) = of_negative(path, word, words, before) {
+        return Some(answer);
     }
-    if is_negative && let Some(option) = before.filter(|option| option.starts_with("--")) {
-        return Some(match *option {
-            "--priority" => format!("write a negative number as `{option}={word}`"),
-            _ => format!("`{option}` takes {}", kind_of(option)),
-        });
+    if words.windows(2).any(|pair| pair == ["--http", word]) {
+        let text =
+            "an address follows `--http` without a blank: `--http=8080`, `--http=0.0.0.0:8080`";
+        return Some(text.to_owned());
     }
     if let Some(answer) = habits::of_option(path, word) {
         return Some(answer.to_owned());
@@ -31,10 +26,15 @@ pub(super) fn of_argument(path: &[&str], word: &str, words: &[&str]) -> Option<S
         return Some(answer);
     }
     match path {
-        ["server", "start"] if words.windows(2).any(|pair| pair == ["--http", word]) => Some(
-            "an address follows `--http` without a blank: `--http=8080`, `--http=0.0.0.0:8080`"
-                .to_owned(),
-        ),
+        ["doc"] => {
+            let typed = words.iter().skip_while(|typed| **typed != "doc").skip(1);
+            let typed = typed.filter(|typed| !matches!(**typed, "--" | "--search" | "--open"));
+            let typed = typed.copied().collect::<Vec<_>>().join(" ");
+            Some(format!("words that begin with `-` follow `--`: `hq doc -- {typed}`"))
+        }
+        ["output-log", command] if words.windows(2).any(|pair| pair == ["output-log", *command]) => {
+            Some(format!("the directory comes first: `hq output-log {word} {command}`"))
+        }
         ["query"] if !word.starts_with('-') => Some(
             "the SQL is one word in quotes: `hq query 'select count(*) from tasks'`".to_owned(),
         ),
@@ -50,6 +50,10 @@ pub(super) fn of_argument(path: &[&str], word: &str, words: &[&str]) -> Option<S
             "this shell has put names of files in place of `*`; all of them are `hq {} {command} all`",
             path[0]
         )),
+        ["task", "info" | "explain"] if !word.starts_with('-') => Some(format!(
+            "the job is followed by one word with tasks: `hq {} 3 1,2`",
+            path.join(" ")
+        )),
         // A second word where one selects everything.
         ["job" | "worker" | "task", command, ..]
             if word
@@ -62,10 +66,42 @@ pub(super) fn of_argument(path: &[&str], word: &str, words: &[&str]) -> Option<S
             ))
         }
         // An option of this name elsewhere is nearer than one that is spelled alike.
-        _ if word.starts_with("--") => of_other_command(path, word),
+        _ if word.starts_with("--") => of_other_command(path, word).or_else(|| of_own(path, word)),
         _ if !word.starts_with('-') => of_stray_word(path, word, before.unwrap_or(&"")),
         _ => None,
     }
+}
+
+/// A negative number.
+fn of_negative(path: &[&str], word: &str, words: &[&str], before: Option<&&str>) -> Option<String> {
+    let is_negative = word.strip_prefix('-').is_some_and(|number| {
+        !number.is_empty() && number.chars().all(|c| c.is_ascii_digit() || c == '.')
+    });
+    if !is_negative {
+        return None;
+    }
+    if path == ["job", "tail"] {
+        let typed = words.iter().find(|typed| typed.starts_with(word));
+        let lines = typed.unwrap_or(&word).trim_start_matches('-');
+        return Some(format!(
+            "the number of lines is an option: `hq job tail -n {lines} JOB`"
+        ));
+    }
+    if let Some(option) = before.filter(|option| option.starts_with('-')) {
+        let name = long_of(path, option);
+        return match &*name {
+            "--priority" => Some(format!("write a negative number as `{option}={word}`")),
+            _ if matches!(path, ["worker" | "alloc", ..]) => super::of_value(&name, word, path),
+            _ => takes(&name),
+        };
+    }
+    if matches!(path, ["job" | "task" | "worker", _]) {
+        return Some(format!(
+            "ids begin at 1; `last` is the latest: `hq {} last`",
+            path.join(" ")
+        ));
+    }
+    None
 }
 
 fn are_files(words: &[&str]) -> bool {
@@ -96,6 +132,7 @@ fn of_number(path: &[&str], word: &str) -> Option<String> {
         ["task", "list"] => format!(
             "choose tasks with an option: `hq task list JOB --tasks {word}`; several jobs are one word: `hq task list 1,2`"
         ),
+        ["alloc", "list"] => format!("`hq alloc info {word}` shows one queue"),
         ["alloc", ..] => format!("a queue is chosen by one id, as in `hq {command} 1`"),
         _ => return None,
     };
@@ -163,11 +200,8 @@ fn with_option<'a>(
 
 /// A word too many.
 fn of_stray_word(path: &[&str], word: &str, before: &str) -> Option<String> {
-    const UNITS: [&str; 14] = [
-        "s", "sec", "secs", "second", "seconds", "m", "min", "mins", "minute", "minutes", "h",
-        "hour", "hours", "days",
-    ];
-    if UNITS.contains(&word) && before.parse::<f64>().is_ok() {
+    const UNITS: &str = "s sec secs second seconds m min mins minute minutes h hour hours days";
+    if has_word(UNITS, word) && before.parse::<f64>().is_ok() {
         return Some(format!("a duration is one word: `{before}{word}`"));
     }
     let command = path.join(" ");
@@ -184,6 +218,12 @@ fn of_stray_word(path: &[&str], word: &str, before: &str) -> Option<String> {
         ["job", "tail"] if matches!(word, "stdout" | "stderr") => {
             return Some(format!(
                 "one of the streams is chosen by an option: `hq job tail JOB --channel {word}`"
+            ));
+        }
+        ["output-log"] => {
+            return Some(format!(
+                "the commands behind the directory are {}",
+                quoted_list(&commands_of(path))
             ));
         }
         ["journal", "prune"] => {
@@ -220,10 +260,67 @@ fn positionals(path: &[&str]) -> String {
     words.join(" ")
 }
 
+/// Names of the commands of a group that are shown to users.
+pub(super) fn commands_of(path: &[&str]) -> Vec<String> {
+    let command = command_at(path);
+    let commands = command.iter().flat_map(clap::Command::get_subcommands);
+    let commands = commands.filter(|command| !command.is_hide_set());
+    commands
+        .map(|command| command.get_name().to_owned())
+        .collect()
+}
+
+/// The argument of a command with this name, which is `--long`, `-s` or `<PLACE>`.
+fn argument(path: &[&str], name: &str) -> Option<clap::Arg> {
+    let command = command_at(path)?;
+    let is_it = |arg: &&clap::Arg| match (name.strip_prefix("--"), name.strip_prefix('-')) {
+        (Some(long), _) => arg.get_long() == Some(long),
+        (None, Some(short)) => arg.get_short() == short.chars().next(),
+        (None, None) => arg.is_positional() && name.starts_with(&arg.to_string()),
+    };
+    command.get_arguments().find(is_it).cloned()
+}
+
+/// The long name of an option.
+fn long_of(path: &[&str], option: &str) -> String {
+    let long = argument(path, option).and_then(|arg| Some(format!("--{}", arg.get_long()?)));
+    long.unwrap_or_else(|| option.to_owned())
+}
+
+/// Whether a command does not work without an option.
+pub(super) fn is_required(path: &[&str], name: &str) -> bool {
+    argument(path, name).is_some_and(|arg| arg.is_required_set())
+}
+
+/// What an argument is, in the words of `--help`.
+pub(super) fn description(path: &[&str], name: &str) -> Option<String> {
+    let arg = argument(path, name)?;
+    let text = arg.get_help()?.to_string();
+    let (shown, command) = (arg.to_string(), path.join(" "));
+    let line = text.lines().next()?.trim_end_matches('.');
+    Some(format!("`{shown}` of `hq {command}` is: {line}"))
+}
+
+/// An option of the command itself that is spelled almost like this.
+fn of_own(path: &[&str], word: &str) -> Option<String> {
+    let (name, value) = word
+        .split_once('=')
+        .map_or((word, ""), |(name, value)| (name, value));
+    let command = command_at(path)?;
+    let names = command.get_arguments().filter(|arg| !arg.is_hide_set());
+    let names = names.filter_map(clap::Arg::get_long);
+    let meant = closest(name.trim_start_matches('-'), names)?;
+    let sign = if value.is_empty() { "" } else { "=" };
+    Some(format!("did you mean `--{meant}{sign}{value}`?"))
+}
+
 /// A sentence with the options of a command that has few.
 pub(super) fn options_of(path: &[&str]) -> Option<String> {
-    let options = own_options(path)?;
-    Some(format!("`hq {}` has the options {options}", path.join(" ")))
+    let command = path.join(" ");
+    Some(match own_options(path) {
+        Some(options) => format!("`hq {command}` has the options {options}"),
+        None => format!("`hq {command} --help` lists its options"),
+    })
 }
 
 fn own_options(path: &[&str]) -> Option<String> {

@@ -35,6 +35,12 @@ check diagnose: `hq doctor` checks this machine, `hq problems` says what is wron
 [job]
 ls show-all queue: `hq job list` lists jobs
 status show describe state: `hq job info JOB` shows a job
+pause hold suspend release unhold resume: a job that is submitted cannot be held; `hq submit --after JOB -- PROGRAM` waits for another, and `hq job cancel JOB` ends one
+priority update modify alter edit set rename name move nice: a job that is submitted is not changed; `hq job cancel JOB` ends it, and a new `hq submit` takes its place
+history sacct: `hq job list --all` lists ended jobs, too
+graph timeline gantt plot chart: `hq report` writes a page with the times of all jobs, and `hq dashboard --web` shows them
+array: `hq submit --array 1-10 -- PROGRAM` submits an array
+why explain: `hq task explain JOB.TASK` says why a task waits, and `hq problems` why jobs do
 log logs output stdout stderr print: `hq job cat JOB stdout` prints the output of tasks
 follow: `hq job tail -f JOB` follows the output of tasks
 kill stop abort scancel: `hq job cancel JOB` cancels a job
@@ -48,7 +54,13 @@ ls status show: `hq task list JOB` lists tasks, and `hq task info JOB.TASK` show
 log logs cat output tail: `hq job cat JOB stdout --tasks TASK` prints the output of a task
 kill cancel stop: tasks are canceled with their job: `hq job cancel JOB`
 why: `hq task explain JOB.TASK` says why a task waits
+retry resubmit rerun requeue restart: tasks run again by their state: `hq job resubmit JOB --filter failed`
+stats usage: `hq job stats JOB` shows what tasks used
+wait: `hq job wait JOB` waits for a job
 [worker]
+hosts nodes hostname: `hq worker list` lists workers with their hosts
+restart reload: `hq worker stop WORKER` and then `hq worker start` restart a worker; its tasks run again
+pause cordon: a worker gets no more tasks with `hq worker drain WORKER`
 ls status show: `hq worker list` lists workers, and `hq worker info WORKER` shows one
 kill remove rm delete cancel: `hq worker stop WORKER` stops a worker, and `hq worker drain WORKER` stops it after its tasks
 add run new connect join: `hq worker start` starts a worker
@@ -62,7 +74,12 @@ log logs: a server prints its messages; with `hq server start --background` it w
 ls show status: `hq alloc list` lists queues, and `hq alloc info QUEUE` the allocations of one
 sge lsf torque pbspro openpbs htcondor condor flux oar kubernetes k8s local ssh: queues are for Slurm and PBS: `hq alloc add slurm --time-limit 1h`, `hq alloc add pbs --time-limit 1h`; under any other system its jobs start workers: `hq worker start`
 create new start submit: `hq alloc add slurm --time-limit 1h` creates a queue
+update modify edit set change: a queue is not changed: `hq alloc remove QUEUE`, then `hq alloc add slurm --time-limit 1h`
 delete rm cancel stop: `hq alloc remove QUEUE` removes a queue, and `hq alloc pause QUEUE` pauses it
+[journal]
+repair fix recover: `hq journal check --repair FILE` repairs a journal
+import load restore: `hq server start --journal FILE` continues with a journal
+list ls show cat: `hq journal export DIR` prints the events of a journal
 [doctor]
 worker server node cluster gpu memory disk job: `hq doctor` checks the machine on which it runs; `hq doctor net` checks the way to the server, and `hq worker info WORKER` shows a worker
 ";

@@ -35,6 +35,16 @@ pub(super) const OPTIONS: &str = r"
 --progress --bar: `hq job progress JOB` also waits, and shows a bar
 [job wait, job cancel, job progress, job close, job forget, job info, job resubmit, task list, worker stop, worker drain, worker info]
 --all -a --last: `all` and `last` are words in place of ids: `hq job wait all`, `hq job info last`, `hq worker stop all`
+[job resubmit]
+--tasks --task: tasks are chosen by their state: `hq job resubmit JOB --filter failed`
+[config]
+--edit --list --set --get --global: it only shows defaults; they are written in a file, see `hq doc config`
+[query]
+-c -e --sql --query: the SQL is one word in quotes: `hq query 'select count(*) from tasks'`
+--format --json --tables: `hq query --list` lists the tables, `--csv` and `--output-mode json` choose the form
+[report]
+-o --output --file: the file is a word: `hq report FILE.html`
+--job --jobs --format --pdf: a report is one page of HTML about all jobs; `hq job stats JOB` and `hq job info JOB` show one
 [job submit-file]
 --array --cpus --param --each-line --name --resource --env --time-limit --nodes --cwd --stdout --stderr --max-fails --retries --priority --pin --from-json: a job file describes its tasks itself: write it into the file, see `hq doc dependencies`; only `hq submit` takes options for a command
 [job cat]
@@ -53,12 +63,14 @@ pub(super) const OPTIONS: &str = r"
 --dry-run: a queue begins with a trial submission; `--no-dry-run` leaves it out
 --partition -p --account -A --qos -q --queue --constraint -C --gres --mem --exclusive --reservation -l: options of the batch system follow `--`: `hq alloc add slurm --time-limit 1h -- --partition=NAME`
 --time --walltime: the walltime of an allocation is `--time-limit 1h`
---nodes -N -n --ntasks: nodes of an allocation are `--max-workers-per-alloc 2`
+--nodes -N -n --ntasks --workers --count: nodes of an allocation are `--max-workers-per-alloc 2`
 [server stop, worker stop]
 --now --force -f -9 --kill --immediately --yes -y: it stops at once anyway: workers give tasks a moment to end, and kill what is left
 --wait -w: it returns when nothing is left
-[server start, worker start]
+[server start]
 -d --daemon --detach --daemonize --bg -b: in the background it runs with `--background`
+[worker start]
+-d --daemon --detach --daemonize --bg -b --background: the shell puts a worker into the background: `nohup hq worker start > worker.log 2>&1 &`
 [server start]
 -p --port --bind --listen: ports are `--client-port 5000 --worker-port 5001`, that of the web page is `--http=8080`
 --dir --data-dir --workdir: the directory of a server is `hq server start --server-dir DIR`

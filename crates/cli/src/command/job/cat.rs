@@ -147,12 +147,16 @@ fn cat_task(
         }
         Some(Kind::Stream | Kind::None) | None => {
             tracing::warn!("Task {} has no `{name}` stream associated with it", task.id);
-            let is_waiting = task.state() == client::TaskState::Waiting;
-            if is_waiting && io::stderr().is_terminal() {
-                tracing::warn!(
-                    "It has not started: `hq task explain {job}.{}` says why",
-                    task.id
-                );
+            let (place, state) = (format!("{job}.{}", task.id), task.state());
+            let why = if state == client::TaskState::Waiting {
+                format!("has not started: `hq task explain {place}` says why")
+            } else if state == client::TaskState::Canceled {
+                format!("was canceled: `hq task info {place}` shows whether it ever ran")
+            } else {
+                return Ok(());
+            };
+            if io::stderr().is_terminal() {
+                tracing::warn!("It {why}");
             }
             Ok(())
         }

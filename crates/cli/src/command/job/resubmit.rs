@@ -12,7 +12,7 @@ use super::suggest::Groups;
 use crate::args::global::OutputMode;
 use crate::args::job::ResubmitArgs;
 use crate::client::Client;
-use crate::command::missing::Missing;
+use crate::command::missing::{self, Missing};
 use crate::command::situation::is_unfinished;
 use crate::command::{Context, follow};
 use crate::error::{CliError, CliResult, exit};
@@ -99,6 +99,7 @@ pub(in crate::command) async fn resubmit(
         let new_jobs = Selector::Ids(new_jobs);
         follow::stay(&mut client, new_jobs, args.follow, context, None).await?;
     }
+    missing.end(missing::JOBS, context)?;
     if has_failed {
         return Err(CliError::Told(exit::FAILURE));
     }

@@ -250,7 +250,11 @@ fn read_hosts(path: &Path) -> CliResult<Vec<Host>> {
     let lines = lines.filter(|line| !line.is_empty() && !line.starts_with('#'));
     let hosts = lines.map(parse_host).collect::<CliResult<Vec<_>>>()?;
     if hosts.is_empty() {
-        return Err(CliError::new("The provided hostname is empty"));
+        let help = format!(
+            "`{}` names no host: a line has one, such as `node1`",
+            path.display()
+        );
+        return Err(CliError::new("The provided hostname is empty").with_help(help));
     }
     Ok(hosts)
 }

@@ -98,7 +98,11 @@ pub(crate) fn hwdetect(args: &HwdetectArgs, context: &mut Context) -> CliResult<
 }
 
 fn refused(error: &DescriptorError) -> CliError {
-    CliError::new(error.to_string())
+    let refused = CliError::new(error.to_string());
+    if *error == DescriptorError::CpusWithoutIdentity {
+        return refused.with_help("a worker has at least one cpu: `--cpus 1`");
+    }
+    refused
 }
 
 async fn work(

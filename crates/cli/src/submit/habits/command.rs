@@ -2,6 +2,8 @@
 
 use std::path::Path;
 
+use hq_core::words::has_word;
+
 use super::option::quoted;
 use super::reader::{Reader, is_shell, is_tool, may_repeat, name};
 use super::script::Script;
@@ -31,30 +33,8 @@ const PARALLEL: [(&str, &str); 6] = [
 ];
 
 /// Words that other tools put for the value of a task.
-const USUAL: [&str; 22] = [
-    "entry",
-    "line",
-    "item",
-    "input",
-    "output",
-    "file",
-    "arg",
-    "task_id",
-    "taskid",
-    "task",
-    "id",
-    "index",
-    "i",
-    "n",
-    "job_id",
-    "jobid",
-    "hq_entry",
-    "hq_task_id",
-    "wildcards",
-    "threads",
-    "array_id",
-    "params",
-];
+const USUAL: &str = "entry line item input output file arg task_id taskid task id index i n job_id jobid hq_entry hq_task_id \
+    wildcards threads array_id params";
 
 /// `hq run echo ::: a b c`.
 pub(super) fn parallel_input(typed: &Typed<'_>, text: Text<'_>) -> Option<Said> {
@@ -160,7 +140,7 @@ fn brace(
         Reader::Program | Reader::Code => ", which a shell expands: `bash -c 'LINE'`",
     };
     let is_path = !text.option.is_empty();
-    let is_usual = USUAL.contains(&&*name.to_ascii_lowercase()) || name.starts_with("wildcards.");
+    let is_usual = has_word(USUAL, &name.to_ascii_lowercase()) || name.starts_with("wildcards.");
     if is_path {
         return brace_of_value(typed, text, (name, is_usual));
     }
@@ -259,25 +239,10 @@ pub(super) fn path_placeholder(typed: &Typed<'_>, text: Text<'_>) -> Option<Said
 
 /// `hq submit -- echo hi '|' wc`.
 pub(super) fn operator(typed: &Typed<'_>, text: Text<'_>) -> Option<Said> {
-    const OPERATORS: [&str; 14] = [
-        "|",
-        "||",
-        "&&",
-        "&",
-        ";",
-        ">",
-        ">>",
-        "<",
-        "<<",
-        "2>",
-        "2>&1",
-        "&>",
-        "2>/dev/null",
-        ">&2",
-    ];
+    const OPERATORS: &str = "| || && & ; > >> < << 2> 2>&1 &> 2>/dev/null >&2";
     let program = name(typed.words.first()?);
     let compares = ["test", "[", "expr", "let", "[[", "bc"].contains(&program);
-    let is_one = OPERATORS.contains(&text.text) && text.reader == Reader::Program && !compares;
+    let is_one = has_word(OPERATORS, text.text) && text.reader == Reader::Program && !compares;
     is_one.then(|| {
         Said::Note(format!(
             "`{}` is passed to the program as an argument, because no shell reads the command; `bash -c 'LINE'` runs a shell command line",

@@ -5,78 +5,20 @@ use std::ffi::OsString;
 use std::sync::OnceLock;
 
 use clap::Args as _;
+use hq_core::words::has_word;
 
 use super::reader::{Reader, is_tool, name};
 use super::{Said, Text, Typed, Verb};
 use crate::args;
 
 /// Programs that have options of the same names.
-const HAVE_THEM: [&str; 30] = [
-    "docker",
-    "podman",
-    "apptainer",
-    "singularity",
-    "srun",
-    "sbatch",
-    "salloc",
-    "mpirun",
-    "mpiexec",
-    "orterun",
-    "kubectl",
-    "hq",
-    "snakemake",
-    "nextflow",
-    "cargo",
-    "parallel",
-    "qsub",
-    "jsrun",
-    "aprun",
-    "torchrun",
-    "accelerate",
-    "ray",
-    "dask",
-    "systemd-run",
-    "numactl",
-    "taskset",
-    "time",
-    "perf",
-    "stress",
-    "stress-ng",
-];
+const HAVE_THEM: &str = "docker podman apptainer singularity srun sbatch salloc mpirun mpiexec orterun kubectl hq snakemake nextflow \
+    cargo parallel qsub jsrun aprun torchrun accelerate ray dask systemd-run numactl taskset time perf stress \
+    stress-ng";
 
 /// Options that many programs have.
-const COMMON: [&str; 30] = [
-    "name",
-    "env",
-    "job",
-    "progress",
-    "stream",
-    "inputs",
-    "outputs",
-    "weight",
-    "priority",
-    "wait",
-    "open",
-    "param",
-    "pin",
-    "debug",
-    "colors",
-    "stdin",
-    "stdout",
-    "stderr",
-    "once",
-    "log",
-    "cwd",
-    "notify",
-    "unordered",
-    "jobs",
-    "predict",
-    "retries",
-    "dry-run",
-    "after",
-    "resource",
-    "check-outputs",
-];
+const COMMON: &str = "name env job progress stream inputs outputs weight priority wait open param pin debug colors stdin stdout stderr \
+    once log cwd notify unordered jobs predict retries dry-run after resource check-outputs";
 
 /// Names of the options of `hq submit` and `hq run`.
 fn known() -> &'static BTreeSet<String> {
@@ -112,7 +54,13 @@ pub(super) fn given<'a>(typed: &'a Typed<'_>, option: &'a str) -> impl Iterator<
 pub(super) fn bare_seconds(typed: &Typed<'_>, _: Text<'_>) -> Option<Said> {
     /// A larger number is not meant as minutes.
     const MINUTES_MAX: u32 = 1_000;
-    let number: u32 = given(typed, "--time-limit").next()?.parse().ok()?;
+    let value = given(typed, "--time-limit").next()?;
+    if let Some(number) = value.strip_suffix('M') {
+        return Some(Said::Note(format!(
+            "`M` counts months; for minutes write `--time-limit {number}min`"
+        )));
+    }
+    let number: u32 = value.parse().ok()?;
     (number < MINUTES_MAX).then(|| {
         Said::Note(format!(
             "a number alone is in seconds; for minutes write `--time-limit {number}min`"
@@ -136,6 +84,11 @@ pub(super) fn bare_memory(typed: &Typed<'_>, _: Text<'_>) -> Option<Said> {
 /// `hq submit --env PATH`: docker and Slurm pass on the value of this shell.
 pub(super) fn env_name(typed: &Typed<'_>, _: Text<'_>) -> Option<Said> {
     let name = given(typed, "--env").find(|pair| !pair.contains('='))?;
+    if let Some((name, value)) = name.split_once([':', ' ']) {
+        return Some(Said::Note(format!(
+            "`--env` takes NAME=VALUE: `--env {name}={value}`"
+        )));
+    }
     Some(Said::Note(format!(
         "`--env {name}` sets `{name}` to nothing; `--env {name}=\"${name}\"` passes the value of this shell, and `--env {name}=` says that it is meant"
     )))
@@ -153,13 +106,13 @@ pub(super) fn behind_program(typed: &Typed<'_>, text: Text<'_>) -> Option<Said> 
     let before = &typed.words[..text.number];
     if before
         .iter()
-        .any(|word| HAVE_THEM.contains(&name(word)) || *word == "--")
+        .any(|word| has_word(HAVE_THEM, name(word)) || *word == "--")
     {
         return None;
     }
     let is_simple = is_tool(before.first()?);
     let is_fenced = typed.front.is_fenced;
-    if is_fenced && !is_simple && COMMON.contains(&known_name) {
+    if is_fenced && !is_simple && has_word(COMMON, known_name) {
         return None;
     }
     let instead = if is_fenced || is_simple {
@@ -170,16 +123,6 @@ pub(super) fn behind_program(typed: &Typed<'_>, text: Text<'_>) -> Option<Said> 
     Some(Said::Note(format!(
         "`{option}` comes after the program and is passed to it; put options of hq before the program{instead}"
     )))
-}
-
-/// Whether the value of an option follows it behind `=` only.
-pub(super) fn needs_sign(option: &str) -> bool {
-    let submit = args::submit::SubmitArgs::augment_args(clap::Command::new("submit"));
-    let found = submit.get_arguments().find(|arg| {
-        arg.get_long()
-            .is_some_and(|long| option.strip_prefix("--") == Some(long))
-    });
-    found.is_some_and(|arg| arg.is_require_equals_set())
 }
 
 /// Options that were given to hq in front of a command, without their values.

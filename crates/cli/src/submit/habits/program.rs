@@ -1,14 +1,18 @@
 //! Habits in the first word of a command.
 
 use std::collections::BTreeSet;
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 
 use hq_core::command_text::no_program;
+use hq_core::words::has_word;
 
 use super::option::{self, quoted};
 use super::reader::is_here;
 use super::{Said, Source, Text, Typed, Verb, reader, script};
-use crate::text::{closest, with_hyphens};
+use crate::args;
+use crate::submit::similar_file;
+use crate::text::{closest, is_printed_quote, with_hyphens};
 
 /// `hq submit ""`.
 pub(super) fn nothing(_: &Typed<'_>, text: Text<'_>) -> Option<Said> {
@@ -34,18 +38,19 @@ pub(super) fn directive(_: &Typed<'_>, text: Text<'_>) -> Option<Said> {
 /// Options that take one word, and what joins the rest of a value to its first word: `--param lr=0.1 0.01`, `--enforce-memory no`.
 pub(super) fn split_value(typed: &Typed<'_>, text: Text<'_>) -> Option<Said> {
     let word = text.text;
-    if typed.front.is_fenced || typed.verb == Verb::File || is_here(word) || word.contains('/') {
+    if typed.front.is_fenced || typed.verb == Verb::File {
         return None;
     }
     let (option, value) = typed.front.last_option()?;
+    if value.is_none() {
+        return lone_value(typed, option, word);
+    }
+    if is_here(word) || word.contains('/') {
+        return None;
+    }
     let fence = typed.words.iter().position(|word| word == "--");
     let rest = &typed.words[..fence.unwrap_or(1)];
     let instead = match (option, value) {
-        (option, None) if option::needs_sign(option) && fence.is_some() => {
-            return Some(Said::Note(format!(
-                "`{word}` is taken as the program; the value of `{option}` follows without a blank: `{option}={word}`"
-            )));
-        }
         ("--param", Some(value)) => {
             let name = value.split('=').next().unwrap_or(value);
             let more = rest
@@ -84,6 +89,34 @@ pub(super) fn split_value(typed: &Typed<'_>, text: Text<'_>) -> Option<Said> {
     })
 }
 
+/// `--wait 10m true`, `--dry-run yes -- true`: the option takes no value, or only behind `=`.
+fn lone_value(typed: &Typed<'_>, option: &str, word: &str) -> Option<Said> {
+    let is_program = |word: &str| is_here(word) && (!word.contains('/') || !is_data(word));
+    let next = typed.words.get(1)?;
+    let is_value = next == "--" || !is_program(word) && is_program(next);
+    if !is_value || !option.starts_with("--") {
+        return None;
+    }
+    let verb = typed.verb.word();
+    let instead = match args::advice(&["hq", verb, &format!("{option}={word}"), "true"]) {
+        Ok(()) => format!("the value of `{option}` follows without a blank: `{option}={word}`"),
+        Err(advice) => advice.unwrap_or_else(|| format!("`{option}` does not take it")),
+    };
+    let text = format!("`{word}` is taken as the program");
+    Some(
+        match word.starts_with(|c: char| c.is_ascii_digit()) && !is_here(word) {
+            true => Said::Refusal(text, instead),
+            false => Said::Note(format!("{text}; {instead}")),
+        },
+    )
+}
+
+/// Whether a path names what cannot be started.
+fn is_data(path: &str) -> bool {
+    let found = std::fs::metadata(path);
+    found.is_ok_and(|found| found.is_dir() || found.permissions().mode() & 0o111 == 0)
+}
+
 /// `hq submit --array 1,2 3 -- true`.
 pub(super) fn ids(typed: &Typed<'_>, text: Text<'_>) -> Option<Said> {
     let is_id = |c: char| c.is_ascii_digit() || matches!(c, ',' | '-' | ':');
@@ -114,6 +147,12 @@ pub(super) fn job_word(typed: &Typed<'_>, text: Text<'_>) -> Option<Said> {
 
 /// `hq submit –cpus 4 -- true`: word processors and web pages make one dash of two.
 pub(super) fn long_dash(_: &Typed<'_>, text: Text<'_>) -> Option<Said> {
+    if text.text.starts_with(is_printed_quote) {
+        return Some(Said::Refusal(
+            format!("`{}` begins with a quote of a word processor", text.text),
+            "the shell does not know it: type `'` or `\"` instead".to_owned(),
+        ));
+    }
     with_hyphens(text.text).map(|meant| {
         Said::Refusal(
             format!("`{}` has a long dash, which is no `-`", text.text),
@@ -234,72 +273,24 @@ pub(super) fn shell_line(typed: &Typed<'_>, text: Text<'_>) -> Option<Said> {
 }
 
 /// A text as TOML, YAML and JSON have it.
-fn quoted_value(text: &str) -> String {
+pub(super) fn quoted_value(text: &str) -> String {
     serde_json::Value::from(text).to_string()
 }
 
 /// Programs that read standard input unless their arguments name a file; the number of arguments in front of files.
-const FILTERS: &[(&[&str], usize)] = &[
+const FILTERS: &[(&str, usize)] = &[
     (
-        &[
-            "cat",
-            "tac",
-            "rev",
-            "nl",
-            "wc",
-            "sort",
-            "uniq",
-            "head",
-            "tail",
-            "cut",
-            "column",
-            "paste",
-            "fold",
-            "fmt",
-            "shuf",
-            "md5sum",
-            "sha1sum",
-            "sha256sum",
-            "sha512sum",
-            "b2sum",
-            "base64",
-            "od",
-            "xxd",
-            "hexdump",
-            "gzip",
-            "gunzip",
-            "zcat",
-            "xz",
-            "zstd",
-            "bzip2",
-            "less",
-            "more",
-            "bc",
-            "sh",
-            "bash",
-            "zsh",
-            "python",
-            "python3",
-            "perl",
-            "Rscript",
-            "node",
-        ],
+        "cat tac rev nl wc sort uniq head tail cut column paste fold fmt shuf md5sum sha1sum sha256sum sha512sum b2sum \
+         base64 od xxd hexdump gzip gunzip zcat xz zstd bzip2 less more bc sh bash zsh python python3 perl Rscript node",
         0,
     ),
-    (
-        &[
-            "awk", "gawk", "mawk", "sed", "grep", "egrep", "rg", "jq", "yq", "sqlite3",
-        ],
-        1,
-    ),
-    (&["tr", "tee"], usize::MAX),
+    ("awk gawk mawk sed grep egrep rg jq yq sqlite3", 1),
+    ("tr tee", usize::MAX),
 ];
 
 /// Programs that take neither input nor operands.
-const SILENT: [&str; 14] = [
-    "true", "false", "hostname", "date", "ls", "pwd", "env", "printenv", "id", "whoami", "uptime",
-    "nproc", "uname", "sleep",
-];
+const SILENT: &str =
+    "true false hostname date ls pwd env printenv id whoami uptime nproc uname sleep";
 
 /// `… -- xargs gzip`, which reads its list from nowhere.
 fn unread_list(typed: &Typed<'_>, (name, rest): (&str, &[String])) -> Option<String> {
@@ -364,7 +355,7 @@ pub(super) fn unread_input(typed: &Typed<'_>, _: Text<'_>) -> Option<Said> {
             "what is piped into hq is not read without an option; a task for each line is `hq {verb} --each-line - -- {shown}`"
         )));
     }
-    let known = FILTERS.iter().find(|(names, _)| names.contains(&name));
+    let known = FILTERS.iter().find(|(names, _)| has_word(names, name));
     let skipped = known.map_or(0, |(_, skipped)| *skipped);
     let mut operands = words
         .iter()
@@ -377,7 +368,7 @@ pub(super) fn unread_input(typed: &Typed<'_>, _: Text<'_>) -> Option<Said> {
     let reads = match known {
         Some(_) => !operands.any(|word| is_file(word)),
         // Any program without operands, unless it has nothing to do with them.
-        None => operands.next().is_none() && !SILENT.contains(&name),
+        None => operands.next().is_none() && !has_word(SILENT, name),
     };
     (reads && !takes_code).then(|| {
         let command = command(&rest);
@@ -488,20 +479,11 @@ pub(super) fn missing(typed: &Typed<'_>, text: Text<'_>) -> Option<Said> {
     let is_job_file = matches!(end, Some("toml" | "yaml" | "yml" | "json"));
     if typed.verb != Verb::File && is_job_file && !path.exists() && !is_here(text.text) && !has_cwd
     {
-        let dir = path
-            .parent()
-            .filter(|dir| *dir != Path::new(""))
-            .unwrap_or(Path::new("."));
-        let names = dir.read_dir().into_iter().flatten();
-        let names: Vec<String> = names
-            .filter_map(|entry| entry.ok()?.file_name().into_string().ok())
-            .collect();
-        let meant = closest(reader::name(text.text), names.iter().map(String::as_str));
         return Some(Said::Refusal(
             format!("{} does not exist", text.text),
-            meant.map_or_else(
+            similar_file(path).map_or_else(
                 || "a job file is named by its path: `hq submit FILE.toml`".to_owned(),
-                |meant| format!("did you mean `{}`?", path.with_file_name(meant).display()),
+                |meant| format!("did you mean `{}`?", meant.display()),
             ),
         ));
     }

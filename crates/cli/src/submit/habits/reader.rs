@@ -3,6 +3,8 @@
 use std::borrow::Cow;
 use std::path::Path;
 
+use hq_core::words::has_word;
+
 /// Reader of a word.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Reader {
@@ -14,25 +16,17 @@ pub(super) enum Reader {
     Code,
 }
 
-const SHELLS: [&str; 8] = ["sh", "bash", "dash", "zsh", "ksh", "mksh", "ash", "fish"];
+const SHELLS: &str = "sh bash dash zsh ksh mksh ash fish";
 
 /// Interpreters that take code behind `-c`, `-e` or their like, and otherwise the name of a script.
-const INTERPRETERS: [&str; 12] = [
-    "python", "python2", "python3", "perl", "ruby", "node", "julia", "Rscript", "R", "php", "lua",
-    "tclsh",
-];
+const INTERPRETERS: &str = "python python2 python3 perl ruby node julia Rscript R php lua tclsh";
 
 /// Programs that put values of their own for `{}`.
-const OWN_BRACES: [&str; 9] = [
-    "find", "fd", "fdfind", "xargs", "parallel", "sem", "rush", "hq", "entr",
-];
+const OWN_BRACES: &str = "find fd fdfind xargs parallel sem rush hq entr";
 
 /// Programs whose arguments are code, patterns or commands for elsewhere.
-const LANGUAGES: [&str; 25] = [
-    "awk", "gawk", "mawk", "jq", "yq", "sed", "make", "ninja", "gnuplot", "mlr", "curl", "rpm",
-    "git", "docker", "podman", "kubectl", "ssh", "envsubst", "tmux", "screen", "sqlite3", "psql",
-    "grep", "egrep", "rg",
-];
+const LANGUAGES: &str = "awk gawk mawk jq yq sed make ninja gnuplot mlr curl rpm git docker podman kubectl ssh envsubst tmux screen \
+    sqlite3 psql grep egrep rg";
 
 /// File name of a program.
 pub(super) fn name(word: &str) -> &str {
@@ -42,7 +36,7 @@ pub(super) fn name(word: &str) -> &str {
 fn is_interpreter(word: &str) -> bool {
     let name = name(word);
     // python3.12
-    INTERPRETERS.contains(&name) || name.starts_with("python3.")
+    has_word(INTERPRETERS, name) || name.starts_with("python3.")
 }
 
 /// Whether a program can be found on this machine.
@@ -56,7 +50,7 @@ pub(super) fn is_here(word: &str) -> bool {
 
 /// Whether a program is a shell.
 pub(super) fn is_shell(word: &str) -> bool {
-    SHELLS.contains(&name(word))
+    has_word(SHELLS, name(word))
 }
 
 /// Whether the first word behind a program and its options is a script.
@@ -77,7 +71,7 @@ fn precedes_code(option: &str) -> bool {
 pub(super) fn of(words: &[Cow<'_, str>], number: usize) -> Reader {
     let before = &words[..number];
     let is_known =
-        |word: &&Cow<'_, str>| OWN_BRACES.contains(&name(word)) || LANGUAGES.contains(&name(word));
+        |word: &&Cow<'_, str>| has_word(OWN_BRACES, name(word)) || has_word(LANGUAGES, name(word));
     if before.iter().any(|word| is_known(&word)) {
         return Reader::Code;
     }
@@ -89,7 +83,7 @@ pub(super) fn of(words: &[Cow<'_, str>], number: usize) -> Reader {
     }
     if earlier.iter().any(|word| is_interpreter(word)) {
         Reader::Code
-    } else if earlier.iter().any(|word| SHELLS.contains(&name(word))) {
+    } else if earlier.iter().any(|word| is_shell(word)) {
         Reader::Shell
     } else {
         Reader::Program
@@ -100,93 +94,30 @@ pub(super) fn of(words: &[Cow<'_, str>], number: usize) -> Reader {
 pub(super) fn has_own_braces(words: &[Cow<'_, str>]) -> bool {
     let named = |text: &str| {
         let mut parts = text.split(|c: char| !(c.is_alphanumeric() || c == '-' || c == '_'));
-        parts.any(|part| OWN_BRACES.contains(&part) || LANGUAGES.contains(&part))
+        parts.any(|part| has_word(OWN_BRACES, part) || has_word(LANGUAGES, part))
     };
     words.iter().enumerate().any(|(number, word)| {
         let reader = of(words, number);
-        OWN_BRACES.contains(&name(word))
+        has_word(OWN_BRACES, name(word))
             || reader == Reader::Code && word.contains("{}")
             || reader == Reader::Shell && named(word)
     })
 }
 
 /// Standard programs: none of them knows a variable of hq.
-pub(super) const TOOLS: [&str; 54] = [
-    "true",
-    "false",
-    "echo",
-    "printf",
-    "sleep",
-    "cat",
-    "tac",
-    "cp",
-    "mv",
-    "rm",
-    "ls",
-    "ln",
-    "touch",
-    "mkdir",
-    "rmdir",
-    "chmod",
-    "chown",
-    "stat",
-    "du",
-    "file",
-    "wc",
-    "sort",
-    "uniq",
-    "head",
-    "tail",
-    "cut",
-    "tr",
-    "diff",
-    "cmp",
-    "md5sum",
-    "sha1sum",
-    "sha256sum",
-    "b2sum",
-    "gzip",
-    "gunzip",
-    "bzip2",
-    "bunzip2",
-    "xz",
-    "unxz",
-    "zstd",
-    "tar",
-    "zip",
-    "unzip",
-    "rsync",
-    "wget",
-    "convert",
-    "magick",
-    "ffmpeg",
-    "hostname",
-    "date",
-    "samtools",
-    "bwa",
-    "pigz",
-    "dd",
-];
+pub(super) const TOOLS: &str = "true false echo printf sleep cat tac cp mv rm ls ln touch mkdir rmdir chmod chown stat du file wc sort uniq head \
+    tail cut tr diff cmp md5sum sha1sum sha256sum b2sum gzip gunzip bzip2 bunzip2 xz unxz zstd tar zip unzip rsync \
+    wget convert magick ffmpeg hostname date samtools bwa pigz dd";
 
 /// Whether a program may well do the same in each task: to try things, or to print what is different where it runs.
 pub(super) fn may_repeat(word: &str) -> bool {
-    matches!(
+    has_word(
+        "true false sleep hostname date echo printf ls stat du dd",
         name(word),
-        "true"
-            | "false"
-            | "sleep"
-            | "hostname"
-            | "date"
-            | "echo"
-            | "printf"
-            | "ls"
-            | "stat"
-            | "du"
-            | "dd"
     )
 }
 
 /// Whether a program is one of them.
 pub(super) fn is_tool(word: &str) -> bool {
-    TOOLS.contains(&name(word))
+    has_word(TOOLS, name(word))
 }

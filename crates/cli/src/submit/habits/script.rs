@@ -7,7 +7,7 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 
 use super::reader::{self, Reader, name};
-use super::{Said, Text, Typed, Verb};
+use super::{Said, Text, Typed, Verb, option};
 use crate::submit::content;
 
 /// Only this much of a script is looked at, in bytes.
@@ -235,6 +235,28 @@ pub(super) fn encoding(typed: &Typed<'_>, _: Text<'_>) -> Option<Said> {
     })
 }
 
+/// How the `#HQ` lines of a script are read that stands behind its interpreter.
+fn behind_interpreter(typed: &Typed<'_>, script: &Script) -> String {
+    let word = &script.word;
+    let place = if word.contains('/') { "" } else { "./" };
+    let is_shell = word.ends_with(".sh");
+    let options = if is_shell { "" } else { "--directives file " };
+    let rest = typed.words[script.number + 1..].iter();
+    let rest: String = rest
+        .map(|word| format!(" {}", option::quoted(word)))
+        .collect();
+    let first = if is_shell || script.has_first_line() {
+        String::new()
+    } else {
+        let interpreter = name(&typed.words[script.number - 1]);
+        format!(", with `#!/usr/bin/env {interpreter}` as its first line")
+    };
+    format!(
+        "`#HQ` lines are read in a script that is itself the program: `hq {} {options}{place}{word}{rest}`{first}",
+        typed.verb.word()
+    )
+}
+
 /// Lines of options that nobody reads: `# HQ --array 1-3`, and `#HQ` behind the first command or in a program without `.sh`.
 pub(super) fn late_directive(typed: &Typed<'_>, _: Text<'_>) -> Option<Said> {
     let script = typed.script.as_ref()?;
@@ -277,11 +299,7 @@ pub(super) fn late_directive(typed: &Typed<'_>, _: Text<'_>) -> Option<Said> {
                 "`#HQ` lines are read in files whose name ends in `.sh`; for this one, use `hq {} --directives file {word}`",
                 typed.verb.word()
             ),
-            (true, true, false) => format!(
-                "`#HQ` lines are read in a script that is itself the program: `hq {} ./{}`",
-                typed.verb.word(),
-                word.trim_start_matches("./")
-            ),
+            (true, true, false) => behind_interpreter(typed, script),
         };
         return Some(Said::Note(format!(
             "line {number} of `{word}`, `{line}`, is ignored: {why}"

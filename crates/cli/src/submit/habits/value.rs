@@ -102,10 +102,13 @@ const CHECKS: &[Check] = &[
     (OUTPUTS, |value| in_root(value.text)),
     (OUTPUTS, directory),
     (DIRECTORIES, missing_directory),
-    (&["stream"], |Text { text, .. }| {
-        Path::new(text).is_file().then(|| {
-            format!("`{text}` is a file; `--stream` names a directory, which all tasks share")
-        })
+    (DIRECTORIES, |Text { option, text, .. }| {
+        let is_file = Path::new(text).is_file();
+        is_file.then(|| format!("`{text}` is a file; `{option}` names a directory"))
+    }),
+    (&["name"], |Text { option, text, .. }| {
+        let is_empty = text.trim().is_empty();
+        is_empty.then(|| format!("`{option}` is empty: a variable of this shell may be unset"))
     }),
     (&["inputs", "outputs"], several_paths),
     (&["inputs"], missing_input),
@@ -267,11 +270,14 @@ fn range(Text { text, .. }: Text<'_>) -> Option<String> {
 
 /// `--param 'x=1 2 3'`, `--param 'x=1, 2'`.
 fn blanks(Text { text, .. }: Text<'_>) -> Option<String> {
-    let mut parts = text.split_whitespace();
-    if text.split_whitespace().count() > 1 && parts.all(|part| part.parse::<f64>().is_ok()) {
+    let parts = text.split(|c: char| c.is_whitespace() || matches!(c, ';' | '|'));
+    let parts: Vec<&str> = parts.filter(|part| !part.is_empty()).collect();
+    let are_values = text.contains([';', '|']) && !text.contains(' ')
+        || parts.iter().all(|part| part.parse::<f64>().is_ok());
+    if parts.len() > 1 && are_values {
         return Some(format!(
             "`{text}` is one value; separate values by commas: `{}`",
-            text.split_whitespace().collect::<Vec<_>>().join(",")
+            parts.join(",")
         ));
     }
     let trimmed = text.trim();

@@ -1,30 +1,15 @@
 //! Variables that no shell replaces, that hq does not set, or that another shell has replaced already.
 
+use hq_core::words::has_word;
+
 use super::option;
 use super::reader::{Reader, may_repeat};
 use super::{Said, Source, Text, Typed, Verb};
 use crate::text::closest;
 
 /// Variables of tasks; `HQ_PARAM_…`, `HQ_RESOURCE_…` and those of the server come to that.
-const KNOWN: [&str; 17] = [
-    "HQ_JOB_ID",
-    "HQ_TASK_ID",
-    "HQ_INSTANCE_ID",
-    "HQ_ENTRY",
-    "HQ_SUBMIT_DIR",
-    "HQ_CPUS",
-    "HQ_TASK_DIR",
-    "HQ_ERROR_FILENAME",
-    "HQ_PIN",
-    "HQ_NUM_NODES",
-    "HQ_NODE_FILE",
-    "HQ_HOST_FILE",
-    "HQ_INSTANCE_KEY",
-    "HQ_SERVER_DIR",
-    "HQ_ACCESS_KEY",
-    "HQ_DEBUG",
-    "HQ_OUTPUT_MODE",
-];
+const KNOWN: &str = "HQ_JOB_ID HQ_TASK_ID HQ_INSTANCE_ID HQ_ENTRY HQ_SUBMIT_DIR HQ_CPUS HQ_TASK_DIR HQ_ERROR_FILENAME HQ_PIN \
+    HQ_NUM_NODES HQ_NODE_FILE HQ_HOST_FILE HQ_INSTANCE_KEY HQ_SERVER_DIR HQ_ACCESS_KEY HQ_DEBUG HQ_OUTPUT_MODE";
 
 /// Variables of other tools, and what a task has instead.
 const FOREIGN: &[(&str, &str)] = &[
@@ -82,9 +67,11 @@ pub(super) fn plain(typed: &Typed<'_>, text: Text<'_>) -> Option<Said> {
     if text.reader != Reader::Program {
         return None;
     }
+    if text.option.is_empty() {
+        return argument(typed, text);
+    }
     let name = names(text.text).next()?;
     let instead = match text.key() {
-        "" => "`bash -c 'LINE'` runs a shell command line".to_owned(),
         "name" => return None,
         "env" => "write the value, or set the variable in a shell command line: `bash -c 'LINE'`"
             .to_owned(),
@@ -107,11 +94,64 @@ pub(super) fn plain(typed: &Typed<'_>, text: Text<'_>) -> Option<Said> {
         _ => "write the path itself".to_owned(),
     };
     let so = match text.key() {
-        "" | "env" => "so the program gets it as it is".to_owned(),
+        "env" => "so the program gets it as it is".to_owned(),
         _ => format!("so the name is really `{}`", text.text),
     };
     Some(Said::Note(format!(
         "no shell expands `${name}` here, {so}; {instead}"
+    )))
+}
+
+/// `./run '$SLURM_ARRAY_TASK_ID'`, `'$1'`, `'$(hostname)'`: what a shell would replace.
+fn argument(typed: &Typed<'_>, text: Text<'_>) -> Option<Said> {
+    let name = names(text.text).next();
+    let is_code = |word: &str| {
+        word.contains("$(") && word.contains(')')
+            || word.len() > 2 && word.starts_with('`') && word.ends_with('`')
+    };
+    let is_own = |word: &str| matches!(word, "$1" | "${1}" | "$@" | "$*");
+    if name.is_none() && !is_code(text.text) && !is_own(text.text) {
+        return None;
+    }
+    let foreign = name.and_then(|name| FOREIGN.iter().find(|(foreign, _)| *foreign == name));
+    let own = typed.own_value();
+    // The same command as a line for a shell.
+    let words = typed.words.iter().map(|word| match names(word).next() {
+        _ if is_own(word) => format!("\"{own}\""),
+        None if !is_code(word) => option::quoted(word),
+        name => {
+            let foreign = FOREIGN.iter().find(|(foreign, _)| name == Some(foreign));
+            let word = match foreign {
+                Some((foreign, ours)) => word.replace(foreign, ours),
+                None => word.to_string(),
+            };
+            format!("\"{}\"", word.replace('"', "\\\""))
+        }
+    });
+    let line = words.collect::<Vec<_>>().join(" ");
+    let instead = match typed.verb {
+        Verb::File => format!("`shell = {}`", super::program::quoted_value(&line)),
+        Verb::Run | Verb::Submit => format!("`bash -c '{}'`", line.replace('\'', "'\\''")),
+    };
+    let word = name.map_or_else(|| text.text.to_owned(), |name| format!("${name}"));
+    let so = match foreign {
+        Some((_, ours)) => {
+            format!("and hq does not set it: a task has `${ours}`, which a shell expands")
+        }
+        None => {
+            "so the program gets it as it is; a shell expands it where the task runs".to_owned()
+        }
+    };
+    let needs_array = matches!(typed.source, Source::One)
+        && typed.verb != Verb::File
+        && foreign.is_some_and(|(_, ours)| *ours == "HQ_TASK_ID");
+    let array = if needs_array {
+        "; `--array 1-10` makes ten tasks"
+    } else {
+        ""
+    };
+    Some(Said::Note(format!(
+        "no shell expands `{word}` here, {so}: {instead}{array}"
     )))
 }
 
@@ -203,8 +243,8 @@ pub(super) fn unknown(typed: &Typed<'_>, text: Text<'_>) -> Option<Said> {
             let has = matches!(typed.source, Source::Params(params) if params.list().iter().any(|param| hq_core::params::variable(&param.name) == name));
             return (!has).then(|| Said::Note(format!("`${name}`{reads} is empty: no `--param` has that name")));
         }
-        let meant = closest(name, KNOWN.into_iter()).map_or(String::new(), |meant| format!("; did you mean `${meant}`?"));
-        (!KNOWN.contains(&name)).then(|| Said::Note(format!("hq does not set `${name}`{reads}{meant}")))
+        let meant = closest(name, KNOWN.split(' ')).map_or(String::new(), |meant| format!("; did you mean `${meant}`?"));
+        (!has_word(KNOWN, name)).then(|| Said::Note(format!("hq does not set `${name}`{reads}{meant}")))
     })
 }
 

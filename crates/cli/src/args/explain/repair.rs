@@ -1,0 +1,177 @@
+//! Values as they may have been meant: each way to write a value otherwise is tried with the parser itself.
+
+use std::borrow::Cow;
+
+use clap::error::ErrorKind;
+
+use super::takes;
+use crate::args::built_command;
+use crate::text::closest;
+
+/// Longest value that is looked at.
+const VALUE_MAX: usize = 200;
+
+/// A way to write a value otherwise.
+type Repair = fn(&str) -> Option<String>;
+
+/// The nearest to what was typed come first.
+const REPAIRS: &[Repair] = &[
+    |value| Some(value.trim_matches(is_around).to_owned()),
+    |value| Some(value.to_lowercase()),
+    |value| {
+        let meant = closest(value, ["last", "all"].into_iter())?;
+        value.starts_with(&meant[..1]).then(|| meant.to_owned())
+    },
+    listed,
+    |value| Some(value.split_whitespace().collect()),
+    |value| Some(ranged(value)),
+    |value| turned(&ranged(value)),
+    // `1,5h`, `0,5`
+    |value| {
+        let is_decimal = value.starts_with("0,") || value.ends_with(char::is_alphabetic);
+        (is_decimal && value.matches(',').count() == 1).then(|| value.replace(',', "."))
+    },
+    // `mem:4G`, `mem 4G`
+    |value| Some(value.replacen([':', ' '], "=", 1)),
+    // `1h30`, `2d12`
+    |value| is_part_of_time(value).then(|| format!("{value}m")),
+    |value| is_part_of_time(value).then(|| format!("{value}h")),
+    // `4G` as a resource
+    |value| {
+        let is_amount = value.starts_with(|c: char| c.is_ascii_digit());
+        is_amount.then(|| format!("mem={value}"))
+    },
+    // `4cores`
+    |value| {
+        let number = value.trim_end_matches(char::is_alphabetic);
+        let is_number = number.starts_with(|c: char| c.is_ascii_digit());
+        (is_number && value.len() >= number.len() + 3).then(|| number.to_owned())
+    },
+    // `1/2`, `1e3`
+    |value| {
+        let (whole, parts) = value.split_once('/')?;
+        let share = whole.parse::<f64>().ok()? / parts.parse::<f64>().ok()?;
+        share.is_finite().then(|| share.to_string())
+    },
+    |value| {
+        let number = value.parse::<f64>().ok().filter(|_| value.contains('e'))?;
+        number.is_finite().then(|| number.to_string())
+    },
+    // `1_000`, `10'000`
+    |value| {
+        let mut parts = value.split(['_', '\'']).skip(1);
+        let are_thousands = parts.all(|part| part.len() == 3);
+        are_thousands.then(|| value.replace(['_', '\''], ""))
+    },
+];
+
+/// Whether a time ends without its last unit.
+fn is_part_of_time(value: &str) -> bool {
+    let is_digit = |c: char| c.is_ascii_digit();
+    value.starts_with(is_digit) && value.ends_with(is_digit) && value.contains(['h', 'd'])
+}
+
+/// What people put around values.
+fn is_around(c: char) -> bool {
+    !c.is_alphanumeric() && !"-@~/%$_*?!".contains(c)
+}
+
+/// `1 2`, `1;2`, `1 and 2`
+fn listed(value: &str) -> Option<String> {
+    let value = value.replace(" and ", ",");
+    let parts = value
+        .trim_matches(is_around)
+        .split([',', ';', ' ', '|', '+']);
+    let parts: Vec<&str> = parts.filter(|part| !part.is_empty()).collect();
+    (parts.len() > 1).then(|| parts.join(","))
+}
+
+/// `1..3`, `1:3`, `1 to 3`
+fn ranged(value: &str) -> String {
+    let value = value.trim_matches(is_around).replace(' ', "");
+    ["..=", "...", "..", "--", "to", ":", "~"]
+        .iter()
+        .fold(value, |value, sign| value.replace(sign, "-"))
+}
+
+/// `2-5` for `5-2`.
+fn turned(value: &str) -> Option<String> {
+    let (last, first) = value.split_once('-')?;
+    let (last, first): (u64, u64) = (last.parse().ok()?, first.parse().ok()?);
+    (first < last).then(|| format!("{first}-{last}"))
+}
+
+/// An empty value, which nobody types.
+pub(super) fn empty(name: &str, value: &str, words: &[&str]) -> Option<String> {
+    let mut typed = words.iter();
+    let is_given = typed.any(|word| word.trim().is_empty() || word.ends_with('='));
+    (value.trim().is_empty() && is_given && name != "--server-dir").then(|| {
+        let takes = takes(name).map_or_else(String::new, |takes| format!("; {takes}"));
+        format!("it is empty: a variable of this shell may be unset{takes}")
+    })
+}
+
+/// What to type so that the parser takes a value.
+pub(super) fn meant(name: &str, value: &str, words: &[&str]) -> Option<String> {
+    let is_it = |word: &&str| *word == value || word.ends_with(&format!("={value}"));
+    let is_shown = !value.is_empty() && value.len() <= VALUE_MAX;
+    let at = words.iter().position(is_it).filter(|_| is_shown)?;
+    let is_option = name.starts_with("--");
+    let before = words[at].strip_suffix(value)?;
+    // Without the words that one takes the place of.
+    let with = |count: usize, instead: &[&str]| {
+        let rest = words.get(at + count..).unwrap_or_default();
+        is_accepted(&[&words[..at], instead, rest].concat())
+    };
+    let shown = |value: &str| {
+        let is_plain = value
+            .chars()
+            .all(|c| c.is_alphanumeric() || "-_,.:=/@%+!".contains(c));
+        let value = match shlex::try_quote(value) {
+            Ok(quoted) if !is_plain => quoted,
+            Ok(_) | Err(_) => Cow::Borrowed(value),
+        };
+        if is_option {
+            format!("{name} {value}")
+        } else {
+            value.into_owned()
+        }
+    };
+    // `2:1`, `2[1]`
+    let task = value
+        .trim_end_matches(']')
+        .replacen([':', '[', '-', '_', '/', '@', ' '], ".", 1);
+    let task = Some(task).filter(|_| !is_option);
+    let others = REPAIRS.iter().filter_map(|repair| repair(value));
+    for other in others.chain(task) {
+        let is_new = !other.is_empty() && other != value;
+        if is_new && with(1, &[&format!("{before}{other}")]) {
+            return Some(format!("did you mean `{}`?", shown(&other)));
+        }
+    }
+    if !is_option || !before.is_empty() {
+        return None;
+    }
+    // `mem 4G`, `x 1,2`
+    let joined = format!("{value}={}", words.get(at + 1)?);
+    if !words[at + 1].starts_with('-') && with(2, &[&joined]) {
+        return Some(format!("it is one word: `{}`", shown(&joined)));
+    }
+    // `mem=4G,gpus/nvidia=1`
+    let parts = value.split([',', ';', ' ']);
+    let parts: Vec<&str> = parts.filter(|part| !part.is_empty()).collect();
+    let repeated: Vec<&str> = parts.iter().flat_map(|part| [name, part]).skip(1).collect();
+    (parts.len() > 1 && with(1, &repeated)).then(|| {
+        let parts: Vec<String> = parts.iter().map(|part| shown(part)).collect();
+        format!("repeat the option: `{}`", parts.join(" "))
+    })
+}
+
+/// Whether no value of a command line is wrong any more; a word may be missing.
+fn is_accepted(words: &[&str]) -> bool {
+    let parsed = built_command().try_get_matches_from(words);
+    parsed.err().is_none_or(|error| {
+        let kind = error.kind();
+        kind == ErrorKind::MissingRequiredArgument || kind == ErrorKind::DisplayHelp
+    })
+}
