@@ -15,7 +15,7 @@ use hq_protocol::worker::{self, to_worker};
 use hq_protocol::{Connection, Incoming, MessageReader, MessageWriter, ReadError};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::sync::{Semaphore, mpsc, oneshot};
-use tokio::time::Instant;
+use tokio::time::{Instant, timeout};
 
 use crate::core_handle::{CoreHandle, WorkerRegistration};
 use crate::curves::Curves;
@@ -126,15 +126,25 @@ where
     R: AsyncRead + Unpin,
     W: AsyncWrite + Unpin,
 {
-    let first = async {
-        let _large = match reader.next_or_large(LARGE_REQUEST).await? {
-            Incoming::Message(message) => return message.decode().map(Some),
-            Incoming::Large => LARGE_REGISTRATIONS.enter(holder).await,
-            Incoming::End => return Ok(None),
-        };
-        reader.next::<worker::ToServer>().await
+    let first = timeout(REGISTER_TIMEOUT, reader.next_or_large(LARGE_REQUEST)).await;
+    let first = match first {
+        Ok(Ok(Incoming::Message(message))) => Ok(message.decode().map(Some)),
+        // Others may hold the places for that long themselves: only the time with a place counts.
+        Ok(Ok(Incoming::Large)) => {
+            let _large = LARGE_REGISTRATIONS.enter(holder).await;
+            let first = timeout(REGISTER_TIMEOUT, reader.next::<worker::ToServer>()).await;
+            if first.is_err() {
+                let limit = REGISTER_TIMEOUT.as_secs();
+                tracing::warn!(
+                    "a worker is disconnected: its registration has not arrived within {limit} s"
+                );
+            }
+            first
+        }
+        Ok(Ok(Incoming::End)) => Ok(Ok(None)),
+        Ok(Err(error)) => Ok(Err(error)),
+        Err(elapsed) => Err(elapsed),
     };
-    let first = tokio::time::timeout(REGISTER_TIMEOUT, first).await;
     let message = match first {
         Ok(Ok(Some(message))) => message,
         Ok(Err(error)) => {
@@ -429,6 +439,35 @@ mod tests {
             let found = wait_for_seat(asked, &mut reader).await;
             assert!(matches!(found, Ok(_) | Err(Some(_))));
         }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_large_registration_waits_for_its_place_as_long_as_others_hold_it() {
+        let holder = Holder::Other(0);
+        let (ours, theirs) = duplex(1 << 20);
+        let (ours, theirs) = tokio::join!(
+            accept(ours, Plane::Worker, None),
+            connect(theirs, Plane::Worker, None)
+        );
+        let (mut reader, mut writer) = ours.expect("no key").split();
+        let (_reader, mut worker) = theirs.expect("no key").split();
+        let output = worker::Output {
+            data: vec![0; 2 * LARGE_REQUEST].into(),
+            ..worker::Output::default()
+        };
+        let message = Some(worker::to_server::Message::Output(output));
+        let message = worker::ToServer { message };
+        worker.send(&message).await.expect("it is open");
+        let mut held = Vec::new();
+        while let Ok(place) = LARGE_REGISTRATIONS.try_enter(holder) {
+            held.push(place);
+        }
+        let others = async {
+            tokio::time::sleep(3 * REGISTER_TIMEOUT).await;
+            drop(held);
+        };
+        let (first, ()) = tokio::join!(first_message(&mut reader, &mut writer, holder), others);
+        assert!(matches!(first, Some(FromWorker::Output(_))));
     }
 
     #[tokio::test(start_paused = true)]
