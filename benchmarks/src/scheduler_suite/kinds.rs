@@ -303,7 +303,7 @@ fn query() -> QueueQuery {
     QueueQuery {
         queue: QueueId(1),
         assumed: kind.clone(),
-        kind,
+        kinds: vec![kind],
         coming: Vec::new(),
         connected: Vec::new(),
         workers_max: 1_000,

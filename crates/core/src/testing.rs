@@ -56,7 +56,7 @@ pub fn workers_wanted(state: &ServerState, now: Time, cpus: u64) -> u32 {
     let query = QueueQuery {
         queue: QueueId(1),
         assumed: kind.clone(),
-        kind,
+        kinds: vec![kind],
         coming: Vec::new(),
         connected: Vec::new(),
         workers_max: 9,

@@ -31,7 +31,7 @@ impl AutoallocState {
             .queues()
             .filter(|queue| queue.state() == QueueState::Active);
         active
-            .map(|queue| queue.query(Time::default()).kind)
+            .flat_map(|queue| queue.query(Time::default()).kinds)
             .collect()
     }
 

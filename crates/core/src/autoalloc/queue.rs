@@ -96,7 +96,7 @@ pub struct QueueRecord {
     pub spec: QueueSpec,
     /// Why it is paused; `None` = active.
     pub paused: Option<Box<str>>,
-    /// The most that its recent workers offered, by name.
+    /// What the newest of its recent workers with the most cpus offered, by name.
     pub known_resources: Option<BTreeMap<Box<str>, u64>>,
     /// Highest number of an allocation.
     pub last_number: u32,
@@ -199,16 +199,10 @@ impl Queue {
         }
     }
 
-    /// The most that its recent workers offered, by name.
+    /// See [`QueueRecord::known_resources`].
     fn known_resources(&self) -> Option<BTreeMap<Box<str>, u64>> {
-        let mut most = self.offers.front()?.resources.clone();
-        for offer in &self.offers {
-            for (name, units) in &offer.resources {
-                let known = most.entry(name.clone()).or_default();
-                *known = (*units).max(*known);
-            }
-        }
-        Some(most)
+        let offers = self.offers.iter().map(|offer| &offer.resources);
+        offers.max_by_key(|offer| offer.get("cpus")).cloned()
     }
 
     pub(super) fn note_offer(&mut self, offer: Offer) {
@@ -363,15 +357,21 @@ impl Queue {
             time_limit: worker_lifetime(self.spec.time_limit).min(self.spec.worker_time_limit),
             min_utilization: self.spec.min_utilization,
         };
-        let mut kind = assumed.clone();
-        if let Some(known) = self.known_resources() {
-            (kind.resources, kind.others_plentiful) = (known, false);
+        let mut kinds = Vec::new();
+        for offer in &self.offers {
+            let kind = WorkerKind {
+                resources: offer.resources.clone(),
+                others_plentiful: false,
+                time_limit: offer.lifetime.unwrap_or(assumed.time_limit),
+                ..assumed.clone()
+            };
+            if !kinds.contains(&kind) {
+                kinds.push(kind);
+            }
         }
-        let lives = self
-            .offers
-            .iter()
-            .map(|o| o.lifetime.unwrap_or(assumed.time_limit));
-        kind.time_limit = lives.max().unwrap_or(assumed.time_limit);
+        if kinds.is_empty() {
+            kinds.push(assumed.clone());
+        }
         let mut coming: Vec<Coming> = self
             .allocations
             .values()
@@ -381,7 +381,7 @@ impl Queue {
         let connected = self.allocations.values().flat_map(|a| &a.connected);
         QueueQuery {
             queue: self.id,
-            kind,
+            kinds,
             assumed,
             coming,
             connected: connected.copied().collect(),

@@ -68,9 +68,9 @@ pub struct Coming {
 pub struct QueueQuery {
     /// Id of the queue.
     pub queue: QueueId,
-    /// Kind of its workers: the assumed one, corrected by actual workers.
-    pub kind: WorkerKind,
-    /// The assumed kind.
+    /// Kinds of its workers, at least one: those that came recently, the newest last, else what was assumed.
+    pub kinds: Vec<WorkerKind>,
+    /// What was assumed.
     pub assumed: WorkerKind,
     /// Allocations that owe workers, the nearest first.
     pub coming: Vec<Coming>,
@@ -172,6 +172,8 @@ pub fn demand(
 /// One imagined worker.
 #[derive(Clone)]
 struct Imagined {
+    /// Index of its kind.
+    kind: usize,
     /// Free units by resource number; `None` = plenty.
     free: Vec<Option<u64>>,
 }
@@ -180,9 +182,9 @@ struct Plan<'a> {
     query: &'a QueueQuery,
     classes: &'a Classes,
     cpus: Option<usize>,
-    /// An empty worker.
-    empty: Vec<Option<u64>>,
-    /// Offers of the assumed kind.
+    /// An empty worker of each kind.
+    empty: Vec<Vec<Option<u64>>>,
+    /// The same as it was assumed.
     assumed: Vec<Option<u64>>,
     larger: Option<u32>,
     coming: Vec<Coming>,
@@ -215,7 +217,7 @@ impl<'a> Plan<'a> {
                 .resource_names()
                 .iter()
                 .position(|name| &**name == "cpus"),
-            empty: offers(&query.kind),
+            empty: query.kinds.iter().map(offers).collect(),
             assumed: offers(&query.assumed),
             larger: None,
             coming: query.coming.clone(),
@@ -233,17 +235,22 @@ impl<'a> Plan<'a> {
             if left == 0 {
                 break;
             }
-            // Such a worker would end before the task may; another variant may be shorter.
-            if !has_time(variant, &self.query.kind) {
+            let kinds = (0..).zip(&self.query.kinds);
+            let kinds: Vec<usize> = kinds
+                .filter_map(|(index, kind)| has_time(variant, kind).then_some(index))
+                .collect();
+            // Such a worker would end before the task may; another variant can be shorter.
+            if kinds.is_empty() {
                 self.note_larger(variant);
+                let lives = self.query.kinds.iter().map(|kind| kind.time_limit);
                 self.unfit.get_or_insert(Unfit::Time {
                     needed: Duration::from_nanos(variant.min_time_ns),
-                    lifetime: self.query.kind.time_limit,
+                    lifetime: lives.max().unwrap_or_default(),
                 });
                 continue;
             }
             left = match variant.n_nodes {
-                0 => self.fill_single(variant, left),
+                0 => self.fill_single(variant, &kinds, left),
                 nodes => self.fill_gangs(nodes, left),
             };
         }
@@ -285,14 +292,17 @@ impl<'a> Plan<'a> {
         self.query.workers_max.min(IMAGINED_MAX)
     }
 
-    fn fill_single(&mut self, variant: &VariantDemand, mut left: u64) -> u64 {
-        let each = fitting(variant, &self.empty, &self.empty);
-        // Not even an empty worker of this kind could run one.
-        if each == 0 {
-            self.note_too_small(variant);
+    fn fill_single(&mut self, variant: &VariantDemand, kinds: &[usize], mut left: u64) -> u64 {
+        let fits = |kind: usize| {
+            let empty = self.empty.get(kind)?;
+            Some((fitting(variant, empty, empty), kind)).filter(|(count, _)| *count > 0)
+        };
+        // Not even an empty worker of any kind could run one.
+        let Some((each, best)) = kinds.iter().filter_map(|kind| fits(*kind)).max() else {
+            self.note_too_small(variant, kinds);
             return left;
-        }
-        // Among very many imagined workers mostly the newest have room.
+        };
+        // Of very many imagined workers only the newest have room in most cases.
         let first = if self.looks_left == 0 {
             self.workers.len().saturating_sub(NEWEST)
         } else {
@@ -304,17 +314,21 @@ impl<'a> Plan<'a> {
                 return 0;
             }
             self.looks_left = self.looks_left.saturating_sub(1);
-            let count = fitting(variant, &worker.free, &self.empty).min(left);
-            take(&mut worker.free, variant, &self.empty, count);
+            if !kinds.contains(&worker.kind) {
+                continue;
+            }
+            let empty = &self.empty[worker.kind];
+            let count = fitting(variant, &worker.free, empty).min(left);
+            take(&mut worker.free, variant, empty, count);
             left -= count;
         }
         let coming = self.owed();
         let most = coming.saturating_add(self.workers_max()).min(IMAGINED_MAX);
         while left > 0 && self.workers.len() < most as usize {
             let count = each.min(left);
-            let mut free = self.empty.clone();
-            take(&mut free, variant, &self.empty, count);
-            self.workers.push(Imagined { free });
+            let mut free = self.empty[best].clone();
+            take(&mut free, variant, &self.empty[best], count);
+            self.workers.push(Imagined { kind: best, free });
             left -= count;
         }
         left
@@ -336,20 +350,22 @@ impl<'a> Plan<'a> {
         }
     }
 
-    fn note_too_small(&mut self, variant: &VariantDemand) {
+    /// Notes what the workers that come nearest lack.
+    fn note_too_small(&mut self, variant: &VariantDemand, kinds: &[usize]) {
         self.note_larger(variant);
-        let short = variant.demands.iter().find(|demand| {
-            let offer = self.empty.get(demand.resource.0 as usize).copied();
-            offer
-                .flatten()
-                .is_some_and(|units| units < demand.units.unwrap_or(1))
+        let short = kinds.iter().filter_map(|kind| {
+            let empty = self.empty.get(*kind)?;
+            let mut short = variant.demands.iter().filter_map(|demand| {
+                let offered = empty.get(demand.resource.0 as usize).copied().flatten()?;
+                let needed = demand.units.unwrap_or(1);
+                (offered < needed).then_some((offered, needed, demand.resource))
+            });
+            short.next()
         });
-        if let Some(demand) = short {
-            let slot = demand.resource.0 as usize;
-            let offered = self.empty.get(slot).copied().flatten().unwrap_or(0);
+        if let Some((offered, needed, resource)) = short.max_by_key(|(offered, ..)| *offered) {
             self.unfit.get_or_insert(Unfit::Resource {
-                name: self.classes.resource_name(demand.resource).into(),
-                needed: Amount(demand.units.unwrap_or(1)),
+                name: self.classes.resource_name(resource).into(),
+                needed: Amount(needed),
                 offered: Amount(offered),
             });
         }
@@ -399,11 +415,11 @@ impl<'a> Plan<'a> {
                 .and_then(|slot| units.get(slot).copied())
                 .flatten()
         };
-        match (at(&self.empty), at(&worker.free)) {
+        match (at(&self.empty[worker.kind]), at(&worker.free)) {
             (Some(total), Some(free)) if total > 0 => {
                 #[expect(clippy::cast_precision_loss, reason = "a share; small numbers")]
                 let share = (total - free) as f64 / total as f64;
-                share >= f64::from(self.query.kind.min_utilization)
+                share >= f64::from(self.query.assumed.min_utilization)
             }
             _ => true,
         }
@@ -470,7 +486,7 @@ mod tests {
         QueueQuery {
             queue: QueueId(1),
             assumed: kind.clone(),
-            kind,
+            kinds: vec![kind],
             coming: coming.collect(),
             connected: Vec::new(),
             workers_max,
@@ -587,7 +603,7 @@ mod tests {
     #[test]
     fn workers_that_would_idle_too_much_are_not_asked_for() {
         let mut query = query(Some(4), &[], 9);
-        query.kind.min_utilization = 0.5;
+        query.assumed.min_utilization = 0.5;
         let answer = ask(&[(1, 0, 0, 5)], &[query]).remove(0);
         assert_eq!(
             (answer.workers, answer.unfit),
@@ -625,21 +641,57 @@ mod tests {
         let exact = asked((4, 0, 0, 2), query(Some(4), &[], 9));
         assert_eq!((exact.workers, exact.unfit), (2, None), "its size");
         let mut half = query(Some(4), &[], 9);
-        half.kind.min_utilization = 0.5;
+        half.assumed.min_utilization = 0.5;
         let busy = asked((1, 0, 0, 2), half);
         assert_eq!((busy.workers, busy.unfit), (1, None), "utilization");
     }
 
-    /// The answer for tasks with these variants, on workers with 4 cpus, 2 licences and nothing
-    /// else.
+    #[test]
+    fn resources_and_lifetime_are_those_of_one_worker() {
+        // (cpus, licences, seconds of the task): workers that are asked for, and (resource, offer) that is too small.
+        for (cpus, licences, time, workers, short) in [
+            (8, 0, 0, 1, None),
+            (1, 4, 0, 1, None),
+            (1, 0, 500, 1, None),
+            (8, 4, 0, 0, Some(("cpus", 20_000))),
+            (1, 4, 500, 0, Some(("licences", 0))),
+            (9, 0, 0, 0, Some(("cpus", 80_000))),
+        ] {
+            let mut request = with_entry(cpus, "licences", Policy::Compact);
+            request.entries[1].amount = Amount::whole(licences);
+            if licences == 0 {
+                request.entries.pop();
+            }
+            request.min_time = Duration::from_secs(time);
+            let mut query = query(None, &[], 9);
+            let kind = |cpus, licences, time| WorkerKind {
+                resources: [("cpus".into(), cpus), ("licences".into(), licences)].into(),
+                others_plentiful: false,
+                time_limit: Duration::from_secs(time),
+                min_utilization: 0.0,
+            };
+            query.kinds = vec![kind(80_000, 0, 900), kind(20_000, 40_000, 400)];
+            let mut classes = Classes::default();
+            let class = classes.intern(&RequestVariants::new(vec![request]).expect("valid"));
+            let answer = demand(&[(class, 1)], &classes, &[query]).remove(0);
+            let found = match &answer.unfit {
+                Some(Unfit::Resource { name, offered, .. }) => Some((&**name, offered.0)),
+                Some(Unfit::Time { .. } | Unfit::Nodes { .. } | Unfit::Utilization) | None => None,
+            };
+            let case = (cpus, licences, time);
+            assert_eq!((answer.workers, found), (workers, short), "{case:?}");
+        }
+    }
+
+    /// The answer for tasks with these variants, on workers with 4 cpus, 2 licences and nothing else.
     fn ask_variants(variants: Vec<ResourceRequest>, count: u64) -> QueueDemand {
         let mut classes = Classes::default();
         let request = RequestVariants::new(variants).expect("valid");
         let class = classes.intern(&request);
         let mut query = query(Some(4), &[], 99);
         let licences = ("licences".into(), 20_000);
-        query.kind.resources.extend([licences]);
-        query.kind.others_plentiful = false;
+        query.kinds[0].resources.extend([licences]);
+        query.kinds[0].others_plentiful = false;
         demand(&[(class, count)], &classes, &[query]).remove(0)
     }
 

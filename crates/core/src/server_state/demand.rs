@@ -117,10 +117,11 @@ impl ServerState {
         }
         let mut keys: BTreeSet<QueueKey> = ready.multi_node().take(MULTI_NODE_MAX).collect();
         for query in queries {
-            let offers = query.kind.offers(self.dispatcher.classes());
-            let lifetime = nanos(query.kind.time_limit);
-            keys.extend(able(ready, &offers, REQUESTS_MAX, lifetime));
-            // The most urgent may request more nodes than an allocation has: they must not hide
+            for kind in &query.kinds {
+                let offers = kind.offers(self.dispatcher.classes());
+                keys.extend(able(ready, &offers, REQUESTS_MAX, nanos(kind.time_limit)));
+            }
+            // The most urgent may ask for more nodes than an allocation has: they must not hide
             // those that fit.
             let sizes = ready.multi_node_up_to(query.nodes_max);
             keys.extend(sizes.take(MULTI_NODE_MAX));
