@@ -320,3 +320,104 @@ fn a_task_that_fails_by_the_end_of_its_allocation_runs_again() {
         assert_eq!(tasks[0]["state"], "finished", "{state}: {tasks:?}");
     }
 }
+
+/// A Slurm whose jobs are process groups of their own. It has each id once, and waits while there is a file `hold-PROGRAM`,
+/// before it does anything, or `late-PROGRAM`, before it answers.
+fn env_of_processes(options: &[&str]) -> Env {
+    const AROUND: [&str; 2] = [
+        "while [ -e hold-NAME ]; do sleep 0.02; done",
+        "while [ -e late-NAME ]; do sleep 0.02; done",
+    ];
+    let around = |name: &str, body: &str| {
+        let [before, after] = AROUND.map(|text| text.replace("NAME", name));
+        format!("mkdir -p jobs; {before}\n{body}\n{after}\n")
+    };
+    let alive = "alive() { kill -0 -- -$(cat jobs/$1.pid) 2>/dev/null; }\n";
+    let sbatch = around(
+        "sbatch",
+        "exec 9>lock; flock 9; n=$(ls jobs | grep -c pid); id=$((101 + n))\n\
+         sed -n 's/^#SBATCH --job-name=//p' $1 >jobs/$id.name; dirname $1 >jobs/$id.dir\n\
+         SLURM_JOB_ID=$id setsid bash $1 9>&- >/dev/null 2>&1 & echo $! >jobs/$id.pid; flock -u 9",
+    ) + "echo Submitted batch job $id";
+    let scontrol = alive.to_owned()
+        + "id=${@: -1}; [ -e jobs/$id.pid ] || { echo Invalid job id specified >&2; exit 1; }\n\
+           state=COMPLETED; [ -e jobs/$id.canceled ] && state=CANCELLED; alive $id && state=RUNNING\n\
+           echo \"JobId=$id JobName=$(cat jobs/$id.name) JobState=$state WorkDir=$(cat jobs/$id.dir)\"";
+    let scancel = around(
+        "scancel",
+        "id=${@: -1}; touch jobs/$id.canceled; kill -- -$(cat jobs/$id.pid) 2>/dev/null",
+    );
+    let squeue = "for word in \"$@\"; do case $word in --name=*) name=${word#--name=};; esac; done\n\
+                  for id in $(grep -lx \"$name\" jobs/*.name 2>/dev/null | grep -o '[0-9]*'); do \
+                  echo $id $(cat jobs/$id.dir); done";
+    let env = env_with(&[
+        ("sbatch", &sbatch),
+        ("scontrol", &scontrol),
+        ("scancel", &scancel),
+        ("squeue", squeue),
+    ]);
+    let add = ["alloc", "add", "slurm", "-t1h", "--cpus=1", "--no-dry-run"];
+    env.hq(&[&add[..], options].concat()).ok();
+    env
+}
+
+/// Ids of the jobs that this Slurm has run, and of those whose processes are there.
+fn jobs_of(env: &Env) -> (Vec<String>, Vec<String>) {
+    let names = std::fs::read_dir(env.path("jobs")).into_iter().flatten();
+    let names = names.filter_map(|entry| entry.ok()?.file_name().into_string().ok());
+    let mut all: Vec<String> = names
+        .filter_map(|name| name.strip_suffix(".pid").map(str::to_owned))
+        .collect();
+    all.sort();
+    let is_alive = |id: &&String| {
+        let group = env.read(&format!("jobs/{id}.pid"));
+        let mut kill = std::process::Command::new("kill");
+        let found = kill
+            .args(["-0", "--", &format!("-{}", group.trim())])
+            .output();
+        found.is_ok_and(|found| found.status.success())
+    };
+    let alive = all.iter().filter(is_alive).cloned().collect();
+    (all, alive)
+}
+
+fn kill_server(env: &mut Env) {
+    let pid = env.json(&["server", "info"])["pid"]
+        .as_u64()
+        .expect("a number");
+    signal(u32::try_from(pid).expect("small"), "KILL");
+    env.wait_exit("server");
+}
+
+/// Of eight tasks, each in an allocation of its own, half end while the server is away.
+#[test]
+fn no_task_in_an_allocation_runs_twice_when_the_server_is_away() {
+    let mut env = env_of_processes(&["-b8", "--idle-timeout=2s"]);
+    let script = "echo $HQ_TASK_ID >>ran; until test -e go-$((HQ_TASK_ID % 2)); do sleep 0.05; done; echo >>ended";
+    let job = env.submit(&[
+        "--array=1-8",
+        "--stdout=none",
+        "--stderr=none",
+        "bash",
+        "-c",
+        script,
+    ]);
+    env.wait_lines("ran", 8);
+    kill_server(&mut env);
+    env.write("go-0", "");
+    env.wait_lines("ended", 4);
+    env.start_server_with(&["--resume"]);
+    env.write("go-1", "");
+    env.wait_job(&job);
+    let ran = env.read("ran");
+    let mut ran: Vec<&str> = ran.lines().collect();
+    ran.sort_unstable();
+    assert_eq!(ran, ["1", "2", "3", "4", "5", "6", "7", "8"]);
+    assert_eq!(env.stats(&job)["finished"], 8);
+    env.wait_for("all allocations end", || {
+        let (all, alive) = jobs_of(&env);
+        (alive.is_empty() && all.len() == 8)
+            .then_some(())
+            .ok_or(format!("{all:?} {alive:?}"))
+    });
+}

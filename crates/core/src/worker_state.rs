@@ -128,7 +128,9 @@ pub struct WorkerState {
     spent: BTreeSet<InstanceKey>,
     mode: Mode,
     on_server_lost: OnServerLost,
-    /// Whether it runs in a batch job, whose signals reach the tasks as well.
+    /// How long it waits for a lost server when its last task has ended, with [`OnServerLost::FinishRunning`].
+    server_wait: Duration,
+    /// It runs in a job of a batch system, whose signals reach the tasks as well.
     in_allocation: bool,
     idle_timeout: Option<Duration>,
     idle_since: Option<Time>,
@@ -167,6 +169,7 @@ impl WorkerState {
             spent: BTreeSet::new(),
             mode: Mode::Active,
             on_server_lost: config.on_server_lost,
+            server_wait: Duration::ZERO,
             in_allocation: config.allocation.is_some(),
             idle_timeout: config.idle_timeout.or(idle_timeout_default),
             idle_since: Some(born.mono),
@@ -183,7 +186,12 @@ impl WorkerState {
         }
     }
 
-    /// Applies one input and appends the resulting effects.
+    /// With [`OnServerLost::FinishRunning`]: waits this long for a lost server when the last task has ended.
+    pub const fn wait_for_server(&mut self, wait: Duration) {
+        self.server_wait = wait;
+    }
+
+    /// Digests one input and appends what is to be done about it.
     pub fn apply(&mut self, now: Now, input: Input, effects: &mut Vec<Effect>) {
         let now = now.mono;
         // The shell may still have inputs queued; their effects would follow the exit.

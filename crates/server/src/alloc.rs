@@ -14,8 +14,9 @@ mod record;
 mod script;
 mod work;
 
+use std::collections::BTreeSet;
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use hq_core::autoalloc::Limits;
@@ -30,7 +31,9 @@ use crate::core_handle::CoreHandle;
 
 /// Requests that may wait.
 const REQUEST_QUEUE_LEN: usize = 64;
-/// Longest time that a server spends on canceling its allocations at shutdown.
+/// A worker of our own allocation that has nothing left to run waits this long for its server.
+const SERVER_WAIT: Duration = Duration::from_secs(120);
+/// Longest time that a server which ends spends on canceling its allocations.
 const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Event of a worker that runs inside a job of a batch system.
@@ -98,6 +101,26 @@ pub(crate) fn news() -> (News, NewsReceiver) {
     )
 }
 
+/// Ids of the jobs in which this server's own workers run, or may come to run.
+#[derive(Clone, Default)]
+pub(crate) struct OwnJobs(Arc<Mutex<BTreeSet<Box<str>>>>);
+
+impl OwnJobs {
+    /// How long this worker waits for a lost server when its tasks have ended. A job that somebody else submitted is theirs
+    /// to end.
+    pub(crate) fn server_wait(&self, config: &WorkerConfig) -> Duration {
+        let is_own = config.allocation.as_ref().is_some_and(|allocation| {
+            let jobs = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+            jobs.contains(&allocation.id)
+        });
+        if is_own { SERVER_WAIT } else { Duration::ZERO }
+    }
+
+    fn set(&self, jobs: BTreeSet<Box<str>>) {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = jobs;
+    }
+}
+
 enum Ask {
     Request(Box<AllocRequest>, oneshot::Sender<Reply>),
     /// Whether allocations stay, and a channel that reports completion.
@@ -108,9 +131,15 @@ enum Ask {
 #[derive(Clone)]
 pub(crate) struct AllocHandle {
     asks: mpsc::Sender<Ask>,
+    own: OwnJobs,
 }
 
 impl AllocHandle {
+    /// Which workers run in its allocations.
+    pub(crate) fn own_jobs(&self) -> OwnJobs {
+        self.own.clone()
+    }
+
     /// Has a request carried out.
     pub(crate) async fn ask(&self, request: Box<AllocRequest>) -> Reply {
         let (tx, rx) = oneshot::channel();
@@ -143,10 +172,11 @@ pub(crate) fn start(
     stored: Vec<(QueueId, Option<Vec<u8>>)>,
 ) -> AllocHandle {
     let (tx, rx) = mpsc::channel(REQUEST_QUEUE_LEN);
-    let mut driver = driver::Driver::new(core, instance, limits());
+    let own = OwnJobs::default();
+    let mut driver = driver::Driver::new(core, instance, limits(), own.clone());
     driver.restore(stored);
     tokio::spawn(driver.run(rx, news));
-    AllocHandle { asks: tx }
+    AllocHandle { asks: tx, own }
 }
 
 /// As the environment says.

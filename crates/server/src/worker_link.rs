@@ -17,6 +17,7 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::sync::{Semaphore, mpsc, oneshot};
 use tokio::time::{Instant, timeout};
 
+use crate::alloc::OwnJobs;
 use crate::core_handle::{CoreHandle, WorkerRegistration};
 use crate::curves::Curves;
 use crate::peer_stream::RelayedTx;
@@ -45,6 +46,8 @@ pub(crate) struct WorkerPlane {
     pub(crate) info: Arc<ServerInfo>,
     /// Idle timeout of workers that set none.
     pub(crate) idle_timeout: Option<Duration>,
+    /// Which workers run in allocations of this server.
+    pub(crate) own_jobs: OwnJobs,
     /// Values of calls.
     pub(crate) values: Arc<Values>,
     /// What tasks use over time.
@@ -172,6 +175,7 @@ where
     R: AsyncRead + Unpin,
     W: AsyncWrite + Unpin,
 {
+    let server_wait = plane.own_jobs.server_wait(&config);
     let asked = tokio::select! {
         asked = plane.core.ask_for_seat(config, reattach) => asked.ok()?,
         // It has nothing to say before the answer: it does not wait any more.
@@ -191,6 +195,7 @@ where
         server_uid: plane.info.server_uid.clone(),
         default_idle_timeout_ns: plane.idle_timeout.map(nanos),
         reattached: seat.reattached,
+        server_wait_ns: nanos(server_wait),
     });
     if writer
         .send(&worker::ToWorker {

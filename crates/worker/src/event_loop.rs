@@ -98,7 +98,8 @@ where
         if effective.on_server_lost == OnServerLost::Reconnect && redial.is_none() {
             effective.on_server_lost = OnServerLost::Stop;
         }
-        let state = WorkerState::new(clock::now(), &effective, link.idle_timeout_default);
+        let mut state = WorkerState::new(clock::now(), &effective, link.idle_timeout_default);
+        state.wait_for_server(link.server_wait);
         let identity = (link.worker, link.server_uid.clone());
         let mut heartbeat = tokio::time::interval(config.heartbeat);
         heartbeat.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -484,7 +485,7 @@ where
         }
         tracing::warn!("Lost the server: {why}");
         self.link = LinkState::Down;
-        if self.config.on_server_lost == OnServerLost::Reconnect && !self.state.is_dismissed() {
+        if self.config.on_server_lost != OnServerLost::Stop && !self.state.is_dismissed() {
             self.dial();
         }
         self.apply(Input::ServerLost);

@@ -486,8 +486,9 @@ pub(crate) struct Link<S> {
     pub(crate) idle_timeout_default: Option<Duration>,
     /// Whether the server recognized this worker.
     pub(crate) reattached: bool,
-    /// This worker's address toward the server; `None` = the server is in this process, or this is
-    /// no first registration.
+    /// How long to wait for the server if it is lost, without tasks and with `finish-running`.
+    pub(crate) server_wait: Duration,
+    /// Our address on the way to the server; `None` = it is in this process, or this is no first registration.
     pub(crate) ip: Option<IpAddr>,
     pub(crate) reader: MessageReader<ReadHalf<S>>,
     pub(crate) writer: MessageWriter<WriteHalf<S>>,
@@ -517,11 +518,13 @@ where
             server_uid,
             idle_timeout_default,
             reattached,
+            server_wait,
         } => Ok(Link {
             worker,
             server_uid,
             idle_timeout_default,
             reattached,
+            server_wait,
             ip: None,
             reader,
             writer,

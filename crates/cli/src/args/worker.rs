@@ -262,7 +262,7 @@ pub(crate) enum OnServerLostArg {
     Reconnect,
     /// Kill all tasks, and stop
     Stop,
-    /// Let running tasks finish, then stop
+    /// Let running tasks finish, then stop unless the server is back
     FinishRunning,
 }
 

@@ -73,17 +73,22 @@ fn what_is_submitted_after_a_restart_runs_at_once() {
 }
 
 #[test]
-fn a_task_that_ran_through_a_restart_goes_on() {
-    let (mut bench, worker) = Bench::with_worker(1);
-    bench.submit(tasks(1));
-    bench.start(worker, TASK);
-    bench.restart();
-    assert_eq!(bench.phase(TASK), Phase::Running);
-    let effects = bench.come_back(worker);
-    assert!(killed(&effects, worker).is_empty());
-    bench.finish(worker, TASK);
-    assert_eq!(bench.instance(TASK), 0);
-    assert_eq!(bench.job_state(JobId(1)), JobState::Finished);
+fn a_task_that_ran_through_a_restart_or_a_broken_connection_goes_on() {
+    for policy in [OnServerLost::Reconnect, OnServerLost::FinishRunning] {
+        let mut bench = Bench::new();
+        let worker = bench.worker_with(1, |config| config.on_server_lost = policy);
+        bench.submit(tasks(1));
+        bench.start(worker, TASK);
+        bench.restart();
+        assert_eq!(bench.phase(TASK), Phase::Running);
+        let effects = bench.come_back(worker);
+        assert!(killed(&effects, worker).is_empty());
+        assert_eq!(lost(&bench.cut(worker), worker), None);
+        bench.come_back(worker);
+        bench.finish(worker, TASK);
+        assert_eq!(bench.instance(TASK), 0);
+        assert_eq!(bench.job_state(JobId(1)), JobState::Finished);
+    }
 }
 
 #[test]

@@ -75,8 +75,8 @@ impl ServerState {
     /// Expects a worker back if it reconnects; returns whether it does. Call after the last submit
     /// and before the first task.
     pub fn restore_connected_worker(&mut self, now: Now, stored: StoredWorker) -> bool {
-        // It ended its tasks when it lost the server.
-        if stored.config.on_server_lost != OnServerLost::Reconnect {
+        // It has ended its tasks when it lost the server.
+        if stored.config.on_server_lost == OnServerLost::Stop {
             return false;
         }
         let offers = self.dispatcher.offers(&stored.config.resources);

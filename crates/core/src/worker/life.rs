@@ -243,7 +243,7 @@ impl Worker {
 
     /// Whether it reconnects by itself when its connection breaks.
     pub(crate) fn may_come_back(&self) -> bool {
-        !self.is_stopping() && self.config.on_server_lost == OnServerLost::Reconnect
+        !self.is_stopping() && self.config.on_server_lost != OnServerLost::Stop
     }
 
     /// Reserves it for multi-node tasks of a queue; returns whether that is new.

@@ -29,8 +29,7 @@ impl WorkerState {
         effects.extend(known.into_keys().map(Effect::DropTemplate));
         match self.on_server_lost {
             OnServerLost::Stop => self.begin_stopping(now, ExitReason::ServerLost, effects),
-            OnServerLost::FinishRunning => self.mode = Mode::Draining(ExitReason::ServerLost),
-            OnServerLost::Reconnect => self.mode = Mode::Detached,
+            OnServerLost::FinishRunning | OnServerLost::Reconnect => self.mode = Mode::Detached,
         }
     }
 
@@ -66,16 +65,19 @@ impl WorkerState {
         effects.push(Effect::Farewell);
     }
 
-    /// Whether the server has announced its shutdown: then the worker does not look for it.
+    /// Whether the server has said that it ends: then there is none to look for. To be asked before the loss of the server
+    /// is applied.
     #[must_use]
     pub const fn is_dismissed(&self) -> bool {
-        matches!(
+        let has_taken_leave = self.serverless_since.is_some();
+        let is_ended = matches!(
             self.mode,
             Mode::Stopping {
                 reason: ExitReason::ServerEnded,
                 ..
             }
-        )
+        );
+        has_taken_leave || is_ended
     }
 
     /// Whether it only waits for the ends of its tasks, which were asked to end.

@@ -20,6 +20,7 @@ use super::{LaunchToken, Mode, WorkerState};
 use crate::limits::LAUNCHED_MAX;
 use crate::resource::pool::Reservation;
 use crate::time::Time;
+use crate::worker_config::OnServerLost;
 
 /// How long tasks of the same priority may overtake one that does not fit. Long enough for short
 /// tasks to flow, short enough for a large task not to starve.
@@ -98,6 +99,7 @@ impl WorkerState {
 
     pub(super) fn idle_deadline(&self) -> Option<Time> {
         match self.mode {
+            Mode::Detached if self.on_server_lost == OnServerLost::FinishRunning => None,
             Mode::Active | Mode::Detached => Some(self.idle_since? + self.idle_timeout?),
             Mode::Draining(_) | Mode::Stopping { .. } | Mode::Exited => None,
         }
@@ -105,7 +107,16 @@ impl WorkerState {
 
     /// Time at which a worker without a server ends: it runs nothing, and has no unreported news.
     pub(super) fn abandon_deadline(&self) -> Option<Time> {
-        if self.mode != Mode::Detached || !self.outbox.is_settled() {
+        if self.mode != Mode::Detached {
+            return None;
+        }
+        if self.on_server_lost == OnServerLost::FinishRunning {
+            let lost = self.serverless_since?;
+            let since = self.idle_since.unwrap_or(lost).max(lost);
+            let is_done = self.running.is_empty() && !self.outbox.has_held();
+            return is_done.then_some(since + self.server_wait);
+        }
+        if !self.outbox.is_settled() {
             return None;
         }
         // Only without unreported ends, which would be lost with it.

@@ -80,6 +80,8 @@ pub enum FromServer {
         idle_timeout_default: Option<Duration>,
         /// Whether the worker was recognized.
         reattached: bool,
+        /// How long a worker that finishes what runs waits for a lost server afterwards.
+        server_wait: Duration,
     },
     /// Answers the registration: no.
     Refused(Box<str>),
@@ -407,6 +409,7 @@ impl TryFrom<worker::ToWorker> for FromServer {
                 server_uid: text("registered.server_uid", registered.server_uid)?,
                 idle_timeout_default: registered.default_idle_timeout_ns.map(duration),
                 reattached: registered.reattached,
+                server_wait: duration(registered.server_wait_ns),
             }),
             Message::Refused(worker::Refused { reason }) => {
                 Ok(Self::Refused(text("refused.reason", reason)?))

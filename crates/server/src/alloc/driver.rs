@@ -25,7 +25,7 @@ use super::dirs::{self, Dirs};
 use super::hosts::Hosts;
 use super::record::QueueShell;
 use super::work::{self, Asked, BatchCommands};
-use super::{Ask, NewsReceiver, WorkerNews, record, reply};
+use super::{Ask, NewsReceiver, OwnJobs, WorkerNews, record, reply};
 use crate::clock::Clock;
 use crate::core_handle::CoreHandle;
 
@@ -39,6 +39,7 @@ const LAST_STORE_TIMEOUT: Duration = Duration::from_secs(6);
 pub(super) struct Driver {
     state: AutoallocState,
     queues: BTreeMap<QueueId, QueueShell>,
+    own: OwnJobs,
     /// The core's view of their workers.
     offered: Vec<WorkerKind>,
     dirs: Dirs,
@@ -58,10 +59,11 @@ pub(super) struct Driver {
 }
 
 impl Driver {
-    pub(super) fn new(core: CoreHandle, instance: &Path, limits: Limits) -> Self {
+    pub(super) fn new(core: CoreHandle, instance: &Path, limits: Limits, own: OwnJobs) -> Self {
         Self {
             state: AutoallocState::new(limits),
             queues: BTreeMap::new(),
+            own,
             offered: Vec::new(),
             dirs: Dirs::new(instance),
             hosts: Hosts::default(),
@@ -93,6 +95,7 @@ impl Driver {
             self.queues.insert(id, restored.shell);
             self.state.restore_queue(self.clock.now(), restored.record);
         }
+        self.note_own();
         for queue in self.state.queues() {
             for allocation in queue.allocations().filter(|a| !a.may_be_alive()) {
                 // Within the limit of kept directories.
@@ -461,10 +464,18 @@ impl Driver {
                 | Effect::Tell(..) => {}
             }
         }
+        if !changed.is_empty() {
+            self.note_own();
+        }
         changes.extend(changed.into_iter().filter_map(|id| self.stored(id)));
         if !changes.is_empty() {
             self.persist(changes).await;
         }
+    }
+
+    fn note_own(&self) {
+        let jobs = self.state.alive().map(|(_, job)| job_parts(job).0.into());
+        self.own.set(jobs.collect());
     }
 
     fn on_event(&mut self, event: &AllocationEvent) {

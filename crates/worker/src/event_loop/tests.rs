@@ -12,7 +12,7 @@ use hq_core::outcome::{LostReason, Outcome};
 use hq_core::range::IdArray;
 use hq_core::resource::request::{RequestVariants, ResourceRequest};
 use hq_core::template::{Entries, PinMode, StdioSpec, TaskTemplate};
-use hq_core::worker_config::{OnServerLost, WorkerConfig};
+use hq_core::worker_config::{Allocation, BatchSystem, OnServerLost, WorkerConfig};
 use hq_core::worker_state::Interrupt;
 use hq_protocol::convert::NOTIFICATION_MAX;
 use tokio::sync::oneshot;

@@ -15,7 +15,9 @@ use crate::worker_state::{
     LaunchTask, LaunchToken, Report, WorkAssignment, WorkTemplate, WorkerState,
 };
 
-/// Limit for tasks that others wait for: so low that it is often exceeded.
+/// Time for which a worker that finishes what runs waits for its server.
+const SERVER_WAIT: Duration = Duration::from_secs(2);
+/// Patience with tasks that others wait for: so little that it often comes to an end.
 const PATIENCE: Duration = Duration::from_millis(4);
 
 /// Longest time that a process takes to end after it was asked to.
@@ -74,6 +76,7 @@ impl Node {
     pub(super) fn new(now: Now, config: WorkerConfig) -> Self {
         let mut state = WorkerState::new(now, &config, None);
         state.limit_patience(PATIENCE);
+        state.wait_for_server(SERVER_WAIT);
         Self {
             state,
             config,

@@ -176,12 +176,64 @@ fn loss_of_the_server_follows_the_configuration() {
     );
 }
 
-fn reconnecting(cpus: u32) -> Bench {
+fn that_does(on_server_lost: OnServerLost, cpus: u32) -> Bench {
     let config = WorkerConfig {
-        on_server_lost: OnServerLost::Reconnect,
+        on_server_lost,
         ..worker_config(cpus)
     };
     Bench::with(&config, None)
+}
+
+fn reconnecting(cpus: u32) -> Bench {
+    that_does(OnServerLost::Reconnect, cpus)
+}
+
+#[test]
+fn a_worker_that_finishes_what_runs_hands_it_over_to_a_server_that_is_back() {
+    let wait = Duration::from_secs(120);
+    for ends_before in [false, true] {
+        let mut bench = that_does(OnServerLost::FinishRunning, 1);
+        bench.state.wait_for_server(wait);
+        let token = tokens(&bench.assign(cpus(1, 0), 0, 2))[0];
+        bench.apply(Input::ServerLost);
+        assert!(bench.wait(wait * 9).is_empty(), "a task runs");
+        if ends_before {
+            assert!(bench.exited(token, OK).is_empty(), "nobody can be told");
+            assert!(bench.wait(wait - Duration::from_secs(1)).is_empty());
+        }
+        let mut said = bench.apply(Input::ServerBack { reattached: true });
+        if !ends_before {
+            said = bench.exited(token, OK);
+        }
+        assert_eq!(outcomes(&said), [(0, Outcome::Finished)]);
+        assert_eq!(ids(&bench.assign(cpus(1, 0), 0, 1)), [0], "it goes on");
+    }
+}
+
+#[test]
+fn a_worker_that_finished_what_ran_waits_for_its_server_as_long_as_that_said() {
+    for (runs, secs) in [(false, 0), (false, 120), (true, 0), (true, 120)] {
+        let wait = Duration::from_secs(secs);
+        let mut bench = that_does(OnServerLost::FinishRunning, 1);
+        bench.state.wait_for_server(wait);
+        let token = runs.then(|| tokens(&bench.assign(cpus(1, 0), 0, 1))[0]);
+        let mut effects = bench.apply(Input::ServerLost);
+        if let Some(token) = token {
+            assert_eq!(exit(&effects), None);
+            bench.wait(wait * 3);
+            effects = bench.exited(token, OK);
+        }
+        if secs > 0 {
+            assert!(effects.is_empty());
+            assert_eq!(bench.state.next_deadline(), Some(bench.now + wait));
+            effects = bench.wait(wait);
+        }
+        assert_eq!(
+            exit(&effects),
+            Some(ExitReason::ServerLost),
+            "{runs} {secs}"
+        );
+    }
 }
 
 #[test]
@@ -427,6 +479,10 @@ fn an_end_of_the_server_that_was_announced_follows_the_configuration() {
         panic!("it says what it knows, and goodbye: {told:?}");
     };
     assert_eq!(report.retracted, [key(1)]);
+    assert!(
+        bench.state.is_dismissed(),
+        "it does not look for the server"
+    );
     bench.apply(Input::ServerLost);
     let effects = bench.exited(token, OK);
     assert_eq!(exit(&effects), Some(ExitReason::ServerLost));

@@ -120,10 +120,24 @@ async fn loss_of_the_server_stops_or_finishes() {
 }
 
 #[tokio::test]
-async fn reconnecting_worker_keeps_its_tasks_and_their_results() {
-    let reconnect = |config: &mut WorkerConfig| config.on_server_lost = OnServerLost::Reconnect;
+async fn a_worker_that_finds_its_server_again_keeps_its_tasks_and_their_results() {
+    for policy in [OnServerLost::Reconnect, OnServerLost::FinishRunning] {
+        comes_back(policy).await;
+    }
+}
+
+async fn comes_back(policy: OnServerLost) {
+    let configure = |config: &mut WorkerConfig| {
+        config.on_server_lost = policy;
+        config.allocation = Some(Allocation {
+            manager: BatchSystem::Slurm,
+            id: "105".into(),
+            cluster: None,
+            time_limit: None,
+        });
+    };
     let (tell, socket) = NotifySocket::fed_by_test();
-    let mut server = FakeServer::start_with(reconnect, Some(socket)).await;
+    let mut server = FakeServer::start_with(configure, Some(socket)).await;
     let script = "until test -e go; do sleep 0.01; done; touch end";
     server.assign_one(0, bash(script)).await;
     server.started(1).await;
@@ -167,6 +181,7 @@ async fn a_worker_that_is_slow_to_end_sends_heartbeats_meanwhile() {
             worker: WorkerId(1),
             server_uid: "".into(),
             idle_timeout_default: None,
+            server_wait: Duration::ZERO,
             reattached: false,
             ip: None,
             reader,
