@@ -292,6 +292,35 @@ mod tests {
             let found = of_slurm(answer, end, now, &TimeZone::UTC).best("Slurm");
             assert_eq!(found, left.map(Duration::from_secs), "{clock} {answer}");
         }
+        // Clocks of either side that are wrong, and formats of the user.
+        const STANDARD: &str = "2026-11-21T08:10:00";
+        let formats = [
+            STANDARD,
+            "08:10:00",
+            "1795248600",
+            "08:10",
+            "2026-11-21 08:10:00",
+        ];
+        let wrong = [180, 3_600, 86_400].map(|secs| [secs, -secs]);
+        for (format, wrong) in formats
+            .iter()
+            .flat_map(|f| wrong.as_flattened().iter().map(move |w| (f, w)))
+        {
+            let now = at("2026-11-21T08:02:00Z") + SignedDuration::from_secs(*wrong);
+            let left = |answer: &str| {
+                of_slurm(&answer.replace(STANDARD, format), None, now, &TimeZone::UTC).best("Slurm")
+            };
+            assert_eq!(
+                left(answer),
+                Some(Duration::from_secs(480)),
+                "{format} {wrong}"
+            );
+            let left = left(&no_run_time).expect("the limit is known");
+            assert!(
+                (1..=600).contains(&left.as_secs()),
+                "{format} {wrong}: {left:?}"
+            );
+        }
     }
 
     #[test]
