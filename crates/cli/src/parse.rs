@@ -1,8 +1,8 @@
-//! Small grammars of option values, and the drawing that points at the wrong character.
+//! Small grammars of option values, and the drawing that points at a wrong character.
 //!
-//! Every parser here is a pure function from text to a value of `hq-core` or `std`; none looks at
-//! the command line, the file system or the clock. [`Cursor`] walks the text, [`ParseError`] draws
-//! it.
+//! Every parser is a pure function from text to a value of `hq-core` or `std`, without access to
+//! the command line, the file system or the clock. [`Cursor`] walks through the text,
+//! [`ParseError`] draws it.
 
 use std::fmt;
 
@@ -22,7 +22,7 @@ pub(crate) mod selector;
 pub(crate) mod size;
 pub(crate) mod value;
 
-/// Characters that are drawn in front of a wrong one.
+/// Maximum number of characters to show before a wrong one.
 const SHOWN_BEFORE: usize = 60;
 
 /// Characters that are drawn from a wrong one on.
@@ -90,8 +90,8 @@ impl fmt::Display for ParseError {
     }
 }
 
-/// The text around a position, and where that is in it. Inputs may have megabytes, and widths of
-/// formats end at 65 535.
+/// The text around a position, and the position within it. Inputs may have megabytes, but format
+/// widths are limited to 65 535.
 fn surroundings(input: &str, at: usize) -> (String, usize) {
     let skipped = at.saturating_sub(SHOWN_BEFORE);
     let lead = if skipped == 0 { "" } else { "…" };
@@ -132,12 +132,12 @@ pub(crate) struct Cursor<'a> {
 }
 
 impl<'a> Cursor<'a> {
-    /// Starts at the beginning of `text`, which is to be a `what`.
+    /// Starts at the beginning of `text`; `what` names the expected value.
     pub(crate) const fn new(what: &'static str, text: &'a str) -> Self {
         Self { what, text, pos: 0 }
     }
 
-    /// Changes what the diagnostics say is being parsed.
+    /// Changes the name of the expected value in diagnostics.
     pub(crate) const fn set_what(&mut self, what: &'static str) {
         self.what = what;
     }
@@ -181,7 +181,7 @@ impl<'a> Cursor<'a> {
         &rest[..end]
     }
 
-    /// Consumes blanks; returns whether there were any.
+    /// Consumes blanks; returns whether any were present.
     pub(crate) fn skip_blanks(&mut self) -> bool {
         !self.take_while(|c| c == ' ' || c == '\t').is_empty()
     }
@@ -217,7 +217,7 @@ impl<'a> Cursor<'a> {
         self.error_at(self.pos, problem)
     }
 
-    /// The text from byte `pos` on is well formed but wrong.
+    /// Reports text from byte `pos` on that has the right form but an invalid value.
     pub(crate) fn note_at(&self, pos: usize, note: impl Into<String>) -> ParseError {
         self.error_at(pos, Problem::Note(note.into()))
     }

@@ -1,5 +1,5 @@
-//! A journal as one HTML page: [`gather`] reads it, [`page`] writes the page. Nothing is loaded
-//! from elsewhere and nothing in the page runs.
+//! A journal as one HTML page: [`gather`] reads the journal, [`page`] writes the page. The page
+//! loads nothing and contains no scripts.
 
 pub(crate) mod gather;
 pub(crate) mod page;
@@ -32,7 +32,7 @@ pub(crate) struct WorkerLife {
     pub(crate) from_ns: i64,
     pub(crate) to_ns: i64,
     pub(crate) cores: f64,
-    /// Core-seconds that tasks had asked for on it.
+    /// Core-seconds that its tasks requested.
     pub(crate) used_core_s: f64,
     /// Why it ended.
     pub(crate) reason: Option<String>,
@@ -46,17 +46,17 @@ pub(crate) struct JobFigures {
     pub(crate) task_count: u64,
     pub(crate) finished: u64,
     pub(crate) failed: u64,
-    /// Core-seconds that its tasks had asked for while they ran.
+    /// Core-seconds that its tasks requested, for the time that they ran.
     pub(crate) core_s: f64,
-    /// Core-seconds of those of the tasks that failed.
+    /// Core-seconds of its failed tasks.
     pub(crate) failed_core_s: f64,
     /// Run times in µs: median, 90 %, 99 %, longest.
     pub(crate) run_us: [u64; 4],
     /// Number of tasks by [`hq_store::reader::RUN_BOUNDS`].
     pub(crate) run_times: Vec<u64>,
-    /// Memory that a task asked for, in bytes; 0 = it did not.
+    /// Memory that a task requested, in bytes; 0 if it requested none.
     pub(crate) memory_asked: u64,
-    /// The most that one used, in bytes; 0 = not known.
+    /// Largest memory use of a task, in bytes; 0 if unknown.
     pub(crate) memory_used: u64,
 }
 
@@ -65,11 +65,11 @@ pub(crate) struct JobFigures {
 pub(crate) struct Costs {
     pub(crate) finished: f64,
     pub(crate) failed: f64,
-    /// Of tasks that were canceled or given up while they ran.
+    /// Core-seconds of tasks that were canceled or aborted while they ran.
     pub(crate) dropped: f64,
     /// Of attempts that failed or lost their worker, and were repeated.
     pub(crate) repeated: f64,
-    /// Of tasks that still ran at the end.
+    /// Core-seconds of tasks that still ran at the end.
     pub(crate) running: f64,
 }
 
@@ -100,7 +100,7 @@ pub(crate) struct SlowTask {
     pub(crate) host: String,
     pub(crate) run_us: u64,
     pub(crate) is_failed: bool,
-    /// What it used over time, if it is known.
+    /// Resource use over time, if known.
     pub(crate) curve: Option<Curve>,
 }
 
@@ -113,9 +113,9 @@ pub(crate) struct Failures {
     pub(crate) count: u64,
     /// Id of one of the tasks.
     pub(crate) task: u32,
-    /// Last line that it wrote; `None` if there is none or its output is not here.
+    /// Last line of its output; `None` if it wrote nothing or its output is not on this machine.
     pub(crate) said: Option<String>,
-    /// Names and values of its parameters, as `lr=0.1, seed=3`; empty if it has none.
+    /// Names and values of its parameters, as `lr=0.1, seed=3`; empty without parameters.
     pub(crate) params: String,
 }
 
@@ -136,6 +136,7 @@ pub(crate) struct Report {
     pub(crate) failures: Vec<Failures>,
     /// Problems, worst first.
     pub(crate) findings: Vec<hq_core::diagnosis::Finding>,
-    /// Amounts over time of resources other than cpus: name, use at each step, offered at most.
+    /// Use of resources other than cpus over time: name, amount at each step, largest offered
+    /// amount.
     pub(crate) resources: Vec<(String, Vec<f64>, f64)>,
 }

@@ -1,11 +1,11 @@
 //! The runtimes of this program.
 //!
-//! A runtime starts blocking threads when there is work for them and ends them when there is none;
-//! when the system refuses it the first one (EAGAIN: the user's limit of processes, `pids.max` of a
-//! container), it panics, which ends the process. Tasks that start many threads make that an
-//! everyday event on the nodes and login nodes where workers and servers live for weeks. So theirs
-//! have a blocking thread from the beginning and keep it for ever: with one alive, work waits for
-//! its turn instead. `cargo xtask tidy` makes sure that all runtimes come from here.
+//! A runtime starts blocking threads on demand and ends idle ones. If the system refuses the first
+//! one (EAGAIN: the user's process limit, or `pids.max` of a container), the runtime panics, which
+//! ends the process. Tasks that start many threads make this a common event on nodes where workers
+//! and servers run for weeks. Therefore their runtimes start a blocking thread at the beginning and
+//! keep it: with one live thread, work waits instead of failing. `cargo xtask tidy` checks that
+//! this module creates all runtimes.
 
 use std::io;
 use std::sync::mpsc;
@@ -16,9 +16,9 @@ use tokio::runtime::{Builder, Runtime};
 
 use crate::error::{CliError, CliResult};
 
-/// A runtime on the calling thread for one question to a server. It has no blocking threads, so
-/// nothing it runs may ask for one: a client has to work where no further thread can be started, if
-/// only to cancel what takes them all.
+/// A runtime on the calling thread, for a client's requests. It has no blocking threads, so its
+/// tasks must not use any: a client must work where no further thread can be started, for example
+/// to cancel the tasks that use them all.
 pub(crate) fn of_client() -> CliResult<Runtime> {
     let mut builder = Builder::new_current_thread();
     builder.enable_all().build().map_err(|e| refused(&e))
@@ -31,12 +31,12 @@ pub(crate) fn on_this_thread() -> CliResult<Runtime> {
         .map_err(|e| refused(&e))
 }
 
-/// The same for a thread of its own, which has somebody to tell of an error.
+/// Like `of_client`, for a separate thread that can report errors.
 pub(crate) fn on_another_thread() -> io::Result<Runtime> {
     build(Builder::new_current_thread(), 1)
 }
 
-/// A runtime with a thread for each cpu, and blocking threads.
+/// A runtime with a thread per cpu, and blocking threads.
 pub(crate) fn on_all_cpus() -> CliResult<Runtime> {
     let cpus = thread::available_parallelism().map_or(1, usize::from);
     build(Builder::new_multi_thread(), cpus + 1)
@@ -49,16 +49,16 @@ fn with_memory_given_back(runtime: Runtime) -> Runtime {
     runtime
 }
 
-/// `threads`: how many it starts at once.
+/// Builds a runtime; `threads` is the number of threads that it starts immediately.
 fn build(mut builder: Builder, threads: usize) -> io::Result<Runtime> {
-    // The runtime does not report that it gets no threads, but panics.
+    // The runtime panics if it cannot start its threads, so test that first.
     check_threads(threads)?;
     let runtime = builder
         .enable_all()
         .thread_keep_alive(Duration::MAX)
         .build()?;
     crate::signals::outlive_file_limit(&runtime)?;
-    // The thread for this one is there from now on.
+    // Starts the blocking thread that stays.
     drop(runtime.spawn_blocking(|| ()));
     Ok(runtime)
 }
@@ -71,7 +71,7 @@ fn check_threads(count: usize) -> io::Result<()> {
     let mut result = Ok(());
     for _ in 0..count {
         let wait = std::sync::Arc::clone(&wait);
-        // All of them are alive until the sender is gone.
+        // All threads live until the sender is dropped.
         let thread =
             thread::Builder::new().spawn(move || drop(wait.lock().map(|wait| wait.recv())));
         match thread {

@@ -1,8 +1,8 @@
-//! Signals whose default would end a server or a worker without a word.
+//! Signals whose default action would silently end a server or a worker.
 //!
-//! They get handlers and are not ignored: a program that is executed has the default again, so no
-//! task, hook or command inherits anything, also if this process itself was started with one of
-//! them ignored.
+//! They get handlers instead of being ignored. A new program resets handlers to the default action,
+//! so no task, hook or command inherits an ignored signal, even if this process was started with
+//! one.
 
 use std::io;
 use std::task::Poll;
@@ -11,7 +11,7 @@ use rustix::process::Signal;
 use tokio::runtime::Runtime;
 use tokio::signal::unix::{Signal as Signals, SignalKind, signal};
 
-/// What batch systems, limits and timers send some time before the end, if they are asked to.
+/// Signals that batch systems, limits and timers can send some time before the end.
 const WARNINGS: [Signal; 4] = [Signal::USR1, Signal::USR2, Signal::XCPU, Signal::ALARM];
 
 /// The signals that announce an end.
@@ -37,11 +37,11 @@ impl Warnings {
     }
 }
 
-/// From now on a write beyond the limit of the size of files (`ulimit -f`) fails like one to a full
+/// After this call, a write beyond the file size limit (`ulimit -f`) fails like a write to a full
 /// disk.
 pub(crate) fn outlive_file_limit(runtime: &Runtime) -> io::Result<()> {
     let _entered = runtime.enter();
-    // The handler stays when nobody listens any more.
+    // The handler stays installed after its receiver is dropped.
     signal(kind(Signal::XFSZ)).map(drop)
 }
 

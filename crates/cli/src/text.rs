@@ -1,7 +1,8 @@
 //! Text as a terminal shows it.
 
-/// Whether a character moves the cursor, changes the direction of writing, or takes no room: texts
-/// of tasks, workers and users with such ones would show on a terminal what they do not say.
+/// Whether a character moves the cursor, changes the direction of text, or has no width. With such
+/// characters, texts of tasks, workers and users could display something else on a terminal than
+/// they contain.
 pub(crate) fn is_hidden(c: char) -> bool {
     c.is_control()
         || matches!(
@@ -11,7 +12,7 @@ pub(crate) fn is_hidden(c: char) -> bool {
         || matches!(c, '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{206f}' | '\u{e0000}'..='\u{e007f}')
 }
 
-/// A text that fits into as many columns as it has characters: the end is cut off.
+/// Cuts a text to a number of characters.
 pub(crate) fn fit(text: &str, width: usize) -> String {
     if text.chars().count() <= width {
         return text.to_owned();
@@ -21,13 +22,12 @@ pub(crate) fn fit(text: &str, width: usize) -> String {
     cut
 }
 
-/// Longest line of an error, and what is kept of the end of a longer one.
+/// Maximum length of a line of an error, and the length that is kept of the end of a longer line.
 const LINE_MAX: usize = 2 << 10;
 const LINE_END: usize = 512;
 
-/// Cuts what is too long for anybody to read out of the middle of lines: errors repeat what was
-/// typed, which is an expanded pattern or another program's output now and then. What is wrong
-/// stands before or behind it.
+/// Shortens the middle of very long lines. Errors repeat input, which may be an expanded pattern or
+/// another program's output; the explanation is before or after it.
 pub(crate) fn cut_lines(text: String) -> String {
     if text.len() <= LINE_MAX {
         return text;
@@ -51,10 +51,10 @@ pub(crate) fn rows(table: &str) -> impl Iterator<Item = (&str, &str)> {
     table.lines().filter_map(|line| line.split_once(": "))
 }
 
-/// The name that differs least from `name`, if one is close enough to have been meant.
+/// The most similar known name, if it is similar enough to have been meant.
 pub(crate) fn closest<'a>(name: &str, known: impl Iterator<Item = &'a str>) -> Option<&'a str> {
     let nearest = known.map(|other| (distance(name, other), other)).min()?;
-    // A letter of three may be wrong, and one that is missing or too much in short names.
+    // Allows one wrong letter in three, and one missing or extra letter in short names.
     let most = name.chars().count().max(3) / 3;
     (nearest.0 <= most).then_some(nearest.1)
 }
@@ -85,8 +85,7 @@ pub(crate) fn is_printed_quote(c: char) -> bool {
     matches!(c, '\u{2018}'..='\u{201f}' | '\u{ab}' | '\u{bb}')
 }
 
-/// A word that begins with a dash of a word processor or a web page, or has one between numbers,
-/// with the hyphens that were meant.
+/// The word with ordinary hyphens, if it begins with a typographic dash or has one between numbers.
 pub(crate) fn with_hyphens(word: &str) -> Option<String> {
     let is_long = |c: char| matches!(c, '\u{2010}'..='\u{2015}' | '\u{2212}');
     if word.starts_with(|c: char| c.is_ascii_digit()) && word.contains(is_long) {

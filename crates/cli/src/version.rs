@@ -1,7 +1,8 @@
-//! Which program this is, and how it was built. What `build.rs` could not find out is missing here.
+//! Version of this program, and how it was built. Contains no values that `build.rs` could not
+//! determine.
 
-/// Version in every place where one is shown; clients and servers of different versions refuse each
-/// other. `HQ_BUILD_VERSION` at build time overrides it.
+/// Version as displayed everywhere; clients and servers of different versions refuse each other.
+/// `HQ_BUILD_VERSION` at build time overrides it.
 pub(crate) const VERSION: &str = match option_env!("HQ_BUILD_VERSION") {
     Some(version) => version,
     None => concat!(env!("CARGO_PKG_VERSION"), "-dev"),
@@ -41,12 +42,12 @@ fn details() -> [(&'static str, String); 8] {
     ]
 }
 
-/// For which machine, in the words of the compiler.
+/// Target triple of the build.
 pub(crate) fn target() -> &'static str {
     option_env!("HQ_BUILT_TARGET").unwrap_or("unknown")
 }
 
-/// The C library and how it is linked. A static program can load no libraries and asks no name
+/// The C library and how it is linked. A static program can neither load libraries nor use name
 /// service modules.
 pub(crate) const fn libc() -> &'static str {
     match (

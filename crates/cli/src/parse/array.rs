@@ -6,7 +6,7 @@ use super::{Cursor, ParseError};
 
 const WHAT: &str = "ID array";
 
-/// Reads an id array; ids stay in the order in which they are written.
+/// Reads an id array; ids keep their order.
 pub(crate) fn parse_id_array(text: &str) -> Result<IdArray, ParseError> {
     let mut cursor = Cursor::new(WHAT, text);
     let mut ranges = Vec::new();

@@ -2,7 +2,7 @@
 
 use hq_core::resource::descriptor::{CouplingWeight, ResourceItem, ResourceKind};
 
-/// Weight of a pair for which the user gave none.
+/// Weight of a pair without an explicit weight.
 const DEFAULT_WEIGHT: u16 = 256;
 
 /// A coupling that cannot be used with the worker's resources.
@@ -37,7 +37,7 @@ pub(crate) enum CouplingError {
         /// Resource it should be in.
         resource: String,
     },
-    /// One pair twice, or a group with itself.
+    /// The same pair twice, or a group with itself.
     #[error("Repeated coupling definition")]
     Repeated,
 }

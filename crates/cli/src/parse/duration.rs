@@ -11,7 +11,7 @@ pub(crate) enum DurationError {
     /// A limit that nothing keeps.
     #[error("a time limit of 0 ends everything at once")]
     Zero,
-    /// Neither words nor a clock with all its fields.
+    /// Neither words nor a complete clock time.
     #[error("expected words such as `10s`, `5min` or `1h 30m`: {0}")]
     Words(String),
 }
@@ -19,7 +19,7 @@ pub(crate) enum DurationError {
 /// Longest duration that travels as nanoseconds in 64 bits: about 292 years.
 const LONGEST: Duration = Duration::from_nanos(i64::MAX as u64);
 
-/// Reads `[[HH:]MM:]SS`, `DAYS-HH[:MM[:SS]]` as Slurm has it, or words; fields may exceed 59.
+/// Reads `[[HH:]MM:]SS`, `DAYS-HH[:MM[:SS]]` as in Slurm, or words; fields may exceed 59.
 pub(crate) fn parse_duration(text: &str) -> Result<Duration, DurationError> {
     if let Some(duration) = parse_clock(text) {
         return duration.ok_or_else(|| DurationError::Form("the duration is too long".to_owned()));
@@ -27,7 +27,7 @@ pub(crate) fn parse_duration(text: &str) -> Result<Duration, DurationError> {
     parse_words(text).map_err(DurationError::Form)
 }
 
-/// A time limit, which ends what it is about: none is 0.
+/// Reads a time limit, which must not be 0.
 pub(crate) fn parse_limit(text: &str) -> Result<Duration, DurationError> {
     refuse_zero(parse_duration(text)?)
 }
@@ -40,8 +40,8 @@ pub(crate) fn refuse_zero(limit: Duration) -> Result<Duration, DurationError> {
     Ok(limit)
 }
 
-/// Reads words, or a clock that can be read in one way only: `HH:MM:SS`, `DAYS-HH[:MM[:SS]]`. A
-/// plain number may be seconds, or minutes as in Slurm, and `1:30` half a minute or half an hour.
+/// Reads words, or an unambiguous clock time: `HH:MM:SS`, `DAYS-HH[:MM[:SS]]`. A plain number could
+/// be seconds, or minutes as in Slurm; `1:30` could be half a minute or half an hour more than one.
 pub(crate) fn parse_duration_words(text: &str) -> Result<Duration, DurationError> {
     let is_clear = text.contains('-') || text.matches(':').count() == 2;
     if is_clear && let Some(duration) = parse_clock(text) {
@@ -58,7 +58,7 @@ fn parse_words(text: &str) -> Result<Duration, String> {
     }
 }
 
-/// `None`: not in clock form. `Some(None)`: too long.
+/// `None` if the text is no clock time; `Some(None)` if the duration is too long.
 fn parse_clock(text: &str) -> Option<Option<Duration>> {
     let (days, clock) = match text.split_once('-') {
         Some((days, clock)) => (Some(days), clock),
@@ -71,7 +71,7 @@ fn parse_clock(text: &str) -> Option<Option<Duration>> {
     }
     let mut total = days.map_or(Some(0), |days| days.parse::<u64>().ok());
     if days.is_some() {
-        // Behind days hours come first, however many fields there are.
+        // After days, the first field is hours, for any number of fields.
         fields.resize(3, "0");
     }
     for (place, field) in fields.into_iter().enumerate() {

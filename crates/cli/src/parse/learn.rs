@@ -1,4 +1,4 @@
-//! Values of options about what follows from what other tasks needed.
+//! Values of options that learn from earlier tasks.
 
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ use super::request::AUTO;
 pub(crate) enum TimeRequest {
     /// This long.
     Given(Duration),
-    /// The time that other tasks took.
+    /// The run time of earlier tasks.
     Auto,
 }
 

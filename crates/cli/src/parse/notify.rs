@@ -1,4 +1,4 @@
-//! Recipients of notifications of a job: `cmd:mail -s done me`, `https://example.org/hook`.
+//! Recipients of job notifications: `cmd:mail -s done me`, `https://example.org/hook`.
 
 use hq_core::template::NotifyTarget;
 use hq_server::check_webhook;
@@ -22,7 +22,7 @@ pub(crate) fn parse_notify_target(text: &str) -> Result<NotifyTarget, String> {
         .filter_map(|scheme| text.strip_prefix(scheme))
         .any(|rest| !rest.is_empty() && !rest.starts_with('/') && !rest.contains(' '));
     if is_web {
-        // Addresses that cannot work are refused now, not after the job, when nobody is looking.
+        // Rejects invalid addresses now instead of after the job, when nobody would see the error.
         check_webhook(text).map_err(|why| format!("not an address for a request: {why}"))?;
         return Ok(NotifyTarget::Webhook(text.into()));
     }

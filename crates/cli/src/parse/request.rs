@@ -11,7 +11,7 @@ const WHAT: &str = "resource request";
 /// The resource that is counted in MiB.
 const MEMORY: &str = "mem";
 
-/// Value for a request that is learned from tasks that finished.
+/// Value for a request that is learned from finished tasks.
 pub(crate) const AUTO: &str = "auto";
 
 /// Value of `--resource`.
@@ -33,7 +33,7 @@ impl ResourceArg {
     }
 }
 
-/// How much of one resource, and how to choose it.
+/// An amount of one resource, and the policy to choose it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct RequestAmount {
     /// How indices are chosen.
@@ -58,7 +58,7 @@ pub(crate) fn parse_request(text: &str) -> Result<RequestAmount, ParseError> {
     parse_rest(Cursor::new(WHAT, text), false)
 }
 
-/// Reads the amount of the resource with this name, such as `4 compact`; memory may have a unit.
+/// Reads an amount of the named resource, such as `4 compact`; memory may have a unit.
 pub(crate) fn parse_request_of(name: &str, text: &str) -> Result<RequestAmount, ParseError> {
     parse_rest(Cursor::new(WHAT, text), is_memory(name))
 }
@@ -125,7 +125,7 @@ pub(crate) fn parse_amount(cursor: &mut Cursor<'_>) -> Result<Amount, ParseError
     })
 }
 
-/// Reads an amount; one of memory may have a unit behind it.
+/// Reads an amount; memory may have a unit.
 pub(super) fn parse_quantity(
     cursor: &mut Cursor<'_>,
     is_memory: bool,
@@ -160,12 +160,12 @@ pub(super) fn parse_quantity(
     }
 }
 
-/// Whether a resource is counted in MiB, so that its amounts may have units.
+/// Whether a resource is counted in MiB, so that amounts may have units.
 pub(crate) fn is_memory(name: &str) -> bool {
     name == MEMORY
 }
 
-/// How many 1/1024 MiB a unit of memory is, which is eaten; without one it is MiB.
+/// Consumes a memory unit, and returns its size in 1/1024 MiB; the default is MiB.
 fn parse_memory_unit(cursor: &mut Cursor<'_>) -> Option<u64> {
     let start = cursor.clone();
     let unit = cursor.take_while(|c| c.is_ascii_alphabetic());

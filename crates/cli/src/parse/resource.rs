@@ -1,5 +1,5 @@
-//! Definitions of what a worker offers: `4`, `2x4`, `[a,b]`, `[[0,1],[2,3]]`, `range(0-3)`,
-//! `sum(10.5)`, and `sum(64GiB)` or `64GiB` of memory.
+//! Definitions of a worker's resources: `4`, `2x4`, `[a,b]`, `[[0,1],[2,3]]`, `range(0-3)`,
+//! `sum(10.5)`, and `sum(64GiB)` or `64GiB` for memory.
 
 use hq_core::resource::descriptor::{ResourceItem, ResourceKind};
 
@@ -8,7 +8,7 @@ use super::{Cursor, ParseError};
 
 const WHAT: &str = "resource definition";
 
-/// Largest number of indices one definition may have; a typing error must not exhaust the memory.
+/// Maximum number of indices in a definition, so that a typing error does not exhaust the memory.
 const INDICES_MAX: u32 = 1 << 20;
 
 /// Value of `--cpus`.
@@ -73,7 +73,7 @@ fn parse_kind(cursor: &mut Cursor<'_>, is_memory: bool) -> Result<ResourceKind, 
     Ok(kind)
 }
 
-/// `64GiB`, which can mean nothing but a sum. A plain number stays a mistake: it may be the `2` of
+/// Reads `64GiB`, which can only be a sum. A plain number is still an error: it may be the `2` of
 /// `2x4`.
 fn parse_memory(cursor: &Cursor<'_>) -> Option<ResourceKind> {
     let mut ahead = cursor.clone();

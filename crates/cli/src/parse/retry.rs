@@ -1,5 +1,5 @@
-//! Signals by name or number, what another attempt may follow, and what it gets more of: `exit`,
-//! `3,10-20`, `SIGKILL,oom`; `mem=2,time=1.5`.
+//! Signals by name or number, failures to retry, and growth of requests: `exit`, `3,10-20`,
+//! `SIGKILL,oom`; `mem=2,time=1.5`.
 
 use hq_core::growth::{GrowSpec, Growth, PERMILLE_MAX};
 use hq_core::outcome::SignalName;
@@ -52,8 +52,7 @@ fn parse_cause(word: &str) -> Result<RetryCause, String> {
     }
 }
 
-/// Reads what grows: `mem=2,time=1.5`, each of them with a bound behind it if there is one:
-/// `mem=2,max=64GiB`.
+/// Reads growth factors: `mem=2,time=1.5`, each with an optional bound: `mem=2,max=64GiB`.
 pub(crate) fn parse_retry_grow(text: &str) -> Result<GrowSpec, String> {
     let mut grow = GrowSpec::default();
     let mut last = "";

@@ -37,7 +37,7 @@ pub(crate) struct JobTasks<J = SingleSelector> {
 }
 
 impl<J> JobTasks<J> {
-    /// The chosen tasks, which may also be named by another word or option.
+    /// The selected tasks, which another argument or option may also name.
     pub(crate) fn tasks(&self, apart: Option<&IdArray>) -> CliResult<Option<IdArray>> {
         match (&self.tasks, apart) {
             (Some(_), Some(_)) => Err(CliError::usage(
@@ -72,7 +72,7 @@ impl Selector {
     }
 }
 
-/// Exactly one job, or one worker.
+/// Selects exactly one job or worker.
 pub(crate) fn one_job(id: u32) -> CliResult<Selector> {
     let ids = IdArray::consecutive(id, 1).map_err(|e| CliError::caused("Broken job id", &e))?;
     Ok(Selector::Ids(ids))
@@ -93,7 +93,7 @@ pub(crate) fn array_to_message(ids: &IdArray) -> hq_protocol::common::IdArray {
     hq_protocol::common::IdArray { ranges }
 }
 
-/// Refuses `2_3`, which is a task of an array in Slurm, and would be the job 23 here.
+/// Rejects `2_3`: in Slurm, it is a task of an array; here, it would be job 23.
 fn check_groups(text: &str) -> Result<(), ParseError> {
     for (at, _) in text.match_indices('_') {
         let digits = text[at + 1..].bytes().take_while(u8::is_ascii_digit);
@@ -105,7 +105,7 @@ fn check_groups(text: &str) -> Result<(), ParseError> {
     Ok(())
 }
 
-/// Reads an id array in which no id can be misread.
+/// Reads an id array without ambiguous ids.
 fn parse_ids(text: &str) -> Result<Selector, ParseError> {
     check_groups(text)?;
     parse_id_array(text).map(Selector::Ids)
@@ -149,7 +149,7 @@ pub(crate) fn parse_job_tasks(text: &str) -> Result<JobTasks, ParseError> {
     with_tasks(text, parse_last_or_id)
 }
 
-/// Reads `JOBS` or `JOBS.TASKS`: `last` or an id array, and another one.
+/// Reads `JOBS` or `JOBS.TASKS`: `last` or an id array, and an id array.
 pub(crate) fn parse_jobs_tasks(text: &str) -> Result<JobTasks<Selector>, ParseError> {
     with_tasks(text, parse_last_or_ids)
 }
@@ -159,7 +159,7 @@ pub(crate) fn parse_id_tasks(text: &str) -> Result<JobTasks<u32>, ParseError> {
     with_tasks(text, |job| parse_id(job, &["number"]))
 }
 
-/// `3@7`, which two tables print because scripts know it, means the same.
+/// Also accepts `3@7`, which two tables print for compatibility with scripts.
 fn with_tasks<J>(
     text: &str,
     parse_job: impl Fn(&str) -> Result<J, ParseError>,

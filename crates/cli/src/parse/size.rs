@@ -2,7 +2,7 @@
 
 use hq_core::resource::amount::{Amount, UNITS_PER_WHOLE};
 
-/// Smallest limit, of a journal or of values: less would be reached by a handful of jobs.
+/// Minimum limit of a journal or of values; a handful of jobs would reach a smaller one.
 const LEAST: u64 = 1 << 20;
 
 /// A largest size; `None` = no limit.

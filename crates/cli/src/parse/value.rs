@@ -28,7 +28,7 @@ pub(crate) enum StdioArg {
     File {
         /// `None` = the default path.
         path: Option<Box<[u8]>>,
-        /// Delete it if the task finishes.
+        /// Whether to delete the file if the task finishes.
         remove_if_finished: bool,
     },
 }
@@ -45,7 +45,7 @@ pub(crate) fn parse_http_address(text: &str) -> Result<SocketAddr, String> {
     })
 }
 
-/// Reads what is done about broken workers.
+/// Reads the reaction to broken workers.
 pub(crate) fn parse_quarantine(text: &str) -> Result<QuarantineMode, String> {
     let mut known = QuarantineMode::ALL.into_iter();
     let found = known.find(|(name, _)| *name == text);
@@ -69,14 +69,13 @@ pub(crate) fn parse_env(text: &OsStr) -> Result<EnvPair, String> {
     })
 }
 
-/// Reads a path. Behind `=`, in files and in variables no shell replaces `~`, and nobody wants a
-/// directory of that name.
+/// Reads a path, and expands `~`: shells do not expand it after `=`, in files and in variables, and
+/// a directory of that name is unlikely.
 pub(crate) fn path_parser() -> impl TypedValueParser<Value = PathBuf> {
     PathBufValueParser::new().map(|path| expand_home(path.into_os_string()).into())
 }
 
-/// A path in which `~` and `~/` at the beginning are the home directory, as for a shell; `./~` is
-/// not replaced.
+/// Expands `~` and `~/` at the beginning of a path as a shell does; `./~` stays.
 pub(crate) fn expand_home(path: OsString) -> OsString {
     let home = || std::env::var_os("HOME").filter(|home| !home.is_empty());
     match path.as_bytes() {
@@ -96,7 +95,7 @@ pub(crate) fn parse_stdio(text: &OsStr) -> Result<StdioArg, String> {
         return Ok(StdioArg::None);
     }
     let (path, mode) = match bytes.iter().rposition(|b| *b == b':') {
-        // A colon somewhere in a path (`/data/run:3/out`) does not introduce a mode.
+        // A colon elsewhere in a path (`/data/run:3/out`) does not introduce a mode.
         Some(at) if looks_like_mode(&bytes[at + 1..]) => (&bytes[..at], Some(&bytes[at + 1..])),
         Some(_) | None => (bytes, None),
     };
@@ -167,7 +166,7 @@ pub(crate) fn weight_units(weight: f64) -> Result<u32, String> {
     }
     #[expect(clippy::cast_precision_loss, reason = "10 000 is exact")]
     let scaled = weight * UNITS_PER_WHOLE as f64;
-    // Multiplication may miss a whole number by an ulp; that must not add a unit.
+    // Multiplication may miss a whole number by one ulp, which must not add a unit.
     let near = scaled.round();
     let units = if (scaled - near).abs() < 1e-6 {
         near
@@ -214,7 +213,7 @@ pub(crate) fn into_bytes(text: OsString) -> Box<[u8]> {
     text.into_vec().into()
 }
 
-/// Parses the name or address of a machine. Whether it leads there is seen later.
+/// Parses the name or address of a machine, without resolving it.
 pub(crate) fn parse_host(text: &str) -> Result<String, String> {
     if text.is_empty() || text.contains(|c: char| c.is_whitespace() || c.is_control()) {
         return Err("expected a host name or an address, without spaces".to_owned());

@@ -1,5 +1,5 @@
-//! Reads a journal for a report. Each query passes over the tasks once; what comes back grows
-//! neither with them nor with the jobs.
+//! Reads a journal for a report. Each query is one pass over the tasks; the size of its result
+//! depends neither on the number of tasks nor on that of jobs.
 
 use std::collections::BTreeMap;
 
@@ -20,14 +20,14 @@ use crate::dashboard::source::file::JournalFile;
 use crate::dashboard::source::live;
 use crate::error::CliResult;
 
-/// Jobs that are shown, the most expensive first; the rest is summed up in words.
+/// Maximum number of jobs that are shown, the most expensive first; the rest is summarized.
 pub(super) const JOBS_MAX: usize = 200;
 const SLOWEST_MAX: u32 = 20;
 const UNITS: f64 = 10_000.0;
 
-/// Resources beside cpus that get a chart, those that most jobs ask for.
+/// Maximum number of resources with a chart, besides cpus; the most requested ones first.
 const RESOURCES_MAX: u32 = 20;
-/// Jobs of which nothing was started that are looked at.
+/// Maximum number of jobs without started tasks that are examined.
 const EXPLAINED_MAX: usize = 200;
 
 /// Reads what happened from `from_ns` to `to_ns`.
@@ -73,8 +73,8 @@ impl Report {
     }
 }
 
-/// Jobs of which nothing was ever started although there were workers, because none offers what
-/// they ask for.
+/// Jobs that never started although workers were connected, because no worker offers what they
+/// request.
 async fn obstacles(file: &mut JournalFile, snapshot: &Snapshot) -> CliResult<Vec<Obstacle>> {
     let unstarted = snapshot.jobs.iter().filter(|job| {
         let counts = &job.counts;
@@ -202,7 +202,7 @@ async fn costs(file: &mut JournalFile, period: Period) -> CliResult<Costs> {
     Ok(costs)
 }
 
-/// The most expensive jobs, those first.
+/// The most expensive jobs, in descending order.
 async fn jobs(file: &mut JournalFile, period: Period) -> CliResult<Vec<JobFigures>> {
     let rows = file.ask(figures::jobs(period, JOBS_MAX)).await?;
     let jobs = rows.into_iter().map(|row| JobFigures {
@@ -216,7 +216,7 @@ async fn jobs(file: &mut JournalFile, period: Period) -> CliResult<Vec<JobFigure
         run_us: [0; 4],
         run_times: vec![0; RUN_BOUNDS.len() + 1],
         memory_used: row.rss_kib.saturating_mul(1024),
-        // MiB are asked for, in units of a ten-thousandth.
+        // The request is in units of 1/10 000 MiB.
         memory_asked: row.memory_units.saturating_mul(1 << 20) / 10_000,
     });
     Ok(jobs.collect())
@@ -251,7 +251,7 @@ async fn add_run_times(
     Ok(())
 }
 
-/// Core-seconds that were asked for on each worker.
+/// Adds the core-seconds that tasks requested on each worker.
 async fn add_usage(file: &mut JournalFile, report: &mut Report, period: Period) -> CliResult<()> {
     for (id, core_us) in file.ask(figures::usage(period)).await? {
         if let Ok(at) = report.workers.binary_search_by_key(&id, |worker| worker.id) {
@@ -275,7 +275,7 @@ async fn slowest(file: &mut JournalFile, period: Period) -> CliResult<Vec<SlowTa
     Ok(tasks.collect())
 }
 
-/// What tasks used over time.
+/// Resource use of tasks over time.
 async fn curves(
     file: &mut JournalFile,
     tasks: &[figures::SlowRow],

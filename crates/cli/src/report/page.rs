@@ -1,4 +1,4 @@
-//! The page: pure. Every text of a user goes through [`escape`].
+//! Writes the page. Pure; [`escape`] processes every text of a user.
 
 use std::fmt::Write as _;
 
@@ -13,12 +13,11 @@ use hq_core::diagnosis::{Severity, Subject};
 use hq_core::words::number;
 use hq_store::reader::RUN_BOUNDS;
 
-/// A worker that was idle for more than this part of its life is worth a hint.
+/// Share of its lifetime above which an idle worker causes a hint.
 const IDLE_HINT: f64 = 0.5;
-/// So is memory of which less than this part was ever used.
+/// Peak use of requested memory below which the page shows a hint.
 const MEMORY_HINT: f64 = 0.5;
-/// Findings that are shown: of a hundred thousand jobs that wait for the same node nobody reads
-/// each.
+/// Maximum number of findings: nobody reads a hundred thousand jobs that wait for the same node.
 const FINDINGS_MAX: usize = 100;
 /// Workers whose lines are counted at a glance.
 const LANES_FEW: usize = 20;
@@ -39,7 +38,7 @@ svg{width:100%;height:auto}svg.small{width:auto;max-width:100%}svg text{font:11p
 .findings .error{border-color:var(--bad);background:#c0392b1c}\
 .share{width:45%}.cost{height:.9rem;min-width:1px;background:var(--bar)}.lost{background:var(--bad)}.idle{background:var(--line)}";
 
-/// Text as text: nothing in it is markup.
+/// Escapes text, so that it contains no markup.
 pub(crate) fn escape(text: &str) -> String {
     let mut safe = String::with_capacity(text.len());
     for c in text.chars() {
@@ -49,7 +48,7 @@ pub(crate) fn escape(text: &str) -> String {
             '>' => safe.push_str("&gt;"),
             '"' => safe.push_str("&quot;"),
             '\'' => safe.push_str("&#39;"),
-            // It would change the direction of what stands beside it.
+            // Such a character would change the direction of adjacent text.
             c if is_hidden(c) && !matches!(c, '\n' | '\t') => safe.push('\u{fffd}'),
             c => safe.push(c),
         }
@@ -116,7 +115,7 @@ fn summary(report: &Report) -> String {
     text
 }
 
-/// What most of the waste went into.
+/// The main cause of waste.
 fn mostly(report: &Report) -> String {
     let Costs {
         failed,
@@ -134,7 +133,7 @@ fn mostly(report: &Report) -> String {
     let most = most.max_by(|a, b| a.failed_core_s.total_cmp(&b.failed_core_s));
     most.map_or_else(String::new, |job| {
         let why = failure_of(report, job.id).map_or_else(String::new, |row| {
-            // An exit code says little; other ends are the reason themselves.
+            // An exit code explains little; other errors are the cause themselves.
             let said = row.said.as_deref();
             let said = said.filter(|_| row.error.starts_with("exit code"));
             format!(": {}", said.unwrap_or(&row.error))
@@ -148,7 +147,7 @@ fn failure_of(report: &Report, job: u32) -> Option<&Failures> {
     report.failures.iter().find(|row| row.job == job)
 }
 
-/// Core-seconds as core-hours. What was used at all is never 0.
+/// Core-seconds as core-hours. A value above zero is never shown as 0.
 fn core_hours(core_s: f64) -> String {
     let hours = core_s / 3600.0;
     if hours > 0.0 && hours < 0.005 {
@@ -266,7 +265,7 @@ fn add_findings(page: &mut String, report: &Report) {
     }
 }
 
-/// One of the tasks that failed, with its parameters and its last words.
+/// Adds a failed task with its parameters and its last words.
 fn add_example(page: &mut String, row: &Failures) {
     if row.said.is_none() && row.params.is_empty() {
         return;
@@ -371,7 +370,7 @@ fn add_timeline(page: &mut String, report: &Report) {
     for (name, values, _) in &report.resources {
         chart(&format!("{name} reserved by tasks"), values, &[]);
     }
-    // The lines below show the same for few workers.
+    // With few workers, the lines below show the same.
     if report.workers.len() > LANES_FEW {
         chart("Connected workers", &series(|step| step.workers), &[]);
     }
@@ -445,8 +444,7 @@ fn add_jobs(page: &mut String, report: &Report) {
     }
 }
 
-/// Run times as bars, from the first to the last length that any task has; nothing if all are
-/// alike.
+/// Histogram of run times, from the shortest to the longest; empty if all are equal.
 fn run_times(job: &JobFigures) -> String {
     let labels = RUN_BOUNDS
         .iter()
@@ -513,7 +511,7 @@ fn gpu_of(task: &SlowTask) -> Option<&GpuCurve> {
     task.curve.as_ref()?.gpu.as_deref()
 }
 
-/// Two cells: busy GPUs and their memory over time. Gaps are drawn as nothing.
+/// Adds two cells: busy GPUs and their memory over time. Gaps stay empty.
 fn add_gpu_curve(page: &mut String, curve: &GpuCurve) {
     const OTHERS: &str = ", others included";
     let given = curve.given;
@@ -556,7 +554,7 @@ fn add_gpu_curve(page: &mut String, curve: &GpuCurve) {
     );
 }
 
-/// Two cells: memory and cores over time, beside what was asked for.
+/// Adds two cells: memory and cores over time, with the requests.
 fn add_curve(page: &mut String, curve: &Curve) {
     let asked = curve.asked;
     let size = |kib: u64| file_size(kib.saturating_mul(1024));

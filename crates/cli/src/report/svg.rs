@@ -1,11 +1,12 @@
-//! Charts as SVG. Numbers only; texts are escaped by the caller.
+//! Charts as SVG. They contain only numbers; the caller escapes texts.
 
 use std::fmt::Write as _;
 
 const WIDTH: f64 = 960.0;
 const HEIGHT: f64 = 120.0;
 
-/// A filled line over time with a second, dashed one above it; `labels` name the ends of the axes.
+/// A filled line over time, with a second, dashed line for the limit; `labels` are the ends of the
+/// axes.
 pub(super) fn area(values: &[f64], limit: &[f64], labels: (&str, &str)) -> String {
     let most = values
         .iter()
@@ -43,14 +44,14 @@ pub(super) fn area(values: &[f64], limit: &[f64], labels: (&str, &str)) -> Strin
     )
 }
 
-/// A small filled line with a dashed one for what was asked for; `name` is read out.
+/// A small filled line, with a dashed line for the request; `name` is for screen readers.
 pub(super) fn spark(values: &[f64], limit: Option<f64>, name: &str) -> String {
     const WIDE: f64 = 132.0;
     const HIGH: f64 = 28.0;
     let most = values.iter().chain(limit.iter()).copied();
     let most = most.fold(0.0, f64::max).max(1e-9);
     let y = |value: f64| HIGH - (HIGH - 1.0) * value.max(0.0) / most;
-    // Steps: each value stands for a span of time.
+    // Steps, because each value covers a time span.
     let step = WIDE / count(values.len().max(1));
     let mut fill = format!("M0 {HIGH}");
     for (at, value) in values.iter().enumerate() {
@@ -74,7 +75,7 @@ pub(super) fn spark(values: &[f64], limit: Option<f64>, name: &str) -> String {
     )
 }
 
-/// A bar for each span (from, to) in parts of the whole; the text is shown when it is pointed at.
+/// A bar for each span (from, to), as fractions of the whole; the text is a tooltip.
 pub(super) fn lanes(spans: &[(f64, f64, String)]) -> String {
     const LANE: f64 = 10.0;
     let mut bars = String::new();
@@ -94,7 +95,7 @@ pub(super) fn lanes(spans: &[(f64, f64, String)]) -> String {
     )
 }
 
-/// Small bars side by side; the label of each is shown when it is pointed at.
+/// Small bars side by side; each label is a tooltip.
 pub(super) fn bars(bins: &[(String, u64)]) -> String {
     const WIDE: f64 = 132.0;
     const HIGH: f64 = 24.0;
@@ -122,7 +123,7 @@ fn count(value: usize) -> f64 {
     super::gather::float(value as u64)
 }
 
-/// At most three digits behind the point, none that say nothing.
+/// At most three decimals, without trailing zeros.
 pub(super) fn short(value: f64) -> String {
     // A sum of nothing is -0.
     let value = value + 0.0;

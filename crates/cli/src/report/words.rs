@@ -1,5 +1,5 @@
-//! Parameters of failed tasks of a journal and the last lines that they wrote, as far as their
-//! output is here: journals are often read where they are written, beside the files of its tasks.
+//! Parameters of failed tasks in a journal, and the last lines that they wrote. The output must be
+//! on this machine, which is common because journals are often read where they were written.
 
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStringExt as _;
@@ -25,19 +25,19 @@ use crate::dashboard::source::Ask as _;
 use crate::dashboard::source::file::JournalFile;
 use crate::error::CliResult;
 
-/// Kinds of failures of which one output is read: what nobody reads is not looked for.
+/// Maximum number of failure groups for which an output is read.
 const READ_MAX: usize = 50;
-/// Lines of an output among which the last words are looked for.
+/// Number of output lines among which to search for the last words.
 const LINES: u32 = 30;
 /// Longest last line, in bytes.
 const SAID_MAX: usize = 200;
-/// Longest time for all of them: a file system that hangs does not hold up the report.
+/// Time limit for all outputs, so that a file system that hangs does not block the report.
 const TIME_MAX: Duration = Duration::from_secs(5);
 
-/// Adds to kinds of failures the parameters of one task of each, and what it said last.
+/// Adds the parameters and last words of one task to each failure group.
 pub(super) async fn add(file: &mut JournalFile, failures: &mut [Failures]) -> CliResult<()> {
     let uid = file.ask_one(run::server_uid()).await?.unwrap_or_default();
-    // Those of one job stand together often enough.
+    // Failures of the same job are often adjacent.
     let mut known: Option<(u32, Arc<Vec<SubmitSpec>>)> = None;
     let deadline = Instant::now() + TIME_MAX;
     for row in failures.iter_mut().take(READ_MAX) {
@@ -67,15 +67,15 @@ pub(super) async fn add(file: &mut JournalFile, failures: &mut [Failures]) -> Cl
     Ok(())
 }
 
-/// Reads on a thread that is left alone if it takes too long; `None` = it did, or there is none to
-/// be had.
+/// Reads in a thread with a deadline; `None` if the deadline passed or no thread could be started.
+/// A blocked thread is abandoned.
 fn by<T: Send + 'static>(
     deadline: Instant,
     read: impl FnOnce() -> T + Send + 'static,
 ) -> Option<T> {
     let (tx, rx) = channel();
     let thread = std::thread::Builder::new().name("words".into());
-    // Nobody may wait for it any more.
+    // The receiver may have given up.
     thread.spawn(move || drop(tx.send(read()))).ok()?;
     rx.recv_timeout(deadline.saturating_duration_since(Instant::now()))
         .ok()
@@ -98,7 +98,8 @@ fn params(spec: &SubmitSpec, task: u32) -> Option<String> {
     Some(pairs.collect::<Vec<_>>().join(", "))
 }
 
-/// What a task of this submit said last; `None` if it is of another one, or its output is not here.
+/// Last words of a task of this submit; `None` if the task belongs to another submit, or its output
+/// is not on this machine.
 fn said(spec: &SubmitSpec, key: Key, uid: &str) -> Option<String> {
     let template = template(spec, key.task)?;
     let values = PathValues {
