@@ -1,8 +1,8 @@
-//! From command lines, scripts and job files to a validated submit.
+//! Converts command lines, scripts and job files into a validated submit.
 //!
-//! Nothing here talks to a server. Files named by the user are read; what they say is parsed once
-//! into `hq-core` types. Warnings are returned, not logged, so that the caller decides who sees
-//! them.
+//! Nothing here sends requests to a server. This reads the files that the user names, and parses
+//! their content once into types of `hq-core`. It returns warnings instead of logging them, so that
+//! the caller decides who sees them.
 
 use std::ffi::OsString;
 use std::io::{IsTerminal as _, Write as _};
@@ -35,8 +35,8 @@ pub(crate) mod placeholder;
 pub(crate) mod plan;
 pub(crate) mod skip;
 
-/// Reads what a user named, which may be a device or a FIFO that never ends: no more is taken into
-/// memory than can be sent.
+/// Reads a file that the user named, which may be a device or an endless FIFO: reads no more than
+/// one request can contain.
 pub(crate) fn read_all(
     source: &str,
     input: impl std::io::Read,
@@ -55,18 +55,18 @@ pub(crate) fn read_all(
     Ok(data)
 }
 
-/// What became of standard input, which can be read once.
+/// State of standard input, which can be read only once.
 #[derive(Debug)]
 enum Stdin {
     Fresh,
-    /// Read before it was asked for.
+    /// Already read, before its first use.
     Kept(Vec<u8>),
     Taken,
 }
 
 static STDIN: Mutex<Stdin> = Mutex::new(Stdin::Fresh);
 
-/// Everything from standard input; only called if the user asked for it.
+/// Reads all of standard input; call this only if the user requested it.
 pub(crate) fn read_stdin() -> CliResult<Vec<u8>> {
     let mut state = STDIN.lock().unwrap_or_else(PoisonError::into_inner);
     match std::mem::replace(&mut *state, Stdin::Taken) {
@@ -82,7 +82,7 @@ pub(crate) fn read_stdin() -> CliResult<Vec<u8>> {
     let stdin = std::io::stdin().lock();
     if stdin.is_terminal() {
         let text = "Reading data from stdin. In the interactive mode press Ctrl-D to submit.";
-        // Without a place for it nobody is told.
+        // If standard error is closed, the message is lost.
         let _ = writeln!(std::io::stderr(), "{text}");
     }
     read_all("standard input", stdin, REQUEST_MAX)
@@ -95,7 +95,7 @@ pub(crate) fn keep_stdin() -> CliResult<()> {
     Ok(())
 }
 
-/// Whether `-` stands for the file with tasks.
+/// Whether `-` names standard input as the file with tasks.
 pub(crate) fn reads_stdin(options: &TaskOptions, command: &[OsString]) -> bool {
     let files = options.each_line.iter().chain(&options.from_json);
     let params = options
@@ -109,7 +109,7 @@ pub(crate) fn reads_stdin(options: &TaskOptions, command: &[OsString]) -> bool {
         || files.chain(params).any(|path| is_stdin(path))
 }
 
-/// Whether a path is the sign for standard input.
+/// Whether a path means standard input.
 pub(crate) fn is_stdin(path: &Path) -> bool {
     path.as_os_str() == "-"
 }
@@ -174,13 +174,13 @@ pub(crate) fn similar_file(path: &Path) -> Option<PathBuf> {
 pub(crate) struct SubmitContext<'a> {
     /// Directory in which the user submits; absolute.
     pub(crate) submit_dir: &'a Path,
-    /// Uid of the server, if the access file tells it.
+    /// Uid of the server; `None` if the access file has none.
     pub(crate) server_uid: Option<&'a str>,
-    /// Where output goes for which the user named no file; `None` = the documented default.
+    /// Directory for output without an explicit path; `None` for the documented default.
     pub(crate) output_dir: Option<&'a Path>,
 }
 
-/// Path pattern of a stream for which the user named no file.
+/// Path pattern of an output without an explicit path.
 pub(crate) fn default_output(context: SubmitContext<'_>, suffix: &str) -> Vec<u8> {
     use std::os::unix::ffi::OsStrExt;
     let name = format!("%{{TASK_ID}}.{suffix}");
@@ -190,19 +190,19 @@ pub(crate) fn default_output(context: SubmitContext<'_>, suffix: &str) -> Vec<u8
     }
 }
 
-/// A submit and what the user should know about it.
+/// A submit with its warnings.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct PreparedSubmit {
     /// The submit.
     pub(crate) spec: SubmitSpec,
     /// Complete sentences.
     pub(crate) warnings: Vec<String>,
-    /// Tasks that are done, if anybody looked.
+    /// Finished tasks, if they were determined.
     pub(crate) skipped: Option<Skipped>,
 }
 
 impl PreparedSubmit {
-    /// Nobody has looked yet at what is done.
+    /// A submit whose finished tasks are not determined yet.
     pub(crate) const fn new(spec: SubmitSpec, warnings: Vec<String>) -> Self {
         Self {
             spec,
@@ -211,13 +211,13 @@ impl PreparedSubmit {
         }
     }
 
-    /// Leaves out what is done; `unended` = what is waited for and has not ended.
+    /// Leaves out finished tasks; `unended` contains the unfinished dependencies.
     pub(crate) fn skip_done(mut self, unended: &Unended) -> CliResult<Self> {
         self.skipped = Some(leave_out(&mut self.spec, unended)?);
         Ok(self)
     }
 
-    /// Logs what the user should know of it.
+    /// Logs the warnings.
     pub(crate) fn report(&self) {
         for warning in &self.warnings {
             tracing::warn!("{warning}");
@@ -234,7 +234,7 @@ impl PreparedSubmit {
     }
 }
 
-/// Reads a job that a program describes to the server: what `hq job submit-file` takes.
+/// Reads a job that a program describes to the server, in the format of `hq job submit-file`.
 pub(crate) fn read_job(job: JobText<'_>) -> Result<(SubmitSpec, Vec<String>), String> {
     let context = SubmitContext {
         submit_dir: job.submit_dir,
@@ -260,7 +260,7 @@ pub(crate) fn read_job(job: JobText<'_>) -> Result<(SubmitSpec, Vec<String>), St
     }
 }
 
-/// Builds the submit of a job file and forgets it.
+/// Builds and drops the submit of a job file.
 pub(crate) fn check_job_file(content: &str) -> CliResult<()> {
     let context = SubmitContext {
         submit_dir: Path::new("/w"),

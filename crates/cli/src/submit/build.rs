@@ -53,7 +53,7 @@ pub(crate) struct SubmitRequest {
     pub(crate) after: Vec<After>,
     /// Ids, if the options name none.
     pub(crate) default_ids: Option<IdArray>,
-    /// How it was typed: the verb, and what stands in front of the program.
+    /// The form of the command line: the verb, and the words before the program.
     pub(crate) typed: (Verb, Front),
 }
 
@@ -131,14 +131,13 @@ pub(crate) fn build(
     Ok(PreparedSubmit::new(spec, warnings))
 }
 
-/// Whether something is said about retries of which there are none.
+/// Whether options describe retries, but no retries are enabled.
 pub(crate) fn are_retries_missing(retry: &RetrySpec) -> bool {
     let usual = RetrySpec::default();
     retry.limit == 0 && (retry.on != usual.on || retry.delay != usual.delay)
 }
 
-/// Notes what is odd about the lines of which each is a task, and about the retries and the time
-/// that tasks get.
+/// Adds warnings about unusual lines of tasks, about retries, and about the time of tasks.
 fn note_values(
     options: &TaskOptions,
     lines: Option<&Entries>,
@@ -172,7 +171,7 @@ pub(crate) fn count_of(ids: &ArrayIds) -> u32 {
     }
 }
 
-/// What looks like a habit of another tool, and whether `{}` is the entry of a task.
+/// Detects habits of other tools, and whether `{}` means the entry of a task.
 fn look_at(
     options: &TaskOptions,
     command: &[OsString],
@@ -204,10 +203,10 @@ fn build_files(
     Ok(files)
 }
 
-/// Retries of tasks that grow, unless the user says how many.
+/// Number of retries of tasks that grow, if the user sets none.
 const GROWN_RETRIES: u16 = 3;
 
-/// How tasks are told to end; what is not given is as usual.
+/// How to stop tasks; missing options get their defaults.
 pub(crate) fn build_stop(signal: Option<i32>, grace: Option<Duration>) -> StopSpec {
     let usual = StopSpec::default();
     StopSpec {
@@ -216,7 +215,7 @@ pub(crate) fn build_stop(signal: Option<i32>, grace: Option<Duration>) -> StopSp
     }
 }
 
-/// Retries as the options ask for them. `is_sized` = the memory of the tasks is learned.
+/// Retries according to the options. `is_sized` means that the tasks' memory is learned.
 fn retry_of(
     options: &TaskOptions,
     requests: &RequestVariants,
@@ -232,8 +231,8 @@ fn retry_of(
     ))
 }
 
-/// Whether tasks are tried again; what is not given is as usual. `is_sized` = their memory is
-/// learned.
+/// Whether and how to retry tasks; missing options get their defaults. `is_sized` means that their
+/// memory is learned.
 pub(crate) fn build_retry(
     limit: Option<u16>,
     on: Option<&RetryOn>,
@@ -249,7 +248,7 @@ pub(crate) fn build_retry(
     let does_grow = grow != GrowSpec::default() || is_sized;
     let mut on = match on {
         Some(RetryOn(causes)) => causes.clone(),
-        // Nobody asked for other retries than those that growth is about.
+        // The user requested no retries other than those of the growth.
         None if does_grow && limit.is_none() => Vec::new(),
         None => usual.on,
     };
@@ -271,7 +270,7 @@ pub(crate) fn build_retry(
     }
 }
 
-/// Growth of requests, after a check that there is something that can grow.
+/// Growth of requests; fails if no request can grow.
 pub(crate) fn build_grow(
     (grow, retries): (Option<GrowSpec>, Option<u16>),
     requests: &RequestVariants,
@@ -320,7 +319,7 @@ fn build_requests(
     }
     let n_nodes = options.nodes.unwrap_or(0);
     if n_nodes > 0 {
-        // Whole nodes: nothing of them can be asked for in addition.
+        // Requests for whole nodes exclude other requests.
     } else if let Some(cpus) = options.cpus {
         entries.push(cpus.for_resource("cpus"));
     } else if !names_cpus {
@@ -364,7 +363,7 @@ fn build_target(
     Ok(SubmitTarget::Attach(JobId(job)))
 }
 
-/// A job that does not exist yet.
+/// A new job.
 pub(crate) fn new_job(
     name: Box<str>,
     max_fails: Option<u32>,
@@ -510,7 +509,7 @@ fn warn_about_files(
     }
 }
 
-/// A stream with its default path filled in and every placeholder in place.
+/// An output with its default path, and all placeholders unreplaced.
 pub(crate) fn raw_stdio(
     arg: Option<&StdioArg>,
     suffix: &str,
@@ -535,7 +534,7 @@ pub(crate) fn raw_stdio(
     }
 }
 
-/// The stream directory with everything replaced that is known at submit.
+/// The stream directory, with all placeholders replaced that are known at the submit.
 pub(crate) fn stream_dir(
     dir: Option<&Path>,
     context: SubmitContext<'_>,
@@ -546,11 +545,11 @@ pub(crate) fn stream_dir(
     Some(replace_known(dir, context, None).into())
 }
 
-/// Replaces what is known at submit, working directory first.
+/// Replaces placeholders that are known at the submit, those of the working directory first.
 pub(crate) struct PathResolver<'a> {
     context: SubmitContext<'a>,
     cwd: Vec<u8>,
-    /// It differs from task to task in more than a part: its placeholder stays.
+    /// Whether the whole working directory differs between tasks, so that its placeholder stays.
     is_open: bool,
 }
 
@@ -559,7 +558,7 @@ impl<'a> PathResolver<'a> {
     pub(crate) fn new(cwd: &[u8], context: SubmitContext<'a>) -> Self {
         let cwd = replace_known(cwd, context, None);
         let absolute = context.submit_dir.join(std::ffi::OsStr::from_bytes(&cwd));
-        // Drops `.` and doubled slashes, which would only be noise in every shown path.
+        // Removes `.` and repeated slashes from displayed paths.
         let absolute: PathBuf = absolute.components().collect();
         Self {
             context,
@@ -568,8 +567,8 @@ impl<'a> PathResolver<'a> {
         }
     }
 
-    /// The same where parameters may be named: a directory that begins with one is made absolute
-    /// where its value is known, which may be a whole path.
+    /// Like `new`, with parameters: a directory that starts with a parameter becomes absolute when
+    /// the value is known, because the value may be a whole path.
     fn with_params(cwd: &[u8], params: Option<&Params>, context: SubmitContext<'a>) -> Self {
         if !params.is_some_and(|params| begins_with_param(cwd, params)) {
             return Self::new(cwd, context);
@@ -586,7 +585,7 @@ impl<'a> PathResolver<'a> {
         self.cwd.clone().into()
     }
 
-    /// The stream with everything replaced but what differs per task.
+    /// The output with all placeholders replaced, except those that differ between tasks.
     pub(crate) fn stdio(&self, spec: StdioSpec) -> StdioSpec {
         let cwd = (!self.is_open).then_some(&*self.cwd);
         match spec {

@@ -1,5 +1,4 @@
-//! Files that were meant to be lines of text: what they are instead, and the command that makes
-//! lines of them.
+//! Detects files that are not lines of text, and suggests a command that extracts lines.
 
 use std::path::Path;
 
@@ -11,7 +10,7 @@ use crate::error::CliError;
 /// How some editors begin a text.
 pub(super) const BYTE_ORDER_MARK: &[u8] = b"\xef\xbb\xbf";
 
-/// How a file begins, what it is, and the command that prints its text.
+/// First bytes of a file, its kind, and the command that prints its text.
 const KINDS: &[(&[u8], &str, &str)] = &[
     (b"\x1f\x8b", "compressed with gzip", "zcat"),
     (b"\xfd7zXZ", "compressed with xz", "xzcat"),
@@ -29,12 +28,12 @@ const KINDS: &[(&[u8], &str, &str)] = &[
     (b"\x7fELF", "a program", ""),
 ];
 
-/// Bytes at the beginning that tell text from other data.
+/// Number of bytes at the beginning that are examined.
 const LOOKED_AT: usize = 4 << 10;
 /// Lines that are looked at.
 const LINES_MAX: u32 = 1_000;
 
-/// What a file is that is no lines of UTF-8, and the command that prints its text, if there is one.
+/// The kind of a file that is not UTF-8 text, and the command that prints its text, if one exists.
 pub(super) fn kind(content: &[u8]) -> Option<(&'static str, &'static str)> {
     let known = KINDS
         .iter()
@@ -59,7 +58,7 @@ pub(super) fn kind(content: &[u8]) -> Option<(&'static str, &'static str)> {
     is_data.then_some(("binary data", ""))
 }
 
-/// The error about a list of which no lines can be made.
+/// The error about a list that is not text.
 pub(super) fn refuse_list(path: &Path, (what, command): (&str, &str)) -> CliError {
     let shown = path.display();
     let error = CliError::new(format!("{shown}: expected lines of text, but it is {what}"));
@@ -75,7 +74,7 @@ pub(super) fn refuse_list(path: &Path, (what, command): (&str, &str)) -> CliErro
     }
 }
 
-/// What to type where a list has the name of a directory, of several files, or its values.
+/// Advice if the list is a directory, several files, or the values themselves.
 pub(super) fn instead_of_list(path: &Path) -> Option<String> {
     let name = path.to_str()?;
     let rest = "hq run --each-line - -- PROGRAM {}";
@@ -98,7 +97,7 @@ pub(super) fn instead_of_list(path: &Path) -> Option<String> {
     })
 }
 
-/// A note on lines that are not what they look like; `None` for plain ones.
+/// A warning about unusual lines; `None` for ordinary ones.
 pub(super) fn note_on_lines(path: &Path, lines: &Entries) -> Option<String> {
     let shown = path.display();
     if lines.is_empty() {

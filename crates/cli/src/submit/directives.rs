@@ -1,7 +1,7 @@
 //! `#HQ` lines: options of `hq submit` inside a script, and the script's shebang.
 //!
-//! The options of all lines are parsed as one command line and then merged with the real one, which
-//! wins. Only options that describe tasks exist there; see `docs/compatibility.md`.
+//! The options of all lines are parsed as one command line, and merged with the real one, which has
+//! precedence. Only options that describe tasks are allowed; see `docs/compatibility.md`.
 
 use std::ffi::{OsStr, OsString};
 use std::io::Read;
@@ -24,7 +24,7 @@ use crate::parse::learn::TimeRequest;
 use crate::parse::param::ParamArg;
 use crate::parse::request::ResourceArg;
 
-/// Only this much of a script is looked at, in bytes.
+/// Number of bytes at the beginning of a script that are searched.
 const HEAD_LEN: usize = 32 * 1024;
 
 /// Options that a script sets for its own submit.
@@ -48,7 +48,7 @@ struct DirectiveLine {
     options: TaskOptions,
 }
 
-/// Looks for directives where the mode says.
+/// Reads the directives in the place that the mode selects.
 pub(crate) fn find(
     mode: DirectivesMode,
     command: &[OsString],
@@ -88,16 +88,16 @@ pub(crate) fn find(
 }
 
 impl Directives {
-    /// Puts the shebang in front of the command, and adds the options the command line does not
-    /// have.
+    /// Puts the shebang before the command, and adds the options that the command line does not
+    /// set.
     pub(crate) fn apply(self, options: &mut TaskOptions, command: &mut Vec<OsString>) {
         command.splice(0..0, self.shebang);
         merge(options, self.options);
     }
 }
 
-/// Adds options that neither the command line nor a script has; `is_attached` = the tasks are for a
-/// job that there is.
+/// Adds defaults of options that neither the command line nor a script sets; `is_attached` marks
+/// tasks for an existing job.
 pub(crate) fn add_defaults(
     options: &mut TaskOptions,
     mut defaults: TaskOptions,
@@ -106,7 +106,7 @@ pub(crate) fn add_defaults(
     let takes_nodes = options.nodes.is_some_and(|count| count > 0);
     let has_cpus = options.cpus.is_some();
     let said = |name: &str| options.resource.iter().any(|asked| asked.name() == name);
-    // An amount that somebody names is not added to one that nobody thought of.
+    // An explicit amount is not combined with a default one.
     let is_settled = |name: &str| said(name) || name == "cpus" && has_cpus;
     defaults
         .resource
@@ -118,14 +118,14 @@ pub(crate) fn add_defaults(
     merge(options, defaults);
 }
 
-/// Drops defaults about something that this submit does not have: nobody asked for them here.
+/// Removes defaults that do not apply to this submit, because the user did not request them here.
 fn drop_needless(options: &TaskOptions, defaults: &mut TaskOptions, is_attached: bool) {
     // The job has its own.
     defaults.max_fails = defaults.max_fails.filter(|_| !is_attached);
     let has_outputs = !options.outputs.is_empty() || !defaults.outputs.is_empty();
     defaults.check_outputs &= has_outputs;
     defaults.by_content &= has_outputs;
-    // In an open job nobody knows yet which tasks these are unless they are given.
+    // In an open job, the ids of new tasks are unknown unless they are given.
     let are_known = !is_attached || options.array.is_some();
     defaults.skip_done &= has_outputs && are_known;
     // Both are about the time that tasks need.
@@ -140,7 +140,7 @@ fn drop_needless(options: &TaskOptions, defaults: &mut TaskOptions, is_attached:
     });
 }
 
-/// Drops defaults that do not go along with memory that is learned.
+/// Removes defaults that conflict with learned memory.
 fn drop_memory(options: &TaskOptions, defaults: &mut TaskOptions) {
     let is_auto = |asked: &ResourceArg| matches!(asked, ResourceArg::AutoMemory(_));
     if options.resource.iter().any(is_auto) {
@@ -150,15 +150,14 @@ fn drop_memory(options: &TaskOptions, defaults: &mut TaskOptions) {
         defaults.resource.retain(|asked| !is_auto(asked));
     }
     let mut all = options.resource.iter().chain(&defaults.resource);
-    // It takes its own attempts to find out what tasks need: those are no retries in the sense of
-    // the default.
+    // Attempts that learn sizes are not retries in the sense of the default.
     if all.any(is_auto) && options.retries.is_none() && options.retry_on.is_none() {
         defaults.retries = None;
         defaults.retry_on = None;
     }
 }
 
-/// Drops the growth of what was not asked for, or has a bound already.
+/// Removes growth of resources that are not requested, or already have a bound.
 fn drop_growth(options: &TaskOptions, defaults: &mut TaskOptions) {
     if options.retry_grow.is_some() {
         defaults.retries = defaults.retries.filter(|retries| *retries > 0);
@@ -199,7 +198,7 @@ fn unreadable(source: &str, error: &std::io::Error) -> CliError {
     ))
 }
 
-/// Says that lines for a batch system are not read, and what they are here.
+/// Warns that hq does not read lines for a batch system, and names the equivalent options.
 fn warn_about_foreign(source: &str, head: &[u8], is_read: bool) {
     let text = String::from_utf8_lossy(head);
     if let Some(text) = import::warning(source, &text, is_read) {
@@ -207,7 +206,7 @@ fn warn_about_foreign(source: &str, head: &[u8], is_read: bool) {
     }
 }
 
-/// Looks for lines of batch systems in a script whose name says nothing, also behind the name of a
+/// Searches for lines of batch systems in a script without a telling name, also after the name of a
 /// shell.
 fn warn_about_unread(command: &[OsString]) {
     const SHELLS: [&str; 4] = ["sh", "bash", "zsh", "ksh"];
@@ -223,7 +222,7 @@ fn warn_about_unread(command: &[OsString]) {
         Some(program)
     };
     let Some(script) = script else { return };
-    // Anything but a file may block, or never end.
+    // Reading anything but a regular file may block or never end.
     if !std::fs::metadata(script).is_ok_and(|found| found.is_file()) {
         return;
     }
@@ -234,8 +233,8 @@ fn warn_about_unread(command: &[OsString]) {
     }
 }
 
-/// Whether the first character of a file is that of a comment. Most that is submitted is a program,
-/// of which nothing more is read.
+/// Whether a file starts with a comment character. Most commands are binaries, of which nothing
+/// more is read.
 fn begins_like_script(path: &Path) -> bool {
     let mut first = [0];
     std::fs::File::open(path)
@@ -253,8 +252,7 @@ fn read_head(path: &Path) -> std::io::Result<Vec<u8>> {
 
 fn parse_options(source: &str, head: &[u8]) -> CliResult<TaskOptions> {
     if head.starts_with(BYTE_ORDER_MARK) {
-        // The kernel does not see the shebang behind it, so that the script could not be run as it
-        // is.
+        // The kernel would not find the shebang after it, so the script could not be executed.
         return Err(failed(
             source,
             &"expected a script that begins with its first character, found a UTF-8 byte order mark in front of it; \
@@ -282,7 +280,7 @@ fn parse_options(source: &str, head: &[u8]) -> CliResult<TaskOptions> {
     }
 }
 
-/// The line with the wrong word, and what to write instead.
+/// The line with the wrong word, and the correction.
 fn directive_help(source: &str, head: &[u8], error: &clap::Error) -> Option<String> {
     let text = |kind| {
         let ContextValue::String(text) = error.get(kind)? else {
@@ -334,7 +332,7 @@ fn directive_help(source: &str, head: &[u8], error: &clap::Error) -> Option<Stri
 /// Options of each directive line, from the top to the first line that is neither empty nor a
 /// comment.
 fn directive_lines(head: &[u8]) -> impl Iterator<Item = &[u8]> {
-    // A line that was cut off in the middle says something else than the user wrote.
+    // A line that was cut off could have another meaning.
     let complete = match head.iter().rposition(|b| *b == b'\n') {
         Some(end) if head.len() >= HEAD_LEN => &head[..end],
         Some(_) | None => head,
@@ -349,9 +347,8 @@ fn directive_lines(head: &[u8]) -> impl Iterator<Item = &[u8]> {
         })
 }
 
-/// Splits at blanks. `"…"` keeps blanks, also inside a word; a backslash makes a following `"`,
-/// blank or parenthesis literal and is itself literal before anything else. `'` is an ordinary
-/// character.
+/// Splits at blanks. `"…"` keeps blanks, also inside a word. A backslash escapes a following `"`,
+/// blank or parenthesis, and is literal before other characters. `'` is an ordinary character.
 fn split_words(line: &[u8]) -> Result<Vec<OsString>, String> {
     let mut words = Vec::new();
     let mut word: Option<Vec<u8>> = None;
@@ -393,14 +390,14 @@ fn shebang_words(head: &[u8]) -> Vec<OsString> {
         .collect()
 }
 
-/// Adds what `extra` (the directives) says to `base` (the command line), which wins.
+/// Adds options of `extra` (the directives) to `base` (the command line), which has precedence.
 fn merge(base: &mut TaskOptions, mut extra: TaskOptions) {
     merge_tasks(
         base,
         (extra.array, extra.each_line, extra.from_json),
         extra.param,
     );
-    // Of the cpus there are two names.
+    // Two options set the cpus.
     let has_cpus = base.cpus.is_some();
     let is_named =
         |name: &str, base: &TaskOptions| base.resource.iter().any(|asked| asked.name() == name);
@@ -412,7 +409,7 @@ fn merge(base: &mut TaskOptions, mut extra: TaskOptions) {
         .filter(|asked| !(is_named(asked.name(), base) || (has_cpus && asked.name() == "cpus")));
     let added: Vec<ResourceArg> = added.collect();
     base.resource.extend(added);
-    // The two ways to ask for nodes are alternatives of one choice.
+    // The two options for nodes exclude each other.
     let asks_for_nodes = base.nodes.is_some_and(|count| count > 0);
     let asks_for_share = base.cpus.is_some() || base.pin.is_some();
     if !asks_for_nodes {
@@ -453,38 +450,39 @@ fn merge(base: &mut TaskOptions, mut extra: TaskOptions) {
     base.crash_limit = base.crash_limit.or(extra.crash_limit);
     base.max_fails = base.max_fails.or(extra.max_fails);
     base.inputs.extend(extra.inputs);
-    // The record is beside the first one, wherever that is named.
+    // The record is stored next to the first output, so the script's outputs come first.
     base.outputs.splice(0..0, extra.outputs);
     base.check_outputs |= extra.check_outputs;
     base.by_content |= extra.by_content;
     base.skip_done |= extra.skip_done;
 }
 
-/// Merges the options that define the tasks: `--array`, `--each-line` and `--from-json` are
-/// alternatives of one choice.
+/// Merges the options that define the tasks: `--array`, `--each-line` and `--from-json` exclude
+/// each other.
 fn merge_tasks(
     base: &mut TaskOptions,
     (array, each_line, from_json): (Option<IdArray>, Option<PathBuf>, Option<PathBuf>),
     params: Vec<ParamArg>,
 ) {
     let has_entries = base.each_line.is_some() || base.from_json.is_some();
-    // An array of a script without parameters knows nothing of combinations.
+    // The array of a script without parameters does not refer to combinations.
     if base.array.is_none() && !has_entries && (base.param.is_empty() || !params.is_empty()) {
         base.array = array;
         base.each_line = each_line;
         base.from_json = from_json;
     }
-    // Neither the command line nor a script has both, so these are another choice.
+    // The command line or the script alone has only one of the two, so this combination replaces
+    // the script's.
     if has_entries {
         return;
     }
-    // Those of the script whose place is not taken yet.
+    // Positions of the script's parameters that are still free.
     let mut places: Vec<usize> = (0..params.len()).collect();
     let own = std::mem::replace(&mut base.param, params);
     for param in own {
         let mut found = places.iter();
-        // In the place of the script's, so that what goes along with it still does. Twice on the
-        // command line is refused later.
+        // The parameter replaces the script's at its position, so that parameters paired with it
+        // still work. Duplicates on the command line are rejected later.
         match found.position(|at| base.param[*at].name == param.name) {
             Some(found) => base.param[places.remove(found)] = param,
             None => base.param.push(param),
@@ -629,7 +627,7 @@ mod tests {
                 true
             )
         );
-        // A parameter that is there twice is not made one: it is refused with all other parameters.
+        // A duplicate parameter is not merged: it is rejected together with all other parameters.
         let twice = merged(&[
             "--param", "c=1", "--param", "a=7", "--param", "c=2", "--param", "a=8",
         ]);

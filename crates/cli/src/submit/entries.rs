@@ -21,7 +21,7 @@ impl EntryList {
     /// Adds one at the end.
     pub(crate) fn push(&mut self, entry: &[u8]) {
         self.data.extend_from_slice(entry);
-        // An entry that does not fit here is refused in the end, because the lengths do not add up.
+        // An entry that is too long is rejected at the end, because the lengths do not add up.
         let length = u32::try_from(entry.len()).unwrap_or(u32::MAX);
         self.lengths.push(length);
     }
@@ -40,7 +40,7 @@ impl EntryList {
         list
     }
 
-    /// Splits a file into lines; a last line without line feed counts, an empty rest does not.
+    /// Splits a file into lines. A last line without a line feed counts, an empty rest does not.
     pub(crate) fn from_lines(content: &[u8]) -> Self {
         let mut list = Self::default();
         let body = content.strip_suffix(b"\n").unwrap_or(content);
@@ -58,8 +58,8 @@ impl EntryList {
             .ok_or_else(|| CliError::new("The entries of the tasks have more than 4 GiB"))
     }
 
-    /// Keeps the entries whose index is in `wanted` and names their tasks by that index; indices
-    /// beyond the end are dropped.
+    /// Keeps the entries whose index is in `wanted`, and gives their tasks that index as id;
+    /// ignores indices beyond the end.
     pub(crate) fn select(self, wanted: &IdArray) -> CliResult<(ArrayIds, Entries)> {
         let count = self.count()?;
         let too_large = || CliError::new("Invalid range");
@@ -99,7 +99,7 @@ pub(crate) fn read_lines(path: &Path) -> CliResult<EntryList> {
     Ok(EntryList::from_lines(&bytes))
 }
 
-/// A line becomes the value of a variable, which cannot hold every byte.
+/// Checks that every line can be the value of an environment variable.
 fn check_lines(path: &Path, content: &[u8]) -> CliResult<()> {
     let Some(at) = content.iter().position(|byte| *byte == 0) else {
         return Ok(());
@@ -112,8 +112,7 @@ fn check_lines(path: &Path, content: &[u8]) -> CliResult<()> {
     .with_help("`tr '\\0' '\\n' < FILE` makes lines of texts that end with NUL, as `find -print0` writes them"))
 }
 
-/// Reads the items of a JSON array, each as compact text with sorted keys and with its numbers as
-/// they are written.
+/// Reads the items of a JSON array, each as compact text with sorted keys and unchanged numbers.
 pub(crate) fn read_json(path: &Path) -> CliResult<EntryList> {
     let is_inline = path.as_os_str().as_encoded_bytes().starts_with(b"[") && !path.exists();
     if is_inline {

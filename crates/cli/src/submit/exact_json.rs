@@ -1,5 +1,5 @@
-//! JSON whose numbers stay as they are written: ids and seeds of 128 bits are usual, and would not
-//! survive as a float.
+//! JSON with unchanged numbers: ids and seeds of 128 bits are common, and would lose digits as
+//! floats.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -8,21 +8,20 @@ use serde::de::{Deserializer as _, MapAccess, Visitor};
 use serde_json::Value;
 use serde_json::value::RawValue;
 
-/// Levels of lists and objects, as in any JSON that is read elsewhere here: each takes a piece of
-/// the stack.
+/// Maximum nesting, as for all other JSON here: each level uses stack.
 const DEPTH_MAX: usize = 128;
 
-/// A value as compact text with sorted keys; fails if something would be lost.
+/// A value as compact text with sorted keys; fails if data would be lost.
 pub(crate) fn compact(value: &RawValue) -> Result<String, String> {
     let mut out = String::with_capacity(value.get().len());
     append(value.get(), 0, &mut out)?;
     Ok(out)
 }
 
-/// A value whose numbers are texts, exactly as they are written.
+/// A value whose numbers are strings with their original text.
 pub(crate) fn with_numbers_as_texts(value: &RawValue) -> Result<Value, String> {
     let text = compact(value)?;
-    // Compact text has few enough levels, and each of its keys once.
+    // The compact text has been checked for nesting and duplicate keys.
     numbers_to_texts(&text).map_err(|error| error.to_string())
 }
 
@@ -83,8 +82,7 @@ fn append(text: &str, depth: usize, out: &mut String) -> Result<(), String> {
     Ok(())
 }
 
-/// The fields of an object; a key that is there twice is refused, since only one of the values
-/// could be kept.
+/// The fields of an object. Rejects duplicate keys, because only one value could be kept.
 struct Fields;
 
 impl<'a> Visitor<'a> for Fields {

@@ -1,5 +1,5 @@
-//! Inputs and outputs of tasks, before they are submitted: which paths they are, and who waits for
-//! whom because of them.
+//! Inputs and outputs of tasks before the submit: their paths, and the dependencies that follow
+//! from them.
 
 use std::collections::HashMap;
 use std::ffi::OsString;
@@ -16,11 +16,10 @@ use super::placeholder::refuse_misspelled;
 use super::placeholder::{PathRole, replace, unknown_warning};
 use crate::error::{CliError, CliResult};
 
-/// Placeholders that stand for something else in each job or attempt: nobody would find such a file
-/// again.
+/// Placeholders that differ in each job or attempt, so that such a file could not be found again.
 const FLEETING: [&str; 3] = ["%{JOB_ID}", "%{INSTANCE_ID}", "%{SERVER_UID}"];
 
-/// Files of tasks, by the options or keys of the same names.
+/// Files of tasks from the options or keys of the same names.
 pub(crate) fn task_files(
     inputs: Vec<Vec<u8>>,
     outputs: Vec<Vec<u8>>,
@@ -78,7 +77,7 @@ pub(crate) fn task_files(
     })
 }
 
-/// Whether a path ends with a name: not so `/`, `.`, `..` and what ends like these.
+/// Whether a path ends with a file name, unlike `/`, `.`, `..` and paths that end with these.
 fn has_name(path: &[u8]) -> bool {
     let last = path
         .split(|byte| *byte == b'/')
@@ -86,7 +85,7 @@ fn has_name(path: &[u8]) -> bool {
     last.is_some_and(|name| name != b"." && name != b"..")
 }
 
-/// Refuses placeholders that are meant and do not work, and tells of those that mean nothing.
+/// Rejects misspelled placeholders, and warns of unknown ones.
 pub(crate) fn check_placeholders(
     paths: &[Vec<u8>],
     role: PathRole,
@@ -101,8 +100,8 @@ pub(crate) fn check_placeholders(
     Ok(())
 }
 
-/// Refuses an output that several tasks of an array would write: what one of them leaves there
-/// would pass for the work of all.
+/// Rejects an output that several tasks of an array would write: one task's file would count as the
+/// output of all.
 pub(crate) fn check_apart(files: &TaskFiles, cwd: &[u8], params: Option<&Params>) -> CliResult<()> {
     let is_shared = |output: &&ByteText| {
         let path = replace(output, &[("CWD", cwd)]);
@@ -128,7 +127,7 @@ pub(crate) fn check_apart(files: &TaskFiles, cwd: &[u8], params: Option<&Params>
     .with_help(format!("{instead}, so that each task has its own")))
 }
 
-/// What makes a path another one in each job or attempt.
+/// The placeholder that makes a path differ in each job or attempt.
 pub(crate) fn fleeting(path: &[u8]) -> Option<&'static str> {
     let text = String::from_utf8_lossy(path);
     FLEETING.into_iter().find(|name| text.contains(name))
@@ -156,7 +155,7 @@ pub(crate) fn paths_of(
     (cwd, files)
 }
 
-/// Has each task that reads what another one writes wait for that.
+/// Adds a dependency for each task that reads another task's output.
 pub(crate) fn add_edges(
     templates: &[std::sync::Arc<TaskTemplate>],
     tasks: &mut [GraphTask],
@@ -205,7 +204,8 @@ pub(crate) fn add_edges(
     Ok(())
 }
 
-/// A path without `.` and doubled slashes. `..` stays: behind a link it is somewhere else.
+/// A path without `.` and repeated slashes. Keeps `..`, which may lead elsewhere after a symbolic
+/// link.
 fn normal(path: &[u8]) -> PathBuf {
     let path = PathBuf::from(OsString::from_vec(path.to_vec()));
     path.components()

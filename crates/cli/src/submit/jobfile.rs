@@ -1,8 +1,8 @@
-//! Job files: a submit described in TOML, or in JSON, as programs send it.
+//! Job files: a submit in TOML or YAML, or in JSON as programs send it.
 //!
-//! [`schema`] says what may be written, [`diagnostic`] draws where it is wrong, [`graph`] checks
-//! and orders dependencies. Paths of task graphs keep all their placeholders, because every task
-//! may have its own working directory; those of `[array]` are resolved as on the command line.
+//! [`schema`] defines the content, [`diagnostic`] draws errors, [`graph`] checks and sorts
+//! dependencies. Paths of task graphs keep all their placeholders, because tasks may have different
+//! working directories; paths of `[array]` are resolved as on the command line.
 
 use std::collections::{BTreeSet, HashMap};
 use std::ffi::OsString;
@@ -52,7 +52,7 @@ pub(crate) use format::{Format, Source};
 use graph::{Mistake, Numbered};
 use schema::{ArrayTable, CommonTable, TaskKey};
 
-/// Largest file that is read only to see whether it is a job file.
+/// Maximum size of a file that is read only to detect a job file.
 const GUESSED_BYTES_MAX: u64 = 16 << 20;
 
 /// Reads a job file and builds its submit.
@@ -161,7 +161,7 @@ pub(crate) fn parse(
     Ok(PreparedSubmit::new(spec, warnings))
 }
 
-/// What looks like a habit of another tool in the commands of a file.
+/// Detects habits of other tools in the commands of a file.
 fn notes_of(body: &SubmitBody, submit_dir: &Path) -> CliResult<Vec<Box<str>>> {
     let (source, templates) = match body {
         SubmitBody::Array(array) if array.entries.is_some() => (
@@ -200,7 +200,7 @@ fn notes_of(body: &SubmitBody, submit_dir: &Path) -> CliResult<Vec<Box<str>>> {
     Ok(notes)
 }
 
-/// A note on a file to which several tasks write.
+/// Warns of a file to which several tasks write.
 fn note_on_shared_output(body: &SubmitBody) -> Option<Box<str>> {
     let counts = match body {
         SubmitBody::Array(array) => vec![count_of(&array.ids)],
@@ -238,8 +238,8 @@ fn note_on_shared_output(body: &SubmitBody) -> Option<Box<str>> {
     None
 }
 
-/// Whether a file that was named as a program is a job file: it cannot be executed, and its name or
-/// its content says so.
+/// Whether a file in the place of a program is a job file: it is not executable, and its name or
+/// content identifies it.
 fn is_one(path: &Path) -> bool {
     use std::os::unix::fs::PermissionsExt as _;
     let found = std::fs::metadata(path);
@@ -263,11 +263,11 @@ fn is_one(path: &Path) -> bool {
     is_candidate && (Format::is_certain(path) || describes_tasks())
 }
 
-/// The job file that stands where a program might.
+/// The job file in the place of a program.
 ///
 /// # Errors
 ///
-/// Words follow it, which nobody would read.
+/// If words follow it, which would be ignored.
 pub(crate) fn in_command<'a>(verb: &str, command: &'a [OsString]) -> CliResult<Option<&'a Path>> {
     let Some((path, rest)) = command
         .split_first()
@@ -340,8 +340,8 @@ fn array_ids(
     }
 }
 
-/// Distinct templates, and tasks in the order of the file. A task with a name has a template of its
-/// own, which holds the name.
+/// Distinct templates, and tasks in the order of the file. A named task has its own template, which
+/// contains the name.
 fn build_tasks(
     tasks: Tasks,
     numbered: Vec<Numbered>,
@@ -360,7 +360,7 @@ fn build_tasks(
         kinds.push(Arc::new(template));
     }
     let mut templates: Vec<Arc<TaskTemplate>> = Vec::new();
-    // What is written in two ways may mean the same.
+    // Two different texts may describe equal templates.
     let mut known: HashMap<Arc<TaskTemplate>, u32> = HashMap::new();
     let mut list = Vec::with_capacity(numbered.len());
     for (task, Numbered { id, name, deps }) in tasks.list.into_iter().zip(numbered) {
@@ -458,13 +458,13 @@ fn build_template(
     })
 }
 
-/// A time limit that something can keep.
+/// A time limit; rejects a limit that no task could keep.
 fn time_limit_of(limit: Option<Duration>) -> CliResult<Option<Duration>> {
     let limit = limit.map(refuse_zero).transpose();
     limit.map_err(|error| diagnostic::plain(&format!("`time_limit`: {error}")))
 }
 
-/// A path of a file, in which no shell has replaced `~`.
+/// A path of a file, with `~` expanded.
 fn home_of(path: String) -> Vec<u8> {
     expand_home(path.into()).into_vec()
 }
@@ -483,7 +483,7 @@ fn build_files(
     task_files(inputs, outputs, how, cwd)
 }
 
-/// Requests, the memory that is left to be learned, and whether the time is.
+/// Requests, the memory to be learned, and whether the time is learned.
 fn build_requests(
     tables: Vec<schema::RequestTable>,
 ) -> CliResult<(RequestVariants, Option<FirstMemory>, bool)> {

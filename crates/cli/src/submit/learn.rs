@@ -15,7 +15,7 @@ use crate::parse::request::ResourceArg;
 pub(super) const WHOLE_NODES: &str =
     "mem=auto is for tasks on a part of one node; whole nodes come with all their memory";
 
-/// Requests by amount, and the one for memory that is left to be learned.
+/// Requests with amounts, and the memory request that is to be learned.
 pub(super) fn split(
     resources: &[ResourceArg],
 ) -> CliResult<(Vec<ResourceEntry>, Option<FirstMemory>)> {
@@ -58,7 +58,7 @@ pub(super) fn build(options: &TaskOptions, memory: Option<FirstMemory>) -> CliRe
     let predict = match (options.predict, options.no_predict) {
         (_, true) => Some(0),
         (Some(permille), false) => Some(permille),
-        // As good as saying nothing, but other defaults of later servers do not count.
+        // Equal to no value, except that later servers cannot apply another default.
         (None, false) => is_auto.then_some(PREDICT_DEFAULT),
     };
     Ok(LearnSpec {
@@ -68,7 +68,7 @@ pub(super) fn build(options: &TaskOptions, memory: Option<FirstMemory>) -> CliRe
     })
 }
 
-/// Whether a task could get more than it turned out to be too little for.
+/// Whether a task could be retried after too small a request.
 pub(super) fn check_retries(memory: Option<FirstMemory>, retries: Option<u16>) -> CliResult<()> {
     if memory.is_some() && retries == Some(0) {
         return Err(CliError::new(
@@ -78,7 +78,7 @@ pub(super) fn check_retries(memory: Option<FirstMemory>, retries: Option<u16>) -
     Ok(())
 }
 
-/// Least lifetime of workers that was asked for.
+/// Minimum remaining lifetime of workers that the options request.
 pub(super) fn min_time(options: &TaskOptions) -> Duration {
     match options.time_request {
         Some(TimeRequest::Given(time)) => time,

@@ -1,5 +1,4 @@
-//! Submits that a task makes for its own job: the server is told which task and which attempt of it
-//! submits.
+//! Submits by a task for its own job: the submit contains the task and its attempt.
 
 use hq_core::id::{InstanceId, TaskId};
 use hq_core::template::{Origin, SubmitSpec, SubmitTarget};
@@ -10,12 +9,12 @@ use crate::error::{CliError, CliResult};
 /// Variable of every task: `<server>/<job>@<task>/<instance>/<nonce of its worker>`.
 const MARK: &str = "HQ_INSTANCE_KEY";
 
-/// Says in a submit which task makes it, if this process belongs to a task of that job; `once` =
-/// name of the submit.
+/// Adds the submitting task to a submit, if this process belongs to a task of that job; `once` is
+/// the name of the submit.
 ///
 /// # Errors
 ///
-/// A name is given, and this is no task of the job: nobody would look for it there.
+/// If a name is given but this is no task of the job: the name would have no effect.
 pub(crate) fn add(
     spec: &mut SubmitSpec,
     server_uid: Option<&str>,
@@ -26,8 +25,8 @@ pub(crate) fn add(
         SubmitTarget::Attach(job) => mark.as_deref().and_then(|mark| {
             let (server, job_of_task, task, instance) = parse(mark)?;
             let is_own = Some(server) == server_uid && job_of_task == job.as_u32();
-            // The mark is that of the process, and an interpreter that stays carries out one call
-            // after the other.
+            // The mark identifies the process, and a persistent interpreter runs one call after the
+            // other.
             let now = numbers(|name| std::env::var(name).ok())
                 .filter(|(job_of_call, ..)| *job_of_call == job_of_task)
                 .map_or((task, instance), |(_, task, instance)| (task, instance));
@@ -77,7 +76,7 @@ fn numbers(get: impl Fn(&str) -> Option<String>) -> Option<(u32, TaskId, Instanc
     ))
 }
 
-/// FNV-1a with 64 bits: tells different submits of one task apart, not malice.
+/// 64-bit FNV-1a: distinguishes the submits of one task, without protection against attacks.
 fn digest(bytes: &[u8]) -> u64 {
     bytes.iter().fold(0xcbf2_9ce4_8422_2325, |hash, byte| {
         (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3)

@@ -1,5 +1,4 @@
-//! Parameters of a submit: from `--param` to what the tasks share, and the checks of texts that
-//! name them.
+//! Parameters of a submit: converts `--param`, and checks texts that name parameters.
 
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
@@ -16,7 +15,7 @@ use crate::error::{CliError, CliResult};
 use crate::parse::param::{ParamArg, ParamItem, ParamSource};
 use crate::text::closest;
 
-/// Reads the files that parameters name and puts all of them together.
+/// Reads the files that parameters name, and combines all parameters.
 pub(crate) fn build(args: &[ParamArg]) -> CliResult<Option<Arc<Params>>> {
     if args.is_empty() {
         return Ok(None);
@@ -44,7 +43,7 @@ fn build_one(arg: &ParamArg) -> CliResult<Param> {
     })
 }
 
-/// Texts that follow each other become one list.
+/// Joins consecutive texts into one list.
 fn group(items: &[ParamItem]) -> CliResult<Vec<Values>> {
     let mut values = Vec::new();
     let is_text = |item: &ParamItem| matches!(item, ParamItem::Text(_));
@@ -63,7 +62,7 @@ fn group(items: &[ParamItem]) -> CliResult<Vec<Values>> {
     Ok(values)
 }
 
-/// One task for each combination, or for those whose numbers are given.
+/// One task for each combination, or for the combinations with the given numbers.
 pub(crate) fn ids(params: &Params, array: Option<&IdArray>) -> CliResult<ArrayIds> {
     let Some(array) = array else {
         return Ok(ArrayIds::Next(params.count()));
@@ -79,7 +78,7 @@ pub(crate) fn ids(params: &Params, array: Option<&IdArray>) -> CliResult<ArrayId
     }
 }
 
-/// The name of the job, which all of its tasks have: `{seed}` becomes `1-100`.
+/// The job's name, which all tasks share: `{seed}` becomes `1-100`.
 pub(crate) fn fill_name(name: &str, params: &Params) -> String {
     let described: Vec<(&str, String)> = params
         .list()
@@ -99,7 +98,7 @@ pub(crate) fn without(path: &[u8], params: Option<&Params>) -> Vec<u8> {
     fill(path, &nothing)
 }
 
-/// Whether the task id or the parameters in a path make it another one for each task.
+/// Whether the task id or parameters in a path make it differ for each task.
 pub(crate) fn tells_apart(path: &[u8], params: Option<&Params>) -> bool {
     if placeholder::contains(path, "TASK_ID") {
         return true;
@@ -112,7 +111,7 @@ pub(crate) fn tells_apart(path: &[u8], params: Option<&Params>) -> bool {
     groups.all(|group| group.iter().any(|param| used.contains(&*param.name)))
 }
 
-/// A sentence about values that end with a part of the end of a line.
+/// Warns of values that end with part of a line ending.
 fn warn_about_line_ends(params: &Params, warnings: &mut Vec<String>) {
     for param in params.list() {
         let texts = param.values.iter().filter_map(|values| match values {
@@ -130,7 +129,7 @@ fn warn_about_line_ends(params: &Params, warnings: &mut Vec<String>) {
     }
 }
 
-/// Refuses what parameters cannot do, and warns of what they probably should not.
+/// Rejects invalid uses of parameters, and warns of probable mistakes.
 pub(crate) fn check(
     command: &[OsString],
     options: &TaskOptions,
@@ -143,7 +142,7 @@ pub(crate) fn check(
     Ok(())
 }
 
-/// All tasks stream into one directory.
+/// Rejects parameters in a stream directory, which all tasks share.
 fn check_stream(options: &TaskOptions, params: &Params) -> CliResult<()> {
     let dir = options
         .stream
@@ -194,7 +193,7 @@ fn misspelled<'a>(text: &OsStr, params: &'a Params) -> Vec<(String, &'a str)> {
             continue;
         }
         let names = params.list().iter().map(|param| &*param.name);
-        // Of a single letter everything is one letter away.
+        // Every letter has an edit distance of one from a single letter.
         let close = closest(name, names).filter(|meant| meant.len() > 1 && name.len() > 1);
         found.extend(close.map(|meant| (name.to_owned(), meant)));
     }

@@ -11,7 +11,7 @@ pub(crate) enum Piece<'a> {
     Name(&'a [u8]),
 }
 
-/// Path in which a placeholder stands; decides which names have a meaning.
+/// Use of a path, which determines the valid placeholders.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum PathRole {
     /// Working directory of the tasks.
@@ -22,9 +22,9 @@ pub(crate) enum PathRole {
     Stderr,
     /// Stream directory.
     Stream,
-    /// What a task reads.
+    /// A file that the task reads.
     Input,
-    /// What a task writes.
+    /// A file that the task writes.
     Output,
 }
 
@@ -84,7 +84,7 @@ pub(crate) fn contains(path: &[u8], name: &str) -> bool {
     pieces(path).contains(&Piece::Name(name.as_bytes()))
 }
 
-/// Replaces the placeholders for which there is a value.
+/// Replaces the placeholders that have a value.
 pub(crate) fn replace(path: &[u8], values: &[(&str, &[u8])]) -> Vec<u8> {
     let mut replaced = Vec::with_capacity(path.len());
     for piece in pieces(path) {
@@ -113,7 +113,7 @@ const KNOWN: [&str; 6] = [
     "CWD",
 ];
 
-/// The placeholder that a name means, whatever its case and its hyphens.
+/// The placeholder with this name, ignoring case and hyphens.
 pub(crate) fn meant(name: &str) -> Option<&'static str> {
     let plain = |name: &str| name.replace(['_', '-', ' '], "").to_ascii_uppercase();
     let name = plain(name);
@@ -121,8 +121,7 @@ pub(crate) fn meant(name: &str) -> Option<&'static str> {
     KNOWN.into_iter().find(|known| plain(known) == name)
 }
 
-/// A placeholder that is written wrongly, and the one that was meant: one file for all tasks is
-/// not.
+/// A misspelled placeholder and its correction. With it, all tasks would use the same file.
 pub(crate) fn misspelled(path: &[u8]) -> Option<(String, &'static str)> {
     pieces(path).into_iter().find_map(|piece| {
         let Piece::Name(name) = piece else {
@@ -134,7 +133,7 @@ pub(crate) fn misspelled(path: &[u8]) -> Option<(String, &'static str)> {
     })
 }
 
-/// Refuses a placeholder that is meant and does not work: all tasks would write into one file.
+/// Rejects a misspelled placeholder: all tasks would write into the same file.
 pub(crate) fn refuse_misspelled(path: &[u8], role: PathRole) -> CliResult<()> {
     let Some((name, meant)) = misspelled(path) else {
         return Ok(());
@@ -146,14 +145,14 @@ pub(crate) fn refuse_misspelled(path: &[u8], role: PathRole) -> CliResult<()> {
     )))
 }
 
-/// Refuses what [`refuse_misspelled`] does, and warns of other unknown placeholders.
+/// Rejects misspelled placeholders, and warns of other unknown ones.
 pub(crate) fn check(path: &[u8], role: PathRole, warnings: &mut Vec<String>) -> CliResult<()> {
     refuse_misspelled(path, role)?;
     warnings.extend(unknown_warning(path, role));
     Ok(())
 }
 
-/// A sentence about placeholders that mean nothing in this path.
+/// A warning about placeholders that have no meaning in this path.
 pub(crate) fn unknown_warning(path: &[u8], role: PathRole) -> Option<String> {
     let mut names: Vec<String> = Vec::new();
     for piece in pieces(path) {

@@ -19,37 +19,37 @@ use super::{PreparedSubmit, SubmitContext};
 /// A submit in the words of its user.
 #[derive(Debug)]
 pub(crate) struct Plan {
-    /// `None`: it goes to an open job.
+    /// Name of a new job; `None` for an open job.
     pub(crate) name: Option<String>,
     pub(crate) job: Option<u32>,
     pub(crate) task_count: u64,
-    /// `1-100`; with an open job the server may count on.
+    /// `1-100`; in an open job, the server may assign higher ids.
     pub(crate) ids: String,
     /// The first and the last task; empty without tasks.
     pub(crate) tasks: Vec<PlannedTask>,
-    /// Each distinct template of a graph, or the one of an array.
+    /// The distinct templates of a graph, or the template of an array.
     pub(crate) templates: Vec<common::TaskTemplate>,
     pub(crate) stream: Option<String>,
     pub(crate) after: Vec<String>,
-    /// `None`: nobody could be asked.
+    /// Connected workers; `None` if no server was queried.
     pub(crate) workers: Option<Vec<PlannedWorker>>,
-    /// Tasks that are done, if that was asked for.
+    /// Finished tasks, if requested.
     pub(crate) skipped: Option<Skipped>,
-    /// Requests that fit no worker, each kind once; empty without workers.
+    /// Distinct requests that fit no worker; empty without workers.
     pub(crate) unfit: Vec<String>,
     /// Tasks print here, not into files.
     pub(crate) is_local: bool,
 }
 
-/// One task with its paths. `%{JOB_ID}` stays, because nobody has the number yet.
+/// One task with its paths. `%{JOB_ID}` stays, because the job has no id yet.
 #[derive(Debug)]
 pub(crate) struct PlannedTask {
     pub(crate) id: u32,
-    /// Of a step in a job file.
+    /// Name of a step in a job file.
     pub(crate) name: Option<String>,
     pub(crate) command: Vec<String>,
     pub(crate) cwd: String,
-    /// `None`: it goes into a stream, or nowhere.
+    /// `None` for a stream or no output.
     pub(crate) stdout: Option<String>,
     pub(crate) stderr: Option<String>,
     pub(crate) entry: Option<String>,
@@ -63,7 +63,7 @@ pub(crate) struct PlannedTask {
 pub(crate) struct PlannedWorker {
     pub(crate) id: u32,
     pub(crate) hostname: String,
-    /// Has enough for tasks of at least one kind.
+    /// Whether the worker could run at least one kind of task.
     pub(crate) fits: bool,
 }
 
@@ -74,7 +74,7 @@ pub(crate) struct Offer<'a> {
     pub(crate) amounts: &'a [(String, Amount)],
     /// Workers of its group, itself included.
     pub(crate) group_size: u32,
-    /// Until it ends; `None` = without end.
+    /// Remaining lifetime; `None` if unlimited.
     pub(crate) left: Option<std::time::Duration>,
 }
 
@@ -200,7 +200,7 @@ fn planned(
     let resolver = PathResolver::new(&of_task(&template.cwd), context);
     let cwd = resolver.cwd();
     let stdio = |spec: &StdioSpec| match resolver.stdio(spec.clone()) {
-        // `hq run` prints what nobody wants in a file.
+        // `hq run` prints output that has no explicit file.
         StdioSpec::File { path, .. }
             if !context
                 .output_dir
@@ -236,7 +236,7 @@ fn lossy(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
 }
 
-/// Requests of the tasks, each kind once: a graph may have a template for each task.
+/// Distinct requests of the tasks, because each task of a graph may have its own template.
 pub(crate) fn kinds(body: &SubmitBody) -> Vec<&RequestVariants> {
     let templates = body.templates().iter();
     let mut kinds: Vec<&RequestVariants> = templates.map(|template| &template.requests).collect();
@@ -245,7 +245,7 @@ pub(crate) fn kinds(body: &SubmitBody) -> Vec<&RequestVariants> {
     kinds
 }
 
-/// Whether tasks of one kind find enough of everything, when nothing else runs.
+/// Whether a worker without other tasks could run tasks of one kind.
 pub(crate) fn fits(requests: &RequestVariants, offer: Offer<'_>) -> bool {
     let mut variants = requests.as_slice().iter();
     variants.any(|request| request_fits(request, offer))

@@ -1,11 +1,10 @@
-//! Tasks whose work is done are left out of a submit, `--skip-done`, or of one that is made again,
-//! `job resubmit --changed`.
+//! Leaves finished tasks out of a submit (`--skip-done`) or a resubmit (`job resubmit --changed`).
 //!
-//! A task is done if all its outputs are there, beside the first one is the record that its worker
-//! kept when it finished, and a record made now would be the same ([`hq_core::done`]). What depends
-//! on a task that runs, runs, and so does what waits for another job, or for tasks of the open job,
-//! that may still write its inputs. Files are looked at by several threads: on a shared file system
-//! most of the time is spent waiting.
+//! A task counts as finished if all its outputs exist, its worker stored a record next to the first
+//! output, and a record created now would be equal ([`hq_core::done`]). Tasks that depend on a task
+//! that runs also run. So do tasks that wait for another job, or for tasks of the open job, which
+//! may still write their inputs. Several threads examine the files, because on a shared file system
+//! most of the time is waiting.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -30,32 +29,32 @@ use hq_core::words::part;
 use super::files::{fleeting, paths_of};
 use crate::error::{CliError, CliResult};
 
-/// Threads that look at files. More hardly help where one server of files answers all of them.
+/// Number of threads that examine files. A single file server hardly benefits from more.
 const THREADS: usize = 16;
 
-/// Tasks that one thread looks at before it takes more.
+/// Number of tasks that a thread takes at a time.
 const CHUNK: usize = 64;
 
 /// Why a task runs.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) enum Why {
-    /// Nobody says what it writes.
+    /// The task has no declared outputs.
     NoOutputs,
     /// It depends on a task that runs.
     After(TaskId),
-    /// It depends on a task that the open job has already.
+    /// The task depends on a task that is already in the open job.
     AfterEarlier(TaskId),
-    /// It waits for another job, or for the task with its id in that, which has not ended.
+    /// The task waits for an unfinished job, or for the task with its id in that job.
     AfterJob(JobId, Option<TaskId>),
-    /// An output is not there, or cannot be looked at.
+    /// An output is missing or unreadable.
     Output(String),
-    /// An input is not there, or cannot be looked at.
+    /// An input is missing or unreadable.
     Input(String),
     /// There is no record of a run that finished.
     NoRecord(String),
-    /// It works in another directory each time: a placeholder makes it so.
+    /// A placeholder makes the working directory differ each time.
     Fleeting(&'static str),
-    /// Something is not as it was then.
+    /// The current record differs from the stored one.
     Changed(Difference),
 }
 
@@ -87,14 +86,13 @@ impl fmt::Display for Why {
     }
 }
 
-/// What tasks wait for outside of their submit: before that has ended, nobody knows what their
-/// inputs will be.
+/// Unfinished dependencies outside of the submit. Until they end, the tasks' inputs may change.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub(crate) struct Unended {
-    /// A job that all of them wait for.
+    /// A job for which all tasks wait.
     pub(crate) job: Option<JobId>,
-    /// A job of which each waits for the task with its own id, and the sorted ids of those that
-    /// have not ended.
+    /// A job in which each task waits for the task with its own id, and the sorted ids of its
+    /// unfinished tasks.
     pub(crate) each: Option<(JobId, Vec<u32>)>,
 }
 
@@ -107,7 +105,7 @@ impl Unended {
     }
 }
 
-/// Division of the tasks of a submit into done and to run.
+/// The finished tasks of a submit and the tasks to run.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Skipped {
     /// Tasks that are done.
@@ -124,11 +122,11 @@ impl fmt::Display for Skipped {
     }
 }
 
-/// Leaves out of a submit what is done.
+/// Leaves finished tasks out of a submit.
 ///
 /// # Errors
 ///
-/// No task has outputs, or the ids of the tasks are not known yet.
+/// If no task has outputs, or the ids of the tasks are not known yet.
 pub(crate) fn leave_out(spec: &mut SubmitSpec, unended: &Unended) -> CliResult<Skipped> {
     let is_attached = matches!(spec.target, SubmitTarget::Attach(_));
     let submit_dir = spec.submit_dir.to_vec();
@@ -138,20 +136,20 @@ pub(crate) fn leave_out(spec: &mut SubmitSpec, unended: &Unended) -> CliResult<S
     }
 }
 
-/// Of the tasks of a job those that have to run again.
+/// The tasks of a job that have to run again.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Changed {
     pub(crate) skipped: Skipped,
-    /// Of each submit of the job, in their order, the positions of those that run.
+    /// Positions of these tasks in each submit of the job, in order.
     pub(crate) positions: Vec<IdArray>,
 }
 
-/// Finds out which tasks of a job that has ended would not be left out of a submit; `specs` are all
-/// that it was given.
+/// Determines which tasks of an ended job have to run again; `specs` contains all submits of the
+/// job.
 ///
 /// # Errors
 ///
-/// No task has outputs.
+/// If no task has outputs.
 pub(crate) fn changed(specs: &[SubmitSpec]) -> CliResult<Changed> {
     let has_outputs = |spec: &SubmitSpec| match &spec.body {
         SubmitBody::Array(array) => !array.template.files.outputs.is_empty(),
@@ -164,13 +162,12 @@ pub(crate) fn changed(specs: &[SubmitSpec]) -> CliResult<Changed> {
     }
     let (mut runs, mut left_out) = (Vec::new(), 0);
     let mut positions = Vec::new();
-    // Tasks may depend on those of earlier submits.
+    // Tasks may depend on tasks of earlier submits.
     let mut is_run: HashMap<TaskId, bool> = HashMap::new();
     for spec in specs {
         let origin = spec.origin.as_ref().map(|origin| origin.task);
         if origin.is_some_and(|task| is_run.get(&task) == Some(&true)) {
-            // The task that added these runs again, and adds them again, as they do what they had
-            // added.
+            // The task that added these runs again and adds them again, with all that they added.
             positions.push(IdArray::default());
             is_run.extend(ids_of(spec)?.into_iter().map(|task| (task, true)));
             continue;
@@ -282,7 +279,7 @@ fn skip_array(
     })
 }
 
-/// Why each task of an array runs; `None` = it is done.
+/// Why each task of an array runs; `None` if it is finished.
 fn whys_of_array(
     array: &ArraySpec,
     ids: &IdArray,
@@ -308,8 +305,7 @@ fn skip_graph(graph: &mut GraphSpec, submit_dir: &[u8]) -> CliResult<Skipped> {
     if !has_outputs(graph) {
         return Err(no_outputs());
     }
-    // Nothing is known of tasks that the open job has already: they may still write what these
-    // read.
+    // The state of tasks in the open job is unknown: they may still write inputs.
     let whys = whys_of_graph(graph, submit_dir, |_| None);
     let total = whys.len();
     let is_run: HashMap<TaskId, bool> = whys
@@ -324,7 +320,7 @@ fn skip_graph(graph: &mut GraphSpec, submit_dir: &[u8]) -> CliResult<Skipped> {
         .tasks
         .retain(|task| is_run.get(&task.id) == Some(&true));
     for task in &mut graph.tasks {
-        // Nothing waits for tasks that are done. Tasks of the open job are not in here.
+        // A dependency on a finished task is dropped. Tasks of the open job are not in this map.
         task.deps.retain(|dep| is_run.get(dep) != Some(&false));
     }
     Ok(Skipped {
@@ -333,8 +329,8 @@ fn skip_graph(graph: &mut GraphSpec, submit_dir: &[u8]) -> CliResult<Skipped> {
     })
 }
 
-/// Why each task of a graph runs, in their order; `None` = it is done. `earlier` says of other
-/// tasks that it depends on whether they run, if that is known.
+/// Why each task of a graph runs, in order; `None` if it is finished. `earlier` returns whether a
+/// task outside of the graph runs, if known.
 fn whys_of_graph(
     graph: &GraphSpec,
     submit_dir: &[u8],
@@ -350,7 +346,7 @@ fn whys_of_graph(
     });
     let mut is_run: HashMap<TaskId, bool> = HashMap::with_capacity(tasks.len());
     let mut found = Vec::with_capacity(tasks.len());
-    // Dependencies come first: so they were ordered when the file was read.
+    // Dependencies come first, because the file was sorted when it was read.
     for (task, why) in tasks.iter().zip(whys) {
         let mut deps = task.deps.iter();
         let before =
@@ -368,7 +364,7 @@ fn whys_of_graph(
     found
 }
 
-/// Why a task runs, whatever the others do; `None` = it is done.
+/// Why a task runs, apart from its dependencies; `None` if it is finished.
 fn why(
     template: &TaskTemplate,
     patterns: &PathPatterns,
@@ -409,8 +405,8 @@ fn why(
     difference(&kept, &now).map(Why::Changed)
 }
 
-/// Files as they are, with the times that they had where their contents are the same. They are read
-/// only where times differ, and only if the task is one whose contents count.
+/// Current stamps of files; a file with unchanged content keeps its earlier time. Reads a file only
+/// if its time differs and the task compares contents.
 fn compared(known: &KeptContents, role: Role, files: &Stamped, reads: bool) -> Vec<Content> {
     let digest = |path: &[u8]| reads.then(|| hq_worker::digest(as_path(path), || true))?;
     let files = files.iter().cloned();
@@ -419,7 +415,7 @@ fn compared(known: &KeptContents, role: Role, files: &Stamped, reads: bool) -> V
         .collect()
 }
 
-/// Files as they are, or the first that cannot be looked at.
+/// Stamps of files, or the first file that cannot be read.
 fn stamped(
     paths: Vec<Vec<u8>>,
     look: fn(&Path) -> Option<Stamp>,
@@ -446,8 +442,7 @@ fn lossy(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
 }
 
-/// Calls a function with all numbers below `count`, from several threads; results in the order of
-/// the numbers.
+/// Calls a function for all numbers below `count` in several threads; returns the results in order.
 fn in_parallel<T: Send>(count: usize, call: impl Fn(usize) -> Option<T> + Sync) -> Vec<Option<T>> {
     let next = AtomicUsize::new(0);
     let mut results: Vec<Option<T>> = Vec::new();
@@ -469,7 +464,7 @@ fn in_parallel<T: Send>(count: usize, call: impl Fn(usize) -> Option<T> + Sync) 
     std::thread::scope(|scope| {
         for _ in 1..THREADS.min(count.div_ceil(CHUNK)) {
             let thread = std::thread::Builder::new().spawn_scoped(scope, work);
-            // With a limit of threads fewer do all of it.
+            // If no more threads can be started, the existing ones do all the work.
             if thread.is_err() {
                 break;
             }

@@ -1,4 +1,4 @@
-//! What to write instead: keys that people know from other programs, and values of a wrong type.
+//! Advice for job files: keys from other programs, and values of a wrong type.
 
 use std::path::Path;
 
@@ -11,8 +11,8 @@ use crate::text::{closest, rows};
 /// Where job files are described.
 const PAGE: &str = "`hq doc dependencies` describes job files";
 
-/// Keys of other programs, and of people who guess, for what a task or an array has. `_` and `-`
-/// are equal, and so are letters of either case.
+/// Keys from other programs and guessed keys, with the right key of a task or an array. `_` and `-`
+/// are equal, and case does not matter.
 const TASK_GUESSES: &str = r#"
 cmd exec executable program args argv arguments entrypoint: `command` is a list of words, `shell` a command line for `sh -c`
 run script bash sh commands commandline shellcommand line: `shell` is a command line for `sh -c`, `command` a list of words
@@ -31,7 +31,7 @@ retry maxretries attempts restarts restarttimes maxattempts tries retrycount num
 array foreach matrix params parameters loop with items: tasks that differ by a number or a text are an `[array]` with `ids` or `entries`, alone in a file; `hq submit --param` knows parameters
 "#;
 
-/// The same for the file as a whole.
+/// Like `TASK_GUESSES`, for the file as a whole.
 const FILE_GUESSES: &str = "
 tasks jobs job steps step stages rules rule processes process: each task of a file begins with `[[task]]` || `task` is the list of the tasks of a file
 arrays: `[array]`, once in a file, describes many tasks that are alike
@@ -47,18 +47,18 @@ time timelimit walltime mintime: `time_request` is the time that a worker must h
 cpus mem gpus gpu memory ram cores threads cpu resource: amounts stand in `resources`, as in `resources = { cpus = 4, mem = "4G", "gpus/nvidia" = 1 }`
 "#;
 
-/// Stands between advice for TOML and for the other formats.
+/// Separates advice for TOML from advice for the other formats.
 const OF_LISTS: &str = " || ";
 
 /// Keys of durations.
 const DURATIONS: [&str; 4] = ["time_limit", "retry_delay", "stop_grace", "time_request"];
 
-/// A value that was not accepted, as far as it is known.
+/// A rejected value, as far as it is known.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Place<'a> {
     /// Key in whose value the mistake is.
     pub(super) key: Option<&'a str>,
-    /// The value as it stands in the file; of a list or a table the beginning.
+    /// The text of the value; for a list or a table, its beginning.
     pub(super) value: &'a str,
     pub(super) format: Format,
 }
@@ -91,7 +91,7 @@ pub(super) fn help(message: &str, place: Place<'_>) -> String {
     advice.map_or_else(|| PAGE.to_owned(), joined)
 }
 
-/// Advice for a file that is a list of tasks, without the key of the list.
+/// Advice for a file that contains only a list of tasks, without its key.
 pub(super) fn for_bare_list(content: &str, format: Format) -> Option<&'static str> {
     let mut lines = content.lines().map(str::trim_start);
     let first =
@@ -106,7 +106,7 @@ pub(super) fn for_bare_list(content: &str, format: Format) -> Option<&'static st
     }
 }
 
-/// What a file that is no job file is by its name, and how it is submitted.
+/// Kind of a file that is not a job file, according to its name, and how to submit it.
 pub(super) fn for_other_kind(path: &Path) -> Option<(&'static str, String)> {
     let file = path.display();
     let end = path.extension().and_then(|end| end.to_str());
@@ -122,7 +122,7 @@ pub(super) fn for_other_kind(path: &Path) -> Option<(&'static str, String)> {
     ))
 }
 
-/// A task, as a file of this format has it.
+/// An example task in this format.
 pub(super) fn a_task(format: Format) -> String {
     let command = format.pair("command", "[\"./step\", \"input.txt\"]");
     match format {
@@ -179,24 +179,24 @@ fn unknown_key(message: &str) -> Option<String> {
         })
 }
 
-/// Keys that stand in the wrong table, and where they belong.
+/// Keys in the wrong table, and the right one.
 const OTHER_TABLES: &str = "
 max_fails stream: is for the whole file: write it above the first `[[task]]` or `[array]`
 command shell deps env cwd stdin stdout stderr pin task_dir time_limit priority crash_limit retries retry_on retry_delay retry_grow stop_signal stop_grace inputs outputs: belongs to a task: write it below `[[task]]`, above its `[[task.request]]`
 ";
 
-/// Keys of tasks that stand above the first task by mistake.
+/// Keys of tasks that were written above the first task.
 const TASK_KEYS: &str =
     "command shell id deps ids entries env cwd cpus mem request stdout stderr time_limit retries";
 
-/// Says how a value is written whose type is wrong.
+/// The right notation of a value with the wrong type.
 fn right_form(message: &str, Place { key, value, format }: Place<'_>) -> Option<String> {
     if let Some(advice) = wrong_syntax(message, value.trim(), (key, format)) {
         return Some(advice);
     }
     let (_, expected) = message.rsplit_once("expected ")?;
     let value = value.trim();
-    // What stands in a list is read as keys in their order.
+    // The elements of such a list were read as fields in order.
     if value.starts_with("[[array") {
         return Some("there is one array in a file: write `[array]`".to_owned());
     }
@@ -307,7 +307,7 @@ fn text_form(Place { key, value, format }: Place<'_>) -> Option<String> {
     }
 }
 
-/// What is no text of the format at all: quotes of word processors, words and keys without quotes.
+/// Explains invalid syntax: typographic quotes, and words and keys without quotes.
 fn wrong_syntax(
     message: &str,
     value: &str,
@@ -357,8 +357,7 @@ fn command_of(line: &str, format: Format) -> String {
     let shell = format.pair("shell", &format!("{line:?}"));
     let is_plain = |word: &&str| hq_core::shell::is_plain(word);
     let words: Vec<&str> = line.split_whitespace().collect();
-    // A shell would do more with it than to split it, and variables before the program are a
-    // shell's, too.
+    // A shell would not only split it; variables before the program also require a shell.
     if !words.iter().all(is_plain) || words.first().is_some_and(|word| word.contains('=')) {
         return format!("write a command line for a shell: `{shell}`");
     }
@@ -371,7 +370,7 @@ fn command_of(line: &str, format: Format) -> String {
 pub(super) fn plain_words(message: &str) -> String {
     let (start, expected) = match message.rsplit_once("expected ") {
         Some(parts) => parts,
-        // The reader of YAML says no more of numbers and words.
+        // The YAML reader reports numbers and words without details.
         None => match message.strip_prefix("invalid ") {
             Some(kind) if number_words(kind).is_some() || kind == "boolean" => ("", kind),
             Some(_) | None => return message.to_owned(),

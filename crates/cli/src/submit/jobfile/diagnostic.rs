@@ -1,4 +1,4 @@
-//! Errors of job files: one sentence with key, line and column, and a drawing for people.
+//! Errors of job files: a sentence with key, line and column, and a drawing for people.
 
 use std::ops::Range;
 
@@ -11,12 +11,12 @@ use super::graph::Mistake;
 use super::parts::Misread;
 use crate::error::CliError;
 
-/// A file that breaks a rule which has no place of its own.
+/// The error of a rule that concerns the whole file.
 pub(super) fn plain(message: &str) -> CliError {
     CliError::new(format!("Deserialization error: {message}"))
 }
 
-/// A file that is not of its format, or not what a job file looks like.
+/// The error of a file with invalid syntax or an invalid structure.
 pub(super) fn misread(source: Source<'_>, error: Misread) -> CliError {
     let Source {
         path,
@@ -73,7 +73,7 @@ pub(super) fn misread(source: Source<'_>, error: Misread) -> CliError {
     .with_help(advice::help(message, place))
 }
 
-/// The value that was not accepted, as it stands in the file or in the message.
+/// The text of the rejected value, from the file or the message.
 fn value_at<'a>(
     content: &'a str,
     span: &Range<usize>,
@@ -85,7 +85,7 @@ fn value_at<'a>(
         Format::Yaml => {
             let line = content[span.start..].lines().next().unwrap_or_default();
             let line = line.split_once(" #").map_or(line, |(value, _)| value);
-            // Of a list or a table in one line, the item.
+            // In a list or table on one line, only the item.
             if line.starts_with(['[', '{', '"', '\'']) {
                 line.trim_end_matches(['}', ','])
             } else {
@@ -124,7 +124,7 @@ fn json_key<'a>(content: &'a str, at: usize, value: &str) -> Option<&'a str> {
     before.strip_suffix('"')?.rsplit('"').next()
 }
 
-/// Tasks that cannot be ordered; `span` = what is wrong about them, where it could be found.
+/// The error of tasks that cannot be sorted; `span` is the wrong part, if it was found.
 pub(super) fn mistake(
     Source { path, content, .. }: Source<'_>,
     mistake: &Mistake,
@@ -150,7 +150,7 @@ pub(super) fn mistake(
     }
 }
 
-/// Says what a file that is no text has at a position, the first that is none.
+/// Describes the first bytes at a position that are not UTF-8.
 pub(super) fn no_text(bytes: &[u8], at: usize) -> String {
     let (before, rest) = bytes.split_at(at.min(bytes.len()));
     let (line, column) = position(&String::from_utf8_lossy(before), before.len());
@@ -158,7 +158,7 @@ pub(super) fn no_text(bytes: &[u8], at: usize) -> String {
     format!("expected UTF-8, found the byte 0x{found:02x} in line {line}, column {column}")
 }
 
-/// The place in the file; what is wrong there was said before.
+/// Draws the place in the file; the error text precedes the drawing.
 fn draw(file: &str, content: &str, span: Range<usize>) -> String {
     let report = &[Level::ERROR.primary_title("").element(
         Snippet::source(content)
@@ -202,8 +202,7 @@ fn position(content: &str, at: usize) -> (usize, usize) {
     (line, column)
 }
 
-/// The key whose value begins at `at` or around it: what stands before the last `sign` of that
-/// line.
+/// The key of the value at or around `at`: the text before the last `sign` of the line.
 fn key_at(content: &str, at: usize, sign: char) -> Option<String> {
     let line_start = content[..at].rfind('\n').map_or(0, |end| end + 1);
     let line = content[line_start..].lines().next()?;
@@ -223,7 +222,7 @@ fn key_at(content: &str, at: usize, sign: char) -> Option<String> {
     (!key.is_empty() && !key.contains('[')).then(|| key.to_owned())
 }
 
-/// The key whose value is the table of YAML that begins at `at`.
+/// The key of the YAML table that starts at `at`.
 fn key_above(content: &str, at: usize) -> Option<String> {
     let indent = |line: &str| line.len() - line.trim_start().len();
     let (above, line) = content[..at].rsplit_once('\n')?;

@@ -1,4 +1,4 @@
-//! A job file that was read, with its tasks as they are kept until they are checked.
+//! A parsed job file; its tasks are kept in this form until they are checked.
 
 use std::fmt;
 
@@ -23,17 +23,17 @@ pub(super) struct FileTable {
     _data_layer: bool,
 }
 
-/// The tasks of a file. Many of a large graph are alike: what they have in common is kept once.
+/// The tasks of a file. Tasks of a large graph share most data, which is stored once.
 #[derive(Default)]
 pub(super) struct Tasks {
     pub(super) list: Vec<ListedTask>,
     /// All that tasks have in common.
     pub(super) kinds: IndexSet<CommonTable>,
-    /// Names of tasks, given as `id` or only in `deps`.
+    /// Names of tasks, from `id` or only from `deps`.
     pub(super) names: IndexSet<Box<str>>,
 }
 
-/// What a task has for itself.
+/// The data that a task does not share.
 pub(super) struct ListedTask {
     pub(super) id: Option<TaskRef>,
     pub(super) deps: Vec<TaskRef>,
@@ -41,7 +41,7 @@ pub(super) struct ListedTask {
     pub(super) kind: usize,
 }
 
-/// A [`TaskKey`] whose name is among those of the file.
+/// A [`TaskKey`] with an index into the names of the file.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum TaskRef {
     /// Its id.
@@ -59,7 +59,7 @@ impl Tasks {
         self.list.reserve_exact(count);
     }
 
-    /// Keys as they stand in the file.
+    /// The key as it is written in the file.
     pub(super) fn key(&self, task: TaskRef) -> TaskKey {
         match task {
             TaskRef::Number(number) => TaskKey::Number(number),
@@ -85,7 +85,7 @@ impl Tasks {
         self.list.push(ListedTask { id, deps, kind });
     }
 
-    /// Adds the tasks of a later part of the file.
+    /// Appends the tasks of a later part of the file.
     pub(super) fn append(&mut self, later: Self) {
         let kinds = later.kinds.into_iter();
         let kinds: Vec<usize> = kinds.map(|kind| self.kinds.insert_full(kind).0).collect();

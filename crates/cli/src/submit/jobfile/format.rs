@@ -9,14 +9,14 @@ use super::parts::Misread;
 use super::yaml::{offset, yaml, yaml_offset};
 use super::{parts, place};
 
-/// How a job file is written. All formats have the same keys and values.
+/// Format of a job file. All formats have the same keys and values.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Format {
     /// The usual one.
     Toml,
     /// For programs.
     Json,
-    /// For people who know it from other programs.
+    /// For users who know it from other programs.
     Yaml,
 }
 
@@ -55,8 +55,7 @@ impl Format {
             .is_some_and(|end| known.iter().any(|known| end == *known))
     }
 
-    /// Sign between a key and its value, if a mistake in the value is reported with the place where
-    /// that begins.
+    /// The sign between key and value, if errors in a value are reported at the start of the value.
     pub(super) const fn assignment(self) -> Option<char> {
         match self {
             Self::Toml => Some('='),
@@ -129,7 +128,7 @@ fn misread_yaml(content: &str, error: &serde_saphyr::Error) -> Misread {
     }
 }
 
-/// Names of an error of the reader of YAML, quoted as the other readers do.
+/// Quotes the names in an error of the YAML reader, as the other readers do.
 fn quoted_names(message: &str) -> String {
     match message.split_once(", expected one of ") {
         Some((found, known)) if !known.contains('`') => {

@@ -7,11 +7,11 @@ use super::file::{TaskRef, Tasks};
 use super::schema::TaskKey;
 use crate::text::closest;
 
-/// Why tasks cannot be ordered. Positions are those in the file; a task with a name is called by
-/// it.
+/// Why tasks cannot be sorted. Positions are those in the file; named tasks appear with their
+/// names.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) enum Mistake {
-    /// The id of the task at this position is that of an earlier one.
+    /// The id of the task at this position is already in use.
     Twice {
         /// Position of the later one.
         task: usize,
@@ -26,17 +26,17 @@ pub(super) enum Mistake {
         id: TaskKey,
         /// Id of the missing task.
         dep: TaskKey,
-        /// What to write instead.
+        /// The correction.
         help: Option<String>,
     },
-    /// Tasks that wait for each other.
+    /// Tasks that depend on each other.
     Cycle {
         /// Position of the first of them.
         task: usize,
-        /// Ids on the cycle, each before the one it waits for, and how they are called.
+        /// Ids on the cycle, each before the one on which it depends, with their keys.
         ids: Vec<(TaskId, TaskKey)>,
     },
-    /// All ids up to the largest one are taken.
+    /// All ids up to the largest possible one are in use.
     NoIdsLeft,
 }
 
@@ -47,7 +47,7 @@ const NAMES_SHOWN_MAX: usize = 8;
 const CYCLE_SHOWN_MAX: usize = 8;
 
 impl Mistake {
-    /// The sentence that scripts look for.
+    /// The error text that scripts search for.
     pub(super) fn message(&self) -> String {
         match self {
             Self::Twice { id, .. } => format!("Task {id} is defined multiple times"),
@@ -83,7 +83,7 @@ impl Mistake {
         }
     }
 
-    /// What to write instead.
+    /// The correction.
     pub(super) fn help(&self) -> Option<&str> {
         match self {
             Self::Unknown { help, .. } => help.as_deref(),
@@ -103,8 +103,8 @@ pub(super) struct Numbered {
     pub(super) deps: Vec<TaskId>,
 }
 
-/// Replaces names by numbers. `open_job` gets the tasks: it may have more than those of the file,
-/// but names are known here only.
+/// Replaces names by ids. An `open_job` may contain further tasks, but names only exist in the
+/// file.
 pub(super) fn number(tasks: &Tasks, open_job: Option<u32>) -> Result<Vec<Numbered>, Mistake> {
     let explicit = tasks.list.iter().map(|task| match task.id {
         Some(TaskRef::Number(id)) => Some(id),
@@ -180,7 +180,7 @@ fn meant(
     }
 }
 
-/// Gives ids to the tasks without one: after the highest explicit id, from 1 if there is none.
+/// Assigns ids to the tasks without one: after the highest explicit id, or from 1.
 fn assign_ids(explicit: impl Iterator<Item = Option<u32>> + Clone) -> Result<Vec<u32>, Mistake> {
     let mut highest = explicit.clone().flatten().max().unwrap_or(0);
     let mut ids = Vec::new();
@@ -215,7 +215,7 @@ impl Positions {
 
     fn get(&self, id: TaskId) -> Option<usize> {
         let (first, _) = self.0.first()?;
-        // Mostly ids follow each other without gaps.
+        // Ids usually have no gaps.
         let offset = id.as_u32().checked_sub(first.as_u32())? as usize;
         let found = match self.0.get(offset) {
             Some(guessed) if guessed.0 == id => guessed,
@@ -228,15 +228,15 @@ impl Positions {
     }
 }
 
-/// The tasks that depend on each task, one list behind the other.
+/// The dependents of each task, in concatenated lists.
 struct Dependents {
-    /// Where the list of each task begins; then, where the last one ends.
+    /// Start of each task's list; after construction, the end.
     starts: Vec<usize>,
     all: Vec<usize>,
 }
 
 impl Dependents {
-    /// `edges`: pairs of a task and one that depends on it; given twice.
+    /// `edges` contains pairs of a task and its dependent; it is iterated twice.
     fn new(count: usize, edges: impl Iterator<Item = (usize, usize)> + Clone) -> Self {
         let mut starts = vec![0; count + 1];
         for (task, _) in edges.clone() {
@@ -258,11 +258,11 @@ impl Dependents {
     }
 }
 
-/// Sorts the tasks so that every dependency comes first; among free tasks the file's order stays.
+/// Sorts the tasks so that dependencies come first; otherwise keeps the order of the file.
 ///
-/// `label` tells how mistakes call a task. With `may_name_others` what is not in the file is left
-/// to the server: the open job may have it. O(tasks + dependencies) if the ids have no gaps, else
-/// each dependency takes a search.
+/// `label` names tasks in errors. With `may_name_others`, the server checks ids that are not in the
+/// file, because the open job may have them. O(tasks + dependencies) if the ids have no gaps;
+/// otherwise each dependency requires a search.
 pub(super) fn order(
     tasks: Vec<GraphTask>,
     label: impl Fn(&GraphTask) -> TaskKey,
@@ -319,7 +319,7 @@ pub(super) fn order(
     Ok(ready.into_iter().filter_map(|i| slots[i].take()).collect())
 }
 
-/// A cycle: following unfinished dependencies must lead to a task again.
+/// Finds a cycle: following unfinished dependencies must return to a task.
 fn find_cycle(tasks: &[GraphTask], positions: &Positions, missing: &[usize]) -> Vec<usize> {
     let mut met = vec![None; tasks.len()];
     let mut path = Vec::new();
@@ -363,7 +363,7 @@ mod tests {
             Ok(vec![1, 2, 3, 4])
         );
         assert_eq!(graph(&[(7, &[]), (3, &[])]), Ok(vec![7, 3]));
-        // Ids with gaps and out of order, some of which are where those without gaps would be.
+        // Unordered ids with gaps, some at the position that they would have without gaps.
         assert_eq!(
             graph(&[
                 (9, &[4, 2]),
@@ -398,7 +398,7 @@ mod tests {
         assert_eq!(told(&[(1, &[1])]), invalid(1, "it waits for itself"));
         let unknown = invalid(1, "there is no task 9 in this file");
         assert_eq!(told(&[(1, &[9])]), unknown);
-        // Task 1 only waits for the cycle of 2 and 3.
+        // Task 1 is not on the cycle of 2 and 3; it only depends on it.
         let cycle = invalid(2, "tasks wait for each other: 2 -> 3 -> 2");
         assert_eq!(told(&[(1, &[2]), (2, &[3]), (3, &[2])]), cycle);
     }

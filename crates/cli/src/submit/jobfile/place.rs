@@ -1,5 +1,5 @@
-//! Where in a job file a mistake in the graph of its tasks is. Only looked for when there is one:
-//! while tasks are read their places are not kept.
+//! Finds the place of a graph error in a job file. Runs only after an error, because reading does
+//! not store the places of tasks.
 
 use std::ops::Range;
 
@@ -11,7 +11,7 @@ use super::parts;
 use super::schema::TaskKey;
 use super::yaml::{yaml, yaml_offset};
 
-/// Files up to this size, in bytes, are read as a whole to find a place.
+/// Maximum size in bytes of a file that is parsed as a whole to find a place.
 const WHOLE_MAX: usize = 1 << 24;
 
 /// The places of a task.
@@ -33,7 +33,7 @@ pub(super) fn of(
         Mistake::Twice { task, .. } => read(*task)?.id,
         Mistake::Unknown { task, dep, .. } => dependency(read(*task)?, &|key| key == dep),
         Mistake::Cycle { task, ids } => {
-            // One with a name may be given by its number.
+            // A named task may be given by its number.
             let is_member = |key: &TaskKey| {
                 ids.iter()
                     .any(|(id, member)| member == key || *key == TaskKey::Number(id.as_u32()))
@@ -44,7 +44,7 @@ pub(super) fn of(
     }
 }
 
-/// The part of a file whose places are looked up.
+/// The part of a file in which places are searched.
 #[derive(Deserialize)]
 struct TomlFile {
     #[serde(default)]

@@ -1,5 +1,5 @@
-//! Schema of a job file. Values with a grammar of their own are parsed while they are
-//! read, so that an error knows its place in the file.
+//! Schema of a job file. Values with their own grammar are parsed during reading, so that errors
+//! contain their place in the file.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -59,7 +59,7 @@ pub(super) struct CommonTable {
     pub(super) request: Vec<RequestTable>,
 }
 
-// `flatten` and `deny_unknown_fields` exclude each other in serde, hence the repetition by macro.
+// `flatten` and `deny_unknown_fields` exclude each other in serde, so a macro repeats the fields.
 macro_rules! task_table {
     ($(#[$doc:meta])* $table:ident from $raw:ident $raw_name:literal { $($(#[$attr:meta])* $field:ident: $type:ty,)* }) => {
         #[derive(Deserialize)]
@@ -176,7 +176,7 @@ task_table! {
     }
 }
 
-/// The command of a task, which is given in one of two ways.
+/// The command of a task, from one of its two notations.
 fn one_command(
     command: Option<CommandLine>,
     shell: Option<ShellLine>,
@@ -191,7 +191,7 @@ fn one_command(
     }
 }
 
-/// The requests of a task; `cpus` and `mem` at the task itself are one.
+/// The requests of a task; `cpus` and `mem` of the task itself form one request.
 fn all_requests(
     requests: Vec<RequestTable>,
     cpus: Option<Cpus>,
@@ -205,7 +205,7 @@ fn all_requests(
             "`cpus` and `mem` at a task are its request: move them into `resources` of `request`",
         );
     }
-    // As with the options of `hq submit`, a task with `mem` only takes one cpu.
+    // As with the options of `hq submit`, a task with only `mem` gets one cpu.
     let one = || {
         let (policy, amount) = (Policy::Compact, Amount::whole(1));
         ResourceValue(AmountOf(CPUS).amount(RequestAmount { policy, amount }))
@@ -222,12 +222,12 @@ fn all_requests(
 /// Most bytes of the name of a task.
 const NAME_LEN_MAX: usize = 200;
 
-/// What identifies a task within a file: its number, or a name.
+/// Identifies a task within a file: its number, or a name.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub(super) enum TaskKey {
     /// Its id.
     Number(u32),
-    /// A text with a letter in it, so that nobody takes it for a number.
+    /// A text with at least one letter, so that it cannot be a number.
     Name(Box<str>),
 }
 
@@ -270,7 +270,7 @@ impl<'de> Deserialize<'de> for TaskKey {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         struct KeyVisitor;
 
-        /// As a custom error: the reader of YAML does not give the place of others.
+        /// A custom error, because the YAML reader gives no place for other errors.
         fn unexpected<E: Error>(found: impl fmt::Display) -> Result<TaskKey, E> {
             Err(E::custom(format!(
                 "expected a number from 0 to {} or a name, found `{found}`",
@@ -324,7 +324,7 @@ pub(super) struct RequestTable {
     pub(super) resources: Resources,
 }
 
-/// Amounts by name. How an amount is written depends on the name: memory may have a unit.
+/// Amounts by name. The notation of an amount depends on the name: memory may have a unit.
 #[derive(Default, PartialEq, Eq, Hash)]
 pub(super) struct Resources(pub(super) BTreeMap<ResourceName, ResourceValue>);
 
@@ -373,7 +373,7 @@ parsed_text!(
     parse_id_array
 );
 parsed_text!(
-    /// A duration in words, or a clock with all its fields.
+    /// A duration in words, or as a complete clock time.
     Words(Duration),
     parse_duration_words
 );
@@ -698,7 +698,7 @@ amount_of!(
     MEM
 );
 
-/// Rounds up to four decimals of the number as people write it, so that 0.1 stays 0.1.
+/// Rounds up to four decimals of the shortest decimal form, so that 0.1 stays 0.1.
 fn round_up(number: f64) -> Option<Amount> {
     let text = format!("{number}");
     let Some((whole, decimals)) = text.split_once('.') else {

@@ -528,7 +528,7 @@ fn yaml_of_a_hundred_thousand_tasks_is_read_and_one_that_explodes_is_not() {
     assert!(load_as(Format::Yaml, &format!("{bomb}task: *a11\n")).is_err());
 }
 
-/// Keys that are accepted where `place` has one that nobody knows, as its refusal lists them.
+/// Keys that are accepted at `place`, from the error about an unknown key.
 fn accepted_keys(place: &str) -> Vec<String> {
     let text = refusal(place);
     let (_, list) = text

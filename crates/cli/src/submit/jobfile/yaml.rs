@@ -1,12 +1,13 @@
-//! YAML as it is read here, and places in it.
+//! Reading YAML, and places in it.
 
 use hq_protocol::limits::REQUEST_MAX;
 use serde::Deserialize;
 
-/// Nodes of a file: more than anybody can send has, less than would be endless.
+/// Maximum number of nodes of a file: more than any submit has, but bounded.
 const YAML_NODES_MAX: usize = 1 << 28;
 
-/// Reads YAML 1.2. What aliases repeat is bounded, so that a short file does not become a huge one.
+/// Reads YAML 1.2. Limits the repetition by aliases, so that a short file cannot expand to a huge
+/// one.
 pub(super) fn yaml<'de, T: Deserialize<'de>>(content: &'de str) -> Result<T, serde_saphyr::Error> {
     let budget = serde_saphyr::budget! {
         max_events: 2 * YAML_NODES_MAX,
@@ -21,7 +22,7 @@ pub(super) fn yaml<'de, T: Deserialize<'de>>(content: &'de str) -> Result<T, ser
     serde_saphyr::from_str_with_options(content, options)
 }
 
-/// Where a place of a YAML file is, in bytes.
+/// Byte offset of a place in a YAML file.
 pub(super) fn yaml_offset(content: &str, place: serde_saphyr::Location) -> usize {
     let number = |number: u64| usize::try_from(number).unwrap_or(usize::MAX);
     match place.span().byte_offset() {

@@ -31,7 +31,7 @@ fn submit_to(dir: &Path, file: &str, destination: Destination) -> SubmitSpec {
     prepared.expect("a valid file").spec
 }
 
-/// Does the work of a worker at the end of each task: outputs and records.
+/// Does the work of a worker at the end of each task: writes outputs and records.
 fn carry_out(spec: &SubmitSpec) {
     let SubmitBody::Graph(graph) = &spec.body else {
         panic!("a graph");
@@ -47,7 +47,7 @@ fn carry_out(spec: &SubmitSpec) {
     }
 }
 
-/// The record of a task whose files are there.
+/// Stores the record of a task whose files exist.
 fn keep_record(template: &TaskTemplate, (task, entry): (TaskId, Option<&[u8]>), submit_dir: &[u8]) {
     let (cwd, files) = paths_of(&PathPatterns::new(template), task, submit_dir);
     let at = record_path(&files.outputs[0]);
@@ -63,7 +63,7 @@ fn runs(mut spec: SubmitSpec) -> BTreeSet<u32> {
     skipped.runs.iter().map(|(id, _)| *id).collect()
 }
 
-/// Pairs of tasks: `i` makes `a<i>` of `in<i>`, `pairs + i` makes `b<i>` of that.
+/// Pairs of tasks: `i` makes `a<i>` from `in<i>`, `pairs + i` makes `b<i>` from that.
 fn pipeline(pairs: u32) -> String {
     let mut file = String::new();
     for i in 0..pairs {
@@ -93,8 +93,7 @@ fn of_ten_thousand_tasks_those_behind_what_was_touched_run_again() {
     carry_out(&spec);
     assert_eq!(runs(spec.clone()), BTreeSet::new());
     let touched: Vec<u32> = (0..37).map(|i| i * 131).collect();
-    // Older than what was made of it, as with a clock that is wrong: it is another file all the
-    // same.
+    // Older than its output, as after a wrong clock: it still counts as another file.
     for (i, number) in touched.iter().zip(0_u64..) {
         let age = Duration::from_secs(if number % 2 == 0 { 1_000_000 } else { 0 });
         touch(&dir.path().join(format!("in{i}")), SystemTime::now() - age);
@@ -111,7 +110,7 @@ fn of_ten_thousand_tasks_those_behind_what_was_touched_run_again() {
         panic!("a graph");
     };
     assert_eq!(graph.tasks.len(), 74);
-    // Generous: with all looks at files, on a busy machine.
+    // A generous limit for all file checks on a busy machine.
     assert!(took < Duration::from_secs(10), "it took {took:?}");
     println!("decided in {took:?}");
 }
@@ -144,7 +143,7 @@ fn deleted_outputs_other_commands_and_missing_records_are_reasons() {
             "3: output {path} is not as it was when the task finished"
         )]
     );
-    // One that came later, from elsewhere.
+    // A file that was added later.
     fs::write(at("x0"), "").expect("written");
     let more = file.replace("\"b0\"", "\"b0\", \"x0\"");
     assert!(why(&more)[0].starts_with("2: output "), "{:?}", why(&more));
@@ -235,7 +234,7 @@ fn what_waits_for_others_that_may_still_write_runs() {
     let of_all = Unended { job, each: None };
     let expected = ["1: it waits for job 7", "2: it waits for job 7"];
     assert_eq!(whys(of_all), expected);
-    // The same of a task that the open job has already.
+    // The same for a task that is already in the open job.
     let first = "[[task]]\nid = 2\ncommand = [\"x\"]\noutputs = [\"a\"]\n";
     carry_out(&submit(dir.path(), first));
     let behind = first.replace("id = 2", "id = 2\ndeps = [1]");
@@ -276,7 +275,7 @@ fn who_reads_what_another_writes_waits_for_it_and_two_cannot_write_one_file() {
     assert!(text.contains("Tasks 1 and 2 both write"), "{text}");
 }
 
-/// Tasks of a job that run again, and the positions of those of each submit.
+/// Tasks of a job that run again, and their positions in each submit.
 fn changes(specs: &[SubmitSpec]) -> (Vec<u32>, Vec<Vec<u32>>) {
     let found = changed(specs).expect("it has outputs");
     let runs = found.skipped.runs.iter().map(|(id, _)| *id).collect();
@@ -306,8 +305,8 @@ fn of_a_job_that_was_submitted_in_parts_the_changed_tasks_are_found_across_them(
         panic!("a graph");
     };
     for task in &mut graph.tasks {
-        // The one waits for a task of the submit before that changes, the other one for one that
-        // does not.
+        // One task depends on a task of the earlier submit that changed, the other on an unchanged
+        // one.
         let dep = if task.id == TaskId(10) { 8 } else { 2 };
         task.deps.push(TaskId(dep));
     }
@@ -315,7 +314,7 @@ fn of_a_job_that_was_submitted_in_parts_the_changed_tasks_are_found_across_them(
     assert_eq!(changes(&specs), (vec![], vec![vec![], vec![]]));
     fs::write(at("in"), "other").expect("written");
     assert_eq!(changes(&specs), (vec![8, 10], vec![vec![1], vec![0]]));
-    // What a task has added it adds again when it runs.
+    // A task that runs again adds its tasks again.
     let by = |task| {
         Some(hq_core::template::Origin {
             task: TaskId(task),
@@ -326,7 +325,7 @@ fn of_a_job_that_was_submitted_in_parts_the_changed_tasks_are_found_across_them(
     };
     specs[1].origin = by(8);
     assert_eq!(changes(&specs), (vec![8], vec![vec![1], vec![]]));
-    // So it is with what those that it has added have added: it would be there twice.
+    // The same for tasks that those added: otherwise they would exist twice.
     let [first, second] = specs;
     let file = "[[task]]\nid = 20\ncommand = [\"d\"]\noutputs = [\"d\"]\n";
     let mut third = submit(dir.path(), file);

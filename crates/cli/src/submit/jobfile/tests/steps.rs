@@ -1,5 +1,4 @@
-//! Names of tasks, what may stand at a task itself, and values as people write them who do not know
-//! the types.
+//! Names of tasks, keys of the task itself, and values of a wrong type.
 
 use super::*;
 
@@ -209,7 +208,7 @@ fn cpus_mem_and_shell_stand_at_the_task_itself() {
     );
 }
 
-/// As people write them who do not know the types.
+/// Values of users who do not know the types.
 #[expect(clippy::too_many_lines, reason = "a table of files")]
 #[test]
 fn values_of_a_wrong_type_are_answered_with_the_right_form() {
