@@ -41,7 +41,7 @@ pub(crate) fn refuse_zero(limit: Duration) -> Result<Duration, DurationError> {
 }
 
 /// Reads words, or an unambiguous clock time: `HH:MM:SS`, `DAYS-HH[:MM[:SS]]`. A plain number could
-/// be seconds, or minutes as in Slurm; `1:30` could be half a minute or half an hour more than one.
+/// be seconds, or minutes as in Slurm; `1:30` could be 90 seconds or 90 minutes.
 pub(crate) fn parse_duration_words(text: &str) -> Result<Duration, DurationError> {
     let is_clear = text.contains('-') || text.matches(':').count() == 2;
     if is_clear && let Some(duration) = parse_clock(text) {
