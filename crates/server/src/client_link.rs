@@ -526,7 +526,7 @@ where
         tokio::select! {
             update = updates.recv() => {
                 // Ended without `done`: the client does not take its notifications.
-                let Some(update) = update else { return Answer::Hangup };
+                let Some(update) = update else { break };
                 let done = update.done;
                 if send_update(update, details, plane, writer).await.is_err() {
                     break;

@@ -73,7 +73,7 @@ pub(crate) fn update(state: &ServerState, update: WatchUpdate) -> Update {
 }
 
 /// Makes details of ended tasks, as many as one message holds. Tasks of a job that was forgotten
-/// are left out.
+/// meanwhile have failed for the client: their results are lost.
 pub(crate) fn make_details(
     state: &ServerState,
     update: &mut Update,
@@ -82,7 +82,7 @@ pub(crate) fn make_details(
 ) {
     update.make_details(bytes_max, |id, tasks| match state.jobs().get(&id) {
         Some(job) => task::ended(state, job, tasks, details),
-        None => (None, tasks.count()),
+        None => (Some(task::forgotten(id, tasks.first())), 1),
     });
 }
 

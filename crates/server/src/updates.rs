@@ -128,26 +128,25 @@ impl Update {
         let not_found = std::mem::take(&mut self.not_found);
         message.not_found = (!not_found.is_empty()).then(|| (&not_found).into());
         let mut bytes = 0;
-        while bytes < bytes_max
-            && let Some(mut entry) = self.jobs.first_entry()
-        {
-            let job = entry.get_mut();
+        let made = &mut self.made;
+        self.jobs.retain(|_, job| {
+            let is_whole = job.rest.is_empty();
+            // Without details it waits for the next message.
+            if bytes >= bytes_max || !is_whole && job.tasks.is_empty() {
+                return true;
+            }
             let ended_tasks = std::mem::take(&mut job.tasks);
             let task_bytes: usize = ended_tasks.iter().map(element_bytes).sum();
-            self.made.0 -= ended_tasks.len();
-            self.made.1 -= task_bytes;
+            made.0 -= ended_tasks.len();
+            made.1 -= task_bytes;
             bytes += element_bytes(&job.summary) + task_bytes;
-            let is_whole = job.rest.is_empty();
             message.jobs.push(client::WatchedJob {
                 summary: Some(job.summary.clone()),
                 ended: job.ended && is_whole,
                 ended_tasks,
             });
-            if !is_whole {
-                break;
-            }
-            entry.remove();
-        }
+            !is_whole
+        });
         while bytes < bytes_max
             && self.jobs.is_empty()
             && let Some(notification) = self.notifications.pop_front()

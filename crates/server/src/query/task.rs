@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use hq_core::growth::{GrowSpec, memory};
-use hq_core::id::TaskId;
+use hq_core::id::{JobId, TaskId};
 use hq_core::job::{Job, SharedTemplate, Submit, TaskSlot, TemplateId};
 use hq_core::outcome::Usage;
 use hq_core::placeholder::{PathPatterns, PathValues};
@@ -58,7 +58,7 @@ struct Page<'a> {
 pub(super) fn page(view: &View<'_>, query: &TaskPageQuery) -> client::TaskPageReply {
     let id = resolve(view.state, query.job);
     let mut reply = client::TaskPageReply {
-        job: id.map_or(0, hq_core::id::JobId::as_u32),
+        job: id.map_or(0, JobId::as_u32),
         now_unix_ns: view.now.wall.0,
         ..client::TaskPageReply::default()
     };
@@ -427,6 +427,18 @@ pub(super) fn ended(
         others: alike - 1,
     };
     (Some(ended), alike)
+}
+
+/// An ended task of a job that was forgotten before its client heard of the end.
+pub(super) fn forgotten(job: JobId, task: u32) -> client::EndedTask {
+    client::EndedTask {
+        id: task,
+        state: client::TaskState::Failed.into(),
+        error: Some(format!(
+            "job {job} was forgotten before the result was read"
+        )),
+        ..client::EndedTask::default()
+    }
 }
 
 /// How many tasks with consecutive ids from this one on nobody has touched.

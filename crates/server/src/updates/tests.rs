@@ -170,6 +170,48 @@ async fn a_client_that_falls_behind_costs_ranges_and_misses_nothing() {
 }
 
 #[test]
+fn a_job_with_many_tasks_does_not_keep_back_one_that_came_later() {
+    let mut state = canceled(10_000);
+    let mut spec = array_submit(5, template(&["true"]));
+    spec.target = SubmitTarget::NewJob {
+        name: "second".into(),
+        max_fails: None,
+    };
+    request(&mut state, Command::Submit(Box::new(spec)));
+    let (sender, receiver) = channel(EACH);
+    for (job, count) in [(2, 5_000), (1, 1)] {
+        let mut update = end_of(0, count, false);
+        update.jobs[0].job = JobId(job);
+        let update = query::update(&state, update);
+        let sent = sender.send(update, |update| {
+            query::make_details(&state, update, EACH, 1 << 20)
+        });
+        assert_eq!(sent, Ok(()));
+    }
+    let update = lock(&receiver.waiting).take().expect("it waits");
+    let parts = messages(&state, update, EACH, 1 << 20);
+    let first = parts.iter().flat_map(|part| &part.jobs);
+    let first = first.filter(|job| job.summary.as_ref().is_some_and(|summary| summary.id == 1));
+    assert_eq!(first.map(|job| job.ended_tasks.len()).sum::<usize>(), 1);
+}
+
+#[test]
+fn tasks_of_a_job_that_was_forgotten_have_an_outcome() {
+    let state = canceled(1);
+    let mut update = end_of(0, 3, true);
+    update.jobs[0].job = JobId(9);
+    let parts = messages(&state, query::update(&state, update), EACH, 1 << 20);
+    assert_eq!(ids(&parts), [0, 1, 2]);
+    let lost = &parts[0].jobs[0].ended_tasks[0];
+    assert_eq!(lost.state(), client::TaskState::Failed);
+    assert!(
+        lost.error
+            .as_ref()
+            .is_some_and(|error| error.contains("forgotten"))
+    );
+}
+
+#[test]
 fn a_client_that_does_not_take_its_notifications_is_cut_off() {
     let state = ServerState::new("uid");
     let (sender, receiver) = channel(EACH);
