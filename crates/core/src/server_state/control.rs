@@ -53,8 +53,9 @@ impl ServerState {
         let unfinished = job.counts().unfinished();
         let already_finished = job.counts().total() - unfinished;
         let is_completed = job.is_completed();
-        let killed = match unfinished {
-            0 => self.kill_now(ctx, id),
+        // The tasks of a job that failed by `--max-fails` keep their grace period.
+        let killed = match (unfinished, job.counts().canceled) {
+            (0, 1..) => self.kill_now(ctx, id),
             _ => 0,
         };
         if is_completed && killed == 0 {
