@@ -700,7 +700,10 @@ impl TaskTable {
     pub fn untouched(&self, index: u32) -> u32 {
         let chunk = |index: u32| match self.chunks.get((index / CHUNK_LEN) as usize) {
             None => Some((self.tail, self.len)),
-            Some(Chunk::Uniform(phase)) => Some((*phase, (index / CHUNK_LEN + 1) * CHUNK_LEN)),
+            Some(Chunk::Uniform(phase)) => {
+                let next = (index / CHUNK_LEN + 1).saturating_mul(CHUNK_LEN);
+                Some((*phase, next))
+            }
             Some(Chunk::Records { .. } | Chunk::Packed(_)) => None,
         };
         let mut end = index;

@@ -19,6 +19,9 @@ use crate::template::After;
 /// Limit of tasks in a submit that waits task by task: each is examined.
 const EACH_TASKS_MAX: u32 = 1 << 24;
 
+/// With more ends at once, the tasks that wait for them are reviewed together.
+const NOTED_MAX: u32 = 64;
+
 /// Result of a condition for a task.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Verdict {
@@ -425,6 +428,7 @@ impl ServerState {
             return;
         }
         persist_dropped(ctx, id, ids);
+        self.jobs.note_end(id, None);
         self.note_dropped(ctx, id, culprit);
     }
 
@@ -455,6 +459,13 @@ impl ServerState {
                 .end_parts((id, number), &parts, Phase::Aborted, ctx.now.wall);
             for range in ids.ranges() {
                 self.audience.note_ended(id, *range);
+            }
+            if ids.len() <= NOTED_MAX {
+                for task in ids.iter() {
+                    self.jobs.note_end(id, Some(TaskId(task)));
+                }
+            } else {
+                self.jobs.note_end(id, None);
             }
             ids
         };
@@ -505,7 +516,6 @@ impl ServerState {
             job.cancel_reason =
                 Some(format!("Job {culprit}, which it waits for, did not finish").into());
         }
-        self.jobs.note_end(id, None);
         self.note_job_progress(ctx, id);
     }
 
