@@ -91,6 +91,7 @@ impl Left {
             );
         }
         let left = confirmed.or(possible.first().copied()).or(self.limit);
+        let left = left.map(|left| self.limit.map_or(left, |limit| left.min(limit)));
         left.and_then(|left| Duration::try_from(left).ok())
     }
 }
