@@ -365,8 +365,7 @@ fn what_the_batch_system_says_after_the_last_worker_decides() {
         (Report::Suspended, Running, true),
         (Report::Completing, Running, true),
         (Report::Unreadable("garbage".into()), Running, true),
-        // It may be about to be requeued.
-        (Report::Running, Finished, true),
+        (Report::Running, Finished, false),
         (Report::Finished, Finished, false),
         (failed(), Finished, false),
         (Report::Foreign("theirs".into()), Finished, false),
@@ -384,10 +383,7 @@ fn what_the_batch_system_says_after_the_last_worker_decides() {
         assert_eq!(world.allocation(1), state, "{report:?}");
         assert_eq!(world.state.alive().count() == 1, is_alive, "{report:?}");
         // Asked again, and found where it is.
-        if matches!(
-            report,
-            Report::Completing | Report::Unreadable(_) | Report::Running
-        ) {
+        if matches!(report, Report::Completing | Report::Unreadable(_)) {
             world.pass(11);
             world.report(1, Report::Queued("".into()));
             assert_eq!(world.allocation(1), Queued, "{report:?}");
