@@ -525,7 +525,7 @@ where
     loop {
         tokio::select! {
             update = updates.recv() => {
-                // Ended without `done`: the client does not take its notifications.
+                // Ended without `done`: the client does not take its updates.
                 let Some(update) = update else { break };
                 let done = update.done;
                 if send_update(update, details, plane, writer).await.is_err() {

@@ -20,6 +20,9 @@ const ELEMENT_BYTES: usize = 12;
 const TASKS_MAX: usize = 4_096;
 /// Maximum notifications that wait for a client. Each has at most 1 KiB.
 const NOTIFICATIONS_MAX: usize = 4_096;
+/// Maximum ranges of ended tasks that wait for a client: 8 MiB. Tasks that end in any order make
+/// about one range for two of them.
+const RANGES_MAX: usize = 1 << 19;
 
 /// Which details of ended tasks a client wants.
 #[derive(Clone, Copy, Default, Debug)]
@@ -199,7 +202,7 @@ pub(crate) struct UpdateReceiver {
 pub(crate) enum SendError {
     /// The client has gone.
     Gone,
-    /// The client does not take its notifications.
+    /// The client does not take its notifications or ended tasks; it has to ask again.
     Slow,
 }
 
@@ -226,7 +229,8 @@ impl UpdateSender {
         let mut waiting = lock(&self.waiting);
         let all = waiting.get_or_insert_default();
         all.merge(update);
-        if all.notifications.len() > NOTIFICATIONS_MAX {
+        let ranges: usize = all.jobs.values().map(|job| job.rest.len()).sum();
+        if all.notifications.len() > NOTIFICATIONS_MAX || ranges > RANGES_MAX {
             return Err(SendError::Slow);
         }
         make_details(all);

@@ -212,7 +212,7 @@ fn tasks_of_a_job_that_was_forgotten_have_an_outcome() {
 }
 
 #[test]
-fn a_client_that_does_not_take_its_notifications_is_cut_off() {
+fn a_client_that_does_not_take_its_updates_is_cut_off() {
     let state = ServerState::new("uid");
     let (sender, receiver) = channel(EACH);
     let say = || {
@@ -231,6 +231,13 @@ fn a_client_that_does_not_take_its_notifications_is_cut_off() {
     }
     assert_eq!(say(), Err(SendError::Slow));
     drop(receiver);
+    let (sender, _receiver) = channel(EACH);
+    let mut update = end_of(0, 1, false);
+    let apart = (0..=2 * RANGES_MAX).step_by(2);
+    let apart = apart.map(|id| IdRange::single(u32::try_from(id).expect("small")));
+    update.jobs[0].ended_tasks = apart.collect();
+    let sent = sender.send(query::update(&state, update), |_| ());
+    assert_eq!(sent, Err(SendError::Slow));
     let (sender, receiver) = channel(EACH);
     drop(receiver);
     let sent = sender.send(Update::default(), |_| ());
