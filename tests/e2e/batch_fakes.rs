@@ -337,7 +337,9 @@ fn env_of_processes(options: &[&str]) -> Env {
         "sbatch",
         "exec 9>lock; flock 9; n=$(ls jobs | grep -c pid); id=$((101 + n))\n\
          sed -n 's/^#SBATCH --job-name=//p' $1 >jobs/$id.name; dirname $1 >jobs/$id.dir\n\
-         SLURM_JOB_ID=$id setsid bash $1 9>&- >/dev/null 2>&1 & echo $! >jobs/$id.pid; flock -u 9",
+         SLURM_JOB_ID=$id setsid bash $1 9>&- >/dev/null 2>&1 & pid=$!\n\
+         while kill -0 $pid 2>/dev/null && ! kill -0 -- -$pid 2>/dev/null; do sleep 0.01; done\n\
+         echo $pid >jobs/$id.pid; flock -u 9",
     ) + "echo Submitted batch job $id";
     let scontrol = alive.to_owned()
         + "id=${@: -1}; [ -e jobs/$id.pid ] || { echo Invalid job id specified >&2; exit 1; }\n\
