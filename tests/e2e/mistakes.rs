@@ -221,7 +221,7 @@ const NO_SERVER: &[Mistake] = &[
     ("server stop", &["No server is running", "`hq server start"], 1),
     ("run -- ./nope", &["./nope", "No such file or directory"], 1),
     ("run --cpus 6400 -- true", &["6400"], 1),
-    ("run nope.toml", &["nope.toml", "No such file or directory"], 1),
+    ("run absent.toml", &["absent.toml", "No such file or directory"], 1),
 ];
 
 /// With a server that has a worker, one ended job of three tasks, and one that waits forever.
@@ -262,9 +262,9 @@ const WITH_SERVER: &[Mistake] = &[
     ("submit ./nosuch.sh", &["./nosuch.sh does not exist", "`--directives off`"], 1),
     ("submit --each-line nope -- true", &["nope", "No such file or directory"], 1),
     ("submit --from-json object.json -- true", &["object.json", "has to be an array"], 1),
-    ("job submit-file nope.toml", &["nope.toml", "No such file or directory", "paths begin in this directory"], 1),
+    ("job submit-file absent.toml", &["absent.toml", "No such file or directory", "paths begin in this directory"], 1),
     ("job submit-file typo.tmol", &["did you mean `typo.toml`?"], 1),
-    ("job submit-file dir/nope.toml", &["there is no directory `dir`"], 1),
+    ("job submit-file dir/absent.toml", &["there is no directory `dir`"], 1),
     ("job submit-file .", &["name a file in it"], 1),
     ("report typo.toml", &["is no report, so that it is not replaced", "`hq report FILE.html`"], 1),
     ("query typo.toml", &["`hq query - < typo.toml`"], 1),

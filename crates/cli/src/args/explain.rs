@@ -497,6 +497,12 @@ fn of_selector(value: &str, examples: &str) -> Option<String> {
     })
 }
 
+/// Whether the rest of a text says that its number is a job, as in `job3`, `#3`, `id=3`.
+fn is_word_for_job(rest: &str) -> bool {
+    let word = rest.trim_matches(|c: char| !c.is_alphanumeric());
+    ["", "j", "id", "job", "jobs", "jobid"].contains(&&*word.to_lowercase())
+}
+
 /// A text that is no job.
 fn of_job(value: &str, path: &[&str], examples: &str) -> String {
     if let Some(text) = of_selector(value, examples) {
@@ -532,7 +538,11 @@ fn of_job(value: &str, path: &[&str], examples: &str) -> String {
                 "this is task {task} of job {job}; a job is `{job}`, and `hq task info {job}.{task}` shows the task"
             )
         }
-        _ if !digits.is_empty() && value != digits && value.len() <= digits.len() + 4 => {
+        // Not for names such as `h2o`: the number would be another job.
+        _ if !digits.is_empty()
+            && value != digits
+            && is_word_for_job(&value.replacen(&digits, "", 1)) =>
+        {
             format!("the id alone is a number: `{digits}`; ids look like {examples}")
         }
         _ => of_id(value, "job", "hq job list --all", examples),

@@ -170,7 +170,8 @@ async fn write_report(
     if from >= to && start != end {
         return Err(CliError::new(
             "The report would be empty: --end-time has to be after --start-time and --start-time before the end of the journal",
-        ));
+        )
+        .with_help("both are durations since the start of the server, such as `--start-time 30m`"));
     }
     let report = gather::gather(&mut file, title(journal), (from, to)).await?;
     replace_file(output, page::render(&report).as_bytes()).map_err(|e| {

@@ -30,6 +30,7 @@ pub(super) fn send(args: &NotifyArgs, context: &mut Context) -> CliResult<()> {
         CliError::new(
             "HQ_ACCESS_KEY variable not found. Are you running this command inside a task?",
         )
+        .with_help("tasks send messages: `hq submit -- bash -c 'hq task notify \"half way\"'`")
     })?;
     let (path, token) = split_key(&key)
         .ok_or_else(|| CliError::new("Value of HQ_ACCESS_KEY has a wrong format"))?;

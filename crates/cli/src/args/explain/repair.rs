@@ -5,7 +5,7 @@ use std::borrow::Cow;
 use clap::error::ErrorKind;
 
 use super::takes;
-use crate::args::built_command;
+use crate::args::{built_command, known_resource};
 use crate::text::closest;
 
 /// Longest value that is looked at.
@@ -146,7 +146,12 @@ pub(super) fn meant(name: &str, value: &str, words: &[&str]) -> Option<String> {
     for other in others.chain(task) {
         let is_new = !other.is_empty() && other != value;
         if is_new && with(1, &[&format!("{before}{other}")]) {
-            return Some(format!("did you mean `{}`?", shown(&other)));
+            let meant = format!("did you mean `{}`?", shown(&other));
+            let resource = other.split('=').next().filter(|_| name == "--resource");
+            return Some(match resource.and_then(known_resource) {
+                Some(here) => format!("{meant} Here {here}"),
+                None => meant,
+            });
         }
     }
     if !is_option || !before.is_empty() {

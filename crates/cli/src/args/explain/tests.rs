@@ -184,6 +184,7 @@ fn values_are_told_by_their_kind() {
         ("job cancel 1..3", "did you mean `1-3`?"),
         ("worker stop 1:3", "did you mean `1-3`?"),
         ("job cancel job3", "the id alone is a number: `3`"),
+        ("job cancel h2o", "ids look like"),
         ("job cancel slow", "not by its name"),
         ("worker stop vm", "not by its name"),
         ("run --bar -- true", "without being asked"),
@@ -223,6 +224,10 @@ fn values_are_told_by_their_kind() {
         (
             "submit --resource mem 4G true",
             "one word: `--resource mem=4G`",
+        ),
+        (
+            "submit --resource gpu:1 true",
+            "detected GPUs are `gpus/nvidia`",
         ),
         (
             "submit --resource mem=4G,gpus/nvidia=1 true",
