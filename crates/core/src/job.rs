@@ -201,10 +201,11 @@ impl Submit {
         }
     }
 
-    fn unfinished_ranges(&self) -> Vec<IdRange> {
+    /// Ids of the unfinished tasks in a part.
+    fn unfinished_ranges(&self, part: Range<u32>) -> Vec<IdRange> {
         let mut ids = Vec::new();
         let mut open: Option<(u32, u32)> = None;
-        for (from, to, phase) in self.tasks.runs(0, self.tasks.len()) {
+        for (from, to, phase) in self.tasks.runs(part.start, part.end) {
             match &mut open {
                 _ if phase.is_terminal() => {}
                 Some((_, end)) if *end == from => *end = to,
@@ -584,15 +585,9 @@ impl Job {
 
     /// Ids of unfinished tasks, in their original ranges. Linear in the touched tasks.
     fn unfinished_ids(&self) -> IdArray {
-        let ids = self.submits.iter().flat_map(Submit::unfinished_ranges);
+        let submits = self.submits.iter();
+        let ids = submits.flat_map(|submit| submit.unfinished_ranges(0..submit.tasks.len()));
         self.set_of(ids.collect())
-    }
-
-    /// Ids of unfinished tasks of one submit.
-    fn unfinished_ids_of(&self, number: u32) -> IdArray {
-        let submit = self.submits.get(number as usize);
-        let ids = submit.map(Submit::unfinished_ranges).unwrap_or_default();
-        self.set_of(ids)
     }
 
     /// Ranges as a set of ids.
@@ -631,7 +626,7 @@ impl Job {
         waiting + running
     }
 
-    /// Ends the unfinished tasks of parts of a submit; returns the ids of the parts.
+    /// Ends the unfinished tasks of parts of a submit; returns their ids.
     fn end_parts(
         &mut self,
         number: u32,
@@ -641,16 +636,16 @@ impl Job {
     ) -> IdArray {
         let mut ranges = VecDeque::new();
         for part in parts {
+            let submit = self.submits.get(number as usize);
+            let ids = submit.map(|submit| submit.unfinished_ranges(part.clone()));
+            for range in ids.unwrap_or_default() {
+                range.append_to(&mut ranges);
+            }
             let begin = TaskSlot {
                 submit: number,
                 index: part.start,
             };
             self.end_part(begin, part.end - part.start, to, at);
-            let submit = self.submits.get(number as usize);
-            let ids = submit.map(|submit| submit.ids.slice(part.start, part.end));
-            for range in ids.unwrap_or_default() {
-                range.append_to(&mut ranges);
-            }
         }
         self.set_of(ranges.into())
     }

@@ -186,26 +186,7 @@ impl Jobs {
         ids
     }
 
-    /// Ends every unfinished task of a submit; returns which.
-    pub(crate) fn end_submit(
-        &mut self,
-        (id, number): (JobId, u32),
-        to: Phase,
-        at: Timestamp,
-    ) -> IdArray {
-        let Some(job) = self.all.get_mut(&id) else {
-            bug!("job {id} is gone, but tasks of its submit {number} become {to:?}");
-            return IdArray::default();
-        };
-        let ids = job.unfinished_ids_of(number);
-        // A submit that has ended before changes nothing.
-        if job.end_submit(number, to, at) > 0 {
-            self.changed.insert(id);
-        }
-        ids
-    }
-
-    /// Ends the unfinished tasks of parts of a submit; returns the ids of the parts.
+    /// Ends the unfinished tasks of parts of a submit; returns their ids.
     pub(crate) fn end_parts(
         &mut self,
         (id, number): (JobId, u32),

@@ -104,6 +104,18 @@ fn a_second_cancel_kills_what_workers_have_left() {
 }
 
 #[test]
+fn the_first_cancel_of_a_job_with_too_many_failures_kills_nothing() {
+    let (mut bench, worker) = Bench::with_worker(2);
+    let job = bench.submit(max_fails(0, tasks(2)));
+    bench.start(worker, key(job, 0));
+    bench.start(worker, key(job, 1));
+    bench.fail(worker, key(job, 0));
+    let effects = bench.cancel(job);
+    assert_eq!(job_row(&effects), JobResult::Already(job));
+    assert!(told(&effects, worker).is_empty());
+}
+
+#[test]
 fn the_reason_of_a_cancel_is_kept_and_an_empty_one_replaces_none() {
     let mut bench = Bench::new();
     let job = bench.open(None);

@@ -419,10 +419,8 @@ impl ServerState {
 
     /// Aborts a submit that never had a running task.
     fn drop_submit(&mut self, ctx: &mut Ctx<'_>, id: JobId, number: u32, culprit: JobId) {
-        self.audience.note_ended_submit(id, number, self.jobs.all());
-        let ids = self
-            .jobs
-            .end_submit((id, number), Phase::Aborted, ctx.now.wall);
+        let whole = 0..u32::MAX;
+        let ids = self.end_parts(ctx, (id, number), std::slice::from_ref(&whole));
         if ids.is_empty() {
             // Its tasks were canceled before.
             return;
@@ -430,6 +428,22 @@ impl ServerState {
         persist_dropped(ctx, id, ids);
         self.jobs.note_end(id, None);
         self.note_dropped(ctx, id, culprit);
+    }
+
+    /// Aborts the unfinished tasks of parts of a submit, without dependents; returns their ids.
+    fn end_parts(
+        &mut self,
+        ctx: &Ctx<'_>,
+        (id, number): (JobId, u32),
+        parts: &[Range<u32>],
+    ) -> IdArray {
+        let ids = self
+            .jobs
+            .end_parts((id, number), parts, Phase::Aborted, ctx.now.wall);
+        for range in ids.ranges() {
+            self.audience.note_ended(id, *range);
+        }
+        ids
     }
 
     /// Aborts tasks of a submit and their dependents.
@@ -454,12 +468,7 @@ impl ServerState {
             let dropped = self.abort_waiting(id, slots);
             sorted_ids(id, dropped)
         } else {
-            let ids = self
-                .jobs
-                .end_parts((id, number), &parts, Phase::Aborted, ctx.now.wall);
-            for range in ids.ranges() {
-                self.audience.note_ended(id, *range);
-            }
+            let ids = self.end_parts(ctx, (id, number), &parts);
             if ids.len() <= NOTED_MAX {
                 for task in ids.iter() {
                     self.jobs.note_end(id, Some(TaskId(task)));
