@@ -82,7 +82,7 @@ pub(crate) fn make_details(
 ) {
     update.make_details(bytes_max, |id, tasks| match state.jobs().get(&id) {
         Some(job) => task::ended(state, job, tasks, details),
-        None => (Some(task::forgotten(id, tasks.first())), 1),
+        None => task::forgotten(id, tasks, details),
     });
 }
 

@@ -41,8 +41,12 @@ pub(crate) struct Update {
     notifications: VecDeque<client::Notification>,
     /// All jobs have ended; nothing follows.
     pub(crate) done: bool,
-    /// Number and bytes of the tasks in the lists `tasks`.
-    made: (usize, usize),
+    /// Total length of the lists `tasks`.
+    task_count: usize,
+    /// Total bytes of the lists `tasks`.
+    task_bytes: usize,
+    /// Total length of the lists `rest`.
+    range_count: usize,
 }
 
 #[derive(Debug)]
@@ -59,6 +63,7 @@ impl Update {
     /// The content of an update of the core. `summary` says how many tasks of a job are in which
     /// state now.
     pub(crate) fn new(update: WatchUpdate, summary: impl Fn(JobId) -> client::JobSummary) -> Self {
+        let range_count = update.jobs.iter().map(|job| job.ended_tasks.len()).sum();
         let jobs = update.jobs.into_iter().map(|watched| {
             let update = JobUpdate {
                 summary: summary(watched.job),
@@ -73,7 +78,9 @@ impl Update {
             not_found: update.not_found,
             notifications: update.notifications.iter().map(notification).collect(),
             done: update.done,
-            made: (0, 0),
+            task_count: 0,
+            task_bytes: 0,
+            range_count,
         }
     }
 
@@ -83,10 +90,13 @@ impl Update {
             if let Some(known) = self.jobs.get_mut(&id) {
                 known.summary = job.summary;
                 known.ended = job.ended;
+                let known_count = known.rest.len();
                 for range in job.rest.drain(..) {
                     range.append_to(&mut known.rest);
                 }
+                self.range_count += known.rest.len() - known_count;
             } else {
+                self.range_count += job.rest.len();
                 self.jobs.insert(id, job);
             }
         }
@@ -97,26 +107,32 @@ impl Update {
         self.done |= later.done;
     }
 
-    /// Makes details of ended tasks, as many as one message of `bytes_max` holds. `make` makes
-    /// those of the first task of a range, and says for how many tasks of the range they stand;
-    /// without details these are left out.
+    /// Makes details of ended tasks, as many as one message of `bytes_max` holds. `make` returns
+    /// the details of the first task of a range, and for how many tasks of the range they stand;
+    /// with `None` these tasks are left out.
     pub(crate) fn make_details(
         &mut self,
         bytes_max: usize,
         mut make: impl FnMut(JobId, &IdRange) -> (Option<client::EndedTask>, u32),
     ) {
         for (id, update) in &mut self.jobs {
-            while self.made.0 < TASKS_MAX
-                && self.made.1 < bytes_max
+            // Most clients want no tasks, and a stopped client may have updates of many jobs.
+            let is_full = self.task_count >= TASKS_MAX || self.task_bytes >= bytes_max;
+            if is_full || self.range_count == 0 {
+                return;
+            }
+            while self.task_count < TASKS_MAX
+                && self.task_bytes < bytes_max
                 && let Some(range) = update.rest.pop_front()
             {
                 let (task, count) = make(*id, &range);
-                if let Some(left) = range.part(count, range.count()) {
-                    update.rest.push_front(left);
+                match range.part(count, range.count()) {
+                    Some(left) => update.rest.push_front(left),
+                    None => self.range_count -= 1,
                 }
                 if let Some(task) = task {
-                    self.made.0 += 1;
-                    self.made.1 += element_bytes(&task);
+                    self.task_count += 1;
+                    self.task_bytes += element_bytes(&task);
                     update.tasks.push(task);
                 }
             }
@@ -131,7 +147,6 @@ impl Update {
         let not_found = std::mem::take(&mut self.not_found);
         message.not_found = (!not_found.is_empty()).then(|| (&not_found).into());
         let mut bytes = 0;
-        let made = &mut self.made;
         self.jobs.retain(|_, job| {
             let is_whole = job.rest.is_empty();
             // Without details it waits for the next message.
@@ -140,8 +155,8 @@ impl Update {
             }
             let ended_tasks = std::mem::take(&mut job.tasks);
             let task_bytes: usize = ended_tasks.iter().map(element_bytes).sum();
-            made.0 -= ended_tasks.len();
-            made.1 -= task_bytes;
+            self.task_count -= ended_tasks.len();
+            self.task_bytes -= task_bytes;
             bytes += element_bytes(&job.summary) + task_bytes;
             message.jobs.push(client::WatchedJob {
                 summary: Some(job.summary.clone()),
@@ -188,13 +203,13 @@ fn lock(waiting: &Waiting) -> MutexGuard<'_, Option<Update>> {
 pub(crate) struct UpdateSender {
     pub(crate) details: Details,
     waiting: Waiting,
-    bell: mpsc::Sender<()>,
+    wakeup: mpsc::Sender<()>,
 }
 
 /// The client's end of a watch.
 pub(crate) struct UpdateReceiver {
     waiting: Waiting,
-    bell: mpsc::Receiver<()>,
+    wakeup: mpsc::Receiver<()>,
 }
 
 /// Why no update can be sent any more.
@@ -209,13 +224,13 @@ pub(crate) enum SendError {
 /// Makes both ends of a watch.
 pub(crate) fn channel(details: Details) -> (UpdateSender, UpdateReceiver) {
     let waiting = Waiting::default();
-    let (ring, bell) = mpsc::channel(1);
+    let (wake, wakeup) = mpsc::channel(1);
     let sender = UpdateSender {
         details,
         waiting: Arc::clone(&waiting),
-        bell: ring,
+        wakeup: wake,
     };
-    let receiver = UpdateReceiver { waiting, bell };
+    let receiver = UpdateReceiver { waiting, wakeup };
     (sender, receiver)
 }
 
@@ -229,14 +244,13 @@ impl UpdateSender {
         let mut waiting = lock(&self.waiting);
         let all = waiting.get_or_insert_default();
         all.merge(update);
-        let ranges: usize = all.jobs.values().map(|job| job.rest.len()).sum();
-        if all.notifications.len() > NOTIFICATIONS_MAX || ranges > RANGES_MAX {
+        if all.notifications.len() > NOTIFICATIONS_MAX || all.range_count > RANGES_MAX {
             return Err(SendError::Slow);
         }
         make_details(all);
         drop(waiting);
-        // A bell that has rung already is enough.
-        match self.bell.try_send(()) {
+        // One pending wakeup is enough.
+        match self.wakeup.try_send(()) {
             Ok(()) | Err(mpsc::error::TrySendError::Full(())) => Ok(()),
             Err(mpsc::error::TrySendError::Closed(())) => Err(SendError::Gone),
         }
@@ -252,8 +266,8 @@ impl UpdateReceiver {
     /// No update is lost if the future is dropped.
     pub(crate) async fn recv(&mut self) -> Option<Update> {
         loop {
-            self.bell.recv().await?;
-            // An update may have been taken together with the one before its bell.
+            self.wakeup.recv().await?;
+            // An earlier wakeup may have taken this update too.
             if let Some(update) = lock(&self.waiting).take() {
                 return Some(update);
             }

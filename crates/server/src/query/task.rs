@@ -429,19 +429,29 @@ pub(super) fn ended(
     (Some(ended), alike)
 }
 
-/// An ended task of a job that was forgotten before its client heard of the end.
-pub(super) fn forgotten(job: JobId, task: u32) -> client::EndedTask {
-    client::EndedTask {
-        id: task,
+/// The same for a job that was forgotten before its client received the ends.
+pub(super) fn forgotten(
+    job: JobId,
+    tasks: &IdRange,
+    details: Details,
+) -> (Option<client::EndedTask>, u32) {
+    let alike = match details.with_ranges && tasks.step() == 1 {
+        true => tasks.count(),
+        false => 1,
+    };
+    let ended = client::EndedTask {
+        id: tasks.first(),
         state: client::TaskState::Failed.into(),
         error: Some(format!(
             "job {job} was forgotten before the result was read"
         )),
+        others: alike - 1,
         ..client::EndedTask::default()
-    }
+    };
+    (Some(ended), alike)
 }
 
-/// How many tasks with consecutive ids from this one on nobody has touched.
+/// How many consecutive tasks from this one on have no record and the same state.
 fn untouched(submit: &Submit, index: u32) -> u32 {
     let ids = submit.ids.range_from(index);
     let ids = ids
