@@ -1,4 +1,4 @@
-//! Values as they may have been meant: each way to write a value otherwise is tried with the parser itself.
+//! Guesses of the intended value: the parser itself decides whether a rewritten value is valid.
 
 use std::borrow::Cow;
 
@@ -8,13 +8,13 @@ use super::takes;
 use crate::args::{built_command, known_resource};
 use crate::text::closest;
 
-/// Longest value that is looked at.
+/// Maximum bytes of a value that is rewritten.
 const VALUE_MAX: usize = 200;
 
-/// A way to write a value otherwise.
+/// Rewrites a value; `None` = it does not apply.
 type Repair = fn(&str) -> Option<String>;
 
-/// The nearest to what was typed come first.
+/// The smallest changes come first.
 const REPAIRS: &[Repair] = &[
     |value| Some(value.trim_matches(is_around).to_owned()),
     |value| Some(value.to_lowercase()),
@@ -71,7 +71,7 @@ fn is_part_of_time(value: &str) -> bool {
     value.starts_with(is_digit) && value.ends_with(is_digit) && value.contains(['h', 'd'])
 }
 
-/// What people put around values.
+/// Whether a character is punctuation that people put around a value.
 fn is_around(c: char) -> bool {
     !c.is_alphanumeric() && !"-@~/%$_*?!".contains(c)
 }
@@ -101,7 +101,7 @@ fn turned(value: &str) -> Option<String> {
     (first < last).then(|| format!("{first}-{last}"))
 }
 
-/// An empty value, which nobody types.
+/// The answer to an empty value: in most cases a variable of the shell is unset.
 pub(super) fn empty(name: &str, value: &str, words: &[&str]) -> Option<String> {
     let mut typed = words.iter();
     let is_given = typed.any(|word| word.trim().is_empty() || word.ends_with('='));
@@ -111,14 +111,14 @@ pub(super) fn empty(name: &str, value: &str, words: &[&str]) -> Option<String> {
     })
 }
 
-/// What to type so that the parser takes a value.
+/// What to type instead of a value that the parser refuses.
 pub(super) fn meant(name: &str, value: &str, words: &[&str]) -> Option<String> {
     let is_it = |word: &&str| *word == value || word.ends_with(&format!("={value}"));
     let is_shown = !value.is_empty() && value.len() <= VALUE_MAX;
     let at = words.iter().position(is_it).filter(|_| is_shown)?;
     let is_option = name.starts_with("--");
     let before = words[at].strip_suffix(value)?;
-    // Without the words that one takes the place of.
+    // Whether the parser accepts the command line with `instead` for `count` words.
     let with = |count: usize, instead: &[&str]| {
         let rest = words.get(at + count..).unwrap_or_default();
         is_accepted(&[&words[..at], instead, rest].concat())
@@ -172,7 +172,7 @@ pub(super) fn meant(name: &str, value: &str, words: &[&str]) -> Option<String> {
     })
 }
 
-/// Whether no value of a command line is wrong any more; a word may be missing.
+/// Whether the parser accepts every value of a command line; an argument may be missing.
 fn is_accepted(words: &[&str]) -> bool {
     let parsed = built_command().try_get_matches_from(words);
     parsed.err().is_none_or(|error| {
