@@ -13,6 +13,7 @@ import os
 import pickle
 import resource
 import signal
+import socket
 import stat
 import struct
 import sys
@@ -40,6 +41,9 @@ PEAK_STEP = 1 << 10
 VALUE, EXCEPTION, DESCRIBED, IN_FILE, UNPICKLABLE, INIT_FAILED, MISFIT, HELD, LOST, TOO_LARGE, DIED = range(11)
 
 CALL = struct.Struct("<BBQIII")
+SIZE = struct.Struct("<Q")
+PASSED = struct.Struct("@i")
+PASSED_SPACE = socket.CMSG_SPACE(PASSED.size)
 READY = struct.Struct("<BQQ")
 DONE = struct.Struct("<BBQQQQQQQI")
 # A file with a value: length of the pickle and number of buffers, offset and length of each; see _held.py.
@@ -58,6 +62,8 @@ class Interpreter:
         self.pid = os.getpid()
         self.buffer = bytearray(PACKET_MAX)
         self.view = memoryview(self.buffer)
+        # Descriptor that came with the last packet.
+        self.passed = None
         self.functions = {}
         self.spool = None
         self.values = None
@@ -83,7 +89,9 @@ class Interpreter:
         self.floor = self.low_peak = 0
 
     def receive(self):
-        size = self.sock.recv_into(self.buffer)
+        size, control, _, _ = self.sock.recvmsg_into((self.buffer,), PASSED_SPACE, socket.MSG_CMSG_CLOEXEC)
+        if control:
+            (self.passed,) = PASSED.unpack(control[0][2])
         if not size:
             # The worker is gone.
             os._exit(0)
@@ -92,11 +100,8 @@ class Interpreter:
     def content(self, flags, data):
         if not flags & 2:
             return data
-        path = os.fsdecode(bytes(data))
-        with own_file(path) as file:
-            content = file.read()
-        os.unlink(path)
-        return content
+        with open(self.passed, "rb") as file:
+            return file.read()
 
     def prepare(self):
         packet = self.receive()
@@ -347,7 +352,7 @@ class Interpreter:
             text = f"the result, of type {kind}, has {size} bytes and cannot be put into {os.fsdecode(self.values)}: {error}"
             return bytes([TOO_LARGE]) + text.encode("utf-8", "backslashreplace"), text
         # The worker makes a value of it.
-        return None, None
+        return os.stat(path).st_size, None
 
     def value_path(self, token):
         return os.path.join(self.values, b"value-%d" % token)
@@ -465,10 +470,12 @@ class Interpreter:
             own = self.peak(usage, run)
         user, system = self.used(usage)
         text = b"" if message is None else message[:MESSAGE_MAX].encode("utf-8", "backslashreplace")
+        is_held = type(value) is int
+        if is_held:
+            value = SIZE.pack(value)
         head = DONE.pack(
             1,
-            # A value that is in a file has no bytes here.
-            (message is None) | (value is None) << 1,
+            (message is None) | is_held << 1,
             token,
             run,
             user,
@@ -478,7 +485,7 @@ class Interpreter:
             self.ends[1],
             len(text),
         )
-        self.sock.send(b"".join((head, text, value or b"")))
+        self.sock.send(b"".join((head, text, value)))
         self.set_peak_back(usage)
 
 

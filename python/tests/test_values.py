@@ -107,16 +107,16 @@ def test_a_value_that_nobody_can_ask_for_is_deleted(cluster, tmp_path):
     with hq.Executor(server_dir=cluster.dir) as executor:
         future = executor.submit(make)
         wait([future])
-        assert len(files(place, "held")) == 1
+        assert len(files(place, "value")) == 1
         user = executor.submit(length, future)
         del future
         assert user.result()[0] == LONG
         gc.collect()
-        wait_for(lambda: not files(place, "held"), "the value is deleted")
+        wait_for(lambda: not files(place, "value"), "the value is deleted")
         other = executor.submit(make)
         wait([other])
-        assert len(files(place, "held")) == 1
-    wait_for(lambda: not files(place, "held"), "the value is deleted")
+        assert len(files(place, "value")) == 1
+    wait_for(lambda: not files(place, "value"), "the value is deleted")
     assert other.result() == make()
 
 
@@ -187,14 +187,14 @@ def test_a_value_goes_from_worker_to_worker_once(cluster, tmp_path):
         made = executor.options(resources={"one": 1}).submit(make)
         readers = [executor.options(resources={"other": 1}).submit(length, made) for _ in range(5)]
         assert [reader.result() for reader in readers] == [(LONG, "bytearray")] * 5
-        assert len(files(places["one"], "held")) == 1 and not files(places["one"], "copy")
+        assert len(files(places["one"], "value")) == 1 and not files(places["one"], "copy")
         assert len(files(places["other"], "copy")) == 1
         assert not made._result.is_here, "it went through this process"
         # One that is gone is made again.
-        os.unlink(files(places["one"], "held")[0])
+        os.unlink(files(places["one"], "value")[0])
         again = executor.options(resources={"one": 1}).submit(length, made)
         assert again.result() == (LONG, "bytearray")
-        assert len(files(places["one"], "held")) == 1
+        assert len(files(places["one"], "value")) == 1
 
 
 def test_a_value_that_is_lost_too_often_is_named(cluster, no_shortcut):
@@ -308,7 +308,7 @@ def test_calls_of_another_executor_have_values_after_its_end(cluster, tmp_path):
         (tmp_path / "gate").touch()
         assert (len(gate.result()), user.result()[0]) == (2 * LONG, LONG)
         del gate, made
-    wait_for(lambda: not files(place, "held"), "the value is deleted")
+    wait_for(lambda: not files(place, "value"), "the value is deleted")
 
 
 def test_a_lost_value_is_not_made_of_another_job_s_call(cluster, tmp_path, no_shortcut):
@@ -327,7 +327,7 @@ def test_a_lost_value_is_not_made_of_another_job_s_call(cluster, tmp_path, no_sh
     for one in (other, executor):
         os.kill(one._bridge.pid, 9)
         one.shutdown()
-    [held] = files(place, "held")
+    [held] = files(place, "value")
     held.unlink()
     (tmp_path / "gate").touch()
     with hq.Executor.attach(other.job, server_dir=cluster.dir) as attached:
@@ -357,7 +357,7 @@ def test_values_that_can_be_made_again_go_when_there_is_no_room(cluster, place, 
     with hq.Executor(server_dir=cluster.dir) as executor:
         futures = [executor.submit(note, str(path), LONG + number) for number in range(4)]
         wait(futures)
-        wait_for(lambda: len(files(place, "held")) == 2, "two are left")
+        wait_for(lambda: len(files(place, "value")) == 2, "two are left")
         # What reads one of those that went waits for it.
         assert executor.submit(length, futures[0]).result() == (LONG, "bytearray")
         assert [len(future.result()) for future in futures] == [LONG + number for number in range(4)]
@@ -376,14 +376,14 @@ def test_values_that_cannot_be_made_again_stay(cluster, place, tmp_path):
         assert [len(future.result()) for future in kept] == [LONG, LONG]
         del kept[0]
         gc.collect()
-        wait_for(lambda: len(files(place, "held")) == 1, "nobody can ask for it")
+        wait_for(lambda: len(files(place, "value")) == 1, "nobody can ask for it")
         assert len(executor.submit(note, str(path), LONG).result()) == LONG
-        os.unlink(files(place, "held")[0])
+        os.unlink(files(place, "value")[0])
         assert len(path.read_text()) == 4
     lost = hq.Executor(server_dir=cluster.dir, crash_limit="never-restart")
     once = lost.submit(note, str(path), LONG)
     wait([once])
-    os.unlink(files(place, "held")[0])
+    os.unlink(files(place, "value")[0])
     with pytest.raises(hq.WorkerLost, match="never-restart"):
         once.result()
     lost.shutdown()
@@ -397,7 +397,7 @@ def test_workers_hear_of_what_is_released_last(cluster, place):
         bridge = Bridge(server_dir=cluster.dir)
         bridge.send({"op": "release", "refs": [made._result.reference]})
         bridge.close()
-        wait_for(lambda: not files(place, "held"), "the value is deleted")
+        wait_for(lambda: not files(place, "value"), "the value is deleted")
         del made
 
 
@@ -444,12 +444,12 @@ def test_what_a_killed_process_has_left_is_there_until_its_job_is_forgotten(clus
         assert other.futures[0].result() == make()
         other.submit(make).result()
     # That of the first process is still there for others.
-    wait_for(lambda: len(files(place, "held")) == 1, "the second process has cleaned up")
+    wait_for(lambda: len(files(place, "value")) == 1, "the second process has cleaned up")
     with hq.Executor.attach(executor.job, server_dir=cluster.dir) as other:
         assert other.futures[0].result() == make()
-    assert len(files(place, "held")) == 1
+    assert len(files(place, "value")) == 1
     assert cluster.ask("job", "forget", job).returncode == 0
-    wait_for(lambda: not files(place, "held"), "the value is deleted")
+    wait_for(lambda: not files(place, "value"), "the value is deleted")
 
 
 def test_values_may_be_anywhere_among_arguments(cluster):

@@ -179,8 +179,25 @@ fn tasks_on_a_hung_file_system_hold_up_nobody_else() {
     env.wait_exit("worker1");
 }
 
+/// Python calls around a hang of the worker's work directory. The first interpreter exists
+/// before; the payloads are too long for a packet.
+const CALLS: &str = r#"
+import os, sys, time
+os.environ["HQ_BINARY"] = sys.argv[1]
+import hq
+with hq.Executor() as executor:
+    executor.submit(len, b"").result()
+    print("ready", flush=True)
+    while not os.path.exists("frozen"):
+        time.sleep(0.01)
+    calls = [executor.submit(len, bytes(50_000)) for _ in range(2)]
+    calls[0].result()
+    print("in the hang", flush=True)
+    print([call.result() for call in calls], flush=True)
+"#;
+
 #[test]
-fn a_hung_work_directory_stops_neither_limits_nor_cancels_nor_heartbeats() {
+fn a_hung_work_directory_stops_neither_limits_nor_cancels_nor_heartbeats_nor_calls() {
     let mut env = Env::new();
     let Some(disk) = HungDisk::mount(&env, "disk") else {
         return;
@@ -192,7 +209,13 @@ fn a_hung_work_directory_stops_neither_limits_nor_cancels_nor_heartbeats() {
     let canceled = env.submit(&sleeping);
     env.wait_running(&limited, 1);
     env.wait_running(&canceled, 1);
+    let package = concat!(env!("CARGO_MANIFEST_DIR"), "/../../python");
+    env.set("PYTHONPATH", package);
+    env.spawn_behind(&["python3", "-c", CALLS], "calls", &[]);
+    env.wait_lines("calls.log", 1);
     disk.set_frozen(true);
+    env.write("frozen", "");
+    assert!(env.wait_lines("calls.log", 2).ends_with("in the hang\n"));
     // More than the process-creating threads of a small machine.
     let hung = env.submit(&["--task-dir", "--array=1-4", "--", "true"]);
     wait_for("the tasks hang", || {
@@ -218,6 +241,8 @@ fn a_hung_work_directory_stops_neither_limits_nor_cancels_nor_heartbeats() {
     disk.set_frozen(false);
     env.wait_job(&hung);
     assert_eq!(env.stats(&hung)["finished"], 4);
+    let calls = env.wait_lines("calls.log", 3);
+    assert!(calls.ends_with("[50000, 50000]\n"), "{calls}");
     // Nor the goodbye of the worker, whose directory is there.
     disk.set_frozen(true);
     env.hq(&["worker", "stop", "all"]).ok();

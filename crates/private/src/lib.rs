@@ -8,13 +8,14 @@
 #![forbid(unsafe_code)]
 
 use std::fs::{self, DirBuilder, File, Metadata, OpenOptions, Permissions};
-use std::io::{self, Write as _};
+use std::io::{self, Seek as _, Write as _};
 use std::os::unix::fs::{
     DirBuilderExt as _, MetadataExt as _, OpenOptionsExt as _, PermissionsExt as _,
 };
 use std::path::Path;
 
-use rustix::fs::OFlags;
+use rustix::fs::{MemfdFlags, OFlags, memfd_create};
+use rustix::io::Errno;
 use tempfile::NamedTempFile;
 pub use tempfile::TempDir;
 
@@ -131,6 +132,23 @@ pub fn temp_dir(parent: &Path, prefix: &str) -> io::Result<TempDir> {
 pub fn temp_file(parent: &Path, prefix: &str) -> io::Result<NamedTempFile> {
     let mut builder = tempfile::Builder::new();
     builder.prefix(prefix).append(true).tempfile_in(parent)
+}
+
+/// Makes a file without a name that holds `bytes` in memory, to be read from its start.
+///
+/// # Errors
+///
+/// If there is no memory or descriptor for it.
+pub fn memory_file(bytes: &[u8]) -> io::Result<File> {
+    let mut file = match memfd_create("hq", MemfdFlags::CLOEXEC) {
+        Ok(fd) => File::from(fd),
+        // Before Linux 3.17.
+        Err(Errno::NOSYS) => temp_file(Path::new("/dev/shm"), "hq-")?.into_file(),
+        Err(error) => return Err(error.into()),
+    };
+    file.write_all(bytes)?;
+    file.rewind()?;
+    Ok(file)
 }
 
 /// Removes other users' access to a socket in a private directory.

@@ -126,8 +126,13 @@ impl ValueStore {
     }
 
     /// Path where an interpreter writes the value of a call.
-    pub(crate) fn place_of(&self, token: u64) -> PathBuf {
+    fn path_of(&self, token: u64) -> PathBuf {
         self.dir.join(format!("value-{token}"))
+    }
+
+    /// Removes the value that a call may have written before it was killed.
+    pub(crate) fn discard(&self, token: u64) {
+        remove_files(vec![self.path_of(token)]);
     }
 
     /// Limit of all values, in bytes.
@@ -135,45 +140,42 @@ impl ValueStore {
         self.shelf.limit()
     }
 
-    /// Takes over the file that a call has written, and returns its reference. A value whose call
-    /// can be repeated may be evicted to make room. After an error the file is removed.
+    /// Takes over the file of `size` bytes that a call has written, and returns its reference. A
+    /// value whose call can be repeated may be evicted to make room. After an error the file is
+    /// removed.
     ///
     /// # Errors
     ///
     /// [`HoldError`]
     pub(crate) fn hold(
         &mut self,
-        token: u64,
+        (token, size): (u64, u64),
         key: InstanceKey,
         can_be_made_again: bool,
     ) -> Result<Reference, HoldError> {
-        let place = self.place_of(token);
-        let held = self.try_hold(&place, key, can_be_made_again);
+        let held = self.try_hold((self.path_of(token), size), key, can_be_made_again);
         if held.is_err() {
-            remove_files(vec![place]);
+            self.discard(token);
         }
         held
     }
 
     fn try_hold(
         &mut self,
-        place: &Path,
+        (path, size): (PathBuf, u64),
         key: InstanceKey,
         can_be_made_again: bool,
     ) -> Result<Reference, HoldError> {
-        let size = std::fs::symlink_metadata(place)?.len();
         let (room, gone) = self.shelf.make_room(size)?;
         remove_files(gone);
         let none = || io::Error::other("the system has no random numbers");
         let name = reference::new_name().ok_or_else(none)?;
-        let path = self.dir.join(format!("held-{name}"));
         let worker = self.worker;
-        // Before the rename: without a port the value could not be fetched.
+        // Without a port the value could not be fetched.
         let machine = self.machine.clone();
         let holding = self.holding()?;
         let at = (&holding.key, &holding.at[..], &*machine);
         let reference = Reference::new(key, worker, (name.clone(), size, path.clone()), at);
-        std::fs::rename(place, &path)?;
         let source = Source::Own {
             job: key.task.job,
             can_be_made_again,

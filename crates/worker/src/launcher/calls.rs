@@ -15,18 +15,18 @@
 //! received once: by the interpreter just before it begins the call, or by the worker, which takes
 //! it back. So the worker always knows whether a call has begun, however the interpreter ends.
 
+mod ends;
 mod interpreter;
 mod launch;
 mod needs;
 mod packet;
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::io;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use hq_core::curve::SPACING_MIN;
-use hq_core::outcome::Usage;
 use hq_core::placeholder::TaskPaths;
 use hq_core::retry::StopSpec;
 use hq_core::template::{ByteText, CrashLimit, TaskTemplate};
@@ -38,11 +38,12 @@ use tokio::sync::mpsc;
 use super::amounts::Given;
 use super::template::CompiledTemplate;
 use crate::clock;
-use crate::values::{HoldError, Reference, ValueFile, ValueStore};
+use crate::values::{Reference, ValueFile, ValueStore};
+use ends::{keep, long_end, told_to_end, usage_of, value_of};
 pub(super) use interpreter::Interpreter;
-use interpreter::{Packet, Packets, Sent};
+use interpreter::{Ends, Outputs, Packet, Sent, create_outputs};
 use needs::Parked;
-use packet::{Answer, CpuTime, Done};
+use packet::Answer;
 
 /// Bit that marks tokens of interpreters; tokens of tasks never have it.
 const INTERPRETER: u64 = 1 << 63;
@@ -126,6 +127,8 @@ pub(super) struct Wanted {
     pub(super) calls: VecDeque<Call>,
 }
 
+type Channel<T> = (mpsc::UnboundedSender<T>, mpsc::UnboundedReceiver<T>);
+
 /// All interpreters of a worker.
 pub(crate) struct CallPool {
     interpreters: BTreeMap<u64, Interpreter>,
@@ -135,12 +138,13 @@ pub(crate) struct CallPool {
     calls: HashMap<LaunchToken, u64>,
     last: u64,
     /// Answers of all interpreters. Unbounded, but each interpreter is sent a few calls at most.
-    packets: (Packets, mpsc::UnboundedReceiver<Packet>),
+    packets: Channel<Packet>,
     /// Ends of calls whose output was copied to its file; one for each call that wrote something.
-    copied: (
-        mpsc::UnboundedSender<LaunchEvent>,
-        mpsc::UnboundedReceiver<LaunchEvent>,
-    ),
+    copied: Channel<LaunchEvent>,
+    /// Outputs of interpreters that were created or truncated; one for each interpreter at most.
+    outputs: Channel<(u64, io::Result<Outputs>)>,
+    /// Interpreters that have all that their process needs.
+    prepared: Vec<(u64, Ends)>,
     events: Vec<LaunchEvent>,
     /// Ended calls that ran long enough to have a usage curve.
     long_ends: Vec<LongEnd>,
@@ -153,8 +157,8 @@ pub(crate) struct CallPool {
     /// Calls whose values are here but that have no interpreter.
     wanted: Vec<Wanted>,
     idle_max: usize,
-    /// Directory for payloads that do not fit into a packet.
-    pub(super) dir: PathBuf,
+    /// Directory for output.
+    dir: PathBuf,
 }
 
 /// End of a call for its usage curve: run time, and CPU time since its start.
@@ -183,6 +187,8 @@ impl CallPool {
             last: 0,
             packets: mpsc::unbounded_channel(),
             copied: mpsc::unbounded_channel(),
+            outputs: mpsc::unbounded_channel(),
+            prepared: Vec::new(),
             events: Vec::new(),
             long_ends: Vec::new(),
             values: HashMap::new(),
@@ -210,6 +216,7 @@ impl CallPool {
         tokio::select! {
             Some((id, packet)) = self.packets.1.recv() => self.on_packet(id, &packet),
             Some(event) = self.copied.1.recv() => self.events.push(event),
+            Some((id, outputs)) = self.outputs.1.recv() => self.on_outputs(id, outputs),
             fetched = self.long.next() => self.on_fetched(fetched),
         }
         self.take_packets();
@@ -221,6 +228,9 @@ impl CallPool {
         }
         while let Ok(event) = self.copied.1.try_recv() {
             self.events.push(event);
+        }
+        while let Ok((id, outputs)) = self.outputs.1.try_recv() {
+            self.on_outputs(id, outputs);
         }
         while let Some(fetched) = self.long.try_next() {
             self.on_fetched(fetched);
@@ -316,6 +326,42 @@ impl CallPool {
         self.interpreters.insert(id, interpreter);
     }
 
+    /// Begins to create the outputs of an interpreter; see [`Self::take_prepared`].
+    pub(super) fn create_outputs(&self, id: u64) {
+        let outputs = self.outputs.0.clone();
+        create_outputs(self.dir.clone(), move |created| {
+            // Fails only if the worker ends.
+            let _ = outputs.send((id, created));
+        });
+    }
+
+    /// Takes over outputs that were created or truncated.
+    fn on_outputs(&mut self, id: u64, outputs: io::Result<Outputs>) {
+        let Some(interpreter) = self.interpreters.get_mut(&id) else {
+            return;
+        };
+        let ends = match outputs {
+            Ok(outputs) if interpreter.is_shrinking => {
+                interpreter.on_shrunk(outputs);
+                // Without a call it would be truncated again, for ever if that fails.
+                if !interpreter.waiting.is_empty() {
+                    self.pump(id);
+                }
+                return;
+            }
+            created => created.and_then(|outputs| interpreter.open(outputs)),
+        };
+        match ends {
+            Ok(ends) => self.prepared.push((id, ends)),
+            Err(error) => self.on_failed(id, || cannot_prepare(&error)),
+        }
+    }
+
+    /// Interpreters whose process can be started.
+    pub(super) fn take_prepared(&mut self) -> Vec<(u64, Ends)> {
+        std::mem::take(&mut self.prepared)
+    }
+
     pub(super) fn get_mut(&mut self, id: u64) -> Option<&mut Interpreter> {
         self.interpreters.get_mut(&id)
     }
@@ -348,16 +394,14 @@ impl CallPool {
         if self.value_bytes >= VALUES_MAX {
             return;
         }
-        let dir = self.dir.clone();
         let Some(interpreter) = self.interpreters.get_mut(&id) else {
             return;
         };
-        // Calls sent before it is ready could not be taken back if it never becomes ready.
-        if !interpreter.is_ready || interpreter.is_ending {
+        if !interpreter.is_open() {
             return;
         }
         while let Some(call) = interpreter.waiting.pop_front() {
-            match interpreter.send(&dir, call) {
+            match interpreter.send(call) {
                 Sent::Yes => {}
                 Sent::Full(call) => {
                     interpreter.waiting.push_front(call);
@@ -389,7 +433,11 @@ impl CallPool {
         }
         interpreter.idle_since = clock::now().mono;
         // No call refers to a position in the file now.
-        interpreter.shrink_output();
+        let outputs = self.outputs.0.clone();
+        interpreter.shrink_output(move |shrunk| {
+            // Fails only if the worker ends.
+            let _ = outputs.send((id, Ok(shrunk)));
+        });
     }
 
     fn on_packet(&mut self, id: u64, packet: &[u8]) {
@@ -545,93 +593,6 @@ impl CallPool {
         Some(interpreter)
     }
 
-    /// Notes the end of an interpreter and its usage. The call that it was running ends with it;
-    /// the others go to a new one.
-    pub(super) fn on_exited(
-        &mut self,
-        id: u64,
-        (status, usage): (ExitStatus, Usage),
-        message: Option<Box<str>>,
-    ) -> Option<Wanted> {
-        if let Some(interpreter) = self.interpreters.get(&id) {
-            // Answers from before its end count, although the pool may learn of the end first.
-            interpreter.drain(id, &self.packets.0);
-        }
-        self.take_packets();
-        if let Some(interpreter) = self.interpreters.get_mut(&id) {
-            interpreter.take_back_sent();
-        }
-        let mut interpreter = self.remove(id)?;
-        // Calls that cannot be taken back from the socket have begun.
-        let mut begun: Vec<Call> = interpreter.sent.drain(..).collect();
-        let mut waiting = std::mem::take(&mut interpreter.waiting);
-        let mut status = status;
-        let mut words = message;
-        if !interpreter.is_ready {
-            // An interpreter that failed by itself before any call would fail again.
-            let all = !interpreter.is_ending;
-            let first = waiting.iter().position(|call| call.since.is_some());
-            let of_end = first.and_then(|first| waiting.remove(first));
-            begun.extend(of_end);
-            if all {
-                begun.extend(waiting.drain(..));
-                words = words.or_else(|| Some(interpreter.stillborn(status)));
-                status = ExitStatus::Code(1);
-            }
-        } else if words.is_none()
-            && let ExitStatus::Code(code) = status
-        {
-            words =
-                Some(format!("The interpreter ended with exit code {code} during the call").into());
-            status = ExitStatus::Code(1);
-        }
-        let ends = interpreter.output_ends();
-        let total = CpuTime {
-            user: usage.user,
-            system: usage.system,
-        };
-        let rest = usage_of(total.since(interpreter.cpu), usage.max_rss_kib);
-        // If none of several has begun, the first one was waiting for the interpreter.
-        let mut rest = Some(rest);
-        for call in begun {
-            self.calls.remove(&call.token);
-            // Partial file of a value that will never be complete.
-            let _ = std::fs::remove_file(self.long.place_of(call.token.0));
-            let now = clock::now().mono;
-            let since = call.since.unwrap_or(now);
-            // The core expects a start before an end.
-            if call.since.is_none() {
-                self.events.push(LaunchEvent::Started {
-                    token: call.token,
-                    at: now,
-                });
-            }
-            self.long_ends.extend(long_end(&call, now, total));
-            let event = LaunchEvent::Exited {
-                token: call.token,
-                status,
-                ended: now,
-                run: now.since(since),
-                usage: rest.take().unwrap_or_default(),
-                message: words.clone(),
-            };
-            let copied = self.copied.0.clone();
-            match interpreter.take_output(&call, ends, false) {
-                Some(copy) => copy.run(move || {
-                    // Fails only if the worker ends.
-                    let _ = copied.send(event);
-                }),
-                None => self.events.push(event),
-            }
-        }
-        let lane = interpreter.lane?;
-        (!waiting.is_empty()).then(|| Wanted {
-            lane,
-            recipe: interpreter.recipe.clone(),
-            calls: waiting,
-        })
-    }
-
     /// Value of a call that has ended, for the server.
     pub(crate) fn value(&self, key: InstanceKey) -> Option<&[u8]> {
         self.values.get(&key).map(AsRef::as_ref)
@@ -665,86 +626,9 @@ impl CallPool {
     }
 }
 
-/// Type bytes of values that the worker makes itself; see python/hq/_pickle.py.
-const HELD: u8 = 7;
-const LOST: u8 = 8;
-const TOO_LARGE: u8 = 9;
-const DIED: u8 = 10;
-
-/// Value of a call, and the reason if it failed.
-fn value_of(
-    done: &Done<'_>,
-    long: &mut ValueStore,
-    call: &Call,
-    can_be_made_again: bool,
-) -> (Box<[u8]>, Option<Box<str>>) {
-    if !done.is_held {
-        let failure = (!done.is_ok).then(|| done.message.clone().into());
-        return (done.value.into(), failure);
-    }
-    match long.hold(done.token, call.key, can_be_made_again) {
-        Ok(reference) => (value_of_kind(HELD, reference.json()), None),
-        Err(error) => {
-            let kind = match error {
-                HoldError::NoRoom(_) => TOO_LARGE,
-                HoldError::Io(_) => DIED,
-            };
-            let text = format!("The result of the call cannot stay on its worker: {error}");
-            let value = [&[kind][..], text.as_bytes()].concat();
-            (value.into(), Some(text.into()))
-        }
-    }
-}
-
-/// A value made by the worker.
-fn value_of_kind(kind: u8, json: &serde_json::Value) -> Box<[u8]> {
-    let mut value = vec![kind];
-    value.extend(json.to_string().into_bytes());
-    value.into()
-}
-
-/// Keeps a value until the server acknowledges it.
-fn keep(
-    values: &mut HashMap<InstanceKey, Box<[u8]>>,
-    bytes: &mut usize,
-    key: InstanceKey,
-    value: Box<[u8]>,
-) {
-    if value.is_empty() {
-        return;
-    }
-    *bytes += value.len();
-    // Replaces an earlier value of the same instance, so its bytes are not counted twice.
-    let before = values.insert(key, value);
-    *bytes -= before.map_or(0, |value| value.len());
-}
-
-/// The end of a call that was canceled before its interpreter had begun it.
-fn told_to_end(token: LaunchToken, since: Time) -> LaunchEvent {
-    let now = clock::now().mono;
-    LaunchEvent::Exited {
-        token,
-        status: ExitStatus::Signal(rustix::process::Signal::TERM.as_raw()),
-        ended: now,
-        run: Duration::from_nanos(now.0.saturating_sub(since.0)),
-        usage: Usage::default(),
-        message: None,
-    }
-}
-
-/// The end of a call that ran long enough for a usage curve, when its interpreter has used `total`.
-fn long_end(call: &Call, ended: Time, total: CpuTime) -> Option<LongEnd> {
-    let age = ended.since(call.since?);
-    let cpu = total.sum().saturating_sub(call.cpu_before);
-    (age >= SPACING_MIN).then_some((call.token, age, cpu))
-}
-
-const fn usage_of(cpu: CpuTime, max_rss_kib: u64) -> Usage {
-    Usage {
-        max_rss_kib,
-        user: cpu.user,
-        system: cpu.system,
-    }
+/// An interpreter cannot be prepared.
+fn cannot_prepare(error: &io::Error) -> LaunchFailure {
+    LaunchFailure::Permanent(format!("Cannot prepare an interpreter: {error}").into())
 }
 
 /// Marks the first call of an interpreter as started.

@@ -1,5 +1,7 @@
 //! Two workers over real sockets.
 
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
 use hq_core::id::{InstanceId, JobId};
 use serde_json::json;
 use tempfile::TempDir;
@@ -27,9 +29,12 @@ fn content() -> Vec<u8> {
 }
 
 fn hold(store: &mut ValueStore) -> Reference {
-    std::fs::write(store.place_of(5), content()).expect("written");
+    static TOKENS: AtomicU64 = AtomicU64::new(0);
+    let token = TOKENS.fetch_add(1, Relaxed);
+    std::fs::write(store.path_of(token), content()).expect("written");
     let key = InstanceKey::new(JobId(1), 2, InstanceId(0));
-    store.hold(5, key, true).expect("it is there")
+    let written = (token, SIZE as u64);
+    store.hold(written, key, true).expect("there is room")
 }
 
 /// The same reference as seen from another machine.
@@ -130,9 +135,12 @@ async fn values_that_nobody_can_ask_for_go_and_those_that_can_be_made_again_when
     let last = one.get(&held[1]).expect("it is read").expect("here");
     drop((reader, last));
 
-    std::fs::write(one.place_of(5), vec![0; 3 * SIZE]).expect("written");
+    let token = u64::MAX;
+    std::fs::write(one.path_of(token), vec![0; 3 * SIZE]).expect("written");
     let key = InstanceKey::new(JobId(1), 2, InstanceId(0));
-    let error = one.hold(5, key, true).expect_err("larger than all room");
+    let error = one
+        .hold((token, 3 * SIZE as u64), key, true)
+        .expect_err("larger than all room");
     let text = error.to_string();
     assert!(text.contains("--values-limit"), "{text}");
     wait_until(|| files() == 2).await;

@@ -2,10 +2,11 @@
 
 use std::collections::VecDeque;
 use std::fs::File;
-use std::io;
-use std::os::fd::OwnedFd;
+use std::io::{self, IoSlice};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd as _, OwnedFd};
 use std::os::unix::fs::FileExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use hq_core::template::StdioSpec;
@@ -13,7 +14,8 @@ use hq_core::time::Time;
 use hq_core::worker_state::{ExitStatus, LaunchToken};
 use rustix::io::Errno;
 use rustix::net::{
-    AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, recv, send, socketpair,
+    AddressFamily, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketFlags,
+    SocketType, recv, send, sendmsg, socketpair,
 };
 use tokio::net::UnixDatagram;
 use tokio::sync::mpsc;
@@ -67,14 +69,22 @@ pub(in crate::launcher) struct Interpreter {
     pub(super) waiting: VecDeque<Call>,
     /// Place of the last call that was sent.
     place: Option<Arc<[u8]>>,
-    outputs: [Output; 2],
+    /// Standard output and error; `None` = the files are still being created.
+    outputs: Option<Outputs>,
+    /// Its outputs are being truncated, so no call may begin.
+    pub(super) is_shrinking: bool,
     pub(in crate::launcher) group: Option<TaskGroup>,
     pub(in crate::launcher) excess: Option<MemoryOveruse>,
     pub(in crate::launcher) oom_kills_before: u64,
 }
 
+/// Files that receive standard output and error.
+///
+/// The file system may hang: they are created, truncated and read on threads of their own.
+pub(super) type Outputs = [Output; 2];
+
 /// An unnamed file that receives all output; the worker later copies the part of each call.
-struct Output {
+pub(super) struct Output {
     file: Arc<File>,
     /// Offset where the output of ended calls stops.
     taken: u64,
@@ -104,11 +114,7 @@ pub(in crate::launcher) struct Ends {
 
 impl Interpreter {
     /// Prepares an interpreter: its program and context wait in the socket.
-    pub(in crate::launcher) fn new(
-        recipe: Recipe,
-        lane: LaunchToken,
-        dir: &Path,
-    ) -> io::Result<(Self, Ends)> {
+    pub(in crate::launcher) fn new(recipe: Recipe, lane: LaunchToken) -> io::Result<Self> {
         let (ours, theirs) = socketpair(
             AddressFamily::UNIX,
             // Keeps packet boundaries, and reports end of file when the other side is gone.
@@ -121,13 +127,6 @@ impl Interpreter {
             Arc::new(theirs),
         );
         ours.set_nonblocking(true)?;
-        let outputs = [output(dir)?, output(dir)?];
-        let fd = |output: &Output| output.file.try_clone().map(|file| Arc::new(file.into()));
-        let ends = Ends {
-            socket: Arc::clone(&theirs),
-            stdout: fd(&outputs[0])?,
-            stderr: fd(&outputs[1])?,
-        };
         let one = Self {
             inbox: Arc::new((UnixDatagram::from_std(ours)?, Mutex::default())),
             theirs,
@@ -143,27 +142,61 @@ impl Interpreter {
             sent_bytes: 0,
             waiting: VecDeque::new(),
             place: None,
-            outputs,
+            outputs: None,
+            is_shrinking: false,
             group: None,
             excess: None,
             oom_kills_before: 0,
         };
         // Before the process exists: the socket keeps both until it reads them.
-        one.introduce(dir)?;
-        Ok((one, ends))
+        one.introduce()?;
+        Ok(one)
+    }
+
+    /// Takes the files of its output; returns what its process gets.
+    pub(super) fn open(&mut self, outputs: Outputs) -> io::Result<Ends> {
+        let fd = |output: &Output| output.file.try_clone().map(|file| Arc::new(file.into()));
+        let ends = Ends {
+            socket: Arc::clone(&self.theirs),
+            stdout: fd(&outputs[0])?,
+            stderr: fd(&outputs[1])?,
+        };
+        self.outputs = Some(outputs);
+        Ok(ends)
+    }
+
+    /// Whether calls may be sent. Calls sent before it is ready could not be taken back if it
+    /// never becomes ready.
+    pub(super) const fn is_open(&self) -> bool {
+        self.is_ready && !self.is_ending && !self.is_shrinking
     }
 
     /// Sends program and context.
-    fn introduce(&self, dir: &Path) -> io::Result<()> {
-        let socket = &self.inbox.0;
-        send(socket, PROGRAM, SendFlags::DONTWAIT)?;
+    fn introduce(&self) -> io::Result<()> {
+        send(&self.inbox.0, PROGRAM, SendFlags::DONTWAIT)?;
         let context = self.recipe.kind.template.stdin.as_deref().unwrap_or(&[]);
-        let packet = if context.len() <= INLINE_MAX {
-            [&[0, 0], context].concat()
-        } else {
-            [&[0, IS_FILE][..], &put_aside(dir, context)?].concat()
-        };
-        send(socket, &packet, SendFlags::DONTWAIT)?;
+        self.send_packet(context, |flags, context| [&[0, flags], context].concat())
+    }
+
+    /// Sends a packet. A long payload travels as a file in memory, which ends with the packet:
+    /// nothing is left behind if the packet is taken back or never received.
+    fn send_packet(
+        &self,
+        payload: &[u8],
+        packet: impl FnOnce(u8, &[u8]) -> Vec<u8>,
+    ) -> io::Result<()> {
+        let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
+        if payload.len() <= INLINE_MAX {
+            send(&self.inbox.0, &packet(0, payload), flags)?;
+            return Ok(());
+        }
+        let file = hq_private::memory_file(payload)?;
+        let files = [file.as_fd()];
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+        let mut control = SendAncillaryBuffer::new(&mut space);
+        control.push(SendAncillaryMessage::ScmRights(&files));
+        let packet = packet(IS_FILE, &[]);
+        sendmsg(&self.inbox.0, &[IoSlice::new(&packet)], &mut control, flags)?;
         Ok(())
     }
 
@@ -188,7 +221,7 @@ impl Interpreter {
     }
 
     /// Sends a call if there is room ahead.
-    pub(super) fn send(&mut self, dir: &Path, call: Call) -> Sent {
+    pub(super) fn send(&mut self, call: Call) -> Sent {
         let bytes = call.payload.len().min(INLINE_MAX);
         let is_full = self.sent.len() >= SENT_MAX || self.sent_bytes + bytes > SENT_BYTES_MAX;
         // A single call is sent even if it is large: otherwise it would wait forever.
@@ -197,29 +230,22 @@ impl Interpreter {
         }
         // Sent once for consecutive calls at the same place.
         let place = Some(&call.place).filter(|place| self.place.as_ref() != Some(place));
-        let aside = if call.payload.len() <= INLINE_MAX {
-            None
-        } else {
-            match put_aside(dir, &call.payload) {
-                Ok(path) => Some(path),
-                Err(error) => return Sent::Failed(call, not_handed_over(&error)),
-            }
-        };
-        let flags = if aside.is_some() { IS_FILE } else { 0 };
-        let payload = aside.as_deref().unwrap_or(&call.payload);
         let place = place.map(AsRef::as_ref);
-        let packet = packet::call(call.token.0, call.key, flags, place, payload);
-        let how = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
-        match send(&self.inbox.0, &packet, how) {
-            Ok(_) => {
+        let packet =
+            |flags, payload: &[u8]| packet::call(call.token.0, call.key, flags, place, payload);
+        match self.send_packet(&call.payload, packet) {
+            Ok(()) => {
                 self.place = Some(Arc::clone(&call.place));
                 self.sent_bytes += bytes;
                 self.sent.push_back(call);
                 Sent::Yes
             }
             // The socket's buffer is full; an answer makes room.
-            Err(Errno::AGAIN | Errno::NOBUFS) if !self.sent.is_empty() => Sent::Full(call),
-            Err(error) => Sent::Failed(call, not_handed_over(&error.into())),
+            Err(error) if is_full_socket(&error) && !self.sent.is_empty() => Sent::Full(call),
+            Err(error) => {
+                let text = format!("Cannot hand the call to an interpreter: {error}");
+                Sent::Failed(call, text.into())
+            }
         }
     }
 
@@ -250,17 +276,6 @@ impl Interpreter {
         self.place = None;
     }
 
-    /// Present lengths of its outputs.
-    pub(super) fn output_ends(&self) -> (u64, u64) {
-        let len = |output: &Output| {
-            output
-                .file
-                .metadata()
-                .map_or(output.taken, |file| file.len())
-        };
-        (len(&self.outputs[0]), len(&self.outputs[1]))
-    }
-
     /// Output of a call up to its end, if it must be kept.
     pub(super) fn take_output(
         &mut self,
@@ -270,8 +285,8 @@ impl Interpreter {
     ) -> Option<Copy> {
         let mut parts = Vec::new();
         let mut rendered = None;
-        for (index, end) in [out_end, err_end].into_iter().enumerate() {
-            let output = &mut self.outputs[index];
+        let outputs = self.outputs.iter_mut().flatten();
+        for (output, (end, index)) in outputs.zip([(out_end, 0), (err_end, 1)]) {
             let from = output.taken;
             // Unwanted output is skipped as well, so that the next call does not get it.
             output.taken = end.max(from);
@@ -279,83 +294,173 @@ impl Interpreter {
                 continue;
             }
             let paths = rendered.get_or_insert_with(|| call.paths());
-            let spec = if index == 0 {
-                &paths.stdout
-            } else {
-                &paths.stderr
-            };
-            if let StdioSpec::File {
-                path,
-                remove_if_finished,
-            } = spec
-                && !(is_ok && *remove_if_finished)
-            {
-                parts.push(Part {
-                    file: Arc::clone(&output.file),
-                    from,
-                    end,
-                    to: path.to_vec(),
-                });
-            }
+            parts.extend(output.part([&paths.stdout, &paths.stderr][index], (from, end), is_ok));
         }
         (!parts.is_empty()).then_some(Copy(parts))
     }
 
-    /// Truncates its outputs when they have grown; only while no call runs.
-    pub(super) fn shrink_output(&mut self) {
-        for output in &mut self.outputs {
-            // A copy in progress shares the file.
-            if output.taken > OUTPUT_KEPT
-                && Arc::strong_count(&output.file) == 1
-                && output.file.set_len(0).is_ok()
-            {
-                output.taken = 0;
-            }
+    /// Output behind its last answer, which belongs to `call`: the interpreter has ended.
+    pub(super) fn take_rest(&mut self, call: Option<&Call>) -> Rest {
+        let Some([stdout, stderr]) = self.outputs.take() else {
+            return Rest::default();
+        };
+        let paths = call.map(Call::paths);
+        let specs = paths
+            .iter()
+            .flat_map(|paths| [&paths.stdout, &paths.stderr]);
+        let outputs = [&stdout, &stderr].into_iter().zip(specs);
+        let rest =
+            outputs.filter_map(|(output, spec)| output.part(spec, (output.taken, u64::MAX), false));
+        Rest {
+            copy: Copy(rest.collect()),
+            stderr: Some(stderr.file),
         }
     }
 
-    /// Why it could not start, with the end of its standard error.
-    pub(super) fn stillborn(&self, status: ExitStatus) -> Box<str> {
-        let how = match status {
-            ExitStatus::Code(code) => format!("exit code {code}"),
-            ExitStatus::Signal(signal) => format!("signal {signal}"),
-            ExitStatus::OutOfMemory | ExitStatus::ExceededMemory => "too little memory".to_owned(),
-        };
-        let file = &self.outputs[1].file;
-        let len = file.metadata().map_or(0, |file| file.len());
-        let from = len.saturating_sub(LAST_WORDS);
-        let mut words = vec![0; usize::try_from(len - from).unwrap_or(0)];
-        let read = file.read_at(&mut words, from).unwrap_or(0);
-        words.truncate(read);
-        let words = String::from_utf8_lossy(&words);
-        let words = words.trim();
-        format!("The interpreter ended before it was ready, with {how}\n{words}").into()
+    /// Whether its outputs have grown so much that they should be truncated. Otherwise they are
+    /// kept as they are; only while no call runs.
+    fn has_grown(&self) -> bool {
+        // A copy in progress shares the file.
+        let is_large = |one: &Output| one.taken > OUTPUT_KEPT && Arc::strong_count(&one.file) == 1;
+        self.outputs.iter().flatten().any(is_large)
     }
+
+    /// Truncates its outputs if they have grown; only while no call runs. Until `then` is called
+    /// with them, it gets no call.
+    pub(super) fn shrink_output(&mut self, then: impl FnOnce(Outputs) + Send + 'static) {
+        if !self.has_grown() {
+            return;
+        }
+        let Some(mut outputs) = self.outputs.take() else {
+            return;
+        };
+        self.is_shrinking = true;
+        drop(tokio::task::spawn_blocking(move || {
+            for output in &mut outputs {
+                if Arc::strong_count(&output.file) == 1 && output.file.set_len(0).is_ok() {
+                    output.taken = 0;
+                }
+            }
+            then(outputs);
+        }));
+    }
+
+    /// Takes back its outputs from [`Self::shrink_output`].
+    pub(super) fn on_shrunk(&mut self, outputs: Outputs) {
+        self.outputs = Some(outputs);
+        self.is_shrinking = false;
+    }
+}
+
+/// Creates the files of an interpreter on a thread of its own, and passes them on.
+pub(super) fn create_outputs(
+    dir: PathBuf,
+    then: impl FnOnce(io::Result<Outputs>) + Send + 'static,
+) {
+    drop(tokio::task::spawn_blocking(move || {
+        then(Output::create(&dir).and_then(|stdout| Ok([stdout, Output::create(&dir)?])));
+    }));
+}
+
+impl Output {
+    pub(super) fn create(dir: &Path) -> io::Result<Self> {
+        // Interpreters append, so that the file can be truncated.
+        let file = hq_private::temp_file(dir, "call-output-")?;
+        let (file, path) = file.into_parts();
+        path.close()?;
+        Ok(Self {
+            file: Arc::new(file),
+            taken: 0,
+        })
+    }
+
+    /// A part of it that must be copied to a file.
+    fn part(&self, spec: &StdioSpec, (from, end): (u64, u64), is_ok: bool) -> Option<Part> {
+        match spec {
+            StdioSpec::File {
+                path,
+                remove_if_finished,
+            } if !(is_ok && *remove_if_finished) => Some(Part {
+                file: Arc::clone(&self.file),
+                from,
+                end,
+                to: path.to_vec(),
+            }),
+            StdioSpec::None | StdioSpec::Stream | StdioSpec::File { .. } => None,
+        }
+    }
+}
+
+/// What an interpreter that has ended leaves behind.
+#[derive(Default)]
+pub(super) struct Rest {
+    copy: Copy,
+    /// Its standard error; `None` = it never had one.
+    stderr: Option<Arc<File>>,
+}
+
+impl Rest {
+    /// Copies the output to its files on a thread of its own. `then` gets the last words of the
+    /// interpreter.
+    pub(super) fn run(self, then: impl FnOnce(&str) + Send + 'static) {
+        drop(tokio::task::spawn_blocking(move || {
+            self.copy.copy();
+            let words = self.stderr.as_deref().map(last_words);
+            then(words.as_deref().unwrap_or_default().trim());
+        }));
+    }
+}
+
+/// The end of a file.
+fn last_words(file: &File) -> String {
+    let len = file.metadata().map_or(0, |file| file.len());
+    let from = len.saturating_sub(LAST_WORDS);
+    let mut words = vec![0; usize::try_from(len - from).unwrap_or(0)];
+    let read = file.read_at(&mut words, from).unwrap_or(0);
+    words.truncate(read);
+    String::from_utf8_lossy(&words).into_owned()
+}
+
+/// Why an interpreter could not start, with the end of its standard error.
+pub(super) fn stillborn(status: ExitStatus, words: &str) -> Box<str> {
+    let how = match status {
+        ExitStatus::Code(code) => format!("exit code {code}"),
+        ExitStatus::Signal(signal) => format!("signal {signal}"),
+        ExitStatus::OutOfMemory | ExitStatus::ExceededMemory => "too little memory".to_owned(),
+    };
+    format!("The interpreter ended before it was ready, with {how}\n{words}").into()
 }
 
 /// Part of an output that belongs to one call.
 struct Part {
     file: Arc<File>,
     from: u64,
+    /// Beyond the end of the file: all that is there.
     end: u64,
     to: Vec<u8>,
 }
 
-/// Output to be copied to its files on a thread of its own: the file system may be slow.
+/// Output to be copied to its files.
+#[derive(Default)]
 pub(super) struct Copy(Vec<Part>);
 
 impl Copy {
+    /// Copies it on a thread of its own.
     pub(super) fn run(self, then: impl FnOnce() + Send + 'static) {
         drop(tokio::task::spawn_blocking(move || {
-            for part in &self.0 {
-                if let Err(error) = part.copy() {
-                    let path = String::from_utf8_lossy(&part.to);
-                    tracing::warn!("output of a call cannot be written to {path}: {error}");
-                }
-            }
+            self.copy();
             drop(self);
             then();
         }));
+    }
+
+    fn copy(&self) {
+        for part in &self.0 {
+            if let Err(error) = part.copy() {
+                let path = String::from_utf8_lossy(&part.to);
+                tracing::warn!("output of a call cannot be written to {path}: {error}");
+            }
+        }
     }
 }
 
@@ -363,6 +468,9 @@ impl Part {
     fn copy(&self) -> io::Result<()> {
         use std::io::Write as _;
         use std::os::unix::ffi::OsStrExt as _;
+        if self.file.metadata()?.len() <= self.from {
+            return Ok(());
+        }
         let path = Path::new(std::ffi::OsStr::from_bytes(&self.to));
         let mut to = match create_output(path) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
@@ -390,29 +498,9 @@ impl Part {
     }
 }
 
-fn not_handed_over(error: &io::Error) -> Box<str> {
-    format!("Cannot hand the call to an interpreter: {error}").into()
-}
-
-fn output(dir: &Path) -> io::Result<Output> {
-    // Interpreters append, so that the file can be truncated.
-    let file = hq_private::temp_file(dir, "call-output-")?;
-    let (file, path) = file.into_parts();
-    path.close()?;
-    Ok(Output {
-        file: Arc::new(file),
-        taken: 0,
-    })
-}
-
-/// Writes bytes to a file that the interpreter removes; returns its path.
-fn put_aside(dir: &Path, bytes: &[u8]) -> io::Result<Vec<u8>> {
-    use std::io::Write as _;
-    use std::os::unix::ffi::OsStringExt as _;
-    let mut file = hq_private::temp_file(dir, "call-")?;
-    file.write_all(bytes)?;
-    let (_, path) = file.keep().map_err(|kept| kept.error)?;
-    Ok(path.into_os_string().into_vec())
+fn is_full_socket(error: &io::Error) -> bool {
+    let full = [Errno::AGAIN, Errno::NOBUFS, Errno::TOOMANYREFS];
+    Errno::from_io_error(error).is_some_and(|errno| full.contains(&errno))
 }
 
 /// Forwards all packets that have arrived, as far as the runtime has noticed.

@@ -15,7 +15,8 @@ use hq_core::worker_state::{ExitStatus, LaunchEvent, LaunchFailure, LaunchTask, 
 use hq_spawn::{Event, SpawnPlan, Stdio, Termination, Token};
 use serde_json::json;
 
-use super::{Call, Interpreter, Kind, Recipe, Wanted, needs};
+use super::interpreter::Ends;
+use super::{Call, Interpreter, Kind, Recipe, Wanted, cannot_prepare, needs};
 use crate::launcher::amounts::given_to;
 use crate::launcher::memory::{MemoryOveruse, MemoryWatch};
 use crate::launcher::template::CompiledTemplate;
@@ -87,10 +88,14 @@ impl TaskLauncher {
         Ok(())
     }
 
-    /// Starts interpreters for calls whose values have arrived.
+    /// Starts interpreters for calls whose values have arrived, and processes of interpreters whose
+    /// files have been created.
     pub(in crate::launcher) fn start_wanted(&mut self) {
         for wanted in self.calls.take_wanted() {
             self.start_interpreter(wanted);
+        }
+        for (id, ends) in self.calls.take_prepared() {
+            self.start_process(id, ends);
         }
     }
 
@@ -131,32 +136,42 @@ impl TaskLauncher {
             recipe,
             calls,
         } = wanted;
-        let id = self.calls.next_id();
-        let limit = recipe.kind.memory_limit;
-        let mut plan = recipe.plan.clone();
-        let (mut interpreter, ends) = match Interpreter::new(recipe, lane, &self.calls.dir) {
-            Ok(made) => made,
+        match Interpreter::new(recipe, lane) {
+            Ok(interpreter) => {
+                let id = self.calls.next_id();
+                self.calls.add(id, interpreter, calls);
+                self.calls.create_outputs(id);
+            }
             Err(error) => {
-                let text = format!("Cannot prepare an interpreter: {error}").into_boxed_str();
+                let failure = cannot_prepare(&error);
                 self.failed
                     .extend(calls.into_iter().map(|call| LaunchEvent::Failed {
                         token: call.token,
-                        failure: LaunchFailure::Permanent(text.clone()),
+                        failure: failure.clone(),
                     }));
-                return;
             }
+        }
+    }
+
+    fn start_process(&mut self, id: u64, ends: Ends) {
+        let Some(interpreter) = self.calls.get_mut(id) else {
+            return;
         };
-        interpreter.group = limit.and_then(|limit| self.make_group(LaunchToken(id), limit));
-        interpreter.oom_kills_before = self.oom.before_start();
-        if let Some(group) = &interpreter.group {
+        let mut plan = interpreter.recipe.plan.clone();
+        let limit = interpreter.recipe.kind.memory_limit;
+        let group = limit.and_then(|limit| self.make_group(LaunchToken(id), limit));
+        if let Some(group) = &group {
             plan = plan.cgroup(Arc::clone(&group.fd));
+        }
+        let kills = self.oom.before_start();
+        if let Some(interpreter) = self.calls.get_mut(id) {
+            interpreter.group = group;
+            interpreter.oom_kills_before = kills;
         }
         plan = plan
             .stdin(Stdio::Fd(ends.socket))
             .stdout(Stdio::Fd(ends.stdout))
             .stderr(Stdio::Fd(ends.stderr));
-        // Before the spawn: its events refer to the interpreter.
-        self.calls.add(id, interpreter, calls);
         self.engine.spawn(Token(id), plan);
     }
 

@@ -22,7 +22,8 @@ use hq_core::outcome::{Usage, VALUE_MISSING};
 use hq_core::worker_state::{ExitStatus, LaunchEvent, LaunchToken};
 use serde_json::{Value, json};
 
-use super::{Call, CallPool, LOST, Recipe, Reference, ValueFile, Wanted, keep, value_of_kind};
+use super::ends::{LOST, keep, value_of_kind};
+use super::{Call, CallPool, Recipe, Reference, ValueFile, Wanted};
 use crate::clock;
 use crate::values::{FetchError, Fetched};
 

@@ -2,8 +2,8 @@
 //!
 //! ```text
 //! to the interpreter   its program
-//!                      0 flags:u8 context, or the path of a file with it
-//!                      1 flags:u8 token:u64 job:u32 task:u32 instance:u32 [place_len:u32 place] payload or path
+//!                      0 flags:u8 context
+//!                      1 flags:u8 token:u64 job:u32 task:u32 instance:u32 [place_len:u32 place] payload
 //! from it              0 user_us:u64 system_us:u64                   it is ready
 //!                      1 flags:u8 token:u64 run_ns:u64 user_us:u64 system_us:u64 rss_kib:u64 out_end:u64 err_end:u64
 //!                        message_len:u32 message value
@@ -19,12 +19,12 @@ use hq_core::worker_state::InstanceKey;
 
 /// The packet contains the place of the call; otherwise the place of the previous call holds.
 pub(super) const HAS_PLACE: u8 = 1;
-/// The payload is the path of a file that contains it.
+/// The context or payload is in a file, whose descriptor comes with the packet.
 pub(super) const IS_FILE: u8 = 2;
 
 /// The call succeeded.
 const IS_OK: u8 = 1;
-/// Its value is in the file named after its token.
+/// Its value is in the file named after its token; here stands the size of the file (u64).
 const IS_HELD: u8 = 2;
 
 /// Longest payload inside a packet.

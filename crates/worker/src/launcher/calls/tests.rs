@@ -1,13 +1,16 @@
 //! A pool with fake interpreters: the test holds their ends of the sockets.
 
+use std::cell::RefCell;
 use std::fs::File;
-use std::io::Write as _;
+use std::io::{IoSliceMut, Read as _, Write as _};
+use std::mem::MaybeUninit;
 use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::Path;
 
 use hq_core::id::{InstanceId, JobId};
 use hq_core::job::TemplateId;
+use hq_core::outcome::Usage;
 use hq_core::resource::descriptor::ResourceDescriptor;
 use hq_core::resource::pool::PoolSet;
 use hq_core::resource::request::{RequestVariants, ResourceRequest};
@@ -15,11 +18,11 @@ use hq_core::template::StdioSpec;
 use hq_core::testing::template;
 use hq_core::worker_state::WorkTemplate;
 use hq_spawn::EnvBlock;
-use rustix::net::{RecvFlags, SendFlags, recv, send};
+use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendFlags, recvmsg, send};
 use tempfile::TempDir;
 
 use super::super::template::BaseEnvironment;
-use super::interpreter::Ends;
+use super::interpreter::{Ends, Output};
 use super::packet::{HAS_PLACE, INLINE_MAX, IS_FILE, PACKET_MAX};
 use super::*;
 
@@ -33,6 +36,8 @@ struct Fake {
     id: u64,
     socket: Arc<OwnedFd>,
     outputs: [File; 2],
+    /// File that came with the last packet.
+    passed: RefCell<Option<File>>,
 }
 
 impl Fake {
@@ -42,6 +47,7 @@ impl Fake {
             id,
             socket: ends.socket,
             outputs: [file(ends.stdout), file(ends.stderr)],
+            passed: RefCell::default(),
         };
         // Its program and its context.
         assert!(fake.take().is_some_and(|program| !program.is_empty()));
@@ -52,8 +58,16 @@ impl Fake {
     /// The next packet, if any.
     fn take(&self) -> Option<Vec<u8>> {
         let mut buffer = vec![0; PACKET_MAX];
-        let (len, _) = recv(&self.socket, &mut buffer[..], RecvFlags::DONTWAIT).ok()?;
-        buffer.truncate(len);
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+        let mut control = RecvAncillaryBuffer::new(&mut space);
+        let into = &mut [IoSliceMut::new(&mut buffer)];
+        let received = recvmsg(&self.socket, into, &mut control, RecvFlags::DONTWAIT).ok()?;
+        for message in control.drain() {
+            if let RecvAncillaryMessage::ScmRights(mut files) = message {
+                *self.passed.borrow_mut() = files.next().map(File::from);
+            }
+        }
+        buffer.truncate(received.bytes);
         Some(buffer)
     }
 
@@ -153,10 +167,12 @@ impl Bench {
             args: Vec::new(),
             cwd: "/".into(),
         };
-        let made = Interpreter::new(recipe, lane, self.dir.path());
-        let (interpreter, ends) = made.expect("it can be prepared");
+        let interpreter = Interpreter::new(recipe, lane).expect("it can be prepared");
         let id = self.pool.next_id();
         self.pool.add(id, interpreter, VecDeque::from([call]));
+        let output = || Output::create(self.dir.path()).expect("a file");
+        self.pool.on_outputs(id, Ok([output(), output()]));
+        let (id, ends) = self.pool.take_prepared().pop().expect("it is prepared");
         Some(Fake::new(id, ends))
     }
 
@@ -531,9 +547,11 @@ async fn a_long_payload_goes_through_a_file() {
     let payload = vec![7; INLINE_MAX + 1];
     assert!(bench.push_to(LANE, 2, &payload).is_none());
     let packet = fake.take().expect("a call");
-    assert_eq!(packet[1], IS_FILE);
-    let path = Path::new(std::ffi::OsStr::from_bytes(&packet[22..])).to_owned();
-    assert_eq!(std::fs::read(path).expect("it is there"), payload);
+    assert_eq!((packet[1], packet.len()), (IS_FILE, 22));
+    let mut passed = fake.passed.take().expect("a descriptor");
+    let mut read = Vec::new();
+    passed.read_to_end(&mut read).expect("readable");
+    assert!(read == payload);
     fake.answer(1, None, b"", 0);
     fake.answer(2, None, b"", 0);
     bench

@@ -1,0 +1,212 @@
+//! Ends of calls: their values, and what becomes of the calls of an interpreter that has ended.
+
+use std::collections::HashMap;
+use std::time::Duration;
+
+use hq_core::curve::SPACING_MIN;
+use hq_core::outcome::Usage;
+use hq_core::time::Time;
+use hq_core::worker_state::{ExitStatus, InstanceKey, LaunchEvent, LaunchToken};
+
+use super::interpreter::{Interpreter, stillborn};
+use super::packet::{CpuTime, Done};
+use super::{Call, CallPool, LongEnd, Wanted};
+use crate::clock;
+use crate::values::{HoldError, ValueStore};
+
+impl CallPool {
+    /// Notes the end of an interpreter and its usage. The call that it was running ends with it;
+    /// the others go to a new one.
+    pub(super) fn on_exited(
+        &mut self,
+        id: u64,
+        (status, usage): (ExitStatus, Usage),
+        message: Option<Box<str>>,
+    ) -> Option<Wanted> {
+        if let Some(interpreter) = self.interpreters.get(&id) {
+            // Answers from before its end count, although the pool may learn of the end first.
+            interpreter.drain(id, &self.packets.0);
+        }
+        self.take_packets();
+        if let Some(interpreter) = self.interpreters.get_mut(&id) {
+            interpreter.take_back_sent();
+        }
+        let mut interpreter = self.remove(id)?;
+        // Calls that cannot be taken back from the socket have begun.
+        let mut begun: Vec<Call> = interpreter.sent.drain(..).collect();
+        let mut waiting = std::mem::take(&mut interpreter.waiting);
+        let mut status = status;
+        let mut words = message;
+        // An interpreter that failed by itself before any call would fail again.
+        let is_stillborn = !interpreter.is_ready && !interpreter.is_ending;
+        if !interpreter.is_ready {
+            let first = waiting.iter().position(|call| call.since.is_some());
+            let of_end = first.and_then(|first| waiting.remove(first));
+            begun.extend(of_end);
+        } else if let (None, ExitStatus::Code(code)) = (&words, status) {
+            let text = format!("The interpreter ended with exit code {code} during the call");
+            words = Some(text.into());
+            status = ExitStatus::Code(1);
+        }
+        if is_stillborn {
+            begun.extend(waiting.drain(..));
+        }
+        self.end_begun(
+            &mut interpreter,
+            begun,
+            (status, usage),
+            (words, is_stillborn),
+        );
+        let lane = interpreter.lane?;
+        (!waiting.is_empty()).then(|| Wanted {
+            lane,
+            recipe: interpreter.recipe.clone(),
+            calls: waiting,
+        })
+    }
+
+    /// Ends the calls that an interpreter had begun. If it was never ready, its last words are
+    /// their error.
+    fn end_begun(
+        &mut self,
+        interpreter: &mut Interpreter,
+        begun: Vec<Call>,
+        (status, usage): (ExitStatus, Usage),
+        (words, is_stillborn): (Option<Box<str>>, bool),
+    ) {
+        let total = CpuTime {
+            user: usage.user,
+            system: usage.system,
+        };
+        // If none of several has begun, the first one was waiting for the interpreter.
+        let mut rest = Some(usage_of(total.since(interpreter.cpu), usage.max_rss_kib));
+        let output = interpreter.take_rest(begun.first());
+        let mut events = Vec::new();
+        for call in begun {
+            self.calls.remove(&call.token);
+            // Partial file of a value that will never be complete.
+            self.long.discard(call.token.0);
+            let now = clock::now().mono;
+            let since = call.since.unwrap_or(now);
+            // The core expects a start before an end.
+            if call.since.is_none() {
+                events.push(LaunchEvent::Started {
+                    token: call.token,
+                    at: now,
+                });
+            }
+            self.long_ends.extend(long_end(&call, now, total));
+            events.push(LaunchEvent::Exited {
+                token: call.token,
+                status: if is_stillborn {
+                    ExitStatus::Code(1)
+                } else {
+                    status
+                },
+                ended: now,
+                run: now.since(since),
+                usage: rest.take().unwrap_or_default(),
+                message: words.clone(),
+            });
+        }
+        if events.is_empty() {
+            return;
+        }
+        let copied = self.copied.0.clone();
+        output.run(move |last_words| {
+            for mut event in events {
+                if let LaunchEvent::Exited { message, .. } = &mut event
+                    && is_stillborn
+                    && message.is_none()
+                {
+                    *message = Some(stillborn(status, last_words));
+                }
+                // Fails only if the worker ends.
+                let _ = copied.send(event);
+            }
+        });
+    }
+}
+
+/// Type bytes of values that the worker makes itself; see python/hq/_pickle.py.
+const HELD: u8 = 7;
+pub(super) const LOST: u8 = 8;
+const TOO_LARGE: u8 = 9;
+const DIED: u8 = 10;
+
+/// Value of a call, and the reason if it failed.
+pub(super) fn value_of(
+    done: &Done<'_>,
+    long: &mut ValueStore,
+    call: &Call,
+    can_be_made_again: bool,
+) -> (Box<[u8]>, Option<Box<str>>) {
+    if !done.is_held {
+        let failure = (!done.is_ok).then(|| done.message.clone().into());
+        return (done.value.into(), failure);
+    }
+    let size = done.value.try_into().map_or(0, u64::from_le_bytes);
+    match long.hold((done.token, size), call.key, can_be_made_again) {
+        Ok(reference) => (value_of_kind(HELD, reference.json()), None),
+        Err(error) => {
+            let kind = match error {
+                HoldError::NoRoom(_) => TOO_LARGE,
+                HoldError::Io(_) => DIED,
+            };
+            let text = format!("The result of the call cannot stay on its worker: {error}");
+            let value = [&[kind][..], text.as_bytes()].concat();
+            (value.into(), Some(text.into()))
+        }
+    }
+}
+
+/// A value made by the worker.
+pub(super) fn value_of_kind(kind: u8, json: &serde_json::Value) -> Box<[u8]> {
+    let mut value = vec![kind];
+    value.extend(json.to_string().into_bytes());
+    value.into()
+}
+
+/// Keeps a value until the server acknowledges it.
+pub(super) fn keep(
+    values: &mut HashMap<InstanceKey, Box<[u8]>>,
+    bytes: &mut usize,
+    key: InstanceKey,
+    value: Box<[u8]>,
+) {
+    if value.is_empty() {
+        return;
+    }
+    *bytes += value.len();
+    // Replaces an earlier value of the same instance, so its bytes are not counted twice.
+    let before = values.insert(key, value);
+    *bytes -= before.map_or(0, |value| value.len());
+}
+
+/// The end of a call that was canceled before its interpreter had begun it.
+pub(super) fn told_to_end(token: LaunchToken, since: Time) -> LaunchEvent {
+    let now = clock::now().mono;
+    LaunchEvent::Exited {
+        token,
+        status: ExitStatus::Signal(rustix::process::Signal::TERM.as_raw()),
+        ended: now,
+        run: Duration::from_nanos(now.0.saturating_sub(since.0)),
+        usage: Usage::default(),
+        message: None,
+    }
+}
+
+/// The end of a call that ran long enough for a usage curve, when its interpreter has used `total`.
+pub(super) fn long_end(call: &Call, ended: Time, total: CpuTime) -> Option<LongEnd> {
+    let age = ended.since(call.since?);
+    let cpu = total.sum().saturating_sub(call.cpu_before);
+    (age >= SPACING_MIN).then_some((call.token, age, cpu))
+}
+
+pub(super) const fn usage_of(cpu: CpuTime, max_rss_kib: u64) -> Usage {
+    Usage {
+        max_rss_kib,
+        user: cpu.user,
+        system: cpu.system,
+    }
+}
