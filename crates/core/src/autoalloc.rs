@@ -173,9 +173,7 @@ impl AutoallocState {
 
     /// The server ends and has canceled this allocation: it is over, and nobody's failure.
     pub fn close(&mut self, now: Now, key: AllocationKey, effects: &mut Vec<Effect>) {
-        if let Some(queue) = self.queues.get_mut(&key.queue) {
-            queue.end(now, key.number, false, effects);
-        }
+        self.end(now, key, false, effects);
     }
 
     /// Stops submitting; `false` if there is no such queue.

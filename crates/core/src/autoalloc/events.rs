@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use super::allocation::{
-    ENDING_MAX, Ending, LEAVE_GRACE, MISSING_MAX, Phase, QUEUED_ERRORS_MAX, RUNNING_ERRORS_MAX,
-    TRIES_MAX,
+    Allocation, ENDING_MAX, Ending, LEAVE_GRACE, MISSING_MAX, Phase, QUEUED_ERRORS_MAX,
+    RUNNING_ERRORS_MAX, TRIES_MAX,
 };
 use super::input::{AllocationEvent, Effect, Level, LookOutcome, Report, SubmitOutcome};
 use super::queue::{Offer, Queue, retry_pause};
@@ -34,6 +34,38 @@ pub(super) struct Loss {
 }
 
 impl AutoallocState {
+    fn allocation_mut(&mut self, key: AllocationKey) -> Option<&mut Allocation> {
+        let queue = self.queues.get_mut(&key.queue)?;
+        queue.allocations.get_mut(&key.number)
+    }
+
+    /// Over, with evidence.
+    pub(super) fn end(
+        &mut self,
+        now: Now,
+        key: AllocationKey,
+        failed: bool,
+        effects: &mut Vec<Effect>,
+    ) {
+        if let Some(queue) = self.queues.get_mut(&key.queue) {
+            queue.end(now, key.number, failed, effects);
+        }
+    }
+
+    /// Over for users, and canceled after `grace` unless the batch system agrees before.
+    fn leave(
+        &mut self,
+        now: Now,
+        key: AllocationKey,
+        failed: bool,
+        grace: Duration,
+        effects: &mut Vec<Effect>,
+    ) {
+        if let Some(queue) = self.queues.get_mut(&key.queue) {
+            queue.leave(now, key.number, failed, grace, effects);
+        }
+    }
+
     pub(super) fn on_submitted(
         &mut self,
         now: Now,
@@ -97,10 +129,7 @@ impl AutoallocState {
         effects: &mut Vec<Effect>,
     ) {
         let refresh = self.limits.refresh;
-        let Some(queue) = self.queues.get_mut(&key.queue) else {
-            return;
-        };
-        let Some(allocation) = queue.allocations.get_mut(&key.number) else {
+        let Some(allocation) = self.allocation_mut(key) else {
             return;
         };
         allocation.phase = Phase::Queued;
@@ -119,6 +148,9 @@ impl AutoallocState {
             workers,
         }));
         effects.push(Effect::Changed(key.queue));
+        let Some(queue) = self.queues.get_mut(&key.queue) else {
+            return;
+        };
         queue.on_submit_ok();
         if queue.is_retired() {
             queue.leave(now, key.number, true, Duration::ZERO, effects);
@@ -147,11 +179,8 @@ impl AutoallocState {
         outcome: LookOutcome,
         effects: &mut Vec<Effect>,
     ) {
-        let Some(queue) = self.queues.get_mut(&key.queue) else {
-            return;
-        };
-        let is_retired = queue.is_retired();
-        let Some(allocation) = queue.allocations.get_mut(&key.number) else {
+        let is_retired = self.queue(key.queue).is_none();
+        let Some(allocation) = self.allocation_mut(key) else {
             return;
         };
         let Phase::Unsure {
@@ -193,10 +222,7 @@ impl AutoallocState {
         result: Result<(), Box<str>>,
         effects: &mut Vec<Effect>,
     ) {
-        let Some(queue) = self.queues.get_mut(&key.queue) else {
-            return;
-        };
-        let Some(allocation) = queue.allocations.get_mut(&key.number) else {
+        let Some(allocation) = self.allocation_mut(key) else {
             return;
         };
         match (allocation.phase, result) {
@@ -208,7 +234,7 @@ impl AutoallocState {
                 },
                 Ok(()),
             ) => {
-                queue.end(now, key.number, failed, effects);
+                self.end(now, key, failed, effects);
                 self.note_change(now);
             }
             (Phase::Leaving { tries, .. }, Err(text)) => {
@@ -237,10 +263,7 @@ impl AutoallocState {
         report: Report,
         effects: &mut Vec<Effect>,
     ) {
-        let Some(queue) = self.queues.get_mut(&key.queue) else {
-            return;
-        };
-        let Some(allocation) = queue.allocations.get_mut(&key.number) else {
+        let Some(allocation) = self.allocation_mut(key) else {
             return;
         };
         allocation.polling = None;
@@ -271,18 +294,15 @@ impl AutoallocState {
         report: &Report,
         effects: &mut Vec<Effect>,
     ) {
-        let Some(queue) = self.queues.get_mut(&key.queue) else {
-            return;
-        };
-        let is_retired = queue.is_retired();
-        let Some(allocation) = queue.allocations.get_mut(&key.number) else {
+        let is_retired = self.queue(key.queue).is_none();
+        let Some(allocation) = self.allocation_mut(key) else {
             return;
         };
         let is_asked = matches!(allocation.phase, Phase::Leaving { asked: true, .. });
         match report {
             // Somebody else's is left alone.
             Report::Finished | Report::Failed { .. } | Report::Foreign(_) => {
-                queue.end(now, key.number, failed, effects);
+                self.end(now, key, failed, effects);
                 self.note_change(now);
             }
             // Not to be believed, but nothing is lost by canceling what is said not to exist.
@@ -315,14 +335,11 @@ impl AutoallocState {
         report: Report,
         effects: &mut Vec<Effect>,
     ) {
-        let Some(queue) = self.queues.get_mut(&key.queue) else {
-            return;
-        };
-        let Some(allocation) = queue.allocations.get_mut(&key.number) else {
+        let Some(allocation) = self.allocation_mut(key) else {
             return;
         };
         let is_late = now.mono.since(ending.since) >= ENDING_MAX;
-        let has_gone = match report {
+        let grace = match report {
             Report::Queued(hint) => {
                 allocation.hint = hint;
                 allocation.wait_again();
@@ -341,17 +358,20 @@ impl AutoallocState {
                 allocation.next_poll = now.mono + SECOND_LOOK;
                 return;
             }
-            Report::Finished | Report::Failed { .. } | Report::Foreign(_) => true,
-            // Its script may still do something after the worker.
-            Report::Running => !ending.crashed,
-            Report::Completing | Report::Missing | Report::Silent | Report::Error(_) => false,
+            Report::Finished | Report::Failed { .. } | Report::Foreign(_) => None,
+            // Its script may still do something after the worker, or it is about to be requeued.
+            Report::Running if !ending.crashed => Some(NEVER),
+            // Its job may still be there, and its workers may come back.
+            Report::Running
+            | Report::Completing
+            | Report::Missing
+            | Report::Silent
+            | Report::Error(_) => Some(LEAVE_GRACE),
         };
         allocation.ending = None;
-        if has_gone {
-            queue.end(now, key.number, ending.failed, effects);
-        } else {
-            // Its job may still be there, and its workers may come back.
-            queue.leave(now, key.number, ending.failed, LEAVE_GRACE, effects);
+        match grace {
+            None => self.end(now, key, ending.failed, effects),
+            Some(grace) => self.leave(now, key, ending.failed, grace, effects),
         }
         let text = "all its workers were lost within a minute";
         self.count_end(now, key, !ending.failed, text, effects);
@@ -365,10 +385,7 @@ impl AutoallocState {
         effects: &mut Vec<Effect>,
     ) {
         let refresh = self.limits.refresh;
-        let Some(queue) = self.queues.get_mut(&key.queue) else {
-            return;
-        };
-        let Some(allocation) = queue.allocations.get_mut(&key.number) else {
+        let Some(allocation) = self.allocation_mut(key) else {
             return;
         };
         match report {
@@ -424,10 +441,7 @@ impl AutoallocState {
         is_silence: bool,
         effects: &mut Vec<Effect>,
     ) {
-        let Some(queue) = self.queues.get_mut(&key.queue) else {
-            return;
-        };
-        let Some(allocation) = queue.allocations.get_mut(&key.number) else {
+        let Some(allocation) = self.allocation_mut(key) else {
             return;
         };
         allocation.errors += 1;
@@ -453,30 +467,29 @@ impl AutoallocState {
         effects.push(Effect::Tell(Level::Warn, told));
         if is_silence {
             // No reason to delete a job that may wait well; its workers are welcome all the same.
-            queue.end(now, key.number, !started, effects);
+            self.end(now, key, !started, effects);
         } else {
             // Canceled as soon as the batch system answers again: it is replaced.
             allocation.is_doubtful = true;
-            queue.leave(now, key.number, !started, NEVER, effects);
+            self.leave(now, key, !started, NEVER, effects);
         }
         // Nobody said that the next one would fare worse: it is replaced without delay.
-        queue.note_failure(text);
+        if let Some(queue) = self.queues.get_mut(&key.queue) {
+            queue.note_failure(text);
+        }
         self.note_change(now);
     }
 
     /// Gone as far as we can see: canceled to be sure.
     fn on_vanished(&mut self, now: Now, key: AllocationKey, text: &str, effects: &mut Vec<Effect>) {
-        let Some(queue) = self.queues.get_mut(&key.queue) else {
-            return;
-        };
-        let Some(allocation) = queue.allocations.get(&key.number) else {
+        let Some(allocation) = self.allocation_mut(key) else {
             return;
         };
         let worked = allocation.seen > 0;
         let job = allocation.job_id().unwrap_or_default();
         let told = format!("Allocation {job} of queue {} is gone: {text}", key.queue);
         effects.push(Effect::Tell(Level::Warn, told));
-        queue.leave(now, key.number, !worked, Duration::ZERO, effects);
+        self.leave(now, key, !worked, Duration::ZERO, effects);
         self.count_end(now, key, worked, text, effects);
     }
 
@@ -488,10 +501,7 @@ impl AutoallocState {
         failure: Option<(Box<str>, bool)>,
         effects: &mut Vec<Effect>,
     ) {
-        let Some(queue) = self.queues.get_mut(&key.queue) else {
-            return;
-        };
-        let Some(allocation) = queue.allocations.get(&key.number) else {
+        let Some(allocation) = self.allocation_mut(key) else {
             return;
         };
         let worked = allocation.seen > 0 && failure.is_none();
@@ -504,9 +514,9 @@ impl AutoallocState {
             effects.push(Effect::Tell(Level::Warn, told));
         }
         if may_return {
-            queue.leave(now, key.number, failed, Duration::ZERO, effects);
+            self.leave(now, key, failed, Duration::ZERO, effects);
         } else {
-            queue.end(now, key.number, failed, effects);
+            self.end(now, key, failed, effects);
         }
         self.count_end(now, key, worked, &text, effects);
     }
@@ -623,10 +633,7 @@ impl AutoallocState {
         let Some(key) = self.find_job(job) else {
             return;
         };
-        let Some(queue) = self.queues.get_mut(&key.queue) else {
-            return;
-        };
-        let Some(allocation) = queue.allocations.get_mut(&key.number) else {
+        let Some(allocation) = self.allocation_mut(key) else {
             return;
         };
         if !allocation.connected.remove(&worker) || allocation.phase != Phase::Running {

@@ -365,7 +365,8 @@ fn what_the_batch_system_says_after_the_last_worker_decides() {
         (Report::Suspended, Running, true),
         (Report::Completing, Running, true),
         (Report::Unreadable("garbage".into()), Running, true),
-        (Report::Running, Finished, false),
+        // It may be about to be requeued.
+        (Report::Running, Finished, true),
         (Report::Finished, Finished, false),
         (failed(), Finished, false),
         (Report::Foreign("theirs".into()), Finished, false),
@@ -383,7 +384,10 @@ fn what_the_batch_system_says_after_the_last_worker_decides() {
         assert_eq!(world.allocation(1), state, "{report:?}");
         assert_eq!(world.state.alive().count() == 1, is_alive, "{report:?}");
         // Asked again, and found where it is.
-        if matches!(report, Report::Completing | Report::Unreadable(_)) {
+        if matches!(
+            report,
+            Report::Completing | Report::Unreadable(_) | Report::Running
+        ) {
             world.pass(11);
             world.report(1, Report::Queued("".into()));
             assert_eq!(world.allocation(1), Queued, "{report:?}");
