@@ -423,3 +423,55 @@ fn no_task_in_an_allocation_runs_twice_when_the_server_is_away() {
             .ok_or(format!("{all:?} {alive:?}"))
     });
 }
+
+/// The server is killed at these moments of the life of an allocation; the next one knows it, or ends it.
+#[test]
+fn a_server_that_is_killed_while_it_allocates_leaves_no_allocation_behind_and_makes_none_twice() {
+    for (moment, is_removed) in [
+        ("late-sbatch", false),
+        ("sbatch", false),
+        ("ran", false),
+        ("hold-scancel", true),
+        ("late-scancel", true),
+    ] {
+        let mut env = env_of_processes(&["-b1", "--max-worker-count=1", "--idle-timeout=1s"]);
+        if moment.contains('-') {
+            env.write(moment, "");
+        }
+        let script = "echo >>ran; until test -e go; do sleep 0.02; done";
+        let job = env.submit(&["--stdout=none", "--stderr=none", "bash", "-c", script]);
+        if is_removed {
+            env.wait_lines("ran", 1);
+            env.hq(&["alloc", "remove", "1", "--force"]).ok();
+        }
+        env.wait_for("the moment", || {
+            let is_now = match moment {
+                "ran" => env.path("ran").exists(),
+                "hold-scancel" => !calls(&env, "scancel").is_empty(),
+                "late-scancel" => env.path("jobs/101.canceled").exists(),
+                _ => env.path("jobs/101.pid").exists(),
+            };
+            is_now
+                .then_some(())
+                .ok_or_else(|| format!("{moment}: {}", env.read("calls")))
+        });
+        kill_server(&mut env);
+        if moment.contains('-') {
+            std::fs::remove_file(env.path(moment)).expect("it was made above");
+        }
+        env.start_server_with(&["--resume"]);
+        env.write("go", "");
+        if !is_removed {
+            env.wait_job(&job);
+            assert_eq!(env.read("ran").lines().count(), 1, "{moment}");
+        }
+        env.wait_for("all allocations end", || {
+            let (all, alive) = jobs_of(&env);
+            (alive.is_empty() && all.len() == 1)
+                .then_some(())
+                .ok_or(format!("{moment}: {all:?} {alive:?}"))
+        });
+        env.hq(&["server", "stop"]).ok();
+        env.wait_exit("server");
+    }
+}

@@ -207,6 +207,12 @@ impl AutoallocState {
         self.queues.get(&id).filter(|queue| !queue.is_retired())
     }
 
+    /// A queue as it is stored; `None` = it was removed, and its allocations are over.
+    #[must_use]
+    pub fn record(&self, id: QueueId) -> Option<QueueRecord> {
+        self.queues.get(&id).map(Queue::record)
+    }
+
     fn queue_mut(&mut self, id: QueueId) -> Option<&mut Queue> {
         self.queues.get_mut(&id).filter(|queue| !queue.is_retired())
     }

@@ -102,6 +102,9 @@ pub struct AllocationRecord {
     pub started_at: Option<Timestamp>,
     /// When it was over.
     pub ended_at: Option<Timestamp>,
+    /// It is over for users, and the batch system may still have its job. Only set in stored
+    /// records.
+    pub is_leaving: bool,
 }
 
 /// One allocation.
@@ -147,14 +150,20 @@ impl Allocation {
             queued_at: now.wall,
             started_at: None,
             ended_at: None,
+            is_leaving: false,
         };
         Self::with(record, Phase::Submitting, now)
     }
 
-    pub(super) fn restore(record: AllocationRecord, now: Now) -> Self {
+    pub(super) fn restore(mut record: AllocationRecord, now: Now) -> Self {
+        let is_leaving = std::mem::take(&mut record.is_leaving);
+        let failed = record.state == AllocationState::Failed;
         let phase = match (record.state, &record.job) {
-            (AllocationState::Finished, _) => Phase::Ended { failed: false },
-            (AllocationState::Failed, _) => Phase::Ended { failed: true },
+            (AllocationState::Finished | AllocationState::Failed, Some(_)) if is_leaving => {
+                let started = record.started_at.is_some();
+                Phase::leaving(now.mono, failed, started, now.mono)
+            }
+            (AllocationState::Finished | AllocationState::Failed, _) => Phase::Ended { failed },
             (AllocationState::Queued | AllocationState::Running, None) => Phase::unsure(now),
             (AllocationState::Queued, Some(_)) => Phase::Queued,
             (AllocationState::Running, Some(_)) => Phase::Running,
@@ -226,10 +235,18 @@ impl Allocation {
         }
     }
 
-    /// As it is stored and shown.
+    /// As it is shown.
     #[must_use]
     pub const fn record(&self) -> &AllocationRecord {
         &self.record
+    }
+
+    /// As it is stored.
+    pub(super) fn stored(&self) -> AllocationRecord {
+        AllocationRecord {
+            is_leaving: matches!(self.phase, Phase::Leaving { .. }),
+            ..self.record.clone()
+        }
     }
 
     /// Whether the batch system may still have, or start, a job for it.
@@ -341,6 +358,18 @@ impl Allocation {
 }
 
 impl Phase {
+    /// Left at this time, and canceled at `cancel_at` unless the batch system agrees before.
+    pub(super) const fn leaving(now: Time, failed: bool, started: bool, cancel_at: Time) -> Self {
+        Self::Leaving {
+            failed,
+            started,
+            cancel_at,
+            next: now,
+            tries: 0,
+            asked: false,
+        }
+    }
+
     pub(super) fn unsure(now: Now) -> Self {
         Self::Unsure {
             since: now.mono,

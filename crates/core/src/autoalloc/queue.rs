@@ -104,6 +104,8 @@ pub struct QueueRecord {
     pub allocations: Vec<AllocationRecord>,
     /// For people who read the journal; a restored queue tries again.
     pub failure: Option<QueueFailure>,
+    /// A user has removed it, and some of its allocations are still to be canceled.
+    pub is_removed: bool,
 }
 
 /// One queue.
@@ -161,6 +163,7 @@ impl Queue {
     pub(super) fn restore(now: Now, record: QueueRecord) -> Self {
         let mut queue = Self::new(record.id, record.spec);
         queue.paused = record.paused.map(Reason::PausedBefore);
+        queue.retired = record.is_removed;
         queue
             .offers
             .extend(record.known_resources.map(|resources| Offer {
@@ -227,11 +230,12 @@ impl Queue {
             paused: self.paused.as_ref().map(|reason| reason.to_string().into()),
             known_resources: self.known_resources(),
             last_number: self.last_number,
-            allocations: allocations.map(|a| a.record().clone()).collect(),
+            allocations: allocations.map(Allocation::stored).collect(),
             failure: self.failing_since.map(|since| QueueFailure {
                 since,
                 last: self.last_failure.as_str().into(),
             }),
+            is_removed: self.retired,
         }
     }
 
@@ -572,14 +576,8 @@ impl Queue {
         let Some(allocation) = self.allocations.get_mut(&number) else {
             return;
         };
-        allocation.phase = Phase::Leaving {
-            failed,
-            started: allocation.record.state == AllocationState::Running,
-            cancel_at: now.mono + grace,
-            next: now.mono,
-            tries: 0,
-            asked: false,
-        };
+        let started = allocation.record.state == AllocationState::Running;
+        allocation.phase = Phase::leaving(now.mono, failed, started, now.mono + grace);
         allocation.show_end(now, failed);
         Self::tell_end(allocation, effects);
         effects.push(Effect::Changed(self.id));

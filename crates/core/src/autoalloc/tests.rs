@@ -715,3 +715,35 @@ fn restored_allocations_keep_their_places_and_are_asked_for_at_once() {
     assert!(matches!(effects.as_slice(), [Effect::Poll { jobs, .. }] if jobs.len() == 1));
     assert_eq!(state.add_queue(world.now(), spec(1, 1, None)), QueueId(2));
 }
+
+/// Stored and restored in the middle of a removal, a queue still cancels its allocations.
+#[test]
+fn a_server_that_restarts_cancels_the_rest_of_a_removed_queue() {
+    let mut world = World::new(spec(2, 1, None));
+    world.demand(2, &[]);
+    world.connect(1, 1);
+    let mut lost = Vec::new();
+    let now = world.now();
+    assert!(
+        world
+            .state
+            .remove_queue(now, QUEUE, true, &mut lost)
+            .is_ok()
+    );
+    let record = world.state.record(QUEUE).expect("it is kept");
+    world.state = AutoallocState::new(Limits::default());
+    world.state.restore_queue(now, record);
+    assert_eq!(world.state.queues().count(), 0);
+    let mut effects = Vec::new();
+    world.state.apply(now, Input::Timer, &mut effects);
+    assert_eq!(cancels(&effects), 2);
+    for number in 1..=2 {
+        let key = AllocationKey {
+            queue: QUEUE,
+            number,
+        };
+        let canceled = Input::Canceled(key, Ok(()));
+        world.state.apply(now, canceled, &mut effects);
+    }
+    assert!(world.state.record(QUEUE).is_none(), "nothing is left of it");
+}

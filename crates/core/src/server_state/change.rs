@@ -262,10 +262,11 @@ pub enum AllocationChange {
     QueueStored {
         /// Queue id.
         queue: QueueId,
-        /// Bytes that only automatic allocation understands.
-        record: Box<[u8]>,
+        /// Bytes that only automatic allocation understands; `None` = it was removed, and its
+        /// allocations are over.
+        record: Option<Box<[u8]>>,
     },
-    /// A queue was removed; its id is not reused.
+    /// A user removed a queue; its id is not reused.
     QueueRemoved(QueueId),
     /// Something in the life of an allocation.
     Event(AllocationEvent),

@@ -258,12 +258,12 @@ impl Driver {
             AllocRequest::Log(job) => self.known(now).log_dir(&job),
             AllocRequest::Remove { queue, force } => {
                 let mut effects = Vec::new();
-                let removed = self.state.remove_queue(now, queue, force, &mut effects);
-                self.carry_out(effects).await;
-                match removed {
+                match self.state.remove_queue(now, queue, force, &mut effects) {
                     Ok(()) => {
-                        self.persist(vec![AllocationChange::QueueRemoved(queue)])
-                            .await;
+                        // Together: a server that restarts cancels what is left.
+                        let removed = AllocationChange::QueueRemoved(queue);
+                        self.persist(vec![removed, self.stored(queue)]).await;
+                        self.carry_out(effects).await;
                         done()
                     }
                     Err(error) => Refusal::from(error).into(),
@@ -321,13 +321,10 @@ impl Driver {
     }
 
     /// The stored form of a queue.
-    fn stored(&self, id: QueueId) -> Option<AllocationChange> {
-        let record = self.state.queue(id)?.record();
-        let bytes = record::encode(&record, self.queues.get(&id)?, &self.dirs);
-        Some(AllocationChange::QueueStored {
-            queue: id,
-            record: bytes.into(),
-        })
+    fn stored(&self, id: QueueId) -> AllocationChange {
+        let known = self.state.record(id).zip(self.queues.get(&id));
+        let record = known.map(|(record, shell)| record::encode(&record, shell, &self.dirs).into());
+        AllocationChange::QueueStored { queue: id, record }
     }
 
     async fn add(&mut self, params: QueueParams) -> Reply {
@@ -467,7 +464,7 @@ impl Driver {
         if !changed.is_empty() {
             self.note_own();
         }
-        changes.extend(changed.into_iter().filter_map(|id| self.stored(id)));
+        changes.extend(changed.into_iter().map(|id| self.stored(id)));
         if !changes.is_empty() {
             self.persist(changes).await;
         }

@@ -44,7 +44,7 @@ pub(super) fn spec(params: &QueueParams) -> QueueSpec {
 /// Everything about a queue.
 pub(super) fn encode(record: &QueueRecord, shell: &QueueShell, dirs: &Dirs) -> Vec<u8> {
     let is_alive = |a: &&AllocationRecord| {
-        matches!(a.state, AllocationState::Queued | AllocationState::Running)
+        a.is_leaving || matches!(a.state, AllocationState::Queued | AllocationState::Running)
     };
     let ended = record.allocations.iter().filter(|a| !is_alive(a)).count();
     let mut surplus = ended.saturating_sub(ENDED_STORED_MAX);
@@ -67,6 +67,7 @@ pub(super) fn encode(record: &QueueRecord, shell: &QueueShell, dirs: &Dirs) -> V
             since_unix_ns: failure.since.0,
             last: failure.last.to_string(),
         }),
+        is_removed: record.is_removed,
     };
     message.encode_to_vec()
 }
@@ -88,6 +89,7 @@ fn stored(allocation: &AllocationRecord, dirs: &Dirs) -> client::AllocStored {
         queued_unix_ns: allocation.queued_at.0,
         started_unix_ns: allocation.started_at.map(|at| at.0),
         ended_unix_ns: allocation.ended_at.map(|at| at.0),
+        is_leaving: allocation.is_leaving,
     }
 }
 
@@ -137,6 +139,7 @@ pub(super) fn decode(bytes: &[u8]) -> Result<Restored, RecordError> {
             queued_at: Timestamp(stored.queued_unix_ns),
             started_at: stored.started_unix_ns.map(Timestamp),
             ended_at: stored.ended_unix_ns.map(Timestamp),
+            is_leaving: stored.is_leaving,
         });
     }
     let units = |known: &ResourceDescriptor| {
@@ -154,6 +157,7 @@ pub(super) fn decode(bytes: &[u8]) -> Result<Restored, RecordError> {
             last_number: message.last_number,
             allocations,
             failure: None,
+            is_removed: message.is_removed,
         },
         shell: QueueShell {
             params: Arc::new(params),

@@ -99,7 +99,7 @@ fn history() -> Connection {
         },
         ChangeKind::Allocation(AllocationChange::QueueStored {
             queue: key.queue,
-            record: Box::from([1, 2]),
+            record: Some(Box::from([1, 2])),
         }),
         allocation(AllocationEvent::Queued {
             key,
