@@ -3,8 +3,9 @@
 //! `manifest` checks `Cargo.toml` files (which crate may use what), `source` lines of text,
 //! `between` the code between clone and exec, `calls` functions that only some files may call,
 //! `sql`, `numbers` and `refusals` text that only one place may contain, `manual` the pages of the
-//! manual, `imports` which module uses which, `codemap` the map of modules. They are pure functions
-//! from text to problems; only this file reads the tree. See `docs/architecture.md`.
+//! manual, `imports` which module uses which, `codemap` the map of modules, `queues` the list of
+//! queues. They are pure functions from text to problems; only this file reads the tree. See
+//! `docs/architecture.md`.
 
 mod between;
 mod calls;
@@ -15,6 +16,7 @@ mod locks;
 mod manifest;
 mod manual;
 mod numbers;
+mod queues;
 mod refusals;
 mod source;
 mod sql;
@@ -81,6 +83,7 @@ pub(crate) fn check(root: &Path) -> anyhow::Result<Vec<Problem>> {
     let mut sources = Vec::new();
     let (mut code_map, mut testing) = (String::new(), String::new());
     let mut functions = BTreeSet::new();
+    let mut with_queues = Vec::new();
     for path in &paths {
         // Files that are not text have no lines to check.
         let Ok(text) = String::from_utf8(read(root, path)?) else {
@@ -105,6 +108,9 @@ pub(crate) fn check(root: &Path) -> anyhow::Result<Vec<Problem>> {
             problems.extend(source::check_rust(path, &text));
             problems.extend(between::check(path, &text));
             problems.extend(locks::check(path, &text));
+            if queues::has_queue(path, &text) {
+                with_queues.push(path.clone());
+            }
             let layers = Layers::new(&text);
             problems.extend(numbers::check(path, &layers));
             problems.extend(refusals::check(path, &layers));
@@ -128,6 +134,7 @@ pub(crate) fn check(root: &Path) -> anyhow::Result<Vec<Problem>> {
     problems.extend(imports::check(&products));
     problems.extend(codemap::check(&code_map, &products, &paths));
     problems.extend(sql::check_list(&paths));
+    problems.extend(queues::check(&code_map, &with_queues));
     problems.extend(manual::check_tests(&testing, |test| {
         functions.contains(test)
     }));
