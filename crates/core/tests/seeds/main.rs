@@ -5,5 +5,6 @@
 //! those without optimization, which would take too long here. Needs the feature `testing`.
 
 mod histories;
+mod months;
 mod quarantine;
 mod worlds;
