@@ -12,14 +12,16 @@ impl AutoallocState {
         self.dirty_since = None;
         self.last_try = Some(now.mono);
         self.asked_at = None;
-        let open = self.queues().filter(|queue| {
+        let is_open = self.queues().any(|queue| {
             queue.state() == QueueState::Active
                 && (queue.gate(now.mono).is_none() || queue.has_waiting())
                 && queue.plan.is_empty()
         });
-        let queries: Vec<_> = open.map(|queue| queue.query(now.mono)).collect();
-        if !queries.is_empty() {
+        if is_open {
             self.asked_at = Some(now.mono);
+            // Also queues that cannot submit now: their allocations take tasks that others would
+            // ask for again.
+            let queries = self.queues().map(|queue| queue.query(now.mono)).collect();
             effects.push(Effect::AskDemand(queries));
         }
     }

@@ -347,8 +347,8 @@ impl Queue {
     pub(super) fn query(&self, now: Time) -> QueueQuery {
         // While this queue cannot submit, the queues behind it get its demand.
         let places = match self.gate(now) {
-            Some(_) => 0,
-            None => self.spec.backlog.saturating_sub(self.waiting()),
+            None if self.plan.is_empty() => self.spec.backlog.saturating_sub(self.waiting()),
+            None | Some(_) => 0,
         };
         let by_backlog = places.saturating_mul(self.spec.max_workers_per_alloc);
         let by_count = self
@@ -376,11 +376,14 @@ impl Queue {
         if kinds.is_empty() {
             kinds.push(assumed.clone());
         }
-        let mut coming: Vec<Coming> = self
-            .allocations
-            .values()
-            .filter_map(|a| a.coming(now))
-            .collect();
+        // Submissions that were decided, and have no number yet.
+        let planned = self.plan.iter().map(|workers| Coming {
+            number: 0,
+            workers: *workers,
+            owed: *workers,
+        });
+        let submitted = self.allocations.values().filter_map(|a| a.coming(now));
+        let mut coming: Vec<Coming> = submitted.chain(planned).collect();
         coming.sort_by_key(|coming| coming.owed == coming.workers);
         let connected = self.allocations.values().flat_map(|a| &a.connected);
         QueueQuery {

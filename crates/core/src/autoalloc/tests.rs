@@ -9,7 +9,7 @@ use crate::autoalloc::{
 };
 use crate::id::{AllocationKey, QueueId, WorkerId};
 use crate::resource::amount::Amount;
-use crate::scheduler::demand::{QueueDemand, Unfit};
+use crate::scheduler::demand::{QueueDemand, QueueQuery, Unfit};
 use crate::time::{Now, Time, Timestamp};
 
 mod silence;
@@ -58,6 +58,17 @@ impl World {
     fn apply(&mut self, input: Input) -> Vec<Effect> {
         self.state.apply(self.now(), input, &mut self.effects);
         std::mem::take(&mut self.effects)
+    }
+
+    /// Lets time pass until it asks for the demand.
+    fn expect_question(&mut self) -> Vec<QueueQuery> {
+        let effects = (0..60).flat_map(|_| self.pass(1)).collect::<Vec<_>>();
+        for effect in effects {
+            if let Effect::AskDemand(queries) = effect {
+                return queries;
+            }
+        }
+        panic!("it does not ask");
     }
 
     fn pass(&mut self, secs: u64) -> Vec<Effect> {
@@ -746,4 +757,23 @@ fn a_server_that_restarts_cancels_the_rest_of_a_removed_queue() {
         world.state.apply(now, canceled, &mut effects);
     }
     assert!(world.state.record(QUEUE).is_none(), "nothing is left of it");
+}
+
+/// While one queue submits, the other must not ask for workers for the same tasks.
+#[test]
+fn a_queue_that_is_submitting_still_counts_with_what_it_has_asked_for() {
+    let mut world = World::new(spec(4, 1, None));
+    let now = world.now();
+    world.state.add_queue(now, spec(4, 1, None));
+    world.apply(Input::Changed);
+    world.expect_question();
+    let second = QueueDemand {
+        queue: QueueId(2),
+        ..demanded(0, &[])
+    };
+    world.apply(Input::Demand(vec![demanded(3, &[]), second]));
+    world.apply(Input::Changed);
+    let queries = world.expect_question();
+    let coming: u32 = queries[0].coming.iter().map(|coming| coming.owed).sum();
+    assert_eq!((queries.len(), coming, queries[0].workers_max), (2, 3, 0));
 }
