@@ -90,7 +90,7 @@ use resubmit::Resubmission;
 use submission::UnderWays;
 use submit_key::SubmitKeys;
 use successors::Heads;
-use sweep::{Deed, Sweep};
+use sweep::{JobAction, Sweep};
 
 /// Inputs that made no sense and were ignored.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -436,11 +436,11 @@ impl ServerState {
                 key,
             } => self.open_job(ctx, (name, max_fails), key),
             Command::CloseJobs(jobs) => {
-                self.on_sweep(ctx, request, (&jobs, Deed::Close));
+                self.on_sweep(ctx, request, (&jobs, JobAction::Close));
                 return;
             }
             Command::CancelJobs { jobs, reason } => {
-                self.on_sweep(ctx, request, (&jobs, Deed::Cancel(reason)));
+                self.on_sweep(ctx, request, (&jobs, JobAction::Cancel(reason)));
                 return;
             }
             Command::CancelTasks {
@@ -449,7 +449,7 @@ impl ServerState {
                 keep_running,
             } => Reply::Jobs(self.cancel_tasks(ctx, job, (&tasks, keep_running))),
             Command::ForgetJobs { jobs, states } => {
-                self.on_sweep(ctx, request, (&jobs, Deed::Forget(states)));
+                self.on_sweep(ctx, request, (&jobs, JobAction::Forget(states)));
                 return;
             }
             Command::Resubmit {

@@ -719,7 +719,7 @@ impl ServerState {
     }
 
     /// Applies the quarantine of a lost worker to its replacement on the same host.
-    pub(super) fn note_newcomer(&mut self, ctx: &mut Ctx<'_>, id: WorkerId) {
+    pub(super) fn inherit_quarantine(&mut self, ctx: &mut Ctx<'_>, id: WorkerId) {
         let host = self
             .workers
             .get(id)

@@ -15,7 +15,7 @@ use crate::task::TaskState;
 
 /// Action on each job.
 #[derive(Clone, Debug)]
-pub(super) enum Deed {
+pub(super) enum JobAction {
     /// Closes it.
     Close,
     /// Cancels it for this reason.
@@ -36,7 +36,7 @@ enum Left {
 #[derive(Clone, Debug)]
 pub(super) struct Sweep {
     request: RequestId,
-    deed: Deed,
+    action: JobAction,
     left: Left,
     not_found: IdArray,
     /// Jobs that were forgotten before their turn.
@@ -58,7 +58,7 @@ impl ServerState {
         &mut self,
         ctx: &mut Ctx<'_>,
         request: RequestId,
-        (jobs, deed): (&Selector, Deed),
+        (jobs, action): (&Selector, JobAction),
     ) {
         let (left, not_found) = match jobs {
             // The search among very many jobs is done in portions as well.
@@ -73,7 +73,7 @@ impl ServerState {
         };
         let sweep = Sweep {
             request,
-            deed,
+            action,
             left,
             ignored: not_found.len(),
             not_found,
@@ -81,38 +81,38 @@ impl ServerState {
             rows: Vec::new(),
             forgotten: 0,
         };
-        self.go_on_sweeping(ctx, sweep, self.portion());
+        self.continue_sweep(ctx, sweep, self.portion());
     }
 
     /// Does one portion for one of the commands.
     pub(super) fn sweep_portion(&mut self, ctx: &mut Ctx<'_>) {
         if let Some(sweep) = self.sweeps.pop_front() {
-            self.go_on_sweeping(ctx, sweep, self.portion());
+            self.continue_sweep(ctx, sweep, self.portion());
         }
     }
 
     /// Completes all commands: there are no more portions.
     pub(super) fn sweep_rest(&mut self, ctx: &mut Ctx<'_>) {
         while let Some(sweep) = self.sweeps.pop_front() {
-            self.go_on_sweeping(ctx, sweep, usize::MAX);
+            self.continue_sweep(ctx, sweep, usize::MAX);
         }
     }
 
-    fn go_on_sweeping(&mut self, ctx: &mut Ctx<'_>, mut sweep: Sweep, most: usize) {
+    fn continue_sweep(&mut self, ctx: &mut Ctx<'_>, mut sweep: Sweep, most: usize) {
         let mut forgotten = Vec::new();
-        if let Deed::Forget(_) = &sweep.deed {
+        if let JobAction::Forget(_) = &sweep.action {
             // A client that waits for one of them learns its end before it is gone.
             self.follow_up(ctx);
         }
         for id in self.next_jobs(&mut sweep, most) {
-            let row = match &sweep.deed {
-                Deed::Close => self.close_job(ctx, id),
-                Deed::Cancel(reason) => self.cancel_job(ctx, id, reason),
-                Deed::Forget(states) if self.forget_job(id, states) => {
+            let row = match &sweep.action {
+                JobAction::Close => self.close_job(ctx, id),
+                JobAction::Cancel(reason) => self.cancel_job(ctx, id, reason),
+                JobAction::Forget(states) if self.forget_job(id, states) => {
                     forgotten.push(id);
                     continue;
                 }
-                Deed::Forget(_) => {
+                JobAction::Forget(_) => {
                     sweep.ignored = sweep.ignored.saturating_add(1);
                     continue;
                 }
@@ -133,12 +133,12 @@ impl ServerState {
             self.sweeps.push_back(sweep);
             return;
         }
-        let reply = match sweep.deed {
-            Deed::Close | Deed::Cancel(_) => Reply::Jobs(Selected {
+        let reply = match sweep.action {
+            JobAction::Close | JobAction::Cancel(_) => Reply::Jobs(Selected {
                 rows: sweep.rows,
                 not_found: with_gone(sweep.not_found, &sweep.gone),
             }),
-            Deed::Forget(_) => Reply::Forgotten {
+            JobAction::Forget(_) => Reply::Forgotten {
                 forgotten: sweep.forgotten,
                 ignored: sweep.ignored,
             },
@@ -155,11 +155,11 @@ impl ServerState {
         let (first, last) = (JobId(*ids.start()), JobId(*ids.end()));
         let mut rest = self.jobs.all().range(first..=last);
         let part = rest.by_ref().take(most);
-        let is_meant = |job: &Job| match &sweep.deed {
-            Deed::Close => job.is_open,
-            Deed::Cancel(_) => !job.is_completed(),
+        let is_meant = |job: &Job| match &sweep.action {
+            JobAction::Close => job.is_open,
+            JobAction::Cancel(_) => !job.is_completed(),
             // Jobs that stay are counted.
-            Deed::Forget(_) => true,
+            JobAction::Forget(_) => true,
         };
         let part = part.filter(|(_, job)| is_meant(job));
         let part = part.map(|(id, _)| *id).collect();

@@ -49,7 +49,7 @@ impl ServerState {
             worker: id,
             reattached: false,
         });
-        self.note_newcomer(ctx, id);
+        self.inherit_quarantine(ctx, id);
         self.dismiss_if_ending(ctx, id);
     }
 

@@ -89,7 +89,7 @@ pub struct World {
     links: BTreeMap<LinkId, Link>,
     next_link: u64,
     /// The current connection of each worker that has one.
-    seats: BTreeMap<WorkerId, LinkId>,
+    registered: BTreeMap<WorkerId, LinkId>,
     /// Workers whose connection ended before the server answered on it.
     orphans: Vec<(WorkerId, LinkId)>,
     next_request: u64,
@@ -138,7 +138,7 @@ impl World {
             next_node: 0,
             links: BTreeMap::new(),
             next_link: 0,
-            seats: BTreeMap::new(),
+            registered: BTreeMap::new(),
             orphans: Vec::new(),
             next_request: 0,
             watching: BTreeSet::new(),
@@ -333,10 +333,10 @@ impl World {
                 link,
                 worker,
                 reattached,
-            } => self.seat(link, worker, reattached),
+            } => self.register(link, worker, reattached),
             Effect::ToWorker(id, command) => {
                 check_frame(&command);
-                let link = self.seats.get(&id);
+                let link = self.registered.get(&id);
                 if let Some(link) = link.and_then(|link| self.links.get_mut(link)) {
                     link.to_worker.push_back(link::ToWorker::Command(command));
                 }

@@ -269,7 +269,7 @@ impl World {
         self.owed.clear();
         self.watching.clear();
         self.looked_at = None;
-        self.seats.clear();
+        self.registered.clear();
         self.links.clear();
         self.orphans.clear();
         self.check_acknowledged();

@@ -227,7 +227,9 @@ impl World {
         match link.to_server.pop_front() {
             Some(ToServer::Register(reattach)) => self.on_registration(id, reattach),
             Some(ToServer::Message(message)) => {
-                if let Some(worker) = worker.filter(|worker| self.seats.get(worker) == Some(&id)) {
+                if let Some(worker) =
+                    worker.filter(|worker| self.registered.get(worker) == Some(&id))
+                {
                     self.apply(Input::WorkerMessage(worker, message));
                 }
             }
@@ -242,8 +244,8 @@ impl World {
             return false;
         };
         let worker = self.links.remove(&id).and_then(|link| link.worker);
-        if let Some(worker) = worker.filter(|worker| self.seats.get(worker) == Some(&id)) {
-            self.seats.remove(&worker);
+        if let Some(worker) = worker.filter(|worker| self.registered.get(worker) == Some(&id)) {
+            self.registered.remove(&worker);
             self.apply(Input::WorkerGone(worker, how));
         }
         true
@@ -277,16 +279,16 @@ impl World {
 
     /// The server closes the connection of a worker.
     pub(super) fn close(&mut self, worker: WorkerId) {
-        let link = self.seats.remove(&worker);
+        let link = self.registered.remove(&worker);
         if let Some(link) = link.and_then(|link| self.links.get_mut(&link)) {
             link.is_closed = true;
         }
     }
 
-    /// The server gives a connection a seat.
-    pub(super) fn seat(&mut self, id: LinkId, worker: WorkerId, reattached: bool) {
+    /// The server registers the worker of a connection.
+    pub(super) fn register(&mut self, id: LinkId, worker: WorkerId, reattached: bool) {
         self.close(worker);
-        self.seats.insert(worker, id);
+        self.registered.insert(worker, id);
         if let Some(link) = self.links.get_mut(&id) {
             link.worker = Some(worker);
             link.to_worker
@@ -299,8 +301,8 @@ impl World {
     /// Connections that ended before the server had answered: it notices on the write.
     pub(super) fn find_orphans(&mut self) {
         for (worker, link) in std::mem::take(&mut self.orphans) {
-            if self.seats.get(&worker) == Some(&link) {
-                self.seats.remove(&worker);
+            if self.registered.get(&worker) == Some(&link) {
+                self.registered.remove(&worker);
                 self.apply(Input::WorkerGone(worker, LinkEnd::Broken));
             }
         }
