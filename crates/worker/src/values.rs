@@ -3,14 +3,14 @@
 //!
 //! ```text
 //!   interpreter ── file ──▶ ValueStore ── reference ──▶ server ──▶ client ──▶ who needs it
-//!                               │ holder: a port of its own, with a key of its own
+//!                               │ value_server: its own port and key
 //!   other workers, bridges ◀────┘ get, drop
 //! ```
 //!
 //! The client passes the reference on in the arguments of other calls, and drops the value at its
 //! holder when no further call can need it. A worker fetches each value once, however many of its
 //! calls need it, and keeps the copy for a while after the last one. If the holder's file can be
-//! opened by its path, as on the same machine, nothing is copied. `shelf` limits the total size.
+//! opened by its path, as on the same machine, nothing is copied. `cache` limits the total size.
 //! Values of jobs that the server has forgotten are deleted, and all values end with the worker.
 //! The worker does not look into values.
 
@@ -31,15 +31,15 @@ use tokio::task::{JoinHandle, spawn_blocking};
 
 use crate::scratch_dir::this_machine;
 
+mod cache;
 mod fetch;
-mod holder;
 mod reference;
-mod shelf;
+mod value_server;
 
+pub(crate) use cache::{NoRoom, ValueFile};
+use cache::{Source, ValueCache};
 pub use fetch::{FetchError, drop_values, fetch};
 pub use reference::Reference;
-pub(crate) use shelf::{NoRoom, ValueFile};
-use shelf::{Shelf, Source};
 
 /// Values fetched at one time; others wait. Each costs a connection and a writing thread.
 const FETCHES_MAX: usize = 16;
@@ -64,7 +64,7 @@ pub(crate) struct ValueStore {
     host: Box<str>,
     worker: u32,
     ip: Option<IpAddr>,
-    shelf: Arc<Shelf>,
+    cache: Arc<ValueCache>,
     /// `None` = nothing was held so far, so the port is not open.
     holding: Option<Holding>,
     /// Running fetches, by name.
@@ -104,7 +104,7 @@ impl ValueStore {
             host: host.into(),
             worker: 0,
             ip: None,
-            shelf: Arc::new(Shelf::new(limit)),
+            cache: Arc::new(ValueCache::new(limit)),
             holding: None,
             under_way: HashMap::new(),
             fetched: mpsc::unbounded_channel(),
@@ -137,7 +137,7 @@ impl ValueStore {
 
     /// Limit of all values, in bytes.
     pub(crate) fn limit(&self) -> u64 {
-        self.shelf.limit()
+        self.cache.limit()
     }
 
     /// Takes over the file of `size` bytes that a call has written, and returns its reference. A
@@ -166,7 +166,7 @@ impl ValueStore {
         key: InstanceKey,
         can_be_made_again: bool,
     ) -> Result<Reference, HoldError> {
-        let (room, gone) = self.shelf.make_room(size)?;
+        let (reservation, gone) = self.cache.reserve(size)?;
         remove_files(gone);
         let none = || io::Error::other("the system has no random numbers");
         let name = reference::new_name().ok_or_else(none)?;
@@ -180,7 +180,7 @@ impl ValueStore {
             job: key.task.job,
             can_be_made_again,
         };
-        room.fill(&name, path, source);
+        reservation.fill(&name, path, source);
         Ok(reference)
     }
 
@@ -190,7 +190,7 @@ impl ValueStore {
             let key = SecretKey::generate().map_err(io::Error::other)?;
             let listener = self.listen()?;
             let port = listener.local_addr()?.port();
-            let serving = holder::serve(listener, key.clone(), Arc::clone(&self.shelf));
+            let serving = value_server::serve(listener, key.clone(), Arc::clone(&self.cache));
             let ip = self.ip.filter(|ip| !ip.is_loopback());
             let mut at: Vec<String> = ip.iter().map(IpAddr::to_string).collect();
             // A worker of another machine at this address has another key, so the client tries the
@@ -240,11 +240,11 @@ impl ValueStore {
             .as_ref()
             .is_some_and(|holding| holding.key == reference.key);
         if is_own {
-            let (file, _) = self.shelf.own(&reference.name).ok_or(FetchError::Gone)?;
+            let (file, _) = self.cache.own(&reference.name).ok_or(FetchError::Gone)?;
             return Ok(Some(file));
         }
         let name = &reference.name;
-        if let Some(file) = self.shelf.other(name) {
+        if let Some(file) = self.cache.other(name) {
             return Ok(Some(file));
         }
         if !self.under_way.contains_key(name) {
@@ -256,7 +256,7 @@ impl ValueStore {
 
     fn start_fetch(&mut self, reference: Reference) -> JoinHandle<()> {
         self.copy_count += 1;
-        let (shelf, fetching) = (Arc::clone(&self.shelf), Arc::clone(&self.fetching));
+        let (cache, fetching) = (Arc::clone(&self.cache), Arc::clone(&self.fetching));
         let told = self.fetched.0.clone();
         let to = self
             .dir
@@ -266,11 +266,11 @@ impl ValueStore {
             let theirs = (reference.path.clone(), reference.size);
             let is_readable = is_here && spawn_blocking(|| is_whole(theirs)).await.unwrap_or(false);
             let result = if is_readable {
-                Ok(shelf.add_foreign(&reference.name, reference.path.clone()))
+                Ok(cache.add_foreign(&reference.name, reference.path.clone()))
             } else {
                 // The semaphore is never closed.
                 let _turn = fetching.acquire().await;
-                fetch_copy(&shelf, &reference, to).await
+                fetch_copy(&cache, &reference, to).await
             };
             // Fails only if the worker ends.
             let _ = told.send((reference.name, result));
@@ -284,7 +284,7 @@ impl ValueStore {
             .iter()
             .map(|one| (&*one.name, one.size))
             .collect();
-        self.shelf.fits(&needs, now)
+        self.cache.fits(&needs, now)
     }
 
     /// The next result of a fetch.
@@ -310,19 +310,19 @@ impl ValueStore {
         self.under_way.remove(&fetched.0);
         let is_idle = self.sweeper.as_ref().is_none_or(JoinHandle::is_finished);
         if fetched.1.is_ok() && is_idle {
-            self.sweeper = Some(tokio::spawn(sweep(Arc::clone(&self.shelf))));
+            self.sweeper = Some(tokio::spawn(sweep(Arc::clone(&self.cache))));
         }
         fetched
     }
 
     /// Jobs whose values are held, up to the limit of a heartbeat.
     pub(crate) fn held_jobs(&self) -> Vec<JobId> {
-        self.shelf.jobs(HELD_JOBS_MAX)
+        self.cache.jobs(HELD_JOBS_MAX)
     }
 
     /// Deletes the values of jobs that no longer exist; `None` = of all jobs.
     pub(crate) fn forget_jobs(&self, jobs: Option<&[JobId]>) {
-        remove_files(self.shelf.take_of_jobs(jobs));
+        remove_files(self.cache.take_of_jobs(jobs));
     }
 }
 
@@ -362,7 +362,7 @@ fn remove_files(paths: Vec<PathBuf>) {
 }
 
 async fn fetch_copy(
-    shelf: &Arc<Shelf>,
+    cache: &Arc<ValueCache>,
     reference: &Reference,
     to: PathBuf,
 ) -> Result<Arc<ValueFile>, FetchError> {
@@ -371,10 +371,10 @@ async fn fetch_copy(
         place: to.display().to_string(),
         error: io::Error::other(error),
     };
-    let (room, gone) = shelf.make_room(reference.size).map_err(local)?;
+    let (reservation, gone) = cache.reserve(reference.size).map_err(local)?;
     remove_files(gone);
     fetch(reference, &to).await?;
-    Ok(room.fill(&reference.name, to, Source::Copied))
+    Ok(reservation.fill(&reference.name, to, Source::Copied))
 }
 
 /// Whether a file exists with the size of its value.
@@ -384,10 +384,10 @@ fn is_whole((path, size): (PathBuf, u64)) -> bool {
 }
 
 /// Removes unused copies until there are none.
-async fn sweep(shelf: Arc<Shelf>) {
+async fn sweep(cache: Arc<ValueCache>) {
     loop {
         tokio::time::sleep(SWEEP_PAUSE).await;
-        let (idle, are_left) = shelf.take_idle();
+        let (idle, are_left) = cache.take_idle();
         remove_files(idle);
         if !are_left {
             return;

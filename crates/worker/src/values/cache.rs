@@ -161,40 +161,40 @@ pub(crate) struct NoRoom {
 }
 
 /// All stored values.
-pub(super) struct Shelf {
+pub(super) struct ValueCache {
     /// Limit in bytes.
     limit: u64,
     inner: Mutex<Inner>,
 }
 
-/// Reserved room for a value that is being written.
-pub(super) struct Room {
-    shelf: Arc<Shelf>,
+/// Space reserved for a value that is being written.
+pub(super) struct Reservation {
+    cache: Arc<ValueCache>,
     size: u64,
     is_taken: bool,
 }
 
-impl Drop for Room {
+impl Drop for Reservation {
     fn drop(&mut self) {
         if !self.is_taken {
-            self.shelf.lock().bytes -= self.size;
+            self.cache.lock().bytes -= self.size;
         }
     }
 }
 
-impl Room {
+impl Reservation {
     /// Stores the value; it stays while the returned file is in use.
     pub(super) fn fill(mut self, name: &str, path: PathBuf, source: Source) -> Arc<ValueFile> {
         self.is_taken = true;
         let file = Arc::new(ValueFile(path));
-        let mut inner = self.shelf.lock();
+        let mut inner = self.cache.lock();
         inner.insert(name, Arc::clone(&file), self.size, source);
         drop(inner);
         file
     }
 }
 
-impl Shelf {
+impl ValueCache {
     pub(super) fn new(limit: u64) -> Self {
         Self {
             limit,
@@ -210,8 +210,11 @@ impl Shelf {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Reserves room; also returns the files of evicted values, which the caller must delete.
-    pub(super) fn make_room(self: &Arc<Self>, size: u64) -> Result<(Room, Vec<PathBuf>), NoRoom> {
+    /// Reserves space; also returns the files of evicted values, which the caller must delete.
+    pub(super) fn reserve(
+        self: &Arc<Self>,
+        size: u64,
+    ) -> Result<(Reservation, Vec<PathBuf>), NoRoom> {
         let mut inner = self.lock();
         let wanted = inner.bytes.saturating_add(size);
         let mut missing = wanted.saturating_sub(self.limit);
@@ -237,12 +240,12 @@ impl Shelf {
         let removed = going.iter().filter_map(|name| inner.remove(name));
         let removed: Vec<PathBuf> = removed.collect();
         inner.bytes += size;
-        let room = Room {
-            shelf: Arc::clone(self),
+        let reservation = Reservation {
+            cache: Arc::clone(self),
             size,
             is_taken: false,
         };
-        Ok((room, removed))
+        Ok((reservation, removed))
     }
 
     /// Whether there can be room for all of these at once: with no other value in use, or, if
@@ -380,9 +383,9 @@ mod tests {
         }
     }
 
-    fn put(shelf: &Arc<Shelf>, name: &str, size: u64, source: Source) -> Vec<PathBuf> {
-        let (room, gone) = shelf.make_room(size).expect("there is room");
-        room.fill(name, name.into(), source);
+    fn put(cache: &Arc<ValueCache>, name: &str, size: u64, source: Source) -> Vec<PathBuf> {
+        let (reservation, gone) = cache.reserve(size).expect("there is room");
+        reservation.fill(name, name.into(), source);
         gone
     }
 
@@ -392,27 +395,27 @@ mod tests {
 
     #[tokio::test]
     async fn copies_go_first_then_what_was_not_used_for_the_longest() {
-        let shelf = Arc::new(Shelf::new(100));
-        put(&shelf, "a", 30, SPARE);
-        put(&shelf, "b", 30, SPARE);
-        put(&shelf, "copy", 30, Source::Copied);
-        assert!(shelf.own("a").is_some(), "it is used");
-        assert_eq!(put(&shelf, "c", 30, SPARE), paths(&["copy"]));
-        assert_eq!(put(&shelf, "d", 30, SPARE), paths(&["b"]));
-        assert_eq!(put(&shelf, "e", 60, SPARE), paths(&["a", "c"]));
-        assert!(shelf.own("a").is_none() && shelf.own("d").is_some());
+        let cache = Arc::new(ValueCache::new(100));
+        put(&cache, "a", 30, SPARE);
+        put(&cache, "b", 30, SPARE);
+        put(&cache, "copy", 30, Source::Copied);
+        assert!(cache.own("a").is_some(), "it is used");
+        assert_eq!(put(&cache, "c", 30, SPARE), paths(&["copy"]));
+        assert_eq!(put(&cache, "d", 30, SPARE), paths(&["b"]));
+        assert_eq!(put(&cache, "e", 60, SPARE), paths(&["a", "c"]));
+        assert!(cache.own("a").is_none() && cache.own("d").is_some());
     }
 
     #[tokio::test]
     async fn what_is_needed_stays_and_nothing_goes_in_vain() {
-        let shelf = Arc::new(Shelf::new(100));
-        put(&shelf, "only", 40, own(JOB, false));
-        put(&shelf, "read", 40, SPARE);
-        put(&shelf, "spare", 20, SPARE);
-        let (reader, size) = shelf.own("read").expect("it is there");
+        let cache = Arc::new(ValueCache::new(100));
+        put(&cache, "only", 40, own(JOB, false));
+        put(&cache, "read", 40, SPARE);
+        put(&cache, "spare", 20, SPARE);
+        let (reader, size) = cache.own("read").expect("it is there");
         assert_eq!((reader.path(), size), (Path::new("read"), 40));
         let (size, kept, read, limit) = (21, 80, 40, 100);
-        let refused = shelf.make_room(size).err().expect("20 are to be had");
+        let refused = cache.reserve(size).err().expect("20 are to be had");
         let expected = NoRoom {
             size,
             kept,
@@ -420,76 +423,76 @@ mod tests {
             limit,
         };
         assert_eq!(refused, expected);
-        assert!(shelf.own("spare").is_some(), "it went for nothing");
+        assert!(cache.own("spare").is_some(), "it went for nothing");
         drop(reader);
-        let gone = put(&shelf, "new", 21, SPARE);
+        let gone = put(&cache, "new", 21, SPARE);
         assert_eq!(gone, paths(&["read"]));
-        assert!(shelf.make_room(101).is_err(), "larger than all room");
+        assert!(cache.reserve(101).is_err(), "larger than all room");
     }
 
     #[tokio::test]
     async fn whether_values_fit_depends_on_what_is_used_and_on_its_way() {
-        let shelf = Arc::new(Shelf::new(100));
-        put(&shelf, "only", 20, own(JOB, false));
-        put(&shelf, "copy", 40, Source::Copied);
-        shelf.add_foreign("theirs", "theirs".into());
-        let fits = |needs: &[(&str, u64)]| [false, true].map(|now| shelf.fits(needs, now));
+        let cache = Arc::new(ValueCache::new(100));
+        put(&cache, "only", 20, own(JOB, false));
+        put(&cache, "copy", 40, Source::Copied);
+        cache.add_foreign("theirs", "theirs".into());
+        let fits = |needs: &[(&str, u64)]| [false, true].map(|now| cache.fits(needs, now));
         assert_eq!(fits(&[("a", 80)]), [true, true]);
         assert_eq!(fits(&[("a", 40), ("b", 41)]), [false, false]);
         assert_eq!(fits(&[("only", 20), ("theirs", 999)]), [true, true]);
         assert_eq!(fits(&[("a", 60), ("a", 60)]), [true, true]);
-        let reader = shelf.other("copy").expect("it is there");
+        let reader = cache.other("copy").expect("it is there");
         assert_eq!(fits(&[("a", 60)]), [true, false]);
         assert_eq!(fits(&[("a", 40), ("copy", 40)]), [true, true]);
-        let (room, _) = shelf.make_room(10).expect("there is room");
+        let (reservation, _) = cache.reserve(10).expect("there is room");
         assert_eq!(fits(&[("a", 40)]), [true, false]);
-        drop((reader, room));
+        drop((reader, reservation));
         assert_eq!(fits(&[("a", 60)]), [true, true]);
         assert_eq!(fits(&[("a", u64::MAX), ("b", 1)]), [false, false]);
     }
 
     #[tokio::test]
     async fn room_for_what_does_not_come_is_given_back() {
-        let shelf = Arc::new(Shelf::new(100));
-        let (room, _) = shelf.make_room(100).expect("nothing is there");
-        assert!(shelf.make_room(1).is_err());
-        drop(room);
-        put(&shelf, "a", 100, own(JOB, false));
-        assert_eq!(shelf.take(&["a".to_owned(), "b".to_owned()]), paths(&["a"]));
-        put(&shelf, "b", 100, SPARE);
+        let cache = Arc::new(ValueCache::new(100));
+        let (reservation, _) = cache.reserve(100).expect("nothing is there");
+        assert!(cache.reserve(1).is_err());
+        drop(reservation);
+        put(&cache, "a", 100, own(JOB, false));
+        assert_eq!(cache.take(&["a".to_owned(), "b".to_owned()]), paths(&["a"]));
+        put(&cache, "b", 100, SPARE);
     }
 
     #[tokio::test]
     async fn values_of_jobs_go_with_them_and_all_jobs_are_named_in_turn() {
-        let shelf = Arc::new(Shelf::new(100));
+        let cache = Arc::new(ValueCache::new(100));
         for (name, job) in [("a", 1), ("b", 2), ("c", 2), ("d", 3)] {
-            put(&shelf, name, 10, own(JobId(job), false));
+            put(&cache, name, 10, own(JobId(job), false));
         }
-        put(&shelf, "copy", 10, Source::Copied);
-        let turns = [shelf.jobs(2), shelf.jobs(2), shelf.jobs(2)];
+        put(&cache, "copy", 10, Source::Copied);
+        let turns = [cache.jobs(2), cache.jobs(2), cache.jobs(2)];
         let turns = turns.map(|jobs| jobs.iter().map(|job| job.0).collect::<Vec<_>>());
         assert_eq!(turns, [[1, 2], [3, 1], [2, 3]]);
-        let mut gone = shelf.take_of_jobs(Some(&[JobId(2), JobId(9)]));
+        let mut gone = cache.take_of_jobs(Some(&[JobId(2), JobId(9)]));
         gone.sort();
         assert_eq!(gone, paths(&["b", "c"]));
-        assert_eq!(shelf.jobs(9).len(), 2);
-        assert_eq!(shelf.take_of_jobs(None).len(), 2);
-        assert!(shelf.jobs(9).is_empty() && shelf.other("copy").is_some());
+        assert_eq!(cache.jobs(9).len(), 2);
+        assert_eq!(cache.take_of_jobs(None).len(), 2);
+        assert!(cache.jobs(9).is_empty() && cache.other("copy").is_some());
     }
 
     #[tokio::test(start_paused = true)]
     async fn copies_are_removed_some_time_after_their_last_user() {
-        let shelf = Arc::new(Shelf::new(100));
-        put(&shelf, "copy", 10, Source::Copied);
-        shelf.add_foreign("theirs", "theirs".into());
-        let user = shelf.other("copy").expect("it is there");
+        let cache = Arc::new(ValueCache::new(100));
+        put(&cache, "copy", 10, Source::Copied);
+        cache.add_foreign("theirs", "theirs".into());
+        let user = cache.other("copy").expect("it is there");
         tokio::time::advance(2 * COPY_KEPT).await;
-        assert_eq!(shelf.take_idle(), (vec![], true), "it is used");
-        assert!(shelf.other("theirs").is_none(), "nobody uses it");
+        assert_eq!(cache.take_idle(), (vec![], true), "it is used");
+        assert!(cache.other("theirs").is_none(), "nobody uses it");
         drop(user);
-        let (idle, are_left) = shelf.take_idle();
+        let (idle, are_left) = cache.take_idle();
         assert!(idle.is_empty() && are_left, "it was used a moment ago");
         tokio::time::advance(2 * COPY_KEPT).await;
-        assert_eq!(shelf.take_idle(), (paths(&["copy"]), false));
+        assert_eq!(cache.take_idle(), (paths(&["copy"]), false));
     }
 }

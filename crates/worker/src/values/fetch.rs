@@ -10,7 +10,7 @@ use hq_protocol::{MessageReader, MessageWriter, Plane};
 use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::task::{JoinHandle, spawn_blocking};
 
-use super::holder::LIMITS;
+use super::value_server::LIMITS;
 use super::{NoRoom, Reference};
 
 /// Longest wait for a connection to one address.

@@ -20,7 +20,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Semaphore;
 use tokio::task::spawn_blocking;
 
-use super::shelf::{Shelf, ValueFile};
+use super::cache::{ValueCache, ValueFile};
 
 /// Bytes of a value in one message: encryption takes a fraction of a millisecond of the worker's
 /// main thread.
@@ -37,11 +37,11 @@ const SERVED_MAX: usize = 64;
 const SILENCE_MAX: Duration = Duration::from_secs(30);
 
 /// Serves connections until it is aborted.
-pub(super) async fn serve(listener: TcpListener, key: SecretKey, shelf: Arc<Shelf>) {
+pub(super) async fn serve(listener: TcpListener, key: SecretKey, cache: Arc<ValueCache>) {
     let pool = Pool::new(Share::values(descriptors()));
     let serving = Arc::new(Semaphore::new(SERVED_MAX));
     let serve = |stream, _, permit: Permit| {
-        let (key, shelf, serving) = (key.clone(), Arc::clone(&shelf), Arc::clone(&serving));
+        let (key, cache, serving) = (key.clone(), Arc::clone(&cache), Arc::clone(&serving));
         async move {
             let accepted = hq_protocol::accept(stream, Plane::Worker, Some(&key)).await;
             let connection = match accepted {
@@ -49,7 +49,7 @@ pub(super) async fn serve(listener: TcpListener, key: SecretKey, shelf: Arc<Shel
                 Ok(_) => return,
                 Err(error) => return tracing::debug!("a connection for values: {error}"),
             };
-            if let Err(error) = answer_all(connection, &shelf, &serving, permit).await {
+            if let Err(error) = answer_all(connection, &cache, &serving, permit).await {
                 tracing::debug!("a connection for values has ended: {error}");
             }
         }
@@ -59,7 +59,7 @@ pub(super) async fn serve(listener: TcpListener, key: SecretKey, shelf: Arc<Shel
 
 async fn answer_all(
     mut connection: Connection<TcpStream>,
-    shelf: &Shelf,
+    cache: &ValueCache,
     serving: &Semaphore,
     permit: Permit,
 ) -> Result<(), String> {
@@ -77,9 +77,9 @@ async fn answer_all(
         permit.prove(holder).map_err(is_full)?;
         let _turn = serving.acquire().await.map_err(|error| text(&error))?;
         match message.message {
-            Some(to_holder::Message::Get(name)) => give(&mut writer, shelf.own(&name)).await?,
+            Some(to_holder::Message::Get(name)) => give(&mut writer, cache.own(&name)).await?,
             Some(to_holder::Message::Drop(names)) => {
-                let paths = shelf.take(&names.names);
+                let paths = cache.take(&names.names);
                 // The file system may be slow.
                 let removed = spawn_blocking(move || paths.iter().for_each(remove));
                 let _ = removed.await;
