@@ -274,7 +274,7 @@ fn a_relay_that_is_suspended_costs_those_behind_it_nothing() {
     pids.iter().for_each(|pid| signal(*pid, "STOP"));
     each_ran_once(&env, &job, 80);
     for worker in ["worker2.log", "worker3.log"] {
-        wait_log(&env, worker, "neither it nor the relay", 1);
+        wait_log(&env, worker, "neither the server nor the relay", 1);
         wait_log(&env, worker, BACK, 1);
     }
     let states = env.workers();

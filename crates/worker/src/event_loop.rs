@@ -6,8 +6,8 @@
 //! has arrived, apply, act. Writing to the server never blocks the loop: unsent messages wait in
 //! the writer, bounded by the number of running tasks.
 
-mod carrier;
 mod reaching;
+mod relay_liveness;
 
 use std::future::{Future, pending};
 use std::pin::pin;
@@ -42,8 +42,8 @@ use crate::registration::RegisteredWorker;
 use crate::relay::Relay;
 use crate::reported::Reported;
 use crate::server_link::{Link, Redial, RegisterError, introduce};
-use carrier::Carrier;
 use reaching::{REDIAL_PAUSE_MAX, REDIAL_PAUSE_MIN, Refusals, is_stopped, reach_again};
+use relay_liveness::RelayLiveness;
 
 /// Why a worker ended.
 pub type WorkerEnd = ExitReason;
@@ -118,7 +118,7 @@ where
             redial,
             relay,
             pause: REDIAL_PAUSE_MIN,
-            carrier: Carrier::default(),
+            relay_liveness: RelayLiveness::default(),
             received: 0,
             refusals: Refusals::default(),
             silent_heartbeats: 0,
@@ -170,7 +170,7 @@ enum LoopEvent<S> {
     /// Whether other workers reach the server through this one.
     Relaying(bool),
     /// The relay that carries the connection stopped answering.
-    CarrierDied,
+    RelayDied,
 }
 
 /// The connection to the server, or the attempt to establish one.
@@ -205,7 +205,7 @@ where
     async fn wait(
         &mut self,
         redial: &mut Option<Redial<S>>,
-        carrier: &mut Carrier,
+        liveness: &mut RelayLiveness,
     ) -> LoopEvent<S> {
         match self {
             Self::Up(Link { reader, writer, .. }) => {
@@ -220,7 +220,7 @@ where
                         Ok(()) => LoopEvent::Written,
                         Err(error) => LoopEvent::ServerLost(describe(&error)),
                     },
-                    () = carrier.dies(redial.as_mut()) => LoopEvent::CarrierDied,
+                    () = liveness.dies(redial.as_mut()) => LoopEvent::RelayDied,
                 }
             }
             Self::Redialing(attempt) => match (&mut attempt.0).await {
@@ -290,7 +290,7 @@ struct EventLoop<S> {
     relay: Option<Relay>,
     /// Pause before the next attempt to reach a lost server.
     pause: Duration,
-    carrier: Carrier,
+    relay_liveness: RelayLiveness,
     /// Heartbeats sent since the last message of the server.
     silent_heartbeats: u32,
     /// Bytes received when the last heartbeat was sent.
@@ -326,7 +326,7 @@ where
         let look_at = killed_at.map(|time| time.max(self.next_look));
         tokio::select! {
             events = self.launcher.news() => LoopEvent::Launcher(events),
-            event = self.link.wait(&mut self.redial, &mut self.carrier) => event,
+            event = self.link.wait(&mut self.redial, &mut self.relay_liveness) => event,
             () = sleep_until(deadline) => LoopEvent::Timer,
             _ = self.heartbeat.tick() => LoopEvent::Heartbeat,
             () = sleep_until(look_at), if look_at.is_some() => LoopEvent::Look,
@@ -349,7 +349,7 @@ where
             LoopEvent::Launcher(mut events) => self.events.append(&mut events),
             LoopEvent::Server(messages) => {
                 self.silent_heartbeats = 0;
-                self.carrier.on_word();
+                self.relay_liveness.on_reply();
                 self.pause = REDIAL_PAUSE_MIN;
                 // Ends first: a task that has already exited must not be killed, or count as ended
                 // by the worker.
@@ -397,7 +397,7 @@ where
             LoopEvent::ControlClosed => self.control = None,
             LoopEvent::Look => self.look_for_hung(),
             LoopEvent::Relaying(is_relaying) => self.apply(Input::Relaying(is_relaying)),
-            LoopEvent::CarrierDied => self.on_carrier_died(),
+            LoopEvent::RelayDied => self.on_carrier_died(),
         }
         self.collect_news();
         if self.launcher.take_unkillable_changed() {
@@ -529,7 +529,7 @@ where
                 "Registered as a new worker; the server does not want what runs here");
         }
         self.silent_heartbeats = 0;
-        self.carrier.on_word();
+        self.relay_liveness.on_reply();
         if link.server_uid != self.identity.1 {
             // Equal ids of jobs mean other jobs at a new server.
             self.launcher.calls().long.forget_jobs(None);
@@ -571,10 +571,10 @@ where
         let received = self.link.received();
         if std::mem::replace(&mut self.received, received) != received {
             self.silent_heartbeats = 0;
-            self.carrier.on_word();
+            self.relay_liveness.on_reply();
         }
         if self.config.on_server_lost == OnServerLost::Reconnect {
-            self.carrier.on_heartbeat(self.config.heartbeat);
+            self.relay_liveness.on_heartbeat(self.config.heartbeat);
         }
         if self.silent_heartbeats > UNANSWERED_HEARTBEATS_MAX
             && matches!(self.link, LinkState::Up(_))
@@ -587,10 +587,10 @@ where
 
     fn on_carrier_died(&mut self) {
         if self.link.received() == self.received {
-            self.on_server_lost("neither it nor the relay on the way to it answers");
+            self.on_server_lost("neither the server nor the relay in front of it answers");
         } else {
             // Part of a large message arrived.
-            self.carrier.on_word();
+            self.relay_liveness.on_reply();
         }
     }
 

@@ -202,7 +202,7 @@ async fn listen(listener: UnixListener, access: NotifyAccess, notifications: mps
     let senders = Arc::new(Semaphore::new(SENDERS_MAX));
     loop {
         // The semaphore is never closed.
-        let Ok(seat) = Arc::clone(&senders).acquire_owned().await else {
+        let Ok(permit) = Arc::clone(&senders).acquire_owned().await else {
             return;
         };
         let Ok((stream, _)) = listener.accept().await else {
@@ -214,7 +214,7 @@ async fn listen(listener: UnixListener, access: NotifyAccess, notifications: mps
             let serve = serve(stream, &access, &notifications);
             // Errors and timeouts only concern the sender.
             let _ = tokio::time::timeout(SEND_TIMEOUT, serve).await;
-            drop(seat);
+            drop(permit);
         });
     }
 }

@@ -3,7 +3,7 @@
 //! Knows connections and the first two messages, nothing of tasks. Every wait is bounded;
 //! [`RegisterError::is_retryable`] decides whether to retry.
 
-mod ways;
+mod routes;
 
 use std::collections::hash_map::RandomState;
 use std::future::Future;
@@ -32,7 +32,7 @@ use tokio::net::TcpStream;
 use tokio::task::JoinHandle;
 use tracing::Level;
 
-use ways::Way;
+use routes::Route;
 
 /// Timeout of one TCP connection; a host that does not answer would take minutes.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
@@ -311,10 +311,10 @@ pub(crate) fn spread(pause: Duration) -> Duration {
 /// Looks up and connects to the server, with retries.
 pub(crate) struct Search {
     /// Route of the last connection. The next attempt starts with others.
-    way: Option<Way>,
+    route: Option<Route>,
     find: Arc<dyn Fn() -> ServerLocation + Send + Sync>,
     /// A lookup that hangs; another one would hang as well.
-    under_way: Option<JoinHandle<ServerLocation>>,
+    lookup: Option<JoinHandle<ServerLocation>>,
     last: Connector,
 }
 
@@ -325,8 +325,8 @@ impl Search {
     ) -> Self {
         Self {
             find: Arc::new(find),
-            way: None,
-            under_way: None,
+            route: None,
+            lookup: None,
             last: first.clone(),
         }
     }
@@ -349,12 +349,12 @@ impl Search {
             let search = Arc::clone(&probed);
             Box::pin(async move {
                 let search = search.lock().await;
-                let (place, way) = (search.last.clone(), search.way.clone());
+                let (place, route) = (search.last.clone(), search.route.clone());
                 // The next attempt may need it.
                 drop(search);
-                match way {
-                    Some(Way::Relay(address)) => ways::is_relay_alive(&place, &address).await,
-                    Some(Way::Direct) | None => true,
+                match route {
+                    Some(Route::Relay(address)) => routes::is_relay_alive(&place, &address).await,
+                    Some(Route::Direct) | None => true,
                 }
             })
         })
@@ -420,8 +420,8 @@ impl Search {
 
     /// Connects, with one attempt per route. Problems of relays are logged at `level`.
     async fn attempt(&mut self, level: Level) -> Result<Connection<TcpStream>, ConnectError> {
-        let (connection, way) = ways::connect(&self.last, self.way.as_ref(), level).await?;
-        self.way = Some(way);
+        let (connection, route) = routes::connect(&self.last, self.route.as_ref(), level).await?;
+        self.route = Some(route);
         Ok(connection)
     }
 
@@ -433,7 +433,7 @@ impl Search {
     /// than one.
     pub(crate) async fn look(&mut self) -> bool {
         let find = &self.find;
-        let look = self.under_way.get_or_insert_with(|| {
+        let look = self.lookup.get_or_insert_with(|| {
             let find = Arc::clone(find);
             tokio::task::spawn_blocking(move || find())
         });
@@ -441,7 +441,7 @@ impl Search {
             tracing::debug!("the server's directory does not answer; trying the last place");
             return false;
         };
-        self.under_way = None;
+        self.lookup = None;
         match found {
             Ok(ServerLocation::At(place)) => {
                 self.last = Connector {
@@ -488,7 +488,7 @@ pub(crate) struct Link<S> {
     pub(crate) reattached: bool,
     /// How long to wait for the server if it is lost, without tasks and with `finish-running`.
     pub(crate) server_wait: Duration,
-    /// Our address on the way to the server; `None` = it is in this process, or this is no first registration.
+    /// Our address on the route to the server; `None` = it is in this process, or this is no first registration.
     pub(crate) ip: Option<IpAddr>,
     pub(crate) reader: MessageReader<ReadHalf<S>>,
     pub(crate) writer: MessageWriter<WriteHalf<S>>,

@@ -20,7 +20,7 @@ const PATIENCE_SHARE: u32 = 4;
 
 /// State of the relay that carries the present connection.
 #[derive(Debug, Default)]
-pub(super) enum Carrier {
+pub(super) enum RelayLiveness {
     /// The server has answered the last heartbeat, or the connection uses no relay.
     #[default]
     Fine,
@@ -33,7 +33,7 @@ pub(super) enum Carrier {
     Alive,
 }
 
-impl Carrier {
+impl RelayLiveness {
     /// Notes a heartbeat that was sent.
     pub(super) fn on_heartbeat(&mut self, period: Duration) {
         if matches!(self, Self::Fine | Self::Alive) {
@@ -46,7 +46,7 @@ impl Carrier {
     }
 
     /// Notes a sign of life of the server, or a new connection.
-    pub(super) fn on_word(&mut self) {
+    pub(super) fn on_reply(&mut self) {
         if let Self::Probing(probe) = std::mem::take(self) {
             probe.abort();
         }
@@ -97,84 +97,88 @@ mod tests {
     const PERIOD: Duration = Duration::from_secs(8);
     /// Another route takes less: a relay is nearby, and the next one is tried after a fraction of a
     /// second.
-    const OTHER_WAY: Duration = Duration::from_secs(3);
+    const OTHER_ROUTE: Duration = Duration::from_secs(3);
 
     fn redial(probe: impl Fn() -> Probing + Send + 'static) -> Redial<tokio::net::TcpStream> {
         Redial::new(|| Box::pin(pending())).with_probe(probe)
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_silent_relay_is_found_dead_while_there_is_time_for_another_way() {
+    async fn a_silent_relay_is_found_dead_while_there_is_time_for_another_route() {
         let silent = redial(|| Box::pin(pending()));
         let refusing = redial(|| Box::pin(async { false }));
         for mut relay in [silent, refusing] {
-            let mut carrier = Carrier::default();
-            carrier.on_heartbeat(PERIOD);
+            let mut liveness = RelayLiveness::default();
+            liveness.on_heartbeat(PERIOD);
             let sent = Instant::now();
-            carrier.dies(Some(&mut relay)).await;
+            liveness.dies(Some(&mut relay)).await;
             // The previous heartbeat was the last that the server received.
             let silence = PERIOD + sent.elapsed();
             assert!(
-                silence + OTHER_WAY < PERIOD * SILENT_PERIODS_MAX,
+                silence + OTHER_ROUTE < PERIOD * SILENT_PERIODS_MAX,
                 "{silence:?}"
             );
         }
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_relay_that_answers_is_asked_again_after_each_unanswered_heartbeat() {
+    async fn a_relay_that_answers_is_probed_again_after_each_unanswered_heartbeat() {
         let asked = Arc::new(AtomicU32::new(0));
         let count = Arc::clone(&asked);
         let mut relay = redial(move || {
             let number = count.fetch_add(1, Ordering::Relaxed);
             Box::pin(async move { number < 2 })
         });
-        let mut carrier = Carrier::default();
+        let mut liveness = RelayLiveness::default();
         for expected in 1..=2 {
-            carrier.on_heartbeat(PERIOD);
-            let died = timeout(PERIOD, carrier.dies(Some(&mut relay))).await;
+            liveness.on_heartbeat(PERIOD);
+            let died = timeout(PERIOD, liveness.dies(Some(&mut relay))).await;
             assert!(died.is_err(), "it answered");
             assert_eq!(asked.load(Ordering::Relaxed), expected);
         }
-        carrier.on_heartbeat(PERIOD);
-        let died = timeout(PERIOD, carrier.dies(Some(&mut relay))).await;
+        liveness.on_heartbeat(PERIOD);
+        let died = timeout(PERIOD, liveness.dies(Some(&mut relay))).await;
         assert!(died.is_ok(), "suspended later");
     }
 
     #[tokio::test(start_paused = true)]
-    async fn nobody_is_asked_while_the_server_answers() {
+    async fn no_relay_is_probed_while_the_server_answers() {
         let mut relay = redial(|| Box::pin(async { panic!("asked") }));
-        let mut carrier = Carrier::default();
+        let mut liveness = RelayLiveness::default();
         for _ in 0..3 {
-            carrier.on_heartbeat(PERIOD);
+            liveness.on_heartbeat(PERIOD);
             let soon = PERIOD / (PATIENCE_SHARE * 2);
-            assert!(timeout(soon, carrier.dies(Some(&mut relay))).await.is_err());
-            carrier.on_word();
             assert!(
-                timeout(PERIOD, carrier.dies(Some(&mut relay)))
+                timeout(soon, liveness.dies(Some(&mut relay)))
+                    .await
+                    .is_err()
+            );
+            liveness.on_reply();
+            assert!(
+                timeout(PERIOD, liveness.dies(Some(&mut relay)))
                     .await
                     .is_err()
             );
         }
-        assert!(matches!(carrier, Carrier::Fine));
+        assert!(matches!(liveness, RelayLiveness::Fine));
     }
 
     #[tokio::test(start_paused = true)]
-    async fn the_answer_to_a_connection_that_is_gone_says_nothing_of_the_next() {
+    async fn a_probe_of_a_closed_connection_does_not_count_for_the_next() {
         let mut silent = redial(|| Box::pin(pending()));
-        let mut carrier = Carrier::default();
-        carrier.on_heartbeat(PERIOD);
+        let mut liveness = RelayLiveness::default();
+        liveness.on_heartbeat(PERIOD);
         // While the probe runs.
         let soon = PERIOD * 3 / (PATIENCE_SHARE * 2);
         assert!(
-            timeout(soon, carrier.dies(Some(&mut silent)))
+            timeout(soon, liveness.dies(Some(&mut silent)))
                 .await
                 .is_err()
         );
-        assert!(matches!(carrier, Carrier::Probing(_)));
-        carrier.on_word();
+        assert!(matches!(liveness, RelayLiveness::Probing(_)));
+        liveness.on_reply();
         assert!(
-            timeout(PERIOD, carrier.dies(Some(&mut silent)))
+            timeout(PERIOD, liveness.dies(Some(&mut silent)))
                 .await
                 .is_err()
         );

@@ -41,18 +41,18 @@ impl GpuWatch {
         #[cfg(not(feature = "nvml"))]
         let open = {
             let _ = hq;
-            || None::<Nobody>
+            || None::<NoProbe>
         };
         Self::asking(open, is_over)
     }
 }
 
 #[cfg(not(feature = "nvml"))]
-enum Nobody {}
+enum NoProbe {}
 
 #[cfg(not(feature = "nvml"))]
-impl watch::Teller for Nobody {
-    fn ask(&mut self, _: &watch::Names) -> Result<watch::Told, watch::Failure> {
+impl watch::GpuProbe for NoProbe {
+    fn ask(&mut self, _: &watch::Names) -> Result<watch::GpuReply, watch::Failure> {
         match *self {}
     }
 }

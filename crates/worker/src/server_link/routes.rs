@@ -38,12 +38,12 @@ const ANNOUNCED_MAX: usize = 24;
 
 /// Route to the server.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub(crate) enum Way {
+pub(crate) enum Route {
     Direct,
     Relay(RelayAddress),
 }
 
-impl fmt::Display for Way {
+impl fmt::Display for Route {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Direct => f.write_str("directly"),
@@ -54,7 +54,7 @@ impl fmt::Display for Way {
 
 /// Why a relay cannot be used.
 #[derive(Debug, thiserror::Error)]
-enum RelayWayError {
+enum RelayRouteError {
     #[error("connect to it")]
     Tcp(#[source] std::io::Error),
     #[error("get into it")]
@@ -65,9 +65,9 @@ enum RelayWayError {
 
 /// End of one attempt.
 enum Ended {
-    Connected(Box<Connection<TcpStream>>, Way),
+    Connected(Box<Connection<TcpStream>>, Route),
     Blocked(ConnectError),
-    Unusable(RelayAddress, RelayWayError),
+    Unusable(RelayAddress, RelayRouteError),
 }
 
 /// Connects. `last` is the route used before, which may be lost or bad: among relays it comes last.
@@ -81,28 +81,28 @@ enum Ended {
 /// Dropping the future drops all attempts.
 pub(crate) async fn connect(
     place: &Connector,
-    last: Option<&Way>,
+    last: Option<&Route>,
     level: Level,
-) -> Result<(Connection<TcpStream>, Way), ConnectError> {
-    let mut ways = in_order(place, last).into_iter();
-    if ways.len() == 1 {
+) -> Result<(Connection<TcpStream>, Route), ConnectError> {
+    let mut routes = in_order(place, last).into_iter();
+    if routes.len() == 1 {
         let connection = place.connect_directly().await?;
-        return Ok((connection, Way::Direct));
+        return Ok((connection, Route::Direct));
     }
     let mut attempts: JoinSet<Ended> = JoinSet::new();
     let (mut next_at, mut blocked) = (Instant::now(), None);
     let answered = Answered::default();
     loop {
-        let is_more = ways.len() > 0;
+        let is_more = routes.len() > 0;
         if !is_more && attempts.is_empty() {
             // The direct route is one of them.
             return Err(blocked.unwrap_or(ConnectError::Gone));
         }
         tokio::select! {
             Some(ended) = attempts.join_next() => match ended {
-                Ok(Ended::Connected(connection, way)) => {
-                    tracing::info!("Reached the server {way}");
-                    return Ok((*connection, way));
+                Ok(Ended::Connected(connection, route)) => {
+                    tracing::info!("Reached the server {route}");
+                    return Ok((*connection, route));
                 }
                 Ok(Ended::Blocked(error)) => {
                     tracing::debug!("the server is not reached directly: {}", ErrorChain(&error));
@@ -120,9 +120,9 @@ pub(crate) async fn connect(
                 let answered = answered.clone();
                 if answered.is_any() {
                     next_at = Instant::now() + HEAD_START_OF_ANNOUNCED;
-                } else if let Some((way, head_start)) = ways.next() {
+                } else if let Some((route, head_start)) = routes.next() {
                     next_at = Instant::now() + head_start;
-                    attempts.spawn(attempt(place.clone(), way, answered));
+                    attempts.spawn(attempt(place.clone(), route, answered));
                 }
             }
         }
@@ -130,7 +130,7 @@ pub(crate) async fn connect(
 }
 
 /// Problems of an address that the user named matter to the user; some announced ones never work.
-fn tell(place: &Connector, address: &RelayAddress, error: &RelayWayError, level: Level) {
+fn tell(place: &Connector, address: &RelayAddress, error: &RelayRouteError, level: Level) {
     if level == Level::WARN && place.via.contains(address) {
         tracing::warn!("The relay {address} cannot be used: {}", ErrorChain(error));
     } else {
@@ -139,27 +139,27 @@ fn tell(place: &Connector, address: &RelayAddress, error: &RelayWayError, level:
 }
 
 /// All routes, each with its head start.
-fn in_order(place: &Connector, last: Option<&Way>) -> Vec<(Way, Duration)> {
+fn in_order(place: &Connector, last: Option<&Route>) -> Vec<(Route, Duration)> {
     let relays = |addresses: &[RelayAddress], head_start: Duration| {
-        let mut ways: Vec<(Way, Duration)> = Vec::new();
+        let mut routes: Vec<(Route, Duration)> = Vec::new();
         for address in shuffled(addresses) {
-            ways.push((Way::Relay(address), head_start));
+            routes.push((Route::Relay(address), head_start));
         }
         // The sort is stable.
-        ways.sort_by_key(|(way, _)| Some(way) == last);
-        ways
+        routes.sort_by_key(|(route, _)| Some(route) == last);
+        routes
     };
     let named = relays(&place.via, HEAD_START_OF_NAMED);
     let mut announced = relays(&place.relays, HEAD_START_OF_ANNOUNCED);
-    announced.retain(|(way, _)| named.iter().all(|(other, _)| other != way));
+    announced.retain(|(route, _)| named.iter().all(|(other, _)| other != route));
     announced.truncate(ANNOUNCED_MAX);
     // A worker that came through a relay probably has no direct route: it is tried, but gets no
     // long head start.
     let head_start = match last {
-        Some(Way::Relay(_)) => HEAD_START_OF_ANNOUNCED,
-        Some(Way::Direct) | None => HEAD_START,
+        Some(Route::Relay(_)) => HEAD_START_OF_ANNOUNCED,
+        Some(Route::Direct) | None => HEAD_START,
     };
-    let direct = vec![(Way::Direct, head_start)];
+    let direct = vec![(Route::Direct, head_start)];
     if named.is_empty() {
         [direct, announced].concat()
     } else {
@@ -200,14 +200,14 @@ impl Drop for Counted<'_> {
     }
 }
 
-async fn attempt(place: Connector, way: Way, answered: Answered) -> Ended {
-    match &way {
-        Way::Direct => match directly(&place, &answered).await {
-            Ok(connection) => Ended::Connected(Box::new(connection), way),
+async fn attempt(place: Connector, route: Route, answered: Answered) -> Ended {
+    match &route {
+        Route::Direct => match directly(&place, &answered).await {
+            Ok(connection) => Ended::Connected(Box::new(connection), route),
             Err(error) => Ended::Blocked(error),
         },
-        Way::Relay(address) => match through(&place, address, &answered).await {
-            Ok(connection) => Ended::Connected(Box::new(connection), way),
+        Route::Relay(address) => match through(&place, address, &answered).await {
+            Ok(connection) => Ended::Connected(Box::new(connection), route),
             Err(error) => Ended::Unusable(address.clone(), error),
         },
     }
@@ -227,25 +227,25 @@ async fn through(
     place: &Connector,
     address: &RelayAddress,
     answered: &Answered,
-) -> Result<Connection<TcpStream>, RelayWayError> {
+) -> Result<Connection<TcpStream>, RelayRouteError> {
     let stream = enter(place, address).await?;
     // Counted only now: another program may listen there.
     let _counted = answered.count();
     hq_protocol::connect(stream, Plane::Worker, place.key.as_ref())
         .await
-        .map_err(RelayWayError::Handshake)
+        .map_err(RelayRouteError::Handshake)
 }
 
-async fn enter(place: &Connector, address: &RelayAddress) -> Result<TcpStream, RelayWayError> {
+async fn enter(place: &Connector, address: &RelayAddress) -> Result<TcpStream, RelayRouteError> {
     let connect = hq_protocol::connect_tcp(&address.host, address.port);
     let stream = timeout(RELAY_CONNECT_TIMEOUT, connect)
         .await
         .unwrap_or_else(|_| Err(std::io::ErrorKind::TimedOut.into()))
-        .map_err(RelayWayError::Tcp)?;
-    set_options_at_relay(&stream).map_err(RelayWayError::Tcp)?;
+        .map_err(RelayRouteError::Tcp)?;
+    set_options_at_relay(&stream).map_err(RelayRouteError::Tcp)?;
     relay::enter(stream, place.key.as_ref())
         .await
-        .map_err(RelayWayError::Entry)
+        .map_err(RelayRouteError::Entry)
 }
 
 /// Whether a relay answers a new connection. Its reply does not matter, nor does the server behind
@@ -253,8 +253,8 @@ async fn enter(place: &Connector, address: &RelayAddress) -> Result<TcpStream, R
 pub(super) async fn is_relay_alive(place: &Connector, address: &RelayAddress) -> bool {
     match enter(place, address).await {
         Ok(_) => true,
-        Err(RelayWayError::Tcp(error)) => !is_silence(&error),
-        Err(RelayWayError::Entry(error)) => match error {
+        Err(RelayRouteError::Tcp(error)) => !is_silence(&error),
+        Err(RelayRouteError::Entry(error)) => match error {
             relay::EntryError::Timeout => false,
             relay::EntryError::Handshake(error) => !matches!(error, HandshakeError::Timeout),
             relay::EntryError::Io(_)
@@ -262,7 +262,7 @@ pub(super) async fn is_relay_alive(place: &Connector, address: &RelayAddress) ->
             | relay::EntryError::NoServer
             | relay::EntryError::Unknown(_) => true,
         },
-        Err(RelayWayError::Handshake(_)) => true,
+        Err(RelayRouteError::Handshake(_)) => true,
     }
 }
 
@@ -296,13 +296,13 @@ mod tests {
         }
     }
 
-    fn order(place: &Connector, last: Option<&Way>) -> Vec<String> {
-        let ways = in_order(place, last).into_iter();
-        ways.map(|(way, _)| way.to_string()).collect()
+    fn order(place: &Connector, last: Option<&Route>) -> Vec<String> {
+        let routes = in_order(place, last).into_iter();
+        routes.map(|(route, _)| route.to_string()).collect()
     }
 
     #[test]
-    fn the_direct_way_is_first_unless_relays_are_named() {
+    fn the_direct_route_is_first_unless_relays_are_named() {
         assert_eq!(order(&place(&[], &[]), None), ["directly"]);
         let found = order(&place(&[], &["a:1", "b:1"]), None);
         assert_eq!((found.len(), found[0].as_str()), (3, "directly"));
@@ -312,15 +312,15 @@ mod tests {
     }
 
     #[test]
-    fn who_came_through_a_relay_does_not_wait_for_the_direct_way() {
+    fn a_worker_that_came_through_a_relay_does_not_wait_for_the_direct_route() {
         let place = place(&[], &["a:1", "b:1"]);
-        let lost = Way::Relay("b:1".parse().expect("an address"));
+        let lost = Route::Relay("b:1".parse().expect("an address"));
         let pauses = |last| {
-            let ways = in_order(&place, last).into_iter();
-            ways.map(|(_, pause)| pause).collect::<Vec<_>>()
+            let routes = in_order(&place, last).into_iter();
+            routes.map(|(_, pause)| pause).collect::<Vec<_>>()
         };
         assert_eq!(pauses(Some(&lost)), [HEAD_START_OF_ANNOUNCED; 3]);
-        assert_eq!(pauses(Some(&Way::Direct))[0], HEAD_START);
+        assert_eq!(pauses(Some(&Route::Direct))[0], HEAD_START);
     }
 
     #[test]
@@ -331,7 +331,7 @@ mod tests {
         assert_eq!(order(&many, None).len(), 1 + ANNOUNCED_MAX);
         assert_ne!(order(&many, None), order(&many, None));
         let few = place(&["a:1", "b:1", "c:1"], &[]);
-        let lost = Way::Relay("b:1".parse().expect("an address"));
+        let lost = Route::Relay("b:1".parse().expect("an address"));
         for _ in 0..20 {
             let found = order(&few, Some(&lost));
             assert_eq!(found[2..], ["through the relay b:1", "directly"]);

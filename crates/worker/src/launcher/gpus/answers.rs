@@ -11,7 +11,7 @@ use rustix::process::{
 use rustix::stdio::dup2_stdout;
 use rustix::time::{ClockId, clock_gettime};
 
-use super::watch::Told;
+use super::watch::GpuReply;
 use super::{nvml, wire};
 
 /// Answers questions about NVIDIA GPUs on standard input, one per line, until end of file or the
@@ -48,11 +48,11 @@ pub fn tell_of_gpus(parent: u32) -> io::Result<()> {
             Ok(handles) => (Some(handles.look(&names)), String::new()),
             Err(error) => (None, error.to_string()),
         };
-        let told = Told {
+        let reply = GpuReply {
             cpu: cpu().saturating_sub(begin),
             devices,
         };
-        let answer = wire::answer(&told, &reason).ok_or(io::ErrorKind::InvalidData)?;
+        let answer = wire::answer(&reply, &reason).ok_or(io::ErrorKind::InvalidData)?;
         output.write_all(answer.as_bytes())?;
     }
     Ok(())

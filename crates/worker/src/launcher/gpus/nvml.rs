@@ -111,8 +111,8 @@ impl<'a> Handles<'a> {
 
 /// Data of a device; an error if the device is lost.
 fn device(handle: &Handle<'_>) -> Result<Device, NvmlError> {
-    let busy = told(handle.utilization_rates())?;
-    let memory = told(handle.memory_info())?;
+    let busy = supported(handle.utilization_rates())?;
+    let memory = supported(handle.memory_info())?;
     Ok(Device {
         busy_milli: busy.map(|busy| u64::from(busy.gpu).saturating_mul(10)),
         memory_kib: memory.map(|memory| (memory.used / 1024, memory.total / 1024)),
@@ -122,10 +122,10 @@ fn device(handle: &Handle<'_>) -> Result<Device, NvmlError> {
 
 /// Includes graphics processes. A process that does both has its full memory in each list.
 fn processes(handle: &Handle<'_>) -> Result<Option<Vec<Process>>, NvmlError> {
-    let computing = match told(handle.running_compute_processes())? {
+    let computing = match supported(handle.running_compute_processes())? {
         Some(found) => Some(found),
         // Drivers before release 510.
-        None => told(handle.running_compute_processes_v2())?,
+        None => supported(handle.running_compute_processes_v2())?,
     };
     let Some(computing) = computing else {
         return Ok(None);
@@ -150,7 +150,7 @@ fn processes(handle: &Handle<'_>) -> Result<Option<Vec<Process>>, NvmlError> {
 }
 
 /// `None` if driver or device do not report it; an error if the device is lost.
-fn told<T>(answer: Result<T, NvmlError>) -> Result<Option<T>, NvmlError> {
+fn supported<T>(answer: Result<T, NvmlError>) -> Result<Option<T>, NvmlError> {
     match answer {
         Ok(found) => Ok(Some(found)),
         Err(

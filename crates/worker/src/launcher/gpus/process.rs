@@ -18,7 +18,7 @@ use std::time::{Duration, Instant};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, Signal, kill_process_group};
 
-use super::watch::{Failure, HANGS_AFTER, Names, Teller, Told};
+use super::watch::{Failure, GpuProbe, GpuReply, HANGS_AFTER, Names};
 use super::wire;
 
 /// Hidden subcommand of this program that answers, see
@@ -51,14 +51,14 @@ impl Opener {
     }
 
     /// `None` = it cannot be started, or the previous one still exists.
-    pub(super) fn open(&mut self) -> Option<Asked> {
+    pub(super) fn open(&mut self) -> Option<ProbeProcess> {
         // A new one would get stuck at the same place.
         if self.is_stuck.load(Ordering::Relaxed) {
             return None;
         }
-        let started = Asked::start(&self.hq, &[COMMAND, &std::process::id().to_string()]);
+        let started = ProbeProcess::start(&self.hq, &[COMMAND, &std::process::id().to_string()]);
         match started {
-            Ok((child, questions, answers)) => Some(Asked {
+            Ok((child, questions, answers)) => Some(ProbeProcess {
                 child: Some(child),
                 questions: Some(questions),
                 answers,
@@ -66,7 +66,7 @@ impl Opener {
                 is_stuck: Arc::clone(&self.is_stuck),
             }),
             Err(error) => {
-                tracing::debug!("Nobody can be asked for what tasks use of NVIDIA GPUs: {error}");
+                tracing::debug!("NoProbe can be asked for what tasks use of NVIDIA GPUs: {error}");
                 None
             }
         }
@@ -74,7 +74,7 @@ impl Opener {
 }
 
 /// A process that answers.
-pub(super) struct Asked {
+pub(super) struct ProbeProcess {
     /// `None` after it was killed.
     child: Option<Child>,
     questions: Option<ChildStdin>,
@@ -83,7 +83,7 @@ pub(super) struct Asked {
     is_stuck: Arc<AtomicBool>,
 }
 
-impl Asked {
+impl ProbeProcess {
     fn start(
         program: &Path,
         words: &[impl AsRef<OsStr>],
@@ -168,21 +168,21 @@ fn wait(
     }
 }
 
-impl Teller for Asked {
-    fn ask(&mut self, names: &Names) -> Result<Told, Failure> {
+impl GpuProbe for ProbeProcess {
+    fn ask(&mut self, names: &Names) -> Result<GpuReply, Failure> {
         let until = Instant::now() + HANGS_AFTER;
         let question = wire::question(names).ok_or(Failure::Ended)?;
         self.write(&question, until)?;
         let line = self.read(until)?;
-        let (told, reason) = wire::read_answer(&line).ok_or(Failure::Ended)?;
-        if told.devices.is_none() {
+        let (reply, reason) = wire::read_answer(&line).ok_or(Failure::Ended)?;
+        if reply.devices.is_none() {
             tracing::debug!("Nothing is known of what tasks use of NVIDIA GPUs: {reason}");
         }
-        Ok(told)
+        Ok(reply)
     }
 }
 
-impl Drop for Asked {
+impl Drop for ProbeProcess {
     /// Ends the process; returns soon even if it does not exit.
     fn drop(&mut self) {
         // Closing its input ends it and releases the driver.

@@ -28,21 +28,21 @@ const EMPTY_MAX: u32 = 3;
 pub(super) type Names = BTreeSet<Box<str>>;
 
 /// Source of device data.
-pub(super) trait Teller {
+pub(super) trait GpuProbe {
     /// Data of these devices. Returns within little more than [`HANGS_AFTER`].
-    fn ask(&mut self, names: &Names) -> Result<Told, Failure>;
+    fn ask(&mut self, names: &Names) -> Result<GpuReply, Failure>;
 }
 
-/// Reply of a [`Teller`].
+/// Reply of a [`GpuProbe`].
 #[derive(PartialEq, Eq, Debug)]
-pub(super) struct Told {
+pub(super) struct GpuReply {
     /// CPU time of the query.
     pub(super) cpu: Duration,
     /// `None` = no driver.
     pub(super) devices: Option<Devices>,
 }
 
-/// Why a [`Teller`] did not reply; it is unusable afterwards.
+/// Why a [`GpuProbe`] did not reply; it is unusable afterwards.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Failure {
     Ended,
@@ -69,14 +69,14 @@ pub(in super::super) struct GpuWatch {
     is_fresh: bool,
     /// A reply that came too late for its sample; it serves the next one.
     late: Option<Answer>,
-    has_told: bool,
+    has_warned: bool,
     is_over: Arc<AtomicBool>,
 }
 
 impl GpuWatch {
     /// Queries the sources that `open` returns. `is_over` is set when no further questions will
     /// come.
-    pub(super) fn asking<T: Teller>(
+    pub(super) fn asking<T: GpuProbe>(
         open: impl FnMut() -> Option<T> + Send + 'static,
         is_over: Arc<AtomicBool>,
     ) -> Self {
@@ -92,7 +92,7 @@ impl GpuWatch {
             asked: None,
             is_fresh: false,
             late: None,
-            has_told: false,
+            has_warned: false,
             is_over,
         }
     }
@@ -145,13 +145,13 @@ impl GpuWatch {
         if answer.is_hanging {
             self.tell();
         } else if !answer.devices.is_empty() {
-            self.has_told = false;
+            self.has_warned = false;
         }
         answer
     }
 
     fn tell(&mut self) {
-        if !std::mem::replace(&mut self.has_told, true) {
+        if !std::mem::replace(&mut self.has_warned, true) {
             tracing::warn!(
                 "The driver of NVIDIA GPUs does not answer: nothing is recorded of what tasks use of them until it does"
             );
@@ -166,14 +166,14 @@ impl Drop for GpuWatch {
 }
 
 /// Answers questions until the receiver is gone.
-fn serve<T: Teller>(
+fn serve<T: GpuProbe>(
     open: impl FnMut() -> Option<T>,
     questions: &Receiver<Names>,
     answers: &SyncSender<Answer>,
 ) {
     let mut service = Service {
         open,
-        teller: None,
+        probe: None,
         empty: 0,
         has_given_up: false,
         pause: None,
@@ -185,7 +185,7 @@ fn serve<T: Teller>(
                     return;
                 }
             }
-            Err(RecvTimeoutError::Timeout) => service.teller = None,
+            Err(RecvTimeoutError::Timeout) => service.probe = None,
             Err(RecvTimeoutError::Disconnected) => return,
         }
     }
@@ -193,7 +193,7 @@ fn serve<T: Teller>(
 
 struct Service<T, O> {
     open: O,
-    teller: Option<T>,
+    probe: Option<T>,
     /// Consecutive replies without any device.
     empty: u32,
     /// Whether a probe was abandoned since the last reply with a device.
@@ -202,29 +202,29 @@ struct Service<T, O> {
     pause: Option<(Instant, Option<Names>)>,
 }
 
-impl<T: Teller, O: FnMut() -> Option<T>> Service<T, O> {
+impl<T: GpuProbe, O: FnMut() -> Option<T>> Service<T, O> {
     fn answer(&mut self, names: &Names) -> Answer {
         if self.is_resting(names) {
             return Answer::default();
         }
-        let opened = self.teller.take().or_else(|| (self.open)());
-        let Some(mut teller) = opened else {
+        let opened = self.probe.take().or_else(|| (self.open)());
+        let Some(mut probe) = opened else {
             self.rest(None);
             return Answer::default();
         };
-        match teller.ask(names) {
-            Ok(Told {
+        match probe.ask(names) {
+            Ok(GpuReply {
                 cpu,
                 devices: Some(devices),
             }) => {
-                self.note(teller, names, devices.is_empty());
+                self.note(probe, names, devices.is_empty());
                 Answer {
                     devices,
                     cpu,
                     is_hanging: false,
                 }
             }
-            Ok(Told { devices: None, .. }) => {
+            Ok(GpuReply { devices: None, .. }) => {
                 self.rest(None);
                 Answer::default()
             }
@@ -250,16 +250,16 @@ impl<T: Teller, O: FnMut() -> Option<T>> Service<T, O> {
     }
 
     /// Keeps a source unless it has had no data for some time.
-    fn note(&mut self, teller: T, names: &Names, is_empty: bool) {
+    fn note(&mut self, probe: T, names: &Names, is_empty: bool) {
         if !is_empty {
             self.empty = 0;
             self.has_given_up = false;
-            self.teller = Some(teller);
+            self.probe = Some(probe);
             return;
         }
         self.empty += 1;
         if self.empty < EMPTY_MAX {
-            self.teller = Some(teller);
+            self.probe = Some(probe);
         } else {
             self.empty = 0;
             // Other devices may work.
@@ -284,11 +284,11 @@ mod tests {
     use super::super::Device;
     use super::*;
 
-    type Reply = Result<Told, Failure>;
+    type Reply = Result<GpuReply, Failure>;
 
     struct Fake<F>(F);
 
-    impl<F: FnMut(&Names) -> Reply> Teller for Fake<F> {
+    impl<F: FnMut(&Names) -> Reply> GpuProbe for Fake<F> {
         fn ask(&mut self, names: &Names) -> Reply {
             self.0(names)
         }
@@ -306,14 +306,14 @@ mod tests {
             .collect()
     }
 
-    fn told(names: &Names) -> Reply {
-        Ok(Told {
+    fn reply(names: &Names) -> Reply {
+        Ok(GpuReply {
             cpu: Duration::from_millis(5),
             devices: Some(known(names)),
         })
     }
 
-    fn watch<T: Teller>(open: impl FnMut() -> Option<T> + Send + 'static) -> GpuWatch {
+    fn watch<T: GpuProbe>(open: impl FnMut() -> Option<T> + Send + 'static) -> GpuWatch {
         GpuWatch::asking(open, Arc::default())
     }
 
@@ -327,7 +327,7 @@ mod tests {
                 if let Some(held) = &held {
                     let _ = held.recv();
                 }
-                told(names)
+                reply(names)
             }))
         });
         let begin = Instant::now();
@@ -356,7 +356,7 @@ mod tests {
             let count = count.clone();
             Some(Fake(move |names: &Names| {
                 let _ = count.send(());
-                told(names)
+                reply(names)
             }))
         });
         watch.ask(names(&["0"]));
@@ -374,7 +374,7 @@ mod tests {
                 opened += 1;
                 Some(Fake(reply))
             },
-            teller: None,
+            probe: None,
             empty: 0,
             has_given_up: false,
             pause: None,
@@ -389,7 +389,7 @@ mod tests {
     #[test]
     fn a_driver_that_is_not_there_hangs_or_ends_is_not_tried_each_time() {
         let none = |_: &Names| {
-            Ok(Told {
+            Ok(GpuReply {
                 cpu: Duration::ZERO,
                 devices: None,
             })
@@ -403,9 +403,9 @@ mod tests {
     #[test]
     fn a_lost_device_silences_no_other_one() {
         // A driver that may have been reloaded is opened again; then there is a pause.
-        assert_eq!(course(&["1"; 20], told), (2, vec![false; 20]));
-        assert_eq!(course(&["0", "1", "0", "1", "0"], told).0, 1);
-        let (_, found) = course(&["1", "1", "1", "1", "1", "1", "1", "0", "1", "0"], told);
+        assert_eq!(course(&["1"; 20], reply), (2, vec![false; 20]));
+        assert_eq!(course(&["0", "1", "0", "1", "0"], reply).0, 1);
+        let (_, found) = course(&["1", "1", "1", "1", "1", "1", "1", "0", "1", "0"], reply);
         assert_eq!(found[6..], [false, true, false, true]);
     }
 
@@ -413,13 +413,13 @@ mod tests {
     fn who_hangs_is_told_of() {
         let mut watch = watch(|| Some(Fake(|_: &Names| Err(Failure::Hangs))));
         // On a busy machine the first reply may be late.
-        while !watch.has_told {
+        while !watch.has_warned {
             watch.ask(names(&["0"]));
             let answer = watch.answer();
-            assert_eq!(answer.is_hanging, watch.has_told);
+            assert_eq!(answer.is_hanging, watch.has_warned);
         }
         watch.ask(names(&["0"]));
         assert_eq!(watch.answer(), Answer::default(), "there is a pause");
-        assert!(watch.has_told);
+        assert!(watch.has_warned);
     }
 }

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use super::watch::{Names, Told};
+use super::watch::{GpuReply, Names};
 use super::{Device, Process};
 
 /// Most characters of a reason.
@@ -28,8 +28,8 @@ pub(super) fn read_question(line: &str) -> Option<Names> {
 }
 
 /// An answer, with its line feed. `reason`: why there is no driver.
-pub(super) fn answer(told: &Told, reason: &str) -> Option<String> {
-    let devices = told.devices.as_ref().map(|devices| {
+pub(super) fn answer(reply: &GpuReply, reason: &str) -> Option<String> {
+    let devices = reply.devices.as_ref().map(|devices| {
         let rows = devices.iter().map(|(name, device)| {
             let processes = device.processes.as_ref();
             let processes = processes.map(|all| all.iter().map(|one| (one.pid, one.kib)).collect());
@@ -38,14 +38,14 @@ pub(super) fn answer(told: &Told, reason: &str) -> Option<String> {
         });
         rows.collect()
     });
-    let cpu = u64::try_from(told.cpu.as_micros()).unwrap_or(u64::MAX);
+    let cpu = u64::try_from(reply.cpu.as_micros()).unwrap_or(u64::MAX);
     let reason = reason.chars().take(REASON_MAX).collect();
     let answer: Line = (cpu, devices, reason);
     line(serde_json::to_string(&answer))
 }
 
 /// The answer, and why there is no driver.
-pub(super) fn read_answer(line: &[u8]) -> Option<(Told, String)> {
+pub(super) fn read_answer(line: &[u8]) -> Option<(GpuReply, String)> {
     let (cpu, devices, reason): Line = serde_json::from_slice(line).ok()?;
     let devices = devices.map(|rows| {
         let devices = rows
@@ -65,7 +65,7 @@ pub(super) fn read_answer(line: &[u8]) -> Option<(Told, String)> {
         devices.collect()
     });
     let cpu = Duration::from_micros(cpu);
-    Some((Told { cpu, devices }, reason))
+    Some((GpuReply { cpu, devices }, reason))
 }
 
 fn line(text: serde_json::Result<String>) -> Option<String> {
@@ -96,18 +96,18 @@ mod tests {
             ]),
         };
         let devices = [("0", full), ("1", Device::default())];
-        let told = Told {
+        let reply = GpuReply {
             cpu: Duration::from_micros(1_234),
             devices: Some(devices.map(|(name, device)| (name.into(), device)).into()),
         };
-        let none = Told {
+        let none = GpuReply {
             cpu: Duration::ZERO,
             devices: None,
         };
-        for (told, reason) in [(told, ""), (none, "no\nlibrary")] {
-            let line = answer(&told, reason).expect("it is written");
+        for (reply, reason) in [(reply, ""), (none, "no\nlibrary")] {
+            let line = answer(&reply, reason).expect("it is written");
             assert_eq!(line.matches('\n').count(), 1);
-            assert_eq!(read_answer(line.as_bytes()), Some((told, reason.into())));
+            assert_eq!(read_answer(line.as_bytes()), Some((reply, reason.into())));
         }
         assert_eq!(read_answer(b"Hello\n"), None);
         assert_eq!(read_question("Hello\n"), None);
