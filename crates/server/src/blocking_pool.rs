@@ -9,17 +9,17 @@ const AT_ONCE: usize = 2;
 
 /// Runs work outside the threads that all clients depend on.
 #[derive(Clone, Debug)]
-pub(crate) struct Beside {
-    seats: Arc<Semaphore>,
+pub(crate) struct BlockingPool {
+    permits: Arc<Semaphore>,
     /// Held by the request that resubmits large jobs, whose tasks are in memory twice.
-    again: Arc<Semaphore>,
+    resubmits: Arc<Semaphore>,
 }
 
-impl Beside {
+impl BlockingPool {
     pub(crate) fn new() -> Self {
         Self {
-            seats: Arc::new(Semaphore::new(AT_ONCE)),
-            again: Arc::new(Semaphore::new(1)),
+            permits: Arc::new(Semaphore::new(AT_ONCE)),
+            resubmits: Arc::new(Semaphore::new(1)),
         }
     }
 
@@ -28,31 +28,31 @@ impl Beside {
         &self,
         work: impl FnOnce() -> T + Send + 'static,
     ) -> Option<T> {
-        let seat = self.seat().await?;
-        Self::run_on(seat, work).await
+        let permit = self.acquire().await?;
+        Self::run_on(permit, work).await
     }
 
     /// Waits for a free thread, for work with large data that should be fetched only then. `None` =
     /// the server ends.
-    pub(crate) async fn seat(&self) -> Option<OwnedSemaphorePermit> {
-        Arc::clone(&self.seats).acquire_owned().await.ok()
+    pub(crate) async fn acquire(&self) -> Option<OwnedSemaphorePermit> {
+        Arc::clone(&self.permits).acquire_owned().await.ok()
     }
 
     /// Runs work with such a permit.
     pub(crate) async fn run_on<T: Send + 'static>(
-        seat: OwnedSemaphorePermit,
+        permit: OwnedSemaphorePermit,
         work: impl FnOnce() -> T + Send + 'static,
     ) -> Option<T> {
         let done = tokio::task::spawn_blocking(move || {
             // Held even if the requester is gone meanwhile.
-            let _seat = seat;
+            let _permit = permit;
             work()
         });
         done.await.ok()
     }
 
     /// Waits until no other request holds copies of large jobs for resubmission.
-    pub(crate) async fn alone(&self) -> Option<OwnedSemaphorePermit> {
-        Arc::clone(&self.again).acquire_owned().await.ok()
+    pub(crate) async fn acquire_for_resubmit(&self) -> Option<OwnedSemaphorePermit> {
+        Arc::clone(&self.resubmits).acquire_owned().await.ok()
     }
 }

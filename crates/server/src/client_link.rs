@@ -28,7 +28,7 @@ use tokio::sync::mpsc;
 
 use crate::alloc::AllocHandle;
 use crate::answering::{Answering, BeingAnswered};
-use crate::beside::Beside;
+use crate::blocking_pool::BlockingPool;
 use crate::clock::Clock;
 use crate::config::Stop;
 use crate::core_handle::{CoreGone, CoreHandle, View};
@@ -36,7 +36,7 @@ use crate::curves::Curves;
 use crate::http::{HttpControl, Tokens};
 use crate::problems::Problems;
 use crate::questions::Questions;
-use crate::relay_link::Ways;
+use crate::relay_link::Routes;
 use crate::request_shares::{LARGE_REQUEST, LARGE_REQUESTS, LOOKS, STREAMS};
 use crate::updates::{Details, Update};
 use crate::values::Values;
@@ -68,7 +68,7 @@ pub(crate) struct ClientPlane {
     /// Carries questions about output to workers.
     pub(crate) questions: Arc<Questions>,
     /// Which workers come through relays.
-    pub(crate) ways: Arc<Ways>,
+    pub(crate) routes: Arc<Routes>,
     /// Requests that are being answered.
     pub(crate) answering: Answering,
     /// Requests the HTTP listener; `None` in a server without ports.
@@ -255,7 +255,7 @@ async fn next_request<R: AsyncRead + Unpin>(
         return read(message).map(Some);
     }
     let arrived = Some(plane.answering.count());
-    match plane.core.beside().run(|| read(message)).await {
+    match plane.core.blocking_pool().run(|| read(message)).await {
         Some(next) => next.map(|next| Some(Next { arrived, ..next })),
         // The server ends.
         None => Ok(None),
@@ -387,7 +387,7 @@ async fn look_up(asked: Query, plane: &ClientPlane) -> Result<reply::Reply, Core
     if with_curves && let reply::Reply::TaskPage(page) = &mut answer {
         *page = plane.curves.fill(std::mem::take(page)).await;
     } else if let reply::Reply::Workers(list) = &mut answer {
-        plane.ways.fill_in(&mut list.workers);
+        plane.routes.fill_in(&mut list.workers);
     }
     Ok(answer)
 }
@@ -402,12 +402,12 @@ async fn show_job(job: JobId, core: &CoreHandle) -> Result<reply::Reply, CoreGon
         Some(Some(specs)) => Some(messages(&specs)),
         // Its many tasks are processed on a separate thread.
         Some(None) => {
-            let seat = core.beside().seat().await.ok_or(CoreGone)?;
+            let permit = core.blocking_pool().acquire().await.ok_or(CoreGone)?;
             // Not gated on a commit: the thread permit must not be held during an fsync.
             let outline = move |view: &View<'_>| view.state.jobs().get(&job).map(Job::outline);
             let made = match core.look(outline, |_| false).await? {
                 Some(job) => {
-                    let made = Beside::run_on(seat, move || messages(&specs(&job)));
+                    let made = BlockingPool::run_on(permit, move || messages(&specs(&job)));
                     Some(made.await.ok_or(CoreGone)?)
                 }
                 None => None,

@@ -14,7 +14,7 @@ use std::sync::Arc;
 use std::task::Poll;
 use std::time::{Duration, Instant};
 
-use crate::beside::Beside;
+use crate::blocking_pool::BlockingPool;
 use crate::updates::{self, Details, UpdateReceiver, UpdateSender};
 use hq_core::id::WorkerId;
 use hq_core::job::Job;
@@ -54,12 +54,12 @@ pub(crate) enum Seen {
 }
 
 /// A worker that registers.
-pub(crate) struct Newcomer {
+pub(crate) struct PendingRegistration {
     pub(crate) config: Box<WorkerConfig>,
     /// Its previous state, if it reconnects.
     pub(crate) reattach: Option<Box<Reattach>>,
     /// Receives the registration; closed if the worker no longer waits.
-    pub(crate) seat: oneshot::Sender<WorkerRegistration>,
+    pub(crate) reply: oneshot::Sender<WorkerRegistration>,
 }
 
 /// Messages to the core's thread.
@@ -68,7 +68,7 @@ pub(crate) enum Event {
     Watch(WatchSpec, UpdateSender, oneshot::Sender<RequestId>),
     Unwatch(RequestId),
     Query(QueryFn),
-    WorkerConnected(Newcomer),
+    WorkerConnected(PendingRegistration),
     /// The permit is released after the message was handled.
     WorkerMessage(WorkerId, LinkId, WorkerMessage, OwnedSemaphorePermit),
     WorkerGone(WorkerId, LinkId, LinkEnd),
@@ -229,7 +229,7 @@ pub(crate) struct CoreHandle {
     reports: mpsc::Sender<(Instant, Event)>,
     /// `None` = nothing is stored.
     encoder: Option<BodyEncoder>,
-    beside: Beside,
+    blocking_pool: BlockingPool,
 }
 
 impl CoreHandle {
@@ -250,14 +250,14 @@ impl CoreHandle {
             requests,
             reports,
             encoder: None,
-            beside: Beside::new(),
+            blocking_pool: BlockingPool::new(),
         };
         (handle, events)
     }
 
     /// Threads for long work of single clients.
-    pub(crate) const fn beside(&self) -> &Beside {
-        &self.beside
+    pub(crate) const fn blocking_pool(&self) -> &BlockingPool {
+        &self.blocking_pool
     }
 
     /// Sets the encoder for large submits.
@@ -334,7 +334,10 @@ impl CoreHandle {
             return Ok(Asked::Submit(Box::new(prepare())));
         }
         let encoder = self.encoder;
-        let prepared = self.beside.run(move || encoded(prepare(), encoder)).await;
+        let prepared = self
+            .blocking_pool
+            .run(move || encoded(prepare(), encoder))
+            .await;
         Ok(Asked::Submit(Box::new(prepared.ok_or(CoreGone)?)))
     }
 
@@ -355,7 +358,11 @@ impl CoreHandle {
         let (found, large) = found.await?;
         again.keep_to(found);
         if !large.is_empty() {
-            let alone = self.beside.alone().await.ok_or(CoreGone)?;
+            let alone = self
+                .blocking_pool
+                .acquire_for_resubmit()
+                .await
+                .ok_or(CoreGone)?;
             // Held until the state has taken the copies, not until the answer, which waits for the
             // disk. While the disk hangs, other requests should be rejected instead of waiting
             // here.
@@ -368,7 +375,7 @@ impl CoreHandle {
                 continue;
             };
             let encoder = self.encoder;
-            let looked_at = self.beside.run(move || {
+            let looked_at = self.blocking_pool.run(move || {
                 again.look_at(&job, encoder);
                 again
             });
@@ -435,18 +442,18 @@ impl CoreHandle {
     /// Registers a worker; the receiver gets the result. A caller that stops waiting must close the
     /// receiver and then check it: a registration that arrived must be given up with
     /// [`CoreHandle::worker_gone`].
-    pub(crate) async fn ask_for_seat(
+    pub(crate) async fn register(
         &self,
         config: Box<WorkerConfig>,
         reattach: Option<Box<Reattach>>,
     ) -> Result<oneshot::Receiver<WorkerRegistration>, CoreGone> {
-        let (seat, rx) = oneshot::channel();
-        let newcomer = Newcomer {
+        let (reply, rx) = oneshot::channel();
+        let pending = PendingRegistration {
             config,
             reattach,
-            seat,
+            reply,
         };
-        self.send_behind(Event::WorkerConnected(newcomer)).await?;
+        self.send_behind(Event::WorkerConnected(pending)).await?;
         Ok(rx)
     }
 

@@ -8,7 +8,7 @@
 //! rows of workers' messages, and the answers that waited for a commit. So clients are served even
 //! under a flood of reports.
 
-mod newcomers;
+mod deferred;
 mod turn;
 
 use std::io;
@@ -27,13 +27,15 @@ use tokio::sync::{Notify, oneshot, watch};
 
 use crate::alloc::News;
 use crate::clock::Clock;
-use crate::core_handle::{CoreHandle, Event, Events, Newcomer, QueryFn, Seen, SendReply, View};
+use crate::core_handle::{
+    CoreHandle, Event, Events, PendingRegistration, QueryFn, Seen, SendReply, View,
+};
 use crate::delivery::{Delivery, ReplyTo};
 use crate::gate::StoreGate;
 use crate::notify::Outbox;
 use crate::stats::Stats;
 use crate::updates::UpdateSender;
-use newcomers::Newcomers;
+use deferred::DeferredRegistrations;
 use turn::{Part, Turn};
 
 /// CPU time after which a turn takes no further request. A page of tasks takes some milliseconds,
@@ -76,7 +78,7 @@ struct Core {
     left: Option<oneshot::Sender<()>>,
     /// Nothing is accepted any more.
     has_ended: bool,
-    newcomers: Newcomers,
+    deferred: DeferredRegistrations,
     /// Whether automatic allocation must ask again soon.
     is_demand_partial: bool,
     /// Nothing was applied since the last round.
@@ -106,7 +108,7 @@ impl Core {
             next_id: 0,
             left: None,
             has_ended: false,
-            newcomers: Newcomers::default(),
+            deferred: DeferredRegistrations::default(),
             is_demand_partial: false,
             is_settled: false,
             effects: Vec::new(),
@@ -159,7 +161,7 @@ impl Core {
                 return true;
             }
             () = timer => {}
-            () = std::future::ready(()), if self.has_newcomers() => {}
+            () = std::future::ready(()), if self.can_register_deferred() => {}
         }
         let start = Instant::now();
         self.turn = Turn::begin();
@@ -194,7 +196,7 @@ impl Core {
         {
             rows += self.on_event(report);
         }
-        rows += self.tend_newcomers(rows);
+        rows += self.register_deferred(rows);
         self.turn.lap(Part::Reports);
         let now = self.clock.now();
         if self
@@ -279,11 +281,11 @@ impl Core {
                 self.on_query(now, look);
                 return 1;
             }
-            Event::WorkerConnected(newcomer) if self.delivery.is_held() => {
-                self.newcomers.push(newcomer);
+            Event::WorkerConnected(pending) if self.delivery.is_held() => {
+                self.deferred.push(pending);
                 return 1;
             }
-            Event::WorkerConnected(newcomer) => self.on_connected(newcomer),
+            Event::WorkerConnected(pending) => self.on_connected(pending),
             Event::QueueOffers(kinds) => Input::QueueOffers(kinds),
             Event::Ending(keep_workers, left) => {
                 self.left = Some(left);
@@ -365,15 +367,15 @@ impl Core {
         Input::Request(id, Command::Watch(spec))
     }
 
-    /// Whether there is work for [`Self::tend_newcomers`].
-    fn has_newcomers(&self) -> bool {
-        self.delivery.has_abandoned() || !self.newcomers.is_empty() && !self.delivery.is_held()
+    /// Whether there is work for [`Self::register_deferred`].
+    fn can_register_deferred(&self) -> bool {
+        self.delivery.has_abandoned() || !self.deferred.is_empty() && !self.delivery.is_held()
     }
 
     /// Registers workers whose registration was deferred while the store was stalled, as many as
     /// fit into a round with `rows` rows, and drops abandoned registrations. Returns the number of
     /// rows of this work.
-    fn tend_newcomers(&mut self, rows: usize) -> usize {
+    fn register_deferred(&mut self, rows: usize) -> usize {
         let mut taken = 0;
         while let Some(worker) = self.delivery.take_abandoned() {
             let gone = Input::WorkerGone(worker, LinkEnd::Broken);
@@ -382,20 +384,20 @@ impl Core {
         }
         while rows + taken < ROWS_PER_ROUND_MAX
             && !self.delivery.is_held()
-            && let Some(newcomer) = self.newcomers.pop()
+            && let Some(pending) = self.deferred.pop()
         {
-            taken += self.on_event(Event::WorkerConnected(newcomer));
+            taken += self.on_event(Event::WorkerConnected(pending));
         }
         taken
     }
 
     /// Registers a worker, or reconnects a known one.
-    fn on_connected(&mut self, newcomer: Newcomer) -> Input {
-        let Newcomer {
+    fn on_connected(&mut self, pending: PendingRegistration) -> Input {
+        let PendingRegistration {
             config,
             reattach,
-            seat,
-        } = newcomer;
+            reply,
+        } = pending;
         let config = *config;
         self.next_id += 1;
         let link = LinkId(self.next_id);
@@ -406,14 +408,14 @@ impl Core {
                 tracing::warn!(host = %config.hostname, %worker,
                     "Another process claims to be this worker without its secret; it joins as a new worker");
             }
-            self.delivery.expect_worker(link, seat);
+            self.delivery.expect_worker(link, reply);
             return Input::WorkerConnected(link, config);
         };
         if self.state.is_late(&reattach) {
             // Without a reply the connection ends, and the newer one stays.
             return Input::WorkerReattached(link, config, reattach);
         }
-        self.delivery.expect_worker(link, seat);
+        self.delivery.expect_worker(link, reply);
         if *reattach.server_uid == *self.state.uid() {
             // Messages of its older connection must not count from here on.
             self.delivery.forget_link(reattach.worker);

@@ -150,13 +150,13 @@ impl Delivery {
         self.watches.remove(&id);
     }
 
-    /// A worker waits for its seat.
+    /// A worker waits for the reply to its registration.
     pub(crate) fn expect_worker(
         &mut self,
         link: LinkId,
-        seat: oneshot::Sender<WorkerRegistration>,
+        reply: oneshot::Sender<WorkerRegistration>,
     ) {
-        self.links.insert(link, seat);
+        self.links.insert(link, reply);
     }
 
     /// Forgets the current connection of a worker: further messages from it are ignored.
@@ -187,7 +187,7 @@ impl Delivery {
         current.is_some_and(|(current, _)| *current == link)
     }
 
-    fn is_seated(&self, worker: WorkerId) -> bool {
+    fn is_connected(&self, worker: WorkerId) -> bool {
         let queue = self.workers.get(&worker).map(|(_, queue)| queue);
         queue.is_some_and(Option::is_some)
     }
@@ -272,7 +272,7 @@ impl Delivery {
                 },
                 // A user wants it to end now, even while nothing can be stored: its unreported news
                 // is known only here. Not before its registration is answered.
-                Effect::ToWorker(id, WorkerCommand::Stop) if self.is_seated(id) => {
+                Effect::ToWorker(id, WorkerCommand::Stop) if self.is_connected(id) => {
                     self.tell_worker(id, WorkerCommand::Stop);
                     continue;
                 }
@@ -450,8 +450,8 @@ impl Delivery {
                     reattached,
                     commands,
                 };
-                let seat = self.links.remove(&link);
-                if seat.is_some_and(|seat| seat.send(registration).is_err()) {
+                let reply = self.links.remove(&link);
+                if reply.is_some_and(|reply| reply.send(registration).is_err()) {
                     self.abandoned.push((id, link));
                 }
                 tracing::info!(worker = %id, reattached, "worker registered");
@@ -588,6 +588,6 @@ mod tests {
         let told: Vec<String> = told.map(|command| format!("{command:?}")).collect();
         let last = format!("Acknowledge({reports})");
         assert_eq!(told, ["Acknowledge(1)", last.as_str()]);
-        assert!(delivery.is_seated(worker), "its connection stays");
+        assert!(delivery.is_connected(worker), "its connection stays");
     }
 }

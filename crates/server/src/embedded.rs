@@ -20,7 +20,7 @@ use crate::core_thread;
 use crate::curves::Curves;
 use crate::problems::Problems;
 use crate::questions::Questions;
-use crate::relay_link::Ways;
+use crate::relay_link::Routes;
 use crate::stats::Stats;
 use crate::values::Values;
 use crate::worker_link::WorkerPlane;
@@ -83,7 +83,7 @@ impl EmbeddedServer {
         let values = Arc::new(Values::new(None));
         let curves = Curves::new(None);
         let problems = Problems::new(core.clone(), None, None, Arc::clone(&questions));
-        let ways = Arc::new(Ways::default());
+        let routes = Arc::new(Routes::default());
         let workers = WorkerPlane {
             core: core.clone(),
             info: Arc::clone(&info),
@@ -92,7 +92,7 @@ impl EmbeddedServer {
             values: Arc::clone(&values),
             curves: curves.clone(),
             questions: Arc::clone(&questions),
-            ways: Arc::clone(&ways),
+            routes: Arc::clone(&routes),
             via: None,
             relayed: None,
         };
@@ -105,7 +105,7 @@ impl EmbeddedServer {
             alloc: None,
             problems: Arc::new(problems),
             questions,
-            ways,
+            routes,
             answering: Answering::new(),
             door: None,
             tokens: None,

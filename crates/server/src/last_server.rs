@@ -33,7 +33,7 @@ const LOOK_INTERVAL: Duration = Duration::from_millis(50);
 
 /// Requested kind of start.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Wish {
+pub(crate) enum StartRequest {
     /// Nothing: the last server decides.
     Plain,
     /// `--resume`.
@@ -44,7 +44,7 @@ pub(crate) enum Wish {
     Elsewhere,
 }
 
-impl Wish {
+impl StartRequest {
     fn of(config: &ServerConfig) -> Self {
         match (&config.journal, config.resume, config.fresh) {
             (_, true, _) => Self::Resume,
@@ -113,23 +113,29 @@ impl Notice {
 }
 
 /// The rule. A plain start continues everything that was not stopped on purpose.
-fn decide(last: &Last, wish: Wish) -> Decision {
+fn decide(last: &Last, request: StartRequest) -> Decision {
     let begin = |unfinished| match unfinished {
         0 => Decision::Begin(Notice::Nothing),
         count => Decision::Begin(Notice::Unfinished(count)),
     };
-    match (last, wish) {
+    match (last, request) {
         (Last::Alive(owner), _) => Decision::RefuseOnline(owner.clone()),
-        (Last::Unkept(earlier), Wish::Plain) => decide(earlier, Wish::Elsewhere),
-        (Last::Unkept(earlier), _) => decide(earlier, wish),
-        (Last::None, Wish::Resume) => Decision::RefuseNothing,
+        (Last::Unkept(earlier), StartRequest::Plain) => decide(earlier, StartRequest::Elsewhere),
+        (Last::Unkept(earlier), _) => decide(earlier, request),
+        (Last::None, StartRequest::Resume) => Decision::RefuseNothing,
         (Last::None, _) => Decision::Begin(Notice::Nothing),
-        (Last::JournalGone, Wish::Plain | Wish::Resume) => Decision::RefuseGone,
-        (Last::JournalGone, Wish::Fresh | Wish::Elsewhere) => Decision::Begin(Notice::Nothing),
-        (_, Wish::Resume) | (Last::Left(_) | Last::Unknown, Wish::Plain) => Decision::Continue,
-        (_, Wish::Fresh) | (Last::Unknown, Wish::Elsewhere) => Decision::Begin(Notice::SetAside),
-        (Last::Stopped(count), Wish::Plain | Wish::Elsewhere)
-        | (Last::Left(count), Wish::Elsewhere) => begin(*count),
+        (Last::JournalGone, StartRequest::Plain | StartRequest::Resume) => Decision::RefuseGone,
+        (Last::JournalGone, StartRequest::Fresh | StartRequest::Elsewhere) => {
+            Decision::Begin(Notice::Nothing)
+        }
+        (_, StartRequest::Resume) | (Last::Left(_) | Last::Unknown, StartRequest::Plain) => {
+            Decision::Continue
+        }
+        (_, StartRequest::Fresh) | (Last::Unknown, StartRequest::Elsewhere) => {
+            Decision::Begin(Notice::SetAside)
+        }
+        (Last::Stopped(count), StartRequest::Plain | StartRequest::Elsewhere)
+        | (Last::Left(count), StartRequest::Elsewhere) => begin(*count),
     }
 }
 
@@ -240,13 +246,13 @@ pub(crate) async fn find(
     dir: &ServerDir,
     config: &ServerConfig,
 ) -> Result<(Option<Continued>, Vec<String>), StartError> {
-    let wish = Wish::of(config);
-    if wish == Wish::Fresh && dir.copied_from().is_some() {
+    let request = StartRequest::of(config);
+    if request == StartRequest::Fresh && dir.copied_from().is_some() {
         // The original may be running; its processes say nothing about the copy.
         return Ok((None, Vec::new()));
     }
     let found = look(dir).await?;
-    let is_by_itself = wish == Wish::Plain;
+    let is_by_itself = request == StartRequest::Plain;
     let is_unkept = matches!(found.last, Last::Unkept(_));
     let unused = found.unused.map(|(instance, journal)| Continued {
         instance,
@@ -254,7 +260,7 @@ pub(crate) async fn find(
         looked: None,
         is_by_itself: false,
     });
-    match decide(&found.last, wish) {
+    match decide(&found.last, request) {
         Decision::RefuseOnline(owner) => Err(probe::silent(dir, &owner)),
         Decision::RefuseNothing if unused.is_some() => Ok((unused, Vec::new())),
         Decision::RefuseNothing => Err(StartError::NothingToResume {
@@ -592,7 +598,12 @@ mod tests {
         let (new, left) = (|| Begin(Nothing), || Begin(Unfinished(2)));
         let alive = || Last::Alive("process 7 on node1".to_owned());
         let unkept = |earlier| Last::Unkept(Box::new(earlier));
-        let wishes = [Wish::Plain, Wish::Resume, Wish::Fresh, Wish::Elsewhere];
+        let requests = [
+            StartRequest::Plain,
+            StartRequest::Resume,
+            StartRequest::Fresh,
+            StartRequest::Elsewhere,
+        ];
         let rows = [
             (Last::None, [new(), RefuseNothing, new(), new()]),
             (unkept(Last::None), [new(), RefuseNothing, new(), new()]),
@@ -619,8 +630,8 @@ mod tests {
             (Last::JournalGone, [RefuseGone, RefuseGone, new(), new()]),
         ];
         for (last, expected) in rows {
-            for (wish, expected) in wishes.iter().zip(expected) {
-                assert_eq!(decide(&last, *wish), expected, "{last:?}, {wish:?}");
+            for (request, expected) in requests.iter().zip(expected) {
+                assert_eq!(decide(&last, *request), expected, "{last:?}, {request:?}");
             }
         }
     }

@@ -10,7 +10,7 @@
 mod acknowledgements;
 mod alloc;
 mod answering;
-mod beside;
+mod blocking_pool;
 mod client_link;
 mod clock;
 mod command;

@@ -69,9 +69,9 @@ fn address_of(peer: &str) -> IpAddr {
 
 /// Workers that are connected through relays, for display.
 #[derive(Debug, Default)]
-pub(crate) struct Ways(Mutex<BTreeMap<WorkerId, (LinkId, Box<str>)>>);
+pub(crate) struct Routes(Mutex<BTreeMap<WorkerId, (LinkId, Box<str>)>>);
 
-impl Ways {
+impl Routes {
     fn lock(&self) -> MutexGuard<'_, BTreeMap<WorkerId, (LinkId, Box<str>)>> {
         // It is whole between any two statements.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
@@ -92,24 +92,24 @@ impl Ways {
 
     /// Adds the relay of each worker.
     pub(crate) fn fill_in(&self, workers: &mut [WorkerInfo]) {
-        let ways = self.lock();
+        let routes = self.lock();
         for worker in workers {
-            let way = ways.get(&WorkerId(worker.id));
-            worker.via = way.map(|(_, relay)| relay.to_string());
+            let route = routes.get(&WorkerId(worker.id));
+            worker.via = route.map(|(_, relay)| relay.to_string());
         }
     }
 }
 
 /// A worker that is connected through a relay.
 #[derive(Debug)]
-pub(crate) struct Noted<'a>(&'a Ways, WorkerId, LinkId);
+pub(crate) struct Noted<'a>(&'a Routes, WorkerId, LinkId);
 
 impl Drop for Noted<'_> {
     fn drop(&mut self) {
-        let mut ways = self.0.lock();
+        let mut routes = self.0.lock();
         // It may have reconnected already.
-        if ways.get(&self.1).is_some_and(|(link, _)| *link == self.2) {
-            ways.remove(&self.1);
+        if routes.get(&self.1).is_some_and(|(link, _)| *link == self.2) {
+            routes.remove(&self.1);
         }
     }
 }
@@ -120,24 +120,24 @@ mod tests {
 
     #[test]
     fn the_latest_connection_of_a_worker_counts() {
-        let ways = Ways::default();
+        let routes = Routes::default();
         let via = || {
             let mut worker = [WorkerInfo {
                 id: 3,
                 ..WorkerInfo::default()
             }];
-            ways.fill_in(&mut worker);
+            routes.fill_in(&mut worker);
             worker[0].via.clone()
         };
         assert_eq!(via(), None);
         let worker = WorkerId(3);
-        let first = ways.note((worker, LinkId(1)), Some("a:1"));
-        let second = ways.note((worker, LinkId(2)), Some("b:1"));
+        let first = routes.note((worker, LinkId(1)), Some("a:1"));
+        let second = routes.note((worker, LinkId(2)), Some("b:1"));
         drop(first);
         assert_eq!(via().as_deref(), Some("b:1"), "the first was missed late");
-        assert!(ways.note((worker, LinkId(3)), None).is_none());
+        assert!(routes.note((worker, LinkId(3)), None).is_none());
         assert_eq!(via(), None);
-        let third = ways.note((worker, LinkId(4)), Some("c:1"));
+        let third = routes.note((worker, LinkId(4)), Some("c:1"));
         drop(second);
         assert_eq!(via().as_deref(), Some("c:1"));
         drop(third);

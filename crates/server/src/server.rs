@@ -28,7 +28,7 @@ use crate::last_server::{self, Continued, StartLock};
 use crate::peer_stream::PeerStream;
 use crate::problems::Problems;
 use crate::questions::Questions;
-use crate::relay_link::Ways;
+use crate::relay_link::Routes;
 use crate::state_file::Opened;
 use crate::stats::Stats;
 use crate::values::Values;
@@ -427,7 +427,7 @@ fn planes(
     let parts = parts.clone();
     let values = Arc::new(Values::new(parts.store.clone()));
     let curves = Curves::new(parts.store.clone());
-    let ways = Arc::new(Ways::default());
+    let routes = Arc::new(Routes::default());
     let workers = WorkerPlane {
         core: parts.core.clone(),
         info: Arc::clone(&parts.info),
@@ -439,7 +439,7 @@ fn planes(
         values: Arc::clone(&values),
         curves: curves.clone(),
         questions: Arc::clone(&parts.questions),
-        ways: Arc::clone(&ways),
+        routes: Arc::clone(&routes),
         // Known for each connection.
         via: None,
         relayed: None,
@@ -453,7 +453,7 @@ fn planes(
         alloc: parts.alloc,
         problems: parts.problems,
         questions: parts.questions,
-        ways,
+        routes,
         answering: parts.answering,
         door: Some(door),
         tokens: Some(parts.tokens),

@@ -22,7 +22,7 @@ use crate::core_handle::{CoreHandle, WorkerRegistration};
 use crate::curves::Curves;
 use crate::peer_stream::RelayedTx;
 use crate::questions::Questions;
-use crate::relay_link::{self, Ways};
+use crate::relay_link::{self, Routes};
 use crate::request_shares::{LARGE_REGISTRATIONS, LARGE_REQUEST};
 use crate::values::Values;
 
@@ -55,7 +55,7 @@ pub(crate) struct WorkerPlane {
     /// Carries questions about output to workers.
     pub(crate) questions: Arc<Questions>,
     /// Which workers come through relays.
-    pub(crate) ways: Arc<Ways>,
+    pub(crate) routes: Arc<Routes>,
     /// Address of the relay through which this connection comes.
     pub(crate) via: Option<Box<str>>,
     /// Takes the channels of relays to the listener, with the address of this connection; `None` in
@@ -82,10 +82,10 @@ where
             "a worker is turned away: as many are connected as `ulimit -n` of the server allows"
         );
     }
-    let seat = match first {
+    let registration = match first {
         Some(FromWorker::Register(config, reattach)) => {
             match register(&plane, (config, reattach), &mut reader, &mut writer).await {
-                Some(seat) => seat,
+                Some(registration) => registration,
                 None => return,
             }
         }
@@ -98,10 +98,11 @@ where
         }
         None => return,
     };
-    let (worker, link, mut has_spoken) = (seat.id, seat.link, !seat.reattached);
+    let (worker, link, mut has_spoken) =
+        (registration.id, registration.link, !registration.reattached);
     let questions = plane.questions.connect(worker, link);
-    let _way = plane.ways.note((worker, link), plane.via.as_deref());
-    let mut sending = tokio::spawn(send_commands(seat, questions, writer));
+    let _route = plane.routes.note((worker, link), plane.via.as_deref());
+    let mut sending = tokio::spawn(send_commands(registration, questions, writer));
     let how = receive(
         &plane,
         (worker, link),
@@ -111,11 +112,11 @@ where
     );
     let how = how.await;
     sending.abort();
-    // One that came back and has said nothing since may have given this connection up and be on its
-    // way by another one, as when the disk keeps its seat back for long.
+    // A worker that reconnected and has sent nothing since may have abandoned this connection and
+    // be reconnecting through another, for example while a slow disk delays its registration.
     let how = if has_spoken { how } else { LinkEnd::Broken };
     plane.questions.disconnect(worker, link);
-    // If the core is gone, nobody needs to know.
+    // Fails only if the core has ended.
     let _ = plane.core.worker_gone(worker, link, how).await;
 }
 
@@ -177,24 +178,24 @@ where
 {
     let server_wait = plane.own_jobs.server_wait(&config);
     let asked = tokio::select! {
-        asked = plane.core.ask_for_seat(config, reattach) => asked.ok()?,
-        // It has nothing to say before the answer: it does not wait any more.
+        asked = plane.core.register(config, reattach) => asked.ok()?,
+        // A worker sends nothing before the reply, so it has left.
         _ = reader.next::<worker::ToServer>() => return None,
     };
-    let seat = match wait_for_seat(asked, reader).await {
-        Ok(seat) => seat,
+    let registration = match wait_for_registration(asked, reader).await {
+        Ok(registration) => registration,
         Err(left) => {
-            if let Some(seat) = left {
-                leave(plane, &seat).await;
+            if let Some(registration) = left {
+                leave(plane, &registration).await;
             }
             return None;
         }
     };
     let registered = to_worker::Message::Registered(worker::Registered {
-        worker_id: seat.id.as_u32(),
+        worker_id: registration.id.as_u32(),
         server_uid: plane.info.server_uid.clone(),
         default_idle_timeout_ns: plane.idle_timeout.map(nanos),
-        reattached: seat.reattached,
+        reattached: registration.reattached,
         server_wait_ns: nanos(server_wait),
     });
     if writer
@@ -204,20 +205,20 @@ where
         .await
         .is_err()
     {
-        leave(plane, &seat).await;
+        leave(plane, &registration).await;
         return None;
     }
-    Some(seat)
+    Some(registration)
 }
 
-/// The seat of a worker that waits for it. `Err` = it waits no more; with the seat that it has got
-/// in this moment, and of which nobody else tells that it is free.
-async fn wait_for_seat<R: AsyncRead + Unpin>(
+/// Waits for the registration of a worker. `Err` = the worker has left; it contains a registration
+/// that arrived at the same moment, which the caller must give up.
+async fn wait_for_registration<R: AsyncRead + Unpin>(
     mut asked: oneshot::Receiver<WorkerRegistration>,
     reader: &mut MessageReader<R>,
 ) -> Result<WorkerRegistration, Option<WorkerRegistration>> {
     tokio::select! {
-        seat = &mut asked => seat.map_err(|_| None),
+        registration = &mut asked => registration.map_err(|_| None),
         _ = reader.next::<worker::ToServer>() => {
             asked.close();
             Err(asked.try_recv().ok())
@@ -225,12 +226,12 @@ async fn wait_for_seat<R: AsyncRead + Unpin>(
     }
 }
 
-/// A worker has gone that has got a seat.
-async fn leave(plane: &WorkerPlane, seat: &WorkerRegistration) {
+/// Gives up the registration of a worker that disconnected.
+async fn leave(plane: &WorkerPlane, registration: &WorkerRegistration) {
     // Fails only if the core has ended.
     let _ = plane
         .core
-        .worker_gone(seat.id, seat.link, LinkEnd::Broken)
+        .worker_gone(registration.id, registration.link, LinkEnd::Broken)
         .await;
 }
 
@@ -333,11 +334,11 @@ fn describe(error: &ReadError) -> String {
 }
 
 async fn send_commands<W: AsyncWrite + Unpin>(
-    seat: WorkerRegistration,
+    registration: WorkerRegistration,
     mut questions: mpsc::Receiver<OutputRequest>,
     mut writer: MessageWriter<W>,
 ) {
-    let mut commands = seat.commands;
+    let mut commands = registration.commands;
     let mut batch = Vec::new();
     // The last acknowledgement, which stands for those before it, and when it is sent at the
     // latest.
@@ -416,19 +417,19 @@ mod tests {
         reader.next().await.expect("it can be read")
     }
 
-    fn seat() -> (mpsc::Sender<WorkerCommand>, WorkerRegistration) {
+    fn registration() -> (mpsc::Sender<WorkerCommand>, WorkerRegistration) {
         let (commands, queue) = mpsc::channel(16);
-        let seat = WorkerRegistration {
+        let registration = WorkerRegistration {
             id: WorkerId(1),
             link: LinkId(1),
             reattached: false,
             commands: queue,
         };
-        (commands, seat)
+        (commands, registration)
     }
 
     #[tokio::test]
-    async fn a_seat_that_comes_when_its_worker_goes_is_not_forgotten() {
+    async fn a_registration_that_arrives_when_its_worker_leaves_is_given_up() {
         // Which of both is seen first is drawn.
         for _ in 0..64 {
             let (ours, theirs) = duplex(1 << 16);
@@ -439,9 +440,9 @@ mod tests {
             let (mut reader, _writer) = ours.expect("no key").split();
             drop(theirs);
             let (give, asked) = oneshot::channel();
-            let (_commands, seat) = seat();
-            assert!(give.send(seat).is_ok(), "it waits");
-            let found = wait_for_seat(asked, &mut reader).await;
+            let (_commands, registration) = registration();
+            assert!(give.send(registration).is_ok(), "it waits");
+            let found = wait_for_registration(asked, &mut reader).await;
             assert!(matches!(found, Ok(_) | Err(Some(_))));
         }
     }
@@ -484,9 +485,9 @@ mod tests {
         );
         let (_, writer) = ours.expect("no key").split();
         let (mut reader, _writer) = theirs.expect("no key").split();
-        let (commands, seat) = seat();
+        let (commands, registration) = registration();
         let (_questions, questions) = mpsc::channel(1);
-        let sending = tokio::spawn(send_commands(seat, questions, writer));
+        let sending = tokio::spawn(send_commands(registration, questions, writer));
         let say = async |command| commands.send(command).await.expect("it is there");
 
         let start = Instant::now();

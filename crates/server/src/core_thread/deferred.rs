@@ -4,35 +4,35 @@
 
 use std::collections::VecDeque;
 
-use crate::core_handle::Newcomer;
+use crate::core_handle::PendingRegistration;
 
 /// Number of entries before the first check which ones still wait.
 const LOOK_MIN: usize = 64;
 
 #[derive(Default)]
-pub(super) struct Newcomers {
-    here: VecDeque<Newcomer>,
+pub(super) struct DeferredRegistrations {
+    waiting: VecDeque<PendingRegistration>,
     /// Number of entries at which that is checked again.
     look_at: usize,
 }
 
-impl Newcomers {
-    pub(super) fn push(&mut self, newcomer: Newcomer) {
-        if self.here.len() >= self.look_at {
-            self.here.retain(|other| !other.seat.is_closed());
+impl DeferredRegistrations {
+    pub(super) fn push(&mut self, pending: PendingRegistration) {
+        if self.waiting.len() >= self.look_at {
+            self.waiting.retain(|other| !other.reply.is_closed());
             // Doubling amortizes the cost of the check.
-            self.look_at = (2 * self.here.len()).max(LOOK_MIN);
+            self.look_at = (2 * self.waiting.len()).max(LOOK_MIN);
         }
-        self.here.push_back(newcomer);
+        self.waiting.push_back(pending);
     }
 
     /// The oldest one that still waits.
-    pub(super) fn pop(&mut self) -> Option<Newcomer> {
-        std::iter::from_fn(|| self.here.pop_front()).find(|newcomer| !newcomer.seat.is_closed())
+    pub(super) fn pop(&mut self) -> Option<PendingRegistration> {
+        std::iter::from_fn(|| self.waiting.pop_front()).find(|pending| !pending.reply.is_closed())
     }
 
     pub(super) fn is_empty(&self) -> bool {
-        self.here.is_empty()
+        self.waiting.is_empty()
     }
 }
 
@@ -44,26 +44,26 @@ mod tests {
     use super::*;
 
     #[test]
-    fn those_that_gave_up_take_no_room_and_the_others_keep_their_order() {
-        let mut newcomers = Newcomers::default();
+    fn abandoned_registrations_are_dropped_and_the_others_keep_their_order() {
+        let mut deferred = DeferredRegistrations::default();
         let mut waiting = Vec::new();
         for number in 0..10_000_u32 {
-            let (seat, answer) = oneshot::channel();
-            newcomers.push(Newcomer {
+            let (reply, answer) = oneshot::channel();
+            deferred.push(PendingRegistration {
                 config: Box::new(worker_config(number + 1)),
                 reattach: None,
-                seat,
+                reply,
             });
             if number % 1_000 == 7 {
                 waiting.push((worker_config(number + 1), answer));
             }
-            assert!(newcomers.here.len() <= LOOK_MIN + 1, "{number}");
+            assert!(deferred.waiting.len() <= LOOK_MIN + 1, "{number}");
         }
         for (config, _answer) in &waiting {
-            let next = newcomers.pop().expect("it waits");
+            let next = deferred.pop().expect("it waits");
             assert_eq!(next.config.resources, config.resources);
         }
-        assert!(newcomers.pop().is_none());
-        assert!(newcomers.is_empty());
+        assert!(deferred.pop().is_none());
+        assert!(deferred.is_empty());
     }
 }

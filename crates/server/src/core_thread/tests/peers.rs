@@ -22,7 +22,7 @@ const TASK: TaskKey = TaskKey::new(JobId(1), TaskId(0));
 /// A passive worker.
 pub(super) struct Peer {
     core: CoreHandle,
-    seat: WorkerRegistration,
+    registration: WorkerRegistration,
     turns: Arc<Semaphore>,
 }
 
@@ -40,11 +40,11 @@ impl Peer {
         core: &CoreHandle,
         reattach: Option<Box<Reattach>>,
     ) -> Result<Self, CoreGone> {
-        let asked = core.ask_for_seat(Self::config(), reattach).await?;
-        let seat = asked.await.map_err(|_| CoreGone)?;
+        let asked = core.register(Self::config(), reattach).await?;
+        let registration = asked.await.map_err(|_| CoreGone)?;
         Ok(Self {
             core: core.clone(),
-            seat,
+            registration,
             turns: Arc::new(Semaphore::new(TURNS)),
         })
     }
@@ -52,7 +52,7 @@ impl Peer {
     pub(super) async fn say(&self, message: WorkerMessage) {
         let turn = Arc::clone(&self.turns).acquire_owned().await;
         let turn = turn.expect("it is never closed");
-        let (id, link) = (self.seat.id, self.seat.link);
+        let (id, link) = (self.registration.id, self.registration.link);
         let said = self.core.worker_message(id, link, message, turn).await;
         said.expect("the core is there");
     }
@@ -80,13 +80,13 @@ impl Peer {
 
     /// The next command; `None` when the server has closed the connection.
     async fn hear(&mut self) -> Option<WorkerCommand> {
-        let heard = tokio::time::timeout(LIMIT, self.seat.commands.recv()).await;
+        let heard = tokio::time::timeout(LIMIT, self.registration.commands.recv()).await;
         heard.expect("something comes")
     }
 
     fn reattach(&self, number: u64) -> Option<Box<Reattach>> {
         Some(Box::new(Reattach {
-            worker: self.seat.id,
+            worker: self.registration.id,
             server_uid: "test".into(),
             launching: Vec::new(),
             report: Report::default(),
@@ -149,7 +149,7 @@ fn watch_all(interval: Duration) -> WatchSpec {
 #[tokio::test]
 async fn a_task_goes_to_a_worker_and_its_end_is_acknowledged_and_told() {
     let (core, heard, thread) = unstored(ServerState::new("test"));
-    let mut worker = Peer::join(&core, None).await.expect("a seat");
+    let mut worker = Peer::join(&core, None).await.expect("a registration");
     hears(&heard, "a worker came").await;
     submit(&core).await;
     let command = worker.hear().await;
@@ -189,14 +189,16 @@ async fn a_task_goes_to_a_worker_and_its_end_is_acknowledged_and_told() {
 #[tokio::test]
 async fn what_an_older_connection_says_or_does_no_longer_counts() {
     let (core, _heard, thread) = unstored(ServerState::new("test"));
-    let mut old = Peer::join(&core, None).await.expect("a seat");
+    let mut old = Peer::join(&core, None).await.expect("a registration");
     submit(&core).await;
-    let new = Peer::join(&core, old.reattach(1)).await.expect("a seat");
-    assert!(new.seat.reattached && new.seat.id == old.seat.id);
+    let new = Peer::join(&core, old.reattach(1))
+        .await
+        .expect("a registration");
+    assert!(new.registration.reattached && new.registration.id == old.registration.id);
     while old.hear().await.is_some() {}
     old.say(finished(1)).await;
     old.is_heard().await;
-    let (id, link) = (old.seat.id, old.seat.link);
+    let (id, link) = (old.registration.id, old.registration.link);
     let gone = core.worker_gone(id, link, LinkEnd::Broken).await;
     gone.expect("the core is there");
     assert!(!is_completed(&core).await, "nobody listens to it");
@@ -208,10 +210,12 @@ async fn what_an_older_connection_says_or_does_no_longer_counts() {
 }
 
 #[tokio::test]
-async fn a_registration_that_was_overtaken_gets_no_seat() {
+async fn an_overtaken_registration_gets_no_reply() {
     let (core, _heard, thread) = unstored(ServerState::new("test"));
-    let first = Peer::join(&core, None).await.expect("a seat");
-    let mut second = Peer::join(&core, first.reattach(2)).await.expect("a seat");
+    let first = Peer::join(&core, None).await.expect("a registration");
+    let mut second = Peer::join(&core, first.reattach(2))
+        .await
+        .expect("a registration");
     assert!(Peer::join(&core, first.reattach(1)).await.is_err());
     second.say(WorkerMessage::heartbeat()).await;
     assert!(second.hear().await.is_some(), "the newer one stays");
@@ -222,7 +226,7 @@ async fn a_registration_that_was_overtaken_gets_no_seat() {
 #[tokio::test]
 async fn a_worker_that_does_not_read_loses_its_connection() {
     let (core, _heard, thread) = unstored(ServerState::new("test"));
-    let mut worker = Peer::join(&core, None).await.expect("a seat");
+    let mut worker = Peer::join(&core, None).await.expect("a registration");
     for _ in 0..=WORKER_QUEUE_LEN {
         worker.say(WorkerMessage::heartbeat()).await;
     }
@@ -241,7 +245,7 @@ async fn a_worker_that_does_not_read_loses_its_connection() {
 #[tokio::test]
 async fn a_worker_that_says_goodbye_loses_its_connection_and_its_tasks_wait() {
     let (core, heard, thread) = unstored(ServerState::new("test"));
-    let mut worker = Peer::join(&core, None).await.expect("a seat");
+    let mut worker = Peer::join(&core, None).await.expect("a registration");
     submit(&core).await;
     hears(&heard, "there is work").await;
     worker
@@ -385,7 +389,7 @@ async fn a_server_that_gives_its_last_changes_up_keeps_nobody_waiting() {
 }
 
 #[tokio::test]
-async fn a_worker_is_seated_when_its_registration_is_on_disk() {
+async fn a_worker_is_registered_when_its_registration_is_on_disk() {
     let held = Held::start(ServerState::new("test"));
     let core = held.core.clone();
     let joining = tokio::spawn(async move { Peer::join(&core, None).await });
@@ -396,6 +400,6 @@ async fn a_worker_is_seated_when_its_registration_is_on_disk() {
     }
     held.commit();
     let joined = joining.await.expect("no panic");
-    drop(joined.expect("a seat"));
+    drop(joined.expect("a registration"));
     held.end();
 }

@@ -66,7 +66,7 @@ impl Turning {
             progress.send_modify(|progress| progress.committed += 1);
             self.turn().await;
         }
-        joining.await.expect("no panic").expect("a seat")
+        joining.await.expect("no panic").expect("a registration")
     }
 }
 
