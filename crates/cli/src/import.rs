@@ -1,7 +1,7 @@
 //! Scripts for Slurm, PBS and LSF: what their lines ask for, as options of `hq submit`.
 //!
 //! [`lines`] finds and splits the lines, [`slurm`], [`pbs`] and [`lsf`] read them into a
-//! [`wish::Wish`], which is the same for all three and becomes options. [`variables`] says which
+//! [`script_options::ScriptOptions`], equal for all three systems. [`variables`] says which
 //! variables the script gets, [`script`] writes it. Differences become notes, never silence.
 
 use hq_core::range::IdArray;
@@ -13,14 +13,14 @@ mod lines;
 mod lsf;
 mod pbs;
 mod script;
+mod script_options;
 mod slurm;
 mod units;
 mod used;
 mod variables;
-mod wish;
 
 use lines::Line;
-use wish::{Choice, Wish};
+use script_options::{Choice, ScriptOptions};
 
 /// A batch system whose scripts can be read.
 #[derive(clap::ValueEnum, Clone, Copy, PartialEq, Eq, Debug)]
@@ -136,28 +136,28 @@ pub(crate) fn convert(source: Source<'_>) -> CliResult<Conversion> {
         });
     }
     let uses = used::Uses::find(source.text);
-    let mut wish = Wish::new(system, source.name);
+    let mut options = ScriptOptions::new(system, source.name);
     for other in System::ALL {
         let count = lines::find(source.text, other).len();
         if other != system && count > 0 {
             let (word, label) = (other.word(), system.label());
-            wish.note(format!(
+            options.note(format!(
                 "{count} {word} lines: not read, this is a script for {label}"
             ));
         }
     }
     for line in &lines {
         match system {
-            System::Slurm => slurm::read(line, &mut wish),
-            System::Pbs => pbs::read(line, &mut wish),
-            System::Lsf => lsf::read(line, &mut wish),
+            System::Slurm => slurm::read(line, &mut options),
+            System::Pbs => pbs::read(line, &mut options),
+            System::Lsf => lsf::read(line, &mut options),
         }
     }
-    let mut choices = wish.choices(&uses);
-    let prelude = variables::prelude(&wish, &uses, &mut choices);
-    let interpreter = script::interpreter(source.text, wish.shell.as_deref());
-    let mut notes = std::mem::take(&mut wish.notes);
-    notes.extend(differences::notes(&uses, &wish));
+    let mut choices = options.choices(&uses);
+    let prelude = variables::prelude(&options, &uses, &mut choices);
+    let interpreter = script::interpreter(source.text, options.shell.as_deref());
+    let mut notes = std::mem::take(&mut options.notes);
+    notes.extend(differences::notes(&uses, &options));
     if !script::is_shell(&interpreter) {
         notes.push(format!(
             "the interpreter is `{}`: with --submit it gets the variables of {}, a converted script does not",

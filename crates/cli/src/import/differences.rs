@@ -3,11 +3,11 @@
 use hq_core::words::has_word;
 
 use super::System;
+use super::script_options::ScriptOptions;
 use super::used::{COMMANDS, Uses};
-use super::wish::Wish;
 
 /// Notes on features of the script that work differently in hq.
-pub(super) fn notes(uses: &Uses, wish: &Wish) -> Vec<String> {
+pub(super) fn notes(uses: &Uses, options: &ScriptOptions) -> Vec<String> {
     let mut notes = Vec::new();
     for (name, line) in &uses.programs {
         if *name == "srun" {
@@ -18,16 +18,16 @@ pub(super) fn notes(uses: &Uses, wish: &Wish) -> Vec<String> {
         } else if has_word(COMMANDS, name) {
             notes.push(format!(
                 "line {line}: `{name}` speaks with {}, which does not know this job",
-                wish.system.label()
+                options.system.label()
             ));
         }
     }
-    if wish.system == System::Pbs && wish.cwd.is_none() && !uses.changes_dir {
+    if options.system == System::Pbs && options.cwd.is_none() && !uses.changes_dir {
         notes.push(
             "a job of PBS starts in the home directory; tasks start in the directory of the submit (`--cwd PATH`)".to_owned(),
         );
     }
-    if wish.node_count() > 1 && uses.is_mpi() {
+    if options.node_count() > 1 && uses.is_mpi() {
         notes.push(
             "the nodes of a task are in $HQ_NODE_FILE; Open MPI, MPICH and Intel MPI are told by variables, others by an option such as \
              `--hostfile \"$HQ_NODE_FILE\"`"

@@ -4,8 +4,8 @@ use hq_core::words::has_word;
 
 use super::lines::{Line, Pair, pairs};
 use super::script::JOB;
+use super::script_options::{Memory, Per, ScriptOptions};
 use super::units::{Plain, memory_kib, seconds};
-use super::wish::{Memory, Per, Wish};
 
 const FLAGS: &str = "-x -N -B -H -K -r -rn -I -Is -Ip -L";
 
@@ -13,44 +13,44 @@ const FLAGS: &str = "-x -N -B -H -K -r -rn -I -Is -Ip -L";
 const OF_WORKERS: &str = "-q -P -app -G -m -U -sla -g";
 
 /// Reads the options of a line.
-pub(super) fn read(line: &Line, wish: &mut Wish) {
+pub(super) fn read(line: &Line, options: &mut ScriptOptions) {
     for pair in pairs(line.words(), FLAGS, true) {
         if has_word(OF_WORKERS, &pair.name) {
-            wish.of_workers.push(pair.shown());
-        } else if option(&pair, wish).is_none() {
-            wish.untranslated(&pair.shown());
+            options.of_workers.push(pair.shown());
+        } else if option(&pair, options).is_none() {
+            options.untranslated(&pair.shown());
         }
     }
 }
 
 /// Applies an option; `None` if it is unknown or its value is invalid.
-fn option(pair: &Pair, wish: &mut Wish) -> Option<()> {
+fn option(pair: &Pair, options: &mut ScriptOptions) -> Option<()> {
     let value = pair.value.as_str();
     let text = || (!value.is_empty()).then(|| value.to_owned());
     match pair.name.as_str() {
-        "-J" => name(value, wish),
-        "-n" => wish.tasks = Some(value.split(',').next()?.parse().ok()?),
-        "-R" => requirement(value, wish),
+        "-J" => name(value, options),
+        "-n" => options.tasks = Some(value.split(',').next()?.parse().ok()?),
+        "-R" => requirement(value, options),
         // A single field is minutes, two fields are hours and minutes; a host speed may follow.
-        "-W" => wish.time = Some(seconds(value.split('/').next()?, 60, 60)?),
-        "-M" => limit(value, wish)?,
+        "-W" => options.time = Some(seconds(value.split('/').next()?, 60, 60)?),
+        "-M" => limit(value, options)?,
         "-o" => {
-            wish.stdout = Some(path(&text()?));
-            wish.note("`-o`: output replaces what a file has; it is not appended".to_owned());
+            options.stdout = Some(path(&text()?));
+            options.note("`-o`: output replaces what a file has; it is not appended".to_owned());
         }
-        "-oo" => wish.stdout = Some(path(&text()?)),
-        "-e" | "-eo" => wish.stderr = Some(path(&text()?)),
-        "-i" | "-is" => wish.stdin = Some(text()?),
-        "-cwd" => wish.cwd = Some(text()?),
-        "-env" => variables(value, wish),
-        "-gpu" => gpu(value, wish),
-        "-w" => dependency(value, wish),
-        "-u" => wish.mail.address = Some(text()?),
-        "-N" => wish.mail.at_end = true,
-        "-K" => wish.waits = true,
-        "-x" => wish.is_exclusive = true,
-        "-rn" => wish.may_restart = Some(false),
-        "-sp" => wish.priority = Some(value.parse().ok()?),
+        "-oo" => options.stdout = Some(path(&text()?)),
+        "-e" | "-eo" => options.stderr = Some(path(&text()?)),
+        "-i" | "-is" => options.stdin = Some(text()?),
+        "-cwd" => options.cwd = Some(text()?),
+        "-env" => variables(value, options),
+        "-gpu" => gpu(value, options),
+        "-w" => dependency(value, options),
+        "-u" => options.mail.address = Some(text()?),
+        "-N" => options.mail.at_end = true,
+        "-K" => options.waits = true,
+        "-x" => options.is_exclusive = true,
+        "-rn" => options.may_restart = Some(false),
+        "-sp" => options.priority = Some(value.parse().ok()?),
         "-r" | "-L" => {}
         _ => return None,
     }
@@ -58,30 +58,30 @@ fn option(pair: &Pair, wish: &mut Wish) -> Option<()> {
 }
 
 /// A memory limit is the job's request, unless `rusage` overrides it.
-fn limit(value: &str, wish: &mut Wish) -> Option<()> {
+fn limit(value: &str, options: &mut ScriptOptions) -> Option<()> {
     let kib = memory_kib(value, Plain::Kib)?;
     if value.bytes().all(|b| b.is_ascii_digit()) {
-        wish.note(format!(
+        options.note(format!(
             "`-M {value}`: taken as KiB; your site may count in something else"
         ));
     }
-    wish.memory = wish.memory.or(Some(Memory::Node(kib)));
+    options.memory = options.memory.or(Some(Memory::Node(kib)));
     Some(())
 }
 
 /// `name`, `name[1-10]%3`.
-fn name(value: &str, wish: &mut Wish) {
+fn name(value: &str, options: &mut ScriptOptions) {
     let (name, ids) = value.split_once('[').unwrap_or((value, ""));
     if !name.is_empty() {
-        wish.name = Some(name.to_owned());
+        options.name = Some(name.to_owned());
     }
     if let Some((ids, limit)) = ids.split_once(']') {
-        wish.set_array(&format!("{ids}{limit}"));
+        options.set_array(&format!("{ids}{limit}"));
     }
 }
 
 /// `span[hosts=1] rusage[mem=4000]`.
-fn requirement(value: &str, wish: &mut Wish) {
+fn requirement(value: &str, options: &mut ScriptOptions) {
     let mut rest = value;
     while let Some((kind, after)) = rest.split_once('[') {
         let (inside, after) = after.split_once(']').unwrap_or((after, ""));
@@ -89,8 +89,8 @@ fn requirement(value: &str, wish: &mut Wish) {
         match kind.trim() {
             "span" => match inside.split_once('=') {
                 Some(("hosts", "1")) => {}
-                Some(("ptile", each)) => wish.tasks_per_node = each.parse().ok(),
-                _ => wish.untranslated(&format!("-R span[{inside}]")),
+                Some(("ptile", each)) => options.tasks_per_node = each.parse().ok(),
+                _ => options.untranslated(&format!("-R span[{inside}]")),
             },
             "rusage" => {
                 for part in inside.split([',', ':']) {
@@ -99,28 +99,28 @@ fn requirement(value: &str, wish: &mut Wish) {
                         .filter(|(name, _)| *name == "mem")
                         .and_then(|(_, value)| memory_kib(value, Plain::Mib));
                     match kib {
-                        Some(kib) => wish.memory = Some(Memory::Node(kib)),
-                        None => wish.untranslated(&format!("-R rusage[{part}]")),
+                        Some(kib) => options.memory = Some(Memory::Node(kib)),
+                        None => options.untranslated(&format!("-R rusage[{part}]")),
                     }
                 }
             }
             // Where the job may run.
-            kind => wish.of_workers.push(format!("-R {kind}[{inside}]")),
+            kind => options.of_workers.push(format!("-R {kind}[{inside}]")),
         }
     }
 }
 
 /// `num=2:mode=exclusive_process`.
-fn gpu(value: &str, wish: &mut Wish) {
+fn gpu(value: &str, options: &mut ScriptOptions) {
     let count = value
         .split(':')
         .find_map(|part| part.strip_prefix("num="))
         .and_then(|count| count.split('/').next()?.parse().ok());
-    wish.gpus = Some(("gpus/nvidia", count.unwrap_or(1), Per::Node));
+    options.gpus = Some(("gpus/nvidia", count.unwrap_or(1), Per::Node));
 }
 
 /// `done(3) && ended(4)`.
-fn dependency(value: &str, wish: &mut Wish) {
+fn dependency(value: &str, options: &mut ScriptOptions) {
     for part in value.split("&&") {
         let part = part.trim();
         let inside = |kind: &str| {
@@ -129,22 +129,22 @@ fn dependency(value: &str, wish: &mut Wish) {
                 .map(|job| job.trim_matches('"').to_owned())
         };
         if let Some(job) = inside("done") {
-            wish.after.push(format!("{job}:ok"));
+            options.after.push(format!("{job}:ok"));
         } else if let Some(job) = inside("ended") {
-            wish.after.push(format!("{job}:any"));
+            options.after.push(format!("{job}:any"));
         } else {
-            wish.note(format!(
+            options.note(format!(
                 "`-w {part}`: a job waits for the success (`--after JOB`) or for any end (`--after JOB:any`) of another"
             ));
         }
     }
 }
 
-fn variables(value: &str, wish: &mut Wish) {
+fn variables(value: &str, options: &mut ScriptOptions) {
     for part in value.split(',') {
         match part.trim().split_once('=') {
-            Some((name, value)) => wish.env.push((name.to_owned(), value.to_owned())),
-            None if part.eq_ignore_ascii_case("none") => wish.passes_env = false,
+            Some((name, value)) => options.env.push((name.to_owned(), value.to_owned())),
+            None if part.eq_ignore_ascii_case("none") => options.passes_env = false,
             None => {}
         }
     }

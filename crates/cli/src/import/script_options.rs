@@ -53,7 +53,7 @@ pub(super) struct Mail {
     clippy::struct_excessive_bools,
     reason = "each is an option of its own"
 )]
-pub(super) struct Wish {
+pub(super) struct ScriptOptions {
     pub(super) system: System,
     pub(super) script: String,
     pub(super) name: Option<String>,
@@ -91,7 +91,7 @@ pub(super) struct Wish {
     pub(super) notes: Vec<String>,
 }
 
-impl Wish {
+impl ScriptOptions {
     pub(super) fn new(system: System, script: &str) -> Self {
         Self {
             system,

@@ -3,8 +3,8 @@
 use hq_core::words::has_word;
 
 use super::lines::{Line, Pair, pairs};
+use super::script_options::{Memory, Per, ScriptOptions};
 use super::units::{Plain, gpus, memory_kib, seconds};
-use super::wish::{Memory, Per, Wish};
 
 /// Options without a value, or with a value only after `=`.
 const FLAGS: &str = "--exclusive --requeue --no-requeue --hold -H --wait -W --overcommit -O --oversubscribe --share \
@@ -27,9 +27,9 @@ const SHORT: &str = "-a=--array -A=--account -b=--begin -c=--cpus-per-task -C=--
     -w=--nodelist -W=--wait -x=--exclude";
 
 /// Reads the options of a line.
-pub(super) fn read(line: &Line, wish: &mut Wish) {
+pub(super) fn read(line: &Line, options: &mut ScriptOptions) {
     if line.text.starts_with("hetjob") || line.text.starts_with("packjob") {
-        wish.note(format!(
+        options.note(format!(
             "`{}`: a job has one kind of task; submit each part as a job of its own",
             line.text
         ));
@@ -43,76 +43,76 @@ pub(super) fn read(line: &Line, wish: &mut Wish) {
             continue;
         }
         if has_word(OF_WORKERS, name) {
-            wish.of_workers.push(pair.shown());
+            options.of_workers.push(pair.shown());
             continue;
         }
-        let is_known = resource(name, &pair.value, wish).or_else(|| other(name, &pair, wish));
+        let is_known = resource(name, &pair.value, options).or_else(|| other(name, &pair, options));
         if is_known.is_none() {
-            wish.untranslated(&pair.shown());
+            options.untranslated(&pair.shown());
         }
     }
 }
 
 /// Applies an option about resources of a task; `None` if it is another option or its value is
 /// invalid.
-fn resource(name: &str, value: &str, wish: &mut Wish) -> Option<()> {
+fn resource(name: &str, value: &str, options: &mut ScriptOptions) -> Option<()> {
     // `2-4` nodes are at least two.
     let number = || value.split('-').next()?.parse::<u32>().ok();
     let kib = || memory_kib(value, Plain::Mib);
     match name {
-        "--nodes" => wish.nodes = Some(number()?),
-        "--ntasks" => wish.tasks = Some(number()?),
-        "--ntasks-per-node" | "--tasks-per-node" => wish.tasks_per_node = Some(number()?),
-        "--cpus-per-task" => wish.cpus_per_task = Some(number()?),
-        "--exclusive" => wish.is_exclusive = true,
-        "--mem" if kib()? == 0 => wish.memory = Some(Memory::All),
-        "--mem" => wish.memory = Some(Memory::Node(kib()?)),
-        "--mem-per-cpu" => wish.memory = Some(Memory::Cpu(kib()?)),
-        "--mem-per-gpu" => wish.memory = Some(Memory::Gpu(kib()?)),
+        "--nodes" => options.nodes = Some(number()?),
+        "--ntasks" => options.tasks = Some(number()?),
+        "--ntasks-per-node" | "--tasks-per-node" => options.tasks_per_node = Some(number()?),
+        "--cpus-per-task" => options.cpus_per_task = Some(number()?),
+        "--exclusive" => options.is_exclusive = true,
+        "--mem" if kib()? == 0 => options.memory = Some(Memory::All),
+        "--mem" => options.memory = Some(Memory::Node(kib()?)),
+        "--mem-per-cpu" => options.memory = Some(Memory::Cpu(kib()?)),
+        "--mem-per-gpu" => options.memory = Some(Memory::Gpu(kib()?)),
         "--gres" if !value.starts_with("gpu") => return None,
-        "--gres" | "--gpus-per-node" => set_gpus(value, Per::Node, wish)?,
-        "--gpus" => set_gpus(value, Per::Job, wish)?,
-        "--gpus-per-task" => set_gpus(value, Per::Task, wish)?,
+        "--gres" | "--gpus-per-node" => set_gpus(value, Per::Node, options)?,
+        "--gpus" => set_gpus(value, Per::Job, options)?,
+        "--gpus-per-task" => set_gpus(value, Per::Task, options)?,
         _ => return None,
     }
     Some(())
 }
 
-fn set_gpus(value: &str, per: Per, wish: &mut Wish) -> Option<()> {
+fn set_gpus(value: &str, per: Per, options: &mut ScriptOptions) -> Option<()> {
     let first = value.split(',').next()?;
     let (resource, count) = gpus(first)?;
-    wish.gpus = Some((resource, count, per));
+    options.gpus = Some((resource, count, per));
     // hq does not distinguish these kinds.
     if let Some((_, rest)) = value.split_once(',') {
-        wish.untranslated(rest);
+        options.untranslated(rest);
     }
     Some(())
 }
 
-fn other(name: &str, pair: &Pair, wish: &mut Wish) -> Option<()> {
+fn other(name: &str, pair: &Pair, options: &mut ScriptOptions) -> Option<()> {
     let value = pair.value.as_str();
     let text = || (!value.is_empty()).then(|| value.to_owned());
     match name {
-        "--job-name" => wish.name = Some(text()?),
-        "--array" => wish.set_array(&text()?),
+        "--job-name" => options.name = Some(text()?),
+        "--array" => options.set_array(&text()?),
         "--time" if matches!(value, "UNLIMITED" | "INFINITE") => {}
         // A single field is minutes.
-        "--time" => wish.time = Some(seconds(value, 60, 1)?),
-        "--output" => wish.stdout = Some(path(value, wish)),
-        "--error" => wish.stderr = Some(path(value, wish)),
-        "--input" => wish.stdin = Some(text()?),
-        "--chdir" => wish.cwd = Some(text()?),
-        "--dependency" => dependency(value, wish),
-        "--mail-user" => wish.mail.address = Some(text()?),
-        "--mail-type" => mail(value, wish),
-        "--export" => export(value, wish),
-        "--signal" => signal(value, wish)?,
-        "--no-requeue" => wish.may_restart = Some(false),
-        "--nice" => wish.priority = Some(0_i32.saturating_sub(value.parse().unwrap_or(100))),
-        "--wait" => wish.waits = true,
+        "--time" => options.time = Some(seconds(value, 60, 1)?),
+        "--output" => options.stdout = Some(path(value, options)),
+        "--error" => options.stderr = Some(path(value, options)),
+        "--input" => options.stdin = Some(text()?),
+        "--chdir" => options.cwd = Some(text()?),
+        "--dependency" => dependency(value, options),
+        "--mail-user" => options.mail.address = Some(text()?),
+        "--mail-type" => mail(value, options),
+        "--export" => export(value, options),
+        "--signal" => signal(value, options)?,
+        "--no-requeue" => options.may_restart = Some(false),
+        "--nice" => options.priority = Some(0_i32.saturating_sub(value.parse().unwrap_or(100))),
+        "--wait" => options.waits = true,
         "--open-mode" if value == "truncate" => {}
-        "--open-mode" => wish.note("`--open-mode=append`: output replaces what a file has; it is not appended".to_owned()),
-        "--time-min" | "--begin" | "--deadline" | "--hold" => wish.note(format!(
+        "--open-mode" => options.note("`--open-mode=append`: output replaces what a file has; it is not appended".to_owned()),
+        "--time-min" | "--begin" | "--deadline" | "--hold" => options.note(format!(
             "`{}`: a job starts as soon as workers have room; `hq submit --after JOB` makes it wait for another",
             pair.shown()
         )),
@@ -123,7 +123,7 @@ fn other(name: &str, pair: &Pair, wish: &mut Wish) -> Option<()> {
 
 /// Translates placeholders. Elements of an array have their own job numbers, so `%j` becomes job
 /// and task.
-fn path(pattern: &str, wish: &mut Wish) -> String {
+fn path(pattern: &str, options: &mut ScriptOptions) -> String {
     if pattern == "/dev/null" {
         return "none".to_owned();
     }
@@ -139,7 +139,7 @@ fn path(pattern: &str, wish: &mut Wish) -> String {
             is_padded = true;
         }
         if is_padded {
-            wish.note(format!(
+            options.note(format!(
                 "`{pattern}`: numbers in paths have no zeros in front of them"
             ));
         }
@@ -151,14 +151,14 @@ fn path(pattern: &str, wish: &mut Wish) -> String {
             Some('x') => path.push_str(super::script::NAME),
             Some('u') => path.push_str(&std::env::var("USER").unwrap_or_default()),
             Some('N') => {
-                wish.note(format!(
+                options.note(format!(
                     "`{pattern}`: the node is not known when the path is made"
                 ));
                 path.push_str("node");
             }
             Some('n' | 's' | 't') => path.push('0'),
             Some(unknown) => {
-                wish.note(format!("`{pattern}`: `%{unknown}` is left out"));
+                options.note(format!("`{pattern}`: `%{unknown}` is left out"));
             }
             None => path.push('%'),
         }
@@ -167,9 +167,9 @@ fn path(pattern: &str, wish: &mut Wish) -> String {
 }
 
 /// `afterok:3:4,afterany:5`.
-fn dependency(value: &str, wish: &mut Wish) {
+fn dependency(value: &str, options: &mut ScriptOptions) {
     if value.contains('?') {
-        wish.note(format!(
+        options.note(format!(
             "`--dependency={value}`: all have to hold, not one of them"
         ));
     }
@@ -177,50 +177,50 @@ fn dependency(value: &str, wish: &mut Wish) {
         let (kind, jobs) = part.split_once(':').unwrap_or((part, ""));
         let mut jobs = jobs.split(':').filter(|job| !job.is_empty());
         match kind {
-            "afterok" => wish.after.extend(jobs.map(|job| format!("{job}:ok"))),
-            "afterany" => wish.after.extend(jobs.map(|job| format!("{job}:any"))),
-            "aftercorr" => wish.after_each = jobs.next_back().map(str::to_owned),
+            "afterok" => options.after.extend(jobs.map(|job| format!("{job}:ok"))),
+            "afterany" => options.after.extend(jobs.map(|job| format!("{job}:any"))),
+            "aftercorr" => options.after_each = jobs.next_back().map(str::to_owned),
             "" => {}
-            _ => wish.note(format!(
+            _ => options.note(format!(
                 "`--dependency={part}`: a job waits for the success (`--after JOB`) or for any end (`--after JOB:any`) of another"
             )),
         }
     }
 }
 
-fn mail(value: &str, wish: &mut Wish) {
+fn mail(value: &str, options: &mut ScriptOptions) {
     for event in value.split(',') {
         match event.to_ascii_uppercase().as_str() {
-            "NONE" => wish.mail = super::wish::Mail::default(),
-            "END" => wish.mail.at_end = true,
-            "FAIL" => wish.mail.at_failure = true,
+            "NONE" => options.mail = super::script_options::Mail::default(),
+            "END" => options.mail.at_end = true,
+            "FAIL" => options.mail.at_failure = true,
             "ALL" => {
-                wish.mail.at_end = true;
-                wish.mail.at_failure = true;
+                options.mail.at_end = true;
+                options.mail.at_failure = true;
             }
-            _ => wish.note(format!(
+            _ => options.note(format!(
                 "`--mail-type={event}`: mail is sent at the end of a job and at its first failure"
             )),
         }
     }
 }
 
-fn export(value: &str, wish: &mut Wish) {
+fn export(value: &str, options: &mut ScriptOptions) {
     for part in value.split(',') {
         match part.split_once('=') {
-            Some((name, value)) => wish.env.push((name.to_owned(), value.to_owned())),
+            Some((name, value)) => options.env.push((name.to_owned(), value.to_owned())),
             None if matches!(part, "ALL" | "") => {}
-            None if matches!(part, "NONE" | "NIL") => wish.passes_env = false,
+            None if matches!(part, "NONE" | "NIL") => options.passes_env = false,
             None => match std::env::var(part) {
-                Ok(value) => wish.env.push((part.to_owned(), value)),
-                Err(_) => wish.note(format!("`--export={part}`: it is not set here")),
+                Ok(value) => options.env.push((part.to_owned(), value)),
+                Err(_) => options.note(format!("`--export={part}`: it is not set here")),
             },
         }
     }
 }
 
 /// `B:USR1@120`.
-fn signal(value: &str, wish: &mut Wish) -> Option<()> {
+fn signal(value: &str, options: &mut ScriptOptions) -> Option<()> {
     // The letters end with a colon; without it they are part of a name, as in `BUS`.
     let value = match value.split_once(':') {
         Some(("R" | "B" | "RB" | "BR", signal)) => signal,
@@ -228,6 +228,6 @@ fn signal(value: &str, wish: &mut Wish) -> Option<()> {
         None => value,
     };
     let (signal, before) = value.split_once('@').unwrap_or((value, "60"));
-    wish.signal = Some((signal.to_owned(), before.parse().ok()?));
+    options.signal = Some((signal.to_owned(), before.parse().ok()?));
     Some(())
 }

@@ -5,20 +5,24 @@
 //! assume a job of Slurm.
 
 use super::System;
+use super::script_options::{Choice, ScriptOptions};
 use super::used::Uses;
-use super::wish::{Choice, Wish};
 
 /// Lines for `sh`; adds the options that they require.
-pub(super) fn prelude(wish: &Wish, uses: &Uses, choices: &mut Vec<Choice>) -> Vec<String> {
+pub(super) fn prelude(
+    options: &ScriptOptions,
+    uses: &Uses,
+    choices: &mut Vec<Choice>,
+) -> Vec<String> {
     let mut lines = Lines {
         uses,
         exports: Vec::new(),
         others: Vec::new(),
     };
-    match wish.system {
-        System::Slurm => of_slurm(wish, &mut lines),
-        System::Pbs => of_pbs(wish, &mut lines),
-        System::Lsf => of_lsf(wish, &mut lines),
+    match options.system {
+        System::Slurm => of_slurm(options, &mut lines),
+        System::Pbs => of_pbs(options, &mut lines),
+        System::Lsf => of_lsf(options, &mut lines),
     }
     let needs_dir = ["SLURM_TMPDIR", "PBS_NODEFILE", "LSB_DJOB_HOSTFILE"];
     if needs_dir.iter().any(|name| uses.names(name)) {
@@ -28,7 +32,7 @@ pub(super) fn prelude(wish: &Wish, uses: &Uses, choices: &mut Vec<Choice>) -> Ve
             is_usual: true,
         });
     }
-    if wish.node_count() > 1 && uses.is_mpi() {
+    if options.node_count() > 1 && uses.is_mpi() {
         for name in [
             "HYDRA_HOST_FILE",
             "I_MPI_HYDRA_HOST_FILE",
@@ -39,10 +43,10 @@ pub(super) fn prelude(wish: &Wish, uses: &Uses, choices: &mut Vec<Choice>) -> Ve
         }
     }
     let mut text = Vec::new();
-    if wish.merges() {
+    if options.merges() {
         text.push("exec 2>&1".to_owned());
     }
-    if let Some(path) = &wish.stdin {
+    if let Some(path) = &options.stdin {
         text.push(format!("exec < {}", quoted(path)));
     }
     text.extend(lines.exports.iter().map(|pair| format!("export {pair}")));
@@ -85,16 +89,16 @@ fn quoted(text: &str) -> String {
 }
 
 /// A unique number per job; elements of an array have their own.
-fn job_id(wish: &Wish) -> &'static str {
-    match wish.array {
+fn job_id(options: &ScriptOptions) -> &'static str {
+    match options.array {
         Some(_) => "\"${HQ_JOB_ID}_$HQ_TASK_ID\"",
         None => "\"$HQ_JOB_ID\"",
     }
 }
 
 /// Names of the nodes with commas between them.
-fn node_list(wish: &Wish) -> &'static str {
-    if wish.node_count() > 1 {
+fn node_list(options: &ScriptOptions) -> &'static str {
+    if options.node_count() > 1 {
         "\"$(paste -sd, \"$HQ_NODE_FILE\")\""
     } else {
         "\"$(hostname)\""
@@ -102,12 +106,12 @@ fn node_list(wish: &Wish) -> &'static str {
 }
 
 /// Writes a file with one line per process, which programs of PBS and LSF read.
-fn node_file(name: &str, wish: &Wish, lines: &mut Lines<'_>) {
+fn node_file(name: &str, options: &ScriptOptions, lines: &mut Lines<'_>) {
     if !lines.uses.names(name) {
         return;
     }
-    let each = wish.tasks_per_node.or(wish.tasks).unwrap_or(1);
-    let nodes = if wish.node_count() > 1 {
+    let each = options.tasks_per_node.or(options.tasks).unwrap_or(1);
+    let nodes = if options.node_count() > 1 {
         "cat \"$HQ_NODE_FILE\""
     } else {
         "hostname"
@@ -117,10 +121,10 @@ fn node_file(name: &str, wish: &Wish, lines: &mut Lines<'_>) {
     ));
 }
 
-fn of_slurm(wish: &Wish, lines: &mut Lines<'_>) {
-    lines.always("SLURM_JOB_NAME", &quoted(&wish.job_name()));
+fn of_slurm(options: &ScriptOptions, lines: &mut Lines<'_>) {
+    lines.always("SLURM_JOB_NAME", &quoted(&options.job_name()));
     lines.always("SLURM_SUBMIT_DIR", "\"$HQ_SUBMIT_DIR\"");
-    if let Some(ids) = wish.array.as_deref().and_then(super::ids_of) {
+    if let Some(ids) = options.array.as_deref().and_then(super::ids_of) {
         lines.always("SLURM_ARRAY_TASK_ID", "\"$HQ_TASK_ID\"");
         lines.always("SLURM_ARRAY_JOB_ID", "\"$HQ_JOB_ID\"");
         lines.always("SLURM_ARRAY_TASK_COUNT", &ids.len().to_string());
@@ -136,18 +140,20 @@ fn of_slurm(wish: &Wish, lines: &mut Lines<'_>) {
             }
         }
     }
-    if let Some(cpus) = wish.cpus_per_task {
+    if let Some(cpus) = options.cpus_per_task {
         lines.always("SLURM_CPUS_PER_TASK", &cpus.to_string());
     }
-    let each = wish.tasks_per_node.unwrap_or_else(|| wish.task_count());
-    let cpus = wish.cpu_count().to_string();
+    let each = options
+        .tasks_per_node
+        .unwrap_or_else(|| options.task_count());
+    let cpus = options.cpu_count().to_string();
     for (name, value) in [
-        ("SLURM_NTASKS", wish.task_count().to_string().as_str()),
-        ("SLURM_NPROCS", &wish.task_count().to_string()),
+        ("SLURM_NTASKS", options.task_count().to_string().as_str()),
+        ("SLURM_NPROCS", &options.task_count().to_string()),
         ("SLURM_NTASKS_PER_NODE", &each.to_string()),
         ("SLURM_TASKS_PER_NODE", &each.to_string()),
-        ("SLURM_NNODES", &wish.node_count().to_string()),
-        ("SLURM_JOB_NUM_NODES", &wish.node_count().to_string()),
+        ("SLURM_NNODES", &options.node_count().to_string()),
+        ("SLURM_JOB_NUM_NODES", &options.node_count().to_string()),
         ("SLURM_CPUS_ON_NODE", &cpus),
         ("SLURM_JOB_CPUS_PER_NODE", &cpus),
         ("SLURM_RESTART_COUNT", "\"$HQ_INSTANCE_ID\""),
@@ -161,7 +167,7 @@ fn of_slurm(wish: &Wish, lines: &mut Lines<'_>) {
     ] {
         lines.if_named(name, value);
     }
-    if let Some((_, count, _)) = wish.gpus {
+    if let Some((_, count, _)) = options.gpus {
         for name in [
             "SLURM_GPUS",
             "SLURM_GPUS_ON_NODE",
@@ -173,49 +179,51 @@ fn of_slurm(wish: &Wish, lines: &mut Lines<'_>) {
         lines.if_named("SLURM_JOB_GPUS", "\"${CUDA_VISIBLE_DEVICES-}\"");
     }
     for name in ["SLURM_JOB_ID", "SLURM_JOBID"] {
-        lines.identity(name, job_id(wish));
+        lines.identity(name, job_id(options));
     }
     for name in ["SLURM_JOB_NODELIST", "SLURM_NODELIST"] {
-        lines.identity(name, node_list(wish));
+        lines.identity(name, node_list(options));
     }
 }
 
-fn of_pbs(wish: &Wish, lines: &mut Lines<'_>) {
+fn of_pbs(options: &ScriptOptions, lines: &mut Lines<'_>) {
     lines.always("PBS_O_WORKDIR", "\"$HQ_SUBMIT_DIR\"");
-    lines.always("PBS_JOBNAME", &quoted(&wish.job_name()));
-    if wish.array.is_some() {
+    lines.always("PBS_JOBNAME", &quoted(&options.job_name()));
+    if options.array.is_some() {
         for name in ["PBS_ARRAY_INDEX", "PBS_ARRAYID"] {
             lines.always(name, "\"$HQ_TASK_ID\"");
         }
         lines.if_named("PBS_ARRAY_ID", "\"$HQ_JOB_ID\"");
     }
-    let each = wish.tasks_per_node.unwrap_or_else(|| wish.task_count());
+    let each = options
+        .tasks_per_node
+        .unwrap_or_else(|| options.task_count());
     lines.always("NCPUS", &each.to_string());
-    lines.if_named("PBS_NP", &wish.task_count().to_string());
+    lines.if_named("PBS_NP", &options.task_count().to_string());
     lines.if_named("PBS_NUM_PPN", &each.to_string());
-    lines.if_named("PBS_NUM_NODES", &wish.node_count().to_string());
+    lines.if_named("PBS_NUM_NODES", &options.node_count().to_string());
     lines.if_named("PBS_O_HOME", "\"$HOME\"");
     lines.if_named("PBS_O_HOST", "\"$(hostname)\"");
     lines.if_named("PBS_O_LOGNAME", "\"$(id -un)\"");
     lines.if_named("PBS_QUEUE", "hq");
-    lines.identity("PBS_JOBID", job_id(wish));
-    node_file("PBS_NODEFILE", wish, lines);
+    lines.identity("PBS_JOBID", job_id(options));
+    node_file("PBS_NODEFILE", options, lines);
 }
 
-fn of_lsf(wish: &Wish, lines: &mut Lines<'_>) {
+fn of_lsf(options: &ScriptOptions, lines: &mut Lines<'_>) {
     lines.always("LS_SUBCWD", "\"$HQ_SUBMIT_DIR\"");
-    lines.always("LSB_JOBNAME", &quoted(&wish.job_name()));
+    lines.always("LSB_JOBNAME", &quoted(&options.job_name()));
     // It is 0 outside of arrays.
-    let index = if wish.array.is_some() {
+    let index = if options.array.is_some() {
         "\"$HQ_TASK_ID\""
     } else {
         "0"
     };
     lines.always("LSB_JOBINDEX", index);
-    lines.if_named("LSB_DJOB_NUMPROC", &wish.task_count().to_string());
-    lines.if_named("LSB_MAX_NUM_PROCESSORS", &wish.task_count().to_string());
+    lines.if_named("LSB_DJOB_NUMPROC", &options.task_count().to_string());
+    lines.if_named("LSB_MAX_NUM_PROCESSORS", &options.task_count().to_string());
     lines.if_named("LSB_QUEUE", "hq");
     lines.identity("LSB_JOBID", "\"$HQ_JOB_ID\"");
     lines.identity("LSB_HOSTS", "\"$(hostname)\"");
-    node_file("LSB_DJOB_HOSTFILE", wish, lines);
+    node_file("LSB_DJOB_HOSTFILE", options, lines);
 }
