@@ -215,7 +215,9 @@ pub(crate) fn run(command: Command, context: &mut Context) -> CliResult<()> {
         | Command::Task { command: None }
         | Command::Journal { command: None }
         | Command::Alloc { command: None }
-        | Command::Token { command: None } => Err(CliError::Told(crate::error::exit::USAGE)),
+        | Command::Token { command: None } => {
+            Err(CliError::AlreadyReported(crate::error::exit::USAGE))
+        }
     }
 }
 

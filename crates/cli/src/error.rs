@@ -62,7 +62,7 @@ pub(crate) enum CliError {
     /// The reader closed standard output; nothing is reported.
     ClosedPipe,
     /// The error was already reported; only the exit code remains.
-    Told(u8),
+    AlreadyReported(u8),
 }
 
 /// Result of a command.
@@ -108,7 +108,7 @@ impl CliError {
     pub(crate) fn is_not_found(&self) -> bool {
         match self {
             Self::Failed { refusal, .. } => *refusal == Some(RefusalKind::NotFound),
-            Self::Usage(_) | Self::ClosedPipe | Self::Told(_) => false,
+            Self::Usage(_) | Self::ClosedPipe | Self::AlreadyReported(_) => false,
         }
     }
 
@@ -157,7 +157,7 @@ impl CliError {
             Self::Failed { refusal: None, .. } => exit::FAILURE,
             Self::ClosedPipe => exit::CLOSED_PIPE,
             Self::Usage(_) => exit::USAGE,
-            Self::Told(code) => *code,
+            Self::AlreadyReported(code) => *code,
         }
     }
 
@@ -189,7 +189,7 @@ impl CliError {
     pub(crate) fn drawing(&self) -> Option<&str> {
         match self {
             Self::Failed { drawing, .. } => drawing.as_deref(),
-            Self::Usage(_) | Self::ClosedPipe | Self::Told(_) => None,
+            Self::Usage(_) | Self::ClosedPipe | Self::AlreadyReported(_) => None,
         }
     }
 
@@ -197,7 +197,7 @@ impl CliError {
     pub(crate) fn help(&self) -> Option<&str> {
         match self {
             Self::Failed { help, .. } => help.as_deref(),
-            Self::Usage(_) | Self::ClosedPipe | Self::Told(_) => None,
+            Self::Usage(_) | Self::ClosedPipe | Self::AlreadyReported(_) => None,
         }
     }
 }

@@ -188,7 +188,7 @@ pub(crate) fn group(failed: &[Failed], said: &BTreeMap<u32, Option<String>>) -> 
 
 /// Failed tasks with a common property, regardless of their causes.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub(crate) struct Heap {
+pub(crate) struct FailureGroup {
     /// The property: a host, or an error.
     pub(crate) name: String,
     /// Ids in ascending order.
@@ -200,43 +200,44 @@ pub(crate) struct Heap {
 }
 
 /// Failures grouped by another property than their reason, the largest group first.
-pub(crate) fn heaps(
+pub(crate) fn failure_groups(
     failed: &[Failed],
     groups: &[Group],
     name: impl Fn(&Failed) -> String,
-) -> Vec<Heap> {
+) -> Vec<FailureGroup> {
     let by_id: BTreeMap<u32, &Failed> = failed.iter().map(|one| (one.task, one)).collect();
-    let mut heaps = BTreeMap::<String, Heap>::new();
+    let mut by_name = BTreeMap::<String, FailureGroup>::new();
     for group in groups {
         let mut counts = BTreeMap::<String, usize>::new();
         for one in group.tasks.iter().filter_map(|task| by_id.get(task)) {
             let name = name(one);
-            let heap = heaps.entry(name.clone()).or_insert_with(|| Heap {
+            let target = by_name.entry(name.clone()).or_insert_with(|| FailureGroup {
                 name: name.clone(),
                 tasks: Vec::new(),
                 hosts: BTreeSet::new(),
                 reasons: Vec::new(),
             });
-            heap.tasks.push(one.task);
-            if !heap.hosts.contains(&one.host) {
-                heap.hosts.insert(one.host.clone());
+            target.tasks.push(one.task);
+            if !target.hosts.contains(&one.host) {
+                target.hosts.insert(one.host.clone());
             }
             *counts.entry(name).or_default() += 1;
         }
         for (name, count) in counts {
-            if let Some(heap) = heaps.get_mut(&name) {
-                heap.reasons.push((group.reason(count), count));
+            if let Some(target) = by_name.get_mut(&name) {
+                target.reasons.push((group.reason(count), count));
             }
         }
     }
-    let mut heaps: Vec<Heap> = heaps.into_values().collect();
-    for heap in &mut heaps {
-        heap.tasks.sort_unstable();
-        heap.reasons
+    let mut found: Vec<FailureGroup> = by_name.into_values().collect();
+    for target in &mut found {
+        target.tasks.sort_unstable();
+        target
+            .reasons
             .sort_by_key(|(_, count)| std::cmp::Reverse(*count));
     }
-    heaps.sort_by_key(|heap| std::cmp::Reverse(heap.tasks.len()));
-    heaps
+    found.sort_by_key(|target| std::cmp::Reverse(target.tasks.len()));
+    found
 }
 
 /// Adds tasks whose output was not read to the group with the same error, if that error has only
@@ -335,14 +336,14 @@ mod tests {
             .collect();
         let said = failed.iter().map(|one| (one.task, Some("lost".to_owned())));
         let groups = group(&failed, &said.collect());
-        let nodes = heaps(&failed, &groups, |one| one.host.clone());
+        let nodes = failure_groups(&failed, &groups, |one| one.host.clone());
         let sizes: Vec<_> = nodes
             .iter()
-            .map(|heap| (heap.name.as_str(), heap.tasks.len(), heap.reasons.len()))
+            .map(|group| (group.name.as_str(), group.tasks.len(), group.reasons.len()))
             .collect();
         assert_eq!(sizes, [("n1", 20, 3), ("n2", 10, 3)]);
         assert_eq!(nodes[0].reasons[0], ("exit code 1: lost".to_owned(), 7));
-        let codes = heaps(&failed, &groups, |one| error_words(&one.error));
+        let codes = failure_groups(&failed, &groups, |one| error_words(&one.error));
         assert_eq!(codes.len(), 3);
         assert_eq!((codes[0].tasks.len(), codes[0].hosts.len()), (10, 2));
     }

@@ -108,7 +108,7 @@ fn incomplete(group: Option<&str>) -> CliError {
         None => root.render_help(),
     };
     output::console::error_line(help.to_string().trim_end());
-    CliError::Told(exit::USAGE)
+    CliError::AlreadyReported(exit::USAGE)
 }
 
 /// Prints help and errors of the command line, as text in every output mode.

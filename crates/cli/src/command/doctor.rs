@@ -161,5 +161,5 @@ fn show(checks: &[Check], context: &mut Context, is_whole: bool) -> CliResult<()
         return Ok(());
     }
     context.flush()?;
-    Err(CliError::Told(exit::FAILURE))
+    Err(CliError::AlreadyReported(exit::FAILURE))
 }

@@ -36,7 +36,7 @@ pub(super) async fn wait(args: WaitArgs, context: &mut Context) -> CliResult<()>
     let followed = wait_for(
         &mut client,
         args.selector.clone(),
-        Whose::Known {
+        JobSource::Known {
             until_idle: args.without_close,
         },
         None,
@@ -85,7 +85,7 @@ pub(super) async fn stay(
     callback: Option<&Callback>,
 ) -> CliResult<()> {
     if let Some(wanted) = how.wait {
-        let followed = wait_for(client, jobs, Whose::New, callback, context).await?;
+        let followed = wait_for(client, jobs, JobSource::New, callback, context).await?;
         context.flush()?;
         let ended = ending::require_good(&followed.jobs);
         if wanted == WaitFor::Ok {
@@ -108,7 +108,7 @@ pub(super) async fn stay(
 
 /// Jobs that are waited for.
 #[derive(Clone, Copy)]
-enum Whose {
+enum JobSource {
     /// This command has submitted them, and knows their ids.
     New,
     Known {
@@ -129,22 +129,22 @@ struct Followed {
 async fn wait_for(
     client: &mut Client,
     jobs: Selector,
-    whose: Whose,
+    source: JobSource,
     callback: Option<&Callback>,
     context: &Context,
 ) -> CliResult<Followed> {
     let mut missing = Missing::default();
     let options = WatchOptions {
-        until_idle: matches!(whose, Whose::Known { until_idle: true }),
+        until_idle: matches!(source, JobSource::Known { until_idle: true }),
         with_notifications: callback.is_some(),
         ..WatchOptions::default()
     };
     let seen = Seen::default();
     if context.mode() == OutputMode::Cli {
         // The first update may be the last one.
-        let known = match (whose, &jobs) {
+        let known = match (source, &jobs) {
             // A query would wait for a commit.
-            (Whose::New, Selector::Ids(ids)) => ids.iter().map(unknown).collect(),
+            (JobSource::New, Selector::Ids(ids)) => ids.iter().map(unknown).collect(),
             _ => client.job_list(jobs.to_message()).await?,
         };
         let open = known.into_iter().filter(situation::is_unfinished);
@@ -169,7 +169,7 @@ async fn wait_for(
     Ok(Followed { missing, jobs })
 }
 
-/// Summary of a job whose id alone is known. It is not closed, so it counts as unfinished.
+/// Summary of a job source id alone is known. It is not closed, so it counts as unfinished.
 fn unknown(id: u32) -> client::JobSummary {
     client::JobSummary {
         id,

@@ -76,7 +76,7 @@ pub(super) fn check(args: &CheckArgs, context: &mut Context) -> CliResult<()> {
     }
     context.flush()?;
     if !problems.is_empty() {
-        return Err(CliError::Told(exit::FAILURE));
+        return Err(CliError::AlreadyReported(exit::FAILURE));
     }
     tracing::info!("The journal is whole");
     Ok(())

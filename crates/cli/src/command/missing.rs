@@ -134,7 +134,7 @@ impl Missing {
         }
         context.flush()?;
         error_line(&format!("help: `{list}` lists existing ids"));
-        Err(CliError::Told(exit::FAILURE))
+        Err(CliError::AlreadyReported(exit::FAILURE))
     }
 }
 

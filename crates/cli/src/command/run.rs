@@ -47,17 +47,17 @@ use crate::submit::{
 };
 use crate::version::VERSION;
 
-mod again;
+mod disk_space;
 pub(super) mod local;
 mod replay;
-mod room;
+mod rerun;
 mod screen;
 mod summary;
 mod terminal;
 
-use again::Again;
 use local::LocalMachine;
 use replay::{Replay, ReplayOptions};
+use rerun::RerunCommand;
 use screen::Screen;
 use summary::Summary;
 
@@ -95,7 +95,7 @@ pub(super) fn run(args: RunArgs, context: &mut Context) -> CliResult<()> {
         .map_err(|e| CliError::caused("Cannot make a directory for the output of the tasks", &e))?;
     let (limit, is_ordered) = (args.jobs, !args.unordered);
     let is_file = job_file(&args.command)?.is_some();
-    let again = Again::of(std::env::args_os(), &args.command, is_file);
+    let rerun = RerunCommand::of(std::env::args_os(), &args.command, is_file);
     let prepared = prepare(args, stdin, files.path())?;
     prepared.report();
     // The log level of `hq run` would hide this note.
@@ -111,7 +111,7 @@ pub(super) fn run(args: RunArgs, context: &mut Context) -> CliResult<()> {
         keeper,
         is_ordered,
         files: files.path(),
-        again,
+        rerun,
     };
     let result = runtime.block_on(execute(job, context));
     runtime.shutdown_background();
@@ -142,7 +142,7 @@ struct Job<'a> {
     keeper: KeeperContext,
     is_ordered: bool,
     files: &'a Path,
-    again: Option<Again>,
+    rerun: Option<RerunCommand>,
 }
 
 fn prepare(
@@ -251,35 +251,35 @@ async fn execute(job: Job<'_>, context: &mut Context) -> CliResult<()> {
         failures,
         elapsed: start.elapsed(),
         interrupted,
-        again: None,
+        rerun: None,
     };
-    summary.again = job
-        .again
-        .and_then(|again| again.command(&summary.failures.undone, summary.total(), has_outputs));
+    summary.rerun = job
+        .rerun
+        .and_then(|rerun| rerun.command(&summary.failures.undone, summary.total(), has_outputs));
     summary.print(context)?;
     match summary.exit_code() {
         exit::OK => Ok(()),
         code => {
             context.flush()?;
-            Err(CliError::Told(code))
+            Err(CliError::AlreadyReported(code))
         }
     }
 }
 
 /// Request that arrives while the tasks run.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Asked {
+enum StopReason {
     /// A signal.
     Interrupt,
     /// The reader of the tasks' output has closed it.
     OutputClosed,
     /// The disk has no space for the tasks' output.
-    NoRoom,
+    DiskFull,
 }
 
 struct Requests {
-    sender: mpsc::Sender<Asked>,
-    receiver: mpsc::Receiver<Asked>,
+    sender: mpsc::Sender<StopReason>,
+    receiver: mpsc::Receiver<StopReason>,
     is_interrupted: bool,
 }
 
@@ -307,7 +307,7 @@ fn requests() -> CliResult<Requests> {
                 // A timeout means that no further signal is pending.
                 let _ = tokio::time::timeout(std::time::Duration::ZERO, signal.recv()).await;
             }
-            if signals.send(Asked::Interrupt).await.is_err() {
+            if signals.send(StopReason::Interrupt).await.is_err() {
                 return;
             }
         }
@@ -397,8 +397,8 @@ impl LocalJob {
                         return Ok(stats);
                     }
                 }
-                Some(asked) = requests.receiver.recv() => {
-                    self.on_request(asked, requests, screen).await;
+                Some(reason) = requests.receiver.recv() => {
+                    self.on_request(reason, requests, screen).await;
                 }
                 () = worker_end(&mut self.worker) => {
                     self.worker = None;
@@ -408,18 +408,18 @@ impl LocalJob {
         }
     }
 
-    async fn on_request(&self, asked: Asked, requests: &mut Requests, screen: &Screen) {
-        let (interrupt, text) = match asked {
-            Asked::OutputClosed => (Interrupt::Terminate, ""),
-            Asked::NoRoom => (
+    async fn on_request(&self, reason: StopReason, requests: &mut Requests, screen: &Screen) {
+        let (interrupt, text) = match reason {
+            StopReason::OutputClosed => (Interrupt::Terminate, ""),
+            StopReason::DiskFull => (
                 Interrupt::Drain,
                 "There is no room for the output of the tasks: no new task starts, running ones finish.",
             ),
-            Asked::Interrupt if requests.is_interrupted => (
+            StopReason::Interrupt if requests.is_interrupted => (
                 Interrupt::Terminate,
                 "Interrupted again: killing the running tasks.",
             ),
-            Asked::Interrupt => {
+            StopReason::Interrupt => {
                 requests.is_interrupted = true;
                 (
                     Interrupt::Drain,

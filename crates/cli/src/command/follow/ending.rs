@@ -98,7 +98,7 @@ pub(super) fn require_good(jobs: &[client::JobSummary]) -> CliResult<()> {
     if jobs.iter().all(is_good) {
         return Ok(());
     }
-    Err(CliError::Told(exit::FAILURE))
+    Err(CliError::AlreadyReported(exit::FAILURE))
 }
 
 fn is_good(job: &client::JobSummary) -> bool {

@@ -21,7 +21,7 @@ use crate::command::Context;
 use crate::command::missing::{JOBS, Missing, NO_JOB};
 use crate::dashboard::model::clean;
 use crate::error::{CliError, CliResult};
-use crate::failures::{Failed, Group, Heap, error_words, group, heaps, to_read};
+use crate::failures::{Failed, FailureGroup, Group, error_words, failure_groups, group, to_read};
 use crate::output::console::Console;
 use crate::output::format::{joined_ids, lossy};
 use crate::output::json::write_value;
@@ -61,11 +61,20 @@ pub(in crate::command) async fn failures(
         let wanted = wanted.iter().map(|one| one.task).collect();
         let said = read_some(&mut client, &dir, job.id, wanted).await?;
         let groups = group(&failed, &said);
-        if let Some(heaps) = heaps_by(args.group_by, &failed, &groups) {
+        if let Some(failure_groups) = groups_by(args.group_by, &failed, &groups) {
             match context.mode() {
-                OutputMode::Json => rows.push(heaps_shape(job, args.group_by, &heaps, said.len())),
-                OutputMode::Quiet => write_quiet_heaps(&mut context.out, job.id, &heaps)?,
-                OutputMode::Cli => write_heaps(&mut context.out, job, args.group_by, &heaps)?,
+                OutputMode::Json => rows.push(groups_shape(
+                    job,
+                    args.group_by,
+                    &failure_groups,
+                    said.len(),
+                )),
+                OutputMode::Quiet => {
+                    write_quiet_failure_groups(&mut context.out, job.id, &failure_groups)?
+                }
+                OutputMode::Cli => {
+                    write_failure_groups(&mut context.out, job, args.group_by, &failure_groups)?
+                }
             }
             continue;
         }
@@ -116,11 +125,13 @@ async fn first_aborted(
 }
 
 /// Failures by something else than their signature; `None` = that is it.
-fn heaps_by(by: GroupBy, failed: &[Failed], groups: &[Group]) -> Option<Vec<Heap>> {
+fn groups_by(by: GroupBy, failed: &[Failed], groups: &[Group]) -> Option<Vec<FailureGroup>> {
     match by {
         GroupBy::Signature => None,
-        GroupBy::Node => Some(heaps(failed, groups, |one| one.host.clone())),
-        GroupBy::ExitCode => Some(heaps(failed, groups, |one| error_words(&one.error))),
+        GroupBy::Node => Some(failure_groups(failed, groups, |one| one.host.clone())),
+        GroupBy::ExitCode => Some(failure_groups(failed, groups, |one| {
+            error_words(&one.error)
+        })),
     }
 }
 
@@ -223,9 +234,13 @@ impl Wanted {
 }
 
 /// `JOB COUNT NAME`
-fn write_quiet_heaps(out: &mut Console, job: u32, heaps: &[Heap]) -> CliResult<()> {
-    for heap in heaps {
-        writeln!(out, "{job} {} {}", heap.tasks.len(), heap.name)?;
+fn write_quiet_failure_groups(
+    out: &mut Console,
+    job: u32,
+    failure_groups: &[FailureGroup],
+) -> CliResult<()> {
+    for group in failure_groups {
+        writeln!(out, "{job} {} {}", group.tasks.len(), group.name)?;
     }
     Ok(())
 }
@@ -249,30 +264,34 @@ fn write_head(out: &mut Console, job: &client::JobSummary, failed: usize) -> Cli
     Ok(())
 }
 
-fn write_heaps(
+fn write_failure_groups(
     out: &mut Console,
     job: &client::JobSummary,
     by: GroupBy,
-    heaps: &[Heap],
+    failure_groups: &[FailureGroup],
 ) -> CliResult<()> {
-    write_head(out, job, heaps.iter().map(|heap| heap.tasks.len()).sum())?;
-    for heap in heaps {
-        let count = number(heap.tasks.len() as u64);
-        writeln!(out, "{count:>8}  {}", clean(&heap.name))?;
-        let tasks = joined_ids(heap.tasks.iter().copied());
-        let noun = noun_of(heap.tasks.len() as u64, "task");
+    write_head(
+        out,
+        job,
+        failure_groups.iter().map(|group| group.tasks.len()).sum(),
+    )?;
+    for group in failure_groups {
+        let count = number(group.tasks.len() as u64);
+        writeln!(out, "{count:>8}  {}", clean(&group.name))?;
+        let tasks = joined_ids(group.tasks.iter().copied());
+        let noun = noun_of(group.tasks.len() as u64, "task");
         let hosts = match by {
             GroupBy::Node => String::new(),
             GroupBy::Signature | GroupBy::ExitCode => {
-                format!(" on {}", shown_hosts(&heap.hosts))
+                format!(" on {}", shown_hosts(&group.hosts))
             }
         };
         writeln!(out, "          {noun} {}{hosts}", fit(&tasks, IDS_WIDTH))?;
-        for (reason, count) in heap.reasons.iter().take(REASONS_SHOWN_MAX) {
+        for (reason, count) in group.reasons.iter().take(REASONS_SHOWN_MAX) {
             let count = number(*count as u64);
             writeln!(out, "          {count:>8}  {}", clean(reason))?;
         }
-        let more = heap.reasons.len().saturating_sub(REASONS_SHOWN_MAX);
+        let more = group.reasons.len().saturating_sub(REASONS_SHOWN_MAX);
         if more > 0 {
             writeln!(out, "          and {more} other reasons")?;
         }
@@ -295,19 +314,24 @@ fn shown_hosts(hosts: &BTreeSet<String>) -> String {
     }
 }
 
-fn heaps_shape(job: &client::JobSummary, by: GroupBy, heaps: &[Heap], read: usize) -> Value {
-    let rows: Vec<Value> = heaps
+fn groups_shape(
+    job: &client::JobSummary,
+    by: GroupBy,
+    failure_groups: &[FailureGroup],
+    read: usize,
+) -> Value {
+    let rows: Vec<Value> = failure_groups
         .iter()
-        .map(|heap| {
-            let reasons = heap.reasons.iter();
+        .map(|group| {
+            let reasons = group.reasons.iter();
             let reasons: Vec<Value> = reasons
                 .map(|(reason, count)| json!({ "reason": reason, "count": count }))
                 .collect();
             json!({
-                "count": heap.tasks.len(),
-                "name": heap.name,
-                "tasks": joined_ids(heap.tasks.iter().copied()),
-                "hosts": heap.hosts,
+                "count": group.tasks.len(),
+                "name": group.name,
+                "tasks": joined_ids(group.tasks.iter().copied()),
+                "hosts": group.hosts,
                 "reasons": reasons,
             })
         })
@@ -315,7 +339,7 @@ fn heaps_shape(job: &client::JobSummary, by: GroupBy, heaps: &[Heap], read: usiz
     let by = by.to_possible_value();
     json!({
         "job": job.id, "name": job.name, "task_count": job.task_count,
-        "failed": heaps.iter().map(|heap| heap.tasks.len()).sum::<usize>(), "read": read,
+        "failed": failure_groups.iter().map(|group| group.tasks.len()).sum::<usize>(), "read": read,
         "group_by": by.as_ref().map(PossibleValue::get_name), "groups": rows,
     })
 }

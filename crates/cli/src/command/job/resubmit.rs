@@ -40,7 +40,7 @@ pub(in crate::command) async fn resubmit(
         // line.
         if !args.changed {
             console::error_line(DRY_RUN_ALONE);
-            return Err(CliError::Told(exit::USAGE));
+            return Err(CliError::AlreadyReported(exit::USAGE));
         }
         return changed::show(&args.selector, context).await;
     }
@@ -101,7 +101,7 @@ pub(in crate::command) async fn resubmit(
     }
     missing.end(missing::JOBS, context)?;
     if has_failed {
-        return Err(CliError::Told(exit::FAILURE));
+        return Err(CliError::AlreadyReported(exit::FAILURE));
     }
     Ok(())
 }

@@ -23,13 +23,13 @@ const TRIAL_LEN: usize = 4096;
 
 /// A directory that may become full.
 #[derive(Debug)]
-pub(super) struct Room {
+pub(super) struct DiskSpace {
     trial: PathBuf,
     last: Option<Instant>,
     was_full: bool,
 }
 
-impl Room {
+impl DiskSpace {
     /// Watches this directory.
     pub(super) fn new(dir: &Path) -> Self {
         Self {
@@ -50,7 +50,7 @@ impl Room {
             return false;
         }
         self.last = Some(Instant::now());
-        self.was_full = try_to_write(&self.trial).is_err_and(|error| is_no_room(&error));
+        self.was_full = try_to_write(&self.trial).is_err_and(|error| is_disk_full(&error));
         self.was_full
     }
 
@@ -72,7 +72,7 @@ fn try_to_write(path: &Path) -> io::Result<()> {
     written
 }
 
-fn is_no_room(error: &io::Error) -> bool {
+fn is_disk_full(error: &io::Error) -> bool {
     matches!(
         error.kind(),
         io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded
@@ -87,18 +87,18 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_a_lack_of_room_counts() {
+    fn only_a_full_disk_counts() {
         let dir = tempfile::tempdir().expect("temporary directory");
-        let mut room = Room::new(dir.path());
-        assert!(!room.look());
+        let mut space = DiskSpace::new(dir.path());
+        assert!(!space.look());
         assert_eq!(
             std::fs::read_dir(dir.path()).expect("a directory").count(),
             0
         );
         let error = try_to_write(Path::new("/dev/full/x")).expect_err("no directory");
-        assert!(!is_no_room(&error), "{error}");
+        assert!(!is_disk_full(&error), "{error}");
         let mut full = File::create("/dev/full").expect("a device");
         let error = full.write_all(&[0; TRIAL_LEN]).expect_err("it is full");
-        assert!(is_no_room(&error), "{error}");
+        assert!(is_disk_full(&error), "{error}");
     }
 }

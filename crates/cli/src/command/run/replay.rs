@@ -18,8 +18,8 @@ use hq_protocol::client;
 use hq_worker::attempt_name;
 use tokio::sync::mpsc;
 
-use super::Asked;
-use super::room::Room;
+use super::StopReason;
+use super::disk_space::DiskSpace;
 use super::screen::Screen;
 use crate::error::{CliError, CliResult};
 use crate::failures::error_words;
@@ -85,12 +85,12 @@ pub(super) struct Replay {
 }
 
 impl Replay {
-    /// Starts the thread. It sends to `asked` when the reader of standard output has gone.
+    /// Starts the thread. It sends to `stop` when the reader of standard output has gone.
     pub(super) fn start(
         options: ReplayOptions,
         body: &SubmitBody,
         screen: Screen,
-        asked: mpsc::Sender<Asked>,
+        stop: mpsc::Sender<StopReason>,
     ) -> CliResult<Self> {
         let (ended, receiver) = channel();
         let mut printer = Printer {
@@ -100,12 +100,12 @@ impl Replay {
             } else {
                 Vec::new()
             },
-            room: Room::new(&options.dir),
+            disk_space: DiskSpace::new(&options.dir),
             options,
             screen,
             failures: Failures::default(),
             ways: BTreeMap::new(),
-            asked: asked.clone(),
+            stop: stop.clone(),
         };
         let thread = std::thread::Builder::new()
             .name("replay".to_owned())
@@ -113,7 +113,7 @@ impl Replay {
                 let result = printer.run(&receiver);
                 if result.is_err() {
                     // The receiver is gone only if the run is ending.
-                    let _ = asked.blocking_send(Asked::OutputClosed);
+                    let _ = stop.blocking_send(StopReason::OutputClosed);
                 }
                 let mut failures = printer.failures;
                 let groups = &mut failures.groups;
@@ -207,8 +207,8 @@ struct Printer {
     failures: Failures,
     /// Positions of groups, by error and last words.
     ways: BTreeMap<(String, Option<String>), usize>,
-    room: Room,
-    asked: mpsc::Sender<Asked>,
+    disk_space: DiskSpace,
+    stop: mpsc::Sender<StopReason>,
 }
 
 impl Printer {
@@ -243,12 +243,12 @@ impl Printer {
     /// Reports if the disk may have been full. Tasks with output elsewhere do not need space here.
     fn look_for_room(&mut self, task: u32) {
         let (stdout, stderr) = self.captured(task);
-        if !(stdout.exists() || stderr.exists()) || !self.room.look() {
+        if !(stdout.exists() || stderr.exists()) || !self.disk_space.look() {
             return;
         }
         self.failures.full = self.options.dir.parent().map(Path::to_owned);
         // The receiver is gone only if the run is ending.
-        let _ = self.asked.blocking_send(Asked::NoRoom);
+        let _ = self.stop.blocking_send(StopReason::DiskFull);
     }
 
     fn replay(&mut self, task: &client::EndedTask) -> CliResult<()> {

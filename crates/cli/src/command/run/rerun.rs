@@ -12,13 +12,13 @@ const LINE_MAX: usize = 500;
 
 /// The words of the command line: the part to which `--array` is added, and the rest.
 #[derive(Debug)]
-pub(super) struct Again {
+pub(super) struct RerunCommand {
     start: Vec<String>,
     rest: Vec<String>,
     is_file: bool,
 }
 
-impl Again {
+impl RerunCommand {
     /// `words` is the whole command line; `command` is the program with its arguments, or the job
     /// file. `None` if the position of the command is unknown, or a locale could not type it.
     pub(super) fn of(
@@ -102,8 +102,8 @@ mod tests {
     fn again(words: &str, command: usize, undone: &[u32]) -> Option<String> {
         let words: Vec<OsString> = words.split(' ').map(OsString::from).collect();
         let command = words[words.len() - command..].to_vec();
-        let again = Again::of(words.into_iter(), &command, false)?;
-        again.command(undone, 200, false)
+        let rerun = RerunCommand::of(words.into_iter(), &command, false)?;
+        rerun.command(undone, 200, false)
     }
 
     #[test]

@@ -24,7 +24,7 @@ pub(super) struct Summary {
     pub(super) elapsed: Duration,
     pub(super) interrupted: bool,
     /// Command that runs what has not finished.
-    pub(super) again: Option<String>,
+    pub(super) rerun: Option<String>,
 }
 
 /// Maximum number of failure groups that are described; further tasks are counted.
@@ -117,8 +117,8 @@ impl Summary {
                 dir.display()
             );
         }
-        if let Some(again) = &self.again {
-            let _ = writeln!(text, "again: {again}");
+        if let Some(command) = &self.rerun {
+            let _ = writeln!(text, "again: {command}");
         }
         text
     }
@@ -147,7 +147,7 @@ impl Summary {
             })
             .collect();
         json!({
-            "again": self.again,
+            "again": self.rerun,
             "duration": self.elapsed.as_secs_f64(),
             "failures": failures,
             "interrupted": self.interrupted,
@@ -227,7 +227,7 @@ mod tests {
             },
             elapsed: Duration::from_millis(1500),
             interrupted: false,
-            again: Some("hq run --array 3-5,7,9 -- cat".to_owned()),
+            rerun: Some("hq run --array 3-5,7,9 -- cat".to_owned()),
         }
     }
 

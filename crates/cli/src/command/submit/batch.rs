@@ -58,7 +58,7 @@ pub(super) async fn run(client: &mut Client, context: &mut Context) -> CliResult
     }
     batch.send(client, context).await?;
     if batch.has_refused {
-        return Err(CliError::Told(exit::FAILURE));
+        return Err(CliError::AlreadyReported(exit::FAILURE));
     }
     Ok(())
 }

@@ -228,7 +228,7 @@ fn check_worker_args(words: &[OsString], context: &mut Context) -> CliResult<()>
     // An error while printing help cannot be reported.
     let _ = error.print();
     let code = error.exit_code();
-    Err(CliError::Told(
+    Err(CliError::AlreadyReported(
         u8::try_from(code).unwrap_or(crate::error::exit::USAGE),
     ))
 }

@@ -90,7 +90,7 @@ pub(super) async fn show(jobs: &Selector, context: &mut Context) -> CliResult<()
     }
     context.output.changed_tasks(&mut context.out, &views)?;
     if has_failed {
-        return Err(CliError::Told(exit::FAILURE));
+        return Err(CliError::AlreadyReported(exit::FAILURE));
     }
     Ok(())
 }
