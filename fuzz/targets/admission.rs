@@ -2,7 +2,7 @@
 
 use std::net::IpAddr;
 
-use hq_protocol::admission::{EntryId, Full, Holder, Occupancy, Share};
+use hq_protocol::admission::{EntryId, Holder, Occupancy, Share, ShareFull};
 
 /// Entries in the order in which they came to their present holder.
 #[derive(Default)]
@@ -108,7 +108,7 @@ pub(crate) fn run(data: &[u8]) {
                     yielded.map(|yielded| model.remove(yielded));
                     model.here.push((id, holder));
                 }
-                Err(Full) => {
+                Err(ShareFull) => {
                     assert!(model.is_full(share, holder));
                     last = occupancy.wait(holder);
                     model.waiting.push((last, holder));
@@ -128,7 +128,7 @@ pub(crate) fn run(data: &[u8]) {
                         }
                     }
                     Ok(yielded) => assert_eq!(yielded, None),
-                    Err(Full) => assert!(may_change && model.is_full(share, holder)),
+                    Err(ShareFull) => assert!(may_change && model.is_full(share, holder)),
                 }
             }
             _ => assert_eq!(occupancy.leave(id), model.remove(id)),

@@ -15,7 +15,7 @@ use hq_core::range::IdArray;
 use hq_protocol::access::{Access, AccessError, AccessFile, ServerDir};
 use hq_protocol::client::{self, reply::Reply, request::Request};
 use hq_protocol::{HandshakeError, MessageReader, MessageWriter, Plane, WriteError};
-use hq_server::Unanswered;
+use hq_server::SilentServer;
 use tokio::io::{AsyncRead, AsyncWrite, ReadHalf, WriteHalf};
 use tokio::net::TcpStream;
 
@@ -675,9 +675,9 @@ async fn open_stream(dir: &ServerDir, access: &Access) -> CliResult<TcpStream> {
 /// Explains why a server does not answer, and what to do.
 fn unanswered(dir: &ServerDir, access: &Access) -> String {
     let (host, hint) = (&access.host, dir.hint());
-    let state = dir.resolve().map(|instance| Unanswered::of(&instance));
-    match state.unwrap_or(Unanswered::Unknown) {
-        Unanswered::Crashed(Some(count)) => {
+    let state = dir.resolve().map(|instance| SilentServer::of(&instance));
+    match state.unwrap_or(SilentServer::Unknown) {
+        SilentServer::Crashed(Some(count)) => {
             let jobs = match count {
                 0 => "no job is unfinished".to_owned(),
                 1 => "1 unfinished job is kept".to_owned(),
@@ -685,22 +685,22 @@ fn unanswered(dir: &ServerDir, access: &Access) -> String {
             };
             format!("the server has crashed; {jobs}, and `hq server start{hint}` continues it")
         }
-        Unanswered::Crashed(None) => {
+        SilentServer::Crashed(None) => {
             format!(
                 "the server has crashed; `hq server start{hint}` continues it, or says what is wrong with its state; with --fresh, it begins anew"
             )
         }
-        Unanswered::CrashedUnkept => format!(
+        SilentServer::CrashedUnkept => format!(
             "the server has crashed; it ran with --no-journal, so nothing of it was kept, and `hq server start{hint}` begins anew"
         ),
-        Unanswered::Alive(owner) => format!(
+        SilentServer::Alive(owner) => format!(
             "the server runs as {owner}, and does not answer here; `hq doctor net` finds out why. A second server would be refused"
         ),
-        Unanswered::Elsewhere(owner) => format!(
+        SilentServer::Elsewhere(owner) => format!(
             "the server ran as {owner}, which cannot be reached from here or has crashed; `hq doctor net` finds out more. `hq server \
              start{hint}` continues its jobs if it has crashed, and is refused if it still writes to its journal"
         ),
-        Unanswered::Unknown => format!(
+        SilentServer::Unknown => format!(
             "this is the access file of a server on {host}, whose state is not in this directory: do not start a second server here. \
              `hq doctor net` finds out why it does not answer"
         ),

@@ -32,12 +32,12 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 pub use allocation::{Allocation, AllocationRecord, AllocationState};
-pub use input::{AllocationEvent, Effect, Input, Level, LookOutcome, Report, SubmitOutcome};
+pub use input::{AllocationEvent, Effect, Input, Level, LookupOutcome, Report, SubmitOutcome};
 pub use queue::{Queue, QueueFailure, QueueRecord, QueueSpec, QueueState};
 pub use reason::{Reason, ReasonKind};
 
 use events::Loss;
-use queue::Offer;
+use queue::WorkerOffer;
 
 use crate::id::{AllocationKey, QueueId, WorkerId};
 use crate::refusal::{Refusal, RefusalKind};
@@ -99,7 +99,7 @@ const ANSWER_TIMEOUT: Duration = Duration::from_secs(60);
 const SETTLE: Duration = Duration::from_millis(200);
 
 /// A worker with what it offers.
-type Stray = (WorkerId, Offer);
+type StrayWorker = (WorkerId, WorkerOffer);
 
 /// All queues of a server.
 #[derive(Clone, Debug)]
@@ -111,7 +111,7 @@ pub struct AutoallocState {
     dirty_since: Option<Time>,
     last_try: Option<Time>,
     asked_at: Option<Time>,
-    strays: BTreeMap<Box<str>, Vec<Stray>>,
+    strays: BTreeMap<Box<str>, Vec<StrayWorker>>,
 }
 
 impl AutoallocState {
@@ -272,7 +272,7 @@ impl AutoallocState {
                 resources,
                 lifetime,
             } => {
-                let offer = Offer {
+                let offer = WorkerOffer {
                     resources,
                     lifetime,
                 };

@@ -112,7 +112,7 @@ pub fn sentence(faults: &[NodeFault]) -> String {
 
 /// Free and total space of a file system.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct Room {
+pub struct DiskSpace {
     /// Bytes that users may still write.
     pub free_bytes: u64,
     /// All bytes.
@@ -123,7 +123,7 @@ pub struct Room {
     pub total_files: u64,
 }
 
-impl Room {
+impl DiskSpace {
     /// The problem of a directory with so little space. `was_full` = it was full at the last check:
     /// usage that swings around the limit must not make the node flap.
     #[must_use]
@@ -191,10 +191,10 @@ mod tests {
 
     #[test]
     fn a_disk_is_full_until_there_is_clearly_room() {
-        let room = |free_bytes, total_bytes| Room {
+        let room = |free_bytes, total_bytes| DiskSpace {
             free_bytes,
             total_bytes,
-            ..Room::default()
+            ..DiskSpace::default()
         };
         let tib = 1 << 40;
         for (found, was_full, is_full) in [
@@ -211,7 +211,7 @@ mod tests {
             let fault = found.fault("/tmp", was_full);
             assert_eq!(fault.is_some(), is_full, "{found:?} {was_full}: {fault:?}");
         }
-        let files = |free_files, total_files| Room {
+        let files = |free_files, total_files| DiskSpace {
             free_files,
             total_files,
             ..room(tib, tib)

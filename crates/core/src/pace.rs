@@ -212,9 +212,9 @@ mod tests {
     use super::*;
 
     /// Repeatable chance (SplitMix64).
-    struct Chance(u64);
+    struct SplitMix64(u64);
 
-    impl Chance {
+    impl SplitMix64 {
         fn next(&mut self) -> f64 {
             self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
             let mut z = self.0;
@@ -286,43 +286,47 @@ mod tests {
         (left - half).abs() / half
     }
 
-    fn median_error(make: impl Fn(&mut Chance) -> Vec<(f64, f64)>) -> f64 {
+    fn median_error(make: impl Fn(&mut SplitMix64) -> Vec<(f64, f64)>) -> f64 {
         let mut errors: Vec<f64> = (0..41)
-            .map(|seed| error_at_half_time(&make(&mut Chance(seed))))
+            .map(|seed| error_at_half_time(&make(&mut SplitMix64(seed))))
             .collect();
         errors.sort_by(f64::total_cmp);
         errors[errors.len() / 2]
     }
 
-    fn times(chance: &mut Chance, count: usize, one: impl Fn(&mut Chance) -> f64) -> Vec<f64> {
+    fn times(
+        chance: &mut SplitMix64,
+        count: usize,
+        one: impl Fn(&mut SplitMix64) -> f64,
+    ) -> Vec<f64> {
         (0..count).map(|_| one(chance)).collect()
     }
 
     #[test]
     fn half_way_the_rest_is_known_within_a_fifth() {
-        let steady = |chance: &mut Chance| {
+        let steady = |chance: &mut SplitMix64| {
             let times = times(chance, 400, |chance| 9.0 + 2.0 * chance.next());
             record(&times, |_| 16)
         };
-        let few = |chance: &mut Chance| {
+        let few = |chance: &mut SplitMix64| {
             let times = times(chance, 60, |chance| 9.0 + 2.0 * chance.next());
             record(&times, |_| 8)
         };
-        let two_kinds = |chance: &mut Chance| {
+        let two_kinds = |chance: &mut SplitMix64| {
             let times = times(chance, 600, |chance| match chance.next() {
                 long if long < 0.1 => 20.0,
                 _ => 1.0,
             });
             record(&times, |_| 8)
         };
-        let failures = |chance: &mut Chance| {
+        let failures = |chance: &mut SplitMix64| {
             let times = times(chance, 500, |chance| match chance.next() {
                 failed if failed < 0.2 => 0.05,
                 _ => 8.0 + 4.0 * chance.next(),
             });
             record(&times, |_| 16)
         };
-        let growing = |chance: &mut Chance| {
+        let growing = |chance: &mut SplitMix64| {
             let times = times(chance, 1_500, |chance| 3.0 + 4.0 * chance.next());
             record(&times, |now| match now {
                 early if early < 40.0 => 4,
@@ -331,7 +335,7 @@ mod tests {
                 _ => 32,
             })
         };
-        let just_grown = |chance: &mut Chance| {
+        let just_grown = |chance: &mut SplitMix64| {
             let times = times(chance, 300, |chance| 0.9 + 0.2 * chance.next());
             record(&times, |now| match now {
                 early if early < 8.0 => 3,
@@ -339,11 +343,11 @@ mod tests {
                 _ => 12,
             })
         };
-        let long_tail = |chance: &mut Chance| {
+        let long_tail = |chance: &mut SplitMix64| {
             let times = times(chance, 1_000, |chance| chance.normal().exp());
             record(&times, |_| 16)
         };
-        type Make<'a> = &'a dyn Fn(&mut Chance) -> Vec<(f64, f64)>;
+        type Make<'a> = &'a dyn Fn(&mut SplitMix64) -> Vec<(f64, f64)>;
         let runs: [(&str, Make<'_>); 7] = [
             ("steady", &steady),
             ("few", &few),

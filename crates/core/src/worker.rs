@@ -11,7 +11,7 @@ mod check;
 mod life;
 mod load;
 mod rate;
-mod room;
+mod trial_placement;
 mod unkillable;
 mod workers;
 
@@ -35,7 +35,7 @@ pub use check::NodeCheck;
 pub use life::{Dedication, Duty, GangNode, Life, Standing};
 pub use load::Load;
 use rate::Rate;
-pub(crate) use room::Room;
+pub(crate) use trial_placement::TrialPlacement;
 pub use unkillable::Unkillable;
 pub use workers::{ENDED_WORKERS_MAX, Workers};
 

@@ -46,7 +46,7 @@ pub use input::{
 use backlog::Backlog;
 use entry::{Class, NewEntry};
 pub use outbox::EVENT_DELAY;
-use outbox::{Ended, Haste, Outbox};
+use outbox::{EndReport, Outbox, Urgency};
 pub(crate) use outbox::{STREAM_INTERVAL, STREAM_PART};
 pub(crate) use running::AHEAD_OF_MANY;
 use running::{EndCause, Phase, RunningTask, RunningTasks};
@@ -396,8 +396,8 @@ impl WorkerState {
             self.ignored.malformed += 1;
             let text = "the worker was sent a task whose variant or entry does not exist";
             for key in self.not_here(ids.iter().map(key)) {
-                let ended = Ended::unstarted(key, Outcome::Message(text.into()), now);
-                self.outbox.push_ended(ended, Haste::Soon);
+                let ended = EndReport::unstarted(key, Outcome::Message(text.into()), now);
+                self.outbox.push_ended(ended, Urgency::Soon);
             }
             return;
         };
@@ -533,8 +533,8 @@ impl WorkerState {
             // Not started: its end is reported here, because no process will end.
             if self.declined.remove(&key) || self.backlog.remove(key) {
                 self.may_start = true;
-                let ended = Ended::unstarted(key, Outcome::Killed, now);
-                self.outbox.push_ended(ended, Haste::Soon);
+                let ended = EndReport::unstarted(key, Outcome::Killed, now);
+                self.outbox.push_ended(ended, Urgency::Soon);
                 self.give_up_successors(key);
             } else if let Some(token) = self.running.token_of(key) {
                 self.end_task(token, EndCause::Killed, effects);
@@ -607,11 +607,11 @@ impl WorkerState {
                 if let Some(outcome) = outcome {
                     // The server needs this end soon: it may retry the task, or fail its job.
                     let haste = match has_finished {
-                        true if goes_on => Haste::Link,
-                        true if task.is_one_of_many => Haste::Stream,
-                        true | false => Haste::Soon,
+                        true if goes_on => Urgency::Link,
+                        true if task.is_one_of_many => Urgency::Stream,
+                        true | false => Urgency::Soon,
                     };
-                    let ended = Ended {
+                    let ended = EndReport {
                         key: task.key,
                         outcome,
                         at: ended,
@@ -644,9 +644,9 @@ impl WorkerState {
                 let starts_once = template
                     .is_some_and(|known| known.work.task.crash_limit == CrashLimit::NeverRestart);
                 let haste = match is_short && !starts_once {
-                    true if is_link => Haste::Link,
-                    true => Haste::Stream,
-                    false => Haste::Soon,
+                    true if is_link => Urgency::Link,
+                    true => Urgency::Stream,
+                    false => Urgency::Soon,
                 };
                 self.outbox.push_started(task.key, at, haste);
                 let since = at;
@@ -689,8 +689,8 @@ impl WorkerState {
             }
         };
         let key = task.key;
-        let ended = Ended::unstarted(key, outcome, now);
-        self.outbox.push_ended(ended, Haste::Soon);
+        let ended = EndReport::unstarted(key, outcome, now);
+        self.outbox.push_ended(ended, Urgency::Soon);
         self.give_up_successors(key);
     }
 

@@ -116,7 +116,7 @@ pub type EntryId = u64;
 
 /// The share of this holder is used up.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Full;
+pub struct ShareFull;
 
 /// Who holds entries of one share.
 #[derive(Debug)]
@@ -146,8 +146,8 @@ impl Occupancy {
     ///
     /// # Errors
     ///
-    /// [`Full`] if the share of the holder is used up.
-    pub fn enter(&mut self, holder: Holder) -> Result<(EntryId, Option<EntryId>), Full> {
+    /// [`ShareFull`] if the share of the holder is used up.
+    pub fn enter(&mut self, holder: Holder) -> Result<(EntryId, Option<EntryId>), ShareFull> {
         let yielded = self.make_room(holder)?;
         self.next += 1;
         self.insert(self.next, holder);
@@ -178,8 +178,8 @@ impl Occupancy {
     ///
     /// # Errors
     ///
-    /// [`Full`] if the share of the new holder is used up. The entry stays as it was.
-    pub fn prove(&mut self, id: EntryId, holder: Holder) -> Result<Option<EntryId>, Full> {
+    /// [`ShareFull`] if the share of the new holder is used up. The entry stays as it was.
+    pub fn prove(&mut self, id: EntryId, holder: Holder) -> Result<Option<EntryId>, ShareFull> {
         match self.entries.get(&id) {
             Some(before) if before.yields() => {}
             Some(_) | None => return Ok(None),
@@ -221,13 +221,13 @@ impl Occupancy {
     }
 
     /// Makes room for one more entry of a holder; returns the entry that yielded.
-    fn make_room(&mut self, holder: Holder) -> Result<Option<EntryId>, Full> {
+    fn make_room(&mut self, holder: Holder) -> Result<Option<EntryId>, ShareFull> {
         match holder {
             Holder::Stranger(_) => {
                 Ok(self.yield_one(|holder| matches!(holder, Holder::Stranger(_))))
             }
             Holder::Silent => Ok(self.yield_one(|holder| holder == Holder::Silent)),
-            Holder::Other(_) | Holder::Owner if self.is_full(holder) => Err(Full),
+            Holder::Other(_) | Holder::Owner if self.is_full(holder) => Err(ShareFull),
             Holder::Other(_) | Holder::Owner => Ok(None),
         }
     }

@@ -51,13 +51,13 @@ pub(crate) enum WorkerNews {
 }
 
 /// Channel for news to automatic allocation; used by the core's thread, never blocks.
-pub(crate) struct News {
+pub(crate) struct DemandNotifier {
     changed: Arc<Notify>,
     // Unbounded, but with only two short items per worker.
     workers: mpsc::UnboundedSender<WorkerNews>,
 }
 
-impl News {
+impl DemandNotifier {
     /// Tasks or workers may have changed.
     pub(crate) fn changed(&self) {
         self.changed.notify_one();
@@ -70,7 +70,7 @@ impl News {
     }
 }
 
-/// The other end of [`News`].
+/// The other end of [`DemandNotifier`].
 pub(crate) struct NewsReceiver {
     changed: Arc<Notify>,
     workers: mpsc::UnboundedReceiver<WorkerNews>,
@@ -85,10 +85,10 @@ impl NewsReceiver {
 }
 
 /// A pair of ends.
-pub(crate) fn news() -> (News, NewsReceiver) {
+pub(crate) fn news() -> (DemandNotifier, NewsReceiver) {
     let changed = Arc::new(Notify::new());
     let (tx, rx) = mpsc::unbounded_channel();
-    let news = News {
+    let news = DemandNotifier {
         changed: changed.clone(),
         workers: tx,
     };
@@ -121,7 +121,7 @@ impl OwnJobs {
     }
 }
 
-enum Ask {
+enum AllocMessage {
     Request(Box<AllocRequest>, oneshot::Sender<Reply>),
     /// Whether allocations stay, and a channel that reports completion.
     Shutdown(bool, oneshot::Sender<()>),
@@ -130,7 +130,7 @@ enum Ask {
 /// Talks to automatic allocation.
 #[derive(Clone)]
 pub(crate) struct AllocHandle {
-    asks: mpsc::Sender<Ask>,
+    asks: mpsc::Sender<AllocMessage>,
     own: OwnJobs,
 }
 
@@ -143,7 +143,7 @@ impl AllocHandle {
     /// Has a request carried out.
     pub(crate) async fn ask(&self, request: Box<AllocRequest>) -> Reply {
         let (tx, rx) = oneshot::channel();
-        let sent = self.asks.send(Ask::Request(request, tx)).await;
+        let sent = self.asks.send(AllocMessage::Request(request, tx)).await;
         let gone = || Refusal::shutting_down().into();
         if sent.is_err() {
             return gone();
@@ -155,7 +155,11 @@ impl AllocHandle {
     /// timed out.
     pub(crate) async fn shutdown(&self, keep: bool) {
         let (tx, rx) = oneshot::channel();
-        if self.asks.send(Ask::Shutdown(keep, tx)).await.is_ok()
+        if self
+            .asks
+            .send(AllocMessage::Shutdown(keep, tx))
+            .await
+            .is_ok()
             && tokio::time::timeout(SHUTDOWN_TIMEOUT, rx).await.is_err()
         {
             tracing::warn!("not all allocations could be canceled in time");

@@ -7,7 +7,7 @@ use tokio::sync::watch;
 pub(crate) struct Answering(watch::Sender<usize>);
 
 /// Counts one of them until dropped.
-pub(crate) struct BeingAnswered(watch::Sender<usize>);
+pub(crate) struct RequestInFlight(watch::Sender<usize>);
 
 impl Answering {
     pub(crate) fn new() -> Self {
@@ -15,9 +15,9 @@ impl Answering {
     }
 
     /// Counts one more, until the result is dropped.
-    pub(crate) fn count(&self) -> BeingAnswered {
+    pub(crate) fn count(&self) -> RequestInFlight {
         self.0.send_modify(|count| *count += 1);
-        BeingAnswered(self.0.clone())
+        RequestInFlight(self.0.clone())
     }
 
     /// Waits until there is none.
@@ -27,7 +27,7 @@ impl Answering {
     }
 }
 
-impl Drop for BeingAnswered {
+impl Drop for RequestInFlight {
     fn drop(&mut self) {
         self.0.send_modify(|count| *count -= 1);
     }

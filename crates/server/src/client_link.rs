@@ -11,7 +11,7 @@ use hq_core::range::IdArray;
 use hq_core::refusal::Refusal;
 use hq_core::server_state::{Command, is_large_job, specs};
 use hq_core::template::SubmitSpec;
-use hq_protocol::admission::{Full, Holder, Permit, acting_as, actor};
+use hq_protocol::admission::{Holder, Permit, ShareFull, acting_as, actor};
 use hq_protocol::client::{self, reply};
 use hq_protocol::convert::{
     Acknowledge, AllocRequest, ClientRequest, JournalAction, Query, TokenChange,
@@ -27,7 +27,7 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadHalf, WriteHalf};
 use tokio::sync::mpsc;
 
 use crate::alloc::AllocHandle;
-use crate::answering::{Answering, BeingAnswered};
+use crate::answering::{Answering, RequestInFlight};
 use crate::blocking_pool::BlockingPool;
 use crate::clock::Clock;
 use crate::config::Stop;
@@ -102,7 +102,7 @@ where
 }
 
 async fn serve_requests<S>(
-    first: Result<Option<Next>, ReadError>,
+    first: Result<Option<DecodedRequest>, ReadError>,
     (mut reader, mut writer): (MessageReader<ReadHalf<S>>, MessageWriter<WriteHalf<S>>),
     plane: &ClientPlane,
 ) where
@@ -122,7 +122,7 @@ async fn serve_requests<S>(
                 return;
             }
         };
-        let Next {
+        let DecodedRequest {
             request,
             details,
             arrived,
@@ -167,7 +167,7 @@ const PROBLEMS_MAX: usize = 1_000;
 
 /// Counts a request until the result is dropped. Watches have no end, and queries can be repeated,
 /// so neither counts.
-fn begin(answering: &Answering, request: &ClientRequest) -> Option<BeingAnswered> {
+fn begin(answering: &Answering, request: &ClientRequest) -> Option<RequestInFlight> {
     let changes = match request {
         ClientRequest::Command(Command::Watch(_)) => false,
         ClientRequest::Command(_)
@@ -221,19 +221,19 @@ enum Answer {
 }
 
 /// A decoded request.
-struct Next {
+struct DecodedRequest {
     request: Result<ClientRequest, ConvertError>,
     /// Details that a watch wants.
     details: Details,
     /// A large request counts as being answered from its arrival on.
-    arrived: Option<BeingAnswered>,
+    arrived: Option<RequestInFlight>,
 }
 
 /// Next request; `None` at the end. A large one is decoded on a separate thread.
 async fn next_request<R: AsyncRead + Unpin>(
     reader: &mut MessageReader<R>,
     plane: &ClientPlane,
-) -> Result<Option<Next>, ReadError> {
+) -> Result<Option<DecodedRequest>, ReadError> {
     let mut _large = None;
     let message = match reader.next_or_large(LARGE_REQUEST).await? {
         Incoming::Message(message) => Some(message),
@@ -256,7 +256,7 @@ async fn next_request<R: AsyncRead + Unpin>(
     }
     let arrived = Some(plane.answering.count());
     match plane.core.blocking_pool().run(|| read(message)).await {
-        Some(next) => next.map(|next| Some(Next { arrived, ..next })),
+        Some(next) => next.map(|next| Some(DecodedRequest { arrived, ..next })),
         // The server ends.
         None => Ok(None),
     }
@@ -278,7 +278,7 @@ async fn next_while_it_arrives<R: AsyncRead + Unpin>(
     }
 }
 
-fn read(message: Undecoded) -> Result<Next, ReadError> {
+fn read(message: Undecoded) -> Result<DecodedRequest, ReadError> {
     let request: client::Request = message.decode()?;
     let details = match &request.request {
         Some(client::request::Request::Watch(watch)) => Details {
@@ -287,7 +287,7 @@ fn read(message: Undecoded) -> Result<Next, ReadError> {
         },
         _ => Details::default(),
     };
-    Ok(Next {
+    Ok(DecodedRequest {
         request: ClientRequest::try_from(request),
         details,
         arrived: None,
@@ -624,7 +624,7 @@ where
 {
     let _permit = match is_live.then(|| STREAMS.try_enter(actor())).transpose() {
         Ok(permit) => permit,
-        Err(Full) => {
+        Err(ShareFull) => {
             let text =
                 "too many others follow the events with keys or tokens that are not the owner's";
             return Answer::Reply(Refusal::unavailable(text).into());

@@ -30,7 +30,7 @@ pub(crate) struct Limits {
 
 /// A command that has ended by itself.
 #[derive(Debug)]
-pub(crate) struct Ended {
+pub(crate) struct CommandOutput {
     pub(crate) status: ExitStatus,
     pub(crate) stdout: String,
     pub(crate) stderr: String,
@@ -56,7 +56,7 @@ pub(crate) async fn run(
     mut command: Command,
     input: &[u8],
     limits: Limits,
-) -> Result<Ended, RunError> {
+) -> Result<CommandOutput, RunError> {
     let stdin = if input.is_empty() {
         Stdio::null()
     } else {
@@ -108,7 +108,7 @@ pub(crate) async fn run(
     };
     let ((), status) = tokio::join!(talk, wait);
     let text = |bytes: Vec<u8>| String::from_utf8_lossy(&bytes).into_owned();
-    Ok(Ended {
+    Ok(CommandOutput {
         status: status?,
         stdout: text(stdout),
         stderr: text(stderr),

@@ -41,16 +41,16 @@ pub(crate) const REQUESTS_PER_TURN: usize = 16;
 const STORE_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// A query, run on the core's thread; it returns the code that delivers the answer.
-pub(crate) type QueryFn = Box<dyn FnOnce(&View<'_>) -> Seen + Send>;
+pub(crate) type QueryFn = Box<dyn FnOnce(&View<'_>) -> QueryResult + Send>;
 /// Delivers an answer.
 pub(crate) type SendReply = Box<dyn FnOnce() + Send>;
 
 /// Result of a query.
-pub(crate) enum Seen {
+pub(crate) enum QueryResult {
     /// The final answer: it may reveal changes, so it waits until they are on disk.
-    Answer(SendReply),
+    Final(SendReply),
     /// A partial answer, not shown to the client: the last part waits for everything seen before.
-    Part(SendReply),
+    Partial(SendReply),
 }
 
 /// A worker that registers.
@@ -64,7 +64,7 @@ pub(crate) struct PendingRegistration {
 
 /// Messages to the core's thread.
 pub(crate) enum Event {
-    Asked(Asked, oneshot::Sender<Result<Reply, Refusal>>),
+    Asked(ChangeRequest, oneshot::Sender<Result<Reply, Refusal>>),
     Watch(WatchSpec, UpdateSender, oneshot::Sender<RequestId>),
     Unwatch(RequestId),
     Query(QueryFn),
@@ -89,13 +89,13 @@ pub(crate) enum Event {
 }
 
 /// A request for a change, prepared as far as possible without the state.
-pub(crate) enum Asked {
+pub(crate) enum ChangeRequest {
     Command(Command),
     Submit(Box<Submission>),
     Resubmit(Box<Again>),
 }
 
-impl Asked {
+impl ChangeRequest {
     /// Whether it may add jobs or tasks.
     pub(crate) const fn adds(&self) -> bool {
         match self {
@@ -319,7 +319,7 @@ impl CoreHandle {
             | Command::DrainWorkers(_)
             | Command::QuarantineWorkers { .. }
             | Command::ReleaseWorkers(_)
-            | Command::Watch(_) => Asked::Command(command),
+            | Command::Watch(_) => ChangeRequest::Command(command),
         };
         self.ask(asked).await
     }
@@ -329,16 +329,16 @@ impl CoreHandle {
         &self,
         is_large: bool,
         prepare: impl FnOnce() -> Submission + Send + 'static,
-    ) -> Result<Asked, CoreGone> {
+    ) -> Result<ChangeRequest, CoreGone> {
         if !is_large {
-            return Ok(Asked::Submit(Box::new(prepare())));
+            return Ok(ChangeRequest::Submit(Box::new(prepare())));
         }
         let encoder = self.encoder;
         let prepared = self
             .blocking_pool
             .run(move || encoded(prepare(), encoder))
             .await;
-        Ok(Asked::Submit(Box::new(prepared.ok_or(CoreGone)?)))
+        Ok(ChangeRequest::Submit(Box::new(prepared.ok_or(CoreGone)?)))
     }
 
     /// Has prepared submits accepted.
@@ -381,10 +381,10 @@ impl CoreHandle {
             });
             again = looked_at.await.ok_or(CoreGone)?;
         }
-        self.ask(Asked::Resubmit(Box::new(again))).await
+        self.ask(ChangeRequest::Resubmit(Box::new(again))).await
     }
 
-    async fn ask(&self, asked: Asked) -> Result<Result<Reply, Refusal>, CoreGone> {
+    async fn ask(&self, asked: ChangeRequest) -> Result<Result<Reply, Refusal>, CoreGone> {
         let (tx, rx) = oneshot::channel();
         self.send(Event::Asked(asked, tx)).await?;
         rx.await.map_err(|_| CoreGone)
@@ -430,9 +430,9 @@ impl CoreHandle {
                 let _ = tx.send(found);
             });
             if is_answer {
-                Seen::Answer(tell)
+                QueryResult::Final(tell)
             } else {
-                Seen::Part(tell)
+                QueryResult::Partial(tell)
             }
         }));
         self.send(event).await?;

@@ -25,10 +25,10 @@ use hq_core::worker::LinkEnd;
 use hq_store::{Health, Progress, StoreHandle};
 use tokio::sync::{Notify, oneshot, watch};
 
-use crate::alloc::News;
+use crate::alloc::DemandNotifier;
 use crate::clock::Clock;
 use crate::core_handle::{
-    CoreHandle, Event, Events, PendingRegistration, QueryFn, Seen, SendReply, View,
+    CoreHandle, Event, Events, PendingRegistration, QueryFn, QueryResult, SendReply, View,
 };
 use crate::delivery::{Delivery, ReplyTo};
 use crate::gate::StoreGate;
@@ -51,7 +51,7 @@ pub(crate) fn start(
     state: ServerState,
     store: Option<(StoreHandle, watch::Receiver<Progress>)>,
     failed: Arc<Notify>,
-    listeners: (Option<News>, Option<Outbox>),
+    listeners: (Option<DemandNotifier>, Option<Outbox>),
     stats: Stats,
 ) -> io::Result<(CoreHandle, std::thread::JoinHandle<()>)> {
     let (mut handle, mut events) = CoreHandle::new();
@@ -97,7 +97,7 @@ impl Core {
         state: ServerState,
         store: Option<(StoreHandle, watch::Receiver<Progress>)>,
         failed: Arc<Notify>,
-        listeners: (Option<News>, Option<Outbox>),
+        listeners: (Option<DemandNotifier>, Option<Outbox>),
         stats: Stats,
     ) -> Self {
         let gate = StoreGate::new(store, stats.commits.clone());
@@ -349,8 +349,8 @@ impl Core {
             now,
         });
         match seen {
-            Seen::Answer(tell) => self.delivery.answer(&self.state, tell),
-            Seen::Part(tell) => tell(),
+            QueryResult::Final(tell) => self.delivery.answer(&self.state, tell),
+            QueryResult::Partial(tell) => tell(),
         }
     }
 

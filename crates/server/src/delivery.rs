@@ -19,7 +19,7 @@ use tokio::sync::mpsc::error::TrySendError;
 use tokio::sync::{Notify, mpsc, oneshot};
 
 use crate::acknowledgements::Acknowledgements;
-use crate::alloc::{News, WorkerNews};
+use crate::alloc::{DemandNotifier, WorkerNews};
 use crate::core_handle::{SendReply, WorkerRegistration};
 use crate::gate::{STALL, StoreGate};
 use crate::notify::Outbox;
@@ -77,7 +77,7 @@ pub(crate) struct Delivery {
     /// Registered workers whose connection closed before the reply.
     abandoned: Vec<(WorkerId, LinkId)>,
     /// Where automatic allocation hears of tasks and workers.
-    news: Option<News>,
+    news: Option<DemandNotifier>,
     /// Sender of notifications; `None` in a server without ports.
     outbox: Option<Outbox>,
     stats: Stats,
@@ -87,7 +87,7 @@ impl Delivery {
     pub(crate) fn new(
         gate: StoreGate<Outgoing>,
         failed: Arc<Notify>,
-        (news, outbox): (Option<News>, Option<Outbox>),
+        (news, outbox): (Option<DemandNotifier>, Option<Outbox>),
         stats: Stats,
     ) -> Self {
         Self {

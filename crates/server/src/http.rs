@@ -29,7 +29,7 @@ use axum::http::{HeaderMap, HeaderValue, Method, StatusCode, header};
 use axum::middleware::{self, Next};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
-use hq_protocol::admission::{Full, Permit, acting_as};
+use hq_protocol::admission::{Permit, ShareFull, acting_as};
 use hq_protocol::client::ServerInfo;
 use hq_store::StoreClient;
 use tokio::net::TcpListener;
@@ -44,7 +44,7 @@ use crate::questions::Questions;
 use crate::request_shares::LOOKS;
 use crate::stats::Stats;
 pub use api::{JobFormat, JobText, ReadJob};
-use auth::{Admission, Asked, Entrance};
+use auth::{Admission, Authenticator, SignedRequest};
 pub(crate) use door::{HttpControl, HttpControlRx, door, keep};
 pub(crate) use secret::Token;
 pub(crate) use tokens::Tokens;
@@ -119,7 +119,7 @@ impl HttpServer {
         // Streams of events hold the core: that ends when this is dropped.
         let (_alive, ended) = watch::channel(());
         let app = Arc::new(App {
-            entrance: Entrance::new(self.token, self.read_token, Arc::clone(&parts.tokens)),
+            entrance: Authenticator::new(self.token, self.read_token, Arc::clone(&parts.tokens)),
             parts,
             ended,
             page_key: self.page_key,
@@ -156,7 +156,7 @@ pub(crate) struct HttpParts {
 /// State that every request shares.
 pub(crate) struct App {
     parts: HttpParts,
-    entrance: Entrance,
+    entrance: Authenticator,
     /// Closed when the listener ends.
     ended: watch::Receiver<()>,
     /// Key of the cookie that opens the files of the web dashboard, and nothing else.
@@ -173,7 +173,7 @@ impl App {
     ///
     /// The response for an unknown token, or for one with too many connections.
     fn admits(&self, request: &Request) -> Result<Admission, Box<Response>> {
-        let asked = Asked {
+        let asked = SignedRequest {
             method: request.method(),
             target: request
                 .uri()
@@ -185,7 +185,7 @@ impl App {
         let admission = admission.ok_or_else(|| Box::new(auth::refusal()))?;
         let permit = request.extensions().get::<Arc<Permit>>();
         match permit.map(|permit| permit.prove(admission.holder)) {
-            Some(Err(Full)) => Err(Box::new(auth::crowded())),
+            Some(Err(ShareFull)) => Err(Box::new(auth::crowded())),
             Some(Ok(())) | None => Ok(admission),
         }
     }

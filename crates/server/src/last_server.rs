@@ -14,7 +14,7 @@ use hq_core::id::JobId;
 use hq_core::job::Job;
 use hq_core::shell::double_quoted;
 use hq_protocol::access::{ACCESS_FILE_NAME, AccessError, AccessFile, ServerDir};
-use hq_store::{Ending, Holder, Lock, Looked, Store, StoreError};
+use hq_store::{Ending, Holder, InspectedStore, Lock, Store, StoreError};
 
 use crate::config::{Journal, ServerConfig, StartError};
 use crate::probe;
@@ -183,7 +183,7 @@ pub(crate) struct Continued {
     /// Where its state is.
     pub(crate) journal: Journal,
     /// Its store, locked; `None` if it could not be read.
-    pub(crate) looked: Option<Looked>,
+    pub(crate) looked: Option<InspectedStore>,
     /// Whether it is continued without `--resume`.
     is_by_itself: bool,
 }
@@ -209,11 +209,11 @@ impl Continued {
 }
 
 /// Contents of the directory.
-struct Found {
+struct DirectoryState {
     last: Last,
     /// Instance and state of the last server that kept its state.
     place: Option<(PathBuf, Journal)>,
-    looked: Option<Looked>,
+    looked: Option<InspectedStore>,
     /// The latest instance that was published and never used. Users and workers may have its keys.
     unused: Option<(PathBuf, Journal)>,
     /// Whether its server was stopped together with its workers.
@@ -223,7 +223,7 @@ struct Found {
     earlier: Option<(Notice, (PathBuf, Journal))>,
 }
 
-impl Found {
+impl DirectoryState {
     /// Description of this server for a later start.
     fn into_earlier(self) -> Option<(Notice, (PathBuf, Journal))> {
         let notice = match self.last {
@@ -313,7 +313,7 @@ pub(crate) async fn find(
 }
 
 /// Examines the instances, latest first, up to the first relevant one that kept its state.
-async fn look(dir: &ServerDir) -> Result<Found, StartError> {
+async fn look(dir: &ServerDir) -> Result<DirectoryState, StartError> {
     let mut is_unkept = false;
     let mut found = look_for_kept(dir, &dir.instances()?, &mut is_unkept).await?;
     if is_unkept && !matches!(found.last, Last::Alive(_)) {
@@ -327,8 +327,8 @@ async fn look_for_kept(
     dir: &ServerDir,
     instances: &[PathBuf],
     is_unkept: &mut bool,
-) -> Result<Found, StartError> {
-    let mut found = Found {
+) -> Result<DirectoryState, StartError> {
+    let mut found = DirectoryState {
         last: Last::None,
         place: None,
         looked: None,
@@ -394,7 +394,7 @@ async fn look_at(
     dir: &ServerDir,
     instance: &Path,
     file: &Path,
-) -> Result<(Option<Last>, Option<Looked>), StartError> {
+) -> Result<(Option<Last>, Option<InspectedStore>), StartError> {
     let begin = Instant::now();
     loop {
         let path = file.to_path_buf();
@@ -440,7 +440,7 @@ pub(crate) fn was_interrupted(dir: &ServerDir, instance: &Path) -> bool {
     !is_current && access.is_err_and(|error| error.is_cut())
 }
 
-fn was_stopped(looked: &Looked) -> bool {
+fn was_stopped(looked: &InspectedStore) -> bool {
     let history = looked.history();
     history.is_ok_and(|history| history.ending == Ending::Stopped)
 }
@@ -526,7 +526,7 @@ pub(crate) fn check_fresh(config: &ServerConfig) -> Result<(), StartError> {
 
 /// State of a server that does not answer, according to its files.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub enum Unanswered {
+pub enum SilentServer {
     /// It crashed on this host, with this many unfinished jobs, if they can be counted.
     Crashed(Option<u64>),
     /// Likewise for a server without a store.
@@ -539,7 +539,7 @@ pub enum Unanswered {
     Unknown,
 }
 
-impl Unanswered {
+impl SilentServer {
     /// Reads the lock file of the store in the directory of the server's instance, and the store if
     /// no process can have it open.
     #[must_use]

@@ -47,7 +47,7 @@ mod worker_link;
 pub use config::{Journal, RunError, ServerConfig, StartError, Stop};
 pub use embedded::{EmbeddedConfig, EmbeddedServer};
 pub use http::{JobFormat, JobText, ReadJob};
-pub use last_server::Unanswered;
+pub use last_server::SilentServer;
 pub use notify::check_webhook;
 pub use query::answer_in_steps;
 pub use server::Server;

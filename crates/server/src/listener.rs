@@ -63,14 +63,14 @@ pub(crate) struct Listening {
 }
 
 /// Shared data of all connections.
-struct Entrance<S> {
+struct ConnectionContext<S> {
     plane: Plane,
     key: Option<SecretKey>,
     stats: PlaneStats,
     serve: S,
 }
 
-impl<S, F> Entrance<S>
+impl<S, F> ConnectionContext<S>
 where
     S: Fn(Connection<PeerStream>, Permit) -> F,
     F: Future<Output = ()>,
@@ -117,7 +117,7 @@ pub(crate) async fn run<F>(
         Plane::Client => (Share::clients(descriptors()), "clients"),
         Plane::Worker | Plane::Relay => (Share::workers(descriptors()), "workers"),
     };
-    let entrance = Arc::new(Entrance {
+    let entrance = Arc::new(ConnectionContext {
         plane,
         key,
         stats,

@@ -46,16 +46,16 @@ const ERROR_LEN_MAX: usize = 500;
 
 /// Sending end of the queue of notifications; used by the core's thread.
 #[derive(Clone)]
-pub(crate) struct Outbox(UnboundedSender<Owed>);
+pub(crate) struct Outbox(UnboundedSender<QueuedNotification>);
 
 /// Receiving end of the queue of notifications.
 pub(crate) struct PendingNotifications {
-    owed: UnboundedReceiver<Owed>,
+    owed: UnboundedReceiver<QueuedNotification>,
     about_workers: WorkerNotices,
 }
 
 /// A notification to send.
-enum Owed {
+enum QueuedNotification {
     /// About a job.
     Job(NoticeKey),
     /// About a worker.
@@ -95,7 +95,7 @@ pub(crate) fn outbox(about_workers: WorkerNotices) -> (Outbox, PendingNotificati
 impl Outbox {
     pub(crate) fn send(&self, key: NoticeKey) {
         // If the receiver has ended, so has the server; its next run sends it.
-        let _ = self.0.send(Owed::Job(key));
+        let _ = self.0.send(QueuedNotification::Job(key));
     }
 
     /// Queues a notification about a worker, if the change was not requested by a user.
@@ -119,7 +119,7 @@ impl Outbox {
         } else {
             return;
         };
-        let _ = self.0.send(Owed::Worker(news));
+        let _ = self.0.send(QueuedNotification::Worker(news));
     }
 }
 
@@ -159,14 +159,14 @@ pub(crate) async fn run(
         let due = queue.next_due();
         tokio::select! {
             owed = pending.owed.recv() => match owed {
-                Some(Owed::Job(key)) if queue.is_full() => {
+                Some(QueuedNotification::Job(key)) if queue.is_full() => {
                     note(&core, key, (0, Some("too many notifications were waiting".into()))).await;
                 }
-                Some(Owed::Job(key)) => add(&core, key, &server_uid, &mut queue).await,
-                Some(Owed::Worker(news)) if queue.is_full() => {
+                Some(QueuedNotification::Job(key)) => add(&core, key, &server_uid, &mut queue).await,
+                Some(QueuedNotification::Worker(news)) if queue.is_full() => {
                     tracing::warn!(worker = %news.worker, "notification given up: too many were waiting");
                 }
-                Some(Owed::Worker(news)) => {
+                Some(QueuedNotification::Worker(news)) => {
                     add_news(&core, news, (&server_uid, &pending.about_workers), &mut queue).await;
                 }
                 None => return,

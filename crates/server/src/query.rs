@@ -23,7 +23,7 @@ use crate::core_handle::View;
 use crate::updates::{Details, Update};
 pub(crate) use job::JobOverview;
 use listed::ListedJob;
-pub(crate) use parts::{Asked, ask};
+pub(crate) use parts::{PartialQuery, ask};
 pub(crate) use worker::on_request;
 
 /// Answers a query in the steps of the core's thread; calls `between` between two steps. For
@@ -35,7 +35,7 @@ pub fn answer_in_steps(
     mut between: impl FnMut(),
 ) -> Reply {
     let view = View { state, now };
-    let mut asked = Asked::New(query);
+    let mut asked = PartialQuery::New(query);
     loop {
         match asked.go_on(&view) {
             Ok(reply) => return reply,

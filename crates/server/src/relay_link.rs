@@ -78,7 +78,11 @@ impl Routes {
     }
 
     /// Notes how a worker is connected until the guard is dropped.
-    pub(crate) fn note(&self, of: (WorkerId, LinkId), relay: Option<&str>) -> Option<Noted<'_>> {
+    pub(crate) fn note(
+        &self,
+        of: (WorkerId, LinkId),
+        relay: Option<&str>,
+    ) -> Option<RouteGuard<'_>> {
         let (worker, link) = of;
         let Some(relay) = relay else {
             // The end of the previous connection may not have been noticed yet.
@@ -87,7 +91,7 @@ impl Routes {
         };
         tracing::info!(%worker, "The worker is connected through the relay at {relay}");
         self.lock().insert(worker, (link, relay.into()));
-        Some(Noted(self, worker, link))
+        Some(RouteGuard(self, worker, link))
     }
 
     /// Adds the relay of each worker.
@@ -102,9 +106,9 @@ impl Routes {
 
 /// A worker that is connected through a relay.
 #[derive(Debug)]
-pub(crate) struct Noted<'a>(&'a Routes, WorkerId, LinkId);
+pub(crate) struct RouteGuard<'a>(&'a Routes, WorkerId, LinkId);
 
-impl Drop for Noted<'_> {
+impl Drop for RouteGuard<'_> {
     fn drop(&mut self) {
         let mut routes = self.0.lock();
         // It may have reconnected already.

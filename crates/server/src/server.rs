@@ -29,7 +29,7 @@ use crate::peer_stream::PeerStream;
 use crate::problems::Problems;
 use crate::questions::Questions;
 use crate::relay_link::Routes;
-use crate::state_file::Opened;
+use crate::state_file::RestoredServer;
 use crate::stats::Stats;
 use crate::values::Values;
 use crate::worker_link::WorkerPlane;
@@ -89,7 +89,7 @@ impl Server {
     /// See [`StartError`]; no instance directory is left behind.
     pub async fn start(config: ServerConfig) -> Result<Self, StartError> {
         raise_descriptor_limit();
-        let Ground {
+        let StartContext {
             dir,
             start_lock,
             config,
@@ -256,7 +256,7 @@ impl Server {
 }
 
 /// State of the server directory before a start changes it.
-struct Ground {
+struct StartContext {
     dir: ServerDir,
     /// Held until the link leads to the new server: of several simultaneous starts one finds no
     /// server, and the others find that one.
@@ -270,7 +270,7 @@ struct Ground {
     given: Option<AccessFile>,
 }
 
-async fn look_around(mut config: ServerConfig) -> Result<Ground, StartError> {
+async fn look_around(mut config: ServerConfig) -> Result<StartContext, StartError> {
     let root = std::path::absolute(&config.server_dir).map_err(StartError::System)?;
     let dir = ServerDir::new(root, config.is_default_dir);
     last_server::check_dir(&dir, &config)?;
@@ -290,7 +290,7 @@ async fn look_around(mut config: ServerConfig) -> Result<Ground, StartError> {
         (None, Some(continued)) => earlier_access(&dir, &continued.instance)?,
         (None, None) => None,
     };
-    Ok(Ground {
+    Ok(StartContext {
         dir,
         start_lock,
         config,
@@ -468,7 +468,7 @@ fn restore(
     instance: &Path,
     continued: Option<&mut Continued>,
     given: Option<&AccessFile>,
-) -> Result<(ServerUid, Opened), StartError> {
+) -> Result<(ServerUid, RestoredServer), StartError> {
     let looked = continued.and_then(|continued| continued.looked.take());
     let (uid, mut opened) = match state_file::open(config, instance, looked)? {
         Some(store) => {
@@ -479,7 +479,7 @@ fn restore(
         None => {
             let uid = uid(given, None)?;
             let lock = last_server::lock_unkept(instance);
-            (uid.clone(), Opened::unstored(uid.as_str(), lock))
+            (uid.clone(), RestoredServer::unstored(uid.as_str(), lock))
         }
     };
     opened.state.set_quarantine_mode(config.quarantine);

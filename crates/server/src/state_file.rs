@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use hq_core::id::QueueId;
 use hq_core::server_state::ServerState;
-use hq_store::{Health, Lock, Looked, Progress, Store, StoreError, StoreHandle};
+use hq_store::{Health, InspectedStore, Lock, Progress, Store, StoreError, StoreHandle};
 use tokio::sync::watch;
 
 use crate::clock::Clock;
@@ -69,7 +69,7 @@ impl Journal {
 pub(crate) fn open(
     config: &ServerConfig,
     instance: &Path,
-    looked: Option<Looked>,
+    looked: Option<InspectedStore>,
 ) -> Result<Option<Store>, StoreError> {
     let store = match (looked, &config.journal) {
         (_, Journal::None) => return Ok(None),
@@ -84,7 +84,7 @@ pub(crate) fn open(
 }
 
 /// The restored state, and the store to continue with.
-pub(crate) struct Opened {
+pub(crate) struct RestoredServer {
     pub(crate) state: ServerState,
     /// Queues of automatic allocation, `None` = removed.
     pub(crate) queues: Vec<(QueueId, Option<Vec<u8>>)>,
@@ -96,7 +96,7 @@ pub(crate) struct Opened {
     pub(crate) lock: Option<Lock>,
 }
 
-impl Opened {
+impl RestoredServer {
     /// The state of a server without a store.
     pub(crate) fn unstored(uid: &str, lock: Option<Lock>) -> Self {
         Self {
@@ -110,7 +110,7 @@ impl Opened {
 }
 
 /// Restores the state and starts the writer.
-pub(crate) fn load(store: Store, uid: &str) -> Result<Opened, StoreError> {
+pub(crate) fn load(store: Store, uid: &str) -> Result<RestoredServer, StoreError> {
     let now = Clock::new().now();
     let loaded = store.load(uid, now)?;
     if loaded.is_restored {
@@ -148,7 +148,7 @@ pub(crate) fn load(store: Store, uid: &str) -> Result<Opened, StoreError> {
     let handle = store.start(uid, &loaded.gone_workers, now.wall, move |progress| {
         tx.send_replace(progress);
     })?;
-    Ok(Opened {
+    Ok(RestoredServer {
         state: loaded.state,
         queues: loaded.queues,
         tokens: loaded.tokens,

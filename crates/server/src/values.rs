@@ -31,14 +31,14 @@ const MISSING_MAX: usize = 2_000;
 type Key = (TaskKey, InstanceId, WorkerId);
 
 #[derive(Default)]
-struct Kept {
+struct ValueBuffer {
     values: HashMap<Key, Box<[u8]>>,
     /// Oldest first; some of them have been taken.
     order: VecDeque<Key>,
     bytes: usize,
 }
 
-impl Kept {
+impl ValueBuffer {
     fn add(&mut self, key: Key, data: Box<[u8]>) {
         self.bytes += data.len() + VALUE_BYTES;
         if let Some(before) = self.values.insert(key, data) {
@@ -70,7 +70,7 @@ impl Kept {
 
 /// Values that are on their way.
 pub(crate) struct Values {
-    kept: Mutex<Kept>,
+    kept: Mutex<ValueBuffer>,
     store: Option<StoreClient>,
 }
 
@@ -82,7 +82,7 @@ impl Values {
         }
     }
 
-    fn kept(&self) -> MutexGuard<'_, Kept> {
+    fn kept(&self) -> MutexGuard<'_, ValueBuffer> {
         self.kept.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -415,7 +415,7 @@ mod tests {
 
     #[test]
     fn what_is_kept_has_a_limit_and_what_is_taken_leaves_nothing() {
-        let mut kept = Kept::default();
+        let mut kept = ValueBuffer::default();
         for task in 0..5_000 {
             kept.add(key(task), vec![0; 100].into());
             kept.shrink(1_000 * (100 + VALUE_BYTES));

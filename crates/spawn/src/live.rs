@@ -179,14 +179,14 @@ enum Step {
 
 /// Due actions, in reused buffers.
 #[derive(Debug, Default)]
-pub(crate) struct Due {
+pub(crate) struct DueActions {
     /// Running children that get SIGKILL.
     pub(crate) kill: Vec<Key>,
     /// Children that SIGKILL did not end, with their known process ids.
     pub(crate) unkillable: Vec<(Token, Option<u32>)>,
 }
 
-impl Due {
+impl DueActions {
     pub(crate) fn clear(&mut self) {
         self.kill.clear();
         self.unkillable.clear();
@@ -397,7 +397,7 @@ impl Table {
 
     /// Appends due actions to `due` and kills children in creation that are due. Returns the time
     /// of the next action.
-    pub(crate) fn due(&mut self, now: Instant, due: &mut Due) -> Option<Instant> {
+    pub(crate) fn due(&mut self, now: Instant, due: &mut DueActions) -> Option<Instant> {
         while let Some(Reverse((at, key, step))) = self.deadlines.peek().copied() {
             let slot = self
                 .slots
@@ -520,7 +520,7 @@ mod tests {
             assert_eq!((child.token, signal), (Token(token), libc::SIGTERM));
             key
         });
-        let mut due = Due::default();
+        let mut due = DueActions::default();
         assert_eq!(table.due(now, &mut due), Some(now + grace));
         assert!(due.kill.is_empty());
         table.take(keys[0]);
@@ -539,7 +539,7 @@ mod tests {
         table.running(key, running(2));
         let dying = table.begin(Token(3), Arc::default());
         table.running(dying, running(3));
-        let mut due = Due::default();
+        let mut due = DueActions::default();
         for token in 1..=3 {
             table.terminate(Token(token), Termination::KILL, begin);
             table.terminate(Token(token), Termination::KILL, begin);
@@ -575,7 +575,7 @@ mod tests {
         let signal = libc::SIGTERM;
         table.terminate(Token(1), Termination { signal, grace }, begin);
         assert!(in_flight.is_cancelled());
-        let mut due = Due::default();
+        let mut due = DueActions::default();
         assert_eq!(table.due(begin, &mut due), Some(begin + grace));
         // There is no process yet when the first action is due.
         let next = table.due(begin + grace, &mut due);
@@ -597,7 +597,7 @@ mod tests {
                 table.running(key, running(1));
             }
             table.terminate(Token(1), Termination::KILL, now);
-            table.due(now, &mut Due::default());
+            table.due(now, &mut DueActions::default());
             if is_early {
                 table.running(key, running(1));
             }
@@ -619,7 +619,7 @@ mod tests {
         let now = Instant::now();
         table.terminate(Token(1), Termination::KILL, now);
         table.terminate_all(now);
-        table.due(now, &mut Due::default());
+        table.due(now, &mut DueActions::default());
         // The check only counts if no SIGKILL came earlier.
         sys::pidfd_send_signal(pidfd.as_fd(), libc::SIGTERM).unwrap();
         assert_eq!(other.wait().unwrap().signal(), Some(libc::SIGTERM));
@@ -662,7 +662,7 @@ mod tests {
         table.running(key, running(2));
         table.terminate_all(now);
         assert!(in_flight.is_cancelled(), "it must not come into being");
-        let mut due = Due::default();
+        let mut due = DueActions::default();
         table.due(now, &mut due);
         assert_eq!(due.kill, [key]);
         assert_eq!(victim.wait().unwrap().signal(), Some(libc::SIGKILL));
@@ -685,7 +685,7 @@ mod tests {
             table.running(key, running(1));
             let sent = table.terminate(Token(1), Termination { signal, grace }, now);
             assert_eq!(sent.map(|(_, signal)| signal), at_once);
-            let mut due = Due::default();
+            let mut due = DueActions::default();
             let next = table.due(now, &mut due);
             assert_eq!(due.kill.contains(&key), at == now, "{signal} {grace:?}");
             assert_eq!(next.is_some_and(|next| next == at), at != now);

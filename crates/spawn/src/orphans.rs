@@ -508,12 +508,12 @@ mod tests {
     }
 
     /// Children of a leader that has ended. Dropping it kills them.
-    struct Left {
+    struct OrphanedChildren {
         leader: libc::pid_t,
         children: Vec<Process>,
     }
 
-    impl Left {
+    impl OrphanedChildren {
         /// `script` starts children and waits; the leader ends once they are ready.
         fn behind(
             mut command: Command,
@@ -544,7 +544,7 @@ mod tests {
         }
     }
 
-    impl Drop for Left {
+    impl Drop for OrphanedChildren {
         fn drop(&mut self) {
             for child in &self.children {
                 let is_same =
@@ -573,7 +573,7 @@ mod tests {
             let in_group = children.iter().filter(|child| child.group == leader);
             children.len() == 2 && in_group.count() == 1
         };
-        let left = Left::behind(of_its_own_session(), two_groups, is_ready);
+        let left = OrphanedChildren::behind(of_its_own_session(), two_groups, is_ready);
         assert_eq!(count_left(left.leader), 2);
         left.wait_until_killed();
     }
@@ -585,7 +585,7 @@ mod tests {
             let in_session = children.iter().any(|child| child.session == leader);
             children.len() == 2 && !in_session
         };
-        let left = Left::behind(of_its_own_group(), script, is_ready);
+        let left = OrphanedChildren::behind(of_its_own_group(), script, is_ready);
         assert_eq!(count_left(left.leader), 2);
         left.wait_until_killed();
     }
@@ -593,7 +593,7 @@ mod tests {
     #[test]
     fn what_was_left_and_ends_before_it_is_seen_counts() {
         let is_ready = |_, children: &[Process]| children.len() == 1;
-        let left = Left::behind(of_its_own_group(), "sleep 1000 & wait", is_ready);
+        let left = OrphanedChildren::behind(of_its_own_group(), "sleep 1000 & wait", is_ready);
         assert_eq!(count_left_among(left.leader, Vec::new), 1);
         assert_eq!(count_left(left.leader), 1, "and once, if it is seen");
         left.wait_until_killed();

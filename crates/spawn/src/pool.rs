@@ -63,7 +63,7 @@ struct Queue {
     /// Consecutive transient failures.
     failures: u32,
     /// Creations in progress, one thread each, including hanging ones.
-    at_work: Vec<AtWork>,
+    at_work: Vec<CreationInProgress>,
     /// Distinct path groups of the hanging creations.
     suspects: Vec<PathGroup>,
     /// Threads that create a process now, and their maximum. Hanging ones do not count.
@@ -82,7 +82,7 @@ struct Queue {
 
 /// A creation in progress.
 #[derive(Debug)]
-struct AtWork {
+struct CreationInProgress {
     key: Key,
     token: Token,
     path_group: PathGroup,
@@ -322,7 +322,7 @@ impl Pool {
     /// system, and returns to the pool when that responds or the child is killed.
     pub(crate) fn look_for_stalls(self: &Arc<Self>, now: Instant) -> Option<Instant> {
         let mut queue = self.lock();
-        let is_old = |work: &AtWork| now.saturating_duration_since(work.since) >= STALL;
+        let is_old = |work: &CreationInProgress| now.saturating_duration_since(work.since) >= STALL;
         let mut found = Vec::new();
         for work in &mut queue.at_work {
             if !work.is_stalled && is_old(work) {
@@ -631,7 +631,7 @@ impl Pool {
         let token = job.token;
         let key = self.watch.table().begin(token, Arc::clone(in_flight));
         queue.active += 1;
-        queue.at_work.push(AtWork {
+        queue.at_work.push(CreationInProgress {
             key,
             token,
             path_group: job.path_group,
@@ -649,7 +649,7 @@ impl Pool {
         if outcome == Outcome::None {
             return;
         }
-        let is_own = |work: &AtWork| Arc::ptr_eq(&work.in_flight, in_flight);
+        let is_own = |work: &CreationInProgress| Arc::ptr_eq(&work.in_flight, in_flight);
         let own = queue.at_work.iter().position(is_own);
         let own = own.map(|index| queue.at_work.swap_remove(index));
         match own {

@@ -12,12 +12,12 @@ use std::time::{Duration, Instant};
 
 use crate::event::{Event, ExitStatus, ResourceUsage, Token};
 use crate::event_queue::EventQueue;
-use crate::live::{Due, InFlight, Key, Running, Table};
+use crate::live::{DueActions, InFlight, Key, Running, Table};
 use crate::orphans::{self, Census, Orphans, Task};
 use crate::placement::ChildTimes;
 use crate::procfs;
 use crate::signal;
-use crate::sys::{self, Epoll, WaitFor, Waited};
+use crate::sys::{self, Epoll, ReapedChild, WaitFor};
 
 /// Epoll data of the wake-up counter and of the event timer. Keys of children never reach them:
 /// that would take 2³² successive children in the last of 2³² slots.
@@ -118,7 +118,7 @@ impl Watch {
         signal::block_all();
         let mut ready = Vec::new();
         let mut ended = Vec::new();
-        let mut due = Due::default();
+        let mut due = DueActions::default();
         let mut tick_at = self.adopting.then(Instant::now);
         while !self.stop.load(Ordering::Acquire) {
             let now = Instant::now();
@@ -220,7 +220,7 @@ impl Watch {
     }
 
     /// `None`: it has ended, but cannot be reaped yet.
-    fn reap(&self, child: &Running) -> Option<Waited> {
+    fn reap(&self, child: &Running) -> Option<ReapedChild> {
         // Non-blocking: a pidfd also reports the end of a traced process, which its tracer must
         // acknowledge first. The tracer may be a debugger at its prompt, and all other children
         // would wait for it.
@@ -233,7 +233,7 @@ impl Watch {
                     %error,
                     "other code in this process reaped a child; its exit status is lost"
                 );
-                Some(Waited {
+                Some(ReapedChild {
                     pid: child.pid,
                     status: ExitStatus::Code(255),
                     usage: ResourceUsage::default(),
@@ -292,7 +292,7 @@ impl Watch {
     }
 
     /// Sends due SIGKILLs and reports children that survived theirs; returns when to check again.
-    fn kill_due(&self, now: Instant, due: &mut Due) -> Option<Instant> {
+    fn kill_due(&self, now: Instant, due: &mut DueActions) -> Option<Instant> {
         due.clear();
         let mut table = self.table();
         let next = table.due(now, due);

@@ -35,7 +35,7 @@ pub(crate) enum WaitFor<'a> {
 
 /// A child that ended.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Waited {
+pub(crate) struct ReapedChild {
     pub(crate) pid: libc::pid_t,
     pub(crate) status: ExitStatus,
     pub(crate) usage: ResourceUsage,
@@ -169,7 +169,7 @@ pub(crate) fn set_blocking(file: &File) -> io::Result<()> {
 /// Waits for a child. `None`: it has not ended (with `WNOHANG`).
 ///
 /// `flags` are those of `waitid`; `WEXITED` is implied. Interrupted waits are restarted.
-pub(crate) fn wait(which: WaitFor<'_>, flags: libc::c_int) -> io::Result<Option<Waited>> {
+pub(crate) fn wait(which: WaitFor<'_>, flags: libc::c_int) -> io::Result<Option<ReapedChild>> {
     let (kind, id, extra): (libc::c_uint, libc::c_long, libc::c_int) = match which {
         WaitFor::Pidfd(fd) => (libc::P_PIDFD, libc::c_long::from(fd.as_raw_fd()), 0),
         WaitFor::Pid(pid) => (libc::P_PID, libc::c_long::from(pid), libc::__WALL),
@@ -218,7 +218,7 @@ pub(crate) fn wait(which: WaitFor<'_>, flags: libc::c_int) -> io::Result<Option<
             core_dumped: info.si_code == libc::CLD_DUMPED,
         }
     };
-    Ok(Some(Waited {
+    Ok(Some(ReapedChild {
         pid,
         status,
         usage: convert_usage(&usage),

@@ -89,7 +89,7 @@ enum Phase {
 
 /// Result of a step.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub(crate) struct Stepped {
+pub(crate) struct StepOutcome {
     /// The writer should checkpoint the write-ahead log now.
     pub(crate) has_finished: bool,
     /// The prune that just ended.
@@ -321,7 +321,7 @@ impl Compactor {
     }
 
     /// Starts to delete all completed and forgotten jobs, lost workers and overviews.
-    /// [`Stepped::pruned`] reports the end. `false` if another server has taken over the store.
+    /// [`StepOutcome::pruned`] reports the end. `false` if another server has taken over the store.
     pub(crate) fn prune(&mut self, db: &mut Connection) -> rusqlite::Result<bool> {
         let transaction = db.transaction_with_behavior(TransactionBehavior::Immediate)?;
         let jobs = transaction.execute(
@@ -361,13 +361,13 @@ impl Compactor {
     /// The commit is synced even where no client waits for it. A power loss would otherwise leave
     /// two incomplete transactions in the log, this one and the next, which looks like damage, see
     /// `log`.
-    pub(crate) fn step(&mut self, db: &mut Connection) -> rusqlite::Result<Option<Stepped>> {
+    pub(crate) fn step(&mut self, db: &mut Connection) -> rusqlite::Result<Option<StepOutcome>> {
         self.pause_until = None;
         let began = Instant::now();
         let transaction = db.transaction_with_behavior(TransactionBehavior::Immediate)?;
         let is_prune = self.prune.is_some();
         let is_done = match &mut self.phase {
-            Phase::Idle => return Ok(Some(Stepped::default())),
+            Phase::Idle => return Ok(Some(StepOutcome::default())),
             Phase::Fold(fold) => fold.step(&transaction)?,
             Phase::Sweep(sweep) => sweep.step(&transaction)?,
             Phase::Shrink => shrink_some(&transaction, is_prune, self.size_max)?,
@@ -381,7 +381,7 @@ impl Compactor {
             if matches!(self.phase, Phase::Fold(_)) {
                 self.pause_until = Some(Instant::now() + began.elapsed() * FOLD_PAUSE);
             }
-            return Ok(Some(Stepped::default()));
+            return Ok(Some(StepOutcome::default()));
         }
         let has_finished = matches!(self.phase, Phase::Shrink | Phase::Rewrite);
         self.phase = match &self.phase {
@@ -406,7 +406,7 @@ impl Compactor {
             }
             Phase::Shrink | Phase::Idle => Phase::Idle,
         };
-        Ok(Some(Stepped {
+        Ok(Some(StepOutcome {
             has_finished,
             pruned: self.prune.take_if(|_| has_finished),
         }))

@@ -22,7 +22,7 @@ const FOLD_TIMEOUT: Duration = Duration::from_millis(100);
 
 /// State of a write-ahead log after an attempt to apply it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Folded {
+pub(crate) enum WalState {
     /// The log is in the file.
     Whole,
     /// Another process reads the file. SQLite applies the log later.
@@ -37,7 +37,7 @@ pub(crate) enum Folded {
 ///
 /// If the cause lies outside the file. The file cannot be judged then: a half-written one may look
 /// truncated.
-pub(crate) fn fold(place: &Place, given: &Path) -> Result<Folded, StoreError> {
+pub(crate) fn fold(place: &Place, given: &Path) -> Result<WalState, StoreError> {
     let folded = place.connect().and_then(|connection| {
         connection.busy_timeout(FOLD_TIMEOUT)?;
         connection.pragma_update(None, "locking_mode", "EXCLUSIVE")?;
@@ -51,15 +51,15 @@ pub(crate) fn fold(place: &Place, given: &Path) -> Result<Folded, StoreError> {
         })
     });
     match folded {
-        Ok(false) => Ok(Folded::Whole),
-        Ok(true) => Ok(Folded::InUse),
+        Ok(false) => Ok(WalState::Whole),
+        Ok(true) => Ok(WalState::InUse),
         Err(error) if is_outside(&error) => Err(StoreError::NotNow {
             path: given.to_path_buf(),
             source: error,
         }),
         Err(error) => match error.sqlite_error_code() {
-            Some(ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked) => Ok(Folded::InUse),
-            _ => Ok(Folded::Damaged),
+            Some(ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked) => Ok(WalState::InUse),
+            _ => Ok(WalState::Damaged),
         },
     }
 }
@@ -88,7 +88,11 @@ fn is_outside(error: &rusqlite::Error) -> bool {
 
 /// Checks the file quickly. Drops the incomplete end of a truncated file, as of a log; other damage
 /// needs a decision of the user.
-pub(crate) fn heal_or_refuse(lock: &Lock, folded: Folded, given: &Path) -> Result<(), StoreError> {
+pub(crate) fn heal_or_refuse(
+    lock: &Lock,
+    folded: WalState,
+    given: &Path,
+) -> Result<(), StoreError> {
     let pages = Pages::open(lock).map_err(unreadable(given))?;
     if pages.is_empty() {
         return Ok(());
@@ -98,7 +102,7 @@ pub(crate) fn heal_or_refuse(lock: &Lock, folded: Folded, given: &Path) -> Resul
         return Ok(());
     }
     // The content of the log was acknowledged, so only the user may give it up.
-    let has_log = folded == Folded::Damaged && pages.has_log();
+    let has_log = folded == WalState::Damaged && pages.has_log();
     if !pages.is_cut() || has_log {
         return Err(StoreError::Damaged {
             path: given.to_path_buf(),
@@ -167,7 +171,7 @@ pub fn repair(path: &Path) -> Result<Option<RepairReport>, StoreError> {
         // SQLite would delete the frames after the damage.
         return salvage::repair(&lock, path, true).map(Some);
     }
-    if fold(&place, path)? == Folded::InUse {
+    if fold(&place, path)? == WalState::InUse {
         return Err(StoreError::InUse {
             path: path.to_path_buf(),
             owner: "it holds the lock of the file".to_owned(),

@@ -56,7 +56,7 @@ pub use examine::{check, repair};
 pub use history::{Ending, History};
 pub use load::Loaded;
 pub use lock::{Holder, Lock, holder};
-pub use open::{Looked, Store};
+pub use open::{InspectedStore, Store};
 pub use salvage::{LostResults, RepairReport};
 pub use subscribe::Live;
 pub use writer::{FlushError, Health, Position, Progress, StoreClient, StoreHandle, Subscription};

@@ -5,26 +5,26 @@ use std::path::{Path, PathBuf};
 
 use rusqlite::{Connection, ErrorCode};
 
-use crate::examine::{self, Folded};
+use crate::examine::{self, WalState};
 use crate::history::{self, History};
 use crate::lease::{self, Leased};
 use crate::load::{self, Loaded};
 use crate::lock::Lock;
 use crate::place::{FileSystem, Files, Place};
 use crate::stretch::StretchKey;
-use crate::writer::{self, Owned, Progress, StoreHandle};
+use crate::writer::{self, OwnedStore, Progress, StoreHandle};
 use crate::{StoreError, memory, meta, schema};
 
 /// A locked store that has not been changed yet.
 #[derive(Debug)]
-pub struct Looked {
+pub struct InspectedStore {
     lock: Lock,
     path: PathBuf,
     last_owner: Option<i64>,
     history: Result<History, StoreError>,
 }
 
-impl Looked {
+impl InspectedStore {
     /// How the last server of the store ended.
     ///
     /// # Errors
@@ -75,7 +75,7 @@ impl Store {
     /// # Errors
     ///
     /// [`StoreError::InUse`] if a server has the store; see [`StoreError`] for others.
-    pub fn look(path: &Path) -> Result<Looked, StoreError> {
+    pub fn look(path: &Path) -> Result<InspectedStore, StoreError> {
         let lock = Lock::take(path)?;
         let place = place_of(&lock, None);
         // Before SQLite opens the file: it deletes the log of an empty one.
@@ -84,7 +84,7 @@ impl Store {
         let last_owner = lease::look(&place, path)?;
         let read = place.glance().and_then(|found| History::read(&found));
         let history = read.map_err(StoreError::sql(path));
-        Ok(Looked {
+        Ok(InspectedStore {
             lock,
             path: path.to_path_buf(),
             last_owner,
@@ -129,7 +129,7 @@ impl Store {
             None => lease::look(&place, path)?,
         };
         let folded = examine::fold(&place, path)?;
-        if folded != Folded::InUse {
+        if folded != WalState::InUse {
             examine::heal_or_refuse(&lock, folded, path)?;
         }
         let from = examine::check_header(&lock, &place, path)?;
@@ -226,9 +226,9 @@ impl Store {
         writer::start(self.owned(), (uid, gone_workers), at, Box::new(report))
     }
 
-    pub(crate) fn owned(self) -> Owned {
+    pub(crate) fn owned(self) -> OwnedStore {
         let (connection, fence) = self.connection.keep();
-        Owned {
+        OwnedStore {
             connection,
             path: self.path,
             place: self.place,

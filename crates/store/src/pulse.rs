@@ -18,19 +18,19 @@ struct State {
 
 /// Progress of the writer.
 #[derive(Clone, Default, Debug)]
-pub(crate) struct Pulse(Arc<Mutex<State>>);
+pub(crate) struct WriterProgress(Arc<Mutex<State>>);
 
 /// Lifetime of the writer.
 #[derive(Debug)]
-pub(crate) struct Life(Pulse);
+pub(crate) struct WriterGuard(WriterProgress);
 
-impl Drop for Life {
+impl Drop for WriterGuard {
     fn drop(&mut self) {
         *self.0.lock() = State::default();
     }
 }
 
-impl Pulse {
+impl WriterProgress {
     fn lock(&self) -> MutexGuard<'_, State> {
         // Each change is a single step, so a panic elsewhere leaves no partial state.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
@@ -68,8 +68,8 @@ impl Pulse {
     }
 
     /// Marks the writer as idle for good when it is dropped.
-    pub(crate) const fn until_dropped(self) -> Life {
-        Life(self)
+    pub(crate) const fn until_dropped(self) -> WriterGuard {
+        WriterGuard(self)
     }
 
     /// Duration of the writer's current step, if it exceeds the maximum.

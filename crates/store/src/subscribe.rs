@@ -121,7 +121,7 @@ impl std::fmt::Debug for Live {
 #[derive(Default)]
 pub(crate) struct Subscribers {
     queues: Vec<Shared>,
-    recent: Recent,
+    recent: RecentEvents,
 }
 
 impl Subscribers {
@@ -197,7 +197,7 @@ impl Drop for Subscribers {
 
 /// Recent events, for readers that reconnect. The file has no index by event number.
 #[derive(Default)]
-struct Recent {
+struct RecentEvents {
     /// All events after this number are kept; `None` = none are kept.
     after: Option<i64>,
     kept: Events,
@@ -205,7 +205,7 @@ struct Recent {
     read: Option<Instant>,
 }
 
-impl Recent {
+impl RecentEvents {
     /// Whether to keep events, given whether there is a reader now.
     fn is_wanted(&mut self, has_reader: bool) -> bool {
         if has_reader {

@@ -25,7 +25,7 @@ use rusqlite::config::DbConfig;
 use rusqlite::{Connection, TransactionBehavior};
 use serde_json::json;
 
-use crate::compact::{self, Compactor, Pruned, Stepped};
+use crate::compact::{self, Compactor, Pruned, StepOutcome};
 use crate::curves::{self, TaskCurve};
 use crate::event::Event;
 use crate::group::{self, Group};
@@ -33,7 +33,7 @@ use crate::history::{self, Ending};
 use crate::lock::Lock;
 use crate::meta::{self, set_number};
 use crate::place::{Files, Place};
-use crate::pulse::Pulse;
+use crate::pulse::WriterProgress;
 use crate::stretch::{self, StretchKey};
 use crate::subscribe::{Live, Subscribers};
 use crate::values::{self, CallValue};
@@ -115,7 +115,7 @@ enum Message {
 pub struct StoreHandle {
     place: Place,
     messages: Sender<Message>,
-    pulse: Pulse,
+    pulse: WriterProgress,
     last: u64,
     thread: Option<JoinHandle<()>>,
 }
@@ -166,7 +166,7 @@ impl Drop for StoreHandle {
 
 /// A store owned by this process.
 #[derive(Debug)]
-pub(crate) struct Owned {
+pub(crate) struct OwnedStore {
     // Field order: the connection is closed before the lock is released.
     pub(crate) connection: Connection,
     /// As the user named it, for messages.
@@ -219,7 +219,7 @@ struct Writer {
 }
 
 pub(crate) fn start(
-    owned: Owned,
+    owned: OwnedStore,
     (uid, gone_workers): (&str, &[WorkerId]),
     at: Timestamp,
     report: Box<dyn Fn(Progress) + Send>,
@@ -228,7 +228,7 @@ pub(crate) fn start(
     let writer = Writer::new(owned, (uid, gone_workers), at, report);
     let writer = writer.map_err(StoreError::sql(&path))?;
     let (tx, rx) = mpsc::channel();
-    let pulse = Pulse::default();
+    let pulse = WriterProgress::default();
     let beating = pulse.clone();
     let thread = std::thread::Builder::new()
         .name("store".into())
@@ -249,7 +249,7 @@ pub(crate) fn start(
 
 impl Writer {
     fn new(
-        owned: Owned,
+        owned: OwnedStore,
         (uid, gone_workers): (&str, &[WorkerId]),
         at: Timestamp,
         report: Box<dyn Fn(Progress) + Send>,
@@ -313,7 +313,7 @@ impl Writer {
         Ok(())
     }
 
-    fn run(mut self, messages: &Receiver<Message>, pulse: &Pulse) {
+    fn run(mut self, messages: &Receiver<Message>, pulse: &WriterProgress) {
         let mut inbox = Inbox::new();
         // Changes that are not urgent are collected from here on.
         let mut span_begin = Instant::now();
@@ -512,7 +512,7 @@ impl Writer {
 
     /// Stores changes and reports them; `upto` is the number of the last one. Changes that cannot
     /// be stored yet stay in `pending`.
-    fn commit_all(&mut self, pending: &mut Pending, upto: u64, pulse: &Pulse) {
+    fn commit_all(&mut self, pending: &mut Pending, upto: u64, pulse: &WriterProgress) {
         loop {
             let batch = pending.take_first();
             if !self.commit(&batch) {
@@ -624,7 +624,7 @@ impl Writer {
     /// Runs one step of compaction if there is work.
     fn compact(&mut self) {
         match self.try_compact() {
-            Ok(Some(Stepped {
+            Ok(Some(StepOutcome {
                 has_finished,
                 pruned,
             })) => {
@@ -649,12 +649,12 @@ impl Writer {
         }
     }
 
-    fn try_compact(&mut self) -> rusqlite::Result<Option<Stepped>> {
+    fn try_compact(&mut self) -> rusqlite::Result<Option<StepOutcome>> {
         if !self.compactor.look(&mut self.connection, &self.path)? {
             return Ok(None);
         }
         if !self.compactor.is_busy() {
-            return Ok(Some(Stepped::default()));
+            return Ok(Some(StepOutcome::default()));
         }
         let len_min = std::mem::take(&mut self.len_min);
         let stepped = self.compactor.step(&mut self.connection)?;

@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use hq_core::node_check::{NodeFault, Room};
+use hq_core::node_check::{DiskSpace, NodeFault};
 use rustix::fs::{StatVfsMountFlags, statvfs};
 use rustix::io::Errno;
 use tokio::sync::oneshot::error::TryRecvError;
@@ -59,7 +59,7 @@ enum Use {
 /// Result of a check.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct Answer {
-    room: Room,
+    room: DiskSpace,
     is_read_only: bool,
 }
 
@@ -133,13 +133,13 @@ impl Drop for NodeChecks {
 }
 
 /// A running check.
-struct Look {
+struct RunningCheck {
     since: Instant,
     wanted: Use,
     answer: oneshot::Receiver<Result<Answer, Errno>>,
 }
 
-impl Look {
+impl RunningCheck {
     /// Starts a check; `None` if no thread can be created because tasks use up the user's limit.
     fn begin(
         wanted: Use,
@@ -170,7 +170,7 @@ async fn look(
 ) {
     let mut ticks = tokio::time::interval(pause);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    let mut looks: BTreeMap<PathBuf, Look> = BTreeMap::new();
+    let mut looks: BTreeMap<PathBuf, RunningCheck> = BTreeMap::new();
     let mut known: BTreeMap<PathBuf, Vec<NodeFault>> = BTreeMap::new();
     loop {
         ticks.tick().await;
@@ -183,7 +183,9 @@ async fn look(
         for (dir, wanted) in own.chain(of_tasks) {
             if looks.len() < LOOKS_MAX && !looks.contains_key(&dir) {
                 let path = dir.clone();
-                looks.extend(Look::begin(wanted, move || ask(&path)).map(|look| (dir, look)));
+                looks.extend(
+                    RunningCheck::begin(wanted, move || ask(&path)).map(|look| (dir, look)),
+                );
             }
         }
         // Most checks return at once.
@@ -208,7 +210,10 @@ async fn look(
 }
 
 /// Collects available results.
-fn collect(looks: &mut BTreeMap<PathBuf, Look>, known: &mut BTreeMap<PathBuf, Vec<NodeFault>>) {
+fn collect(
+    looks: &mut BTreeMap<PathBuf, RunningCheck>,
+    known: &mut BTreeMap<PathBuf, Vec<NodeFault>>,
+) {
     looks.retain(|dir, look| match look.answer.try_recv() {
         Ok(answer) => {
             let before = known.get(dir).is_some_and(|faults| !faults.is_empty());
@@ -242,7 +247,7 @@ fn ask(dir: &Path) -> Result<Answer, Errno> {
     let found = statvfs(dir)?;
     let bytes = |blocks: u64| blocks.saturating_mul(found.f_frsize);
     Ok(Answer {
-        room: Room {
+        room: DiskSpace {
             free_bytes: bytes(found.f_bavail),
             total_bytes: bytes(found.f_blocks),
             free_files: found.f_favail,
@@ -263,9 +268,9 @@ mod tests {
     #[test]
     fn only_what_is_expected_of_a_directory_is_a_fault() {
         let full = Answer {
-            room: Room {
+            room: DiskSpace {
                 total_bytes: 1 << 40,
-                ..Room::default()
+                ..DiskSpace::default()
             },
             is_read_only: true,
         };
@@ -293,7 +298,7 @@ mod tests {
     async fn a_look_that_hangs_is_a_fault_and_comes_back() {
         let dir = PathBuf::from("/x");
         let (sender, receiver) = std::sync::mpsc::channel::<()>();
-        let look = Look::begin(Use::Room, move || {
+        let look = RunningCheck::begin(Use::Room, move || {
             // Blocks as long as the file system does not answer.
             let _ = receiver.recv();
             Err(Errno::STALE)

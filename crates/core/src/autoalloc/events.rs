@@ -6,8 +6,8 @@ use super::allocation::{
     Allocation, ENDING_MAX, Ending, LEAVE_GRACE, MISSING_MAX, Phase, QUEUED_ERRORS_MAX,
     RUNNING_ERRORS_MAX, TRIES_MAX,
 };
-use super::input::{AllocationEvent, Effect, Level, LookOutcome, Report, SubmitOutcome};
-use super::queue::{Offer, Queue, retry_pause};
+use super::input::{AllocationEvent, Effect, Level, LookupOutcome, Report, SubmitOutcome};
+use super::queue::{Queue, WorkerOffer, retry_pause};
 use super::{AutoallocState, STRAYS_MAX};
 use crate::batch::job_parts;
 use crate::id::{AllocationKey, WorkerId};
@@ -176,7 +176,7 @@ impl AutoallocState {
         &mut self,
         now: Now,
         key: AllocationKey,
-        outcome: LookOutcome,
+        outcome: LookupOutcome,
         effects: &mut Vec<Effect>,
     ) {
         let is_retired = self.queue(key.queue).is_none();
@@ -193,14 +193,14 @@ impl AutoallocState {
             return;
         };
         let refused = match outcome {
-            LookOutcome::Found(job) => return self.on_accepted(now, key, job, effects),
-            LookOutcome::Absent => {
+            LookupOutcome::Found(job) => return self.on_accepted(now, key, job, effects),
+            LookupOutcome::Absent => {
                 *absent += 1;
                 *next = (*since + ABSENT_APART).max(now.mono + SECOND_LOOK);
                 (*absent >= 2 && now.mono.since(*since) >= ABSENT_APART)
                     .then(|| "the submission was not answered, and there is no such job".to_owned())
             }
-            LookOutcome::Error(text) => {
+            LookupOutcome::Error(text) => {
                 *errors += 1;
                 *next = now.mono + retry_pause(*errors);
                 // Nothing heard is nothing known: another job would perhaps be a second one.
@@ -556,7 +556,7 @@ impl AutoallocState {
         now: Now,
         job: &str,
         worker: WorkerId,
-        offer: Offer,
+        offer: WorkerOffer,
         effects: &mut Vec<Effect>,
     ) {
         self.note_change(now);
@@ -599,7 +599,7 @@ impl AutoallocState {
         now: Now,
         job: &str,
         worker: WorkerId,
-        offer: Offer,
+        offer: WorkerOffer,
         effects: &mut Vec<Effect>,
     ) {
         let mut is_unclear = false;

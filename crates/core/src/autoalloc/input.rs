@@ -16,7 +16,7 @@ pub enum Input {
     /// Outcome of [`Effect::Submit`].
     Submitted(AllocationKey, SubmitOutcome),
     /// Outcome of [`Effect::Look`].
-    Looked(AllocationKey, LookOutcome),
+    Looked(AllocationKey, LookupOutcome),
     /// The batch system's answer to [`Effect::Poll`], for one allocation.
     Reported(AllocationKey, Report),
     /// Outcome of [`Effect::Cancel`]: an unknown job counts as canceled.
@@ -64,7 +64,7 @@ pub enum SubmitOutcome {
 
 /// Outcome of the search for a job by its name.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub enum LookOutcome {
+pub enum LookupOutcome {
     /// There is one with this id.
     Found(Box<str>),
     /// The batch system answered and knows none.

@@ -62,7 +62,7 @@ pub struct QueueSpec {
 
 /// What a worker offered.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub(super) struct Offer {
+pub(super) struct WorkerOffer {
     /// Units by name.
     pub(super) resources: BTreeMap<Box<str>, u64>,
     /// `None` = as long as its allocation.
@@ -116,7 +116,7 @@ pub struct Queue {
     paused: Option<Reason>,
     retired: bool,
     /// What its recent workers offered, the newest last.
-    offers: VecDeque<Offer>,
+    offers: VecDeque<WorkerOffer>,
     /// An allocation whose workers left and never had a task.
     pub(super) unused_end: Option<u32>,
     /// Allocations that were asked for to see whether larger workers come, and when the next may be.
@@ -166,7 +166,7 @@ impl Queue {
         queue.retired = record.is_removed;
         queue
             .offers
-            .extend(record.known_resources.map(|resources| Offer {
+            .extend(record.known_resources.map(|resources| WorkerOffer {
                 resources,
                 lifetime: None,
             }));
@@ -208,7 +208,7 @@ impl Queue {
         offers.max_by_key(|offer| offer.get("cpus")).cloned()
     }
 
-    pub(super) fn note_offer(&mut self, offer: Offer) {
+    pub(super) fn note_offer(&mut self, offer: WorkerOffer) {
         if self.offers.len() == OFFERS_MAX {
             self.offers.pop_front();
         }

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use crate::autoalloc::{
-    AllocationState, AutoallocState, Effect, Input, Limits, LookOutcome, QueueSpec, QueueState,
+    AllocationState, AutoallocState, Effect, Input, Limits, LookupOutcome, QueueSpec, QueueState,
     RemoveError, Report, SubmitOutcome,
 };
 use crate::id::{AllocationKey, QueueId, WorkerId};
@@ -541,7 +541,7 @@ fn a_submission_without_an_answer_is_looked_for_before_another_is_made() {
     let effects = world.apply(Input::Submitted(key, SubmitOutcome::Unclear("slow".into())));
     assert!(effects.contains(&Effect::Look(key)));
     assert!(world.reason().contains("not known whether"));
-    world.apply(Input::Looked(key, LookOutcome::Absent));
+    world.apply(Input::Looked(key, LookupOutcome::Absent));
     assert!(
         world
             .pass(30)
@@ -549,7 +549,7 @@ fn a_submission_without_an_answer_is_looked_for_before_another_is_made() {
             .all(|e| !matches!(e, Effect::AskDemand(_)))
     );
     assert!(world.pass(31).contains(&Effect::Look(key)));
-    world.apply(Input::Looked(key, LookOutcome::Found("77".into())));
+    world.apply(Input::Looked(key, LookupOutcome::Found("77".into())));
     assert_eq!(world.allocation(1), AllocationState::Queued);
 }
 
@@ -587,14 +587,14 @@ fn a_submission_that_cannot_be_looked_for_is_not_made_again() {
     world.apply(Input::Submitted(key, SubmitOutcome::Unclear("slow".into())));
     for _ in 0..100 {
         world.pass(400);
-        world.apply(Input::Looked(key, LookOutcome::Error("down".into())));
+        world.apply(Input::Looked(key, LookupOutcome::Error("down".into())));
     }
     assert!(
         world.reason().contains("not known whether"),
         "{}",
         world.reason()
     );
-    world.apply(Input::Looked(key, LookOutcome::Found("77".into())));
+    world.apply(Input::Looked(key, LookupOutcome::Found("77".into())));
     assert_eq!(world.allocation(1), AllocationState::Queued);
 }
 

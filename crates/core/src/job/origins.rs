@@ -27,12 +27,12 @@ pub enum Repeat {
 /// Submits of all tasks of a job.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Origins {
-    by_task: BTreeMap<TaskId, MadeBy>,
+    by_task: BTreeMap<TaskId, TaskSubmits>,
 }
 
 /// Submits of one task.
 #[derive(Clone, Debug, Default)]
-struct MadeBy {
+struct TaskSubmits {
     /// Submits without a key, in order.
     numbers: Vec<u32>,
     by_key: BTreeMap<Box<str>, u32>,

@@ -43,7 +43,7 @@ const ROUNDS_MAX: u32 = 10_000;
 
 /// A worker's view of a task.
 #[derive(Clone, Copy, Debug)]
-struct Held {
+struct HeldTask {
     instance: InstanceId,
     is_started: bool,
     /// Unfinished dependency that it runs after.
@@ -52,11 +52,11 @@ struct Held {
 
 /// State of a simulated worker.
 #[derive(Clone, Debug, Default)]
-struct Hand {
+struct SimWorker {
     config: Option<WorkerConfig>,
     /// Job of each template that it was sent.
     templates: BTreeMap<TemplateId, JobId>,
-    tasks: BTreeMap<TaskKey, Held>,
+    tasks: BTreeMap<TaskKey, HeldTask>,
     registrations: u64,
     reports: u64,
 }
@@ -72,7 +72,7 @@ pub(super) struct Bench {
     /// Commits happen only when the test says so.
     is_slow: bool,
     next_id: u64,
-    hands: BTreeMap<WorkerId, Hand>,
+    hands: BTreeMap<WorkerId, SimWorker>,
     /// How long tasks run.
     run: Duration,
     /// Invariants are not checked: that looks at each task.
@@ -269,7 +269,7 @@ impl Bench {
     }
 }
 
-impl Hand {
+impl SimWorker {
     fn hear(&mut self, command: &WorkerCommand) {
         if let WorkerCommand::DropTemplates(templates) = command {
             self.templates.retain(|id, _| !templates.contains(id));
@@ -298,7 +298,7 @@ impl Hand {
                     );
                     before
                 });
-                let held = Held {
+                let held = HeldTask {
                     instance: assignment.instance,
                     is_started: false,
                     follows,
@@ -466,7 +466,7 @@ impl Bench {
         self.say(worker, WorkerMessage::heartbeat())
     }
 
-    fn held(&mut self, worker: WorkerId, task: TaskKey) -> &mut Held {
+    fn held(&mut self, worker: WorkerId, task: TaskKey) -> &mut HeldTask {
         let hand = self.hands.entry(worker).or_default();
         let held = hand.tasks.get_mut(&task);
         held.unwrap_or_else(|| panic!("worker {worker} was sent {task}"))

@@ -171,7 +171,7 @@ pub fn demand(
 
 /// One imagined worker.
 #[derive(Clone)]
-struct Imagined {
+struct HypotheticalWorker {
     /// Index of its kind.
     kind: usize,
     /// Free units by resource number; `None` = plenty.
@@ -188,7 +188,7 @@ struct Plan<'a> {
     assumed: Vec<Option<u64>>,
     larger: Option<u32>,
     coming: Vec<Coming>,
-    workers: Vec<Imagined>,
+    workers: Vec<HypotheticalWorker>,
     looks_left: usize,
     gangs: Vec<u32>,
     covered: bool,
@@ -328,7 +328,7 @@ impl<'a> Plan<'a> {
             let count = each.min(left);
             let mut free = self.empty[best].clone();
             take(&mut free, variant, &self.empty[best], count);
-            self.workers.push(Imagined { kind: best, free });
+            self.workers.push(HypotheticalWorker { kind: best, free });
             left -= count;
         }
         left
@@ -409,7 +409,7 @@ impl<'a> Plan<'a> {
         }
     }
 
-    fn is_busy_enough(&self, worker: &Imagined) -> bool {
+    fn is_busy_enough(&self, worker: &HypotheticalWorker) -> bool {
         let at = |units: &[Option<u64>]| {
             self.cpus
                 .and_then(|slot| units.get(slot).copied())

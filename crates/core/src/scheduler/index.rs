@@ -148,8 +148,8 @@ impl RequestIndex {
     }
 
     /// Dismantles the index, to be freed in steps.
-    pub(super) fn demolish(self) -> Rubble {
-        Rubble {
+    pub(super) fn into_deferred_free(self) -> DeferredFree {
+        DeferredFree {
             nodes: vec![self.root],
             known: self.known,
         }
@@ -225,12 +225,12 @@ impl RequestIndex {
 
 /// Remains of an index that is no longer needed.
 #[derive(Clone, Debug)]
-pub(super) struct Rubble {
+pub(super) struct DeferredFree {
     nodes: Vec<Node>,
     known: BTreeSet<QueueKey>,
 }
 
-impl Rubble {
+impl DeferredFree {
     /// Frees up to `left` requests; returns whether those were all.
     pub(super) fn free(&mut self, left: &mut usize) -> bool {
         while *left > 0

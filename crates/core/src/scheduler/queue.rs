@@ -9,7 +9,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound::{Excluded, Included, Unbounded};
 
-use super::index::{RequestIndex, Rubble};
+use super::index::{DeferredFree, RequestIndex};
 use crate::class::{ClassId, Classes, QueueKey};
 use crate::id::JobId;
 use crate::range::IndexSet;
@@ -67,7 +67,7 @@ pub struct ReadyQueue {
     len: u64,
     indexed: Option<Box<Indexed>>,
     /// Discarded indexes: freeing a large one takes long.
-    freed: Vec<Rubble>,
+    freed: Vec<DeferredFree>,
 }
 
 impl ReadyQueue {
@@ -256,7 +256,7 @@ impl ReadyQueue {
         if self.queues.len() < QUEUES_INDEXED_MIN {
             let indexed = self.indexed.take();
             self.freed
-                .extend(indexed.map(|indexed| indexed.index.demolish()));
+                .extend(indexed.map(|indexed| indexed.index.into_deferred_free()));
             return;
         }
         // A round still examines all queues: an index would only cost time.

@@ -40,7 +40,7 @@ use std::sync::Arc;
 use super::gang::GangPlanner;
 pub use super::gang::GangStart;
 use super::pack::{Bin, Budget, Candidate, EXACT_TASKS_MAX, best_mix, resource_weights};
-use super::worker_plan::{PATIENCE, Seen, WorkerPlan};
+use super::worker_plan::{PATIENCE, SeenPriority, WorkerPlan};
 use crate::class::{Class, ClassId, Classes, Offer, QueueKey};
 use crate::id::WorkerId;
 use crate::time::Time;
@@ -82,7 +82,7 @@ pub struct RoundInput<'a> {
     /// Every worker there is.
     pub workers: &'a BTreeMap<WorkerId, Worker>,
     /// Workers with possible room, and how much of `queues` matters to them.
-    pub rooms: &'a BTreeMap<WorkerId, Seen>,
+    pub rooms: &'a BTreeMap<WorkerId, SeenPriority>,
     /// Number of workers with a reservation per queue.
     pub reservation_counts: &'a BTreeMap<QueueKey, u64>,
     /// Round-robin cursor: the worker whose reservations were recomputed last.

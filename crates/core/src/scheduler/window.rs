@@ -13,7 +13,7 @@ use std::sync::Arc;
 use super::index::{RequestIndex, Search, View};
 use super::pack::Bin;
 use super::queue::{QUEUES_SEEN_MAX, ReadyQueue};
-pub use super::worker_plan::Seen;
+pub use super::worker_plan::SeenPriority;
 use super::worker_plan::WorkerPlan;
 use crate::class::{Class, Classes, Offer, QueueKey};
 use crate::id::WorkerId;
@@ -53,7 +53,7 @@ pub struct Window {
     /// As [`super::solve::RoundInput::queues`].
     pub queues: Vec<(QueueKey, u64)>,
     /// Workers, each with the seen part.
-    pub rooms: BTreeMap<WorkerId, Seen>,
+    pub rooms: BTreeMap<WorkerId, SeenPriority>,
     /// Nothing else could go to these workers.
     pub is_all: bool,
     /// Some queues are not in the index yet.
@@ -81,7 +81,10 @@ pub(crate) fn window(
         }
         return Window {
             queues,
-            rooms: rooms.into_iter().map(|id| (id, Seen::default())).collect(),
+            rooms: rooms
+                .into_iter()
+                .map(|id| (id, SeenPriority::default()))
+                .collect(),
             is_all: true,
             is_behind: false,
         };
@@ -105,7 +108,7 @@ pub(crate) fn window(
     for id in rooms.take(WORKERS_MAX) {
         let Some(worker) = workers.get(&id).filter(|worker| worker.accepts_work()) else {
             // It takes nothing and need not be examined again.
-            seen.insert(id, Seen::default());
+            seen.insert(id, SeenPriority::default());
             continue;
         };
         // The first one is examined at any cost, to ensure progress.
@@ -163,7 +166,7 @@ struct Kind<'a> {
 }
 
 /// Offers of a worker, and their free part.
-type Alike<'a> = (&'a [Offer], &'a [i64]);
+type OfferKey<'a> = (&'a [Offer], &'a [i64]);
 
 struct Chooser<'a> {
     ready: &'a ReadyQueue,
@@ -175,12 +178,12 @@ struct Chooser<'a> {
     chosen: BTreeSet<QueueKey>,
     kinds: BTreeMap<&'a [Offer], Kind<'a>>,
     /// Result for a worker with these free units, reused for equal ones.
-    alike: BTreeMap<Alike<'a>, Option<Reverse<i32>>>,
+    alike: BTreeMap<OfferKey<'a>, Option<Reverse<i32>>>,
     is_all: bool,
 }
 
 impl<'a> Chooser<'a> {
-    fn look(&mut self, worker: &'a Worker) -> Seen {
+    fn look(&mut self, worker: &'a Worker) -> SeenPriority {
         let offers = worker.offers();
         self.kinds.entry(offers).or_insert_with(|| Kind {
             resource_weights: self.index.resource_weights(offers),
@@ -205,11 +208,11 @@ impl<'a> Chooser<'a> {
         if fitting.is_some() || ahead.is_some() {
             self.is_all = false;
         }
-        Seen { fitting, ahead }
+        SeenPriority { fitting, ahead }
     }
 
     /// Finds requests that can start on a worker now outside its reservations. Returns a value for
-    /// [`Seen::fitting`].
+    /// [`SeenPriority::fitting`].
     fn look_for_fitting(&mut self, worker: &'a Worker) -> Option<Reverse<i32>> {
         let mut plan = WorkerPlan::new(worker);
         // Reservations for multi-node tasks are decided again in this round.
@@ -271,7 +274,7 @@ impl<'a> Chooser<'a> {
         }
     }
 
-    /// Finds requests to send ahead to a worker. Returns a value for [`Seen::ahead`].
+    /// Finds requests to send ahead to a worker. Returns a value for [`SeenPriority::ahead`].
     fn look_ahead(&mut self, worker: &'a Worker) -> Option<Reverse<i32>> {
         let kind = self.kinds.get_mut(worker.offers())?;
         let by_rate = worker.backlog_by_rate(self.now) as usize;

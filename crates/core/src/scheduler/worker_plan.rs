@@ -28,14 +28,14 @@ pub(crate) const PATIENCE: Duration = Duration::from_secs(5);
 
 /// The lowest priority down to which a worker has seen everything relevant.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct Seen {
+pub struct SeenPriority {
     /// For starts; `None` = all is seen.
     pub fitting: Option<Reverse<i32>>,
     /// For sending ahead; `None` = all is seen.
     pub ahead: Option<Reverse<i32>>,
 }
 
-impl Seen {
+impl SeenPriority {
     /// Whether no request that could start there was seen.
     pub(crate) fn is_blind(&self) -> bool {
         self.fitting == Some(Reverse(i32::MAX))
@@ -61,7 +61,7 @@ pub(crate) struct WorkerPlan<'a> {
     /// The worker is drained for this multi-node task: only more urgent tasks may go there.
     pub(crate) reserved: Option<QueueKey>,
     /// How far the ready requests were seen.
-    pub(crate) seen: Seen,
+    pub(crate) seen: SeenPriority,
     /// Position among the kinds of workers of a round.
     pub(crate) kind: usize,
     /// Whether several requests of the current level are left for it.
@@ -86,7 +86,7 @@ impl<'a> WorkerPlan<'a> {
             placed: Vec::new(),
             sent: Vec::new(),
             reserved: worker.reserved_for(),
-            seen: Seen::default(),
+            seen: SeenPriority::default(),
             kind: 0,
             has_choice: false,
             is_selected: false,
@@ -506,7 +506,7 @@ mod tests {
         let worker = Worker::new(WorkerId(1), config, Vec::new(), Time(0), Timestamp(0));
         let mut plan = WorkerPlan::new(&worker);
         let last = Some(Reverse(5));
-        plan.seen = Seen {
+        plan.seen = SeenPriority {
             fitting: last,
             ahead: last,
         };

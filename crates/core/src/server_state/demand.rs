@@ -10,7 +10,7 @@ use crate::scheduler::demand::{QueueDemand, QueueQuery, demand};
 use crate::scheduler::queue::QUEUES_SEEN_MAX;
 use crate::scheduler::window::{MULTI_NODE_MAX, able};
 use crate::time::{Time, nanos};
-use crate::worker::Room;
+use crate::worker::TrialPlacement;
 
 /// Work that a worker starts within this time needs no other worker.
 const SOON: Duration = Duration::from_secs(1);
@@ -77,7 +77,7 @@ impl ServerState {
                 // The remaining tasks count as demand: rather a worker too many than one too few.
                 return;
             }
-            let Some(mut room) = Room::of(worker) else {
+            let Some(mut room) = TrialPlacement::of(worker) else {
                 continue;
             };
             // Most urgent first, as they would be moved.

@@ -9,7 +9,7 @@ use std::time::Duration;
 use crate::id::WorkerId;
 use crate::scheduler::solve::RoundPlan;
 use crate::scheduler::window::{SEARCH_WIDENED_MAX, Window};
-use crate::scheduler::worker_plan::Seen;
+use crate::scheduler::worker_plan::SeenPriority;
 use crate::time::Time;
 use crate::worker::{Worker, Workers};
 
@@ -185,7 +185,7 @@ impl RoundTriggers {
         // The search ran out of steps before it found a fit. Thousands of requests that barely do
         // not fit may precede the fitting one: an idle worker must find its task, even if the step
         // takes longer.
-        let is_blind = is_idle && window.rooms.values().any(Seen::is_blind);
+        let is_blind = is_idle && window.rooms.values().any(SeenPriority::is_blind);
         let is_wider = is_blind && self.search_widened < SEARCH_WIDENED_MAX;
         self.search_widened = match is_blind {
             true => self.search_widened + u32::from(is_wider),
@@ -248,7 +248,9 @@ mod tests {
 
     /// A round that saw everything relevant to these workers.
     fn saw(workers: &[u32]) -> Window {
-        let rooms = workers.iter().map(|id| (WorkerId(*id), Seen::default()));
+        let rooms = workers
+            .iter()
+            .map(|id| (WorkerId(*id), SeenPriority::default()));
         Window {
             rooms: rooms.collect(),
             is_all: true,
@@ -360,7 +362,7 @@ mod tests {
     fn a_search_that_met_nothing_looks_further_each_time_and_not_for_ever() {
         let workers = workers(1);
         let mut triggers = triggers(&workers);
-        let blind = Seen {
+        let blind = SeenPriority {
             fitting: Some(Reverse(i32::MAX)),
             ahead: None,
         };

@@ -41,7 +41,7 @@ struct Entry {
 
 /// A task taken from the backlog.
 #[derive(Clone, Debug)]
-pub(super) struct Popped {
+pub(super) struct BacklogTask {
     /// It came in an assignment of many tasks.
     pub(super) is_one_of_many: bool,
     pub(super) template: Arc<WorkTemplate>,
@@ -252,7 +252,7 @@ impl Backlog {
     }
 
     /// Takes the first task of a class.
-    pub(super) fn pop(&mut self, class: &Class) -> Option<Popped> {
+    pub(super) fn pop(&mut self, class: &Class) -> Option<BacklogTask> {
         let queue = self.classes.get_mut(class)?;
         // A task of the class starts: the waiting time of the next one begins anew.
         queue.blocked_since = None;
@@ -423,8 +423,8 @@ impl Entry {
         ))
     }
 
-    fn popped(&self, position: u32) -> Option<Popped> {
-        Some(Popped {
+    fn popped(&self, position: u32) -> Option<BacklogTask> {
+        Some(BacklogTask {
             is_one_of_many: self.what.is_of_many(),
             template: Arc::clone(&self.what.template),
             key: self.key_at(position)?,

@@ -42,28 +42,28 @@ pub(crate) const STREAM_PART: u64 = 4;
 #[derive(Clone, Debug, Default)]
 pub(super) struct Outbox {
     started: Vec<(InstanceKey, Time)>,
-    ended: VecDeque<Ended>,
+    ended: VecDeque<EndReport>,
     /// Unsuccessful ends that the batch system may have caused, with the time from which they
     /// count.
-    held: VecDeque<(Time, Ended)>,
+    held: VecDeque<(Time, EndReport)>,
     /// The batch system is being queried: until it answers, they do not count.
     is_asking: bool,
     /// Ends under way, by number of their report.
-    unacknowledged: VecDeque<(u64, Vec<Ended>)>,
+    unacknowledged: VecDeque<(u64, Vec<EndReport>)>,
     /// Kept ends, sent or not, and their bytes.
     kept_len: usize,
     kept_bytes: usize,
     last_seq: u64,
     retracted: Vec<InstanceKey>,
     last_report: Option<Time>,
-    haste: Haste,
+    haste: Urgency,
     /// Jobs of what is in no haste.
     stream_jobs: BTreeSet<JobId>,
 }
 
 /// How soon news must be sent.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default, Debug)]
-pub(super) enum Haste {
+pub(super) enum Urgency {
     /// Its successor has started here: [`STREAM_INTERVAL`] while more of the chain is here.
     #[default]
     Link,
@@ -76,7 +76,7 @@ pub(super) enum Haste {
 }
 
 #[derive(Clone, Debug)]
-pub(super) struct Ended {
+pub(super) struct EndReport {
     pub(super) key: InstanceKey,
     pub(super) outcome: Outcome,
     pub(super) at: Time,
@@ -84,7 +84,7 @@ pub(super) struct Ended {
     pub(super) usage: Usage,
 }
 
-impl Ended {
+impl EndReport {
     fn row(&self, now: Time) -> EndedRow {
         EndedRow {
             key: self.key,
@@ -108,13 +108,13 @@ impl Ended {
 }
 
 impl Outbox {
-    pub(super) fn push_started(&mut self, key: InstanceKey, at: Time, haste: Haste) {
+    pub(super) fn push_started(&mut self, key: InstanceKey, at: Time, haste: Urgency) {
         self.hasten(key, haste);
         self.started.push((key, at));
     }
 
     /// Adds an end; it implies an unreported start.
-    pub(super) fn push_ended(&mut self, ended: Ended, haste: Haste) {
+    pub(super) fn push_ended(&mut self, ended: EndReport, haste: Urgency) {
         self.hasten(ended.key, haste);
         if let Some(position) = self.started.iter().rposition(|(key, _)| *key == ended.key) {
             // The end implies the start, and the order of starts does not matter.
@@ -126,12 +126,12 @@ impl Outbox {
 
     /// Adds an end that the batch system may have caused. Its start is reported meanwhile, so that
     /// the server sends more.
-    pub(super) fn hold_end(&mut self, now: Time, ended: Ended) {
+    pub(super) fn hold_end(&mut self, now: Time, ended: EndReport) {
         let ended = self.keep_end(ended);
         self.held.push_back((now + HOLD, ended));
     }
 
-    fn keep_end(&mut self, mut ended: Ended) -> Ended {
+    fn keep_end(&mut self, mut ended: EndReport) -> EndReport {
         // A launcher's text of any length must fit into a report.
         if let Outcome::Message(text) | Outcome::OutOfMemory(Some(text)) = &mut ended.outcome {
             *text = shorten(std::mem::take(text), ERROR_TEXT_MAX);
@@ -157,7 +157,7 @@ impl Outbox {
         while self.hold_over().is_some_and(|until| until <= now)
             && let Some((_, ended)) = self.held.pop_front()
         {
-            self.hasten(ended.key, Haste::Soon);
+            self.hasten(ended.key, Urgency::Soon);
             self.ended.push_back(ended);
         }
     }
@@ -177,7 +177,7 @@ impl Outbox {
         if let Some((_, ended)) = held {
             self.forget(std::slice::from_ref(&ended));
             let outcome = Outcome::Killed;
-            self.push_ended(Ended { outcome, ..ended }, Haste::Soon);
+            self.push_ended(EndReport { outcome, ..ended }, Urgency::Soon);
         }
         true
     }
@@ -185,7 +185,7 @@ impl Outbox {
     /// Removes the held ends: the allocation ended, and the tasks with it.
     pub(super) fn take_held(&mut self) -> Vec<InstanceKey> {
         self.is_asking = false;
-        let held: Vec<Ended> = self.held.drain(..).map(|(_, ended)| ended).collect();
+        let held: Vec<EndReport> = self.held.drain(..).map(|(_, ended)| ended).collect();
         self.forget(&held);
         held.iter().map(|ended| ended.key).collect()
     }
@@ -194,15 +194,15 @@ impl Outbox {
         !self.held.is_empty()
     }
 
-    fn forget(&mut self, ended: &[Ended]) {
+    fn forget(&mut self, ended: &[EndReport]) {
         self.kept_len -= ended.len();
         let bytes = ended.iter().map(|ended| end_bytes(&ended.outcome));
         self.kept_bytes -= bytes.sum::<usize>();
     }
 
-    fn hasten(&mut self, key: InstanceKey, haste: Haste) {
+    fn hasten(&mut self, key: InstanceKey, haste: Urgency) {
         self.haste = self.haste.max(haste);
-        if haste == Haste::Stream {
+        if haste == Urgency::Stream {
             self.stream_jobs.insert(key.task.job);
         }
     }
@@ -212,7 +212,7 @@ impl Outbox {
         let before = self.retracted.len();
         self.retracted.extend(keys);
         if self.retracted.len() > before {
-            self.haste = Haste::AtOnce;
+            self.haste = Urgency::AtOnce;
         }
     }
 
@@ -232,7 +232,7 @@ impl Outbox {
             return None;
         }
         match self.last_report {
-            Some(last) if !starved || self.ended.is_empty() || self.haste == Haste::Link => {
+            Some(last) if !starved || self.ended.is_empty() || self.haste == Urgency::Link => {
                 Some(last + self.interval(backlog))
             }
             Some(_) | None => Some(Time(0)),
@@ -245,17 +245,17 @@ impl Outbox {
         let may_wait = |left: u64| ended.saturating_mul(STREAM_PART) < left && !self.is_full();
         let has_jobs = || self.stream_jobs.iter().all(|job| backlog.has_job(*job));
         match self.haste {
-            Haste::AtOnce => Duration::ZERO,
-            Haste::Link if may_wait(backlog.successors_len()) => STREAM_INTERVAL,
-            Haste::Stream if may_wait(backlog.ready_len()) && has_jobs() => STREAM_INTERVAL,
-            Haste::Link | Haste::Stream | Haste::Soon => REPORT_INTERVAL,
+            Urgency::AtOnce => Duration::ZERO,
+            Urgency::Link if may_wait(backlog.successors_len()) => STREAM_INTERVAL,
+            Urgency::Stream if may_wait(backlog.ready_len()) && has_jobs() => STREAM_INTERVAL,
+            Urgency::Link | Urgency::Stream | Urgency::Soon => REPORT_INTERVAL,
         }
     }
 
     /// Takes all news, in reports of bounded size.
     pub(super) fn take(&mut self, now: Time) -> Vec<Report> {
         self.last_report = Some(now);
-        self.haste = Haste::default();
+        self.haste = Urgency::default();
         self.stream_jobs.clear();
         let mut reports = Vec::new();
         while !self.is_empty() {
@@ -299,7 +299,7 @@ impl Outbox {
     }
 
     /// Keeps ends until their report is acknowledged; returns the number of the report.
-    fn keep(&mut self, ended: Vec<Ended>) -> u64 {
+    fn keep(&mut self, ended: Vec<EndReport>) -> u64 {
         if ended.is_empty() {
             return 0;
         }
@@ -327,7 +327,7 @@ impl Outbox {
         // The registration contains running instances, so old starts and returns are void.
         self.started.clear();
         self.retracted.clear();
-        self.haste = self.haste.max(Haste::Soon);
+        self.haste = self.haste.max(Urgency::Soon);
         for (_, ended) in std::mem::take(&mut self.unacknowledged).into_iter().rev() {
             for ended in ended.into_iter().rev() {
                 self.ended.push_front(ended);
@@ -344,7 +344,7 @@ impl Outbox {
     }
 
     /// Unreported ends.
-    pub(super) fn ended(&self) -> impl Iterator<Item = &Ended> {
+    pub(super) fn ended(&self) -> impl Iterator<Item = &EndReport> {
         let held = self.held.iter().map(|(_, ended)| ended);
         self.ended.iter().chain(held)
     }

@@ -42,7 +42,7 @@ struct Round {
 
 /// The first task of a class.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
-struct Head {
+struct ClassHead {
     key: QueueKey,
     class: Arc<Class>,
     /// It could start without any reservations.
@@ -265,10 +265,10 @@ impl WorkerState {
         // Set again only by arrivals, departures and ends: otherwise the next round would find the
         // same.
         self.may_start = false;
-        let mut heads: Vec<Reverse<Head>> = Vec::new();
+        let mut heads: Vec<Reverse<ClassHead>> = Vec::new();
         for (key, class) in self.backlog.heads() {
             let is_hopeful = self.could_start(&class);
-            heads.push(Reverse(Head {
+            heads.push(Reverse(ClassHead {
                 key,
                 class,
                 is_hopeful,
@@ -282,7 +282,7 @@ impl WorkerState {
         while launches.len() < room
             && let Some(Reverse(head)) = heads.pop()
         {
-            let Head { key, class, .. } = head;
+            let ClassHead { key, class, .. } = head;
             round.enter(key.priority);
             let started = self
                 .start_first(now, &class, &round.reserved)
@@ -292,7 +292,7 @@ impl WorkerState {
                 launches.push(launch);
                 if let Some(key) = self.backlog.head(&class) {
                     let is_hopeful = true;
-                    heads.push(Reverse(Head {
+                    heads.push(Reverse(ClassHead {
                         key,
                         class,
                         is_hopeful,

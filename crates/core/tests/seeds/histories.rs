@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use hq_core::autoalloc::{
-    AutoallocState, Effect, Input, Limits, LookOutcome, QueueSpec, QueueState, Report,
+    AutoallocState, Effect, Input, Limits, LookupOutcome, QueueSpec, QueueState, Report,
     SubmitOutcome,
 };
 use hq_core::id::{AllocationKey, QueueId, WorkerId};
@@ -246,11 +246,11 @@ impl World {
         let now = self.now;
         let mut all = self.jobs.iter();
         let found = all.find(|(_, job)| job.key == key && job.visible_at <= now);
-        let found = found.map(|(id, _)| LookOutcome::Found(id.to_string().into()));
+        let found = found.map(|(id, _)| LookupOutcome::Found(id.to_string().into()));
         let outcome = if self.lies(30) {
-            LookOutcome::Error("down".into())
+            LookupOutcome::Error("down".into())
         } else {
-            found.unwrap_or(LookOutcome::Absent)
+            found.unwrap_or(LookupOutcome::Absent)
         };
         self.hear(1, Input::Looked(key, outcome));
     }

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tokio::sync::oneshot;
 use tokio::task::AbortHandle;
 
-use super::{EntryId, Full, Holder, Occupancy, Share};
+use super::{EntryId, Holder, Occupancy, Share, ShareFull};
 
 tokio::task_local! {
     static ACTOR: Holder;
@@ -88,8 +88,8 @@ impl Pool {
     ///
     /// # Errors
     ///
-    /// [`Full`] if the share of the holder is used up.
-    pub fn try_enter(&self, holder: Holder) -> Result<Permit, Full> {
+    /// [`ShareFull`] if the share of the holder is used up.
+    pub fn try_enter(&self, holder: Holder) -> Result<Permit, ShareFull> {
         let mut state = self.0.lock();
         let (id, yielded) = state.occupancy.enter(holder)?;
         state.end(yielded);
@@ -112,7 +112,7 @@ impl Pool {
                     state.end(yielded);
                     (id, None)
                 }
-                Err(Full) => {
+                Err(ShareFull) => {
                     let id = state.occupancy.wait(holder);
                     let (tx, rx) = oneshot::channel();
                     state.waiting.insert(id, tx);
@@ -151,8 +151,8 @@ impl Permit {
     ///
     /// # Errors
     ///
-    /// [`Full`] if the share of the new holder is used up.
-    pub fn prove(&self, holder: Holder) -> Result<(), Full> {
+    /// [`ShareFull`] if the share of the new holder is used up.
+    pub fn prove(&self, holder: Holder) -> Result<(), ShareFull> {
         let mut state = self.shared.lock();
         let yielded = state.occupancy.prove(self.id, holder)?;
         state.end(yielded);

@@ -11,12 +11,12 @@ pub struct Shape {
     /// Name in the schema.
     #[cfg_attr(not(test), expect(dead_code, reason = "ties the shape to the schema"))]
     name: &'static str,
-    fields: &'static [(u32, Part)],
+    fields: &'static [(u32, FieldKind)],
 }
 
 /// One field.
 #[derive(Debug)]
-enum Part {
+enum FieldKind {
     /// Messages, with the overhead of each in bytes.
     Message(usize, &'static Shape),
     /// Texts.
@@ -28,8 +28,8 @@ enum Part {
 /// Overhead of a text: the largest type that texts are decoded to.
 const TEXT_SIZE: usize = size_of::<bytes::Bytes>();
 
-const fn each<M>(shape: &'static Shape) -> Part {
-    Part::Message(size_of::<M>(), shape)
+const fn each<M>(shape: &'static Shape) -> FieldKind {
+    FieldKind::Message(size_of::<M>(), shape)
 }
 
 macro_rules! shapes {
@@ -43,8 +43,8 @@ macro_rules! shapes {
     };
 }
 
-const U32: Part = Part::Numbers(4);
-const U64: Part = Part::Numbers(8);
+const U32: FieldKind = FieldKind::Numbers(4);
+const U64: FieldKind = FieldKind::Numbers(8);
 
 shapes! {
     TO_SERVER = "ToServer" {
@@ -57,7 +57,7 @@ shapes! {
         42: each::<worker::Values>(&VALUES),
         43: each::<worker::OpenRelay>(&OPEN_RELAY),
     }
-    OPEN_RELAY = "OpenRelay" { 2: Part::Text }
+    OPEN_RELAY = "OpenRelay" { 2: FieldKind::Text }
     HEARTBEAT = "Heartbeat" {
         1: each::<worker::Unkillable>(&UNKILLABLE),
         2: U32,
@@ -66,19 +66,19 @@ shapes! {
     }
     UNKILLABLE = "Unkillable" {}
     NODE_FAULT = "NodeFault" {
-        2: Part::Text,
-        4: Part::Text,
+        2: FieldKind::Text,
+        4: FieldKind::Text,
     }
     REGISTER = "Register" {
         1: each::<common::WorkerConfig>(&WORKER_CONFIG),
         2: each::<worker::Reattach>(&REATTACH),
     }
     REATTACH = "Reattach" {
-        2: Part::Text,
+        2: FieldKind::Text,
         3: each::<worker::TaskList>(&TASK_LIST),
         4: each::<worker::Report>(&REPORT),
         5: each::<worker::HeldVariant>(&HELD_VARIANT),
-        7: Part::Text,
+        7: FieldKind::Text,
     }
     HELD_VARIANT = "HeldVariant" {}
     TASK_LIST = "TaskList" { 1: each::<worker::TaskGroup>(&TASK_GROUP) }
@@ -91,42 +91,42 @@ shapes! {
         6: each::<worker::TaskCurve>(&TASK_CURVE),
     }
     TASK_CURVE = "TaskCurve" { 4: each::<common::Curve>(&CURVE) }
-    CURVE = "Curve" { 4: Part::Text, 5: Part::Text, 9: each::<common::GpuCurve>(&GPU_CURVE) }
-    GPU_CURVE = "GpuCurve" { 3: Part::Text, 4: Part::Text }
+    CURVE = "Curve" { 4: FieldKind::Text, 5: FieldKind::Text, 9: each::<common::GpuCurve>(&GPU_CURVE) }
+    GPU_CURVE = "GpuCurve" { 3: FieldKind::Text, 4: FieldKind::Text }
     STARTED = "Started" { 2: U32, 3: U32, 4: U64 }
     ENDED = "Ended" { 2: U32, 3: U32, 4: U32, 5: U64, 6: U64, 7: U64, 8: U64, 9: U64 }
-    FAILURE = "Failure" { 4: Part::Text }
-    NOTIFY = "Notify" { 3: Part::Text }
-    OUTPUT = "Output" { 3: Part::Text, 6: Part::Text }
+    FAILURE = "Failure" { 4: FieldKind::Text }
+    NOTIFY = "Notify" { 3: FieldKind::Text }
+    OUTPUT = "Output" { 3: FieldKind::Text, 6: FieldKind::Text }
     OVERVIEW = "Overview" {
         2: U32,
         6: each::<worker::Gpus>(&GPUS),
         7: each::<worker::Gpus>(&GPUS),
     }
     VALUES = "Values" { 1: each::<worker::Value>(&VALUE) }
-    VALUE = "Value" { 4: Part::Text }
+    VALUE = "Value" { 4: FieldKind::Text }
     GPUS = "Gpus" { 1: each::<worker::Gpu>(&GPU) }
-    GPU = "Gpu" { 1: Part::Text }
+    GPU = "Gpu" { 1: FieldKind::Text }
     WORKER_CONFIG = "WorkerConfig" {
-        1: Part::Text,
-        2: Part::Text,
-        3: Part::Text,
-        4: Part::Text,
+        1: FieldKind::Text,
+        2: FieldKind::Text,
+        3: FieldKind::Text,
+        4: FieldKind::Text,
         13: each::<common::Allocation>(&ALLOCATION),
         14: each::<common::ResourceDescriptor>(&RESOURCE_DESCRIPTOR),
-        17: Part::Text,
+        17: FieldKind::Text,
     }
-    ALLOCATION = "Allocation" { 2: Part::Text, 4: Part::Text }
+    ALLOCATION = "Allocation" { 2: FieldKind::Text, 4: FieldKind::Text }
     RESOURCE_DESCRIPTOR = "ResourceDescriptor" {
         1: each::<common::ResourceItem>(&RESOURCE_ITEM),
         2: each::<common::CouplingWeight>(&COUPLING_WEIGHT),
     }
     RESOURCE_ITEM = "ResourceItem" {
-        1: Part::Text,
+        1: FieldKind::Text,
         2: each::<common::IndexGroup>(&INDEX_GROUP),
         4: each::<common::IndexGroups>(&INDEX_GROUPS),
     }
-    INDEX_GROUP = "IndexGroup" { 1: Part::Text }
+    INDEX_GROUP = "IndexGroup" { 1: FieldKind::Text }
     INDEX_GROUPS = "IndexGroups" { 1: each::<common::IndexGroup>(&INDEX_GROUP) }
     COUPLING_WEIGHT = "CouplingWeight" {}
 }
@@ -140,13 +140,13 @@ impl Shape {
         while let Some((number, value)) = next_field(&mut message) {
             let part = self.fields.iter().find(|(known, _)| *known == number);
             let taken = match (part.map(|(_, part)| part), value) {
-                (Some(Part::Message(size, shape)), Value::Bytes(inner)) => {
+                (Some(FieldKind::Message(size, shape)), Value::Bytes(inner)) => {
                     size + shape.decoded_bytes(inner)
                 }
-                (Some(Part::Text), Value::Bytes(inner)) => TEXT_SIZE + inner.len(),
+                (Some(FieldKind::Text), Value::Bytes(inner)) => TEXT_SIZE + inner.len(),
                 // Each takes at least one byte.
-                (Some(Part::Numbers(size)), Value::Bytes(inner)) => size * inner.len(),
-                (Some(Part::Numbers(size)), Value::Number) => *size,
+                (Some(FieldKind::Numbers(size)), Value::Bytes(inner)) => size * inner.len(),
+                (Some(FieldKind::Numbers(size)), Value::Number) => *size,
                 (_, Value::Number | Value::Bytes(_)) => 0,
             };
             bytes = bytes.saturating_add(taken);
@@ -253,10 +253,10 @@ mod tests {
                 let found = fields.iter().find(|(known, _, _)| known == number);
                 let (_, kind, _) = found.unwrap_or_else(|| panic!("{} {number}", shape.name));
                 let fits = match part {
-                    Part::Message(_, inner) => inner.name == kind,
-                    Part::Text => ["string", "bytes"].contains(&&**kind),
-                    Part::Numbers(4) => ["uint32", "sint32"].contains(&&**kind),
-                    Part::Numbers(_) => kind == "uint64",
+                    FieldKind::Message(_, inner) => inner.name == kind,
+                    FieldKind::Text => ["string", "bytes"].contains(&&**kind),
+                    FieldKind::Numbers(4) => ["uint32", "sint32"].contains(&&**kind),
+                    FieldKind::Numbers(_) => kind == "uint64",
                 };
                 assert!(fits, "{} {number} is {kind}, not {part:?}", shape.name);
             }

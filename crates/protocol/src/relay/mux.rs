@@ -83,7 +83,7 @@ pub(super) struct Mux {
 
 /// Progress of the direction to the other side.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Outward {
+enum SendState {
     Open,
     /// Our end has no more data; written data may be unsent.
     Ending,
@@ -107,7 +107,7 @@ struct Channel {
     outbound: BytesMut,
     /// Number of bytes that may still be sent.
     credit: u32,
-    outward: Outward,
+    outward: SendState,
     /// Our end is gone: written data is still sent.
     is_dropped: bool,
     is_ready: bool,
@@ -126,7 +126,7 @@ impl Channel {
             reset: None,
             outbound: BytesMut::new(),
             credit,
-            outward: Outward::Open,
+            outward: SendState::Open,
             is_dropped: false,
             is_ready: false,
             reader: None,
@@ -153,13 +153,13 @@ impl Channel {
     fn has_frame(&self, window: u32) -> bool {
         let can_send = self.credit > 0 && !self.outbound.is_empty();
         let can_end =
-            self.outbound.is_empty() && (self.outward == Outward::Ending || self.is_dropped);
+            self.outbound.is_empty() && (self.outward == SendState::Ending || self.is_dropped);
         self.open.is_some() || self.owes_credit(window) || can_send || can_end
     }
 
     /// Whether neither side has anything left to send.
     fn is_over(&self) -> bool {
-        let is_done = self.is_inbound_ended && self.outward == Outward::Ended;
+        let is_done = self.is_inbound_ended && self.outward == SendState::Ended;
         self.is_dropped && (is_done || self.reset.is_some())
     }
 
@@ -176,8 +176,8 @@ impl Channel {
         if !self.outbound.is_empty() {
             return self.next_data().map(Frame::Data);
         }
-        if self.outward == Outward::Ending {
-            self.outward = Outward::Ended;
+        if self.outward == SendState::Ending {
+            self.outward = SendState::Ended;
             return Some(Frame::End(true));
         }
         if self.is_dropped && !self.is_over() {
@@ -425,7 +425,7 @@ impl Mux {
         let Some(channel) = self.channels.get_mut(&id) else {
             return Poll::Ready(Err(io::ErrorKind::BrokenPipe.into()));
         };
-        if is_lost || channel.reset.is_some() || channel.outward != Outward::Open {
+        if is_lost || channel.reset.is_some() || channel.outward != SendState::Open {
             return Poll::Ready(Err(io::ErrorKind::BrokenPipe.into()));
         }
         let count = (OUTBOUND_MAX - channel.outbound.len().min(OUTBOUND_MAX)).min(data.len());
@@ -441,9 +441,9 @@ impl Mux {
     /// Our end has no more data.
     pub(super) fn end(&mut self, id: u32) {
         if let Some(channel) = self.channels.get_mut(&id)
-            && channel.outward == Outward::Open
+            && channel.outward == SendState::Open
         {
-            channel.outward = Outward::Ending;
+            channel.outward = SendState::Ending;
             self.note_ready(id);
         }
     }

@@ -14,14 +14,14 @@ use super::record::QueueShell;
 use super::{reply, script};
 
 /// Data for answers.
-pub(super) struct Known<'a> {
+pub(super) struct AnswerContext<'a> {
     pub(super) state: &'a AutoallocState,
     pub(super) queues: &'a BTreeMap<QueueId, QueueShell>,
     pub(super) dirs: &'a Dirs,
     pub(super) now: Now,
 }
 
-impl Known<'_> {
+impl AnswerContext<'_> {
     /// All queues.
     pub(super) fn queues(&self) -> Reply {
         let queues = self.state.queues();

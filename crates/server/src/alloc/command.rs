@@ -17,7 +17,7 @@ const OUTPUT_MAX: u64 = 64 << 20;
 
 /// Result of a program that was started.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
-pub(super) struct Ran {
+pub(super) struct ProgramResult {
     /// Name of the program.
     pub(super) program: String,
     /// Exit code; `None` = ended by a signal.
@@ -56,7 +56,7 @@ fn not_found(program: &str, error: &std::io::Error) -> String {
     )
 }
 
-impl Ran {
+impl ProgramResult {
     /// Whether it exited with 0.
     pub(super) fn is_ok(&self) -> bool {
         self.code == Some(0)
@@ -96,7 +96,7 @@ pub(super) async fn run(
     is_parsed: bool,
     cluster: Option<&str>,
     time: Duration,
-) -> Result<Ran, CommandError> {
+) -> Result<ProgramResult, CommandError> {
     let program = argv.first().cloned().unwrap_or_default();
     let mut command = Command::new(&program);
     command
@@ -124,7 +124,7 @@ pub(super) async fn run(
         output_bytes: OUTPUT_MAX,
     };
     match command::run(command, &[], limits).await {
-        Ok(ended) => Ok(Ran {
+        Ok(ended) => Ok(ProgramResult {
             program,
             code: ended.status.code(),
             stdout: ended.stdout,
@@ -198,7 +198,7 @@ mod tests {
         words.iter().map(|word| (*word).to_owned()).collect()
     }
 
-    async fn shell(script: &str, timeout: Duration) -> Result<Ran, CommandError> {
+    async fn shell(script: &str, timeout: Duration) -> Result<ProgramResult, CommandError> {
         run(
             &argv(&["sh", "-c", script]),
             Path::new("/"),

@@ -20,12 +20,12 @@ use hq_protocol::convert::AllocRequest;
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinSet;
 
-use super::answer::Known;
+use super::answer::AnswerContext;
 use super::dirs::{self, Dirs};
 use super::hosts::Hosts;
 use super::record::QueueShell;
-use super::work::{self, Asked, BatchCommands};
-use super::{Ask, NewsReceiver, OwnJobs, WorkerNews, record, reply};
+use super::work::{self, BatchCommands, QueriedAllocation};
+use super::{AllocMessage, NewsReceiver, OwnJobs, WorkerNews, record, reply};
 use crate::clock::Clock;
 use crate::core_handle::CoreHandle;
 
@@ -104,7 +104,11 @@ impl Driver {
         }
     }
 
-    pub(super) async fn run(mut self, mut asks: mpsc::Receiver<Ask>, mut news: NewsReceiver) {
+    pub(super) async fn run(
+        mut self,
+        mut asks: mpsc::Receiver<AllocMessage>,
+        mut news: NewsReceiver,
+    ) {
         loop {
             let deadline = self.state.next_deadline().map(|at| self.clock.instant(at));
             let timer = async {
@@ -116,13 +120,13 @@ impl Driver {
             tokio::select! {
                 ask = asks.recv() => match ask {
                     None => return,
-                    Some(Ask::Shutdown(keep, done)) => {
+                    Some(AllocMessage::Shutdown(keep, done)) => {
                         self.shutdown(keep).await;
                         // The requester may have timed out.
                         let _ = done.send(());
                         return;
                     }
-                    Some(Ask::Request(request, reply)) => self.on_request(*request, reply).await,
+                    Some(AllocMessage::Request(request, reply)) => self.on_request(*request, reply).await,
                 },
                 Some(heard) = news.workers.recv() => self.on_worker(heard).await,
                 () = news.changed.notified() => self.apply(Input::Changed).await,
@@ -305,8 +309,8 @@ impl Driver {
     }
 
     /// Data for answers.
-    fn known(&self, now: Now) -> Known<'_> {
-        Known {
+    fn known(&self, now: Now) -> AnswerContext<'_> {
+        AnswerContext {
             state: &self.state,
             queues: &self.queues,
             dirs: &self.dirs,
@@ -490,8 +494,8 @@ impl Driver {
     }
 
     /// An allocation, for questions to its batch system.
-    fn asked(&self, key: AllocationKey, job: &str) -> Asked {
-        Asked {
+    fn asked(&self, key: AllocationKey, job: &str) -> QueriedAllocation {
+        QueriedAllocation {
             key,
             job: job.into(),
             dir: self

@@ -6,12 +6,12 @@
 mod pbs;
 mod slurm;
 
-use hq_core::autoalloc::{LookOutcome, Report, SubmitOutcome};
+use hq_core::autoalloc::{LookupOutcome, Report, SubmitOutcome};
 use hq_core::batch::{
     CommandTemplate, FindFormat, StateMeaning, StatusFormat, SubmitFormat, SystemSpec,
 };
 
-use super::command::{CommandError, Ran};
+use super::command::{CommandError, ProgramResult};
 
 /// Longest quotation of output in messages.
 const SHOWN_LEN_MAX: usize = 2_000;
@@ -26,17 +26,17 @@ const UNREACHABLE: [&str; 2] = [
 ];
 
 /// The result of running a command.
-pub(super) type Answer = Result<Ran, CommandError>;
+pub(super) type Answer = Result<ProgramResult, CommandError>;
 
 /// Expected name and directory of our job: no other may be canceled or counted. Empty = unknown.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Ours {
+pub(super) struct ExpectedJob {
     pub(super) name: Option<String>,
     /// The directory of submission by all its names.
     pub(super) dirs: Vec<String>,
 }
 
-impl Ours {
+impl ExpectedJob {
     /// Whether a job is foreign. The directory decides if it is known: a site may change names, and
     /// another server of the user has allocations of the same name.
     fn is_foreign(&self, name: Option<&str>, dir: Option<&str>) -> bool {
@@ -76,7 +76,7 @@ impl Ours {
 pub(super) struct Question<'a> {
     /// Its id, without a cluster.
     pub(super) id: &'a str,
-    pub(super) ours: Ours,
+    pub(super) ours: ExpectedJob,
 }
 
 /// Outcome of a submission.
@@ -126,7 +126,7 @@ fn last_line(text: &str) -> Option<&str> {
 }
 
 /// Whether a failed submission did not reach the batch system.
-fn is_unreachable(system: &SystemSpec, ran: &Ran) -> bool {
+fn is_unreachable(system: &SystemSpec, ran: &ProgramResult) -> bool {
     if system.unreachable.is_empty() {
         return UNREACHABLE.iter().any(|text| ran.stderr.contains(text));
     }
@@ -134,7 +134,7 @@ fn is_unreachable(system: &SystemSpec, ran: &Ran) -> bool {
 }
 
 /// Whether standard error contains one of the texts.
-fn says_one_of(ran: &Ran, texts: &[Box<str>]) -> bool {
+fn says_one_of(ran: &ProgramResult, texts: &[Box<str>]) -> bool {
     texts.iter().any(|text| ran.stderr.contains(&**text))
 }
 
@@ -230,15 +230,17 @@ pub(super) fn find_again(system: &SystemSpec, asked: &CommandTemplate) -> Option
 }
 
 /// Outcome of the question of [`find_again`].
-pub(super) fn looked_again(answer: &Answer, ours: &Ours) -> LookOutcome {
+pub(super) fn looked_again(answer: &Answer, ours: &ExpectedJob) -> LookupOutcome {
     match answer {
         Ok(ran) if ran.is_ok() && !pbs::keeps_no_history(ran) => {
             let found = pbs::find(&ran.stdout, ours).unwrap_or_default();
             let found = found.filter(|id| is_job_id(id));
-            found.map_or(LookOutcome::Absent, |job| LookOutcome::Found(job.into()))
+            found.map_or(LookupOutcome::Absent, |job| {
+                LookupOutcome::Found(job.into())
+            })
         }
-        Ok(ran) => LookOutcome::Error(shown(&ran.failure())),
-        Err(error) => LookOutcome::Error(shown(&error.to_string())),
+        Ok(ran) => LookupOutcome::Error(shown(&ran.failure())),
+        Err(error) => LookupOutcome::Error(shown(&error.to_string())),
     }
 }
 
@@ -284,34 +286,34 @@ fn meaning(system: &SystemSpec, state: &str, hint: &str) -> Report {
 }
 
 /// Outcome of the search for our job.
-pub(super) fn looked(system: &SystemSpec, answer: &Answer, ours: &Ours) -> LookOutcome {
+pub(super) fn looked(system: &SystemSpec, answer: &Answer, ours: &ExpectedJob) -> LookupOutcome {
     let ran = match answer {
         Ok(ran) if ran.is_ok() => ran,
-        Ok(ran) => return LookOutcome::Error(shown(&ran.failure())),
-        Err(error) => return LookOutcome::Error(shown(&error.to_string())),
+        Ok(ran) => return LookupOutcome::Error(shown(&ran.failure())),
+        Err(error) => return LookupOutcome::Error(shown(&error.to_string())),
     };
     let found = match system.find_format {
         FindFormat::Lines => find_line(&ran.stdout, ours),
         FindFormat::PbsJson if pbs::keeps_no_history(ran) => {
-            return LookOutcome::Error(shown(&ran.failure()));
+            return LookupOutcome::Error(shown(&ran.failure()));
         }
         FindFormat::PbsJson => match pbs::find(&ran.stdout, ours) {
             Ok(found) => found,
             Err(pbs::NotJson) => {
                 let text = format!("{} printed no valid JSON", ran.program);
-                return LookOutcome::Error(text.into());
+                return LookupOutcome::Error(text.into());
             }
         },
     };
     match found.filter(|id| is_job_id(id)) {
-        Some(job) => LookOutcome::Found(job.into()),
-        None => LookOutcome::Absent,
+        Some(job) => LookupOutcome::Found(job.into()),
+        None => LookupOutcome::Absent,
     }
 }
 
 /// Id in the first line with our directory, or without any, with the cluster from the preceding
 /// line `CLUSTER: name`.
-fn find_line(text: &str, ours: &Ours) -> Option<String> {
+fn find_line(text: &str, ours: &ExpectedJob) -> Option<String> {
     let mut cluster = None;
     text.lines().find_map(|line| {
         let line = line.trim();

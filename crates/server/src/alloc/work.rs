@@ -3,13 +3,13 @@
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use hq_core::autoalloc::{Input, LookOutcome, Report, SubmitOutcome};
+use hq_core::autoalloc::{Input, LookupOutcome, Report, SubmitOutcome};
 use hq_core::batch::{CommandTemplate, QueueParams, job_parts};
 use hq_core::id::{AllocationKey, QueueId};
 
 use super::command::{self, CommandError, TIMEOUT};
 use super::dirs;
-use super::parse::{self, Answer, Ours, Question};
+use super::parse::{self, Answer, ExpectedJob, Question};
 use super::script::{Job, Program};
 
 /// Longest wait for a status or cancel command.
@@ -27,7 +27,7 @@ const TRIAL_CANCEL_PAUSE: Duration = Duration::from_secs(30);
 
 /// An allocation whose state is requested.
 #[derive(Clone, Debug)]
-pub(super) struct Asked {
+pub(super) struct QueriedAllocation {
     pub(super) key: AllocationKey,
     /// The batch system's id and cluster; empty while it is unknown.
     pub(super) job: Box<str>,
@@ -35,9 +35,9 @@ pub(super) struct Asked {
     pub(super) dir: PathBuf,
 }
 
-impl Asked {
+impl QueriedAllocation {
     /// How its job shows.
-    async fn ours(&self, params: &QueueParams) -> Ours {
+    async fn ours(&self, params: &QueueParams) -> ExpectedJob {
         let mut dirs = Vec::new();
         // A user option may choose another directory or name.
         if params.own_dir().is_none() && !self.dir.as_os_str().is_empty() {
@@ -46,7 +46,7 @@ impl Asked {
                 dirs.push(real.to_string_lossy().into_owned());
             }
         }
-        Ours {
+        ExpectedJob {
             name: params
                 .own_name()
                 .is_none()
@@ -105,7 +105,7 @@ pub(super) struct FailedTrial {
     /// Why, for people.
     pub(super) text: String,
     /// Its job, if that could not be canceled.
-    pub(super) left: Option<Asked>,
+    pub(super) left: Option<QueriedAllocation>,
 }
 
 /// Runs the commands of batch systems for one server.
@@ -187,7 +187,7 @@ impl BatchCommands {
             tokio::task::spawn_blocking(move || hq_private::temp_dir(&instance, "dry-run-"));
         let temporary = temporary.await.map_err(std::io::Error::other);
         let temporary = temporary.and_then(|made| made).map_err(cannot)?;
-        let mut trial = Asked {
+        let mut trial = QueriedAllocation {
             key: AllocationKey {
                 queue: QueueId(0),
                 number: 1,
@@ -243,9 +243,9 @@ impl BatchCommands {
 
 /// Finds the job of a trial whose submission had no clear answer. A batch system may show it with a
 /// delay.
-async fn look_for_trial(params: &QueueParams, trial: &Asked) -> Option<Box<str>> {
+async fn look_for_trial(params: &QueueParams, trial: &QueriedAllocation) -> Option<Box<str>> {
     for _ in 0..3 {
-        if let LookOutcome::Found(id) = look(params, trial).await {
+        if let LookupOutcome::Found(id) = look(params, trial).await {
             return Some(id);
         }
         tokio::time::sleep(TRIAL_PAUSE).await;
@@ -254,7 +254,7 @@ async fn look_for_trial(params: &QueueParams, trial: &Asked) -> Option<Box<str>>
 }
 
 /// Cancels a job that could not be canceled at first.
-pub(super) async fn cancel_in_time(params: &QueueParams, job: &Asked) {
+pub(super) async fn cancel_in_time(params: &QueueParams, job: &QueriedAllocation) {
     for _ in 0..TRIAL_CANCELS {
         tokio::time::sleep(TRIAL_CANCEL_PAUSE).await;
         if cancel(params, job).await.is_ok() {
@@ -318,7 +318,7 @@ fn job_name(params: &QueueParams, key: AllocationKey) -> String {
 }
 
 /// Requests states of jobs, all at once if the batch system supports it.
-pub(super) async fn poll(params: &QueueParams, jobs: Vec<Asked>) -> Vec<Input> {
+pub(super) async fn poll(params: &QueueParams, jobs: Vec<QueriedAllocation>) -> Vec<Input> {
     if params.system.status.takes_many() {
         return ask_status(params, &jobs).await.0;
     }
@@ -333,7 +333,7 @@ pub(super) async fn poll(params: &QueueParams, jobs: Vec<Asked>) -> Vec<Input> {
         }
     }
     // A batch system that does not answer for one job will not answer for the others.
-    let silent = |job: &Asked| {
+    let silent = |job: &QueriedAllocation| {
         let error = Report::Error("the batch system does not answer".into());
         Input::Reported(job.key, error)
     };
@@ -342,7 +342,7 @@ pub(super) async fn poll(params: &QueueParams, jobs: Vec<Asked>) -> Vec<Input> {
 }
 
 /// States of some jobs, and whether the batch system timed out.
-async fn ask_status(params: &QueueParams, jobs: &[Asked]) -> (Vec<Input>, bool) {
+async fn ask_status(params: &QueueParams, jobs: &[QueriedAllocation]) -> (Vec<Input>, bool) {
     let Some(first) = jobs.first() else {
         return (Vec::new(), false);
     };
@@ -405,7 +405,7 @@ async fn ask_status(params: &QueueParams, jobs: &[Asked]) -> (Vec<Input>, bool) 
 async fn ask_alone(
     params: &QueueParams,
     templates: &[&CommandTemplate],
-    job: &Asked,
+    job: &QueriedAllocation,
     question: &Question<'_>,
 ) -> (Report, bool) {
     let mut last = Report::Silent;
@@ -428,7 +428,7 @@ async fn ask_alone(
 
 /// Searches for the job of a submission by name. Its absence needs more evidence than one answer
 /// without it: a wrong result leads to a second job for the same allocation.
-pub(super) async fn look(params: &QueueParams, asked: &Asked) -> LookOutcome {
+pub(super) async fn look(params: &QueueParams, asked: &QueriedAllocation) -> LookupOutcome {
     let system = &params.system;
     let ours = asked.ours(params).await;
     let name = params
@@ -449,13 +449,13 @@ pub(super) async fn look(params: &QueueParams, asked: &Asked) -> LookOutcome {
         answer = ask(&question).await;
     }
     let outcome = match (parse::looked(system, &answer, &ours), cluster) {
-        (LookOutcome::Found(id), Some(cluster)) if !id.contains(';') => {
-            LookOutcome::Found(format!("{id};{cluster}").into())
+        (LookupOutcome::Found(id), Some(cluster)) if !id.contains(';') => {
+            LookupOutcome::Found(format!("{id};{cluster}").into())
         }
         (outcome, _) => outcome,
     };
     match parse::find_again(system, &question) {
-        Some(again) if outcome == LookOutcome::Absent => {
+        Some(again) if outcome == LookupOutcome::Absent => {
             parse::looked_again(&ask(&again).await, &ours)
         }
         Some(_) | None => outcome,
@@ -463,7 +463,10 @@ pub(super) async fn look(params: &QueueParams, asked: &Asked) -> LookOutcome {
 }
 
 /// Cancels a job, unless the batch system reports another job under that id.
-pub(super) async fn cancel(params: &QueueParams, asked: &Asked) -> Result<(), Box<str>> {
+pub(super) async fn cancel(
+    params: &QueueParams,
+    asked: &QueriedAllocation,
+) -> Result<(), Box<str>> {
     let known = ask_status(params, std::slice::from_ref(asked));
     if let Ok((inputs, _)) = tokio::time::timeout(IDENTITY_TIMEOUT, known).await
         && let Some(Input::Reported(_, Report::Foreign(text))) = inputs.first()

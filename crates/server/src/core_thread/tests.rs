@@ -18,7 +18,7 @@ use tokio::sync::mpsc;
 
 use super::*;
 use crate::core_handle::CoreGone;
-use crate::query::Asked;
+use crate::query::PartialQuery;
 
 /// Longer than anything here takes on a busy machine.
 const LIMIT: Duration = Duration::from_secs(60);
@@ -108,7 +108,7 @@ async fn a_long_answer_waits_for_the_store_once_and_not_with_each_part() {
     let core = held.core.clone();
     let (parts_tx, mut parts) = mpsc::unbounded_channel();
     let list = tokio::spawn(async move {
-        let mut asked = Asked::New(Query::JobList(Selector::All));
+        let mut asked = PartialQuery::New(Query::JobList(Selector::All));
         loop {
             match asked.next(&core).await.expect("the core is there") {
                 Ok(_) => return,

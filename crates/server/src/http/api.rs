@@ -29,7 +29,7 @@ use hq_core::limits::shortened;
 use hq_core::refusal::{Refusal, RefusalKind};
 
 use super::App;
-use super::kept::Kept;
+use super::kept::CachedJson;
 use super::packed::Packed;
 pub(super) use answers::{Error, ErrorKind};
 pub use submit::{JobFormat, JobText, ReadJob};
@@ -113,7 +113,7 @@ impl From<crate::core_handle::CoreGone> for ApiError {
 type Answer<T> = Result<axum::Json<T>, ApiError>;
 
 /// Like an answer, but kept for a while.
-type KeptAnswer<T> = Result<Kept<T>, ApiError>;
+type KeptAnswer<T> = Result<CachedJson<T>, ApiError>;
 
 /// All of it, below `/api/v1`.
 pub(super) fn router() -> Router<Arc<App>> {

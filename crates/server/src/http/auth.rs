@@ -21,7 +21,7 @@ use ring::hmac;
 
 use super::api::{ApiError, Error, ErrorKind, has_body};
 use super::secret::{Token, from_hex, hex};
-use super::tokens::{Issued, Tokens};
+use super::tokens::{IssuedToken, Tokens};
 
 /// Limit of the clock difference of a signed request. The page follows the server's clock.
 const FRESH_MS: u64 = 60_000;
@@ -33,7 +33,7 @@ type Used = VecDeque<(i64, Box<str>)>;
 
 /// The parts of a request that are signed, and its headers.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Asked<'a> {
+pub(super) struct SignedRequest<'a> {
     pub(super) method: &'a Method,
     /// Path and query as the client wrote them.
     pub(super) target: &'a str,
@@ -46,7 +46,7 @@ pub(super) struct Admission {
     /// Role of the client.
     pub(super) role: Role,
     /// The token that it showed, if that can be revoked.
-    pub(super) issued: Option<Arc<Issued>>,
+    pub(super) issued: Option<Arc<IssuedToken>>,
     /// Owner of the limits that its connection and requests count toward.
     pub(super) holder: Holder,
 }
@@ -68,7 +68,7 @@ pub(super) fn needed(method: &Method, path: &str) -> Role {
 }
 
 /// Checks tokens: two of this run of the server, and tokens created by users.
-pub(crate) struct Entrance {
+pub(crate) struct Authenticator {
     tokens: Arc<Tokens>,
     token: Token,
     /// The read-only token.
@@ -78,7 +78,7 @@ pub(crate) struct Entrance {
     used: [Mutex<Used>; 2],
 }
 
-impl Entrance {
+impl Authenticator {
     pub(super) fn new(token: Token, read_token: Token, tokens: Arc<Tokens>) -> Self {
         Self {
             tokens,
@@ -98,7 +98,7 @@ impl Entrance {
 
     /// Role of a request with a token (`Bearer`) or signed with one of this run (`HQ`); `None` =
     /// rejected. Of created tokens only a hash is known, which cannot verify signatures.
-    pub(super) fn admits(&self, asked: Asked<'_>, now_ms: i64) -> Option<Admission> {
+    pub(super) fn admits(&self, asked: SignedRequest<'_>, now_ms: i64) -> Option<Admission> {
         let shown = asked.headers.get(header::AUTHORIZATION);
         let (scheme, shown) = shown
             .and_then(|value| value.to_str().ok())?
@@ -139,7 +139,7 @@ impl Entrance {
 fn is_signed(
     token: &Token,
     used: &Mutex<Used>,
-    (asked, shown): (Asked<'_>, &str),
+    (asked, shown): (SignedRequest<'_>, &str),
     now_ms: i64,
 ) -> bool {
     if has_body(asked.headers) {
@@ -156,7 +156,7 @@ fn is_signed(
     let Some(signature) = from_hex(signature) else {
         return false;
     };
-    let Asked { method, target, .. } = asked;
+    let SignedRequest { method, target, .. } = asked;
     let text = format!("hq-request\n{method}\n{target}\n{stamp}");
     let is_ours = hmac::verify(&token.key(), text.as_bytes(), &signature).is_ok();
     is_ours && (*method == Method::GET || is_first(used, at, stamp, now_ms))
@@ -213,15 +213,15 @@ mod tests {
     use super::*;
     use crate::core_handle::CoreHandle;
 
-    fn entrance() -> Entrance {
+    fn entrance() -> Authenticator {
         with_token("a")
     }
 
-    fn with_token(letter: &str) -> Entrance {
+    fn with_token(letter: &str) -> Authenticator {
         let read_token = Token("r".repeat(64).into());
         let (core, _) = CoreHandle::new();
         let tokens = Arc::new(Tokens::new(core, Vec::new()));
-        Entrance::new(Token(letter.repeat(64).into()), read_token, tokens)
+        Authenticator::new(Token(letter.repeat(64).into()), read_token, tokens)
     }
 
     fn with(value: &str) -> HeaderMap {
@@ -233,8 +233,14 @@ mod tests {
         headers
     }
 
-    fn admits(entrance: &Entrance, method: &Method, target: &str, value: &str, now: i64) -> bool {
-        let asked = Asked {
+    fn admits(
+        entrance: &Authenticator,
+        method: &Method,
+        target: &str,
+        value: &str,
+        now: i64,
+    ) -> bool {
+        let asked = SignedRequest {
             method,
             target,
             headers: &with(value),
@@ -243,7 +249,7 @@ mod tests {
     }
 
     /// The header that the page sends.
-    fn signed(entrance: &Entrance, method: &Method, target: &str, stamp: &str) -> String {
+    fn signed(entrance: &Authenticator, method: &Method, target: &str, stamp: &str) -> String {
         let text = format!("hq-request\n{method}\n{target}\n{stamp}");
         let signature = hmac::sign(&entrance.token.key(), text.as_bytes());
         format!("HQ {stamp}.{}", hex(signature.as_ref()))
@@ -267,7 +273,7 @@ mod tests {
         ] {
             assert!(!opens(wrong), "{wrong}");
         }
-        let nothing = Asked {
+        let nothing = SignedRequest {
             method: &Method::GET,
             target: "/",
             headers: &HeaderMap::new(),
@@ -308,7 +314,7 @@ mod tests {
         let admits_with = |stamp: &str, name, value| {
             let mut headers = with(&signed(&entrance, &Method::POST, path, stamp));
             headers.insert(name, HeaderValue::from_static(value));
-            let asked = Asked {
+            let asked = SignedRequest {
                 method: &Method::POST,
                 target: path,
                 headers: &headers,
@@ -334,7 +340,7 @@ mod tests {
         let entrance = entrance();
         let access = |token: &str| {
             let value = format!("Bearer {}", token.repeat(64));
-            let asked = Asked {
+            let asked = SignedRequest {
                 method: &Method::POST,
                 target: "/api/v1/jobs/3/cancel",
                 headers: &with(&value),

@@ -6,17 +6,17 @@ use std::task::{Context, Poll};
 use axum::body::{Body, Bytes};
 use hyper::body::{Frame, SizeHint};
 
-use crate::answering::BeingAnswered;
+use crate::answering::RequestInFlight;
 
 /// The body of an answer. It is dropped when it was passed to the connection, which writes it in
 /// the same poll.
 pub(super) struct Counted {
     body: Body,
-    _counted: BeingAnswered,
+    _counted: RequestInFlight,
 }
 
 impl Counted {
-    pub(super) const fn new(body: Body, counted: BeingAnswered) -> Self {
+    pub(super) const fn new(body: Body, counted: RequestInFlight) -> Self {
         Self {
             body,
             _counted: counted,

@@ -21,19 +21,19 @@ const REST_FACTOR: u32 = 100;
 const KEPT_MAX: usize = 64;
 
 /// The JSON of a `T`.
-pub(super) struct Kept<T> {
+pub(super) struct CachedJson<T> {
     body: Bytes,
     of: PhantomData<fn() -> T>,
 }
 
-impl<T> Kept<T> {
+impl<T> CachedJson<T> {
     fn of(body: Bytes) -> Self {
         let of = PhantomData;
         Self { body, of }
     }
 }
 
-impl<T> IntoResponse for Kept<T> {
+impl<T> IntoResponse for CachedJson<T> {
     fn into_response(self) -> Response {
         ([(header::CONTENT_TYPE, "application/json")], self.body).into_response()
     }
@@ -69,7 +69,7 @@ impl ResponseCache {
         &self,
         name: String,
         make: impl Future<Output = Result<T, E>>,
-    ) -> Result<Kept<T>, E> {
+    ) -> Result<CachedJson<T>, E> {
         self.get_version(name, None, make).await
     }
 
@@ -79,7 +79,7 @@ impl ResponseCache {
         name: &str,
         rest_max: Duration,
         make: impl Future<Output = Result<T, E>>,
-    ) -> Result<Kept<T>, E> {
+    ) -> Result<CachedJson<T>, E> {
         self.get_entry(name.to_owned(), None, rest_max, make).await
     }
 
@@ -89,7 +89,7 @@ impl ResponseCache {
         name: String,
         version: Option<u64>,
         make: impl Future<Output = Result<T, E>>,
-    ) -> Result<Kept<T>, E> {
+    ) -> Result<CachedJson<T>, E> {
         self.get_entry(name, version, REST_MAX, make).await
     }
 
@@ -99,11 +99,11 @@ impl ResponseCache {
         version: Option<u64>,
         rest_max: Duration,
         make: impl Future<Output = Result<T, E>>,
-    ) -> Result<Kept<T>, E> {
+    ) -> Result<CachedJson<T>, E> {
         let place = self.place(name).await;
         let mut place = place.lock().await;
         if let Some(entry) = place.as_ref().filter(|entry| entry.is_good(version)) {
-            return Ok(Kept::of(entry.body.clone()));
+            return Ok(CachedJson::of(entry.body.clone()));
         }
         let begun = Instant::now();
         let body = serde_json::to_vec(&make.await?);
@@ -114,7 +114,7 @@ impl ResponseCache {
             made: Instant::now(),
             rest: rest(begun.elapsed()).min(rest_max),
         });
-        Ok(Kept::of(body))
+        Ok(CachedJson::of(body))
     }
 
     /// Drops all answers after a change, so that the next requests show it.

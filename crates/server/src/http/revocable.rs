@@ -11,10 +11,10 @@ use axum::response::Response;
 use hyper::body::{Frame, SizeHint};
 
 use super::auth;
-use super::tokens::Issued;
+use super::tokens::IssuedToken;
 
 /// Answers a request with this token.
-pub(super) async fn run(request: Request, next: Next, issued: &Issued) -> Response {
+pub(super) async fn run(request: Request, next: Next, issued: &IssuedToken) -> Response {
     // A change was begun while the token was good, and its client should learn the outcome.
     let is_action = !request.method().is_safe();
     let answer = next.run(request);

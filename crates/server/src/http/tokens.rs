@@ -29,7 +29,7 @@ const TOKENS_MAX: usize = 256;
 const PREFIX: &str = "hq_";
 
 /// A token that can be revoked.
-pub(crate) struct Issued {
+pub(crate) struct IssuedToken {
     role: Role,
     created_unix_ns: i64,
     /// Last use since the server started; 0 = unused.
@@ -38,7 +38,7 @@ pub(crate) struct Issued {
     revoked: watch::Sender<bool>,
 }
 
-impl fmt::Debug for Issued {
+impl fmt::Debug for IssuedToken {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Issued")
             .field("role", &self.role)
@@ -46,7 +46,7 @@ impl fmt::Debug for Issued {
     }
 }
 
-impl Issued {
+impl IssuedToken {
     fn new(role: Role, created_unix_ns: i64, hash: [u8; digest::SHA256_OUTPUT_LEN]) -> Arc<Self> {
         Arc::new(Self {
             role,
@@ -107,7 +107,7 @@ impl Issued {
 /// All created tokens that are not revoked.
 pub(crate) struct Tokens {
     core: CoreHandle,
-    known: RwLock<BTreeMap<Box<str>, Arc<Issued>>>,
+    known: RwLock<BTreeMap<Box<str>, Arc<IssuedToken>>>,
     /// Held while a change is passed to the store: keeps the order.
     changing: tokio::sync::Mutex<()>,
 }
@@ -116,7 +116,7 @@ impl Tokens {
     /// The tokens that the store holds.
     pub(crate) fn new(core: CoreHandle, kept: Vec<(String, String)>) -> Self {
         let restored = kept.into_iter().filter_map(|(name, record)| {
-            let issued = Issued::from_record(&record);
+            let issued = IssuedToken::from_record(&record);
             if issued.is_none() {
                 tracing::warn!(
                     "the token '{name}' is damaged in the journal and opens nothing; make it again"
@@ -132,7 +132,7 @@ impl Tokens {
     }
 
     /// The token with this text.
-    pub(super) fn find(&self, shown: &str) -> Option<Arc<Issued>> {
+    pub(super) fn find(&self, shown: &str) -> Option<Arc<IssuedToken>> {
         let hash = sha256(shown);
         let known = self.known.read().unwrap_or_else(PoisonError::into_inner);
         let found = known.values().find(|issued| issued.hash == hash)?;
@@ -168,7 +168,7 @@ impl Tokens {
     async fn create(&self, name: Box<str>, role: Role) -> Result<String, Refusal> {
         let random = Token::random().map_err(|error| Refusal::failed(error.to_string()))?;
         let secret = format!("{PREFIX}{}", random.as_str());
-        let issued = Issued::new(role, Clock::new().now().wall.0, sha256(&secret));
+        let issued = IssuedToken::new(role, Clock::new().now().wall.0, sha256(&secret));
         let turn = self.changing.lock().await;
         {
             let mut known = self.known.write().unwrap_or_else(PoisonError::into_inner);

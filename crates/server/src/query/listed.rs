@@ -26,20 +26,20 @@ pub(crate) struct ListedJob {
     pub(crate) submitted: Timestamp,
     pub(crate) finished: Option<Timestamp>,
     pub(crate) worker_count: usize,
-    pub(crate) asked: Asked,
+    pub(crate) asked: RequestedResources,
     /// Its pace; `None` before the first end, and when nothing is left to do.
     pub(crate) pace: Option<Pace>,
 }
 
 /// Resources that one task of a job requests.
-pub(crate) struct Asked {
+pub(crate) struct RequestedResources {
     /// Units of cpus; `None` = a whole worker.
     pub(crate) cpus: Option<u64>,
     /// Everything, as `2 cpus, 1 gpus/nvidia`.
     pub(crate) words: String,
 }
 
-impl Asked {
+impl RequestedResources {
     /// Of several variants the preferred one counts.
     pub(crate) fn of(template: &SharedTemplate) -> Self {
         let variants = template.task.requests.as_slice();
@@ -107,11 +107,11 @@ pub(crate) fn listed(view: &View<'_>, job: &Job) -> ListedJob {
         finished,
         worker_count: job.workers.len(),
         asked: first.map_or_else(
-            || Asked {
+            || RequestedResources {
                 cpus: Some(0),
                 words: String::new(),
             },
-            |template| Asked::of(template),
+            |template| RequestedResources::of(template),
         ),
         pace,
     }
@@ -223,7 +223,9 @@ pub(crate) fn cpus_of(view: &View<'_>, tasks: &[(u32, u32)]) -> Vec<Option<u64>>
                 .find(TaskId(*task))
                 .and_then(|slot| job.submit(slot)?.template(slot.index)),
         };
-        let cpus = template.map_or(Some(UNITS_PER_WHOLE), |template| Asked::of(template).cpus);
+        let cpus = template.map_or(Some(UNITS_PER_WHOLE), |template| {
+            RequestedResources::of(template).cpus
+        });
         let is_alike = matches!(job.submits.as_slice(), [submit] if matches!(submit.kind, SubmitKind::Array { .. }));
         known = is_alike.then_some((*id, cpus));
         found.push(cpus);

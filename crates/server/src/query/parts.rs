@@ -29,7 +29,7 @@ const WORKERS_MAX: usize = 128;
 
 /// Answers a query, in parts if it is long: others have their turn between two parts.
 pub(crate) async fn ask(core: &CoreHandle, query: Query) -> Result<Reply, CoreGone> {
-    let mut asked = Asked::New(query);
+    let mut asked = PartialQuery::New(query);
     loop {
         match asked.next(core).await? {
             Ok(reply) => return Ok(reply),
@@ -65,7 +65,7 @@ impl Jobs {
 }
 
 /// A query, or its partial answer and the rest.
-pub(crate) enum Asked {
+pub(crate) enum PartialQuery {
     New(Query),
     JobList(Jobs, client::JobList),
     JobInfos {
@@ -90,7 +90,7 @@ pub(crate) enum Asked {
     },
 }
 
-impl Asked {
+impl PartialQuery {
     /// Makes the next part. Only the last one waits for the store.
     pub(crate) async fn next(self, core: &CoreHandle) -> Result<Result<Reply, Self>, CoreGone> {
         core.look(move |view| self.go_on(view), Result::is_ok).await

@@ -30,7 +30,7 @@ pub(super) struct Fold {
 }
 
 /// A row: its key, and the rest if a stretch can hold it.
-struct Found {
+struct FoldRow {
     job: u32,
     task: u32,
     is_terminal: bool,
@@ -151,7 +151,7 @@ fn next_key(stretch: &Stretch) -> (u32, u32) {
     (stretch.shared.job, last.wrapping_add(1))
 }
 
-fn read(db: &Connection, mark: (i64, i64)) -> rusqlite::Result<Vec<Found>> {
+fn read(db: &Connection, mark: (i64, i64)) -> rusqlite::Result<Vec<FoldRow>> {
     let sql = format!(
         "SELECT job, task, state, instance, crash_count, retry_count, variant, outcome, message IS NULL, \
          worker, started_unix_ns, run_us, max_rss_kib, user_ms, system_ms, start_seq, end_seq \
@@ -160,7 +160,7 @@ fn read(db: &Connection, mark: (i64, i64)) -> rusqlite::Result<Vec<Found>> {
     let mut statement = db.prepare_cached(&sql)?;
     let rows = statement.query_map([mark.0, mark.1], |row| {
         let state = TaskState::from_number(row.get(2)?);
-        Ok(Found {
+        Ok(FoldRow {
             job: row.get(0)?,
             task: row.get(1)?,
             is_terminal: !matches!(state, Some(TaskState::Waiting | TaskState::Running) | None),
@@ -218,7 +218,12 @@ impl Jobs {
     }
 
     /// Whether a task of `rows` has nodes or a value. Queries find these by the task's row.
-    fn has_more(&mut self, db: &Connection, row: &Found, rows: &[Found]) -> rusqlite::Result<bool> {
+    fn has_more(
+        &mut self,
+        db: &Connection,
+        row: &FoldRow,
+        rows: &[FoldRow],
+    ) -> rusqlite::Result<bool> {
         if let Entry::Vacant(entry) = self.with_more.entry(row.job) {
             let of_job = rows.partition_point(|other| other.job <= row.job);
             let last = rows

@@ -20,7 +20,7 @@ const _: () = assert!(TASKS_BEFORE as usize == TASKS_MAX - 1);
 
 /// Facts that only the row of the start has: the variant and the event number.
 #[derive(Clone, Copy)]
-struct Begun {
+struct StartFacts {
     variant: u32,
     start_seq: i64,
 }
@@ -113,9 +113,9 @@ fn has_more(db: &Connection, run: &[EndRow<'_>]) -> rusqlite::Result<bool> {
 }
 
 /// The longest stretch that begins with the first task; `None`: there are no tasks.
-fn first_stretch((run, begun): (&[EndRow<'_>], &[Begun])) -> Option<Stretch> {
+fn first_stretch((run, begun): (&[EndRow<'_>], &[StartFacts])) -> Option<Stretch> {
     let mut tasks = run.iter().zip(begun);
-    let shared = |end: &EndRow<'_>, begun: &Begun| Shared {
+    let shared = |end: &EndRow<'_>, begun: &StartFacts| Shared {
         job: end.task.job.as_u32(),
         variant: begun.variant,
         instance: end.instance.as_u32(),
@@ -140,12 +140,12 @@ fn delete_rows(db: &Connection, stretch: &Stretch) -> rusqlite::Result<()> {
 }
 
 /// The start of each task; `None` if one is unknown, or if a row has more than a stretch can hold.
-fn begun(before: &Rows, run: &[EndRow<'_>]) -> Option<Vec<Begun>> {
+fn begun(before: &Rows, run: &[EndRow<'_>]) -> Option<Vec<StartFacts>> {
     let begun = |end: &EndRow<'_>| {
         let row = before.get(&end.task.task.as_u32());
         match (end.start, row) {
             (_, Some(None)) => None,
-            (Some((variant, start_seq)), _) => Some(Begun { variant, start_seq }),
+            (Some((variant, start_seq)), _) => Some(StartFacts { variant, start_seq }),
             (None, Some(Some(row))) if row.instance == end.instance.as_u32() => row.begun,
             (None, _) => None,
         }
@@ -154,13 +154,13 @@ fn begun(before: &Rows, run: &[EndRow<'_>]) -> Option<Vec<Begun>> {
 }
 
 /// The row of a task before its end is stored.
-struct Before {
+struct PreviousRow {
     instance: u32,
-    begun: Option<Begun>,
+    begun: Option<StartFacts>,
 }
 
 /// Rows by task id; `None`: the row has more than a stretch can hold.
-type Rows = BTreeMap<u32, Option<Before>>;
+type Rows = BTreeMap<u32, Option<PreviousRow>>;
 
 fn rows_before(db: &Connection, run: &[EndRow<'_>]) -> rusqlite::Result<Rows> {
     let sql = "SELECT task, state, instance, crash_count, retry_count, variant, start_seq \
@@ -170,11 +170,11 @@ fn rows_before(db: &Connection, run: &[EndRow<'_>]) -> rusqlite::Result<Rows> {
         let (crashes, retries): (i64, i64) = (row.get(3)?, row.get(4)?);
         let (variant, start_seq): (u32, Option<i64>) = (row.get(5)?, row.get(6)?);
         let is_running = TaskState::from_number(row.get(1)?) == Some(TaskState::Running);
-        let before = Before {
+        let before = PreviousRow {
             instance: row.get(2)?,
             begun: start_seq
                 .filter(|_| is_running)
-                .map(|start_seq| Begun { variant, start_seq }),
+                .map(|start_seq| StartFacts { variant, start_seq }),
         };
         let is_plain = crashes == 0 && retries == 0;
         Ok((row.get(0)?, is_plain.then_some(before)))

@@ -10,7 +10,7 @@ use super::{Message, Position, Subscription};
 use crate::compact::Pruned;
 use crate::curves::TaskCurve;
 use crate::place::Place;
-use crate::pulse::Pulse;
+use crate::pulse::WriterProgress;
 use crate::reader;
 use crate::values::CallValue;
 
@@ -33,11 +33,15 @@ pub enum FlushError {
 pub struct StoreClient {
     place: Place,
     messages: Sender<Message>,
-    pulse: Pulse,
+    pulse: WriterProgress,
 }
 
 impl StoreClient {
-    pub(super) const fn new(place: Place, messages: Sender<Message>, pulse: Pulse) -> Self {
+    pub(super) const fn new(
+        place: Place,
+        messages: Sender<Message>,
+        pulse: WriterProgress,
+    ) -> Self {
         Self {
             place,
             messages,
@@ -187,7 +191,7 @@ mod tests {
             path: "state.db".into(),
             file_system: FileSystem::Local,
         };
-        let pulse = Pulse::default();
+        let pulse = WriterProgress::default();
         let client = StoreClient::new(place, messages, pulse.clone());
         pulse.rest(|| ());
         assert_eq!(client.hangs_for(), None, "the step has just begun");

@@ -56,7 +56,7 @@ fn a_prune_that_arrives_with_what_breaks_the_store_writes_nothing() {
     for message in [submit(1), Message::Prune(reply)] {
         tx.send(message).expect("the receiver exists");
     }
-    writer.run(&rx, &Pulse::default());
+    writer.run(&rx, &WriterProgress::default());
     assert!(IS_BROKEN.get(), "its log is gone");
     assert!(pruned.recv().is_err(), "nothing was pruned");
     assert_eq!(LATE.get(), 0);
@@ -90,7 +90,7 @@ fn who_follows_goes_on_when_a_commit_has_nothing_but_what_is_told_and_not_stored
     writer.answer(Message::Subscribe(None, reply), true);
     let mut live = subscribed.recv().expect("an answer").live;
     let before = writer.reported_seq - 1;
-    let pulse = Pulse::default();
+    let pulse = WriterProgress::default();
     let idle = change(ChangeKind::JobIdle(JobId(1)));
     writer.commit_all(&mut pending(1, idle), 1, &pulse);
     let submitted = change(submitted(JobId(2), &IdArray::single(1)));
@@ -186,7 +186,7 @@ fn what_arrives_together_with_the_stop_is_stored() {
     for message in [Message::Changes(1, vec![started]), Message::Stop] {
         tx.send(message).expect("the receiver exists");
     }
-    writer.run(&rx, &Pulse::default());
+    writer.run(&rx, &WriterProgress::default());
     assert!(results(&path).contains(&(1, 4)));
 }
 
@@ -250,7 +250,7 @@ fn what_has_piled_up_is_stored_in_steps_and_a_failure_keeps_the_rest() {
         .connection
         .execute_batch("PRAGMA max_page_count = 1")
         .expect("as small as it is");
-    writer.commit_all(&mut pending, 4, &Pulse::default());
+    writer.commit_all(&mut pending, 4, &WriterProgress::default());
     let report = reports.try_recv().expect("it is told");
     assert_eq!(report.committed, 0);
     assert!(matches!(report.health, Health::Waiting(_)), "{report:?}");
@@ -258,7 +258,7 @@ fn what_has_piled_up_is_stored_in_steps_and_a_failure_keeps_the_rest() {
         .connection
         .execute_batch("PRAGMA max_page_count = 1000000")
         .expect("room");
-    let pulse = Pulse::default();
+    let pulse = WriterProgress::default();
     pulse.pretend_to_hang();
     writer.commit_all(&mut pending, 4, &pulse);
     assert!(pending.is_empty());
@@ -293,7 +293,7 @@ fn however_much_has_piled_up_each_turn_takes_some_of_it() {
     for message in queue {
         tx.send(message).expect("the receiver exists");
     }
-    writer.run(&rx, &Pulse::default());
+    writer.run(&rx, &WriterProgress::default());
     let early = early_rx.recv().expect("an answer").upto;
     let late = late_rx.recv().expect("an answer").upto;
     assert!(early < late, "{early}, {late}");
@@ -317,7 +317,7 @@ fn values_wait_for_the_ends_of_their_tasks() {
         Ok(())
     }));
     let (tx, rx) = mpsc::channel();
-    let running = std::thread::spawn(move || writer.run(&rx, &Pulse::default()));
+    let running = std::thread::spawn(move || writer.run(&rx, &WriterProgress::default()));
     let mut late = 0;
     for number in 1..=ROUNDS {
         if number > ROUNDS / 2 {

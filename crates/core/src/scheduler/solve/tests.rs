@@ -57,7 +57,7 @@ impl Bench {
     fn solve_some(&self, tasks_max: u64) -> RoundPlan {
         let queues: Vec<(QueueKey, u64)> = self.queues.iter().map(|(k, n)| (*k, *n)).collect();
         let rooms = self.workers.keys();
-        let rooms = rooms.map(|id| (*id, Seen::default())).collect();
+        let rooms = rooms.map(|id| (*id, SeenPriority::default())).collect();
         solve(&RoundInput {
             queues: &queues,
             classes: &self.classes,

@@ -8,8 +8,8 @@ use hq_core::autoalloc::Report;
 use hq_core::batch::{CommandTemplate, SystemSpec, Words, qstat};
 use serde_json::Value;
 
-use super::super::command::Ran;
-use super::{Ours, Question, meaning, shown};
+use super::super::command::ProgramResult;
+use super::{ExpectedJob, Question, meaning, shown};
 
 /// Standard error of a server without history that was asked for ended jobs.
 const NO_HISTORY: &str = "not configured to maintain job history";
@@ -19,7 +19,7 @@ const HAS_FINISHED: &str = "has finished";
 /// State of each job, `None` for missing ones; `None` overall = not output of `qstat`.
 pub(super) fn reports(
     system: &SystemSpec,
-    ran: &Ran,
+    ran: &ProgramResult,
     jobs: &[Question<'_>],
 ) -> Option<Vec<Option<Report>>> {
     let answer = parse(&ran.stdout)?;
@@ -36,7 +36,7 @@ pub(super) fn reports(
 }
 
 /// State of a job, by its id, from standard error.
-fn complaint(system: &SystemSpec, ran: &Ran, job: &str) -> Option<Report> {
+fn complaint(system: &SystemSpec, ran: &ProgramResult, job: &str) -> Option<Report> {
     // `qstat` succeeds if it found all jobs, or searched for none.
     if ran.is_ok() {
         return None;
@@ -61,7 +61,7 @@ pub(super) fn names(line: &str, job: &str) -> bool {
 
 /// Whether the server was asked for ended jobs and has no history: then it reports no live jobs
 /// either.
-pub(super) fn keeps_no_history(ran: &Ran) -> bool {
+pub(super) fn keeps_no_history(ran: &ProgramResult) -> bool {
     ran.stderr.contains(NO_HISTORY)
 }
 
@@ -144,7 +144,7 @@ fn number(value: &Value) -> Option<i64> {
 pub(super) struct NotJson;
 
 /// Id of our job, the last one if there are several.
-pub(super) fn find(text: &str, ours: &Ours) -> Result<Option<String>, NotJson> {
+pub(super) fn find(text: &str, ours: &ExpectedJob) -> Result<Option<String>, NotJson> {
     let answer = parse(text).ok_or(NotJson)?;
     let Some(known) = answer.get("Jobs").and_then(Value::as_object) else {
         return Ok(None);

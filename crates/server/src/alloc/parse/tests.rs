@@ -51,7 +51,7 @@ fn system(status_format: StatusFormat) -> SystemSpec {
 }
 
 fn ran(code: i32, stdout: &str, stderr: &str) -> Answer {
-    Ok(Ran {
+    Ok(ProgramResult {
         program: "sbatch".to_owned(),
         code: Some(code),
         stdout: stdout.to_owned(),
@@ -65,14 +65,14 @@ fn reports(system: &SystemSpec, answer: &Answer, jobs: &[&str]) -> Option<Vec<Op
         .iter()
         .map(|id| Question {
             id,
-            ours: Ours::default(),
+            ours: ExpectedJob::default(),
         })
         .collect();
     super::reports(system, answer, &jobs)
 }
 
-fn ours(name: &str, dir: &str) -> Ours {
-    Ours {
+fn ours(name: &str, dir: &str) -> ExpectedJob {
+    ExpectedJob {
         name: Some(name.to_owned()),
         dirs: vec![dir.to_owned()],
     }
@@ -154,7 +154,7 @@ fn what_is_no_clear_refusal_may_have_happened() {
         ran(0, "Submitted batch", ""),
         ran(1, "", timed_out),
         silent(),
-        Ok(Ran::default()),
+        Ok(ProgramResult::default()),
     ] {
         assert!(
             matches!(outcome(&unclear), SubmitOutcome::Unclear(_)),
@@ -299,10 +299,13 @@ fn reads_lines_of_other_systems() {
 fn jobs_are_found_by_name_and_directory() {
     let mut slurm = system(StatusFormat::Scontrol);
     let found = |text: &str| looked(&slurm, &ran(0, text, ""), &ours("hq-1-1", "/d/1 x"));
-    assert_eq!(found("7 /d/2\n8 /d/1 x\n"), LookOutcome::Found("8".into()));
-    assert_eq!(found("9\n"), LookOutcome::Found("9".into()));
-    assert_eq!(found("7 /d/2\n"), LookOutcome::Absent);
-    assert_eq!(found(""), LookOutcome::Absent);
+    assert_eq!(
+        found("7 /d/2\n8 /d/1 x\n"),
+        LookupOutcome::Found("8".into())
+    );
+    assert_eq!(found("9\n"), LookupOutcome::Found("9".into()));
+    assert_eq!(found("7 /d/2\n"), LookupOutcome::Absent);
+    assert_eq!(found(""), LookupOutcome::Absent);
     slurm.find_format = FindFormat::PbsJson;
     let job = |name: &str, dir: &str| {
         format!(r#"{{"Job_Name": "{name}", "Variable_List": {{"PBS_O_WORKDIR": "{dir}"}}}}"#)
@@ -310,9 +313,9 @@ fn jobs_are_found_by_name_and_directory() {
     let (own, other) = (job("hq-1-1", "/d/1 x"), job("hq-1-1", "/d/2"));
     let text = format!(r#"{QSTAT_HEAD}, "Jobs": {{"1.p": {other}, "2.p": {own}}}}}"#);
     let found = |text: &str| looked(&slurm, &ran(0, text, ""), &ours("hq-1-1", "/d/1 x"));
-    assert_eq!(found(&text), LookOutcome::Found("2.p".into()));
-    assert_eq!(found(&format!("{QSTAT_HEAD}}}")), LookOutcome::Absent);
-    assert!(matches!(found("{"), LookOutcome::Error(_)));
+    assert_eq!(found(&text), LookupOutcome::Found("2.p".into()));
+    assert_eq!(found(&format!("{QSTAT_HEAD}}}")), LookupOutcome::Absent);
+    assert!(matches!(found("{"), LookupOutcome::Error(_)));
 }
 
 #[test]

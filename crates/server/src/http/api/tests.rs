@@ -65,7 +65,7 @@ impl<T: Described> Body for Json<T> {
     type Of = T;
 }
 
-impl<T: Described> Body for Kept<T> {
+impl<T: Described> Body for CachedJson<T> {
     type Of = T;
 }
 

@@ -27,7 +27,7 @@ use super::{
 use crate::core_handle::View;
 use crate::curves::Curves;
 use crate::http::App;
-use crate::query::listed::Asked;
+use crate::query::listed::RequestedResources;
 
 const BINS_MAX: u32 = 2_000;
 /// Limit of templates in a graph; beyond it similar ones are merged.
@@ -66,7 +66,7 @@ pub(in crate::http) async fn task(
         let job = view.state.jobs().get(&JobId(job))?;
         let slot = job.find(TaskId(task))?;
         let template = job.submit(slot)?.template(slot.index)?;
-        Some(Asked::of(template).words)
+        Some(RequestedResources::of(template).words)
     };
     let words = app.parts.core.query(words).await?.unwrap_or_default();
     let found = page.tasks.first();
@@ -272,7 +272,7 @@ enum GroupOf {
 }
 
 /// The part of the core's data needed to find the shape.
-enum Copied {
+enum ShapeInput {
     Array(Arc<TaskTemplate>),
     Graph(Vec<Arc<TaskTemplate>>, Vec<u32>, Box<Graph>),
 }
@@ -348,9 +348,9 @@ async fn shape_of(app: &App, job: JobId) -> Result<Arc<Shape>, ApiError> {
     Ok(shape)
 }
 
-fn copy(job: &Job) -> Vec<Copied> {
+fn copy(job: &Job) -> Vec<ShapeInput> {
     let submits = job.submits.iter().map(|submit| match &submit.kind {
-        SubmitKind::Array { template, .. } => Copied::Array(Arc::clone(&template.task)),
+        SubmitKind::Array { template, .. } => ShapeInput::Array(Arc::clone(&template.task)),
         SubmitKind::Graph {
             templates,
             template_of,
@@ -358,7 +358,7 @@ fn copy(job: &Job) -> Vec<Copied> {
             ..
         } => {
             let tasks = templates.iter().map(|one| Arc::clone(&one.task));
-            Copied::Graph(tasks.collect(), template_of.clone(), graph.clone())
+            ShapeInput::Graph(tasks.collect(), template_of.clone(), graph.clone())
         }
     });
     submits.collect()
@@ -366,7 +366,7 @@ fn copy(job: &Job) -> Vec<Copied> {
 
 /// How much of a name and a command counts in comparisons.
 #[derive(Clone, Copy)]
-enum Likeness {
+enum NameMatch {
     Whole,
     /// Numbers are alike.
     Numbers,
@@ -375,15 +375,15 @@ enum Likeness {
 }
 
 impl Step {
-    fn of(template: &TaskTemplate, likeness: Likeness) -> Self {
+    fn of(template: &TaskTemplate, likeness: NameMatch) -> Self {
         const LENGTH_MAX: usize = 200;
         let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
         let words: Vec<String> = template.args.iter().map(|arg| text(arg)).collect();
         let name = template.name.as_deref();
         let (label, name) = match likeness {
-            Likeness::Whole => (words.join(" "), name.map(str::to_owned)),
-            Likeness::Numbers => (masked(&words.join(" ")), name.map(masked)),
-            Likeness::Program => (words.into_iter().next().unwrap_or_default(), None),
+            NameMatch::Whole => (words.join(" "), name.map(str::to_owned)),
+            NameMatch::Numbers => (masked(&words.join(" ")), name.map(masked)),
+            NameMatch::Program => (words.into_iter().next().unwrap_or_default(), None),
         };
         Self {
             label: label.chars().take(LENGTH_MAX).collect(),
@@ -407,25 +407,25 @@ fn masked(text: &str) -> String {
 
 /// The finest grouping with at most [`GROUPS_MAX`] steps, first by command and dependencies: tasks
 /// with the same command and different dependencies are different steps.
-fn find_shape(submits: &[Copied]) -> Shape {
+fn find_shape(submits: &[ShapeInput]) -> Shape {
     let all = [
-        (Likeness::Whole, true),
-        (Likeness::Numbers, true),
-        (Likeness::Whole, false),
-        (Likeness::Numbers, false),
-        (Likeness::Program, true),
+        (NameMatch::Whole, true),
+        (NameMatch::Numbers, true),
+        (NameMatch::Whole, false),
+        (NameMatch::Numbers, false),
+        (NameMatch::Program, true),
     ];
     let fits = |(likeness, by_deps)| {
         let found = Grouping::new(likeness, by_deps).of(submits);
         (found.steps.len() <= GROUPS_MAX).then_some(found)
     };
     let found = all.into_iter().find_map(fits);
-    found.unwrap_or_else(|| Grouping::new(Likeness::Program, false).of(submits))
+    found.unwrap_or_else(|| Grouping::new(NameMatch::Program, false).of(submits))
 }
 
 /// Puts the tasks of a job into groups.
 struct Grouping {
-    likeness: Likeness,
+    likeness: NameMatch,
     /// Whether tasks of a group must depend on the same groups.
     by_deps: bool,
     numbers: BTreeMap<(Step, Vec<u32>), u32>,
@@ -433,7 +433,7 @@ struct Grouping {
 }
 
 impl Grouping {
-    fn new(likeness: Likeness, by_deps: bool) -> Self {
+    fn new(likeness: NameMatch, by_deps: bool) -> Self {
         Self {
             likeness,
             by_deps,
@@ -442,13 +442,13 @@ impl Grouping {
         }
     }
 
-    fn of(mut self, submits: &[Copied]) -> Shape {
+    fn of(mut self, submits: &[ShapeInput]) -> Shape {
         for submit in submits {
             let groups = match submit {
-                Copied::Array(template) => {
+                ShapeInput::Array(template) => {
                     GroupOf::All(self.group(Step::of(template, self.likeness), Vec::new()))
                 }
-                Copied::Graph(templates, template_of, graph) => {
+                ShapeInput::Graph(templates, template_of, graph) => {
                     GroupOf::Each(self.add_graph(templates, template_of, graph))
                 }
             };
@@ -462,7 +462,7 @@ impl Grouping {
 
     /// Whether there is a coarser grouping; then this one can be abandoned.
     fn can_be_coarser(&self) -> bool {
-        self.by_deps || !matches!(self.likeness, Likeness::Program)
+        self.by_deps || !matches!(self.likeness, NameMatch::Program)
     }
 
     fn group(&mut self, step: Step, sources: Vec<u32>) -> u32 {
@@ -601,7 +601,7 @@ mod tests {
         let templates = templates.collect();
         let numbers = (0..u32::try_from(tasks.len()).expect("few")).collect();
         let graph = Graph::new(tasks.iter().map(|(_, deps)| deps.to_vec())).expect("no cycle");
-        let found = find_shape(&[Copied::Graph(templates, numbers, Box::new(graph))]);
+        let found = find_shape(&[ShapeInput::Graph(templates, numbers, Box::new(graph))]);
         let steps = found.steps.into_iter().map(|step| match step.name {
             Some(name) => format!("{name}: {}", step.label),
             None => step.label,

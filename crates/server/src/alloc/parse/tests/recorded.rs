@@ -12,7 +12,7 @@ fn recorded(text: &str) -> Answer {
     let code = lines
         .next()
         .and_then(|line| line.strip_prefix("exit status "));
-    Ok(Ran {
+    Ok(ProgramResult {
         program: program.expect("a command").to_owned(),
         code: Some(code.and_then(|code| code.parse().ok()).expect("a number")),
         stdout: stdout.to_owned(),
@@ -108,7 +108,7 @@ fn what_is_left_out_is_not_gone() {
     assert_eq!(found, Some(vec![Some(Report::Queued("".into())), None]));
     assert!(!keeps_no_history(&pbs(), &first));
     let missing = looked(&pbs(), &silent, &ours("hq-1-1", "/d"));
-    assert!(matches!(missing, LookOutcome::Error(_)), "{missing:?}");
+    assert!(matches!(missing, LookupOutcome::Error(_)), "{missing:?}");
 }
 
 #[test]
@@ -142,14 +142,14 @@ fn jobs_are_found_in_plain_text() {
     let look = |name: &str, dir: &str| looked_again(&plain, &ours(name, dir));
     assert_eq!(
         look("hq-alloc-1", "/data/user/run"),
-        LookOutcome::Found("1.pbshost".into())
+        LookupOutcome::Found("1.pbshost".into())
     );
     for (name, dir) in [
         ("hq-alloc-1", "/data/user/ru"),
         ("hq-alloc-1", "/data/user"),
         ("hq-alloc-2", "/data/user/run"),
     ] {
-        assert_eq!(look(name, dir), LookOutcome::Absent, "{name} {dir}");
+        assert_eq!(look(name, dir), LookupOutcome::Absent, "{name} {dir}");
     }
     let away = ran(
         1,
@@ -158,7 +158,7 @@ fn jobs_are_found_in_plain_text() {
     );
     assert!(matches!(
         looked_again(&away, &ours("x", "/")),
-        LookOutcome::Error(_)
+        LookupOutcome::Error(_)
     ));
 }
 

@@ -4,12 +4,12 @@ use super::Worker;
 use crate::class::{VariantDemand, fitting};
 
 /// A copy of the free resources of a worker, for trial placements.
-pub(crate) struct Room<'a> {
+pub(crate) struct TrialPlacement<'a> {
     worker: &'a Worker,
     free: Vec<i64>,
 }
 
-impl<'a> Room<'a> {
+impl<'a> TrialPlacement<'a> {
     /// `None` = no task may be moved there: the worker takes none, or reserves its room for others.
     /// Neither is anything moved to a worker with a backlog.
     pub(crate) fn of(worker: &'a Worker) -> Option<Self> {
