@@ -45,7 +45,7 @@ const SEND_TIMEOUT: Duration = Duration::from_secs(10);
 const TAKE_TIMEOUT: Duration = Duration::from_secs(8);
 
 /// A message, and a channel that tells its sender that it is on the way to the server.
-pub(crate) type Said = (Notification, oneshot::Sender<()>);
+pub(crate) type PendingMessage = (Notification, oneshot::Sender<()>);
 
 /// Pause after a failed `accept`, which most likely ran out of descriptors.
 const ACCEPT_PAUSE: Duration = Duration::from_secs(1);
@@ -106,7 +106,7 @@ impl NotifyAccess {
 #[derive(Debug)]
 pub(crate) struct NotifySocket {
     access: NotifyAccess,
-    notifications: mpsc::Receiver<Said>,
+    notifications: mpsc::Receiver<PendingMessage>,
     task: JoinHandle<()>,
     /// Directory of the socket if the path of the worker's own directory is too long.
     _short_dir: Option<ScratchDir>,
@@ -171,7 +171,7 @@ impl NotifySocket {
 
     /// A socket whose messages come from a test.
     #[cfg(test)]
-    pub(crate) fn fed_by_test() -> (mpsc::Sender<Said>, Self) {
+    pub(crate) fn fed_by_test() -> (mpsc::Sender<PendingMessage>, Self) {
         let (tx, notifications) = mpsc::channel(QUEUE_LEN);
         let access = NotifyAccess {
             socket: PathBuf::new(),
@@ -194,11 +194,15 @@ impl Drop for NotifySocket {
 }
 
 /// Confirms a message to its sender, unless that has given up.
-fn take((notification, taken): Said) -> Option<Notification> {
+fn take((notification, taken): PendingMessage) -> Option<Notification> {
     taken.send(()).is_ok().then_some(notification)
 }
 
-async fn listen(listener: UnixListener, access: NotifyAccess, notifications: mpsc::Sender<Said>) {
+async fn listen(
+    listener: UnixListener,
+    access: NotifyAccess,
+    notifications: mpsc::Sender<PendingMessage>,
+) {
     let senders = Arc::new(Semaphore::new(SENDERS_MAX));
     loop {
         // The semaphore is never closed.
@@ -222,7 +226,7 @@ async fn listen(listener: UnixListener, access: NotifyAccess, notifications: mps
 async fn serve(
     mut stream: UnixStream,
     access: &NotifyAccess,
-    notifications: &mpsc::Sender<Said>,
+    notifications: &mpsc::Sender<PendingMessage>,
 ) -> io::Result<()> {
     let limit = TOKEN_MAX + NOTIFICATION_MAX + 1;
     let mut bytes = Vec::new();
@@ -239,7 +243,10 @@ async fn serve(
 }
 
 /// Waits until a message is on its way to the server.
-async fn hand_over(notification: Notification, notifications: &mpsc::Sender<Said>) -> &'static str {
+async fn hand_over(
+    notification: Notification,
+    notifications: &mpsc::Sender<PendingMessage>,
+) -> &'static str {
     let (taken, is_taken) = oneshot::channel();
     let handed_over = async {
         notifications.send((notification, taken)).await.ok()?;

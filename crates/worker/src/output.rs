@@ -42,7 +42,7 @@ pub(crate) struct Cleanup {
 
 /// Result of a cleanup that is reported before the cleanup completes.
 #[derive(Debug)]
-pub(crate) enum Found {
+pub(crate) enum CleanupFinding {
     /// The task's own error message.
     Words(Box<str>),
     /// Why a task failed although it exited with 0.
@@ -69,21 +69,21 @@ impl Cleanup {
 
     /// Runs the cleanup. Passes results that the end waits for to `found` as soon as they are
     /// known.
-    pub(crate) fn finish(self, has_finished: bool, mut found: impl FnMut(Found)) {
+    pub(crate) fn finish(self, has_finished: bool, mut found: impl FnMut(CleanupFinding)) {
         let mut has_finished = has_finished;
         let ended = self.done.filter(|_| has_finished).map(|done| done.end());
         if let Some(Err(words)) = ended {
             // The output files explain the failure, so they are kept.
             has_finished = false;
-            found(Found::Failure(words));
+            found(CleanupFinding::Failure(words));
         // First, because the end waits for it.
         } else if let Some(directory) = self.task_dir.as_deref().filter(|_| !has_finished)
             && let Some(words) = read_message(&directory.join(ERROR_FILE))
         {
-            found(Found::Words(words));
+            found(CleanupFinding::Words(words));
         }
         if let Some(full) = self.places.into_iter().find(|place| is_full(place)) {
-            found(Found::Full(full));
+            found(CleanupFinding::Full(full));
         }
         if has_finished {
             for path in &self.remove_if_finished {
@@ -395,7 +395,7 @@ mod tests {
         };
         let mut message = None;
         cleanup.finish(false, |found| {
-            if let Found::Words(words) = found {
+            if let CleanupFinding::Words(words) = found {
                 message = Some(words);
             }
         });

@@ -47,7 +47,7 @@ const FETCHES_MAX: usize = 16;
 const SWEEP_PAUSE: Duration = Duration::from_secs(15);
 
 /// The port where other processes fetch values.
-struct Holding {
+struct ValuePort {
     at: Vec<(String, u16)>,
     key: SecretKey,
     serving: JoinHandle<()>,
@@ -66,7 +66,7 @@ pub(crate) struct ValueStore {
     ip: Option<IpAddr>,
     cache: Arc<ValueCache>,
     /// `None` = nothing was held so far, so the port is not open.
-    holding: Option<Holding>,
+    holding: Option<ValuePort>,
     /// Running fetches, by name.
     under_way: HashMap<String, JoinHandle<()>>,
     /// Unbounded: one message per requested value.
@@ -185,7 +185,7 @@ impl ValueStore {
     }
 
     /// The port, opened for the first value.
-    fn holding(&mut self) -> io::Result<&Holding> {
+    fn holding(&mut self) -> io::Result<&ValuePort> {
         if self.holding.is_none() {
             let key = SecretKey::generate().map_err(io::Error::other)?;
             let listener = self.listen()?;
@@ -201,7 +201,7 @@ impl ValueStore {
             if ip.is_none() {
                 at.push(Ipv4Addr::LOCALHOST.to_string());
             }
-            self.holding = Some(Holding {
+            self.holding = Some(ValuePort {
                 at: at.into_iter().map(|host| (host, port)).collect(),
                 key,
                 serving: tokio::spawn(serving),

@@ -25,14 +25,18 @@ fn units_of(task: &LaunchTask, pools: &PoolSet, resource: &str) -> Option<u64> {
 
 /// Granted amounts, shown next to the usage curve.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Given {
+pub(super) struct GrantedAmounts {
     pub(super) asked: Asked,
     /// `None` = no GPUs, or GPUs without names.
     pub(super) gpus: Option<Arc<HeldGpus>>,
 }
 
-pub(super) fn given_to(task: &LaunchTask, pools: &PoolSet, is_memory_limit: bool) -> Given {
-    Given {
+pub(super) fn given_to(
+    task: &LaunchTask,
+    pools: &PoolSet,
+    is_memory_limit: bool,
+) -> GrantedAmounts {
+    GrantedAmounts {
         asked: Asked {
             memory_kib: memory_of(task, pools).unwrap_or(0),
             is_memory_limit,

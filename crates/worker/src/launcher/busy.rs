@@ -17,14 +17,14 @@ const FRESH: Duration = Duration::from_secs(60);
 
 /// Time of the first failure without a longer break since, and of the last one.
 #[derive(Clone, Copy, Debug)]
-struct Found {
+struct BusySpan {
     first: Instant,
     last: Instant,
 }
 
 /// Templates whose programs were found busy.
 #[derive(Debug, Default)]
-pub(super) struct BusyPrograms(BTreeMap<TemplateId, Found>);
+pub(super) struct BusyPrograms(BTreeMap<TemplateId, BusySpan>);
 
 impl BusyPrograms {
     /// Records that the program was busy; returns whether its tasks have waited long enough.
@@ -42,7 +42,7 @@ impl BusyPrograms {
         }
         // The wait counts from the first failure of any task of the template.
         let first = before.map_or(now, |found| found.first);
-        self.0.insert(template, Found { first, last: now });
+        self.0.insert(template, BusySpan { first, last: now });
         now.saturating_duration_since(first) >= WAIT_MAX
     }
 

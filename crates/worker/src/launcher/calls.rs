@@ -35,14 +35,14 @@ use hq_core::worker_state::{ExitStatus, InstanceKey, LaunchEvent, LaunchFailure,
 use hq_spawn::{SpawnPlan, Token};
 use tokio::sync::mpsc;
 
-use super::amounts::Given;
+use super::amounts::GrantedAmounts;
 use super::template::CompiledTemplate;
 use crate::clock;
 use crate::values::{Reference, ValueFile, ValueStore};
 use ends::{keep, long_end, told_to_end, usage_of, value_of};
 pub(super) use interpreter::Interpreter;
-use interpreter::{Ends, Outputs, Packet, Sent, create_outputs};
-use needs::Parked;
+use interpreter::{Ends, Outputs, Packet, SendOutcome, create_outputs};
+use needs::ParkedCall;
 use packet::Answer;
 
 /// Bit that marks tokens of interpreters; tokens of tasks never have it.
@@ -94,7 +94,7 @@ pub(super) struct Call {
     pub(super) payload: Box<[u8]>,
     pub(super) server_uid: Box<str>,
     /// Granted amounts, shown next to its usage curve.
-    pub(super) given: Given,
+    pub(super) given: GrantedAmounts,
     /// Time at which it counts as started; `None` = still queued.
     pub(super) since: Option<Time>,
     /// CPU time of its interpreter at the start.
@@ -121,7 +121,7 @@ pub(super) struct Recipe {
 }
 
 /// An interpreter that must be started.
-pub(super) struct Wanted {
+pub(super) struct PendingInterpreter {
     pub(super) lane: LaunchToken,
     pub(super) recipe: Recipe,
     pub(super) calls: VecDeque<Call>,
@@ -153,9 +153,9 @@ pub(crate) struct CallPool {
     /// Values that are too long for the server.
     pub(crate) long: ValueStore,
     /// Calls that wait for values of other workers.
-    parked: Vec<Parked>,
+    parked: Vec<ParkedCall>,
     /// Calls whose values are here but that have no interpreter.
-    wanted: Vec<Wanted>,
+    wanted: Vec<PendingInterpreter>,
     idle_max: usize,
     /// Directory for output.
     dir: PathBuf,
@@ -165,9 +165,9 @@ pub(crate) struct CallPool {
 pub(super) type LongEnd = (LaunchToken, Duration, Duration);
 
 /// A call that is running, and its interpreter.
-pub(super) struct Turn {
+pub(super) struct RunningCall {
     pub(super) key: InstanceKey,
-    pub(super) given: Given,
+    pub(super) given: GrantedAmounts,
     pub(super) pid: u32,
     pub(super) cpu_before: Duration,
 }
@@ -249,11 +249,11 @@ impl CallPool {
     }
 
     /// The call, if it is running.
-    pub(super) fn turn(&self, token: LaunchToken) -> Option<Turn> {
+    pub(super) fn turn(&self, token: LaunchToken) -> Option<RunningCall> {
         let interpreter = self.interpreters.get(self.calls.get(&token)?)?;
         let first = interpreter.sent.front();
         let call = first.or_else(|| interpreter.waiting.front())?;
-        (call.token == token).then_some(Turn {
+        (call.token == token).then_some(RunningCall {
             key: call.key,
             given: call.given.clone(),
             pid: interpreter.pid?,
@@ -402,12 +402,12 @@ impl CallPool {
         }
         while let Some(call) = interpreter.waiting.pop_front() {
             match interpreter.send(call) {
-                Sent::Yes => {}
-                Sent::Full(call) => {
+                SendOutcome::Yes => {}
+                SendOutcome::Full(call) => {
                     interpreter.waiting.push_front(call);
                     break;
                 }
-                Sent::Failed(call, text) => {
+                SendOutcome::Failed(call, text) => {
                     self.calls.remove(&call.token);
                     let failure = LaunchFailure::Permanent(text);
                     self.events.push(LaunchEvent::Failed {

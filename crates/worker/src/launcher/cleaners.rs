@@ -12,7 +12,7 @@ use tokio::sync::mpsc;
 use tokio::time::Instant;
 
 use crate::done::Done;
-use crate::output::{Cleanup, Found};
+use crate::output::{Cleanup, CleanupFinding};
 
 /// Longest wait of an end for its cleanup, counted from the begin of the cleanup, or from the last
 /// progress if cleanups before it hang. The task's resources stay reserved that long; the cleanup
@@ -48,11 +48,11 @@ impl Waiting {
         }
     }
 
-    fn note(&mut self, found: Found) {
+    fn note(&mut self, found: CleanupFinding) {
         match found {
-            Found::Words(words) => self.words = Some(words),
-            Found::Full(place) => self.full = Some(place),
-            Found::Failure(words) => {
+            CleanupFinding::Words(words) => self.words = Some(words),
+            CleanupFinding::Full(place) => self.full = Some(place),
+            CleanupFinding::Failure(words) => {
                 if let LaunchEvent::Exited { status, .. } = &mut self.event {
                     *status = ExitStatus::Code(1);
                 }
@@ -66,13 +66,13 @@ impl Waiting {
 #[derive(Debug)]
 pub(super) enum Step {
     /// An early result.
-    Found(LaunchToken, Found),
+    Found(LaunchToken, CleanupFinding),
     /// All is done.
     Done(LaunchToken),
 }
 
 #[derive(Debug)]
-struct Work {
+struct CleanupWork {
     token: LaunchToken,
     cleanup: Cleanup,
     has_finished: bool,
@@ -80,7 +80,7 @@ struct Work {
 
 /// Current work of a cleaner.
 #[derive(Clone, Copy, Debug)]
-struct AtWork {
+struct CurrentCleanup {
     since: Instant,
     /// `None` = just started.
     token: Option<LaunchToken>,
@@ -88,9 +88,9 @@ struct AtWork {
 
 #[derive(Debug, Default)]
 struct Queue {
-    waiting: VecDeque<Work>,
+    waiting: VecDeque<CleanupWork>,
     /// Cleaners by number.
-    at_work: BTreeMap<u64, AtWork>,
+    at_work: BTreeMap<u64, CurrentCleanup>,
     next_cleaner: u64,
     /// Time at which a cleaner last took work.
     last_taken: Option<Instant>,
@@ -99,7 +99,7 @@ struct Queue {
 impl Queue {
     /// Begin of each running cleanup.
     fn under_way(&self) -> BTreeMap<LaunchToken, Instant> {
-        let named = |work: &AtWork| Some((work.token?, work.since));
+        let named = |work: &CurrentCleanup| Some((work.token?, work.since));
         self.at_work.values().filter_map(named).collect()
     }
 }
@@ -138,7 +138,7 @@ impl Cleaners {
         };
         self.ends.insert(token, end);
         // After the entry above: a cleaner may finish at once.
-        lock(&self.queue).waiting.push_back(Work {
+        lock(&self.queue).waiting.push_back(CleanupWork {
             token,
             cleanup,
             has_finished,
@@ -207,7 +207,7 @@ impl Cleaners {
                 end.wait_max().as_secs()
             );
             if let Some(words) = end.done.take().and_then(|done| done.give_up()) {
-                end.note(Found::Failure(words));
+                end.note(CleanupFinding::Failure(words));
             }
             ended.push(with_message(end));
         }
@@ -217,14 +217,16 @@ impl Cleaners {
     fn work(&self) {
         let mut queue = lock(&self.queue);
         // Slow cleaners most likely hang; they must not block others.
-        let is_quick = |work: &&AtWork| work.since.elapsed() < SLOW;
+        let is_quick = |work: &&CurrentCleanup| work.since.elapsed() < SLOW;
         let mut quick = queue.at_work.values().filter(is_quick).count();
         let wanted = queue.waiting.len();
         while quick < CLEANERS_MAX.min(wanted) && queue.at_work.len() < THREADS_MAX {
             let number = queue.next_cleaner;
             queue.next_cleaner += 1;
             let since = Instant::now();
-            queue.at_work.insert(number, AtWork { since, token: None });
+            queue
+                .at_work
+                .insert(number, CurrentCleanup { since, token: None });
             quick += 1;
             let (shared, steps) = (Arc::clone(&self.queue), self.steps_tx.clone());
             tokio::task::spawn_blocking(move || clean(number, &shared, &steps));
@@ -242,7 +244,7 @@ fn clean(number: u64, shared: &Mutex<Queue>, steps: &mpsc::UnboundedSender<Step>
             return;
         };
         let (since, token) = (Instant::now(), work.token);
-        let begun = AtWork {
+        let begun = CurrentCleanup {
             since,
             token: Some(token),
         };

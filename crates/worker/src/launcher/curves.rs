@@ -20,7 +20,7 @@ use hq_core::time::Time;
 use hq_core::worker_state::{InstanceKey, LaunchToken, Report};
 use rustix::time::{ClockId, clock_gettime};
 
-use super::amounts::Given;
+use super::amounts::GrantedAmounts;
 use super::gpus::{self, Answer, GpuWatch, HeldGpus, Numbers};
 use super::processes::{Families, KIB, Process, Processes};
 use super::shares::Shares;
@@ -56,7 +56,7 @@ struct Watched {
     key: InstanceKey,
     pid: u32,
     started: Time,
-    given: Given,
+    given: GrantedAmounts,
     /// Start time of the process by the kernel's clock: its pid may be reused.
     began: Option<u64>,
     /// For a call: CPU time of its interpreter before.
@@ -69,7 +69,7 @@ struct Watched {
 }
 
 impl Watched {
-    fn note(&mut self, seen: &Seen) {
+    fn note(&mut self, seen: &TaskSample) {
         if self.began.is_none() && self.before.is_some() {
             // Usage of processes left by an earlier call counts from here on: how much of it came
             // before this call is unknown.
@@ -124,7 +124,7 @@ impl Curves {
     /// Starts the thread. `hq`: path of this program.
     pub(super) fn start(hq: PathBuf) -> Self {
         let shared = Arc::new(Shared::default());
-        let looker = Looker {
+        let sampler = Sampler {
             shared: Arc::clone(&shared),
             processes: Processes::new("/proc"),
             shares: None,
@@ -135,7 +135,7 @@ impl Curves {
             elsewhere: Duration::ZERO,
         };
         let thread = thread::Builder::new().name("hq-curves".into());
-        let started = thread.spawn(move || looker.run());
+        let started = thread.spawn(move || sampler.run());
         if let Err(error) = &started {
             tracing::warn!("Nothing is recorded of what tasks use over time: {error}");
         }
@@ -148,7 +148,12 @@ impl Curves {
     }
 
     /// Starts the curve of a task.
-    pub(super) fn add(&self, token: LaunchToken, what: (InstanceKey, Given), process: (u32, Time)) {
+    pub(super) fn add(
+        &self,
+        token: LaunchToken,
+        what: (InstanceKey, GrantedAmounts),
+        process: (u32, Time),
+    ) {
         self.watch(token, what, process, None);
     }
 
@@ -156,7 +161,7 @@ impl Curves {
     pub(super) fn add_call(
         &self,
         token: LaunchToken,
-        what: (InstanceKey, Given),
+        what: (InstanceKey, GrantedAmounts),
         process: (u32, Time),
         before: Duration,
     ) {
@@ -166,7 +171,7 @@ impl Curves {
     fn watch(
         &self,
         token: LaunchToken,
-        (key, given): (InstanceKey, Given),
+        (key, given): (InstanceKey, GrantedAmounts),
         (pid, started): (u32, Time),
         before: Option<Duration>,
     ) {
@@ -284,7 +289,7 @@ impl Drop for Curves {
 }
 
 /// The sampling thread.
-struct Looker {
+struct Sampler {
     shared: Arc<Shared>,
     processes: Processes,
     /// Started on demand.
@@ -302,7 +307,7 @@ struct Looker {
 }
 
 /// A task that is old enough to be sampled.
-struct Due {
+struct DueTask {
     token: LaunchToken,
     pid: u32,
     started: Time,
@@ -310,7 +315,7 @@ struct Due {
 }
 
 /// Sample of one task.
-struct Seen {
+struct TaskSample {
     token: LaunchToken,
     age: Duration,
     memory_kib: u64,
@@ -329,7 +334,7 @@ fn uptime() -> Duration {
     Duration::new(seconds, u32::try_from(time.tv_nsec).unwrap_or(0))
 }
 
-impl Looker {
+impl Sampler {
     fn run(mut self) {
         let (mut pause, mut rest) = (SPACING_MIN, Duration::ZERO);
         while self.wait(pause, rest) {
@@ -391,7 +396,7 @@ impl Looker {
         let families = Families::new(self.processes.look());
         let answer = self.answer_of_gpus();
         let mut seen = Vec::with_capacity(tasks.len());
-        for Due {
+        for DueTask {
             token,
             pid,
             started,
@@ -409,14 +414,14 @@ impl Looker {
             };
             let old = tree.iter().filter(is_old);
             let gpus = gpus.map(|held| {
-                let mut seen = gpus::Seen {
+                let mut seen = gpus::ProcessView {
                     own: &tree.iter().map(|process| process.pid).collect(),
                     is_here: &|pid| families.get(pid).is_some(),
                     numbers: &mut self.numbers,
                 };
                 held.look(&answer.devices, &mut seen)
             });
-            seen.push(Seen {
+            seen.push(TaskSample {
                 token,
                 age,
                 cpu_of_old: old.map(|process| process.cpu).sum(),
@@ -439,11 +444,11 @@ impl Looker {
     }
 
     /// Tasks that are old enough.
-    fn due(&self, now: Time) -> Vec<Due> {
+    fn due(&self, now: Time) -> Vec<DueTask> {
         let state = self.shared.lock();
         let tasks = state.tasks.iter();
         let tasks = tasks.filter(|(_, task)| now.since(task.started) >= SPACING_MIN);
-        let due = tasks.map(|(token, task)| Due {
+        let due = tasks.map(|(token, task)| DueTask {
             token: *token,
             pid: task.pid,
             started: task.started,
@@ -453,7 +458,7 @@ impl Looker {
     }
 
     /// Requests the devices that tasks hold. The answer arrives while processes are sampled.
-    fn ask_for_gpus(&mut self, tasks: &[Due]) {
+    fn ask_for_gpus(&mut self, tasks: &[DueTask]) {
         let held = tasks.iter().filter_map(|task| task.gpus.as_ref());
         let names: BTreeSet<Box<str>> = held.flat_map(|held| held.names.iter().cloned()).collect();
         if !names.is_empty() {
@@ -510,8 +515,8 @@ mod tests {
         cpu_units: 10_000,
     };
 
-    fn given() -> Given {
-        Given {
+    fn given() -> GrantedAmounts {
+        GrantedAmounts {
             asked: ASKED,
             gpus: None,
         }
@@ -549,8 +554,8 @@ mod tests {
     /// Time since boot at each sample.
     const UPTIME: Duration = Duration::from_secs(1_000);
 
-    fn looker(curves: &Curves, proc: &Path) -> Looker {
-        Looker {
+    fn sampler(curves: &Curves, proc: &Path) -> Sampler {
+        Sampler {
             shared: Arc::clone(&curves.shared),
             processes: Processes::with_pages(proc, 4),
             shares: None,
@@ -581,24 +586,24 @@ mod tests {
     fn a_tree_is_looked_at_and_its_curve_goes_with_its_end() {
         let proc = tempfile::tempdir().expect("temporary directory");
         let mut curves = curves();
-        let mut looker = looker(&curves, proc.path());
+        let mut sampler = sampler(&curves, proc.path());
         curves.add(LaunchToken(7), (key(3), given()), (10, at(100)));
-        let ticks = looker.processes.look().len() as u64;
+        let ticks = sampler.processes.look().len() as u64;
         assert_eq!(ticks, 0, "no process yet");
         let second = rustix::param::clock_ticks_per_second();
         process(proc.path(), 10, 1, (1_000, second, 5));
         process(proc.path(), 11, 10, (500, second, 6));
-        looker.look(at(101), UPTIME);
+        sampler.look(at(101), UPTIME);
         assert!(
             curves.shared.lock().tasks[&LaunchToken(7)].began.is_none(),
             "too young"
         );
-        looker.look(at(102), UPTIME);
+        sampler.look(at(102), UPTIME);
         process(proc.path(), 11, 10, (2_000, 2 * second, 6));
-        looker.look(at(104), UPTIME);
+        sampler.look(at(104), UPTIME);
         // Another process has the pid now.
         process(proc.path(), 10, 1, (900_000, 0, 70));
-        looker.look(at(106), UPTIME);
+        sampler.look(at(106), UPTIME);
         let run = Duration::from_secs(6);
         curves.end(LaunchToken(7), run, Duration::from_secs(5));
         let found = curves.of_report(&report(1, &[2, 3]));
@@ -620,7 +625,7 @@ mod tests {
     fn a_call_has_what_its_interpreter_used_since_it_began() {
         let proc = tempfile::tempdir().expect("temporary directory");
         let mut curves = curves();
-        let mut looker = looker(&curves, proc.path());
+        let mut sampler = sampler(&curves, proc.path());
         let second = rustix::param::clock_ticks_per_second();
         let of_machine = |seconds: u64| seconds * second;
         // The interpreter has run for 500 s, the call for 2 s at the first sample.
@@ -632,10 +637,10 @@ mod tests {
         let own = of_machine(998) - second * 2 / 5;
         process(proc.path(), 11, 10, (100, 70 * second, of_machine(600)));
         process(proc.path(), 12, 10, (10, second, own));
-        looker.look(at(100), UPTIME);
+        sampler.look(at(100), UPTIME);
         process(proc.path(), 11, 10, (100, 71 * second, of_machine(600)));
         process(proc.path(), 12, 10, (10, 2 * second, own));
-        looker.look(at(102), UPTIME);
+        sampler.look(at(102), UPTIME);
         // The interpreter waited for both, though not at the end.
         let cpu = Duration::from_secs(301 + 71 + 2) - before;
         curves.end(LaunchToken(7), Duration::from_millis(4_100), cpu);

@@ -89,7 +89,7 @@ pub(super) struct Process {
 pub(super) type Devices = BTreeMap<Box<str>, Device>;
 
 /// Processes of this machine, as far as relevant for GPUs.
-pub(super) struct Seen<'a> {
+pub(super) struct ProcessView<'a> {
     /// Processes of the instance.
     pub(super) own: &'a BTreeSet<u32>,
     /// Whether a pid is visible in this namespace.
@@ -121,7 +121,11 @@ impl Numbers {
 
 impl HeldGpus {
     /// Usage of the instance's devices. A value unknown for one device is unknown for the sum.
-    pub(super) fn look(&self, devices: &Devices, seen: &mut Seen<'_>) -> (GpusGiven, GpuLook) {
+    pub(super) fn look(
+        &self,
+        devices: &Devices,
+        seen: &mut ProcessView<'_>,
+    ) -> (GpusGiven, GpuLook) {
         let mut given = GpusGiven {
             units: self.units,
             ..GpusGiven::default()
@@ -130,7 +134,7 @@ impl HeldGpus {
         let Some(found) = found.filter(|found| !found.is_empty()) else {
             return (given, GpuLook::default());
         };
-        let used: Vec<Option<Used>> = found.iter().map(|device| device.used(seen)).collect();
+        let used: Vec<Option<MemoryUse>> = found.iter().map(|device| device.used(seen)).collect();
         let look = GpuLook {
             busy_milli: found.iter().map(|device| device.busy_milli).sum(),
             memory_kib: used.iter().map(|used| Some(used.as_ref()?.kib)).sum(),
@@ -142,23 +146,23 @@ impl HeldGpus {
     }
 }
 
-struct Used {
+struct MemoryUse {
     kib: u64,
     is_of_device: bool,
 }
 
 impl Device {
     /// Memory that an instance uses.
-    fn used(&self, seen: &mut Seen<'_>) -> Option<Used> {
+    fn used(&self, seen: &mut ProcessView<'_>) -> Option<MemoryUse> {
         let kib = self.processes.as_deref().and_then(|all| own(all, seen));
         if let Some(kib) = kib {
-            return Some(Used {
+            return Some(MemoryUse {
                 kib,
                 is_of_device: false,
             });
         }
         let (kib, _) = self.memory_kib?;
-        Some(Used {
+        Some(MemoryUse {
             kib,
             is_of_device: true,
         })
@@ -166,7 +170,7 @@ impl Device {
 }
 
 /// Memory of the instance's processes; `None` = unknown.
-fn own(all: &[Process], seen: &mut Seen<'_>) -> Option<u64> {
+fn own(all: &[Process], seen: &mut ProcessView<'_>) -> Option<u64> {
     let own = all.iter().filter(|one| seen.own.contains(&one.pid));
     let sum = own.clone().map(|one| one.kib).sum();
     if *seen.numbers == Numbers::Certain {
@@ -217,7 +221,7 @@ mod tests {
         devices: &Devices,
         numbers: &mut Numbers,
     ) -> (GpusGiven, GpuLook) {
-        let mut seen = Seen {
+        let mut seen = ProcessView {
             own: &(10..20).collect(),
             is_here: &|pid| pid < 100,
             numbers,

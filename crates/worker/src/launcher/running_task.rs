@@ -7,7 +7,7 @@ use std::sync::Arc;
 use hq_core::template::{ByteText, Entries};
 use hq_core::worker_state::{InstanceKey, LaunchToken, WorkTemplate};
 
-use super::amounts::Given;
+use super::amounts::GrantedAmounts;
 use super::control_group::TaskGroup;
 use super::memory::MemoryOveruse;
 use crate::output::Cleanup;
@@ -25,7 +25,7 @@ pub(super) struct RunningTask {
     /// Memory it may use, in KiB; `None` = not watched.
     pub(super) memory_limit: Option<u64>,
     /// Granted amounts, shown next to its usage curve.
-    pub(super) given: Given,
+    pub(super) given: GrantedAmounts,
     /// Control group that enforces the limit.
     pub(super) group: Option<TaskGroup>,
     /// OOM kills counted before its launch.

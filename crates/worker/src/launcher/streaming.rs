@@ -44,7 +44,7 @@ struct Waiting {
 
 /// Events of streamed instances.
 #[derive(Default)]
-pub(super) struct News {
+pub(super) struct StreamEvents {
     /// Launches that may start now, in the order of their lanes.
     pub(super) start: Vec<(Lane, Token, SpawnPlan)>,
     /// Instances whose output is lost: they must be killed.
@@ -63,7 +63,7 @@ pub(super) struct Streaming {
     /// By lane, in the order of the calls; no list is empty.
     parked: BTreeMap<LaunchToken, VecDeque<Waiting>>,
     /// Not collected yet.
-    news: News,
+    news: StreamEvents,
 }
 
 impl Streaming {
@@ -75,7 +75,7 @@ impl Streaming {
             worker: WorkerId(0),
             phases: BTreeMap::new(),
             parked: BTreeMap::new(),
-            news: News::default(),
+            news: StreamEvents::default(),
         }
     }
 
@@ -231,7 +231,7 @@ impl Streaming {
     }
 
     /// Events since the last call.
-    pub(super) fn collect(&mut self) -> News {
+    pub(super) fn collect(&mut self) -> StreamEvents {
         let mut events = Vec::new();
         if let Some(pump) = &self.pump {
             pump.drain_events(&mut events);

@@ -69,9 +69,9 @@ impl State {
     }
 
     /// Counts a worker until the guard is dropped.
-    pub(super) fn count(&self) -> Carried<'_> {
+    pub(super) fn count(&self) -> RelayedWorker<'_> {
         self.workers.send_modify(|count| *count += 1);
-        Carried(self)
+        RelayedWorker(self)
     }
 
     /// Directory of the announcement; `None` without a link, because then the relay is useless.
@@ -115,9 +115,9 @@ impl State {
 }
 
 /// Counts a connected worker; dropped at its end.
-pub(super) struct Carried<'a>(&'a State);
+pub(super) struct RelayedWorker<'a>(&'a State);
 
-impl Drop for Carried<'_> {
+impl Drop for RelayedWorker<'_> {
     fn drop(&mut self) {
         self.0.workers.send_modify(|count| *count -= 1);
     }

@@ -64,7 +64,7 @@ enum RelayRouteError {
 }
 
 /// End of one attempt.
-enum Ended {
+enum AttemptOutcome {
     Connected(Box<Connection<TcpStream>>, Route),
     Blocked(ConnectError),
     Unusable(RelayAddress, RelayRouteError),
@@ -89,9 +89,9 @@ pub(crate) async fn connect(
         let connection = place.connect_directly().await?;
         return Ok((connection, Route::Direct));
     }
-    let mut attempts: JoinSet<Ended> = JoinSet::new();
+    let mut attempts: JoinSet<AttemptOutcome> = JoinSet::new();
     let (mut next_at, mut blocked) = (Instant::now(), None);
-    let answered = Answered::default();
+    let answered = AnsweredRoutes::default();
     loop {
         let is_more = routes.len() > 0;
         if !is_more && attempts.is_empty() {
@@ -100,16 +100,16 @@ pub(crate) async fn connect(
         }
         tokio::select! {
             Some(ended) = attempts.join_next() => match ended {
-                Ok(Ended::Connected(connection, route)) => {
+                Ok(AttemptOutcome::Connected(connection, route)) => {
                     tracing::info!("Reached the server {route}");
                     return Ok((*connection, route));
                 }
-                Ok(Ended::Blocked(error)) => {
+                Ok(AttemptOutcome::Blocked(error)) => {
                     tracing::debug!("the server is not reached directly: {}", ErrorChain(&error));
                     blocked = Some(error);
                     next_at = Instant::now();
                 }
-                Ok(Ended::Unusable(address, error)) => {
+                Ok(AttemptOutcome::Unusable(address, error)) => {
                     tell(place, &address, &error, level);
                     next_at = Instant::now();
                 }
@@ -178,44 +178,44 @@ fn shuffled(addresses: &[RelayAddress]) -> Vec<RelayAddress> {
 
 /// Number of routes whose peer has answered and that wait for the rest.
 #[derive(Clone, Default)]
-struct Answered(Arc<AtomicUsize>);
+struct AnsweredRoutes(Arc<AtomicUsize>);
 
-impl Answered {
+impl AnsweredRoutes {
     fn is_any(&self) -> bool {
         self.0.load(Ordering::Relaxed) > 0
     }
 
     /// Counts one route until the guard is dropped.
-    fn count(&self) -> Counted<'_> {
+    fn count(&self) -> AnsweredGuard<'_> {
         self.0.fetch_add(1, Ordering::Relaxed);
-        Counted(self)
+        AnsweredGuard(self)
     }
 }
 
-struct Counted<'a>(&'a Answered);
+struct AnsweredGuard<'a>(&'a AnsweredRoutes);
 
-impl Drop for Counted<'_> {
+impl Drop for AnsweredGuard<'_> {
     fn drop(&mut self) {
         self.0.0.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
-async fn attempt(place: Connector, route: Route, answered: Answered) -> Ended {
+async fn attempt(place: Connector, route: Route, answered: AnsweredRoutes) -> AttemptOutcome {
     match &route {
         Route::Direct => match directly(&place, &answered).await {
-            Ok(connection) => Ended::Connected(Box::new(connection), route),
-            Err(error) => Ended::Blocked(error),
+            Ok(connection) => AttemptOutcome::Connected(Box::new(connection), route),
+            Err(error) => AttemptOutcome::Blocked(error),
         },
         Route::Relay(address) => match through(&place, address, &answered).await {
-            Ok(connection) => Ended::Connected(Box::new(connection), route),
-            Err(error) => Ended::Unusable(address.clone(), error),
+            Ok(connection) => AttemptOutcome::Connected(Box::new(connection), route),
+            Err(error) => AttemptOutcome::Unusable(address.clone(), error),
         },
     }
 }
 
 async fn directly(
     place: &Connector,
-    answered: &Answered,
+    answered: &AnsweredRoutes,
 ) -> Result<Connection<TcpStream>, ConnectError> {
     let stream = place.reach().await?;
     let _counted = answered.count();
@@ -226,7 +226,7 @@ async fn directly(
 async fn through(
     place: &Connector,
     address: &RelayAddress,
-    answered: &Answered,
+    answered: &AnsweredRoutes,
 ) -> Result<Connection<TcpStream>, RelayRouteError> {
     let stream = enter(place, address).await?;
     // Counted only now: another program may listen there.

@@ -10,7 +10,7 @@ use hq_core::worker_state::{ExitStatus, InstanceKey, LaunchEvent, LaunchToken};
 
 use super::interpreter::{Interpreter, stillborn};
 use super::packet::{CpuTime, Done};
-use super::{Call, CallPool, LongEnd, Wanted};
+use super::{Call, CallPool, LongEnd, PendingInterpreter};
 use crate::clock;
 use crate::values::{HoldError, ValueStore};
 
@@ -22,7 +22,7 @@ impl CallPool {
         id: u64,
         (status, usage): (ExitStatus, Usage),
         message: Option<Box<str>>,
-    ) -> Option<Wanted> {
+    ) -> Option<PendingInterpreter> {
         if let Some(interpreter) = self.interpreters.get(&id) {
             // Answers from before its end count, although the pool may learn of the end first.
             interpreter.drain(id, &self.packets.0);
@@ -58,7 +58,7 @@ impl CallPool {
             (words, is_stillborn),
         );
         let lane = interpreter.lane?;
-        (!waiting.is_empty()).then(|| Wanted {
+        (!waiting.is_empty()).then(|| PendingInterpreter {
             lane,
             recipe: interpreter.recipe.clone(),
             calls: waiting,

@@ -91,7 +91,7 @@ pub(super) struct Output {
 }
 
 /// Result of sending a call.
-pub(super) enum Sent {
+pub(super) enum SendOutcome {
     Yes,
     Full(Call),
     Failed(Call, Box<str>),
@@ -221,12 +221,12 @@ impl Interpreter {
     }
 
     /// Sends a call if there is room ahead.
-    pub(super) fn send(&mut self, call: Call) -> Sent {
+    pub(super) fn send(&mut self, call: Call) -> SendOutcome {
         let bytes = call.payload.len().min(INLINE_MAX);
         let is_full = self.sent.len() >= SENT_MAX || self.sent_bytes + bytes > SENT_BYTES_MAX;
         // A single call is sent even if it is large: otherwise it would wait forever.
         if is_full && !self.sent.is_empty() {
-            return Sent::Full(call);
+            return SendOutcome::Full(call);
         }
         // Sent once for consecutive calls at the same place.
         let place = Some(&call.place).filter(|place| self.place.as_ref() != Some(place));
@@ -238,13 +238,15 @@ impl Interpreter {
                 self.place = Some(Arc::clone(&call.place));
                 self.sent_bytes += bytes;
                 self.sent.push_back(call);
-                Sent::Yes
+                SendOutcome::Yes
             }
             // The socket's buffer is full; an answer makes room.
-            Err(error) if is_full_socket(&error) && !self.sent.is_empty() => Sent::Full(call),
+            Err(error) if is_full_socket(&error) && !self.sent.is_empty() => {
+                SendOutcome::Full(call)
+            }
             Err(error) => {
                 let text = format!("Cannot hand the call to an interpreter: {error}");
-                Sent::Failed(call, text.into())
+                SendOutcome::Failed(call, text.into())
             }
         }
     }
@@ -375,12 +377,12 @@ impl Output {
     }
 
     /// A part of it that must be copied to a file.
-    fn part(&self, spec: &StdioSpec, (from, end): (u64, u64), is_ok: bool) -> Option<Part> {
+    fn part(&self, spec: &StdioSpec, (from, end): (u64, u64), is_ok: bool) -> Option<OutputSlice> {
         match spec {
             StdioSpec::File {
                 path,
                 remove_if_finished,
-            } if !(is_ok && *remove_if_finished) => Some(Part {
+            } if !(is_ok && *remove_if_finished) => Some(OutputSlice {
                 file: Arc::clone(&self.file),
                 from,
                 end,
@@ -431,8 +433,8 @@ pub(super) fn stillborn(status: ExitStatus, words: &str) -> Box<str> {
     format!("The interpreter ended before it was ready, with {how}\n{words}").into()
 }
 
-/// Part of an output that belongs to one call.
-struct Part {
+/// OutputSlice of an output that belongs to one call.
+struct OutputSlice {
     file: Arc<File>,
     from: u64,
     /// Beyond the end of the file: all that is there.
@@ -442,7 +444,7 @@ struct Part {
 
 /// Output to be copied to its files.
 #[derive(Default)]
-pub(super) struct Copy(Vec<Part>);
+pub(super) struct Copy(Vec<OutputSlice>);
 
 impl Copy {
     /// Copies it on a thread of its own.
@@ -464,7 +466,7 @@ impl Copy {
     }
 }
 
-impl Part {
+impl OutputSlice {
     fn copy(&self) -> io::Result<()> {
         use std::io::Write as _;
         use std::os::unix::ffi::OsStrExt as _;

@@ -16,7 +16,7 @@ use hq_spawn::{Event, SpawnPlan, Stdio, Termination, Token};
 use serde_json::json;
 
 use super::interpreter::Ends;
-use super::{Call, Interpreter, Kind, Recipe, Wanted, cannot_prepare, needs};
+use super::{Call, Interpreter, Kind, PendingInterpreter, Recipe, cannot_prepare, needs};
 use crate::launcher::amounts::given_to;
 use crate::launcher::memory::{MemoryOveruse, MemoryWatch};
 use crate::launcher::template::CompiledTemplate;
@@ -76,7 +76,7 @@ impl TaskLauncher {
             return Ok(());
         };
         let recipe = self.recipe(&call, task, pools, (kind, cwd))?;
-        self.start_interpreter(Wanted {
+        self.start_interpreter(PendingInterpreter {
             lane: task.lane,
             recipe,
             calls: VecDeque::from([call]),
@@ -130,8 +130,8 @@ impl TaskLauncher {
         })
     }
 
-    fn start_interpreter(&mut self, wanted: Wanted) {
-        let Wanted {
+    fn start_interpreter(&mut self, wanted: PendingInterpreter) {
+        let PendingInterpreter {
             lane,
             recipe,
             calls,

@@ -23,7 +23,7 @@ use hq_core::worker_state::{ExitStatus, LaunchEvent, LaunchToken};
 use serde_json::{Value, json};
 
 use super::ends::{LOST, keep, value_of_kind};
-use super::{Call, CallPool, Recipe, Reference, ValueFile, Wanted};
+use super::{Call, CallPool, PendingInterpreter, Recipe, Reference, ValueFile};
 use crate::clock;
 use crate::values::{FetchError, Fetched};
 
@@ -33,7 +33,7 @@ const HAS_NEEDS: u8 = 3;
 const HAS_NOTICE: u8 = 4;
 
 /// A call that waits for values.
-pub(super) struct Parked {
+pub(super) struct ParkedCall {
     lane: LaunchToken,
     pub(super) recipe: Recipe,
     call: Call,
@@ -44,7 +44,7 @@ pub(super) struct Parked {
     is_starved: bool,
 }
 
-impl Parked {
+impl ParkedCall {
     pub(super) const fn token(&self) -> LaunchToken {
         self.call.token
     }
@@ -113,7 +113,7 @@ impl CallPool {
                 Err(error) => return self.end_without(&call, reference, &error),
             }
         }
-        let parked = Parked {
+        let parked = ParkedCall {
             lane,
             recipe,
             call,
@@ -138,7 +138,7 @@ impl CallPool {
     }
 
     /// Calls that need a new interpreter.
-    pub(super) fn take_wanted(&mut self) -> Vec<Wanted> {
+    pub(super) fn take_wanted(&mut self) -> Vec<PendingInterpreter> {
         self.feed_starved();
         std::mem::take(&mut self.wanted)
     }
@@ -192,8 +192,8 @@ impl CallPool {
     }
 
     /// Continues a call whose values have all arrived.
-    fn go_on(&mut self, parked: Parked) {
-        let Parked {
+    fn go_on(&mut self, parked: ParkedCall) {
+        let ParkedCall {
             lane,
             recipe,
             mut call,
@@ -207,7 +207,7 @@ impl CallPool {
         let paths: Vec<_> = paths.map(|(one, file)| (one, file.path())).collect();
         call.payload = with_paths(&call.payload, &paths);
         if let Some(call) = self.push(lane, &recipe.kind, call) {
-            self.wanted.push(Wanted {
+            self.wanted.push(PendingInterpreter {
                 lane,
                 recipe,
                 calls: VecDeque::from([call]),

@@ -143,7 +143,7 @@ impl Bench {
             place: b"place".as_slice().into(),
             payload: payload.into(),
             server_uid: "uid".into(),
-            given: Given::default(),
+            given: GrantedAmounts::default(),
             since: None,
             cpu_before: Duration::ZERO,
             needs: Vec::new(),

@@ -84,7 +84,9 @@ async fn cleanups_that_hang_hold_up_their_own_ends_only_and_not_for_ever() {
         for number in 1..=CLEANERS_MAX as u64 {
             let token = Some(LaunchToken(number));
             let since = long_ago;
-            queue.at_work.insert(number, AtWork { since, token });
+            queue
+                .at_work
+                .insert(number, CurrentCleanup { since, token });
         }
         queue.next_cleaner = CLEANERS_MAX as u64 + 1;
     }
@@ -114,7 +116,9 @@ async fn what_waits_behind_cleanups_that_turn_out_to_hang_gets_a_cleaner_of_its_
         let mut queue = lock(&cleaners.queue);
         for number in 1..=CLEANERS_MAX as u64 {
             let token = Some(LaunchToken(number));
-            queue.at_work.insert(number, AtWork { since, token });
+            queue
+                .at_work
+                .insert(number, CurrentCleanup { since, token });
         }
         queue.next_cleaner = CLEANERS_MAX as u64 + 1;
     };
@@ -150,7 +154,7 @@ async fn behind_others_an_end_waits_as_long_as_these_come_to_an_end() {
     // The first has only begun now, so others continue.
     lock(&cleaners.queue).last_taken = Some(now);
     let token = Some(LaunchToken(1));
-    let begun = |since| AtWork { since, token };
+    let begun = |since| CurrentCleanup { since, token };
     lock(&cleaners.queue).at_work.insert(0, begun(now));
     assert_eq!(late(&mut cleaners), []);
     lock(&cleaners.queue).at_work.insert(0, begun(long_ago));
@@ -178,7 +182,7 @@ async fn a_task_whose_outputs_must_be_there_fails_if_nobody_can_tell_in_time() {
         let since = long_ago;
         lock(&cleaners.queue)
             .at_work
-            .insert(0, AtWork { since, token });
+            .insert(0, CurrentCleanup { since, token });
         let mut ended = Vec::new();
         cleaners.collect_late(&mut ended);
         let [LaunchEvent::Exited { status, .. }] = &ended[..] else {
