@@ -11,7 +11,7 @@ use hq_protocol::{client, common};
 
 use crate::args::global::OutputMode;
 use crate::submit::plan::Plan;
-use crate::submit::skip::Skipped;
+use crate::submit::skip::SkipPlan;
 
 pub(crate) mod console;
 pub(crate) mod curve;
@@ -59,7 +59,7 @@ pub(crate) struct TaskListView {
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct ChangedView {
     pub(crate) job: u32,
-    pub(crate) skipped: Skipped,
+    pub(crate) skipped: SkipPlan,
 }
 
 /// A job that was submitted again.

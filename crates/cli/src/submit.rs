@@ -18,7 +18,7 @@ use crate::args::submit::{Destination, TaskOptions};
 use crate::error::{CliError, CliResult};
 use crate::parse::param::ParamSource;
 use crate::text::closest;
-use skip::{Skipped, Unended, leave_out};
+use skip::{OuterDependencies, SkipPlan, leave_out};
 
 pub(crate) mod build;
 mod content;
@@ -198,7 +198,7 @@ pub(crate) struct PreparedSubmit {
     /// Complete sentences.
     pub(crate) warnings: Vec<String>,
     /// Finished tasks, if they were determined.
-    pub(crate) skipped: Option<Skipped>,
+    pub(crate) skipped: Option<SkipPlan>,
 }
 
 impl PreparedSubmit {
@@ -212,7 +212,7 @@ impl PreparedSubmit {
     }
 
     /// Leaves out finished tasks; `unended` contains the unfinished dependencies.
-    pub(crate) fn skip_done(mut self, unended: &Unended) -> CliResult<Self> {
+    pub(crate) fn skip_done(mut self, unended: &OuterDependencies) -> CliResult<Self> {
         self.skipped = Some(leave_out(&mut self.spec, unended)?);
         Ok(self)
     }

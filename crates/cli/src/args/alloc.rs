@@ -110,11 +110,11 @@ pub(crate) struct QueueArgs {
 
     /// Cpus that workers offer, as in `hq worker start`
     #[arg(long, value_name = "CPUS", value_parser = given_cpus)]
-    pub(crate) cpus: Option<Given<CpuDefinition>>,
+    pub(crate) cpus: Option<TypedValue<CpuDefinition>>,
 
     /// Another resource that workers offer, as in `hq worker start`; may be repeated
     #[arg(long, value_name = "NAME=DEF", value_parser = given_definition)]
-    pub(crate) resource: Vec<Given<ResourceItem>>,
+    pub(crate) resource: Vec<TypedValue<ResourceItem>>,
 
     /// Group of the workers
     #[arg(long, value_name = "NAME")]
@@ -126,7 +126,7 @@ pub(crate) struct QueueArgs {
 
     /// Resources that workers detect, as in `hq worker start`
     #[arg(long, value_name = "RESOURCES", value_parser = given_detection)]
-    pub(crate) detect_resources: Option<Given<DetectResources>>,
+    pub(crate) detect_resources: Option<TypedValue<DetectResources>>,
 
     /// Offer only one cpu per physical core
     #[arg(long)]
@@ -147,7 +147,7 @@ pub(crate) struct QueueArgs {
 
     /// How often workers report the load of their machine
     #[arg(long, value_name = "DURATION", value_parser = given_words)]
-    pub(crate) overview_interval: Option<Given<Duration>>,
+    pub(crate) overview_interval: Option<TypedValue<Duration>>,
 
     /// Request a worker only if this share of its cpus would be busy, 0.0 to 1.0
     #[arg(long, value_name = "SHARE", value_parser = parse_utilization)]
@@ -160,12 +160,12 @@ pub(crate) struct QueueArgs {
 
 /// A value, and how the user wrote it.
 #[derive(Clone, Debug)]
-pub(crate) struct Given<T> {
+pub(crate) struct TypedValue<T> {
     pub(crate) text: String,
     pub(crate) value: T,
 }
 
-impl<T> Given<T> {
+impl<T> TypedValue<T> {
     fn new<E>(text: &str, parse: impl FnOnce(&str) -> Result<T, E>) -> Result<Self, E> {
         Ok(Self {
             value: parse(text)?,
@@ -174,20 +174,20 @@ impl<T> Given<T> {
     }
 }
 
-fn given_cpus(text: &str) -> Result<Given<CpuDefinition>, ParseError> {
-    Given::new(text, parse_cpus)
+fn given_cpus(text: &str) -> Result<TypedValue<CpuDefinition>, ParseError> {
+    TypedValue::new(text, parse_cpus)
 }
 
-fn given_definition(text: &str) -> Result<Given<ResourceItem>, ParseError> {
-    Given::new(text, parse_definition)
+fn given_definition(text: &str) -> Result<TypedValue<ResourceItem>, ParseError> {
+    TypedValue::new(text, parse_definition)
 }
 
-fn given_detection(text: &str) -> Result<Given<DetectResources>, String> {
-    Given::new(text, str::parse)
+fn given_detection(text: &str) -> Result<TypedValue<DetectResources>, String> {
+    TypedValue::new(text, str::parse)
 }
 
-fn given_words(text: &str) -> Result<Given<Duration>, DurationError> {
-    Given::new(text, parse_duration_words)
+fn given_words(text: &str) -> Result<TypedValue<Duration>, DurationError> {
+    TypedValue::new(text, parse_duration_words)
 }
 
 fn parse_backlog(text: &str) -> Result<u32, String> {

@@ -22,7 +22,7 @@ use crate::error::CliResult;
 use crate::output::console::{Console, Shown as _, error_line, terminal_size};
 use crate::output::pace::{self, ServerClock};
 use crate::parse::selector::Selector;
-use note::Seen;
+use note::LastSummaries;
 
 /// Message if no jobs match.
 const NOTHING: &str = "There are no jobs to wait for";
@@ -139,7 +139,7 @@ async fn wait_for(
         with_notifications: callback.is_some(),
         ..WatchOptions::default()
     };
-    let seen = Seen::default();
+    let seen = LastSummaries::default();
     if context.mode() == OutputMode::Cli {
         // The first update may be the last one.
         let known = match (source, &jobs) {
@@ -179,7 +179,7 @@ fn unknown(id: u32) -> client::JobSummary {
 }
 
 /// Remembers the jobs of an update.
-fn note_jobs(seen: &Seen, update: &client::WatchUpdate) {
+fn note_jobs(seen: &LastSummaries, update: &client::WatchUpdate) {
     let mut seen = seen.borrow_mut();
     for summary in update.jobs.iter().filter_map(|job| job.summary.as_ref()) {
         seen.insert(summary.id, summary.clone());
@@ -214,7 +214,7 @@ async fn show_progress(
         None
     };
     let dir = context.server_dir()?;
-    let seen = Seen::default();
+    let seen = LastSummaries::default();
     let bar = RefCell::new(Bar::new(context));
     let follow = client.follow(jobs.to_message(), options, |update| {
         missing.add(update.not_found.as_ref());

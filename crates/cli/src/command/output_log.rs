@@ -21,10 +21,10 @@ pub(crate) fn run(args: &OutputLogArgs, context: &mut Context) -> CliResult<()> 
     let mut dir = dir.map_err(|error| open_error(&error))?;
     let mut index = Index::default();
     let job = match &args.command {
-        OutputLogCommand::Summary | OutputLogCommand::Jobs => Wanted::Nothing,
-        OutputLogCommand::Show(show) => show.job.map_or(Wanted::All, Wanted::Job),
-        OutputLogCommand::Cat(cat) => Wanted::Job(cat.target.job),
-        OutputLogCommand::Export(export) => Wanted::Job(export.target.job),
+        OutputLogCommand::Summary | OutputLogCommand::Jobs => OutputScope::Nothing,
+        OutputLogCommand::Show(show) => show.job.map_or(OutputScope::All, OutputScope::Job),
+        OutputLogCommand::Cat(cat) => OutputScope::Job(cat.target.job),
+        OutputLogCommand::Export(export) => OutputScope::Job(export.target.job),
     };
     dir.update(&mut index, |id| job.includes(id))
         .map_err(|error| {
@@ -65,13 +65,13 @@ const LINE_MAX: usize = 1 << 20;
 
 /// Jobs whose output is read.
 #[derive(Clone, Copy)]
-enum Wanted {
+enum OutputScope {
     Nothing,
     Job(u32),
     All,
 }
 
-impl Wanted {
+impl OutputScope {
     fn includes(self, job: u32) -> bool {
         match self {
             Self::Nothing => false,

@@ -40,7 +40,7 @@ use crate::signals::Warnings;
 use crate::submit::build::{SubmitRequest, build};
 use crate::submit::habits::{Front, Verb};
 use crate::submit::plan::plan;
-use crate::submit::skip::Unended;
+use crate::submit::skip::OuterDependencies;
 use crate::submit::{
     PreparedSubmit, SubmitContext, directives, is_stdin, jobfile, keep_stdin, read_stdin,
     reads_stdin,
@@ -180,7 +180,7 @@ fn prepare(
 
 fn skip_if(skips_done: bool, prepared: PreparedSubmit) -> CliResult<PreparedSubmit> {
     if skips_done {
-        prepared.skip_done(&Unended::default())
+        prepared.skip_done(&OuterDependencies::default())
     } else {
         Ok(prepared)
     }

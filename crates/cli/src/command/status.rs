@@ -33,7 +33,7 @@ const BAR_WIDTH: u64 = 20;
 const NAME_WIDTH: usize = 24;
 
 /// Answers of the server.
-struct Found {
+struct ServerAnswers {
     info: client::ServerInfo,
     jobs: Vec<client::JobSummary>,
     snapshot: Snapshot,
@@ -143,7 +143,7 @@ pub(super) async fn status(context: &mut Context) -> CliResult<()> {
     write_problems(&found, context)
 }
 
-fn write_problems(found: &Found, context: &mut Context) -> CliResult<()> {
+fn write_problems(found: &ServerAnswers, context: &mut Context) -> CliResult<()> {
     let count = found.open().count();
     match count {
         0 => writeln!(context.out, "Problems  none")?,
@@ -162,7 +162,7 @@ fn write_problems(found: &Found, context: &mut Context) -> CliResult<()> {
     Ok(())
 }
 
-impl Found {
+impl ServerAnswers {
     /// Problems that need attention.
     fn open(&self) -> impl Iterator<Item = &Problem> {
         self.problems.iter().filter(|problem| is_open(problem))
@@ -170,12 +170,12 @@ impl Found {
 }
 
 /// Collects all data for one moment.
-async fn gather(client: &mut Client) -> CliResult<Found> {
+async fn gather(client: &mut Client) -> CliResult<ServerAnswers> {
     let info = client.server_info().await?;
     let jobs = client.job_list(Selector::All.to_message()).await?;
     let snapshot = live::snapshot(client, info.now_unix_ns).await?;
     let problems = client.problems(None).await?.problems;
-    Ok(Found {
+    Ok(ServerAnswers {
         info,
         jobs,
         snapshot,
@@ -365,7 +365,11 @@ fn shape(problem: &Problem) -> Value {
     })
 }
 
-fn write_json(found: &Found, open: &[&client::JobSummary], context: &mut Context) -> CliResult<()> {
+fn write_json(
+    found: &ServerAnswers,
+    open: &[&client::JobSummary],
+    context: &mut Context,
+) -> CliResult<()> {
     let counts = |counts: &Counts| {
         json!({
             "waiting": counts.waiting, "running": counts.running, "finished": counts.finished,

@@ -26,7 +26,7 @@ use crate::parse::selector::one_job;
 use crate::submit::build::{SubmitRequest, build};
 use crate::submit::habits::{Front, Verb, given_options};
 use crate::submit::plan::kinds;
-use crate::submit::skip::Unended;
+use crate::submit::skip::OuterDependencies;
 use crate::submit::{PreparedSubmit, SubmitContext, directives, jobfile, origin, read_stdin};
 
 /// When a waiting user is told that none of the job's tasks can run; most short jobs have ended by
@@ -232,7 +232,7 @@ pub(super) async fn submit_file(args: SubmitFileArgs, context: &mut Context) -> 
     // The digest covers the file, not the remaining tasks.
     origin::add(&mut prepared.spec, client.server_uid(), once)?;
     if args.skip_done {
-        prepared = prepared.skip_done(&Unended::default())?;
+        prepared = prepared.skip_done(&OuterDependencies::default())?;
     }
     let job = send(&prepared, &mut client, context).await?;
     stay(&mut client, (job, &prepared), args.follow, context, None).await

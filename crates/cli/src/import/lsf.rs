@@ -4,7 +4,7 @@ use hq_core::words::has_word;
 
 use super::lines::{Line, Pair, pairs};
 use super::script::JOB;
-use super::script_options::{Memory, Per, ScriptOptions};
+use super::script_options::{GpuUnit, Memory, ScriptOptions};
 use super::units::{Plain, memory_kib, seconds};
 
 const FLAGS: &str = "-x -N -B -H -K -r -rn -I -Is -Ip -L";
@@ -116,7 +116,7 @@ fn gpu(value: &str, options: &mut ScriptOptions) {
         .split(':')
         .find_map(|part| part.strip_prefix("num="))
         .and_then(|count| count.split('/').next()?.parse().ok());
-    options.gpus = Some(("gpus/nvidia", count.unwrap_or(1), Per::Node));
+    options.gpus = Some(("gpus/nvidia", count.unwrap_or(1), GpuUnit::Node));
 }
 
 /// `done(3) && ended(4)`.

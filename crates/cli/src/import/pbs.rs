@@ -2,7 +2,7 @@
 
 use super::lines::{Line, Pair, pairs};
 use super::script::JOB;
-use super::script_options::{Memory, Per, ScriptOptions};
+use super::script_options::{GpuUnit, Memory, ScriptOptions};
 use super::units::{Plain, memory_kib, seconds};
 
 const FLAGS: &str = "-V -h -I -X -z -x -f";
@@ -88,7 +88,9 @@ fn single(name: &str, value: &str, options: &mut ScriptOptions) {
         ("mpiprocs" | "ompthreads", _, _) => {}
         ("place", _, _) => options.is_exclusive |= value.contains("excl"),
         ("mem" | "pmem" | "vmem", _, Some(kib)) => options.memory = Some(Memory::Node(kib)),
-        ("ngpus" | "gpus", Some(gpus), _) => options.gpus = Some(("gpus/nvidia", gpus, Per::Node)),
+        ("ngpus" | "gpus", Some(gpus), _) => {
+            options.gpus = Some(("gpus/nvidia", gpus, GpuUnit::Node))
+        }
         ("procs", Some(cpus), _) => options.tasks = Some(cpus),
         _ => options.untranslated(&format!("-l {name}={value}")),
     }

@@ -33,7 +33,7 @@ pub(super) enum Memory {
 
 /// Unit that GPUs are counted for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Per {
+pub(super) enum GpuUnit {
     Job,
     Node,
     Task,
@@ -64,7 +64,7 @@ pub(super) struct ScriptOptions {
     pub(super) cpus_per_task: Option<u32>,
     pub(super) is_exclusive: bool,
     pub(super) memory: Option<Memory>,
-    pub(super) gpus: Option<(&'static str, u32, Per)>,
+    pub(super) gpus: Option<(&'static str, u32, GpuUnit)>,
     /// In seconds.
     pub(super) time: Option<u64>,
     /// Patterns with placeholders of hq.
@@ -189,8 +189,8 @@ impl ScriptOptions {
     fn gpu_count(&self) -> u32 {
         match self.gpus {
             None => 0,
-            Some((_, count, Per::Job | Per::Node)) => count,
-            Some((_, count, Per::Task)) => count.saturating_mul(self.task_count()),
+            Some((_, count, GpuUnit::Job | GpuUnit::Node)) => count,
+            Some((_, count, GpuUnit::Task)) => count.saturating_mul(self.task_count()),
         }
     }
 

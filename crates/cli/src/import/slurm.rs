@@ -3,7 +3,7 @@
 use hq_core::words::has_word;
 
 use super::lines::{Line, Pair, pairs};
-use super::script_options::{Memory, Per, ScriptOptions};
+use super::script_options::{GpuUnit, Memory, ScriptOptions};
 use super::units::{Plain, gpus, memory_kib, seconds};
 
 /// Options without a value, or with a value only after `=`.
@@ -70,15 +70,15 @@ fn resource(name: &str, value: &str, options: &mut ScriptOptions) -> Option<()> 
         "--mem-per-cpu" => options.memory = Some(Memory::Cpu(kib()?)),
         "--mem-per-gpu" => options.memory = Some(Memory::Gpu(kib()?)),
         "--gres" if !value.starts_with("gpu") => return None,
-        "--gres" | "--gpus-per-node" => set_gpus(value, Per::Node, options)?,
-        "--gpus" => set_gpus(value, Per::Job, options)?,
-        "--gpus-per-task" => set_gpus(value, Per::Task, options)?,
+        "--gres" | "--gpus-per-node" => set_gpus(value, GpuUnit::Node, options)?,
+        "--gpus" => set_gpus(value, GpuUnit::Job, options)?,
+        "--gpus-per-task" => set_gpus(value, GpuUnit::Task, options)?,
         _ => return None,
     }
     Some(())
 }
 
-fn set_gpus(value: &str, per: Per, options: &mut ScriptOptions) -> Option<()> {
+fn set_gpus(value: &str, per: GpuUnit, options: &mut ScriptOptions) -> Option<()> {
     let first = value.split(',').next()?;
     let (resource, count) = gpus(first)?;
     options.gpus = Some((resource, count, per));

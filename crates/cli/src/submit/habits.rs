@@ -129,16 +129,16 @@ impl<'a> Text<'a> {
 
 /// What is said about a habit.
 #[derive(Clone, PartialEq, Eq, Debug)]
-enum Said {
+enum Remark {
     Note(String),
     /// Nothing could run.
     Refusal(String, String),
 }
 
-type Look = fn(&Typed<'_>, Text<'_>) -> Option<Said>;
+type HabitCheck = fn(&Typed<'_>, Text<'_>) -> Option<Remark>;
 
 /// All habits, in groups: of a group, the first that finds something tells the first place where it does.
-const HABITS: &[(Place, &[Look])] = &[
+const HABITS: &[(Place, &[HabitCheck])] = &[
     (
         Place::Program,
         &[
@@ -313,7 +313,7 @@ impl<'a> Typed<'a> {
         }
     }
 
-    fn said(&'a self) -> impl Iterator<Item = Said> + 'a {
+    fn said(&'a self) -> impl Iterator<Item = Remark> + 'a {
         HABITS.iter().filter_map(|(place, group)| {
             let texts = self.texts(*place);
             let mut group = group.iter();
@@ -331,8 +331,8 @@ pub(crate) fn look<'a>(typed: &'a Typed<'a>) -> CliResult<Vec<Box<str>>> {
     let mut notes: Vec<Box<str>> = Vec::new();
     for said in typed.said() {
         match said {
-            Said::Refusal(text, help) => return Err(CliError::new(text).with_help(help)),
-            Said::Note(mut note) => {
+            Remark::Refusal(text, help) => return Err(CliError::new(text).with_help(help)),
+            Remark::Note(mut note) => {
                 note.truncate(note.floor_char_boundary(NOTE_LEN_MAX));
                 let note = note.into_boxed_str();
                 if !notes.contains(&note) {

@@ -49,7 +49,7 @@ mod yaml;
 
 use file::Tasks;
 pub(crate) use format::{Format, Source};
-use graph::{Mistake, Numbered};
+use graph::{NumberedTask, TaskGraphError};
 use schema::{ArrayTable, CommonTable, TaskKey};
 
 /// Maximum size of a file that is read only to detect a job file.
@@ -129,7 +129,7 @@ pub(crate) fn parse(
         }
         (None, false) => {
             let count = file.task.list.len();
-            let wrong = |mistake: Mistake| {
+            let wrong = |mistake: TaskGraphError| {
                 let span = source.place_of(count, &mistake);
                 diagnostic::mistake(source, &mistake, span)
             };
@@ -344,7 +344,7 @@ fn array_ids(
 /// contains the name.
 fn build_tasks(
     tasks: Tasks,
-    numbered: Vec<Numbered>,
+    numbered: Vec<NumberedTask>,
     is_streamed: bool,
     context: SubmitContext<'_>,
     warnings: &mut Vec<String>,
@@ -363,7 +363,7 @@ fn build_tasks(
     // Two different texts may describe equal templates.
     let mut known: HashMap<Arc<TaskTemplate>, u32> = HashMap::new();
     let mut list = Vec::with_capacity(numbered.len());
-    for (task, Numbered { id, name, deps }) in tasks.list.into_iter().zip(numbered) {
+    for (task, NumberedTask { id, name, deps }) in tasks.list.into_iter().zip(numbered) {
         let kind = Arc::clone(&kinds[task.kind]);
         let kind = match name {
             None => kind,

@@ -13,7 +13,7 @@ use hq_protocol::{client, common};
 
 use super::build::PathResolver;
 use super::placeholder;
-use super::skip::Skipped;
+use super::skip::SkipPlan;
 use super::{PreparedSubmit, SubmitContext};
 
 /// A submit in the words of its user.
@@ -34,7 +34,7 @@ pub(crate) struct Plan {
     /// Connected workers; `None` if no server was queried.
     pub(crate) workers: Option<Vec<PlannedWorker>>,
     /// Finished tasks, if requested.
-    pub(crate) skipped: Option<Skipped>,
+    pub(crate) skipped: Option<SkipPlan>,
     /// Distinct requests that fit no worker; empty without workers.
     pub(crate) unfit: Vec<String>,
     /// Tasks print here, not into files.
@@ -69,7 +69,7 @@ pub(crate) struct PlannedWorker {
 
 /// Offer of a worker.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Offer<'a> {
+pub(crate) struct WorkerCapacity<'a> {
     /// Names and amounts.
     pub(crate) amounts: &'a [(String, Amount)],
     /// Workers of its group, itself included.
@@ -246,12 +246,12 @@ pub(crate) fn kinds(body: &SubmitBody) -> Vec<&RequestVariants> {
 }
 
 /// Whether a worker without other tasks could run tasks of one kind.
-pub(crate) fn fits(requests: &RequestVariants, offer: Offer<'_>) -> bool {
+pub(crate) fn fits(requests: &RequestVariants, offer: WorkerCapacity<'_>) -> bool {
     let mut variants = requests.as_slice().iter();
     variants.any(|request| request_fits(request, offer))
 }
 
-fn request_fits(request: &ResourceRequest, offer: Offer<'_>) -> bool {
+fn request_fits(request: &ResourceRequest, offer: WorkerCapacity<'_>) -> bool {
     if request.n_nodes > offer.group_size || offer.left.is_some_and(|left| left < request.min_time)
     {
         return false;

@@ -37,7 +37,7 @@ const CHUNK: usize = 64;
 
 /// Why a task runs.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub(crate) enum Why {
+pub(crate) enum RunReason {
     /// The task has no declared outputs.
     NoOutputs,
     /// It depends on a task that runs.
@@ -58,7 +58,7 @@ pub(crate) enum Why {
     Changed(Difference),
 }
 
-impl fmt::Display for Why {
+impl fmt::Display for RunReason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::NoOutputs => f.write_str("it has no outputs that could be there"),
@@ -88,7 +88,7 @@ impl fmt::Display for Why {
 
 /// Unfinished dependencies outside of the submit. Until they end, the tasks' inputs may change.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
-pub(crate) struct Unended {
+pub(crate) struct OuterDependencies {
     /// A job for which all tasks wait.
     pub(crate) job: Option<JobId>,
     /// A job in which each task waits for the task with its own id, and the sorted ids of its
@@ -96,25 +96,25 @@ pub(crate) struct Unended {
     pub(crate) each: Option<(JobId, Vec<u32>)>,
 }
 
-impl Unended {
-    fn why(&self, task: TaskId) -> Option<Why> {
+impl OuterDependencies {
+    fn why(&self, task: TaskId) -> Option<RunReason> {
         let each = self.each.as_ref();
         let each = each.filter(|(_, tasks)| tasks.binary_search(&task.as_u32()).is_ok());
-        let each = each.map(|(job, _)| Why::AfterJob(*job, Some(task)));
-        each.or_else(|| self.job.map(|job| Why::AfterJob(job, None)))
+        let each = each.map(|(job, _)| RunReason::AfterJob(*job, Some(task)));
+        each.or_else(|| self.job.map(|job| RunReason::AfterJob(job, None)))
     }
 }
 
 /// The finished tasks of a submit and the tasks to run.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub(crate) struct Skipped {
+pub(crate) struct SkipPlan {
     /// Tasks that are done.
     pub(crate) left_out: usize,
     /// Tasks that run, and why.
-    pub(crate) runs: Vec<(u32, Why)>,
+    pub(crate) runs: Vec<(u32, RunReason)>,
 }
 
-impl fmt::Display for Skipped {
+impl fmt::Display for SkipPlan {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let total = self.left_out + self.runs.len();
         let part = part(self.left_out as u64, total as u64, "task");
@@ -127,7 +127,7 @@ impl fmt::Display for Skipped {
 /// # Errors
 ///
 /// If no task has outputs, or the ids of the tasks are not known yet.
-pub(crate) fn leave_out(spec: &mut SubmitSpec, unended: &Unended) -> CliResult<Skipped> {
+pub(crate) fn leave_out(spec: &mut SubmitSpec, unended: &OuterDependencies) -> CliResult<SkipPlan> {
     let is_attached = matches!(spec.target, SubmitTarget::Attach(_));
     let submit_dir = spec.submit_dir.to_vec();
     match &mut spec.body {
@@ -139,7 +139,7 @@ pub(crate) fn leave_out(spec: &mut SubmitSpec, unended: &Unended) -> CliResult<S
 /// The tasks of a job that have to run again.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Changed {
-    pub(crate) skipped: Skipped,
+    pub(crate) skipped: SkipPlan,
     /// Positions of these tasks in each submit of the job, in order.
     pub(crate) positions: Vec<IdArray>,
 }
@@ -175,7 +175,8 @@ pub(crate) fn changed(specs: &[SubmitSpec]) -> CliResult<Changed> {
         let whys = match &spec.body {
             SubmitBody::Array(array) => {
                 let ids = given_ids(array)?;
-                let whys = whys_of_array(array, &ids, &spec.submit_dir, &Unended::default());
+                let whys =
+                    whys_of_array(array, &ids, &spec.submit_dir, &OuterDependencies::default());
                 let whys = whys.into_iter().map(|why| why.map(|why| *why));
                 ids.iter().zip(whys).collect()
             }
@@ -203,7 +204,7 @@ pub(crate) fn changed(specs: &[SubmitSpec]) -> CliResult<Changed> {
         }
     }
     Ok(Changed {
-        skipped: Skipped { left_out, runs },
+        skipped: SkipPlan { left_out, runs },
         positions,
     })
 }
@@ -239,8 +240,8 @@ fn skip_array(
     array: &mut ArraySpec,
     is_attached: bool,
     submit_dir: &[u8],
-    unended: &Unended,
-) -> CliResult<Skipped> {
+    unended: &OuterDependencies,
+) -> CliResult<SkipPlan> {
     if array.template.files.outputs.is_empty() {
         return Err(no_outputs());
     }
@@ -273,7 +274,7 @@ fn skip_array(
         .flat_map(|(from, to)| ids.slice(*from, *to))
         .collect();
     array.ids = ArrayIds::Given(IdArray::new(left).unwrap_or_default());
-    Ok(Skipped {
+    Ok(SkipPlan {
         left_out: ids.len() as usize - runs.len(),
         runs,
     })
@@ -284,8 +285,8 @@ fn whys_of_array(
     array: &ArraySpec,
     ids: &IdArray,
     submit_dir: &[u8],
-    unended: &Unended,
-) -> Vec<Option<Box<Why>>> {
+    unended: &OuterDependencies,
+) -> Vec<Option<Box<RunReason>>> {
     let template = &array.template;
     let patterns = PathPatterns::new(template);
     in_parallel(ids.len() as usize, |index| {
@@ -301,7 +302,7 @@ fn whys_of_array(
     })
 }
 
-fn skip_graph(graph: &mut GraphSpec, submit_dir: &[u8]) -> CliResult<Skipped> {
+fn skip_graph(graph: &mut GraphSpec, submit_dir: &[u8]) -> CliResult<SkipPlan> {
     if !has_outputs(graph) {
         return Err(no_outputs());
     }
@@ -312,7 +313,7 @@ fn skip_graph(graph: &mut GraphSpec, submit_dir: &[u8]) -> CliResult<Skipped> {
         .iter()
         .map(|(task, why)| (TaskId(*task), why.is_some()))
         .collect();
-    let runs: Vec<(u32, Why)> = whys
+    let runs: Vec<(u32, RunReason)> = whys
         .into_iter()
         .filter_map(|(task, why)| Some((task, why?)))
         .collect();
@@ -323,7 +324,7 @@ fn skip_graph(graph: &mut GraphSpec, submit_dir: &[u8]) -> CliResult<Skipped> {
         // A dependency on a finished task is dropped. Tasks of the open job are not in this map.
         task.deps.retain(|dep| is_run.get(dep) != Some(&false));
     }
-    Ok(Skipped {
+    Ok(SkipPlan {
         left_out: total - runs.len(),
         runs,
     })
@@ -335,7 +336,7 @@ fn whys_of_graph(
     graph: &GraphSpec,
     submit_dir: &[u8],
     earlier: impl Fn(TaskId) -> Option<bool>,
-) -> Vec<(u32, Option<Why>)> {
+) -> Vec<(u32, Option<RunReason>)> {
     let GraphSpec { templates, tasks } = graph;
     let patterns: Vec<PathPatterns> = templates.iter().map(|t| PathPatterns::new(t)).collect();
     let whys = in_parallel(tasks.len(), |index| {
@@ -352,9 +353,9 @@ fn whys_of_graph(
         let before =
             deps.find_map(
                 |dep| match is_run.get(dep).copied().or_else(|| earlier(*dep)) {
-                    Some(true) => Some(Why::After(*dep)),
+                    Some(true) => Some(RunReason::After(*dep)),
                     Some(false) => None,
-                    None => Some(Why::AfterEarlier(*dep)),
+                    None => Some(RunReason::AfterEarlier(*dep)),
                 },
             );
         let why = before.or(why.map(|why| *why));
@@ -370,25 +371,25 @@ fn why(
     patterns: &PathPatterns,
     (task, entry): (TaskId, Option<&[u8]>),
     submit_dir: &[u8],
-) -> Option<Why> {
+) -> Option<RunReason> {
     let (cwd, FilePaths { inputs, outputs }) = paths_of(patterns, task, submit_dir);
     let Some(first) = outputs.first() else {
-        return Some(Why::NoOutputs);
+        return Some(RunReason::NoOutputs);
     };
     if let Some(name) = fleeting(&template.cwd) {
-        return Some(Why::Fleeting(name));
+        return Some(RunReason::Fleeting(name));
     }
     let at = record_path(first);
     let outputs = match stamped(outputs, hq_worker::output_stamp) {
         Ok(outputs) => outputs,
-        Err(missing) => return Some(Why::Output(lossy(&missing))),
+        Err(missing) => return Some(RunReason::Output(lossy(&missing))),
     };
     let Some(kept) = read_record(as_path(&at)) else {
-        return Some(Why::NoRecord(lossy(&at)));
+        return Some(RunReason::NoRecord(lossy(&at)));
     };
     let inputs = match stamped(inputs, hq_worker::stamp) {
         Ok(inputs) => inputs,
-        Err(missing) => return Some(Why::Input(lossy(&missing))),
+        Err(missing) => return Some(RunReason::Input(lossy(&missing))),
     };
     let params = template.params.as_deref();
     let params = params.map_or_else(Vec::new, |params| params.values(task));
@@ -402,7 +403,7 @@ fn why(
             record_with_contents(command, &cwd, &inputs, &outputs)
         }
     };
-    difference(&kept, &now).map(Why::Changed)
+    difference(&kept, &now).map(RunReason::Changed)
 }
 
 /// Current stamps of files; a file with unchanged content keeps its earlier time. Reads a file only

@@ -31,7 +31,7 @@ const RELEASE_PATIENCE: Duration = Duration::from_secs(10);
 /// Request to submit a call again.
 #[derive(Deserialize, Debug)]
 #[serde(deny_unknown_fields)]
-struct Again {
+struct ResubmitCall {
     id: u64,
     job: u32,
     task: u32,
@@ -84,7 +84,7 @@ enum Op {
     Settle(SettleAgain),
     /// Submits a call again, as `number`, and replaces the references to values that `swap` names.
     /// Answered when the call is in the queue.
-    Again(Again),
+    Again(ResubmitCall),
     /// Puts a value that a worker holds into a new file.
     Fetch {
         id: u64,
@@ -138,18 +138,18 @@ async fn serve_frames(reader: &mut frame::Reader, shared: &Shared) -> CliResult<
     tell(shared, &ready).await;
     let (work, waiting) = mpsc::channel(BATCHES_MAX);
     tokio::spawn(submit_calls(shared.clone(), waiting));
-    let mut desk = Desk {
+    let mut dispatcher = Dispatcher {
         shared: shared.clone(),
         work,
         settles: HashMap::new(),
         releases: JoinSet::new(),
     };
     while let Some(Frame { json, blob }) = reader.next().await? {
-        while desk.releases.try_join_next().is_some() {}
+        while dispatcher.releases.try_join_next().is_some() {}
         let id = json.get("id").and_then(Value::as_u64);
         let calls = calls_in(&json);
         match Op::deserialize(json) {
-            Ok(op) => desk.on_op(op, blob).await?,
+            Ok(op) => dispatcher.on_op(op, blob).await?,
             Err(error) => {
                 let error = CliError::caused("Invalid request", &error);
                 match calls {
@@ -165,7 +165,7 @@ async fn serve_frames(reader: &mut frame::Reader, shared: &Shared) -> CliResult<
         }
     }
     // Nothing else would release these values later.
-    let releases = async { while desk.releases.join_next().await.is_some() {} };
+    let releases = async { while dispatcher.releases.join_next().await.is_some() {} };
     if tokio::time::timeout(RELEASE_PATIENCE, releases)
         .await
         .is_err()
@@ -183,7 +183,7 @@ fn calls_in(request: &Value) -> Option<Value> {
 }
 
 /// Where requests go.
-struct Desk {
+struct Dispatcher {
     shared: Shared,
     work: mpsc::Sender<Work>,
     /// By followed job.
@@ -192,7 +192,7 @@ struct Desk {
     releases: JoinSet<()>,
 }
 
-impl Desk {
+impl Dispatcher {
     async fn on_op(&mut self, op: Op, blob: Bytes) -> CliResult<()> {
         let shared = &self.shared;
         match op {
@@ -282,7 +282,7 @@ async fn ask(shared: Shared, id: u64, question: Question, blob: Bytes) {
 }
 
 /// Submits a call again, after the work that is already queued.
-async fn submit_again(shared: Shared, work: mpsc::Sender<Work>, again: Again) {
+async fn submit_again(shared: Shared, work: mpsc::Sender<Work>, again: ResubmitCall) {
     let call = (again.job, again.task);
     let result = match values::again(&shared, call, &again.swap).await {
         Ok(payload) => {

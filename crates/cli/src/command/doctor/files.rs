@@ -26,7 +26,7 @@ const LOCAL: &[&str] = &[
 
 /// Facts about a directory, or about its nearest existing ancestor.
 #[derive(Debug)]
-struct Seen {
+struct DirectoryFacts {
     /// As the user named it.
     wanted: PathBuf,
     /// The nearest existing ancestor, or the directory itself.
@@ -109,7 +109,7 @@ pub(super) fn checks(wanted: &Path) -> Vec<Check> {
     judge(&look(wanted))
 }
 
-fn look(wanted: &Path) -> Seen {
+fn look(wanted: &Path) -> DirectoryFacts {
     let absolute = std::path::absolute(wanted).unwrap_or_else(|_| wanted.to_owned());
     let nearest = absolute.ancestors().find(|path| path.is_dir());
     let is_there = nearest == Some(&*absolute);
@@ -129,7 +129,7 @@ fn look(wanted: &Path) -> Seen {
         Ok((took, locks)) => (Ok(took), Some(locks)),
         Err(error) => (Err(error.kind()), None),
     };
-    Seen {
+    DirectoryFacts {
         wanted: wanted.to_owned(),
         mount: Mount::of(&mounts(), &directory),
         directory,
@@ -165,7 +165,7 @@ fn try_open_file(
     Ok((took, [of_file, of_process]))
 }
 
-fn judge(seen: &Seen) -> Vec<Check> {
+fn judge(seen: &DirectoryFacts) -> Vec<Check> {
     let mut checks = vec![file_system(seen)];
     checks.extend(seen.owner.map(|owner| rights(seen, owner)));
     checks.extend(seen.room.map(|room| space(seen, room)));
@@ -173,7 +173,7 @@ fn judge(seen: &Seen) -> Vec<Check> {
     checks
 }
 
-fn file_system(seen: &Seen) -> Check {
+fn file_system(seen: &DirectoryFacts) -> Check {
     let what = format!("server directory {}", seen.wanted.display());
     let on = seen
         .mount
@@ -211,7 +211,7 @@ fn file_system(seen: &Seen) -> Check {
     Check::good(what, format!("{on}, {millis} ms to store a file{seen_by}"))
 }
 
-fn rights(seen: &Seen, owner: Owner) -> Check {
+fn rights(seen: &DirectoryFacts, owner: Owner) -> Check {
     let what = "rights of the server directory";
     let shown = seen.directory.display();
     let text = format!(
@@ -244,7 +244,7 @@ fn rights(seen: &Seen, owner: Owner) -> Check {
     Check::good(what, text)
 }
 
-fn space(seen: &Seen, (bytes, files): (u64, u64)) -> Check {
+fn space(seen: &DirectoryFacts, (bytes, files): (u64, u64)) -> Check {
     let what = "room for the journal";
     // Some file systems do not count files, and report zero total and free files.
     let text = format!("{} MiB free", bytes / MIB);
@@ -302,8 +302,8 @@ mod tests {
 22 20 0:31 / /users/u/scratch rw - lustre mds@o2ib:/fs rw
 ";
 
-    fn seen() -> Seen {
-        Seen {
+    fn seen() -> DirectoryFacts {
+        DirectoryFacts {
             wanted: PathBuf::from("/users/u/.hq-server"),
             directory: PathBuf::from("/users/u"),
             is_there: true,
@@ -319,7 +319,7 @@ mod tests {
         }
     }
 
-    fn states(seen: &Seen) -> Vec<State> {
+    fn states(seen: &DirectoryFacts) -> Vec<State> {
         judge(seen).iter().map(|check| check.state).collect()
     }
 

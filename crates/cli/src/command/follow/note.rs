@@ -22,7 +22,7 @@ const PAUSE_MIN: Duration = Duration::from_secs(5);
 const PAUSE_MAX: Duration = Duration::from_secs(60);
 
 /// The last known summaries of the followed jobs.
-pub(super) type Seen = RefCell<BTreeMap<u32, client::JobSummary>>;
+pub(super) type LastSummaries = RefCell<BTreeMap<u32, client::JobSummary>>;
 
 /// After a moment, prints what the command waits for; prints the reason again whenever it changes.
 /// Never returns.
@@ -32,7 +32,7 @@ pub(super) type Seen = RefCell<BTreeMap<u32, client::JobSummary>>;
 /// If a bar shows the counts, this prints only reasons.
 pub(super) async fn tell(
     dir: &ServerDir,
-    seen: &Seen,
+    seen: &LastSummaries,
     has_bar: bool,
     mut show: impl FnMut(&str),
 ) -> Infallible {
@@ -58,7 +58,7 @@ pub(super) async fn tell(
 }
 
 /// What the command waits for, and why that takes time, if a reason is known.
-async fn look(dir: &ServerDir, seen: &Seen) -> Option<(String, Option<String>)> {
+async fn look(dir: &ServerDir, seen: &LastSummaries) -> Option<(String, Option<String>)> {
     let ids: Vec<u32> = seen.borrow().keys().copied().collect();
     let ids = IdArray::from_sorted(ids)
         .ok()

@@ -171,9 +171,9 @@ async fn read_some(
     dir: &ServerDir,
     job: u32,
     wanted: Vec<u32>,
-) -> CliResult<Said> {
+) -> CliResult<LastLines> {
     let readers = READERS_MAX.min(wanted.len().div_ceil(READS_MIN));
-    let wanted = Arc::new(Wanted {
+    let wanted = Arc::new(ReadQueue {
         job,
         tasks: wanted,
         next: AtomicUsize::new(0),
@@ -187,7 +187,7 @@ async fn read_some(
             match Client::connect(&dir).await {
                 Ok(mut client) => wanted.read(&mut client).await,
                 // The others do its part.
-                Err(_) => Ok(Said::new()),
+                Err(_) => Ok(LastLines::new()),
             }
         });
     }
@@ -200,20 +200,20 @@ async fn read_some(
 }
 
 /// Last words of the tasks that wrote something.
-type Said = BTreeMap<u32, Option<String>>;
+type LastLines = BTreeMap<u32, Option<String>>;
 
 /// Tasks whose outputs are read by several at once.
-struct Wanted {
+struct ReadQueue {
     job: u32,
     tasks: Vec<u32>,
     /// Position of the next task that no reader has taken.
     next: AtomicUsize,
 }
 
-impl Wanted {
+impl ReadQueue {
     /// Reads until there is none left.
-    async fn read(&self, client: &mut Client) -> CliResult<Said> {
-        let mut said = Said::new();
+    async fn read(&self, client: &mut Client) -> CliResult<LastLines> {
+        let mut said = LastLines::new();
         while let Some(task) = self.tasks.get(self.next.fetch_add(1, Ordering::Relaxed)) {
             let mut words = None;
             for is_stderr in [true, false] {

@@ -27,8 +27,8 @@ use crate::command::task::warn_about_tasks;
 use crate::error::{CliError, CliResult};
 use crate::parse::selector::{Selector, SingleSelector, array_to_message};
 use print::{Printer, Shape};
-use reader::{Piece, Reader};
-use watch::{News, Watch};
+use reader::{OutputChunk, Reader};
+use watch::{JobUpdate, Watch};
 
 /// Maximum number of tasks that `--follow` reads at the same time. Other tasks wait in a queue;
 /// none of their output is missed.
@@ -61,7 +61,7 @@ pub(crate) async fn tail(args: TailArgs, context: &mut Context) -> CliResult<()>
     let mut tail = Tail {
         job,
         printer: Printer::new(job, shape),
-        wanted: args.target.tasks.clone().map(Wanted::new),
+        wanted: args.target.tasks.clone().map(UnseenTasks::new),
         readers_max: if args.follow { READERS_MAX } else { 1 },
         args,
         client,
@@ -115,7 +115,7 @@ struct Tail {
     client: Client,
     printer: Printer,
     /// Selected tasks whose end has not been seen; `None` selects the whole job.
-    wanted: Option<Wanted>,
+    wanted: Option<UnseenTasks>,
     /// Whether the tasks that do not exist were reported.
     has_told_missing: bool,
     /// Tasks that are or were read.
@@ -125,7 +125,7 @@ struct Tail {
     readers: JoinSet<(u32, CliResult<Client>)>,
     readers_max: usize,
     idle: Vec<Client>,
-    pieces_tx: mpsc::Sender<Piece>,
+    pieces_tx: mpsc::Sender<OutputChunk>,
 }
 
 impl Tail {
@@ -216,12 +216,12 @@ impl Tail {
     async fn run(
         mut self,
         mut watch: Option<Watch>,
-        mut pieces: mpsc::Receiver<Piece>,
+        mut pieces: mpsc::Receiver<OutputChunk>,
         context: &mut Context,
     ) -> CliResult<()> {
         loop {
             self.start_readers(context).await?;
-            let all_seen = self.wanted.as_ref().is_some_and(Wanted::is_empty);
+            let all_seen = self.wanted.as_ref().is_some_and(UnseenTasks::is_empty);
             if self.readers.is_empty() && (watch.is_none() || all_seen) {
                 break;
             }
@@ -241,7 +241,7 @@ impl Tail {
                     self.forget(task);
                 }
                 news = next(&mut watch) => {
-                    let News { update, is_back } = news?;
+                    let JobUpdate { update, is_back } = news?;
                     // Ends during the server's absence were not reported. A forgotten job has no
                     // tasks to list.
                     if is_back && !update.jobs.is_empty() {
@@ -318,13 +318,13 @@ impl Tail {
 }
 
 /// Selected tasks whose end has not been seen, as ranges: the size depends on the number of ranges.
-struct Wanted {
+struct UnseenTasks {
     ids: IdArray,
     /// Positions in `ids`.
     left: IndexSet,
 }
 
-impl Wanted {
+impl UnseenTasks {
     fn new(ids: IdArray) -> Self {
         let mut left = IndexSet::new();
         left.insert_range(0, ids.len());
@@ -358,7 +358,7 @@ impl Wanted {
 }
 
 /// The next change, if the job is watched.
-async fn next(watch: &mut Option<Watch>) -> CliResult<News> {
+async fn next(watch: &mut Option<Watch>) -> CliResult<JobUpdate> {
     match watch {
         Some(watch) => watch.next().await,
         None => std::future::pending().await,

@@ -14,7 +14,7 @@ use crate::error::{CliError, CliResult};
 use crate::output::view;
 use crate::parse::after::AfterArg;
 use crate::parse::selector::{Selector, SingleSelector};
-use crate::submit::skip::Unended;
+use crate::submit::skip::OuterDependencies;
 
 /// Conditions of a submit, and the ids of its tasks if its options name none.
 pub(super) async fn resolve(
@@ -63,8 +63,8 @@ pub(super) async fn resolve(
 
 /// The jobs among these that have not ended. Queried before files are checked, so a job that ends
 /// later counts as unfinished.
-pub(super) async fn unended(after: &[After], client: &mut Client) -> CliResult<Unended> {
-    let mut unended = Unended::default();
+pub(super) async fn unended(after: &[After], client: &mut Client) -> CliResult<OuterDependencies> {
+    let mut unended = OuterDependencies::default();
     for condition in after {
         let job = condition.job;
         let selector = Selector::Ids(IdArray::single(job.as_u32())).to_message();

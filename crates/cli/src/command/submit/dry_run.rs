@@ -17,8 +17,8 @@ use crate::error::{CliError, CliResult};
 use crate::output::format::short_words;
 use crate::output::view::{total_units, worker_state};
 use crate::parse::selector::{Selector, SingleSelector};
-use crate::submit::plan::{Offer, Plan, PlannedWorker, fits, kinds, plan};
-use crate::submit::skip::Unended;
+use crate::submit::plan::{Plan, PlannedWorker, WorkerCapacity, fits, kinds, plan};
+use crate::submit::skip::OuterDependencies;
 use crate::submit::{PreparedSubmit, SubmitContext, jobfile};
 
 /// Shows what `hq submit` would do.
@@ -55,7 +55,7 @@ pub(super) async fn submit(
         let unended = match &mut client {
             Some(client) => after::unended(&prepared.spec.after, client).await?,
             // Without a server, these count as unfinished.
-            None => Unended {
+            None => OuterDependencies {
                 job: prepared.spec.after.first().map(|after| after.job),
                 each: None,
             },
@@ -76,7 +76,7 @@ pub(super) async fn submit_file(args: &SubmitFileArgs, context: &mut Context) ->
     let place = place(&submit_dir, uid.as_deref());
     let mut prepared = jobfile::load(&args.path, args.own.place(args.job), place)?;
     if args.skip_done {
-        prepared = prepared.skip_done(&Unended::default())?;
+        prepared = prepared.skip_done(&OuterDependencies::default())?;
     }
     show(&prepared, client.as_mut(), uid.as_deref(), context).await
 }
@@ -163,7 +163,7 @@ async fn add_workers(
         let amounts: Vec<(String, Amount)> = items
             .map(|item| (item.name.clone(), Amount(total_units(item))))
             .collect();
-        let offer = Offer {
+        let offer = WorkerCapacity {
             amounts: &amounts,
             group_size: sizes.get(group(worker)).copied().unwrap_or_default(),
             left: left(worker),

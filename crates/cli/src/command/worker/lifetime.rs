@@ -60,7 +60,7 @@ pub(super) fn left_in_pbs(job: &str) -> Option<Duration> {
 
 /// What a batch system reports about the time left of a job.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
-struct Left {
+struct TimeLeft {
     /// Its time limit.
     limit: Option<SignedDuration>,
     /// Time left, the best source first. All sources except those that the batch system computes
@@ -68,7 +68,7 @@ struct Left {
     sources: Vec<SignedDuration>,
 }
 
-impl Left {
+impl TimeLeft {
     /// The first source that another one confirms (the shorter of the two), otherwise the first
     /// source. A running job has some time left, but no more than its limit; if no source gives
     /// such a value, only the limit is known.
@@ -99,7 +99,7 @@ impl Left {
 /// Parses `RunTime=00:01:00 TimeLimit=00:10:00 … EndTime=2026-11-21T08:00:00`, in local time;
 /// unlimited jobs have no end. `end` is the end in seconds since 1970, which newer releases put
 /// into the environment.
-fn of_slurm(answer: &str, end: Option<&str>, now: Timestamp, zone: &TimeZone) -> Left {
+fn of_slurm(answer: &str, end: Option<&str>, now: Timestamp, zone: &TimeZone) -> TimeLeft {
     let value = |key: &str| {
         let mut words = answer.split_whitespace();
         words.find_map(|word| word.strip_prefix(key)?.strip_prefix('='))
@@ -114,7 +114,7 @@ fn of_slurm(answer: &str, end: Option<&str>, now: Timestamp, zone: &TimeZone) ->
         told.map(|end| end.duration_since(now)),
         variable.map(|end| end.duration_since(now)),
     ];
-    Left {
+    TimeLeft {
         limit,
         sources: sources.into_iter().flatten().collect(),
     }
@@ -134,7 +134,7 @@ fn slurm_duration(text: &str) -> Option<SignedDuration> {
 }
 
 /// From the JSON of `qstat -f`.
-fn of_pbs(answer: &str, job: &str, now: Timestamp, zone: &TimeZone) -> Option<Left> {
+fn of_pbs(answer: &str, job: &str, now: Timestamp, zone: &TimeZone) -> Option<TimeLeft> {
     let answer: serde_json::Value = serde_json::from_str(answer).ok()?;
     let job = answer.get("Jobs")?.get(job)?;
     let time = |list: &str| {
@@ -152,7 +152,7 @@ fn of_pbs(answer: &str, job: &str, now: Timestamp, zone: &TimeZone) -> Option<Le
         time("resources_used").map(|used| limit - used),
         start.map(|start| limit - now.duration_since(start)),
     ];
-    Some(Left {
+    Some(TimeLeft {
         limit: Some(limit),
         sources: sources.into_iter().flatten().collect(),
     })

@@ -6,7 +6,7 @@ use super::job::definition;
 use super::task::add_params;
 use crate::output::ChangedView;
 use crate::submit::plan::{Plan, PlannedTask};
-use crate::submit::skip::Skipped;
+use crate::submit::skip::SkipPlan;
 
 /// Everything that would be submitted.
 pub(super) fn value(plan: &Plan) -> Value {
@@ -59,7 +59,7 @@ pub(super) fn changed(view: &ChangedView) -> Value {
     value
 }
 
-fn add_skipped(value: &mut Value, skipped: &Skipped) {
+fn add_skipped(value: &mut Value, skipped: &SkipPlan) {
     let runs = skipped.runs.iter();
     let runs = runs.map(|(id, why)| json!({ "id": id, "why": why.to_string() }));
     value["left_out"] = json!(skipped.left_out);

@@ -8,7 +8,7 @@ use crate::import::shell_text;
 use crate::output::view::params_text;
 use crate::output::{ChangedView, Out};
 use crate::submit::plan::{Plan, PlannedTask, PlannedWorker};
-use crate::submit::skip::Skipped;
+use crate::submit::skip::SkipPlan;
 
 /// Workers that are named.
 const NAMED_MAX: usize = 8;
@@ -80,7 +80,7 @@ pub(super) fn write_changed(out: Out<'_>, look: Look, jobs: &[ChangedView]) -> i
     writeln!(out, "Nothing was submitted.")
 }
 
-fn reasons(skipped: &Skipped) -> String {
+fn reasons(skipped: &SkipPlan) -> String {
     let shown = skipped.runs.iter().take(REASONS_MAX);
     let mut lines: Vec<String> = shown.map(|(id, why)| format!("{id}: {why}")).collect();
     let rest = skipped.runs.len().saturating_sub(REASONS_MAX);

@@ -8,7 +8,7 @@ use super::option::quoted;
 use super::reader::{Reader, is_shell, is_tool, may_repeat, name};
 use super::script::Script;
 use super::variable::has_gap;
-use super::{Said, Source, Text, Typed, Verb};
+use super::{Remark, Source, Text, Typed, Verb};
 use crate::submit::placeholder::{self, Piece};
 use crate::text::closest;
 
@@ -37,7 +37,7 @@ const USUAL: &str = "entry line item input output file arg task_id taskid task i
     wildcards threads array_id params";
 
 /// `hq run echo ::: a b c`.
-pub(super) fn parallel_input(typed: &Typed<'_>, text: Text<'_>) -> Option<Said> {
+pub(super) fn parallel_input(typed: &Typed<'_>, text: Text<'_>) -> Option<Remark> {
     let is_file = matches!(text.text, "::::" | "::::+");
     if !is_file && !matches!(text.text, ":::" | ":::+") || text.reader == Reader::Code {
         return None;
@@ -69,7 +69,7 @@ pub(super) fn parallel_input(typed: &Typed<'_>, text: Text<'_>) -> Option<Said> 
         format!("hq {verb} --param x={values} -- {command}{end}")
     };
     let mark = text.text;
-    Some(Said::Note(format!(
+    Some(Remark::Note(format!(
         "`{mark}` is GNU parallel syntax, which is an ordinary argument here; use `{instead}`"
     )))
 }
@@ -97,7 +97,7 @@ fn is_name(name: &str) -> bool {
 }
 
 /// `hq submit --each-line f -- echo {}`, and `{entry}`, `{.}`, `{1}`.
-pub(super) fn braces_of(typed: &Typed<'_>, text: Text<'_>) -> Option<Said> {
+pub(super) fn braces_of(typed: &Typed<'_>, text: Text<'_>) -> Option<Remark> {
     // Code has braces of its own, and so have TeX and JSON.
     if text.reader == Reader::Code
         || text.text.contains(['\\', '"']) && text.reader == Reader::Program
@@ -117,13 +117,13 @@ pub(super) fn braces_of(typed: &Typed<'_>, text: Text<'_>) -> Option<Said> {
             && matches!(typed.source, Source::Entries)
         {
             let (option, instead) = (text.option, text.text.replace("{}", "%{TASK_ID}"));
-            return Some(Said::Refusal(
+            return Some(Remark::Refusal(
                 format!("`{{}}` is not replaced in `{option}`"),
                 format!("each task has a path of its own with `{option} '{instead}'`"),
             ));
         }
         if let Some(said) = brace(typed, text, (name, before)) {
-            return Some(Said::Note(said));
+            return Some(Remark::Note(said));
         }
     }
     None
@@ -221,7 +221,7 @@ fn brace_of_value(
 }
 
 /// `hq run --array 1-3 -- echo '%{TASK_ID}'`.
-pub(super) fn path_placeholder(typed: &Typed<'_>, text: Text<'_>) -> Option<Said> {
+pub(super) fn path_placeholder(typed: &Typed<'_>, text: Text<'_>) -> Option<Remark> {
     let known = |name: &str| VARIABLES.iter().find(|(known, _)| *known == name);
     let found = placeholder::pieces(text.text.as_bytes()).into_iter().find_map(|piece| {
         let Piece::Name(name) = piece else { return None };
@@ -231,20 +231,20 @@ pub(super) fn path_placeholder(typed: &Typed<'_>, text: Text<'_>) -> Option<Said
         known(meant).filter(|_| !is_param).map(|(_, variable)| (name.to_owned(), *variable))
     });
     found.map(|(name, variable)| {
-        Said::Note(format!(
+        Remark::Note(format!(
             "`%{{{name}}}` is a placeholder for paths, such as that of `--stdout`, and is not replaced in a command; use `{variable}` in a shell command line: `bash -c 'LINE'`"
         ))
     })
 }
 
 /// `hq submit -- echo hi '|' wc`.
-pub(super) fn operator(typed: &Typed<'_>, text: Text<'_>) -> Option<Said> {
+pub(super) fn operator(typed: &Typed<'_>, text: Text<'_>) -> Option<Remark> {
     const OPERATORS: &str = "| || && & ; > >> < << 2> 2>&1 &> 2>/dev/null >&2";
     let program = name(typed.words.first()?);
     let compares = ["test", "[", "expr", "let", "[[", "bc"].contains(&program);
     let is_one = has_word(OPERATORS, text.text) && text.reader == Reader::Program && !compares;
     is_one.then(|| {
-        Said::Note(format!(
+        Remark::Note(format!(
             "`{}` is passed to the program as an argument, because no shell reads the command; `bash -c 'LINE'` runs a shell command line",
             text.text
         ))
@@ -252,7 +252,7 @@ pub(super) fn operator(typed: &Typed<'_>, text: Text<'_>) -> Option<Said> {
 }
 
 /// `hq submit -- cat '*.txt'`, `'~/x'`.
-pub(super) fn pattern(typed: &Typed<'_>, text: Text<'_>) -> Option<Said> {
+pub(super) fn pattern(typed: &Typed<'_>, text: Text<'_>) -> Option<Remark> {
     if text.reader != Reader::Program {
         return None;
     }
@@ -264,7 +264,7 @@ pub(super) fn pattern(typed: &Typed<'_>, text: Text<'_>) -> Option<Said> {
         "echo" | "printf" | "tr" | "rsync"
     );
     (is_home || is_pattern && !prints).then(|| {
-        Said::Note(format!(
+        Remark::Note(format!(
             "no shell expands `{}`: leave out the quotes, or let a shell expand it where the task runs: `bash -c 'LINE'`",
             text.text
         ))
@@ -272,12 +272,12 @@ pub(super) fn pattern(typed: &Typed<'_>, text: Text<'_>) -> Option<Said> {
 }
 
 /// `hq submit --array 1-3 -- ./run "$HQ_TASK_ID"`: this shell has replaced it.
-pub(super) fn empty(typed: &Typed<'_>, text: Text<'_>) -> Option<Said> {
+pub(super) fn empty(typed: &Typed<'_>, text: Text<'_>) -> Option<Remark> {
     let is_one =
         text.text.is_empty() && typed.verb != Verb::File && !matches!(typed.source, Source::One);
     is_one.then(|| {
         let own = typed.own_value();
-        Said::Note(format!(
+        Remark::Note(format!(
             "argument {} is empty; if you typed `\"{own}\"`, this shell expanded it to nothing; with `bash -c '… \"{own}\"'` the task expands it",
             text.number
         ))
@@ -285,7 +285,7 @@ pub(super) fn empty(typed: &Typed<'_>, text: Text<'_>) -> Option<Said> {
 }
 
 /// `hq run --each-line files -- gzip`: xargs and parallel put the line at the end; `hq submit --array 1-3 -- gzip "f$HQ_TASK_ID"`.
-pub(super) fn unused_entry(typed: &Typed<'_>, _: Text<'_>) -> Option<Said> {
+pub(super) fn unused_entry(typed: &Typed<'_>, _: Text<'_>) -> Option<Remark> {
     let (own, what) = match typed.source {
         Source::Entries => ("$HQ_ENTRY", "line"),
         Source::Ids => ("$HQ_TASK_ID", "number"),
@@ -322,26 +322,26 @@ pub(super) fn unused_entry(typed: &Typed<'_>, _: Text<'_>) -> Option<Said> {
         ),
         (_, None) => format!("`bash -c '{} \"{own}\"'` reads it", words.join(" ")),
     };
-    Some(Said::Note(format!(
+    Some(Remark::Note(format!(
         "every task runs the same command: the {what} of a task is in `{own}`, which `{program}` does not read; {instead}"
     )))
 }
 
 /// `hq submit --param file=list.txt`.
-pub(super) fn list_value(typed: &Typed<'_>, _: Text<'_>) -> Option<Said> {
+pub(super) fn list_value(typed: &Typed<'_>, _: Text<'_>) -> Option<Remark> {
     let is_list = |file: &str| {
         let end = name(file).rsplit_once('.').map_or("", |(_, end)| end);
         matches!(end, "" | "txt" | "list" | "lst" | "tsv" | "csv") && Path::new(file).is_file()
     };
     let mut params = typed.single_params.iter();
     let (param, file) = params.find(|(_, value)| is_list(value))?;
-    Some(Said::Note(format!(
+    Some(Remark::Note(format!(
         "`{file}` is the one value of `{param}`; a value for each line of that file is `--param {param}=@{file}`"
     )))
 }
 
 /// `hq submit --param lr=1,2 -- ./train`: every task does the same, unless it reads its environment.
-pub(super) fn unused_param(typed: &Typed<'_>, _: Text<'_>) -> Option<Said> {
+pub(super) fn unused_param(typed: &Typed<'_>, _: Text<'_>) -> Option<Remark> {
     let Source::Params(params) = typed.source else {
         return None;
     };
@@ -381,7 +381,7 @@ pub(super) fn unused_param(typed: &Typed<'_>, _: Text<'_>) -> Option<Said> {
         (None, Some(script)) => format!("or read `{variable}` in `{}`", script.word),
         (None, None) => format!("as in `{program} {{{name}}}`"),
     };
-    Some(Said::Note(format!(
+    Some(Remark::Note(format!(
         "nothing uses the parameter `{name}`: write `{{{name}}}` where its value belongs, {or_so}"
     )))
 }
@@ -403,7 +403,7 @@ const PROCESSES: &[(&[&str], &[&str])] = &[
 ];
 
 /// `hq submit --cpus 4 -- make -j8`, `mpirun -np 8 ./x`: the cpus that a task asks for decide what else runs beside it.
-pub(super) fn processes(typed: &Typed<'_>, text: Text<'_>) -> Option<Said> {
+pub(super) fn processes(typed: &Typed<'_>, text: Text<'_>) -> Option<Remark> {
     let (_, options) = PROCESSES
         .iter()
         .find(|(names, _)| names.contains(&name(text.text)))?;
@@ -427,14 +427,14 @@ pub(super) fn processes(typed: &Typed<'_>, text: Text<'_>) -> Option<Said> {
             "1" => "1 cpu".to_owned(),
             cpus => format!("{cpus} cpus"),
         };
-        Said::Note(format!(
+        Remark::Note(format!(
             "`{option} {count}` keeps {count} cpus busy, and a task asks for {cpus}, so that others run beside it: `--cpus {count}`"
         ))
     })
 }
 
 /// `bash -c echo hi`: only the first word is the line.
-pub(super) fn behind_line(typed: &Typed<'_>, text: Text<'_>) -> Option<Said> {
+pub(super) fn behind_line(typed: &Typed<'_>, text: Text<'_>) -> Option<Remark> {
     let reads = |line: &str| {
         let reads = |sign: &str| {
             ["$", "${", "${#"]
@@ -461,7 +461,7 @@ pub(super) fn behind_line(typed: &Typed<'_>, text: Text<'_>) -> Option<Said> {
     let shell = &typed.words[..text.number];
     let shell: Vec<String> = shell.iter().map(|word| quoted(word)).collect();
     let line = typed.words[text.number..].join(" ").replace('\'', "'\\''");
-    Some(Said::Note(format!(
+    Some(Remark::Note(format!(
         "the shell runs `{}` only, which does not read the words behind it; the line is one word in quotes: `{} '{line}'`",
         text.text,
         shell.join(" ")

@@ -8,7 +8,7 @@ use clap::Args as _;
 use hq_core::words::has_word;
 
 use super::reader::{Reader, is_tool, name};
-use super::{Said, Text, Typed, Verb};
+use super::{Remark, Text, Typed, Verb};
 use crate::args;
 
 /// Programs that have options of the same names.
@@ -51,51 +51,51 @@ pub(super) fn given<'a>(typed: &'a Typed<'_>, option: &'a str) -> impl Iterator<
 }
 
 /// `hq submit --time-limit 30 -- true`: other systems count minutes.
-pub(super) fn bare_seconds(typed: &Typed<'_>, _: Text<'_>) -> Option<Said> {
+pub(super) fn bare_seconds(typed: &Typed<'_>, _: Text<'_>) -> Option<Remark> {
     /// A larger number is not meant as minutes.
     const MINUTES_MAX: u32 = 1_000;
     let value = given(typed, "--time-limit").next()?;
     if let Some(number) = value.strip_suffix('M') {
-        return Some(Said::Note(format!(
+        return Some(Remark::Note(format!(
             "`M` counts months; for minutes write `--time-limit {number}min`"
         )));
     }
     let number: u32 = value.parse().ok()?;
     (number < MINUTES_MAX).then(|| {
-        Said::Note(format!(
+        Remark::Note(format!(
             "a number alone is in seconds; for minutes write `--time-limit {number}min`"
         ))
     })
 }
 
 /// `hq submit --resource mem=8 -- ./x`: people mean GiB.
-pub(super) fn bare_memory(typed: &Typed<'_>, _: Text<'_>) -> Option<Said> {
+pub(super) fn bare_memory(typed: &Typed<'_>, _: Text<'_>) -> Option<Remark> {
     /// A larger number is not meant as GiB.
     const GIB_MAX: u32 = 256;
     let number = |text: &str| text.strip_prefix("mem=")?.parse::<u32>().ok();
     let number = given(typed, "--resource").find_map(number)?;
     (number < GIB_MAX).then(|| {
-        Said::Note(format!(
+        Remark::Note(format!(
             "a number alone is in MiB, as in Slurm: for GiB write `--resource mem={number}G`"
         ))
     })
 }
 
 /// `hq submit --env PATH`: docker and Slurm pass on the value of this shell.
-pub(super) fn env_name(typed: &Typed<'_>, _: Text<'_>) -> Option<Said> {
+pub(super) fn env_name(typed: &Typed<'_>, _: Text<'_>) -> Option<Remark> {
     let name = given(typed, "--env").find(|pair| !pair.contains('='))?;
     if let Some((name, value)) = name.split_once([':', ' ']) {
-        return Some(Said::Note(format!(
+        return Some(Remark::Note(format!(
             "`--env` takes NAME=VALUE: `--env {name}={value}`"
         )));
     }
-    Some(Said::Note(format!(
+    Some(Remark::Note(format!(
         "`--env {name}` sets `{name}` to nothing; `--env {name}=\"${name}\"` passes the value of this shell, and `--env {name}=` says that it is meant"
     )))
 }
 
 /// `hq submit --array 1-3 true --cpus 2`.
-pub(super) fn behind_program(typed: &Typed<'_>, text: Text<'_>) -> Option<Said> {
+pub(super) fn behind_program(typed: &Typed<'_>, text: Text<'_>) -> Option<Remark> {
     let option = text.text.split('=').next().unwrap_or_default();
     let known_name = option
         .strip_prefix("--")
@@ -120,7 +120,7 @@ pub(super) fn behind_program(typed: &Typed<'_>, text: Text<'_>) -> Option<Said> 
     } else {
         "; if it is meant for the program, put `--` before the program"
     };
-    Some(Said::Note(format!(
+    Some(Remark::Note(format!(
         "`{option}` comes after the program and is passed to it; put options of hq before the program{instead}"
     )))
 }

@@ -9,15 +9,15 @@ use hq_core::words::has_word;
 
 use super::option::{self, quoted};
 use super::reader::is_here;
-use super::{Said, Source, Text, Typed, Verb, reader, script};
+use super::{Remark, Source, Text, Typed, Verb, reader, script};
 use crate::args;
 use crate::submit::similar_file;
 use crate::text::{closest, is_printed_quote, with_hyphens};
 
 /// `hq submit ""`.
-pub(super) fn nothing(_: &Typed<'_>, text: Text<'_>) -> Option<Said> {
+pub(super) fn nothing(_: &Typed<'_>, text: Text<'_>) -> Option<Remark> {
     text.text.is_empty().then(|| {
-        Said::Refusal(
+        Remark::Refusal(
             "The program has an empty name".to_owned(),
             "a variable of this shell may be empty: look at `echo \"$NAME\"`".to_owned(),
         )
@@ -25,10 +25,10 @@ pub(super) fn nothing(_: &Typed<'_>, text: Text<'_>) -> Option<Said> {
 }
 
 /// `hq submit '#HQ' --stdout=o ./s.sh`.
-pub(super) fn directive(_: &Typed<'_>, text: Text<'_>) -> Option<Said> {
+pub(super) fn directive(_: &Typed<'_>, text: Text<'_>) -> Option<Remark> {
     let is_one = ["#HQ", "#SBATCH", "#PBS", "#BSUB", "#$"].contains(&text.text);
     is_one.then(|| {
-        Said::Refusal(
+        Remark::Refusal(
             format!("`{}` is not a program", text.text),
             "such a line belongs into a script; leave it out on the command line: `hq submit OPTIONS ./script.sh`".to_owned(),
         )
@@ -36,7 +36,7 @@ pub(super) fn directive(_: &Typed<'_>, text: Text<'_>) -> Option<Said> {
 }
 
 /// Options that take one word, and what joins the rest of a value to its first word: `--param lr=0.1 0.01`, `--enforce-memory no`.
-pub(super) fn split_value(typed: &Typed<'_>, text: Text<'_>) -> Option<Said> {
+pub(super) fn split_value(typed: &Typed<'_>, text: Text<'_>) -> Option<Remark> {
     let word = text.text;
     if typed.front.is_fenced || typed.verb == Verb::File {
         return None;
@@ -84,13 +84,13 @@ pub(super) fn split_value(typed: &Typed<'_>, text: Text<'_>) -> Option<Said> {
     };
     let text = format!("`{word}` is taken as the program, because `{option}` accepts one value");
     Some(match typed.verb {
-        Verb::Run => Said::Refusal(text, instead),
-        Verb::Submit | Verb::File => Said::Note(format!("{text}; {instead}")),
+        Verb::Run => Remark::Refusal(text, instead),
+        Verb::Submit | Verb::File => Remark::Note(format!("{text}; {instead}")),
     })
 }
 
 /// `--wait 10m true`, `--dry-run yes -- true`: the option takes no value, or only behind `=`.
-fn lone_value(typed: &Typed<'_>, option: &str, word: &str) -> Option<Said> {
+fn lone_value(typed: &Typed<'_>, option: &str, word: &str) -> Option<Remark> {
     let is_program = |word: &str| is_here(word) && (!word.contains('/') || !is_data(word));
     let next = typed.words.get(1)?;
     let is_value = next == "--" || !is_program(word) && is_program(next);
@@ -105,8 +105,8 @@ fn lone_value(typed: &Typed<'_>, option: &str, word: &str) -> Option<Said> {
     let text = format!("`{word}` is taken as the program");
     Some(
         match word.starts_with(|c: char| c.is_ascii_digit()) && !is_here(word) {
-            true => Said::Refusal(text, instead),
-            false => Said::Note(format!("{text}; {instead}")),
+            true => Remark::Refusal(text, instead),
+            false => Remark::Note(format!("{text}; {instead}")),
         },
     )
 }
@@ -118,7 +118,7 @@ fn is_data(path: &str) -> bool {
 }
 
 /// `hq submit --array 1,2 3 -- true`.
-pub(super) fn ids(typed: &Typed<'_>, text: Text<'_>) -> Option<Said> {
+pub(super) fn ids(typed: &Typed<'_>, text: Text<'_>) -> Option<Remark> {
     let is_id = |c: char| c.is_ascii_digit() || matches!(c, ',' | '-' | ':');
     let is_list =
         text.text.starts_with(|c: char| c.is_ascii_digit()) && text.text.chars().all(is_id);
@@ -131,14 +131,14 @@ pub(super) fn ids(typed: &Typed<'_>, text: Text<'_>) -> Option<Said> {
         None => "a list of ids is one word without blanks, as in `--array 1,2,3`".to_owned(),
     };
     (is_list && !is_here(text.text))
-        .then(|| Said::Refusal(format!("`{}` is not a program", text.text), help))
+        .then(|| Remark::Refusal(format!("`{}` is not a program", text.text), help))
 }
 
 /// `hq submit --wait last`: there is a program of that name.
-pub(super) fn job_word(typed: &Typed<'_>, text: Text<'_>) -> Option<Said> {
+pub(super) fn job_word(typed: &Typed<'_>, text: Text<'_>) -> Option<Remark> {
     let is_one = matches!(text.text, "last" | "all") && typed.words.len() == 1;
     (is_one && !typed.front.is_fenced).then(|| {
-        Said::Note(format!(
+        Remark::Note(format!(
             "`{0}` is taken as the program; for jobs there are `hq job wait {0}`, `hq job info {0}` and, for one that begins later, `--after last`",
             text.text
         ))
@@ -146,15 +146,15 @@ pub(super) fn job_word(typed: &Typed<'_>, text: Text<'_>) -> Option<Said> {
 }
 
 /// `hq submit –cpus 4 -- true`: word processors and web pages make one dash of two.
-pub(super) fn long_dash(_: &Typed<'_>, text: Text<'_>) -> Option<Said> {
+pub(super) fn long_dash(_: &Typed<'_>, text: Text<'_>) -> Option<Remark> {
     if text.text.starts_with(is_printed_quote) {
-        return Some(Said::Refusal(
+        return Some(Remark::Refusal(
             format!("`{}` begins with a quote of a word processor", text.text),
             "the shell does not know it: type `'` or `\"` instead".to_owned(),
         ));
     }
     with_hyphens(text.text).map(|meant| {
-        Said::Refusal(
+        Remark::Refusal(
             format!("`{}` has a long dash, which is no `-`", text.text),
             format!("type it as `{meant}`"),
         )
@@ -192,14 +192,14 @@ const ELSEWHERE: &[(&[&str], &[&str], &str)] = &[
 ];
 
 /// `hq submit srun -n 2 hostname`, `sbatch job.sh`, `vim notes.txt`, `sudo ./x`, `docker run -it image`.
-pub(super) fn elsewhere(typed: &Typed<'_>, text: Text<'_>) -> Option<Said> {
+pub(super) fn elsewhere(typed: &Typed<'_>, text: Text<'_>) -> Option<Remark> {
     const TERMINAL: [&str; 4] = ["-it", "-ti", "--tty", "--pty"];
     let name = reader::name(text.text);
     let mut rest = typed.words.iter().skip(1).map(|word| &**word);
     if let Some(option) = rest.clone().find(|word| TERMINAL.contains(word))
         && ["docker", "podman", "nerdctl", "kubectl", "srun"].contains(&name)
     {
-        return Some(Said::Note(format!(
+        return Some(Remark::Note(format!(
             "tasks have no terminal: leave out `{option}`"
         )));
     }
@@ -213,7 +213,7 @@ pub(super) fn elsewhere(typed: &Typed<'_>, text: Text<'_>) -> Option<Said> {
         .find(|word| !word.starts_with('-') && word.contains(['.', '/']))
         .unwrap_or("FILE");
     (!is_meant && typed.verb != Verb::File).then(|| {
-        Said::Note(format!(
+        Remark::Note(format!(
             "`{name}` {}",
             why.replace("SCRIPT", &quoted(script))
         ))
@@ -221,7 +221,7 @@ pub(super) fn elsewhere(typed: &Typed<'_>, text: Text<'_>) -> Option<Said> {
 }
 
 /// `hq submit --name my job -- true`.
-pub(super) fn stray_word(typed: &Typed<'_>, text: Text<'_>) -> Option<Said> {
+pub(super) fn stray_word(typed: &Typed<'_>, text: Text<'_>) -> Option<Remark> {
     let fence = typed.words.iter().position(|word| word == "--");
     let next = typed.words.get(fence.map_or(1, |at| at + 1));
     // A program that follows, or what begins like one.
@@ -235,12 +235,12 @@ pub(super) fn stray_word(typed: &Typed<'_>, text: Text<'_>) -> Option<Said> {
     (is_stray && is_followed && no_program(text.text).is_none()).then(|| {
         let program = next.map_or("PROGRAM", |word| word);
         if Path::new(text.text).is_file() {
-            return Said::Note(format!(
+            return Remark::Note(format!(
                 "`{}` is taken as the program: the shell expanded a pattern to several files, and an option takes one value; `ls PATTERN | hq run --each-line - -- {program} {{}}` runs a task for each",
                 text.text
             ));
         }
-        Said::Note(format!(
+        Remark::Note(format!(
             "`{}` is taken as the program, and this machine has no such program; a value with a blank needs quotes, as in `--name \"my job\"`; otherwise write `-- {program}` after the options",
             text.text
         ))
@@ -248,10 +248,10 @@ pub(super) fn stray_word(typed: &Typed<'_>, text: Text<'_>) -> Option<Said> {
 }
 
 /// `hq run "echo hi | wc -l"`.
-pub(super) fn shell_line(typed: &Typed<'_>, text: Text<'_>) -> Option<Said> {
+pub(super) fn shell_line(typed: &Typed<'_>, text: Text<'_>) -> Option<Remark> {
     if Path::new(text.text).is_dir() && text.text.contains('/') {
         let note = format!("`{}` is a directory; name the program in it", text.text);
-        return Some(Said::Note(note));
+        return Some(Remark::Note(note));
     }
     let why = no_program(text.text).filter(|_| !is_here(text.text))?;
     let line = quoted_value(text.text);
@@ -264,9 +264,9 @@ pub(super) fn shell_line(typed: &Typed<'_>, text: Text<'_>) -> Option<Said> {
     let text = format!("`{}{next}` is not a program", text.text);
     Some(match typed.verb {
         // Its tasks run here.
-        Verb::Run => Said::Refusal(text, why),
-        Verb::Submit => Said::Note(format!("{text}: {why}")),
-        Verb::File => Said::Note(format!(
+        Verb::Run => Remark::Refusal(text, why),
+        Verb::Submit => Remark::Note(format!("{text}: {why}")),
+        Verb::File => Remark::Note(format!(
             "{text}; `command` is a list of the program and its arguments, and a command line for a shell is `shell = {line}`"
         )),
     })
@@ -314,7 +314,7 @@ fn unread_list(typed: &Typed<'_>, (name, rest): (&str, &[String])) -> Option<Str
 }
 
 /// `seq 3 | hq run -- echo {}`, `cat list | hq run -- wc -l`, `… -- xargs gzip`.
-pub(super) fn unread_input(typed: &Typed<'_>, _: Text<'_>) -> Option<Said> {
+pub(super) fn unread_input(typed: &Typed<'_>, _: Text<'_>) -> Option<Remark> {
     if typed.has_stdin {
         return None;
     }
@@ -337,7 +337,7 @@ pub(super) fn unread_input(typed: &Typed<'_>, _: Text<'_>) -> Option<Said> {
             .to_owned()
     };
     if let Some(note) = unread_list(typed, (name, &rest)) {
-        return Some(Said::Note(note));
+        return Some(Remark::Note(note));
     }
     if !typed.front.is_piped || !matches!(typed.source, Source::One | Source::Ids) {
         return None;
@@ -351,7 +351,7 @@ pub(super) fn unread_input(typed: &Typed<'_>, _: Text<'_>) -> Option<Said> {
             Verb::Run => command(&rest).replace(place, "{}").replace("'{}'", "{}"),
             Verb::Submit | Verb::File => "bash -c 'LINE'` with the line in `$HQ_ENTRY".to_owned(),
         };
-        return Some(Said::Note(format!(
+        return Some(Remark::Note(format!(
             "what is piped into hq is not read without an option; a task for each line is `hq {verb} --each-line - -- {shown}`"
         )));
     }
@@ -372,7 +372,7 @@ pub(super) fn unread_input(typed: &Typed<'_>, _: Text<'_>) -> Option<Said> {
     };
     (reads && !takes_code).then(|| {
         let command = command(&rest);
-        Said::Note(match known {
+        Remark::Note(match known {
             Some(_) => format!(
                 "tasks have no standard input, so `{name}` has nothing to read; `hq {verb} --stdin -- {command}` passes all of standard input to each task, and `--each-line -` runs a task for each line"
             ),
@@ -384,7 +384,7 @@ pub(super) fn unread_input(typed: &Typed<'_>, _: Text<'_>) -> Option<Said> {
 }
 
 /// `hq submit --cwd sub -- ./t.sh`, where the file is here and not there; `cwd = "sub"` in a job file.
-pub(super) fn other_directory(typed: &Typed<'_>, _: Text<'_>) -> Option<Said> {
+pub(super) fn other_directory(typed: &Typed<'_>, _: Text<'_>) -> Option<Remark> {
     let (_, cwd) = typed
         .values
         .iter()
@@ -401,14 +401,14 @@ pub(super) fn other_directory(typed: &Typed<'_>, _: Text<'_>) -> Option<Said> {
     }
     let here = std::env::current_dir().unwrap_or_default();
     let here = here.join(word.trim_start_matches("./"));
-    Some(Said::Note(format!(
+    Some(Remark::Note(format!(
         "`{word}` is looked for in the working directory of the tasks, `{cwd}`, and is not there; the file of this directory is `{}`",
         quoted(&here.to_string_lossy())
     )))
 }
 
 /// `hq submit sim.py 3`, `hq run Makefile`, and a script without `#!`.
-pub(super) fn not_executable(typed: &Typed<'_>, text: Text<'_>) -> Option<Said> {
+pub(super) fn not_executable(typed: &Typed<'_>, text: Text<'_>) -> Option<Remark> {
     let script = typed.script.as_ref().filter(|script| script.number == 0)?;
     let interpreter = script.interpreter();
     // A name without an end may be a script of a shell.
@@ -420,7 +420,7 @@ pub(super) fn not_executable(typed: &Typed<'_>, text: Text<'_>) -> Option<Said> 
     if script.is_executable
         && let Some(missing) = script.missing_interpreter()
     {
-        return Some(Said::Note(format!(
+        return Some(Remark::Note(format!(
             "the first line of `{}` names `{missing}`, which this machine does not have; correct that line, or put the program in front: `PROGRAM {}`",
             text.text,
             quoted(text.text)
@@ -451,8 +451,8 @@ pub(super) fn not_executable(typed: &Typed<'_>, text: Text<'_>) -> Option<Said> 
     };
     let text = format!("`{}` {why}", text.text);
     Some(match typed.verb {
-        Verb::Run if !script.is_executable => Said::Refusal(text, instead),
-        Verb::Run | Verb::Submit | Verb::File => Said::Note(format!("{text}; {instead}")),
+        Verb::Run if !script.is_executable => Remark::Refusal(text, instead),
+        Verb::Run | Verb::Submit | Verb::File => Remark::Note(format!("{text}; {instead}")),
     })
 }
 
@@ -472,14 +472,14 @@ fn reader_of(file: &str) -> Option<String> {
 }
 
 /// `hq submit ./nope`, `hq submit sim.py`, `hq submit pyhton x.py`.
-pub(super) fn missing(typed: &Typed<'_>, text: Text<'_>) -> Option<Said> {
+pub(super) fn missing(typed: &Typed<'_>, text: Text<'_>) -> Option<Remark> {
     let has_cwd = typed.values.iter().any(|(option, _)| *option == "--cwd");
     let path = Path::new(text.text);
     let end = path.extension().and_then(|end| end.to_str());
     let is_job_file = matches!(end, Some("toml" | "yaml" | "yml" | "json"));
     if typed.verb != Verb::File && is_job_file && !path.exists() && !is_here(text.text) && !has_cwd
     {
-        return Some(Said::Refusal(
+        return Some(Remark::Refusal(
             format!("{} does not exist", text.text),
             similar_file(path).map_or_else(
                 || "a job file is named by its path: `hq submit FILE.toml`".to_owned(),
@@ -496,7 +496,7 @@ pub(super) fn missing(typed: &Typed<'_>, text: Text<'_>) -> Option<Said> {
     let is_named = file.starts_with("./") || file.starts_with("../");
     let is_script = file != text.text && !file.contains(['{', '%', '$', '/']) && file.contains('.');
     if (is_named || is_script) && !Path::new(file).exists() {
-        return Some(Said::Note(format!(
+        return Some(Remark::Note(format!(
             "`{file}` does not exist in this directory"
         )));
     }
@@ -504,26 +504,26 @@ pub(super) fn missing(typed: &Typed<'_>, text: Text<'_>) -> Option<Said> {
         return None;
     }
     if path.is_dir() {
-        return Some(Said::Note(format!(
+        return Some(Remark::Note(format!(
             "`{}` is a directory, and no program of that name is in the PATH",
             text.text
         )));
     }
     let is_file = path.is_file();
     if !is_file && text.text.contains('.') {
-        return Some(Said::Note(format!(
+        return Some(Remark::Note(format!(
             "`{}` is neither in this directory nor in the PATH of this machine",
             text.text
         )));
     }
     if !is_file && let Some(meant) = similar(text.text) {
-        return Some(Said::Note(format!(
+        return Some(Remark::Note(format!(
             "`{}` is not in the PATH of this machine; did you mean `{meant}`?",
             text.text
         )));
     }
     is_file.then(|| {
-        Said::Note(format!(
+        Remark::Note(format!(
             "`{0}` is not in the PATH; to run the file in this directory, write `./{0}`",
             text.text
         ))
@@ -552,7 +552,7 @@ fn similar(word: &str) -> Option<String> {
 }
 
 /// `hq submit ./*.sh`: this shell makes one command of all files.
-pub(super) fn all_files(typed: &Typed<'_>, text: Text<'_>) -> Option<Said> {
+pub(super) fn all_files(typed: &Typed<'_>, text: Text<'_>) -> Option<Remark> {
     let (_, end) = reader::name(text.text).rsplit_once('.')?;
     let is_same = |word: &str| Path::new(word).is_file() && word.ends_with(&format!(".{end}"));
     let are_all = typed.words.len() > 1
@@ -560,7 +560,7 @@ pub(super) fn all_files(typed: &Typed<'_>, text: Text<'_>) -> Option<Said> {
         && typed.words.iter().all(|word| is_same(word));
     (are_all && typed.verb != Verb::File).then(|| {
         let count = typed.words.len() - 1;
-        Said::Note(format!(
+        Remark::Note(format!(
             "`{}` gets the other {count} files as arguments; `ls PATTERN | hq run --each-line - -- {{}}` runs a task for each file",
             text.text
         ))

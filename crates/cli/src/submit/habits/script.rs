@@ -7,7 +7,7 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 
 use super::reader::{self, Reader, name};
-use super::{Said, Text, Typed, Verb, option};
+use super::{Remark, Text, Typed, Verb, option};
 use crate::submit::content;
 
 /// Only this much of a script is looked at, in bytes.
@@ -204,18 +204,18 @@ impl Typed<'_> {
 }
 
 /// Line ends of Windows, and a byte order mark.
-pub(super) fn encoding(typed: &Typed<'_>, _: Text<'_>) -> Option<Said> {
+pub(super) fn encoding(typed: &Typed<'_>, _: Text<'_>) -> Option<Remark> {
     let script = typed.script.as_ref()?;
     let (word, bytes) = (&script.word, &script.bytes[..]);
     if let Some((what, command)) = content::kind(bytes).filter(|(what, _)| what.starts_with("text"))
     {
-        return Some(Said::Note(format!(
+        return Some(Remark::Note(format!(
             "`{word}` is {what}, which no interpreter reads; `{command} {word} > NEW` converts it"
         )));
     }
     let is_started = script.number == 0 || script.reader == Reader::Shell;
     if bytes.starts_with(content::BYTE_ORDER_MARK) && is_started {
-        return Some(Said::Note(format!(
+        return Some(Remark::Note(format!(
             "`{word}` begins with a byte order mark, which hides its first line; `sed -i '1s/^\\xef\\xbb\\xbf//' {word}` removes it"
         )));
     }
@@ -227,7 +227,7 @@ pub(super) fn encoding(typed: &Typed<'_>, _: Text<'_>) -> Option<Said> {
             .all(|line| line.ends_with("\r\n") || !line.ends_with('\n'))
         && script.head.contains("\r\n");
     (has_ends && is_started).then(|| {
-        Said::Note(format!(
+        Remark::Note(format!(
             "`{word}` has Windows line ends (CRLF), and a shell or the kernel takes the carriage return as part of each word; \
              `{}` removes them",
             content::without_cr(word)
@@ -258,7 +258,7 @@ fn behind_interpreter(typed: &Typed<'_>, script: &Script) -> String {
 }
 
 /// Lines of options that nobody reads: `# HQ --array 1-3`, and `#HQ` behind the first command or in a program without `.sh`.
-pub(super) fn late_directive(typed: &Typed<'_>, _: Text<'_>) -> Option<Said> {
+pub(super) fn late_directive(typed: &Typed<'_>, _: Text<'_>) -> Option<Remark> {
     let script = typed.script.as_ref()?;
     let front = &typed.front;
     let chosen = front
@@ -301,7 +301,7 @@ pub(super) fn late_directive(typed: &Typed<'_>, _: Text<'_>) -> Option<Said> {
             ),
             (true, true, false) => behind_interpreter(typed, script),
         };
-        return Some(Said::Note(format!(
+        return Some(Remark::Note(format!(
             "line {number} of `{word}`, `{line}`, is ignored: {why}"
         )));
     }

@@ -4,12 +4,12 @@ use std::path::Path;
 
 use super::program::in_root;
 use super::reader::name;
-use super::{Said, Text, Typed};
+use super::{Remark, Text, Typed};
 use crate::args::known_resource;
 use crate::submit::placeholder::{self, Piece};
 
 /// `hq submit --name 'run-%{TASK_ID}'`, `--env X=%{TASK_ID}`.
-pub(super) fn value_placeholder(_: &Typed<'_>, text: Text<'_>) -> Option<Said> {
+pub(super) fn value_placeholder(_: &Typed<'_>, text: Text<'_>) -> Option<Remark> {
     if !matches!(text.key(), "name" | "env") {
         return None;
     }
@@ -22,14 +22,14 @@ pub(super) fn value_placeholder(_: &Typed<'_>, text: Text<'_>) -> Option<Said> {
         "name" => "a job has one name for all of its tasks",
         _ => "every task has its numbers in `$HQ_TASK_ID` and `$HQ_JOB_ID`",
     };
-    Some(Said::Note(format!(
+    Some(Remark::Note(format!(
         "`%{{{name}}}` is not replaced in `{}`; {why}",
         text.option
     )))
 }
 
 /// `--stdout out-%a.txt`, as in Slurm; `%I` and `%J` are LSF's.
-pub(super) fn percent_letter(_: &Typed<'_>, text: Text<'_>) -> Option<Said> {
+pub(super) fn percent_letter(_: &Typed<'_>, text: Text<'_>) -> Option<Remark> {
     const LETTERS: [(char, &str); 10] = [
         ('a', "%{TASK_ID}"),
         ('A', "%{JOB_ID}"),
@@ -58,14 +58,14 @@ pub(super) fn percent_letter(_: &Typed<'_>, text: Text<'_>) -> Option<Said> {
         .collect();
     (!found.is_empty()).then(|| {
         let (option, found) = (text.option, found.join(", "));
-        Said::Note(format!(
+        Remark::Note(format!(
             "Slurm placeholders are not replaced in `{option}`; here {found}, see `hq doc output`"
         ))
     })
 }
 
 /// `hq submit --each-line samples.csv`, `--each-line ./run.sh`.
-pub(super) fn list_file(_: &Typed<'_>, text: Text<'_>) -> Option<Said> {
+pub(super) fn list_file(_: &Typed<'_>, text: Text<'_>) -> Option<Remark> {
     if text.option != "--each-line" {
         return None;
     }
@@ -85,7 +85,7 @@ pub(super) fn list_file(_: &Typed<'_>, text: Text<'_>) -> Option<Said> {
         ),
         _ => return None,
     };
-    Some(Said::Note(note))
+    Some(Remark::Note(note))
 }
 
 /// An option or a key whose value is looked at, without the hyphens of an option; and what finds a mistake in the value.
@@ -125,11 +125,11 @@ const CHECKS: &[Check] = &[
 ];
 
 /// `--stdout -`, `--inputs '*.txt'`, `--env A=1,B=2`, `--param x=1..3`.
-pub(super) fn odd_value(_: &Typed<'_>, text: Text<'_>) -> Option<Said> {
+pub(super) fn odd_value(_: &Typed<'_>, text: Text<'_>) -> Option<Remark> {
     let mut checks = CHECKS
         .iter()
         .filter(|(options, _)| options.contains(&text.key()));
-    checks.find_map(|(_, check)| check(text)).map(Said::Note)
+    checks.find_map(|(_, check)| check(text)).map(Remark::Note)
 }
 
 fn foreign_resource(Text { text, .. }: Text<'_>) -> Option<String> {

@@ -4,7 +4,7 @@ use hq_core::words::has_word;
 
 use super::option;
 use super::reader::{Reader, may_repeat};
-use super::{Said, Source, Text, Typed, Verb};
+use super::{Remark, Source, Text, Typed, Verb};
 use crate::text::closest;
 
 /// Variables of tasks; `HQ_PARAM_…`, `HQ_RESOURCE_…` and those of the server come to that.
@@ -63,7 +63,7 @@ fn names(text: &str) -> impl Iterator<Item = &str> {
 }
 
 /// `hq submit --array 1-3 -- ./run '$HQ_TASK_ID'`, `--stdout '$HOME/out'`.
-pub(super) fn plain(typed: &Typed<'_>, text: Text<'_>) -> Option<Said> {
+pub(super) fn plain(typed: &Typed<'_>, text: Text<'_>) -> Option<Remark> {
     if text.reader != Reader::Program {
         return None;
     }
@@ -97,13 +97,13 @@ pub(super) fn plain(typed: &Typed<'_>, text: Text<'_>) -> Option<Said> {
         "env" => "so the program gets it as it is".to_owned(),
         _ => format!("so the name is really `{}`", text.text),
     };
-    Some(Said::Note(format!(
+    Some(Remark::Note(format!(
         "no shell expands `${name}` here, {so}; {instead}"
     )))
 }
 
 /// `./run '$SLURM_ARRAY_TASK_ID'`, `'$1'`, `'$(hostname)'`: what a shell would replace.
-fn argument(typed: &Typed<'_>, text: Text<'_>) -> Option<Said> {
+fn argument(typed: &Typed<'_>, text: Text<'_>) -> Option<Remark> {
     let name = names(text.text).next();
     let is_code = |word: &str| {
         word.contains("$(") && word.contains(')')
@@ -150,13 +150,13 @@ fn argument(typed: &Typed<'_>, text: Text<'_>) -> Option<Said> {
     } else {
         ""
     };
-    Some(Said::Note(format!(
+    Some(Remark::Note(format!(
         "no shell expands `{word}` here, {so}: {instead}{array}"
     )))
 }
 
 /// `bash -c 'echo $SLURM_ARRAY_TASK_ID'`, and scripts in any language.
-pub(super) fn foreign(typed: &Typed<'_>, text: Text<'_>) -> Option<Said> {
+pub(super) fn foreign(typed: &Typed<'_>, text: Text<'_>) -> Option<Remark> {
     let is_script = !text.option.is_empty();
     let found: Vec<&str> = match text.reader {
         Reader::Shell => names(text.text).collect(),
@@ -184,7 +184,7 @@ pub(super) fn foreign(typed: &Typed<'_>, text: Text<'_>) -> Option<Said> {
             ("HQ_TASK_ID", Source::Entries) => "HQ_TASK_ID` and its line in `$HQ_ENTRY",
             (ours, _) => ours,
         };
-        Said::Note(format!(
+        Remark::Note(format!(
             "hq does not set `${name}`{reads}; a task has `${ours}`"
         ))
     })
@@ -227,7 +227,7 @@ fn is_set(typed: &Typed<'_>, text: Text<'_>, name: &str) -> bool {
 }
 
 /// `$HQ_TASKID`, `$HQ_ENTRY` without `--each-line`, `$HQ_PARAM_LR` without such a parameter.
-pub(super) fn unknown(typed: &Typed<'_>, text: Text<'_>) -> Option<Said> {
+pub(super) fn unknown(typed: &Typed<'_>, text: Text<'_>) -> Option<Remark> {
     if text.reader != Reader::Shell {
         return None;
     }
@@ -237,19 +237,19 @@ pub(super) fn unknown(typed: &Typed<'_>, text: Text<'_>) -> Option<Said> {
             return None;
         }
         if name == "HQ_ENTRY" && !matches!(typed.source, Source::Entries) {
-            return Some(Said::Note(format!("`$HQ_ENTRY`{reads} is empty without `--each-line` or `--from-json`")));
+            return Some(Remark::Note(format!("`$HQ_ENTRY`{reads} is empty without `--each-line` or `--from-json`")));
         }
         if name.starts_with("HQ_PARAM_") {
             let has = matches!(typed.source, Source::Params(params) if params.list().iter().any(|param| hq_core::params::variable(&param.name) == name));
-            return (!has).then(|| Said::Note(format!("`${name}`{reads} is empty: no `--param` has that name")));
+            return (!has).then(|| Remark::Note(format!("`${name}`{reads} is empty: no `--param` has that name")));
         }
         let meant = closest(name, KNOWN.split(' ')).map_or(String::new(), |meant| format!("; did you mean `${meant}`?"));
-        (!has_word(KNOWN, name)).then(|| Said::Note(format!("hq does not set `${name}`{reads}{meant}")))
+        (!has_word(KNOWN, name)).then(|| Remark::Note(format!("hq does not set `${name}`{reads}{meant}")))
     })
 }
 
 /// `bash -c 'gzip "$1"'`, as with `xargs -n1 bash -c`.
-pub(super) fn positional(typed: &Typed<'_>, text: Text<'_>) -> Option<Said> {
+pub(super) fn positional(typed: &Typed<'_>, text: Text<'_>) -> Option<Remark> {
     let names_one = ["$1", "${1}", "$@", "\"$@\"", "$*"]
         .iter()
         .any(|name| text.text.contains(name));
@@ -263,7 +263,7 @@ pub(super) fn positional(typed: &Typed<'_>, text: Text<'_>) -> Option<Said> {
         && !defines
         && !matches!(typed.source, Source::One))
     .then(|| {
-        Said::Note(format!(
+        Remark::Note(format!(
             "`$1` and `$@` are empty in this line; a task has its value in `{}`",
             typed.own_value()
         ))
@@ -277,7 +277,7 @@ pub(super) fn has_gap(text: &str) -> bool {
 }
 
 /// `bash -c "echo $HQ_TASK_ID"`, `echo "task $HQ_TASK_ID"`: this shell has replaced it by nothing.
-pub(super) fn expanded(typed: &Typed<'_>, text: Text<'_>) -> Option<Said> {
+pub(super) fn expanded(typed: &Typed<'_>, text: Text<'_>) -> Option<Remark> {
     let line = text.text;
     // `out_.txt`, which is no gap in a line of code.
     let has_end = || line.ends_with(['_', '-', ':', '#']) || line.contains("_.");
@@ -293,7 +293,7 @@ pub(super) fn expanded(typed: &Typed<'_>, text: Text<'_>) -> Option<Said> {
         && !matches!(typed.source, Source::One);
     is_one.then(|| {
         let own = typed.own_value();
-        Said::Note(format!(
+        Remark::Note(format!(
             "the text `{line}` has a gap; if `{own}` was there in double quotes, this shell expanded it to nothing; with `bash -c '… {own}'` the task expands it"
         ))
     })

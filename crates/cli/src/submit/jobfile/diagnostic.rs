@@ -7,8 +7,8 @@ use annotate_snippets::{AnnotationKind, Level, Renderer, Snippet};
 
 use super::advice::{self, Place};
 use super::format::{Format, Source};
-use super::graph::Mistake;
-use super::parts::Misread;
+use super::graph::TaskGraphError;
+use super::parts::JobFileError;
 use crate::error::CliError;
 
 /// The error of a rule that concerns the whole file.
@@ -17,7 +17,7 @@ pub(super) fn plain(message: &str) -> CliError {
 }
 
 /// The error of a file with invalid syntax or an invalid structure.
-pub(super) fn misread(source: Source<'_>, error: Misread) -> CliError {
+pub(super) fn misread(source: Source<'_>, error: JobFileError) -> CliError {
     let Source {
         path,
         content,
@@ -127,7 +127,7 @@ fn json_key<'a>(content: &'a str, at: usize, value: &str) -> Option<&'a str> {
 /// The error of tasks that cannot be sorted; `span` is the wrong part, if it was found.
 pub(super) fn mistake(
     Source { path, content, .. }: Source<'_>,
-    mistake: &Mistake,
+    mistake: &TaskGraphError,
     span: Option<Range<usize>>,
 ) -> CliError {
     let (message, reason) = (mistake.message(), mistake.reason());

@@ -4,8 +4,8 @@ use std::ops::Range;
 use std::path::Path;
 
 use super::file::FileTable;
-use super::graph::Mistake;
-use super::parts::Misread;
+use super::graph::TaskGraphError;
+use super::parts::JobFileError;
 use super::yaml::{offset, yaml, yaml_offset};
 use super::{parts, place};
 
@@ -89,7 +89,7 @@ pub(crate) struct Source<'a> {
 }
 
 impl Source<'_> {
-    pub(super) fn read(self) -> Result<FileTable, Misread> {
+    pub(super) fn read(self) -> Result<FileTable, JobFileError> {
         match self.format {
             Format::Toml => parts::read(self.content),
             Format::Json => serde_json::from_str(self.content)
@@ -99,7 +99,7 @@ impl Source<'_> {
     }
 
     /// Bytes that a mistake is about; `count` = tasks in the file.
-    pub(super) fn place_of(self, count: usize, mistake: &Mistake) -> Option<Range<usize>> {
+    pub(super) fn place_of(self, count: usize, mistake: &TaskGraphError) -> Option<Range<usize>> {
         match self.format {
             Format::Toml => place::of(mistake, |task| place::toml_task(self.content, count, task)),
             Format::Yaml => {
@@ -112,17 +112,17 @@ impl Source<'_> {
     }
 }
 
-fn misread_yaml(content: &str, error: &serde_saphyr::Error) -> Misread {
+fn misread_yaml(content: &str, error: &serde_saphyr::Error) -> JobFileError {
     let text = error.to_string();
     let Some(place) = error.location() else {
-        return Misread {
+        return JobFileError {
             message: text,
             span: None,
         };
     };
     let suffix = format!(" at line {}, column {}", place.line(), place.column());
     let at = yaml_offset(content, place);
-    Misread {
+    JobFileError {
         message: quoted_names(text.strip_suffix(&suffix).unwrap_or(&text)),
         span: Some(at..at),
     }
@@ -139,10 +139,10 @@ fn quoted_names(message: &str) -> String {
     }
 }
 
-fn misread_json(content: &str, error: &serde_json::Error) -> Misread {
+fn misread_json(content: &str, error: &serde_json::Error) -> JobFileError {
     let text = error.to_string();
     let place = format!(" at line {} column {}", error.line(), error.column());
-    Misread {
+    JobFileError {
         message: text.strip_suffix(&place).unwrap_or(&text).to_owned(),
         span: (error.line() > 0).then(|| {
             let at = offset(content, error.line(), error.column());

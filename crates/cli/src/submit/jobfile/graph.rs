@@ -10,7 +10,7 @@ use crate::text::closest;
 /// Why tasks cannot be sorted. Positions are those in the file; named tasks appear with their
 /// names.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub(super) enum Mistake {
+pub(super) enum TaskGraphError {
     /// The id of the task at this position is already in use.
     Twice {
         /// Position of the later one.
@@ -46,7 +46,7 @@ const NAMES_SHOWN_MAX: usize = 8;
 /// Tasks of a cycle that are named.
 const CYCLE_SHOWN_MAX: usize = 8;
 
-impl Mistake {
+impl TaskGraphError {
     /// The error text that scripts search for.
     pub(super) fn message(&self) -> String {
         match self {
@@ -97,7 +97,7 @@ fn invalid_dependency(id: &TaskKey) -> String {
 }
 
 /// A task whose id and dependencies are numbers.
-pub(super) struct Numbered {
+pub(super) struct NumberedTask {
     pub(super) id: TaskId,
     pub(super) name: Option<Box<str>>,
     pub(super) deps: Vec<TaskId>,
@@ -105,7 +105,10 @@ pub(super) struct Numbered {
 
 /// Replaces names by ids. An `open_job` may contain further tasks, but names only exist in the
 /// file.
-pub(super) fn number(tasks: &Tasks, open_job: Option<u32>) -> Result<Vec<Numbered>, Mistake> {
+pub(super) fn number(
+    tasks: &Tasks,
+    open_job: Option<u32>,
+) -> Result<Vec<NumberedTask>, TaskGraphError> {
     let explicit = tasks.list.iter().map(|task| match task.id {
         Some(TaskRef::Number(id)) => Some(id),
         Some(TaskRef::Name(_)) | None => None,
@@ -117,14 +120,14 @@ pub(super) fn number(tasks: &Tasks, open_job: Option<u32>) -> Result<Vec<Numbere
             && named[name].replace(TaskId(*id)).is_some()
         {
             let id = tasks.key(TaskRef::Name(name));
-            return Err(Mistake::Twice { task: at, id });
+            return Err(TaskGraphError::Twice { task: at, id });
         }
     }
     let numbered = tasks.list.iter().zip(ids).enumerate();
     let numbered = numbered.map(|(at, (task, id))| {
         let dep_id = |dep: &TaskRef| match *dep {
             TaskRef::Number(number) => Ok(TaskId(number)),
-            TaskRef::Name(name) => named[name].ok_or_else(|| Mistake::Unknown {
+            TaskRef::Name(name) => named[name].ok_or_else(|| TaskGraphError::Unknown {
                 task: at,
                 id: tasks.key(task.id.unwrap_or(TaskRef::Number(id))),
                 dep: tasks.key(*dep),
@@ -138,7 +141,7 @@ pub(super) fn number(tasks: &Tasks, open_job: Option<u32>) -> Result<Vec<Numbere
             Some(TaskRef::Name(name)) => tasks.names.get_index(name).cloned(),
             Some(TaskRef::Number(_)) | None => None,
         };
-        Ok(Numbered {
+        Ok(NumberedTask {
             id: TaskId(id),
             name,
             deps,
@@ -181,14 +184,16 @@ fn meant(
 }
 
 /// Assigns ids to the tasks without one: after the highest explicit id, or from 1.
-fn assign_ids(explicit: impl Iterator<Item = Option<u32>> + Clone) -> Result<Vec<u32>, Mistake> {
+fn assign_ids(
+    explicit: impl Iterator<Item = Option<u32>> + Clone,
+) -> Result<Vec<u32>, TaskGraphError> {
     let mut highest = explicit.clone().flatten().max().unwrap_or(0);
     let mut ids = Vec::new();
     for id in explicit {
         ids.push(match id {
             Some(id) => id,
             None => {
-                highest = highest.checked_add(1).ok_or(Mistake::NoIdsLeft)?;
+                highest = highest.checked_add(1).ok_or(TaskGraphError::NoIdsLeft)?;
                 highest
             }
         });
@@ -200,12 +205,15 @@ fn assign_ids(explicit: impl Iterator<Item = Option<u32>> + Clone) -> Result<Vec
 struct Positions(Vec<(TaskId, usize)>);
 
 impl Positions {
-    fn new(tasks: &[GraphTask], label: impl Fn(&GraphTask) -> TaskKey) -> Result<Self, Mistake> {
+    fn new(
+        tasks: &[GraphTask],
+        label: impl Fn(&GraphTask) -> TaskKey,
+    ) -> Result<Self, TaskGraphError> {
         let mut sorted: Vec<_> = tasks.iter().map(|task| task.id).zip(0..).collect();
         sorted.sort_unstable();
         let again = sorted.windows(2).filter(|pair| pair[0].0 == pair[1].0);
         match again.map(|pair| pair[1]).min_by_key(|(_, task)| *task) {
-            Some((_, task)) => Err(Mistake::Twice {
+            Some((_, task)) => Err(TaskGraphError::Twice {
                 task,
                 id: label(&tasks[task]),
             }),
@@ -267,7 +275,7 @@ pub(super) fn order(
     tasks: Vec<GraphTask>,
     label: impl Fn(&GraphTask) -> TaskKey,
     may_name_others: bool,
-) -> Result<Vec<GraphTask>, Mistake> {
+) -> Result<Vec<GraphTask>, TaskGraphError> {
     let positions = Positions::new(&tasks, &label)?;
     let mut edges = Vec::with_capacity(tasks.iter().map(|task| task.deps.len()).sum());
     let mut missing: Vec<usize> = Vec::with_capacity(tasks.len());
@@ -281,7 +289,7 @@ pub(super) fn order(
                 }
                 None if may_name_others => {}
                 None => {
-                    return Err(Mistake::Unknown {
+                    return Err(TaskGraphError::Unknown {
                         task: i,
                         id: label(task),
                         dep: TaskKey::Number(dep.as_u32()),
@@ -307,7 +315,7 @@ pub(super) fn order(
     }
     if ready.len() < tasks.len() {
         let cycle = find_cycle(&tasks, &positions, &missing);
-        return Err(Mistake::Cycle {
+        return Err(TaskGraphError::Cycle {
             task: cycle.first().copied().unwrap_or(0),
             ids: cycle
                 .iter()
@@ -343,7 +351,7 @@ fn find_cycle(tasks: &[GraphTask], positions: &Positions, missing: &[usize]) -> 
 mod tests {
     use super::*;
 
-    fn graph(tasks: &[(u32, &[u32])]) -> Result<Vec<u32>, Mistake> {
+    fn graph(tasks: &[(u32, &[u32])]) -> Result<Vec<u32>, TaskGraphError> {
         let tasks = tasks
             .iter()
             .map(|(id, deps)| GraphTask {
@@ -392,7 +400,7 @@ mod tests {
         let (task, id) = (2, TaskKey::Number(8));
         assert_eq!(
             first,
-            Err(Mistake::Twice { task, id }),
+            Err(TaskGraphError::Twice { task, id }),
             "the first in the file"
         );
         assert_eq!(told(&[(1, &[1])]), invalid(1, "it waits for itself"));

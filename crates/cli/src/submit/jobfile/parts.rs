@@ -20,12 +20,12 @@ const HEADER: &str = "[[task]]";
 
 /// Why a file cannot be read, and which bytes of it are meant.
 #[derive(Debug)]
-pub(super) struct Misread {
+pub(super) struct JobFileError {
     pub(super) message: String,
     pub(super) span: Option<Range<usize>>,
 }
 
-impl Misread {
+impl JobFileError {
     /// `offset`: where the text that was read begins in the file.
     fn new(error: &toml::de::Error, offset: usize) -> Self {
         let shifted = |span: Range<usize>| span.start + offset..span.end + offset;
@@ -40,18 +40,18 @@ impl Misread {
 ///
 /// # Errors
 ///
-/// [`Misread`] if it is no TOML, or not what a job file looks like.
-pub(super) fn read(content: &str) -> Result<FileTable, Misread> {
+/// [`JobFileError`] if it is no TOML, or not what a job file looks like.
+pub(super) fn read(content: &str) -> Result<FileTable, JobFileError> {
     if content.len() > WHOLE_MAX
         && let Some(outcome) = read_parts(content)
     {
         return outcome;
     }
-    toml::from_str(content).map_err(|error| Misread::new(&error, 0))
+    toml::from_str(content).map_err(|error| JobFileError::new(&error, 0))
 }
 
 /// `None`: only the whole file tells.
-fn read_parts(content: &str) -> Option<Result<FileTable, Misread>> {
+fn read_parts(content: &str) -> Option<Result<FileTable, JobFileError>> {
     let headers = header_positions(content);
     let head = &content[..*headers.first()?];
     // Headers cannot add to tasks that are given in another way.
@@ -73,7 +73,7 @@ fn read_parts(content: &str) -> Option<Result<FileTable, Misread>> {
         match toml::from_str::<FileTable>(&content[part[0]..end]) {
             Ok(more) if more.array.is_none() => file.task.append(more.task),
             Err(error) if !may_span_parts(content) => {
-                return Some(Err(Misread::new(&error, part[0])));
+                return Some(Err(JobFileError::new(&error, part[0])));
             }
             Ok(_) | Err(_) => return None,
         }
@@ -117,8 +117,8 @@ mod tests {
         format!("{head}{}{tail}", tasks.concat())
     }
 
-    fn whole(content: &str) -> Result<FileTable, Misread> {
-        toml::from_str(content).map_err(|error| Misread::new(&error, 0))
+    fn whole(content: &str) -> Result<FileTable, JobFileError> {
+        toml::from_str(content).map_err(|error| JobFileError::new(&error, 0))
     }
 
     #[test]

@@ -6,7 +6,7 @@ use std::ops::Range;
 use serde::Deserialize;
 use toml::Spanned;
 
-use super::graph::Mistake;
+use super::graph::TaskGraphError;
 use super::parts;
 use super::schema::TaskKey;
 use super::yaml::{yaml, yaml_offset};
@@ -22,7 +22,7 @@ pub(super) struct PlacedTask {
 
 /// Bytes of the file that a mistake is about; `read` finds the task at a position.
 pub(super) fn of(
-    mistake: &Mistake,
+    mistake: &TaskGraphError,
     read: impl FnOnce(usize) -> Option<PlacedTask>,
 ) -> Option<Range<usize>> {
     let dependency = |task: PlacedTask, is_meant: &dyn Fn(&TaskKey) -> bool| {
@@ -30,9 +30,9 @@ pub(super) fn of(
         deps.find(|(dep, _)| is_meant(dep)).map(|(_, span)| span)
     };
     match mistake {
-        Mistake::Twice { task, .. } => read(*task)?.id,
-        Mistake::Unknown { task, dep, .. } => dependency(read(*task)?, &|key| key == dep),
-        Mistake::Cycle { task, ids } => {
+        TaskGraphError::Twice { task, .. } => read(*task)?.id,
+        TaskGraphError::Unknown { task, dep, .. } => dependency(read(*task)?, &|key| key == dep),
+        TaskGraphError::Cycle { task, ids } => {
             // A named task may be given by its number.
             let is_member = |key: &TaskKey| {
                 ids.iter()
@@ -40,7 +40,7 @@ pub(super) fn of(
             };
             dependency(read(*task)?, &is_member)
         }
-        Mistake::NoIdsLeft => None,
+        TaskGraphError::NoIdsLeft => None,
     }
 }
 

@@ -79,7 +79,7 @@ fn workers_fit_if_they_have_enough_of_everything() {
         kinds.len() == 1 && fits(kinds[0], offer)
     };
     let small = items(&["cpus=[0]", "mem=sum(100)"]);
-    let offer = Offer {
+    let offer = WorkerCapacity {
         amounts: &small,
         group_size: 2,
         left: None,
@@ -89,7 +89,7 @@ fn workers_fit_if_they_have_enough_of_everything() {
     assert!(!fits(&spec("gpus=all", None), offer));
     assert!(fits(&spec("mem=all", None), offer));
     assert!(fits(&spec("", Some(2)), offer) && !fits(&spec("", Some(3)), offer));
-    let ending = Offer {
+    let ending = WorkerCapacity {
         left: Some(std::time::Duration::from_secs(59)),
         ..offer
     };

@@ -59,7 +59,7 @@ fn keep_record(template: &TaskTemplate, (task, entry): (TaskId, Option<&[u8]>), 
 }
 
 fn runs(mut spec: SubmitSpec) -> BTreeSet<u32> {
-    let skipped = leave_out(&mut spec, &Unended::default()).expect("it has outputs");
+    let skipped = leave_out(&mut spec, &OuterDependencies::default()).expect("it has outputs");
     skipped.runs.iter().map(|(id, _)| *id).collect()
 }
 
@@ -100,7 +100,7 @@ fn of_ten_thousand_tasks_those_behind_what_was_touched_run_again() {
     }
     let began = Instant::now();
     let mut left = spec.clone();
-    let skipped = leave_out(&mut left, &Unended::default()).expect("it has outputs");
+    let skipped = leave_out(&mut left, &OuterDependencies::default()).expect("it has outputs");
     let took = began.elapsed();
     let expected: BTreeSet<u32> = touched.iter().flat_map(|i| [*i, PAIRS + *i]).collect();
     let found: BTreeSet<u32> = skipped.runs.iter().map(|(id, _)| *id).collect();
@@ -127,7 +127,7 @@ fn deleted_outputs_other_commands_and_missing_records_are_reasons() {
     carry_out(&spec);
     let why = |file: &str| {
         let mut spec = submit(dir.path(), file);
-        let skipped = leave_out(&mut spec, &Unended::default()).expect("it has outputs");
+        let skipped = leave_out(&mut spec, &OuterDependencies::default()).expect("it has outputs");
         let runs = skipped.runs.into_iter();
         runs.map(|(id, why)| format!("{id}: {why}"))
             .collect::<Vec<_>>()
@@ -173,7 +173,13 @@ fn deleted_outputs_other_commands_and_missing_records_are_reasons() {
     );
     assert_eq!(said[1], "2: it depends on task 0, which runs");
     let without = "[[task]]\ncommand = [\"x\"]\n";
-    assert!(leave_out(&mut submit(dir.path(), without), &Unended::default()).is_err());
+    assert!(
+        leave_out(
+            &mut submit(dir.path(), without),
+            &OuterDependencies::default()
+        )
+        .is_err()
+    );
 }
 
 #[test]
@@ -192,7 +198,7 @@ fn arrays_keep_the_ids_and_entries_of_what_runs() {
         keep_record(&array.template, task, &spec.submit_dir);
     }
     let mut left = spec.clone();
-    let skipped = leave_out(&mut left, &Unended::default()).expect("it has outputs");
+    let skipped = leave_out(&mut left, &OuterDependencies::default()).expect("it has outputs");
     assert_eq!(skipped.left_out, 2);
     let SubmitBody::Array(array) = left.body else {
         panic!("an array");
@@ -220,18 +226,18 @@ fn what_waits_for_others_that_may_still_write_runs() {
         fs::write(dir.path().join(format!("o{id}")), "").expect("written");
         keep_record(&array.template, (TaskId(id), None), &spec.submit_dir);
     }
-    let whys = |unended: Unended| {
+    let whys = |unended: OuterDependencies| {
         let skipped = leave_out(&mut spec.clone(), &unended).expect("it has outputs");
         let runs = skipped.runs.into_iter();
         runs.map(|(id, why)| format!("{id}: {why}"))
             .collect::<Vec<_>>()
     };
-    assert_eq!(whys(Unended::default()), [] as [&str; 0]);
+    assert_eq!(whys(OuterDependencies::default()), [] as [&str; 0]);
     let each = Some((JobId(7), vec![2, 3]));
-    let of_one = Unended { job: None, each };
+    let of_one = OuterDependencies { job: None, each };
     assert_eq!(whys(of_one), ["2: it waits for task 2 of job 7"]);
     let job = Some(JobId(7));
-    let of_all = Unended { job, each: None };
+    let of_all = OuterDependencies { job, each: None };
     let expected = ["1: it waits for job 7", "2: it waits for job 7"];
     assert_eq!(whys(of_all), expected);
     // The same for a task that is already in the open job.
@@ -244,8 +250,8 @@ fn what_waits_for_others_that_may_still_write_runs() {
     };
     assert_eq!(runs(submit_to(dir.path(), first, open)), BTreeSet::new());
     let mut behind = submit_to(dir.path(), &behind, open);
-    let skipped = leave_out(&mut behind, &Unended::default()).expect("it has outputs");
-    assert_eq!(skipped.runs, [(2, Why::AfterEarlier(TaskId(1)))]);
+    let skipped = leave_out(&mut behind, &OuterDependencies::default()).expect("it has outputs");
+    assert_eq!(skipped.runs, [(2, RunReason::AfterEarlier(TaskId(1)))]);
 }
 
 #[test]

@@ -5,7 +5,7 @@ use std::io;
 
 use serde_json::json;
 
-use super::reader::Piece;
+use super::reader::OutputChunk;
 use crate::args::job::StreamArg;
 use crate::output::console::{self, Shown};
 
@@ -41,7 +41,7 @@ impl Printer {
     }
 
     /// Prints the complete lines of a piece, and flushes.
-    pub(super) fn print(&mut self, piece: &Piece, out: &mut impl Shown) -> io::Result<()> {
+    pub(super) fn print(&mut self, piece: &OutputChunk, out: &mut impl Shown) -> io::Result<()> {
         if self.shape == Shape::Raw {
             if piece.channel == StreamArg::Stderr {
                 console::error_bytes(&piece.bytes);
@@ -120,8 +120,8 @@ impl Printer {
 mod tests {
     use super::*;
 
-    fn piece(task: u32, channel: StreamArg, text: &str) -> Piece {
-        Piece {
+    fn piece(task: u32, channel: StreamArg, text: &str) -> OutputChunk {
+        OutputChunk {
             task,
             instance: 0,
             channel,
@@ -137,7 +137,7 @@ mod tests {
             piece(2, StreamArg::Stdout, "other\n"),
             piece(1, StreamArg::Stderr, "err\n"),
             piece(1, StreamArg::Stdout, "c\nopen"),
-            Piece {
+            OutputChunk {
                 instance: 1,
                 ..piece(1, StreamArg::Stdout, "again")
             },

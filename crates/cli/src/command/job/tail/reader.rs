@@ -17,7 +17,7 @@ const WAIT: Duration = Duration::from_millis(250);
 
 /// Output of one task.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub(super) struct Piece {
+pub(super) struct OutputChunk {
     pub(super) task: u32,
     pub(super) instance: u32,
     pub(super) channel: StreamArg,
@@ -34,7 +34,7 @@ pub(super) struct Reader {
     pub(super) last_lines: Option<u32>,
     /// Whether to read until the task has ended.
     pub(super) follow: bool,
-    pub(super) pieces: mpsc::Sender<Piece>,
+    pub(super) pieces: mpsc::Sender<OutputChunk>,
     /// The instance that the user last saw.
     pub(super) known: Option<u32>,
 }
@@ -134,7 +134,7 @@ impl Reader {
         // Without --follow, reading stops when no output is available.
         position.is_done |= output.is_complete || (!self.follow && is_empty);
         if !is_empty {
-            let piece = Piece {
+            let piece = OutputChunk {
                 task: self.task,
                 instance: output.instance,
                 channel: position.channel,

@@ -7,7 +7,7 @@ use crate::client::{Client, WatchOptions};
 use crate::error::{CliError, CliResult};
 
 /// A change of the job.
-pub(super) struct News {
+pub(super) struct JobUpdate {
     pub(super) update: client::WatchUpdate,
     /// Marks the first update after the server was away: ends in between were not reported.
     pub(super) is_back: bool,
@@ -15,7 +15,7 @@ pub(super) struct News {
 
 /// Changes of the job, across restarts of the server.
 pub(super) struct Watch {
-    news: mpsc::Receiver<CliResult<News>>,
+    news: mpsc::Receiver<CliResult<JobUpdate>>,
 }
 
 impl Watch {
@@ -31,7 +31,7 @@ impl Watch {
     /// # Cancel safety
     ///
     /// Dropping the future loses no update.
-    pub(super) async fn next(&mut self) -> CliResult<News> {
+    pub(super) async fn next(&mut self) -> CliResult<JobUpdate> {
         let ended = || Err(CliError::new("Nobody watches the job any more"));
         self.news.recv().await.unwrap_or_else(ended)
     }
@@ -40,7 +40,7 @@ impl Watch {
 async fn keep_watching(
     mut client: Client,
     jobs: client::Selector,
-    news: mpsc::Sender<CliResult<News>>,
+    news: mpsc::Sender<CliResult<JobUpdate>>,
 ) {
     let mut is_back = false;
     loop {
@@ -65,7 +65,7 @@ async fn watch_once(
     client: &mut Client,
     jobs: client::Selector,
     mut is_back: bool,
-    news: &mpsc::Sender<CliResult<News>>,
+    news: &mpsc::Sender<CliResult<JobUpdate>>,
 ) -> CliResult<()> {
     let options = WatchOptions {
         until_idle: true,
@@ -78,7 +78,7 @@ async fn watch_once(
     loop {
         let update = client.next_update().await?;
         let is_last = update.done;
-        let next = News {
+        let next = JobUpdate {
             update,
             is_back: std::mem::take(&mut is_back),
         };
