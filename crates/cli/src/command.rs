@@ -207,7 +207,7 @@ pub(crate) fn run(command: Command, context: &mut Context) -> CliResult<()> {
         Command::Run(Deferred(args)) => run::run(*args, context),
         Command::Bridge(Deferred(args)) => bridge::run(args, context),
         #[cfg(feature = "nvml")]
-        Command::GpuUsage(Deferred(args)) => Ok(hq_worker::tell_of_gpus(args.parent)?),
+        Command::GpuUsage(Deferred(args)) => Ok(hq_worker::serve_gpu_usage(args.parent)?),
         // An incomplete command printed its help before.
         Command::Server { command: None }
         | Command::Worker { command: None }

@@ -165,7 +165,7 @@ impl<'a> Cursor<'a> {
     }
 
     /// Consumes `wanted` if it is next.
-    pub(crate) fn eat(&mut self, wanted: &str) -> bool {
+    pub(crate) fn consume(&mut self, wanted: &str) -> bool {
         let found = self.rest().starts_with(wanted);
         if found {
             self.pos += wanted.len();

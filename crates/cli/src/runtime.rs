@@ -57,7 +57,7 @@ fn build(mut builder: Builder, threads: usize) -> io::Result<Runtime> {
         .enable_all()
         .thread_keep_alive(Duration::MAX)
         .build()?;
-    crate::signals::outlive_file_limit(&runtime)?;
+    crate::signals::ignore_file_limit_signal(&runtime)?;
     // Starts the blocking thread that stays.
     drop(runtime.spawn_blocking(|| ()));
     Ok(runtime)

@@ -132,7 +132,7 @@ pub(crate) fn unreadable(path: &Path, error: &std::io::Error) -> CliError {
     let shown = path.display();
     let failed = CliError::new(format!("Cannot read {shown}: {error}"));
     if error.kind() == std::io::ErrorKind::NotFound {
-        return failed.with_help(in_its_place(path));
+        return failed.with_help(replacement_hint(path));
     }
     if error.kind() == std::io::ErrorKind::PermissionDenied {
         let help = format!("you are not allowed to read it: `ls -ld {shown}` shows who is");
@@ -142,7 +142,7 @@ pub(crate) fn unreadable(path: &Path, error: &std::io::Error) -> CliError {
 }
 
 /// What there is instead of a file.
-fn in_its_place(path: &Path) -> String {
+fn replacement_hint(path: &Path) -> String {
     let parent = path.parent().filter(|dir| *dir != Path::new(""));
     let dir = parent.unwrap_or(Path::new("."));
     if let Some(meant) = similar_file(path) {

@@ -396,7 +396,7 @@ pub fn find(facts: &Facts<'_>) -> Vec<Finding> {
     found.extend(unkillable_tasks(&facts.workers));
     found.extend(missing_limits(&facts.workers));
     found.extend(starving_jobs(facts));
-    found.extend(facts.jobs.iter().filter_map(noted_job));
+    found.extend(facts.jobs.iter().filter_map(acknowledged_job));
     found.extend(internal_errors(facts.internal_errors));
     found.sort_by_key(|finding| finding.severity);
     found
@@ -593,7 +593,7 @@ fn title(job: &JobFacts<'_>) -> String {
 }
 
 /// A job with probable mistakes, found by its client.
-fn noted_job(job: &JobFacts<'_>) -> Option<Finding> {
+fn acknowledged_job(job: &JobFacts<'_>) -> Option<Finding> {
     (!job.notes.is_empty()).then(|| Finding {
         severity: Severity::Warning,
         subject: Subject::NotedJob(job.id),

@@ -251,7 +251,7 @@ impl Core {
             std::mem::replace(&mut self.is_demand_partial, self.state.is_demand_partial());
         if was_partial && !self.is_demand_partial {
             // The last demand reported to automatic allocation may have been incomplete.
-            self.delivery.tell_of_demand();
+            self.delivery.notify_demand();
         }
     }
 

@@ -193,7 +193,7 @@ impl Delivery {
     }
 
     /// Tells automatic allocation to ask for the demand again.
-    pub(crate) fn tell_of_demand(&self) {
+    pub(crate) fn notify_demand(&self) {
         if let Some(news) = &self.news {
             news.changed();
         }
@@ -249,7 +249,7 @@ impl Delivery {
             let message = match effect {
                 Effect::Persist(_) => continue,
                 Effect::Reply(id, reply) => {
-                    self.tell_of_reply(&reply);
+                    self.notify_of_reply(&reply);
                     Outgoing::Reply(id, reply)
                 }
                 Effect::WatchUpdate(id, update) => {
@@ -273,7 +273,7 @@ impl Delivery {
                 // A user wants it to end now, even while nothing can be stored: its unreported news
                 // is known only here. Not before its registration is answered.
                 Effect::ToWorker(id, WorkerCommand::Stop) if self.is_connected(id) => {
-                    self.tell_worker(id, WorkerCommand::Stop);
+                    self.send_to_worker(id, WorkerCommand::Stop);
                     continue;
                 }
                 Effect::ToWorker(id, WorkerCommand::Acknowledge(seq)) => {
@@ -332,10 +332,10 @@ impl Delivery {
              answered from memory, changes wait",
             STALL.as_secs()
         );
-        self.tell_all_looks();
+        self.notify_all_demand();
     }
 
-    fn tell_all_looks(&mut self) {
+    fn notify_all_demand(&mut self) {
         for tell in std::mem::take(&mut self.looks).into_values() {
             tell();
         }
@@ -344,7 +344,7 @@ impl Delivery {
     /// The server ends without its last changes: requests that wait for them are rejected.
     pub(crate) fn give_up(&mut self) {
         self.has_given_up = true;
-        self.tell_all_looks();
+        self.notify_all_demand();
         // Their receivers end without a word.
         self.storing.clear();
         self.watches.clear();
@@ -455,11 +455,11 @@ impl Delivery {
                     self.abandoned.push((id, link));
                 }
                 tracing::info!(worker = %id, reattached, "worker registered");
-                self.tell_of_worker(state, id);
+                self.notify_of_worker(state, id);
             }
-            Outgoing::ToWorker(id, command) => self.tell_worker(id, command),
+            Outgoing::ToWorker(id, command) => self.send_to_worker(id, command),
             Outgoing::Acknowledge(id, seq) => {
-                self.tell_worker(id, WorkerCommand::Acknowledge(seq));
+                self.send_to_worker(id, WorkerCommand::Acknowledge(seq));
                 if let Some(later) = self.acknowledgements.release(id) {
                     self.acknowledge(state, id, later);
                 }
@@ -472,12 +472,12 @@ impl Delivery {
             Outgoing::DropWorker(id) => {
                 self.workers.remove(&id);
                 tracing::info!(worker = %id, "worker gone");
-                self.tell_of_worker(state, id);
+                self.notify_of_worker(state, id);
             }
         }
     }
 
-    fn tell_worker(&mut self, id: WorkerId, command: WorkerCommand) {
+    fn send_to_worker(&mut self, id: WorkerId, command: WorkerCommand) {
         let Some((_, queue)) = self.workers.get_mut(&id) else {
             return;
         };
@@ -487,7 +487,7 @@ impl Delivery {
     }
 
     /// Tells automatic allocation about new work.
-    fn tell_of_reply(&self, reply: &Reply) {
+    fn notify_of_reply(&self, reply: &Reply) {
         let is_more = match reply {
             Reply::Submitted(_) | Reply::SubmittedAll(_) | Reply::Resubmitted(_) => true,
             Reply::Refused(_) | Reply::Jobs(_) | Reply::Forgotten { .. } | Reply::Workers(_) => {
@@ -500,7 +500,7 @@ impl Delivery {
     }
 
     /// Tells automatic allocation about a new or lost worker.
-    fn tell_of_worker(&self, state: &ServerState, id: WorkerId) {
+    fn notify_of_worker(&self, state: &ServerState, id: WorkerId) {
         let (Some(news), Some(worker)) = (&self.news, state.worker(id)) else {
             return;
         };

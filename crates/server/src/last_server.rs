@@ -315,7 +315,7 @@ pub(crate) async fn find(
 /// Examines the instances, latest first, up to the first relevant one that kept its state.
 async fn look(dir: &ServerDir) -> Result<DirectoryState, StartError> {
     let mut is_unkept = false;
-    let mut found = look_for_kept(dir, &dir.instances()?, &mut is_unkept).await?;
+    let mut found = find_kept(dir, &dir.instances()?, &mut is_unkept).await?;
     if is_unkept && !matches!(found.last, Last::Alive(_)) {
         found.last = Last::Unkept(Box::new(found.last));
     }
@@ -323,7 +323,7 @@ async fn look(dir: &ServerDir) -> Result<DirectoryState, StartError> {
 }
 
 /// Likewise; sets `is_unkept` if a later server ran with `--no-journal`.
-async fn look_for_kept(
+async fn find_kept(
     dir: &ServerDir,
     instances: &[PathBuf],
     is_unkept: &mut bool,
@@ -354,7 +354,7 @@ async fn look_for_kept(
         if !exists(&file) {
             if is_published {
                 (found.last, found.place) = (Last::JournalGone, Some(place()));
-                found.earlier = look_for_earlier(dir, earlier).await?;
+                found.earlier = find_earlier(dir, earlier).await?;
                 return Ok(found);
             }
             continue;
@@ -370,7 +370,7 @@ async fn look_for_kept(
         };
         let history = looked.as_ref().and_then(|looked| looked.history().ok());
         if last == Last::Stopped(0) && history.is_some_and(|history| history.is_fresh) {
-            found.earlier = look_for_earlier(dir, earlier).await?;
+            found.earlier = find_earlier(dir, earlier).await?;
         }
         found.last = last;
         found.place = Some(place());
@@ -381,11 +381,11 @@ async fn look_for_kept(
 }
 
 /// Remains of the last server of these instances.
-async fn look_for_earlier(
+async fn find_earlier(
     dir: &ServerDir,
     instances: &[PathBuf],
 ) -> Result<Option<(Notice, (PathBuf, Journal))>, StartError> {
-    let found = Box::pin(look_for_kept(dir, instances, &mut false)).await?;
+    let found = Box::pin(find_kept(dir, instances, &mut false)).await?;
     Ok(found.into_earlier())
 }
 

@@ -37,7 +37,7 @@ pub fn answer_in_steps(
     let view = View { state, now };
     let mut asked = PartialQuery::New(query);
     loop {
-        match asked.go_on(&view) {
+        match asked.continue_with(&view) {
             Ok(reply) => return reply,
             Err(rest) => asked = rest,
         }

@@ -96,7 +96,7 @@ impl Server {
             mut continued,
             warnings,
             given,
-        } = look_around(config).await?;
+        } = examine_directory(config).await?;
         let may_move = config.access_file.is_none();
         let client_listener = open(Plane::Client, config.client_port, given.as_ref(), may_move)?;
         let worker_listener = open(Plane::Worker, config.worker_port, given.as_ref(), may_move)?;
@@ -270,7 +270,7 @@ struct StartContext {
     given: Option<AccessFile>,
 }
 
-async fn look_around(mut config: ServerConfig) -> Result<StartContext, StartError> {
+async fn examine_directory(mut config: ServerConfig) -> Result<StartContext, StartError> {
     let root = std::path::absolute(&config.server_dir).map_err(StartError::System)?;
     let dir = ServerDir::new(root, config.is_default_dir);
     last_server::check_dir(&dir, &config)?;

@@ -133,7 +133,7 @@ impl Shares {
             *place = None;
             let tally = journal_link::read_unless_it_hangs(store.clone(), Tally::read).await?;
             *place = Some(tally.map_err(Refusal::failed)?);
-            tokio::spawn(keep_up(Arc::downgrade(&self.0)));
+            tokio::spawn(keep_current(Arc::downgrade(&self.0)));
         }
         let Some(tally) = place.as_mut() else {
             return Err(Refusal::shutting_down());
@@ -183,7 +183,7 @@ fn share((key, sum): (&Key, &Sum)) -> Share {
 }
 
 /// Adds what happens, so that it does not pile up; ends when nobody looks any more.
-async fn keep_up(place: Weak<Mutex<Option<Tally>>>) {
+async fn keep_current(place: Weak<Mutex<Option<Tally>>>) {
     loop {
         tokio::time::sleep(CATCH_UP).await;
         let Some(place) = place.upgrade() else { return };

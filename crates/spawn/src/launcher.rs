@@ -254,9 +254,7 @@ impl Launcher {
         let finish = move |ended: &mut Vec<Running>| {
             finishing.finish(ended, false);
         };
-        let reaper = reaper::start(&launcher.watch, finish, move |now| {
-            looking.look_for_stalls(now)
-        });
+        let reaper = reaper::start(&launcher.watch, finish, move |now| looking.find_stalls(now));
         launcher.reaper = Some(reaper.map_err(os("start the reaper thread"))?);
         let started = launcher.pool.start();
         started.map_err(os("start the spawner threads"))?;

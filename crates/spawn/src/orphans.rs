@@ -662,7 +662,7 @@ mod tests {
             known: HashMap::new(),
             ended: Vec::new(),
         };
-        let census = nobody;
+        let census = no_processes;
         let is_alive = || Process::read(orphan.pid()).is_some_and(|now| !now.is_dead());
         assert!(orphans.sweep(|| true, census).is_empty());
         assert!(is_alive(), "it may belong to one of them");
@@ -693,7 +693,7 @@ mod tests {
             let has_nameless = true;
             Census {
                 has_nameless,
-                ..nobody()
+                ..no_processes()
             }
         };
         let killed = orphans.on_ended(&[], || has_begun.get(), census);
@@ -713,7 +713,7 @@ mod tests {
             known: HashMap::new(),
             ended: Vec::new(),
         };
-        assert!(orphans.sweep(|| false, nobody).is_empty());
+        assert!(orphans.sweep(|| false, no_processes).is_empty());
         assert!(child.wait().unwrap().success(), "its status is there");
     }
 
@@ -736,25 +736,25 @@ mod tests {
             known: HashMap::new(),
             ended: vec![(task.clone(), now)],
         };
-        let pause = orphans.tick(|| true, nobody);
+        let pause = orphans.tick(|| true, no_processes);
         assert_eq!(pause, IDLE_PAUSE, "nothing is followed up");
         // Its id may be that of another group by now.
         orphans.adopted.push(orphan.pid());
-        orphans.tick(|| true, nobody);
+        orphans.tick(|| true, no_processes);
         let owner = orphans.known.get(&orphan.pid()).map(|orphan| orphan.owner);
         assert_eq!(owner, Some(Owner::Unknown));
         assert!(is_alive(), "it may belong to a task that runs");
         let later = now + 1_000 * FOLLOW_UP;
         orphans.known.clear();
         orphans.ended.push((task, later));
-        let pause = orphans.tick(|| true, nobody);
+        let pause = orphans.tick(|| true, no_processes);
         eventually(|| (!is_alive()).then_some(()));
         assert_eq!(orphans.ended.len(), 1);
         assert_eq!(pause, FOLLOW_UP_PAUSE, "there may be more");
     }
 
     /// A census without processes of the launcher.
-    fn nobody() -> Census {
+    fn no_processes() -> Census {
         Census {
             running: Vec::new(),
             ending: Vec::new(),

@@ -352,7 +352,7 @@ impl SpawnPlan {
     /// Whether [`Event::Started`](crate::Event::Started) wakes the consumer at once, however short
     /// the child is. Default: no.
     #[must_use]
-    pub const fn tell_start_at_once(mut self, yes: bool) -> Self {
+    pub const fn report_start_at_once(mut self, yes: bool) -> Self {
         self.tells_start_at_once = yes;
         self
     }

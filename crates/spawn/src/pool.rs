@@ -320,7 +320,7 @@ impl Pool {
     ///
     /// The hanging thread itself cannot be interrupted. It waits for its child or for a file
     /// system, and returns to the pool when that responds or the child is killed.
-    pub(crate) fn look_for_stalls(self: &Arc<Self>, now: Instant) -> Option<Instant> {
+    pub(crate) fn find_stalls(self: &Arc<Self>, now: Instant) -> Option<Instant> {
         let mut queue = self.lock();
         let is_old = |work: &CreationInProgress| now.saturating_duration_since(work.since) >= STALL;
         let mut found = Vec::new();

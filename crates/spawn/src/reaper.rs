@@ -108,12 +108,12 @@ impl Watch {
         self.adopting
     }
 
-    /// Body of the reaper thread. It passes ended children to `finish`. `look_for_stalls` checks
+    /// Body of the reaper thread. It passes ended children to `finish`. `find_stalls` checks
     /// for hanging creations and returns when to check again.
     pub(crate) fn run(
         &self,
         finish: impl Fn(&mut Vec<Running>),
-        look_for_stalls: impl Fn(Instant) -> Option<Instant>,
+        find_stalls: impl Fn(Instant) -> Option<Instant>,
     ) {
         signal::block_all();
         let mut ready = Vec::new();
@@ -123,7 +123,7 @@ impl Watch {
         while !self.stop.load(Ordering::Acquire) {
             let now = Instant::now();
             let next_kill = self.kill_due(now, &mut due);
-            let next_stall = look_for_stalls(now);
+            let next_stall = find_stalls(now);
             let next_held = self.take_released(now, &mut ended);
             let until = [next_kill, next_stall, next_held, tick_at];
             ready.clear();
@@ -370,10 +370,10 @@ impl Watch {
 pub(crate) fn start(
     watch: &Arc<Watch>,
     finish: impl Fn(&mut Vec<Running>) + Send + 'static,
-    look_for_stalls: impl Fn(Instant) -> Option<Instant> + Send + 'static,
+    find_stalls: impl Fn(Instant) -> Option<Instant> + Send + 'static,
 ) -> std::io::Result<std::thread::JoinHandle<()>> {
     let watch = Arc::clone(watch);
     std::thread::Builder::new()
         .name("spawn-reaper".to_owned())
-        .spawn(move || watch.run(finish, look_for_stalls))
+        .spawn(move || watch.run(finish, find_stalls))
 }

@@ -214,9 +214,9 @@ impl Compactor {
         }
         self.pause_until = None;
         self.looked = Some(Instant::now());
-        let overviews = self.look_at_overviews(db)?;
+        let overviews = self.check_overviews(db)?;
         // Drop jobs only if the file is still too large without these overviews.
-        if overviews == 0 && !self.look_at_size(db, path)? {
+        if overviews == 0 && !self.check_size(db, path)? {
             return Ok(false);
         }
         let is_due = self.is_sweep_wanted && !is_recent(self.swept, SWEEP_INTERVAL);
@@ -237,7 +237,7 @@ impl Compactor {
         Ok(true)
     }
 
-    fn look_at_size(&mut self, db: &mut Connection, path: &Path) -> rusqlite::Result<bool> {
+    fn check_size(&mut self, db: &mut Connection, path: &Path) -> rusqlite::Result<bool> {
         let Some(size_max) = self.size_max else {
             return Ok(true);
         };
@@ -285,7 +285,7 @@ impl Compactor {
 
     /// Number of the oldest overviews that exceed the limit. Forgetting a job removes none, and a
     /// worker may send one each second.
-    fn look_at_overviews(&mut self, db: &Connection) -> rusqlite::Result<u64> {
+    fn check_overviews(&mut self, db: &Connection) -> rusqlite::Result<u64> {
         let count = match self.overviews {
             Some(count) => count,
             None => {

@@ -126,7 +126,7 @@ impl Event {
                 event.insert("tasks".into(), tasks.collect());
             }
             Some(tasks) => {
-                event = self.gist();
+                event = self.key_fields();
                 event.insert("task_count".into(), json!(tasks.count()));
             }
             None => {
@@ -134,14 +134,14 @@ impl Event {
                 let line = (data_len <= len_max).then(|| self.line());
                 match line.filter(|line| line.len() <= len_max) {
                     Some(line) => return line,
-                    None => event = self.gist(),
+                    None => event = self.key_fields(),
                 }
             }
         }
         self.wrap(event)
     }
 
-    fn gist(&self) -> Map<String, Value> {
+    fn key_fields(&self) -> Map<String, Value> {
         let job = self.job.map(|job| ("job".to_owned(), json!(job)));
         job.into_iter()
             .chain([("is_cut".to_owned(), json!(true))])

@@ -226,7 +226,10 @@ pub(crate) fn check_header(lock: &Lock, place: &Place, given: &Path) -> Result<i
     if number(68) == 0 && number(60) == 0 {
         // Either the first transaction of a journal is still in its log, or a program that sets
         // neither number created the database.
-        return match place.glance().and_then(|found| version_with_log(&found)) {
+        return match place
+            .open_for_peek()
+            .and_then(|found| version_with_log(&found))
+        {
             Ok(None) => Err(refuse("it is a database of another program")),
             Ok(Some(version)) => Ok(version),
             // Opening the file reports the error.

@@ -44,7 +44,7 @@ pub(crate) fn look(place: &Place, given: &Path) -> Result<Option<i64>, StoreErro
 /// the index of the log in its own memory, only a new connection sees the latest writes of other
 /// processes.
 fn peek(place: &Place, given: &Path) -> Result<Option<Owner>, StoreError> {
-    let looked = place.glance().and_then(|connection| {
+    let looked = place.open_for_peek().and_then(|connection| {
         let version: i32 = connection.pragma_query_value(None, "user_version", |row| row.get(0))?;
         // A file without tables has no owner.
         let owner = if version > 0 {
@@ -311,7 +311,7 @@ mod tests {
     }
 
     /// Gives a file to another process of this host.
-    fn give_to_a_process(path: &Path) -> Sleeper {
+    fn hand_to_process(path: &Path) -> Sleeper {
         let child = std::process::Command::new("sleep").arg("1000").spawn();
         let child = Sleeper(child.expect("a process"));
         let mut this = Process::this();
@@ -338,7 +338,7 @@ mod tests {
         let dir = tempfile::tempdir().expect("directory");
         let path = dir.path().join("j.db");
         filled(&path, &[1]);
-        let child = give_to_a_process(&path);
+        let child = hand_to_process(&path);
         let pid = child.0.id();
         let refused = Store::open(&path).expect_err("it is in use").to_string();
         let connection = Connection::open(&path).expect("a database");
@@ -363,7 +363,7 @@ mod tests {
         let path = dir.path().join("j.db");
         filled(&path, &[1]);
         let seen = fence(&path);
-        let _child = give_to_a_process(&path);
+        let _child = hand_to_process(&path);
         let mut connection = Connection::open(&path).expect("a database");
         let other = take(&mut connection, &path, Some(seen - 1));
         assert!(matches!(other, Err(StoreError::InUse { .. })), "{other:?}");

@@ -82,7 +82,9 @@ impl Store {
         history::check_companions(lock.path(), path)?;
         examine::check_header(&lock, &place, path)?;
         let last_owner = lease::look(&place, path)?;
-        let read = place.glance().and_then(|found| History::read(&found));
+        let read = place
+            .open_for_peek()
+            .and_then(|found| History::read(&found));
         let history = read.map_err(StoreError::sql(path));
         Ok(InspectedStore {
             lock,

@@ -102,7 +102,7 @@ impl Place {
 
     /// Connects to read who owns the store, as [`Self::peek`]. A file without a log has no server;
     /// SQLite then creates no files next to it.
-    pub(crate) fn glance(&self) -> rusqlite::Result<Connection> {
+    pub(crate) fn open_for_peek(&self) -> rusqlite::Result<Connection> {
         if fs::exists(with_suffix(&self.path, "-wal")).unwrap_or(true) {
             self.peek()
         } else {

@@ -226,7 +226,7 @@ pub(crate) fn repair(
         path: given.to_path_buf(),
         reason: error.to_string(),
     })?;
-    let fresh = beside(path, "repaired");
+    let fresh = sibling_path(path, "repaired");
     for stale in with_companions(&fresh) {
         // An interrupted repair left these files.
         let _ = std::fs::remove_file(stale);
@@ -704,7 +704,7 @@ fn swap(path: &Path, fresh: &Path, aside: &Path) -> io::Result<()> {
     File::open(dir.unwrap_or(Path::new(".")))?.sync_all()
 }
 
-fn beside(path: &Path, word: &str) -> PathBuf {
+fn sibling_path(path: &Path, word: &str) -> PathBuf {
     with_suffix(path, &format!(".{word}"))
 }
 
@@ -715,9 +715,9 @@ fn with_companions(path: &Path) -> [PathBuf; 3] {
 /// The first free name of `FILE.damaged-1`, `FILE.damaged-2`, and so on.
 fn free_name(path: &Path) -> PathBuf {
     (1_u32..)
-        .map(|number| beside(path, &format!("damaged-{number}")))
+        .map(|number| sibling_path(path, &format!("damaged-{number}")))
         .find(|name| !name.exists())
-        .unwrap_or_else(|| beside(path, "damaged"))
+        .unwrap_or_else(|| sibling_path(path, "damaged"))
 }
 
 #[cfg(test)]

@@ -123,7 +123,7 @@ impl Done {
         let mut failure = None;
         for bytes in &self.files.outputs {
             let output = path(bytes);
-            let found = look_at_output(&output);
+            let found = stat_output(&output);
             // An output that cannot be accessed may exist, so only `NotFound` counts as missing.
             let is_missing =
                 matches!(&found, Err(error) if error.kind() == io::ErrorKind::NotFound);
@@ -254,10 +254,10 @@ pub fn stamp(path: &Path) -> Option<Stamp> {
 /// directory later, such as records, do not change the work. Blocks on the file system.
 #[must_use]
 pub fn output_stamp(path: &Path) -> Option<Stamp> {
-    look_at_output(path).ok()
+    stat_output(path).ok()
 }
 
-fn look_at_output(path: &Path) -> io::Result<Stamp> {
+fn stat_output(path: &Path) -> io::Result<Stamp> {
     let found = fs::metadata(path)?;
     if found.is_file() {
         return Ok(stamp_of(&found));

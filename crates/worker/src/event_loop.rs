@@ -395,9 +395,9 @@ where
                 self.apply(Input::Interrupt(interrupt));
             }
             LoopEvent::ControlClosed => self.control = None,
-            LoopEvent::Look => self.look_for_hung(),
+            LoopEvent::Look => self.check_hung(),
             LoopEvent::Relaying(is_relaying) => self.apply(Input::Relaying(is_relaying)),
-            LoopEvent::RelayDied => self.on_carrier_died(),
+            LoopEvent::RelayDied => self.on_relay_died(),
         }
         self.collect_news();
         if self.launcher.take_unkillable_changed() {
@@ -409,7 +409,7 @@ where
 
     /// Ends the worker at once if every leftover process got SIGKILL and does not react. Only with
     /// a front process: without one, processes that the worker does not know may remain.
-    fn look_for_hung(&mut self) {
+    fn check_hung(&mut self) {
         self.next_look = clock::now().mono + HUNG_LOOK;
         let left = unreachable_descendants().filter(|_| self.keeper.is_some());
         self.hung_looks = left.as_ref().map_or(0, |_| self.hung_looks + 1);
@@ -433,14 +433,14 @@ where
         if events.is_empty() {
             self.events = events;
         } else {
-            self.tell_what_was_said();
+            self.forward_messages();
             self.apply(Input::Launcher(events));
         }
     }
 
     /// Sends messages of tasks before the ends that follow: a waiting client leaves at the end of
     /// its job.
-    fn tell_what_was_said(&mut self) {
+    fn forward_messages(&mut self) {
         let mut arrived = self.notify.iter_mut().flat_map(NotifySocket::arrived);
         // Each end lets in all messages of the queue. While the server reads nothing they would
         // fill the memory, so the rest waits until there is room.
@@ -585,7 +585,7 @@ where
         }
     }
 
-    fn on_carrier_died(&mut self) {
+    fn on_relay_died(&mut self) {
         if self.link.received() == self.received {
             self.on_server_lost("neither the server nor the relay in front of it answers");
         } else {

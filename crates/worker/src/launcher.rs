@@ -58,7 +58,7 @@ use cleaners::Cleaners;
 use control_group::ControlGroups;
 pub(crate) use curves::Curves;
 #[cfg(feature = "nvml")]
-pub use gpus::tell_of_gpus;
+pub use gpus::serve_gpu_usage;
 use inherited::inherited;
 use memory::{MemoryOveruse, MemoryWatch};
 use oom::OomWatch;
@@ -675,7 +675,7 @@ impl TaskLauncher {
             .marker(format!("{MARK}={mark}"))
             // If the server has not heard of the start when this worker is lost, it restarts the
             // task elsewhere.
-            .tell_start_at_once(spec.crash_limit == CrashLimit::NeverRestart)
+            .report_start_at_once(spec.crash_limit == CrashLimit::NeverRestart)
             .create_dirs(true)
             .guard_outputs(output::has_default_name);
         if !preparation.is_empty() {

@@ -36,7 +36,7 @@ pub use done::{digest, output_stamp, stamp};
 pub use event_loop::WorkerEnd;
 pub use hq_core::worker_state::Interrupt;
 #[cfg(feature = "nvml")]
-pub use launcher::tell_of_gpus;
+pub use launcher::serve_gpu_usage;
 pub use leftovers::end_leftovers;
 pub use output::attempt_name;
 pub use registration::{RegisteredWorker, register};

@@ -232,7 +232,7 @@ fn help_for(error: &clap::Error, path: &[&str], words: &[&str]) -> Option<String
     of_word(name, value)
         .or_else(|| repair::empty(name, value, words))
         .or_else(|| of_listed(error, value))
-        .or_else(|| repair::meant(name, value, words))
+        .or_else(|| repair::guess_value(name, value, words))
         .or_else(|| of_value(name, value, path))
         .or_else(|| argument::description(path, name))
 }

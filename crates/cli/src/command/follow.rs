@@ -43,7 +43,7 @@ pub(super) async fn wait(args: WaitArgs, context: &mut Context) -> CliResult<()>
         context,
     )
     .await?;
-    tell_missing(&followed.missing, context);
+    warn_missing(&followed.missing, context);
     context.done()?;
     let is_empty = followed.jobs.is_empty();
     let missing = followed
@@ -61,15 +61,15 @@ pub(super) async fn progress(args: SelectorArgs, context: &mut Context) -> CliRe
     let mut client = context.connect().await?;
     let seen = Progress::default();
     let followed = show_progress(&mut client, args.selector, seen, context, None).await?;
-    tell_missing(&followed.missing, context);
+    warn_missing(&followed.missing, context);
     context.done()?;
     followed.missing.end(missing::JOBS, context)
 }
 
 /// Reports missing jobs to people. Scripts that read JSON or quiet output expect no messages.
-fn tell_missing(missing: &Missing, context: &Context) {
+fn warn_missing(missing: &Missing, context: &Context) {
     if context.mode() == OutputMode::Cli {
-        missing.tell(
+        missing.warn(
             |job| format!("Job {job} not found"),
             |jobs| format!("Jobs {jobs} not found"),
         );
@@ -77,7 +77,7 @@ fn tell_missing(missing: &Missing, context: &Context) {
 }
 
 /// Waits for new jobs if the options ask for that.
-pub(super) async fn stay(
+pub(super) async fn wait_after_submit(
     client: &mut Client,
     jobs: Selector,
     how: FollowArgs,
@@ -159,13 +159,13 @@ async fn wait_for(
         Ok(())
     });
     let dir = context.server_dir()?;
-    let notes = note::tell(&dir, &seen, false, error_line);
+    let notes = note::print_obstacles(&dir, &seen, false, error_line);
     tokio::select! {
         ended = follow => ended?,
         never = notes, if context.mode() == OutputMode::Cli => match never {},
     }
     let jobs: Vec<_> = seen.into_inner().into_values().collect();
-    ending::tell(client, &jobs, context).await?;
+    ending::print_failures(client, &jobs, context).await?;
     Ok(Followed { missing, jobs })
 }
 
@@ -243,7 +243,7 @@ async fn show_progress(
         };
         Ok(bar.draw(line)?)
     });
-    let notes = note::tell(&dir, &seen, true, |text| bar.borrow_mut().interrupt(text));
+    let notes = note::print_obstacles(&dir, &seen, true, |text| bar.borrow_mut().interrupt(text));
     tokio::select! {
         ended = follow => ended?,
         never = notes, if is_for_people => match never {},
@@ -252,7 +252,7 @@ async fn show_progress(
     context.flush()?;
     let mut jobs: Vec<_> = seen.into_inner().into_values().collect();
     jobs.retain(|job| progress.jobs.is_empty() || progress.jobs.contains_key(&job.id));
-    ending::tell(client, &jobs, context).await?;
+    ending::print_failures(client, &jobs, context).await?;
     Ok(Followed { missing, jobs })
 }
 

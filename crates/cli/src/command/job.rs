@@ -91,7 +91,7 @@ pub(super) async fn info(args: InfoArgs, context: &mut Context) -> CliResult<()>
     let mut client = context.connect().await?;
     let infos = client.job_infos(args.selector.to_message()).await?;
     let missing = Missing::of(infos.not_found.as_ref());
-    missing.tell(
+    missing.warn(
         |job| format!("Job {job} not found"),
         |jobs| format!("Jobs {jobs} not found"),
     );
@@ -110,7 +110,7 @@ pub(super) async fn info(args: InfoArgs, context: &mut Context) -> CliResult<()>
         }
     }
     sink.finish()?;
-    tell_pace(&infos.jobs, context)?;
+    print_pace(&infos.jobs, context)?;
     let missing = missing.or_none(
         &args.selector,
         infos.jobs.is_empty(),
@@ -121,7 +121,7 @@ pub(super) async fn info(args: InfoArgs, context: &mut Context) -> CliResult<()>
 }
 
 /// Logs the pace of unfinished jobs. The tables do not contain it, because programs read them.
-fn tell_pace(jobs: &[client::JobDetail], context: &mut Context) -> CliResult<()> {
+fn print_pace(jobs: &[client::JobDetail], context: &mut Context) -> CliResult<()> {
     if context.mode() != OutputMode::Cli {
         return Ok(());
     }
@@ -173,7 +173,7 @@ pub(super) async fn cancel(args: CancelArgs, context: &mut Context) -> CliResult
             }
         }
     }
-    missing.tell(
+    missing.warn(
         |job| format!("Canceling job {job} failed; job not found"),
         |jobs| format!("Canceling jobs {jobs} failed; jobs not found"),
     );
@@ -198,7 +198,7 @@ pub(super) async fn close(args: SelectorArgs, context: &mut Context) -> CliResul
             }
         }
     }
-    missing.tell(
+    missing.warn(
         |job| format!("Closing job {job} failed; job not found"),
         |jobs| format!("Closing jobs {jobs} failed; jobs not found"),
     );

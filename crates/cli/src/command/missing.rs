@@ -117,7 +117,7 @@ impl Missing {
     }
 
     /// The line as an error each.
-    pub(super) fn tell(&self, one: impl Fn(u32) -> String, many: impl Fn(&str) -> String) {
+    pub(super) fn warn(&self, one: impl Fn(u32) -> String, many: impl Fn(&str) -> String) {
         for line in self.lines(one, many) {
             tracing::error!("{line}");
         }

@@ -108,7 +108,7 @@ async fn serve(args: StartArgs, context: &mut Context) -> CliResult<()> {
     if let Err(error) = flushed {
         tracing::debug!(?error, "cannot print the server's table");
     }
-    tell_ready(&dir);
+    print_ready(&dir);
     server.run(shutdown).await.map_err(|error| match &error {
         RunError::Access(error) => access_error(error),
         RunError::Store => CliError::new(error.to_string()),
@@ -140,7 +140,7 @@ fn start_error(error: &StartError) -> CliError {
 }
 
 /// Logs that the server is ready, and the next steps.
-fn tell_ready(dir: &ServerDir) {
+fn print_ready(dir: &ServerDir) {
     let hint = dir.hint();
     tracing::info!(
         "The server is ready; `hq worker start{hint}` on each node that should work starts a worker there"

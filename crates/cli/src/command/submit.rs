@@ -92,7 +92,7 @@ async fn submit_through(
         .map(|program| Callback::start(program, mode));
     let callback = callback.transpose()?;
     let job = send(&prepared, &mut client, context).await?;
-    let ended = stay(
+    let ended = wait_after_submit(
         &mut client,
         (job, &prepared),
         how,
@@ -235,7 +235,7 @@ pub(super) async fn submit_file(args: SubmitFileArgs, context: &mut Context) -> 
         prepared = prepared.skip_done(&OuterDependencies::default())?;
     }
     let job = send(&prepared, &mut client, context).await?;
-    stay(&mut client, (job, &prepared), args.follow, context, None).await
+    wait_after_submit(&mut client, (job, &prepared), args.follow, context, None).await
 }
 
 async fn send(
@@ -252,7 +252,7 @@ async fn send(
 }
 
 /// Follows a new job if requested, and warns if its tasks cannot run.
-async fn stay(
+async fn wait_after_submit(
     client: &mut Client,
     (job, prepared): (u32, &PreparedSubmit),
     how: FollowArgs,
@@ -268,18 +268,18 @@ async fn stay(
         tracing::warn!("{note}");
     }
     if is_for_people && how.wait.is_none() {
-        tell_obstacle(client, job, prepared).await?;
+        warn_obstacle(client, job, prepared).await?;
     }
     let dir = context.server_dir()?;
     let obstacle = async {
         tokio::time::sleep(OBSTACLE_DELAY).await;
         // The warning is optional, so errors are ignored.
         if let Ok(mut other) = Client::connect(&dir).await {
-            let _ = tell_obstacle(&mut other, job, prepared).await;
+            let _ = warn_obstacle(&mut other, job, prepared).await;
         }
         std::future::pending::<Infallible>().await
     };
-    let ended = follow::stay(client, one_job(job)?, how, context, callback);
+    let ended = follow::wait_after_submit(client, one_job(job)?, how, context, callback);
     tokio::select! {
         ended = ended => ended,
         // The checks run next to the wait, because each request waits for a commit and would delay
@@ -289,7 +289,7 @@ async fn stay(
 }
 
 /// Warns that none of a new job's tasks can run at present.
-async fn tell_obstacle(client: &mut Client, job: u32, prepared: &PreparedSubmit) -> CliResult<()> {
+async fn warn_obstacle(client: &mut Client, job: u32, prepared: &PreparedSubmit) -> CliResult<()> {
     let requests = kinds(&prepared.spec.body);
     if let Some(why) = situation::at_submit(client, job, &requests).await? {
         tracing::warn!("{why}");

@@ -52,7 +52,7 @@ pub(super) async fn stop(args: SelectorArgs, context: &mut Context) -> CliResult
         }
     }
     let missing = Missing::of(not_found.as_ref());
-    missing.tell(
+    missing.warn(
         |worker| format!("Stopping worker {worker} failed; worker not found"),
         |workers| format!("Stopping workers {workers} failed; workers not found"),
     );
@@ -84,7 +84,7 @@ pub(super) async fn drain(args: SelectorArgs, context: &mut Context) -> CliResul
         }
     }
     let missing = Missing::of(not_found.as_ref());
-    missing.tell(
+    missing.warn(
         |worker| format!("Draining worker {worker} failed; worker not found"),
         |workers| format!("Draining workers {workers} failed; workers not found"),
     );
@@ -100,17 +100,21 @@ pub(super) async fn quarantine(args: QuarantineArgs, context: &mut Context) -> C
         why: args.reason.unwrap_or_default(),
     });
     let found = context.connect().await?.change_workers(request).await?;
-    tell_of(found, "Setting aside", context)
+    print_stop_results(found, "Setting aside", context)
 }
 
 /// `worker release`.
 pub(super) async fn release(args: SelectorArgs, context: &mut Context) -> CliResult<()> {
     let request = Request::WorkerRelease(args.selector.to_message());
     let found = context.connect().await?.change_workers(request).await?;
-    tell_of(found, "Releasing", context)
+    print_stop_results(found, "Releasing", context)
 }
 
-fn tell_of(found: client::WorkerStopResults, doing: &str, context: &mut Context) -> CliResult<()> {
+fn print_stop_results(
+    found: client::WorkerStopResults,
+    doing: &str,
+    context: &mut Context,
+) -> CliResult<()> {
     for result in found.results {
         use worker_stop_result::Kind;
         let worker = result.worker;
@@ -129,7 +133,7 @@ fn tell_of(found: client::WorkerStopResults, doing: &str, context: &mut Context)
         }
     }
     let missing = Missing::of(found.not_found.as_ref());
-    missing.tell(
+    missing.warn(
         |worker| format!("{doing} worker {worker} failed; worker not found"),
         |workers| format!("{doing} workers {workers} failed; workers not found"),
     );
@@ -169,7 +173,7 @@ pub(super) async fn info(args: SelectorArgs, context: &mut Context) -> CliResult
         .workers(args.selector.to_message(), true)
         .await?;
     let missing = Missing::of(found.not_found.as_ref());
-    missing.tell(
+    missing.warn(
         |worker| format!("Worker {worker} not found"),
         |workers| format!("Workers {workers} not found"),
     );

@@ -14,7 +14,7 @@ pub(crate) fn parse_id_array(text: &str) -> Result<IdArray, ParseError> {
         cursor.skip_blanks();
         ranges.push(parse_range(&mut cursor)?);
         cursor.skip_blanks();
-        if !cursor.eat(",") {
+        if !cursor.consume(",") {
             break;
         }
     }
@@ -29,11 +29,11 @@ pub(crate) fn parse_id_array(text: &str) -> Result<IdArray, ParseError> {
 fn parse_range(cursor: &mut Cursor<'_>) -> Result<IdRange, ParseError> {
     let start = cursor.pos();
     let first = cursor.number(&["number"])?;
-    if !cursor.eat("-") {
+    if !cursor.consume("-") {
         return Ok(IdRange::single(first));
     }
     let last = cursor.number(&["number"])?;
-    let step = if cursor.eat(":") {
+    let step = if cursor.consume(":") {
         Some(cursor.number(&["number"])?)
     } else {
         None

@@ -68,7 +68,7 @@ pub(crate) fn parse_named_request(text: &str) -> Result<ResourceEntry, ParseErro
     let mut cursor = Cursor::new(WHAT, text);
     let name = parse_resource_name(&mut cursor)?;
     cursor.set_what(WHAT);
-    if !cursor.eat("=") {
+    if !cursor.consume("=") {
         return Err(cursor.unexpected(&["`=`"]));
     }
     parse_rest(cursor, is_memory(name)).map(|request| request.for_resource(name))
@@ -77,13 +77,13 @@ pub(crate) fn parse_named_request(text: &str) -> Result<ResourceEntry, ParseErro
 /// Reads `NAME=REQUEST`, or `mem=auto` with the size of the first tasks: `mem=auto:4G`.
 pub(crate) fn parse_resource_arg(text: &str) -> Result<ResourceArg, ParseError> {
     let mut cursor = Cursor::new(WHAT, text);
-    if !(cursor.eat(MEMORY) && cursor.eat("=") && cursor.eat(AUTO)) {
+    if !(cursor.consume(MEMORY) && cursor.consume("=") && cursor.consume(AUTO)) {
         return parse_named_request(text).map(ResourceArg::Amount);
     }
     if cursor.is_at_end() {
         return Ok(ResourceArg::AutoMemory(FirstMemory::Share));
     }
-    if !cursor.eat(":") {
+    if !cursor.consume(":") {
         return Err(cursor.unexpected(&["`:` and a size", "end of input"]));
     }
     let start = cursor.pos();
@@ -198,7 +198,7 @@ fn parse_rest(mut cursor: Cursor<'_>, is_memory: bool) -> Result<RequestAmount, 
     ];
     cursor.skip_blanks();
     if !cursor.peek().is_some_and(|c| c.is_ascii_digit()) {
-        if !cursor.eat("all") {
+        if !cursor.consume("all") {
             return Err(cursor.unexpected(&["number", "`all`"]));
         }
         cursor.skip_blanks();

@@ -45,7 +45,7 @@ pub(crate) fn parse_definition(text: &str) -> Result<ResourceItem, ParseError> {
     let mut cursor = Cursor::new(WHAT, text);
     let name = parse_resource_name(&mut cursor)?;
     cursor.set_what(WHAT);
-    if !cursor.eat("=") {
+    if !cursor.consume("=") {
         return Err(cursor.unexpected(&["`=`"]));
     }
     let kind = parse_kind(&mut cursor, is_memory(name))?;
@@ -93,7 +93,7 @@ fn expect(
     expected: &'static [&'static str],
 ) -> Result<(), ParseError> {
     cursor.skip_blanks();
-    if !cursor.eat(token) {
+    if !cursor.consume(token) {
         return Err(cursor.unexpected(expected));
     }
     cursor.skip_blanks();
@@ -123,7 +123,7 @@ fn parse_product(cursor: &mut Cursor<'_>) -> Result<ResourceKind, ParseError> {
 }
 
 fn parse_span(cursor: &mut Cursor<'_>) -> Result<ResourceKind, ParseError> {
-    if !cursor.eat("range") {
+    if !cursor.consume("range") {
         return Err(cursor.unexpected(&["`range(`"]));
     }
     expect(cursor, "(", &["`(`"])?;
@@ -142,7 +142,7 @@ fn parse_span(cursor: &mut Cursor<'_>) -> Result<ResourceKind, ParseError> {
 }
 
 fn parse_sum(cursor: &mut Cursor<'_>, is_memory: bool) -> Result<ResourceKind, ParseError> {
-    if !cursor.eat("sum") {
+    if !cursor.consume("sum") {
         return Err(cursor.unexpected(&["`sum(`"]));
     }
     expect(cursor, "(", &["`(`"])?;
@@ -166,7 +166,7 @@ fn parse_brackets(cursor: &mut Cursor<'_>) -> Result<ResourceKind, ParseError> {
             "Each group has to contain at least a single element",
         )?);
         inner.skip_blanks();
-        if !inner.eat(",") {
+        if !inner.consume(",") {
             break;
         }
     }
@@ -186,7 +186,7 @@ fn parse_list(cursor: &mut Cursor<'_>, if_empty: &str) -> Result<Vec<Box<str>>, 
         cursor.skip_blanks();
         values.push(parse_index_name(cursor)?);
         cursor.skip_blanks();
-        if !cursor.eat(",") {
+        if !cursor.consume(",") {
             break;
         }
     }
@@ -201,7 +201,7 @@ fn parse_list(cursor: &mut Cursor<'_>, if_empty: &str) -> Result<Vec<Box<str>>, 
 
 fn parse_index_name(cursor: &mut Cursor<'_>) -> Result<Box<str>, ParseError> {
     const EXPECTED: &[&str] = &["index", "quoted text"];
-    if !cursor.eat("\"") {
+    if !cursor.consume("\"") {
         let is_plain = |c: char| !c.is_whitespace() && !matches!(c, '[' | ']' | ',' | '"');
         let name = cursor.take_while(is_plain);
         return if name.is_empty() {

@@ -75,7 +75,7 @@ pub(super) fn refuse_list(path: &Path, (what, command): (&str, &str)) -> CliErro
 }
 
 /// Advice if the list is a directory, several files, or the values themselves.
-pub(super) fn instead_of_list(path: &Path) -> Option<String> {
+pub(super) fn list_hint(path: &Path) -> Option<String> {
     let name = path.to_str()?;
     let rest = "hq run --each-line - -- PROGRAM {}";
     if path.is_dir() {
@@ -202,7 +202,7 @@ mod tests {
             ("nosuch", ""),
             ("/dev/null", ""),
         ] {
-            let help = instead_of_list(Path::new(name)).unwrap_or_default();
+            let help = list_hint(Path::new(name)).unwrap_or_default();
             assert!(
                 help.contains(part) && help.is_empty() == part.is_empty(),
                 "{name}: {help}"

@@ -88,7 +88,7 @@ impl EntryList {
 
 /// Reads the lines of a file.
 pub(crate) fn read_lines(path: &Path) -> CliResult<EntryList> {
-    let bytes = read_file(path).map_err(|error| match content::instead_of_list(path) {
+    let bytes = read_file(path).map_err(|error| match content::list_hint(path) {
         Some(help) => error.with_help(help),
         None => error,
     })?;

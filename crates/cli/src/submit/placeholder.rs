@@ -114,7 +114,7 @@ const KNOWN: [&str; 6] = [
 ];
 
 /// The placeholder with this name, ignoring case and hyphens.
-pub(crate) fn meant(name: &str) -> Option<&'static str> {
+pub(crate) fn guess(name: &str) -> Option<&'static str> {
     let plain = |name: &str| name.replace(['_', '-', ' '], "").to_ascii_uppercase();
     let name = plain(name);
     let name = name.strip_prefix("HQ").unwrap_or(&name);
@@ -128,7 +128,7 @@ pub(crate) fn misspelled(path: &[u8]) -> Option<(String, &'static str)> {
             return None;
         };
         let name = String::from_utf8_lossy(name).into_owned();
-        let meant = meant(&name).filter(|known| *known != name)?;
+        let meant = guess(&name).filter(|known| *known != name)?;
         Some((name, meant))
     })
 }

@@ -176,13 +176,13 @@ pub(crate) fn changed(specs: &[SubmitSpec]) -> CliResult<Changed> {
             SubmitBody::Array(array) => {
                 let ids = given_ids(array)?;
                 let whys =
-                    whys_of_array(array, &ids, &spec.submit_dir, &OuterDependencies::default());
+                    reasons_of_array(array, &ids, &spec.submit_dir, &OuterDependencies::default());
                 let whys = whys.into_iter().map(|why| why.map(|why| *why));
                 ids.iter().zip(whys).collect()
             }
             SubmitBody::Graph(graph) => {
                 let mut whys =
-                    whys_of_graph(graph, &spec.submit_dir, |dep| is_run.get(&dep).copied());
+                    reasons_of_graph(graph, &spec.submit_dir, |dep| is_run.get(&dep).copied());
                 // The server counts them by their ids.
                 whys.sort_unstable_by_key(|(task, _)| *task);
                 whys
@@ -252,7 +252,7 @@ fn skip_array(
         );
     }
     let ids = given_ids(array)?;
-    let whys = whys_of_array(array, &ids, submit_dir, unended);
+    let whys = reasons_of_array(array, &ids, submit_dir, unended);
     let mut chosen: Vec<(u32, u32)> = Vec::new();
     let mut runs = Vec::new();
     for (index, why) in (0_u32..).zip(whys) {
@@ -281,7 +281,7 @@ fn skip_array(
 }
 
 /// Why each task of an array runs; `None` if it is finished.
-fn whys_of_array(
+fn reasons_of_array(
     array: &ArraySpec,
     ids: &IdArray,
     submit_dir: &[u8],
@@ -307,7 +307,7 @@ fn skip_graph(graph: &mut GraphSpec, submit_dir: &[u8]) -> CliResult<SkipPlan> {
         return Err(no_outputs());
     }
     // The state of tasks in the open job is unknown: they may still write inputs.
-    let whys = whys_of_graph(graph, submit_dir, |_| None);
+    let whys = reasons_of_graph(graph, submit_dir, |_| None);
     let total = whys.len();
     let is_run: HashMap<TaskId, bool> = whys
         .iter()
@@ -332,7 +332,7 @@ fn skip_graph(graph: &mut GraphSpec, submit_dir: &[u8]) -> CliResult<SkipPlan> {
 
 /// Why each task of a graph runs, in order; `None` if it is finished. `earlier` returns whether a
 /// task outside of the graph runs, if known.
-fn whys_of_graph(
+fn reasons_of_graph(
     graph: &GraphSpec,
     submit_dir: &[u8],
     earlier: impl Fn(TaskId) -> Option<bool>,

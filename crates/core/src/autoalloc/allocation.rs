@@ -302,7 +302,7 @@ impl Allocation {
     }
 
     /// Whether its workers are here and none of them was ever given a task, although the scheduler had time to.
-    pub(super) fn took_nothing(&self, now: Time, unused: &[WorkerId]) -> bool {
+    pub(super) fn has_idled(&self, now: Time, unused: &[WorkerId]) -> bool {
         let has_just_come = |at| (UNUSED_MIN..=UNUSED_MAX).contains(&now.since(at));
         let has_waited = self.last_came.is_some_and(has_just_come);
         self.phase == Phase::Running

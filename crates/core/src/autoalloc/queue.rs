@@ -448,7 +448,7 @@ impl Queue {
         let found = self
             .allocations
             .values_mut()
-            .find(|a| ended == Some(a.key().number) || a.took_nothing(now, unused))?;
+            .find(|a| ended == Some(a.key().number) || a.has_idled(now, unused))?;
         found.is_useless = true;
         let id = found.job_id().unwrap_or_default();
         let (seen, workers) = (found.seen, found.record.workers);
@@ -582,7 +582,7 @@ impl Queue {
         let started = allocation.record.state == AllocationState::Running;
         allocation.phase = Phase::leaving(now.mono, failed, started, now.mono + grace);
         allocation.show_end(now, failed);
-        Self::tell_end(allocation, effects);
+        Self::log_end(allocation, effects);
         effects.push(Effect::Changed(self.id));
     }
 
@@ -596,13 +596,13 @@ impl Queue {
         allocation.polling = None;
         allocation.show_end(now, failed);
         if !was_shown {
-            Self::tell_end(allocation, effects);
+            Self::log_end(allocation, effects);
         }
         effects.push(Effect::Changed(self.id));
         self.drop_oldest();
     }
 
-    fn tell_end(allocation: &Allocation, effects: &mut Vec<Effect>) {
+    fn log_end(allocation: &Allocation, effects: &mut Vec<Effect>) {
         if let Some(job) = &allocation.record.job {
             effects.push(Effect::Event(AllocationEvent::Finished {
                 key: allocation.key(),

@@ -239,7 +239,7 @@ impl Blame {
     }
 
     /// Whether the jobs of its run succeeded elsewhere since the run began.
-    pub(crate) fn goes_well_elsewhere(&self, worker: WorkerId) -> bool {
+    pub(crate) fn succeeds_elsewhere(&self, worker: WorkerId) -> bool {
         self.since_it_began(worker).is_well()
     }
 

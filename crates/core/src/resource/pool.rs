@@ -14,7 +14,7 @@ use std::sync::Arc;
 use super::amount::{Amount, UNITS_PER_WHOLE};
 use super::descriptor::{CouplingWeight, ResourceDescriptor, ResourceKind};
 use super::request::{Policy, ResourceRequest};
-use super::shadow::{freed_beside, slack};
+use super::shadow::{freed_alongside, slack};
 use crate::bug;
 
 /// Units of one complete index, in the integer type used per index.
@@ -283,7 +283,7 @@ impl PoolSet {
                     let held = held
                         .clone()
                         .map(|grant| (amount_of(grant, *short), amount_of(grant, entry.pool)));
-                    freed_beside(*missing, held)
+                    freed_alongside(*missing, held)
                 });
                 entry.units.saturating_sub(beside.max().unwrap_or(0))
             } else {

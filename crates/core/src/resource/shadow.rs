@@ -112,7 +112,7 @@ fn first_from(sums: &[u64], from: usize) -> Option<usize> {
 /// of one can start: those need no reservation. `held` = each holder's amounts of the two,
 /// `(lacking, other)`.
 #[must_use]
-pub fn freed_beside(missing: u64, held: impl Iterator<Item = (u64, u64)>) -> u64 {
+pub fn freed_alongside(missing: u64, held: impl Iterator<Item = (u64, u64)>) -> u64 {
     let (mut sum, mut most, mut least) = (0_u64, 0, u64::MAX);
     for (lacking, other) in held.filter(|(lacking, _)| *lacking > 0) {
         sum = sum.saturating_add(lacking);
@@ -179,11 +179,15 @@ mod tests {
     #[test]
     fn what_comes_back_with_the_lacking_resource_is_not_kept() {
         // Two of six licences are missing, three tasks hold two each and a cpu.
-        assert_eq!(freed_beside(2, [(2, 1); 3].into_iter()), 1);
-        assert_eq!(freed_beside(3, [(2, 1); 3].into_iter()), 2);
-        assert_eq!(freed_beside(2, [(2, 4), (2, 0), (0, 9)].into_iter()), 0);
-        assert_eq!(freed_beside(9, [(2, 1); 3].into_iter()), 0, "never enough");
-        assert_eq!(freed_beside(0, [(2, 1); 3].into_iter()), 0);
+        assert_eq!(freed_alongside(2, [(2, 1); 3].into_iter()), 1);
+        assert_eq!(freed_alongside(3, [(2, 1); 3].into_iter()), 2);
+        assert_eq!(freed_alongside(2, [(2, 4), (2, 0), (0, 9)].into_iter()), 0);
+        assert_eq!(
+            freed_alongside(9, [(2, 1); 3].into_iter()),
+            0,
+            "never enough"
+        );
+        assert_eq!(freed_alongside(0, [(2, 1); 3].into_iter()), 0);
     }
 
     #[test]

@@ -119,7 +119,7 @@ pub(crate) fn window(
         seen.insert(id, chooser.look(worker));
     }
     if with_gangs {
-        chooser.look_for_nodes(workers.values());
+        chooser.find_nodes(workers.values());
     }
     Window {
         queues: ready.by_age(chooser.chosen.into_iter()),
@@ -199,11 +199,11 @@ impl<'a> Chooser<'a> {
         let like = (offers, worker.free());
         let known = self.alike.get(&like).filter(|_| is_plain).copied();
         // Thousands of equal workers need one search.
-        let fitting = known.unwrap_or_else(|| self.look_for_fitting(worker));
+        let fitting = known.unwrap_or_else(|| self.find_fitting(worker));
         if is_plain {
             self.alike.insert(like, fitting);
         }
-        let ahead = self.look_ahead(worker);
+        let ahead = self.find_ahead(worker);
         // Some requests were left out: the next round follows at once.
         if fitting.is_some() || ahead.is_some() {
             self.is_all = false;
@@ -213,7 +213,7 @@ impl<'a> Chooser<'a> {
 
     /// Finds requests that can start on a worker now outside its reservations. Returns a value for
     /// [`SeenPriority::fitting`].
-    fn look_for_fitting(&mut self, worker: &'a Worker) -> Option<Reverse<i32>> {
+    fn find_fitting(&mut self, worker: &'a Worker) -> Option<Reverse<i32>> {
         let mut plan = WorkerPlan::new(worker);
         // Reservations for multi-node tasks are decided again in this round.
         if self.with_gangs {
@@ -275,7 +275,7 @@ impl<'a> Chooser<'a> {
     }
 
     /// Finds requests to send ahead to a worker. Returns a value for [`SeenPriority::ahead`].
-    fn look_ahead(&mut self, worker: &'a Worker) -> Option<Reverse<i32>> {
+    fn find_ahead(&mut self, worker: &'a Worker) -> Option<Reverse<i32>> {
         let kind = self.kinds.get_mut(worker.offers())?;
         let by_rate = worker.backlog_by_rate(self.now) as usize;
         let wanted = by_rate.saturating_sub(worker.backlog_len());
@@ -309,7 +309,7 @@ impl<'a> Chooser<'a> {
     }
 
     /// Chooses multi-node tasks: the most urgent, for reservations, and feasible ones.
-    fn look_for_nodes(&mut self, workers: impl Iterator<Item = &'a Worker>) {
+    fn find_nodes(&mut self, workers: impl Iterator<Item = &'a Worker>) {
         let mut empty: BTreeMap<&str, u32> = BTreeMap::new();
         let able = workers.filter(|worker| worker.accepts_work() && worker.is_trusted());
         for worker in able.filter(|worker| worker.assigned().is_empty()) {

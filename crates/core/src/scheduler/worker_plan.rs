@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use crate::class::{ClassId, Classes, Demand, QueueKey, VariantDemand, fitting};
 use crate::id::TaskKey;
-use crate::resource::shadow::{freed_beside, slack};
+use crate::resource::shadow::{freed_alongside, slack};
 use crate::time::Time;
 use crate::worker::{BACKLOG_MAX, Split, Worker};
 
@@ -278,7 +278,7 @@ impl<'a> WorkerPlan<'a> {
                 let held = self.held(classes);
                 let pairs =
                     held.map(|(held, _)| (self.held_of(held, other), self.held_of(held, demand)));
-                freed_beside(*missing, pairs)
+                freed_alongside(*missing, pairs)
             });
             let beside = i64::try_from(beside.max().unwrap_or(0)).unwrap_or(i64::MAX);
             return (need - beside).max(0);

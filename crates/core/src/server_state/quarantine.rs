@@ -398,7 +398,7 @@ impl ServerState {
 
     /// Whether tasks that fail there succeed elsewhere, beyond chance.
     fn seems_broken(&self, id: WorkerId) -> bool {
-        self.suspicions.blame.goes_well_elsewhere(id) && self.is_guilty(id)
+        self.suspicions.blame.succeeds_elsewhere(id) && self.is_guilty(id)
     }
 
     fn compare(&self, id: WorkerId, question: fn(&Blame, WorkerId, Peers<'_>) -> bool) -> bool {

@@ -37,7 +37,7 @@ impl WorkerState {
     pub(super) fn on_server_ends(&mut self, now: Time, effects: &mut Vec<Effect>) {
         match (self.on_server_lost, self.mode) {
             (OnServerLost::FinishRunning, Mode::Active | Mode::Detached | Mode::Draining(_)) => {
-                self.let_server_go(now, effects)
+                self.on_server_goodbye(now, effects)
             }
             (_, Mode::Stopping { .. } | Mode::Exited) => {}
             (
@@ -48,7 +48,7 @@ impl WorkerState {
     }
 
     /// Ends up to now are reported; after the goodbye none could be.
-    fn let_server_go(&mut self, now: Time, effects: &mut Vec<Effect>) {
+    fn on_server_goodbye(&mut self, now: Time, effects: &mut Vec<Effect>) {
         // No server is connected.
         if self.serverless_since.is_some() {
             return;

@@ -359,7 +359,7 @@ impl Driver {
             }
         }
         self.persist_all(&effects).await;
-        self.tell_offers().await;
+        self.report_offers().await;
         for effect in effects {
             match effect {
                 Effect::AskDemand(queries) => {
@@ -414,7 +414,7 @@ impl Driver {
     }
 
     /// Tells the core the sizes of workers that can be requested, which bound the growth of tasks.
-    async fn tell_offers(&mut self) {
+    async fn report_offers(&mut self) {
         let kinds = self.state.worker_kinds();
         if kinds == self.offered {
             return;

@@ -230,7 +230,7 @@ pub(super) fn find_again(system: &SystemSpec, asked: &CommandTemplate) -> Option
 }
 
 /// Outcome of the question of [`find_again`].
-pub(super) fn looked_again(answer: &Answer, ours: &ExpectedJob) -> LookupOutcome {
+pub(super) fn parse_second_lookup(answer: &Answer, ours: &ExpectedJob) -> LookupOutcome {
     match answer {
         Ok(ran) if ran.is_ok() && !pbs::keeps_no_history(ran) => {
             let found = pbs::find(&ran.stdout, ours).unwrap_or_default();
@@ -286,7 +286,11 @@ fn meaning(system: &SystemSpec, state: &str, hint: &str) -> Report {
 }
 
 /// Outcome of the search for our job.
-pub(super) fn looked(system: &SystemSpec, answer: &Answer, ours: &ExpectedJob) -> LookupOutcome {
+pub(super) fn parse_lookup(
+    system: &SystemSpec,
+    answer: &Answer,
+    ours: &ExpectedJob,
+) -> LookupOutcome {
     let ran = match answer {
         Ok(ran) if ran.is_ok() => ran,
         Ok(ran) => return LookupOutcome::Error(shown(&ran.failure())),

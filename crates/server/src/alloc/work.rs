@@ -216,7 +216,7 @@ impl BatchCommands {
         let found = match outcome {
             SubmitOutcome::Accepted(id) => Some(id),
             // The job must not remain after any answer.
-            SubmitOutcome::Unclear(_) => look_for_trial(params, &trial).await,
+            SubmitOutcome::Unclear(_) => find_trial(params, &trial).await,
             SubmitOutcome::Refused(_) | SubmitOutcome::Unreachable(_) => None,
         };
         let mut left = None;
@@ -243,7 +243,7 @@ impl BatchCommands {
 
 /// Finds the job of a trial whose submission had no clear answer. A batch system may show it with a
 /// delay.
-async fn look_for_trial(params: &QueueParams, trial: &QueriedAllocation) -> Option<Box<str>> {
+async fn find_trial(params: &QueueParams, trial: &QueriedAllocation) -> Option<Box<str>> {
     for _ in 0..3 {
         if let LookupOutcome::Found(id) = look(params, trial).await {
             return Some(id);
@@ -448,7 +448,7 @@ pub(super) async fn look(params: &QueueParams, asked: &QueriedAllocation) -> Loo
         question = other;
         answer = ask(&question).await;
     }
-    let outcome = match (parse::looked(system, &answer, &ours), cluster) {
+    let outcome = match (parse::parse_lookup(system, &answer, &ours), cluster) {
         (LookupOutcome::Found(id), Some(cluster)) if !id.contains(';') => {
             LookupOutcome::Found(format!("{id};{cluster}").into())
         }
@@ -456,7 +456,7 @@ pub(super) async fn look(params: &QueueParams, asked: &QueriedAllocation) -> Loo
     };
     match parse::find_again(system, &question) {
         Some(again) if outcome == LookupOutcome::Absent => {
-            parse::looked_again(&ask(&again).await, &ours)
+            parse::parse_second_lookup(&ask(&again).await, &ours)
         }
         Some(_) | None => outcome,
     }

@@ -93,11 +93,12 @@ pub(crate) enum PartialQuery {
 impl PartialQuery {
     /// Makes the next part. Only the last one waits for the store.
     pub(crate) async fn next(self, core: &CoreHandle) -> Result<Result<Reply, Self>, CoreGone> {
-        core.look(move |view| self.go_on(view), Result::is_ok).await
+        core.look(move |view| self.continue_with(view), Result::is_ok)
+            .await
     }
 
     /// Makes the next part; returns the answer after the last one.
-    pub(crate) fn go_on(self, view: &View<'_>) -> Result<Reply, Self> {
+    pub(crate) fn continue_with(self, view: &View<'_>) -> Result<Reply, Self> {
         match self {
             Self::New(query) => Self::begin(view, query),
             Self::JobList(left, mut reply) => {
@@ -218,7 +219,7 @@ impl PartialQuery {
                 workers: Vec::new(),
             },
         };
-        begun.go_on(view)
+        begun.continue_with(view)
     }
 
     /// Adds rows, or continues the first incomplete one: one job may have very many submits and

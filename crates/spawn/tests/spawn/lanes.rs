@@ -251,7 +251,7 @@ fn a_start_that_somebody_waits_for_is_told_at_once() {
             config.backend = Some(backend);
             config.event_delay = Duration::from_secs(1_000);
         });
-        let plan = sh("exec sleep 1000").tell_start_at_once(true);
+        let plan = sh("exec sleep 1000").report_start_at_once(true);
         let token = rig.spawn(plan);
         rig.wait_started(&[token]);
         let kill = Termination {

@@ -536,7 +536,7 @@ impl CallPool {
                     token,
                     failure: LaunchFailure::Cancelled,
                 },
-                Some(since) => told_to_end(token, since),
+                Some(since) => kill_requested(token, since),
             });
         }
         if let Some(id) = id.filter(|_| found.is_some() || !ends_otherwise) {

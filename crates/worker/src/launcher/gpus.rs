@@ -23,7 +23,7 @@ use std::sync::atomic::AtomicBool;
 use hq_core::curve::{GpuLook, GpusGiven};
 
 #[cfg(feature = "nvml")]
-pub use answers::tell_of_gpus;
+pub use answers::serve_gpu_usage;
 pub(super) use watch::{Answer, GpuWatch};
 
 /// Number of the initial pid namespace of a machine, see `namespaces(7)`.
@@ -216,7 +216,7 @@ mod tests {
     }
 
     /// Processes 10 to 19 belong to the task, those below 100 are visible.
-    fn look_with(
+    fn usage_with(
         held: &HeldGpus,
         devices: &Devices,
         numbers: &mut Numbers,
@@ -230,7 +230,7 @@ mod tests {
     }
 
     fn look(held: &HeldGpus, devices: &Devices) -> (GpusGiven, GpuLook) {
-        look_with(held, devices, &mut Numbers::Certain)
+        usage_with(held, devices, &mut Numbers::Certain)
     }
 
     #[test]
@@ -289,7 +289,7 @@ mod tests {
     fn numbers_of_another_namespace_are_not_trusted_until_one_is_proven() {
         let of = |processes: &[(u32, u64)], numbers: &mut Numbers| {
             let devices = devices(&[("0", device(100, (5_000, 80_000), processes))]);
-            let (given, found) = look_with(&held(&["0"]), &devices, numbers);
+            let (given, found) = usage_with(&held(&["0"]), &devices, numbers);
             (found.memory_kib, given.is_memory_of_devices)
         };
         let numbers = &mut Numbers::Doubtful;

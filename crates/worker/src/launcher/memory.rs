@@ -248,7 +248,7 @@ impl Watcher {
             let found = if is_look {
                 self.look(&tasks)
             } else {
-                self.glance(&tasks)
+                self.check(&tasks)
             };
             for excess in found {
                 // Reported once: the next look may come before it is dead.
@@ -283,7 +283,7 @@ impl Watcher {
 
     /// Checks the processes that the last look found, and the first process of each task that has
     /// started since. Returns the trees that exceed their limit.
-    fn glance(&mut self, tasks: &BTreeMap<LaunchToken, Watched>) -> Vec<MemoryOveruse> {
+    fn check(&mut self, tasks: &BTreeMap<LaunchToken, Watched>) -> Vec<MemoryOveruse> {
         let mut found = Vec::new();
         for (token, task) in tasks {
             let root = [task.pid];
@@ -462,13 +462,13 @@ mod tests {
         ];
         let (dir, mut watcher) = machine(&all);
         assert!(
-            watcher.glance(&watched(100)).is_empty(),
+            watcher.check(&watched(100)).is_empty(),
             "only its root is known"
         );
-        assert_eq!(watcher.glance(&watched(30)).len(), 1);
+        assert_eq!(watcher.check(&watched(30)).len(), 1);
         assert!(watcher.look(&watched(1_000)).is_empty());
         fs::remove_dir_all(dir.path().join("12")).expect("is there");
-        let found = watcher.glance(&watched(400));
+        let found = watcher.check(&watched(400));
         assert_eq!(found.iter().map(|one| one.used).collect::<Vec<_>>(), [442]);
     }
 

@@ -57,7 +57,7 @@ pub(super) async fn carry(
         },
     };
     if answer == Admission::Full {
-        state.complain_about_room();
+        state.warn_full();
     }
     let told = timeout(ANSWER_TIMEOUT, relay::answer(&mut stream, answer)).await;
     let (Some(channel), Ok(Ok(()))) = (channel, told) else {

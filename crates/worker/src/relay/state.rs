@@ -102,7 +102,7 @@ impl State {
     }
 
     /// Logs that workers are rejected for lack of room.
-    pub(super) fn complain_about_room(&self) {
+    pub(super) fn warn_full(&self) {
         if self.is_time_to_complain() {
             tracing::warn!(
                 "This relay has as many workers as it takes ({}, by its `ulimit -n`, and at most {}); others have to \

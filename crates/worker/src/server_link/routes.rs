@@ -110,7 +110,7 @@ pub(crate) async fn connect(
                     next_at = Instant::now();
                 }
                 Ok(AttemptOutcome::Unusable(address, error)) => {
-                    tell(place, &address, &error, level);
+                    log_unusable(place, &address, &error, level);
                     next_at = Instant::now();
                 }
                 // It cannot panic.
@@ -130,7 +130,7 @@ pub(crate) async fn connect(
 }
 
 /// Problems of an address that the user named matter to the user; some announced ones never work.
-fn tell(place: &Connector, address: &RelayAddress, error: &RelayRouteError, level: Level) {
+fn log_unusable(place: &Connector, address: &RelayAddress, error: &RelayRouteError, level: Level) {
     if level == Level::WARN && place.via.contains(address) {
         tracing::warn!("The relay {address} cannot be used: {}", ErrorChain(error));
     } else {

@@ -112,7 +112,7 @@ pub(super) fn empty(name: &str, value: &str, words: &[&str]) -> Option<String> {
 }
 
 /// What to type instead of a value that the parser refuses.
-pub(super) fn meant(name: &str, value: &str, words: &[&str]) -> Option<String> {
+pub(super) fn guess_value(name: &str, value: &str, words: &[&str]) -> Option<String> {
     let is_it = |word: &&str| *word == value || word.ends_with(&format!("={value}"));
     let is_shown = !value.is_empty() && value.len() <= VALUE_MAX;
     let at = words.iter().position(is_it).filter(|_| is_shown)?;

@@ -207,7 +207,7 @@ async fn submit(shared: &Shared, link: &mut Option<Link>, calls: &Joined) -> Cli
                 is_repeated = true;
             }
             Err(error) if error.text().is_some_and(|text| text.contains(TAKEN)) => {
-                match look_who_has(client, calls, is_repeated && !is_kept).await {
+                match find_holders(client, calls, is_repeated && !is_kept).await {
                     Ok(submitted) => {
                         *link = Some(connected);
                         return Ok(submitted);
@@ -257,7 +257,7 @@ const TAKEN: &str = "already exists in job";
 
 /// Decides what to do if other tasks of the job have the ids of these calls. A call that submits to
 /// its own job, or another executor attached to the job, can have used them.
-async fn look_who_has(
+async fn find_holders(
     client: &mut Client,
     calls: &Joined,
     may_be_ours: bool,

@@ -29,7 +29,7 @@ const LINES: u32 = 30;
 const WORDS_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Describes the jobs that did not succeed, for people.
-pub(super) async fn tell(
+pub(super) async fn print_failures(
     client: &mut Client,
     jobs: &[client::JobSummary],
     context: &Context,

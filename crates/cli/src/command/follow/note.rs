@@ -30,7 +30,7 @@ pub(super) type LastSummaries = RefCell<BTreeMap<u32, client::JobSummary>>;
 /// The connection that follows the jobs cannot be queried, so each query opens its own.
 ///
 /// If a bar shows the counts, this prints only reasons.
-pub(super) async fn tell(
+pub(super) async fn print_obstacles(
     dir: &ServerDir,
     seen: &LastSummaries,
     has_bar: bool,

@@ -41,7 +41,7 @@ pub(crate) async fn cat(args: CatArgs, context: &mut Context) -> CliResult<()> {
         }
         Selector::Last | Selector::All => Missing::default(),
     };
-    missing.tell(
+    missing.warn(
         |job| format!("Job {job} was not found"),
         |jobs| format!("Jobs {jobs} were not found"),
     );

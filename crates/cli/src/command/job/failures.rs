@@ -50,7 +50,7 @@ pub(in crate::command) async fn failures(
     let dir = context.server_dir()?;
     let infos = client.job_infos(args.selector.to_message()).await?;
     let missing = Missing::of(infos.not_found.as_ref());
-    missing.tell(
+    missing.warn(
         |job| format!("Job {job} not found"),
         |jobs| format!("Jobs {jobs} not found"),
     );

@@ -80,7 +80,7 @@ pub(in crate::command) async fn resubmit(
         has_failed = true;
         tracing::error!("Resubmitting job {job} failed; {problem}");
     }
-    missing.tell(
+    missing.warn(
         |job| format!("Resubmitting job {job} failed; job not found"),
         |jobs| format!("Resubmitting jobs {jobs} failed; jobs not found"),
     );
@@ -97,7 +97,7 @@ pub(in crate::command) async fn resubmit(
         && !jobs.is_empty()
     {
         let new_jobs = Selector::Ids(new_jobs);
-        follow::stay(&mut client, new_jobs, args.follow, context, None).await?;
+        follow::wait_after_submit(&mut client, new_jobs, args.follow, context, None).await?;
     }
     missing.end(missing::JOBS, context)?;
     if has_failed {
@@ -151,7 +151,7 @@ async fn ask(args: &ResubmitArgs, client: &mut Client) -> CliResult<client::Resu
 }
 
 /// Prints the new requests of a job's tasks.
-fn tell(job: u32, known: &[(Suggestion, client::NewRequest)]) {
+fn print_sizes(job: u32, known: &[(Suggestion, client::NewRequest)]) {
     for (suggestion, _) in known.iter().take(KINDS_TOLD_MAX) {
         let options = suggestion.options().join(" ");
         tracing::info!("Job {job}, {}: {options}", suggestion.title());
@@ -222,7 +222,7 @@ async fn resubmit_suggested(
         }
         // With too many kinds, the kinds with the most tasks are printed.
         known.sort_by_key(|(suggestion, _)| std::cmp::Reverse(suggestion.needs.count()));
-        tell(job.id, &known);
+        print_sizes(job.id, &known);
         known.truncate(NEW_REQUESTS_MAX);
         let resize = client::Resize {
             jobs: Some(Selector::Ids(IdArray::single(job.id)).to_message()),

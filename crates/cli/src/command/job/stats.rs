@@ -22,7 +22,7 @@ pub(in crate::command) async fn stats(args: StatsArgs, context: &mut Context) ->
     let mut client = context.connect().await?;
     let infos = client.job_infos(args.selector.to_message()).await?;
     let missing = Missing::of(infos.not_found.as_ref());
-    missing.tell(
+    missing.warn(
         |job| format!("Job {job} not found"),
         |jobs| format!("Jobs {jobs} not found"),
     );

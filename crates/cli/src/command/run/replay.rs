@@ -216,7 +216,7 @@ impl Printer {
         let mut waiting: BTreeMap<u32, client::EndedTask> = BTreeMap::new();
         let mut next = 0;
         for task in ended {
-            self.look_for_room(task.id);
+            self.check_disk_space(task.id);
             if !self.options.is_ordered {
                 self.replay(&task)?;
                 continue;
@@ -241,7 +241,7 @@ impl Printer {
     }
 
     /// Reports if the disk may have been full. Tasks with output elsewhere do not need space here.
-    fn look_for_room(&mut self, task: u32) {
+    fn check_disk_space(&mut self, task: u32) {
         let (stdout, stderr) = self.captured(task);
         if !(stdout.exists() || stderr.exists()) || !self.disk_space.look() {
             return;
@@ -276,7 +276,7 @@ impl Printer {
             }
         }
         // Printing may have taken long, and removing the files frees space.
-        self.look_for_room(task.id);
+        self.check_disk_space(task.id);
         remove(&stdout);
         remove(&stderr);
         Ok(())

@@ -75,7 +75,7 @@ pub(super) async fn start(context: &mut Context) -> CliResult<()> {
         tokio::time::sleep(LOOK_INTERVAL).await;
     };
     // Messages go to the terminal, because its user does not read the log file.
-    for line in said_since(&path, begin).unwrap_or_default().lines() {
+    for line in log_since(&path, begin).unwrap_or_default().lines() {
         match message(line) {
             (Some("WARN"), text) => tracing::warn!("{text}"),
             (Some("INFO"), text) if text.starts_with(ADDRESS) => tracing::info!("{text}"),
@@ -169,7 +169,7 @@ fn message(line: &str) -> (Option<&str>, &str) {
     }
 }
 
-fn said_since(log: &Path, begin: u64) -> std::io::Result<String> {
+fn log_since(log: &Path, begin: u64) -> std::io::Result<String> {
     let mut file = File::open(log)?;
     file.seek(SeekFrom::Start(begin))?;
     let mut said = Vec::new();
@@ -213,7 +213,7 @@ fn spawn(log: File) -> CliResult<Child> {
 
 /// The error of a server that ended, with the lines that it has logged since its start.
 fn failure(log: &Path, begin: u64) -> CliError {
-    let said = said_since(log, begin).unwrap_or_default();
+    let said = log_since(log, begin).unwrap_or_default();
     // Informational lines do not explain why the server ended.
     let lines = said.trim().lines().map(message);
     let lines = lines.filter(|(level, _)| *level != Some("INFO"));

@@ -227,7 +227,7 @@ pub(super) fn path_placeholder(typed: &Typed<'_>, text: Text<'_>) -> Option<Rema
         let Piece::Name(name) = piece else { return None };
         let name = std::str::from_utf8(name).ok()?;
         let is_param = matches!(typed.source, Source::Params(params) if params.position(name.as_bytes()).is_some());
-        let meant = placeholder::meant(name)?;
+        let meant = placeholder::guess(name)?;
         known(meant).filter(|_| !is_param).map(|(_, variable)| (name.to_owned(), *variable))
     });
     found.map(|(name, variable)| {

@@ -15,7 +15,7 @@ pub(super) fn value_placeholder(_: &Typed<'_>, text: Text<'_>) -> Option<Remark>
     }
     let pieces = placeholder::pieces(text.text.as_bytes());
     let name = pieces.into_iter().find_map(|piece| match piece {
-        Piece::Name(name) => placeholder::meant(std::str::from_utf8(name).ok()?),
+        Piece::Name(name) => placeholder::guess(std::str::from_utf8(name).ok()?),
         Piece::Text(_) => None,
     })?;
     let why = match text.key() {

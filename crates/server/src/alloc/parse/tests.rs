@@ -298,7 +298,7 @@ fn reads_lines_of_other_systems() {
 #[test]
 fn jobs_are_found_by_name_and_directory() {
     let mut slurm = system(StatusFormat::Scontrol);
-    let found = |text: &str| looked(&slurm, &ran(0, text, ""), &ours("hq-1-1", "/d/1 x"));
+    let found = |text: &str| parse_lookup(&slurm, &ran(0, text, ""), &ours("hq-1-1", "/d/1 x"));
     assert_eq!(
         found("7 /d/2\n8 /d/1 x\n"),
         LookupOutcome::Found("8".into())
@@ -312,7 +312,7 @@ fn jobs_are_found_by_name_and_directory() {
     };
     let (own, other) = (job("hq-1-1", "/d/1 x"), job("hq-1-1", "/d/2"));
     let text = format!(r#"{QSTAT_HEAD}, "Jobs": {{"1.p": {other}, "2.p": {own}}}}}"#);
-    let found = |text: &str| looked(&slurm, &ran(0, text, ""), &ours("hq-1-1", "/d/1 x"));
+    let found = |text: &str| parse_lookup(&slurm, &ran(0, text, ""), &ours("hq-1-1", "/d/1 x"));
     assert_eq!(found(&text), LookupOutcome::Found("2.p".into()));
     assert_eq!(found(&format!("{QSTAT_HEAD}}}")), LookupOutcome::Absent);
     assert!(matches!(found("{"), LookupOutcome::Error(_)));

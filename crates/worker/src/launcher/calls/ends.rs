@@ -8,7 +8,7 @@ use hq_core::outcome::Usage;
 use hq_core::time::Time;
 use hq_core::worker_state::{ExitStatus, InstanceKey, LaunchEvent, LaunchToken};
 
-use super::interpreter::{Interpreter, stillborn};
+use super::interpreter::{Interpreter, start_failure};
 use super::packet::{CpuTime, Done};
 use super::{Call, CallPool, LongEnd, PendingInterpreter};
 use crate::clock;
@@ -38,7 +38,7 @@ impl CallPool {
         let mut status = status;
         let mut words = message;
         // An interpreter that failed by itself before any call would fail again.
-        let is_stillborn = !interpreter.is_ready && !interpreter.is_ending;
+        let has_failed_start = !interpreter.is_ready && !interpreter.is_ending;
         if !interpreter.is_ready {
             let first = waiting.iter().position(|call| call.since.is_some());
             let of_end = first.and_then(|first| waiting.remove(first));
@@ -48,14 +48,14 @@ impl CallPool {
             words = Some(text.into());
             status = ExitStatus::Code(1);
         }
-        if is_stillborn {
+        if has_failed_start {
             begun.extend(waiting.drain(..));
         }
         self.end_begun(
             &mut interpreter,
             begun,
             (status, usage),
-            (words, is_stillborn),
+            (words, has_failed_start),
         );
         let lane = interpreter.lane?;
         (!waiting.is_empty()).then(|| PendingInterpreter {
@@ -72,7 +72,7 @@ impl CallPool {
         interpreter: &mut Interpreter,
         begun: Vec<Call>,
         (status, usage): (ExitStatus, Usage),
-        (words, is_stillborn): (Option<Box<str>>, bool),
+        (words, has_failed_start): (Option<Box<str>>, bool),
     ) {
         let total = CpuTime {
             user: usage.user,
@@ -98,7 +98,7 @@ impl CallPool {
             self.long_ends.extend(long_end(&call, now, total));
             events.push(LaunchEvent::Exited {
                 token: call.token,
-                status: if is_stillborn {
+                status: if has_failed_start {
                     ExitStatus::Code(1)
                 } else {
                     status
@@ -116,10 +116,10 @@ impl CallPool {
         output.run(move |last_words| {
             for mut event in events {
                 if let LaunchEvent::Exited { message, .. } = &mut event
-                    && is_stillborn
+                    && has_failed_start
                     && message.is_none()
                 {
-                    *message = Some(stillborn(status, last_words));
+                    *message = Some(start_failure(status, last_words));
                 }
                 // Fails only if the worker ends.
                 let _ = copied.send(event);

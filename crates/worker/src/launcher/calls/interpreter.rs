@@ -424,7 +424,7 @@ fn last_words(file: &File) -> String {
 }
 
 /// Why an interpreter could not start, with the end of its standard error.
-pub(super) fn stillborn(status: ExitStatus, words: &str) -> Box<str> {
+pub(super) fn start_failure(status: ExitStatus, words: &str) -> Box<str> {
     let how = match status {
         ExitStatus::Code(code) => format!("exit code {code}"),
         ExitStatus::Signal(signal) => format!("signal {signal}"),

@@ -122,7 +122,7 @@ impl CallPool {
             is_starved: false,
         };
         if parked.files.iter().all(Option::is_some) {
-            self.go_on(parked);
+            self.resume(parked);
         } else {
             self.parked.push(parked);
         }
@@ -184,7 +184,7 @@ impl CallPool {
                 *file = Some(Arc::clone(found));
             }
             if parked.files.iter().all(Option::is_some) {
-                self.go_on(parked);
+                self.resume(parked);
             } else {
                 self.parked.push(parked);
             }
@@ -192,7 +192,7 @@ impl CallPool {
     }
 
     /// Continues a call whose values have all arrived.
-    fn go_on(&mut self, parked: ParkedCall) {
+    fn resume(&mut self, parked: ParkedCall) {
         let ParkedCall {
             lane,
             recipe,

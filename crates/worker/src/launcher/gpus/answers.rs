@@ -20,7 +20,7 @@ use super::{nvml, wire};
 /// # Errors
 ///
 /// If input or output fail.
-pub fn tell_of_gpus(parent: u32) -> io::Result<()> {
+pub fn serve_gpu_usage(parent: u32) -> io::Result<()> {
     // The library may hang forever, and after the worker's end no process would kill this one.
     set_parent_process_death_signal(Some(Signal::KILL))?;
     let is_there =

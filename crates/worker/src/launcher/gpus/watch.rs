@@ -108,7 +108,7 @@ impl GpuWatch {
                 self.is_fresh = self.questions.try_send(names).is_ok();
                 self.asked = self.is_fresh.then(Instant::now);
             }
-            Some(since) if since.elapsed() >= HANGS_AFTER + GIVES_UP_WITHIN => self.tell(),
+            Some(since) if since.elapsed() >= HANGS_AFTER + GIVES_UP_WITHIN => self.warn_hanging(),
             Some(_) => {}
         }
     }
@@ -143,14 +143,14 @@ impl GpuWatch {
     fn received(&mut self, answer: Answer) -> Answer {
         self.asked = None;
         if answer.is_hanging {
-            self.tell();
+            self.warn_hanging();
         } else if !answer.devices.is_empty() {
             self.has_warned = false;
         }
         answer
     }
 
-    fn tell(&mut self) {
+    fn warn_hanging(&mut self) {
         if !std::mem::replace(&mut self.has_warned, true) {
             tracing::warn!(
                 "The driver of NVIDIA GPUs does not answer: nothing is recorded of what tasks use of them until it does"

@@ -107,7 +107,7 @@ fn what_is_left_out_is_not_gone() {
     let found = reports(&pbs(), &first, &["10.pbshost", "11.pbshost"]);
     assert_eq!(found, Some(vec![Some(Report::Queued("".into())), None]));
     assert!(!keeps_no_history(&pbs(), &first));
-    let missing = looked(&pbs(), &silent, &ours("hq-1-1", "/d"));
+    let missing = parse_lookup(&pbs(), &silent, &ours("hq-1-1", "/d"));
     assert!(matches!(missing, LookupOutcome::Error(_)), "{missing:?}");
 }
 
@@ -139,7 +139,7 @@ fn questions_are_asked_again_without_history() {
 #[test]
 fn jobs_are_found_in_plain_text() {
     let plain = answer!("qstat-running-plain");
-    let look = |name: &str, dir: &str| looked_again(&plain, &ours(name, dir));
+    let look = |name: &str, dir: &str| parse_second_lookup(&plain, &ours(name, dir));
     assert_eq!(
         look("hq-alloc-1", "/data/user/run"),
         LookupOutcome::Found("1.pbshost".into())
@@ -157,7 +157,7 @@ fn jobs_are_found_in_plain_text() {
         "qstat: cannot connect to server pbshost (errno=15010)",
     );
     assert!(matches!(
-        looked_again(&away, &ours("x", "/")),
+        parse_second_lookup(&away, &ours("x", "/")),
         LookupOutcome::Error(_)
     ));
 }
