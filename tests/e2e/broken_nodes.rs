@@ -53,7 +53,7 @@ fn a_worker_that_fails_what_others_do_well_is_set_aside_until_it_is_released() {
     );
     env.hq(&["problems"])
         .says("node1")
-        .says("it gets no tasks until one that is tried on it goes well")
+        .says("it gets no tasks until a probe task succeeds there")
         .ok();
     wait_for("somebody is told", || {
         let told = std::fs::read_to_string(env.server_dir().join("told")).unwrap_or_default();

@@ -41,7 +41,7 @@ pub(crate) fn load(path: &Path) -> CliResult<SystemSpec> {
     parse_file(path, &text.map_err(|error| cannot_read(path, &error))?)
 }
 
-/// Loads a description from a directory in which other users may be able to write. The server runs
+/// Loads a description from a directory that other users may be able to write to. The server runs
 /// its commands without asking, so other users must not be able to change it.
 pub(crate) fn load_trusted(path: &Path) -> CliResult<SystemSpec> {
     let failed = |error: std::io::Error| cannot_read(path, &error);
@@ -305,8 +305,8 @@ mod tests {
         }
     }
 
-    /// The meaning of each state of a batch system. States in which a job could wrongly count as
-    /// ended come first.
+    /// The meaning of each state of a batch system. States that could wrongly count as ended come
+    /// first.
     #[test]
     fn the_table_of_states_is_complete() {
         use StateMeaning::{

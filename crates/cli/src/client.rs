@@ -50,7 +50,7 @@ pub(crate) struct Client {
     reader: MessageReader<ReadHalf<BoxedStream>>,
     writer: MessageWriter<WriteHalf<BoxedStream>>,
     server_uid: Option<String>,
-    /// Directory in which to find the server again; `None` for a server in this process.
+    /// Directory to find the server again; `None` for a server in this process.
     dir: Option<ServerDir>,
     /// Whether the connection broke. No more replies arrive then.
     is_lost: bool,

@@ -94,7 +94,7 @@ impl Conversion {
         chosen.map(|choice| choice.words.as_slice())
     }
 
-    /// Options that the script contains, without those that only imitate defaults of the batch
+    /// Options that the script contains, without options that only imitate defaults of the batch
     /// system.
     pub(crate) fn written(&self) -> impl Iterator<Item = &Choice> {
         self.choices.iter().filter(|choice| !choice.is_usual)

@@ -141,7 +141,7 @@ pub(crate) fn unreadable(path: &Path, error: &std::io::Error) -> CliError {
     failed
 }
 
-/// What there is instead of a file.
+/// Description of what exists instead of the expected file.
 fn replacement_hint(path: &Path) -> String {
     let parent = path.parent().filter(|dir| *dir != Path::new(""));
     let dir = parent.unwrap_or(Path::new("."));
@@ -169,10 +169,10 @@ pub(crate) fn similar_file(path: &Path) -> Option<PathBuf> {
     Some(path.with_file_name(meant))
 }
 
-/// Context in which a submit is resolved.
+/// Context for resolving a submit.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct SubmitContext<'a> {
-    /// Directory in which the user submits; absolute.
+    /// Absolute directory of the user's submit command.
     pub(crate) submit_dir: &'a Path,
     /// Uid of the server; `None` if the access file has none.
     pub(crate) server_uid: Option<&'a str>,

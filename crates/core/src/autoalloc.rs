@@ -1,10 +1,9 @@
-//! Automatic allocation as a pure state machine: how many allocations to ask a batch system for, and
-//! when to stop asking.
-//!
-//! It knows no command, clock or file. The shell feeds it what batch systems, workers and the scheduler
-//! say, and carries out what it asks for. What batch systems say is not trusted: an id that is unknown
-//! is not a job that is gone, an error is not an answer, and a submission that was not answered may have
-//! happened. The place of an allocation in the quota becomes free only on evidence.
+//! Automatic allocation as a pure state machine: decides how many allocations to request from a
+//! batch system, and when to stop requesting. Knows no commands, clocks or files: the shell reports
+//! answers of batch systems, events of workers and demand of the scheduler, and executes the
+//! effects. A batch system's answers are not trusted: an unknown id does not prove that the job is
+//! gone, an error is not an answer, and an unanswered submission may have happened. An allocation's
+//! place in the quota becomes free only on evidence.
 //!
 //! ```text
 //!              accepted             worker connects, or the batch system says so
@@ -17,9 +16,9 @@
 //!                                                Finished | Failed ◀──── ended ────┘
 //! ```
 //!
-//! Invariant: when an allocation is asked for, at most [`QueueSpec::backlog`] allocations that have not
-//! started, and at most [`QueueSpec::max_worker_count`] workers of allocations that may be alive, exist in
-//! the batch system, this one included.
+//! Invariant: when a queue submits, the batch system has at most [`QueueSpec::backlog`] allocations
+//! that have not started, and its allocations that may be alive have at most
+//! [`QueueSpec::max_worker_count`] workers, including the new one.
 
 mod allocation;
 mod events;
@@ -46,13 +45,13 @@ use crate::time::{Now, Time};
 /// Timers and limits that users can set.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Limits {
-    /// Period of asking the batch system for all active allocations.
+    /// Period of status queries for all active allocations.
     pub refresh: Duration,
-    /// Least time between two attempts to submit.
+    /// Minimum time between two attempts to submit.
     pub tick: Duration,
-    /// An attempt is made after this time even if nothing happened.
+    /// Time until the next attempt if nothing happens.
     pub schedule_delay: Duration,
-    /// Failed allocations in a row after which a queue is paused.
+    /// Consecutive failed allocations that pause a queue.
     pub allocation_fails_max: u32,
 }
 
@@ -70,7 +69,7 @@ impl Default for Limits {
 /// Why a queue was not removed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum RemoveError {
-    /// There is no such queue.
+    /// The queue does not exist.
     #[error("Allocation queue not found")]
     NotFound,
     /// Some of its allocations run.
@@ -91,14 +90,15 @@ impl From<RemoveError> for Refusal {
     }
 }
 
-/// Workers of jobs that no queue knows, remembered for submissions whose outcome is unclear.
+/// Limit of remembered workers of unknown jobs; a submission with an unclear outcome may turn out
+/// to be theirs.
 const STRAYS_MAX: usize = 1_024;
-/// A question to the scheduler that was not answered for this long is asked again.
+/// Time until an unanswered demand query is repeated.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(60);
-/// After the first thing that happened, wait for what comes with it.
+/// Delay after the first event, to collect events that come with it.
 const SETTLE: Duration = Duration::from_millis(200);
 
-/// A worker with what it offers.
+/// A worker and its offer.
 type StrayWorker = (WorkerId, WorkerOffer);
 
 /// All queues of a server.
@@ -107,7 +107,7 @@ pub struct AutoallocState {
     limits: Limits,
     queues: BTreeMap<QueueId, Queue>,
     last_queue: u32,
-    /// Since when something happened that was not looked at.
+    /// Time of the first unexamined event.
     dirty_since: Option<Time>,
     last_try: Option<Time>,
     asked_at: Option<Time>,
@@ -115,7 +115,7 @@ pub struct AutoallocState {
 }
 
 impl AutoallocState {
-    /// No queues.
+    /// Without queues.
     #[must_use]
     pub const fn new(limits: Limits) -> Self {
         Self {
@@ -129,7 +129,7 @@ impl AutoallocState {
         }
     }
 
-    /// Makes a queue; its id.
+    /// Creates a queue and returns its id.
     pub fn add_queue(&mut self, now: Now, spec: QueueSpec) -> QueueId {
         self.last_queue = self.last_queue.saturating_add(1);
         let id = QueueId(self.last_queue);
@@ -138,14 +138,14 @@ impl AutoallocState {
         id
     }
 
-    /// Puts back a queue of an earlier server. Allocations that may be alive are asked for at once.
+    /// Restores a queue of an earlier server. Allocations that may be alive are queried at once.
     pub fn restore_queue(&mut self, now: Now, record: QueueRecord) {
         self.last_queue = self.last_queue.max(record.id.0);
         self.queues.insert(record.id, Queue::restore(now, record));
         self.note_change(now);
     }
 
-    /// Ids of queues that no longer exist are not used again.
+    /// Prevents reuse of the ids of removed queues.
     pub fn restore_last_queue(&mut self, last: u32) {
         self.last_queue = self.last_queue.max(last);
     }
@@ -154,7 +154,7 @@ impl AutoallocState {
     ///
     /// # Errors
     ///
-    /// [`RemoveError`]; nothing was changed then.
+    /// [`RemoveError`]; then nothing was changed.
     pub fn remove_queue(
         &mut self,
         now: Now,
@@ -171,12 +171,12 @@ impl AutoallocState {
         Ok(())
     }
 
-    /// The server ends and has canceled this allocation: it is over, and nobody's failure.
+    /// The server ends and has canceled this allocation: ends it without counting a failure.
     pub fn close(&mut self, now: Now, key: AllocationKey, effects: &mut Vec<Effect>) {
         self.end(now, key, false, effects);
     }
 
-    /// Stops submitting; `false` if there is no such queue.
+    /// Stops submitting; `false` if the queue does not exist.
     pub fn pause(&mut self, id: QueueId) -> bool {
         self.queue_mut(id).is_some_and(|queue| {
             queue.pause(Reason::PausedByUser);
@@ -184,7 +184,7 @@ impl AutoallocState {
         })
     }
 
-    /// Submits again, with all failures forgiven; `false` if there is no such queue.
+    /// Submits again and resets all failure counts; `false` if the queue does not exist.
     pub fn resume(&mut self, now: Now, id: QueueId) -> bool {
         let found = self.queue_mut(id).is_some_and(|queue| {
             queue.resume();
@@ -196,7 +196,7 @@ impl AutoallocState {
         found
     }
 
-    /// The queues, by id.
+    /// The queues in order of their ids.
     pub fn queues(&self) -> impl Iterator<Item = &Queue> + '_ {
         self.queues.values().filter(|queue| !queue.is_retired())
     }
@@ -217,7 +217,8 @@ impl AutoallocState {
         self.queues.get_mut(&id).filter(|queue| !queue.is_retired())
     }
 
-    /// Allocations that may be alive, with the batch system's id, e.g. to cancel them at the end.
+    /// Allocations that may be alive, with their batch job ids, for example to cancel them at the
+    /// end.
     pub fn alive(&self) -> impl Iterator<Item = (AllocationKey, &str)> + '_ {
         self.queues.values().flat_map(|queue| {
             queue
@@ -227,7 +228,7 @@ impl AutoallocState {
         })
     }
 
-    /// The allocation in which a worker runs that names this job; the newest, if an id was used again.
+    /// The allocation of a worker that reports this job; the newest, if an id was reused.
     #[must_use]
     pub fn find_job(&self, job: &str) -> Option<AllocationKey> {
         let all = self.queues.values().flat_map(Queue::allocations);
@@ -236,7 +237,7 @@ impl AutoallocState {
         best.map(Allocation::key)
     }
 
-    /// Allocations of which it is not known whether there is a job, e.g. to look for it at the end.
+    /// Allocations whose jobs may or may not exist, for example to search for them at the end.
     pub fn unsure(&self) -> impl Iterator<Item = AllocationKey> + '_ {
         self.queues.values().flat_map(|queue| {
             let all = queue.allocations();
@@ -244,19 +245,19 @@ impl AutoallocState {
         })
     }
 
-    /// Whether a submission is being carried out.
+    /// Whether a submission is in progress.
     #[must_use]
     pub fn is_submitting(&self) -> bool {
         self.queues.values().any(Queue::is_submitting)
     }
 
-    /// In one line: why nothing is, or what is being asked for.
+    /// One line: why nothing is requested, or what is.
     #[must_use]
     pub fn reason(&self, now: Now, id: QueueId) -> Option<Reason> {
         self.queue(id).map(|queue| queue.reason(now.mono))
     }
 
-    /// Takes one input. Effects are appended in the order in which they must be carried out.
+    /// Applies one input. Appends effects in the order of their execution.
     pub fn apply(&mut self, now: Now, input: Input, effects: &mut Vec<Effect>) {
         match input {
             Input::Changed => self.note_change(now),
@@ -313,7 +314,7 @@ impl AutoallocState {
         self.dirty_since.get_or_insert(now.mono);
     }
 
-    /// When to look next whether workers are needed.
+    /// Time of the next check whether workers are needed.
     fn next_try(&self) -> Option<Time> {
         self.queues()
             .find(|queue| queue.state() == QueueState::Active)?;
@@ -340,13 +341,13 @@ impl AutoallocState {
         }
     }
 
-    /// Forgets queues that were removed once nothing of theirs is left.
+    /// Drops removed queues whose allocations have all ended.
     fn purge(&mut self) {
         self.queues
             .retain(|_, queue| !(queue.is_retired() && queue.is_settled()));
     }
 
-    /// Panics if a queue carries out two submissions at a time. For tests.
+    /// Panics if a queue has two submissions in progress. For tests.
     ///
     /// # Panics
     ///

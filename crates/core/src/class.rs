@@ -225,7 +225,7 @@ impl QueueKey {
         }
     }
 
-    /// Whether its tasks take precedence over those of `other` on every worker that could run
+    /// Whether its tasks take precedence over tasks of `other` on every worker that could run
     /// either.
     pub(crate) fn overtakes(self, other: Self) -> bool {
         self.class == other.class && self.priority < other.priority

@@ -102,7 +102,7 @@ pub fn no_program(text: &str) -> Option<String> {
     }
     if first.starts_with('-') {
         return Some(format!(
-            "`{first}` is an option: those of hq stand in front of the program and of `--`"
+            "`{first}` is an option: put options of hq before the program and before `--`"
         ));
     }
     if first.len() < text.len() {

@@ -471,7 +471,7 @@ fn broken_nodes(
             },
             title: (*host).to_owned(),
             text: format!(
-                "{} failed there{}; the same jobs go well elsewhere",
+                "{} failed there{}; the same jobs succeed elsewhere",
                 part(ends.bad, whole, "task"),
                 mostly(most_common(there())),
             ),
@@ -486,7 +486,7 @@ fn broken_nodes(
 fn note_set_aside(found: &mut Vec<Finding>, broken: &[BrokenNode]) {
     for node in broken {
         let state = match node.aside {
-            Aside::UntilProbed => "it gets no tasks until one that is tried on it goes well",
+            Aside::UntilProbed => "it gets no tasks until a probe task succeeds there",
             Aside::UntilFit => "it gets no tasks until that is over",
             Aside::OnRequest => "it gets no tasks until then",
             Aside::No => "it gets tasks all the same",
@@ -667,7 +667,7 @@ fn held_journal(journal: JournalFacts<'_>) -> Finding {
         subject: Subject::Journal { hangs },
         title: journal.path.to_owned(),
         text: format!(
-            "{what}; questions are answered from memory, changes wait, nothing new is started, and what runs goes on"
+            "{what}; the server answers queries from memory, changes wait, no task starts, and running tasks continue"
         ),
         part: 1,
         whole: 1,
@@ -676,7 +676,7 @@ fn held_journal(journal: JournalFacts<'_>) -> Finding {
 
 fn unkillable_tasks(workers: &WorkerFacts<'_>) -> Option<Finding> {
     let what = "it sleeps in the kernel, most likely for a file system that does not answer, or has become another user; \
-                what it uses stays taken";
+                its resources stay reserved";
     (workers.unkillable > 0).then(|| Finding {
         severity: Severity::Warning,
         subject: Subject::Unkillable,

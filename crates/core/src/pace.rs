@@ -46,7 +46,7 @@ pub struct PaceFacts {
     pub run: Duration,
     /// Sum of the squares of their run times, in s².
     pub squares: f64,
-    /// Start of the time in which the rate is measured.
+    /// Start of the measurement window of the rate.
     pub window_start: Timestamp,
     /// Tasks that ended since.
     pub window_ended: u64,

@@ -1,8 +1,8 @@
 //! Sets of task ids as ranges: the user's notation (`1-10,20-100:10`), and dense index sets.
 //!
-//! [`IdArray`] keeps ids in the order and with the steps in which they were given; position `i` of
-//! an array is the *index* of the task in the server. [`IndexSet`] is a set of such indices as
-//! disjoint ranges. Neither needs memory per element.
+//! [`IdArray`] keeps ids in the given order and with the given steps; position `i` of an array is
+//! the *index* of the task in the server. [`IndexSet`] is a set of such indices as disjoint ranges.
+//! Neither needs memory per element.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::fmt;
@@ -185,7 +185,7 @@ impl fmt::Display for IdRange {
     }
 }
 
-/// Disjoint id ranges in the order in which they were given; may be empty.
+/// Disjoint id ranges in the given order; may be empty.
 #[derive(Clone, PartialEq, Eq, Hash, Debug, Default)]
 pub struct IdArray {
     ranges: Vec<IdRange>,

@@ -78,8 +78,8 @@ pub struct RetrySpec {
 }
 
 impl RetrySpec {
-    /// Default causes of retries: everything that the program did or that happened to it. Neither a
-    /// missing program nor lost workers, for which the crash limit exists.
+    /// Default causes of retries: everything that the program did or that happened to it. Excludes
+    /// missing programs, and lost workers, which the crash limit covers.
     pub const DEFAULT_ON: [RetryCause; 4] = [
         RetryCause::ExitCodes(1, u8::MAX),
         RetryCause::AnySignal,

@@ -1,4 +1,5 @@
-//! Which waiting tasks go to which worker: decided on counts of request classes, not task by task.
+//! Decides which waiting tasks go to which worker, on counts of request classes instead of single
+//! tasks.
 //!
 //! [`queue`] holds what is ready, [`solve`] decides one round, [`explain`] answers why a task does
 //! not run, [`demand`] how many more workers would help. Tasks with an equal request form a

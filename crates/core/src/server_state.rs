@@ -231,7 +231,7 @@ impl ServerState {
         input.rows() + worker.map_or(0, |worker| worker.assigned().len())
     }
 
-    /// Applies one input. Effects are appended in the order in which they must be carried out.
+    /// Applies one input. Appends effects in the order of their execution.
     pub fn apply(&mut self, now: Now, input: Input, effects: &mut Vec<Effect>) {
         let ctx = &mut Ctx::new(now, effects);
         match input {

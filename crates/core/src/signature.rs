@@ -6,7 +6,7 @@
 
 /// Characters of a signature; the rest of a line rarely adds information.
 const LENGTH_MAX: usize = 160;
-/// Minimal length from which a hexadecimal word counts as a number: an address, a hash.
+/// Minimal length of a hexadecimal word that counts as a number: an address, a hash.
 const HEX_MIN: usize = 6;
 
 /// Picks `max` of `count` failures, or all if they are fewer: one from each of `max` equal parts,
@@ -32,8 +32,8 @@ fn scatter(number: usize) -> usize {
     usize::try_from(z >> 33).unwrap_or(0)
 }
 
-/// The line in which a program gives the reason of its end: the last meaningful one. Skips stack
-/// frames, rulers and hints that runtimes append.
+/// The line with a program's reason for its end: the last meaningful one. Skips stack frames,
+/// rulers and hints that runtimes append.
 #[must_use]
 pub fn last_words(output: &str) -> Option<&str> {
     let said = |line: &&str| line.chars().any(char::is_alphanumeric);

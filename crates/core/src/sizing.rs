@@ -135,8 +135,8 @@ pub struct FirstSize {
     pub kib: u64,
     /// Tasks that needed more.
     pub larger: u64,
-    /// Reserved memory times time if all tasks start with it, and those that exceed it run once
-    /// more with the maximum; in KiB · ms.
+    /// Reserved memory times time if all tasks start with it, and larger tasks run once more with
+    /// the maximum; in KiB · ms.
     pub cost: u128,
 }
 

@@ -694,8 +694,8 @@ impl TaskTable {
         self.nodes.insert(index, nodes.into());
     }
 
-    /// How many tasks from this one on nobody has touched, up to the first that has a record or
-    /// another phase.
+    /// Number of untouched tasks from this one on, up to the first that has a record or another
+    /// phase.
     #[must_use]
     pub fn untouched(&self, index: u32) -> u32 {
         let chunk = |index: u32| match self.chunks.get((index / CHUNK_LEN) as usize) {

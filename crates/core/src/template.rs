@@ -1,8 +1,8 @@
 //! Templates, shared by the tasks of one submit, and the specification of a submit.
 //!
 //! A template is sent to a worker once; a task adds only its id, instance and entry. Paths are
-//! bytes as the user gave them, placeholders included: the worker replaces those that differ per
-//! task.
+//! bytes as the user gave them, placeholders included: the worker replaces placeholders that differ
+//! per task.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -337,8 +337,8 @@ pub struct SubmitSpec {
     pub notify: Vec<NotifySpec>,
     /// The submitting task, if it submits to its own job; `None` = a user, or another job.
     pub origin: Option<Origin>,
-    /// Random number of the client by which a repetition is recognized, if it adds an array to an
-    /// open job.
+    /// Random number of the client that identifies a repetition, if it adds an array to an open
+    /// job.
     pub nonce: Option<u64>,
     /// Probable mistakes found by the client, complete sentences; shown with the job.
     pub notes: Vec<Box<str>>,

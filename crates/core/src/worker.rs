@@ -41,8 +41,8 @@ pub use workers::{ENDED_WORKERS_MAX, Workers};
 
 /// Upper bound of the backlog, so that one worker never holds much of a job.
 pub(crate) const BACKLOG_MAX: u32 = 4_096;
-/// Time after its sending from which a placed task without a start is stuck: there is less room
-/// than counted, such as fractions of several items or partly used groups.
+/// Age of a placed but unstarted task at which it counts as stuck: there is less room than counted,
+/// for example fractions of several items or partly used groups.
 pub(crate) const STUCK_AFTER: Duration = Duration::from_millis(500);
 
 /// How a connection ended.

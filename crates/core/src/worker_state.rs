@@ -438,7 +438,7 @@ impl WorkerState {
         self.ignored.assigned += u64::from(count - added);
     }
 
-    /// Positions of instances that are launched here. For those that end unreported the new one is
+    /// Positions of instances that are launched here. If one ends unreported, the new instance is
     /// kept for later.
     fn skip_launched(&mut self, job: JobId, ids: &IdArray, instance: InstanceId) -> Vec<u32> {
         let launched = self

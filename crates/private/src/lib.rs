@@ -1,5 +1,5 @@
 //! Files and directories that hq creates for itself. Only this user can enter or read them,
-//! whatever the umask.
+//! regardless of the umask.
 //!
 //! Other users may be able to write to the parent directories, which the user names: a shared
 //! project directory, or `/tmp`. They may have put files or links at the paths that hq uses. So
@@ -81,8 +81,8 @@ fn open_dir(path: &Path, flags: OFlags) -> io::Result<File> {
     Ok(dir)
 }
 
-/// Removes a directory and its content. Makes read-only subdirectories, such as those of Go's
-/// module cache, writable first. Does not follow links.
+/// Removes a directory and its content. Makes read-only subdirectories writable first, as in Go's
+/// module cache. Does not follow links.
 ///
 /// # Errors
 ///

@@ -571,7 +571,7 @@ impl TaskLauncher {
             task = %running.key,
             pid,
             directory = %running.cwd.display(),
-            "A task cannot be killed: {}. What it uses stays taken until it ends",
+            "A task cannot be killed: {}. Its resources stay reserved until it exits",
             why_unkillable(pid)
         );
         let unkillable = Unkillable {

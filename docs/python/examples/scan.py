@@ -11,7 +11,7 @@ import hq
 
 
 def energy(x: float, y: float) -> float:
-    """Of a made-up molecule; takes a while in real life."""
+    """Energy of a made-up molecule; takes a while in real life."""
     try:
         import numpy
 

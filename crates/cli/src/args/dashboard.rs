@@ -33,7 +33,7 @@ pub(crate) struct DashboardArgs {
     pub(crate) command: Option<DashboardCommand>,
 }
 
-/// What is watched.
+/// The subject of the dashboard.
 #[derive(Subcommand, Debug)]
 pub(crate) enum DashboardCommand {
     /// Watch the running server (the default)

@@ -56,7 +56,8 @@ impl<T: Subcommand> Subcommand for Deferred<T> {
     }
 }
 
-/// The command with its parts, and the texts that it had: those of the type that describes the parts are about the type.
+/// The command with its parts. Keeps its own texts, because the texts of the type that describes
+/// the parts are about the type.
 fn described(command: Command, describe: impl FnOnce(Command) -> Command) -> Command {
     let about = command.get_about().cloned();
     let long_about = command.get_long_about().cloned();

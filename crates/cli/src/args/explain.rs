@@ -63,7 +63,7 @@ pub(crate) fn text(mut error: clap::Error, words: &[OsString]) -> String {
         .is_some_and(|arg| arg.starts_with("--server-dir "))
         && context(&error, ContextKind::InvalidValue) == Some("");
     if is_empty_dir && let Some(help) = &help {
-        // The parser names an option, which nobody may have typed.
+        // The parser names an option that the user may not have typed.
         return format!(
             "error: the server directory is empty\n\nhelp: {help}\n\nFor more information, try '--help'.\n"
         );
@@ -147,7 +147,7 @@ fn context(error: &clap::Error, kind: ContextKind) -> Option<&str> {
 
 /// Dashes and quotes that are no letters of a command line, and options behind `--`.
 fn of_signs(wrong: Option<&str>, words: &[&str]) -> Option<String> {
-    // Of a short option the parser names the first letter only.
+    // For a short option the parser names only the first letter.
     let typed = wrong.and_then(|wrong| words.iter().find(|word| word.starts_with(wrong)));
     let typed = typed.copied().or(wrong);
     if let Some((typed, meant)) = typed.and_then(|word| Some((word, with_hyphens(word)?))) {
@@ -246,7 +246,7 @@ fn of_listed(error: &clap::Error, value: &str) -> Option<String> {
     Some(format!("did you mean `{meant}`?"))
 }
 
-/// A command that does not exist: what other tools call so, what is spelled alike, or all that there are.
+/// An unknown command: its name here if other tools call it so, similar names, or all commands.
 fn of_command(path: &[&str], word: &str) -> String {
     let group: String = path.iter().map(|name| format!(" {name}")).collect();
     let names = argument::commands_of(path);
@@ -307,7 +307,7 @@ fn of_program(path: &[&str], word: &str) -> Option<String> {
     })
 }
 
-/// What the value of an option is.
+/// The kind of value that an option takes.
 fn kind_of(option: &str) -> Option<&'static str> {
     const KINDS: &str = r#"
 --time-limit --time-request --stop-grace --retry-delay --idle-timeout --heartbeat --timeout --for: a duration such as `90s`, `10min`, `2h30m` or `01:30:00`
@@ -369,7 +369,7 @@ fn of_missing(error: &clap::Error, path: &[&str], words: &[&str]) -> Option<Stri
             "name a task as `JOB.TASK`, as in `hq task info 3.7`; `hq task list JOB` lists tasks"
         }
         ["journal", "export" | "check"] => {
-            "name a journal, or the server directory in which it is: `hq journal export DIR`; `hq journal replay` asks the running server"
+            "name a journal, or its server directory: `hq journal export DIR`; `hq journal replay` asks the running server"
         }
         ["journal", "report"] => {
             "`hq report [OUTPUT]` writes the page of the running or the last server"
@@ -387,10 +387,10 @@ fn of_missing(error: &clap::Error, path: &[&str], words: &[&str]) -> Option<Stri
     Some(text.to_owned())
 }
 
-/// Words that mean in other tools that there is no limit.
+/// Words that mean "unlimited" in other tools.
 const NO_LIMIT: &str = "infinite infinity inf unlimited none never no";
 
-/// Words for values in other tools, and those that are possible here.
+/// Words for values in other tools, and their equivalents here.
 const WORDS: &str = "
 --filter done completed complete success succeeded ok ended passed: finished
 --filter queued pending ready pd idle new: waiting
@@ -549,7 +549,7 @@ fn of_job(value: &str, path: &[&str], examples: &str) -> String {
     }
 }
 
-/// What to write in place of a name, or of the sentence that a submit prints for people.
+/// The value to write instead of a name, or of the sentence that a submit prints for people.
 fn of_id(value: &str, what: &str, list: &str, examples: &str) -> String {
     if let Some(text) = of_selector(value, examples) {
         return text;

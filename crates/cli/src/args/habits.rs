@@ -15,7 +15,7 @@ use options::OPTIONS;
 /// Foreign words, and their name here. Both are Markdown without line breaks.
 #[derive(Clone, Copy)]
 struct Habit {
-    /// Commands in which they have this answer: `submit`, `job list`, or a whole group as `worker`.
+    /// Commands that have this answer: `submit`, `job list`, or a whole group as `worker`.
     of: &'static str,
     /// The word, or several that mean the same.
     words: &'static str,
@@ -85,7 +85,7 @@ time walltime runtime timeout h_rt s_rt cput time_min: the longest run of a task
 node nodes select: whole nodes for a task are `--nodes 2`
 ";
 
-/// What a resource of another tool is here.
+/// The hq equivalent of another tool's resource.
 pub(crate) fn known_resource(name: &str) -> Option<&'static str> {
     let name = name.to_ascii_lowercase();
     let name = match name.strip_prefix("gpus/") {

@@ -109,7 +109,7 @@ pub(crate) struct FailuresArgs {
     pub(crate) group_by: GroupBy,
 }
 
-/// What failed tasks of a group have in common.
+/// Property that the failed tasks of a group share.
 #[derive(ValueEnum, Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum GroupBy {
     /// The way they ended, and their last line
@@ -127,7 +127,7 @@ fn job_state_parser() -> impl TypedValueParser<Value = JobState> {
         .try_map(|name| JobState::from_name(&name).ok_or("it is not the state of a job"))
 }
 
-/// Reads the name of a state in which tasks end.
+/// Reads the name of a final state of tasks.
 fn ended_task_parser() -> impl TypedValueParser<Value = TaskStateArg> {
     let states = TaskStateArg::value_variants().iter();
     let ended =

@@ -85,7 +85,7 @@ pub(crate) enum DoctorCommand {
     },
 }
 
-/// Parts of the whole check, in the order in which they are shown.
+/// Parts of the whole check, in display order.
 #[derive(ValueEnum, Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum DoctorPart {
     /// Program, kernel, control groups, limits

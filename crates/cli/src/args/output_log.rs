@@ -25,7 +25,7 @@ pub(crate) struct OutputLogArgs {
     pub(crate) command: OutputLogCommand,
 }
 
-/// What to read.
+/// Requested part of an output log.
 #[derive(Subcommand, Debug)]
 pub(crate) enum OutputLogCommand {
     /// Count files, tasks and bytes

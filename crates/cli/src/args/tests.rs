@@ -1,4 +1,4 @@
-//! Command lines that are accepted, and those that are refused.
+//! Accepted and rejected command lines.
 
 use super::*;
 use clap::error::ErrorKind;

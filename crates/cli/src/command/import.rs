@@ -60,13 +60,13 @@ fn submit_now(words: Vec<String>, script: String, context: &mut Context) -> CliR
     let cli = Cli::try_parse_from(typed).map_err(|error| {
         let text = error.to_string();
         CliError::new(format!(
-            "What the script asks for cannot be submitted: {}",
+            "The script cannot be submitted: {}",
             text.trim_start_matches("error: ").trim_end()
         ))
         .with_help("`hq import SCRIPT` without `--submit` prints it, to be corrected".to_owned())
     })?;
     let Some(Command::Submit(Deferred(args))) = cli.command else {
-        return Err(CliError::new("What the script asks for is no submit"));
+        return Err(CliError::new("The script's options do not form a `hq submit` command"));
     };
     as_client(submit::submit_given(
         *args,

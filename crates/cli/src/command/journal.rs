@@ -30,7 +30,7 @@ fn store_error(error: &StoreError) -> CliError {
     let text = error.text().unwrap_or_default();
     if text.contains("No such file") || text.contains("not an SQLite database") {
         return error.with_help(
-            "name the file of a journal, or the server directory in which it is; it has all jobs, and `hq job info JOB` shows one",
+            "name the file of a journal, or its server directory. A journal contains all jobs; `hq job info JOB` shows one",
         );
     }
     error
@@ -285,7 +285,7 @@ pub(super) async fn query(args: QueryArgs, context: &mut Context) -> CliResult<(
         }
         None => ask(sql, limits, context).await.map_err(|error| {
             let text = error.text().unwrap_or_default();
-            // They are told already.
+            // Already part of the message.
             let has_names = ["; there are", "` has "].iter().any(|words| text.contains(words));
             if Path::new(sql).is_file() {
                 error.with_help(format!("the argument is SQL; a file with SQL is read by `hq query - < {sql}`"))

@@ -51,9 +51,9 @@ pub(super) fn start(args: StartArgs, context: &mut Context) -> CliResult<()> {
     result
 }
 
-/// Turns off huge pages for this process. Where the system enables them for all processes, page
-/// faults zero 2 MiB at a time. Children inherit the setting; those of a server are batch system
-/// commands and notifications, not tasks.
+/// Turns off huge pages for this process. If the system enables them for all processes, a page
+/// fault zeroes 2 MiB. Children inherit the setting; a server's children are batch system commands
+/// and notifications, not tasks.
 fn refuse_huge_pages() {
     if let Err(error) = rustix::thread::disable_transparent_huge_pages(true) {
         tracing::debug!(%error, "cannot do without huge pages");

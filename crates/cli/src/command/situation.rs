@@ -129,7 +129,7 @@ pub(super) async fn unlimited(client: &mut Client, job: u32) -> CliResult<Option
     });
     Ok(unlimited.map(|(id, host, why)| {
         format!(
-            "Tasks of job {job} ask for `mem`, and worker {id} ({host}) does not end those that use more: {why}"
+            "Tasks of job {job} ask for `mem`, and worker {id} ({host}) does not end tasks that use more: {why}"
         )
     }))
 }

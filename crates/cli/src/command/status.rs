@@ -37,7 +37,7 @@ struct ServerAnswers {
     info: client::ServerInfo,
     jobs: Vec<client::JobSummary>,
     snapshot: Snapshot,
-    /// Problems; those that need attention come first.
+    /// Problems, the most urgent first.
     problems: Vec<Problem>,
 }
 

@@ -29,8 +29,8 @@ use crate::submit::plan::kinds;
 use crate::submit::skip::OuterDependencies;
 use crate::submit::{PreparedSubmit, SubmitContext, directives, jobfile, origin, read_stdin};
 
-/// When a waiting user is told that none of the job's tasks can run; most short jobs have ended by
-/// then.
+/// Delay before a waiting user learns that none of the job's tasks can run; most short jobs have
+/// ended by then.
 const OBSTACLE_DELAY: Duration = Duration::from_millis(250);
 
 /// Submits a command.

@@ -120,8 +120,8 @@ fn print_stop_results(
         let worker = result.worker;
         match Kind::try_from(result.kind) {
             Ok(Kind::Quarantined) => tracing::info!(
-                "Worker {worker} gets no new tasks until `hq worker release {worker}`, or until its time is over and a task \
-                 that is tried on it goes well"
+                "Worker {worker} gets no new tasks until `hq worker release {worker}`, or until its time is over and a probe \
+                 task succeeds there"
             ),
             Ok(Kind::Released) => tracing::info!("Worker {worker} gets tasks again"),
             Ok(Kind::NotQuarantined) => {

@@ -11,7 +11,7 @@ use super::{Config, Section, Setting};
 use crate::error::{CliError, CliResult};
 use crate::text::closest;
 
-/// Maximum file size in bytes; nobody writes more by hand.
+/// Maximum file size in bytes, more than anyone writes by hand.
 const FILE_LEN_MAX: u64 = 1 << 20;
 
 /// Reads these files; later ones have precedence.

@@ -251,7 +251,7 @@ impl LogKey {
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct LogPart {
     pub(crate) key: LogKey,
-    /// Number of the opening to which it belongs.
+    /// Number of the opening that it belongs to.
     pub(crate) opening: u32,
     /// Whether the part does not continue the previous one.
     pub(crate) is_first: bool,

@@ -370,7 +370,7 @@ impl ScriptOptions {
                 ));
             }
             (false, System::Lsf) => self.note(format!(
-                "`{options}`: belongs to the workers, as to the job in which `hq worker start` runs"
+                "`{options}`: belongs to the workers: give it to the batch job that runs `hq worker start`"
             )),
         }
     }

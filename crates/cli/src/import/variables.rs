@@ -1,4 +1,4 @@
-//! Variables of batch systems, derived from those of hq.
+//! Variables of batch systems, derived from hq's variables.
 //!
 //! Variables of arrays, and variables that programs of any language read, are always set. Others
 //! are set only if the script names them: a variable such as `SLURM_JOB_ID` makes an MPI library
@@ -71,8 +71,8 @@ impl Lines<'_> {
         }
     }
 
-    /// Sets a variable by which libraries detect a batch system: keeps an existing value, and does
-    /// not export it.
+    /// Sets a variable that libraries use to detect a batch system: keeps an existing value, and
+    /// does not export it.
     fn identity(&mut self, name: &str, value: &str) {
         if !self.uses.names(name) {
         } else if self.uses.is_mpi() {

@@ -212,7 +212,7 @@ mod tests {
         let busy = "█· ▄ 1.00 on average, up to 2.00 of 0.5 asked for, with that of others there";
         assert_eq!(shared[2].1, busy);
         let gpu = message.gpu.as_mut().expect("it has GPUs");
-        // As for a part of a GPU, for which the driver reports no utilization.
+        // The driver reports no utilization for a part of a GPU.
         gpu.busy = vec![0; 4].into();
         (gpu.is_memory_of_devices, gpu.memory_of_devices_kib) = (true, 0);
         let said = lines(Some(&message));

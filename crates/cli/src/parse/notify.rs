@@ -22,7 +22,7 @@ pub(crate) fn parse_notify_target(text: &str) -> Result<NotifyTarget, String> {
         .filter_map(|scheme| text.strip_prefix(scheme))
         .any(|rest| !rest.is_empty() && !rest.starts_with('/') && !rest.contains(' '));
     if is_web {
-        // Rejects invalid addresses now instead of after the job, when nobody would see the error.
+        // Rejects invalid addresses now: after the job, no user would see the error.
         check_webhook(text).map_err(|why| format!("not an address for a request: {why}"))?;
         return Ok(NotifyTarget::Webhook(text.into()));
     }

@@ -1,8 +1,8 @@
 //! `--param`: `lr=0.1,0.01`, `seed=1-100`, `x=0-1:0.25`, `+batch=32,64`, `name=@FILE`.
 //!
 //! Commas separate values. Two numbers with `-` between them are a range, optionally with `:` and a
-//! step; numbers are exact decimals. Everything else is text. Double quotes can enclose any text,
-//! in which `""` means one quote.
+//! step; numbers are exact decimals. Everything else is text. Double quotes can enclose any text;
+//! inside them, `""` means one quote.
 
 use std::ffi::OsStr;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
@@ -119,7 +119,7 @@ fn plain_item(item: &[u8]) -> Result<ParamItem, String> {
         Err(why) => {
             let text = String::from_utf8_lossy(item);
             Err(format!(
-                "the range `{text}` {why}; if it is meant as a text, put it into double quotes that the shell leaves: \
+                "the range `{text}` {why}; for a text, put it into double quotes that the shell leaves: \
                  '\"{text}\"'"
             ))
         }
@@ -288,7 +288,7 @@ mod tests {
             ("x=5-1", "`5-1` ends before it begins"),
             ("x=1-5:-1", "rises and has a negative step"),
             ("x=1-5:0", "step 0"),
-            ("x=2024-01", "leading zero, `01`; if it is meant as a text"),
+            ("x=2024-01", "leading zero, `01`; for a text"),
             ("x=1-9999999999", "too large"),
             ("x=1-1000000000000000000", "more than 18 digits"),
             ("x=\"a", "closing `\"`"),

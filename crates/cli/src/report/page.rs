@@ -17,7 +17,7 @@ use hq_store::reader::RUN_BOUNDS;
 const IDLE_HINT: f64 = 0.5;
 /// Peak use of requested memory below which the page shows a hint.
 const MEMORY_HINT: f64 = 0.5;
-/// Maximum number of findings: nobody reads a hundred thousand jobs that wait for the same node.
+/// Maximum number of findings: a hundred thousand jobs may wait for the same node.
 const FINDINGS_MAX: usize = 100;
 /// Workers whose lines are counted at a glance.
 const LANES_FEW: usize = 20;

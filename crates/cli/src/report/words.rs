@@ -25,7 +25,7 @@ use crate::dashboard::source::Ask as _;
 use crate::dashboard::source::file::JournalFile;
 use crate::error::CliResult;
 
-/// Maximum number of failure groups for which an output is read.
+/// Maximum number of failure groups whose output is read.
 const READ_MAX: usize = 50;
 /// Number of output lines among which to search for the last words.
 const LINES: u32 = 30;

@@ -248,7 +248,7 @@ pub(crate) fn build_retry(
     let does_grow = grow != GrowSpec::default() || is_sized;
     let mut on = match on {
         Some(RetryOn(causes)) => causes.clone(),
-        // The user requested no retries other than those of the growth.
+        // The user requested no retries besides retries with a grown request.
         None if does_grow && limit.is_none() => Vec::new(),
         None => usual.on,
     };
@@ -545,7 +545,7 @@ pub(crate) fn stream_dir(
     Some(replace_known(dir, context, None).into())
 }
 
-/// Replaces placeholders that are known at the submit, those of the working directory first.
+/// Replaces placeholders that are known at the submit, first in the working directory.
 pub(crate) struct PathResolver<'a> {
     context: SubmitContext<'a>,
     cwd: Vec<u8>,
@@ -585,7 +585,7 @@ impl<'a> PathResolver<'a> {
         self.cwd.clone().into()
     }
 
-    /// The output with all placeholders replaced, except those that differ between tasks.
+    /// The output with all placeholders replaced, except placeholders that differ between tasks.
     pub(crate) fn stdio(&self, spec: StdioSpec) -> StdioSpec {
         let cwd = (!self.is_open).then_some(&*self.cwd);
         match spec {

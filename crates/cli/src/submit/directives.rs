@@ -233,8 +233,8 @@ fn warn_about_unread(command: &[OsString]) {
     }
 }
 
-/// Whether a file starts with a comment character. Most commands are binaries, of which nothing
-/// more is read.
+/// Whether a file starts with a comment character. Most commands are binaries, whose rest is not
+/// read.
 fn begins_like_script(path: &Path) -> bool {
     let mut first = [0];
     std::fs::File::open(path)

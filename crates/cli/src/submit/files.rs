@@ -50,7 +50,7 @@ pub(crate) fn task_files(
     }
     if let Some(path) = outputs.iter().find(|path| !has_name(path)) {
         return Err(CliError::new(format!(
-            "The output {} has no name of its own, beside which the record of the task could be",
+            "The output {} has no file name, so the record of the task cannot be stored next to it",
             String::from_utf8_lossy(path)
         ))
         .with_help("name a file or directory that the task writes".to_owned()));
@@ -63,7 +63,7 @@ pub(crate) fn task_files(
         if let Some(name) = fleeting(path) {
             let text = String::from_utf8_lossy(path);
             return Err(CliError::new(format!(
-                "The path {text} of an input or output, or of the working directory in which it is, changes with {name}"
+                "The path {text} of an input or output, or of its working directory, changes with {name}"
             ))
             .with_help("the next submit looks for the same files: use %{TASK_ID} or parameters".to_owned()));
         }

@@ -72,7 +72,7 @@ pub(crate) enum Source<'a> {
     Params(&'a Params),
 }
 
-/// What was typed.
+/// The typed command.
 #[derive(Debug)]
 pub(crate) struct Typed<'a> {
     pub(crate) verb: Verb,
@@ -116,7 +116,7 @@ struct Text<'a> {
     number: usize,
     /// The option whose value it is.
     option: &'a str,
-    /// Who reads it.
+    /// The program that reads it.
     reader: Reader,
 }
 
@@ -127,7 +127,7 @@ impl<'a> Text<'a> {
     }
 }
 
-/// What is said about a habit.
+/// Message about a habit.
 #[derive(Clone, PartialEq, Eq, Debug)]
 enum Remark {
     Note(String),
@@ -232,7 +232,8 @@ impl<'a> Typed<'a> {
         }
     }
 
-    /// A command of a job file. Its script is looked at by the caller, who knows those of other tasks.
+    /// A command of a job file. The caller examines its script, because it knows the scripts of
+    /// other tasks.
     pub(crate) fn of_file(source: Source<'a>, template: &'a TaskTemplate) -> Self {
         let output = |(key, spec): (&'static str, &'a StdioSpec)| match spec {
             StdioSpec::File { path, .. } => Some((key, String::from_utf8_lossy(path))),

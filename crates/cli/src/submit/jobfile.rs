@@ -200,7 +200,7 @@ fn notes_of(body: &SubmitBody, submit_dir: &Path) -> CliResult<Vec<Box<str>>> {
     Ok(notes)
 }
 
-/// Warns of a file to which several tasks write.
+/// Warns if several tasks write to the same file.
 fn note_on_shared_output(body: &SubmitBody) -> Option<Box<str>> {
     let counts = match body {
         SubmitBody::Array(array) => vec![count_of(&array.ids)],
@@ -282,7 +282,7 @@ pub(crate) fn in_command<'a>(verb: &str, command: &'a [OsString]) -> CliResult<O
     let help = if word.starts_with('-') {
         let such = if verb == "run" { "--jobs" } else { "--wait" };
         format!(
-            "options of `hq {verb}` itself, such as `{such}`, stand in front of the file; those of tasks are written into it, see `hq doc dependencies`"
+            "options of `hq {verb}` itself, such as `{such}`, belong before the file; options of tasks belong into the file, see `hq doc dependencies`"
         )
     } else {
         format!("a job file runs as a whole and takes no words: `hq {verb} {path}`")

@@ -15,7 +15,7 @@ use crate::parse::request::ResourceArg;
 pub(super) const WHOLE_NODES: &str =
     "mem=auto is for tasks on a part of one node; whole nodes come with all their memory";
 
-/// Requests with amounts, and the memory request that is to be learned.
+/// Requests with amounts, and the memory request to learn.
 pub(super) fn split(
     resources: &[ResourceArg],
 ) -> CliResult<(Vec<ResourceEntry>, Option<FirstMemory>)> {

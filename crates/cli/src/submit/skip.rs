@@ -73,7 +73,7 @@ impl fmt::Display for RunReason {
             Self::NoRecord(path) => write!(f, "no run that finished is recorded in {path}"),
             Self::Fleeting(name) => write!(f, "its working directory changes with {name}"),
             Self::Changed(Difference::Release) => {
-                f.write_str("its record is of another release, in which other things stand")
+                f.write_str("another release of hq wrote its record, in another format")
             }
             Self::Changed(Difference::Unreadable) => f.write_str("its record cannot be read"),
             Self::Changed(Difference::Command) => f.write_str("its command has changed"),
@@ -89,9 +89,9 @@ impl fmt::Display for RunReason {
 /// Unfinished dependencies outside of the submit. Until they end, the tasks' inputs may change.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub(crate) struct OuterDependencies {
-    /// A job for which all tasks wait.
+    /// A job that all tasks wait for.
     pub(crate) job: Option<JobId>,
-    /// A job in which each task waits for the task with its own id, and the sorted ids of its
+    /// A job whose tasks each task with the same id waits for, and the sorted ids of its
     /// unfinished tasks.
     pub(crate) each: Option<(JobId, Vec<u32>)>,
 }

@@ -1,4 +1,4 @@
-//! One allocation: what is known of it, and on what evidence.
+//! One allocation: its known state, and the evidence for it.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -10,46 +10,46 @@ use crate::time::{Now, Time, Timestamp};
 
 /// Workers lost sooner than this never worked.
 pub(super) const FAST_LOSS: Duration = Duration::from_secs(60);
-/// Status errors in a row after which a queued allocation counts as failed.
+/// Consecutive status errors after which a queued allocation counts as failed.
 pub(super) const QUEUED_ERRORS_MAX: u32 = 10;
-/// Status errors in a row after which a running allocation counts as finished.
+/// Consecutive status errors after which a running allocation counts as finished.
 pub(super) const RUNNING_ERRORS_MAX: u32 = 20;
-/// Answers in a row that do not know a job until it counts as gone.
+/// Consecutive answers without the job after which it counts as gone.
 pub(super) const MISSING_MAX: u32 = 2;
-/// Workers that have not come this long after the first sign of their allocation are not waited for.
+/// Longest wait for missing workers after the first sign of their allocation.
 const OWED_MAX: Duration = Duration::from_secs(300);
-/// The scheduler gives a new worker its first task within this time, if there is one for it.
+/// A new worker without a task for this time was not needed: the scheduler would have assigned one.
 const UNUSED_MIN: Duration = Duration::from_secs(5);
-/// What waits this long after a worker came may be work that was submitted later.
+/// After this time, waiting tasks may have been submitted after the worker came.
 const UNUSED_MAX: Duration = Duration::from_secs(120);
-/// An allocation that no task needs is canceled after this time, unless it is to be kept.
+/// Time after which an unneeded allocation is canceled, unless its queue keeps it.
 pub(super) const UNNEEDED_MAX: Duration = Duration::from_secs(600);
-/// An allocation without workers that still runs is canceled after this time.
+/// Time after which a running allocation without workers is canceled.
 pub(super) const LEAVE_GRACE: Duration = Duration::from_secs(120);
-/// A job may take this long to end, or to be requeued, after its last worker has left.
+/// Longest time for a job to end, or to be requeued, after its last worker has left.
 pub(super) const ENDING_MAX: Duration = Duration::from_secs(120);
-/// Fruitless searches until a submission of a removed queue counts as not made.
+/// Failed searches after which a submission of a removed queue counts as not made.
 pub(super) const TRIES_MAX: u32 = 20;
 
-/// State as users see it.
+/// State for users.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum AllocationState {
     /// Waits in the batch system.
     Queued,
     /// Has nodes.
     Running,
-    /// Is over.
+    /// Has ended.
     Finished,
-    /// Is over, and should not be yet.
+    /// Has ended too early.
     Failed,
 }
 
-/// Where an allocation is.
+/// Internal state of an allocation.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Phase {
-    /// The submission is being carried out.
+    /// The submission is in progress.
     Submitting,
-    /// The submission may have happened: looked for by name at this time.
+    /// The submission may have happened. The next search by name is due at `next`.
     Unsure {
         since: Time,
         next: Time,
@@ -60,7 +60,7 @@ pub(super) enum Phase {
     Queued,
     /// Has nodes.
     Running,
-    /// Over for users, but its place in the quota is kept until the batch system agrees.
+    /// Ended for users, but keeps its place in the quota until the batch system confirms the end.
     Leaving {
         failed: bool,
         started: bool,
@@ -69,11 +69,11 @@ pub(super) enum Phase {
         tries: u32,
         asked: bool,
     },
-    /// Over.
+    /// Has ended.
     Ended { failed: bool },
 }
 
-/// The last worker has left: one more answer of the batch system decides what that means.
+/// The last worker has left; the next answer of the batch system decides the outcome.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Ending {
     pub(super) since: Time,
@@ -81,7 +81,7 @@ pub(super) struct Ending {
     pub(super) failed: bool,
     /// The last one left without a goodbye.
     pub(super) crashed: bool,
-    /// The question was asked after it had left.
+    /// The query was sent after it had left.
     pub(super) asked: bool,
 }
 
@@ -90,20 +90,20 @@ pub(super) struct Ending {
 pub struct AllocationRecord {
     /// Queue and number.
     pub key: AllocationKey,
-    /// Workers asked for.
+    /// Requested workers.
     pub workers: u32,
-    /// The batch system's id, and cluster; `None` while it is not known whether there is a job.
+    /// The batch system's id, and cluster; `None` while it is unknown whether a job exists.
     pub job: Option<Box<str>>,
     /// State for users.
     pub state: AllocationState,
-    /// When it was asked for.
+    /// Time of the request.
     pub queued_at: Timestamp,
-    /// When it got its nodes.
+    /// Time of its start.
     pub started_at: Option<Timestamp>,
-    /// When it was over.
+    /// Time of its end.
     pub ended_at: Option<Timestamp>,
-    /// It is over for users, and the batch system may still have its job. Only set in stored
-    /// records.
+    /// Over for users, although the batch system may still have its job. Set in stored records
+    /// only.
     pub is_leaving: bool,
 }
 
@@ -119,24 +119,24 @@ pub struct Allocation {
     pub(super) errors: u32,
     pub(super) missing: u32,
     pub(super) next_poll: Time,
-    /// When the answer to a question is overdue.
+    /// Deadline of the answer to a status query.
     pub(super) polling: Option<Time>,
     pub(super) started: Option<Time>,
     pub(super) ending: Option<Ending>,
-    /// When its last worker so far connected.
+    /// Time when its newest worker connected.
     pub(super) last_came: Option<Time>,
-    /// One of its workers that left had been given a task.
+    /// Whether a worker that left had received a task.
     pub(super) used: bool,
-    /// Its workers came and took nothing of what waited: it counted as a failure.
+    /// Whether its workers took none of the waiting tasks; counted as a failure.
     pub(super) is_useless: bool,
     /// Since when no task needs it.
     pub(super) unneeded: Option<Time>,
     /// Last answer of the batch system.
     pub(super) hint: Box<str>,
-    /// It was given up because nobody answered, not on evidence.
+    /// Whether it was given up for lack of answers, not on evidence.
     pub(super) is_doubtful: bool,
-    /// It started, or may have, while no server was there: how it ends says nothing about the queue. A
-    /// worker that lost its server ends with an exit code of its own.
+    /// Whether it started, or may have started, without a server: its end says nothing about the
+    /// queue, because a worker that lost its server exits with a special code.
     pub(super) is_unwatched: bool,
 }
 
@@ -170,7 +170,7 @@ impl Allocation {
         };
         let mut allocation = Self::with(record, phase, now);
         allocation.is_unwatched = matches!(phase, Phase::Queued | Phase::Running);
-        // Its workers are found again when they connect; until then it counts as having had some.
+        // Its workers reconnect later; until then it counts as complete.
         if phase == Phase::Running {
             allocation.seen = allocation.record.workers;
             allocation.started = Some(now.mono);
@@ -208,20 +208,20 @@ impl Allocation {
         self.record.key
     }
 
-    /// The batch system's id, with the cluster if there is one: see [`job_parts`].
+    /// The batch system's id, with the cluster if known: see [`job_parts`].
     #[must_use]
     pub fn job(&self) -> Option<&str> {
         self.record.job.as_deref()
     }
 
-    /// The same without the cluster.
+    /// Likewise, without the cluster.
     #[must_use]
     pub fn job_id(&self) -> Option<&str> {
         self.job().map(|job| job_parts(job).0)
     }
 
-    /// How well it fits the job that a worker names: 0 = not at all. A worker, or an allocation, that knows no cluster
-    /// fits every cluster.
+    /// How well it matches the job that a worker reports: 0 = not at all. A missing cluster, on
+    /// either side, matches every cluster.
     pub(super) fn fit(&self, job: &str) -> u8 {
         let (id, cluster) = job_parts(job);
         let own = self.job().map(job_parts);
@@ -235,13 +235,13 @@ impl Allocation {
         }
     }
 
-    /// As it is shown.
+    /// The data that users see.
     #[must_use]
     pub const fn record(&self) -> &AllocationRecord {
         &self.record
     }
 
-    /// As it is stored.
+    /// The data that are stored.
     pub(super) fn stored(&self) -> AllocationRecord {
         AllocationRecord {
             is_leaving: matches!(self.phase, Phase::Leaving { .. }),
@@ -255,12 +255,12 @@ impl Allocation {
         !matches!(self.phase, Phase::Ended { .. })
     }
 
-    /// Whether it is not known if there is a job.
+    /// Whether it is unknown if a job exists.
     pub(super) const fn is_unsure(&self) -> bool {
         matches!(self.phase, Phase::Unsure { .. })
     }
 
-    /// Whether it takes one of the places for allocations that have not started.
+    /// Whether it takes a place among the allocations that have not started.
     pub(super) const fn is_waiting(&self) -> bool {
         matches!(
             self.phase,
@@ -271,7 +271,7 @@ impl Allocation {
         )
     }
 
-    /// Workers it may have.
+    /// Workers that may exist.
     pub(super) fn workers_alive(&self) -> u32 {
         if self.may_be_alive() {
             self.record.workers
@@ -280,13 +280,13 @@ impl Allocation {
         }
     }
 
-    /// Whether it has not brought all its workers and is not late: then it still counts with all of them.
+    /// Whether some of its workers are missing and not late: then it still counts with all of them.
     fn is_owing(&self, now: Time) -> bool {
         self.seen.max(self.lost) < self.record.workers
             && self.started.is_some_and(|at| now.since(at) < OWED_MAX)
     }
 
-    /// The workers that it owes; `None` if it owes none.
+    /// The missing workers; `None` if none are missing.
     pub(super) fn coming(&self, now: Time) -> Option<Coming> {
         let workers = self.record.workers;
         let owed = match self.phase {
@@ -301,7 +301,8 @@ impl Allocation {
         })
     }
 
-    /// Whether its workers are here and none of them was ever given a task, although the scheduler had time to.
+    /// Whether its workers are here and none of them ever got a task, although the scheduler had
+    /// time for it.
     pub(super) fn has_idled(&self, now: Time, unused: &[WorkerId]) -> bool {
         let has_just_come = |at| (UNUSED_MIN..=UNUSED_MAX).contains(&now.since(at));
         let has_waited = self.last_came.is_some_and(has_just_come);
@@ -314,7 +315,7 @@ impl Allocation {
             && self.connected.iter().all(|worker| unused.contains(worker))
     }
 
-    /// Requeued by the batch system, or never gone: it starts over.
+    /// Requeued by the batch system, or found again: starts over.
     pub(super) fn wait_again(&mut self) {
         self.phase = Phase::Queued;
         self.record.state = AllocationState::Queued;
@@ -332,7 +333,7 @@ impl Allocation {
         self.started.get_or_insert(now.mono);
     }
 
-    /// Waits no longer for workers to come back.
+    /// Stops waiting for workers to return.
     pub(super) fn cancel_now(&mut self, now: Now) {
         if let Phase::Leaving {
             cancel_at,
@@ -346,7 +347,7 @@ impl Allocation {
         }
     }
 
-    /// Over for users, with the times that there are.
+    /// Ends it for users; keeps known times.
     pub(super) fn show_end(&mut self, now: Now, failed: bool) {
         self.record.state = if failed {
             AllocationState::Failed

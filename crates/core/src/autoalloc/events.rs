@@ -13,13 +13,13 @@ use crate::batch::job_parts;
 use crate::id::{AllocationKey, WorkerId};
 use crate::time::Now;
 
-/// A submission that was looked for twice, this far apart, and not found did not happen.
+/// Minimum time between the two failed searches that prove that a submission did not happen.
 const ABSENT_APART: Duration = Duration::from_secs(60);
-/// Pause between two looks at a job that is about to end.
+/// Pause between two queries for a job that is about to end.
 const ENDING_LOOK: Duration = Duration::from_secs(2);
-/// Grace of an allocation that is not to be canceled.
+/// Grace of an allocation that must not be canceled.
 const NEVER: Duration = Duration::from_secs(100 * 365 * 86_400);
-/// Pause between a first surprising answer and the second look.
+/// Pause between a surprising answer and the second query.
 const SECOND_LOOK: Duration = Duration::from_secs(10);
 
 /// How a worker was lost.
@@ -27,9 +27,9 @@ const SECOND_LOOK: Duration = Duration::from_secs(10);
 pub(super) struct Loss {
     /// Without a goodbye.
     pub(super) crashed: bool,
-    /// So soon that it never worked.
+    /// Too soon to have worked.
     pub(super) is_fast: bool,
-    /// It was given a task at least once.
+    /// It received a task at least once.
     pub(super) used: bool,
 }
 
@@ -157,7 +157,7 @@ impl AutoallocState {
             return;
         }
         queue.submit_next(now, effects);
-        // Its workers may have been faster than the answer.
+        // Its workers may have connected before the answer.
         let is_ours = |stray: &str| self.find_job(stray) == Some(key);
         let early: Vec<Box<str>> = self
             .strays
@@ -203,7 +203,7 @@ impl AutoallocState {
             LookupOutcome::Error(text) => {
                 *errors += 1;
                 *next = now.mono + retry_pause(*errors);
-                // Nothing heard is nothing known: another job would perhaps be a second one.
+                // Without an answer, another submission might create a second job.
                 is_retired
                     .then(|| text.to_string())
                     .filter(|_| *errors >= TRIES_MAX)
@@ -243,7 +243,7 @@ impl AutoallocState {
                     effects.push(Effect::Tell(Level::Warn, told));
                 }
             }
-            // Tried again in time.
+            // Retried at the next deadline.
             (
                 Phase::Leaving { .. }
                 | Phase::Submitting
@@ -272,7 +272,7 @@ impl AutoallocState {
                 self.on_report_of_leaving(now, key, failed, &report, effects);
             }
             (Phase::Submitting | Phase::Unsure { .. } | Phase::Ended { .. }, _) => {}
-            // The question is older than the end of the last worker.
+            // The query is older than the end of the last worker.
             (Phase::Queued | Phase::Running, Some(ending)) if !ending.asked => {
                 allocation.next_poll = now.mono;
             }
@@ -285,7 +285,7 @@ impl AutoallocState {
         }
     }
 
-    /// About an allocation that is over for users.
+    /// Report on an allocation that has ended for users.
     fn on_report_of_leaving(
         &mut self,
         now: Now,
@@ -300,12 +300,12 @@ impl AutoallocState {
         };
         let is_asked = matches!(allocation.phase, Phase::Leaving { asked: true, .. });
         match report {
-            // Somebody else's is left alone.
+            // Jobs of others stay.
             Report::Finished | Report::Failed { .. } | Report::Foreign(_) => {
                 self.end(now, key, failed, effects);
                 self.note_change(now);
             }
-            // Not to be believed, but nothing is lost by canceling what is said not to exist.
+            // Doubtful, but canceling an absent job does no harm.
             Report::Missing => allocation.cancel_now(now),
             Report::Queued(_) if !is_retired && !is_asked && !allocation.is_doubtful => {
                 allocation.wait_again();
@@ -326,7 +326,8 @@ impl AutoallocState {
         }
     }
 
-    /// About an allocation whose last worker has left: one that waits again or is suspended is still ours.
+    /// Report on an allocation whose last worker has left: a requeued or suspended one is still
+    /// ours.
     fn on_report_of_ending(
         &mut self,
         now: Now,
@@ -359,9 +360,9 @@ impl AutoallocState {
                 return;
             }
             Report::Finished | Report::Failed { .. } | Report::Foreign(_) => None,
-            // Its script may still do something after the worker, or it is about to be requeued.
+            // Its script may continue after the worker, or the job is about to be requeued.
             Report::Running if !ending.crashed => Some(NEVER),
-            // Its job may still be there, and its workers may come back.
+            // Its job may still exist, and its workers may return.
             Report::Running
             | Report::Completing
             | Report::Missing
@@ -391,7 +392,7 @@ impl AutoallocState {
         match report {
             Report::Queued(hint) => {
                 (allocation.missing, allocation.errors) = (0, 0);
-                // A server is there now and sees its further changes.
+                // From now on a server observes it.
                 allocation.is_unwatched = false;
                 allocation.hint = hint;
                 if allocation.phase == Phase::Running && allocation.connected.is_empty() {
@@ -413,18 +414,18 @@ impl AutoallocState {
             Report::Missing => {
                 allocation.missing += 1;
                 allocation.next_poll = now.mono + refresh.min(SECOND_LOOK);
-                // Workers are better evidence than a batch system that forgot.
+                // Connected workers outweigh a batch system that does not know the job.
                 if allocation.missing >= MISSING_MAX && allocation.connected.is_empty() {
                     self.on_vanished(now, key, "the batch system no longer knows it", effects);
                 }
             }
-            // It must not be canceled: somebody else submitted it.
+            // Another user's job must not be canceled.
             Report::Foreign(text) => self.on_ended(now, key, Some((text, false)), effects),
             Report::Silent => {
                 let text = "the batch system says nothing of it";
                 self.on_status_error(now, key, text, true, effects);
             }
-            // It is there, whatever the rest says.
+            // The job exists, even if the rest is unreadable.
             Report::Unreadable(text) => {
                 (allocation.missing, allocation.errors) = (0, 0);
                 tracing::debug!(allocation = %key, "status: {text}");
@@ -455,7 +456,7 @@ impl AutoallocState {
         } else {
             QUEUED_ERRORS_MAX
         };
-        // Workers are better evidence than a batch system that does not answer.
+        // Connected workers outweigh a batch system that does not answer.
         if allocation.errors <= errors_max || !allocation.connected.is_empty() {
             return;
         }
@@ -466,21 +467,21 @@ impl AutoallocState {
         );
         effects.push(Effect::Tell(Level::Warn, told));
         if is_silence {
-            // No reason to delete a job that may wait well; its workers are welcome all the same.
+            // The job may simply be waiting, so it is not deleted; its workers remain welcome.
             self.end(now, key, !started, effects);
         } else {
-            // Canceled as soon as the batch system answers again: it is replaced.
+            // Canceled as soon as the batch system answers again, and replaced.
             allocation.is_doubtful = true;
             self.leave(now, key, !started, NEVER, effects);
         }
-        // Nobody said that the next one would fare worse: it is replaced without delay.
+        // No sign that the next one would fail: replaced without delay.
         if let Some(queue) = self.queues.get_mut(&key.queue) {
             queue.note_failure(text);
         }
         self.note_change(now);
     }
 
-    /// Gone as far as we can see: canceled to be sure.
+    /// Probably gone; canceled to be sure.
     fn on_vanished(&mut self, now: Now, key: AllocationKey, text: &str, effects: &mut Vec<Effect>) {
         let Some(allocation) = self.allocation_mut(key) else {
             return;
@@ -493,7 +494,8 @@ impl AutoallocState {
         self.count_end(now, key, worked, text, effects);
     }
 
-    /// The batch system says that it is over; `failure` says how, and whether it may start again.
+    /// The batch system reports the end; `failure` contains the reason, and whether the job may
+    /// start again.
     fn on_ended(
         &mut self,
         now: Now,
@@ -521,7 +523,7 @@ impl AutoallocState {
         self.count_end(now, key, worked, &text, effects);
     }
 
-    /// Draws the consequences of an end for the queue.
+    /// Counts an end as success or failure of the queue.
     fn count_end(
         &mut self,
         now: Now,
@@ -535,12 +537,13 @@ impl AutoallocState {
             let known = queue.allocations.get(&key.number);
             let known = known.map(|a| (a.is_unwatched, a.is_useless, a.used));
             if let Some((true, _, _)) = known {
-                // Nobody could see how it fared: neither a failure nor a sign that all is well.
+                // Unobserved, so neither a failure nor a success.
                 tracing::debug!(allocation = %key, "ended without a server: {text}");
             } else if let Some((_, true, false)) = known {
-                // It counted when its workers took nothing.
+                // Counted already when its workers took nothing.
             } else if let (true, Some((_, _, false))) = (worked, known) {
-                // No success if what waited then still waits, which the next answer of the scheduler tells.
+                // No success if the tasks that waited then still wait; the scheduler's next answer
+                // shows that.
                 queue.unused_end = Some(key.number);
             } else if worked {
                 queue.on_allocation_ok();
@@ -584,7 +587,7 @@ impl AutoallocState {
         }
         let was_over = allocation.phase != Phase::Queued;
         allocation.start(now);
-        // Earlier losses say nothing about the workers that are here.
+        // Earlier losses say nothing about the present workers.
         (allocation.lost, allocation.lost_fast) = (0, 0);
         if !was_over {
             let job = job_parts(job).0.into();
@@ -593,7 +596,7 @@ impl AutoallocState {
         effects.push(Effect::Changed(key.queue));
     }
 
-    /// A worker of a job that no queue knows (yet).
+    /// A worker of an unknown job.
     fn on_stray(
         &mut self,
         now: Now,
@@ -645,7 +648,7 @@ impl AutoallocState {
             allocation.lost_fast = allocation.lost_fast.saturating_add(1);
         }
         if loss.crashed {
-            // Perhaps the whole allocation is gone.
+            // The whole allocation may be gone.
             allocation.next_poll = allocation.next_poll.min(now.mono + SECOND_LOOK);
         }
         if allocation.lost < allocation.record.workers || !allocation.connected.is_empty() {

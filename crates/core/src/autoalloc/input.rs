@@ -1,4 +1,4 @@
-//! Inputs and effects of automatic allocation: closed sets.
+//! Inputs and effects of automatic allocation.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -6,7 +6,7 @@ use std::time::Duration;
 use crate::id::{AllocationKey, QueueId, WorkerId};
 use crate::scheduler::demand::{QueueDemand, QueueQuery};
 
-/// One thing that happened.
+/// One event.
 #[derive(Clone, Debug)]
 pub enum Input {
     /// Tasks were submitted, or the workers changed.
@@ -17,19 +17,19 @@ pub enum Input {
     Submitted(AllocationKey, SubmitOutcome),
     /// Outcome of [`Effect::Look`].
     Looked(AllocationKey, LookupOutcome),
-    /// The batch system's answer to [`Effect::Poll`], for one allocation.
+    /// The batch system's answer to [`Effect::Poll`], per allocation.
     Reported(AllocationKey, Report),
     /// Outcome of [`Effect::Cancel`]: an unknown job counts as canceled.
     Canceled(AllocationKey, Result<(), Box<str>>),
-    /// A worker connected from inside a job.
+    /// A worker in a batch job connected.
     WorkerConnected {
         /// The batch system's id of the job.
         job: Box<str>,
         /// The worker.
         worker: WorkerId,
-        /// Units it offers, by name.
+        /// Offered units by name.
         resources: BTreeMap<Box<str>, u64>,
-        /// How long it will live; `None` = as long as its allocation.
+        /// Its lifetime; `None` = as long as its allocation.
         lifetime: Option<Duration>,
     },
     /// A worker is gone.
@@ -42,7 +42,7 @@ pub enum Input {
         crashed: bool,
         /// How long it was connected.
         lived: Duration,
-        /// It was given a task at least once.
+        /// It received a task at least once.
         used: bool,
     },
     /// [`super::AutoallocState::next_deadline`] has passed.
@@ -54,20 +54,20 @@ pub enum Input {
 pub enum SubmitOutcome {
     /// The batch system's id of the job.
     Accepted(Box<str>),
-    /// There is no job, for certain.
+    /// No job exists, for certain.
     Refused(Box<str>),
-    /// The batch system could not be asked: there is no job, and nobody said no.
+    /// The batch system is unreachable: no job exists, and none was rejected.
     Unreachable(Box<str>),
-    /// There may be one: no answer, or none that makes sense.
+    /// A job may exist: no answer, or an unreadable one.
     Unclear(Box<str>),
 }
 
-/// Outcome of the search for a job by its name.
+/// Outcome of a search for a job by name.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum LookupOutcome {
-    /// There is one with this id.
+    /// The job has this id.
     Found(Box<str>),
-    /// The batch system answered and knows none.
+    /// The batch system answered and has no such job.
     Absent,
     /// It did not answer.
     Error(Box<str>),
@@ -76,56 +76,56 @@ pub enum LookupOutcome {
 /// State of a job according to the batch system.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Report {
-    /// It waits (or is held, or requeued); the text says why, if known.
+    /// It waits (or is held, or requeued), with the reason if known.
     Queued(Box<str>),
     /// It runs.
     Running,
-    /// It has nodes, and its processes are stopped for a while.
+    /// It has nodes, and its processes are suspended.
     Suspended,
     /// It is about to end, or to be requeued.
     Completing,
-    /// It ended well.
+    /// It succeeded.
     Finished,
-    /// It ended otherwise.
+    /// It failed or was canceled.
     Failed {
-        /// How.
+        /// Reason.
         text: Box<str>,
-        /// The batch system may start it again by itself.
+        /// The batch system may start it again.
         may_return: bool,
     },
-    /// The batch system says of this id that it does not know it.
+    /// The batch system explicitly does not know this id.
     Missing,
-    /// The id belongs to a job of another name or directory, which the text names.
+    /// The id belongs to a job with another name or directory, given in the text.
     Foreign(Box<str>),
-    /// It answered, and said nothing of the id. That is no evidence that there is no such job.
+    /// The answer does not mention the id, which does not prove that the job is gone.
     Silent,
-    /// It knows the job, and the rest of the answer cannot be read.
+    /// It knows the job, but the rest of the answer is unreadable.
     Unreadable(Box<str>),
-    /// It did not answer, or not in a way that makes sense.
+    /// No answer, or an unreadable one.
     Error(Box<str>),
 }
 
-/// How loudly to tell.
+/// Level of a message.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Level {
-    /// Everything is as it should be.
+    /// Normal operation.
     Info,
-    /// Somebody may want to look.
+    /// Worth a look.
     Warn,
-    /// Something did not work.
+    /// A failure.
     Error,
 }
 
 /// Recorded events of an allocation.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum AllocationEvent {
-    /// The batch system took it.
+    /// The batch system accepted it.
     Queued {
         /// Number of the allocation in its queue.
         key: AllocationKey,
         /// The batch system's id.
         job: Box<str>,
-        /// Workers asked for.
+        /// Requested workers.
         workers: u32,
     },
     /// Its first worker connected.
@@ -135,32 +135,32 @@ pub enum AllocationEvent {
         /// The batch system's id.
         job: Box<str>,
     },
-    /// It is over.
+    /// It has ended.
     Finished {
-        /// The allocation that is over.
+        /// The ended allocation.
         key: AllocationKey,
         /// The batch system's id.
         job: Box<str>,
     },
 }
 
-/// Actions that the shell has to carry out.
+/// Actions for the shell.
 #[derive(Clone, PartialEq, Debug)]
 pub enum Effect {
-    /// Ask the scheduler; answered by [`Input::Demand`].
+    /// Query the scheduler; answered by [`Input::Demand`].
     AskDemand(Vec<QueueQuery>),
     /// Record the allocation, then submit it; answered by [`Input::Submitted`].
     Submit {
         /// The allocation to submit.
         key: AllocationKey,
-        /// Workers, one a node.
+        /// Workers, one per node.
         workers: u32,
     },
-    /// Look for the job of a submission by its name; answered by [`Input::Looked`].
+    /// Search for a submission's job by name; answered by [`Input::Looked`].
     Look(AllocationKey),
-    /// Ask for the states of jobs; answered by [`Input::Reported`] for each.
+    /// Query the states of jobs; answered by one [`Input::Reported`] each.
     Poll {
-        /// Queue of all of them.
+        /// Their queue.
         queue: QueueId,
         /// Keys of the allocations, with the batch system's ids.
         jobs: Vec<(AllocationKey, Box<str>)>,
@@ -172,10 +172,10 @@ pub enum Effect {
         /// The batch system's id.
         job: Box<str>,
     },
-    /// Record.
+    /// Record an event.
     Event(AllocationEvent),
-    /// A queue or an allocation changed: what is stored of it is out of date.
+    /// Store the queue and its allocations again: something changed.
     Changed(QueueId),
-    /// Tell people.
+    /// Log a message for users.
     Tell(Level, String),
 }

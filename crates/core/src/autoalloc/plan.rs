@@ -1,4 +1,4 @@
-//! From demand to the sizes of the allocations to ask for.
+//! Converts demand into sizes of allocations to request.
 
 use std::collections::VecDeque;
 
@@ -7,7 +7,7 @@ use crate::scheduler::demand::{QueueDemand, WorkerKind};
 use crate::time::{Now, Time};
 
 impl AutoallocState {
-    /// Asks the scheduler for all queues that may submit.
+    /// Queries the scheduler for all queues that may submit.
     pub(super) fn ask_demand(&mut self, now: Now, effects: &mut Vec<Effect>) {
         self.dirty_since = None;
         self.last_try = Some(now.mono);
@@ -26,7 +26,7 @@ impl AutoallocState {
         }
     }
 
-    /// Workers of the queues that submit, whether they can at this moment or not.
+    /// Worker kinds of the active queues, including queues that cannot submit at present.
     #[must_use]
     pub fn worker_kinds(&self) -> Vec<WorkerKind> {
         let active = self
@@ -72,7 +72,7 @@ impl AutoallocState {
     }
 }
 
-/// With the figures, if there are some.
+/// Adds figures, if known.
 fn why_useless(text: String, answer: &QueueDemand) -> String {
     match &answer.unfit {
         Some(unfit) => format!("{text}: {unfit}"),
@@ -80,7 +80,7 @@ fn why_useless(text: String, answer: &QueueDemand) -> String {
     }
 }
 
-/// Multi-node tasks first, each with an allocation of its own; then single workers, packed.
+/// Multi-node tasks first, each with its own allocation; then single workers, packed.
 fn sizes(queue: &Queue, demand: &QueueDemand) -> VecDeque<u32> {
     let spec = queue.spec();
     let mut places = spec.backlog.saturating_sub(queue.waiting());

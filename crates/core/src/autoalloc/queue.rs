@@ -12,7 +12,7 @@ use crate::id::{AllocationKey, QueueId, WorkerId};
 use crate::scheduler::demand::{Coming, QueueDemand, QueueQuery, Unfit, WorkerKind};
 use crate::time::{Now, Time, Timestamp};
 
-/// Pause before the next attempt, by the number of failures in a row.
+/// Pause before the next attempt, by the number of consecutive failures.
 const DELAYS: [Duration; 5] = [
     Duration::ZERO,
     Duration::from_secs(60),
@@ -20,47 +20,47 @@ const DELAYS: [Duration; 5] = [
     Duration::from_secs(30 * 60),
     Duration::from_secs(60 * 60),
 ];
-/// Refused submissions in a row after which a queue is paused.
+/// Consecutive rejected submissions that pause a queue.
 const SUBMIT_FAILS_MAX: u32 = 10;
-/// Queued allocations are asked for at least this often: one that vanished blocks others.
+/// Longest interval between status queries of queued allocations: one that vanished blocks others.
 const QUEUED_POLL: Duration = Duration::from_secs(120);
-/// An allocation that should be over is asked for after this time.
+/// Time after which an allocation that should have ended is queried.
 const OVERDUE: Duration = Duration::from_secs(60);
-/// An answer of the batch system is given up after this time.
+/// Longest wait for an answer of the batch system.
 const POLL_TIMEOUT: Duration = Duration::from_secs(300);
-/// Longest pause between two attempts to learn something.
+/// Longest pause between two attempts of a query.
 const RETRY_MAX: Duration = Duration::from_secs(300);
-/// Shortest one.
+/// Shortest pause between two attempts of a query.
 const RETRY_MIN: Duration = Duration::from_secs(10);
-/// Workers whose offers correct what is assumed.
+/// Number of recent workers whose offers correct the assumed offer.
 const OFFERS_MAX: usize = 8;
-/// Allocations that are asked for to see whether larger workers come.
+/// Limit of allocations requested only to see whether larger workers come.
 const PROBES_MAX: usize = 2;
-/// Ended allocations that are remembered.
+/// Limit of remembered ended allocations.
 const ENDED_MAX: usize = 1_000;
 
-/// The part of a queue that decisions need; the shell knows the rest.
+/// Parameters that decisions need; the shell knows the others.
 #[derive(Clone, PartialEq, Debug)]
 pub struct QueueSpec {
     /// Allocations that may wait in the batch system, at least 1.
     pub backlog: u32,
-    /// Most workers (nodes) of one allocation, at least 1.
+    /// Maximum workers (nodes) of one allocation, at least 1.
     pub max_workers_per_alloc: u32,
-    /// Most workers of all its allocations that may be alive; `None` = any number.
+    /// Maximum workers of all its allocations that may be alive; `None` = unlimited.
     pub max_worker_count: Option<u32>,
     /// Wall time of an allocation.
     pub time_limit: Duration,
     /// Lifetime of a worker, at most `time_limit`.
     pub worker_time_limit: Duration,
-    /// Least share of its cpus that must be busy, 0.0 to 1.0.
+    /// Minimum fraction of busy cpus, 0.0 to 1.0.
     pub min_utilization: f32,
-    /// Units that its workers are told to offer, by name.
+    /// Units that its workers must offer, by name.
     pub resources: BTreeMap<Box<str>, u64>,
-    /// Allocations that no task needs stay.
+    /// Whether unneeded allocations stay.
     pub keep_waiting: bool,
 }
 
-/// What a worker offered.
+/// Resources and lifetime that a worker offered.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) struct WorkerOffer {
     /// Units by name.
@@ -72,37 +72,37 @@ pub(super) struct WorkerOffer {
 /// Whether a queue submits.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum QueueState {
-    /// It submits allocations.
+    /// Submits allocations.
     Active,
-    /// It submits none until it is resumed.
+    /// Submits none until it is resumed.
     Paused,
 }
 
-/// Why a queue gets no allocations.
+/// Consecutive failures of a queue.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct QueueFailure {
-    /// The first of the failures in a row.
+    /// Time of the first failure.
     pub since: Timestamp,
-    /// Answer to the last one.
+    /// Text of the last failure.
     pub last: Box<str>,
 }
 
-/// A queue as it is stored.
+/// Stored form of a queue.
 #[derive(Clone, PartialEq, Debug)]
 pub struct QueueRecord {
     /// Queue id.
     pub id: QueueId,
     /// Parameters.
     pub spec: QueueSpec,
-    /// Why it is paused; `None` = active.
+    /// Reason of the pause; `None` = active.
     pub paused: Option<Box<str>>,
-    /// What the newest of its recent workers with the most cpus offered, by name.
+    /// Offer of the newest of its recent workers with the most cpus, by name.
     pub known_resources: Option<BTreeMap<Box<str>, u64>>,
     /// Highest number of an allocation.
     pub last_number: u32,
-    /// Allocations that may be alive or are remembered.
+    /// Allocations that may be alive, and remembered ones.
     pub allocations: Vec<AllocationRecord>,
-    /// For people who read the journal; a restored queue tries again.
+    /// For readers of the journal; a restored queue tries again.
     pub failure: Option<QueueFailure>,
     /// A user has removed it, and some of its allocations are still to be canceled.
     pub is_removed: bool,
@@ -115,22 +115,23 @@ pub struct Queue {
     pub(super) spec: QueueSpec,
     paused: Option<Reason>,
     retired: bool,
-    /// What its recent workers offered, the newest last.
+    /// Offers of its recent workers, the newest last.
     offers: VecDeque<WorkerOffer>,
-    /// An allocation whose workers left and never had a task.
+    /// An allocation whose workers left without ever getting a task.
     pub(super) unused_end: Option<u32>,
-    /// Allocations that were asked for to see whether larger workers come, and when the next may be.
+    /// Number of allocations requested to see whether larger workers come, and the time of the
+    /// next.
     probes: usize,
     probe_at: Option<Time>,
     last_number: u32,
     pub(super) allocations: BTreeMap<u32, Allocation>,
-    /// Sizes of allocations that are still to be submitted in this round.
+    /// Sizes of the allocations that this round still has to submit.
     pub(super) plan: VecDeque<u32>,
     submit_fails: u32,
     allocation_fails: u32,
     level: usize,
     retry_at: Option<Time>,
-    /// The first of the last failures in a row.
+    /// Time of the first of the consecutive failures.
     failing_since: Option<Timestamp>,
     last_failure: String,
     pub(super) demand: Option<QueueDemand>,
@@ -215,12 +216,12 @@ impl Queue {
         self.offers.push_back(offer);
     }
 
-    /// Its allocations, in the order in which they were asked for.
+    /// Its allocations, in the order of their requests.
     pub fn allocations(&self) -> impl Iterator<Item = &Allocation> + '_ {
         self.allocations.values()
     }
 
-    /// As it is stored.
+    /// Its stored form.
     #[must_use]
     pub fn record(&self) -> QueueRecord {
         let allocations = self.allocations.values();
@@ -278,7 +279,7 @@ impl Queue {
         self.failing_since = None;
     }
 
-    /// Cancels everything; what is still unclear is canceled when it becomes clear.
+    /// Cancels everything; unclear submissions are canceled once they are clear.
     pub(super) fn retire(&mut self, now: Now, effects: &mut Vec<Effect>) {
         self.retired = true;
         self.plan.clear();
@@ -297,7 +298,7 @@ impl Queue {
         found.map(|(number, _)| *number).collect()
     }
 
-    /// Why nothing may be submitted now; `None` = it may.
+    /// Why nothing may be submitted now; `None` = submitting is allowed.
     pub(super) fn gate(&self, now: Time) -> Option<Reason> {
         if let Some(reason) = &self.paused {
             return Some(reason.clone());
@@ -343,9 +344,9 @@ impl Queue {
         alive.fold(0, u32::saturating_add)
     }
 
-    /// The question for the scheduler.
+    /// The query for the scheduler.
     pub(super) fn query(&self, now: Time) -> QueueQuery {
-        // While this queue cannot submit, the queues behind it get its demand.
+        // While this queue cannot submit, later queues get its demand.
         let places = match self.gate(now) {
             None if self.plan.is_empty() => self.spec.backlog.saturating_sub(self.waiting()),
             None | Some(_) => 0,
@@ -402,7 +403,7 @@ impl Queue {
         self.allocations.values().any(|a| a.phase == Phase::Queued)
     }
 
-    /// Cancels allocations that no task has needed for long.
+    /// Cancels allocations that no task has needed for a long time.
     pub(super) fn cancel_unneeded(
         &mut self,
         now: Now,
@@ -434,7 +435,7 @@ impl Queue {
         }
     }
 
-    /// An allocation that came while its tasks waited and took none of them, as a text.
+    /// Describes an allocation that came while its tasks waited and took none of them.
     pub(super) fn find_useless(
         &mut self,
         now: Time,
@@ -461,7 +462,8 @@ impl Queue {
         })
     }
 
-    /// Whether to ask for an allocation only to see whether larger workers come, as an answer says that it needs.
+    /// Whether to request an allocation only to see whether larger workers come, if the answer
+    /// calls for it.
     pub(super) fn may_probe(&mut self, now: Time, demand: &QueueDemand) -> bool {
         if demand.unfit.is_none() {
             (self.probes, self.probe_at) = (0, None);
@@ -478,7 +480,7 @@ impl Queue {
         true
     }
 
-    /// Starts the next submission of the plan, if there is one and it is still allowed.
+    /// Starts the next submission of the plan, if it is still allowed.
     pub(super) fn submit_next(&mut self, now: Now, effects: &mut Vec<Effect>) {
         if self.is_submitting() {
             return;
@@ -517,8 +519,8 @@ impl Queue {
         }
     }
 
-    /// Tries again after the shortest pause, however often that was in vain: an outage says nothing about
-    /// what is asked for.
+    /// Retries after the shortest pause, regardless of earlier attempts: an outage says nothing
+    /// about the request.
     pub(super) fn on_unreachable(&mut self, now: Now, text: &str) {
         self.plan.clear();
         self.retry_at = self.retry_at.max(Some(now.mono + DELAYS[1]));
@@ -567,7 +569,8 @@ impl Queue {
         text.clone_into(&mut self.last_failure);
     }
 
-    /// Over for users; the place in the quota is free when the batch system agrees.
+    /// Ends it for users; its place in the quota becomes free when the batch system confirms the
+    /// end.
     pub(super) fn leave(
         &mut self,
         now: Now,
@@ -586,7 +589,7 @@ impl Queue {
         effects.push(Effect::Changed(self.id));
     }
 
-    /// Over, with evidence.
+    /// Ends it on evidence.
     pub(super) fn end(&mut self, now: Now, number: u32, failed: bool, effects: &mut Vec<Effect>) {
         let Some(allocation) = self.allocations.get_mut(&number) else {
             return;
@@ -632,7 +635,7 @@ impl Queue {
         .min()
     }
 
-    /// Does what is due.
+    /// Executes due actions.
     pub(super) fn on_time(&mut self, now: Now, refresh: Duration, effects: &mut Vec<Effect>) {
         let mut due = false;
         for allocation in self.allocations.values_mut() {
@@ -642,7 +645,7 @@ impl Queue {
                 Phase::Submitting | Phase::Ended { .. } => {}
                 Phase::Unsure { next, errors, .. } => {
                     if *next <= now.mono {
-                        // Until the answer comes.
+                        // Until the answer arrives.
                         *next = now.mono + POLL_TIMEOUT.max(retry_pause(*errors));
                         effects.push(Effect::Look(key));
                     }
@@ -681,7 +684,7 @@ impl Queue {
         }
     }
 
-    /// Asks for all allocations at once, since most batch systems answer for all as quickly as for one.
+    /// Queries all allocations at once; most batch systems answer for all as quickly as for one.
     fn poll(&mut self, now: Now, refresh: Duration, effects: &mut Vec<Effect>) {
         let mut jobs = Vec::new();
         for allocation in self.allocations.values_mut() {
@@ -720,7 +723,7 @@ impl Queue {
         }
     }
 
-    /// In one line: why nothing is, or what is being asked for.
+    /// One line: why nothing is requested, or what is.
     pub(super) fn reason(&self, now: Time) -> Reason {
         if let Some(reason) = self.gate(now) {
             return reason;
@@ -746,7 +749,7 @@ impl Queue {
         }
     }
 
-    /// Whether a task ought to fit by the options of the queue, so that somebody has to look.
+    /// Whether the queue's options promise room for the task, so the failure needs attention.
     fn is_surprising(&self, unfit: &Unfit) -> bool {
         let is_larger = self
             .demand
@@ -762,7 +765,7 @@ impl Queue {
     }
 }
 
-/// Pause before the next attempt to learn something: doubled each time.
+/// Pause before the next attempt of a query: doubled each time.
 pub(super) fn retry_pause(tries: u32) -> Duration {
     RETRY_MIN
         .saturating_mul(1 << tries.saturating_sub(1).min(10))

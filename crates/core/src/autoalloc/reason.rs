@@ -1,4 +1,4 @@
-//! Why a queue asks, or does not ask, for allocations: one line for people.
+//! Why a queue requests allocations or not, as one line for users.
 
 use std::fmt;
 use std::time::Duration;
@@ -6,95 +6,95 @@ use std::time::Duration;
 use crate::scheduler::demand::Unfit;
 use crate::words::{self, count};
 
-/// The reason.
+/// Reason, with figures.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Reason {
     /// `hq alloc pause`.
     PausedByUser,
-    /// Paused in an earlier life of the server, for this reason.
+    /// Paused in an earlier run of the server, for this reason.
     PausedBefore(Box<str>),
-    /// Too many refused submissions; the last one.
+    /// Too many rejected submissions; text of the last one.
     PausedBySubmissions(String),
-    /// Too many failed allocations; the last one.
+    /// Too many failed allocations; text of the last one.
     PausedByAllocations(String),
-    /// It is not known whether a submission happened.
+    /// It is unknown whether a submission happened.
     Unsure(String),
     /// Enough allocations wait in the batch system.
     Backlog {
         /// Number of allocations.
         waiting: u32,
-        /// Most allocations that may wait.
+        /// Limit of waiting allocations.
         max: u32,
-        /// The batch system's hint on the first.
+        /// The batch system's reason for the first one.
         hint: String,
     },
-    /// There are enough workers.
+    /// The limit of workers is reached.
     WorkerCount {
         /// Number of workers.
         workers: u32,
-        /// Most workers that there may be.
+        /// Limit of workers.
         max: u32,
     },
     /// A pause after a failure.
     BackOff {
-        /// Rest of the pause.
+        /// Remaining pause.
         left: Duration,
         /// The failure.
         why: String,
     },
     /// The queue is new.
     NotAsked,
-    /// There is no work that existing workers cannot take.
+    /// Existing workers can take all tasks.
     NoTasks,
-    /// Allocations are being asked for; again, if there was a failure.
+    /// Requests allocations, or requests them again after a failure.
     Asking(Option<String>),
-    /// Workers on their way will take what waits.
+    /// Workers on their way will take the waiting tasks.
     Covered,
-    /// Tasks wait that its workers cannot run.
+    /// Its workers cannot run the waiting tasks.
     Unfit {
         /// Number of tasks.
         waiting: u64,
-        /// Why not.
+        /// Reason.
         unfit: Unfit,
-        /// They ought to fit, by the options of the queue.
+        /// The queue's options promise room for them.
         is_failing: bool,
     },
-    /// Other queues serve what waits.
+    /// Other queues serve the waiting tasks.
     OtherQueues,
 }
 
-/// A [`Reason`] without its words; decisions are made by it.
+/// Kind of a [`Reason`], for decisions.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum ReasonKind {
     /// `hq alloc pause`.
     PausedByUser,
-    /// Paused in an earlier life of the server.
+    /// Paused in an earlier run of the server.
     PausedBefore,
-    /// Too many refused submissions.
+    /// Too many rejected submissions.
     PausedBySubmissions,
     /// Too many failed allocations.
     PausedByAllocations,
-    /// It is not known whether a submission happened.
+    /// It is unknown whether a submission happened.
     Unsure,
     /// Enough allocations wait in the batch system.
     Backlog,
-    /// There are enough workers.
+    /// The limit of workers is reached.
     WorkerCount,
     /// A pause after a failure.
     BackOff,
     /// The queue is new.
     NotAsked,
-    /// There is no work that existing workers cannot take.
+    /// Existing workers can take all tasks.
     NoTasks,
-    /// Allocations are being asked for.
+    /// Requests allocations.
     Asking,
-    /// Allocations are being asked for again, after a failure.
+    /// Requests allocations again, after a failure.
     AskingAgain,
-    /// Workers on their way will take what waits.
+    /// Workers on their way will take the waiting tasks.
     Covered,
-    /// Tasks wait that its workers cannot run.
+    /// Its workers cannot run the waiting tasks.
     Unfit,
-    /// Other queues serve what waits.
+    /// Other queues serve the waiting tasks.
     OtherQueues,
 }
 
@@ -118,7 +118,7 @@ impl ReasonKind {
         Self::OtherQueues,
     ];
 
-    /// Word for programs: `back-off`.
+    /// Name for programs: `back-off`.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -140,7 +140,7 @@ impl ReasonKind {
         }
     }
 
-    /// Whether the batch system refuses, or its allocations fail.
+    /// Whether the batch system rejects submissions, or allocations fail.
     #[must_use]
     pub const fn is_failing(self) -> bool {
         match self {
@@ -181,7 +181,7 @@ impl Reason {
             Self::Asking(None) => ReasonKind::Asking,
             Self::Asking(Some(_)) => ReasonKind::AskingAgain,
             Self::Covered => ReasonKind::Covered,
-            // Asked for again only after a pause.
+            // Requested again only after a pause.
             Self::Unfit {
                 is_failing: true, ..
             } => ReasonKind::BackOff,
@@ -289,7 +289,7 @@ impl fmt::Display for Unfit {
     }
 }
 
-/// A text of several lines in one.
+/// Joins a text of several lines into one.
 struct Line<'a>(&'a str);
 
 impl fmt::Display for Line<'_> {

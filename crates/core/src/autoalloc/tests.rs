@@ -76,7 +76,7 @@ impl World {
         self.apply(Input::Timer)
     }
 
-    /// Answers the scheduler's question; keys and sizes of what is submitted, all of it accepted.
+    /// Answers the demand query; returns keys and sizes of the submissions, which are all accepted.
     fn demand(&mut self, workers: u32, gangs: &[u32]) -> Vec<u32> {
         let mut effects = self.answer(workers, gangs);
         let mut sizes = Vec::new();
@@ -91,7 +91,7 @@ impl World {
         self.apply(Input::Demand(vec![demanded(workers, gangs)]))
     }
 
-    /// Answers for a queue whose workers took nothing of what waits.
+    /// Answers for a queue whose workers took none of the waiting tasks.
     fn answer_useless(&mut self, unused: &[u32]) -> Vec<Effect> {
         let mut answer = demanded(1, &[]);
         answer.unused = unused.iter().copied().map(WorkerId).collect();
@@ -126,7 +126,7 @@ impl World {
         });
     }
 
-    /// A worker leaves in peace that never had a task.
+    /// A worker that never had a task says goodbye.
     fn lose_unused(&mut self, number: u32, worker: u32) {
         self.apply(Input::WorkerLost {
             job: number.to_string().into(),
@@ -152,7 +152,7 @@ impl World {
         self.state.queue(QUEUE).expect("exists").state() == QueueState::Paused
     }
 
-    /// Fails one submission and waits until the next may be made.
+    /// Fails one submission and waits until the next one is allowed.
     fn refuse(&mut self) {
         let effects = self.answer(1, &[]);
         let (key, _) = submitted(&effects).expect("submits");
@@ -220,7 +220,7 @@ fn a_full_backlog_asks_for_nothing_and_says_so() {
     let mut world = World::new(spec(1, 1, None));
     world.demand(1, &[]);
     world.report(1, Report::Queued("Priority".into()));
-    // It asks only whether the allocation is still needed.
+    // It only checks whether the allocation is still needed.
     assert!(submitted(&world.pass(60)).is_none());
     assert_eq!(world.answer(1, &[]), []);
     assert_eq!(
@@ -248,7 +248,7 @@ fn an_allocation_ends_with_its_last_worker() {
 
 #[test]
 fn workers_that_can_take_nothing_slow_the_queue_down() {
-    // How the worker is when its tasks still wait: connected, or gone without a task.
+    // State of the worker while its tasks still wait: connected, or gone without a task.
     for has_left in [false, true] {
         let mut world = World::new(spec(9, 1, None));
         for number in 1..=3 {
@@ -268,7 +268,7 @@ fn workers_that_can_take_nothing_slow_the_queue_down() {
                 "{}",
                 world.reason()
             );
-            // What it does later is no second failure, and no success.
+            // Its later end counts neither as a second failure nor as a success.
             world.lose_unused(number, number);
             world.report(number, Report::Finished);
             world.pass(4_000);
@@ -381,7 +381,7 @@ fn what_the_batch_system_says_after_the_last_worker_decides() {
         (Report::Finished, Finished, false),
         (failed(), Finished, false),
         (Report::Foreign("theirs".into()), Finished, false),
-        // It may still be there, and is asked for.
+        // The job may still exist, so its state is queried.
         (Report::Error("down".into()), Finished, true),
         (Report::Missing, Finished, true),
         (Report::Silent, Finished, true),
@@ -394,7 +394,7 @@ fn what_the_batch_system_says_after_the_last_worker_decides() {
         world.report(1, report.clone());
         assert_eq!(world.allocation(1), state, "{report:?}");
         assert_eq!(world.state.alive().count() == 1, is_alive, "{report:?}");
-        // Asked again, and found where it is.
+        // Queried again, and found in its place.
         if matches!(
             report,
             Report::Completing | Report::Unreadable(_) | Report::Running
@@ -411,7 +411,7 @@ fn an_answer_from_before_the_last_worker_left_says_nothing() {
     let mut world = World::new(spec(1, 1, None));
     world.demand(1, &[]);
     world.connect(1, 1);
-    // A question is under way.
+    // A query is in progress.
     assert!(
         world
             .pass(4_000)
@@ -441,7 +441,7 @@ fn answers_that_cannot_be_read_never_give_an_allocation_up() {
         (world.allocation(1), cancels(&effects)),
         (AllocationState::Queued, 0)
     );
-    // Nor does a broken batch system while workers are there.
+    // The same applies to a broken batch system while workers are connected.
     world.connect(1, 1);
     for _ in 0..50 {
         world.report(1, Report::Error("broken".into()));
@@ -562,7 +562,7 @@ fn an_unknown_id_is_asked_for_twice_and_then_canceled() {
     let effects = world.report(1, Report::Missing);
     assert_eq!(world.allocation(1), AllocationState::Failed);
     assert_eq!(cancels(&effects), 1);
-    // The place is free only when the cancel was accepted.
+    // The place becomes free only after the batch system accepts the cancel.
     assert!(world.reason().contains("1 of at most 1"));
     world.apply(Input::Canceled(key(1), Ok(())));
     assert!(world.reason().starts_with("next attempt"));
@@ -667,7 +667,7 @@ fn a_job_of_somebody_else_is_never_canceled() {
     assert_eq!(world.state.alive().count(), 0);
 }
 
-/// A queue of three running allocations, their workers connected, whose server crashed and was started
+/// A queue with three running allocations and connected workers. Its server crashed and was started
 /// again.
 fn after_a_crash() -> World {
     let mut world = World::new(spec(3, 1, None));
@@ -689,7 +689,7 @@ fn allocations_that_end_while_no_server_is_there_are_nobodys_failure() {
     };
     let mut world = after_a_crash();
     world.report(1, failed());
-    // Its worker still finishes what it was running when the server was lost.
+    // Its worker still finishes the task that was running when the server was lost.
     world.report(2, Report::Running);
     world.report(2, failed());
     world.report(3, failed());
@@ -707,7 +707,7 @@ fn a_worker_that_came_back_makes_its_allocation_count_again() {
     for number in 1..=3 {
         world.connect(number, number);
         world.lose(number, number, true, 5);
-        // The first answer is older than that.
+        // The first answer is older.
         world.report(number, Report::Running);
         world.report(number, Report::Running);
     }

@@ -24,9 +24,9 @@ use crate::id::{JobId, WorkerId};
 const SUSPECT_LEVEL: f64 = 0.05;
 /// Significance level of blame, if the retries agree.
 const GUILTY_LEVEL: f64 = 0.01;
-/// Excess of failures over successes from which a worker may be suspected.
+/// Minimum excess of failures over successes to suspect a worker.
 const SUSPECT_EXCESS: u32 = 2;
-/// Excess of failures over successes from which a worker may be blamed.
+/// Minimum excess of failures over successes to blame a worker.
 const GUILTY_EXCESS: u32 = 3;
 /// Excess that suffices for a suspicion while next to nothing is known of other workers: short
 /// failures can empty a queue before any task has ended elsewhere.
@@ -384,8 +384,8 @@ impl Blame {
         let strata = run.jobs.iter().map(|(job, part)| {
             let elsewhere = self.elsewhere_of(worker, *job, peers.doubtful);
             // Failures are short: where some inputs are bad, the first ends of a node are failures.
-            // So tasks that have been running since then count as successes, except those that
-            // replaced failed ones.
+            // So tasks that have been running since then count as successes, except replacements of
+            // failed tasks.
             let all = count(part.all.total());
             let running_on = (peers.running)(*job).saturating_sub(all);
             Stratum {

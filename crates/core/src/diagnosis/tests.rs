@@ -116,7 +116,7 @@ fn names_a_broken_node_a_failing_job_and_a_starving_queue() {
     assert_eq!(
         texts(&jobs, &[queue], &shares),
         [
-            "Broken node n2: 5 of 5 tasks failed there, mostly: exit code 127; the same jobs go well elsewhere",
+            "Broken node n2: 5 of 5 tasks failed there, mostly: exit code 127; the same jobs succeed elsewhere",
             "Failing job 2 j: 40 of 43 tasks failed, mostly: exit code 1",
             "Starving queue 4 gpu: asks for no allocations: it failed 3 times",
             "Starving job 3 j: none of 1 234 waiting tasks runs: they ask for gpus",
@@ -213,7 +213,7 @@ fn a_failing_job_stays_one_if_most_of_it_ended_on_a_broken_node() {
             &shares
         ),
         [
-            "Broken node n2: 900 of 900 tasks failed there, mostly: exit code 127; the same jobs go well elsewhere",
+            "Broken node n2: 900 of 900 tasks failed there, mostly: exit code 127; the same jobs succeed elsewhere",
             "Failing job 2 j: 40 of 40 tasks failed, mostly: exit code 3",
         ]
     );
@@ -233,7 +233,7 @@ fn a_failing_job_of_which_all_ended_on_a_broken_node_is_named() {
             &shares
         ),
         [
-            "Broken node n2: 900 of 900 tasks failed there, mostly: exit code 127; the same jobs go well elsewhere",
+            "Broken node n2: 900 of 900 tasks failed there, mostly: exit code 127; the same jobs succeed elsewhere",
             "Failing job 2 j: 40 of 40 tasks failed, mostly: exit code 3; all of them on broken nodes",
         ]
     );

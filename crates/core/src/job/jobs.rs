@@ -27,7 +27,7 @@ pub struct Jobs {
     totals: Totals,
     /// Jobs that changed since then.
     changed: BTreeSet<JobId>,
-    /// Failed tasks that wait for their next attempt, by the time from which they may run.
+    /// Failed tasks that wait for their next attempt, by the earliest time of that attempt.
     delayed: BTreeSet<(Time, JobId, TaskSlot)>,
     /// The same by task.
     next_attempts: BTreeMap<(JobId, TaskSlot), Time>,
@@ -103,7 +103,7 @@ impl Jobs {
         found.filter_map(|id| Some(JobId(id)))
     }
 
-    /// Jobs that match the selector of a command; `all` = jobs for which `matches` holds.
+    /// Jobs that match the selector of a command; for `all`, jobs that `matches` accepts.
     pub(crate) fn select(
         &self,
         selector: &Selector,
@@ -358,7 +358,7 @@ impl Jobs {
         self.followers.take_ends()
     }
 
-    /// Forgets the followers of a completed job, all of which were handled.
+    /// Forgets the followers of a completed job after all were handled.
     pub(crate) fn forget_followers(&mut self, id: JobId) {
         self.followers.remove(id);
     }
@@ -427,7 +427,7 @@ impl Jobs {
         assert_eq!(
             (fresh.tasks, fresh.jobs),
             (self.totals.tasks, self.totals.jobs),
-            "the sums are those of the jobs"
+            "the sums equal the jobs' own counts"
         );
     }
 }

@@ -118,8 +118,7 @@ impl Learned {
         Some(&found.template)
     }
 
-    /// Requests of cut off tasks, with the templates that they had grown to and those that they
-    /// get.
+    /// Requests of cut off tasks, with their grown templates and the templates that they get.
     pub(crate) fn all_cut_off(
         &self,
     ) -> impl Iterator<Item = (CutOff, Option<&Arc<SharedTemplate>>, &Arc<SharedTemplate>)> {

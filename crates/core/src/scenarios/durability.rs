@@ -55,7 +55,7 @@ fn what_a_crash_undid_never_happened() {
     bench.come_back(worker);
     bench.submit_unanswered(tasks(1));
     bench.commit();
-    assert_eq!(bench.has(worker), [(1, 0)], "nobody was told of the id");
+    assert_eq!(bench.has(worker), [(1, 0)], "no client has received the id");
 }
 
 #[test]

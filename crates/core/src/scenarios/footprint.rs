@@ -12,7 +12,7 @@ use crate::task::TaskState;
 
 /// Bytes that each job may need more than before.
 const BYTES_A_JOB: i64 = 1 << 10;
-/// Bytes by which one state may exceed another of the same content: capacity of collections.
+/// Bytes that two states with the same content may differ by: capacity of collections.
 const SLACK: i64 = 64 << 10;
 
 #[derive(Clone, Debug)]
@@ -109,7 +109,7 @@ fn take(bench: &mut Bench, worker: &mut WorkerId, step: Step) {
         }
     };
     if let Some(command) = command {
-        // What is refused changes nothing.
+        // A rejected command changes nothing.
         bench.request(command);
     }
 }

@@ -272,7 +272,7 @@ fn a_job_that_did_not_finish_is_kept_while_others_wait_for_what_became_of_it() {
     bench.cancel(bad);
     bench.restart();
     let (forgotten, ..) = forget(&mut bench, one(bad), &[TaskState::Canceled]);
-    assert_eq!(forgotten, 0, "those that wait for it are not looked at yet");
+    assert_eq!(forgotten, 0, "the waiting tasks were not examined yet");
     assert!(bench.knows(slow));
 }
 

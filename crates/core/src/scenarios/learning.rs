@@ -93,7 +93,7 @@ fn the_first_tasks_get_their_share_and_later_ones_what_those_needed() {
     assert_eq!(
         gets(&bench, key(job, 999)).0,
         8_000,
-        "two run beside each other"
+        "two run at the same time"
     );
     finish_some(&mut bench, worker, 9, (500, MINUTE));
     assert_eq!(gets(&bench, key(job, 999)).0, 8_000, "nine say nothing");

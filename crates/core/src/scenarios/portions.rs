@@ -16,7 +16,7 @@ use crate::task::TaskState;
 use crate::template::{GraphSpec, GraphTask, SubmitBody, SubmitSpec};
 use crate::testing::{template, worker_config};
 
-/// A graph in which each task has a template of its own.
+/// A graph with a separate template for each task.
 fn various(count: u32) -> SubmitSpec {
     let task = |id| GraphTask {
         id: TaskId(id),

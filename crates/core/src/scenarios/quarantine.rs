@@ -580,7 +580,7 @@ fn a_task_that_runs_for_long_shows_that_a_worker_works() {
     assert_eq!(bench.standing(broken), Standing::Probed);
     bench.wait(SECOND);
     assert_eq!(bench.standing(broken), Standing::Trusted);
-    assert!(bench.has(broken).len() >= 4, "and it gets others beside it");
+    assert!(bench.has(broken).len() >= 4, "and it gets other tasks at the same time");
 }
 
 #[test]
@@ -588,7 +588,7 @@ fn a_value_that_was_lost_elsewhere_says_nothing_about_a_worker() {
     let (mut bench, worker, _) = with_broken();
     for _ in 0..20 {
         let (job, task) = bench.has(worker)[0];
-        let lost = Outcome::Message(format!("{VALUE_MISSING}: nobody has it").into());
+        let lost = Outcome::Message(format!("{VALUE_MISSING}: no worker has it").into());
         bench.end(worker, key(JobId(job), task), lost);
         assert_eq!(bench.standing(worker), Standing::Trusted);
     }

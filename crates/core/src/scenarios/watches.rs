@@ -24,7 +24,7 @@ fn a_client_hears_at_once_how_things_are_and_at_the_end_that_it_is_the_end() {
     assert!(!first[0].done && !first[0].jobs[0].ended);
     let effects = bench.finish(worker, key(job, 0));
     let last = updates(&effects, id);
-    assert_eq!(last.len(), 1, "at once, whatever the interval");
+    assert_eq!(last.len(), 1, "at once, regardless of the interval");
     assert!(last[0].done && last[0].jobs[0].ended);
     assert_eq!(last[0].jobs[0].ended_tasks, [IdRange::single(0)]);
 }

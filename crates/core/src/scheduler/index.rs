@@ -25,7 +25,7 @@ const PATH_MAX: usize = 64;
 /// Bits of an amount that each step determines.
 const BITS_PER_STEP: u32 = 4;
 
-/// A property in which requests differ.
+/// A property that distinguishes requests.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Dimension {
     Weight,

@@ -28,8 +28,8 @@
 //! | 0 | fill | it misses 2 cpus, and the end of the running task gives just these: the 2 free ones are reserved for it | full |
 //! | 0 | send ahead | 3 tasks, which it starts behind the urgent one | 3 tasks |
 //!
-//! Cost O(levels + queues × workers with room), independent of the number of tasks; of very many
-//! queues it sees only those that matter (`window`).
+//! Cost O(levels + queues × workers with room), independent of the number of tasks; with very many
+//! queues, it sees only the relevant ones (`window`).
 
 mod demanding;
 mod lower_priority;
@@ -98,7 +98,7 @@ pub struct RoundInput<'a> {
 /// Result of a round.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct RoundPlan {
-    /// In the order in which tasks are taken from their queues.
+    /// In the order of removal from their queues.
     pub placements: Vec<Placement>,
     /// Multi-node tasks that start.
     pub gangs: Vec<GangStart>,

@@ -1,10 +1,10 @@
 //! The window of one round: everything, or a relevant part of very many requests and workers.
 //!
 //! With few queues a round sees all of them. With many it sees, for each examined worker, the most
-//! urgent and valuable requests that fit there now, and those that could be sent ahead. A worker
-//! that was seen in part gets nothing less urgent than the seen requests, so priorities stay
-//! strict; the next round follows at once. So a round costs as much as it starts, not as much as
-//! exists.
+//! urgent and valuable requests that fit there now, and requests that could be sent ahead. A partly
+//! seen worker gets nothing less urgent than the seen requests, so priorities stay strict; the next
+//! round follows at once. So the cost of a round depends on the number of tasks that it starts, not
+//! on the number of waiting tasks.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
@@ -30,7 +30,7 @@ const URGENT_MAX: usize = 4;
 const WORKERS_MAX: usize = 24;
 /// Queues that such a round sees.
 const CHOSEN_MAX: usize = 384;
-/// Limit of fitting requests seen per worker, from which the best mix is chosen.
+/// Limit of fitting requests seen per worker; the best mix is chosen from them.
 const FITTING_MAX: usize = 64;
 /// The same limit for a worker that takes enough or nothing: they must fill it.
 const FITTING_DEMANDED: usize = 256;
@@ -129,8 +129,8 @@ pub(crate) fn window(
     }
 }
 
-/// Selects `most` of these workers, first those with room for an urgent request: nothing should be
-/// sent ahead to a worker while another one idles.
+/// Selects `most` of these workers, first workers with room for an urgent request: no task should
+/// be sent ahead to one worker while another is idle.
 fn first_with_room(
     rooms: Vec<WorkerId>,
     most: usize,

@@ -26,7 +26,7 @@ const PROMOTED_LOOKS_MAX: usize = 256;
 /// for short tasks to flow, short enough for large tasks not to starve.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(5);
 
-/// The lowest priority down to which a worker has seen everything relevant.
+/// The lowest priority with all relevant requests seen by a worker.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct SeenPriority {
     /// For starts; `None` = all is seen.
@@ -443,7 +443,7 @@ pub(crate) fn promote(worker: &mut Worker, classes: &Classes, now: Time) -> Vec<
     }
     let mut promoted: Vec<(QueueKey, u32, u32)> = Vec::new();
     let mut plan = WorkerPlan::without_backlog(worker);
-    // In the order in which the worker starts them, with its reservations.
+    // In the worker's start order, with its reservations.
     for (key, number, count) in worker.waiting_counts().take(PROMOTED_LOOKS_MAX) {
         plan.enter(key, classes);
         let Some(demand) = demand(key, number) else {

@@ -68,8 +68,8 @@ impl ServerState {
         found
     }
 
-    /// Subtracts tasks sent ahead that other workers have room for: mostly new ones, to which they
-    /// were not moved yet.
+    /// Subtracts tasks sent ahead that other workers have room for: mostly new workers that have
+    /// not received them yet.
     fn take_rooms(&self, ahead: &mut BTreeMap<QueueKey, u64>, now: Time) {
         let mut looks_left = LOOKS_MAX;
         for worker in self.workers.live().values() {
@@ -122,7 +122,7 @@ impl ServerState {
                 keys.extend(able(ready, &offers, REQUESTS_MAX, nanos(kind.time_limit)));
             }
             // The most urgent may ask for more nodes than an allocation has: they must not hide
-            // those that fit.
+            // smaller tasks.
             let sizes = ready.multi_node_up_to(query.nodes_max);
             keys.extend(sizes.take(MULTI_NODE_MAX));
         }

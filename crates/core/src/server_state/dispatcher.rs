@@ -58,7 +58,7 @@ impl Round {
         &self.plan.gangs
     }
 
-    /// Dispatched tasks, in the order in which they are taken from the ready queue.
+    /// Dispatched tasks, in the order of removal from the ready queue.
     pub(super) fn placements(&self) -> &[Placement] {
         &self.plan.placements
     }

@@ -266,7 +266,7 @@ fn fits(variant: &VariantDemand, offers: &[Offer]) -> bool {
 
 /// The usable part of a lifetime. Some of it passes before a task arrives, even on a new worker. A
 /// request for all of it would never be met, and automatic allocation would start one worker after
-/// another in vain.
+/// another without effect.
 pub(super) fn usable(left: Option<Duration>) -> Duration {
     left.map_or(Duration::MAX, |left| left / 10 * 9)
 }

@@ -125,7 +125,7 @@ pub enum Command {
         name: Box<str>,
         /// Failed tasks tolerated.
         max_fails: Option<u32>,
-        /// Idempotency key, by which a repetition is recognized.
+        /// Idempotency key that identifies a repetition.
         key: Option<super::SubmitKey>,
     },
     /// Closes open jobs; `All` = all open ones.

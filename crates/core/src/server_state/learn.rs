@@ -72,7 +72,7 @@ impl Learning {
         }
     }
 
-    /// Restores an attempt of an earlier run of the server; those of a task arrive in sequence.
+    /// Restores an attempt of an earlier run of the server; a task's attempts arrive in sequence.
     pub(super) fn restore_attempt(&mut self, (id, slot): (JobId, TaskSlot), attempt: &Attempt) {
         let end = &attempt.end;
         if end.outcome.is_cut_off() {

@@ -282,7 +282,7 @@ impl Portions {
             (Some(_), None) => {
                 self.unqueued.remove(&at);
             }
-            (None, _) => bug!("submit {} of job {} was looked at in vain", at.1, at.0),
+            (None, _) => bug!("submit {} of job {} is not in the unqueued set", at.1, at.0),
         }
     }
 

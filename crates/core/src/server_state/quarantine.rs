@@ -578,11 +578,11 @@ impl ServerState {
         let tried = case.confirmed + case.refuted;
         let why = match before {
             Some(_) => format!(
-                "the task that was tried on it failed, and went well elsewhere: {}",
+                "the probe task failed there and succeeded elsewhere: {}",
                 case.error
             ),
             None => format!(
-                "{bad} of {ends} tasks failed there, {} of {tried} that were tried elsewhere went well; the last one: {}",
+                "{bad} of {ends} tasks failed there; {} of {tried} retried elsewhere succeeded; the last error: {}",
                 case.confirmed, case.error
             ),
         };
@@ -647,7 +647,7 @@ impl ServerState {
         let (bad, ends) = self.suspicions.blame.run_ends(id);
         let error = self.suspicions.blame.an_error(id);
         let why: Box<str> = format!(
-            "{bad} of {ends} tasks failed there; the same jobs go well elsewhere; an error: {error}"
+            "{bad} of {ends} tasks failed there; the same jobs succeed elsewhere; an error: {error}"
         )
         .into();
         let cases = &mut self.suspicions.cases;

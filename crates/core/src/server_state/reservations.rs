@@ -104,7 +104,7 @@ impl Reservations {
                 continue;
             };
             let Some(key) = worker.reserved_for() else {
-                // It became a node of a task for which it was reserved: it was empty.
+                // It became a node of the task that it was reserved for: it was empty.
                 continue;
             };
             let back = worker.unstarted_behind(key);

@@ -276,8 +276,8 @@ impl ServerState {
         self.jobs.set_phase(id, slot, Phase::Running);
     }
 
-    /// A multi-node task continues if its root is expected back, with those of its other nodes that
-    /// are. Otherwise it waits, with an unused instance.
+    /// A multi-node task continues on its root and its other nodes that are expected back, if the
+    /// root is one of them. Otherwise it waits, with an unused instance.
     fn restore_gang(&mut self, id: JobId, slot: TaskSlot, stored: &StoredTask) {
         let Some(job) = self.jobs.get_mut(id) else {
             bug!("job {id} is gone while its tasks are restored");

@@ -226,7 +226,8 @@ impl Retraction {
             return false;
         }
         let cpus = classes.find_resource("cpus").map(|id| id.0 as usize);
-        // Workers without `--min-utilization` first, then those that need the fewest tasks for it.
+        // Workers without `--min-utilization` first, then workers that need the fewest tasks for
+        // it.
         idle.sort_by_key(|taker| {
             let worker = workers.get(taker.id)?;
             let all = worker.offers().get(cpus?)?;
@@ -266,7 +267,7 @@ fn worth_retracting(
     takers: &mut Takers,
 ) -> Vec<(TaskKey, InstanceId)> {
     let Some(worker) = workers.get(donor) else {
-        bug!("worker {donor} is gone while it is asked for tasks");
+        bug!("worker {donor} is gone while the server requests tasks back");
         return Vec::new();
     };
     let mut back = Vec::new();
@@ -306,7 +307,7 @@ pub(super) fn retract(
         return;
     }
     let Some(worker) = workers.get_mut(id) else {
-        bug!("worker {id} is gone while it is asked for tasks");
+        bug!("worker {id} is gone while the server requests tasks back");
         return;
     };
     for (task, _) in &tasks {
@@ -345,7 +346,7 @@ mod tests {
             retraction.note_unsent(unsent_since.map(at));
             retraction.sent_before(at(ms))
         };
-        assert_eq!(look(1_000, Some(990)), Time(0), "nobody has looked before");
+        assert_eq!(look(1_000, Some(990)), Time(0), "no earlier look");
         // Constant disk activity hides nothing.
         for ms in (1_250..5_000).step_by(250) {
             let before = look(ms, Some(ms - 10));

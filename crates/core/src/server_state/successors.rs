@@ -49,7 +49,7 @@ const QUEUES_LOOKED_AT: usize = 64;
 pub(super) struct Heads {
     found: Vec<(WorkerId, JobId, TaskSlot)>,
     portion: u32,
-    /// Longest mean run time of a job's tasks for which successors are sent.
+    /// Longest mean run time of a job's tasks that still sends successors.
     run_max: Duration,
 }
 
@@ -220,8 +220,8 @@ impl ServerState {
         assigned.map_or(AwaitedEnds::None, |assigned| assigned.awaits)
     }
 
-    /// The first unfinished task of a stretch: its end may be reported together with those of its
-    /// successors.
+    /// The first unfinished task of a stretch: its end may be reported together with the ends of
+    /// its successors.
     fn front(&self, job: JobId, head: TaskSlot) -> Option<TaskSlot> {
         let job = self.jobs.get(job)?;
         let mut front = head;

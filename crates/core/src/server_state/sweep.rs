@@ -27,7 +27,7 @@ pub(super) enum JobAction {
 /// Jobs that are still to be processed.
 #[derive(Clone, Debug)]
 enum Left {
-    /// Jobs with ids in this range to which the command applies.
+    /// Jobs with ids in this range that the command applies to.
     Among(RangeInclusive<u32>),
     These(VecDeque<JobId>),
 }

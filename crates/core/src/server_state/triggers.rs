@@ -299,7 +299,7 @@ mod tests {
         triggers.forget(WorkerId(2));
         assert_eq!(rooms(&triggers), [1]);
         triggers.forget(WorkerId(1));
-        assert!(!triggers.has_room(), "no round looks at nobody");
+        assert!(!triggers.has_room(), "no round examines an empty set");
     }
 
     #[test]

@@ -6,8 +6,8 @@ use crate::id::InstanceId;
 use crate::outcome::OutcomeCode;
 use crate::time::Timestamp;
 
-/// Fields in which finished tasks differ: worker, start, run time, memory, user and system time,
-/// instance. A constant field takes no bytes.
+/// Fields that differ between finished tasks: worker, start, run time, memory, user and system
+/// time, instance. A constant field takes no bytes.
 const COLUMNS: usize = 7;
 
 /// Tasks that finished without a crash or a retry.

@@ -199,7 +199,7 @@ impl World {
 
     fn live(self, course: &Course, disk: Option<Box<dyn Disk>>) -> Summary {
         let mut world = self;
-        // Some servers store nothing; those with a disk are restarted from it.
+        // Some servers store nothing; servers with a disk are restarted from it.
         if disk.is_none() && course.seed.is_multiple_of(3) {
             world.state = limited(ServerState::without_store(UID));
         }

@@ -9,7 +9,7 @@ use crate::time::Time;
 /// Whether a task on a worker waits for its predecessor there.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub enum Turn {
-    /// No: it can start as soon as there is room.
+    /// No: it can start when the resources are free.
     #[default]
     Now,
     /// The predecessor has not finished.

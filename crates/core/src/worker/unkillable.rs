@@ -44,7 +44,7 @@ impl Worker {
             tracing::warn!(
                 worker = %self.id, node, pid = one.pid, job = %one.task.job, task = %one.task.task,
                 "A task cannot be killed: it sleeps in the kernel, most likely for a file system that does not \
-                 answer, or has become another user. What it uses stays taken until it ends"
+                 answer, or has become another user. Its resources stay reserved until it exits"
             );
         }
         for one in self.unkillable.iter().filter(|one| !told.contains(one)) {

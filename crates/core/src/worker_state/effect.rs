@@ -96,8 +96,8 @@ pub enum ExitReason {
 /// One batch of news for the server.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Report {
-    /// Number of the report, counting those with ends from 1; they are kept until the server
-    /// acknowledges the number. 0 = no ends.
+    /// Number of the report, counting reports with ends from 1; the worker keeps these reports
+    /// until the server acknowledges the number. 0 = no ends.
     pub seq: u64,
     /// Instances that started and, as far as known, still run.
     pub started: Vec<StartedRow>,

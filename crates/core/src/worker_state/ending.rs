@@ -86,8 +86,8 @@ impl WorkerState {
         matches!(self.mode, Mode::Stopping { .. })
     }
 
-    /// While it stops: time from which every task has had SIGKILL, because all grace periods are
-    /// over. Before that a task may be saving its data, which looks like a hung file system from
+    /// While it stops: when every task has received SIGKILL, because all grace periods are over.
+    /// Before that, a task may be saving its data, which looks like a hung file system from
     /// outside.
     #[must_use]
     pub fn all_killed_at(&self) -> Option<Time> {

@@ -43,7 +43,7 @@ pub(crate) const STREAM_PART: u64 = 4;
 pub(super) struct Outbox {
     started: Vec<(InstanceKey, Time)>,
     ended: VecDeque<EndReport>,
-    /// Unsuccessful ends that the batch system may have caused, with the time from which they
+    /// Unsuccessful ends that the batch system may have caused, with the time when they start to
     /// count.
     held: VecDeque<(Time, EndReport)>,
     /// The batch system is being queried: until it answers, they do not count.

@@ -21,8 +21,7 @@ use crate::resource::pool::Grant;
 use crate::template::Entries;
 use crate::time::Time;
 
-/// How much work is launched ahead: one and a half times the delay with which the ends of such
-/// tasks are noticed.
+/// How much work is launched ahead: one and a half times the delay until an end is noticed.
 pub(super) const AHEAD: Duration = Duration::from_millis(15);
 
 /// The same for tasks that came with many others: the delay is longer, because no client waits for

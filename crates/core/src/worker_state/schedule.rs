@@ -192,7 +192,7 @@ impl WorkerState {
         }
     }
 
-    /// Time from which the successors of a running task have waited too long.
+    /// Time when the wait of a running task's successors becomes too long.
     fn held_up_from(&self, task: &RunningTask) -> Option<Time> {
         match task.phase {
             Phase::Running { since, .. } if self.backlog.is_any_behind(task.key) => {

@@ -292,7 +292,7 @@ pub(super) fn is_required(path: &[&str], name: &str) -> bool {
     argument(path, name).is_some_and(|arg| arg.is_required_set())
 }
 
-/// What an argument is, in the words of `--help`.
+/// Description of an argument, from `--help`.
 pub(super) fn description(path: &[&str], name: &str) -> Option<String> {
     let arg = argument(path, name)?;
     let text = arg.get_help()?.to_string();

@@ -111,7 +111,7 @@ pub(super) fn empty(name: &str, value: &str, words: &[&str]) -> Option<String> {
     })
 }
 
-/// What to type instead of a value that the parser refuses.
+/// A valid value close to one that the parser rejected.
 pub(super) fn guess_value(name: &str, value: &str, words: &[&str]) -> Option<String> {
     let is_it = |word: &&str| *word == value || word.ends_with(&format!("={value}"));
     let is_shown = !value.is_empty() && value.len() <= VALUE_MAX;

@@ -1,4 +1,4 @@
-//! Mistakes in command lines, and what is said about them.
+//! Mistakes in command lines, and the resulting messages.
 
 use clap::Parser as _;
 
@@ -247,7 +247,7 @@ fn values_are_told_by_their_kind() {
         ),
         ("job list --filter fialed", "did you mean `failed`?"),
         ("--output-mode JSON job list", "did you mean `json`?"),
-        // What a command has.
+        // Words after a command.
         ("jbo list", "did you mean `hq job`?"),
         ("job-list", "did you mean `hq job list`?"),
         ("job canel 1", "did you mean `hq job cancel`?"),

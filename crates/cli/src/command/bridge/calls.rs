@@ -276,7 +276,7 @@ async fn find_holders(
 }
 
 /// Whether the first and the last of these calls are tasks of the job; a submit is accepted as a
-/// whole. Equal calls of two executors or two programs cannot be told apart.
+/// whole. Equal calls of two executors or two programs are indistinguishable.
 async fn has_made(client: &mut Client, calls: &Joined) -> CliResult<bool> {
     let payload = |len: u64, is_last: bool| {
         let len = usize::try_from(len).ok()?;

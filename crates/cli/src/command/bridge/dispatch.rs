@@ -175,7 +175,7 @@ async fn serve_frames(reader: &mut frame::Reader, shared: &Shared) -> CliResult<
     Ok(())
 }
 
-/// The calls that a request submits, in the form in which the program sent them.
+/// The calls that a request submits, as the program sent them.
 fn calls_in(request: &Value) -> Option<Value> {
     let count = || request["lens"].as_array().map_or(0, Vec::len);
     (request["op"] == "calls")

@@ -99,7 +99,7 @@ pub(super) async fn payload_of(
     Ok(page.tasks.into_iter().find_map(|task| task.entry))
 }
 
-/// A payload in which some references are replaced.
+/// A payload with some references replaced.
 fn swapped(payload: Bytes, swap: &HashMap<String, Value>) -> Bytes {
     let parts = || {
         let (kind, rest) = payload.split_first()?;

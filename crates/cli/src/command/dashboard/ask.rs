@@ -60,7 +60,7 @@ pub(super) async fn act(client: &mut Client, action: Action) -> CliResult<String
         }
         Action::StopWorker(id) => {
             client.change_workers(Request::WorkerStop(only(id))).await?;
-            Ok(format!("worker {id} was told to stop"))
+            Ok(format!("stopping worker {id}"))
         }
         Action::DrainWorker(id) => {
             client

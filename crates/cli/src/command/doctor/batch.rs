@@ -52,7 +52,7 @@ pub(super) fn checks() -> Vec<Check> {
     let path = std::env::var_os("PATH").unwrap_or_default();
     let directories: Vec<PathBuf> = std::env::split_paths(&path).collect();
     let is_here = |program: &str| directories.iter().any(|dir| dir.join(program).is_file());
-    // Grid Engine has commands with the same names as those of PBS; this variable distinguishes it.
+    // Grid Engine uses the command names of PBS; this variable distinguishes it.
     let is_grid_engine = std::env::var_os("SGE_ROOT").is_some();
     judge(&is_here, is_grid_engine, &run)
 }

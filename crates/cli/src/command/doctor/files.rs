@@ -231,7 +231,7 @@ fn rights(seen: &DirectoryFacts, owner: Owner) -> Check {
         return Check::poor(
             what,
             text,
-            format!("Others can put a server of theirs in the place of yours. {advice}"),
+            format!("Other users can replace your server with their own. {advice}"),
         );
     }
     if owner.user != owner.us && owner.user != 0 {

@@ -116,7 +116,7 @@ fn first_line(error: &AccessError) -> String {
     text.lines().next().unwrap_or_default().to_owned()
 }
 
-/// Checks the host name by which workers on other machines find a server that starts here.
+/// Checks the host name that workers on other machines use for a server started here.
 async fn own_name() -> Check {
     let name = rustix::system::uname()
         .nodename()

@@ -57,7 +57,7 @@ pub(super) async fn print_obstacles(
     }
 }
 
-/// What the command waits for, and why that takes time, if a reason is known.
+/// The awaited event and, if known, the reason for the wait.
 async fn look(dir: &ServerDir, seen: &LastSummaries) -> Option<(String, Option<String>)> {
     let ids: Vec<u32> = seen.borrow().keys().copied().collect();
     let ids = IdArray::from_sorted(ids)

@@ -124,7 +124,7 @@ async fn note_on_running(
             .is_some_and(is_unfinished)
         {
             tracing::warn!(
-                "Job {job} has not ended: its unfinished tasks run in job {new_job}, too; `hq job cancel {job}` ends the earlier ones"
+                "Job {job} has not ended: its unfinished tasks now also run in job {new_job}. To end the earlier ones, run `hq job cancel {job}`"
             );
         }
     }

@@ -32,7 +32,7 @@ const GROUPS_MAX: usize = 100;
 /// Lines of its standard error that describe a failed task.
 const TAIL_LINES_MAX: usize = 5;
 
-/// Number of bytes at the end of a file in which to search for those lines.
+/// Number of bytes at the end of a file to search for those lines.
 const TAIL_LEN: u64 = 4096;
 
 /// Characters of an entry that are shown.
@@ -43,7 +43,7 @@ const ENTRY_MAX: usize = 80;
 pub(super) struct ReplayOptions {
     /// Where captured output is.
     pub(super) dir: PathBuf,
-    /// Whether output appears in the order of task ids, instead of the order in which tasks end.
+    /// Whether output appears in the order of task ids, instead of the order of their ends.
     pub(super) is_ordered: bool,
     /// Whether anything is printed.
     pub(super) is_printed: bool,

@@ -10,7 +10,7 @@ use hq_core::shell::is_plain;
 const IDS_MAX: usize = 4_000;
 const LINE_MAX: usize = 500;
 
-/// The words of the command line: the part to which `--array` is added, and the rest.
+/// The words of the command line, split where `--array` is inserted.
 #[derive(Debug)]
 pub(super) struct RerunCommand {
     start: Vec<String>,

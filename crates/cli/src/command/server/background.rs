@@ -26,7 +26,7 @@ const NAME_PATIENCE: Duration = Duration::from_secs(3);
 /// How long another server may answer in the directory. A start waits for other starts, and fails
 /// afterwards.
 const OTHER_PATIENCE: Duration = Duration::from_secs(40);
-/// Maximum wait for the end of a server that was told to stop.
+/// Maximum wait for a stopping server to end.
 const END_PATIENCE: Duration = Duration::from_secs(10);
 /// Start of the line that contains the HTTP address.
 const ADDRESS: &str = "Dashboard at ";

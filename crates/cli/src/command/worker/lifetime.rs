@@ -58,12 +58,12 @@ pub(super) fn left_in_pbs(job: &str) -> Option<Duration> {
     found?.best("PBS")
 }
 
-/// What a batch system reports about the time left of a job.
+/// A batch system's report about the time left of a job.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 struct TimeLeft {
     /// Its time limit.
     limit: Option<SignedDuration>,
-    /// Time left, the best source first. All sources except those that the batch system computes
+    /// Time left, the best source first. All sources except the batch system's own computation
     /// depend on the clock of this node, which may be wrong.
     sources: Vec<SignedDuration>,
 }
@@ -158,8 +158,9 @@ fn of_pbs(answer: &str, job: &str, now: Timestamp, zone: &TimeZone) -> Option<Ti
     })
 }
 
-/// Whether the batch system is ending the job, as far as one second of waiting tells. Without an
-/// answer, and in PBS, which does not report it, the worker assumes so when it is told to end.
+/// Whether the batch system is ending the job, as far as one second of waiting shows. Without an
+/// answer, and in PBS, which does not report it, the worker assumes so when it receives a stop
+/// signal.
 pub(super) fn is_ending(manager: BatchSystem, job: &str) -> bool {
     match manager {
         BatchSystem::Slurm => {

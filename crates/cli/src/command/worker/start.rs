@@ -448,7 +448,7 @@ async fn next(signal: &mut Option<Signals>) {
     }
 }
 
-/// The worker in the form in which the server will show it, for this worker's own table.
+/// The worker as the server will show it, for this worker's own table.
 fn worker_info(id: u32, config: &WorkerConfig) -> client::WorkerInfo {
     let now = SystemTime::now()
         .duration_since(UNIX_EPOCH)

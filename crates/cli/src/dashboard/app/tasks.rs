@@ -6,7 +6,7 @@ use crate::dashboard::model::{TaskPage, TaskRow, TasksOf, TasksWanted};
 
 /// Number of rows to request at first; reaching the last row requests more.
 const ROWS: usize = 500;
-/// Maximum number of rows; nobody scrolls further.
+/// Maximum number of rows, more than anyone scrolls through.
 const ROWS_MAX: usize = 20_000;
 
 /// An open list.

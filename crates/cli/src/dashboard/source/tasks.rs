@@ -1,4 +1,4 @@
-//! Lists of tasks: those of a job from the server, which includes waiting tasks; others from the
+//! Lists of tasks: a job's tasks from the server, which includes waiting tasks; others from the
 //! store.
 
 use hq_core::range::IdArray;

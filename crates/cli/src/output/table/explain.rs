@@ -67,7 +67,7 @@ pub(super) fn write(
     if let Some(place) = &explanation.unkillable {
         writeln!(
             out,
-            "The task was to be killed and still exists: {place}. What it uses stays taken until it ends."
+            "The task was killed but still exists: {place}. Its resources stay reserved until it exits."
         )?;
     }
     if let (Some(overdue), Some(worker)) = (explanation.start_overdue_ns, explanation.sent_to) {

@@ -307,8 +307,7 @@ fn tasks_text(job: &client::JobDetail, summary: &client::JobSummary) -> String {
     )
 }
 
-/// Shortens a long list of ranges: nobody reads all ranges of a job in which every thirtieth task
-/// was resubmitted.
+/// Shortens a long list of ranges, such as the ids of a job with every thirtieth task resubmitted.
 fn shortened(ids: String, job: u32) -> String {
     let Some(head) = ids.get(..IDS_LEN_MAX) else {
         return ids;

@@ -113,7 +113,7 @@ fn quarantine_text(quarantine: &client::Quarantine) -> String {
     let until = until.map(|until| format!("until one is tried at {until}"));
     let state = match quarantine.stage() {
         Stage::Suspected => {
-            "until it is known whether what failed there goes well elsewhere".into()
+            "until the tasks that failed there have run elsewhere".into()
         }
         Stage::Probed => "but one that shows whether it works".into(),
         Stage::Unfit => "until nothing is wrong with its node".into(),

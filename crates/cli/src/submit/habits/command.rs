@@ -176,7 +176,7 @@ fn brace(
     }
     if let Source::Params(params) = typed.source {
         let names: Vec<&str> = params.list().iter().map(|param| &*param.name).collect();
-        // That is told elsewhere, also to scripts.
+        // Reported elsewhere, also to scripts.
         let is_told = params.position(name.as_bytes()).is_some()
             || closest(name, names.iter().copied()).is_some();
         return (!is_told).then(|| {
@@ -191,7 +191,7 @@ fn brace(
     ))
 }
 
-/// What is said about a name in braces in the value of an option.
+/// Message about a name in braces in the value of an option.
 fn brace_of_value(
     typed: &Typed<'_>,
     text: Text<'_>,
@@ -386,7 +386,7 @@ pub(super) fn unused_param(typed: &Typed<'_>, _: Text<'_>) -> Option<Remark> {
     )))
 }
 
-/// Options with which programs take a number of processes or threads.
+/// Options of programs that set a number of processes or threads.
 const PROCESSES: &[(&[&str], &[&str])] = &[
     (
         &["make", "gmake", "ninja", "parallel", "cargo"],
@@ -402,7 +402,8 @@ const PROCESSES: &[(&[&str], &[&str])] = &[
     (&["xz", "zstd"], &["-T"]),
 ];
 
-/// `hq submit --cpus 4 -- make -j8`, `mpirun -np 8 ./x`: the cpus that a task asks for decide what else runs beside it.
+/// `hq submit --cpus 4 -- make -j8`, `mpirun -np 8 ./x`: a task's requested cpus decide how many
+/// other tasks run at the same time.
 pub(super) fn processes(typed: &Typed<'_>, text: Text<'_>) -> Option<Remark> {
     let (_, options) = PROCESSES
         .iter()
@@ -428,7 +429,7 @@ pub(super) fn processes(typed: &Typed<'_>, text: Text<'_>) -> Option<Remark> {
             cpus => format!("{cpus} cpus"),
         };
         Remark::Note(format!(
-            "`{option} {count}` keeps {count} cpus busy, and a task asks for {cpus}, so that others run beside it: `--cpus {count}`"
+            "`{option} {count}` uses {count} cpus, but a task requests {cpus}, so other tasks may run on the same cpus. Add `--cpus {count}`"
         ))
     })
 }

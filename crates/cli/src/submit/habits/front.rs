@@ -1,4 +1,4 @@
-//! What stands in front of a command in the command line of this process.
+//! The words in front of a command in this process's command line.
 
 use std::ffi::OsString;
 use std::io::IsTerminal as _;
@@ -15,7 +15,7 @@ pub(crate) struct Front {
     pub(super) program: String,
     /// Standard input is a pipe or a file.
     pub(super) is_piped: bool,
-    /// A person sees what is said.
+    /// Whether a person sees the message.
     pub(super) is_seen: bool,
 }
 

@@ -90,7 +90,7 @@ pub(super) fn env_name(typed: &Typed<'_>, _: Text<'_>) -> Option<Remark> {
         )));
     }
     Some(Remark::Note(format!(
-        "`--env {name}` sets `{name}` to nothing; `--env {name}=\"${name}\"` passes the value of this shell, and `--env {name}=` says that it is meant"
+        "`--env {name}` sets `{name}` to nothing; `--env {name}=\"${name}\"` passes the value of this shell, and `--env {name}=` sets it to nothing without this note"
     )))
 }
 
@@ -118,7 +118,7 @@ pub(super) fn behind_program(typed: &Typed<'_>, text: Text<'_>) -> Option<Remark
     let instead = if is_fenced || is_simple {
         ""
     } else {
-        "; if it is meant for the program, put `--` before the program"
+        "; for an option of the program, put `--` before the program"
     };
     Some(Remark::Note(format!(
         "`{option}` comes after the program and is passed to it; put options of hq before the program{instead}"

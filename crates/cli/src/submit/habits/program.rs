@@ -161,8 +161,8 @@ pub(super) fn long_dash(_: &Typed<'_>, text: Text<'_>) -> Option<Remark> {
     })
 }
 
-/// Programs that do something else in a task than in a terminal, options with which they are meant, and why; `SCRIPT` is the file that
-/// follows.
+/// Programs that behave differently in a task than in a terminal, options that make them suitable,
+/// and why; `SCRIPT` is the file that follows.
 const ELSEWHERE: &[(&[&str], &[&str], &str)] = &[
     (
         &["srun", "aprun", "jsrun", "ibrun", "prun"],
@@ -226,7 +226,7 @@ pub(super) fn stray_word(typed: &Typed<'_>, text: Text<'_>) -> Option<Remark> {
     let next = typed.words.get(fence.map_or(1, |at| at + 1));
     // A program that follows, or what begins like one.
     let is_followed = fence.is_some() || next.is_some_and(|word| is_here(word));
-    // What is left of a value has its option in front.
+    // The rest of a value has its option in front.
     let is_stray = matches!(typed.front.last_option(), Some((_, Some(_))))
         && !typed.front.is_fenced
         && typed.verb != Verb::File
@@ -456,7 +456,7 @@ pub(super) fn not_executable(typed: &Typed<'_>, text: Text<'_>) -> Option<Remark
     })
 }
 
-/// What to do with a file that no `chmod` makes a program.
+/// The interpreter for a file that `chmod` cannot make a program.
 fn reader_of(file: &str) -> Option<String> {
     let (_, end) = reader::name(file).rsplit_once('.')?;
     let file = quoted(file);
@@ -487,7 +487,7 @@ pub(super) fn missing(typed: &Typed<'_>, text: Text<'_>) -> Option<Remark> {
             ),
         ));
     }
-    // What `hq run` cannot start is told by its tasks in a moment.
+    // The tasks of `hq run` report a moment later why they cannot start.
     if typed.verb != Verb::Submit || has_cwd || text.text.contains(['{', '%']) {
         return None;
     }

@@ -1,4 +1,5 @@
-//! Who reads a word of a command: the program as it is, a shell, or the interpreter of another language.
+//! The reader of each word of a command: the program as it is, a shell, or the interpreter of
+//! another language.
 
 use std::borrow::Cow;
 use std::path::Path;
@@ -67,7 +68,7 @@ fn precedes_code(option: &str) -> bool {
             && letters.ends_with(['c', 'e', 'E', 'p', 'r'])
 }
 
-/// Who reads the word with this number.
+/// Reader of the word with this number.
 pub(super) fn of(words: &[Cow<'_, str>], number: usize) -> Reader {
     let before = &words[..number];
     let is_known =
@@ -90,7 +91,7 @@ pub(super) fn of(words: &[Cow<'_, str>], number: usize) -> Reader {
     }
 }
 
-/// Whether a command has a program, or code, in which `{}` means something of its own.
+/// Whether a command has a program, or code, that gives `{}` its own meaning.
 pub(super) fn has_own_braces(words: &[Cow<'_, str>]) -> bool {
     let named = |text: &str| {
         let mut parts = text.split(|c: char| !(c.is_alphanumeric() || c == '-' || c == '_'));

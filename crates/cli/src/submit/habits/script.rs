@@ -49,7 +49,7 @@ const INTERPRETERS: &[(&str, &str)] = &[
     ("Snakefile", "snakemake -s"),
 ];
 
-/// What runs a file with this name.
+/// Interpreter of a file with this name.
 pub(crate) fn interpreter_of(file: &str) -> Option<&'static str> {
     let file = name(file);
     let end = file.rsplit_once('.').map_or(file, |(_, end)| end);
@@ -57,7 +57,7 @@ pub(crate) fn interpreter_of(file: &str) -> Option<&'static str> {
     known.map(|(_, interpreter)| *interpreter)
 }
 
-/// A regular file that a command runs. Of a program that is no text the head is empty.
+/// A regular file that a command runs. The head is empty for a binary program.
 #[derive(Clone, Debug)]
 pub(super) struct Script {
     /// As it is written in the command.
@@ -182,7 +182,7 @@ impl Script {
         })
     }
 
-    /// What runs it, by its first line or its name.
+    /// Its interpreter, from its first line or its name.
     pub(super) fn interpreter(&self) -> Option<String> {
         if self.has_first_line() {
             return self.named().map(|program| name(program).to_owned());
@@ -257,7 +257,8 @@ fn behind_interpreter(typed: &Typed<'_>, script: &Script) -> String {
     )
 }
 
-/// Lines of options that nobody reads: `# HQ --array 1-3`, and `#HQ` behind the first command or in a program without `.sh`.
+/// Lines of options that hq does not read: `# HQ --array 1-3`, and `#HQ` after the first command or
+/// in a program without `.sh`.
 pub(super) fn late_directive(typed: &Typed<'_>, _: Text<'_>) -> Option<Remark> {
     let script = typed.script.as_ref()?;
     let front = &typed.front;

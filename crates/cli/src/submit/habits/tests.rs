@@ -127,7 +127,7 @@ const HABITS: &[(&str, &str)] = &[
     ("submit --time-limit=30 -- true", "`--time-limit 30min`"),
     ("submit -- python3 no-such-file.py", "`no-such-file.py` does not exist in this directory"),
     ("submit -- bash no-such-file.sh", "`no-such-file.sh` does not exist in this directory"),
-    // What only a shell understands.
+    // Words that only a shell understands.
     ("submit -- echo hi '|' wc -l", "`|` is passed to the program as an argument"),
     ("submit -- /x '>' out", "`>` is passed to the program as an argument"),
     ("submit -- cat '*.txt'", "no shell expands `*.txt`"),
@@ -156,7 +156,7 @@ const HABITS: &[(&str, &str)] = &[
     ("submit --param a=1 b=2 -- true {a}", "`--param a=1 --param b=2`"),
     ("submit --resource gpus/nvidia=1 mem=4G -- true", "`--resource gpus/nvidia=1 --resource mem=4G`"),
     ("submit --env A=1 B=2 -- true", "`--env A=1 --env B=2`"),
-    // What is piped into hq.
+    // Pipes into hq.
     ("| run -- echo {}", "`hq run --each-line - -- echo {}`"),
     ("| submit -- echo {}", "`hq submit --each-line - -- bash"),
     ("| run -- wc -l", "`hq run --stdin -- wc -l`"),
@@ -226,17 +226,17 @@ const HABITS: &[(&str, &str)] = &[
     ("submit vim notes.txt", "needs a terminal"),
     ("submit sudo ./x", "tasks run as the user who started their worker"),
     ("submit docker run -it image", "leave out `-it`"),
-    ("submit --cpus=4 make -j8", "`-j 8` keeps 8 cpus busy, and a task asks for 4 cpus"),
-    ("submit mpirun -np 8 /x", "a task asks for 1 cpu, so that others run beside it: `--cpus 8`"),
+    ("submit --cpus=4 make -j8", "`-j 8` uses 8 cpus, but a task requests 4 cpus"),
+    ("submit mpirun -np 8 /x", "a task requests 1 cpu, so other tasks may run on the same cpus. Add `--cpus 8`"),
     ("submit -- make --jobs=3", "`--cpus 3`"),
     ("submit --env HQ_NO_SUCH_VARIABLE -- /x", "to nothing"),
     ("submit last", "`hq job wait last`"),
     ("submit --env PATH -- /x", "`--env PATH=\"$PATH\"`"),
     ("submit — true", "long dash"),
-    // Values that nobody reads.
+    // Values that no program reads.
     ("submit --param x=1,2 -- bash -c 'echo $x'", "or `$HQ_PARAM_X` in the line"),
     ("submit --param lr=1,2 -- echo hi", "nothing uses the parameter `lr`: write `{lr}`"),
-    // Entries that nobody reads.
+    // Entries that no program reads.
     ("run --each-line f -- gzip -k", "`hq run … -- gzip -k {}`"),
     ("submit --each-line f -- gzip", "`bash -c 'gzip \"$HQ_ENTRY\"'`"),
 ];
@@ -313,7 +313,7 @@ fn habits_in_files_are_told_once() {
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
-/// Code that is not told of.
+/// Code without a message.
 #[test]
 fn scripts_that_are_right_are_not_told() {
     for (file, content, line) in [
@@ -385,7 +385,7 @@ fn each_habit_is_told_once() {
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
-/// What looks like a habit and is meant.
+/// Words that look like a habit but are intended.
 #[rustfmt::skip] // A line for each is a table.
 const MEANT: &[&str] = &[
     "submit -- true",

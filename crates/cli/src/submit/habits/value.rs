@@ -174,7 +174,8 @@ fn directory(Text { option, text, .. }: Text<'_>) -> Option<String> {
     })
 }
 
-/// `--cwd dta`. Workers may have directories that this machine has not: of those the name above is missing, too.
+/// `--cwd dta`. Workers may have directories that this machine lacks; for these, the parent is
+/// missing as well.
 fn missing_directory(Text { option, text, .. }: Text<'_>) -> Option<String> {
     let path = Path::new(text);
     if text.is_empty() || path.exists() || text.contains(['%', '{', '$', '~']) {
@@ -223,7 +224,7 @@ fn one_id(Text { text, .. }: Text<'_>) -> Option<String> {
     })
 }
 
-/// `--env A=1,B=2`, `--env 'A = 1'`, `--env A=~/x`, `--env 'A="x"'`. The text has the name, too.
+/// `--env A=1,B=2`, `--env 'A = 1'`, `--env A=~/x`, `--env 'A="x"'`. The text includes the name.
 fn variable(Text { option, text, .. }: Text<'_>) -> Option<String> {
     let (name, value) = text.split_once('=')?;
     let is_name = |part: &str| {

@@ -7,7 +7,7 @@ use super::reader::{Reader, may_repeat};
 use super::{Remark, Source, Text, Typed, Verb};
 use crate::text::closest;
 
-/// Variables of tasks; `HQ_PARAM_…`, `HQ_RESOURCE_…` and those of the server come to that.
+/// Variables of tasks, in addition to `HQ_PARAM_…`, `HQ_RESOURCE_…` and the server's variables.
 const KNOWN: &str = "HQ_JOB_ID HQ_TASK_ID HQ_INSTANCE_ID HQ_ENTRY HQ_SUBMIT_DIR HQ_CPUS HQ_TASK_DIR HQ_ERROR_FILENAME HQ_PIN \
     HQ_NUM_NODES HQ_NODE_FILE HQ_HOST_FILE HQ_INSTANCE_KEY HQ_SERVER_DIR HQ_ACCESS_KEY HQ_DEBUG HQ_OUTPUT_MODE";
 
@@ -163,7 +163,7 @@ pub(super) fn foreign(typed: &Typed<'_>, text: Text<'_>) -> Option<Remark> {
         Reader::Code if is_script => quoted_names(text.text).collect(),
         Reader::Code | Reader::Program => return None,
     };
-    // What these programs start has them.
+    // Processes that these programs start have them.
     let starts = |program: &str| {
         text.text
             .split(|c: char| !c.is_alphanumeric())

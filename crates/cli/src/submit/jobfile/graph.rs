@@ -7,7 +7,7 @@ use super::file::{TaskRef, Tasks};
 use super::schema::TaskKey;
 use crate::text::closest;
 
-/// Why tasks cannot be sorted. Positions are those in the file; named tasks appear with their
+/// Why tasks cannot be sorted. Positions are positions in the file; named tasks appear with their
 /// names.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) enum TaskGraphError {

@@ -182,7 +182,7 @@ mod tests {
             "[[task]]\ncommand = [\"'''\"]\nnothing = 1\n",
         ];
         for tail in tails {
-            // The text with a header in it is cut by a part's end, too.
+            // The end of a part also cuts the text with a header in it.
             let content = file(&"#\n".repeat(2), &tail.repeat(1 + TASKS_PER_PART / 2));
             let read = read_parts(&content);
             assert!(read.is_none(), "{tail}");

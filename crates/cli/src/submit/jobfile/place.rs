@@ -44,7 +44,7 @@ pub(super) fn of(
     }
 }
 
-/// The part of a file in which places are searched.
+/// The part of a file that is searched for places.
 #[derive(Deserialize)]
 struct TomlFile {
     #[serde(default)]

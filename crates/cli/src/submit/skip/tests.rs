@@ -401,7 +401,7 @@ fn contents_count_where_they_were_recorded_and_asked_for() {
     keep(true);
     assert!(is_done(&times) && is_done(&contents), "as it was left");
     touch_both();
-    assert!(!is_done(&times), "nobody asked for contents");
+    assert!(!is_done(&times), "contents were not requested");
     assert!(is_done(&contents));
     // As many bytes, and others.
     fs::write(at("in"), "abd").expect("written");

@@ -1,8 +1,9 @@
 //! Tasks for a worker that takes enough of them or nothing (`--min-utilization`).
 //!
 //! The best mix is not always enough: three tasks of 3 cpus leave a quarter of 12 cpus idle, while
-//! a task of 12 waits. Further mixes are tried until one is enough: those with the most cpus, then
-//! without the most urgent tasks, which cannot use such a worker now. See `docs/scheduling.md`.
+//! a task of 12 waits. Further mixes are tried until one is enough: first the mix with the most
+//! cpus, then mixes without the most urgent tasks, which cannot use such a worker now. See
+//! `docs/scheduling.md`.
 
 use super::super::pack::{Bin, Candidate, most_cpus};
 use super::super::worker_plan::WorkerPlan;

@@ -169,7 +169,7 @@ fn less_urgent_tasks_fill_only_what_does_not_delay() {
     bench.queue(5, cpus(4), 2);
     let small = bench.queue(0, cpus(1), 9);
     assert_eq!(bench.placed(small), 2);
-    // 8 cpus with two tasks of 3: the end of one frees 5, all of which the waiting task of 5 needs.
+    // 8 cpus with two tasks of 3: the end of one frees 5, exactly what the waiting task of 5 needs.
     let mut bench = Bench::with(&[8]);
     bench.queue(6, cpus(3), 2);
     bench.queue(5, cpus(5), 1);

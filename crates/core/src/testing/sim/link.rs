@@ -1,8 +1,8 @@
 //! Connections of the simulated world, and the shells of both state machines.
 //!
 //! A sent message waits until it is delivered, even on a connection that one side has abandoned: it
-//! may arrive after those of the next connection. A clean end arrives after all earlier messages; a
-//! break drops them.
+//! may arrive after messages of the next connection. A clean end arrives after all earlier
+//! messages; a break drops them.
 
 use std::collections::VecDeque;
 

@@ -15,7 +15,7 @@ use crate::worker_state::{
     LaunchTask, LaunchToken, Report, WorkAssignment, WorkTemplate, WorkerState,
 };
 
-/// Time for which a worker that finishes what runs waits for its server.
+/// How long a worker that completes its running tasks waits for its server.
 const SERVER_WAIT: Duration = Duration::from_secs(2);
 /// Patience with tasks that others wait for: so little that it often comes to an end.
 const PATIENCE: Duration = Duration::from_millis(4);

@@ -283,7 +283,7 @@ fn a_draining_worker_keeps_what_ends_while_it_registers() {
     bench.state.holding(bench.now);
     assert!(
         reports(&bench.exited(launched[0], OK)).is_empty(),
-        "nobody would hear it before the registration is answered"
+        "the server would not receive it before the reply to the registration"
     );
     let said = bench.apply(Input::ServerBack { reattached: true });
     assert_eq!(outcomes(&said), [(0, Outcome::Finished)]);

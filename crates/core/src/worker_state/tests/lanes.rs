@@ -127,7 +127,7 @@ fn a_task_that_takes_unexpectedly_long_gives_the_others_back() {
     assert_eq!(bench.state.running_count(), 1);
     let event = exited_after(Duration::from_secs(1), head, OK, bench.now);
     let next = ids(&bench.apply(Input::Launcher(vec![event])));
-    assert_eq!(next, [2], "before those that came after them");
+    assert_eq!(next, [2], "before later tasks");
 }
 
 #[test]

@@ -184,7 +184,7 @@ pub(super) fn keep(
 }
 
 /// The end of a call that was canceled before its interpreter had begun it.
-pub(super) fn told_to_end(token: LaunchToken, since: Time) -> LaunchEvent {
+pub(super) fn kill_requested(token: LaunchToken, since: Time) -> LaunchEvent {
     let now = clock::now().mono;
     LaunchEvent::Exited {
         token,

@@ -161,7 +161,7 @@ async fn still_writes(
         let unfinished = view::totals(&job).unfinished();
         if unfinished > 0 {
             return Ok(Some(format!(
-                "it was submitted again as job {id}, of which {} not ended yet and may still write the same files; wait with `hq job wait {id}`",
+                "it was already resubmitted as job {id}: {} not ended and may still write the same files. Wait with `hq job wait {id}`",
                 match unfinished {
                     1 => "1 task has".to_owned(),
                     more => format!("{} have", count(more, "task")),

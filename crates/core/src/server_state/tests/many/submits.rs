@@ -41,7 +41,7 @@ fn a_submit_of_very_many_templates_is_built_in_portions_and_nobody_waits_for_it(
         .position(|effect| matches!(effect, Effect::Reply(..)));
     assert!(
         stored.is_some() && stored < told,
-        "it is stored before it is told"
+        "it is stored before it is reported"
     );
     assert_eq!(submitted(&effects), Some(JobId(2)));
     assert_eq!(
