@@ -28,7 +28,7 @@ def content(path: str) -> bytes:
 
 
 def package(name: str) -> "list[tuple[str, bytes, int]]":
-    """Files of a package of ours."""
+    """Files of one of our packages."""
     files = []
     for folder, folders, names in os.walk(os.path.join(PYTHON, name)):
         folders[:] = sorted(folder for folder in folders if folder != "__pycache__")

@@ -23,12 +23,12 @@ _READ = 1 << 16
 
 _log = logging.getLogger(__name__)
 
-#: What the bridge tells of a job: the event, and bytes that it tells about.
+#: Receives what the bridge reports about a job: the event, and its bytes.
 Listener = Callable[[Dict[str, Any], memoryview], None]
 
 
 def find_hq() -> str:
-    """The `hq` program: `$HQ_BINARY`, the one beside this interpreter, or the first in `$PATH`."""
+    """The `hq` program: `$HQ_BINARY`, the one next to this interpreter, or the first in `$PATH`."""
     named = os.environ.get("HQ_BINARY")
     if named:
         return named
@@ -314,7 +314,7 @@ class Bridge:
             try:
                 call(gone)
             except BaseException:
-                # The others have to hear of it, too.
+                # The other listeners must be notified as well.
                 _log.exception("what follows from the end of the bridge failed")
 
     def _last_words(self) -> str:
@@ -351,7 +351,7 @@ class Bridge:
             self._errors.close()
 
     def _leave(self) -> None:
-        """In a child: the bridge ends when its input does, which nobody but the parent may keep open."""
+        """In a child: closes the bridge's input, because the bridge must end with the parent."""
         null = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
         for pipe in (self._process.stdin, self._process.stdout):
             # Not closed: the number would be another file's when Python closes it.

@@ -48,7 +48,7 @@ T = TypeVar("T")
 
 #: Longest payload that goes through the server; what is longer goes through a file.
 _PAYLOAD_MAX = 1 << 20
-#: What the server takes for one call, with references to values.
+#: Limit of the server for one call, with references to values.
 _ENTRY_MAX = 2_000_000
 
 
@@ -343,7 +343,7 @@ class Executor(_BaseExecutor):
             if not needs.missing:
                 state.add_deferred(call)
             elif state.defer_again(future):
-                # Somebody has put another future into an argument meanwhile.
+                # A caller has put another future into an argument meanwhile.
                 self._wait_for(needs.missing, future, make, template)
             else:
                 state.add_deferred(Call(future, b"", template))
@@ -513,7 +513,7 @@ def _do_in_turn(then: Callable[[], None]) -> None:
             try:
                 queue.popleft()()
             except BaseException as error:
-                # A callback of somebody else; the others have to hear of it, too.
+                # A callback of the user; the other futures must be settled as well.
                 failure = error if failure is None else failure
     finally:
         _turns.queue = None
@@ -565,7 +565,7 @@ def _results(
                 if following is not None:
                     futures.append(following)
                 del following
-            # Nobody but the caller keeps what was given.
+            # Only the caller keeps the values.
             result = _take(state, futures.popleft(), end)
             if is_chunked:
                 result.reverse()
@@ -576,7 +576,7 @@ def _results(
                 del result
                 yield held.pop()
     finally:
-        # Nobody wants the others any more.
+        # The other results are no longer wanted.
         state.cancel_waiting(futures)
 
 
@@ -608,8 +608,8 @@ def _refuse_own_job(job: int, server_uid: str) -> None:
     server = os.environ.get("HQ_INSTANCE_KEY", "").split("/")[0]
     if server == server_uid and os.environ.get("HQ_JOB_ID") == str(job):
         raise HqError(
-            f"a call of job {job} cannot attach to its own job, for whose end it would wait: make calls with hq.Executor() there, "
-            "which has a job of its own, or return what is to be called next"
+            f"a call of job {job} cannot attach to its own job, because it would wait for its own end. Use hq.Executor() in the call, "
+            "which creates a separate job, or return the next call to the caller"
         )
 
 

@@ -16,7 +16,7 @@ T = TypeVar("T")
 
 
 class Owner(Protocol):
-    """Who can cancel a call that is not here any more."""
+    """Cancels calls that were handed over."""
 
     def cancel_sent(self, future: "CallFuture[Any]") -> bool: ...
 
@@ -67,12 +67,12 @@ class _Condition:
             waiter.release()
 
     def notify(self, n: int = 1) -> None:
-        # Each of those who wait looks again.
+        # Each waiting thread checks again.
         self.notify_all()
 
 
 class Continuation:
-    """A callback of ours, which does not ask for the value of its future."""
+    """An internal callback, which does not read the value of its future."""
 
     __slots__ = ("then",)
 
@@ -121,7 +121,7 @@ class CallFuture(Future[T]):
         return value  # type: ignore[no-any-return]
 
     def settle_if_unwatched(self, value: Any) -> bool:
-        """Ends the future, unless somebody's callback has to run: it may ask for the value, which this thread cannot get."""
+        """Ends the future unless a user's callback must run: it may read the value, which this thread cannot fetch."""
         with self._condition:
             if self._state not in (_futures.PENDING, _futures.RUNNING):
                 return True

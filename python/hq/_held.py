@@ -1,4 +1,4 @@
-"""Values that are too long for the server: their workers hold them until somebody needs them."""
+"""Values that are too long for the server: their workers keep them until they are needed."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class NotThere(CallError):
 
 
 class Held:
-    """Stands for a value on a worker. When nobody has it any more, nobody can ask for the value."""
+    """Reference to a value on a worker. When it is garbage, the value can be dropped."""
 
     __slots__ = (
         "keeper",
@@ -77,7 +77,7 @@ class Held:
         self._value: Optional[List[Any]] = None
         #: A file of our own with it.
         self._home: Optional[str] = None
-        # The file that is being got; stays when somebody has no more time to wait for it.
+        # The file that is being fetched; kept when a reader runs out of time.
         self._coming: "Optional[Future[str]]" = None
         # Taken while it is read, which may take long.
         self._lock = threading.RLock()

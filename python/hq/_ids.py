@@ -1,4 +1,4 @@
-"""Ids of tasks in a job to which others may add tasks as well."""
+"""Ids of tasks in a job that other clients may extend as well."""
 
 from __future__ import annotations
 

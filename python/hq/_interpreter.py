@@ -76,7 +76,7 @@ class Interpreter:
         self.refusal = None
         self.calls_left = None
         self.memory_max = None
-        # Variables of `init`, also those that it made, for calls that were sent by value: each pickle has its own.
+        # Variables of `init`, including new ones, for calls that were sent by value: each pickle has its own.
         self.shared = {}
         self.ends = [0, 0]
         self.task = self.instance = self.job = None
@@ -140,7 +140,7 @@ class Interpreter:
                 for names in variables_of(function):
                     old = next((copy for one, copy in before if one is names), {})
                     for word, value in names.items():
-                        # What init has left as it was may be another one by now where the call was made.
+                        # A variable that init left unchanged may differ by now in the calling process.
                         is_left = word in old and old[word] is value and is_fixed(value)
                         if not is_left and not word.startswith("__"):
                             self.shared[word] = value
@@ -463,7 +463,7 @@ class Interpreter:
         if run >= CHILD_NS_MIN:
             largest = self.child_peak
             usage = self.look_at_children()
-            # A child that was no larger than one of an earlier call cannot be told from it.
+            # A child that was no larger than a child of an earlier call cannot be distinguished.
             own = max(self.peak(usage, run), self.child_peak if self.child_peak > largest else 0)
         else:
             usage = resource.getrusage(resource.RUSAGE_SELF)
@@ -502,14 +502,14 @@ SIMPLE = frozenset({int, float, bool, type(None)})
 
 
 def is_by_value(function):
-    """Whether a function has variables of its own, not those of a module."""
+    """Whether a function has its own globals instead of a module's."""
     names = getattr(function, "__globals__", None)
     module = sys.modules.get(getattr(function, "__module__", None) or "")
     return names is not None and names is not getattr(module, "__dict__", None)
 
 
 def variables_of(function):
-    """Variables of a function that was sent by value, and of those that it uses."""
+    """Variables of a function that was sent by value, and of the functions that it uses."""
     found = []
     functions = [function]
     while functions:
@@ -527,7 +527,7 @@ def variables_of(function):
 
 
 def is_fixed(value):
-    """Whether nobody can have changed a value without putting another one in its place."""
+    """Whether a value is immutable, so that it can only have been replaced."""
     if isinstance(value, types.FunctionType):
         return not (value.__dict__ or value.__closure__ or value.__defaults__ or value.__kwdefaults__)
     return value is None or type(value) in (bool, int, float, complex, str, bytes)
@@ -556,7 +556,7 @@ def memory_used():
 
 
 def dumps(value, buffers):
-    """Pickles; long buffers in it, such as those of arrays, are added to `buffers`, unless this is `None`."""
+    """Pickles; appends long buffers, such as array data, to `buffers`, unless this is `None`."""
 
     def keep(buffer):
         try:
@@ -614,7 +614,7 @@ NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL
 
 
 class Lost(BaseException):
-    """A value that the call reads is gone; what its client is told."""
+    """A value that the call reads is gone; carries the message for its client."""
 
 
 def write_value(path, pickled, buffers):
@@ -636,7 +636,7 @@ def write_value(path, pickled, buffers):
 
 def map_value(path):
     with own_file(path) as file:
-        # Changes are made in memory only, and pages that nobody touches are not read.
+        # Changes are made in memory only, and untouched pages are not read.
         return memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY))
 
 

@@ -55,7 +55,7 @@ class Job:
     def __init__(self, name: Optional[str] = None, executor: Optional[Executor] = None, **options: Any) -> None:
         self._owns = executor is None
         self._executor = Executor(name=name or "job", **options) if executor is None else executor
-        #: In the order in which they were added.
+        #: In the order of their addition.
         self.futures: List[CallFuture[Any]] = []
 
     @property
@@ -73,7 +73,7 @@ class Job:
         return future
 
     def wait(self, show: bool = False) -> List[Any]:
-        """Results of all, in the order in which they were added; raises the exception of the first that failed."""
+        """Results of all tasks, in the order of their addition; raises the exception of the first failed one."""
         if show:
             for _ in progress(self.futures, f"job {self.id}"):
                 pass

@@ -59,7 +59,7 @@ def _cloudpickle() -> Any:
 
 
 class Needs:
-    """Futures among the arguments of a call, at any depth. Those that have their values are sent as these."""
+    """Futures among the arguments of a call, at any depth. Finished futures are replaced by their values."""
 
     def __init__(self) -> None:
         self.missing: set[Future[Any]] = set()
@@ -99,7 +99,7 @@ class NeedFailed(Exception):
 
 
 class _Pickler(pickle.Pickler):
-    """Notices what a worker would look for in vain."""
+    """Notices objects that a worker could not find."""
 
     def __init__(self, file: io.BytesIO, needs: Needs | None) -> None:
         super().__init__(file, PROTOCOL)
@@ -171,7 +171,7 @@ def _has_no_name(function: types.FunctionType) -> bool:
 
 
 def _used(code: types.CodeType) -> set[str]:
-    """Global names that code may use; `co_names` has those of attributes as well."""
+    """Global names that code may use; `co_names` also contains names of attributes."""
     names = {one.argval for one in dis.get_instructions(code) if one.opname.endswith(("_GLOBAL", "_GLOBALS", "_NAME"))}
     for constant in code.co_consts:
         if isinstance(constant, types.CodeType):
@@ -270,7 +270,7 @@ class Functions:
 
 
 def _is_constant(function: Any) -> bool:
-    """Whether pickling a function again gives the same bytes, whatever happens to variables meanwhile."""
+    """Whether pickling a function again gives the same bytes, even if variables change meanwhile."""
     if isinstance(function, (types.BuiltinFunctionType, type)):
         return getattr(function, "__module__", None) != "__main__"
     if not isinstance(function, types.FunctionType):
@@ -338,7 +338,7 @@ def load(value: bytes) -> tuple[Any, BaseException | None, bytes | None]:
         except FileNotFoundError:
             raise FileGone(os.fsdecode(path)) from None
         with file:
-            # Not read into memory beside what is made of it.
+            # Mapped, not read: the result needs the memory.
             mapped = mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ, flags=mmap.MAP_PRIVATE)
         kind, data = mapped[0], memoryview(mapped)[1:]
     if kind == VALUE:

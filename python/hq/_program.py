@@ -1,4 +1,4 @@
-"""Programs as tasks of the job of an executor, beside its calls."""
+"""Programs as tasks of the job of an executor, in addition to its calls."""
 
 from __future__ import annotations
 

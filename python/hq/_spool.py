@@ -18,8 +18,8 @@ from typing import Any, Callable, Dict, Iterator, Optional, Set, Tuple
 from ._held import this_machine
 from ._interpreter import own_dir
 
-#: Names of directories: with what workers read, as they are made for executors, and below the directory for temporary files
-#: those with what was got from workers, as `tempfile` makes them.
+#: Names of directories: with files for workers, as created for executors, and, below the directory for temporary files, with files fetched
+#: from workers, as created by `tempfile`.
 _SHARED = re.compile(r"\.hq-values-[0-9a-f]{12}")
 _FETCHED = re.compile(r"hq-values-[a-z0-9_]{8}")
 #: Name of the file that names the owner.
@@ -30,11 +30,11 @@ CALL = "call-"
 _ARGUMENT = re.compile(rf"{CALL}[0-9a-f]{{32}}")
 _RESULT = re.compile(r"value-[0-9]+-[0-9]*-[0-9a-f]{12}")
 _VALUE = re.compile(r"[0-9]+|[0-9a-fA-F]{32}")
-#: Seconds for which a directory is kept of whose owner nothing can be known here, and between two signs of life.
+#: Seconds to keep a directory whose owner's state is unknown here, and between two signs of life.
 _KEPT = 30 * 86_400.0
 _SIGN = 3_600.0
 
-#: What the server knows of a job; `None` = it has forgotten it.
+#: Returns the server's data about a job; `None` = it has forgotten the job.
 Ask = Callable[[int], Optional[Dict[str, Any]]]
 
 
@@ -51,7 +51,7 @@ class Spool:
 
     def make(self) -> str:
         with self._mutex:
-            # Cleaners of temporary directories remove what nobody has used for days.
+            # Cleaners of temporary directories remove files that were unused for days.
             if not (self.is_made and os.path.isdir(self.path)):
                 own_dir(self.path)
                 self.leave()
@@ -61,11 +61,11 @@ class Spool:
         return self.path
 
     def is_to_sign(self) -> bool:
-        """Whether those who cannot see that its owner is alive have not heard of it for a while."""
+        """Whether a sign of life is due for machines that cannot see the owner's process."""
         return self.is_made and time.monotonic() - self._signed > _SIGN
 
     def sign(self) -> None:
-        """Says now and then that its owner is alive, to those who cannot see that."""
+        """Writes a sign of life for machines that cannot see the owner's process, if one is due."""
         if self.is_to_sign():
             self._signed = time.monotonic()
             try:
@@ -106,7 +106,7 @@ _swept: Set[Tuple[str, str]] = set()
 
 
 def sweep_once(base: str, server: str, ask: Ask) -> None:
-    """Removes what killed processes have left, beside what else this one does, and once in its life."""
+    """Removes leftovers of killed processes in the background, once per process."""
     if (base, server) not in _swept:
         _swept.add((base, server))
         threading.Thread(target=sweep, args=(base, server, ask), name="hq-sweep", daemon=True).start()
@@ -125,7 +125,7 @@ def sweep(base: str, server: str, ask: Ask) -> None:
 
 
 def _directories(place: str) -> Iterator[str]:
-    """Those with a name as we make it, where we make it."""
+    """Directories that match our naming scheme, in the places that we use."""
     names = [_SHARED, _FETCHED] if place == tempfile.gettempdir() else [_SHARED]
     try:
         with os.scandir(place) as entries:
@@ -144,7 +144,7 @@ def _sweep_one(path: str, server: str, ask: Ask) -> None:
             owner = json.loads(file.read())
             is_gone = _is_gone(owner, file.fileno())
     except (FileNotFoundError, ValueError):
-        # Of an earlier release, being made, or somebody else's.
+        # From an earlier release, in preparation, or another user's.
         _sweep_unnamed(path)
         return
     is_old = _is_old(named)
@@ -198,7 +198,7 @@ def _remove_files(path: str, kind: "Optional[re.Pattern[str]]" = None) -> None:
 
 
 def _remove_emptied(path: str) -> None:
-    """Removes a directory in which nothing is left but who owned it."""
+    """Removes a directory that contains only the file with its owner."""
     try:
         if set(os.listdir(path)) <= {_OWNER}:
             try:
@@ -216,7 +216,7 @@ def _is_gone(owner: Dict[str, Any], number: int) -> Optional[bool]:
     is_here = owner["machine"] == this_machine()
     has_locks = True
     try:
-        # First of all: /proc may be that of other processes than those that the namespace has.
+        # First of all: /proc may show another pid namespace.
         fcntl.flock(number, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except BlockingIOError:
         return False

@@ -30,7 +30,7 @@ _BATCH_MAX = 5_000
 _BATCH_BYTES = 8 << 20
 #: Ranges of calls in one message.
 _RANGES_MAX = 5_000
-#: Seconds after which the thread that sends looks for work though nobody told it.
+#: Seconds after which the sending thread looks for work without a notification.
 _LOOK_AGAIN = 30.0
 #: The same while values may become unneeded.
 _LOOK_SOON = 1.0
@@ -99,12 +99,12 @@ class State:
         # Calls that were handed over, until the server has their numbers: tasks of the job may add tasks of their own, and other
         # executors may be attached to it, so a number may be another task's.
         self.unconfirmed: Dict[int, Union[Call, Again]] = {}
-        # What is told meanwhile of tasks with their numbers, and how these are to be cancelled: `True` = not if they run.
+        # Early reports about tasks with their numbers, and how to cancel these tasks: `True` = only if they do not run yet.
         self.early: Dict[int, End] = {}
         self.late_cancels: Dict[int, bool] = {}
-        # Calls of ours whose ends nobody waits for.
+        # Our calls without waiting futures.
         self.abandoned: Set[int] = set()
-        # Calls that were handed over and are to be cancelled: those that may run, and those that may not.
+        # Submitted calls to cancel: including running ones, and only waiting ones.
         self.cancels: List[int] = []
         self.cancels_waiting: List[int] = []
         self.has_cancelled = False
@@ -141,7 +141,7 @@ class State:
                     while not (self._may_send() or self.cancels or self.cancels_waiting or self.was_away or self._has_more()):
                         if self.broken is not None or self._is_done() or self.spool.is_to_sign():
                             break
-                        # It looks again by itself: a finalizer on this very thread tells nobody who waits.
+                        # The loop checks periodically as well: a finalizer on this thread cannot notify.
                         self.changed.wait(_LOOK_SOON if self.values.live else _LOOK_AGAIN)
                     if self.broken is not None or self._is_done():
                         break
@@ -176,7 +176,7 @@ class State:
         self.finish()
 
     def ask_for(self, numbers: Iterable[int]) -> None:
-        """Has the ends of those of these calls told that have ended."""
+        """Requests the ends of the ended ones among these calls."""
         found = ranges(numbers)
         for first in range(0, len(found), _RANGES_MAX):
             self.bridge.send({"op": "settle", "job": self.job, "tasks": found[first : first + _RANGES_MAX]})
@@ -205,7 +205,7 @@ class State:
         return True
 
     def _confirmed(self, numbers: List[int], keep_running: bool) -> List[int]:
-        """Those of these calls that the server has under their numbers. The others are cancelled when it has them."""
+        """The calls that the server has under their numbers. The others are cancelled once it has them."""
         for number in numbers:
             if number in self.unconfirmed:
                 self.late_cancels[number] = keep_running and self.late_cancels.get(number, True)
@@ -222,7 +222,7 @@ class State:
 
     @property
     def is_telling_here(self) -> bool:
-        """Whether this is a thread that runs callbacks, for which the end waits."""
+        """Whether this thread runs callbacks; the end waits for such threads."""
         return self.bridge.is_reading_here or self.values.settler is threading.current_thread()
 
     def _has_ended(self) -> bool:
@@ -235,7 +235,7 @@ class State:
         values = self.values
         if not values.is_bringing and values.live and self._has_ended() and not _is_exiting and self.broken is None:
             values.is_bringing = True
-            # Of its own: what is lost is made again, for which this one has to send.
+            # On a separate thread: lost values are computed again, which needs this thread for sending.
             threading.Thread(target=values.bring_home, name="hq-values-home", daemon=True).start()
         return bool(self.errands or values.released)
 
@@ -270,7 +270,7 @@ class State:
         return batch, first, template
 
     def _take_unnumbered(self) -> List[Call]:
-        """Calls for which the job has no ids any more."""
+        """Calls beyond the last possible id of the job."""
         if self.next_id < IDS or not self.waiting:
             return []
         calls = [call for call in self.waiting if begin(call.future)]
@@ -355,7 +355,7 @@ class State:
         self._on_ends(ends)
 
     def _on_taken(self, numbers: range, free: int) -> None:
-        """Some of these numbers are those of other tasks of the job: the calls get others."""
+        """Other tasks of the job have some of these numbers: the calls get new ones."""
         calls: List[Call] = []
         again: List[Again] = []
         with self.changed:
@@ -384,7 +384,7 @@ class State:
         """The server does not have these calls under these numbers, which may be those of other tasks; returns those that are to be
         cancelled."""
         cancelled = {number for number in (*self.cancels, *self.cancels_waiting, *self.late_cancels) if number in numbers}
-        # Those that were not sent yet.
+        # Calls that were not sent yet.
         self.cancels = [number for number in self.cancels if number not in numbers]
         self.cancels_waiting = [number for number in self.cancels_waiting if number not in numbers]
         if self.is_cancelled:
@@ -394,7 +394,7 @@ class State:
         return cancelled
 
     def _forget(self, number: int) -> None:
-        """Nothing that is told of a task with this number is about a call of ours."""
+        """Ignores further reports about a task with this number: it is not our call."""
         self.unconfirmed.pop(number, None)
         self.early.pop(number, None)
         self.late_cancels.pop(number, None)
@@ -414,7 +414,7 @@ class State:
                 elif number in self.pending or number in self.abandoned:
                     self.abandoned.discard(number)
                     ends.append(end)
-                # Otherwise it is somebody else's, and so is its value.
+                # Otherwise the task belongs to another client, and so does its value.
         self._on_ends(ends)
 
     def _on_ends(self, ends: List[End]) -> None:
@@ -460,7 +460,7 @@ class State:
             )
         except BaseException as failure:
             return None, HqError(f"the result of the call cannot be unpickled here: {type(failure).__name__}: {failure}")
-        # What was there before us others may attach to as well: it goes with the job.
+        # Other clients may attach to a job that existed before: its files live as long as the job.
         if path is not None and number >= self.adopted:
             try:
                 os.unlink(path)
@@ -475,7 +475,7 @@ class State:
                 future = self.pending.pop(number, None)
                 if self.needs:
                     for held in self.needs.pop(number, ()):
-                        # The call had it, whatever came of it.
+                        # The call reached the value, whatever its own result.
                         self.values.unreachable_since.pop(held, None)
                 if future is not None:
                     futures.append((future, result, error))
@@ -608,7 +608,7 @@ class State:
         return True
 
     def cancel_waiting(self, futures: "Iterable[CallFuture[Any]]") -> None:
-        """Cancels calls that have not begun, as the standard library does when nobody wants the results of `map` any more."""
+        """Cancels calls that have not begun, as the standard library does when the iterator of `map` is dropped."""
         sent = [future for future in futures if not future.cancel_waiting() and not future.done()]
         with self.changed:
             numbers = [future._number for future in sent if future._number is not None]
@@ -686,7 +686,7 @@ class State:
             self.is_cancelled |= cancel
             cancelled = []
             if cancel:
-                # As the standard library: the first ones, for which there is a cpu here, count as begun.
+                # Like the standard library: the first calls, one per cpu, count as begun.
                 spared = 0 if self.workers is None else self.workers
                 kept = max(0, spared - len(self.pending))
                 cancelled = [call.future for call in itertools.islice(self.waiting, kept, None)]
@@ -707,11 +707,11 @@ class State:
 
 
 class _Canceled(BaseException):
-    """Outcome of a call that was cancelled, by anybody."""
+    """Outcome of a cancelled call."""
 
 
 def begin(future: "CallFuture[Any]") -> bool:
-    """Whether a call is to be handed over: it was not cancelled, and what is wrong with its options was not told meanwhile."""
+    """Whether to submit a call: it was neither cancelled nor failed because of its options."""
     if future.done() and not future.cancelled():
         return False
     if future.running():
@@ -764,7 +764,7 @@ getattr(threading, "_register_atexit", atexit.register)(_at_exit)
 
 
 def _after_fork() -> None:
-    """In a child: its parent's executors are not its own, and their locks may be held for ever."""
+    """In a child: invalidates the parent's executors, whose locks may be held forever."""
     for state in list(states):
         state.lock = threading.RLock()
         state.changed = threading.Condition(state.lock)

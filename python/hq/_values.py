@@ -21,7 +21,7 @@ from .errors import CallError, HqError, ServerGone, ValueTooLarge, ValueUnreacha
 if TYPE_CHECKING:
     from ._state import State
 
-#: Seconds in which a worker that the server still counts on has to be reached, and between two attempts.
+#: Seconds to reach a worker that the server still counts on, and between two attempts.
 _PATIENCE = 60.0
 _PAUSE = 1.0
 #: Bytes that are fetched at the end of an executor, because futures still stand for them.
@@ -151,7 +151,7 @@ class Values:
             of_call = [held for held in state.needs.get(number, ()) if held.name == lost["name"]]
             held = of_call[0] if of_call else self.by_name.get(lost["name"])
         if held is None:
-            # Of a call that another process has made.
+            # From a call of another process.
             held = Held(self, lost, True)
             self._add(held)
         known: Held = held
@@ -176,7 +176,7 @@ class Values:
             if running is not None:
                 return running
             over = self.is_ending or self.state.is_over or self.state.broken is not None
-            # A number of ours may be that of quite another call.
+            # Another call may have one of our numbers.
             over |= held.is_from_elsewhere or held.reference["job"] != self.state.job
             if not over:
                 self.recoveries[held] = done
@@ -306,7 +306,7 @@ class Values:
                     home = self._make_home()
                 held.bring_home(home)
             except Exception:
-                # Who asks for it hears of it.
+                # The reader of the value gets the error.
                 pass
             del held
         with state.changed:

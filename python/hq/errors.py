@@ -1,4 +1,4 @@
-"""Errors of calls, beside the exceptions of the functions themselves."""
+"""Errors of calls, in addition to the exceptions of the functions themselves."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class WrongPython(CallError):
 
 
 class ValueTooLarge(CallError):
-    """A result is larger than is allowed, or than there is room for on its worker."""
+    """A result is larger than allowed, or than the free space for values on its worker."""
 
 
 class ValueUnreachable(CallError):
@@ -52,7 +52,7 @@ class ProgramFailed(CallError):
 
 
 class OutOfMemory(CallError, MemoryError):
-    """The call used more memory than it asked for, or than there was."""
+    """The call used more memory than it requested, or than its machine had."""
 
 
 class TimeLimitReached(CallError, TimeoutError):

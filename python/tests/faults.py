@@ -20,7 +20,7 @@ from conftest import Cluster
 
 import hq
 
-#: Seconds in which all futures have to settle, whatever happens.
+#: Seconds for all futures to settle after any fault.
 PATIENCE = 300
 #: One of so many values is long, and has so many bytes.
 LONG_EACH = 50
@@ -58,7 +58,7 @@ def came_to(number, future):
 
 
 class Round:
-    """One cluster and one executor, to which something happens."""
+    """One cluster and one executor with a fault."""
 
     def __init__(self, path, seed, calls):
         self.random = random.Random(seed)

@@ -1,4 +1,4 @@
-"""Numbers of calls in a job to which others add tasks, too."""
+"""Numbers of calls in a job that other clients extend as well."""
 
 import os
 import signal
@@ -125,7 +125,7 @@ def test_the_task_that_has_the_number_of_a_call_is_not_cancelled_in_its_place(tm
     wait_for(lambda: len(bridge.of("calls")) > 0, "calls are sent")
     wait_for(lambda: not state.waiting, "all calls are sent")
     assert futures[0].cancel()
-    # What has the numbers of the calls has ended: not they.
+    # A foreign task with the numbers of the calls has ended.
     state.on_event({"ev": "ended", "ids": [1], "states": [2], "lens": [-1], "errors": {}}, memoryview(b""))
     assert not futures[1].done()
     state.on_event({"ev": "taken", "first": 0, "count": 3, "free": 5}, memoryview(b""))
@@ -141,7 +141,7 @@ def test_the_task_that_has_the_number_of_a_call_is_not_cancelled_in_its_place(tm
 
 
 def a_state(tmp_path, count):
-    """One with calls that wait, and nobody who sends them."""
+    """A state with waiting calls and without a sending thread."""
     bridge = Recorder()
     state = State(bridge, False, 1, None, Spool(str(tmp_path / "spool"), "", 1, False))
     futures = [CallFuture(state) for _ in range(count)]
@@ -172,14 +172,14 @@ def test_calls_get_numbers_though_another_one_goes_on_adding_tasks(tmp_path):
     free = 0
     for attempts in range(100):
         _, first, _ = state._take_batch()
-        # What the other one adds until the calls arrive.
+        # Tasks that the other client adds until the calls arrive.
         free += 90
         if first >= free:
             assert attempts < 12
             break
         state._on_taken(range(first, first + len(futures)), free)
     else:
-        pytest.fail("they are refused for ever")
+        pytest.fail("they are refused again and again")
     state._on_accepted(range(first, first + len(futures)))
     assert state.margin.size < 128
 
@@ -188,14 +188,14 @@ def test_cancelled_calls_whose_numbers_are_taken_are_not_made_again(tmp_path, se
     bridge, state, futures = a_state(tmp_path, 4)
     sending(state)
     wait_for(lambda: bridge.of("calls") and not state.waiting, "calls are sent")
-    # Nobody wants its result any more.
+    # Its result is no longer wanted.
     state.cancel_waiting(futures[:1])
-    wait_for(lambda: state.late_cancels, "it is to be cancelled when the server has it")
+    wait_for(lambda: state.late_cancels, "it must be cancelled once the server has it")
     state.on_event({"ev": "taken", "first": 0, "count": 4, "free": 4}, memoryview(b""))
     assert futures[0].cancelled() and not futures[1].done()
     wait_for(lambda: len(bridge.of("calls")) == 2, "the others are sent again")
     state.shut(True)
-    wait_for(lambda: len(state.late_cancels) == 3, "they are to be cancelled, too")
+    wait_for(lambda: len(state.late_cancels) == 3, "they must be cancelled as well")
     state.on_event({"ev": "taken", "first": 4, "count": 3, "free": 7}, memoryview(b""))
     assert all(future.cancelled() for future in futures)
     assert not state.waiting and not state.pending and not bridge.of("cancel")
@@ -296,7 +296,7 @@ def test_a_call_whose_connection_was_lost_does_not_take_an_equal_one_of_another_
         assert executor.submit(abs, -1).result(60) == 1
         other = hq.Executor.attach(executor.job, server_dir=cluster.dir)
         server, bridge = cluster.processes[0], executor._bridge.pid
-        # The server does not hear of the call any more, and who has made it learns too late that there is another server.
+        # The server no longer learns of the call, and the client notices the new server too late.
         suspend(server.pid)
         ours = make(executor)
         wait_for(lambda: ours.task is not None, "the call is handed over")

@@ -1,4 +1,4 @@
-"""Programs beside functions, and questions to the server."""
+"""Programs in addition to functions, and queries of the server."""
 
 import io
 import pathlib

@@ -263,7 +263,7 @@ def test_results_can_be_had_each_time_that_their_job_is_attached_to(cluster, gat
     kill(process)
     gate.touch()
     for _ in range(2):
-        # Nobody asks for the result of the first of them.
+        # The result of the first call is never requested.
         seen = hq.Executor.attach(job, server_dir=cluster.dir)
         wait_for(lambda: seen.futures[0].done(), "the call ends")  # noqa: B023
         with hq.Executor.attach(job, server_dir=cluster.dir) as executor:

@@ -1,4 +1,4 @@
-"""What calls have used: CPU time and memory, and both over time; in an interpreter that others have used before."""
+"""Usage of calls: CPU time and memory, and both over time; in an interpreter that ran other calls before."""
 
 import os
 import resource

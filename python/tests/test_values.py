@@ -1,4 +1,4 @@
-"""Long values stay with the workers that made them until somebody needs them."""
+"""Long values stay with the workers that made them until they are needed."""
 
 import asyncio
 import concurrent.futures
@@ -68,7 +68,7 @@ def test_a_long_value_is_read_when_somebody_asks(cluster):
         assert type(future._result) is Held and not future._result.is_here
         value = future.result()
         assert value == make() and future.result() is value
-        # It can be changed, and nobody else sees that.
+        # The value is mutable, without effect on other readers.
         value[0] = 7
         assert executor.submit(length, future).result() == (LONG, "bytearray")
 
@@ -78,7 +78,7 @@ def test_a_value_comes_from_its_worker_over_the_network(cluster, no_shortcut):
     with hq.Executor(server_dir=cluster.dir) as executor:
         futures = [executor.submit(make) for _ in range(3)]
         assert all(future.result() == make() for future in futures)
-        # Callbacks may ask for it on the thread that tells of it.
+        # Callbacks may read it on the reporting thread.
         told = []
         future = executor.submit(make)
         future.add_done_callback(lambda done: told.append(len(done.result())))
@@ -140,7 +140,7 @@ def test_a_lost_value_is_made_again(cluster, tmp_path, no_shortcut):
         assert path.read_text() == "xx"
         kill(cluster, first)
         cluster.start_worker()
-        # Calls that need it, and a reader; one needs another value that is lost, too.
+        # Calls that need it, and a reader; one also needs another lost value.
         assert executor.submit(length, then).result()[0] == LONG + 4
         assert path.read_text() == "xxx"
         assert unread.result() == bytearray(LONG)
@@ -214,7 +214,7 @@ def test_a_worker_that_runs_but_cannot_be_reached_is_named(cluster, no_shortcut,
     with hq.Executor(server_dir=cluster.dir) as executor:
         future = executor.submit(make)
         wait([future])
-        # A port at which nobody listens.
+        # A port without a listener.
         future._result.reference["at"] = [["127.0.0.1", 1]]
         with pytest.raises(hq.ValueUnreachable, match="127.0.0.1:1: .*refused.*Worker 1 runs; with values=DIRECTORY"):
             future.result()
@@ -245,7 +245,7 @@ def test_a_result_that_does_not_come_in_time_can_be_asked_for_again(cluster, no_
         future = executor.submit(make)
         wait([future])
         held = future._result
-        # Connects, and waits for somebody to answer.
+        # Connects, and waits for an answer that never comes.
         with socket.create_server(("127.0.0.1", 0)) as silent:
             real, held.reference["at"] = held.reference["at"], [["127.0.0.1", silent.getsockname()[1]]]
             began = time.monotonic()
@@ -358,7 +358,7 @@ def test_values_that_can_be_made_again_go_when_there_is_no_room(cluster, place, 
         futures = [executor.submit(note, str(path), LONG + number) for number in range(4)]
         wait(futures)
         wait_for(lambda: len(files(place, "value")) == 2, "two are left")
-        # What reads one of those that went waits for it.
+        # A reader of a lost value waits for it.
         assert executor.submit(length, futures[0]).result() == (LONG, "bytearray")
         assert [len(future.result()) for future in futures] == [LONG + number for number in range(4)]
         assert 6 <= len(path.read_text()) <= 9
@@ -409,7 +409,7 @@ def test_what_a_call_has_read_does_not_take_the_room_of_its_result(cluster, plac
     with hq.Executor(server_dir=cluster.dir) as executor:
         read = [executor.submit(make), executor.submit(make)]
         assert executor.submit(make_of, *read).result(60) == bytearray(LONG)
-        # What others read stays, and is told.
+        # Values in use stay, and are reported.
         reading = executor.submit(read_until, str(tmp_path / "gate"), *read)
         wait_for(lambda: (tmp_path / "gate.begun").exists(), "it reads")
         with pytest.raises(hq.ValueTooLarge, match="20[0-9]+ by calls that read them now"):

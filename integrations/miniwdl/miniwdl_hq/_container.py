@@ -52,7 +52,7 @@ class HqContainer(TaskContainer):
 
     def __init__(self, cfg: Any, run_id: str, host_dir: str) -> None:
         super().__init__(cfg, run_id, host_dir)
-        # What a task sees is what is there.
+        # A task sees the real file system.
         self.container_dir = self.host_dir
 
     def host_work_dir(self) -> str:
@@ -99,7 +99,7 @@ class HqContainer(TaskContainer):
         return self._exit_code(row)
 
     def _submit(self, script: str, terminating: Callable[[], bool]) -> str:
-        """Id of the job, which is submitted once, whatever happens to the server meanwhile."""
+        """Id of the job, which is submitted exactly once, even if the server restarts meanwhile."""
         mark = uuid.uuid4().hex[:12]
         line = json.dumps(self._description(script, mark))
         until = time.monotonic() + _OUTAGE_S

@@ -1,4 +1,4 @@
-"""Tells PSI/J that there is an executor `hq`."""
+"""Registers the executor `hq` with PSI/J."""
 
 from packaging.version import Version
 from psij.descriptor import Descriptor

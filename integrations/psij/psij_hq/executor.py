@@ -10,7 +10,7 @@ from typing import IO, Collection, Dict, List, Optional
 from psij import Job, JobState, JobStatus, SubmitException
 from psij.executors.batch.batch_scheduler_executor import BatchSchedulerExecutor, BatchSchedulerExecutorConfig, check_status_exit_code
 
-#: States of the only task of a job, in the order in which they count.
+#: States of the only task of a job, by precedence.
 _STATES = {
     "failed": JobState.FAILED,
     "aborted": JobState.FAILED,

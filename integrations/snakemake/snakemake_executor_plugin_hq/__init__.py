@@ -72,7 +72,7 @@ class ExecutorSettings(ExecutorSettingsBase):
     )
     keep_successful_logs: bool = field(
         default=False,
-        metadata={"help": "Keep these files of jobs that ended well, too."},
+        metadata={"help": "Also keep these files of successful jobs."},
     )
 
 
@@ -82,7 +82,7 @@ common_settings = CommonSettings(
     job_deploy_sources=False,
     pass_default_storage_provider_args=True,
     pass_default_resources_args=True,
-    # They go beside the command: a warm interpreter has no shell to export them.
+    # Passed with the command: a warm interpreter has no shell to export them.
     pass_envvar_declarations_to_cmd=False,
     auto_deploy_default_storage_provider=False,
 )
@@ -245,7 +245,7 @@ class Executor(RemoteExecutor):
         self._changed.clear()
 
     def cancel_jobs(self, active_jobs: List[SubmittedJobInfo]) -> None:
-        # All, not only those that are given: the others are being looked at in this moment.
+        # All jobs, not only the given ones: other threads are querying the rest.
         with self.lock:
             futures = list(self._futures.values())
         for future in futures:

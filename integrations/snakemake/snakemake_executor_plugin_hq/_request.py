@@ -23,13 +23,13 @@ _OWN_VARIABLES = (
 )
 _OWN_PREFIXES = ("HQ_", "LSB_", "PBS_", "SLURM_", "SLURMD_", "SBATCH_")
 
-#: Sizes between a power of two and the next one to which memory is rounded up, so that jobs whose need is computed
-#: from the size of their input can share interpreters.
+#: Steps between two powers of two for rounding up memory, so that jobs with a request computed from the size of their input can share
+#: interpreters.
 _SIZES = 16
 
 
 def environment(variables: Mapping[str, str]) -> Dict[str, str]:
-    """Variables that jobs get: all but those that belong to a place, as `sbatch` passes them on, and those that are no text."""
+    """Variables for jobs: all variables, as with `sbatch`, except machine-specific ones and variables that are not text."""
     return {
         name: value
         for name, value in variables.items()

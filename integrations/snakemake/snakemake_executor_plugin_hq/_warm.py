@@ -57,8 +57,8 @@ def run(argv: Sequence[str], cwd: str, env: Dict[str, str], log: str, modules: S
     try:
         _, status = os.waitpid(pid, 0)
     except KeyboardInterrupt:
-        # The job is to end. It was told as well, as were its programs: all of them are one process group. It has until the
-        # worker kills the group.
+        # The job must end. The job and its programs got the signal as well, because they are one process group. It has until the worker
+        # kills the group.
         os.waitpid(pid, 0)
         raise
     if os.WIFSIGNALED(status):
@@ -89,7 +89,7 @@ def _prepare(modules: Sequence[str]) -> None:
 def _child(parent: int, argv: Sequence[str], cwd: str, env: Dict[str, str], log: str, server_uid: str) -> None:
     code = 1
     try:
-        # Nobody would wait for what outlives the interpreter.
+        # No process would reap children that outlive the interpreter.
         ctypes.CDLL(None).prctl(_DEATH_SIGNAL, signal.SIGKILL)
         if os.getppid() != parent:
             os._exit(1)

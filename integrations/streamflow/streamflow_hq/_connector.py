@@ -97,7 +97,7 @@ class HqConnector(QueueManagerConnector):
         if timeout is not None:
             words.append(f"--time-limit={timeout}s")
         words += [f"--env={name}={value}" for name, value in (environment or {}).items()]
-        # What is not redirected is read when the job has ended, by `hq job cat`.
+        # After the job's end, `hq job cat` reads output that is not redirected.
         kept = f".hq-{mark}"
         words.append(f"--stdout={kept if stdout == asyncio.subprocess.STDOUT else _path(stdout)}")
         words.append(f"--stderr={kept if stderr == stdout == asyncio.subprocess.STDOUT else _path(stderr)}")
@@ -117,7 +117,7 @@ class HqConnector(QueueManagerConnector):
                 found = await self._query(location, f"SELECT id FROM jobs WHERE name LIKE '%{mark}'")
                 if found:
                     return str(found[0]["id"])
-                # What is refused again is no matter of an outage.
+                # A second rejection is not caused by an outage.
                 if attempts == _ATTEMPTS_MAX:
                     raise
             await asyncio.sleep(_PAUSE_S)

@@ -34,7 +34,7 @@ _REQUEUE_CODE = 144
 #: Jobs in one question: more rows than `hq query` gives, or a longer statement than a process may be given, would lose some.
 _ASKED_MAX = 1_000
 
-#: States of a task, as submitit names those of Slurm.
+#: States of a task, in submitit's names for Slurm.
 _STATES = {
     "waiting": "PENDING",
     "running": "RUNNING",
@@ -69,7 +69,7 @@ class HqInfoWatcher(core.InfoWatcher):
         return _hq(self.server_dir, "--output-mode", "json", "query", question)
 
     def read_info(self, string: Union[bytes, str]) -> Dict[str, Dict[str, str]]:
-        # What the server does not know it has forgotten: nobody will hear of it again.
+        # The server has forgotten jobs that it does not know: their state never changes again.
         found = {job_id: {"JobID": job_id, "State": "MISSING"} for job_id in self._asked}
         for row in json.loads(string):
             state = _STATES.get(row["state"], "UNKNOWN")
@@ -96,7 +96,7 @@ class HqJob(core.Job[core.R]):
         return _watchers.setdefault(self.server_dir, HqInfoWatcher(self.server_dir))
 
     def _register_in_watcher(self) -> None:
-        # Too early: its server is not known. A watcher registers by itself what it is asked for.
+        # Too early: its server is unknown. A watcher registers jobs when they are queried.
         pass
 
     def _belongs_to(self, server_dir: Optional[str]) -> None:
@@ -113,7 +113,7 @@ class HqJob(core.Job[core.R]):
 
 
 class HqJobEnvironment(job_environment.JobEnvironment):
-    """What a job knows of itself."""
+    """Properties of the present job."""
 
     _env = {
         "job_id": "HQ_JOB_ID",
@@ -167,7 +167,7 @@ class HqExecutor(core.Executor):
 
     @classmethod
     def affinity(cls) -> int:
-        # Only if it is asked for: a server may be there for something else.
+        # Only on request: a server may run for another purpose.
         return 0
 
     @classmethod
@@ -296,7 +296,7 @@ class HqExecutor(core.Executor):
         )
 
     def _path(self, name: str) -> str:
-        """A path in the folder, as words of a shell in which `$rank` is the rank of a task."""
+        """A path in the folder, as a shell word; `$rank` is the rank of a task."""
         quoted = "'" + f"{self.folder}/{name}".replace("'", "'\"'\"'") + "'"
         return _with_ids(quoted, "'\"$HQ_JOB_ID\"'", "'\"$rank\"'")
 
@@ -313,7 +313,7 @@ def _hq(server_dir: Optional[str], *args: str) -> List[str]:
 
 
 def _environment(variables: Mapping[str, str]) -> Dict[str, str]:
-    """Variables that jobs get: all but those that belong to a place, as `sbatch` passes them on, and those that are no text."""
+    """Variables for jobs: all variables, as with `sbatch`, except machine-specific ones and variables that are not text."""
     return {
         name: value
         for name, value in variables.items()
@@ -326,5 +326,5 @@ def _is_text(value: str) -> bool:
 
 
 def _with_ids(path: str, job_id: str, rank: str) -> str:
-    """A path with placeholders of submitit, as somebody else writes it."""
+    """Fills in the placeholders of submitit in a path."""
     return path.replace("%j", job_id).replace("%A", job_id).replace("%t", rank)

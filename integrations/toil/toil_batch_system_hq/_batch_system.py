@@ -30,7 +30,7 @@ _OWN_PREFIXES = ("HQ_", "LSB_", "PBS_", "SLURM_", "SLURMD_", "SBATCH_")
 #: Jobs in one question: more rows than `hq query` gives, or a longer statement than a process may be given, would lose some.
 _ASKED_MAX = 1_000
 
-#: What the answer about a job says: its exit code, and why it ended so if that is known.
+#: Answer about a job: its exit code, and the reason of its end if known.
 Ended = Union[int, Tuple[int, Optional[BatchJobExitReason]], None]
 
 
@@ -57,7 +57,7 @@ class HqBatchSystem(AbstractGridEngineBatchSystem):
             """A line for `hq submit -`."""
             variables = {**os.environ, **self.boss.environment, **(job_environment or {})}
             described: Dict[str, Any] = {
-                # With something by which it is found if the answer to its submit is lost.
+                # Contains a random word, to find the job if the answer to its submit is lost.
                 "name": f"toil {jobID} {jobName} {uuid.uuid4().hex[:12]}",
                 "command": ["bash", "-c", f"exec {command}"],
                 "directives": "off",
@@ -160,7 +160,7 @@ def _is_text(value: str) -> bool:
 
 
 def _hq(*args: str, line: str = "") -> str:
-    """What hq prints; an error is one after which Toil tries again for `--statePollingTimeout`."""
+    """Output of hq; after an error, Toil retries for `--statePollingTimeout`."""
     ended = subprocess.run(["hq", *args], input=line + "\n", capture_output=True, text=True)
     if ended.returncode != 0:
         raise CalledProcessErrorStderr(ended.returncode, ["hq", *args], stderr=ended.stderr + ended.stdout)

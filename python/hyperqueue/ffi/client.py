@@ -62,7 +62,7 @@ class ClientConnection:
         return int(self._bridge.ask(question, b"".join(blobs)))
 
     def wait_for_jobs(self, job_ids: Sequence[int], callback: Optional[Progress] = None) -> List[int]:
-        """Ids of the jobs of which a task failed, or was canceled or aborted."""
+        """Ids of the jobs with a failed, canceled or aborted task."""
 
         def told(jobs: Dict[str, Dict[str, Any]]) -> None:
             if callback is not None:

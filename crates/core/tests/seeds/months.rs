@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use hq_core::autoalloc::{
-    Allocation, AllocationState, AutoallocState, Effect, Input, Limits, LookOutcome, QueueRecord,
+    Allocation, AllocationState, AutoallocState, Effect, Input, Limits, LookupOutcome, QueueRecord,
     QueueSpec, QueueState, Report, SubmitOutcome,
 };
 use hq_core::class::{ClassId, Classes};

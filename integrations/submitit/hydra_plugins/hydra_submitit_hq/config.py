@@ -7,7 +7,7 @@ from hydra_plugins.hydra_submitit_launcher.config import BaseQueueConf
 
 @dataclass
 class HqQueueConf(BaseQueueConf):
-    """What jobs ask for; that of the launcher's others, and what only hq knows."""
+    """Requests of jobs: the options of the other launchers, and options of hq alone."""
 
     _target_: str = "hydra_plugins.hydra_submitit_hq.launcher.HqLauncher"
 
@@ -17,7 +17,7 @@ class HqQueueConf(BaseQueueConf):
     options: Dict[str, Any] = field(default_factory=dict)
     # lines for a shell ahead of Python
     setup: Optional[List[str]] = None
-    # how long before its time limit a job is told to leave a checkpoint
+    # time between the request for a checkpoint and the time limit
     signal_delay_s: int = 120
     # how often a job that has reached its time limit goes on from a checkpoint
     max_num_timeout: int = 0

@@ -1,6 +1,6 @@
 from hydra_plugins.hydra_submitit_launcher.submitit_launcher import BaseSubmititLauncher
 
-# Hydra looks into this module for launchers; the one beside it makes the configuration known.
+# Hydra searches this module for launchers; the neighboring module registers the configuration.
 from . import config as _config  # noqa: F401
 
 

@@ -1,4 +1,4 @@
-"""Tasks that call a Python function, as those who submit them see them."""
+"""Tasks that call a Python function, from the submitter's perspective."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class PythonEnv:
 
 
 class PythonFunction(Task):
-    """A function with its arguments. What it returns is not transported."""
+    """A function with its arguments. Its return value is not transported."""
 
     def __init__(
         self,

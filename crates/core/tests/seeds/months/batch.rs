@@ -175,11 +175,11 @@ impl<'a> World<'a> {
         let now = self.now;
         let mut all = self.jobs.iter();
         let found = all.find(|(_, job)| job.key == Some(key) && job.visible_at <= now);
-        let found = found.map(|(id, _)| LookOutcome::Found(id.to_string().into()));
+        let found = found.map(|(id, _)| LookupOutcome::Found(id.to_string().into()));
         let outcome = if self.is_away() || self.lies(30) {
-            LookOutcome::Error("down".into())
+            LookupOutcome::Error("down".into())
         } else {
-            found.unwrap_or(LookOutcome::Absent)
+            found.unwrap_or(LookupOutcome::Absent)
         };
         self.hear(1, Input::Looked(key, outcome));
     }
