@@ -75,7 +75,7 @@ def run(hq, name, tasks, command, workers):
 
 
 def error_at_half_time(samples, first, last):
-    """Of the first forecast behind the middle of the run."""
+    """Error of the first forecast after the middle of the run."""
     middle = (first + last) / 2
     for at, left in samples:
         if at >= middle:

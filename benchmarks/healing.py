@@ -66,7 +66,7 @@ class Cluster:
         self.worker = self.start("worker", "start", "--cpus", str(cpus), "--detect-resources=none")
 
     def ask(self, *args):
-        """What a command prints, how long it took, and how much of that it computed."""
+        """Output of a command, its duration, and its CPU time."""
         begun, used = time.perf_counter(), cpu_of_commands()
         output = subprocess.run([self.hq, *args], env=self.env, cwd=self.directory, stdout=subprocess.PIPE,
                                 stderr=self.log, check=True, text=True).stdout
@@ -110,7 +110,7 @@ class Graph:
         return "\n".join(tasks)
 
     def affected(self, first):
-        """Those of `first` and all that depend on them; tasks stand behind what they read."""
+        """The tasks of `first` and all their dependents; tasks come after the tasks that they read from."""
         affected = set(first)
         for name, reads in self.reads.items():
             if not affected.isdisjoint(reads):

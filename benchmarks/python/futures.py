@@ -29,7 +29,7 @@ def resident(pid):
 
 
 def cpu_time(root):
-    """Seconds of CPU time of a process and of those that it has started."""
+    """Seconds of CPU time of a process and its descendants."""
     parents, times = {}, {}
     for entry in filter(str.isdigit, os.listdir("/proc")):
         try:
@@ -81,7 +81,7 @@ def measure(folder, server, worker):
         for number in range(FUTURES):
             futures.append(executor.submit(work, number))
             if (number + 1) % part == 0:
-                # Calls end in about the order in which they were submitted.
+                # Calls end approximately in submit order.
                 futures[-1].add_done_callback(note)
         print(f"submitted in {time.perf_counter() - begin:.1f} s, server {resident(server.pid):.0f} MiB", flush=True)
         assert sum(future.result() for future in futures) == FUTURES * (FUTURES + 1) // 2

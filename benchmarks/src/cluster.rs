@@ -173,7 +173,7 @@ impl Cluster {
         Ok(start.elapsed())
     }
 
-    /// Time of a submit that waits for its tasks, all of which must finish.
+    /// Time of a submit that waits for its tasks; all must finish.
     ///
     /// A waiting submit also exits with 0 if tasks failed, and tasks that fail at once are quick:
     /// without the count a server that cannot run the program would win.

@@ -71,7 +71,7 @@ fn existing(path: impl AsRef<Path>) -> Result<PathBuf> {
 ///
 /// # Errors
 ///
-/// Those of `set`; if an option is unknown or has no value.
+/// Errors of `set`; or an option is unknown or has no value.
 pub fn each(
     mut args: impl Iterator<Item = String>,
     mut set: impl FnMut(&str, &Value) -> Result<bool>,

@@ -4,7 +4,7 @@ use std::net::IpAddr;
 
 use hq_protocol::admission::{EntryId, Holder, Occupancy, Share, ShareFull};
 
-/// Entries in the order in which they came to their present holder.
+/// Entries in the order of arrival at their present holder.
 #[derive(Default)]
 struct Model {
     here: Vec<(EntryId, Holder)>,
@@ -141,7 +141,7 @@ pub(crate) fn run(data: &[u8]) {
             assert_eq!(occupancy.holder(*id), Some(*holder));
         }
         assert_eq!(occupancy.count(|_| true), model.here.len());
-        // Whatever the others have done, the owner gets what is left for him.
+        // The owner gets the rest, regardless of the others.
         let owners = model.count(|one| one == Holder::Owner);
         assert!(owners >= owner || !model.is_full(share, Holder::Owner));
         let strangers = model.count(|one| matches!(one, Holder::Stranger(_)));

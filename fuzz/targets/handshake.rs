@@ -1,4 +1,4 @@
-//! Frames before authentication: whatever arrives, both sides answer with a session or an error.
+//! Frames before authentication: both sides answer any input with a session or an error.
 
 use bytes::BytesMut;
 use hq_protocol::handshake::Handshake;

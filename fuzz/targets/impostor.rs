@@ -1,10 +1,11 @@
-//! Everybody who lacks the private key of the server, and changes what is sent: nobody takes them for the server.
+//! Peers without the server's private key that change messages: no client takes them for the
+//! server.
 
 use bytes::BytesMut;
 use hq_protocol::handshake::Handshake;
 use hq_protocol::{Plane, SecretKey};
 
-/// Runs one input: who it is, then changes of a byte: in which message, where, and how.
+/// Runs one input: the kind of peer, then changes of a byte: which message, where, and how.
 pub(crate) fn run(data: &[u8]) {
     let Some((mode, changes)) = data.split_first() else {
         return;

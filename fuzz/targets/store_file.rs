@@ -55,7 +55,7 @@ pub(crate) fn run(data: &[u8]) {
     }
 }
 
-/// A store with two jobs, of which some tasks run.
+/// A store with two jobs and some running tasks.
 fn whole() -> Vec<u8> {
     let dir = tempfile::tempdir().expect("a directory");
     let path = dir.path().join("whole.db");

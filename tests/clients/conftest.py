@@ -13,7 +13,7 @@ sys.path.insert(0, str(ROOT / "python/tests"))
 import cluster as local_cluster  # noqa: E402
 from cluster import HQ, Cluster  # noqa: E402
 
-# What a shell starts in the background ignores interrupts, and so would the engines.
+# Background processes of a shell ignore interrupts, and so would the engines.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
 __all__ = ["Cluster", "Engine", "wait_for"]
@@ -117,7 +117,7 @@ def restart_when(engine, condition):
     """Kills the server once something has happened, on a thread: the engine is waited for meanwhile."""
 
     def then():
-        # An engine that fails at once is to be told of at once.
+        # An engine that fails at once must be reported at once.
         wait_for(lambda: condition() or engine.is_over, "the workflow is under way")
         if condition():
             engine.restart_server()
@@ -128,7 +128,7 @@ def restart_when(engine, condition):
 
 
 def processes_with(engine, word):
-    """Ids of processes of a test with a word in their command line; those of others may run beside it."""
+    """Ids of a test's processes with a word in their command line; other tests may run in parallel."""
     found = []
     for entry in os.listdir("/proc"):
         if entry.isdigit():

@@ -97,7 +97,7 @@ def test_checkpoints_tasks_and_refusals(engine, python):
         import submitit
 
         class Counter:
-            # Ends in its second attempt, which goes on where the first was told to stop.
+            # Ends in its second attempt, which continues where the first was stopped.
 
             def __init__(self, attempt=1):
                 self.attempt = attempt

@@ -48,7 +48,7 @@ if __name__ == "__main__":
 @pytest.fixture
 def toil(engine):
     engine.env["PYTHONPATH"] = str(ROOT / "integrations/toil")
-    # Its workers are a program beside its interpreter.
+    # Its workers are a program next to its interpreter.
     engine.env["PATH"] = f"{Path(sys.executable).parent}:{engine.env['PATH']}"
     Path("workflow.py").write_text(WORKFLOW)
 
@@ -76,7 +76,7 @@ def test_failures_a_restart_and_a_killed_server(engine, toil):
     asked = [job["submits"][0]["array"] for job in jobs if job]
     entries = [{e["resource"]: e["request"]["Compact"] for e in one["resources"][0]["resources"]} for one in asked]
     assert {"cpus": 20_000, "mem": 96 * 10_000} in entries and {"cpus": 10_000, "mem": 96 * 10_000} in entries, entries
-    # What is left is done by a restart; the rest is not done again.
+    # A restart does the remaining work; the rest is not repeated.
     Path("lucky").touch()
     ended = engine.run(toil("--restart"))
     assert ended.returncode == 0, ended.stdout

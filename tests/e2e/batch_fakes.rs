@@ -363,7 +363,7 @@ fn env_of_processes(options: &[&str]) -> Env {
     env
 }
 
-/// Ids of the jobs that this Slurm has run, and of those whose processes are there.
+/// Ids of the jobs that this Slurm has run, and of the jobs with living processes.
 fn jobs_of(env: &Env) -> (Vec<String>, Vec<String>) {
     let names = std::fs::read_dir(env.path("jobs")).into_iter().flatten();
     let names = names.filter_map(|entry| entry.ok()?.file_name().into_string().ok());

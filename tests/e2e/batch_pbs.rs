@@ -222,8 +222,8 @@ fn a_pbs_that_lies_gets_no_allocation_too_many() {
     assert_eq!(names.len(), count, "each allocation was submitted once");
 }
 
-/// Three allocations wait and are polled repeatedly; whatever PBS leaves out of its answers, none
-/// of them is deleted.
+/// Three allocations wait and are polled repeatedly; none is deleted, even if PBS omits them from
+/// its answers.
 fn waiting_allocations_survive(modes: &str) {
     let Some(env) = env_that_asks_every("100") else {
         return;

@@ -326,7 +326,7 @@ fn jobs_are_selected_listed_and_forgotten() {
     env.hq(&["job", "close", "all"]).says("Job 3 closed").ok();
     assert_eq!(quiet(&["job", "list", "--all"]), "3 FINISHED\n");
     let failed = ["job", "list", "--all", "--filter=failed"];
-    assert_eq!(quiet(&failed), "", "a filter holds also beside --all");
+    assert_eq!(quiet(&failed), "", "a filter also holds with --all");
     assert_eq!(env.submit(&["--", "true"]), "5", "ids are not used again");
 }
 

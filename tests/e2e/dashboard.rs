@@ -270,7 +270,7 @@ fn every_task_and_its_output_can_be_reached() {
             Err("not yet".to_owned())
         }
     });
-    // Those of the worker as well.
+    // The worker's tasks as well.
     screen.press("3");
     screen.shows(&["Workers (1 of 1"]);
     screen.press("\r");

@@ -178,7 +178,7 @@ fn what_is_being_done_again_is_not_begun_a_second_time() {
     let again = ["job", "resubmit", "1", "--changed"];
     env.hq(&again).ok();
     env.hq(&again)
-        .says("it was submitted again as job 2, of which 1 task has not ended")
+        .says("it was already resubmitted as job 2: 1 task has not ended")
         .exits_with(1);
     std::fs::remove_file(env.path("hold")).expect("it is there");
     env.wait_job("2");

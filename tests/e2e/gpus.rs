@@ -142,10 +142,7 @@ fn a_driver_that_hangs_holds_up_neither_the_worker_nor_its_stop() {
     let job = env.submit(&["--resource=gpus/nvidia=1", "--", "sh", "-c", wait]);
     let told = || {
         let log = env.read("worker1.log");
-        match log
-            .matches("The driver of NVIDIA GPUs does not answer")
-            .count()
-        {
+        match log.matches("The NVIDIA driver does not answer").count() {
             0 => Err(log),
             count => Ok(count),
         }
@@ -153,7 +150,7 @@ fn a_driver_that_hangs_holds_up_neither_the_worker_nor_its_stop() {
     let limit = std::time::Duration::from_secs(120);
     let asked = || asking(&env).first().copied().ok_or("nobody asks".into());
     let asked = wait_for("the driver is asked", asked);
-    wait_for_up_to(limit, "people are told that the driver hangs", told);
+    wait_for_up_to(limit, "the log says that the driver hangs", told);
     wait_gone(asked);
     let others = env.submit(&["--array=1-20", "--resource=gpus/nvidia=0.5", "--", "true"]);
     env.wait_job(&others);

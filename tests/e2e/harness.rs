@@ -98,8 +98,8 @@ impl Env {
         }
     }
 
-    /// An empty environment in which all commands run as an ordinary user, because root has no
-    /// limits. `None` with a reason if there is no such user.
+    /// An empty environment that runs all commands as an ordinary user, because root has no limits.
+    /// `None` with a reason if no such user exists.
     pub(crate) fn of_ordinary_user() -> Option<Self> {
         let mut env = Self::new();
         if !rustix::process::geteuid().is_root() {

@@ -238,7 +238,7 @@ fn a_restarted_server_counts_what_it_restored() {
     let after = Site::of(&env);
     assert_ne!(
         after.token, before.token,
-        "what reached somebody else is void"
+        "a token that reached another program is void"
     );
     let old = Site {
         address: after.address.clone(),
@@ -490,8 +490,8 @@ fn requests_that_make_no_sense_are_refused_with_a_sentence() {
             400,
             "expected from_ms",
         ),
-        ("/api/v1/nothing", 404, "no such resource"),
-        ("/api/v1/jobs/1/cancel", 405, "this method"),
+        ("/api/v1/nothing", 404, "this resource does not exist"),
+        ("/api/v1/jobs/1/cancel", 405, "does not support the method"),
     ] {
         let answer = site.get(path);
         assert_eq!(answer.status, status, "{path}: {}", answer.body);

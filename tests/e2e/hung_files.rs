@@ -73,7 +73,7 @@ impl Drop for HungDisk {
 /// Waits until a running and a canceled task are reported as unkillable, including by `worker
 /// stop`.
 fn expect_unkillable(env: &Env, writing: &str, creating: &str) -> String {
-    wait_for("the tasks that outlive SIGKILL are told", || {
+    wait_for("the tasks that outlive SIGKILL are reported", || {
         let info = env.hq(&["worker", "info", "1"]).ok();
         let explained = env.hq(&["task", "explain", writing, "0"]).ok();
         let canceled = env.hq(&["task", "explain", creating, "1"]);
@@ -163,7 +163,7 @@ fn tasks_on_a_hung_file_system_hold_up_nobody_else() {
     disk.set_frozen(false);
     env.wait_job(&whole);
     env.wait_job(&writing);
-    wait_for("those that have ended are not told any more", || {
+    wait_for("ended tasks are not reported any more", || {
         let info = env.hq(&["worker", "info", "1"]).ok();
         if info.contains("Unkillable") {
             Err(info)
@@ -342,7 +342,7 @@ fn a_journal_that_hangs_holds_up_neither_looks_nor_the_end_of_its_server() {
     let told = submit.wait_with_output().expect("its output can be read");
     let text = String::from_utf8_lossy(&told.stderr);
     assert!(
-        text.contains("before the journal has taken the change"),
+        text.contains("before the change is known to be stored"),
         "{text}"
     );
     assert_eq!(told.status.code(), Some(1));
@@ -400,7 +400,10 @@ fn fifos_in_place_of_files_hold_up_nobody() {
     let stuck = env.submit(&["--array=1-2", "--stdout=fifo", "--", "echo", "x"]);
     env.wait_job(&stuck);
     let error = env.tasks(&stuck)[0]["error"].to_string();
-    assert!(error.contains("needs somebody to read from it"), "{error}");
+    assert!(
+        error.contains("needs a reader before the task starts"),
+        "{error}"
+    );
     let script = "rm out; mkfifo out; echo x > made; until [ -e go ]; do sleep 0.01; done";
     let job = env.submit(&["--stdout=out", "--stderr=none", "--", "sh", "-c", script]);
     env.wait_lines("made", 1);

@@ -90,7 +90,7 @@ fn a_node_on_which_tasks_fail_for_a_file_system_that_hangs_says_so_and_stops_on_
     let stats = env.stats(&job);
     let failed = stats["failed"].as_u64().expect("a number");
     assert!((1..=10).contains(&failed), "{stats}");
-    assert!(disk.waiting() > 0, "somebody looks all the time");
+    assert!(disk.waiting() > 0, "a check always waits");
     assert_eq!(env.workers(), ["QUARANTINED", "RUNNING", "RUNNING"]);
     // The file system does not recover before the end.
     env.hq(&["worker", "stop", "1"]).ok();

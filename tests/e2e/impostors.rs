@@ -1,4 +1,4 @@
-//! What holders of worker keys, or of files of earlier releases, can do.
+//! The limits of holders of worker keys, or of files of earlier releases.
 
 use std::os::unix::fs::PermissionsExt;
 

@@ -62,7 +62,7 @@ fn what_would_have_fitted_is_suggested() {
     let size = |line: &str| line.split(' ').next().and_then(|size| size.parse().ok());
     let is_small = |line: &str| size(line).is_some_and(|size: f64| size < 120.0);
     assert!(sizes.lines().all(is_small), "{sizes}");
-    // Of what never finished nobody knows what it needs.
+    // The needs of a job without finished tasks are unknown.
     let failed = env.submit(&["--wait", "--", "false"]);
     env.hq(&["job", "resubmit", &failed, "--suggested"])
         .says("nothing is known")
@@ -100,8 +100,8 @@ fn memory_follows_from_what_the_first_tasks_needed() {
     let mut env = Env::new();
     env.start_server();
     env.start_worker_with(&["--cpus=2", "--resource=mem=sum(2000)", "--enforce-memory"]);
-    // The others have to take some time, too: by time it is weighed what is worth reserving for
-    // all.
+    // The other tasks must take some time as well: the server weighs by time which size is worth
+    // reserving for all.
     let script = format!(
         "echo $HQ_TASK_ID $HQ_RESOURCE_REQUEST_mem >> sizes; {}",
         hold("HQ_TASK_ID == 24 ? 300 : 80", "HQ_TASK_ID == 24 ? 4 : 1")

@@ -225,7 +225,7 @@ fn a_full_control_group_of_processes_makes_tasks_wait() {
     let job = env.submit(&["--array=1-6", "--task-dir", "--", "true"]);
     wait_for("the worker says that nothing can start", || {
         let log = env.read("worker1.log");
-        log.contains("no process can be created for now")
+        log.contains("cannot create processes at present")
             .then_some(())
             .ok_or(log)
     });
@@ -363,7 +363,7 @@ fn what_announces_an_end_stops_servers_and_workers_cleanly() {
 
 #[test]
 fn a_state_that_does_not_fit_into_memory_is_refused_and_ends_no_server() {
-    const REFUSED: &str = "is too large for the memory";
+    const REFUSED: &str = "is too large for the available memory";
     let mut env = Env::new();
     let server = env.start_server();
     let task = |id| format!("{{\"id\": {id}, \"command\": [\"true\", \"{id}\"]}}");

@@ -155,7 +155,7 @@ fn a_long_silence_moves_tasks_and_ends_them_where_they_were() {
     assert_eq!(
         processes_with(&marker).len(),
         1,
-        "it runs as long as nobody can stop it"
+        "it runs as long as it cannot be stopped"
     );
     network.heal();
     states(&["HEARTBEAT LOST", "RUNNING"]);

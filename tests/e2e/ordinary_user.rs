@@ -241,5 +241,5 @@ fn a_task_directory_without_write_permission_is_removed() {
     wait_for("the directory is gone", || {
         (!dir.exists()).then_some(()).ok_or(output.clone())
     });
-    assert!(!env.read("worker1.log").contains("cannot tidy up"));
+    assert!(!env.read("worker1.log").contains("cannot clean up"));
 }

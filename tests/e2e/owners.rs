@@ -218,7 +218,7 @@ fn on_a_shared_file_system_the_running_server_is_read_through_itself() {
     assert!(!env.path("disk/j.db-shm").exists(), "no memory is shared");
     env.hq(&["journal", "export", "disk/j.db"])
         .exits_with(1)
-        .says("ask that server with `hq query`");
+        .says("Query that server with `hq query`");
     let other = env.path("other").display().to_string();
     env.hq(&["--server-dir", &other, "server", "start", journal[0]])
         .exits_with(1)

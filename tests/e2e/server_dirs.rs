@@ -111,11 +111,11 @@ fn an_access_file_that_is_of_no_use_is_refused_with_the_remedy() {
             &whole.replace(key, &key[..128]),
             "lacks the private key of the server",
         ),
-        (&whole.replace(key, &other), "do not belong together"),
+        (&whole.replace(key, &other), "do not match"),
         (&whole.replace(key, &key[..190]), "found 190 characters"),
         (
             &whole.replace(key, &key.replace(&key[..1], "x")),
-            "some are no such digits",
+            "some of them not hexadecimal",
         ),
     ] {
         write(&env, path, text);
@@ -181,7 +181,7 @@ fn a_refused_start_announces_nothing() {
         ],
     ] {
         let ran = env.hq(&[&["server", "start"], args].concat()).exits_with(1);
-        for text in ["begins anew", "No online server", "WARN"] {
+        for text in ["starts without", "No online server", "WARN"] {
             assert!(!ran.stderr.contains(text), "{args:?}: {}", ran.stderr);
         }
     }
@@ -218,8 +218,8 @@ fn a_copied_server_directory_is_a_directory_of_its_own() {
         signal(server, "CONT");
         env.hq(&["server", "start", "--server-dir=copy"])
             .exits_with(1)
-            .says("of which this directory is a copy")
-            .says("--fresh` begins anew here");
+            .says("and this directory is a copy of that one")
+            .says("--fresh`");
         kill_server(&mut env, server);
         copy(&env, "later");
         // Independent of the original.

@@ -1,5 +1,5 @@
-//! What holders of lesser roles, and strangers, can take from the owner and the workers: only the
-//! rest of their own share.
+//! What lesser roles and strangers can take from the owner and the workers: only the rest of their
+//! own share.
 
 use std::io::{ErrorKind, Read as _, Write as _};
 use std::net::TcpStream;

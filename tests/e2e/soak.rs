@@ -78,7 +78,7 @@ struct Soak {
     workers: Vec<u32>,
     server: u32,
     jobs: Vec<Acknowledged>,
-    /// Memory of the server and of the first worker in KiB: when, and in which life of the server.
+    /// Memory of the server and of the first worker in KiB: the time, and the run of the server.
     samples: Vec<(Duration, u32, u64, u64)>,
     lives: u32,
     deeds: BTreeMap<Deed, u32>,

@@ -568,7 +568,7 @@ fn a_start_finds_the_journal_of_the_last_server() {
         let server = env.start_server_with(args);
         let log = env.read("server.log");
         let is_plain = args.is_empty();
-        assert_eq!(log.contains("nothing of it was kept"), is_plain, "{log}");
+        assert_eq!(log.contains("its state was not kept"), is_plain, "{log}");
         let told = log
             .lines()
             .find(|line| line.contains("/001) left 1 unfinished job,"));
@@ -598,7 +598,7 @@ fn a_client_says_what_became_of_a_server_that_does_not_answer() {
     let after = std::fs::read_dir(env.path("server/001"))
         .expect("a directory")
         .count();
-    assert_eq!(before, after, "nothing is left beside the state");
+    assert_eq!(before, after, "nothing is left besides the state");
     let quiet = env.hq(&["job", "list", "--output-mode=json"]).exits_with(1);
     assert!(!quiet.stderr.contains("help:"), "{}", quiet.stderr);
     // As of a process of another host that has ended or is invisible.

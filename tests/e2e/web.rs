@@ -287,7 +287,7 @@ fn the_interface_is_what_its_description_says() {
     env.start_server_with(&["--http"]);
     env.start_worker(2);
     let site = Site::of(&env);
-    // Something of each kind, so that there is data to show.
+    // An example of each kind, to have data to show.
     let script = "echo out; echo err >&2; exit $((HQ_TASK_ID % 2))";
     env.submit(&["--array=1-9", "--wait", "--", "bash", "-c", script]);
     env.submit(&["--array=1-4", "--resource=gpus/none=4", "--", "true"]);

@@ -74,7 +74,7 @@ class Server:
         return self.data["jobs"]
 
     def refresh(self):
-        """Notices jobs that ended, and starts those that can run."""
+        """Notices ended jobs, and starts jobs that can run."""
         now = time.time()
         for job in self.jobs.values():
             if job["state"] != "R":
@@ -120,7 +120,7 @@ class Server:
         )
         for name, value in job["env"].items():
             env["PBS_O_" + name] = value
-        # The job's output is delivered while it runs: nobody here waits for its end.
+        # The job's output is written while it runs: no process here waits for its end.
         runner = 'cd "$HOME" 2>/dev/null; bash "$1" >"$2" 2>"$3"; echo $? >"$4"'
         process = subprocess.Popen(
             ["bash", "-c", runner, "job", job["script"], job["stdout"], job["stderr"], job["exit_file"]],
@@ -255,7 +255,7 @@ def qsub(args):
             text = file.read()
     except OSError:
         raise Refused(1, "qsub: script file:: No such file or directory")
-    # Options of the command line win over those of the script.
+    # Options of the command line win over options of the script.
     from_script = dict(job)
     for line in text.splitlines()[1:]:
         if line.startswith("#PBS "):

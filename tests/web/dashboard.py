@@ -111,7 +111,7 @@ def watch_a_job(page, url, folder):
 
 def mend_a_failure(page, url, folder):
     page.goto(url + "/#/overview")
-    # Its job has ended: it is there for those who ask.
+    # Its job has ended: users can still open it.
     page.locator(".quiet summary").click()
     problem = page.locator(".quiet .problem", has_text="2 broken")
     expect(problem).to_contain_text("mostly: exit code 7")
@@ -153,7 +153,7 @@ def mend_a_failure(page, url, folder):
 
 
 def look_at_parameters(page, url, folder, examiner):
-    """By state, beside failures, and as columns of the tasks."""
+    """By state, next to failures, and as columns of the tasks."""
     unlucky = "[ {seed} != 13 ] || { echo 'seed {seed} is unlucky at {lr}' >&2; exit 1; }"
     command = ["submit", "--output-mode=quiet", "--cpus=0.1", "--param", "lr=0.1,0.01", "--param", "seed=11-13", "--", "bash", "-c", unlucky]
     job = subprocess.run([os.environ["HQ"], *command], cwd=folder, check=True, stdout=subprocess.PIPE, text=True).stdout.strip()

@@ -19,7 +19,7 @@ def selected(page, label):
     return page.get_by_role("grid", name=label).locator(SELECTED)
 
 
-# Faster than the browser tells of the address that the first one opens.
+# Faster than the browser reports the address that the first key opens.
 TWO_KEYS = """keys => keys.forEach(key => document.body.dispatchEvent(new KeyboardEvent("keydown", { key, bubbles: true })))"""
 
 
@@ -43,7 +43,7 @@ def move_in_lists(page, url):
     press(page, "G", "g", "Enter")
     expect(page.locator(".jobhead")).to_be_visible()
     press(page, "Backspace")
-    # Who comes back finds the row again.
+    # A returning user finds the row again.
     expect(selected(page, "Jobs")).to_have_count(1)
     # Keys of a list act wherever the focus is.
     page.evaluate("document.activeElement.blur()")
@@ -138,7 +138,7 @@ def find_by_name(page, url):
     page.goto(url + "/#/overview")
     expect(page.get_by_role("heading", name="What is wrong")).to_be_visible()
     press(page, "Control+k")
-    field = page.get_by_role("combobox", name="What to do")
+    field = page.get_by_role("combobox", name="Action")
     expect(field).to_be_focused()
     page.keyboard.type("brok")
     expect(page.locator(".palette [aria-selected=true]")).to_contain_text("Job 2: broken")
@@ -151,7 +151,7 @@ def find_by_name(page, url):
     press(page, "Escape")
     expect(page.get_by_role("dialog")).to_have_count(0)
     press(page, "?")
-    # Keys of this view stand before those of all views.
+    # Keys of this view come before keys of all views.
     expect(page.get_by_role("dialog")).to_contain_text("Submit the failed tasks of job 2 again")
     expect(page.get_by_role("dialog")).to_contain_text("Dark or light")
     press(page, "Enter")

@@ -59,7 +59,7 @@ TOOLS = {
 
 
 class Run:
-    """A server with workers of which one is broken, and jobs."""
+    """A server with jobs and workers; one worker is broken."""
 
     def __init__(self, hq, folder):
         self.hq_path, self.folder, self.started = hq, folder, []
@@ -142,7 +142,7 @@ VIEWS = [
 def save(picture, path):
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(picture)
-    # A third of the size, where Pillow is installed; nobody sees the difference.
+    # A third of the size, where Pillow is installed; the difference is invisible.
     with contextlib.suppress(ImportError):
         from PIL import Image
 
@@ -187,7 +187,7 @@ def shoot_terminal(page, run, folder, is_quick):
         terminal.end()
 
 
-# Headings of the report with which pictures begin.
+# First headings of the pictures of the report.
 PARTS = [("wrong", "Run of"), ("jobs", "Jobs")]
 
 

@@ -8,7 +8,7 @@ import pathlib
 
 SIZES = {"desktop": (1440, 900), "phone": (390, 844)}
 THEMES = ("light", "dark")
-# Rules of axe: those of WCAG 2.2 up to level AA, and the best practices of its authors.
+# Rules of axe: the rules of WCAG 2.2 up to level AA, and the best practices of its authors.
 RULES = ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa", "best-practice"]
 AXE = """async ([rules]) => (await axe.run(document, { runOnly: rules, resultTypes: ["violations"] })).violations.map(
     ({ id, impact, nodes }) => `${id} (${impact}): ${nodes.map((node) => node.target.join(" ")).slice(0, 5).join(", ")}`)"""

@@ -14,9 +14,9 @@
 //! ```
 //!
 //! With `--rate N` tasks are so long that all cpus together end N of them per second. At the
-//! ceiling, the rate of tasks that take no time, latencies are those of a saturated machine; at 70
-//! % of it, they are the server's own. The single tasks run on a real worker. `--rest true` also
-//! prints the size of the store after compaction.
+//! ceiling, the rate of tasks that take no time, the machine is saturated, which shows in the
+//! latencies; at 70 % of it, they are the server's own. The single tasks run on a real worker.
+//! `--rest true` also prints the size of the store after compaction.
 //!
 //! `--restarts N` kills the server N times while all cpus are in use and restarts it; the output
 //! shows when all workers are back and what was lost. Tasks should be long then. `--links MILLIS`

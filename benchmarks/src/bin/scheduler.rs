@@ -3,7 +3,7 @@
 //! Runs published graph shapes and mixes on virtual clusters and compares each makespan with a
 //! lower bound, small cases with the optimum, and measures every decision of the server's state
 //! machine. Writes plots to a directory given as argument. `--short` leaves out the largest
-//! clusters, `--scale` runs only the largest case, `--kinds` only those with very many of one
+//! clusters, `--scale` runs only the largest case, `--kinds` only cases with very many of one
 //! thing; a number after it sets how many, a word after that selects a case.
 
 #![forbid(unsafe_code)]

@@ -122,7 +122,7 @@ impl Storms {
         self.storm.send_replace(());
     }
 
-    /// What workers count.
+    /// Counts of the workers.
     #[must_use]
     pub fn tally(&self) -> &Arc<Tally> {
         &self.tally

@@ -185,7 +185,7 @@ fn wait(what: &str, mut is_so: impl FnMut() -> Result<bool>) -> Result<()> {
     while !is_so()? {
         ensure!(
             begun.elapsed() < STEP_TIMEOUT,
-            "waited in vain until {what}"
+            "timeout of the wait until {what}"
         );
         std::thread::sleep(LOOK_INTERVAL);
     }

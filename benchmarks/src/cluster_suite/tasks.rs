@@ -105,7 +105,7 @@ impl Ledger {
     }
 }
 
-/// The tasks of a worker. Those of one lane run one after the other.
+/// The tasks of a worker. Tasks of one lane run one after the other.
 pub(super) struct Tasks {
     time: TaskTime,
     seed: u64,

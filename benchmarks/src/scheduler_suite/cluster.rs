@@ -179,7 +179,7 @@ impl Cluster {
         }
     }
 
-    /// A cluster in which decisions take their real duration.
+    /// A cluster whose decisions take their real duration.
     #[must_use]
     pub fn timed() -> Self {
         Self {
@@ -650,7 +650,7 @@ impl Cluster {
         self.granted_seconds / (self.cpus * span).max(f64::MIN_POSITIVE)
     }
 
-    /// The share during the time in which tasks waited for a worker; 1.0 if none ever did.
+    /// The share while tasks waited for a worker; 1.0 if none ever did.
     #[must_use]
     pub fn contended_share(&self) -> f64 {
         let (granted, all) = self.contended;

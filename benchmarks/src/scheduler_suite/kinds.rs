@@ -31,7 +31,7 @@ const RUN: Duration = Duration::from_millis(20);
 /// One case: the longest step of each operation.
 #[derive(Clone, Debug, Default)]
 pub struct Row {
-    /// Name of the case: the thing of which there are many.
+    /// Name of the case: the numerous thing.
     pub name: &'static str,
     /// Tasks that started.
     pub started: usize,
@@ -47,17 +47,17 @@ pub struct Row {
     pub end: Duration,
     /// An answer about how many more workers would help.
     pub demand: Duration,
-    /// Of the answer why a task waits.
+    /// Duration of the answer why a task waits.
     pub explain: Duration,
-    /// Of the list of jobs.
+    /// Duration of the list of jobs.
     pub jobs: Duration,
-    /// Of the details of the first job.
+    /// Duration of the details of the first job.
     pub info: Duration,
-    /// Of the steps of resubmitting the first job.
+    /// Duration of the steps of resubmitting the first job.
     pub resubmit: Duration,
-    /// Of a page of tasks.
+    /// Duration of a page of tasks.
     pub tasks: Duration,
-    /// Of the list of workers.
+    /// Duration of the list of workers.
     pub workers: Duration,
     /// Maximum of requests that a round examined.
     pub queues: usize,

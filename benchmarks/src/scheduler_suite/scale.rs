@@ -148,7 +148,7 @@ fn greatest(all: &[Decision], measure: impl Fn(&Decision) -> Duration) -> Vec<(u
 }
 
 impl Outcome {
-    /// How many of the slowest decisions are also among those with the most cpu time.
+    /// Number of the slowest decisions that also used the most CPU time.
     #[must_use]
     pub fn shared(&self) -> usize {
         let hardest: BTreeSet<usize> = self.hardest.iter().map(|(number, _)| *number).collect();

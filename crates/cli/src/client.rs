@@ -687,11 +687,11 @@ fn unanswered(dir: &ServerDir, access: &Access) -> String {
         }
         SilentServer::Crashed(None) => {
             format!(
-                "the server has crashed; `hq server start{hint}` continues it, or says what is wrong with its state; with --fresh, it begins anew"
+                "the server has crashed; `hq server start{hint}` continues it, or reports a problem of its state. With --fresh it starts without its jobs"
             )
         }
         SilentServer::CrashedUnkept => format!(
-            "the server has crashed; it ran with --no-journal, so nothing of it was kept, and `hq server start{hint}` begins anew"
+            "the server has crashed; it ran with --no-journal, so its state was not kept. `hq server start{hint}` starts a new one"
         ),
         SilentServer::Alive(owner) => format!(
             "the server runs as {owner}, and does not answer here; `hq doctor net` finds out why. A second server would be refused"

@@ -136,7 +136,7 @@ mod tests {
             ("source env.sh", Some("bash -c 'COMMANDS'")),
             ("$HOME/x", Some("no shell expands")),
             ("~/x", Some("no shell expands")),
-            ("--cpus", Some("in front of the program")),
+            ("--cpus", Some("before the program")),
             ("sleep 10", Some("separate words")),
             ("sleep", None),
             ("./a-b_c.py", None),

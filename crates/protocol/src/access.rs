@@ -101,7 +101,7 @@ pub enum AccessError {
         source: io::Error,
     },
     /// Others can read the keys.
-    #[error("Access file {path:?} can be read by others (mode {mode:04o}), so its keys are no secret; run `chmod 0400 {}`", .path.display())]
+    #[error("Access file {path:?} can be read by others (mode {mode:04o}), so its keys are not secret. Run `chmod 0400 {}`", .path.display())]
     Exposed {
         /// The file.
         path: PathBuf,
@@ -110,7 +110,7 @@ pub enum AccessError {
     },
     /// Another user's file, which could make us talk to that user's server.
     #[error(
-        "Access file {path:?} belongs to user {owner}, not to you (user {user}); copy it to a file of your own"
+        "Access file {path:?} belongs to user {owner}, not to you (user {user}). Copy it to a file of your own"
     )]
     ForeignOwner {
         /// The file.
@@ -154,8 +154,7 @@ pub enum AccessError {
     },
     /// A file for clients or workers, which does not let a server prove its identity.
     #[error(
-        "Access file {path:?} is for clients or workers: it lacks the private key of the server; \
-         start the server with the full file that was made together with it"
+        "Access file {path:?} is for clients or workers: it lacks the private key of the server. Start the server with the full file that was created together with it"
     )]
     NoPrivateKey {
         /// The file.
@@ -163,8 +162,7 @@ pub enum AccessError {
     },
     /// The server's keys do not match: no peer could connect.
     #[error(
-        "Access file {path:?} has public and private keys of the server that do not belong together; \
-         start the server with the full file as `hq server generate-access` wrote it"
+        "Access file {path:?} has a public and a private key that do not match. Start the server with the full file from `hq server generate-access`"
     )]
     KeyPair {
         /// The file.

@@ -12,7 +12,7 @@
 //! * At most [`Share::unproven`] strangers, and as many silent ones, are connected. A further one
 //!   replaces the oldest of the address with the most strangers, or the oldest silent one.
 //! * One right holds at most [`Share::each`] entries, all lesser rights together [`Share::others`],
-//!   and everybody [`Share::all`]. A further one is refused. So `all - others` entries are left for
+//!   and all holders together [`Share::all`]. A further one is refused. So `all - others` entries are left for
 //!   the owner.
 //!
 //! * A holder that is refused can wait. A free place goes to the owner first, else to the holder
@@ -87,7 +87,7 @@ pub fn descriptors() -> u64 {
     getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX)
 }
 
-/// Who has an entry.
+/// Holder of an entry.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum Holder {
     /// A peer at this address that has proven nothing. A peer behind a relay counts for the address
@@ -118,7 +118,7 @@ pub type EntryId = u64;
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct ShareFull;
 
-/// Who holds entries of one share.
+/// Entries of one share by holder.
 #[derive(Debug)]
 pub struct Occupancy {
     share: Share,
@@ -241,8 +241,8 @@ impl Occupancy {
         is_used_up || self.count(|one| !one.yields()) >= self.share.all
     }
 
-    /// Removes the oldest entry of the holder with the most entries, if those that fit have no room
-    /// for one more.
+    /// Removes the oldest entry of the holder with the most entries, if the entries that `fits`
+    /// selects have no room for one more.
     fn yield_one(&mut self, fits: impl Fn(Holder) -> bool) -> Option<EntryId> {
         if self.count(&fits) < self.share.unproven {
             return None;

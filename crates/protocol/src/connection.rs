@@ -5,8 +5,8 @@
 //! flushes share records and writes. This file does not know what messages mean. See
 //! `docs/protocol.md`.
 //!
-//! An end of the stream between two messages is not authenticated: somebody on the path can cut a
-//! connection there. Peers that must tell a cut from a goodbye send a message that says goodbye.
+//! An end of the stream between two messages is not authenticated: an attacker on the path can cut
+//! a connection there. Peers that must distinguish a cut from a goodbye send a goodbye message.
 
 mod writer;
 
@@ -62,7 +62,7 @@ pub enum ReadError {
     Decode(#[source] prost::DecodeError),
     /// The message would take too much memory.
     #[error(
-        "the peer sent a message that takes {found} bytes of memory, at most {limit} are allowed"
+        "the peer sent a message that takes {found} bytes of memory; at most {limit} are allowed"
     )]
     TooManyElements {
         /// Bytes of memory.
@@ -213,7 +213,7 @@ async fn send_output<S: AsyncWrite + Unpin>(stream: &mut S, output: &[u8]) -> io
 }
 
 impl<S> Connection<S> {
-    /// Sets other limits than those of the plane.
+    /// Replaces the limits of the plane.
     pub const fn set_limits(&mut self, limits: Limits) {
         self.limits = limits;
     }
@@ -490,8 +490,8 @@ impl<R: AsyncRead + Unpin> MessageReader<R> {
         Ok(Some(Undecoded { body, limit }))
     }
 
-    /// Waits for a message and appends it and those that arrived with it to `batch`, at most `max`
-    /// (and at least 1) in total. `false` if the peer ended the stream between messages.
+    /// Waits for a message and appends it and the messages that arrived with it to `batch`, at most
+    /// `max` (and at least 1) in total. `false` if the peer ended the stream between messages.
     ///
     /// # Errors
     ///

@@ -45,7 +45,7 @@ const MORE_FOLLOWS: u32 = 1 << 31;
 
 /// Records after which both sides replace the key of that direction. 2^20 records are at most 64
 /// GiB, far below the limit of AES-GCM under one key (RFC 8446 §5.5 allows about 2^24.5 records of
-/// 16 KiB, that is 2^22.5 of ours).
+/// 16 KiB, that is 2^22.5 records of 64 KiB).
 const REKEY_RECORDS: u64 = 1 << 20;
 
 /// Frames or records that break the rules.
@@ -78,7 +78,7 @@ pub enum FrameError {
     #[error("record is forged, damaged or out of order")]
     Forged,
     /// All nonces are used up; open a new connection.
-    #[error("connection has carried as much as its keys allow")]
+    #[error("the connection has reached the limit of its keys")]
     Exhausted,
 }
 

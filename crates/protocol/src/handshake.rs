@@ -14,14 +14,13 @@
 //! nothing costly before it knows that the peer has the secret. Where the key names no server
 //! (relays, values, workers of version 2) it is `Noise_NNpsk0_25519_AESGCM_SHA256`.
 //!
-//! Which of both it is follows from the version. The connecting side offers one version only, by
-//! its key: nobody can talk it into the other. Both hellos are the prologue of the exchange, so
-//! nobody can change a version, a role or a flag on the way without the exchange failing; each
-//! hello has a random nonce, so no exchange can be replayed. The implementation has not been
-//! formally audited.
+//! The version selects one of the two. The connecting side offers one version only, according to
+//! its key, so no attacker can downgrade it. Both hellos are the prologue of the exchange, so a
+//! changed version, role or flag makes the exchange fail; each hello has a random nonce, so no
+//! exchange can be replayed. The implementation has not been formally audited.
 //!
 //! This file does not know sockets or time; [`crate::connection`] drives it and limits its
-//! duration. A peer that breaks a rule is told a short constant code and nothing else. See
+//! duration. A peer that breaks a rule gets a short constant code and nothing else. See
 //! `docs/protocol.md`.
 
 mod error;
@@ -122,7 +121,7 @@ pub struct Session {
     pub version: u32,
     /// Keys of both directions; `None` = plain.
     pub(crate) keys: Option<StatelessTransportState>,
-    /// The connecting side has proven that it has the full key. Without a key everybody has all
+    /// The connecting side has proven that it has the full key. Without a key, all peers have all
     /// rights.
     pub(crate) is_owner: bool,
 }
@@ -428,9 +427,9 @@ const fn role_of(plane: Plane) -> wire::Role {
     }
 }
 
-/// Versions to offer. With the key of a server the connecting side speaks nothing else than the
-/// version in which the server proves itself; workers of the release before, which have no such
-/// key, are accepted, so that a server can be updated under their tasks.
+/// Versions to offer. With the key of a server, the connecting side offers only the version that
+/// makes the server prove itself; workers of the previous release, which lack such a key, are
+/// accepted, so that a server can be updated under their tasks.
 fn versions(side: Side, plane: Plane, key: Option<&SecretKey>) -> VersionRange {
     let proof = key.and_then(|key| match side {
         Side::Connecting => key.server_public(),

@@ -47,7 +47,7 @@ pub struct ServerKey {
 #[derive(Debug, thiserror::Error)]
 pub enum KeyError {
     /// Not a known number of hex digits; the text is not repeated, because it may be most of a key.
-    #[error("expected a key of 64, 128 or 192 hexadecimal digits, found {0} characters{rest}", rest = if LENGTHS.contains(.0) { ", of which some are no such digits" } else { "" })]
+    #[error("expected a key of 64, 128 or 192 hexadecimal digits, found {0} characters{rest}", rest = if LENGTHS.contains(.0) { ", some of them not hexadecimal" } else { "" })]
     NotHex(usize),
     /// The system has no random numbers.
     #[error("cannot read random numbers from the system")]
@@ -288,7 +288,7 @@ mod tests {
         let texts = [0, 2, 63, 65, 66, 126, 130, 190, 194, 256].map(|length| "0".repeat(length));
         for text in texts.into_iter().chain(["g".repeat(64), "é".repeat(32)]) {
             let error = SecretKey::from_hex(&text).expect_err("no key").to_string();
-            let is_length_right = error.contains("some are no such digits");
+            let is_length_right = error.contains("some of them not hexadecimal");
             assert_eq!(is_length_right, text.starts_with('g'), "{text}: {error}");
         }
     }

@@ -19,8 +19,7 @@ pub fn why_nothing_runs(explanation: &Explanation) -> Option<String> {
         return None;
     }
     Some(missing(explanation).unwrap_or_else(|| {
-        "each of the things that they ask for is somewhere, but no worker has all of them"
-            .to_owned()
+        "each of their requested resources exists, but no worker has all of them".to_owned()
     }))
 }
 
@@ -73,7 +72,7 @@ fn lacking<'a>(item: &ExplainItem, all: impl Iterator<Item = &'a ExplainItem>) -
         }
         Item::Group(wanted) => (wanted.group_size < wanted.n_nodes).then(|| {
             format!(
-                "they ask for {} nodes, the largest group has {}",
+                "they request {} nodes, and the largest group has {}",
                 wanted.n_nodes, wanted.group_size
             )
         }),
@@ -89,7 +88,7 @@ fn lacking<'a>(item: &ExplainItem, all: impl Iterator<Item = &'a ExplainItem>) -
             }
             longest.is_some_and(|longest| longest < wanted).then(|| {
                 format!(
-                    "they ask for {} and no worker lives that long",
+                    "they request {}, and no worker has that much time left",
                     words(Duration::from_nanos(wanted))
                 )
             })

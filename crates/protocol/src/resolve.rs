@@ -26,7 +26,7 @@ const UNANSWERED_MAX: Duration = Duration::from_secs(90);
 ///
 /// # Errors
 ///
-/// Those of the name service, or if no thread can be created.
+/// Errors of the name service, or if no thread can be created.
 pub async fn resolve(host: &str, port: u16) -> io::Result<Vec<SocketAddr>> {
     if let Ok(address) = host.parse::<IpAddr>() {
         return Ok(vec![SocketAddr::new(address, port)]);
@@ -44,12 +44,12 @@ pub async fn resolve(host: &str, port: u16) -> io::Result<Vec<SocketAddr>> {
         .map_err(|error| {
             io::Error::new(
                 error.kind(),
-                format!("no thread to look up the name of the host: {error}"),
+                format!("cannot start a thread to look up the host name: {error}"),
             )
         })?;
     let found = rx
         .await
-        .unwrap_or_else(|_| Err(io::Error::other("the name service gave no answer")))?;
+        .unwrap_or_else(|_| Err(io::Error::other("the name service did not answer")))?;
     if found.is_empty() {
         return Err(io::Error::new(
             io::ErrorKind::NotFound,

@@ -101,13 +101,13 @@ pub(crate) fn news() -> (DemandNotifier, NewsReceiver) {
     )
 }
 
-/// Ids of the jobs in which this server's own workers run, or may come to run.
+/// Ids of batch jobs that contain, or may come to contain, this server's own workers.
 #[derive(Clone, Default)]
 pub(crate) struct OwnJobs(Arc<Mutex<BTreeSet<Box<str>>>>);
 
 impl OwnJobs {
-    /// How long this worker waits for a lost server when its tasks have ended. A job that somebody else submitted is theirs
-    /// to end.
+    /// How long this worker waits for a lost server after its tasks have ended. Only the user of a
+    /// foreign job ends that job.
     pub(crate) fn server_wait(&self, config: &WorkerConfig) -> Duration {
         let is_own = config.allocation.as_ref().is_some_and(|allocation| {
             let jobs = self.0.lock().unwrap_or_else(PoisonError::into_inner);

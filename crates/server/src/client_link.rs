@@ -42,7 +42,7 @@ use crate::updates::{Details, Update};
 use crate::values::Values;
 use crate::{journal_link, output_link, problems, query};
 
-/// Size of a request from which decoding takes milliseconds.
+/// Size of a request that takes milliseconds to decode.
 const SLOW_REQUEST: usize = 256 * 1024;
 /// A client without the owner's key that sends less than [`UPLOAD_STEP`] of a large request in this
 /// time is disconnected.
@@ -89,9 +89,13 @@ where
     acting_as(holder, async move {
         let (mut reader, mut writer) = connection.split();
         let first = next_request(&mut reader, &plane).await;
-        let is_full = permit.as_ref().is_some_and(|permit| permit.prove(holder).is_err());
+        let is_full = permit
+            .as_ref()
+            .is_some_and(|permit| permit.prove(holder).is_err());
         if first.is_ok() && is_full {
-            let refusal = Refusal::unavailable("too many clients are connected with keys that are not the owner's; try again later");
+            let refusal = Refusal::unavailable(
+                "too many clients are connected with keys of lesser rights. Try again later",
+            );
             // The connection is closed, whether the message arrives or not.
             let _ = send(&mut writer, &refusal.into()).await;
             return;
@@ -569,7 +573,7 @@ async fn send_update<W: AsyncWrite + Unpin>(
             query::make_details(view.state, &mut update, details, PAGE_BYTES_MAX);
             update
         };
-        // What is asked was decided before, so it does not wait for the store.
+        // The requested data is fixed already, so the request does not wait for the store.
         let Ok(made) = plane.core.look(make, |_| false).await else {
             return Err(WriteError::Io(io::ErrorKind::BrokenPipe.into()));
         };
@@ -625,8 +629,7 @@ where
     let _permit = match is_live.then(|| STREAMS.try_enter(actor())).transpose() {
         Ok(permit) => permit,
         Err(ShareFull) => {
-            let text =
-                "too many others follow the events with keys or tokens that are not the owner's";
+            let text = "too many readers follow the events with keys or tokens of lesser rights. Try again later";
             return Answer::Reply(Refusal::unavailable(text).into());
         }
     };
@@ -664,10 +667,9 @@ async fn send<W: AsyncWrite + Unpin>(
     let Some((found, limit)) = sent.as_ref().err().and_then(WriteError::too_large) else {
         return sent;
     };
-    tracing::warn!(found, limit, "an answer is too large for a client");
+    tracing::warn!(found, limit, "a reply is too large for a client");
     let refusal = Refusal::too_large(format!(
-        "the answer would have {found} bytes, at most {limit} can be sent; \
-         ask for fewer jobs, tasks or rows at a time"
+        "the reply would have {found} bytes, and at most {limit} are allowed. Request fewer jobs, tasks or rows at a time"
     ));
     writer.send(&client::Reply::from(refusal)).await
 }

@@ -1,4 +1,4 @@
-//! Configuration of a server, errors of its start, and ways in which it stops.
+//! Configuration of a server, errors of its start, and kinds of stops.
 
 use std::io;
 use std::net::SocketAddr;
@@ -90,7 +90,7 @@ pub enum StartError {
         state: String,
     },
     /// Another start in the directory takes long.
-    #[error("Another `hq server start` is in progress in {dir}: {owner}; wait until it has ended, or end that process", dir = .dir.display())]
+    #[error("Another `hq server start` is in progress in {dir}: {owner}. Wait for its end, or end that process", dir = .dir.display())]
     Starting {
         /// The server directory.
         dir: PathBuf,
@@ -136,7 +136,9 @@ pub enum StartError {
     #[error(transparent)]
     Store(#[from] hq_store::StoreError),
     /// The state of the server that the start would continue.
-    #[error("{source}\n`hq server start{hint} --fresh` begins anew and leaves that state as it is")]
+    #[error(
+        "{source}\nTo start without that state, and leave it as it is, run `hq server start{hint} --fresh`"
+    )]
     State {
         /// How to name the directory in the hint.
         hint: ServerHint,
@@ -145,14 +147,14 @@ pub enum StartError {
     },
     /// The access file of the server that the start would continue cannot be used.
     #[error(
-        "{source}\nRestore the file from a copy, or remove it: the server then makes new keys. Workers that read its directory follow; others, and clients with a copy of the file, need the new one"
+        "{source}\nRestore the file from a copy, or remove it: then the server creates new keys. Workers that read its directory follow by themselves; other workers, and clients with a copy of the file, need the new one"
     )]
     AccessDamaged {
         /// Reason.
         source: AccessError,
     },
     /// The journal of the server to be continued is gone.
-    #[error("The last server of this directory kept its state in {}, which is not there; put it back, or begin anew with `hq server start{hint} --fresh`{earlier}", .path.display())]
+    #[error("The last server of this directory kept its state in {}, which is missing. Put it back, or start without that state: `hq server start{hint} --fresh`{earlier}", .path.display())]
     JournalGone {
         /// The journal.
         path: PathBuf,
@@ -162,13 +164,13 @@ pub enum StartError {
         earlier: String,
     },
     /// A new beginning with the jobs of before.
-    #[error("--fresh begins anew, but the journal {} is not empty; name another file, or leave out --fresh to continue what it holds", .path.display())]
+    #[error("--fresh requires an empty journal, and {} is not empty. Name another file, or omit --fresh to continue with its jobs", .path.display())]
     FreshJournal {
         /// The journal.
         path: PathBuf,
     },
     /// There is nothing to resume.
-    #[error("Nothing to resume in {}: no server has kept its state there; start without --resume", .dir.display())]
+    #[error("Nothing to resume in {}: no server has kept its state there. Start without --resume", .dir.display())]
     NothingToResume {
         /// The server directory.
         dir: PathBuf,

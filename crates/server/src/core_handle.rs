@@ -198,7 +198,7 @@ impl Events {
         Some(report)
     }
 
-    /// Arrival time up to which all events of workers are handled; `None` = all.
+    /// Arrival time of the last event of workers whose predecessors are all handled; `None` = all.
     pub(crate) fn heard_until(&self) -> Option<Instant> {
         if self.taken_reports.is_empty() && self.reports.is_empty() {
             return None;
@@ -511,7 +511,7 @@ impl CoreHandle {
         self.send_behind(Event::Ended(tx)).await?;
         if tokio::time::timeout(STORE_TIMEOUT, stored).await.is_err() {
             tracing::warn!(
-                "The last changes were not stored in time; clients that wait for them get an error"
+                "The last changes were not stored in time; the waiting clients get an error"
             );
             self.give_up().await?;
         }

@@ -459,8 +459,7 @@ impl Core {
             Health::Good => return None,
             Health::Waiting(_) if !adds => return None,
             Health::Waiting(reason) => format!(
-                "the server cannot write its state to disk ({reason}); \
-                 nothing was submitted. Make room and submit again"
+                "the server cannot write its state to disk ({reason}), so nothing was submitted. Free some space and submit again"
             ),
         };
         Some(Refusal::unavailable(text))

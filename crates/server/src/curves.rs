@@ -51,9 +51,11 @@ impl Curves {
             Ok(Ok(Ok(page))) => return page,
             Ok(Ok(Err(error))) => tracing::warn!("{error}"),
             Ok(Err(error)) => {
-                tracing::error!(%error, "reading what tasks used over time failed");
+                tracing::error!(%error, "cannot read the usage of tasks over time");
             }
-            Err(_) => tracing::warn!("what tasks used over time is not shown: the journal is slow"),
+            Err(_) => {
+                tracing::warn!("the usage of tasks over time is missing: the journal is slow")
+            }
         }
         asked
     }

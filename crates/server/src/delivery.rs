@@ -328,8 +328,7 @@ impl Delivery {
     /// The store has stalled: queries are answered from memory.
     pub(crate) fn on_stalled(&mut self) {
         tracing::warn!(
-            "The journal has taken no change for {} s: its disk or file system hangs, or is very slow. Questions are \
-             answered from memory, changes wait",
+            "The journal has stored no change for {} s: its disk or file system hangs, or is very slow. The server answers queries from memory; changes wait",
             STALL.as_secs()
         );
         self.notify_all_demand();
@@ -351,8 +350,7 @@ impl Delivery {
         for waiting in std::mem::take(&mut self.replies).into_values() {
             // It may be gone.
             let _ = waiting.send(Err(Refusal::unavailable(
-                "the server ends before the journal has taken the change: whether it is stored will be seen \
-                 when the server is started again",
+                "the server ends before the change is known to be stored. Check it after the next start of the server",
             )));
         }
     }
@@ -482,7 +480,7 @@ impl Delivery {
             return;
         };
         if is_cut_off(queue, command) {
-            tracing::warn!(worker = %id, "worker does not read; connection dropped");
+            tracing::warn!(worker = %id, "a worker does not read its messages; its connection is dropped");
         }
     }
 

@@ -1,7 +1,7 @@
 //! The store from the perspective of the core's thread, with the messages that wait for it.
 //!
 //! [`Gate`] of core decides which effect waits for which commit, without knowing a store. This
-//! module connects it with one: it passes changes on, reads the writer's progress, releases
+//! module connects it with a store: passes changes on, reads the writer's progress, releases
 //! messages, and measures how long commits take.
 
 use std::collections::VecDeque;
@@ -191,7 +191,10 @@ pub(crate) mod tests {
         assert!(!gate.look());
         progress.send_modify(|progress| progress.health = Health::Broken("gone".into()));
         drop(progress);
-        assert!(gate.look(), "nobody else tells it while there is work");
+        assert!(
+            gate.look(),
+            "no other source reports it while work is pending"
+        );
         assert!(matches!(gate.health(), Health::Broken(_)));
         assert!(!gate.look(), "and nothing new follows");
     }

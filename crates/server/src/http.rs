@@ -108,8 +108,7 @@ impl HttpServer {
             tracing::info!("From another machine: ssh -N -L {port}:{address} {host}");
         } else {
             tracing::warn!(
-                "The HTTP address {address} is not of this machine only: what is read there, the \
-                 token included, crosses the network unencrypted"
+                "The HTTP address {address} is reachable from other machines, and everything, including the token, crosses the network unencrypted"
             );
         }
     }

@@ -204,8 +204,7 @@ async fn read_in<T: Send + 'static>(
     refuse_if_it_hangs(&store)?;
     let Ok(permit) = tokio::time::timeout(SEAT_PATIENCE, pool.enter(actor())).await else {
         return Err(Refusal::unavailable(format!(
-            "{READS_MAX} reads of the journal are under way, or as many as one key or token may have, and none has ended for {} s: many \
-             dashboards look at once, or the disk is very slow or hangs; ask again later",
+            "{READS_MAX} reads of the journal are in progress, or as many as one key or token may have, and none has ended for {} s: many dashboards read at once, or the disk is very slow or hangs. Try again later",
             SEAT_PATIENCE.as_secs()
         )));
     };
@@ -229,8 +228,7 @@ async fn writer_hangs(store: &StoreClient) {
 
 fn hangs() -> Refusal {
     Refusal::unavailable(
-        "the journal does not answer: the disk or file system that it is on hangs. What is known without it is \
-         shown by `hq status`, `hq job list` and `hq worker list`",
+        "the journal does not answer: its disk or file system hangs. `hq status`, `hq job list` and `hq worker list` work without it",
     )
 }
 
@@ -333,7 +331,7 @@ pub(crate) async fn act(store: StoreClient, action: JournalAction) -> Reply {
     match tokio::task::spawn_blocking(work).await {
         Ok(Ok(())) => Reply::Done(client::Empty {}),
         Ok(Err(text)) => Refusal::failed(text).into(),
-        Err(_) => Refusal::unavailable("the journal was not reached").into(),
+        Err(_) => Refusal::unavailable("the journal is unreachable").into(),
     }
 }
 
@@ -365,8 +363,7 @@ pub(crate) async fn query(store: StoreClient, asked: client::SqlQuery) -> Reply 
             let rows_json = serde_json::Value::from_iter(rows).to_string();
             if rows_json.len() > QUERY_BYTES_MAX {
                 return Refusal::too_large(format!(
-                    "the result has {} bytes, at most {QUERY_BYTES_MAX} can be sent; \
-                     select fewer columns or rows",
+                    "the result has {} bytes, and at most {QUERY_BYTES_MAX} are allowed. Select fewer columns or rows",
                     rows_json.len()
                 ))
                 .into();

@@ -202,7 +202,7 @@ impl Continued {
             count => format!("{count} unfinished jobs continue; `hq job cancel all` cancels them"),
         };
         tracing::warn!(
-            "This server continues the last one ({instance}): {jobs}. To begin anew instead, stop this server and run \
+            "This server continues the last one ({instance}): {jobs}. To start without its jobs instead, stop this server and run \
              `hq server start{hint} --fresh`"
         );
     }
@@ -294,7 +294,7 @@ pub(crate) async fn find(
             let mut warnings = Vec::new();
             if is_unkept && is_by_itself {
                 warnings.push(
-                    "The last server of this directory ran with --no-journal, so nothing of it was kept. This server begins anew"
+                    "The last server of this directory ran with --no-journal, so its state was not kept. This server starts without jobs"
                         .to_owned(),
                 );
             }
@@ -478,7 +478,7 @@ fn warning(
         return None;
     }
     Some(format!(
-        "{whose} server of this directory ({}) {}, and this one begins anew. To continue the earlier one, stop this server \
+        "{whose} server of this directory ({}) {}, and this one starts without its jobs. To continue the earlier one, stop this server \
          and run `{}`",
         instance.display(),
         notice.words(),

@@ -134,14 +134,14 @@ fn add_work(registry: &mut Registry, figures: &Figures) {
     let ended = count_by_label("state", task_states(totals.ended).into_iter().skip(2));
     let help = "Tasks that ended since the server started, by how they ended";
     registry.register("tasks_ended", help, ended);
-    let help = "Instances of tasks that were started since the server started";
+    let help = "Instances started since the server started";
     registry.register("instances_started", help, count(totals.started));
-    let help = "Instances that failed or were lost and were followed by another one";
+    let help = "Failed or lost instances that were followed by another one";
     registry.register("instances_superseded", help, count(totals.superseded));
-    let help = "Cpu seconds of instances that were cut off by the end of the life of their worker";
+    let help = "CPU seconds of instances that were lost because the lifetime of their worker ended";
     let cut_off = count(totals.cut_off.as_secs());
     registry.register("cut_off_cpu_seconds", help, cut_off);
-    let help = "Tasks that could run if a worker had room";
+    let help = "Tasks that could run if a worker had free resources";
     registry.register("tasks_ready", help, gauge(figures.ready));
     let help = "Tasks that were sent to workers ahead of time";
     registry.register("tasks_backlog", help, gauge(figures.backlog));
@@ -171,7 +171,7 @@ fn add_workers(registry: &mut Registry, figures: &Figures) {
     let help = "Amount of a resource that tasks hold";
     registry.register("resource_used", help, used);
     let hidden = figures.resources.len().saturating_sub(LABEL_VALUES_MAX);
-    let help = "Resources that are left out because there are too many names";
+    let help = "Resources left out because of too many names";
     registry.register("hidden_resources", help, gauge(hidden as u64));
 }
 
@@ -214,7 +214,7 @@ fn add_server(registry: &mut Registry, figures: &Figures, around: &ProcessFigure
         ("stale", figures.ignored.stale_rows),
         ("unknown-worker", figures.ignored.unknown_workers),
     ];
-    let help = "Contradictions that the server found in its own state; each is a defect";
+    let help = "Contradictions that the server detected in its own state; each is a bug";
     registry.register("internal_errors", help, count(hq_core::bug::count()));
     let help = "Messages of workers that were ignored, by reason";
     registry.register("messages_ignored", help, count_by_label("reason", ignored));
@@ -242,7 +242,7 @@ fn add_connections(registry: &mut Registry, stats: &Stats) {
         help,
         count_by_label("plane", refused),
     );
-    let help = "Peers that were cut off because they did not take their messages";
+    let help = "Peers disconnected because they did not read their messages";
     registry.register("connections_cut_off", help, stats.cut_off.clone());
     let help = "HTTP requests with the token";
     registry.register("http_requests", help, stats.http_requests.clone());
@@ -305,7 +305,7 @@ fn whole(units: u64) -> f64 {
     units as f64 / UNITS_PER_WHOLE as f64
 }
 
-/// Converts to the older text format of Prometheus, in which a counter's family has the name of its
+/// Converts to the older text format of Prometheus, where a counter's family has the name of its
 /// samples and units are not declared.
 pub(crate) fn as_classic(text: &str) -> String {
     let mut counters = std::collections::BTreeSet::new();

@@ -23,7 +23,10 @@ pub(crate) fn already_online(dir: &ServerDir, state: String) -> StartError {
 
 /// Error for a server that has its state open but does not answer.
 pub(crate) fn silent(dir: &ServerDir, owner: &str) -> StartError {
-    already_online(dir, format!("It is {owner}, which does not answer here"))
+    already_online(
+        dir,
+        format!("It is {owner}, which does not answer from here"),
+    )
 }
 
 /// Fails if a server of any release runs in this directory: a second one would take over the
@@ -55,7 +58,7 @@ pub(crate) async fn check_not_online(
     };
     if let Some(original) = original {
         state.push_str(&format!(
-            ". It is the server of {}, of which this directory is a copy; `hq server start{} --fresh` begins anew here",
+            ". It is the server of {}, and this directory is a copy of that one. To start a new server here, run `hq server start{} --fresh`",
             original.display(),
             dir.hint()
         ));

@@ -380,7 +380,7 @@ impl Problems {
         match part {
             Some(_) if known.len() >= ACKNOWLEDGED_MAX && !known.contains_key(id) => {
                 return Err(Refusal::too_large(format!(
-                    "{ACKNOWLEDGED_MAX} problems are acknowledged, which is all that is possible; take some back"
+                    "{ACKNOWLEDGED_MAX} problems are acknowledged, which is the limit. Take some back"
                 )));
             }
             Some(part) => {
@@ -402,7 +402,8 @@ impl Problems {
         // While the disk is full this takes long, and queries must work meanwhile.
         drop(place);
         // Dropped without a message: the server ended before it could store it.
-        let ended = || Refusal::unavailable("the server ended before this was stored; do it again");
+        let ended =
+            || Refusal::unavailable("the server ended before this was stored. Repeat the command");
         stored.await.map_err(|_| ended())
     }
 

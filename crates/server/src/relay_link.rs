@@ -1,8 +1,8 @@
 //! One connection of a relay: each of its channels goes to the listener, like an accepted
 //! connection. Also records which workers come through relays.
 //!
-//! The content of channels is opaque. Their handshakes, limits and heartbeats are those of any
-//! other connection.
+//! The content of channels is opaque. Their handshakes, limits and heartbeats are the same as for
+//! any other connection.
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
@@ -50,12 +50,12 @@ pub(crate) async fn serve<R, W>(
         };
         // Dropping closes it: the listener is overloaded, and the worker tries again.
         if relayed.try_send(relayed_channel).is_err() {
-            tracing::debug!(peer = %from, relay = %address, "no room for another handshake");
+            tracing::debug!(peer = %from, relay = %address, "too many handshakes are in progress");
         }
     };
     let error = link.run(reader, writer, opened).await;
     tracing::info!(
-        "The relay at {address} is gone, with {} connections of workers: {}",
+        "The relay at {address} is gone, together with {} connections of workers: {}",
         link.len(),
         ErrorChain(&error)
     );

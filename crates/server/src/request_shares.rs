@@ -17,7 +17,7 @@ macro_rules! pools {
 }
 
 pools! {
-    /// Questions that the core answers, one after the other. Those of the owner do not wait.
+    /// Queries of the core, one after the other. The owner's queries do not wait.
     LOOKS: 16, 48, usize::MAX;
     /// Followers of events. Up to 4 MiB wait for each one.
     STREAMS: 32, 64, 96;
@@ -33,14 +33,14 @@ pools! {
     /// Descriptions of jobs on their way: each has up to 64 MiB, and is in memory once more as what
     /// it describes.
     DESCRIPTIONS: 2, 3, 4;
-    /// Requests of clients that are larger than [`LARGE_REQUEST`], on their way. Those of the owner
-    /// do not wait.
+    /// Requests of clients larger than [`LARGE_REQUEST`], in transit. The owner's requests do not
+    /// wait.
     LARGE_REQUESTS: 4, 4, usize::MAX;
     /// The same for the first messages of workers.
     LARGE_REGISTRATIONS: 16, 16, usize::MAX;
 }
 
-/// Most reads of the journal at once. Those of a disk that hangs never end.
+/// Maximum simultaneous reads of the journal. On a hanging disk they never end.
 pub(crate) const READS_MAX: usize = 64;
 
 /// Bytes of an incomplete message that every connection can keep in memory.

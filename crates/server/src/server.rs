@@ -35,8 +35,8 @@ use crate::values::Values;
 use crate::worker_link::WorkerPlane;
 use crate::{alloc, client_link, listener, notify, peer_stream, probe, state_file, worker_link};
 
-/// Longest wait for workers at shutdown. They give their tasks a second to end, and kill those that
-/// do not within five.
+/// Longest wait for workers at shutdown. They give their tasks a second to end, and kill the rest
+/// within five.
 const LEAVE_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Longest wait for the server directory when its link is removed; before the workers are stopped,
@@ -651,8 +651,7 @@ fn key_pair(given: Option<&AccessFile>) -> Result<ServerKey, StartError> {
     }
     if given.is_some_and(AccessFile::has_secret) {
         tracing::warn!(
-            "The access file is of an earlier release: the server gets a key pair besides, with which it proves that it is the server. \
-             Workers of that release go on; clients with a copy of the file need a new one"
+            "The access file is from an earlier release: the server adds a key pair that proves its identity. Workers of that release continue; clients with a copy of the file need a new one"
         );
     }
     ServerKey::generate().map_err(|e| StartError::System(io::Error::other(e)))

@@ -1,8 +1,8 @@
 //! Tasks that ended by themselves, by job, worker and how: summed up once, then kept up to date by
 //! the events.
 //!
-//! A pass over a million tasks costs most of a second, so it is made once for all who look. While
-//! nobody looks for a while the sums are dropped.
+//! A pass over a million tasks takes most of a second, so one pass serves all readers. Without
+//! readers for a while, the sums are dropped.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Weak};
@@ -19,9 +19,9 @@ use tokio::sync::Mutex;
 use crate::core_handle::CoreHandle;
 use crate::journal_link;
 
-/// Sums are dropped if nobody asked for so long.
+/// Idle time after which the sums are dropped.
 const IDLE_MAX: Duration = Duration::from_secs(60);
-/// How often what happened meanwhile is added, whether anybody asks or not.
+/// Interval for adding new events, even without readers.
 const CATCH_UP: Duration = Duration::from_secs(5);
 /// Sums that are kept, some 30 MB; what is beyond is not counted, which [`Found::is_cut`] tells.
 const SUMS_MAX: usize = 200_000;
@@ -44,7 +44,7 @@ struct Sum {
     span: (Timestamp, Timestamp),
 }
 
-/// The sums up to some event, and those that follow.
+/// The sums up to some event, and the later events.
 struct Tally {
     sums: HashMap<Key, Sum>,
     live: Live,
@@ -56,7 +56,7 @@ struct Tally {
 /// How tasks ended.
 #[derive(Default)]
 pub(crate) struct Found {
-    /// Failures first and the large ones first; those of forgotten jobs left out.
+    /// Failures first, then the large ones; shares of forgotten jobs omitted.
     pub(crate) shares: Vec<Share>,
     /// When the first and the last task of each of them ended.
     pub(crate) spans: Vec<(Timestamp, Timestamp)>,
@@ -117,7 +117,7 @@ impl Tally {
     }
 }
 
-/// The sums, while somebody looks.
+/// The sums, while they have readers.
 #[derive(Default)]
 pub(crate) struct Shares(Arc<Mutex<Option<Tally>>>);
 
@@ -182,7 +182,7 @@ fn share((key, sum): (&Key, &Sum)) -> Share {
     }
 }
 
-/// Adds what happens, so that it does not pile up; ends when nobody looks any more.
+/// Adds new events, so that they do not pile up; ends after the last reader.
 async fn keep_current(place: Weak<Mutex<Option<Tally>>>) {
     loop {
         tokio::time::sleep(CATCH_UP).await;

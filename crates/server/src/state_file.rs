@@ -131,7 +131,7 @@ pub(crate) fn load(store: Store, uid: &str) -> Result<RestoredServer, StoreError
     }
     if loaded.dropped_count > 0 {
         tracing::warn!(
-            "{} stored records fit no job and were left out",
+            "{} stored records belong to no known job and were ignored",
             loaded.dropped_count
         );
     }
@@ -142,7 +142,7 @@ pub(crate) fn load(store: Store, uid: &str) -> Result<RestoredServer, StoreError
     let awaited = loaded.state.awaited_workers();
     if awaited > 0 {
         tracing::info!(
-            "waiting for {awaited} workers of the earlier run, which may have its tasks"
+            "waiting for {awaited} workers of the earlier run, which may still run its tasks"
         );
     }
     let handle = store.start(uid, &loaded.gone_workers, now.wall, move |progress| {

@@ -13,18 +13,18 @@ use hq_core::server_state::{Notification, WatchUpdate};
 use hq_protocol::client;
 use tokio::sync::mpsc;
 
-/// Overhead of an element of a list besides its own bytes, at most: its tag and its length.
+/// Maximum overhead of a list element besides its own bytes: its tag and its length.
 const ELEMENT_BYTES: usize = 12;
-/// Maximum ended tasks of a message; making their details takes a few milliseconds of the core's
+/// Maximum ended tasks per message; preparing their details takes a few milliseconds of the core's
 /// thread.
 const TASKS_MAX: usize = 4_096;
-/// Maximum notifications that wait for a client. Each has at most 1 KiB.
+/// Maximum notifications that wait for a client, of at most 1 KiB each.
 const NOTIFICATIONS_MAX: usize = 4_096;
-/// Maximum ranges of ended tasks that wait for a client: 8 MiB. Tasks that end in any order make
-/// about one range for two of them.
+/// Maximum ranges of ended tasks that wait for a client: 8 MiB. If tasks end in random order, one
+/// range covers about two of them.
 const RANGES_MAX: usize = 1 << 19;
 
-/// Which details of ended tasks a client wants.
+/// Details of ended tasks that a client wants.
 #[derive(Clone, Copy, Default, Debug)]
 pub(crate) struct Details {
     /// Values of calls instead of paths of output files.
@@ -33,7 +33,7 @@ pub(crate) struct Details {
     pub(crate) with_ranges: bool,
 }
 
-/// What a client has not been sent yet.
+/// Updates that the client has not received yet.
 #[derive(Default, Debug)]
 pub(crate) struct Update {
     jobs: BTreeMap<JobId, JobUpdate>,
@@ -60,8 +60,8 @@ struct JobUpdate {
 }
 
 impl Update {
-    /// The content of an update of the core. `summary` says how many tasks of a job are in which
-    /// state now.
+    /// The content of an update of the core. `summary` returns a job's present number of tasks per
+    /// state.
     pub(crate) fn new(update: WatchUpdate, summary: impl Fn(JobId) -> client::JobSummary) -> Self {
         let range_count = update.jobs.iter().map(|job| job.ended_tasks.len()).sum();
         let jobs = update.jobs.into_iter().map(|watched| {
@@ -107,16 +107,16 @@ impl Update {
         self.done |= later.done;
     }
 
-    /// Makes details of ended tasks, as many as one message of `bytes_max` holds. `make` returns
-    /// the details of the first task of a range, and for how many tasks of the range they stand;
-    /// with `None` these tasks are left out.
+    /// Prepares details of ended tasks, as many as fit into a message of `bytes_max`. `make`
+    /// returns the details of the first task of a range, and the number of tasks of the range that
+    /// they cover; `None` omits these tasks.
     pub(crate) fn make_details(
         &mut self,
         bytes_max: usize,
         mut make: impl FnMut(JobId, &IdRange) -> (Option<client::EndedTask>, u32),
     ) {
         for (id, update) in &mut self.jobs {
-            // Most clients want no tasks, and a stopped client may have updates of many jobs.
+            // Most clients request no tasks, and a stopped client may have updates of many jobs.
             let is_full = self.task_count >= TASKS_MAX || self.task_bytes >= bytes_max;
             if is_full || self.range_count == 0 {
                 return;
@@ -139,8 +139,8 @@ impl Update {
         }
     }
 
-    /// Takes the next message, of about `bytes_max`. A message that says `more` is not the last
-    /// one: call [`Self::make_details`] before the next. A job with many ended tasks is in several
+    /// Takes the next message, of about `bytes_max`. After a message with `more` set, call
+    /// [`Self::make_details`] before the next. A job with many ended tasks is spread over several
     /// messages and ends with the last of them.
     pub(crate) fn take_message(&mut self, bytes_max: usize) -> client::WatchUpdate {
         let mut message = client::WatchUpdate::default();
@@ -187,7 +187,7 @@ fn notification(notification: &Notification) -> client::Notification {
     }
 }
 
-/// Bytes of an element of a list in a message.
+/// Bytes of a list element in a message.
 fn element_bytes(element: &impl hq_protocol::Message) -> usize {
     element.encoded_len() + ELEMENT_BYTES
 }
@@ -212,16 +212,16 @@ pub(crate) struct UpdateReceiver {
     wakeup: mpsc::Receiver<()>,
 }
 
-/// Why no update can be sent any more.
+/// Why no further update can be sent.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum SendError {
     /// The client has gone.
     Gone,
-    /// The client does not take its notifications or ended tasks; it has to ask again.
+    /// The client does not take its notifications or ended tasks; it must start a new watch.
     Slow,
 }
 
-/// Makes both ends of a watch.
+/// Creates both ends of a watch.
 pub(crate) fn channel(details: Details) -> (UpdateSender, UpdateReceiver) {
     let waiting = Waiting::default();
     let (wake, wakeup) = mpsc::channel(1);
@@ -235,7 +235,7 @@ pub(crate) fn channel(details: Details) -> (UpdateSender, UpdateReceiver) {
 }
 
 impl UpdateSender {
-    /// Adds an update; `make_details` is called with all that waits.
+    /// Adds an update; calls `make_details` with everything that waits.
     pub(crate) fn send(
         &self,
         update: Update,
@@ -258,16 +258,16 @@ impl UpdateSender {
 }
 
 impl UpdateReceiver {
-    /// Everything since the last call; `None` once there is nothing and the server has dropped its
+    /// Everything since the last call; `None` if nothing is left and the server has dropped its
     /// end.
     ///
     /// # Cancel safety
     ///
-    /// No update is lost if the future is dropped.
+    /// Dropping the future loses no update.
     pub(crate) async fn recv(&mut self) -> Option<Update> {
         loop {
             self.wakeup.recv().await?;
-            // An earlier wakeup may have taken this update too.
+            // An earlier wakeup may have delivered this update.
             if let Some(update) = lock(&self.waiting).take() {
                 return Some(update);
             }

@@ -31,8 +31,8 @@ const REGISTER_TIMEOUT: Duration = Duration::from_secs(10);
 /// Commands written with one flush, and bytes after which there is one before.
 const COMMANDS_PER_FLUSH: usize = 64;
 const BYTES_PER_FLUSH: usize = 1 << 20;
-/// How long an acknowledgement may wait for a message that is sent anyway. What it acknowledges the
-/// worker needs only if it has to register again, and then the server knows it twice.
+/// How long an acknowledgement may wait for another message. The worker needs it only to drop
+/// reports before another registration, and the server ignores repeated reports.
 const ACKNOWLEDGE_AFTER: Duration = Duration::from_millis(50);
 /// Rows of one worker's messages that may wait for the core, so that one worker cannot fill its
 /// queue with all the memory of the server. Far more than a worker says before the core has
@@ -50,7 +50,7 @@ pub(crate) struct WorkerPlane {
     pub(crate) own_jobs: OwnJobs,
     /// Values of calls.
     pub(crate) values: Arc<Values>,
-    /// What tasks use over time.
+    /// Usage of tasks over time.
     pub(crate) curves: Curves,
     /// Carries questions about output to workers.
     pub(crate) questions: Arc<Questions>,
@@ -79,7 +79,7 @@ where
             .is_some_and(|permit| permit.prove(holder).is_err())
     {
         return tracing::warn!(
-            "a worker is turned away: as many are connected as `ulimit -n` of the server allows"
+            "a worker was rejected: the server has as many workers as its `ulimit -n` allows"
         );
     }
     let registration = match first {
@@ -91,7 +91,9 @@ where
         }
         Some(FromWorker::Relay(request)) => match &plane.relayed {
             Some(relayed) => return relay_link::serve(request, relayed, reader, writer).await,
-            None => return refuse(&mut writer, "a relay cannot be behind a relay").await,
+            None => {
+                return refuse(&mut writer, "a relay cannot connect through another relay").await;
+            }
         },
         Some(FromWorker::Message(_) | FromWorker::Output(_) | FromWorker::Values(_)) => {
             return refuse(&mut writer, "expected a registration as the first message").await;
@@ -120,7 +122,7 @@ where
     let _ = plane.core.worker_gone(worker, link, how).await;
 }
 
-/// What the peer wants; `None` if it has said nothing that could be understood, and been told so.
+/// The peer's request; `None` if its first message was unreadable, after a reply that says so.
 async fn first_message<R, W>(
     reader: &mut MessageReader<R>,
     writer: &mut MessageWriter<W>,
@@ -282,7 +284,7 @@ async fn receive<R: AsyncRead + Unpin>(
         // Ahead of the ends in the same report, so that they are stored with them.
         let (curves, malformed) = take_curves(&mut message);
         if malformed > 0 {
-            tracing::warn!(%worker, malformed, "what tasks used over time is not understood");
+            tracing::warn!(%worker, malformed, "a message about the usage of tasks is invalid");
         }
         plane.curves.add(worker, curves);
         match FromWorker::try_from(message) {

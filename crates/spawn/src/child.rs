@@ -9,7 +9,7 @@
 //! Descriptors: where the kernel has `close_range`, the child starts on its parent's descriptor
 //! table and takes a private copy of the few entries that it needs (`CLOSE_RANGE_UNSHARE`). So the
 //! cost of a spawn does not grow with the parent's open descriptors, and the child inherits none
-//! from 3 up, whatever their flags. Elsewhere the clone copies the table and the sweep marks it
+//! from 3 up, regardless of their flags. Elsewhere the clone copies the table and the sweep marks it
 //! close-on-exec, or, without `close_range`, relies on every descriptor being close-on-exec from
 //! birth.
 #![expect(
@@ -405,7 +405,7 @@ fn create_guarded(stage: Stage, dir: c_int, name: &CStr, flags: c_int) -> Result
     unsafe { call(stage, libc::SYS_ftruncate, [int(fd), 0, 0, 0, 0]) }.map(|_| fd)
 }
 
-/// Whether two descriptors refer to the same file, whatever its names.
+/// Whether two descriptors refer to the same file, under any names.
 fn is_one_file(one: c_int, other: c_int) -> bool {
     let identity = |fd: c_int| stat(fd).map(|found| (found.st_dev, found.st_ino));
     let found = identity(one);

@@ -300,7 +300,7 @@ impl SpawnError {
     pub fn hint(&self) -> Option<Cow<'static, str>> {
         if let Some((name, len)) = &self.too_long {
             return Some(Cow::Owned(format!(
-                "{name} has {len} bytes, more than the kernel takes in one string; pass it in a file or on standard input"
+                "{name} has {len} bytes, more than the kernel accepts in one string. Pass it in a file or on standard input"
             )));
         }
         self.fixed_hint().map(Cow::Borrowed)
@@ -315,22 +315,19 @@ impl SpawnError {
                 "the file exists, but the interpreter of its #! line or its dynamic loader does not",
             ),
             (SpawnErrorKind::PermissionDenied, Stage::Exec) => Some(
-                "the file has to be executable (`chmod +x FILE`), and its file system mounted without `noexec`",
+                "the file must be executable (`chmod +x FILE`), and its file system mounted without `noexec`",
             ),
             (SpawnErrorKind::NotFound, Stage::Resolve) => Some(
-                "the task's PATH has no such program; give an absolute path or set PATH for the task",
+                "the task's PATH does not contain the program. Give an absolute path, or set PATH for the task",
             ),
             (_, Stage::Stdout | Stage::Stderr) if self.errno == libc::ENXIO => Some(
-                "a FIFO needs somebody to read from it before the task starts; a socket is no file for \
-                      output, and there is no terminal behind /dev/tty",
+                "a FIFO needs a reader before the task starts; a socket cannot be an output file, and /dev/tty requires a terminal",
             ),
             (_, Stage::Stdout | Stage::Stderr) if self.errno == libc::ELOOP => Some(
-                "the file or its directory is a link of another user, who could have had any file overwritten; remove \
-                 the link, or name the files with --stdout and --stderr",
+                "the file or its directory is a link of another user, which could lead to any file. Remove the link, or name the files with --stdout and --stderr",
             ),
             (_, Stage::Stdout | Stage::Stderr) if self.errno == libc::EEXIST => Some(
-                "another user may have put this there to receive the output or to have a file overwritten: it is not a \
-                 regular file of this user with one name; remove it, or name the files with --stdout and --stderr",
+                "another user may have put this there to receive the output or to have a file overwritten: it is not a regular file of this user with one name. Remove it, or name the files with --stdout and --stderr",
             ),
             (SpawnErrorKind::TooLong, Stage::Exec) => {
                 Some("arguments and environment together exceed the kernel's limit")

@@ -89,8 +89,8 @@ fn target_of(link: &File, path: &Path) -> io::Result<PathBuf> {
 /// Whether an existing file is a regular file of this user that no other user can have linked here.
 fn is_own_output(found: &Metadata, dir: &Metadata, within: &Path) -> bool {
     let user = sys::user();
-    // Some network file systems show other owners than the creators of files, such as `nobody` for
-    // root.
+    // Some network file systems show a different owner than the creator of a file, such as `nobody`
+    // for root.
     let owner_here = || sys::unnamed_file(within).and_then(|file| file.metadata());
     let is_own = found.uid() == user || owner_here().is_ok_and(|new| new.uid() == found.uid());
     let is_dir_shared = dir.uid() != user || dir.mode() & 0o022 != 0;

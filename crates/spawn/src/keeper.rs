@@ -42,7 +42,7 @@ use crate::sys::{self, WaitFor};
 /// Process name of the front, so that a kill by the program's name does not hit it.
 pub(crate) const FRONT_NAME: &std::ffi::CStr = c"hq-keeper";
 
-/// How long descendants are killed before giving up on those in uninterruptible waits.
+/// How long to kill descendants before giving up on processes in uninterruptible waits.
 const KILL_LIMIT: Duration = Duration::from_secs(5);
 
 /// How long all remaining descendants must have been asleep in the kernel, at every check, before
@@ -109,8 +109,7 @@ pub enum KeeperError {
     },
     /// The descendants of this process cannot be distinguished from others.
     #[error(
-        "set up the keeper process: expected a /proc of this pid namespace, found one with the process ids of another; \
-         mount it, for example by `unshare --pid --fork --mount-proc`"
+        "set up the keeper process: expected a /proc of this pid namespace, found one of another namespace. Mount it, for example with `unshare --pid --fork --mount-proc`"
     )]
     ForeignProc,
     /// The process has more than one thread already.
@@ -146,8 +145,8 @@ pub fn split() -> Result<KeeperContext, KeeperError> {
     if threads != 1 {
         return Err(KeeperError::Threads { found: threads });
     }
-    // The listed processes get killed. Ids of another namespace would be those of unrelated
-    // processes, or of this one.
+    // The listed processes get killed. Ids of another namespace would belong to unrelated
+    // processes, or to this one.
     if !procfs::shows_this_namespace() {
         return Err(KeeperError::ForeignProc);
     }
@@ -158,8 +157,8 @@ pub fn split() -> Result<KeeperContext, KeeperError> {
     adopt_orphans().map_err(os("become child subreaper"))?;
     signal::keep_zombies().map_err(os("keep ended children until they are reaped"))?;
     let mask = signal::set_mask(signal::KernelSigset::MAX);
-    // SAFETY: the process has one thread, so the child is a complete copy in which everything may
-    // be called.
+    // SAFETY: the process has one thread, so the child is a complete copy, and every function may
+    // be called there.
     let pid = unsafe { libc::fork() };
     match pid {
         0 => {
@@ -207,7 +206,7 @@ fn adopt_orphans() -> io::Result<()> {
 }
 
 /// Kills every descendant of this process, repeatedly as new ones appear, for at most `limit`. Does
-/// not wait for those that hang in the kernel.
+/// not wait for processes that hang in the kernel.
 ///
 /// Meant for the end of a process, because other threads may still spawn. Returns the number of
 /// descendants alive at the end. Does not reap them.
@@ -257,7 +256,7 @@ pub fn unreachable_descendants() -> Option<String> {
     }
     if !hung.is_empty() {
         texts.push(format!(
-            "{} that hang in the kernel, as at a file system that does not answer",
+            "{} that hang in the kernel, for example on a file system that does not answer",
             hung.len()
         ));
     }
@@ -426,8 +425,8 @@ fn next_signal() -> Option<libc::c_int> {
     }
 }
 
-/// How the worker ended, if all its threads have ended except those that hang in the kernel. It
-/// cannot be reaped before these end, which may be never.
+/// How the worker ended, if the only remaining threads hang in the kernel. It cannot be reaped
+/// before these end, which may be never.
 fn hung_end_of(worker: libc::pid_t) -> Option<ExitStatus> {
     let has_ended = || Process::read(worker).is_some_and(|process| process.is_dead());
     if !has_ended() {

@@ -19,7 +19,7 @@
 //! have the label of their outermost launcher in their hard limit.
 //!
 //! A process with the label of a task is killed with the task. So no two tasks of one process may
-//! share a label, whatever launcher created them and however many there were: all launchers share
+//! share a label, also across launchers and over time: all launchers share
 //! one counter, which skips labels of living tasks when it wraps around.
 
 use std::collections::BTreeSet;
@@ -55,7 +55,7 @@ impl Numbers {
         loop {
             let number = self.next;
             self.next = low(number + 1, TASK_BITS);
-            // The loop ends: a process has far fewer children than there are numbers.
+            // The loop ends: a process has far fewer children than possible numbers.
             if self.used.insert(number) {
                 return number;
             }

@@ -147,9 +147,9 @@ fn exists(pid: libc::pid_t) -> bool {
     !signalled.is_err_and(|error| error.raw_os_error() == Some(libc::ESRCH))
 }
 
-/// Whether the ancestors of a process end at the init process of this pid namespace. Those of a
-/// process that entered it (`nsenter`, `apptainer exec instance://…`) are out of sight, and so is
-/// its launcher.
+/// Whether the ancestors of a process end at the init process of this pid namespace. If a process
+/// entered the namespace (`nsenter`, `apptainer exec instance://…`), its ancestors and its launcher
+/// are out of sight.
 fn was_born_here(pid: libc::pid_t) -> bool {
     let mut pid = pid;
     for _ in 0..ANCESTORS_MAX {

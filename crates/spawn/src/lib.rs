@@ -63,7 +63,7 @@
 //!
 //! # Descriptors
 //!
-//! A child inherits only standard input, output and error, whatever the flags of other descriptors
+//! A child inherits only standard input, output and error, regardless of the flags of other descriptors
 //! (`close_range`). Before Linux 5.9 it inherits everything that is not close-on-exec, so the
 //! launcher marks the descriptors that its process has inherited. On the first rung the child
 //! starts on the parent's descriptor table and takes a private copy of only the first few entries:

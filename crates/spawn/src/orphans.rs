@@ -6,7 +6,7 @@
 //! see `adopted.rs`. If the list is not empty, every orphan is attributed once: by the label that
 //! it has inherited from the task (see `label.rs`), by the session or group of the task, or by the
 //! task's marker in its environment. Orphans of ended tasks are killed with all their descendants;
-//! those of running tasks stay.
+//! orphans of running tasks stay.
 //!
 //! In any other process orphans go elsewhere, and only the task's process group can be killed.
 //!
@@ -219,8 +219,7 @@ impl Orphans {
         !self.ended.is_empty() && (self.is_seeking() || !self.adopted.is_empty())
     }
 
-    /// Updates the adopted processes. Returns whether they are current, and not those of an earlier
-    /// scan.
+    /// Updates the adopted processes. Returns whether they are current, or from an earlier scan.
     fn list(&mut self, census: impl Fn() -> Census) -> bool {
         let Some(children) = &mut self.children else {
             return true;
@@ -228,7 +227,7 @@ impl Orphans {
         children.read(&mut self.adopted, &self.known, || census().created())
     }
 
-    /// Attributes new orphans, kills those of ended tasks, and reaps dead ones.
+    /// Attributes new orphans, kills orphans of ended tasks, and reaps dead ones.
     fn sweep(
         &mut self,
         any_running: impl Fn() -> bool,

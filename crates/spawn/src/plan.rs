@@ -30,7 +30,7 @@ pub enum Stdio {
     /// truncates it.
     ///
     /// A relative path is relative to the plan's working directory. If standard error and standard
-    /// output are the same file, by whatever name, both share one open file, so that neither
+    /// output are the same file, under any names, both share one open file, so that neither
     /// overwrites the other.
     File {
         /// The file's path.
@@ -293,7 +293,7 @@ impl SpawnPlan {
         self
     }
 
-    /// CPUs on which the child may run. Default: those of the launcher's spawner threads.
+    /// CPUs that the child may run on. Default: the CPUs of the launcher's spawner threads.
     #[must_use]
     pub fn affinity(mut self, cpus: CpuSet) -> Self {
         self.affinity = Some(cpus);
@@ -322,7 +322,7 @@ impl SpawnPlan {
         self
     }
 
-    /// Directory descriptor of the cgroup v2 control group in which the child starts.
+    /// Directory descriptor of the child's initial cgroup v2 control group.
     #[must_use]
     pub fn cgroup(mut self, directory: Arc<OwnedFd>) -> Self {
         self.cgroup = Some(directory);
@@ -385,7 +385,7 @@ impl SpawnPlan {
     /// system that does not respond blocks nothing else.
     ///
     /// A failure and its path become a failure of the spawn ([`Stage::Prepare`]); a transient one
-    /// is retried. Successful work is not repeated. The work gets a function that tells whether the
+    /// is retried. Successful work is not repeated. The work gets a function that returns whether the
     /// spawn was terminated meanwhile: work that changes shared state checks it again after each
     /// call that may hang.
     #[must_use]

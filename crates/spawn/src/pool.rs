@@ -27,7 +27,7 @@ use crate::stack::ChildStack;
 use crate::sys;
 use crate::waiter::Waiter;
 
-/// Minimum pause after a transient failure: about the time in which a short task ends and frees
+/// Minimum pause after a transient failure: meanwhile, a short task typically ends and frees
 /// resources.
 const PAUSE_MIN: Duration = Duration::from_millis(2);
 /// Maximum pause. It limits the load of retries on a full machine.
@@ -352,7 +352,7 @@ impl Pool {
         self.watch.report_stalls(&found);
         for _ in 0..missing {
             if let Err(error) = self.add_thread() {
-                tracing::warn!(%error, "cannot start a thread in place of one that hangs");
+                tracing::warn!(%error, "cannot start a thread to replace a hanging one");
                 // Check again, whether a thread starts a request meanwhile or not.
                 next = Some(next.map_or(now + STALL, |next| next.min(now + STALL)));
                 break;
@@ -366,7 +366,7 @@ impl Pool {
         let mut warned = self.warned.lock().unwrap_or_else(PoisonError::into_inner);
         if warned.is_none_or(|at| at.elapsed() >= TROUBLE_PAUSE) {
             *warned = Some(Instant::now());
-            tracing::warn!(%error, "no process can be created for now; retrying");
+            tracing::warn!(%error, "cannot create processes at present; retrying");
         }
     }
 

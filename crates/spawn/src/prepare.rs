@@ -46,7 +46,7 @@ pub(crate) struct Scratch {
     /// C strings one after the other.
     text: Vec<u8>,
     rlimits: Vec<(c_uint, KernelRlimit)>,
-    /// Duplicates of descriptors whose numbers are those of standard streams.
+    /// Duplicates of descriptors with numbers of standard streams.
     moved: Vec<OwnedFd>,
     ignored: signal::Ignored,
 }
@@ -290,7 +290,7 @@ fn shares_stdout(plan: &SpawnPlan) -> bool {
     }
 }
 
-/// The path of a failed step: a file or directory, or the program for which there was no process.
+/// The path of a failed step: a file or directory, or the program that lacked a process.
 pub(crate) fn path_of(
     stage: Stage,
     plan: &SpawnPlan,

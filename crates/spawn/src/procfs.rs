@@ -151,15 +151,15 @@ impl Families {
     }
 }
 
-/// The environment with which a process was started. `None` if it may not be read or is empty.
+/// The initial environment of a process. `None` if it may not be read or is empty.
 pub(crate) fn environment(pid: libc::pid_t) -> Option<Vec<u8>> {
     fs::read(format!("/proc/{pid}/environ"))
         .ok()
         .filter(|text| !text.is_empty())
 }
 
-/// Whether the ids in `/proc` are those that system calls of this process take: it may have been
-/// mounted in another pid namespace.
+/// Whether `/proc` shows the pid namespace of this process: it may have been mounted in another
+/// one.
 pub(crate) fn shows_this_namespace() -> bool {
     let own = sys::getpid().to_string();
     fs::read_link("/proc/self").is_ok_and(|shown| shown.as_os_str() == own.as_str())

@@ -56,7 +56,7 @@ struct Spawner<'a> {
     awaited: Option<OwnChild>,
     /// Interrupts that wait. `None`: the thread never waits for a child.
     waiter: Option<Arc<ChildWaiter>>,
-    /// Whether the last child for which this thread waited took less than [`PATIENCE`].
+    /// Whether this thread's last wait for a child took less than [`PATIENCE`].
     brief: bool,
     /// Buffer of ended children.
     ended: Vec<Running>,

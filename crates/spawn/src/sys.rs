@@ -168,7 +168,7 @@ pub(crate) fn set_blocking(file: &File) -> io::Result<()> {
 
 /// Waits for a child. `None`: it has not ended (with `WNOHANG`).
 ///
-/// `flags` are those of `waitid`; `WEXITED` is implied. Interrupted waits are restarted.
+/// `flags` are flags of `waitid`; `WEXITED` is implied. Interrupted waits are restarted.
 pub(crate) fn wait(which: WaitFor<'_>, flags: libc::c_int) -> io::Result<Option<ReapedChild>> {
     let (kind, id, extra): (libc::c_uint, libc::c_long, libc::c_int) = match which {
         WaitFor::Pidfd(fd) => (libc::P_PIDFD, libc::c_long::from(fd.as_raw_fd()), 0),
@@ -199,7 +199,7 @@ pub(crate) fn wait(which: WaitFor<'_>, flags: libc::c_int) -> io::Result<Option<
             return Err(error);
         }
     }
-    // SAFETY: siginfo_t is plain data for which all zeroes is valid; the kernel may have filled it.
+    // SAFETY: siginfo_t is plain data, and all zeroes is valid; the kernel may have filled it.
     let info = unsafe { info.assume_init() };
     // SAFETY: as above, for rusage.
     let usage = unsafe { usage.assume_init() };
@@ -589,9 +589,9 @@ pub(crate) fn exit_now(code: libc::c_int) -> ! {
     unsafe { libc::_exit(code) }
 }
 
-/// Sleeps until an absolute time. Unlike [`std::thread::sleep`] it ends in time whatever signals
-/// interrupt it: a relative sleep restarts with the remaining time plus the timer slack, so signals
-/// in quick succession would prolong it forever.
+/// Sleeps until an absolute time. Unlike [`std::thread::sleep`] it ends in time despite signals: a
+/// relative sleep restarts with the remaining time plus the timer slack, so signals in quick
+/// succession would prolong it forever.
 pub(crate) fn pause(duration: Duration) {
     let end = monotonic_now().0 + u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX / 2);
     let end = libc::timespec {

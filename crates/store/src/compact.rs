@@ -29,7 +29,7 @@ const SWEEP_INTERVAL: Duration = Duration::from_secs(10);
 const FAILURE_PAUSE: Duration = Duration::from_secs(30);
 /// Pause between two steps.
 const STEP_PAUSE: Duration = Duration::from_millis(20);
-/// Pause between two steps of a prune, for which a client waits.
+/// Pause between two steps of a prune that a client waits for.
 const PRUNE_PAUSE: Duration = Duration::from_millis(2);
 /// Minimum number of tasks that finish between two passes over all rows. It is also at least the
 /// number of rows that the last pass left, so a pass costs no more than the tasks that finished
@@ -53,7 +53,7 @@ const SPARE_PAGES: u64 = 64;
 const REWRITE_PAGES_MAX: u64 = 1_024;
 /// Percent of the maximum size at which the server warns.
 const WARN_PERCENT: u64 = 80;
-/// Percent of the maximum size to which the server empties a full file.
+/// Target size of emptying a full file, in percent of the maximum.
 const TARGET_PERCENT: u64 = 75;
 /// Percent of the maximum size that worker overviews may take.
 const OVERVIEW_PERCENT: u64 = 25;

@@ -85,7 +85,7 @@ pub enum StoreError {
         source: rusqlite::Error,
     },
     /// The state does not fit into memory.
-    #[error("The state in the journal `{}` is too large for the memory that is available; it was not changed; free memory, or start the server on a machine or in a control group with more of it", .path.display())]
+    #[error("The state in the journal `{}` is too large for the available memory; it was not changed. Free memory, or start the server on a machine or in a control group with more of it", .path.display())]
     TooLarge {
         /// Path of the file.
         path: PathBuf,

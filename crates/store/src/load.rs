@@ -70,8 +70,8 @@ pub(crate) fn load(connection: &Connection, uid: &str, now: Now) -> rusqlite::Re
     }
     let id =
         |key| Ok::<_, rusqlite::Error>(u32::try_from(meta::number(connection, key)?).unwrap_or(0));
-    // Forgotten jobs count too: their remaining rows must not be taken for those of a new job with
-    // the same id.
+    // Forgotten jobs count too: otherwise a new job with the same id would inherit their remaining
+    // rows.
     let highest = "SELECT COALESCE(MAX(id), 0) FROM job_data";
     let highest: u32 = connection.query_row(highest, [], |row| row.get(0))?;
     let (last_job, last_worker) = (id("last_job")?.max(highest), WorkerId(id("last_worker")?));
@@ -202,7 +202,7 @@ fn load_jobs(connection: &Connection, loaded: &mut Loaded) -> rusqlite::Result<(
     Ok(())
 }
 
-/// Restores submit keys, except those of jobs that were dropped from the file.
+/// Restores submit keys, except keys of jobs that were dropped from the file.
 fn load_submit_keys(connection: &Connection, loaded: &mut Loaded) -> rusqlite::Result<()> {
     for (place, digest) in meta::texts(connection, meta::SUBMIT_KEY)? {
         let found = place.split_once('_');

@@ -211,7 +211,7 @@ impl Store {
         Ok(loaded)
     }
 
-    /// Starts the writer thread. `gone_workers` are those of [`Loaded::gone_workers`]. The thread
+    /// Starts the writer thread. `gone_workers` is [`Loaded::gone_workers`]. The thread
     /// calls `report` after each commit and whenever the health of the store changes; `report` must
     /// not block.
     ///

@@ -1,7 +1,7 @@
 //! Reads the pages of an SQLite file without SQLite, which refuses damaged files.
 //!
 //! It covers the needs of a repair and a quick check: b-trees, cells, records, and the free list.
-//! Formats are those of <https://www.sqlite.org/fileformat2.html>. Pages are untrusted input: every
+//! Formats follow <https://www.sqlite.org/fileformat2.html>. Pages are untrusted input: every
 //! offset is checked, and the number of pages bounds every walk.
 
 use std::collections::BTreeSet;
@@ -339,7 +339,7 @@ impl Pages {
                 number == unused || bytes.get(at).is_some_and(|kind| (1..=5).contains(kind))
             };
             if !(map + 1..=last.min(count)).all(is_known) {
-                problems.push(format!("page {map} of the map of pages is not readable"));
+                problems.push(format!("page {map} of the map of pages is unreadable"));
             }
         }
         problems
@@ -379,7 +379,7 @@ impl Pages {
             problems.push("the list of tables cannot be read".to_owned());
         }
         if self.free().len() as u64 != u64::from(self.free_count) {
-            problems.push("the list of free pages is not readable".to_owned());
+            problems.push("the list of free pages is unreadable".to_owned());
         }
         problems.extend(self.map_problems());
         let schema = std::iter::once(("sqlite_schema".to_owned(), 1));
@@ -389,7 +389,7 @@ impl Pages {
             while let Some(number) = next.pop() {
                 match self.outline(number).filter(|_| seen.insert(number)) {
                     Some((_, children)) => next.extend(children),
-                    None => problems.push(format!("page {number} of {name} is not readable")),
+                    None => problems.push(format!("page {number} of {name} is unreadable")),
                 }
             }
         }

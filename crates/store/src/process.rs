@@ -1,4 +1,4 @@
-//! Identifies the process that owns a store, on any host, and tells whether it has ended.
+//! Identifies the process that owns a store, on any host, and detects its end.
 
 use std::fmt;
 

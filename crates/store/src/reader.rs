@@ -53,8 +53,7 @@ pub fn open_for_reading(path: &Path) -> Result<Connection, StoreError> {
         Err(error) => Err(failed(match error.sqlite_error_code() {
             Some(ErrorCode::NotADatabase) => not_ours("it is not an SQLite database").to_string(),
             Some(ErrorCode::DatabaseBusy) => {
-                "a server has locked it, as is necessary on a file system that several \
-                 hosts share; ask that server with `hq query` or `hq journal replay`"
+                "a server has locked it, as required on a file system shared by several hosts. Query that server with `hq query` or `hq journal replay`"
                     .to_owned()
             }
             _ => error.to_string(),

@@ -168,12 +168,12 @@ impl fmt::Display for RepairReport {
             kept("event_log")
         )?;
         for job in &self.lost_jobs {
-            writeln!(f, "dropped: job {job}, whose own record is lost")?;
+            writeln!(f, "dropped: job {job}, because its own record is lost")?;
         }
         for (job, number) in &self.lost_submits {
             writeln!(
                 f,
-                "dropped: submit {number} of job {job} with its tasks; the job is open, so that they can be submitted again"
+                "dropped: submit {number} of job {job} with its tasks; the job is open, so you can submit them again"
             )?;
         }
         for lost in &self.lost_results {
@@ -184,7 +184,7 @@ impl fmt::Display for RepairReport {
             let (job, tasks) = (lost.job, &lost.tasks);
             writeln!(
                 f,
-                "dropped: {words}{count} results of job {job}: tasks {tasks}; they wait again"
+                "dropped: {words}{count} results of job {job}: tasks {tasks}, which wait again"
             )?;
         }
         if self.has_lost_log {
@@ -520,8 +520,8 @@ fn drop_dangling(db: &Transaction<'_>, report: &mut RepairReport) -> rusqlite::R
     }
     report.lost_jobs.sort_unstable();
     report.lost_jobs.dedup();
-    // Submits are numbered, and events record how many there were. Those of forgotten jobs are
-    // missing on purpose: compaction deletes them before the job.
+    // Submits are numbered, and events record their number. Submits of forgotten jobs are missing
+    // on purpose: compaction deletes them before the job.
     let sql = "SELECT j.id, \
         (SELECT count(*) FROM event_log e WHERE e.job = j.id AND e.type = 'job-created'), \
         max((SELECT coalesce(max(number) + 1, 0) FROM submit_data s WHERE s.job = j.id), \

@@ -41,7 +41,7 @@ pub(crate) fn too_new(path: &Path, found: i32) -> StoreError {
     StoreError::NotOurs {
         path: path.to_path_buf(),
         reason: format!(
-            "it has format {found}, this version of hq knows formats up to {known}; use a newer hq"
+            "it has format {found}, this version of hq knows formats up to {known}; use a newer version"
         ),
     }
 }

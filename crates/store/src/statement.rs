@@ -6,9 +6,9 @@ use rusqlite::Connection;
 use crate::query::{QueryLimits, query};
 use crate::rows::{RowRef, Rows};
 
-/// Inserts numbers into a statement: those of task states by name (`:finished`), and `values`. Only
-/// numbers are inserted, so SQL injection is impossible. SQLite refuses an unknown name as an
-/// unbound parameter.
+/// Inserts numbers into a statement: the numbers of task states by name (`:finished`), and
+/// `values`. Only numbers are inserted, so SQL injection is impossible. SQLite refuses an unknown
+/// name as an unbound parameter.
 #[must_use]
 pub(crate) fn fill(sql: &str, values: &[(&str, i64)]) -> String {
     let states = TaskState::ALL.map(|state| (format!(":{}", state.name()), state.number()));

@@ -51,7 +51,7 @@ pub(crate) type Values = [i64; COLUMN_COUNT];
 pub(crate) struct Shared {
     pub(crate) job: u32,
     pub(crate) variant: u32,
-    /// The instance in which they finished.
+    /// The instance that finished.
     pub(crate) instance: u32,
 }
 

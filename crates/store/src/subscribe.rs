@@ -133,7 +133,7 @@ impl Subscribers {
         Live(queue)
     }
 
-    /// Whether there are readers or recently were. Removes those that have left.
+    /// Whether there are readers or recently were. Removes departed readers.
     pub(crate) fn are_there(&mut self) -> bool {
         self.queues.retain(|queue| !lock(queue).is_left);
         self.recent.is_wanted(!self.queues.is_empty())

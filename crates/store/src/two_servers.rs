@@ -325,7 +325,7 @@ impl Course {
         set(schema::version() + 1);
         let before = std::fs::read(&self.path).expect("the file");
         let said = self.other.ask("open");
-        assert!(said.contains("use a newer hq"), "{said}");
+        assert!(said.contains("use a newer version"), "{said}");
         assert_eq!(std::fs::read(&self.path).expect("the file"), before);
         set(schema::version());
     }

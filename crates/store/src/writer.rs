@@ -233,7 +233,7 @@ pub(crate) fn start(
     let thread = std::thread::Builder::new()
         .name("store".into())
         .spawn(move || {
-            // Whatever ends the thread: an ended writer does not hang.
+            // For any end of the thread: an ended writer does not hang.
             let _life = beating.clone().until_dropped();
             writer.run(&rx, &beating);
         })
@@ -605,9 +605,9 @@ impl Writer {
         self.progress(self.committed, Health::Broken(text));
     }
 
-    /// Stops all acknowledgments after a failed sync, whatever it was for. The kernel drops the
-    /// pages that it could not write, and the next sync succeeds ("Can Applications Recover from
-    /// fsync Failures?", USENIX ATC 2020). Other errors of optional work do not affect commits.
+    /// Stops all acknowledgments after a failed sync of any data. The kernel drops the pages that
+    /// it could not write, and the next sync succeeds ("Can Applications Recover from fsync
+    /// Failures?", USENIX ATC 2020). Other errors of optional work do not affect commits.
     fn note_failed_sync(&mut self, error: &rusqlite::Error) {
         if is_failed_sync(error) {
             let text = format!("{}: {error}", self.path.display());

@@ -1,6 +1,6 @@
 //! Stores the output of many tasks in few files.
 //!
-//! A worker writes one file per stream directory, whatever the number of tasks: [`Pump`] reads the
+//! A worker writes one file per stream directory for any number of tasks: [`Pump`] reads the
 //! tasks' pipes and appends checksummed blocks. [`StreamDir`] and [`Index`] find the output of a
 //! task, even in files that are still being written or were cut off. [`OutputReader`] reads the
 //! output of a single task from a stream or a plain file. See `docs/streaming.md` for the format.

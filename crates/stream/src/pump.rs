@@ -37,7 +37,7 @@ pub struct StreamStart {
     pub channels: [bool; 2],
 }
 
-/// The ends of the pipes to which an instance writes.
+/// The write ends of an instance's pipes.
 #[derive(Debug, Default)]
 pub struct Ends {
     /// Standard output.

@@ -64,7 +64,7 @@ pub struct Block {
 /// Maximum bytes to read ahead. Short blocks need many; with long blocks most would be skipped.
 const AHEAD_MAX: usize = 64 * 1024;
 const AHEAD_MIN: usize = 4 * 1024;
-/// Minimum payload for which reading ahead does not pay off.
+/// Minimum payload that is read without reading ahead.
 const LONG_PAYLOAD: u32 = 16 * 1024;
 
 /// Reads blocks one after the other.

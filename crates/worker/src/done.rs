@@ -65,7 +65,7 @@ enum End {
 }
 
 /// Error message of a task whose outputs could not be checked in time.
-const UNKNOWN: &str = "The task exited with 0, and the file system of its outputs did not say in time whether they are there";
+const UNKNOWN: &str = "The task exited with 0, but the file system of its outputs did not answer in time, so they could not be checked";
 
 impl Done {
     /// Prepares the check; `None` without outputs, because then nothing shows whether the work is
@@ -129,7 +129,7 @@ impl Done {
                 matches!(&found, Err(error) if error.kind() == io::ErrorKind::NotFound);
             if is_missing && self.must_exist && failure.is_none() {
                 let shown = output.display();
-                let words = format!("The task exited with 0, and its output {shown} is missing");
+                let words = format!("The task exited with 0, but its output {shown} is missing");
                 failure = Some(Box::from(words));
             }
             match (found, &mut outputs) {
@@ -321,7 +321,7 @@ mod tests {
         fs::remove_file(at("in")).expect("removed");
         lenient.begin();
         assert_eq!(lenient.end(), Ok(()));
-        assert!(!kept.exists(), "nobody knows what it read");
+        assert!(!kept.exists(), "the files that it read are unknown");
     }
 
     #[test]
@@ -381,11 +381,7 @@ mod tests {
         io::Write::write_all(&mut reader, b"end").expect("room");
         let mut found = [0; 8];
         let count = io::Read::read(&mut reader, &mut found).expect("the end");
-        assert_eq!(
-            &found[..count],
-            b"end",
-            "a record in a file of somebody else"
-        );
+        assert_eq!(&found[..count], b"end", "a record in another user's file");
         fs::remove_file(dir.path().join("second")).expect("removed");
         in_time.begin();
         let words = in_time.end().expect_err("one is missing");

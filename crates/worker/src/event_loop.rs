@@ -415,7 +415,7 @@ where
         self.hung_looks = left.as_ref().map_or(0, |_| self.hung_looks + 1);
         if let Some(left) = left.filter(|_| self.hung_looks == HUNG_LOOKS) {
             tracing::warn!(
-                "Processes of tasks cannot be ended: {left}. The worker ends without waiting for them"
+                "Processes of tasks cannot be killed: {left}. The worker ends without waiting for them"
             );
             self.apply(Input::Interrupt(Interrupt::Terminate));
         }
@@ -471,7 +471,7 @@ where
             Ok(
                 FromServer::Registered { .. } | FromServer::Refused(_) | FromServer::RelayOpened(_),
             ) => {
-                tracing::warn!("the server answered a registration that was not asked for");
+                tracing::warn!("the server answered a registration that was not requested");
             }
             Err(error) => {
                 self.on_server_lost(&format!("it sent a malformed message: {error}"));
@@ -526,7 +526,7 @@ where
             tracing::info!(worker = %link.worker, "Connected to the server again");
         } else {
             tracing::warn!(worker = %link.worker, was = %self.identity.0,
-                "Registered as a new worker; the server does not want what runs here");
+                "Registered as a new worker; the server rejected the running tasks, which are killed");
         }
         self.silent_heartbeats = 0;
         self.relay_liveness.on_reply();
@@ -640,7 +640,7 @@ where
             if has_keeper {
                 let left = kill_descendants(LEFTOVER_TIMEOUT);
                 if left > 0 {
-                    tracing::error!("{left} processes of tasks could not be ended");
+                    tracing::error!("{left} processes of tasks could not be killed");
                 }
             }
         };

@@ -170,11 +170,11 @@ impl TaskLauncher {
         match ControlGroups::find(Path::new("/"), &self.nonce) {
             Ok(groups) => {
                 let base = groups.base().display();
-                tracing::info!("Tasks are held to their memory by control groups in {base}");
+                tracing::info!("Memory limits of tasks are enforced by control groups in {base}");
                 self.groups = Some(Box::new(groups));
             }
             Err(reason) => {
-                tracing::info!("Tasks are held to their memory by watching them: {reason}");
+                tracing::info!("Memory limits of tasks are enforced by sampling: {reason}");
             }
         }
         Ok(())
@@ -541,7 +541,7 @@ impl TaskLauncher {
             tracing::warn!(
                 task = %task_key,
                 leaked,
-                "A task left processes behind when it ended; they were killed. Not said again for tasks submitted with it"
+                "A task left processes behind when it ended; they were killed. Further cases of the same submit are not logged"
             );
         } else {
             tracing::debug!(task = %task_key, leaked, "a task left processes behind");
@@ -557,8 +557,7 @@ impl TaskLauncher {
             task = %task.key,
             pid,
             directory = %task.cwd.display(),
-            "The start of a task hangs: its directory, its program or its output is on a file system that does not \
-             answer. Other tasks go on"
+            "The start of a task hangs: its directory, its program or its output is on a file system that does not answer. Other tasks continue"
         );
     }
 

@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use hq_spawn::leftovers::{self, Ended, Launched};
 
-/// Variable, unique per instance, by which the spawn engine recognizes processes of a task:
+/// Variable, unique per instance, that marks the processes of a task for the spawn engine:
 /// `<server>/<job>/<task>/<instance>/<nonce of the worker>`.
 pub(crate) const MARK: &str = "HQ_INSTANCE_KEY";
 
@@ -80,7 +80,7 @@ fn report_on(ended: &[Ended]) -> String {
         named.push(format!("and {unnamed} more"));
     }
     format!(
-        "Ended what tasks of killed workers of this user had left behind on this machine: {}",
+        "Killed leftover processes of tasks of this user's killed workers on this machine: {}",
         named.join(", ")
     )
 }
@@ -98,7 +98,7 @@ mod tests {
             })
             .collect();
         let expected =
-            "Ended what tasks of killed workers of this user had left behind on this machine: ";
+            "Killed leftover processes of tasks of this user's killed workers on this machine: ";
         assert_eq!(report_on(&ended[..1]), format!("{expected}sleep (1)"));
         let many =
             format!("{expected}sleep (1), sleep (2), sleep (3), sleep (4), sleep (5), and 2 more");

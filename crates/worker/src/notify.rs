@@ -255,7 +255,7 @@ async fn hand_over(
     match tokio::time::timeout(TAKE_TIMEOUT, handed_over).await {
         Ok(Some(())) => "ok",
         Ok(None) => "the worker is about to end",
-        Err(_) => "the server is away, or takes nothing; send it again later",
+        Err(_) => "the server is unreachable, or does not read. Send the message again later",
     }
 }
 
@@ -267,7 +267,7 @@ fn parse(bytes: &[u8], access: &NotifyAccess) -> Result<Notification, &'static s
     };
     let task = access
         .task_of(token)
-        .ok_or("the token is not one of this worker's")?;
+        .ok_or("the token does not belong to a task of this worker")?;
     if message.len() > NOTIFICATION_MAX {
         return Err("the message is longer than 1024 bytes");
     }

@@ -374,7 +374,7 @@ fn read_message(path: &Path) -> Option<Box<str>> {
 fn log_failure(path: &Path, result: io::Result<()>) {
     match result {
         Err(error) if error.kind() != io::ErrorKind::NotFound => {
-            tracing::warn!(?path, %error, "cannot tidy up after a task");
+            tracing::warn!(?path, %error, "cannot clean up after a task");
         }
         Ok(()) | Err(_) => {}
     }

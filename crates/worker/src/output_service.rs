@@ -138,7 +138,7 @@ impl Shared {
     ) -> Result<hq_stream::Part, String> {
         let Ok(_place) = self.places.try_acquire() else {
             return Err(format!(
-                "{QUEUE_MAX} reads of output wait on this node: its file system is very slow or hangs; ask again later"
+                "{QUEUE_MAX} reads of output wait on this node: its file system is very slow or hangs. Try again later"
             ));
         };
         let work = async {
@@ -159,8 +159,7 @@ impl Shared {
             Ok(Ok(part)) => part,
             Ok(Err(_)) => Err("the reading thread failed".into()),
             Err(_) => Err(format!(
-                "the output could not be read on its node within {} s: the file system there is very slow or hangs; \
-                 ask again later",
+                "the output could not be read on its node within {} s: the file system there is very slow or hangs. Try again later",
                 self.patience.as_secs()
             )),
         }

@@ -71,11 +71,11 @@ pub enum RelayError {
     Connect(ConnectError),
     /// The server does not know relays, or allows none here.
     #[error(
-        "be a relay: the server refuses that ({0}), as one of an older release does; update it, or start the worker without --relay"
+        "be a relay: the server does not support relays ({0}). Update the server, or start the worker without --relay"
     )]
     Refused(Box<str>),
     /// The connection broke before the server answered.
-    #[error("be a relay: the server gave no answer to that")]
+    #[error("be a relay: the server did not answer the request")]
     NoAnswer,
 }
 

@@ -1,8 +1,8 @@
 //! Temporary directories that do not outlive a killed process for long.
 //!
 //! A killed process cannot remove its directory. So each directory holds a file that its owner
-//! keeps locked; the kernel unlocks it when the owner ends, for whatever reason. A worker that
-//! creates a directory of the same kind removes neighbors with an unlocked file.
+//! keeps locked; the kernel unlocks it at the owner's end. A worker that creates a directory of the
+//! same kind removes neighbors with an unlocked file.
 //!
 //! On many shared file systems locks hold on one machine only (`localflock` of Lustre, `local_lock`
 //! of NFS), so locks of other machines seem free. So the file also names the machine and its boot,
@@ -37,8 +37,8 @@ impl ScratchDir {
     /// If the directory or its lock cannot be created. Leftovers that cannot be removed stay.
     pub fn create_in(parent: &Path, prefix: &str) -> io::Result<Self> {
         sweep(parent, prefix);
-        // Whatever the umask: it contains programs and results of calls that other users must not
-        // replace.
+        // Regardless of the umask: it contains programs and results of calls that other users must
+        // not replace.
         let dir = hq_private::temp_dir(parent, prefix)?;
         // Locked before it gets its name: another worker must never find it unlocked.
         let unnamed = dir.path().join(".lock-new");

@@ -207,7 +207,7 @@ impl ValueStore {
                 serving: tokio::spawn(serving),
             });
         }
-        let none = || io::Error::other("values cannot be given out");
+        let none = || io::Error::other("other workers cannot fetch values from this one");
         self.holding.as_ref().ok_or_else(none)
     }
 

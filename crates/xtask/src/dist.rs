@@ -7,8 +7,8 @@
 //! ```
 //!
 //! Artifacts that this machine cannot make are named in `MISSING` with the reason; other failures
-//! are errors. Two runs of one commit give the same bytes: times are those of the commit, paths of
-//! the machine are replaced, archives are sorted and have no owners. `docs/releasing.md` says more.
+//! are errors. Two runs of one commit give the same bytes: times come from the commit, paths of the
+//! machine are replaced, archives are sorted and have no owners. See `docs/releasing.md`.
 
 mod build;
 mod check;

@@ -335,11 +335,10 @@ mod tests {
 
     #[test]
     fn survivors_without_a_reason_are_a_failure() {
-        let list =
-            "# comment\ncrates/core/src/job.rs: replace part1 with () -- nobody can see it\n";
+        let list = "# comment\ncrates/core/src/job.rs: replace part1 with () -- invisible\n";
         let reasons = reasons(list);
         let (text, is_good) = verdict(9, "", &names(2)[1], &reasons);
-        assert!(is_good && text.contains("nobody can see it"), "{text}");
+        assert!(is_good && text.contains("invisible"), "{text}");
         let missed = names(2).join("\n");
         let (text, is_good) = verdict(7, "crates/a.rs:1:5: x", &missed, &reasons);
         assert!(
@@ -355,7 +354,7 @@ mod tests {
 
     #[test]
     fn a_reason_for_a_change_that_is_not_possible_any_more_is_named() {
-        let list = "crates/core/src/job.rs: replace part1 with () -- nobody can see it\n\
+        let list = "crates/core/src/job.rs: replace part1 with () -- invisible\n\
                     crates/core/src/job.rs: replace part9 with () -- it was there once\n";
         let gone = gone(&names(2), &reasons(list));
         assert_eq!(gone, ["crates/core/src/job.rs: replace part9 with ()"]);

@@ -242,7 +242,7 @@ fn end_of_group(code: &str, begin: usize) -> usize {
     code.len()
 }
 
-/// Keywords of items in which commas separate nothing.
+/// Keywords of items whose commas separate nothing.
 const ITEMS: &[&str] = &[
     "pub", "fn", "struct", "enum", "impl", "mod", "trait", "use", "const", "static", "type",
     "unsafe", "async", "extern", "let",

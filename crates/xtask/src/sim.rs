@@ -1,5 +1,5 @@
-//! Runs simulated worlds manually: the program is an example of the store, so that this crate needs
-//! none of ours.
+//! Runs simulated worlds manually: the program is an example of the store, so that this crate
+//! depends on no other crate of the project.
 
 use std::process::{Command, ExitCode};
 

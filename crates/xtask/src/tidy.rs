@@ -175,7 +175,7 @@ fn read(root: &Path, path: &str) -> anyhow::Result<Vec<u8>> {
 }
 
 /// Appends the files below `dir` as paths from the root, without build products and hidden folders
-/// except those with settings of the project.
+/// except folders with settings of the project.
 fn collect_files(root: &Path, dir: &Path, paths: &mut Vec<String>) -> anyhow::Result<()> {
     let entries = std::fs::read_dir(dir).with_context(|| format!("list {}", dir.display()))?;
     for entry in entries {

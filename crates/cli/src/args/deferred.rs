@@ -1,16 +1,16 @@
-//! Parts of the command line that are described only when they are asked for.
-//!
-//! The whole tree has some 70 commands and 500 options. Building it took a third of the time of a short command, which uses
-//! one of them.
+//! Parts of the command line that are described on demand. The whole tree has about 70 commands and
+//! 500 options. Building it took a third of the time of a short command, which uses only one of
+//! them.
 
 use clap::builder::Resettable;
 use clap::error::Error;
 use clap::{ArgMatches, Args, Command, FromArgMatches, Subcommand};
 
-/// Options of a command, or commands of a group: the parser describes them when the command before them was typed.
+/// Options of a command, or commands of a group: the parser describes them after the command before
+/// them was typed.
 ///
-/// Properties of the command itself (its name, its text in a list) stand at the variant that has this, because
-/// that is there from the beginning.
+/// Properties of the command itself (its name, its text in a list) are attributes of the variant,
+/// which always exists.
 #[derive(Debug)]
 pub(crate) struct Deferred<T>(pub(crate) T);
 
@@ -64,7 +64,7 @@ fn described(command: Command, describe: impl FnOnce(Command) -> Command) -> Com
     let globals = command.get_arguments().filter(|arg| arg.is_global_set());
     let globals: Vec<clap::Id> = globals.map(|arg| arg.get_id().clone()).collect();
     let mut command = describe(command);
-    // Moves them behind its own options, where the help lists them last.
+    // Moves them after its own options, so that the help lists them last.
     for id in globals {
         command = command.mut_arg(id, |arg| arg);
     }

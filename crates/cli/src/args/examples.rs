@@ -1,6 +1,6 @@
 //! Examples at the end of the long help and of the manual pages.
 
-/// Of `hq submit`.
+/// For `hq submit`.
 pub(crate) const SUBMIT: &str = "\
 EXAMPLES:
   hq submit -- ./program --its --options               one task
@@ -10,7 +10,7 @@ EXAMPLES:
   hq submit --wait=ok job.sh                           options in #HQ lines; exits with 1 if a task fails
   hq doc jobs                                          more about jobs";
 
-/// Of `hq import`.
+/// For `hq import`.
 pub(crate) const IMPORT: &str = "\
 EXAMPLES:
   hq import job.sh > job.hq.sh                         a script for `hq submit`; notes on standard error
@@ -18,7 +18,7 @@ EXAMPLES:
   hq import --submit --options '--dependency=afterok:3 --array=1-5' job.sh
   hq doc coming-from                                   equivalent options";
 
-/// Of `hq run`.
+/// For `hq run`.
 pub(crate) const RUN: &str = "\
 EXAMPLES:
   hq run --each-line list.txt -- bash -c './convert \"$HQ_ENTRY\"'
@@ -26,7 +26,7 @@ EXAMPLES:
   hq run pipeline.toml                                 tasks that depend on each other
   hq doc quickstart                                    from nothing to results";
 
-/// Of `hq server start`.
+/// For `hq server start`.
 pub(crate) const SERVER_START: &str = "\
 EXAMPLES:
   hq server start --background                         returns when the server answers
@@ -35,7 +35,7 @@ EXAMPLES:
   hq server start --http=8080                          with dashboard and metrics
   hq doc durability                                    what survives crashes and restarts";
 
-/// Of `hq token create`.
+/// For `hq token create`.
 pub(crate) const TOKEN_CREATE: &str = "\
 EXAMPLES:
   hq token create grafana                              reads everything, changes nothing
@@ -44,7 +44,7 @@ EXAMPLES:
   hq token revoke ci                                   takes effect immediately
   hq doc api                                           the HTTP interface";
 
-/// Of `hq worker start`.
+/// For `hq worker start`.
 pub(crate) const WORKER_START: &str = "\
 EXAMPLES:
   hq worker start                                      offers all resources of the machine
@@ -53,20 +53,20 @@ EXAMPLES:
   hq worker start --relay                              for workers that cannot reach the server
   hq doc workers                                       more about workers";
 
-/// Of `hq job cat`.
+/// For `hq job cat`.
 pub(crate) const JOB_CAT: &str = "\
 EXAMPLES:
   hq job cat last stdout                               of all tasks, in order
   hq job cat 3 stderr --filter failed --print-task-header
   hq job cat 3 stdout --tasks 1-4";
 
-/// Of `hq job wait`.
+/// For `hq job wait`.
 pub(crate) const JOB_WAIT: &str = "\
 EXAMPLES:
   hq job wait last
   hq job wait 1-4 --ok && ./next                       runs ./next only if every task finished";
 
-/// Of `hq job failures`.
+/// For `hq job failures`.
 pub(crate) const JOB_FAILURES: &str = "\
 EXAMPLES:
   hq job failures last                                 by exit code and last line of stderr
@@ -74,14 +74,14 @@ EXAMPLES:
   hq job failures 3 --group-by node                    grouped by node
   hq doc failures                                      what happens when something fails";
 
-/// Of `hq job resubmit`.
+/// For `hq job resubmit`.
 pub(crate) const JOB_RESUBMIT: &str = "\
 EXAMPLES:
   hq job resubmit last --filter failed --progress      only the failed tasks
   hq job resubmit 3                                    all tasks
   hq job resubmit 3 --suggested                        all tasks, with suggested requests";
 
-/// Of `hq problems`.
+/// For `hq problems`.
 pub(crate) const PROBLEMS: &str = "\
 EXAMPLES:
   hq problems                                          current problems
@@ -108,7 +108,7 @@ mod tests {
             super::PROBLEMS,
         ];
         for line in all.iter().flat_map(|text| text.lines().skip(1)) {
-            // Its effect stands behind some blanks.
+            // The effect follows after several blanks.
             let line = line.trim().split("  ").next().unwrap_or_default();
             let line = line.split(" && ").next().unwrap_or_default();
             let line = line.split(" > ").next().unwrap_or_default();

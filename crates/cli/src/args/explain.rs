@@ -1,7 +1,6 @@
-//! Errors of command lines that cannot be parsed: the mistake, and what to type instead.
-//!
-//! The parser's text is kept, but for words of the programming language and for proposals that only look alike;
-//! what to do stands in a line that begins with `help:`.
+//! Errors of command lines that cannot be parsed: the mistake, and what to type instead. Keeps the
+//! parser's text, except terms of the programming language and suggestions that are merely similar;
+//! advice follows in a line that begins with `help:`.
 
 use std::ffi::OsString;
 
@@ -18,7 +17,7 @@ use crate::text::{closest, is_printed_quote, rows, with_hyphens};
 mod argument;
 mod repair;
 
-/// Texts of the standard library for values that are no numbers, and what people understand.
+/// Readable replacements for the standard library's errors about numbers.
 const NUMBERS: &[(&str, &str)] = &[
     ("invalid digit found in string", "expected a whole number"),
     (
@@ -40,13 +39,13 @@ const NUMBERS: &[(&str, &str)] = &[
     ("invalid float literal", "expected a number such as 0.5"),
 ];
 
-/// The whole text for standard error, with colours.
+/// The whole text for standard error, with colors.
 pub(crate) fn text(mut error: clap::Error, words: &[OsString]) -> String {
     let words: Vec<&str> = words.iter().filter_map(|word| word.to_str()).collect();
     let mut root = built_command();
     let path = path_of(&root, &words);
     let help = help_for(&error, &path, &words);
-    // The parser proposes what is only spelled a little alike, which would lead astray.
+    // The parser suggests names that are only vaguely similar, which would mislead.
     for kind in [
         ContextKind::SuggestedArg,
         ContextKind::SuggestedSubcommand,
@@ -85,7 +84,7 @@ pub(crate) fn text(mut error: clap::Error, words: &[OsString]) -> String {
     text
 }
 
-/// Whether a command line can be parsed, or else what to type instead.
+/// Whether a command line is valid; the error is a suggestion.
 pub(crate) fn advice(words: &[&str]) -> Result<(), Option<String>> {
     let mut root = built_command();
     let parsed = root.try_get_matches_from_mut(words);
@@ -94,7 +93,7 @@ pub(crate) fn advice(words: &[&str]) -> Result<(), Option<String>> {
         .map_err(|error| help_for(&error, &path_of(&root, words), words))
 }
 
-/// Names of the commands that the words go through.
+/// Names of the commands that the words select.
 fn path_of<'a>(root: &clap::Command, words: &[&'a str]) -> Vec<&'a str> {
     let mut path = Vec::new();
     let mut command = root;
@@ -113,7 +112,7 @@ fn path_of<'a>(root: &clap::Command, words: &[&'a str]) -> Vec<&'a str> {
         if !word.starts_with("--") || *word == "--" {
             break;
         }
-        // A value of a global option may follow.
+        // The value of a global option may follow.
         let name = word.trim_start_matches('-');
         let is_valued =
             |arg: &&clap::Arg| arg.get_long() == Some(name) && arg.get_action().takes_values();
@@ -124,7 +123,7 @@ fn path_of<'a>(root: &clap::Command, words: &[&'a str]) -> Vec<&'a str> {
     path
 }
 
-/// The whole usage: the parser's own leaves out what it thinks was not meant.
+/// The complete usage: the parser's own omits arguments that it considers unintended.
 fn usage_of(command: &mut clap::Command, path: &[&str]) -> StyledStr {
     match path.split_first() {
         Some((name, rest)) if command.find_subcommand(name).is_some() => {
@@ -145,7 +144,7 @@ fn context(error: &clap::Error, kind: ContextKind) -> Option<&str> {
     Some(text)
 }
 
-/// Dashes and quotes that are no letters of a command line, and options behind `--`.
+/// Typographic dashes and quotes, and options after `--`.
 fn of_signs(wrong: Option<&str>, words: &[&str]) -> Option<String> {
     // For a short option the parser names only the first letter.
     let typed = wrong.and_then(|wrong| words.iter().find(|word| word.starts_with(wrong)));
@@ -176,7 +175,7 @@ fn of_signs(wrong: Option<&str>, words: &[&str]) -> Option<String> {
     None
 }
 
-/// Advice on what to type, if that is known better than by spelling.
+/// A suggestion that is better than one by spelling.
 fn help_for(error: &clap::Error, path: &[&str], words: &[&str]) -> Option<String> {
     let kind = error.kind();
     let wrong = context(error, ContextKind::InvalidValue)
@@ -237,7 +236,7 @@ fn help_for(error: &clap::Error, path: &[&str], words: &[&str]) -> Option<String
         .or_else(|| argument::description(path, name))
 }
 
-/// The nearest of the values that are possible.
+/// The most similar possible value.
 fn of_listed(error: &clap::Error, value: &str) -> Option<String> {
     let ContextValue::Strings(valid) = error.get(ContextKind::ValidValue)? else {
         return None;
@@ -275,7 +274,7 @@ fn quoted_list(names: &[String]) -> String {
     names.join(", ")
 }
 
-/// The command that stands in the place of a directory.
+/// The command in the place of a directory.
 fn taken_as_dir<'a>(words: &[&'a str]) -> Option<&'a str> {
     let at = words.iter().position(|word| *word == "--server-dir")?;
     let dir = words.get(at + 1)?;
@@ -284,7 +283,7 @@ fn taken_as_dir<'a>(words: &[&'a str]) -> Option<&'a str> {
     (is_command && !std::path::Path::new(dir).exists()).then_some(dir)
 }
 
-/// A value for an option that takes none.
+/// A value for an option without values.
 fn of_flag(error: &clap::Error, path: &[&str]) -> Option<String> {
     let option = context(error, ContextKind::InvalidArg)?;
     let option = option.split(['=', '[', ' ']).next()?;
@@ -407,7 +406,7 @@ const WORDS: &str = "
 --output-mode none silent ids minimal short: quiet
 ";
 
-/// A word for a value in another tool.
+/// Equivalent of another tool's word for a value.
 fn of_word(name: &str, value: &str) -> Option<String> {
     let lower = value.to_ascii_lowercase();
     let (_, meant) = rows(WORDS).find(|(words, _)| {
@@ -417,7 +416,7 @@ fn of_word(name: &str, value: &str) -> Option<String> {
     Some(format!("did you mean `{meant}`?"))
 }
 
-/// Values that other tools take.
+/// Equivalents of other tools' values.
 fn of_value(name: &str, value: &str, path: &[&str]) -> Option<String> {
     let text = match name {
         "<STREAM>" if value.parse::<u32>().is_ok() => format!("a task is named with its job: `hq job cat JOB.{value} stdout`"),
@@ -469,22 +468,22 @@ fn of_value(name: &str, value: &str, path: &[&str]) -> Option<String> {
     Some(text)
 }
 
-/// Says what an option takes.
+/// The values that an option takes.
 fn takes(name: &str) -> Option<String> {
     kind_of(name).map(|kind| format!("`{name}` takes {kind}"))
 }
 
-/// How to get nothing but the id of a job.
+/// How to print only the id of a job.
 const ALONE: &str =
     "; `--output-mode quiet` makes `hq submit` and `hq job open` print nothing else";
 
-/// `500m` and `50%` of Kubernetes and others, in cpus.
+/// `500m` and `50%` of Kubernetes and others, as cpus.
 fn milli_cpus(value: &str) -> Option<f64> {
     let part = |sign, whole: f64| Some(value.strip_suffix(sign)?.parse::<f64>().ok()? / whole);
     part('m', 1_000.0).or_else(|| part('%', 100.0))
 }
 
-/// `last,all`, and `all` where it is not possible.
+/// `last,all`, and `all` where it is impossible.
 fn of_selector(value: &str, examples: &str) -> Option<String> {
     let mut parts = value.split([',', '-', ' ']);
     let is_joined = value.contains([',', '-', ' ']);
@@ -497,13 +496,13 @@ fn of_selector(value: &str, examples: &str) -> Option<String> {
     })
 }
 
-/// Whether the rest of a text says that its number is a job, as in `job3`, `#3`, `id=3`.
+/// Whether the rest of a text marks its number as a job, as in `job3`, `#3`, `id=3`.
 fn is_word_for_job(rest: &str) -> bool {
     let word = rest.trim_matches(|c: char| !c.is_alphanumeric());
     ["", "j", "id", "job", "jobs", "jobid"].contains(&&*word.to_lowercase())
 }
 
-/// A text that is no job.
+/// A text that is not a job.
 fn of_job(value: &str, path: &[&str], examples: &str) -> String {
     if let Some(text) = of_selector(value, examples) {
         return text;
@@ -538,7 +537,7 @@ fn of_job(value: &str, path: &[&str], examples: &str) -> String {
                 "this is task {task} of job {job}; a job is `{job}`, and `hq task info {job}.{task}` shows the task"
             )
         }
-        // Not for names such as `h2o`: the number would be another job.
+        // Not for names such as `h2o`: its number would be another job.
         _ if !digits.is_empty()
             && value != digits
             && is_word_for_job(&value.replacen(&digits, "", 1)) =>

@@ -1,6 +1,5 @@
-//! Words that people bring along from Slurm, PBS, GNU parallel and other tools, and what they are called here.
-//!
-//! The parser of the command line proposes what is spelled alike, which is wrong for habits: `--job-name` is not
+//! Words that users know from Slurm, PBS, GNU parallel and other tools, and their names here. The
+//! command line parser suggests similar spellings, which misleads for habits: `--job-name` is not
 //! `--job`. Each of these words has one answer.
 
 mod commands;
@@ -12,12 +11,12 @@ use crate::text::rows;
 use commands::COMMANDS;
 use options::OPTIONS;
 
-/// Foreign words, and their name here. Both are Markdown without line breaks.
+/// Foreign words and their names here, as Markdown without line breaks.
 #[derive(Clone, Copy)]
 struct Habit {
     /// Commands that have this answer: `submit`, `job list`, or a whole group as `worker`.
     of: &'static str,
-    /// The word, or several that mean the same.
+    /// The word, or several with the same meaning.
     words: &'static str,
     /// The text to type instead.
     answer: &'static str,
@@ -40,7 +39,7 @@ impl Habit {
         self.words.split(' ')
     }
 
-    /// Whether it has its answer in a command.
+    /// Whether it applies to a command.
     fn is_about(self, path: &str) -> bool {
         let path = if path == "job submit" { "submit" } else { path };
         self.of.split(", ").any(|of| {
@@ -50,7 +49,7 @@ impl Habit {
     }
 }
 
-/// The answer to an option that other tools have. `--mem=4G` counts as `--mem`, `-n4` as `-n`.
+/// The answer for an option of other tools. `--mem=4G` counts as `--mem`, `-n4` as `-n`.
 pub(crate) fn of_option(path: &[&str], word: &str) -> Option<&'static str> {
     let path = path.join(" ");
     if path.is_empty() {
@@ -59,7 +58,7 @@ pub(crate) fn of_option(path: &[&str], word: &str) -> Option<&'static str> {
         );
     }
     let name = word.split('=').next().unwrap_or(word);
-    // The value of a short option may follow without a blank.
+    // The value of a short option may follow directly.
     let is_it = |known: &str| {
         known == name || (known.len() == 2 && name.starts_with(known) && !name.starts_with("--"))
     };
@@ -68,7 +67,7 @@ pub(crate) fn of_option(path: &[&str], word: &str) -> Option<&'static str> {
     found.map(|habit| habit.answer)
 }
 
-/// The answer to a subcommand that other tools have.
+/// The answer for a subcommand of other tools.
 pub(super) fn of_command(path: &[&str], word: &str) -> Option<&'static str> {
     let group = *path.first().unwrap_or(&"hq");
     let mut of_group = habits(COMMANDS).filter(|habit| habit.of == group);
@@ -76,7 +75,7 @@ pub(super) fn of_command(path: &[&str], word: &str) -> Option<&'static str> {
     found.map(|habit| habit.answer)
 }
 
-/// Names of resources in other tools, and what they are here.
+/// Names of resources in other tools, and their names here.
 const RESOURCES: &str = "
 gpu gpus gres nvidia cuda: detected GPUs are `gpus/nvidia` and `gpus/amd`
 cpu core cores ncpus threads thread procs slots ntasks: cpus of a task are `--cpus 4`
@@ -101,7 +100,7 @@ mod tests {
     use super::*;
     use crate::args;
 
-    /// Every command that an answer names exists, with the options that it is shown with.
+    /// Every command in an answer exists, with the shown options.
     #[test]
     fn what_is_proposed_can_be_typed() {
         let all = habits(OPTIONS).chain(habits(COMMANDS));
@@ -141,7 +140,7 @@ mod tests {
         let mut seen = std::collections::BTreeSet::new();
         for habit in habits(OPTIONS) {
             for word in habit.words() {
-                // One command may have another answer than others.
+                // One command may have a special answer.
                 let of = habit.of;
                 assert!(seen.insert(("option", of, word)), "{of} {word}");
             }

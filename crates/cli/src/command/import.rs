@@ -66,7 +66,9 @@ fn submit_now(words: Vec<String>, script: String, context: &mut Context) -> CliR
         .with_help("`hq import SCRIPT` without `--submit` prints it, to be corrected".to_owned())
     })?;
     let Some(Command::Submit(Deferred(args))) = cli.command else {
-        return Err(CliError::new("The script's options do not form a `hq submit` command"));
+        return Err(CliError::new(
+            "The script's options do not form a `hq submit` command",
+        ));
     };
     as_client(submit::submit_given(
         *args,

@@ -1,7 +1,7 @@
-//! Habits of other tools in what hq takes as it is written: nothing fails at once, and the result is not what was meant.
-//!
-//! A habit is an entry of [`HABITS`]: a place, and what recognises it there and says what to write instead. Most are notes, which
-//! change nothing; where nothing could run at all the submit is refused.
+//! Detects habits from other tools in input that hq accepts unchanged: nothing fails at once, but
+//! the result is not the intended one. A habit is an entry of [`HABITS`]: a place, and a function
+//! that recognizes the habit there and suggests what to write instead. Most are notes, which change
+//! nothing; if nothing could run at all, the submit is rejected.
 
 use std::borrow::Cow;
 use std::ffi::OsString;
@@ -31,14 +31,14 @@ use reader::Reader;
 use script::Script;
 pub(crate) use script::interpreter_of;
 
-/// Most notes of a submit.
+/// Maximum number of notes per submit.
 pub(crate) const NOTES_MAX: usize = 8;
-/// Values of parameters that are looked at.
+/// Limit of examined parameter values.
 const VALUES_MAX: usize = 100;
-/// Longest one, in bytes.
+/// Maximum length of a note in bytes.
 const NOTE_LEN_MAX: usize = 1_000;
 
-/// What submits.
+/// The submitting command.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Verb {
     /// `hq run`.
@@ -50,7 +50,7 @@ pub(crate) enum Verb {
 }
 
 impl Verb {
-    /// As it is typed.
+    /// The word that users type.
     fn word(self) -> &'static str {
         match self {
             Self::Run => "run",
@@ -59,10 +59,10 @@ impl Verb {
     }
 }
 
-/// Where the values of the tasks come from.
+/// Origin of the tasks' values.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Source<'a> {
-    /// There is one task.
+    /// A single task.
     One,
     /// Ids only.
     Ids,
@@ -85,34 +85,34 @@ pub(crate) struct Typed<'a> {
     /// Names of `--env`.
     pub(crate) env_names: Vec<Cow<'a, str>>,
     pub(crate) has_stdin: bool,
-    /// That a task asks for, if it is a number.
+    /// Requested per task, if it is a number.
     cpus: Option<f64>,
-    /// Parameters with one text.
+    /// Parameters with a single text.
     single_params: Vec<(&'a str, Cow<'a, str>)>,
     /// The file that the command runs, if it is a text.
     script: Option<Script>,
 }
 
-/// Where a habit is looked for.
+/// Where to look for a habit.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Place {
     /// The first word of the command.
     Program,
     /// The other words.
     Argument,
-    /// All of them together.
+    /// The whole command.
     Command,
-    /// Values of options that tasks get.
+    /// Values of options that tasks receive.
     Value,
     /// The code of the file that the command runs.
     Script,
 }
 
-/// One text that is looked at.
+/// An examined text.
 #[derive(Clone, Copy, Debug)]
 struct Text<'a> {
     text: &'a str,
-    /// Its number among the words of the command.
+    /// Its position among the words of the command.
     number: usize,
     /// The option whose value it is.
     option: &'a str,
@@ -121,7 +121,7 @@ struct Text<'a> {
 }
 
 impl<'a> Text<'a> {
-    /// The name of the option without its hyphens, which is the name of the key in a job file.
+    /// The name of the option without hyphens, which is also the key in a job file.
     fn key(self) -> &'a str {
         self.option.trim_start_matches('-')
     }
@@ -137,7 +137,7 @@ enum Remark {
 
 type HabitCheck = fn(&Typed<'_>, Text<'_>) -> Option<Remark>;
 
-/// All habits, in groups: of a group, the first that finds something tells the first place where it does.
+/// All habits, in groups: each group reports its first match.
 const HABITS: &[(Place, &[HabitCheck])] = &[
     (
         Place::Program,
@@ -199,7 +199,7 @@ impl<'a> Typed<'a> {
         let is_array = options.array.as_ref().is_some_and(|ids| ids.len() > 1);
         let has_values =
             params.is_some() || options.each_line.is_some() || options.from_json.is_some();
-        // Scripts mean the one task.
+        // In a script, the id stands for its only task.
         let id = options
             .array
             .as_ref()
@@ -274,8 +274,8 @@ impl<'a> Typed<'a> {
         }
     }
 
-    /// Whether `{}` in the command becomes the entry of a task: `hq run` does as xargs and parallel do, unless the program has
-    /// braces of its own.
+    /// Whether `{}` in the command becomes the entry of a task: `hq run` replaces it like xargs and
+    /// parallel, unless the program has its own braces.
     pub(crate) fn takes_entry(&self) -> bool {
         let is_named = self.words.iter().any(|word| word.contains("{}"));
         self.verb == Verb::Run
@@ -284,7 +284,7 @@ impl<'a> Typed<'a> {
             && !reader::has_own_braces(&self.words)
     }
 
-    /// How a task learns what is its own.
+    /// How a task gets its own value.
     fn own_value(&self) -> &'static str {
         match self.source {
             Source::Entries => "$HQ_ENTRY",
@@ -323,7 +323,7 @@ impl<'a> Typed<'a> {
     }
 }
 
-/// Sentences about a command that may not do what was meant.
+/// Notes on a command that may not do what the user intended.
 ///
 /// # Errors
 ///
@@ -346,7 +346,7 @@ pub(crate) fn look<'a>(typed: &'a Typed<'a>) -> CliResult<Vec<Box<str>>> {
     Ok(notes)
 }
 
-/// Cpus that a task asks for, if it is a number.
+/// Requested cpus per task, if it is a number.
 fn cpus_of(options: &TaskOptions) -> Option<f64> {
     let has_more = options.nodes.is_some_and(|count| count > 0)
         || options.resource.iter().any(|asked| asked.name() == "cpus");
@@ -358,7 +358,7 @@ fn cpus_of(options: &TaskOptions) -> Option<f64> {
     }
 }
 
-/// Values of options that tasks get, and of those about them.
+/// Values of options that tasks receive, and of options about tasks.
 fn values_of(options: &TaskOptions) -> impl Iterator<Item = (&'static str, Cow<'_, str>)> {
     fn lossy(path: &Path) -> Cow<'_, str> {
         path.as_os_str().to_string_lossy()
@@ -411,7 +411,7 @@ fn values_of(options: &TaskOptions) -> impl Iterator<Item = (&'static str, Cow<'
         .chain(resources)
 }
 
-/// A variable as `--env` takes it.
+/// A variable in the form that `--env` takes.
 fn pair_of(name: &[u8], value: &[u8]) -> Cow<'static, str> {
     let (name, value) = (
         String::from_utf8_lossy(name),
@@ -420,7 +420,7 @@ fn pair_of(name: &[u8], value: &[u8]) -> Cow<'static, str> {
     Cow::Owned(format!("{name}={value}"))
 }
 
-/// The value of a parameter that has one text.
+/// The value of a parameter with a single text.
 fn single_text(param: &ParamArg) -> Option<(&str, Cow<'_, str>)> {
     let ParamSource::Given(items) = &param.source else {
         return None;

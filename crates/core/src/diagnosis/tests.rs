@@ -29,7 +29,7 @@ fn one_task_asks_and_several_ask() {
     check(
         1,
         Some(7),
-        "each of the things that they ask for is somewhere",
+        "each of their requested resources exists",
         "the waiting task of job 7 does not run: each of the things that it asks for is somewhere",
     );
     check(

@@ -160,7 +160,7 @@ pub struct Totals {
     pub jobs: JobTotals,
     /// Tasks that ended since the server started; `waiting` and `running` stay 0.
     pub ended: TaskTotals,
-    /// Instances of tasks that were started since the server started.
+    /// Instances started since the server started.
     pub started: u64,
     /// Failed or lost instances that are followed by another one.
     pub superseded: u64,

@@ -580,7 +580,10 @@ fn a_task_that_runs_for_long_shows_that_a_worker_works() {
     assert_eq!(bench.standing(broken), Standing::Probed);
     bench.wait(SECOND);
     assert_eq!(bench.standing(broken), Standing::Trusted);
-    assert!(bench.has(broken).len() >= 4, "and it gets other tasks at the same time");
+    assert!(
+        bench.has(broken).len() >= 4,
+        "and it gets other tasks at the same time"
+    );
 }
 
 #[test]

@@ -57,28 +57,28 @@ impl WorkerKind {
 pub struct Coming {
     /// Its number in the queue.
     pub number: u32,
-    /// Workers that were asked for.
+    /// Requested workers.
     pub workers: u32,
     /// Workers that have not connected yet.
     pub owed: u32,
 }
 
-/// The question for one queue.
+/// The query for one queue.
 #[derive(Clone, PartialEq, Debug)]
 pub struct QueueQuery {
     /// Id of the queue.
     pub queue: QueueId,
-    /// Kinds of its workers, at least one: those that came recently, the newest last, else what was assumed.
+    /// Kinds of its workers, at least one: recent workers, the newest last, else the assumed kind.
     pub kinds: Vec<WorkerKind>,
-    /// What was assumed.
+    /// The assumed kind.
     pub assumed: WorkerKind,
-    /// Allocations that owe workers, the nearest first.
+    /// Allocations with missing workers, the nearest first.
     pub coming: Vec<Coming>,
     /// Its connected workers.
     pub connected: Vec<WorkerId>,
-    /// Most additional workers worth knowing of.
+    /// Limit of additional workers in the answer.
     pub workers_max: u32,
-    /// Most nodes of one allocation.
+    /// Limit of nodes per allocation.
     pub nodes_max: u32,
 }
 
@@ -97,10 +97,10 @@ pub struct QueueDemand {
     pub covered: bool,
     /// Why some waiting tasks would not run on workers of this queue.
     pub unfit: Option<Unfit>,
-    /// Nodes for a task that would run on workers of the assumed kind, but not on those that
-    /// connected.
+    /// Nodes for a task that would run on workers of the assumed kind, but not on the connected
+    /// workers.
     pub larger: Option<u32>,
-    /// Allocations with missing workers for which no task waits.
+    /// Allocations with missing workers that no task waits for.
     pub unneeded: Vec<u32>,
     /// Connected workers that never got a task.
     pub unused: Vec<WorkerId>,
@@ -302,7 +302,7 @@ impl<'a> Plan<'a> {
             self.note_too_small(variant, kinds);
             return left;
         };
-        // Of very many imagined workers only the newest have room in most cases.
+        // With very many imagined workers, usually only the newest have room.
         let first = if self.looks_left == 0 {
             self.workers.len().saturating_sub(NEWEST)
         } else {

@@ -278,7 +278,7 @@ impl ServerState {
             Some((limit, submit.tasks.attempts(slot.index).len(), counted))
         });
         // The user permits at most one start. Attempts are stored, so the limit survives the
-        // server. Of very many only the latest are kept, and then the number of counted ones is
+        // server. If there are very many, only the latest are kept, and the number of counted ones is
         // unknown.
         found.is_some_and(|(limit, attempts, counted)| {
             limit != CrashLimit::NeverRestart

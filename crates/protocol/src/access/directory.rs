@@ -96,7 +96,7 @@ impl ServerDir {
         here.is_dir().then_some(here)
     }
 
-    /// The directory of which this one seems to be a copy: the link leads to an instance elsewhere,
+    /// The directory that this one seems to be a copy of: the link leads to an instance elsewhere,
     /// and this directory has an instance of the same number.
     #[must_use]
     pub fn copied_from(&self) -> Option<PathBuf> {
@@ -119,7 +119,7 @@ impl ServerDir {
     ///
     /// # Errors
     ///
-    /// Those of [`ServerDir::load_access`], except for the version.
+    /// As for [`ServerDir::load_access`], except for the version.
     pub fn load_access_any(&self) -> Result<(PathBuf, AccessFile), AccessError> {
         self.load_access_as(None)
     }
@@ -183,8 +183,7 @@ impl ServerDir {
                 hq_private::ensure_dir(&self.root)?;
             } else {
                 tracing::warn!(
-                    "Other users can write to the server directory `{root}` (mode {mode:04o}), and so can put another server into \
-                     the place of yours; `chmod go-w` ends that"
+                    "Other users can write to the server directory `{root}` (mode {mode:04o}), and replace your server with another one. Run `chmod go-w` on the directory"
                 );
             }
         }

@@ -197,7 +197,7 @@ impl AccessFile {
         serde_json::to_string_pretty(&json).unwrap_or_default() + "\n"
     }
 
-    /// Writes a new file that only its owner can read, whatever the umask, and syncs it.
+    /// Writes a new file that only its owner can read, regardless of the umask, and syncs it.
     ///
     /// # Errors
     ///
@@ -258,7 +258,7 @@ impl AccessFile {
     ///
     /// # Errors
     ///
-    /// Those of [`Self::load`], without [`AccessError::Version`].
+    /// As for [`Self::load`], without [`AccessError::Version`].
     pub fn load_any(path: &Path) -> Result<Self, AccessError> {
         let file = open_to_read(path).map_err(AccessError::read(path))?;
         Self::load_from(file, path, None)

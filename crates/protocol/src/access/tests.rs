@@ -130,7 +130,7 @@ fn refuses_files_whose_keys_others_can_read() {
         let result = AccessFile::load(&path, VERSION);
         assert_eq!(result.is_ok(), is_fine, "{bits:o}");
         if let Err(error) = result {
-            assert!(error.to_string().contains("run `chmod 0400 "), "{error}");
+            assert!(error.to_string().contains("Run `chmod 0400 "), "{error}");
         }
     }
     // Only root can change a file's owner.

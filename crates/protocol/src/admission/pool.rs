@@ -97,8 +97,8 @@ impl Pool {
         Ok(Permit { shared, id })
     }
 
-    /// A permit as soon as the share of the holder has room. Those of one holder get it in the
-    /// order in which they came.
+    /// A permit as soon as the share of the holder has room. One holder's requests are served in
+    /// order.
     ///
     /// # Cancel safety
     ///

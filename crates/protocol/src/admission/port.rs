@@ -20,7 +20,7 @@ const WARNING_INTERVAL: Duration = Duration::from_secs(10);
 /// Most strangers at a port of the server, and silent holders of a key: at 10 000 new connections a
 /// second each has a tenth of a second for its first message.
 const SERVER_UNPROVEN_MAX: usize = 1_024;
-/// Most strangers at a port of a worker, whose tasks need descriptors, too.
+/// Limit of strangers at a port of a worker, whose tasks also need descriptors.
 const WORKER_UNPROVEN_MAX: usize = 128;
 /// Most clients with a key that is not the owner's.
 const OTHER_CLIENTS_MAX: usize = 1_024;

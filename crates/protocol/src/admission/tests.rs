@@ -16,7 +16,7 @@ proptest! {
     }
 }
 
-/// What a lesser right can never take: the owner's connections, and those of workers.
+/// A lesser right can never take the owner's connections, and those of workers.
 #[test]
 fn shares_leave_room_for_the_owner_and_for_the_server_itself() {
     for descriptors in [128, 256, 1_024, 4_096, 65_536, 1 << 20, u64::MAX] {

@@ -27,7 +27,7 @@ const SUBMITS_MAX: usize = 1 << 12;
 /// Limit of submits of one job in a selection of tasks.
 const JOB_SUBMITS_MAX: usize = 1 << 20;
 
-/// States in which a job can be forgotten; an empty filter means all of them.
+/// States that allow a job to be forgotten; an empty filter means all of them.
 const FORGETTABLE: [TaskState; 4] = [
     TaskState::Finished,
     TaskState::Failed,

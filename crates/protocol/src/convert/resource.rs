@@ -42,7 +42,7 @@ impl TryFrom<common::ResourceDescriptor> for ResourceDescriptor {
         at_most("items", message.items.len(), RESOURCES_MAX)?;
         at_most("coupling", message.coupling.len(), COUPLINGS_MAX)?;
         let items: Vec<ResourceItem> = each("items", message.items)?;
-        // Couplings refer to positions, which must be those of the sorted pools.
+        // Couplings refer to positions in the sorted pools.
         if items.windows(2).any(|pair| pair[0].name > pair[1].name) {
             return Err(ConvertError::invalid(
                 "items",

@@ -296,8 +296,8 @@ fn instead_of(task: &hq_core::template::TaskTemplate) -> (usize, String) {
     let known = message.task.clone().expect("a task");
     let program = String::from_utf8_lossy(&known.args[0]).into_owned();
     assert_eq!(known.args.len(), 1);
-    let words = program.strip_prefix("this worker is older than its server and does not know ");
-    let words = words.and_then(|words| words.strip_suffix("; drain it, start another one"));
+    let words = program.strip_prefix("this worker is older than its server and does not support ");
+    let words = words.and_then(|words| words.strip_suffix(". Drain it and start another one"));
     let found = (message.param_args.len(), words.unwrap_or_default().into());
     let read = hq_core::worker_state::WorkTemplate::try_from(message).expect("valid");
     assert_eq!(read.task, template.task);

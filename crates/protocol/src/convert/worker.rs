@@ -40,14 +40,13 @@ pub const VALUE_MAX: usize = 1 << 20;
 const FAULT_TEXT_MAX: usize = 1024;
 
 /// Error of a task with parameters on a worker that does not know them.
-const WITHOUT_PARAMS: &str =
-    "this worker is older than its server and does not know `--param`; drain it, start another one";
+const WITHOUT_PARAMS: &str = "this worker is older than its server and does not support `--param`. Drain it and start another one";
 
 /// Error on a worker that does not check outputs: tasks would finish without them.
-const WITHOUT_OUTPUTS: &str = "this worker is older than its server and does not know `--check-outputs`; drain it, start another one";
+const WITHOUT_OUTPUTS: &str = "this worker is older than its server and does not support `--check-outputs`. Drain it and start another one";
 
 /// Error on a worker whose interpreters execute all calls in their own process.
-const WITHOUT_FORKS: &str = "this worker is older than its server and does not know mode=\"fork\"; drain it, start another one";
+const WITHOUT_FORKS: &str = "this worker is older than its server and does not support mode=\"fork\". Drain it and start another one";
 
 /// Most nodes of one task.
 const NODES_MAX: usize = 1 << 16;

@@ -1,12 +1,12 @@
-//! Reasons why a handshake fails, in words for people and as the code that the peer gets.
+//! Reasons of a failed handshake, in words for users and as the code for the peer.
 
 use super::wire::refusal::Code;
 use super::{HANDSHAKE_FRAME_MAX, HANDSHAKE_TIMEOUT, Plane, VersionRange};
 
-/// Why no connection came about.
+/// Why the handshake failed.
 #[derive(Debug, thiserror::Error)]
 pub enum HandshakeError {
-    /// The first bytes are not ours: another program, or something between that changes bytes.
+    /// The first bytes are not hq's: another program, or a device in between that changes bytes.
     #[error("the peer does not speak the hq protocol; check host and port")]
     NotOurProtocol,
     /// A frame that no correct peer sends at this point.
@@ -20,7 +20,7 @@ pub enum HandshakeError {
         /// Announced length.
         found: usize,
     },
-    /// No version that both speak.
+    /// No common version.
     #[error(
         "no common protocol version: this side speaks {ours}, the peer {theirs}; use the same program on both sides \
          (builds of one release can differ) and the server's current access file"
@@ -31,44 +31,43 @@ pub enum HandshakeError {
         /// Versions that the peer speaks.
         theirs: VersionRange,
     },
-    /// A worker at the client port or the other way round.
+    /// A worker at the client port, or the reverse.
     #[error(
-        "wrong role: this side is on the {ours} plane, the peer is not; check which port of the access file is used"
+        "wrong role: this side is on the {ours} plane, and the peer is not. Check which port of the access file it uses"
     )]
     WrongPlane {
         /// Our plane.
         ours: Plane,
     },
     /// One side has a key and the other has none.
-    #[error("the {plane} key of this side is {}, that of the peer is not; use the server's current access file", if *.we_have_key { "set" } else { "null" })]
+    #[error("the {plane} key of this side is {}, and the peer's is not. Use the server's current access file", if *.we_have_key { "set" } else { "null" })]
     EncryptionMismatch {
         /// Our plane.
         plane: Plane,
-        /// Whether it is this side that has a key.
+        /// Whether this side has the key.
         we_have_key: bool,
     },
     /// The sides hold different keys.
-    #[error("wrong {plane} key: the peer has another one; use the server's current access file")]
+    #[error("wrong {plane} key: the peer has another one. Use the server's current access file")]
     WrongKey {
         /// Our plane.
         plane: Plane,
     },
     /// The peer does not have the private key of the server.
     #[error(
-        "the peer cannot prove that it is the server of the access file: it is another server, or somebody who pretends to be this one; \
-         use the server's current access file"
+        "the peer cannot prove that it is the server of the access file: it is another server, or an impostor. Use the server's current access file"
     )]
     NotTheServer {
         /// Our plane.
         plane: Plane,
     },
-    /// The peer refused for a reason this program does not know.
+    /// The peer refused for a reason that this program does not know.
     #[error("the peer refused the connection (code {code})")]
     Refused {
         /// Code of the reason.
         code: i32,
     },
-    /// Not done within [`HANDSHAKE_TIMEOUT`].
+    /// Not completed within [`HANDSHAKE_TIMEOUT`].
     #[error("the peer did not complete the handshake within {} s", HANDSHAKE_TIMEOUT.as_secs())]
     Timeout,
     /// The peer closed the connection before the end of the handshake.
@@ -77,7 +76,7 @@ pub enum HandshakeError {
     /// The connection broke.
     #[error("the connection failed during the handshake")]
     Io(#[source] std::io::Error),
-    /// Random numbers or the cipher are not available.
+    /// Random numbers or the cipher are unavailable.
     #[error("cannot set up the encryption")]
     Crypto(#[source] Box<dyn std::error::Error + Send + Sync>),
 }
@@ -109,7 +108,7 @@ impl HandshakeError {
             Self::EncryptionMismatch { .. } => Some(Code::Encryption),
             Self::WrongKey { .. } | Self::NotTheServer { .. } => Some(Code::Key),
             Self::Malformed | Self::FrameTooLarge { .. } | Self::Crypto(_) => Some(Code::Other),
-            // A stranger, or nobody there to be told.
+            // A stranger, or no peer to notify.
             Self::NotOurProtocol
             | Self::Refused { .. }
             | Self::Timeout

@@ -59,7 +59,7 @@ fn equal_keys_agree() {
     }
 }
 
-/// Keys of a new server: those of the full file, and those of its clients and workers.
+/// Keys of a new server: the full file's keys, and the keys of its clients and workers.
 fn server_keys() -> (SecretKey, SecretKey) {
     let full = KEY.with_server(&ServerKey::generate().expect("random numbers"));
     let to_connect = full.to_connect();
@@ -107,7 +107,7 @@ fn who_has_all_but_the_private_key_of_the_server_is_not_the_server() {
             for range in [versions(2, 2), VERSIONS, versions(3, 3)] {
                 let impostor = Handshake::new(Side::Accepting, plane, key, [2; NONCE_LEN], range);
                 let (left, _) = run(connecting(plane, Some(&public)), impostor);
-                let left = left.expect_err("nobody there is the server");
+                let left = left.expect_err("no peer is the server");
                 let is_expected = (matches!(left, HandshakeError::VersionMismatch { .. })
                     && range.max < PROVEN)
                     || (matches!(left, HandshakeError::EncryptionMismatch { .. }) && key.is_none())
@@ -281,7 +281,7 @@ fn a_changed_hello_breaks_the_exchange() {
         accepting(Plane::Client, Some(&KEY)),
     );
     let mut hello = BytesMut::from(&left.take_output()[..]);
-    // Somebody on the way announces an older version.
+    // An attacker on the path announces an older version.
     let body = wire::Handshake::decode(&hello[HEADER_LEN..]).expect("own hello");
     let Some(Frame::Hello(mut changed)) = body.frame else {
         panic!("no hello")
@@ -368,7 +368,7 @@ fn a_frame_out_of_turn_is_malformed() {
     }
 }
 
-/// The Noise message of a peer that knows the key, with bytes in it that no peer of ours sends.
+/// The Noise message of a peer that knows the key, with payload that no correct peer sends.
 fn noise_with_payload(noise: &mut HandshakeState) -> BytesMut {
     let mut message = vec![0; HANDSHAKE_FRAME_MAX];
     let length = noise.write_message(b"!", &mut message).expect("it fits");

@@ -51,13 +51,13 @@ pub enum EntryError {
     #[error("no answer from the relay for {} s", ANSWER_TIMEOUT.as_secs())]
     Timeout,
     /// It has no room for another worker.
-    #[error("the relay has as many workers as it takes")]
+    #[error("the relay has its maximum of workers")]
     Full,
     /// It has no connection to the server at present.
     #[error("the relay has no connection to the server")]
     NoServer,
     /// It said something else.
-    #[error("the relay gave an unknown answer ({0}); one of a later release may")]
+    #[error("the relay gave an unknown reply ({0}); it may be of a later release")]
     Unknown(u8),
 }
 

@@ -48,7 +48,7 @@ pub enum LinkError {
     #[error("the other side broke a rule")]
     Rule(#[source] MuxError),
     /// The other side takes nothing.
-    #[error("the other side has taken nothing for {} s", STALL_MAX.as_secs())]
+    #[error("the other side has read nothing for {} s", STALL_MAX.as_secs())]
     Stalled,
 }
 

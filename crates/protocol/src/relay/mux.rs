@@ -414,7 +414,7 @@ impl Mux {
         }
     }
 
-    /// Accepts as much data as there is room for.
+    /// Accepts as much data as fits.
     pub(super) fn poll_write(
         &mut self,
         id: u32,

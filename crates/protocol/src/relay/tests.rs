@@ -304,8 +304,8 @@ async fn recorded(count: usize) -> (Vec<u8>, Connection<DuplexStream>, DuplexStr
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(150))]
 
-    /// Whatever a relay does to bytes, the server accepts only sent messages in order, and then
-    /// detects the change.
+    /// A relay may change bytes in any way: the server accepts only sent messages in order, and
+    /// then detects the change.
     #[test]
     fn what_a_relay_changes_drops_repeats_or_reorders_is_noticed(how in tamper(), count in 2..12_usize) {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().expect("a runtime");

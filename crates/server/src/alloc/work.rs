@@ -76,7 +76,7 @@ impl QueriedAllocation {
         }
     }
 
-    /// An existing directory in which commands about it can run.
+    /// An existing working directory for commands about it.
     fn cwd(&self) -> &Path {
         if self.dir.is_dir() {
             &self.dir
@@ -159,7 +159,7 @@ impl BatchCommands {
             && !excluded.is_empty()
         {
             tracing::warn!(
-                "an allocation that avoids {excluded} was refused, and is asked for without that: {text}"
+                "the batch system rejected an allocation that avoids {excluded}; requesting one without that: {text}"
             );
             let job = Job {
                 excluded: "",

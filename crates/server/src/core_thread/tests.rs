@@ -122,7 +122,7 @@ async fn a_long_answer_waits_for_the_store_once_and_not_with_each_part() {
         assert_eq!(made, Ok(Some(())), "part {part}");
     }
     held.peek(|_| ()).await;
-    assert!(!list.is_finished(), "it tells of a job that is not stored");
+    assert!(!list.is_finished(), "it shows a job that is not stored");
     held.commit();
     list.await.expect("an answer");
     submitted

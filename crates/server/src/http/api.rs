@@ -154,12 +154,12 @@ pub(super) fn router() -> Router<Arc<App>> {
         .route("/events", get(events::stream))
         .layer(DefaultBodyLimit::max(submit::DESCRIPTION_MAX))
         .fallback(async || {
-            ApiError::not_found("there is no such resource; see /api/v1/openapi.yaml")
+            ApiError::not_found("this resource does not exist; see /api/v1/openapi.yaml")
         })
         .method_not_allowed_fallback(async || {
             ApiError(
                 StatusCode::METHOD_NOT_ALLOWED,
-                "this method is not possible here".to_owned(),
+                "this resource does not support the method".to_owned(),
                 None,
             )
         })

@@ -177,12 +177,11 @@ pub(super) fn forbidden(role: Role) -> Response {
     let (kind, text) = match role {
         Role::Read => (
             ErrorKind::ReadOnly,
-            "this token is for reading only; `hq dashboard --web` prints a link that may change things, \
-             `hq token create` makes tokens for programs",
+            "this token is read-only. `hq dashboard --web` prints a link with full rights, and `hq token create` creates tokens for programs",
         ),
         Role::Submit | Role::Full => (
             ErrorKind::Forbidden,
-            "this token may look and change jobs, nothing else; `hq token create --role full` makes one that may",
+            "this token can only read, and change jobs. `hq token create --role full` creates one with all rights",
         ),
     };
     let body = Error {
@@ -194,15 +193,16 @@ pub(super) fn forbidden(role: Role) -> Response {
 
 /// The response to a request whose token has too many connections.
 pub(super) fn crowded() -> Response {
-    let busy = ApiError::busy("too many connections are open with this token, or with all tokens");
+    let busy = ApiError::busy(
+        "too many connections are open with this token, or in total. Try again later",
+    );
     ([(header::CONNECTION, "close")], busy).into_response()
 }
 
 /// The answer to a request without a token.
 pub(super) fn refusal() -> Response {
     let how = [(header::WWW_AUTHENTICATE, "Bearer realm=\"hq\"")];
-    let text = "the token is missing, wrong or revoked; send `Authorization: Bearer TOKEN` with one that \
-                `hq token create` has printed, or with the content of the file http-token of the running server's directory\n";
+    let text = "the token is missing, wrong or revoked; send `Authorization: Bearer TOKEN` with a token from `hq token create`, or with the content of the file http-token in the running server's directory\n";
     (StatusCode::UNAUTHORIZED, how, text).into_response()
 }
 

@@ -119,7 +119,7 @@ impl Tokens {
             let issued = IssuedToken::from_record(&record);
             if issued.is_none() {
                 tracing::warn!(
-                    "the token '{name}' is damaged in the journal and opens nothing; make it again"
+                    "the token '{name}' is damaged in the journal and invalid; create it again"
                 );
             }
             Some((name.into_boxed_str(), issued?))
@@ -174,12 +174,12 @@ impl Tokens {
             let mut known = self.known.write().unwrap_or_else(PoisonError::into_inner);
             if known.contains_key(&name) {
                 return Err(Refusal::conflict(format!(
-                    "there is a token `{name}` already; choose another name, or revoke it first"
+                    "the token `{name}` exists already. Choose another name, or revoke it first"
                 )));
             }
             if known.len() >= TOKENS_MAX {
                 return Err(Refusal::too_large(format!(
-                    "there are {TOKENS_MAX} tokens, which is all that is possible; revoke some"
+                    "{TOKENS_MAX} tokens exist, which is the limit. Revoke some of them"
                 )));
             }
             // Its text is secret until it is on disk.
@@ -216,7 +216,8 @@ impl Tokens {
         // While the disk is full this takes long, and others can be revoked meanwhile.
         drop(turn);
         // Dropped without a message: the server ended before it could store it.
-        let ended = || Refusal::unavailable("the server ended before this was stored; do it again");
+        let ended =
+            || Refusal::unavailable("the server ended before this was stored. Repeat the command");
         stored.await.map_err(|_| ended())
     }
 }
@@ -244,7 +245,7 @@ mod tests {
         let Some(Event::Persist(changes, stored)) = events.next_request() else {
             panic!("it is stored");
         };
-        assert!(!asking.is_finished(), "nobody hears of it before");
+        assert!(!asking.is_finished(), "no client learns of it before");
         stored.send(()).expect("it is awaited");
         let told = asking.await.expect("no panic").expect("it is done");
         let Some(ChangeKind::TokenChanged { name, record }) = changes.into_iter().next() else {

@@ -108,7 +108,7 @@ mod tests {
         queue.end(&2, None);
         let later = now + Duration::from_secs(10);
         let order: Vec<i32> = std::iter::from_fn(|| queue.next(later).map(|(_, n)| n)).collect();
-        assert_eq!(order.last(), Some(&0), "behind those that wait already");
+        assert_eq!(order.last(), Some(&0), "after the waiting ones");
         assert_eq!(order.len(), 18);
         assert_eq!(queue.next_due(), None);
     }

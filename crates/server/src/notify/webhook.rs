@@ -38,7 +38,7 @@ pub fn check_webhook(url: &str) -> Result<(), String> {
     Ok(())
 }
 
-/// Sends it; any status but 2xx is an error. Certificates are checked against those of the system.
+/// Sends it; any status but 2xx is an error. Checks certificates against the system's certificates.
 pub(super) async fn post(url: String, body: String) -> Result<(), String> {
     let (tx, rx) = oneshot::channel();
     // Not on a thread of the runtime, which would delay the end of the server.
@@ -50,7 +50,7 @@ pub(super) async fn post(url: String, body: String) -> Result<(), String> {
         })
         .map_err(|error| format!("no thread for the request: {error}"))?;
     rx.await
-        .unwrap_or_else(|_| Err("the request ended without an answer".to_owned()))
+        .unwrap_or_else(|_| Err("the request ended without a reply".to_owned()))
 }
 
 fn post_now(url: &str, body: &str) -> Result<(), String> {
@@ -77,7 +77,7 @@ fn post_now(url: &str, body: &str) -> Result<(), String> {
     if status.is_success() {
         return Ok(());
     }
-    Err(format!("the answer was {status}"))
+    Err(format!("the response was {status}"))
 }
 
 #[cfg(test)]

@@ -33,7 +33,7 @@ async fn what_was_not_stored_is_not_said_to_be_done() {
     let (_problems, taking, stored) = takes_back().await;
     drop(stored);
     let refusal = taking.await.expect("no panic").expect_err("it is lost");
-    assert!(refusal.text.contains("do it again"), "{refusal:?}");
+    assert!(refusal.text.contains("Repeat the command"), "{refusal:?}");
 }
 
 #[tokio::test]

@@ -68,9 +68,7 @@ fn by_earlier_job(state: &ServerState, submit: &Submit, task: TaskId) -> Option<
         if after.is_each {
             let slot = job.find(task)?;
             let how = ending(job.submit(slot)?.tasks.phase(slot.index)?)?;
-            return Some(format!(
-                "task {task} of job {id}, after which it was to run, {how}"
-            ));
+            return Some(format!("task {task} of job {id}, a dependency, {how}"));
         }
         let how = match job.state() {
             JobState::Failed => "failed",
@@ -80,7 +78,7 @@ fn by_earlier_job(state: &ServerState, submit: &Submit, task: TaskId) -> Option<
                 return None;
             }
         };
-        Some(format!("job {id}, after which it was to run, {how}"))
+        Some(format!("job {id}, a dependency, {how}"))
     })
 }
 

@@ -409,7 +409,7 @@ pub(super) fn ended(
     let paths = template
         .filter(|_| !details.with_values)
         .and_then(|template| paths(state, job, submit, slot, &PathPatterns::new(&template.task)));
-    // Nobody asks what the others had.
+    // Clients need the values only for failed tasks.
     let failed = template.filter(|_| info.error.is_some());
     let alike = match details.with_ranges && tasks.step() == 1 {
         true => untouched(submit, slot.index).clamp(1, tasks.count()),

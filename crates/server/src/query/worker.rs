@@ -218,7 +218,7 @@ pub(super) fn explain(
     })
 }
 
-/// The workers of [`explain`], one of which may have the task already.
+/// The workers of [`explain`]; one of them may have the task already.
 fn explain_workers(
     view: &View<'_>,
     class: &Class,
@@ -249,9 +249,9 @@ fn has_ended(key: TaskKey, unkillable: Option<String>) -> Refusal {
     let TaskKey { job, task } = key;
     let text = "Explain command works only for tasks in WAITING or RUNNING state";
     let left = unkillable.map_or_else(String::new, |place| {
-        format!("\nIts process still exists and keeps what it uses: {place}")
+        format!("\nIts process still exists and keeps its resources: {place}")
     });
-    let text = format!("{text}\n`hq task info {job}.{task}` tells how this one has ended{left}");
+    let text = format!("{text}\n`hq task info {job}.{task}` shows how this one ended{left}");
     Refusal::conflict(text).about(Some(job), Some(task))
 }
 
@@ -289,7 +289,7 @@ fn explain_worker(
             let lost = worker.unkillable().iter().take(UNKILLABLE_TOLD_MAX);
             told.extend(lost.map(|one| {
                 format!(
-                    "task {} keeps what it uses: {}",
+                    "task {} keeps its resources: {}",
                     one.task,
                     one.whereabouts(host)
                 )

@@ -40,7 +40,7 @@ export async function ready() {
       await sleep(20);
     }
   }
-  // This page came from what is there now, so its question for the token is as good as this page.
+  // The page came from the program that now asks for the token, so the request is as trustworthy as the page.
   const isOurs = await key?.prove().then(() => true, (error) => !(error instanceof StrangerError));
   if (!isOurs) {
     sessionStorage.removeItem(TOKEN);

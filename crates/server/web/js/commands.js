@@ -52,7 +52,7 @@ export function openPalette(commands) {
   let at = 0;
   const field = h("input", {
     type: "text", role: "combobox", "aria-expanded": "true", "aria-controls": "palette-list", "aria-autocomplete": "list",
-    "aria-label": "What to do, or where to go", placeholder: "A job, a worker, an action …", autocomplete: "off", spellcheck: "false", autofocus: true,
+    "aria-label": "Action or destination", placeholder: "A job, a worker, an action …", autocomplete: "off", spellcheck: "false", autofocus: true,
     oninput: () => update(), onkeydown: (event) => onKey(event),
   });
   const list = h("div", { id: "palette-list", className: "palette", role: "listbox", "aria-label": "Commands" });

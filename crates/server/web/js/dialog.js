@@ -68,7 +68,7 @@ export function confirmed({ title, text, yes, path, isHarmless = false, then, fa
     toast(`Not done: ${why}`, true);
     return;
   }
-  const field = !hasReason ? null : h("input", { id: "reason", type: "text", maxlength: 200, autocomplete: "off", placeholder: "why, for those who look for their tasks" });
+  const field = !hasReason ? null : h("input", { id: "reason", type: "text", maxlength: 200, autocomplete: "off", placeholder: "reason, shown to users who look for their tasks" });
   const act = async (event) => {
     event.preventDefault();
     for (const button of dialog.querySelectorAll("button")) button.disabled = true;
@@ -162,7 +162,7 @@ export const actions = {
   }),
   pauseQueue: (queue) => confirmed({
     title: queue.is_paused ? `Resume queue ${queue.id}?` : `Pause queue ${queue.id}?`,
-    text: queue.is_paused ? "It asks for allocations again." : "It asks for no more allocations; those that exist stay.",
+    text: queue.is_paused ? "It requests allocations again." : "It requests no more allocations; existing ones stay.",
     yes: queue.is_paused ? "Resume" : "Pause",
     path: `/queues/${queue.id}/${queue.is_paused ? "resume" : "pause"}`,
     isHarmless: queue.is_paused,

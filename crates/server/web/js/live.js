@@ -188,7 +188,7 @@ async function loadJobs() {
   if (areJobsOld) state.jobs.clear();
   areJobsOld = false;
   take(page.jobs);
-  // Those of older pages change too, as long as they are not over.
+  // Jobs of older pages change as well, as long as they are not over.
   const lowest = page.jobs.at(-1)?.id ?? 0;
   const known = new Set(page.jobs.map((job) => job.id));
   for (const id of state.jobs.keys()) {

@@ -81,7 +81,7 @@ function route() {
   document.title = `${current.title} · hq`;
   scrollTo(0, 0);
   current.render();
-  // Keys act on what is shown now. What a pointer chose keeps no ring around it.
+  // Keys act on the visible item. A pointer's choice keeps no focus ring.
   if (!document.querySelector("dialog[open]")) current.focus();
   if (!main.contains(document.activeElement)) main.focus({ preventScroll: true });
 }
@@ -98,7 +98,7 @@ function renderFrame() {
     ? "Another server or program has this address now. hq dashboard --web prints a new link."
     : `The server cannot be reached. What is shown is as of ${zoned(state.answeredAt)}; it goes on by itself when the server is back.`);
   const badge = find("#problems");
-  // Problems that are over or acknowledged wait for nobody.
+  // Acknowledged problems and ended ones need no attention.
   show(badge, state.openProblemCount > 0);
   setText(badge, compact(state.openProblemCount));
   setAttribute(badge, "aria-label", count(state.openProblemCount, "problem"));
@@ -204,7 +204,7 @@ document.addEventListener("keydown", onKey);
 document.addEventListener("pointerdown", () => { delete document.documentElement.dataset.tab; });
 await start();
 onChange(renderFrame);
-// Also tells of "back" to an address that differs in choices only.
+// Also fires for "back" to an address that differs only in choices.
 addEventListener("hashchange", ({ newURL }) => {
   const isOpen = newURL === opened;
   opened = "";

@@ -116,7 +116,7 @@ fn standard_streams_are_null_by_default(rig: &mut Rig, with: fn(SpawnPlan) -> Sp
     );
     rig.succeed(with(sh(&script)));
     let text = fs::read_to_string(dir.path().join("out")).unwrap();
-    // The redirection applies only to readlink; the links are those of the shell itself.
+    // The redirection applies only to readlink; the links belong to the shell itself.
     assert_eq!(
         text.lines().filter(|line| *line == "/dev/null").count(),
         2,

@@ -268,7 +268,7 @@ fn become_somebody_new() -> bool {
     if unsafe { libc::setresuid(user, user, user) } != 0 {
         return false;
     }
-    // Otherwise its own entries in /proc would belong to root, as those of a set-user-id program.
+    // Otherwise its own entries in /proc would belong to root, as for a set-user-id program.
     let yes = libc::c_ulong::from(true);
     // SAFETY: takes a plain number.
     let result = unsafe { libc::prctl(libc::PR_SET_DUMPABLE, yes) };

@@ -158,7 +158,7 @@ fn a_forced_backend_that_does_not_work_is_refused() {
 #[test]
 fn the_environment_variable_forces_a_backend() {
     if !has(Backend::PosixSpawnWait) {
-        return skip("only a fork tells of failures here");
+        return skip("only a fork reports failures here");
     }
     let name = "seccomp::the_environment_variable_forces_a_backend";
     alone(name, &["env", "HQ_SPAWN_BACKEND=posix-spawn-wait"], || {

@@ -1,4 +1,4 @@
-//! Every field of a task is restored as committed, whatever happened to the task.
+//! Every field of a task is restored as committed, after any history.
 
 use hq_core::growth::{Grant, Scale};
 use hq_core::id::TaskKey;

@@ -157,7 +157,7 @@ pub struct JobRow {
     pub finished: u64,
     /// Tasks that failed.
     pub failed: u64,
-    /// Cost of all ended tasks, including those that were canceled or given up while they ran.
+    /// Cost of all ended tasks, including tasks that were canceled or given up while they ran.
     pub core_us: u64,
     /// Cost of failed tasks.
     pub failed_core_us: u64,
@@ -288,7 +288,7 @@ pub fn slowest(period: Period, tasks_max: u32) -> Query<SlowRow> {
     })
 }
 
-/// One row if the file has usage curves: whether it has those of GPUs. Files of early releases lack
+/// One row if the file has usage curves: whether it has GPU curves. Files of early releases lack
 /// that table.
 #[must_use]
 pub fn has_curves() -> Query<bool> {

@@ -276,7 +276,7 @@ pub struct RequestRow {
     pub units: Option<u64>,
 }
 
-/// Requests of jobs, `None` = all jobs. The journal does not record those of graphs.
+/// Requests of jobs, `None` = all jobs. The journal does not record requests of graphs.
 #[must_use]
 pub fn requests(jobs: Option<&[u32]>) -> Query<RequestRow> {
     let which = jobs.map_or(String::new(), |jobs| {

@@ -97,7 +97,7 @@ pub struct RunTimeRow {
     pub count: u64,
 }
 
-/// Run times of the ended tasks of a job, including those that were canceled while they ran.
+/// Run times of the ended tasks of a job, including tasks that were canceled while they ran.
 #[must_use]
 pub fn run_times(job: u32) -> Query<RunTimeRow> {
     let sql = format!(
@@ -190,7 +190,7 @@ pub fn bars(from: i64, to: i64) -> Query<BarRow> {
         start("t"),
         run("t")
     );
-    // Among canceled tasks only those that ran have a run time.
+    // A canceled task has a run time only if it ran.
     let shown = format!(
         "((t.state = :running AND t.started_unix_ns < ?T) OR (t.state NOT IN (:waiting, :running) AND {}))",
         during("t")

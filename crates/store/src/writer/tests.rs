@@ -346,8 +346,8 @@ fn values_wait_for_the_ends_of_their_tasks() {
     drop(tx);
     running.join().expect("it ends");
     let commits = COMMITS.load(Ordering::Relaxed);
-    // Includes some commits of the start and the end, and of rounds in which the writer's thread was delayed. A commit for
-    // each value and each end would be twice as many.
+    // Includes some commits at the start and the end, and rounds with a delayed writer thread. One
+    // commit per value and per end would be twice as many.
     assert!(
         commits < ROUNDS * 7 / 4 + late,
         "{commits} commits, {late} late"

@@ -252,7 +252,7 @@ impl Worker {
         self.news.push(PumpEvent::Ready { token });
     }
 
-    /// Ensures that there is a file. An unused one may have been removed meanwhile.
+    /// Ensures that the file exists. An unused one may have been removed meanwhile.
     fn open_sink(&mut self, key: &SinkKey) -> Result<(), String> {
         if let Some(sink) = self.sinks.get(key) {
             if sink.active > 0 || sink.is_in_place() {

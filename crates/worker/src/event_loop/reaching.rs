@@ -49,7 +49,7 @@ impl Refusals {
         }
         self.last_warning = Some(Instant::now());
         tracing::warn!(
-            "The server is reached but does not take this worker back ({} attempts so far): {why}",
+            "The server answers but does not accept this worker again ({} attempts so far): {why}",
             self.count
         );
     }

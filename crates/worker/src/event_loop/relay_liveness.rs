@@ -1,9 +1,9 @@
 //! Checks whether the relay in front of a silent server is alive.
 //!
-//! A suspended relay keeps its connections open and sends nothing. To its workers that looks like a
-//! busy server, for which they wait longer than the server waits for them. So when a heartbeat is
-//! not answered soon, the worker probes the relay. If the relay does not answer either, the worker
-//! has time for another route before the server declares it lost.
+//! A suspended relay keeps its connections open and sends nothing. Its workers take it for a busy
+//! server, and wait longer for it than the server waits for them. So when a heartbeat is not
+//! answered soon, the worker probes the relay. If the relay does not answer either, the worker has
+//! time for another route before the server declares it lost.
 
 use std::future::pending;
 use std::time::Duration;

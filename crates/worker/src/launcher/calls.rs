@@ -447,7 +447,7 @@ impl CallPool {
         let answer = match packet::parse(packet) {
             Ok(answer) => answer,
             Err(reason) => {
-                tracing::error!("an interpreter sent what makes no sense: {reason}");
+                tracing::error!("an interpreter sent an invalid message: {reason}");
                 return;
             }
         };
@@ -458,7 +458,7 @@ impl CallPool {
             }
             Answer::Done(done) => {
                 let Some(mut call) = interpreter.take_sent(LaunchToken(done.token)) else {
-                    tracing::error!("an interpreter answered what it was not asked");
+                    tracing::error!("an interpreter sent an unexpected reply");
                     return;
                 };
                 self.calls.remove(&call.token);

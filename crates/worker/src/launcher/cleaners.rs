@@ -203,7 +203,7 @@ impl Cleaners {
         for (token, mut end) in self.ends.extract_if(.., is_late) {
             tracing::warn!(
                 ?token,
-                "tidying up after a task takes longer than {} s; its end no longer waits for that",
+                "cleaning up after a task takes longer than {} s; its end is reported before",
                 end.wait_max().as_secs()
             );
             if let Some(words) = end.done.take().and_then(|done| done.give_up()) {

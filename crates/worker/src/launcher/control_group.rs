@@ -11,7 +11,7 @@
 //!                       └─ 18
 //! ```
 //!
-//! NS stands for the namespaces in which NAME is unique: workers of several containers may share a
+//! NS identifies the namespaces that make NAME unique: workers of several containers may share a
 //! group.
 
 use std::fs;

@@ -137,7 +137,7 @@ impl Curves {
         let thread = thread::Builder::new().name("hq-curves".into());
         let started = thread.spawn(move || sampler.run());
         if let Err(error) = &started {
-            tracing::warn!("Nothing is recorded of what tasks use over time: {error}");
+            tracing::warn!("The usage of tasks over time is not recorded: {error}");
         }
         Self {
             shared,

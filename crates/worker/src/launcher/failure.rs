@@ -16,7 +16,7 @@ pub(crate) fn is_busy_program(error: &SpawnError) -> bool {
     error.errno == rustix::io::Errno::TXTBSY.raw_os_error()
 }
 
-/// Translates an error of the spawn engine. `args` and `cwd` are those of the task; `is_hopeless`:
+/// Translates an error of the spawn engine. `args` and `cwd` belong to the task; `is_hopeless`:
 /// retries are exhausted.
 pub(crate) fn translate(
     error: &SpawnError,

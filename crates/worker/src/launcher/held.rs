@@ -91,7 +91,7 @@ impl TaskLauncher {
     pub(super) fn make_group(&mut self, token: LaunchToken, limit: u64) -> Option<TaskGroup> {
         let made = self.groups.as_mut()?.get(&token.0.to_string(), limit);
         made.inspect_err(|error| {
-            tracing::warn!("a task is watched, because it can have no control group: {error}");
+            tracing::warn!("a task is sampled, because it cannot have a control group: {error}");
         })
         .ok()
     }

@@ -9,7 +9,7 @@ use hq_spawn::EnvBlock;
 const TASK_VARIABLES: &str = "HQ_ACCESS_KEY HQ_CPUS HQ_ENTRY HQ_ERROR_FILENAME HQ_HOST_FILE HQ_NODE_FILE HQ_NUM_NODES HQ_PIN \
     HQ_TASK_DIR";
 
-/// Prefixes of variables that describe the job step in which the worker runs, set by batch systems
+/// Prefixes of variables that describe the worker's job step, set by batch systems
 /// and process managers. A task that inherited them would count as part of that step: `srun`
 /// repeats its options, `mpirun` uses its nodes, and an MPI library waits for peers that do not
 /// exist.

@@ -146,8 +146,8 @@ impl CompiledTemplate {
         Done::new(files, (command, cwd), how)
     }
 
-    /// Variables of one task that name granted indices. `fixed` holds those that programs read at
-    /// their start, the rest may differ for the next call of an interpreter.
+    /// Variables of one task that name granted indices. Programs read the `fixed` ones at their
+    /// start; the others may differ for the next call of an interpreter.
     pub(crate) fn index_values(&self, launch: &LaunchTask, pools: &PoolSet) -> IndexValues {
         let mut values = IndexValues::default();
         let Some(variant) = self.variants.get(launch.variant as usize) else {

@@ -66,7 +66,7 @@ impl GpuTools {
 impl Tool {
     async fn ask(&mut self, parse: fn(&str) -> Option<Vec<GpuUsage>>) -> Option<Vec<GpuUsage>> {
         let answer = self.run().await.and_then(|text| {
-            let expected = || "its answer is not what was expected".to_owned();
+            let expected = || "its output has an unexpected format".to_owned();
             parse(&text).ok_or_else(expected)
         });
         if let Err(error) = &answer

@@ -95,7 +95,7 @@ async fn exchange(stream: &mut TcpStream, channel: ChannelStream) -> &'static st
     match tokio::try_join!(up, down) {
         Ok(_) => "both ends were done",
         Err(Failed::Silent) => "it said nothing",
-        Err(Failed::Server) => "the server, or the way there, was lost",
+        Err(Failed::Server) => "the server or the connection to it was lost",
         // The worker's kernel sends a reset if the process is killed with unread data.
         Err(Failed::Worker(error)) if error.kind() == io::ErrorKind::ConnectionReset => {
             aborter.peer_reset();

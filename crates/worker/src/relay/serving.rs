@@ -190,7 +190,7 @@ async fn keep_link(
             let error = link.run(reader, writer, |_, _| {}).await;
             state.set_link(None, search);
             tracing::warn!(
-                "The relay has lost the server; workers behind it look for another way: {}",
+                "The relay has lost the server; its workers look for another route: {}",
                 ErrorChain(&error)
             );
         }

@@ -105,8 +105,7 @@ impl State {
     pub(super) fn warn_full(&self) {
         if self.is_time_to_complain() {
             tracing::warn!(
-                "This relay has as many workers as it takes ({}, by its `ulimit -n`, and at most {}); others have to \
-                 go another way",
+                "This relay has its maximum of workers ({}, by its `ulimit -n`, and at most {}); other workers must use another route",
                 terms().channels_max,
                 Terms::OURS.channels_max
             );

@@ -164,7 +164,7 @@ async fn those_with_the_key_reach_the_server_and_nobody_else() {
     let mut answer = Vec::new();
     // The relay may reset the connection, because it has not read all bytes.
     let _ = stranger.read_to_end(&mut answer).await;
-    assert!(answer.is_empty(), "a stranger is told nothing");
+    assert!(answer.is_empty(), "a stranger gets no data");
     let (worker, end) = pass(&relay, &mut channels).await;
     assert!(channels.try_recv().is_err(), "the server heard of no other");
     let (_, mut writer) = worker.split_tcp();
@@ -173,7 +173,7 @@ async fn those_with_the_key_reach_the_server_and_nobody_else() {
     let got = reader.next::<ToServer>().await.expect("valid");
     assert_eq!(got, Some(heartbeat()));
     relay.finish().await;
-    assert!(!is_announced(server.dir.path()), "nobody finds it any more");
+    assert!(!is_announced(server.dir.path()), "no worker finds it");
 }
 
 #[test]
@@ -235,7 +235,7 @@ async fn an_older_server_is_an_error_that_says_so() {
     let error = relay.expect_err("refused");
     assert_eq!(
         error.to_string(),
-        "be a relay: the server refuses that (field `message` is missing), as one of an older release does; update it, or \
+        "be a relay: the server does not support relays (field `message` is missing). Update the server, or \
          start the worker without --relay"
     );
     assert!(!is_announced(server.dir.path()));

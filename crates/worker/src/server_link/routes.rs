@@ -3,8 +3,8 @@
 //! Routes are tried in an order, each a moment after the previous one and without waiting for its
 //! end: a firewall that drops packets would cost ten seconds per route. The first route that
 //! connects wins; the others are dropped. While the peer of one route has answered, no other is
-//! tried: a server to which a thousand workers return at once is slow, and would get a multiple of
-//! the connections.
+//! tried: a server with a thousand returning workers is slow, and would get several connections
+//! from each.
 
 use std::collections::hash_map::RandomState;
 use std::fmt;
@@ -354,7 +354,7 @@ mod tests {
         assert!(alive(port).await.is_err(), "it is suspended");
         drop(listener);
         assert_eq!(alive(port).await, Ok(true), "it ends");
-        let unknown = is_silence(&std::io::Error::other("the name service gave no answer"));
+        let unknown = is_silence(&std::io::Error::other("the name service did not answer"));
         assert!(!unknown, "nothing is known of the relay");
         assert!(is_silence(&std::io::ErrorKind::TimedOut.into()));
     }

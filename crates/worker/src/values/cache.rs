@@ -149,8 +149,7 @@ impl Inner {
 /// There is no room for a value.
 #[derive(PartialEq, Eq, Debug, thiserror::Error)]
 #[error(
-    "there is no room for its {size} bytes: at most {limit} bytes of values are kept (--values-limit of the worker), \
-     and {kept} of them are needed, {read} by calls that read them now"
+    "no space for its {size} bytes: the worker keeps at most {limit} bytes of values (--values-limit), and {kept} of them are needed, {read} by running calls"
 )]
 pub(crate) struct NoRoom {
     size: u64,

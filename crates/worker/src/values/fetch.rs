@@ -33,7 +33,7 @@ pub enum FetchError {
     #[error("the worker that made it cannot be reached: {0}")]
     Unreachable(String),
     /// It cannot be stored locally.
-    #[error("its {size} bytes cannot be put into {place}: {error}")]
+    #[error("cannot write its {size} bytes to {place}: {error}")]
     Local {
         /// Size of the value.
         size: u64,

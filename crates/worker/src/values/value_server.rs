@@ -73,7 +73,7 @@ async fn answer_all(
         let Some(message) = read.map_err(|error| text(&error))? else {
             return Ok(());
         };
-        let is_full = |_| "too many others are connected".to_owned();
+        let is_full = |_| "too many peers are connected".to_owned();
         permit.prove(holder).map_err(is_full)?;
         let _turn = serving.acquire().await.map_err(|error| text(&error))?;
         match message.message {

@@ -33,7 +33,7 @@ unset HQ_SERVER_DIR
 cd /
 hq run --array 1-3 -- "$program" --version >"$root/tmp/run"
 test "$(wc -l <"$root/tmp/run")" -eq 3
-# There is no /etc/hosts, in which containers have their own name.
+# There is no /etc/hosts, which lists a container's own name.
 hq server start --host 127.0.0.1 >"$root/tmp/server" 2>&1 &
 server=$!
 hq server wait --timeout 60s >"$root/tmp/wait" 2>&1 || { cat "$root/tmp/server" "$root/tmp/wait" >&2; exit 1; }

@@ -129,7 +129,7 @@ pub(super) fn rpm(dist: &Dist, target: &Target, tree: &Path) -> anyhow::Result<M
     tree::copy_tree(tree, &files.join("usr"))?;
     let define = |name: &str, value: &str| ["--define".to_owned(), format!("{name} {value}")];
     let top_text = top.display().to_string();
-    // Readable by the rpm of RHEL 7, whatever the local default.
+    // Readable by the rpm of RHEL 7, regardless of the local default.
     let payload = format!("w{}.xzdio", dist.package_compression());
     run(command("rpmbuild")
         .args(["-bb", "--quiet", "--target", target.rpm_arch])

@@ -1,4 +1,4 @@
-//! The copy of the sources that is mutated, so that no work is lost whatever happens to a run.
+//! The copy of the sources that is mutated. Protects the original in any case.
 
 use std::collections::BTreeSet;
 use std::fs;

@@ -52,7 +52,7 @@ pub(super) fn enter(profile: &Profile, command: &[&str], work: &Path) -> anyhow:
         bail!("expected a command to run on {}", profile.name);
     };
     if !cfg!(target_arch = "x86_64") {
-        bail!("the numbers of the system calls are those of x86-64, and this is another processor");
+        bail!("the system call numbers are for x86-64, and this is another processor");
     }
     if !profile.has_cgroup2 {
         unmount_cgroup2()?;

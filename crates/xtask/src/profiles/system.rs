@@ -35,7 +35,7 @@ pub(super) const PROFILES: &[Profile] = &[
         rung: "posix-spawn-wait",
         without: &[(
             "batch_slurm::",
-            "munge 0.5.15, by which Slurm knows its users, aborts where there is no getrandom",
+            "munge 0.5.15, which authenticates Slurm's users, aborts without getrandom",
         )],
     },
     Profile {

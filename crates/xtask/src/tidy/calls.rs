@@ -20,7 +20,7 @@ const RUNTIMES: &str = "crates/cli/src/runtime.rs";
 /// A runtime with a timer only, on a thread of its own.
 const CORE_THREAD: &str = "crates/server/src/core_thread.rs";
 const BLOCKING: &str = "a client's runtime has no blocking threads; start one with `thread::Builder` and handle the error";
-const RUNTIME: &str = "take one of `cli::runtime`, which has a blocking thread for ever";
+const RUNTIME: &str = "take one of `cli::runtime`, which keeps a blocking thread";
 const PANICS: &str =
     "it panics at the limit of processes; use `thread::Builder` and handle the error";
 const NAMES: &str =

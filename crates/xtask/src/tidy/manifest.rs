@@ -8,7 +8,7 @@ use toml::{Table, Value};
 
 use super::Problem;
 
-/// Our crates and those of ours that they may use.
+/// Our crates and their allowed dependencies among our crates.
 const EDGES: &[(&str, &[&str])] = &[
     ("hq-core", &[]),
     ("hq-spawn", &[]),
@@ -58,7 +58,7 @@ const EDGES: &[(&str, &[&str])] = &[
     ("hq-fuzz", &["hq-cli", "hq-core", "hq-protocol", "hq-store"]),
 ];
 
-/// External crates and the only crates of ours that may use them.
+/// External crates, and the only crates that may use them.
 const PLACES: &[(&str, &[&str])] = &[
     ("rusqlite", &["hq-store"]),
     ("rusqlite_migration", &["hq-store"]),

@@ -15,7 +15,7 @@ const UNSAFE_ROOT: &str = "crates/spawn/src/lib.rs";
 /// Where documentation examples are compiled and run; other libraries have `doctest = false`.
 const WITH_EXAMPLES: &str = "crates/spawn/";
 
-/// The function by which tests report that they cannot run.
+/// The function that tests call to report that they cannot run.
 const SKIP: &str = "tests/skip.rs";
 
 /// Unfinished or switched-off code, and what to do instead.

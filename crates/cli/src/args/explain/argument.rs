@@ -54,7 +54,7 @@ pub(super) fn of_argument(path: &[&str], word: &str, words: &[&str]) -> Option<S
             "the job is followed by one word with tasks: `hq {} 3 1,2`",
             path.join(" ")
         )),
-        // A second word where one selects everything.
+        // A second word after one that selects everything.
         ["job" | "worker" | "task", command, ..]
             if word
                 .chars()
@@ -65,7 +65,7 @@ pub(super) fn of_argument(path: &[&str], word: &str, words: &[&str]) -> Option<S
                 "several ids are one word: `hq {group} {command} 1,2` or `hq {group} {command} 1-4`"
             ))
         }
-        // An option of this name elsewhere is nearer than one that is spelled alike.
+        // An option with this exact name on another command is a better guess than a similar name.
         _ if word.starts_with("--") => of_other_command(path, word).or_else(|| of_own(path, word)),
         _ if !word.starts_with('-') => of_stray_word(path, word, before.unwrap_or(&"")),
         _ => None,
@@ -108,7 +108,7 @@ fn are_files(words: &[&str]) -> bool {
     words.iter().all(|word| std::path::Path::new(word).exists())
 }
 
-/// A number that stands where no id is expected.
+/// A number in a place without ids.
 fn of_number(path: &[&str], word: &str) -> Option<String> {
     let is_ids = word.starts_with(|c: char| c.is_ascii_digit())
         && word
@@ -139,7 +139,7 @@ fn of_number(path: &[&str], word: &str) -> Option<String> {
     Some(text)
 }
 
-/// An option that other commands have.
+/// An option that only other commands have.
 fn of_other_command(path: &[&str], word: &str) -> Option<String> {
     let name = word.trim_start_matches('-').split('=').next()?;
     let mut found = Vec::new();
@@ -156,7 +156,7 @@ fn of_other_command(path: &[&str], word: &str) -> Option<String> {
             "options follow the whole command: `hq {command} --{name} …`"
         ));
     }
-    // Where one would look for it first.
+    // The most likely command first.
     found.sort_by_key(|command| {
         (
             !matches!(&**command, "submit" | "run" | "worker start" | "job list"),
@@ -177,7 +177,7 @@ fn of_other_command(path: &[&str], word: &str) -> Option<String> {
     })
 }
 
-/// Commands that have an option and are shown to users.
+/// Visible commands that have an option.
 fn with_option<'a>(
     command: &'a clap::Command,
     name: &str,
@@ -198,7 +198,7 @@ fn with_option<'a>(
     }
 }
 
-/// A word too many.
+/// A superfluous word.
 fn of_stray_word(path: &[&str], word: &str, before: &str) -> Option<String> {
     const UNITS: &str = "s sec secs second seconds m min mins minute minutes h hour hours days";
     if has_word(UNITS, word) && before.parse::<f64>().is_ok() {
@@ -252,7 +252,7 @@ fn command_at(path: &[&str]) -> Option<clap::Command> {
     Some(command)
 }
 
-/// Names of the words that a command takes.
+/// Names of the positional arguments of a command.
 fn positionals(path: &[&str]) -> String {
     let command = command_at(path);
     let words = command.iter().flat_map(clap::Command::get_positionals);
@@ -260,7 +260,7 @@ fn positionals(path: &[&str]) -> String {
     words.join(" ")
 }
 
-/// Names of the commands of a group that are shown to users.
+/// Names of the visible commands of a group.
 pub(super) fn commands_of(path: &[&str]) -> Vec<String> {
     let command = command_at(path);
     let commands = command.iter().flat_map(clap::Command::get_subcommands);
@@ -270,7 +270,7 @@ pub(super) fn commands_of(path: &[&str]) -> Vec<String> {
         .collect()
 }
 
-/// The argument of a command with this name, which is `--long`, `-s` or `<PLACE>`.
+/// The argument of a command with this name: `--long`, `-s` or `<PLACE>`.
 fn argument(path: &[&str], name: &str) -> Option<clap::Arg> {
     let command = command_at(path)?;
     let is_it = |arg: &&clap::Arg| match (name.strip_prefix("--"), name.strip_prefix('-')) {
@@ -287,7 +287,7 @@ fn long_of(path: &[&str], option: &str) -> String {
     long.unwrap_or_else(|| option.to_owned())
 }
 
-/// Whether a command does not work without an option.
+/// Whether an option of a command is required.
 pub(super) fn is_required(path: &[&str], name: &str) -> bool {
     argument(path, name).is_some_and(|arg| arg.is_required_set())
 }
@@ -301,7 +301,7 @@ pub(super) fn description(path: &[&str], name: &str) -> Option<String> {
     Some(format!("`{shown}` of `hq {command}` is: {line}"))
 }
 
-/// An option of the command itself that is spelled almost like this.
+/// An option of the command itself with a very similar name.
 fn of_own(path: &[&str], word: &str) -> Option<String> {
     let (name, value) = word
         .split_once('=')
@@ -314,7 +314,7 @@ fn of_own(path: &[&str], word: &str) -> Option<String> {
     Some(format!("did you mean `--{meant}{sign}{value}`?"))
 }
 
-/// A sentence with the options of a command that has few.
+/// A sentence with the options of a command, if it has few.
 pub(super) fn options_of(path: &[&str]) -> Option<String> {
     let command = path.join(" ");
     Some(match own_options(path) {

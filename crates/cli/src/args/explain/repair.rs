@@ -8,13 +8,13 @@ use super::takes;
 use crate::args::{built_command, known_resource};
 use crate::text::closest;
 
-/// Maximum bytes of a value that is rewritten.
+/// Maximum bytes of a rewritten value.
 const VALUE_MAX: usize = 200;
 
-/// Rewrites a value; `None` = it does not apply.
+/// Rewrites a value; `None` = not applicable.
 type Repair = fn(&str) -> Option<String>;
 
-/// The smallest changes come first.
+/// In order of the size of the change.
 const REPAIRS: &[Repair] = &[
     |value| Some(value.trim_matches(is_around).to_owned()),
     |value| Some(value.to_lowercase()),
@@ -71,7 +71,7 @@ fn is_part_of_time(value: &str) -> bool {
     value.starts_with(is_digit) && value.ends_with(is_digit) && value.contains(['h', 'd'])
 }
 
-/// Whether a character is punctuation that people put around a value.
+/// Whether a character is punctuation that users put around a value.
 fn is_around(c: char) -> bool {
     !c.is_alphanumeric() && !"-@~/%$_*?!".contains(c)
 }
@@ -101,7 +101,7 @@ fn turned(value: &str) -> Option<String> {
     (first < last).then(|| format!("{first}-{last}"))
 }
 
-/// The answer to an empty value: in most cases a variable of the shell is unset.
+/// The message for an empty value: usually an unset shell variable.
 pub(super) fn empty(name: &str, value: &str, words: &[&str]) -> Option<String> {
     let mut typed = words.iter();
     let is_given = typed.any(|word| word.trim().is_empty() || word.ends_with('='));

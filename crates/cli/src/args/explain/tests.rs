@@ -204,7 +204,7 @@ fn values_are_told_by_their_kind() {
         ("job list running", "`hq job list --filter running,failed`"),
         ("job cat stdout 1", "`hq job cat JOB stdout`"),
         ("run -d true", "`hq submit` returns at once"),
-        // Values written otherwise.
+        // Values in other notations.
         ("submit --array [1-3] true", "`--array 1-3`"),
         ("submit --array 1-3;5 true", "`--array 1-3,5`"),
         ("submit --array 1,2, true", "`--array 1,2`"),

@@ -297,6 +297,6 @@ mod tests {
         assert_eq!(used(&all), [Some(7), None]);
         let request = BTreeMap::from([("cpus".to_owned(), None)]);
         take(&mut all, Some(&request), 1);
-        assert_eq!(used(&all), [Some(8), None], "never more than there is");
+        assert_eq!(used(&all), [Some(8), None], "never more than exist");
     }
 }

@@ -112,9 +112,7 @@ fn quarantine_text(quarantine: &client::Quarantine) -> String {
     let until = quarantine.until_unix_ns.map(rfc3339);
     let until = until.map(|until| format!("until one is tried at {until}"));
     let state = match quarantine.stage() {
-        Stage::Suspected => {
-            "until the tasks that failed there have run elsewhere".into()
-        }
+        Stage::Suspected => "until the tasks that failed there have run elsewhere".into(),
         Stage::Probed => "but one that shows whether it works".into(),
         Stage::Unfit => "until nothing is wrong with its node".into(),
         Stage::Quarantined => until.unwrap_or_default(),

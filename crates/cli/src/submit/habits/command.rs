@@ -1,4 +1,5 @@
-//! Habits in arguments and in values of options: placeholders of other tools, and what only a shell understands.
+//! Habits in arguments and in values of options: placeholders of other tools, and words that only a
+//! shell understands.
 
 use std::path::Path;
 
@@ -22,7 +23,7 @@ const VARIABLES: [(&str, &str); 6] = [
     ("SERVER_UID", "no variable"),
 ];
 
-/// Replacement strings of GNU parallel and fd, and what a line for bash has instead.
+/// Replacement strings of GNU parallel and fd, and their equivalents in a line for bash.
 const PARALLEL: [(&str, &str); 6] = [
     (".", "${HQ_ENTRY%.*}"),
     ("/", "${HQ_ENTRY##*/}"),
@@ -32,7 +33,7 @@ const PARALLEL: [(&str, &str); 6] = [
     ("%", "$HQ_CPUS"),
 ];
 
-/// Words that other tools put for the value of a task.
+/// Words that other tools use for the value of a task.
 const USUAL: &str = "entry line item input output file arg task_id taskid task id index i n job_id jobid hq_entry hq_task_id \
     wildcards threads array_id params";
 
@@ -74,7 +75,7 @@ pub(super) fn parallel_input(typed: &Typed<'_>, text: Text<'_>) -> Option<Remark
     )))
 }
 
-/// Names in braces: where each begins, and the name.
+/// Names in braces with their positions.
 fn braces(text: &str) -> Vec<(usize, &str)> {
     let mut found = Vec::new();
     for (at, _) in text.match_indices('{') {
@@ -98,7 +99,7 @@ fn is_name(name: &str) -> bool {
 
 /// `hq submit --each-line f -- echo {}`, and `{entry}`, `{.}`, `{1}`.
 pub(super) fn braces_of(typed: &Typed<'_>, text: Text<'_>) -> Option<Remark> {
-    // Code has braces of its own, and so have TeX and JSON.
+    // Code has its own braces, and so do TeX and JSON.
     if text.reader == Reader::Code
         || text.text.contains(['\\', '"']) && text.reader == Reader::Program
     {
@@ -110,7 +111,7 @@ pub(super) fn braces_of(typed: &Typed<'_>, text: Text<'_>) -> Option<Remark> {
             continue;
         }
         let is_path = !matches!(text.key(), "" | "env" | "name" | "param" | "resource");
-        // All tasks would have the same path, and overwrite the files of each other.
+        // All tasks would have the same path, and overwrite each other's files.
         if name.is_empty()
             && is_path
             && typed.verb == Verb::Run
@@ -271,7 +272,7 @@ pub(super) fn pattern(typed: &Typed<'_>, text: Text<'_>) -> Option<Remark> {
     })
 }
 
-/// `hq submit --array 1-3 -- ./run "$HQ_TASK_ID"`: this shell has replaced it.
+/// `hq submit --array 1-3 -- ./run "$HQ_TASK_ID"`: the user's shell has replaced it.
 pub(super) fn empty(typed: &Typed<'_>, text: Text<'_>) -> Option<Remark> {
     let is_one =
         text.text.is_empty() && typed.verb != Verb::File && !matches!(typed.source, Source::One);
@@ -340,7 +341,8 @@ pub(super) fn list_value(typed: &Typed<'_>, _: Text<'_>) -> Option<Remark> {
     )))
 }
 
-/// `hq submit --param lr=1,2 -- ./train`: every task does the same, unless it reads its environment.
+/// `hq submit --param lr=1,2 -- ./train`: all tasks do the same, unless the program reads its
+/// environment.
 pub(super) fn unused_param(typed: &Typed<'_>, _: Text<'_>) -> Option<Remark> {
     let Source::Params(params) = typed.source else {
         return None;
@@ -356,7 +358,8 @@ pub(super) fn unused_param(typed: &Typed<'_>, _: Text<'_>) -> Option<Remark> {
         .filter(|_| is_shell(program) && typed.words[1].ends_with('c'));
     let unused = params.list().iter().find(|param| {
         let name = &*param.name;
-        // A program of the user may read its variables; a known tool does not, and neither does a line that has the name alone.
+        // The user's program may read its variables; a known tool does not, and neither does a line
+        // with the bare name.
         let is_misread = |line: &str| {
             line.contains(&format!("${name}")) || line.contains(&format!("${{{name}}}"))
         };

@@ -9,18 +9,18 @@ use std::os::fd::AsFd as _;
 pub(crate) struct Front {
     /// Without a last `--`.
     pub(super) words: Vec<String>,
-    /// `--` stands in front of the program: options behind it are meant for the program.
+    /// Whether `--` precedes the program: options after it belong to the program.
     pub(super) is_fenced: bool,
-    /// The program as it was typed: its interpreter may be put in front of it later.
+    /// The program as typed: its interpreter may be inserted before it later.
     pub(super) program: String,
-    /// Standard input is a pipe or a file.
+    /// Whether standard input is a pipe or a file.
     pub(super) is_piped: bool,
     /// Whether a person sees the message.
     pub(super) is_seen: bool,
 }
 
 impl Default for Front {
-    /// That of a command which was not typed here.
+    /// Empty, for a command that was not typed here.
     fn default() -> Self {
         Self {
             words: Vec::new(),
@@ -33,7 +33,7 @@ impl Default for Front {
 }
 
 impl Front {
-    /// That of the command which is the end of the command line.
+    /// The words before the command, which is the end of the command line.
     pub(crate) fn of(command: &[OsString]) -> Self {
         let words: Vec<OsString> = std::env::args_os().collect();
         match words.len().checked_sub(command.len()) {
@@ -58,7 +58,7 @@ impl Front {
         }
     }
 
-    /// The last option in front of the command, and its value.
+    /// The last option before the command, and its value.
     pub(super) fn last_option(&self) -> Option<(&str, Option<&str>)> {
         let is_option = |word: &&String| word.starts_with('-') && word.len() > 1;
         match &self.words[..] {
@@ -72,7 +72,7 @@ impl Front {
     }
 }
 
-/// Whether something may be read from standard input. Nothing is read.
+/// Whether standard input may contain data. Reads nothing.
 fn is_piped() -> bool {
     use std::os::unix::fs::FileTypeExt as _;
     let stdin = std::io::stdin();

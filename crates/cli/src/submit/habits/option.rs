@@ -1,4 +1,4 @@
-//! Options of hq that stand where they are the program's.
+//! Options of hq in the place of the program's options.
 
 use std::collections::BTreeSet;
 use std::ffi::OsString;
@@ -11,7 +11,7 @@ use super::reader::{Reader, is_tool, name};
 use super::{Remark, Text, Typed, Verb};
 use crate::args;
 
-/// Programs that have options of the same names.
+/// Programs with options of the same names.
 const HAVE_THEM: &str = "docker podman apptainer singularity srun sbatch salloc mpirun mpiexec orterun kubectl hq snakemake nextflow \
     cargo parallel qsub jsrun aprun torchrun accelerate ray dask systemd-run numactl taskset time perf stress \
     stress-ng";
@@ -38,7 +38,7 @@ fn known() -> &'static BTreeSet<String> {
     })
 }
 
-/// Values of an option in front of the program.
+/// Values of an option before the program.
 pub(super) fn given<'a>(typed: &'a Typed<'_>, option: &'a str) -> impl Iterator<Item = &'a str> {
     let words = &typed.front.words;
     words.iter().enumerate().filter_map(move |(at, word)| {
@@ -52,7 +52,7 @@ pub(super) fn given<'a>(typed: &'a Typed<'_>, option: &'a str) -> impl Iterator<
 
 /// `hq submit --time-limit 30 -- true`: other systems count minutes.
 pub(super) fn bare_seconds(typed: &Typed<'_>, _: Text<'_>) -> Option<Remark> {
-    /// A larger number is not meant as minutes.
+    /// A larger number does not mean minutes.
     const MINUTES_MAX: u32 = 1_000;
     let value = given(typed, "--time-limit").next()?;
     if let Some(number) = value.strip_suffix('M') {
@@ -68,9 +68,9 @@ pub(super) fn bare_seconds(typed: &Typed<'_>, _: Text<'_>) -> Option<Remark> {
     })
 }
 
-/// `hq submit --resource mem=8 -- ./x`: people mean GiB.
+/// `hq submit --resource mem=8 -- ./x`: users mean GiB.
 pub(super) fn bare_memory(typed: &Typed<'_>, _: Text<'_>) -> Option<Remark> {
-    /// A larger number is not meant as GiB.
+    /// A larger number does not mean GiB.
     const GIB_MAX: u32 = 256;
     let number = |text: &str| text.strip_prefix("mem=")?.parse::<u32>().ok();
     let number = given(typed, "--resource").find_map(number)?;
@@ -125,7 +125,7 @@ pub(super) fn behind_program(typed: &Typed<'_>, text: Text<'_>) -> Option<Remark
     )))
 }
 
-/// Options that were given to hq in front of a command, without their values.
+/// Options of hq before a command, without their values.
 pub(crate) fn given_options(command: &[OsString]) -> Vec<String> {
     let words: Vec<OsString> = std::env::args_os().collect();
     let front = words.len().saturating_sub(command.len());
@@ -136,7 +136,7 @@ pub(crate) fn given_options(command: &[OsString]) -> Vec<String> {
         .collect()
 }
 
-/// A word as one types it.
+/// A word as the user would type it.
 pub(super) fn quoted(word: &str) -> String {
     shlex::try_quote(word).map_or_else(|_| word.to_owned(), std::borrow::Cow::into_owned)
 }

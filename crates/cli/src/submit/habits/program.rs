@@ -35,7 +35,8 @@ pub(super) fn directive(_: &Typed<'_>, text: Text<'_>) -> Option<Remark> {
     })
 }
 
-/// Options that take one word, and what joins the rest of a value to its first word: `--param lr=0.1 0.01`, `--enforce-memory no`.
+/// Options that take one word, and the text that joins the rest of a value to it: `--param lr=0.1
+/// 0.01`, `--enforce-memory no`.
 pub(super) fn split_value(typed: &Typed<'_>, text: Text<'_>) -> Option<Remark> {
     let word = text.text;
     if typed.front.is_fenced || typed.verb == Verb::File {
@@ -89,7 +90,7 @@ pub(super) fn split_value(typed: &Typed<'_>, text: Text<'_>) -> Option<Remark> {
     })
 }
 
-/// `--wait 10m true`, `--dry-run yes -- true`: the option takes no value, or only behind `=`.
+/// `--wait 10m true`, `--dry-run yes -- true`: the option takes no value, or only after `=`.
 fn lone_value(typed: &Typed<'_>, option: &str, word: &str) -> Option<Remark> {
     let is_program = |word: &str| is_here(word) && (!word.contains('/') || !is_data(word));
     let next = typed.words.get(1)?;
@@ -111,7 +112,7 @@ fn lone_value(typed: &Typed<'_>, option: &str, word: &str) -> Option<Remark> {
     )
 }
 
-/// Whether a path names what cannot be started.
+/// Whether a path names a file that cannot be started.
 fn is_data(path: &str) -> bool {
     let found = std::fs::metadata(path);
     found.is_ok_and(|found| found.is_dir() || found.permissions().mode() & 0o111 == 0)
@@ -134,7 +135,7 @@ pub(super) fn ids(typed: &Typed<'_>, text: Text<'_>) -> Option<Remark> {
         .then(|| Remark::Refusal(format!("`{}` is not a program", text.text), help))
 }
 
-/// `hq submit --wait last`: there is a program of that name.
+/// `hq submit --wait last`: `last` is also a program.
 pub(super) fn job_word(typed: &Typed<'_>, text: Text<'_>) -> Option<Remark> {
     let is_one = matches!(text.text, "last" | "all") && typed.words.len() == 1;
     (is_one && !typed.front.is_fenced).then(|| {
@@ -145,7 +146,7 @@ pub(super) fn job_word(typed: &Typed<'_>, text: Text<'_>) -> Option<Remark> {
     })
 }
 
-/// `hq submit –cpus 4 -- true`: word processors and web pages make one dash of two.
+/// `hq submit –cpus 4 -- true`: word processors and web pages turn two dashes into one.
 pub(super) fn long_dash(_: &Typed<'_>, text: Text<'_>) -> Option<Remark> {
     if text.text.starts_with(is_printed_quote) {
         return Some(Remark::Refusal(
@@ -224,7 +225,7 @@ pub(super) fn elsewhere(typed: &Typed<'_>, text: Text<'_>) -> Option<Remark> {
 pub(super) fn stray_word(typed: &Typed<'_>, text: Text<'_>) -> Option<Remark> {
     let fence = typed.words.iter().position(|word| word == "--");
     let next = typed.words.get(fence.map_or(1, |at| at + 1));
-    // A program that follows, or what begins like one.
+    // A program follows, or a word that looks like one.
     let is_followed = fence.is_some() || next.is_some_and(|word| is_here(word));
     // The rest of a value has its option in front.
     let is_stray = matches!(typed.front.last_option(), Some((_, Some(_))))
@@ -263,7 +264,7 @@ pub(super) fn shell_line(typed: &Typed<'_>, text: Text<'_>) -> Option<Remark> {
     let next = next.map_or_else(String::new, |word| format!(" {word}"));
     let text = format!("`{}{next}` is not a program", text.text);
     Some(match typed.verb {
-        // Its tasks run here.
+        // Its tasks run on this machine.
         Verb::Run => Remark::Refusal(text, why),
         Verb::Submit => Remark::Note(format!("{text}: {why}")),
         Verb::File => Remark::Note(format!(
@@ -272,12 +273,13 @@ pub(super) fn shell_line(typed: &Typed<'_>, text: Text<'_>) -> Option<Remark> {
     })
 }
 
-/// A text as TOML, YAML and JSON have it.
+/// A text in the notation of TOML, YAML and JSON.
 pub(super) fn quoted_value(text: &str) -> String {
     serde_json::Value::from(text).to_string()
 }
 
-/// Programs that read standard input unless their arguments name a file; the number of arguments in front of files.
+/// Programs that read standard input unless their arguments name a file, with the number of
+/// arguments before the files.
 const FILTERS: &[(&str, usize)] = &[
     (
         "cat tac rev nl wc sort uniq head tail cut column paste fold fmt shuf md5sum sha1sum sha256sum sha512sum b2sum \
@@ -288,11 +290,11 @@ const FILTERS: &[(&str, usize)] = &[
     ("tr tee", usize::MAX),
 ];
 
-/// Programs that take neither input nor operands.
+/// Programs without input and operands.
 const SILENT: &str =
     "true false hostname date ls pwd env printenv id whoami uptime nproc uname sleep";
 
-/// `… -- xargs gzip`, which reads its list from nowhere.
+/// `… -- xargs gzip` without input.
 fn unread_list(typed: &Typed<'_>, (name, rest): (&str, &[String])) -> Option<String> {
     let has_values = typed
         .words
@@ -318,7 +320,7 @@ pub(super) fn unread_input(typed: &Typed<'_>, _: Text<'_>) -> Option<Remark> {
     if typed.has_stdin {
         return None;
     }
-    // The interpreter of the first line may stand in front of what was typed.
+    // The interpreter from the first line may precede the typed word.
     let own = typed
         .words
         .iter()
@@ -367,7 +369,7 @@ pub(super) fn unread_input(typed: &Typed<'_>, _: Text<'_>) -> Option<Remark> {
         (1..words.len()).any(|at| skipped == 0 && reader::of(words, at) != reader::Reader::Program);
     let reads = match known {
         Some(_) => !operands.any(|word| is_file(word)),
-        // Any program without operands, unless it has nothing to do with them.
+        // Any program without operands, except programs that read no input.
         None => operands.next().is_none() && !has_word(SILENT, name),
     };
     (reads && !takes_code).then(|| {
@@ -383,7 +385,8 @@ pub(super) fn unread_input(typed: &Typed<'_>, _: Text<'_>) -> Option<Remark> {
     })
 }
 
-/// `hq submit --cwd sub -- ./t.sh`, where the file is here and not there; `cwd = "sub"` in a job file.
+/// `hq submit --cwd sub -- ./t.sh` where the file is here, not in `sub`; `cwd = "sub"` in a job
+/// file.
 pub(super) fn other_directory(typed: &Typed<'_>, _: Text<'_>) -> Option<Remark> {
     let (_, cwd) = typed
         .values
@@ -411,7 +414,7 @@ pub(super) fn other_directory(typed: &Typed<'_>, _: Text<'_>) -> Option<Remark> 
 pub(super) fn not_executable(typed: &Typed<'_>, text: Text<'_>) -> Option<Remark> {
     let script = typed.script.as_ref().filter(|script| script.number == 0)?;
     let interpreter = script.interpreter();
-    // A name without an end may be a script of a shell.
+    // A file name without extension may be a shell script.
     let is_shell = match &interpreter {
         Some(interpreter) => reader::is_shell(interpreter),
         None => Path::new(text.text).extension().is_none(),
@@ -530,7 +533,7 @@ pub(super) fn missing(typed: &Typed<'_>, text: Text<'_>) -> Option<Remark> {
     })
 }
 
-/// `$NOPE/out.txt`: what lies in `/` itself.
+/// `$NOPE/out.txt`: a path directly below `/`.
 pub(super) fn in_root(path: &str) -> Option<String> {
     let name = path.strip_prefix('/')?;
     let is_direct = !name.is_empty() && !name.contains('/');
@@ -539,7 +542,7 @@ pub(super) fn in_root(path: &str) -> Option<String> {
     })
 }
 
-/// The program of this machine whose name is most alike.
+/// The installed program with the most similar name.
 fn similar(word: &str) -> Option<String> {
     let path = std::env::var_os("PATH").unwrap_or_default();
     let dirs = std::env::split_paths(&path).filter_map(|dir| dir.read_dir().ok());

@@ -54,12 +54,12 @@ pub(super) fn is_shell(word: &str) -> bool {
     has_word(SHELLS, name(word))
 }
 
-/// Whether the first word behind a program and its options is a script.
+/// Whether the first word after a program and its options is a script.
 pub(super) fn takes_script(word: &str) -> bool {
     is_shell(word) || is_interpreter(word)
 }
 
-/// Whether an option of an interpreter is followed by code: `-c`, `-lc`, `-ne`, `--eval`.
+/// Whether code follows an interpreter's option: `-c`, `-lc`, `-ne`, `--eval`.
 fn precedes_code(option: &str) -> bool {
     let letters = option.strip_prefix('-').unwrap_or_default();
     matches!(option, "--eval" | "--execute" | "--command")
@@ -105,12 +105,13 @@ pub(super) fn has_own_braces(words: &[Cow<'_, str>]) -> bool {
     })
 }
 
-/// Standard programs: none of them knows a variable of hq.
+/// Standard programs: none of them knows hq's variables.
 pub(super) const TOOLS: &str = "true false echo printf sleep cat tac cp mv rm ls ln touch mkdir rmdir chmod chown stat du file wc sort uniq head \
     tail cut tr diff cmp md5sum sha1sum sha256sum b2sum gzip gunzip bzip2 bunzip2 xz unxz zstd tar zip unzip rsync \
     wget convert magick ffmpeg hostname date samtools bwa pigz dd";
 
-/// Whether a program may well do the same in each task: to try things, or to print what is different where it runs.
+/// Whether a program may usefully do the same in each task: for tests, or to print properties of
+/// its machine.
 pub(super) fn may_repeat(word: &str) -> bool {
     has_word(
         "true false sleep hostname date echo printf ls stat du dd",

@@ -1,4 +1,5 @@
-//! Habits in the file that a command runs: lines for other systems, line ends of Windows, and files that cannot be started.
+//! Habits in the file that a command runs: lines for other systems, Windows line ends, and files
+//! that cannot be started.
 
 use std::borrow::Cow;
 use std::collections::BTreeSet;
@@ -10,12 +11,12 @@ use super::reader::{self, Reader, name};
 use super::{Remark, Text, Typed, Verb, option};
 use crate::submit::content;
 
-/// Only this much of a script is looked at, in bytes.
+/// Examined bytes of a script.
 const HEAD_LEN: u64 = 64 << 10;
-/// Scripts of one job file that are looked at.
+/// Limit of examined scripts per job file.
 const SCRIPTS_MAX: usize = 100;
 
-/// Ends of names, or whole names, and what runs such a file.
+/// Extensions or whole names of files, and their interpreters.
 const INTERPRETERS: &[(&str, &str)] = &[
     ("py", "python3"),
     ("R", "Rscript"),
@@ -60,9 +61,9 @@ pub(crate) fn interpreter_of(file: &str) -> Option<&'static str> {
 /// A regular file that a command runs. The head is empty for a binary program.
 #[derive(Clone, Debug)]
 pub(super) struct Script {
-    /// As it is written in the command.
+    /// As written in the command.
     pub(super) word: String,
-    /// Its number among the words.
+    /// Its position among the words.
     pub(super) number: usize,
     pub(super) is_executable: bool,
     bytes: Vec<u8>,
@@ -72,7 +73,7 @@ pub(super) struct Script {
     reader: Reader,
 }
 
-/// The number of the word that names the file with the code.
+/// The position of the word that names the file with the code.
 pub(super) fn place(words: &[Cow<'_, str>]) -> Option<usize> {
     let is_env = words.first().is_some_and(|word| name(word) == "env");
     let first = usize::from(is_env);
@@ -99,7 +100,7 @@ impl Script {
             return None;
         }
         let path = dir.join(word);
-        // Anything but a file may block, or never end.
+        // Reading anything but a file may block, or never end.
         let found = std::fs::metadata(&path)
             .ok()
             .filter(std::fs::Metadata::is_file)?;
@@ -150,7 +151,7 @@ impl Script {
         &self.head
     }
 
-    /// Whether all of it was read.
+    /// Whether it was read completely.
     pub(super) fn is_whole_text(&self) -> bool {
         self.is_text() && (self.bytes.len() as u64) < HEAD_LEN
     }
@@ -159,7 +160,7 @@ impl Script {
         !self.head.is_empty()
     }
 
-    /// The program of the first line.
+    /// The program in the first line.
     fn named(&self) -> Option<&str> {
         let mut words = self
             .head
@@ -174,7 +175,8 @@ impl Script {
         }
     }
 
-    /// The program of the first line, if this machine does not have it. With an end of line of Windows something else is wrong.
+    /// The program in the first line, if this machine lacks it. With Windows line ends, another
+    /// check reports the problem.
     pub(super) fn missing_interpreter(&self) -> Option<&str> {
         let first = self.head.split('\n').next()?;
         self.named().filter(|program| {
@@ -192,7 +194,8 @@ impl Script {
 }
 
 impl Typed<'_> {
-    /// Reads the script of a command of a job file that runs in a directory, unless it was read before.
+    /// Reads the script of a job file's command that runs in this directory, unless it was read
+    /// before.
     pub(crate) fn read_script(&mut self, dir: &Path, known: &mut BTreeSet<String>) {
         let Some(number) = place(&self.words) else {
             return;
@@ -203,7 +206,7 @@ impl Typed<'_> {
     }
 }
 
-/// Line ends of Windows, and a byte order mark.
+/// Windows line ends, and a byte order mark.
 pub(super) fn encoding(typed: &Typed<'_>, _: Text<'_>) -> Option<Remark> {
     let script = typed.script.as_ref()?;
     let (word, bytes) = (&script.word, &script.bytes[..]);
@@ -235,7 +238,7 @@ pub(super) fn encoding(typed: &Typed<'_>, _: Text<'_>) -> Option<Remark> {
     })
 }
 
-/// How the `#HQ` lines of a script are read that stands behind its interpreter.
+/// How to make hq read the `#HQ` lines of a script that follows its interpreter.
 fn behind_interpreter(typed: &Typed<'_>, script: &Script) -> String {
     let word = &script.word;
     let place = if word.contains('/') { "" } else { "./" };

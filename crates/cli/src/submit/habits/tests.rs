@@ -1,4 +1,4 @@
-//! Each habit, typed; and what looks alike and is meant.
+//! Each habit as typed, and similar command lines without one.
 
 use clap::Parser;
 
@@ -12,7 +12,8 @@ struct Line {
     args: RunArgs,
 }
 
-/// Notes and refusals of a line; `run` or `submit` is its first word, behind `| ` if something is piped into it.
+/// Notes and rejections of a line; its first word is `run` or `submit`, preceded by `| ` if
+/// standard input is a pipe.
 fn said(line: &str) -> (Vec<String>, bool) {
     let is_piped = line.starts_with("| ");
     let words = shlex::split(line.trim_start_matches("| ")).expect("closed quotes");
@@ -60,7 +61,7 @@ fn input_for_a_script_is_told_whatever_interpreter_runs_it() {
     );
 }
 
-/// A line, and a part of the only thing that is said about it.
+/// A line, and a part of its only message.
 #[rustfmt::skip] // A line for each habit is a table.
 const HABITS: &[(&str, &str)] = &[
     // Options behind the program.
@@ -168,7 +169,7 @@ const HABITS: &[(&str, &str)] = &[
     ("| run -- rm -f", "`hq run --each-line - -- rm -f {}`"),
     ("| submit /x", "`hq submit --stdin -- /x`"),
     ("| run -- bash", "`hq run --stdin -- bash`"),
-    // Words behind a line.
+    // Words after a line.
     ("submit -- bash -c echo hi", "`bash -c 'echo hi'`"),
     ("run -- sh -c ls -l /tmp", "`sh -c 'ls -l /tmp'`"),
     ("submit --array 10 -- /x", "10 tasks are `--array 1-10`"),
@@ -220,7 +221,7 @@ const HABITS: &[(&str, &str)] = &[
     ("submit –cpus 4 -- true", "type it as `--cpus`"),
     ("submit –-cpus=4 true", "type it as `--cpus=4`"),
     ("submit –j4 true", "type it as `-j4`"),
-    // Programs that need something which tasks do not have.
+    // Programs that need features which tasks lack.
     ("submit srun -n 2 hostname", "hq places tasks itself"),
     ("submit -- sbatch -p x job.sh", "`hq import job.sh`"),
     ("submit vim notes.txt", "needs a terminal"),
@@ -241,8 +242,8 @@ const HABITS: &[(&str, &str)] = &[
     ("submit --each-line f -- gzip", "`bash -c 'gzip \"$HQ_ENTRY\"'`"),
 ];
 
-/// A file of a directory, `-` in front of one that is not executable; its content; a line, with `@` for the directory; and a part of
-/// the only thing that is said.
+/// A file in a directory, with a leading `-` if it is not executable; its content; a line, with `@`
+/// for the directory; and a part of its only message.
 #[rustfmt::skip] // A line for each habit is a table.
 const FILES: &[(&str, &str, &str, &str)] = &[
     // Variables of other systems.
@@ -253,7 +254,7 @@ const FILES: &[(&str, &str, &str, &str)] = &[
     ("t.py", "i = int(os.environ['SGE_TASK_ID'])\n", "submit --array 1-3 -- python3 @/t.py", "`$SGE_TASK_ID`, which"),
     ("t.R", "i <- Sys.getenv(\"SLURM_ARRAY_TASK_ID\")\n", "submit -- /x/Rscript @/t.R", "a task has `$HQ_TASK_ID`"),
     ("t.sh", "#!/bin/sh\necho $HQ_TASKID\n", "submit @/t.sh", "did you mean `$HQ_TASK_ID`?"),
-    // Files that cannot be started as they are.
+    // Files that cannot be started directly.
     ("-sim.py", "print(1)\n", "submit -- @/sim.py 3", "is not executable; put the interpreter in front: `python3 @/sim.py 3`"),
     ("-sim.R", "print(1)\n", "run -- @/sim.R", "refused: "),
     ("-Makefile", "all:\n\ttrue\n", "submit -- @/Makefile", "`make -f @/Makefile`"),
@@ -266,11 +267,11 @@ const FILES: &[(&str, &str, &str, &str)] = &[
     ("t.py", "#!/nonexistent/python2\nprint(1)\n", "submit @/t.py", "names `/nonexistent/python2`, which this machine does not have"),
     ("t", "#!/usr/bin/env nonexistent2\n", "submit @/t", "names `nonexistent2`"),
     ("t", "#!/bin/sh\nls\n", "submit --param lr=1,2 @/t", "or read `HQ_PARAM_LR` in `@/t`"),
-    // Texts of Windows.
+    // Files from Windows.
     ("t.sh", "#!/bin/bash\r\nls\r\n", "submit @/t.sh", "Windows line ends (CRLF)"),
     ("t.py", "#!/usr/bin/env python3\r\nf()\r\n", "submit @/t.py", "Windows line ends (CRLF)"),
     ("t", "\u{feff}#!/bin/sh\nls\n", "submit @/t", "byte order mark"),
-    // Lines that are not read.
+    // Ignored lines.
     ("t.sh", "#!/bin/bash\ncd x\n#HQ --array 1-3\n", "submit @/t.sh", "it comes after the first command"),
     ("t.sh", "#!/bin/bash\n# HQ --array 1-3\nls\n", "submit @/t.sh", "write it as `#HQ --array 1-3`"),
     ("t.sh", "#!/bin/bash\n#HQ--array 1-3\nls\n", "submit @/t.sh", "write it as `#HQ --array 1-3`"),

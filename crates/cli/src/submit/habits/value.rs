@@ -88,13 +88,13 @@ pub(super) fn list_file(_: &Typed<'_>, text: Text<'_>) -> Option<Remark> {
     Some(Remark::Note(note))
 }
 
-/// An option or a key whose value is looked at, without the hyphens of an option; and what finds a mistake in the value.
+/// Options or keys, without hyphens, and the check of their values.
 type Check = (&'static [&'static str], fn(Text<'_>) -> Option<String>);
 
 const OUTPUTS: &[&str] = &["stdout", "stderr"];
 const DIRECTORIES: &[&str] = &["cwd", "stream"];
 
-/// Checks of values; the first that finds something speaks.
+/// Checks of values; the first match is reported.
 const CHECKS: &[Check] = &[
     (&["resource"], foreign_resource),
     (OUTPUTS, shell_syntax),
@@ -208,7 +208,7 @@ fn several_paths(Text { option, text, .. }: Text<'_>) -> Option<String> {
         .then(|| format!("`{text}` is the name of one file, because {why}; {each}"))
 }
 
-/// `--inputs typo.dat`. In a job file it may be what another task writes.
+/// `--inputs typo.dat`. In a job file another task may write it.
 fn missing_input(Text { option, text, .. }: Text<'_>) -> Option<String> {
     let is_typed = option.starts_with('-') && !text.contains(['%', '{', '$']);
     (is_typed && !Path::new(text).exists()).then(|| {

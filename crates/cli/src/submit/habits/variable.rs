@@ -1,4 +1,5 @@
-//! Variables that no shell replaces, that hq does not set, or that another shell has replaced already.
+//! Variables that no shell replaces, that hq does not set, or that the user's shell has already
+//! replaced.
 
 use hq_core::words::has_word;
 
@@ -11,7 +12,7 @@ use crate::text::closest;
 const KNOWN: &str = "HQ_JOB_ID HQ_TASK_ID HQ_INSTANCE_ID HQ_ENTRY HQ_SUBMIT_DIR HQ_CPUS HQ_TASK_DIR HQ_ERROR_FILENAME HQ_PIN \
     HQ_NUM_NODES HQ_NODE_FILE HQ_HOST_FILE HQ_INSTANCE_KEY HQ_SERVER_DIR HQ_ACCESS_KEY HQ_DEBUG HQ_OUTPUT_MODE";
 
-/// Variables of other tools, and what a task has instead.
+/// Variables of other tools, and their equivalents in a task.
 const FOREIGN: &[(&str, &str)] = &[
     ("SLURM_ARRAY_TASK_ID", "HQ_TASK_ID"),
     ("SLURM_ARRAY_JOB_ID", "HQ_JOB_ID"),
@@ -46,7 +47,7 @@ const FOREIGN: &[(&str, &str)] = &[
     ("TASK_ID", "HQ_TASK_ID"),
 ];
 
-/// Names behind `$` or `${` in a text.
+/// Names after `$` or `${` in a text.
 fn names(text: &str) -> impl Iterator<Item = &str> {
     text.match_indices('$').filter_map(|(at, _)| {
         let rest = &text[at + 1..];
@@ -102,7 +103,7 @@ pub(super) fn plain(typed: &Typed<'_>, text: Text<'_>) -> Option<Remark> {
     )))
 }
 
-/// `./run '$SLURM_ARRAY_TASK_ID'`, `'$1'`, `'$(hostname)'`: what a shell would replace.
+/// `./run '$SLURM_ARRAY_TASK_ID'`, `'$1'`, `'$(hostname)'`: text that a shell would replace.
 fn argument(typed: &Typed<'_>, text: Text<'_>) -> Option<Remark> {
     let name = names(text.text).next();
     let is_code = |word: &str| {
@@ -115,7 +116,7 @@ fn argument(typed: &Typed<'_>, text: Text<'_>) -> Option<Remark> {
     }
     let foreign = name.and_then(|name| FOREIGN.iter().find(|(foreign, _)| *foreign == name));
     let own = typed.own_value();
-    // The same command as a line for a shell.
+    // The same command as a shell line.
     let words = typed.words.iter().map(|word| match names(word).next() {
         _ if is_own(word) => format!("\"{own}\""),
         None if !is_code(word) => option::quoted(word),
@@ -190,7 +191,7 @@ pub(super) fn foreign(typed: &Typed<'_>, text: Text<'_>) -> Option<Remark> {
     })
 }
 
-/// Says that a variable is read in a script.
+/// States that a script reads a variable.
 fn in_script(text: Text<'_>) -> String {
     match text.option {
         "" => String::new(),
@@ -198,7 +199,7 @@ fn in_script(text: Text<'_>) -> String {
     }
 }
 
-/// Names of variables that stand in quotes, as in `os.environ["NAME"]`, without a value for their absence.
+/// Quoted variable names without a default, as in `os.environ["NAME"]`.
 fn quoted_names(text: &str) -> impl Iterator<Item = &str> {
     text.split(['"', '\''])
         .zip(text.split(['"', '\'']).skip(1))
@@ -206,7 +207,7 @@ fn quoted_names(text: &str) -> impl Iterator<Item = &str> {
         .map(|(name, _)| name)
 }
 
-/// Whether the user sets a variable himself, or says what to take without it.
+/// Whether the user sets the variable, or provides a default.
 fn is_set(typed: &Typed<'_>, text: Text<'_>, name: &str) -> bool {
     [
         "{NAME:",
@@ -270,16 +271,17 @@ pub(super) fn positional(typed: &Typed<'_>, text: Text<'_>) -> Option<Remark> {
     })
 }
 
-/// Whether a variable may have been in a text before a shell replaced it by nothing.
+/// Whether a shell may have removed a variable from a text.
 pub(super) fn has_gap(text: &str) -> bool {
     let gaps = ["\"\"", " ;", "  "];
     text.ends_with([' ', '=']) || gaps.iter().any(|gap| text.contains(gap))
 }
 
-/// `bash -c "echo $HQ_TASK_ID"`, `echo "task $HQ_TASK_ID"`: this shell has replaced it by nothing.
+/// `bash -c "echo $HQ_TASK_ID"`, `echo "task $HQ_TASK_ID"`: the user's shell has replaced it with
+/// nothing.
 pub(super) fn expanded(typed: &Typed<'_>, text: Text<'_>) -> Option<Remark> {
     let line = text.text;
-    // `out_.txt`, which is no gap in a line of code.
+    // `out_.txt`; in a line of code this is no gap.
     let has_end = || line.ends_with(['_', '-', ':', '#']) || line.contains("_.");
     let is_text = text.reader == Reader::Program
         && !line.starts_with('-')

@@ -438,7 +438,7 @@ fn heartbeats_name_what_cannot_be_killed_and_older_ones_name_nothing() {
         assert_eq!(held.len(), found.len());
         assert_eq!(told.len(), faults.len().min(16));
         let wanted: Vec<_> = (0..count.min(256)).map(one).collect();
-        assert_eq!(found, wanted, "the first ones say what there is to say");
+        assert_eq!(found, wanted, "the first ones, up to the limit");
     }
     // A heartbeat of earlier releases: only its field number.
     let old = worker::ToServer::decode(&[0x12, 0][..]).expect("a message");

@@ -275,7 +275,10 @@ impl World {
                     assert_eq!(to.saw_end, from.has_ended, "{from:?} {to:?}");
                 }
                 if from.is_here {
-                    assert_eq!(to.saw_error, None, "nobody broke it off: {from:?} {to:?}");
+                    assert_eq!(
+                        to.saw_error, None,
+                        "neither side broke it off: {from:?} {to:?}"
+                    );
                 } else {
                     let knows = to.saw_end || to.saw_error.is_some();
                     assert!(

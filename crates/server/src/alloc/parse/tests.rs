@@ -59,7 +59,7 @@ fn ran(code: i32, stdout: &str, stderr: &str) -> Answer {
     })
 }
 
-/// Reports about jobs of which only the ids are known.
+/// Reports about jobs with known ids and nothing else.
 fn reports(system: &SystemSpec, answer: &Answer, jobs: &[&str]) -> Option<Vec<Option<Report>>> {
     let jobs: Vec<_> = jobs
         .iter()

@@ -38,7 +38,7 @@ const REASON_MAX: usize = 200;
 query! {
     /// Parameters of a cancel.
     CancelQuery {
-        /// Told to those who look for their tasks. It is no body, because signed requests have
+        /// Shown to users who look for their tasks. Not in the body, because signed requests have
         /// none.
         reason: Option<String>,
     }

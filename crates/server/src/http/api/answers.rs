@@ -1,4 +1,5 @@
-//! The answers of `/api/v1`. Names and units are interface: fields may be added, and none is taken away.
+//! The answers of `/api/v1`. Names and units are a public interface: fields may be added, none is
+//! removed.
 
 mod nodes;
 mod past;
@@ -18,19 +19,19 @@ pub(in crate::http) use past::*;
 pub(in crate::http) type Tasks = ByState<u64>;
 
 answer! {
-    /// Why a request is not answered
+    /// Why a request failed
     Error {
         /// A sentence for people
         error: String,
     }
     optional {
-        /// Why it was refused, for programs
+        /// Reason for programs
         kind: ErrorKind,
     }
 }
 
 words! {
-    /// Why a request was refused.
+    /// Why a request was rejected.
     ErrorKind {
         NotFound,
         Conflict,
@@ -59,9 +60,9 @@ impl From<RefusalKind> for ErrorKind {
 answer! {
     /// The server
     Server {
-        /// What the token of this request may do
+        /// What the token of this request allows
         role: Word<Role>,
-        /// Whether the token of this request is for reading only
+        /// Whether the token of this request is read-only
         is_read_only: bool,
         server_uid: String,
         version: String,
@@ -72,13 +73,13 @@ answer! {
 }
 
 answer! {
-    /// Sums over everything
+    /// Totals of the server
     Summary {
         now_ms: i64,
         tasks: Tasks,
         /// Tasks that finished or failed since the server started
         ended_since_start: u64,
-        /// Tasks that could run if a worker had room
+        /// Tasks that could run if a worker had free resources
         ready: u64,
         workers: WorkerCounts,
         resources: Vec<ResourceSum>,
@@ -89,14 +90,14 @@ answer! {
     /// Numbers of workers
     WorkerCounts {
         connected: u64,
-        /// Connected ones whose connection is broken at present
+        /// Workers without a connection at present, included in `connected`
         away: u64,
         gone: u64,
     }
 }
 
 answer! {
-    /// A resource of all connected workers
+    /// A resource, summed over all connected workers
     ResourceSum {
         name: String,
         /// In units of 1/10 000
@@ -120,7 +121,7 @@ answer! {
         id: Id,
         name: String,
         is_open: bool,
-        /// As `hq job list` says it
+        /// As shown by `hq job list`
         state: Word<JobState>,
         task_count: u32,
         tasks: Tasks,
@@ -133,15 +134,16 @@ answer! {
     ListedJob: Job {
         submitted_ms: i64,
         finished_ms: Option<i64>,
-        /// Workers on which its tasks ran
+        /// Number of workers that ran its tasks
         worker_count: usize,
-        /// Cpus that its first task asks for; null = all that a worker has
+        /// Cpus that its first task requests; null = a whole worker
         cpus: Option<f64>,
-        /// What its first task asks for, as `2 cpus, 1 gpus/nvidia`
+        /// What its first task requests, as `2 cpus, 1 gpus/nvidia`
         resources: String,
-        /// Tasks that end in a second at present; null before the first end and behind the last
+        /// Current number of ended tasks per second; null before the first end and after the last
+        /// one
         rate_per_s: Option<f64>,
-        /// Expected time until it is done; null if nobody can tell
+        /// Expected time until it has ended; null if unknown
         left_ms: Option<u64>,
     }
 }
@@ -150,7 +152,7 @@ answer! {
     /// Details of a job
     JobDetail: ListedJob {
         max_fails: Option<u32>,
-        /// What --notify asked for, in order
+        /// Requests of --notify, in order
         notifications: Vec<Notification>,
         submits: Vec<Submit>,
     }
@@ -159,7 +161,7 @@ answer! {
 answer! {
     /// A notification of a job
     Notification {
-        /// Of an address only the host
+        /// Of an address, only the host
         target: String,
         event: NotificationEvent,
         state: NotificationState,
@@ -170,7 +172,7 @@ answer! {
 }
 
 words! {
-    /// What a notification tells of.
+    /// The event of a notification.
     NotificationEvent {
         End,
         Failure,
@@ -178,7 +180,7 @@ words! {
 }
 
 words! {
-    /// How far a notification is.
+    /// Progress of a notification.
     NotificationState {
         Waiting,
         Owed,
@@ -229,25 +231,25 @@ answer! {
 }
 
 answer! {
-    /// A task with what it was asked to do
+    /// A task with its command and its results
     TaskDetail: Task {
         command: Option<Vec<String>>,
-        /// Names and values of the variables that the user gave
+        /// Names and values of the variables that the user set
         env: Vec<[String; 2]>,
-        /// What it asks for, as `2 cpus, 1 gpus/nvidia`
+        /// What it requests, as `2 cpus, 1 gpus/nvidia`
         resources: String,
-        /// What makes it different from the other tasks of its array
+        /// Its entry, if it is a task of an array with entries
         entry: Option<String>,
-        /// Tasks of its job that it waits or waited for
+        /// Tasks of its job that it depends on
         deps: Vec<u32>,
-        /// Earlier ones, the first one first
+        /// Earlier attempts, oldest first
         attempts: Vec<Attempt>,
-        /// The file that it writes; null before it was started, and if there is none
+        /// Its output file; null before its start, and without a file
         stdout: Option<String>,
         stderr: Option<String>,
         time_limit_ms: Option<u64>,
         priority: i32,
-        /// Processor time of an ended task
+        /// CPU time of an ended task
         cpu_ms: Option<u64>,
         usage: Option<Usage>,
     }
@@ -262,61 +264,64 @@ answer! {
         started_ms: i64,
         finished_ms: i64,
         error: String,
-        /// What it got, if that grows
+        /// Memory that it got, if the request grows
         memory_mib: Option<f64>,
-        /// Likewise
+        /// Time limit that it got, if the request grows
         time_limit_ms: Option<u64>,
         usage: Option<Usage>,
     }
 }
 
 answer! {
-    /// Memory and cpus of an attempt over time, in at most 64 spans of equal length. There is none of tasks of less than four seconds;
-    /// that of a running task is some minutes old at most
+    /// Memory and cpus of an attempt over time, in at most 64 spans of equal length. Missing for
+    /// tasks of less than four seconds; for a running task at most some minutes old
     Usage {
         /// Length of a span
         spacing_ms: u64,
-        /// Most memory seen in each span, pages of files not counted
+        /// Highest memory in each span, without pages of files
         memory_bytes: Vec<u64>,
-        /// Busy cpus on average in each span, in thousandths
+        /// Average number of busy cpus in each span, in thousandths
         cpu_milli: Vec<u64>,
-        /// Memory that it asked for
+        /// Memory that it requested
         memory_asked_bytes: Option<u64>,
-        /// It is ended if it uses more
+        /// Whether hq kills it if it uses more
         is_memory_limit: bool,
         /// Cpus that it got, in thousandths
         cpu_asked_milli: Option<u64>,
-        /// Of tasks with NVIDIA GPUs, where their driver tells
+        /// For tasks with NVIDIA GPUs, if the driver reports their usage
         gpu: Option<UsageOfGpus>,
     }
 }
 
 answer! {
-    /// GPUs of an attempt over time, with a place for each span of its memory; null = the driver did not tell
+    /// GPUs of an attempt over time, with one value per span of its memory; null = not reported by
+    /// the driver
     UsageOfGpus {
-        /// Busy GPUs on average in each span, in thousandths: the utilisations of all devices that it holds added up
+        /// Average number of busy GPUs in each span, in thousandths: the sum of the utilizations of
+        /// its devices
         busy_milli: Vec<Option<u64>>,
-        /// Most memory of GPUs seen in each span
+        /// Highest GPU memory in each span
         memory_bytes: Vec<Option<u64>>,
-        /// GPUs that it asked for, in thousandths
+        /// GPUs that it requested, in thousandths
         asked_milli: u64,
-        /// Memory of all devices that it holds
+        /// Memory of all its devices
         memory_of_devices_bytes: Option<u64>,
-        /// `processes`: memory is that of processes of the attempt. `devices`: of all that run on its devices, at least at times
+        /// `processes`: the memory of the attempt's processes. `devices`: the memory of all
+        /// processes on its devices, at least in some spans
         memory_of: GpuMemoryOf,
     }
 }
 
 answer! {
-    /// What a task wrote
+    /// Output of a task
     Output {
-        /// `none` was thrown away; of `unreachable` the worker is gone
+        /// `none`: discarded. `unreachable`: its worker is gone
         kind: OutputKind,
         instance: u32,
         offset: u64,
-        /// Where the next piece begins
+        /// Offset of the next piece
         next: u64,
-        /// The task has ended and there is nothing behind `next`
+        /// The task has ended and `next` is the end of the output
         is_complete: bool,
         text: String,
         error: Option<String>,
@@ -324,7 +329,7 @@ answer! {
 }
 
 words! {
-    /// Whose memory of GPUs was seen.
+    /// Owner of the GPU memory in the figures.
     GpuMemoryOf {
         Processes,
         Devices,
@@ -332,7 +337,7 @@ words! {
 }
 
 words! {
-    /// What there is of an output.
+    /// Availability of an output.
     OutputKind {
         Data,
         NotFound,
@@ -343,10 +348,10 @@ words! {
 }
 
 answer! {
-    /// A job that was submitted, or has more tasks
+    /// A job that was submitted or extended
     Submitted {
         job: Id,
-        /// What may not be as it was meant
+        /// Notes on parts that may not do what you intended
         warnings: Vec<String>,
     }
 }
@@ -367,15 +372,15 @@ answer! {
 }
 
 answer! {
-    /// A job was canceled
+    /// The job was canceled
     Canceled {
-        /// How many of its tasks
+        /// Number of canceled tasks
         canceled: u32,
     }
 }
 
 answer! {
-    /// A job was submitted again
+    /// The job was resubmitted
     Resubmitted {
         /// The new job
         job: Id,
@@ -384,16 +389,16 @@ answer! {
 }
 
 answer! {
-    /// How a job is after a wait for it
+    /// State of a job after waiting for it
     Waited {
-        /// An open job ends when it is closed
+        /// Whether it has ended. An open job ends when it is closed
         is_ended: bool,
         job: JobDetail,
     }
 }
 
 answer! {
-    /// A worker was stopped
+    /// The worker was stopped
     Stopped {
         /// Whether it was running
         stopped: bool,
@@ -401,7 +406,7 @@ answer! {
 }
 
 answer! {
-    /// A worker gets no new tasks
+    /// The worker gets no new tasks
     Drained {
         /// Whether it was connected
         draining: bool,
@@ -409,22 +414,22 @@ answer! {
 }
 
 answer! {
-    /// A worker gets tasks again
+    /// The worker gets tasks again
     Released {
-        /// Whether it was set aside
+        /// Whether it was in quarantine
         released: bool,
     }
 }
 
 answer! {
-    /// It is done
+    /// The request succeeded
     Done {
         done: bool,
     }
 }
 
 answer! {
-    /// Somebody knows of a problem, or does not
+    /// The problem is now acknowledged, or no longer
     Acknowledged {
         acknowledged: bool,
     }
@@ -434,32 +439,32 @@ answer! {
     /// Why a task does not run
     Explanation {
         dep_count: u32,
-        /// What it still waits for
+        /// Number of unfinished dependencies
         waiting_dep_count: u32,
-        /// It waits for nothing but a worker
+        /// Whether it only waits for a worker
         is_ready: bool,
-        /// The worker where it waits
+        /// The worker that it was sent to
         sent_to: Option<u32>,
         workers: Vec<WorkerExplanation>,
     }
 }
 
 answer! {
-    /// Why it does not run on a worker
+    /// Why a task does not run on a worker
     WorkerExplanation {
         worker: Id,
-        /// What this worker will never fulfil
+        /// Requirements that this worker can never meet
         blocked: Vec<Blocked>,
-        /// What is in the way at this moment
+        /// Present obstacles
         hindrances: Vec<String>,
     }
 }
 
 answer! {
-    /// Something of which a worker has too little
+    /// A requirement that a worker cannot meet
     Blocked {
         kind: BlockedKind,
-        /// An amount, ms, or nodes
+        /// An amount, milliseconds, or nodes
         requested: f64,
         offered: f64,
     }
@@ -470,7 +475,7 @@ answer! {
 }
 
 words! {
-    /// What there is too little of.
+    /// Kind of the requirement.
     BlockedKind {
         Resource,
         Time,

@@ -51,7 +51,7 @@ pub(in crate::http) async fn stream(
     };
     let Ok(permit) = STREAMS.try_enter(actor()) else {
         return Err(ApiError::busy(
-            "too many others follow the events, with this token or in all",
+            "too many readers follow the events, with this token or in total. Try again later",
         ));
     };
     let after = last

@@ -339,7 +339,7 @@ mod tests {
         assert_eq!(
             steps_for(limit * 2, 400),
             1,
-            "then some are left out, which is told"
+            "then some are left out, and the answer says so"
         );
     }
 }

@@ -216,7 +216,7 @@ pub(in crate::http) async fn tasks(
     let mut tasks = Vec::new();
     let mut next = None;
     for _ in 0..SEARCH_STEPS_MAX {
-        // No more than there is room for if all match: the cursor is after the last examined one.
+        // At most as many as fit if all match: the cursor is after the last examined one.
         query.limit = limit - u32::try_from(tasks.len()).unwrap_or(limit);
         let page = task_page(&app, query.clone()).await?;
         if !page.job_found {

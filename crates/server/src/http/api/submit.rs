@@ -91,7 +91,7 @@ query! {
     /// another one than was meant.
     #[serde(deny_unknown_fields)]
     SubmitQuery {
-        /// Of the user, on the machines of the workers; paths of the description are relative to
+        /// Directory of the user on the workers' machines; paths of the description are relative to
         /// it.
         submit_dir: String,
     }
@@ -130,7 +130,9 @@ async fn take(
     let format = JobFormat::of(request.headers())?;
     let name = key_name(request.headers())?;
     let Some(read_job) = app.parts.read_job else {
-        return Err(ApiError::busy("this server reads no descriptions of jobs"));
+        return Err(ApiError::busy(
+            "this server does not accept job descriptions",
+        ));
     };
     let permit = DESCRIPTIONS.enter(actor()).await;
     let body = receive(request).await?;
@@ -240,7 +242,7 @@ fn opened_digest(name: &str, max_fails: Option<u32>) -> Box<str> {
     hex(context.finish().as_ref()).into()
 }
 
-/// The client's key of the submit, by which it can be repeated.
+/// The client's key, which identifies repetitions of the submit.
 fn key_name(headers: &HeaderMap) -> Result<Option<Box<str>>, ApiError> {
     let Some(told) = headers.get("idempotency-key") else {
         return Ok(None);

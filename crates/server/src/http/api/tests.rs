@@ -11,8 +11,8 @@ use axum::extract::{Path, Request, State};
 use super::described::schema::{Asked, Components, Described, Schema};
 use super::*;
 
-/// Marks the beginning of the generated part, which is the end of the file.
-const MADE: &str = "    # What follows is made of the types in crates/server/src/http/api/answers.rs; a test compares it.\n";
+/// First line of the generated part, which reaches to the end of the file.
+const MADE: &str = "    # Generated from the types in crates/server/src/http/api/answers.rs; a test compares it.\n";
 /// If set, the test writes the generated part instead of comparing it.
 const WRITE: &str = "HQ_WRITE_DESCRIPTION";
 

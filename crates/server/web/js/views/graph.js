@@ -191,7 +191,7 @@ function placed(nodes, edges, sizes) {
   const [step, next] = isDown ? [width + gapX, height + gapY] : [height + gapY, width + gapX];
   const most = Math.max(...all.map((one) => one.length));
   all.forEach((one, depth) => {
-    // Near those that it waits for, so that few arrows cross.
+    // Near its dependencies, so that few arrows cross.
     const middle = (node) => {
       const found = links.filter((link) => link.target === node.id && place.has(link.source)).map((link) => place.get(link.source)[isDown ? "x" : "y"]);
       return found.length > 0 ? found.reduce((a, b) => a + b, 0) / found.length : 0;
@@ -212,7 +212,7 @@ function drawing(nodes, edges, sizes, picked, pick) {
   const drawn = edges.filter((edge) => edge.source !== edge.target && known.has(edge.source) && known.has(edge.target));
   const { place, ways, width, height } = placed(nodes, drawn, sizes);
   const arrow = svg("marker", { id: "arrow", viewBox: "0 0 8 8", refX: 7, refY: 4, markerWidth: 9, markerHeight: 9, markerUnits: "userSpaceOnUse", orient: "auto" }, svg("path", { d: "M0 0L8 4L0 8z", className: "arrowhead" }));
-  // Few boxes grow with the room that there is.
+  // With few boxes, the boxes grow into the free space.
   const { room } = sizes;
   const scale = Math.max(1, Math.min(SCALE_MAX, room.width / width, room.height / height));
   return svg("svg", { width: Math.floor(width * scale), height: Math.floor(height * scale), viewBox: `0 0 ${width} ${height}`, role: "group", "aria-label": "Steps" }, svg("defs", null, arrow),

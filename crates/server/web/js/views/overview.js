@@ -77,7 +77,7 @@ export function overview() {
   ask();
 
   function render() {
-    // The view depends on whether the server has answered, too: no problems at first means that nothing is known.
+    // The view also depends on whether the server has answered: no problems at first means that nothing is known.
     const key = JSON.stringify([state.known.has("problems"), state.problemCount, state.isProblemCut, state.problems, obstacle(), state.summary?.workers.connected === 0]);
     const open = state.problems.filter(isOpen);
     const others = state.problems.filter((found) => !isOpen(found));

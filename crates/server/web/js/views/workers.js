@@ -25,7 +25,7 @@ export function workers() {
   const search = h("input", { type: "search", placeholder: "Host, group, state (/)", "aria-label": "Search workers by host, id, group, state or allocation", value: chosen("q"), oninput: () => { choose({ q: search.value.trim() }, { isStep: false }); render(); } });
   const details = h("section", { className: "panel", hidden: true, "aria-label": "Selected worker" });
   const list = new List({
-    label: "Workers, those with problems first",
+    label: "Workers, with problems first",
     template: "workers",
     id: (found) => found.worker?.id,
     columns: [{ label: "Worker", className: "right" }, { label: "Host" }, { label: "State" }, { label: "Runs" }, { label: "Cpus" }, { label: "Memory", className: "right" }, { label: "GPUs", className: "right" }, { label: "Failed there" }, { label: "Actions", className: "right" }],
@@ -48,7 +48,7 @@ export function workers() {
     const shown = state.workers
       .filter((worker) => !words || String(worker.id) === words || [worker.host, worker.group, worker.state, worker.allocation ?? ""].some((text) => text.toLowerCase().includes(words)))
       .map((worker) => ({ worker, rank: rank(worker, suspects), ends: ends.get(worker.id) ?? { good: 0, bad: 0 } }));
-    // Those that have gone: the last first.
+    // Gone workers: the last first.
     shown.sort((a, b) => a.rank - b.rank || (a.rank === RANK.here || a.rank === RANK.suspect ? a.worker.id - b.worker.id : (b.worker.ended_ms ?? 0) - (a.worker.ended_ms ?? 0)));
     list.update(shown);
     list.explain(!state.known.has("workers") ? null : state.workers.length === 0 ? emptiness("There is no worker yet; tasks wait until there is one.", "hq worker start", "hq alloc add slurm --time-limit 1h", "hq doc workers") : h("p", null, "No worker is like that."));
@@ -161,7 +161,7 @@ function detailsOf(worker) {
   }
   rows.push(["group", plain(worker.group)], ["connected", `${zoned(worker.started_ms)}, ${ago(worker.started_ms, worker.ended_ms ?? now)}`]);
   if (worker.ended_ms !== null) rows.push(["gone", `${zoned(worker.ended_ms)}, ${ago(worker.ended_ms, now)}`]);
-  if (worker.state.endsWith("-lost")) rows.push(["its tasks", "those that ran there run again elsewhere, unless they crashed too often"]);
+  if (worker.state.endsWith("-lost")) rows.push(["its tasks", "its running tasks run again elsewhere, unless they reached their crash limit"]);
   if (worker.allocation) rows.push(["allocation", plain(worker.allocation)]);
   if (worker.tasks.length > 0) rows.push(["runs", worker.tasks.map(([job, task]) => h("a", { href: `#/job/${job}/task/${task}` }, `${plain(state.jobs.get(job)?.name ?? "")} ${job}.${task}`)).flatMap((link, at) => [at > 0 ? ", " : "", link])]);
   return [h("h2", null, `Worker ${worker.id} on ${plain(worker.host)}`), h("dl", { className: "facts" }, rows.flatMap(([name, value]) => [h("dt", null, name), h("dd", null, value)]))];

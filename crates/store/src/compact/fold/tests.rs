@@ -1,4 +1,4 @@
-//! Readers see no difference after a fold, whatever happened to a task.
+//! Readers see no difference after a fold, regardless of the history of a task.
 
 use hq_core::id::JobId;
 use hq_core::job::Job;

@@ -1,5 +1,5 @@
-//! Readers see no difference between neighbors stored as rows and as a stretch, whatever happened
-//! to each.
+//! Readers see no difference between neighbors stored as rows and as a stretch, regardless of their
+//! histories.
 
 use std::time::Duration;
 
@@ -67,7 +67,7 @@ fn plain() -> Life {
 }
 
 fn life() -> impl Strategy<Value = Life> {
-    // Most tasks are alike, so that there are neighbors.
+    // Most tasks are alike, to create neighbors.
     prop_oneof![
         12 => (1_u32..4, 0_u64..5_000_000).prop_map(|(worker, run)| Life {
             worker,
@@ -189,7 +189,7 @@ fn store(stretch_min: u32, lives: &[(Life, u32)]) -> Connection {
     db
 }
 
-/// What readers see, including values, and the state that the next server restores.
+/// Data visible to readers, including values, and the state that the next server restores.
 fn seen(db: &Connection) -> (Vec<Vec<String>>, String) {
     let ids = IdArray::consecutive(1, 100).expect("fits");
     let values = values::read(db, 1, &ids, usize::MAX).expect("they can be read");

@@ -23,8 +23,8 @@ async fn stop_leaves_nothing_behind() {
         dir.join("up-0").exists() && dir.join("up-1").exists()
     })
     .await;
-    // A process that is just executing its program has no environment yet by which the test finds
-    // it.
+    // A process that is just executing its program has no environment yet, so the test could not
+    // find it.
     wait_until("what they have started runs", || server.survivors() >= 4).await;
     assert_eq!(server.stop().await, WorkerEnd::Stopped);
     assert_eq!(server.goodbye(), Some(LostReason::Stopped));

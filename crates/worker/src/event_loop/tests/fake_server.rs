@@ -199,7 +199,7 @@ impl FakeServer {
     ) {
         self.templates += 1;
         let id = TemplateId(self.templates);
-        // The environment variable finds every process of this test, even those that left the tree.
+        // The environment variable finds every process of this test, even outside the process tree.
         task.env = vec![(MARK.as_bytes().into(), self.mark().into_bytes().into())];
         let template = SharedTemplate {
             id,

@@ -77,8 +77,7 @@ pub(super) fn of_payload(payload: &[u8]) -> Result<Vec<Reference>, Box<str>> {
         list.into_iter().map(Reference::parse).collect()
     };
     parse().ok_or_else(|| {
-        "The values that the call needs are named in a way that this worker does not understand: \
-         its release is another one than that of the client"
+        "This worker cannot read the references to the call's values: worker and client are of different releases"
             .into()
     })
 }

@@ -153,7 +153,7 @@ impl GpuWatch {
     fn warn_hanging(&mut self) {
         if !std::mem::replace(&mut self.has_warned, true) {
             tracing::warn!(
-                "The driver of NVIDIA GPUs does not answer: nothing is recorded of what tasks use of them until it does"
+                "The NVIDIA driver does not answer: the use of GPUs is not recorded until it does"
             );
         }
     }

@@ -129,7 +129,7 @@ impl Crate {
             && base != *from
             && let Some(imported) = self.imported(&base, name)
         {
-            // If it belongs to another crate, none of ours is used.
+            // If it belongs to another crate, it uses no module of this one.
             return self.resolve(&base, &[imported, behind].concat(), steps);
         }
         let name = rest.first().cloned().unwrap_or_default();

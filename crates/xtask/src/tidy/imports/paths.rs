@@ -47,7 +47,7 @@ pub(super) fn read(layers: &Layers) -> Paths {
                 let length = path_length(&tokens[at..]);
                 let names = tokens[at..at + length].iter().step_by(2);
                 let segments: Segments = names.map(|token| token.text.to_owned()).collect();
-                // Text after `<T as Trait>::` or `pub(in` is no path to an item of ours.
+                // Text after `<T as Trait>::` or `pub(in` is not a path to a local item.
                 let before = at.checked_sub(1).map_or("", |before| tokens[before].text);
                 if segments.len() > 1 && before != "::" && !is_visibility(&tokens[..at]) {
                     paths.mentioned.push((segments, line));

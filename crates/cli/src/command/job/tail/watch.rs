@@ -32,7 +32,11 @@ impl Watch {
     ///
     /// Dropping the future loses no update.
     pub(super) async fn next(&mut self) -> CliResult<JobUpdate> {
-        let ended = || Err(CliError::new("The connection that follows the job has ended"));
+        let ended = || {
+            Err(CliError::new(
+                "The connection that follows the job has ended",
+            ))
+        };
         self.news.recv().await.unwrap_or_else(ended)
     }
 }

@@ -18,18 +18,18 @@ answer! {
         host: String,
         group: String,
         state: WorkerState,
-        /// It gets no new tasks and stops when its own have ended
+        /// Whether it gets no new tasks and stops when its running tasks have ended
         is_draining: bool,
-        /// Why it gets no tasks, or a single one that shows whether it works; null if it gets tasks
+        /// Why it gets no tasks, or only a probe task; null if it gets tasks
         quarantine: Option<Quarantine>,
-        /// What is wrong with its node, in words
+        /// Problems of its node, in words
         node_faults: Vec<String>,
-        /// What the machine is busy with, other programs included; null unless the worker has an overview interval
+        /// Load of the machine, including other programs; null without an overview interval
         load: Option<Load>,
         started_ms: i64,
         ended_ms: Option<i64>,
         running_tasks: u32,
-        /// Job and task of the first 20 that run there
+        /// Job and task of the first 20 running tasks
         tasks: Vec<[u32; 2]>,
         resources: Vec<WorkerResource>,
         allocation: Option<String>,
@@ -37,7 +37,7 @@ answer! {
 }
 
 words! {
-    /// How it is with a worker.
+    /// State of a worker.
     WorkerState {
         Connected,
         ConnectionLost,
@@ -49,20 +49,20 @@ words! {
 }
 
 answer! {
-    /// Why a worker is set aside
+    /// Why a worker is in quarantine
     Quarantine {
         stage: QuarantineStage,
         since_ms: i64,
-        /// When a task is tried there, if it is set aside
+        /// Time of the next probe task, if it is quarantined
         until_ms: Option<i64>,
-        /// Somebody asked for it
+        /// Whether a user requested it
         is_asked: bool,
         reason: String,
     }
 }
 
 words! {
-    /// How far that is.
+    /// Stage of the quarantine.
     QuarantineStage {
         Suspected,
         Quarantined,
@@ -72,7 +72,7 @@ words! {
 }
 
 answer! {
-    /// Hardware usage of a machine, with shares from 0 to 1
+    /// Hardware usage of a machine, as fractions from 0 to 1
     Load {
         at_ms: i64,
         cpus: f64,
@@ -87,65 +87,65 @@ answer! {
     WorkerResource {
         name: String,
         total: f64,
-        /// What tasks hold; null of workers that are gone
+        /// Amount held by tasks; null for workers that are gone
         used: Option<f64>,
-        /// Sizes of NUMA nodes, if there are several
+        /// Sizes of the NUMA nodes, if several
         groups: Vec<usize>,
     }
 }
 
 answer! {
-    /// The first findings, and how many there are
+    /// The first findings and their total number
     ProblemList {
         problems: Vec<Problem>,
         count: usize,
-        /// Those that are neither over nor acknowledged
+        /// Findings that are neither over nor acknowledged
         open_count: usize,
-        /// Whether tasks ended in too many ways to look at all of them
+        /// Whether tasks ended in too many different ways to examine all
         is_cut: bool,
     }
 }
 
 answer! {
-    /// Something that is wrong
+    /// A problem
     Problem {
-        /// Its name while it grows
+        /// Stable name of the problem
         key: String,
         severity: ProblemSeverity,
         kind: ProblemKind,
-        /// The kind in words
+        /// Its kind in words
         heading: &'static str,
-        /// Of the job or the queue
+        /// Id of the job or queue
         id: Option<u32>,
-        /// Of a node
+        /// Host of the node
         host: Option<String>,
-        /// The last worker of a node
+        /// The last worker of the node
         worker: Option<u32>,
-        /// What it is about: a host, or id and name
+        /// Its subject: a host, or id and name
         title: String,
         /// A sentence without full stop
         text: String,
-        /// Tasks that are touched
+        /// Affected tasks
         part: u64,
-        /// Number of which `part` is a part
+        /// Total that `part` refers to
         whole: u64,
-        /// When it began, if that is known
+        /// Time of the first occurrence, if known
         since_ms: Option<i64>,
-        /// When it last happened, if that is known
+        /// Time of the last occurrence, if known
         last_ms: Option<i64>,
-        /// Failures of a job that has ended
+        /// Whether the failures belong to an ended job
         is_over: bool,
-        /// Somebody knows of it, and nothing was added since
+        /// Whether it was acknowledged and nothing was added since
         is_acknowledged: bool,
-        /// The last job as which tasks of the job were submitted again
+        /// The latest resubmitted job with tasks of this job
         resubmitted_as: Option<u32>,
-        /// What failed tasks said last, with # for numbers
+        /// Last line of failed tasks, with # for numbers
         cause: Option<String>,
     }
 }
 
 words! {
-    /// How bad it is.
+    /// Severity.
     ProblemSeverity {
         Error,
         Warning,
@@ -153,7 +153,7 @@ words! {
 }
 
 words! {
-    /// What a problem is about.
+    /// Subject of a problem.
     ProblemKind {
         Node,
         FailingJob,
@@ -182,18 +182,18 @@ answer! {
         id: Id,
         name: Option<String>,
         is_paused: bool,
-        /// The batch system refuses, or its allocations fail
+        /// Whether the batch system rejects submissions, or allocations fail
         is_failing: bool,
         /// A sentence for people
         reason: String,
-        /// The same without words
+        /// The reason for programs
         reason_kind: Option<Word<ReasonKind>>,
         allocations: Vec<Allocation>,
     }
 }
 
 answer! {
-    /// A job of a batch system
+    /// A batch job
     Allocation {
         id: String,
         state: AllocationState,
@@ -205,7 +205,7 @@ answer! {
 }
 
 words! {
-    /// How it is with an allocation.
+    /// State of an allocation.
     AllocationState {
         Queued,
         Running,

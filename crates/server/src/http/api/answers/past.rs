@@ -1,4 +1,4 @@
-//! What has been: sums, failures, the timeline, the log; a job as a whole.
+//! Past events: sums, failures, the timeline, the log; a job as a whole.
 
 use std::collections::BTreeMap;
 
@@ -10,45 +10,45 @@ use super::Tasks;
 use crate::http::api::described::{ByState, Id, answer};
 
 answer! {
-    /// Tasks that started and ended in each step of a time
+    /// Tasks that started and ended in each step of a period
     History {
         from_ms: i64,
         to_ms: i64,
-        /// Cpus in use at the end of each step
+        /// Busy cpus at the end of each step
         cpus_used: Vec<f64>,
-        /// Cpus that there were
+        /// Cpus of all workers
         cpus_total: Vec<f64>,
         started: Vec<i64>,
         finished: Vec<i64>,
         failed: Vec<i64>,
-        /// Of those that ran
+        /// Canceled while running
         canceled: Vec<i64>,
-        /// Of those that ran
+        /// Aborted while running
         aborted: Vec<i64>,
     }
 }
 
 answer! {
-    /// All tasks of a job in few bins
+    /// All tasks of a job in a few bins
     Strip {
         first: Id,
         last: Id,
-        /// Tasks of each bin of ids: waiting, running, finished, failed, canceled, aborted
+        /// Number of tasks per bin of ids: waiting, running, finished, failed, canceled, aborted
         bins: Vec<[u64; TaskState::ALL.len()]>,
         run_times: Vec<RunBin>,
     }
 }
 
 answer! {
-    /// Tasks that ran for about as long
+    /// Tasks with similar run times
     RunBin {
-        /// None of them longer; null = the rest
+        /// Longest run time in this bin; null = no limit
         up_to_us: Option<u64>,
         /// Tasks that ended by themselves
         count: u64,
-        /// How many of them failed
+        /// Failed tasks among them
         failed: u64,
-        /// How many of those at their time limit
+        /// Failed tasks that reached their time limit
         timed_out: u64,
         /// Tasks that were ended while they ran
         canceled: u64,
@@ -56,9 +56,9 @@ answer! {
 }
 
 answer! {
-    /// The parameters of a job and the states of the tasks that have their values
+    /// The parameters of a job and the states of the tasks per value
     ParameterTable {
-        /// In the order in which they were given; empty for a job without parameters
+        /// In the given order; empty for a job without parameters
         parameters: Vec<Parameter>,
     }
 }
@@ -68,7 +68,7 @@ answer! {
     Parameter {
         name: String,
         value_count: u64,
-        /// In the order in which they were given; empty if there are more than 100
+        /// In the given order; empty if there are more than 100
         values: Vec<ParameterValue>,
     }
 }
@@ -78,7 +78,7 @@ answer! {
     ParameterValue {
         /// Its first 100 characters
         value: String,
-        /// The tasks that have it
+        /// Tasks with this value
         tasks: Tasks,
     }
 }
@@ -87,7 +87,7 @@ answer! {
     /// The last failures of a job
     Failures {
         failures: Vec<Failure>,
-        /// All of them by reason and host
+        /// All failures by reason and host
         groups: Vec<FailureGroup>,
     }
 }
@@ -108,7 +108,7 @@ answer! {
 }
 
 answer! {
-    /// Tasks that failed in one way on one host
+    /// Tasks with the same reason of failure on one host
     FailureGroup {
         error: String,
         host: Option<String>,
@@ -117,7 +117,7 @@ answer! {
 }
 
 answer! {
-    /// What failed tasks said last
+    /// Last lines of failed tasks
     Signatures {
         /// Tasks whose output was read
         read: u64,
@@ -126,23 +126,23 @@ answer! {
 }
 
 answer! {
-    /// Tasks that failed in one way and said the same
+    /// Tasks with the same reason of failure and the same last line
     Signature {
         error: String,
-        /// Of standard error, or else of standard output, with `#` for numbers; `null` = they wrote nothing
+        /// From standard error, else standard output, with `#` for numbers; `null` = no output
         last_words: Option<String>,
-        /// The same of the first of these tasks, as it was written
+        /// The unchanged last line of the first of these tasks
         example: Option<String>,
-        /// Parameters that have the same value in all of these tasks
+        /// Parameters with the same value in all of these tasks
         params: Option<BTreeMap<String, String>>,
         count: u64,
-        /// One of them
+        /// One of these tasks
         first: Id,
     }
 }
 
 answer! {
-    /// What waits for what in a job
+    /// Dependencies within a job
     Graph {
         templates: Vec<GraphTemplate>,
         /// Tasks of `target` wait for tasks of `source`, this many times
@@ -151,12 +151,12 @@ answer! {
 }
 
 answer! {
-    /// Tasks that look alike
+    /// Similar tasks
     GraphTemplate {
         id: u32,
-        /// Command; a prefix of it, or one with `#` for its numbers, if those differ
+        /// Command; a prefix of it, or one with `#` for differing numbers
         label: String,
-        /// Name of the step, or what the names of several have in common, with `#` for their numbers
+        /// Name of the step, or the common part of several names, with `#` for their numbers
         name: Option<String>,
         tasks: Tasks,
         /// The first task of each state
@@ -165,7 +165,7 @@ answer! {
 }
 
 answer! {
-    /// What waits for what
+    /// A dependency between groups of tasks
     GraphEdge {
         source: u32,
         target: u32,
@@ -177,42 +177,43 @@ answer! {
     /// Tasks that ended by themselves
     Ended {
         shares: Vec<Share>,
-        /// Whether some are left out
+        /// Whether the list is incomplete
         is_cut: bool,
     }
 }
 
 answer! {
-    /// Tasks of a job that ended in one way on one worker
+    /// Tasks of a job with the same outcome on one worker
     Share {
         job: Id,
         worker: Id,
         host: String,
-        /// What went wrong; null = finished
+        /// Reason of the failure; null = finished
         error: Option<String>,
         count: u64,
     }
 }
 
 answer! {
-    /// Which worker ran what and when
+    /// Which worker ran which tasks when
     Timeline {
         from_ms: i64,
         to_ms: i64,
-        /// When the first job was submitted; 0 if there is none
+        /// Time of the first submit; 0 if none
         first_ms: i64,
-        /// What the answer took; who asks again should wait for a multiple of it
+        /// Time that the answer took; wait for a multiple of it before the next request
         cost_ms: u64,
-        /// Those that were there in that time, also those that the server has forgotten
+        /// Workers of that period, including workers that the server has forgotten
         workers: Vec<TimelineWorker>,
-        /// Worker, start in ms behind `from_ms`, run time in ms or null, state (1 running, 2 finished, 3 failed, 4 canceled, 5 aborted), job,
-        /// task, cpus or null for a whole worker
+        /// Worker, start in ms after `from_ms`, run time in ms or null, state (1 running, 2
+        /// finished, 3 failed, 4 canceled, 5 aborted), job, task, cpus or null for a whole worker
         tasks: Option<Vec<Bar>>,
-        /// Width of a step; wider than asked for if there are many workers
+        /// Width of a step; wider than requested if there are many workers
         step_us: Option<i64>,
-        /// Whether some workers are left out
+        /// Whether some workers are missing
         is_cut: bool,
-        /// Worker, number of the step in which tasks began, how long they ran together in ms, how many, how many of them failed
+        /// Worker, index of the step when tasks started, their total run time in ms, their number,
+        /// the number of failed ones
         steps: Option<Vec<BarSum>>,
     }
 }
@@ -228,7 +229,8 @@ answer! {
     }
 }
 
-/// An attempt of a timeline: numbers in the order that the description of `tasks` says. There may be very many.
+/// An attempt in a timeline: numbers in the order given in the description of `tasks`. There may be
+/// very many.
 #[derive(Serialize, Clone, Debug)]
 pub(in crate::http) struct Bar(
     pub(in crate::http) i64,
@@ -240,7 +242,7 @@ pub(in crate::http) struct Bar(
     pub(in crate::http) Option<f64>,
 );
 
-/// Attempts of a step of a timeline, likewise.
+/// Attempts within a step of a timeline; likewise.
 #[derive(Serialize, Clone, Debug)]
 pub(in crate::http) struct BarSum(
     pub(in crate::http) i64,
@@ -251,7 +253,7 @@ pub(in crate::http) struct BarSum(
 );
 
 answer! {
-    /// The last events that are not about single tasks
+    /// The latest events, except events of single tasks
     Log {
         events: Vec<LoggedEvent>,
     }
@@ -265,7 +267,7 @@ answer! {
         r#type: String,
         job: Option<i64>,
         worker: Option<i64>,
-        /// What is particular to the type
+        /// Fields of this type of event
         data: Map<String, Value>,
     }
 }
