@@ -1,4 +1,4 @@
-"""The process through which Python speaks with a server: `hq bridge`."""
+"""The process that connects Python with a server: `hq bridge`."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def find_hq() -> str:
 
 
 class Bridge:
-    """One `hq bridge`, with a thread that reads what it says."""
+    """An `hq bridge` process, with a thread that reads its messages."""
 
     def __init__(
         self,
@@ -101,7 +101,7 @@ class Bridge:
 
     @property
     def is_reading_here(self) -> bool:
-        """Whether this is the thread that reads answers, which must not wait for one."""
+        """Whether this is the reading thread, which must not wait for answers."""
         return threading.current_thread() is self._reader
 
     # ---- to the bridge
@@ -139,7 +139,7 @@ class Bridge:
         progress: Optional[Callable[[Dict[str, Any]], None]] = None,
         timeout: Optional[float] = None,
     ) -> Any:
-        """Asks, and waits for the answer."""
+        """Sends a request and waits for the answer."""
         self._check_process()
         if self.is_reading_here:
             # The answer would wait for the callback that waits for the answer.
@@ -161,7 +161,7 @@ class Bridge:
                 self._progress.pop(number, None)
 
     def begin(self, message: Dict[str, Any], blob: bytes = b"") -> "Future[Any]":
-        """Asks, and returns the future of the answer."""
+        """Sends a request and returns the future of the answer."""
         self._check_process()
         number = next(self._ids)
         future: "Future[Any]" = Future()
@@ -186,7 +186,7 @@ class Bridge:
         return self.request({"op": "ask", "question": question}, blob, progress)
 
     def follow(self, job: int, listener: Listener) -> None:
-        """Has what happens to the calls of a job told to `listener`, on the thread of the bridge."""
+        """Reports events of a job's calls to `listener`, on the thread of the bridge."""
         self._check_process()
         with self._lock:
             self._listeners[job] = listener
@@ -198,7 +198,7 @@ class Bridge:
             raise
 
     def forget(self, job: int, then: Callable[[BaseException], None]) -> None:
-        """Tells nothing more of a job, nor `then` that the bridge is gone."""
+        """Stops reports about a job, and the call of `then` at the end of the bridge."""
         if os.getpid() != self._pid:
             return
         with self._lock:
@@ -328,7 +328,7 @@ class Bridge:
             return ""
 
     def close(self) -> None:
-        """Ends the bridge, and the server in it if there is one."""
+        """Ends the bridge, and the server in it, if any."""
         if os.getpid() != self._pid:
             return
         self._closing = True

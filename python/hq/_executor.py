@@ -1,4 +1,4 @@
-"""`hq.Executor`: the interface of `concurrent.futures`, with the calls carried out by the workers of a server."""
+"""`hq.Executor`: the interface of `concurrent.futures`, with calls that the workers of a server run."""
 
 from __future__ import annotations
 
@@ -54,36 +54,36 @@ _ENTRY_MAX = 2_000_000
 
 
 class Executor(_BaseExecutor):
-    """Carries out calls as tasks of a server.
+    """Runs calls as tasks of a server.
 
-    Without a server directory, and without `$HQ_SERVER_DIR` or a server in the default place, a server and a worker are
-    started on this machine for as long as the executor lives, as `hq run` does; `local=True` demands that, `local=False`
-    forbids it.
+    Without a server directory, `$HQ_SERVER_DIR`, or a server in the default directory, the executor starts a server and a
+    worker on this machine, as `hq run` does, and stops them at its end. `local=True` requires that, `local=False` forbids
+    it.
 
-    :param max_workers: cpus of this machine to use, if a server is started here.
+    :param max_workers: cpus of this machine to use, if the executor starts a server.
     :param server_dir: directory of the server.
-    :param resources: what each call needs: ``{"cpus": 2, "gpus/nvidia": 0.5, "mem": "4GiB"}``.
+    :param resources: resources of each call: ``{"cpus": 2, "gpus/nvidia": 0.5, "mem": "4GiB"}``.
     :param time_limit: seconds after which a call is ended.
-    :param retries: how often a call is tried again after it failed.
-    :param retry_grow: what the next try gets more of, behind one that was out of memory or reached its time limit:
-        ``"mem=2,time=1.5"``, as ``--retry-grow`` of ``hq submit``.
-    :param crash_limit: how often its worker may be lost before a call fails; 0 = any number of times, ``"never-restart"`` = a
-        call that has begun never runs again, also not to make a lost value again.
-    :param priority: calls with a larger one run first.
-    :param name: of the job.
+    :param retries: how often a failed call is retried.
+    :param retry_grow: growth of a retry after a call ran out of memory or reached its time limit:
+        ``"mem=2,time=1.5"``, like ``hq submit --retry-grow``.
+    :param crash_limit: how many lost workers a call survives; 0 = unlimited, ``"never-restart"`` = a started call never runs
+        again, not even to recompute a lost value.
+    :param priority: calls with a higher priority run first.
+    :param name: name of the job.
     :param env: variables for the interpreters.
-    :param init: called once in each interpreter, before its first call, with `initargs`; also named `initializer`.
+    :param init: function that each interpreter calls once with `initargs`, before its first call; alias `initializer`.
     :param python: interpreter on the workers.
-    :param prologue: lines for a shell ahead of the interpreter: ``module load``, ``conda activate``.
-    :param max_tasks_per_child: calls after which an interpreter is replaced.
-    :param max_memory_per_child: memory in bytes, or as ``"2GiB"``, above which an interpreter is replaced after a call.
-    :param output: directory of what calls print; `None` = nothing is kept.
-    :param mode: ``"direct"`` = calls run in the interpreter itself, as threads and CUDA need it; ``"fork"`` = each runs in a
-        child of it, so that none sees what another one has left behind.
-    :param values: directory that this machine and all workers see. With it long results are files there; without it they
-        stay with the workers that made them, and go from there to who needs them.
-    :param max_value: size of a result, in bytes or as ``"2GiB"``, above which its call fails with
-        :class:`hq.ValueTooLarge`; ``"16GiB"`` if nothing is said.
+    :param prologue: shell commands before the interpreter: ``module load``, ``conda activate``.
+    :param max_tasks_per_child: number of calls after which an interpreter is replaced.
+    :param max_memory_per_child: memory in bytes, or text such as ``"2GiB"``; a larger interpreter is replaced after a call.
+    :param output: directory for the output of calls; `None` = discard it.
+    :param mode: ``"direct"`` = calls run in the interpreter itself, as threads and CUDA require; ``"fork"`` = each call runs in a
+        child process, without side effects on the next one.
+    :param values: directory on a file system that this machine and all workers share. Long results are stored there; without it,
+        they stay on the workers that made them, and readers fetch them from there.
+    :param max_value: limit of a result, in bytes or as text such as ``"2GiB"``; a larger one fails its call with
+        :class:`hq.ValueTooLarge`. Default: ``"16GiB"``.
     """
 
     def __init__(
@@ -198,15 +198,15 @@ class Executor(_BaseExecutor):
 
     @classmethod
     def attach(cls, job: int, **options: Any) -> "Executor":
-        """Goes on with the job of an executor whose process has ended, also after weeks: ``futures`` of the result has what its
-        calls came to, or will come to, by task id; that of a program that ended well is `None`. More calls can be added unless
-        that executor was shut down."""
+        """Continues the job of an executor whose process has ended, even after weeks. ``futures`` of the result maps task ids to
+        futures; the result of a successful program is `None`. More calls can be added unless that executor was shut
+        down."""
         if options.get("local"):
             raise ValueError("a server that ended with its executor has no job to attach to")
         return cls(local=False, _attach=operator.index(job), **{key: value for key, value in options.items() if key != "local"})
 
     def _adopt(self, job: int) -> None:
-        """Calls that the job has already."""
+        """Takes over the existing calls of the job."""
         info = self._bridge.ask({"what": "info", "job": job})
         if info is None:
             raise HqError(f"job {job} does not exist on this server")
@@ -253,7 +253,7 @@ class Executor(_BaseExecutor):
         return self._state.job
 
     def options(self, **changes: Any) -> "Options":
-        """The same executor with other options for the calls that are made through the result: ``resources``,
+        """The same executor with other options for calls that are made through the result: ``resources``,
         ``time_limit``, ``retries``, ``retry_grow``, ``crash_limit``, ``priority``, ``env``, ``python``, ``prologue``, ``shell``,
         ``pin``, ``output``."""
         unknown = sorted(set(changes) - set(self._options))
@@ -296,7 +296,7 @@ class Executor(_BaseExecutor):
         return _pickle.payload(self._functions.dumps(fn), arguments, True)
 
     def _start(self, future: "CallFuture[Any]", make: Callable[[Needs], bytes], template: int) -> None:
-        """Hands a call over, at once or when the futures among its arguments have their values."""
+        """Submits a call, at once or when the futures among its arguments have values."""
         needs = Needs()
         call = self._call(future, make, template, needs)
         if needs.missing:
@@ -308,7 +308,7 @@ class Executor(_BaseExecutor):
     def _call(
         self, future: "CallFuture[Any]", make: Callable[[Needs], bytes], template: int, needs: Needs
     ) -> Optional[Call]:
-        """The call to send; `None` = a value is missing, or it cannot be sent, which the future says."""
+        """The call to send; `None` = a value is missing, or the call cannot be sent and its future has the error."""
         failure: BaseException
         try:
             payload = make(needs)
@@ -382,7 +382,7 @@ class Executor(_BaseExecutor):
         return future
 
     def _shortened(self, payload: bytes) -> bytes:
-        """A payload that is too long for the server is put into a file."""
+        """Moves a payload that is too long for the server into a file."""
         if len(payload) <= _PAYLOAD_MAX:
             return payload
         state = self._state
@@ -403,9 +403,9 @@ class Executor(_BaseExecutor):
         deps: "Sequence[CallFuture[Any]]" = (),
         **changes: Any,
     ) -> "ProgramFuture":
-        """Runs a program as a task of the job. Words can be futures, whose values take their places; `deps` are futures that
-        have to end well before. The result is a :class:`Completed`; a program that fails raises :class:`ProgramFailed`.
-        `changes` are those of :meth:`options`."""
+        """Runs a program as a task of the job. Futures among the words are replaced by their values; the futures in `deps`
+        must succeed first. The result is a :class:`Completed`; a failed program raises :class:`ProgramFailed`. `changes`
+        as in :meth:`options`."""
         unknown = sorted(set(changes) - set(self._options))
         if unknown:
             raise TypeError(f"unknown options: {', '.join(unknown)}; there are {', '.join(sorted(self._options))}")
@@ -427,7 +427,7 @@ class Executor(_BaseExecutor):
         prepare: Callable[[], Tuple[Dict[str, Any], bytes]],
         needs: "Set[CallFuture[Any]]",
     ) -> None:
-        """Hands a program over once the futures that it needs have ended well."""
+        """Submits a program after the futures that it needs have succeeded."""
 
         def make() -> Optional[Call]:
             try:
@@ -458,7 +458,7 @@ class Executor(_BaseExecutor):
         when_all(needs, ended)
 
     def _name_template(self, options: Dict[str, Any]) -> int:
-        """A number for what calls with these options have in common; the same for the same options."""
+        """Number of the common part of calls with these options; equal options share it."""
         spec = make_spec(options)
         key = json.dumps(spec, sort_keys=True)
         known = self._templates.get(key)
@@ -475,7 +475,7 @@ _numbers = itertools.count(1)
 
 
 def when_all(needs: "Iterable[Future[Any]]", then: Callable[[], None]) -> None:
-    """Calls once all of these futures have ended."""
+    """Calls a function after all of these futures have ended."""
     needs = set(needs)
     lock = threading.Lock()
     left = len(needs)
@@ -493,7 +493,7 @@ def when_all(needs: "Iterable[Future[Any]]", then: Callable[[], None]) -> None:
 
 
 class _Turns(threading.local):
-    """Work that this thread has to do after its current one; `None` = there is no current one."""
+    """Pending work of this thread; `None` = the thread is not working."""
 
     queue: Optional[Deque[Callable[[], None]]] = None
 
@@ -502,7 +502,7 @@ _turns = _Turns()
 
 
 def _do_in_turn(then: Callable[[], None]) -> None:
-    """Calls, but not from inside of another such call: chains of futures that end by each other may be long."""
+    """Calls a function, but never inside another such call: chains of futures that end each other may be long."""
     if _turns.queue is not None:
         _turns.queue.append(then)
         return
@@ -603,7 +603,7 @@ def _open_bridge(
 
 
 def _refuse_own_job(job: int, server_uid: str) -> None:
-    """Fails in a task of this job: at the end of the executor it would wait for itself, and close the job for its caller."""
+    """Raises an error in a task of this job: the executor would wait for its own task, and close the caller's job."""
     # `SERVER/JOB@TASK/…` of the task that has started this process. An interpreter that stays has calls of several jobs.
     server = os.environ.get("HQ_INSTANCE_KEY", "").split("/")[0]
     if server == server_uid and os.environ.get("HQ_JOB_ID") == str(job):

@@ -1,4 +1,4 @@
-"""Futures of calls: very many of them fit into memory, and they can be cancelled while their calls run."""
+"""Futures of calls: very many fit into memory, and running calls can be cancelled."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Owner(Protocol):
 
 
 class _Condition:
-    """The part of `threading.Condition` that futures need, in a tenth of its memory."""
+    """A subset of `threading.Condition` for futures, with a tenth of the memory."""
 
     __slots__ = ("_lock", "_waiters")
 
@@ -84,8 +84,8 @@ class Continuation:
 
 
 class CallFuture(Future[T]):
-    """The future of a call. :meth:`cancel` works until the call has ended: one that runs is ended, and its interpreter with
-    it."""
+    """The future of a call. Unlike in the standard library, :meth:`cancel` also ends a running call, with its
+    interpreter."""
 
     __slots__ = (
         "_condition",
@@ -145,12 +145,12 @@ class CallFuture(Future[T]):
         return True
 
     def cancel_waiting(self) -> bool:
-        """The same, but not if the call was handed over."""
+        """Cancels the call unless it was submitted."""
         return super().cancel()
 
     @property
     def task(self) -> Optional[int]:
-        """Id of the task that the call is, once it was handed over."""
+        """Id of the call's task, after the submit."""
         return self._number
 
     def __repr__(self) -> str:
@@ -178,7 +178,7 @@ class CallFuture(Future[T]):
 
 
 def mark_cancelled(future: "Future[Any]") -> None:
-    """Ends a future as cancelled whose call is under way; nothing if it has ended."""
+    """Marks the future of a submitted call as cancelled, unless the call has ended."""
     with future._condition:
         if future._state not in (_futures.PENDING, _futures.RUNNING):
             return

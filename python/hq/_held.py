@@ -15,7 +15,7 @@ Reference = Dict[str, Any]
 
 
 class Keeper(Protocol):
-    """Gets values from their workers."""
+    """Fetches values from their workers."""
 
     def begin_fetch(self, reference: Reference) -> "Future[str]": ...
 
@@ -28,7 +28,7 @@ class Keeper(Protocol):
 
 
 def this_machine() -> str:
-    """Name of this machine, with its start, as workers write it."""
+    """Name and boot time of this machine, as workers write them."""
     try:
         with open("/proc/sys/kernel/random/boot_id") as file:
             boot = file.read().strip()
@@ -38,7 +38,7 @@ def this_machine() -> str:
 
 
 class NotThere(CallError):
-    """A value cannot be had from its worker: `why` is `gone`, `unreachable` or `local`."""
+    """A value cannot be fetched: `why` is `gone`, `unreachable` or `local`."""
 
     def __init__(self, why: str, text: str) -> None:
         super().__init__(text)
@@ -91,8 +91,8 @@ class Held:
         return self._value is not None or self._home is not None
 
     def load(self, timeout: Optional[float] = None) -> Any:
-        """The value; the same object each time. Raises `TimeoutError` of `concurrent.futures` if it is not there in time, in
-        seconds; it goes on being fetched, and can be asked for again."""
+        """The value; the same object each time. Raises `TimeoutError` of `concurrent.futures` after `timeout` seconds; the
+        fetch continues, and the value can be read later."""
         end = None if timeout is None else time.monotonic() + timeout
         if not self._lock.acquire(timeout=-1 if timeout is None else max(timeout, 0)):
             raise TimeoutError()
@@ -129,7 +129,7 @@ class Held:
                 self._wait(self.keeper.recover(self, "gone", str(error)), end)
 
     def _fetch(self, end: Optional[float]) -> str:
-        """The file of our own, which is got from its worker; as often as that is asked for while it comes, once."""
+        """Fetches the value into our own file; concurrent requests share one fetch."""
         if self._coming is None:
             self._coming = self.keeper.begin_fetch(self.reference)
         coming = self._coming
@@ -146,7 +146,7 @@ class Held:
         return coming.result()
 
     def path_here(self) -> Optional[str]:
-        """The file of its worker, if that can be read here."""
+        """The worker's file, if it is readable on this machine."""
         if self.reference["machine"] != this_machine():
             return None
         path = str(self.reference["path"])
@@ -156,7 +156,7 @@ class Held:
             return None
 
     def bring_home(self, directory: str) -> None:
-        """Gets it into a file of this process: its worker, or the way to it, is about to end."""
+        """Fetches it into a file of this process, because its worker or the connection is about to end."""
         with self._lock:
             if self.is_here:
                 return

@@ -24,7 +24,7 @@ class Margin:
         return free + size
 
     def shrink(self) -> None:
-        """Calls were accepted. Others have not gone away by that."""
+        """Reduces the margin after calls were accepted; other clients may still add tasks."""
         self.size //= 2
 
 
@@ -33,7 +33,7 @@ def numbers_of(message: Dict[str, Any]) -> range:
 
 
 def ranges(numbers: Iterable[int]) -> List[List[int]]:
-    """Numbers as firsts and counts."""
+    """Converts numbers to ranges of first and count."""
     found: List[List[int]] = []
     for number in sorted(numbers):
         if found and number == sum(found[-1]):

@@ -1,8 +1,8 @@
 # mypy: ignore-errors
-"""Interpreter on a worker: takes calls from a socket, one at a time, and answers each.
+"""Interpreter on a worker: receives calls from a socket, one at a time, and answers each.
 
-The worker sends this text to the interpreter that it has started, so that nothing needs to be installed there. It uses
-the standard library only. See crates/worker/src/launcher/calls/packet.rs for the packets.
+The worker sends this text to each interpreter, so nothing needs to be installed there. It uses only the standard
+library. See crates/worker/src/launcher/calls/packet.rs for the packets.
 """
 
 import errno
@@ -193,7 +193,7 @@ class Interpreter:
             self.end_if_spent()
 
     def fork(self, token, begin, payload):
-        """Carries a call out in a child; its end if the child has told none."""
+        """Runs a call in a child process; returns its end if the child has not reported it."""
         self.warm(payload)
         # Each child would print again the buffered output of an import.
         flush(sys.stdout)
@@ -234,7 +234,7 @@ class Interpreter:
         return bytes([DIED]) + text.encode(), text, usage.ru_maxrss
 
     def warm(self, payload):
-        """Imports in the parent: every child has the modules."""
+        """Imports modules in the parent, for all children."""
         try:
             self.function(self.parts(payload)[0])
         except BaseException:
@@ -343,7 +343,7 @@ class Interpreter:
         return self.hold(token, (pickled, buffers), size, kind)
 
     def hold(self, token, parts, size, kind):
-        """Puts a value into the file that the worker expects."""
+        """Writes a value to the file that the worker expects."""
         path = self.value_path(token)
         try:
             write_value(path, *parts)
@@ -364,7 +364,7 @@ class Interpreter:
             pass
 
     def load_need(self, index):
-        """A value that the call reads; called when its arguments are unpickled."""
+        """Loads a value that the call reads, while its arguments are unpickled."""
         need = self.needs[index]
         if len(need) == 1:
             reference = need[0]
@@ -398,7 +398,7 @@ class Interpreter:
         return bytes([DESCRIBED]) + described, message
 
     def put_aside(self, result, kind):
-        """Puts a value into the directory that client and workers share."""
+        """Writes a value to the directory that client and workers share."""
         value = VALUE_BYTE + dumps(result, None)
         try:
             own_dir(self.spool)
@@ -414,7 +414,7 @@ class Interpreter:
         return os.environ.get("HQ_TASK_ID", "")
 
     def look_at_children(self):
-        """Notes what children have used that were waited for; usage of this process."""
+        """Notes the usage of reaped children; returns the usage of this process."""
         usage = resource.getrusage(resource.RUSAGE_CHILDREN)
         user, system = self.before
         self.user = user + int(usage.ru_utime * 1e6)
@@ -423,11 +423,11 @@ class Interpreter:
         return resource.getrusage(resource.RUSAGE_SELF)
 
     def used(self, usage):
-        """CPU time since the begin of the interpreter, user and system, in µs."""
+        """CPU time since the start of the interpreter, user and system, in µs."""
         return self.user + int(usage.ru_utime * 1e6), self.system + int(usage.ru_stime * 1e6)
 
     def set_peak_back(self, usage):
-        """Makes the peak of memory that of the calls to come."""
+        """Resets the memory peak for the next calls."""
         if usage.ru_maxrss <= max(self.base, self.floor) + PEAK_STEP or self.is_forked:
             return
         try:
@@ -444,7 +444,7 @@ class Interpreter:
             self.base = sys.maxsize
 
     def peak(self, usage, run):
-        """Most memory that was resident since the peak was set back, in KiB."""
+        """Peak resident memory since the last reset, in KiB."""
         if usage.ru_maxrss > self.floor:
             return usage.ru_maxrss
         if run >= LOW_PEAK_NS_MIN:
@@ -542,7 +542,7 @@ def content(cell):
 
 
 def low_peak():
-    """The kernel's peak of memory of this program alone, in KiB."""
+    """Peak memory of this program alone, from the kernel, in KiB."""
     try:
         with open("/proc/self/status", "rb") as file:
             return int(file.read().partition(b"VmHWM:")[2].split(None, 1)[0])
@@ -583,7 +583,7 @@ def dumps(value, buffers):
 
 
 def own_dir(path: str) -> None:
-    """Makes a directory that only this user can enter, unless it exists; one of another user is refused."""
+    """Creates a directory that only this user can enter, unless it exists; rejects one of another user."""
     os.makedirs(path, 0o700, exist_ok=True)
     found = os.lstat(path)
     if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid():
@@ -648,7 +648,7 @@ def load_value(view):
 
 
 def describe(error):
-    """Type, text and traceback of an exception as JSON, and the first line for people."""
+    """Type, text and traceback of an exception as JSON, and its first line for display."""
     import traceback
 
     try:

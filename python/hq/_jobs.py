@@ -21,7 +21,7 @@ _lock = threading.Lock()
 
 
 def _executor() -> Executor:
-    """The executor of :func:`run` and :func:`submit`, made when it is needed."""
+    """The executor of :func:`run` and :func:`submit`, created on demand."""
     global _default
     with _lock:
         if _default is None or _default._state.broken is not None or _default._state.is_shut:
@@ -30,26 +30,26 @@ def _executor() -> Executor:
 
 
 def submit(args: "Sequence[Argument]", **options: Any) -> "ProgramFuture":
-    """Runs a program on the server, or on this machine without one; see :meth:`Executor.program`. All of these are tasks of
-    one job of this process."""
+    """Runs a program on the server, or on this machine without one; see :meth:`Executor.program`. All of
+    them are tasks of one job of this process."""
     return _executor().program(args, **options)
 
 
 def run(args: "Sequence[Argument]", **options: Any) -> "Completed":
-    """The same, and waits until it has ended."""
+    """Like :func:`submit`, and waits for the end of the program."""
     return submit(args, **options).result()
 
 
 class Job:
-    """Programs and functions of one job, which may need each other::
+    """Programs and functions of one job, with dependencies::
 
         with hq.Job("pipeline") as job:
             made = job.program(["generate", "--count", 1000], stdout="numbers")
             sorted_ = job.program(["sort", "-n", made], stdout="sorted")
             job.function(plot, sorted_)
 
-    A program among the words of another one stands for the file with its output. The end of the block waits for all; what
-    failed is raised. Options are those of :class:`Executor`.
+    A program among the words of another one stands for its output file. The end of the block waits for all tasks and raises
+    the first failure. Options as for :class:`Executor`.
     """
 
     def __init__(self, name: Optional[str] = None, executor: Optional[Executor] = None, **options: Any) -> None:
@@ -81,7 +81,7 @@ class Job:
         return [future.result() for future in self.futures]
 
     def tasks(self) -> Table:
-        """Its tasks that were started, as the server knows them."""
+        """The started tasks, from the server."""
         return tasks(self.id, self._executor)
 
     def __enter__(self) -> "Job":

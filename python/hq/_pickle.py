@@ -1,7 +1,7 @@
 """Functions and arguments as bytes, and back.
 
-What lives in a module is sent by its name. What lives in `__main__`, in a notebook or inside of a function has no name on
-a worker and is sent as it is: by cloudpickle where that is installed, otherwise functions by their code and what they use.
+Objects in a module are sent by name. Objects in `__main__`, in a notebook or inside a function have no name on a worker
+and are sent by value: with cloudpickle if installed, otherwise functions as code with the variables that they use.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ class Needs:
 
 
 class FileGone(Exception):
-    """The file with the outcome of a call is not there."""
+    """The file with the outcome of a call is missing."""
 
     def __init__(self, path: str) -> None:
         super().__init__(path)
@@ -180,7 +180,7 @@ def _used(code: types.CodeType) -> set[str]:
 
 
 def dumps(value: Any, what: str, needs: Needs | None = None) -> bytes:
-    """Pickles; `what` names it in errors, and `needs` gets the futures in it. Fails with what one of these failed with."""
+    """Pickles an object; `what` names it in errors, and `needs` receives its futures. Raises the error of a failed one."""
     file = io.BytesIO()
     try:
         _Pickler(file, needs).dump(value)
@@ -222,7 +222,7 @@ def _cloud_pickler(cloudpickle: Any) -> Any:
 
 
 def _named(what: str, error: Exception) -> Exception:
-    """An error of the same kind whose text says what cannot be pickled."""
+    """An error of the same type that names the object which cannot be pickled."""
     text = f"{what} cannot be pickled: {type(error).__name__}: {error}"
     if isinstance(error, pickle.PicklingError):
         return _PicklingError(text)
@@ -248,7 +248,7 @@ def dump_arguments(args: tuple[Any, ...], kwargs: dict[str, Any], needs: Needs) 
 
 
 class Functions:
-    """Pickled functions, so that one is not pickled for each call."""
+    """Cache of pickled functions."""
 
     _MAX = 256
 
@@ -288,7 +288,7 @@ def payload(function: bytes, arguments: bytes, is_chunk: bool) -> bytes:
 
 
 class _Notice:
-    """Raises when it is unpickled."""
+    """Raises an error when it is unpickled."""
 
     def __reduce__(self) -> Any:
         text = (
@@ -303,7 +303,7 @@ _NOTICE = pickle.dumps(_Notice(), PROTOCOL)
 
 
 def with_needs(payload: bytes, held: list[Held]) -> bytes:
-    """A payload with the values that its arguments refer to, for the worker to have them ready."""
+    """A payload with the references in its arguments, so that the worker can prepare the values."""
     if not held:
         return payload
     references = json.dumps([one.reference for one in held]).encode()
@@ -315,7 +315,7 @@ def _counted(data: bytes) -> bytes:
 
 
 class _HqValues(types.ModuleType):
-    """A module that interpreters have: arguments refer to values by calls of its `load`."""
+    """Stands for a module of the interpreters: arguments refer to values by calls of its `load`."""
 
     @staticmethod
     def load(index: int) -> Any:
@@ -328,7 +328,7 @@ _hq_values: Any = sys.modules.setdefault("_hq_values", _HqValues("_hq_values"))
 
 
 def load(value: bytes) -> tuple[Any, BaseException | None, bytes | None]:
-    """Outcome of a call: a result, or an exception; and the file that contained it, which can be removed."""
+    """Outcome of a call: a result or an exception, and its file, which can be removed."""
     kind, data = value[0], memoryview(value)[1:]
     path = None
     if kind == IN_FILE:
@@ -375,7 +375,7 @@ def _remote(described: dict[str, str]) -> RemoteError:
 
 
 def without_value(error: str | None, otherwise: type[CallError] = CallDied) -> BaseException:
-    """Why a call has no value, from the error text of its task; a failure without a limit or a loss is `otherwise`."""
+    """The exception for a call without a value, from the error text of its task; `otherwise` for other failures."""
     text = error or "the call has ended without a value"
     lower = text.lower()
     kind = otherwise

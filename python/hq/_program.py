@@ -21,8 +21,8 @@ Argument = Union[str, "os.PathLike[str]", int, float, "File", "CallFuture[Any]"]
 
 
 class File:
-    """A file that tasks read or write, by its absolute path: as an argument of a program it is that path, a function gets a
-    `pathlib.Path`. Client and workers have to see it."""
+    """A file that tasks read or write, by its absolute path: a program gets the path as an argument, a function a
+    `pathlib.Path`. Client and workers must share its file system."""
 
     def __init__(self, path: Union[str, "os.PathLike[str]"]) -> None:
         self.path = pathlib.Path(os.path.abspath(os.path.expanduser(os.fspath(path))))
@@ -47,7 +47,7 @@ class File:
 
 
 class Completed:
-    """A program that ended well: `args`, `task`, and the files with what it wrote, `stdout` and `stderr`."""
+    """A successful program: `args`, `task`, and its output files `stdout` and `stderr`."""
 
     def __init__(self, args: List[str], task: int, stdout: Optional[File], stderr: Optional[File]) -> None:
         self.args = args
@@ -56,7 +56,7 @@ class Completed:
         self.stderr = stderr
 
     def read(self) -> str:
-        """Text that it wrote to standard output."""
+        """Its standard output as text."""
         return "" if self.stdout is None else _read(self.stdout)
 
     def __repr__(self) -> str:

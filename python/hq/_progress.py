@@ -1,4 +1,4 @@
-"""A bar that shows how far calls are, in a terminal and in a notebook."""
+"""A progress bar for calls, in a terminal and in a notebook."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _WIDTH = 30
 
 
 class _Bar:
-    """A line that is written again and again; used where tqdm is not installed."""
+    """A line that is overwritten; used without tqdm."""
 
     def __init__(self, total: int, desc: Optional[str], file: IO[str]) -> None:
         self.total, self.desc, self.file = total, desc, file
@@ -45,7 +45,7 @@ class _Bar:
 def progress(
     futures: "Iterable[Future[Any]]", desc: Optional[str] = None, file: Optional[IO[str]] = None
 ) -> "Iterator[Future[Any]]":
-    """Futures as they end, with a bar: that of tqdm, which knows notebooks, or else a plain one on a terminal."""
+    """Yields futures as they end, with a progress bar: tqdm's, which supports notebooks, or else a plain one on a terminal."""
     futures = list(futures)
     bar: Any = None
     stream = file or sys.stderr

@@ -1,4 +1,4 @@
-"""Questions to the server: its documented views as records, and as data frames."""
+"""Queries of the server: its documented views as records, and as data frames."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _ROWS_SHOWN = 20
 
 
 class Table:
-    """Rows of a question. Iterating gives each as a dictionary."""
+    """Rows of a query. Iteration yields dictionaries."""
 
     def __init__(self, columns: List[str], rows: List[List[Any]]) -> None:
         self.columns = columns
@@ -46,7 +46,7 @@ class Table:
         return polars.DataFrame(self.rows, schema=self.columns, orient="row")
 
     def frame(self) -> Any:
-        """A data frame of pandas, or else of polars, whichever is installed."""
+        """A data frame of pandas, or of polars if pandas is not installed."""
         try:
             return self.to_pandas()
         except ImportError:
@@ -72,7 +72,7 @@ class Table:
 
 def query(sql: str, where: Where = None) -> Table:
     """Rows of an SQL query of the server's views: `jobs`, `tasks`, `attempts`, `workers` and the others. `where` is an executor, or
-    the directory of a server; one that an executor has started for itself keeps no such rows."""
+    the directory of a server; a server that an executor started has no such rows."""
     bridge: Optional[Bridge] = getattr(where, "_bridge", None)
     own = None
     if bridge is not None and bridge.is_local:
@@ -99,5 +99,5 @@ def jobs(where: Where = None) -> Table:
 
 
 def tasks(job: int, where: Where = None) -> Table:
-    """The tasks of a job that were started."""
+    """The started tasks of a job."""
     return query(f"SELECT * FROM tasks WHERE job = {int(job)} ORDER BY task", where)

@@ -1,4 +1,4 @@
-"""Common part of calls, as the bridge takes it: program, variables, resources, and what interpreters read first."""
+"""Common part of calls for the bridge: program, variables, resources, and the first message to interpreters."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def make_program_spec(
     env: Dict[str, str],
     outputs: Tuple[Optional[str], Optional[str]],
 ) -> Dict[str, Any]:
-    """The same for a program, which stands for itself."""
+    """Likewise for a program."""
     spec = make_spec({**options, "output": None})
     prologue = options["prologue"]
     if prologue:

@@ -1,7 +1,7 @@
-"""Directories with arguments and results that are too long for the server, and what killed processes have left of them.
+"""Directories with arguments and results that are too long for the server, and leftovers of killed processes.
 
-Each has a file that names its owner. A lock on it ends with the owner, whatever ends that. Who comes next removes what is
-nobody's: see :func:`sweep`.
+Each has a file that names its owner. The owner holds a lock on it, which ends with the process in any case. Later
+processes remove directories without an owner: see :func:`sweep`.
 """
 
 from __future__ import annotations
@@ -82,14 +82,14 @@ class Spool:
         self.leave()
 
     def leave(self) -> None:
-        """Is not the owner any more."""
+        """Gives up the ownership."""
         lock, self._lock = self._lock, None
         if lock is not None:
             os.close(lock)
 
 
 def claim(path: str, owner: Dict[str, Any]) -> int:
-    """Makes this process the owner of a directory, for as long as the result is open."""
+    """Makes this process the owner of a directory while the result is open."""
     pid = os.getpid()
     described = {**owner, "machine": this_machine(), "pids": _pid_namespace(), "pid": pid, "start": _start_of(pid)}
     number = os.open(os.path.join(path, _OWNER), os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)

@@ -1,4 +1,4 @@
-"""State that an executor and its threads share: calls that wait, calls that are under way, and their outcomes."""
+"""State that an executor and its threads share: waiting calls, submitted calls, and their outcomes."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ FINISHED, FAILED, CANCELED, ABORTED = 2, 3, 4, 5
 
 
 class Call:
-    """A call that was not yet handed to the bridge; `spec` is that of a template of its own, with what the task reads."""
+    """A call that is not yet submitted; `spec` belongs to a template for this call alone, with the files that the task reads."""
 
     __slots__ = ("future", "needs", "payload", "spec", "template")
 
@@ -62,7 +62,7 @@ class Call:
 
 
 class Again:
-    """A call that is made again: by the task that it was, with other references to values in the place of some."""
+    """A call that is repeated: a copy of its task, with some references to values replaced."""
 
     __slots__ = ("future", "needs", "swap", "task")
 
@@ -78,7 +78,7 @@ End = Tuple[int, int, Optional[memoryview], Optional[str]]
 
 
 class State:
-    """State that an executor and its threads share; it does not know the executor, so that this can be collected."""
+    """State that an executor and its threads share. It has no reference to the executor, so the executor can be collected."""
 
     def __init__(
         self, bridge: Bridge, owns_bridge: bool, job: int, workers: Optional[int], spool: Spool, crash_limit: CrashLimit = 0
@@ -226,12 +226,12 @@ class State:
         return self.bridge.is_reading_here or self.values.settler is threading.current_thread()
 
     def _has_ended(self) -> bool:
-        """Whether all that is left to do is to bring values home."""
+        """Whether only the fetching of values is left."""
         busy = self.waiting or self.pending or self.deferred or self.making or self.cancels or self.errands or self.unconfirmed
         return self.is_shut and not (busy or self.values.is_settling)
 
     def _has_more(self) -> bool:
-        """Whether there is something to do that is not about calls."""
+        """Whether work is left that does not concern calls."""
         values = self.values
         if not values.is_bringing and values.live and self._has_ended() and not _is_exiting and self.broken is None:
             values.is_bringing = True
@@ -281,7 +281,7 @@ class State:
         return HqError(f"the task ids of job {self.job} are used up; make another executor")
 
     def finish(self) -> None:
-        """Nothing more is to come: the job ends, and with it what this executor has made."""
+        """Ends the job, and the files of this executor: no call follows."""
         with self.changed:
             if self.is_over:
                 return
@@ -494,7 +494,7 @@ class State:
                 settle(future, result, error)
 
     def _widen(self, ended: int) -> None:
-        """Hands over as many calls as have ended in the last moments, so that short ones flow."""
+        """Submits as many calls as have ended recently, to keep short calls flowing."""
         if self.window is None or self.workers is None:
             return
         self.ended_count += ended
@@ -533,7 +533,7 @@ class State:
             self.changed.notify_all()
 
     def make_again(self, number: int, held: Held, name: str) -> None:
-        """Makes a call again that could not have a value, which was called `name`."""
+        """Repeats a call that lacked the value `name`."""
         with self.changed:
             self.values.recovering.discard(number)
             future = self.pending.pop(number, None)
@@ -546,7 +546,7 @@ class State:
         self._settle([(number, None, same(error))])
 
     def submit_again(self, future: "CallFuture[Any]", task: int, swap: Dict[str, Any], needs: Sequence[Held]) -> None:
-        """Has the server's copy of a call carried out once more, as another task."""
+        """Resubmits the server's copy of a call as another task."""
         if self.next_id >= IDS:
             settle(future, None, self._out_of_ids())
             return
@@ -579,7 +579,7 @@ class State:
     # ---- for the executor
 
     def fail(self, future: "CallFuture[Any]", error: BaseException) -> None:
-        """Fails a call, wherever it is."""
+        """Fails a call in any state."""
         with self.changed:
             number = future._number
             if number is not None and self.pending.pop(number, None) is not None:
@@ -635,7 +635,7 @@ class State:
             self.deferred.add(future)
 
     def claim_deferred(self, future: "CallFuture[Any]") -> bool:
-        """Whether a call that was deferred is to be made: not if a shutdown has cancelled it. :meth:`add_deferred` follows."""
+        """Whether to make a deferred call: not after a cancelling shutdown. :meth:`add_deferred` follows."""
         with self.changed:
             if future not in self.deferred:
                 return False
@@ -644,7 +644,7 @@ class State:
             return True
 
     def defer_again(self, future: "CallFuture[Any]") -> bool:
-        """Puts back what was claimed, as more is missing; not if a shutdown cancels."""
+        """Puts a claimed call back, because more values are missing; not during a cancelling shutdown."""
         with self.changed:
             if self.is_cancelled:
                 return False
@@ -653,7 +653,7 @@ class State:
             return True
 
     def add_deferred(self, call: Optional[Call]) -> None:
-        """Adds a call that was deferred, also after shutdown; `None` = nothing came of it."""
+        """Adds a deferred call, even after shutdown; `None` = it was dropped."""
         cancelled = broken = None
         with self.changed:
             self.making -= 1
@@ -737,7 +737,7 @@ def settle(future: "CallFuture[Any]", result: Any, error: Optional[BaseException
 
 
 def same(error: BaseException) -> BaseException:
-    """An exception of its own for each who gets it: it will be given a traceback."""
+    """A copy of an exception for each receiver, because raising it adds a traceback."""
     try:
         copy = type(error)(*error.args)
     except Exception:
@@ -751,7 +751,7 @@ _is_exiting = False
 
 
 def _at_exit() -> None:
-    """As the executors of the standard library: what was submitted is carried out before Python ends."""
+    """Like the executors of the standard library: runs all submitted calls before Python ends."""
     global _is_exiting
     _is_exiting = True
     for state, thread in list(states.items()):

@@ -1,4 +1,4 @@
-"""Values that workers hold: which there are, how an executor gets them, and how one that is lost is made again."""
+"""Values that workers hold: lists them, fetches them, and recomputes lost ones."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ class Values:
     # ---- for values
 
     def take(self, number: int, data: bytes) -> Held:
-        """The value of a call, from what its worker says of it."""
+        """The value of a call, from its worker's report."""
         reference = json.loads(data)
         state = self.state
         with state.lock:
@@ -81,7 +81,7 @@ class Values:
         return self.state.is_over
 
     def begin_fetch(self, reference: Reference) -> "Future[str]":
-        """The file with a value, which was got from its worker. Does not wait."""
+        """Begins to fetch a value into a file. Does not wait."""
         if self.state.is_over and self.state.broken is not None:
             raise ServerGone(f"the value of call {reference['task']} is on its worker, and nothing leads there: {self.state.broken}")
         if self.state.is_over:
@@ -110,7 +110,7 @@ class Values:
         return fetched
 
     def _make_home(self) -> str:
-        """Directory for values that were got from their workers."""
+        """Creates the directory for fetched values."""
         if self.home is None:
             self.home = tempfile.TemporaryDirectory(prefix="hq-values-")
             number = claim(self.home.name, {"server": "", "job": 0, "is_local": True})
@@ -120,7 +120,7 @@ class Values:
         return self.home.name
 
     def note_reached(self, name: str) -> None:
-        """A value was got: the next time that it cannot be reached is the first one again."""
+        """Notes a successful fetch, which resets the count of failed ones."""
         with self.state.lock:
             held = self.by_name.get(name)
             if held is not None:
@@ -140,7 +140,7 @@ class Values:
     # ---- when one is lost
 
     def on_lost(self, number: int, described: Dict[str, Any]) -> None:
-        """A call could not have a value that it needs: it is made again, when the value is there again."""
+        """Repeats a call that lacked a value, once the value exists again."""
         state = self.state
         lost = described["ref"]
         with state.lock:
@@ -169,7 +169,7 @@ class Values:
             known.keeper.recover(known, described["why"], described["text"]).add_done_callback(Continuation(go_on))
 
     def recover(self, held: Held, why: str, text: str) -> "Future[None]":
-        """Has a value made again if it is lost; the result says that it is worth another attempt to get it."""
+        """Recomputes a lost value; returns whether another fetch is worthwhile."""
         done: "Future[None]" = Future()
         with self.state.lock:
             running = self.recoveries.get(held)
@@ -196,7 +196,7 @@ class Values:
             self.recoveries.pop(held, None)
 
     def _look_for_worker(self, held: Held, done: "Future[None]", text: str) -> None:
-        """Whether a worker that cannot be reached has ended, or only the way to it is missing."""
+        """Finds out whether an unreachable worker has ended, or only the connection is broken."""
 
         def answered(answer: "Future[Any]") -> None:
             try:
@@ -290,7 +290,7 @@ class Values:
     # ---- at the end
 
     def bring_home(self) -> None:
-        """Gets what can still be asked for, before the way to the workers ends."""
+        """Fetches the values that are still wanted, before the connections to the workers end."""
         state = self.state
         left = _HOME_MAX
         # As many as fit.
@@ -314,7 +314,7 @@ class Values:
             state.changed.notify_all()
 
     def _hand_on(self) -> None:
-        """Values that calls of other executors of this process read are theirs from now on."""
+        """Transfers values that calls of other executors of this process read to those executors."""
         from ._state import states
 
         for other in list(states):
@@ -329,7 +329,7 @@ class Values:
                 other.values._add(held)
 
     def end(self) -> None:
-        """Nothing more can be had."""
+        """Ends all fetches."""
         state = self.state
         is_last = state.owns_bridge and state.bridge.is_local
         if state.broken is None and not is_last:

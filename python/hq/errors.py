@@ -7,11 +7,11 @@ from typing import Any
 
 
 class HqError(Exception):
-    """Base of what this package raises."""
+    """Base of the exceptions of this package."""
 
 
 class ServerGone(BrokenExecutor, HqError):
-    """The server, or the bridge to it, is gone for good: nothing more will be heard of calls that have not ended."""
+    """The server, or the bridge to it, is gone for good: the outcome of unfinished calls stays unknown."""
 
 
 class InitFailed(BrokenExecutor, HqError):
@@ -19,15 +19,15 @@ class InitFailed(BrokenExecutor, HqError):
 
 
 class CallError(HqError):
-    """A call came to nothing, for a reason that is not an exception of its function."""
+    """A call failed for another reason than an exception of its function."""
 
 
 class NotPicklable(CallError, TypeError):
-    """An argument, a function or a result cannot be sent; the text names it."""
+    """An argument, a function or a result cannot be pickled; the text names it."""
 
 
 class WrongPython(CallError):
-    """The interpreter on the worker cannot read what this one has pickled."""
+    """The interpreter on the worker cannot read pickles of this interpreter."""
 
 
 class ValueTooLarge(CallError):
@@ -35,7 +35,7 @@ class ValueTooLarge(CallError):
 
 
 class ValueUnreachable(CallError):
-    """A value is on a worker that runs but cannot be reached from where the value is needed."""
+    """A value is on a running worker that its reader cannot reach."""
 
 
 class CallDied(CallError):
@@ -47,8 +47,8 @@ class CallKilled(CallDied):
 
 
 class ProgramFailed(CallError):
-    """A program ended with another exit code than 0, by a signal, or could not be started; the text has the end of what it
-    wrote to standard error."""
+    """A program exited with an error, was ended by a signal, or could not be started; the text contains the end of its
+    standard error."""
 
 
 class OutOfMemory(CallError, MemoryError):
@@ -60,11 +60,11 @@ class TimeLimitReached(CallError, TimeoutError):
 
 
 class WorkerLost(CallError):
-    """The worker of the call was lost too often."""
+    """The call lost more workers than its crash limit allows."""
 
 
 class RemoteError(CallError):
-    """An exception of the function that cannot be sent as itself."""
+    """Replaces an exception of the function that cannot be pickled."""
 
     def __init__(self, type_name: str, text: str, traceback: str) -> None:
         super().__init__(f"{type_name}: {text}" if text else type_name)
@@ -77,7 +77,7 @@ class RemoteError(CallError):
 
 
 class RemoteTraceback(Exception):
-    """Cause of an exception that was raised on a worker: what the traceback was there."""
+    """Cause of an exception from a worker: contains the traceback from there."""
 
     def __init__(self, traceback: str) -> None:
         super().__init__(traceback)

@@ -1,4 +1,4 @@
-"""A backend for joblib: what runs in its `Parallel` runs as calls of an executor.
+"""A backend for joblib: runs the tasks of `Parallel` as calls of an executor.
 
 ::
 
@@ -17,7 +17,7 @@ from ._executor import Executor
 
 
 class HqBackend(AutoBatchingMixin, ParallelBackendBase):  # type: ignore[misc]
-    """Carries out batches of joblib as calls."""
+    """Runs batches of joblib as calls."""
 
     supports_timeout = True
     supports_retrieve_callback = True
@@ -65,7 +65,7 @@ class HqBackend(AutoBatchingMixin, ParallelBackendBase):  # type: ignore[misc]
 
 @contextlib.contextmanager
 def backend(executor: Optional[Executor] = None, **options: Any) -> Iterator[Executor]:
-    """Has joblib use an executor: this one, or one with these options that lives as long."""
+    """Makes joblib use this executor, or a new one with these options for the duration of the block."""
     owned = executor is None
     used = Executor(name="joblib", **options) if executor is None else executor
     register_parallel_backend("hq", lambda **more: HqBackend(executor=used, **more))
