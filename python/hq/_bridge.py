@@ -64,7 +64,7 @@ class Bridge:
             if local_cpus is not None:
                 command += ["--cpus", str(local_cpus)]
         self._errors: IO[bytes] = tempfile.TemporaryFile()
-        # An interrupt from the terminal is for Python to handle.
+        # Python handles an interrupt from the terminal.
         self._process = subprocess.Popen(
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._errors, start_new_session=True
         )
@@ -104,13 +104,13 @@ class Bridge:
         """Whether this is the reading thread, which must not wait for answers."""
         return threading.current_thread() is self._reader
 
-    # ---- to the bridge
+    # ---- requests
 
     def send(self, message: Dict[str, Any], blob: bytes = b"") -> None:
         try:
             text = json.dumps(message, separators=(",", ":"), ensure_ascii=False).encode()
         except UnicodeEncodeError as error:
-            # Names of files and variables that are none have such characters in Python. The bridge could only end.
+            # Python represents invalid names of files and variables with such characters. The bridge would reject them and end.
             found = error.object[max(0, error.start - 40) : error.end + 40]
             raise ValueError(f"expected text that can be written in UTF-8, found bytes that cannot: {found!r}") from None
         data = b"".join((_LENGTHS.pack(4 + len(text) + len(blob), len(text)), text, blob))
@@ -219,7 +219,7 @@ class Bridge:
             gone = self._gone
         then(gone)
 
-    # ---- from the bridge
+    # ---- reports
 
     def _read(self) -> None:
         reason = "the bridge to the server has ended"
@@ -282,7 +282,7 @@ class Bridge:
                 try:
                     progress(message["jobs"])
                 except BaseException as error:
-                    # Raised where the progress was asked for: this thread still has answers of others to read.
+                    # Raised in the caller of the progress: this thread still has to read answers for others.
                     self._fail_answer(message["id"], error)
         elif event == "ready":
             self._ready.set_result(message)
@@ -354,7 +354,7 @@ class Bridge:
         """In a child: closes the bridge's input, because the bridge must end with the parent."""
         null = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
         for pipe in (self._process.stdin, self._process.stdout):
-            # Not closed: the number would be another file's when Python closes it.
+            # Not closed: Python would later close its number, which another file may have by then.
             if pipe is not None and not pipe.closed:
                 os.dup2(null, pipe.fileno(), inheritable=False)
         os.close(null)

@@ -46,7 +46,7 @@ from .errors import HqError, NotPicklable, ValueTooLarge
 
 T = TypeVar("T")
 
-#: Longest payload that goes through the server; what is longer goes through a file.
+#: Longest payload that is sent through the server; longer ones go through a file.
 _PAYLOAD_MAX = 1 << 20
 #: Limit of the server for one call, with references to values.
 _ENTRY_MAX = 2_000_000
@@ -153,7 +153,7 @@ class Executor(_BaseExecutor):
                 # Workers put results there.
                 spool.make()
             self._state = State(bridge, owns_bridge, job, workers, spool, crash_limit)
-            #: Calls that were there before, by task id; see :meth:`attach`.
+            #: Calls that existed before, by task id; see :meth:`attach`.
             self.futures: Dict[int, "CallFuture[Any]"] = {}
             if _attach is not None:
                 self._adopt(_attach)
@@ -236,11 +236,11 @@ class Executor(_BaseExecutor):
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
         self._state.shut(cancel_futures)
-        # In a callback of a future, the end would wait for the callback.
+        # In a callback of a future, shutdown would wait for that callback.
         if wait and self._thread is not threading.current_thread() and not self._state.is_telling_here:
             self._thread.join()
 
-    # ---- beyond it
+    # ---- extensions
 
     @property
     def _broken(self) -> bool:
@@ -604,7 +604,7 @@ def _open_bridge(
 
 def _refuse_own_job(job: int, server_uid: str) -> None:
     """Raises an error in a task of this job: the executor would wait for its own task, and close the caller's job."""
-    # `SERVER/JOB@TASK/…` of the task that has started this process. An interpreter that stays has calls of several jobs.
+    # `SERVER/JOB@TASK/…` of the task that started this process. A reused interpreter has calls of several jobs.
     server = os.environ.get("HQ_INSTANCE_KEY", "").split("/")[0]
     if server == server_uid and os.environ.get("HQ_JOB_ID") == str(job):
         raise HqError(

@@ -100,7 +100,7 @@ class CallFuture(Future[T]):
     )
 
     def __init__(self, owner: Optional[Owner] = None) -> None:
-        # As the standard library does, with our condition.
+        # As in the standard library, with our condition.
         self._condition: Any = _Condition()
         self._state: str = _futures.PENDING
         self._result: Any = None
@@ -108,9 +108,9 @@ class CallFuture(Future[T]):
         self._waiters: List[Any] = []
         self._done_callbacks: List[Any] = []
         self._owner = owner
-        #: Task id, once the call was handed over.
+        #: Task id, after the submit.
         self._number: Optional[int] = None
-        #: Names what it has in common with others.
+        #: Names the common part that it shares with other calls.
         self._template: Optional[int] = None
 
     def result(self, timeout: Optional[float] = None) -> T:

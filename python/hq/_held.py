@@ -66,20 +66,20 @@ class Held:
     def __init__(self, keeper: Keeper, reference: Reference, is_borrowed: bool = False) -> None:
         self.keeper = keeper
         self.reference = reference
-        #: How often its call was made again.
+        #: How often its call was repeated.
         self.runs = 0
-        #: Whether it is another process's to release.
+        #: Whether another process must release it.
         self.is_borrowed = is_borrowed
-        #: Whether its call is of an executor that has ended.
+        #: Whether its call belongs to an executor that has ended.
         self.is_from_elsewhere = False
-        #: Names what its call has in common with others; `None` = what the executor has without further options.
+        #: Names the common part of its call; `None` = the executor's own options.
         self.template: Optional[int] = None
         self._value: Optional[List[Any]] = None
-        #: A file of our own with it.
+        #: Our own file with it.
         self._home: Optional[str] = None
         # The file that is being fetched; kept when a reader runs out of time.
         self._coming: "Optional[Future[str]]" = None
-        # Taken while it is read, which may take long.
+        # Held while it is read, which may take long.
         self._lock = threading.RLock()
 
     @property
@@ -98,7 +98,7 @@ class Held:
             raise TimeoutError()
         try:
             if self._value is None:
-                # In a list of its own: it may be `None`.
+                # In a list, because the value may be `None`.
                 self._value = [self._read(end)]
                 self.leave_home()
             return self._value[0]
@@ -124,7 +124,7 @@ class Held:
             except TimeoutError:
                 raise
             except OSError as error:
-                # Its worker has ended in this moment.
+                # Its worker has just ended.
                 self._home = None
                 self._wait(self.keeper.recover(self, "gone", str(error)), end)
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any, Dict, Iterable, List
 
-#: Ids that a job has for tasks.
+#: Limit of task ids in a job.
 IDS = 1 << 32
-#: How far behind the ids of others an executor goes at most.
+#: Maximum distance of an executor's ids from the ids of other clients.
 _MARGIN_MAX = 1 << 16
 
 

@@ -21,23 +21,23 @@ import time
 import types
 
 PACKET_MAX = 128 << 10
-# A longer value goes into a file, which the worker holds.
+# A longer value is stored in a file, which the worker keeps.
 INLINE_MAX = 60 << 10
-# A shorter buffer, such as that of an array, is pickled with the rest.
+# A shorter buffer, such as a small array, is pickled with the rest.
 BUFFER_MIN = 4 << 10
-# Longest value, unless the client says otherwise.
+# Maximum size of a value, unless the client sets another one.
 VALUE_MAX = 16 << 30
 MESSAGE_MAX = 2_000
 PAGE = os.sysconf("SC_PAGE_SIZE")
 FUNCTIONS_MAX = 256
-# In a shorter call no child can have run: what children used is then not asked for.
+# A shorter call cannot have run child processes, so their usage is not read.
 CHILD_NS_MIN = 200_000
-# In a shorter call a peak below `floor` is not asked for.
+# In a shorter call, a peak below `floor` is not read.
 LOW_PEAK_NS_MIN = 10_000_000
-# The kernel's peak of memory is set back when a call has raised it by more than this, in KiB.
+# The kernel's memory peak is reset after a call raised it by more than this, in KiB.
 PEAK_STEP = 1 << 10
 
-# First byte of what a call came to.
+# First byte of an outcome.
 VALUE, EXCEPTION, DESCRIBED, IN_FILE, UNPICKLABLE, INIT_FAILED, MISFIT, HELD, LOST, TOO_LARGE, DIED = range(11)
 
 CALL = struct.Struct("<BBQIII")
@@ -53,7 +53,7 @@ ALIGNMENT = 64
 
 class Interpreter:
     def __init__(self, sock):
-        # The socket came as standard input, which calls and their children must not read.
+        # The socket arrived as standard input, which calls and their children must not read.
         self.sock = sock.dup()
         sock.detach()
         null = os.open(os.devnull, os.O_RDWR)
@@ -67,7 +67,7 @@ class Interpreter:
         self.functions = {}
         self.spool = None
         self.values = None
-        # Bytes of values that the worker keeps.
+        # Bytes of values for the worker to keep.
         self.values_limit = None
         self.value_max = VALUE_MAX
         self.is_forked = False
@@ -80,12 +80,12 @@ class Interpreter:
         self.shared = {}
         self.ends = [0, 0]
         self.task = self.instance = self.job = None
-        # CPU time in µs of children that were waited for; in a forked child also of its parent.
+        # CPU time of reaped children in µs; in a forked child also of its parent.
         self.user = self.system = 0
         self.before = (0, 0)
-        # Memory of the largest child that was waited for, and what the peak was set back to, in KiB.
+        # Memory of the largest reaped child, and the memory after the last reset of the peak, in KiB.
         self.child_peak = self.base = 0
-        # The kernel never tells less as the peak than what the worker had when it started this process; the peak below that.
+        # The kernel's peak is at least the worker's memory at the start of this process; the smaller peak since then.
         self.floor = self.low_peak = 0
 
     def receive(self):
@@ -111,7 +111,7 @@ class Interpreter:
         self.spool = head.get("values")
         self.value_max = head.get("max_value") or VALUE_MAX
         self.is_forked = head.get("mode") == "fork"
-        # By this name pickled arguments refer to values.
+        # Pickled arguments refer to values by this name.
         module = types.ModuleType("_hq_values")
 
         def load(index):
@@ -181,13 +181,13 @@ class Interpreter:
                     value, message = self.call(token, payload)
                     del payload
             except KeyboardInterrupt:
-                # The worker wants the call to end, and the interpreter with it.
+                # The worker ends the call together with the interpreter.
                 os._exit(130)
             except BaseException as error:
                 value, message = self.described(error)
             del rest, packet
             if os.getpid() != self.pid:
-                # A child of the call that went on as if it were its parent.
+                # A child of the call that continued as if it were its parent.
                 os._exit(1 if message else 0)
             self.answer(token, begin, value, message)
             self.end_if_spent()
@@ -195,7 +195,7 @@ class Interpreter:
     def fork(self, token, begin, payload):
         """Runs a call in a child process; returns its end if the child has not reported it."""
         self.warm(payload)
-        # Each child would print again the buffered output of an import.
+        # Each child would print the buffered output of an import again.
         flush(sys.stdout)
         flush(sys.stderr)
         used = self.used(self.look_at_children())
@@ -205,7 +205,7 @@ class Interpreter:
             if not pid:
                 try:
                     self.pid = os.getpid()
-                    # It begins with the memory that its parent has now, and without any CPU time.
+                    # It starts with the present memory of its parent, and without CPU time.
                     self.user, self.system = used
                     self.before = used
                     self.child_peak = self.floor = 0
@@ -238,7 +238,7 @@ class Interpreter:
         try:
             self.function(self.parts(payload)[0])
         except BaseException:
-            # The child comes upon it again, and tells.
+            # The child meets the error again, and reports it.
             pass
 
     def end_if_spent(self):
@@ -275,7 +275,7 @@ class Interpreter:
             self.needs = [[reference] for reference in json.loads(bytes(payload[5 : 5 + size]))]
             payload = payload[5 + size :]
         if payload[0] == 2:
-            # Too long for the server: the caller has put it into a file, which stays for another attempt.
+            # Too long for the server: the caller has stored it in a file, which stays for another attempt.
             with own_file(bytes(payload[1:])) as file:
                 payload = memoryview(file.read())
         (size,) = struct.unpack_from("<I", payload, 1)
@@ -351,7 +351,7 @@ class Interpreter:
             self.remove_value(token)
             text = f"the result, of type {kind}, has {size} bytes and cannot be put into {os.fsdecode(self.values)}: {error}"
             return bytes([TOO_LARGE]) + text.encode("utf-8", "backslashreplace"), text
-        # The worker makes a value of it.
+        # The worker turns it into a value.
         return os.stat(path).st_size, None
 
     def value_path(self, token):
@@ -384,7 +384,7 @@ class Interpreter:
     def failure(self, error):
         described, message = describe(error)
         try:
-            # The frames hold what the call had; they cannot be pickled, and are in the text.
+            # The frames hold objects of the call; they cannot be pickled, and are in the text.
             text = json.loads(described)["traceback"]
             error.__traceback__ = None
             pickled = dumps((error, text), None)
@@ -431,7 +431,7 @@ class Interpreter:
         if usage.ru_maxrss <= max(self.base, self.floor) + PEAK_STEP or self.is_forked:
             return
         try:
-            # Opened each time: a call may close what is kept open.
+            # Opened each time: a call may close open files.
             peak = os.open("/proc/self/clear_refs", os.O_WRONLY | os.O_CLOEXEC)
             try:
                 os.write(peak, b"5")
@@ -440,7 +440,7 @@ class Interpreter:
             self.base = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
             self.low_peak = low_peak()
         except OSError:
-            # Not in this kernel: it stays the peak since the begin.
+            # Not supported by this kernel: the peak stays that of the whole process.
             self.base = sys.maxsize
 
     def peak(self, usage, run):
@@ -493,7 +493,7 @@ def flush(stream):
     try:
         stream.flush()
     except Exception:
-        # The call has closed it, or put something else there.
+        # The call has closed it, or replaced it.
         pass
 
 
@@ -537,7 +537,7 @@ def content(cell):
     try:
         return cell.cell_contents
     except ValueError:
-        # Nothing was assigned to the variable so far.
+        # The variable is still unset.
         return None
 
 
@@ -662,13 +662,13 @@ def describe(error):
     if len(lines) > 8_000:
         lines = lines[:4_000] + "\n...\n" + lines[-4_000:]
     name = type(error).__qualname__
-    # Short enough for a packet, however it is escaped.
+    # Short enough for a packet, even if escaped.
     described = {"type": name, "module": type(error).__module__, "text": text[:4_000], "traceback": lines}
     message = f"{name}: {text}" if text else name
     return json.dumps(described, ensure_ascii=False).encode("utf-8", "backslashreplace"), message
 
 
 if "s" in globals():
-    # The socket of the line that runs this text; the package on the other side reads values with what is above.
+    # The socket of the line that runs this text; the package on the other side uses the functions above to read values.
     signal.signal(signal.SIGINT, signal.default_int_handler)
     Interpreter(s).run()  # noqa: F821

@@ -94,7 +94,7 @@ class Job:
                 self.wait()
                 cancel = False
         finally:
-            # Also after an interrupt while it waited.
+            # Even after an interrupt of the wait.
             if self._owns:
                 self._executor.shutdown(cancel_futures=cancel)
 

@@ -39,7 +39,7 @@ from .errors import (
 
 PROTOCOL = 5
 
-# First byte of what a call came to; see _interpreter.py.
+# First byte of an outcome; see _interpreter.py.
 VALUE, EXCEPTION, DESCRIBED, IN_FILE, UNPICKLABLE, INIT_FAILED, MISFIT, HELD, LOST, TOO_LARGE, DIED = range(11)
 
 _SIMPLE = frozenset({int, float, str, bytes, bool, type(None), complex})
@@ -78,7 +78,7 @@ class Needs:
                 self.held.append(held)
             return _hq_values.load, (self.held.index(held),)
         self.missing.add(future)
-        # It is pickled again when all are there.
+        # Pickled again when all values exist.
         return int, ()
 
 
@@ -298,7 +298,7 @@ class _Notice:
         return exec, (f"raise RuntimeError({text!r})",)
 
 
-#: A worker that does not know references takes it for the function.
+#: An older worker takes it for the function.
 _NOTICE = pickle.dumps(_Notice(), PROTOCOL)
 
 
@@ -323,7 +323,7 @@ class _HqValues(types.ModuleType):
 
 
 _HqValues.load.__module__, _HqValues.load.__qualname__ = "_hq_values", "load"
-# In an interpreter of a worker, where a call may use this package, it is there already.
+# In an interpreter of a worker, where a call may import this package, it exists already.
 _hq_values: Any = sys.modules.setdefault("_hq_values", _HqValues("_hq_values"))
 
 

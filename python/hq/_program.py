@@ -14,7 +14,7 @@ from .errors import ProgramFailed
 if TYPE_CHECKING:
     from ._executor import Executor
 
-#: Lines of standard error that are shown of a program that failed.
+#: Shown lines of a failed program's standard error.
 LINES_MAX = 20
 
 Argument = Union[str, "os.PathLike[str]", int, float, "File", "CallFuture[Any]"]
@@ -42,7 +42,7 @@ class File:
         return hash(self.path)
 
     def __reduce__(self) -> Any:
-        # Workers need not have this package.
+        # Workers may lack this package.
         return pathlib.Path, (str(self.path),)
 
 
@@ -70,7 +70,7 @@ def _read(file: File) -> str:
     try:
         return file.path.read_text(errors="replace")
     except FileNotFoundError:
-        # Nothing was written.
+        # There was no output.
         return ""
 
 
@@ -78,7 +78,7 @@ class ProgramFuture(CallFuture[Completed]):
     """The future of a program."""
 
     __slots__ = ("_ended",)
-    #: Words, paths of outputs, job; once it is handed over.
+    #: Words, paths of outputs, job; after the submit.
     _ended: Tuple[List[str], Optional[str], Optional[str], int]
 
     def without_value(self, is_finished: bool, error: Optional[str]) -> Tuple[Optional[Completed], Optional[BaseException]]:
@@ -105,7 +105,7 @@ def words_of(args: Iterable[Any]) -> List[str]:
     for arg in args:
         value = arg.result() if isinstance(arg, CallFuture) else arg
         if isinstance(value, Completed):
-            # Its output, for the next one to read.
+            # Its output, as input of the next program.
             value = value.stdout
         if isinstance(value, (str, int, float, os.PathLike)):
             words.append(os.fspath(value) if isinstance(value, os.PathLike) else str(value))

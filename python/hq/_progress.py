@@ -7,7 +7,7 @@ import time
 from concurrent.futures import Future, as_completed
 from typing import IO, Any, Iterable, Iterator, Optional
 
-#: Seconds between two pictures of the bar.
+#: Seconds between two updates of the bar.
 _PAUSE = 0.1
 _WIDTH = 30
 

@@ -12,10 +12,10 @@ from .errors import HqError
 if TYPE_CHECKING:
     from ._executor import Executor
 
-#: Where to ask: a directory of a server, an executor, or `None` for the default.
+#: Source of the data: a server directory, an executor, or `None` for the default.
 Where = Union[str, "os.PathLike[str]", "Executor", None]
 
-#: Rows that a notebook shows.
+#: Maximum rows that a notebook shows.
 _ROWS_SHOWN = 20
 
 

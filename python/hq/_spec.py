@@ -12,10 +12,10 @@ from typing import Any, Callable, Dict, List, Mapping, Optional, Tuple, Union
 from . import _pickle
 
 Resources = Mapping[str, Union[int, float, str]]
-#: Lost workers that a call survives; 0 or ``"unlimited"`` = any number, ``"never-restart"`` = it never begins twice.
+#: Lost workers that a call survives; 0 or ``"unlimited"`` = any number, ``"never-restart"`` = it never starts twice.
 CrashLimit = Union[int, str]
 
-#: Reads its program from the worker, which is on the other end of standard input.
+#: Reads its program from the worker, at the other end of standard input.
 BOOT = "import socket;s=socket.socket(fileno=0);exec(s.recv(1<<17))"
 
 _UNITS = {"": 0, "K": 10, "M": 20, "G": 30, "T": 40}

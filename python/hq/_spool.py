@@ -24,9 +24,9 @@ _SHARED = re.compile(r"\.hq-values-[0-9a-f]{12}")
 _FETCHED = re.compile(r"hq-values-[a-z0-9_]{8}")
 #: Name of the file that names the owner.
 _OWNER = "owner"
-#: Beginning of the names of arguments.
+#: Prefix of the names of arguments.
 CALL = "call-"
-#: Names of arguments, of results, and of what was got from workers. Nothing else in a directory is ours to remove.
+#: Names of arguments, results and fetched files. Only these may be removed from a directory.
 _ARGUMENT = re.compile(rf"{CALL}[0-9a-f]{{32}}")
 _RESULT = re.compile(r"value-[0-9]+-[0-9]*-[0-9a-f]{12}")
 _VALUE = re.compile(r"[0-9]+|[0-9a-fA-F]{32}")
@@ -75,7 +75,7 @@ class Spool:
 
     def remove(self) -> None:
         if self.is_made:
-            # On NFS a file that is removed while it is open stays in its directory under another name, and that with it.
+            # On NFS, a file that is removed while open stays in its directory under another name, and so does the directory.
             _remove_files(self.path)
             self.leave()
             _remove_emptied(self.path)
@@ -120,7 +120,7 @@ def sweep(base: str, server: str, ask: Ask) -> None:
             try:
                 _sweep_one(path, server, ask)
             except Exception:
-                # It was removed meanwhile, or the server is away: the next one looks again.
+                # It was removed meanwhile, or the server is unreachable: the next process retries.
                 pass
 
 
@@ -193,7 +193,7 @@ def _remove_files(path: str, kind: "Optional[re.Pattern[str]]" = None) -> None:
             try:
                 os.unlink(os.path.join(path, name))
             except OSError:
-                # Another one removes it as well, or it is a directory, which we do not make.
+                # Another process removes it as well, or it is a directory, which we never create.
                 pass
 
 
@@ -207,7 +207,7 @@ def _remove_emptied(path: str) -> None:
                 pass
             os.rmdir(path)
     except OSError:
-        # Another one removes it as well.
+        # Another process removes it as well.
         pass
 
 
@@ -224,7 +224,7 @@ def _is_gone(owner: Dict[str, Any], number: int) -> Optional[bool]:
         has_locks = False
     if is_here and owner["pids"] == _pid_namespace():
         return bool(_start_of(owner["pid"]) != owner["start"])
-    # Locks of other machines are not seen on every shared file system.
+    # Some shared file systems do not show locks of other machines.
     return True if is_here and has_locks else None
 
 

@@ -25,14 +25,14 @@ from ._spool import Spool, sweep
 from ._values import Values
 from .errors import HqError, InitFailed, ServerGone
 
-#: Calls in one message to the bridge, and bytes of them.
+#: Limits of one message to the bridge: calls, and their bytes.
 _BATCH_MAX = 5_000
 _BATCH_BYTES = 8 << 20
-#: Ranges of calls in one message.
+#: Limit of ranges of calls in one message.
 _RANGES_MAX = 5_000
 #: Seconds after which the sending thread looks for work without a notification.
 _LOOK_AGAIN = 30.0
-#: The same while values may become unneeded.
+#: Likewise while values may become unneeded.
 _LOOK_SOON = 1.0
 
 _log = logging.getLogger(__name__)
@@ -57,7 +57,7 @@ class Call:
         self.payload = payload
         self.template = template
         self.spec = spec
-        #: Values that it reads, which stay on their workers for that long.
+        #: Values that it reads, which stay on their workers until then.
         self.needs = needs
 
 
@@ -73,7 +73,7 @@ class Again:
         self.needs = needs
 
 
-#: Number, state, value and error of a call that has ended.
+#: Number, state, value and error of an ended call.
 End = Tuple[int, int, Optional[memoryview], Optional[str]]
 
 
@@ -87,17 +87,17 @@ class State:
         self.owns_bridge = owns_bridge
         self.job = job
         self.spool = spool
-        # The finalizer of an executor, or a handler of a signal, may run on a thread that holds it.
+        # Reentrant: the finalizer of an executor, or a signal handler, may run on a thread that holds it.
         self.lock = threading.RLock()
         self.changed = threading.Condition(self.lock)
         self.waiting: Deque[Call] = collections.deque()
         self.pending: Dict[int, "CallFuture[Any]"] = {}
         self.next_id = 0
         self.margin = Margin()
-        # Whether others can add tasks to the job: to a server of our own leads no way but the bridge.
+        # Whether others can add tasks to the job: the bridge is the only client of a server of our own.
         self.is_shared = not bridge.is_local
-        # Calls that were handed over, until the server has their numbers: tasks of the job may add tasks of their own, and other
-        # executors may be attached to it, so a number may be another task's.
+        # Submitted calls without confirmed numbers: tasks of the job may add tasks, and other executors may be attached to it, so a number
+        # may belong to another task.
         self.unconfirmed: Dict[int, Union[Call, Again]] = {}
         # Early reports about tasks with their numbers, and how to cancel these tasks: `True` = only if they do not run yet.
         self.early: Dict[int, End] = {}
@@ -108,31 +108,31 @@ class State:
         self.cancels: List[int] = []
         self.cancels_waiting: List[int] = []
         self.has_cancelled = False
-        # Calls whose arguments are not there yet, and how many of them are being made.
+        # Calls whose arguments are missing, and the number of calls that are being created.
         self.deferred: Set["CallFuture[Any]"] = set()
         self.making = 0
-        # Whether the server was away, so that it has to be asked what ended.
+        # Whether the server was away, so that missed ends must be requested.
         self.was_away = False
-        # Tasks with smaller ids were there before.
+        # Tasks with smaller ids existed before.
         self.adopted = 0
-        # Template of calls that nothing else is known of.
+        # Template of calls with unknown options.
         self.template = 0
         self.is_shut = False
         self.is_cancelled = False
         self.is_over = False
         self.broken: Optional[BaseException] = None
-        # Alone on this machine, calls are handed over as they can run soon: those behind can still be cancelled.
+        # Alone on this machine, calls are submitted shortly before they can run, so the rest can still be cancelled.
         self.window = None if workers is None else 2 * workers + 1
         self.workers = workers
         self.ended_count = 0
         self.window_since = time.monotonic()
         self.values = Values(self, crash_limit)
-        # Values that calls under way read.
+        # Values that submitted calls read.
         self.needs: Dict[int, Sequence[Held]] = {}
-        # Further work for the thread that sends.
+        # Further work of the sending thread.
         self.errands: Deque[Callable[[], None]] = collections.deque()
 
-    # ---- the thread that sends
+    # ---- the sending thread
 
     def send_calls(self) -> None:
         try:
@@ -300,10 +300,10 @@ class State:
         if self.broken is None or (self.owns_bridge and self.bridge.is_local):
             self.spool.remove()
         else:
-            # Calls may go on, with their arguments and results in it.
+            # Calls may continue, with their arguments and results in it.
             self.spool.leave()
         if self.broken is None and self.adopted:
-            # The process that began the job may have left some, and the job is closed now.
+            # The process that created the job may have left some, and the job is closed now.
             base = os.path.dirname(self.spool.path)
             sweep(base, self.bridge.info["server_uid"], lambda job: self.bridge.ask({"what": "info", "job": job}))
         if self.owns_bridge:
@@ -311,7 +311,7 @@ class State:
         with self.changed:
             self.changed.notify_all()
 
-    # ---- what the bridge tells, on its thread
+    # ---- reports of the bridge, on its thread
 
     def on_event(self, message: Dict[str, Any], blob: memoryview) -> None:
         event = message["ev"]
@@ -324,7 +324,7 @@ class State:
         elif event == "refused":
             text = message["text"]
             if "is not opened" in text:
-                # By the end of this executor before it was attached to again, of another one, or `hq job close`.
+                # By the end of this executor before it was attached again, by another executor, or by `hq job close`.
                 text = f"job {self.job} is closed and takes no more calls; make another executor"
             error = HqError(f"the server refused the calls: {text}")
             numbers = numbers_of(message)
@@ -525,7 +525,7 @@ class State:
         for future in futures:
             settle(future, None, same(error))
 
-    # ---- calls that are made again
+    # ---- repeated calls
 
     def add_errand(self, errand: Callable[[], None]) -> None:
         with self.changed:
@@ -594,7 +594,7 @@ class State:
         with self.changed:
             number = future._number
             if number is None:
-                # Its number was another task's, and it has no other one yet.
+                # Its number belonged to another task, and it has no new one yet.
                 again = [call for call in self.waiting if call.future is future]
                 for call in again:
                     self.waiting.remove(call)
@@ -613,7 +613,7 @@ class State:
         with self.changed:
             numbers = [future._number for future in sent if future._number is not None]
             self.cancels_waiting += [number for number in numbers if number in self.pending]
-            # Their numbers were other tasks', and they have no other ones yet.
+            # Their numbers belonged to other tasks, and they have no new ones yet.
             back = {future for future in sent if future._number is None}
             unsent = [call.future for call in self.waiting if call.future in back] if back else []
             if unsent:
@@ -691,15 +691,15 @@ class State:
                 kept = max(0, spared - len(self.pending))
                 cancelled = [call.future for call in itertools.islice(self.waiting, kept, None)]
                 self.waiting = collections.deque(itertools.islice(self.waiting, kept))
-                # The calls that they wait for may never end.
+                # The calls that they depend on may never end.
                 cancelled += self.deferred
                 self.deferred.clear()
-                # Calls that were handed over may not have begun either.
+                # Submitted calls may not have begun either.
                 self.cancels_waiting = list(self.pending)[spared:]
             self.changed.notify_all()
         for future in cancelled:
             if future.running():
-                # It was handed over under a number that was another task's.
+                # It was submitted under the number of another task.
                 mark_cancelled(future)
             else:
                 future.cancel()
@@ -715,7 +715,7 @@ def begin(future: "CallFuture[Any]") -> bool:
     if future.done() and not future.cancelled():
         return False
     if future.running():
-        # It is handed over for the second time.
+        # Submitted for the second time.
         return True
     return future.set_running_or_notify_cancel()
 
@@ -729,10 +729,10 @@ def settle(future: "CallFuture[Any]", result: Any, error: Optional[BaseException
         else:
             future.set_exception(error)
     except InvalidStateError:
-        # It was cancelled in this moment.
+        # It was cancelled just now.
         pass
     except BaseException:
-        # The standard library passes on what is no `Exception`; others wait for the thread that calls us.
+        # The standard library passes on exceptions other than `Exception`; here other threads wait for the calling thread.
         _log.exception("a callback of %r failed", future)
 
 

@@ -24,9 +24,9 @@ if TYPE_CHECKING:
 #: Seconds to reach a worker that the server still counts on, and between two attempts.
 _PATIENCE = 60.0
 _PAUSE = 1.0
-#: Bytes that are fetched at the end of an executor, because futures still stand for them.
+#: Maximum bytes to fetch at the end of an executor, for futures that still refer to them.
 _HOME_MAX = 1 << 30
-#: Seconds for workers to hear what is not needed any more, at the end of an executor.
+#: Seconds to tell workers which values are unneeded, at the end of an executor.
 _RELEASE_PATIENCE = 10.0
 
 
@@ -35,25 +35,25 @@ class Values:
 
     def __init__(self, state: "State", crash_limit: CrashLimit) -> None:
         self.state = state
-        #: How often a value may be lost, unless the template of its call says otherwise.
+        #: How often a value may be lost, unless the template of its call sets a limit.
         self.crash_limit = crash_limit
         self.crash_limits: Dict[int, CrashLimit] = {}
         self.live: "weakref.WeakSet[Held]" = weakref.WeakSet()
-        # By all names that a value has had.
+        # By all names of each value.
         self.by_name: "weakref.WeakValueDictionary[str, Held]" = weakref.WeakValueDictionary()
         self.released: Deque[Reference] = collections.deque()
         self.recoveries: Dict[Held, "Future[None]"] = {}
-        # When a value could not be reached for the first time.
+        # Time of the first failed fetch of a value.
         self.unreachable_since: "weakref.WeakKeyDictionary[Held, float]" = weakref.WeakKeyDictionary()
-        # Calls that wait for a value to be made again.
+        # Calls that wait for a value to be recomputed.
         self.recovering: Set[int] = set()
         self.home: Optional[tempfile.TemporaryDirectory[str]] = None
         self.number = 0
-        # Futures whose callbacks may ask for their values, and whether a thread is at them.
+        # Futures whose callbacks may read their values, and whether a thread handles them.
         self.watched: Deque[Tuple["CallFuture[Any]", Held]] = collections.deque()
         self.is_settling = False
         self.settler: Optional[threading.Thread] = None
-        # Whether values are being brought home, and whether all have been.
+        # Whether values are being fetched for the end, and whether that is complete.
         self.is_bringing = False
         self.are_home = False
         self.is_ending = False
@@ -114,7 +114,7 @@ class Values:
         if self.home is None:
             self.home = tempfile.TemporaryDirectory(prefix="hq-values-")
             number = claim(self.home.name, {"server": "", "job": 0, "is_local": True})
-            # Closed just before the directory goes, which NFS would keep otherwise: futures may need it after the end of their
+            # Closed just before the directory is removed, which NFS would keep otherwise: futures may need it after the end of their
             # executor.
             weakref.finalize(self.home, os.close, number)
         return self.home.name
@@ -128,7 +128,7 @@ class Values:
 
     def release(self, held: Held) -> None:
         if not self.state.is_over:
-            # No lock: this may be the finalizer of anything. The thread that sends looks by itself.
+            # Without a lock: any finalizer may run this. The sending thread checks periodically.
             self.released.append(held.reference)
 
     def take_released(self) -> List[Reference]:
@@ -137,7 +137,7 @@ class Values:
             found.append(self.released.popleft())
         return found
 
-    # ---- when one is lost
+    # ---- lost values
 
     def on_lost(self, number: int, described: Dict[str, Any]) -> None:
         """Repeats a call that lacked a value, once the value exists again."""
@@ -248,7 +248,7 @@ class Values:
             if future.cancelled() or error is not None:
                 done.set_exception(error or HqError("the call that makes the value again was cancelled"))
             elif type(value) is Held:
-                # One of them is enough to release it.
+                # One of them suffices to release it.
                 value.is_borrowed = True
                 with self.state.lock:
                     held.reference = value.reference
@@ -260,7 +260,7 @@ class Values:
         future.add_done_callback(Continuation(ended))
         self.state.submit_again(future, reference["task"], {}, [])
 
-    # ---- for the thread that reads
+    # ---- the reading thread
 
     def settle(self, future: "CallFuture[Any]", held: Held) -> None:
         if future.settle_if_unwatched(held):

@@ -412,7 +412,7 @@ def test_what_a_call_has_read_does_not_take_the_room_of_its_result(cluster, plac
         # Values in use stay, and are reported.
         reading = executor.submit(read_until, str(tmp_path / "gate"), *read)
         wait_for(lambda: (tmp_path / "gate.begun").exists(), "it reads")
-        with pytest.raises(hq.ValueTooLarge, match="20[0-9]+ by calls that read them now"):
+        with pytest.raises(hq.ValueTooLarge, match="20[0-9]+ by running calls"):
             executor.submit(make).result(60)
         (tmp_path / "gate").touch()
         assert reading.result(60) == LONG
