@@ -1,5 +1,5 @@
-// Proof of the token without ever sending it: the server proves first that it has the token, and requests
-// are signed with it. The port may be anybody's once the server has ended, so nothing is said to a program
+// Proves the token without sending it: the server proves first that it has the token, and requests
+// are signed with it. After the server's end, another program may use the port, so nothing is sent to a program
 // that has not proved itself.
 
 const PROOF_MS_MAX = 10_000;
@@ -8,15 +8,15 @@ const encoder = new TextEncoder();
 const hex = (bytes) => Array.from(new Uint8Array(bytes), (byte) => byte.toString(16).padStart(2, "0")).join("");
 const random = () => hex(crypto.getRandomValues(new Uint8Array(16)));
 
-/** Browsers compute signatures only for pages of their own machine (or with TLS); elsewhere the token itself is sent. */
+/** Browsers compute signatures only for pages of the local machine (or with TLS); elsewhere the token itself is sent. */
 const CAN_SIGN = crypto.subtle !== undefined;
 
-/** What answers does not have the token: it is another program, or a later run of the server. */
+/** The answering program does not have the token: it is another program, or a later run of the server. */
 export class StrangerError extends Error {}
 
 export class Key {
   #secret = /** @type {Promise<CryptoKey> | null} */ (null);
-  /** The server's clock minus ours; null = the server has to prove itself. */
+  /** The server's clock minus ours; null = the server must prove itself. */
   #offset = /** @type {number | null} */ (null);
   #proving = /** @type {Promise<void> | null} */ (null);
 
@@ -26,12 +26,12 @@ export class Key {
     this.#secret = crypto.subtle.importKey("raw", encoder.encode(token), { name: "HMAC", hash: "SHA-256" }, false, ["sign"]);
   }
 
-  /** The connection broke or a request was refused: the server proves itself again before anything else is said. */
+  /** The connection broke or a request was rejected: the server must prove itself again before anything else is sent. */
   doubt() {
     this.#offset = null;
   }
 
-  /** Has the server prove itself, unless it has. */
+  /** Makes the server prove itself, unless it has. */
   async prove() {
     if (!CAN_SIGN || this.#offset !== null) return;
     this.#proving ??= this.#ask().finally(() => {

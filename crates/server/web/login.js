@@ -1,4 +1,4 @@
-// Shows that the user has the token, for a cookie that opens the pages and nothing else; it is all that the browser keeps
+// Proves that the user has the token, for a cookie that only opens the pages; the browser stores nothing else
 // for other requests. The token stays in this tab and is not sent: see key.js.
 
 import { Key, StrangerError } from "./key.js";
@@ -15,7 +15,7 @@ async function logIn(token) {
   if (!answer.ok) throw new Error(`The server refused: ${answer.status}`);
   sessionStorage.setItem(TOKEN, token);
   location.replace(`/${location.hash.startsWith("#/") ? location.hash : ""}`);
-  // The same document with another fragment would not be loaded again.
+  // A document with only a new fragment would not be loaded again.
   if (location.pathname === "/") location.reload();
 }
 
@@ -34,11 +34,11 @@ async function attempt(token) {
 
 form.addEventListener("submit", (event) => {
   event.preventDefault();
-  // A header takes nothing else.
+  // A header cannot contain other characters.
   attempt(input.value.trim().replace(/[^\x21-\x7e]/g, ""));
 });
 
-/** A link with the token behind `#token=`: browsers do not send that part, and it is removed at once. */
+/** A link with the token after `#token=`: browsers do not send that part, and it is removed at once. */
 function takeLink() {
   const given = /^#token=([0-9a-f]+)$/.exec(location.hash);
   if (!given) return false;
@@ -47,7 +47,7 @@ function takeLink() {
   return true;
 }
 
-// A link that is pasted while this page is open loads nothing.
+// Pasting a link while this page is open loads nothing.
 addEventListener("hashchange", takeLink);
 const kept = sessionStorage.getItem(TOKEN);
 if (!takeLink() && kept) attempt(kept);

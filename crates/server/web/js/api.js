@@ -1,4 +1,4 @@
-// Requests and the stream of events. The token lives in this tab only, and is not sent: see key.js.
+// Requests and the stream of events. The token stays in this tab and is never sent: see key.js.
 
 import { Key, StrangerError } from "../key.js";
 
@@ -10,7 +10,7 @@ const FELLOW_WAIT_MS = 1_000;
 const fellows = new BroadcastChannel("hq-token");
 const kept = sessionStorage.getItem(TOKEN);
 let key = kept ? new Key(kept) : null;
-/** Something else has the port: nothing is said to it, ever. */
+/** Another program has the port: no further request goes to it. */
 let isStranger = false;
 
 fellows.addEventListener("message", ({ data }) => {
@@ -18,7 +18,7 @@ fellows.addEventListener("message", ({ data }) => {
   else if (data?.token && !key) keep(data.token);
 });
 
-/** Another tab asks for the token. Pages of a stranger on this port can ask, too: so the server proves itself first. */
+/** Another tab requests the token. Pages of another program on this port could do that as well, so the server must prove itself first. */
 async function tellFellow() {
   if (!key || isStranger) return;
   key.doubt();
@@ -31,7 +31,7 @@ function keep(text) {
   sessionStorage.setItem(TOKEN, text);
 }
 
-/** Finds the token: of this tab, or of another tab of this server. Otherwise the user is asked. */
+/** Finds the token in this tab, or in another tab of this server. Otherwise asks the user. */
 export async function ready() {
   if (!key) {
     fellows.postMessage("ask");
@@ -48,7 +48,7 @@ export async function ready() {
   }
 }
 
-/** An answer that is none: `status` 0 = the server was not reached. */
+/** A failed request: `status` 0 = the server is unreachable. */
 export class ApiError extends Error {
   constructor(status, message) {
     super(message);
@@ -78,7 +78,7 @@ async function send(path, options = {}, isAgain = false) {
     throw new ApiError(401, STRANGER);
   }
   if (answer.status === 401 && !isAgain) {
-    // A clock that was set, or another server.
+    // The clock was set, or another server answers.
     key.doubt();
     return send(path, options, true);
   }
@@ -96,9 +96,9 @@ export const post = async (path) => (await send(path, { method: "POST" })).json(
 
 /**
  * Follows the events. `onEvents` gets `[{seq, event, at_ms}]`, `onState` "live", "away", "polling", "none" or
- * "stranger", after which nothing more comes. Goes on behind
- * the last event after an interruption; if that is too long ago, `onGap` is called. Returns what
- * ends it.
+ * "stranger"; after "stranger" nothing follows. After an interruption it continues after
+ * the last event; if that is too long ago, it calls `onGap`. Returns a function that
+ * stops it.
  */
 export function follow(onEvents, onState, onGap) {
   const stop = new AbortController();
@@ -133,7 +133,7 @@ export function follow(onEvents, onState, onGap) {
           onState("none");
           return;
         }
-        // Too many others follow the events: what changed is asked for without them.
+        // Too many readers follow the events: this page polls for changes instead.
         isBusy = error.status === 503;
       }
       if (stop.signal.aborted) return;
@@ -147,7 +147,7 @@ export function follow(onEvents, onState, onGap) {
   return () => stop.abort();
 }
 
-/** Reads `id:`, `event:` and `data:` lines; events that arrive together are handed on together. */
+/** Reads `id:`, `event:` and `data:` lines; passes on events that arrive together in one call. */
 async function readEvents(body, onEvents, onGap) {
   const reader = body.pipeThrough(new TextDecoderStream()).getReader();
   let rest = "";

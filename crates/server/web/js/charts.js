@@ -16,7 +16,7 @@ export class StateBar {
     const names = ["finished", "failed", "canceled", "aborted", "running"];
     names.forEach((state, at) => {
       const share = tasks[state] / all;
-      // One failure among a million is seen.
+      // Shows one failure among a million.
       const width = tasks[state] > 0 ? `max(${(share * 100).toFixed(3)}%, ${state === "failed" ? 3 : 1}px)` : "0";
       if (this.parts[at].style.width !== width) this.parts[at].style.width = width;
     });
@@ -26,7 +26,7 @@ export class StateBar {
   }
 }
 
-/** A bar of a part of a whole. */
+/** A bar for a fraction of a total. */
 export class Meter {
   constructor(label) {
     this.fill = h("span", { className: "fill" });
@@ -41,7 +41,7 @@ export class Meter {
   }
 }
 
-/** A canvas that has the size of its element; `draw(context, width, height)` in CSS pixels. */
+/** A canvas of the size of its element; `draw(context, width, height)` in CSS pixels. */
 export class Canvas {
   constructor(label, className, draw) {
     this.element = h("canvas", { className, role: "img", "aria-label": label });
@@ -71,11 +71,11 @@ export class Canvas {
 
 const FONT = "11px system-ui, sans-serif";
 
-/** Room for the numbers of the axis and for its times, and above the highest value, in px. */
+/** Space for the numbers and times of the axes, and above the highest value, in px. */
 const [LEFT, BOTTOM, TOP] = [34, 16, 6];
 
 /**
- * Numbers over time: `series` = [{name, values, color}], stacked; `limit` = {name, values}, a line that they stay below.
+ * Numbers over time: `series` = [{name, values, color}], stacked; `limit` = {name, values}, an upper bound drawn as a line.
  * `isArea` = values are levels, not counts: bars touch each other, and the axis ends at the limit.
  */
 export class TimeChart {
@@ -119,9 +119,9 @@ export class TimeChart {
     const sums = Array.from({ length: steps }, (_, at) => series.reduce((sum, one) => sum + one.values[at], 0));
     const offered = Math.max(0, ...(limit?.values ?? []));
     const most = Math.max(offered, ...sums);
-    // Levels stay below the limit, so the axis ends there. Counts get a round maximum.
+    // Levels stay below the limit, so the axis ends there. For counts, the maximum is rounded up.
     place.max = this.isArea && most > 0 ? most : nice(Math.max(1, most));
-    // Without anything to show the axis has one number.
+    // Without data the axis has one number.
     grid(context, place, most > 0 ? [0, 0.5, 1] : [0]);
     const gap = !this.isArea && place.w / steps > 4 ? 1 : 0;
     const base = new Array(steps).fill(0);
@@ -130,7 +130,7 @@ export class TimeChart {
       for (let at = 0; at < steps; at += 1) {
         const value = one.values[at];
         if (value <= 0) continue;
-        // Whole pixels: neighbours that meet between two of them would leave a line.
+        // Whole pixels: neighbors that meet within a pixel would show a line.
         const [x0, x1] = [Math.round(LEFT + (at / steps) * place.w), Math.round(LEFT + ((at + 1) / steps) * place.w)];
         const bar = Math.max((value / place.max) * place.tall, one.color === "failed" ? 2 : 0.5);
         context.fillRect(x0, TOP + place.tall - base[at] - bar, Math.max(1, x1 - x0 - gap), bar);
@@ -163,7 +163,7 @@ export class TimeChart {
   }
 }
 
-/** Lines across, at parts of the highest value, with their numbers. */
+/** Horizontal lines at fractions of the highest value, with their numbers. */
 function grid(context, { w, tall, max }, parts) {
   const palette = colors();
   context.fillStyle = palette.muted;
@@ -180,7 +180,7 @@ function grid(context, { w, tall, max }, parts) {
   }
 }
 
-/** What the others stay below. */
+/** The limit of the stacked values. */
 function drawLimit(context, { w, tall, max }, values) {
   context.strokeStyle = colors().muted;
   context.beginPath();
@@ -192,7 +192,7 @@ function drawLimit(context, { w, tall, max }, values) {
   context.stroke();
 }
 
-/** Words in the middle. */
+/** Centered text. */
 function say(context, { w, tall }, words) {
   context.fillStyle = colors().muted;
   context.textAlign = "center";
@@ -205,10 +205,10 @@ function nice(value) {
   return [1, 2, 5, 10].map((step) => step * power).find((step) => step >= value) ?? 10 * power;
 }
 
-/** Height of a strip with many tasks, and size of the cell of one of few, in px. */
+/** Height of a strip with many tasks, and size of a cell with few tasks, in px. */
 const [STRIP_HEIGHT, CELL_MAX] = [130, 36];
 
-/** All tasks of a job in the order of their ids: a cell stands for as many as fit, and a failure wins. */
+/** All tasks of a job in the order of their ids: a cell covers several tasks if necessary, and shows a failure first. */
 export class Strip {
   constructor(onPick) {
     this.data = null;
@@ -260,7 +260,7 @@ export class Strip {
     const palette = colors();
     const { size, columns, rows } = this.place(width, STRIP_HEIGHT);
     this.layout = { size, columns };
-    // The canvas is as high as its rows.
+    // The height of the canvas follows its number of rows.
     const wanted = `${Math.min(STRIP_HEIGHT, rows * size)}px`;
     if (this.canvas.element.style.height !== wanted) this.canvas.element.style.height = wanted;
     const gap = size > 5 ? 1 : 0;
@@ -273,7 +273,7 @@ export class Strip {
       const most = rest.reduce((a, b) => (b[1] > a[1] ? b : a))[0];
       context.fillStyle = palette[failed > 0 ? "failed" : running > 0 ? "running" : most];
       if (failed > 0 && failed < all && size >= 6) {
-        // How much of it has failed is the height of the red part.
+        // The height of the red part shows the fraction of failures.
         const part = Math.max(3, ((size - gap) * failed) / all);
         context.fillStyle = palette[running > 0 ? "running" : most === "waiting" ? "waiting" : "finished"];
         context.fillRect(x, y, size - gap, size - gap);

@@ -1,4 +1,4 @@
-// Colours of states for canvases, out of the style sheet.
+// Colors of states for canvases, from the style sheet.
 
 import { STATES } from "./format.js";
 
@@ -26,7 +26,7 @@ function resolve(value) {
   return found;
 }
 
-/** The theme has changed. */
+/** Resets the colors after a change of the theme. */
 export function forget() {
   cached = null;
 }

@@ -1,4 +1,4 @@
-// Keys, and the list of all that can be done (Ctrl-K): one list of commands is behind both, and behind the help.
+// Keys, and the command palette (Ctrl-K): both, and the help, use one list of commands.
 
 import { modal } from "./dialog.js";
 import { h } from "./dom.js";
@@ -6,13 +6,13 @@ import { plain } from "./format.js";
 import { state } from "./live.js";
 
 const SHOWN_MAX = 12;
-/** What moves, which is no command. */
+/** Keys that move; they are not commands. */
 const MOVES = [
   ["j k ↓ ↑", "move in the list"], ["g G", "first and last of the list"], ["Enter", "open"], ["Backspace", "back"],
   ["/", "search"], ["Esc", "leave the search, close"], ["Tab", "next part of the page"],
 ];
 
-/** How well `text` has the letters of `asked` in order; 0 = not at all. Beginnings of words count more. */
+/** How well `text` contains the letters of `asked` in order; 0 = not at all. Beginnings of words count more. */
 export function likeness(text, asked) {
   const words = text.toLowerCase();
   let [at, sum] = [0, 1];
@@ -26,7 +26,7 @@ export function likeness(text, asked) {
   return sum / Math.sqrt(words.length + 8);
 }
 
-/** Places one can go to. @returns {import("./views/view.js").Command[]} */
+/** Destinations. @returns {import("./views/view.js").Command[]} */
 function places(asked) {
   const go = (name, hash) => ({ name, act: () => { location.hash = hash; } });
   const found = [];
@@ -44,7 +44,7 @@ function places(asked) {
   return found;
 }
 
-/** Opens the list of all that can be done. @param {() => import("./views/view.js").Command[]} commands */
+/** Opens the command palette. @param {() => import("./views/view.js").Command[]} commands */
 export function openPalette(commands) {
   if (document.querySelector("dialog[open]")) return;
   /** @type {import("./views/view.js").Command[]} */
@@ -65,7 +65,7 @@ export function openPalette(commands) {
       ? known.map((command, order) => ({ command, order, weight: likeness(command.name, asked) })).filter((one) => one.weight > 0)
         .sort((a, b) => b.weight - a.weight || a.order - b.order).map((one) => one.command)
       : all;
-    // The same place by another way.
+    // Another name of the same destination.
     const names = new Set();
     shown = shown.filter((command) => !names.has(command.name) && names.add(command.name)).slice(0, SHOWN_MAX);
     at = 0;
@@ -98,7 +98,7 @@ export function openPalette(commands) {
   update();
 }
 
-/** Shows the keys, of this view first. @param {import("./views/view.js").Command[]} here @param {import("./views/view.js").Command[]} everywhere */
+/** Shows the keys, first those of this view. @param {import("./views/view.js").Command[]} here @param {import("./views/view.js").Command[]} everywhere */
 export function showKeys(here, everywhere) {
   if (document.querySelector("dialog[open]")) return;
   const rows = (commands) => commands.filter((one) => one.key).map((one) => [one.key, one.name]);

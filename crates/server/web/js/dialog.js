@@ -1,4 +1,4 @@
-// Questions and short messages.
+// Dialogs and short messages.
 
 import { ApiError, post } from "./api.js";
 import { find, h } from "./dom.js";
@@ -7,7 +7,7 @@ import { state, touch } from "./live.js";
 
 const TOAST_MS = 6_000;
 
-/** Tells something in a corner. */
+/** Shows a short message in a corner. */
 export function toast(text, isProblem = false) {
   const element = h("div", { className: isProblem ? "toast problem" : "toast" }, text);
   const box = find("#toasts");
@@ -16,7 +16,7 @@ export function toast(text, isProblem = false) {
   setTimeout(() => element.remove(), TOAST_MS);
 }
 
-/** Shows something that has to be answered or closed first; the focus returns to where it was. */
+/** Shows a dialog that must be answered or closed first; then the focus returns. */
 export function modal(props, ...content) {
   const before = document.activeElement;
   const dialog = h("dialog", {
@@ -32,7 +32,7 @@ export function modal(props, ...content) {
   return dialog;
 }
 
-/** Why nothing can be done at the moment; "" if it can. */
+/** Why no action is possible at present; "" if actions are possible. */
 export function obstacle() {
   if (state.server?.is_read_only) return "this link is for reading only";
   if (state.link === "away") return "the server is away; this can be done when it is back";
@@ -40,7 +40,7 @@ export function obstacle() {
   return "";
 }
 
-/** Makes a button usable if what it does is possible, and the server is there to do it. */
+/** Enables a button if its action is possible and the server is reachable. */
 export function allow(button, isPossible) {
   const why = obstacle();
   button.disabled = !isPossible || why !== "";
@@ -49,7 +49,7 @@ export function allow(button, isPossible) {
 }
 
 /**
- * A question before something is done.
+ * A confirmation before an action.
  * @typedef {object} Question
  * @property {string} title
  * @property {string} text
@@ -61,7 +61,7 @@ export function allow(button, isPossible) {
  * @property {boolean} [hasReason] Whether one may say why.
  */
 
-/** Asks, and does it if the answer is yes. @param {Question} question */
+/** Asks for confirmation, then acts. @param {Question} question */
 export function confirmed({ title, text, yes, path, isHarmless = false, then, facts = [], hasReason = false }) {
   const why = obstacle();
   if (why) {
@@ -170,13 +170,13 @@ export const actions = {
   }),
 };
 
-/** What can be done with a problem. @returns {import("./views/view.js").Command[]} */
+/** Actions on a problem. @returns {import("./views/view.js").Command[]} */
 export function problemCommands(found) {
   if (found.is_acknowledged) return [{ name: "Show this problem as an open one again …", key: "A", act: () => actions.takeBack(found) }];
   return found.is_over ? [] : [{ name: "Acknowledge this problem …", key: "A", act: () => actions.acknowledge(found) }];
 }
 
-/** What can be done with a job. @returns {import("./views/view.js").Command[]} */
+/** Actions on a job. @returns {import("./views/view.js").Command[]} */
 export function jobCommands(job) {
   const commands = [];
   if (job.tasks.waiting + job.tasks.running > 0) commands.push({ name: `Cancel job ${job.id} …`, key: "c", act: () => actions.cancel(job) });

@@ -1,4 +1,4 @@
-// Elements out of data. Text is always a text node: nothing of what a task can name becomes markup.
+// Elements from data. Text is always a text node: names chosen by tasks never become markup.
 
 function fill(element, props, children) {
   for (const [name, value] of Object.entries(props ?? {})) {
@@ -22,7 +22,7 @@ export function h(tag, props, ...children) {
 }
 
 /**
- * The same for SVG.
+ * Likewise for SVG.
  * @template {keyof SVGElementTagNameMap} K
  * @param {K} tag @param {Record<string, any> | null} [props] @param {...any} children
  * @returns {SVGElementTagNameMap[K]}
@@ -31,19 +31,19 @@ export function svg(tag, props, ...children) {
   return fill(document.createElementNS("http://www.w3.org/2000/svg", tag), props, children);
 }
 
-/** What has to be there. @param {string} selector @returns {HTMLElement} */
+/** A required element. @param {string} selector @returns {HTMLElement} */
 export function find(selector) {
   const found = document.querySelector(selector);
   if (!(found instanceof HTMLElement)) throw new Error(`there is no ${selector}`);
   return found;
 }
 
-/** Sets a text if it is another one: untouched nodes cost no layout. */
+/** Sets a text if it differs: untouched nodes cost no layout. */
 export function setText(element, text) {
   if (element.textContent !== text) element.textContent = text;
 }
 
-/** Sets an attribute if it is another one. */
+/** Sets an attribute if it differs. */
 export function setAttribute(element, name, value) {
   if (element.getAttribute(name) !== value) element.setAttribute(name, value);
 }
@@ -53,7 +53,7 @@ export function show(element, isShown) {
   if (element.hidden === isShown) element.hidden = !isShown;
 }
 
-/** Replaces the children if `key` differs from that of the last time. */
+/** Replaces the children if `key` has changed since the last call. */
 export function rebuild(element, key, make) {
   if (element.dataset.key === key) return;
   element.dataset.key = key;

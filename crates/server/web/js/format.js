@@ -28,22 +28,22 @@ export function duration(ms) {
 
 const two = (value) => String(value).padStart(2, "0");
 
-/** Time of day in the zone of the viewer: `08:15:50`. For axes, whose date is shown beside them. */
+/** Time of day in the viewer's time zone: `08:15:50`. For axes that show the date separately. */
 export function clock(ms) {
   const at = new Date(ms);
   return `${two(at.getHours())}:${two(at.getMinutes())}:${two(at.getSeconds())}`;
 }
 
-/** Date in the zone of the viewer: `2026-11-28`. */
+/** Date in the viewer's time zone: `2026-11-28`. */
 export function day(ms) {
   const at = new Date(ms);
   return `${at.getFullYear()}-${two(at.getMonth() + 1)}-${two(at.getDate())}`;
 }
 
-/** Date and time in the zone of the viewer: `2026-11-28 08:15:50`. For lists, whose head names the zone. */
+/** Date and time in the viewer's time zone: `2026-11-28 08:15:50`. For lists whose header names the zone. */
 export const moment = (ms) => (ms === null || ms === undefined ? "–" : `${day(ms)} ${clock(ms)}`);
 
-/** The zone of the viewer at some time: `UTC+01:00`. */
+/** The viewer's time zone at some time: `UTC+01:00`. */
 export function zone(ms = Date.now()) {
   const minutes = -new Date(ms).getTimezoneOffset();
   const size = Math.abs(minutes);
@@ -68,38 +68,38 @@ export function bytes(value) {
   return `${at === 0 ? rest : rest.toFixed(1)} ${units[at]}`;
 }
 
-/** Below this a measured peak may be that of the worker, which the kernel counts as well. */
+/** A smaller measured peak may be the worker's own memory, which the kernel counts as well. */
 const WORKER_MEMORY_MAX = 64 * 1024 * 1024;
 
-/** The most memory that a task used: `1.5 GiB`, `< 22.0 MiB`. */
+/** The peak memory of a task: `1.5 GiB`, `< 22.0 MiB`. */
 export const peakMemory = (value) => (value > 0 && value < WORKER_MEMORY_MAX ? `< ${bytes(value)}` : bytes(value));
 
 /** Names and values of parameters: `lr=0.1, seed=3`. @param {Record<string, string> | null | undefined} params */
 export const paramsText = (params) => plain(Object.entries(params ?? {}).map(([name, value]) => `${name}=${value}`).join(", "));
 
-/** Tasks that ran to an end of their own. */
+/** Tasks that ended by themselves. */
 export const done = (tasks) => tasks.finished + tasks.failed;
 /** Tasks that have ended in any way. */
 export const ended = (tasks) => tasks.finished + tasks.failed + tasks.canceled + tasks.aborted;
 export const total = (tasks) => STATES.reduce((sum, state) => sum + tasks[state], 0);
 
-/** The first line, cut. */
+/** The first line, shortened. */
 export function brief(text, length = 160) {
   const line = String(text ?? "").split("\n", 1)[0];
   return line.length > length ? `${line.slice(0, length - 1)}…` : line;
 }
 
-/** Control characters made visible; those that turn the direction of text would let it lie. */
+/** Makes control characters visible; characters that change the direction of text could fake it. */
 export function plain(text) {
   return String(text).replace(/[\u0000-\u0008\u000b-\u001f\u007f\u202a-\u202e\u2066-\u2069]/g, "\ufffd");
 }
 
-/** A word as a shell takes it. @param {string} word */
+/** A word quoted for a shell. @param {string} word */
 export function quoted(word) {
   return /^[\w@%+=:,./-]+$/.test(word) ? word : `'${word.replaceAll("'", "'\\''")}'`;
 }
 
-/** What went wrong, in few words. */
+/** A short description of an error. */
 export function failure(text) {
   const signal = /Received signal \d+ \((\w+)\)/.exec(text ?? "");
   if (signal) return `killed by ${signal[1]}`;

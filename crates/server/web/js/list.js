@@ -1,11 +1,11 @@
-// A list of any length with as many elements as fit on the screen. It is one stop of the Tab key; keys move in it.
+// A list of any length with as many elements as fit on the screen. The Tab key stops at it once; other keys move in it.
 
 import { h } from "./dom.js";
 
 const OVERSCAN = 6;
 /** Height of the borders of the box, in px. */
 const BORDERS = 3;
-/** Browsers cannot lay out elements that are much higher. */
+/** Browsers cannot lay out much higher elements. */
 const HEIGHT_MAX = 8_000_000;
 
 /**
@@ -36,7 +36,7 @@ const HEIGHT_MAX = 8_000_000;
  * @property {number} [tall] The same on narrow screens, where a row has two lines.
  */
 
-/** What was selected where, by address and list: who comes back finds it again. */
+/** The last selection by address and list: a returning user finds it again. */
 const places = new Map();
 const PLACES_MAX = 200;
 let lists = 0;
@@ -52,7 +52,7 @@ export class List {
     this.idOf = id;
     this.rowHeight = rowHeight;
     this.tall = tall;
-    /** Of a row; 0 = nothing was shown yet. */
+    /** Height of a row; 0 = no row was shown yet. */
     this.height = 0;
     /** @type {T[]} */
     this.items = [];
@@ -63,7 +63,7 @@ export class List {
     const before = places.get(this.place);
     this.selected = 0;
     this.selectedId = before?.id;
-    /** Whether a row was chosen: nothing is marked before. */
+    /** Whether the user has chosen a row: before that, none is marked. */
     this.isMoved = before !== undefined;
     this.scrollTo = before?.top;
     this.narrow = matchMedia("(max-width: 700px)");
@@ -82,14 +82,14 @@ export class List {
       className: "rows", tabindex: 0, role: "grid", "aria-label": label, "data-list": label,
       onscroll: () => this.draw(), onkeydown: (event) => this.onKey(event),
     }, this.head, this.space);
-    /** Shown instead of rows if there are none. */
+    /** Shown instead of rows in an empty list. */
     this.nothing = h("div", { className: "nothing", hidden: true });
     this.element = h("div", { className: `list ${template}` }, this.body, this.nothing);
     this.observer = new ResizeObserver(() => this.draw());
     this.observer.observe(this.body);
   }
 
-  /** Ends it. */
+  /** Removes it. */
   close() {
     if (this.isMoved) {
       places.delete(this.place);
@@ -109,7 +109,7 @@ export class List {
     return this.items[this.selected];
   }
 
-  /** Shows by which column the items are sorted. */
+  /** Shows the sort column. */
   showSort(name, isDown) {
     this.columns.forEach((column, at) => {
       if (!column.sort) return;
@@ -118,17 +118,17 @@ export class List {
     });
   }
 
-  /** What is said if there is nothing to show; `null` = nothing. @param {HTMLElement | null} element */
+  /** Element for an empty list; `null` = none. @param {HTMLElement | null} element */
   explain(element) {
     this.nothing.hidden = this.items.length > 0 || element === null;
     if (!this.nothing.hidden && element && this.nothing.textContent !== element.textContent) this.nothing.replaceChildren(element);
   }
 
-  /** Shows these items, which stay in the hands of the caller. @param {T[]} items */
+  /** Shows these items, which still belong to the caller. @param {T[]} items */
   update(items) {
     this.items = items;
     this.height = this.narrow.matches ? this.tall : this.rowHeight;
-    // The chosen item stays chosen, also if a new one comes before it.
+    // The chosen item stays chosen, even if a new one is inserted before it.
     if (this.isMoved && this.selectedId !== undefined && (items.length <= this.selected || this.idOf(items[this.selected]) !== this.selectedId)) {
       const found = items.findIndex((item) => this.idOf(item) === this.selectedId);
       if (found >= 0) this.selected = found;
@@ -148,7 +148,7 @@ export class List {
     this.draw();
   }
 
-  /** Makes the rows again, with other cells. */
+  /** Rebuilds the rows with other cells. */
   remake() {
     for (const row of this.rows.splice(0)) row.element.remove();
     this.draw();
@@ -174,7 +174,7 @@ export class List {
       cell.setAttribute("role", "gridcell");
       const extra = this.columns[at]?.className;
       if (extra) cell.classList.add(...extra.split(" "));
-      // Tab leaves the list; Enter and the keys of actions do what links and buttons do.
+      // Tab leaves the list; Enter and action keys act like links and buttons.
       for (const inner of cell.querySelectorAll("a, button")) inner.tabIndex = -1;
       return cell;
     }));
@@ -212,7 +212,7 @@ export class List {
     this.onOpen?.(this.items[row.index]);
   }
 
-  /** Moves by a key; whether it was one of those that move. @param {string} key */
+  /** Moves by a key; returns whether the key moves. @param {string} key */
   move(key) {
     const room = this.body.clientHeight - this.head.offsetHeight;
     const page = Math.max(1, Math.floor(room / this.height) - 1);
@@ -227,7 +227,7 @@ export class List {
     return true;
   }
 
-  /** Opens what is selected; whether there is something. */
+  /** Opens the selected item; returns whether one is selected. */
   open() {
     if (!this.current || !this.onOpen) return false;
     this.select(this.selected);

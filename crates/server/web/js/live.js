@@ -1,12 +1,12 @@
-// State of the server, kept fresh: events say that something changed, small requests say what.
+// State of the server, kept fresh: events report changes, and small requests fetch them.
 
 import * as api from "./api.js";
 
-/** Fastest rate of requests for one thing. */
+/** Minimum interval of requests for one source. */
 const FRESH_MS = 400;
-/** Without an event something is asked for again after this time. */
+/** Maximum interval of requests for one source, without events. */
 const STALE_MS = 5_000;
-/** A tab that was hidden for longer starts over instead of catching up with every event. */
+/** A tab that was hidden for longer starts over instead of processing every missed event. */
 const HIDDEN_MS_MAX = 60_000;
 const SAMPLES_MAX = 1_500;
 const EVENTS_MAX = 1_000;
@@ -31,18 +31,18 @@ export const state = {
   /** @type {Schemas["Problem"][]} */
   problems: [],
   problemCount: 0,
-  /** Those that are neither over nor acknowledged. */
+  /** Problems that are neither over nor acknowledged. */
   openProblemCount: 0,
   isProblemCut: false,
   hasProblems: false,
-  /** What happened to jobs, workers and allocations since the page is open. @type {{seq: number, at_ms: number, event: any}[]} */
+  /** Events of jobs, workers and allocations since the page was opened. @type {{seq: number, at_ms: number, event: any}[]} */
   events: [],
   /** Sums over time. @type {Sample[]} */
   samples: [],
   /** "live", "away", "polling", "none" or "stranger". */
   link: "away",
   hasStore: true,
-  /** When something was last heard of the server, by our clock; 0 = never. */
+  /** Time of the last sign of life of the server, by our clock; 0 = never. */
   answeredAt: 0,
   /** Sources that have answered at least once. @type {Set<string>} */
   known: new Set(),
@@ -62,30 +62,30 @@ const gapListeners = new Set();
 /** @type {Map<string, Source>} */
 const sources = new Map();
 let changes = 0;
-/** Changes that may be about any job, and those of single jobs. */
+/** Changes that may concern any job, and changes of single jobs. */
 let touches = 0;
 const jobChanges = new Map();
 let isScheduled = false;
 
-/** Calls `render` before the next frame after each change; returns what ends it. */
+/** Calls `render` before the next frame after each change; returns a function that stops it. */
 export function onChange(render) {
   renderers.add(render);
   return () => renderers.delete(render);
 }
 
-/** Calls `listener` with all events; returns what ends it. */
+/** Calls `listener` with all events; returns a function that stops it. */
 export function onEvents(listener) {
   listeners.add(listener);
   return () => listeners.delete(listener);
 }
 
-/** Calls `listener` when events are missing: what was built from them has to be read again. Returns what ends it. */
+/** Calls `listener` when events are missing: data built from them must be read again. Returns a function that stops it. */
 export function onGap(listener) {
   gapListeners.add(listener);
   return () => gapListeners.delete(listener);
 }
 
-/** Draws again soon. */
+/** Redraws soon. */
 export function redraw() {
   if (isScheduled) return;
   isScheduled = true;
@@ -96,8 +96,8 @@ export function redraw() {
 }
 
 /**
- * Keeps something fresh while anybody wants it: `load` is called again after events, at most every
- * `rest` ms; what is about one `job` only after events of this job. Returns what ends it.
+ * Keeps a source fresh while it is used: calls `load` again after events, at most every
+ * `rest` ms; a source of one `job` only after events of this job. Returns a function that stops it.
  * @param {string} name @param {() => Promise<void>} load @param {number} [rest] @param {number | null} [job]
  */
 export function keepFresh(name, load, rest = FRESH_MS, job = null) {
@@ -120,7 +120,7 @@ export function keepFresh(name, load, rest = FRESH_MS, job = null) {
 
 const version = (source) => (source.job === null ? changes : touches + (jobChanges.get(source.job) ?? 0));
 
-/** Notes of which jobs events tell. */
+/** Notes the jobs that events concern. */
 function note(events) {
   changes += 1;
   for (const { event } of events) {
@@ -134,7 +134,7 @@ function note(events) {
   }
 }
 
-/** Something was done: everything is asked for again at once. */
+/** An action was carried out: fetches everything again at once. */
 export function touch() {
   changes += 1;
   touches += 1;
@@ -162,7 +162,7 @@ async function run(source) {
     else if (!(error instanceof api.ApiError) && error.name !== "AbortError") console.error(error);
   }
   source.isBusy = false;
-  // A slow answer, over a slow line or from a busy server, is asked for less often.
+  // A slow answer, because of a slow line or a busy server, is requested less often.
   const took = performance.now() - now;
   source.due = Math.max(source.due, performance.now() + Math.max(source.rest - took, took));
 }
@@ -227,7 +227,7 @@ function take(jobs) {
 }
 
 /**
- * Loaders of what several views show, as arguments of `keepFresh`.
+ * Loaders that several views share, as arguments of `keepFresh`.
  * @type {Record<"summary" | "jobs" | "workers" | "queues" | "problems" | "shares", [string, () => Promise<void>, number?]>}
  */
 export const loaders = {
@@ -249,10 +249,10 @@ export const loaders = {
 /** @type {(() => void) | null} */
 let end = null;
 let hiddenAt = 0;
-/** Whether jobs that are known may be of another server. */
+/** Whether known jobs may belong to another server. */
 let areJobsOld = false;
 
-/** Starts over: events are missing, or are those of another server. */
+/** Starts over: events are missing, or belong to another server. */
 function forgetEvents() {
   state.events = [];
   areJobsOld = true;
@@ -285,7 +285,7 @@ function connect() {
   );
 }
 
-/** Begins; ends never. */
+/** Starts; never stops. */
 export async function start() {
   await api.ready();
   connect();
@@ -293,7 +293,7 @@ export async function start() {
   keepFresh(...loaders.summary);
   keepFresh(...loaders.problems);
   setInterval(() => {
-    // Without events everything may have changed.
+    // Without events, everything may have changed.
     if (state.link === "none" || state.link === "polling") {
       changes += 1;
       touches += 1;

@@ -1,4 +1,4 @@
-// The frame around the views: which one is shown, keys, theme, whether the server is there.
+// The frame around the views: the current view, keys, theme, and whether the server is reachable.
 
 import { forget } from "./colors.js";
 import { openPalette, showKeys } from "./commands.js";
@@ -36,20 +36,20 @@ const live = find("#live");
 const away = find("#away");
 /** @type {View} */
 let current = nothing("");
-/** Where `current` is, without its choices. */
+/** Address of `current`, without its choices. */
 let place = parts().join("/");
-/** The address that a key opened before the event that tells of it; that event has nothing left to do. */
+/** The address that a key opened before the corresponding event; that event then has no effect. */
 let opened = "";
 
 const isId = (text) => /^\d{1,10}$/.test(text ?? "") && Number(text) < 2 ** 32;
 
-/** There is no such view. @returns {View} */
+/** The view does not exist. @returns {View} */
 function nothing(name) {
   const element = absence("There is nothing here", `No view is called “${name}”.`, h("p", null, h("a", { href: "#/overview" }, "To the overview")));
   return { title: "Nothing", element, render() {}, commands: () => [], list: undefined, onKey: () => false, focus() {}, close() {} };
 }
 
-/** Which part of the navigation it belongs to, and what makes the view. @returns {[string, () => View]} */
+/** The part of the navigation that it belongs to, and the function that creates the view. @returns {[string, () => View]} */
 function make() {
   const [name, id, what, second] = parts();
   if (name === "job" && isId(id)) {
@@ -119,7 +119,7 @@ function switchTheme() {
   setTheme(next);
 }
 
-/** What can be done on every view. @type {Command[]} */
+/** Commands of every view. @type {Command[]} */
 const EVERYWHERE = [
   ...VIEWS.map(([name, label], at) => ({ name: label, key: String(at + 1), act: () => { location.hash = `#/${name}`; } })),
   { name: "All commands and places", key: "Ctrl-K", act: () => openPalette(allCommands) },
@@ -141,13 +141,13 @@ function onKey(event) {
   if (event.ctrlKey || event.metaKey || event.altKey) return;
   const { target } = event;
   if (target.closest("dialog")) return;
-  // Browsers handle keys before other events: this one is meant for the view that the key before it asked for.
+  // Browsers handle keys before other events: this key is meant for the view that the previous key opened.
   if (parts().join("/") !== place) {
     opened = location.href;
     route();
   }
   if (target.closest("input:not([type=checkbox]), textarea, select")) {
-    // Out of the field, into what it found.
+    // Moves the focus from the field to its result.
     if (event.key === "Escape" || (event.key === "Enter" && target.type === "search")) {
       target.blur();
       current.focus();
@@ -158,7 +158,7 @@ function onKey(event) {
   if (take(event)) event.preventDefault();
 }
 
-/** Does what a key stands for; whether it stands for anything. */
+/** Runs the command of a key; returns whether the key has one. */
 function take(event) {
   const { key, target } = event;
   if (current.onKey(event)) return true;
@@ -176,7 +176,7 @@ function take(event) {
     history.back();
     return true;
   }
-  // Keys of a list act wherever the focus is, unless it is on something that needs them itself.
+  // Keys of a list work everywhere, unless the focused element needs them.
   const { list } = current;
   if (!list || target.closest("[role=grid], .log")) return false;
   if (key === "Enter") return !target.closest("a, button, summary") && list.isMoved && list.open();

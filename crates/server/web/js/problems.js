@@ -1,4 +1,4 @@
-// Problems of a run, as the server finds them (`/problems`); the rules are there, shared with the terminal.
+// Problems of a run, as found by the server (`/problems`), which shares the rules with the terminal.
 
 import { count, duration, number, plain } from "./format.js";
 import { state } from "./live.js";
@@ -14,22 +14,22 @@ const LINKS = {
   queue: () => "#/allocations",
 };
 
-/** Where more is told about a problem. */
+/** Address with details of a problem. */
 export const linkOf = (found) => (LINKS[found.kind] ?? (() => "#/overview"))(found);
 
-/** Whether it needs somebody now. */
+/** Whether it needs attention now. */
 export const isOpen = (found) => !found.is_over && !found.is_acknowledged;
 
-/** Since when it is so, or when it last happened, in the words of `hq problems`; "" if that is not known. */
+/** Since when, or when it last happened, as in `hq problems`; "" if unknown. */
 export function ageOf(found, now) {
-  // A page that draws each second need not show parts of one.
+  // A page that is redrawn each second needs no fractions of a second.
   const passed = (from) => Math.floor((now - from) / 1000) * 1000;
   if (found.last_ms !== null) return passed(found.last_ms) <= 0 ? "just now" : `${duration(passed(found.last_ms))} ago`;
   if (found.since_ms !== null) return passed(found.since_ms) <= 0 ? "since now" : `for ${duration(passed(found.since_ms))}`;
   return "";
 }
 
-/** What is not shown at first, in the words of `hq problems`. */
+/** Text about hidden problems, as in `hq problems`. */
 export function hiddenText(problems) {
   const over = problems.filter((found) => found.is_over).length;
   const known = problems.filter((found) => found.is_acknowledged && !found.is_over).length;
@@ -39,19 +39,19 @@ export function hiddenText(problems) {
   return parts.join(", ");
 }
 
-/** Hosts of which the node seems broken. */
+/** Hosts of nodes that seem broken. */
 export const suspectHosts = (problems) => new Set(problems.filter((found) => found.kind === "node").map((found) => found.host));
 
-/** Why nothing of a job runs; "" = it does, or nothing is known. */
+/** Why no task of a job runs; "" = tasks run, or the reason is unknown. */
 export const starvation = (job) => (job.state === "waiting" && state.problems.find((found) => found.kind === "starving-job" && found.id === job.id)?.text) || "";
 
-/** A word for a job; one of which nothing can run does not just wait. */
+/** A word for the state of a job; a job that cannot run is not merely waiting. */
 export const jobWord = (job) => (starvation(job) ? "starving" : job.state);
 
-/** A queue that gets no allocations: it is paused, or the batch system refuses. */
+/** A queue that gets no allocations: it is paused, or the batch system rejects them. */
 export const isStarving = (queue) => queue.is_paused || queue.is_failing;
 
-/** Why a task does not run, out of an answer to `/explain`. */
+/** Why a task does not run, from an answer to `/explain`. */
 export function explain(answer) {
   if (answer.waiting_dep_count > 0) return `it waits for ${count(answer.waiting_dep_count, "other task")}`;
   const { workers } = answer;

@@ -1,22 +1,22 @@
-// Keys move the focus from one link to the next on pages that are no list.
+// Keys that move the focus from link to link, on pages without a list.
 
-/** Stands in for a list: `j` and `k` move through what `selector` finds in `element`. */
+/** Acts like a list: `j` and `k` move through the elements that `selector` matches in `element`. */
 export class Steps {
   /** @param {Element} element @param {string} selector */
   constructor(element, selector) {
     this.element = element;
     this.selector = selector;
-    /** Links do by themselves what Enter does in a list. */
+    /** Links already do what Enter does in a list. */
     this.isMoved = false;
   }
 
-  /** What has the focus, if it is one of those. @returns {Element | undefined} */
+  /** The focused element, if it matches. @returns {Element | undefined} */
   get current() {
     const found = document.activeElement;
     return found !== null && this.element.contains(found) && found.matches(this.selector) ? found : undefined;
   }
 
-  /** Moves by a key; whether it was one of those that move. @param {string} key */
+  /** Moves by a key; returns whether the key moves. @param {string} key */
   move(key) {
     const steps = { ArrowDown: 1, j: 1, ArrowUp: -1, k: -1, g: -Infinity, G: Infinity };
     const all = /** @type {HTMLElement[]} */ ([...this.element.querySelectorAll(this.selector)].filter((one) => one.checkVisibility()));
@@ -31,6 +31,6 @@ export class Steps {
     return false;
   }
 
-  /** It has no focus of its own: that is on what it moved to. */
+  /** It has no focus itself: the selected element has it. */
   focus() {}
 }

@@ -1,4 +1,4 @@
-// The end of what a task writes, followed as long as it runs, and searched.
+// The end of a task's output, followed while it runs, and searchable.
 
 import * as api from "./api.js";
 import { h, setText, show } from "./dom.js";
@@ -6,7 +6,7 @@ import { number, plain } from "./format.js";
 import { copy, copyButton } from "./views/view.js";
 
 const POLL_MS = 500;
-/** Characters that stay on the page. */
+/** Maximum characters on the page. */
 const TEXT_MAX = 200_000;
 const MARKS = "found";
 const MARK = "found-now";
@@ -26,17 +26,17 @@ export class LogTail {
     /** @type {number | null} */
     this.task = null;
     this.stream = isStderr ? "stderr" : "stdout";
-    /** Which reading is the present one: another task or stream ends it. */
+    /** Number of the current reading: another task or stream ends it. */
     this.generation = 0;
     /** Characters on the page. */
     this.length = 0;
-    /** Where to read on. @type {{next: number, instance: number} | null} */
+    /** Position of the next read. @type {{next: number, instance: number} | null} */
     this.position = null;
     /** @type {() => void} */
     this.onChoose = () => {};
-    /** Where each stream is written, if that is known. @type {Record<string, string | null>} */
+    /** File of each stream, if known. @type {Record<string, string | null>} */
     this.paths = { stdout: null, stderr: null };
-    /** Places that were found. @type {Range[]} */
+    /** Matches of the search. @type {Range[]} */
     this.hits = [];
     this.hit = -1;
     this.name = h("strong");
@@ -71,7 +71,7 @@ export class LogTail {
     CSS.highlights?.delete(MARK);
   }
 
-  /** What keys do with it. @returns {import("./views/view.js").Command[]} */
+  /** Its key commands. @returns {import("./views/view.js").Command[]} */
   commands() {
     const other = this.stream === "stdout" ? "stderr" : "stdout";
     const commands = [
@@ -132,7 +132,7 @@ export class LogTail {
     }
   }
 
-  /** Reads on; returns whether there is nothing more to come. */
+  /** Reads on; returns whether the output is complete. */
   async #readOn(generation) {
     const where = this.position ? `from=${this.position.next}&instance=${this.position.instance}` : `lines=${this.lines}`;
     const piece = await api.get(`/jobs/${this.job}/tasks/${this.task}/output?stream=${this.stream}&${where}`);
@@ -181,7 +181,7 @@ export class LogTail {
     this.follow.checked = scrollTop + clientHeight > scrollHeight - 8;
   }
 
-  /** Marks what is searched for. Marks are no elements: the text stays as it was written. */
+  /** Highlights the matches. Highlights are not elements: the text stays unchanged. */
   #find() {
     const asked = this.search.value.toLowerCase();
     this.hits = [];

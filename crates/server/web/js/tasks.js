@@ -1,4 +1,4 @@
-// The table of the tasks of a job: filtered and searched by the server, read page by page as one scrolls.
+// The table of the tasks of a job: filtered and searched by the server, read page by page while scrolling.
 
 import * as api from "./api.js";
 import { h, setText } from "./dom.js";
@@ -9,18 +9,18 @@ import { choose, chosen, oneOf } from "./url.js";
 import { chip } from "./views/view.js";
 
 const PAGE = 200;
-/** Tasks that the table reads again when something has changed; those behind are read once. */
+/** Tasks that the table reads again after a change; later tasks are read once. */
 const FRESH_MAX = 2_000;
-/** Parameters that have a column; those behind are on the page of the task. */
+/** Maximum parameters with a column; the page of the task shows the others. */
 const COLUMNS_MAX = 6;
-/** Where the column of the parameters is. */
+/** Position of the columns of parameters. */
 const PARAMS_AT = 2;
-/** Tasks that the table holds. */
+/** Maximum tasks in the table. */
 const TASKS_MAX = 200_000;
 const TYPING_MS = 250;
-/** Tasks that one request of a search may look at in one step. */
+/** Maximum tasks that one search request examines. */
 const SEARCH_PAGE = 1_000;
-/** Pause before a search that took long is made again, as a multiple of its duration: it passes over all tasks. */
+/** Pause before a slow search is repeated, as a multiple of its duration: it examines all tasks. */
 const REST_FACTOR = 20;
 
 export class TaskTable {
@@ -29,16 +29,16 @@ export class TaskTable {
     this.job = job;
     /** @type {any[]} */
     this.tasks = [];
-    /** Where the next page begins; `null` = there is none. */
+    /** Cursor of the next page; `null` = none. */
     this.next = null;
-    /** Which question the pages answer: a new one makes answers to the old one worthless. */
+    /** Number of the present query: answers to an older one are discarded. */
     this.question = 0;
     this.isBusy = false;
     this.isKnown = false;
     this.timer = 0;
-    /** Parameters that have a column. @type {string[]} */
+    /** Parameters with a column. @type {string[]} */
     this.names = [];
-    /** When a search may be made again. */
+    /** Earliest time of the next search. */
     this.restUntil = 0;
     this.state = h("select", { "aria-label": "State", onchange: () => this.filter(this.state.value) }, h("option", { value: "" }, "all tasks"), STATES.map((name) => h("option", { value: name }, name)));
     this.state.value = oneOf("state", ["", ...STATES]);
@@ -74,7 +74,7 @@ export class TaskTable {
     this.list.focus();
   }
 
-  /** Shows the tasks that a text finds. @param {string} text */
+  /** Shows the tasks that match a text. @param {string} text */
   find(text) {
     this.search.value = text;
     choose({ q: text });
@@ -130,7 +130,7 @@ export class TaskTable {
         if (!isCurrent()) return;
         found = found.concat(answer.tasks);
         cursor = answer.next_cursor;
-        // A search may look through many tasks before it finds the first one.
+        // A search may examine many tasks before the first match.
         if (found.length < PAGE && cursor !== null) this.#show(found, cursor);
       } while (cursor !== null && found.length < wanted);
       const isLonger = this.tasks.length > found.length && cursor !== null;

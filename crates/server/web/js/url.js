@@ -1,4 +1,4 @@
-// Choices on a view are in the address behind `?`: links, reloads and the way back show the same.
+// Choices of a view are stored in the address after `?`: links, reloads and "back" show the same.
 
 /** `#/job/3/task/7?x=y` as `["job", "3", "task", "7"]`. */
 export function parts() {
@@ -10,17 +10,17 @@ export function choices() {
   return new URLSearchParams(location.hash.split("?")[1] ?? "");
 }
 
-/** One choice; "" if there is none. @param {string} name */
+/** One choice; "" if unset. @param {string} name */
 export const chosen = (name) => choices().get(name) ?? "";
 
-/** A choice that is one of several, the first of which needs no mention. @param {string} name @param {readonly string[]} among */
+/** A choice among several; the first one is the default. @param {string} name @param {readonly string[]} among */
 export function oneOf(name, among) {
   const found = chosen(name);
   return among.includes(found) ? found : among[0];
 }
 
 /**
- * Changes choices; "" takes one away. A `step` is one that "back" undoes; what one types is not.
+ * Changes choices; "" removes one. A `step` can be undone with "back"; typing cannot.
  * @param {Record<string, string | number | null | undefined>} changed
  * @param {{isStep?: boolean}} [how]
  */
@@ -34,7 +34,7 @@ export function choose(changed, { isStep = true } = {}) {
   const query = all.toString();
   const next = query ? `${path}?${query}` : path;
   if (next === location.hash) return;
-  // Neither is followed by an event: the view has changed already.
+  // Neither triggers an event: the view has changed already.
   if (isStep) history.pushState(null, "", next);
   else history.replaceState(null, "", next);
 }

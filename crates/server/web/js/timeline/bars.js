@@ -1,28 +1,28 @@
 // The tasks of the timeline as columns of numbers: a hundred thousand take a few megabytes.
 
-/** Lanes of one worker; more tasks side by side share the last ones. */
+/** Maximum lanes of one worker; further simultaneous tasks share the last ones. */
 const LANES_MAX = 128;
 const CAPACITY = 16_384;
-/** A lane is at least this part of a cpu. */
+/** Minimum size of a lane, as a fraction of a cpu. */
 const QUANTUM_MIN = 1 / 16;
-/** Shorter overlaps are none, where the cpus are not known. */
+/** Shorter overlaps are ignored if the cpus are unknown. */
 const OVERLAP_MS = 50;
 const STRIDE = 2 ** 32;
 
-/** States as numbers of the store. */
+/** States as the store's numbers. */
 export const RUNNING = 1;
 export const FINISHED = 2;
 export const FAILED = 3;
 export const CANCELED = 4;
 export const ABORTED = 5;
-/** Words for them, by number. */
+/** Names of the states, by number. */
 export const STATE_NAMES = ["waiting", "running", "finished", "failed", "canceled", "aborted"];
 
 const COLUMNS = /** @type {const} */ (["begin", "end", "job", "task", "row", "lane", "size", "state"]);
 
 /**
- * A worker: `lanes` are the times from which each of them is free, a lane is `quantum` cpus; `cpus` is 0 if not known,
- * then there are as many lanes as it takes.
+ * A worker: `lanes` are the times when each lane becomes free, and a lane is `quantum` cpus; `cpus` is 0 if unknown,
+ * and then lanes are added as needed.
  * @typedef {{worker: number, cpus: number, quantum: number, lanes: number[]}} BarRow
  */
 
@@ -94,8 +94,8 @@ export class Bars {
   }
 
   /**
-   * Lanes for a task: neighbours that are free, or those that are free soonest, because the next task of a cpu may begin a moment
-   * before the end of the one before is noted.
+   * Lanes for a task: free neighbors, or the next ones to become free, because the next task of a cpu may start a moment
+   * before the end of the previous one is recorded.
    * @param {BarRow} row @param {number} begin @param {number} cpus
    * @returns {[number, number]} The first, and how many.
    */
@@ -118,7 +118,7 @@ export class Bars {
     return [best, size];
   }
 
-  /** Adds a task; the calls are in the order of the starts. `end` is `Infinity` while it runs. @param {number | null} cpus `null` = the whole worker. */
+  /** Adds a task; calls must be in the order of the starts. `end` is `Infinity` while it runs. @param {number | null} cpus `null` = the whole worker. */
   add(worker, begin, end, state, job, task, cpus) {
     if (this.length === this.begin.length) this.grow();
     const at = this.length;
@@ -155,7 +155,7 @@ export class Bars {
     }
   }
 
-  /** A running task ended. */
+  /** Notes the end of a running task. */
   finish(job, task, at, state) {
     const key = job * STRIDE + task;
     const found = this.running.get(key);
@@ -170,7 +170,7 @@ export class Bars {
     }
   }
 
-  /** What happened, as the stream tells it. */
+  /** Applies an event of the stream. */
   take({ event, at_ms: at }) {
     if (event.type === "task-started") {
       this.finish(event.job, event.task, at, RUNNING);
@@ -185,7 +185,7 @@ export class Bars {
     }
   }
 
-  /** Tasks were canceled or aborted; those that ran have ended. An event about very many of them names only the job. */
+  /** Tasks were canceled or aborted; running ones have ended. An event about very many tasks names only the job. */
   drop(event, at, state) {
     const named = new Set((event.tasks ?? []).map((one) => one.job_id * STRIDE + one.job_task_id));
     const inRange = (task) => event.ranges?.some(([first, count, step]) => task >= first && task <= first + (count - 1) * step && (task - first) % step === 0);
@@ -195,7 +195,7 @@ export class Bars {
     }
   }
 
-  /** Forgets what ended before `at`. @param {number} at */
+  /** Drops tasks that ended before `at`. @param {number} at */
   prune(at) {
     /** @type {Bar[]} */
     const rows = [];

@@ -3,11 +3,11 @@
 import { FAILED } from "./bars.js";
 import { AXIS, GUTTER } from "./paint.js";
 
-/** What a pointer may do. @typedef {{scrollBy: (y: number) => void, hover: (x: number, y: number) => void, leave: () => void, pick: (x: number, y: number) => void, change: () => void}} Acts */
+/** Actions of pointers. @typedef {{scrollBy: (y: number) => void, hover: (x: number, y: number) => void, leave: () => void, pick: (x: number, y: number) => void, change: () => void}} Acts */
 
 /** A pointer that moves less has clicked. */
 const CLICK_MAX = 3;
-/** Pixels between two fingers below which nothing is zoomed. */
+/** Minimum pixels between two fingers for zooming. */
 const PINCH_MIN = 8;
 const WHEEL_BASE = 1.0015;
 const SCROLL_STEP = 60;
@@ -73,7 +73,7 @@ export function followPointers(canvas, shown, acts) {
   return { isHeld: () => pointers.size > 0 };
 }
 
-/** What keys do; by key. @param {import("./window.js").TimeWindow} shown @param {Acts} acts @returns {Record<string, () => void>} */
+/** Actions by key. @param {import("./window.js").TimeWindow} shown @param {Acts} acts @returns {Record<string, () => void>} */
 export function keysOf(shown, acts) {
   return {
     ArrowLeft: () => shown.pan(-shown.span / 8),
@@ -91,7 +91,7 @@ export function keysOf(shown, acts) {
 }
 
 /**
- * The task at a place of the canvas; -1 = none. A failure is preferred among those that share a pixel.
+ * The task at a point of the canvas; -1 = none. Prefers a failure among tasks that share a pixel.
  * @param {import("./source.js").TimelineSource} source @param {import("./paint.js").Places} places
  */
 export function taskAt(source, places, scroll, width, x, y) {

@@ -1,5 +1,5 @@
-// Draws the timeline. Bars are written into an image, pixel by pixel, which takes a few milliseconds for a hundred thousand
-// of them; what is narrower than a pixel still shows, failures above all.
+// Draws the timeline. Writes bars into an image, pixel by pixel, which takes a few milliseconds for a hundred thousand
+// of them; a bar narrower than a pixel still shows, failures above all.
 
 import { colors, pixel } from "../colors.js";
 import { clock, day, plain } from "../format.js";
@@ -9,27 +9,27 @@ import { ABORTED, CANCELED, FAILED, FINISHED, RUNNING } from "./bars.js";
 export const GUTTER = 96;
 export const AXIS = 22;
 const ROW_GAP = 4;
-/** Most height of a cpu: few workers fill the picture. */
+/** Maximum height of a cpu: few workers fill the picture. */
 const CPU_MAX = 72;
-/** A worker is at least so high, however many cpus it has. */
+/** Minimum height of a worker, regardless of its cpus. */
 const ROW_MIN = 12;
 const ROW_MAX_OF_STEPS = 120;
 const ROW_MIN_OF_STEPS = 8;
-/** Lanes that are lower touch each other. */
+/** Lower lanes touch each other. */
 const GAPPED_MIN = 5;
 
 /**
- * Where each row is, in CSS pixels below the axis.
+ * Position of each row, in CSS pixels below the axis.
  * @typedef {{order: number[], tops: Float64Array, heights: Float64Array, lanes: Float64Array, total: number, height: number}} Places
  */
-/** What is chosen. @typedef {{byJob: boolean, onlyJob: number | null, scroll: number, suspects: Set<string>}} Look */
+/** Present choices. @typedef {{byJob: boolean, onlyJob: number | null, scroll: number, suspects: Set<string>}} Look */
 
 /** @param {import("./source.js").TimelineSource} source @param {number} height @returns {Places} */
 export function placesOf(source, height) {
   const { bars: { rows }, loaded } = source;
   const hasSteps = Boolean(loaded?.steps);
   const order = rows.map((_, at) => at).sort((a, b) => rows[a].worker - rows[b].worker);
-  // As high as a worker has cpus: a full node is full.
+  // The height of a worker follows its cpus: a busy node is a full row.
   const weight = (row) => (hasSteps ? 1 : rows[row].cpus || Math.max(1, rows[row].lanes.length));
   const all = order.reduce((sum, row) => sum + weight(row), 0);
   const room = height - AXIS - order.length * ROW_GAP;
@@ -48,7 +48,7 @@ export function placesOf(source, height) {
   return { order, tops, heights, lanes, total: y, height };
 }
 
-/** Sizes the canvas as its element; whether it is another size now. @param {HTMLCanvasElement} canvas */
+/** Adapts the canvas to its element; returns whether the size has changed. @param {HTMLCanvasElement} canvas */
 export function fitCanvas(canvas) {
   const scale = Math.min(devicePixelRatio, 2);
   const [width, height] = [Math.round(canvas.clientWidth * scale), Math.round(canvas.clientHeight * scale)];
@@ -57,7 +57,7 @@ export function fitCanvas(canvas) {
   return true;
 }
 
-/** Draws into one canvas, of which it keeps the image. */
+/** Draws into one canvas, and keeps its image. */
 export class Painter {
   /** @param {HTMLCanvasElement} canvas @param {import("./source.js").TimelineSource} source */
   constructor(canvas, source) {
@@ -90,7 +90,7 @@ export class Painter {
     return shown;
   }
 
-  /** When each worker was there. */
+  /** Periods of each worker's connection. */
   drawLives(sheet, places, color) {
     const { window: { from, to }, bars: { rows } } = this.source;
     const present = this.source.window.now();
@@ -109,7 +109,7 @@ export class Painter {
     const shades = shadesOf(theme);
     const other = pixel(theme.muted, 0.8);
     let [shown, failed, canceled] = [0, 0, 0];
-    // Failures come last, so that nothing hides them.
+    // Failures are drawn last, so that nothing hides them.
     for (const isLast of [false, true]) {
       for (let i = 0; i < length; i += 1) {
         const isBad = what[i] === FAILED;
@@ -174,7 +174,7 @@ export class Painter {
       context.lineTo(Math.round(x) + 0.5, height);
       context.stroke();
       context.globalAlpha = 1;
-      // The gutter has the day of the left end.
+      // The gutter shows the date of the left end.
       const date = day(at) === day(Math.max(from, at - step)) ? "" : `${day(at).slice(5)} `;
       context.fillText(step < 1000 ? `${clock(at)}.${String(Math.round(at) % 1000).padStart(3, "0")}` : `${date}${clock(at)}`, x + 3, AXIS / 2);
     }
@@ -238,7 +238,7 @@ class Sheet {
     return Math.round((ms - this.from) * this.perMs);
   }
 
-  /** @param {number} y In CSS pixels, of all rows. */
+  /** In CSS pixels, from the top of all rows. */
   y(y) {
     return Math.round(y * this.scale - this.offset);
   }
@@ -250,14 +250,14 @@ class Sheet {
     if (right <= left) return;
     const isNarrow = right - left < 16;
     for (let y = top; y < bottom; y += 1) {
-      // A call costs more than a few pixels.
+      // A call costs more than drawing a few pixels.
       if (isNarrow) for (let at = y * width + left; at < y * width + right; at += 1) pixels[at] = color;
       else pixels.fill(color, y * width + left, y * width + right);
     }
   }
 }
 
-/** Two shades for each state, so that neighbours are told apart. */
+/** Two shades for each state, to distinguish neighbors. */
 function shadesOf(theme) {
   /** @type {number[][]} */
   const shades = [];
@@ -278,7 +278,7 @@ function tick(ms) {
 /** @type {Map<number, number>} */
 const jobColors = new Map();
 
-/** A colour of its own for each job. @param {number} job */
+/** A color for each job. @param {number} job */
 function jobColor(job) {
   let found = jobColors.get(job);
   if (found === undefined) {

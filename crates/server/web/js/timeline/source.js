@@ -1,5 +1,5 @@
-// Data of the timeline: tasks of a time around the one that is shown, or sums if there are too many; kept up to date by
-// events, read again after gaps.
+// Data of the timeline: tasks around the visible period, or sums if there are too many; updated by
+// events, and read again after gaps.
 
 import * as api from "../api.js";
 import { onEvents, onGap, state } from "../live.js";
@@ -8,13 +8,13 @@ import { Bars } from "./bars.js";
 const STEPS = 400;
 const BARS_MAX = 150_000;
 const LOAD_PAUSE_MS = 250;
-/** Sums grow old, tasks are kept up to date by events. */
+/** Sums age; events keep tasks up to date. */
 const STEPS_FRESH_MS = 2_500;
-/** Pause between requests, as a multiple of the time that the last one cost the server. */
+/** Pause between requests, as a multiple of the server's time for the last one. */
 const COST_FACTOR = 50;
 
 /**
- * A worker of the timeline, also one that the server has forgotten.
+ * A worker of the timeline, including workers that the server has forgotten.
  * @typedef {{id: number, host: string, started_ms: number, ended_ms: number | null, cpus: number}} TimelineWorker
  */
 /**
@@ -44,7 +44,7 @@ export class TimelineSource {
     this.isLoading = false;
     this.isClosed = false;
     this.loadAt = 0;
-    /** Events that came while it was loading. @type {any[]} */
+    /** Events that arrived while it was loading. @type {any[]} */
     this.missed = [];
     this.ends = [onEvents((events) => this.take(events)), onGap(() => this.forget())];
   }
@@ -54,7 +54,7 @@ export class TimelineSource {
     for (const end of this.ends) end();
   }
 
-  /** A worker as the server knows it, or as the journal has it. @param {number} id @returns {TimelineWorker | undefined} */
+  /** A worker from the server's state, or from the journal. @param {number} id @returns {TimelineWorker | undefined} */
   worker(id) {
     const found = state.workers.find((worker) => worker.id === id);
     if (!found) return this.past.get(id);
@@ -67,12 +67,12 @@ export class TimelineSource {
     return this.worker(id)?.cpus ?? 0;
   }
 
-  /** Loads a little later what is not there yet. */
+  /** Loads missing data a little later. */
   want() {
     if (this.loadAt === 0) this.loadAt = performance.now() + LOAD_PAUSE_MS;
   }
 
-  /** Loads what is due. @param {number} time As frames count it. */
+  /** Loads due data. @param {number} time As frames count it. */
   tick(time) {
     if (this.loadAt > 0 && time >= this.loadAt) void this.load();
     if (!this.isLoading && this.loadAt === 0 && !this.isCovered() && !this.problem) this.want();
@@ -137,13 +137,13 @@ export class TimelineSource {
     if (bars.length > BARS_MAX) {
       bars.prune(from - span / 2);
       if (loaded) loaded.from = Math.max(loaded.from, from - span / 2);
-      // All of it is in view: from now on in steps.
+      // The whole period is visible: from now on in steps.
       if (bars.length > BARS_MAX) this.loaded = null;
     }
     this.onChange();
   }
 
-  /** Events are missing: all is read again. */
+  /** Events are missing: reads everything again. */
   forget() {
     this.loaded = null;
     this.missed.length = 0;

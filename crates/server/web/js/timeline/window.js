@@ -1,10 +1,10 @@
-// Which part of the time is shown: moved, zoomed, or following the present. It knows no page.
+// The visible period: moved, zoomed, or following the present. Does not know the page.
 
 const SPAN_MIN = 50;
 const SPAN_MAX = 400 * 86_400_000;
-/** Part of the span that is left free behind the present. */
+/** Fraction of the span that stays free after the present. */
 const AHEAD = 0.03;
-/** What is shown first. */
+/** Initial span. */
 const SPAN_FIRST = 600_000;
 
 export class TimeWindow {
@@ -40,7 +40,7 @@ export class TimeWindow {
     this.begin(this.span);
   }
 
-  /** All since `first`. @param {number} first */
+  /** Everything since `first`. @param {number} first */
   fit(first) {
     const now = this.now();
     const span = Math.max(SPAN_MIN, now - first);
@@ -66,7 +66,7 @@ export class TimeWindow {
     this.isFollowing = ms > 0 && this.to >= now && this.from < now;
   }
 
-  /** Moves on with the present if that makes a pixel, at most a few times a second; whether it did. @param {number} width */
+  /** Follows the present if that is at least a pixel, at most a few times a second; returns whether it moved. @param {number} width */
   tick(width) {
     if (!this.isFollowing) return false;
     const { span } = this;

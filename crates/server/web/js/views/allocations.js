@@ -1,4 +1,4 @@
-// Queues of automatic allocation: why more, or none, is asked for, and what the batch system gave.
+// Queues of automatic allocation: why they request more allocations, or none, and their allocations.
 
 import { actions, allow, obstacle } from "../dialog.js";
 import { h, rebuild, setText } from "../dom.js";

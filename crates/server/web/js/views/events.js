@@ -1,4 +1,4 @@
-// Events of jobs, workers and allocations, the newest first.
+// Events of jobs, workers and allocations, newest first.
 
 import * as api from "../api.js";
 import { h, setText } from "../dom.js";
@@ -8,9 +8,9 @@ import { loaders, redraw, state } from "../live.js";
 import { choose, chosen, oneOf } from "../url.js";
 import { emptiness, view } from "./view.js";
 
-/** Number of events in each piece of older ones. */
+/** Number of events per page of older ones. */
 const PAGE = 500;
-/** Number of events that a search looks through before it says that there are more. */
+/** Number of events that a search examines before it pauses. */
 const EVENTS_MAX = 20_000;
 
 const BAD = /lost|fail|error|cancel|refus|pause/;
@@ -32,21 +32,21 @@ export function words(event) {
   return plain(brief(parts.join(" · "), 300));
 }
 
-/** How many tasks an event is about: those of a submit, or those that were dropped. */
+/** Number of tasks that an event concerns: the tasks of a submit, or the dropped ones. */
 function tasksOf(event) {
   const submitted = event.submit_desc?.task_desc?.ids?.ranges;
   if (submitted) return submitted.reduce((sum, range) => sum + range.count, 0);
   return event.task_count ?? event.tasks?.length ?? event.ranges?.reduce((sum, [, amount]) => sum + amount, 0) ?? 0;
 }
 
-/** What came of a job that has ended, if it was not all good. */
+/** Result of an ended job, unless all tasks finished. */
 function failures(job) {
   if (!job?.tasks.failed) return [];
   return [job.name, `${number(job.tasks.failed)} of ${count(total(job.tasks), "task")} failed`];
 }
 
 export function events() {
-  /** What the journal has, the newest first; older ones are read when somebody looks for them. */
+  /** Events from the journal, newest first; older ones are read on demand. */
   let log = /** @type {{seq: number, at_ms: number, event: any}[]} */ ([]);
   let [isAll, isBusy, atSeq] = [false, false, -1];
   const search = h("input", { type: "search", placeholder: "Search events (/)", "aria-label": "Search events", value: chosen("q"), oninput: () => { choose({ q: search.value.trim() }, { isStep: false }); render(); } });
@@ -76,7 +76,7 @@ export function events() {
     const answer = await api.get(`/log?limit=${PAGE}`);
     const fresh = answer.events.map(shaped);
     const last = fresh.at(-1)?.seq ?? 0;
-    // Older events that were read before stay, unless some are missing between the two.
+    // Older events stay, unless some are missing in between.
     const kept = log.filter((found) => found.seq < last);
     const isJoined = log.length === 0 || (log[0].seq >= last);
     isAll = isJoined ? isAll || fresh.length < PAGE : fresh.length < PAGE;
@@ -84,7 +84,7 @@ export function events() {
     atSeq = log[0]?.seq ?? -1;
   }
 
-  /** Reads the next piece, older than all that is known. */
+  /** Reads the next page of older events. */
   async function older() {
     if (isBusy || isAll || log.length === 0 || log.length >= EVENTS_MAX) return;
     isBusy = true;
@@ -112,7 +112,7 @@ export function events() {
     list.update(shown);
     list.explain(!state.known.has("log") && state.hasStore ? null : all.length > 0 ? h("p", null, "No event is like that.") : emptiness("Nothing has happened yet.", "hq submit -- hostname"));
     setText(figures, `${number(shown.length)} of ${isAll ? "all" : "the last"} ${number(all.length)}`);
-    // A search goes on behind what was read.
+    // A search continues after the events that were read.
     if ((asked || kind.value) && shown.length < PAGE) void older();
   }
 
@@ -126,9 +126,9 @@ export function events() {
   });
 }
 
-/** The event itself is bad: a loss, a failure or a refusal. */
+/** The event itself is a problem: a loss, a failure or a rejection. */
 const isBadKind = (found) => BAD.test(found.event.type) || BAD.test(String(found.event.reason ?? ""));
-/** A job ended with failed tasks. The end itself is nothing bad. */
+/** A job ended with failed tasks. The end itself is not a problem. */
 const isBadEnd = (found) => found.event.type === "job-completed" && (state.jobs.get(found.event.job ?? found.event.job_id)?.tasks.failed ?? 0) > 0;
 const isBadEvent = (found) => isBadKind(found) || isBadEnd(found);
 

@@ -13,28 +13,28 @@ const MARGIN = 12;
 const BAR_HEIGHT = 8;
 const PAD = 10;
 const NARROW = "(max-width: 700px)";
-/** Places that edges pass; with more of them a graph is not readable anyway. */
+/** Maximum places on edges; larger graphs are unreadable anyway. */
 const STOPS_MAX = 150;
-/** How much larger than usual boxes may be. */
+/** Maximum enlargement of boxes. */
 const SCALE_MAX = 1.6;
-/** More are not readable; what is left out is said. */
+/** Maximum shown; the page mentions the rest. */
 const NODES_MAX = 300;
-/** Width of a character of a name, and lines of it. */
+/** Width of a character of a name, and maximum lines. */
 const CHARACTER_PX = 8;
 const LINES_MAX = 2;
 
-/** Sizes: wide screens go from left to right, narrow ones down. */
+/** Sizes: from left to right on wide screens, downwards on narrow ones. */
 const WIDE = { width: 200, height: 102, gapX: 64, gapY: 24, isDown: false };
 const TALL = { width: 164, height: 102, gapX: 14, gapY: 46, isDown: true };
 
 /**
- * The telling part of a command: of `bash -c 'align …'` what the shell runs, of `/opt/tools/bin/align` the last part.
+ * The relevant part of a command: the shell's line of `bash -c 'align …'`, the last part of `/opt/tools/bin/align`.
  * @param {string} label
  */
 export function telling(label) {
   const script = /^\S*\b(?:ba|da|z|k)?sh\s+-\w*c\s+(.*)$/s.exec(label);
   const words = (script ? script[1] : label).trim().split(/\s+/);
-  // An interpreter says less than what it interprets.
+  // An interpreter is less relevant than its script.
   if (words.length > 1 && /(?:^|\/)(?:python[\d.]*|perl|Rscript|julia|ruby|node|sh|bash)$/.test(words[0]) && !words[1].startsWith("-")) words.shift();
   return words.map((word) => (/^\/?(?:[\w.-]+\/)+[\w.-]+$/.test(word) ? word.split("/").at(-1) : word)).join(" ");
 }
@@ -75,7 +75,7 @@ export function graph(id) {
     }
   }
 
-  /** Shows more about one template, or nothing if it is shown. */
+  /** Shows details of a template, or hides them. */
   function pick(template) {
     choose({ template: chosen("template") === String(template) ? "" : template });
     render();
@@ -123,7 +123,7 @@ export function graph(id) {
   });
 }
 
-/** The template that was chosen: its whole command, its tasks by state with a way to the first of each. */
+/** The chosen template: its whole command, its tasks by state, with links to the first of each. */
 function factsOf(job, template) {
   const states = STATES.filter((name) => template.tasks[name] > 0);
   const label = plain(template.label);
@@ -138,7 +138,7 @@ function factsOf(job, template) {
   ];
 }
 
-/** Column of each node: one behind the last of those that it waits for. A cycle between templates is cut. */
+/** Column of each node: one after the last of its dependencies. A cycle between templates is cut. */
 export function layers(nodes, edges) {
   /** @type {Map<number, number[]>} */
   const before = new Map(nodes.map((node) => [node.id, []]));
@@ -162,7 +162,7 @@ export function layers(nodes, edges) {
 }
 
 /**
- * Places in layers that an edge passes: without them it would run behind the boxes there.
+ * Places in layers that an edge passes, so that it does not run behind boxes there.
  * @returns {{id: string, layer: number}[]}
  */
 function stops({ source, target }, layer) {
@@ -170,7 +170,7 @@ function stops({ source, target }, layer) {
   return Array.from({ length: Math.max(0, to - from - 1) }, (_, at) => ({ id: `${source} ${target} ${at}`, layer: from + 1 + at }));
 }
 
-/** Where each node is, and how large the whole. `ways` has the places that each edge passes. */
+/** Position of each node, and the total size. `ways` has the places that each edge passes. */
 function placed(nodes, edges, sizes) {
   const layer = layers(nodes, edges);
   const ways = new Map(edges.map((edge) => [edge, stops(edge, layer)]));
@@ -230,18 +230,18 @@ function line(edge, stopped, place, sizes) {
   const path = all.slice(1).map((to, at) => {
     const [x0, y0, x1, y1] = ends(all[at], to, sizes);
     const bend = sizes.isDown ? Math.max(sizes.gapY / 2, (y1 - y0) / 2) : Math.max(sizes.gapX / 2, (x1 - x0) / 2);
-    // Straight through a place that it passes.
+    // Straight through a passed place.
     return `${at === 0 ? "M" : "L"}${x0} ${y0}${sizes.isDown ? `C${x0} ${y0 + bend} ${x1} ${y1 - bend} ${x1} ${y1}` : `C${x0 + bend} ${y0} ${x1 - bend} ${y1} ${x1} ${y1}`}`;
   }).join("");
   return svg("path", { "aria-hidden": "true", className: "edge", d: path, "stroke-width": Math.min(6, 1 + Math.log10(edge.count)), "marker-end": "url(#arrow)" });
 }
 
-/** How many dependencies an arrow stands for, near its head, where arrows of one node are apart. */
+/** The number of dependencies of an arrow, near its head, where the arrows of a node are apart. */
 function amount(edge, lastStop, place, sizes) {
   if (edge.count === 1) return null;
   const [x0, y0, x1, y1] = ends(place.get(lastStop?.id ?? edge.source), place.get(edge.target), sizes);
   const part = 0.7;
-  // Where the curve is at that part of it.
+  // The point of the curve at that fraction.
   const smooth = part * part * (3 - 2 * part);
   const [x, y] = sizes.isDown ? [x0 + (x1 - x0) * smooth, y0 + (y1 - y0) * part] : [x0 + (x1 - x0) * part, y0 + (y1 - y0) * smooth];
   return svg("text", { "aria-hidden": "true", className: "edgecount", x, y: y + 4, "text-anchor": "middle" }, compact(edge.count));

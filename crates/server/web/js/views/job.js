@@ -1,4 +1,4 @@
-// One job: what became of its tasks, why some failed, how long they took.
+// One job: the results of its tasks, causes of failures, run times.
 
 import * as api from "../api.js";
 import { StateBar, Strip, histogram, parameterTable } from "../charts.js";
@@ -16,7 +16,7 @@ import { absence, chip, copyButton, panel, typed, view } from "./view.js";
 
 const BINS = 600;
 const GROUPS_SHOWN = 6;
-/** Last words of a group of failures. */
+/** Last line of a group of failures. */
 const WORDS_SHOWN = 3;
 const COMMAND_MAX = 200;
 
@@ -27,12 +27,12 @@ export function job(id) {
   let strip = null;
   /** @type {Schemas["Failures"] | null} */
   let failures = null;
-  /** What failed tasks said last. @type {Schemas["Signatures"] | null} */
+  /** Last lines of failed tasks. @type {Schemas["Signatures"] | null} */
   let said = null;
   /** Why its first waiting task does not run. */
   let waits = "";
   let isUnknown = false;
-  /** The task whose output is shown beside the failures. @type {number | null} */
+  /** The task whose output is shown next to the failures. @type {number | null} */
   let picked = null;
   const title = h("h1", null, `Job ${id}`);
   const word = chip();
@@ -49,7 +49,7 @@ export function job(id) {
   const groups = h("div", { className: "groups" });
   const failuresTitle = h("h2");
   const tail = new LogTail(id, { isStderr: true, lines: 12 });
-  // The first time it shows what the task wrote, the second time everything about it.
+  // The first time it shows the output of the task, the second time everything about it.
   const failureList = failedTasks(id, (found) => { if (found.task === picked) location.hash = `#/job/${id}/task/${found.task}`; else pick(found.task); });
   const failureBox = h("section", { className: "panel failurebox", hidden: true }, failuresTitle, groups, h("div", { className: "split" }, failureList.element, tail.element));
   const table = new TaskTable(id);
@@ -80,7 +80,7 @@ export function job(id) {
     if (detail?.state === "waiting") waits = await waitReason(id);
   }
 
-  /** On its own: it is read where the tasks ran, and a node may be slow. */
+  /** Separate, because it is read on the nodes of the tasks, which may be slow. */
   async function loadSignatures() {
     if (!isUnknown && (!detail || detail.tasks.failed > 0)) said = await api.get(`/jobs/${id}/signatures`);
   }
@@ -127,7 +127,7 @@ export function job(id) {
     if (known.tasks.failed === 0 || !failures) return;
     setText(failuresTitle, `${count(known.tasks.failed, "task")} of ${number(total(known.tasks))} failed`);
     const alike = failures.groups;
-    // The only host is not blamed: no other host shows that the job succeeds elsewhere.
+    // A single host is not blamed: no other host shows that the job succeeds elsewhere.
     const hosts = new Set(state.workers.map((worker) => worker.host)).size;
     rebuild(groups, JSON.stringify([alike, said, hosts]), () => groupsOf(id, alike, said, hosts));
     failureList.element.classList.toggle("swept", failures.failures.some((found) => found.params));
@@ -150,7 +150,7 @@ export function job(id) {
     title: `Job ${id}`,
     element: h("div", null, shown, unknown, reading),
     render,
-    // Failures come first on the page, and so do keys.
+    // Failures come first on the page, and so do their keys.
     list: () => (failureBox.hidden ? table.list : failureList),
     commands: () => (detail && !isUnknown ? [...commandsOn(detail, !graph.hidden, table), ...(failureBox.hidden ? [] : tail.commands())] : []),
     focus() {},
@@ -159,7 +159,7 @@ export function job(id) {
   });
 }
 
-/** What can be done with a job on its page. @returns {import("./view.js").Command[]} */
+/** Actions on a job, on its page. @returns {import("./view.js").Command[]} */
 function commandsOn(detail, hasGraph, table) {
   const { id } = detail;
   const list = [...jobCommands(detail), { name: "Timeline of this job", key: "i", act: () => { location.hash = `#/timeline?job=${id}`; } }];
@@ -210,7 +210,7 @@ function failedTasks(id, onOpen) {
   });
 }
 
-/** How fast it goes and when it is done. */
+/** The present rate and the expected end. */
 function paceOf(detail) {
   const parts = [];
   if (detail.rate_per_s !== null && detail.finished_ms === null) parts.push(`${number(Number(detail.rate_per_s.toPrecision(2)))}/s`);
@@ -218,7 +218,7 @@ function paceOf(detail) {
   return parts.join(", ");
 }
 
-/** Names, texts, and whether one wants to copy them. @returns {[string, string, boolean?][]} */
+/** Names, texts, and whether they can be copied. @returns {[string, string, boolean?][]} */
 function factsOf(detail) {
   const [submit] = detail.submits;
   /** @type {[string, string, boolean?][]} */
@@ -238,7 +238,7 @@ function factsOf(detail) {
   return rows;
 }
 
-/** The most common failures, where they happened, and what those tasks said last. */
+/** The most common failures, their hosts, and the last lines of those tasks. */
 function groupsOf(id, groups, said, hostCount) {
   const errors = new Map();
   for (const group of groups) {
@@ -258,7 +258,7 @@ function groupsOf(id, groups, said, hostCount) {
   });
 }
 
-/** What a task of a group wrote last, the parameters that all of the group share, and how many outputs say so. */
+/** The last line of a group's tasks, the parameters that they share, and the number of outputs with it. */
 function lastWords(id, group, read) {
   const shared = paramsText(group.params);
   return h("p", { className: "said" },

@@ -1,4 +1,4 @@
-// All jobs: searched, filtered, sorted, with their progress.
+// All jobs: searched, filtered and sorted, with their progress.
 
 import * as api from "../api.js";
 import { StateBar } from "../charts.js";
@@ -11,9 +11,9 @@ import { jobWord, starvation } from "../problems.js";
 import { choose, chosen, oneOf } from "../url.js";
 import { chip, emptiness, view } from "./view.js";
 
-/** Order of states: first what runs, then what needs somebody. @type {Record<import("../live.js").Schemas["Job"]["state"], number>} */
+/** Order of states: first running jobs, then jobs that need attention. @type {Record<import("../live.js").Schemas["Job"]["state"], number>} */
 const STATE_ORDER = { running: 0, failed: 1, waiting: 2, aborted: 3, canceled: 4, opened: 5, finished: 6 };
-/** What a column is sorted by. @type {Record<string, (job: any) => number | string>} */
+/** Sort key of each column. @type {Record<string, (job: any) => number | string>} */
 const KEYS = {
   id: (job) => job.id,
   name: (job) => job.name,
@@ -27,11 +27,11 @@ const KEYS = {
   workers: (job) => job.worker_count,
   resources: (job) => job.resources,
 };
-/** Sorted with the largest first at the first click. */
+/** Columns that sort the largest first at the first click. */
 const DOWN_FIRST = new Set(["id", "progress", "tasks", "failed", "submitted", "elapsed", "left", "workers"]);
-/** Typing is followed by a question to the server after this time. */
+/** Delay between typing and the request. */
 const TYPING_MS = 250;
-/** Pause before a search that took long is made again, as a multiple of its duration: it passes over all jobs. */
+/** Pause before a slow search is repeated, as a multiple of its duration: it examines all jobs. */
 const REST_FACTOR = 20;
 
 export function jobs() {
@@ -39,7 +39,7 @@ export function jobs() {
   const filter = h("select", { "aria-label": "State of tasks", onchange: () => { choose({ state: filter.value }); render(); } }, h("option", { value: "" }, "all jobs"), STATES.map((name) => h("option", { value: name }, `with ${name} tasks`)));
   filter.value = oneOf("state", ["", ...STATES]);
   const figures = h("span", { className: "muted", role: "status" });
-  /** What the server found, where more is known of jobs than here. @type {{words: string, ids: Set<number>, isAll: boolean} | null} */
+  /** Matches from the server, which knows more about jobs than this page. @type {{words: string, ids: Set<number>, isAll: boolean} | null} */
   let found = null;
   let [timer, restUntil] = [0, 0];
 
@@ -78,7 +78,7 @@ export function jobs() {
     timer = setTimeout(() => void ask().then(redraw), TYPING_MS);
   }
 
-  /** Asks the server for jobs by what is not known here: commands, directories, hosts, failures. */
+  /** Asks the server for matches in data that is missing here: commands, directories, hosts, failures. */
   async function ask() {
     const asked = words();
     if (!asked) {

@@ -1,4 +1,4 @@
-// The first view: what is wrong, then what is going on.
+// The first view: problems, then present activity.
 
 import * as api from "../api.js";
 import { Meter, StateBar, TimeChart } from "../charts.js";
@@ -11,17 +11,17 @@ import { Steps } from "../steps.js";
 import { choose, oneOf } from "../url.js";
 import { chip, emptiness, panel, view } from "./view.js";
 
-/** Time over which the rate is averaged. */
+/** Period for averaging the rate. */
 const RATE_MS = 10_000;
-/** Choices of the time shown, with their names in the address. @type {[string, string, number][]} */
+/** Choices of the visible period, with their names in the address. @type {[string, string, number][]} */
 const SPANS = [["10min", "10 min", 600_000], ["1h", "1 h", 3_600_000], ["6h", "6 h", 21_600_000], ["24h", "24 h", 86_400_000], ["7d", "7 d", 604_800_000]];
 const STEPS = 120;
-/** Least time shown: a server that has just been started has no past. */
+/** Minimum visible period: a server that has just started has no past. */
 const SPAN_MIN_MS = 10_000;
 /** Units of one whole of a resource. */
 const UNITS = 10_000;
 const JOBS_SHOWN = 8;
-/** The history is read again after the longer of this time and this multiple of how long it took; samples have newer data. A short
+/** The history is read again after the longer of this time and this multiple of the last read; samples have newer data. A short
  * history is read more often, because it grows. */
 const HISTORY_MS = 60_000;
 const HISTORY_PART = 10;
@@ -29,7 +29,7 @@ const HISTORY_FACTOR = 400;
 
 export function overview() {
   const problems = h("div", { className: "problems", "aria-live": "polite" });
-  /** What somebody knows of, and failures of jobs that have ended: it is there for those who ask. */
+  /** Acknowledged problems, and failures of ended jobs, on request. */
   const quietText = h("summary", { "data-step": "" });
   const quietList = h("div", { className: "problems" });
   const quiet = h("details", { className: "quiet", hidden: true }, quietText, quietList);
@@ -51,7 +51,7 @@ export function overview() {
   let history = null;
   let historyDue = 0;
 
-  /** Reads the past now and then, as it takes a pass over all tasks; what is newer is known from the sums. */
+  /** Reads the past occasionally, because that is a pass over all tasks; sums provide newer data. */
   async function loadHistory() {
     const to = state.summary?.now_ms;
     if (!to || !state.server || (performance.now() < historyDue && history?.span === span.value)) return;
@@ -158,7 +158,7 @@ export function overview() {
   });
 }
 
-/** Nothing is wrong, or nothing is known. */
+/** Text without problems, or without data. */
 function healthy() {
   if (!state.known.has("problems")) return h("p", { className: "muted" }, "Asking the server …");
   const { summary } = state;
@@ -168,7 +168,7 @@ function healthy() {
   return h("p", { className: "fine" }, "✓ Nothing is wrong.");
 }
 
-/** What keys do with the problem or job that has the focus. */
+/** Key commands of the focused problem or job. */
 function commandsOn(element) {
   const found = things.get(element);
   if (!found) return [];
@@ -200,17 +200,17 @@ function tile(name) {
   };
 }
 
-/** How many more there are than are shown. */
+/** The number of hidden items. */
 function rest() {
   const more = state.problemCount - state.problems.length;
   const cut = state.isProblemCut ? "Tasks ended in too many ways to look at all of them." : "";
   return more > 0 || cut ? h("p", { className: "muted" }, `${more > 0 ? `and ${number(more)} more; \`hq problems\` lists them. ` : ""}${cut}`) : null;
 }
 
-/** Elements that tell how old a problem is. @type {Map<Element, any>} */
+/** Elements with the age of a problem. @type {Map<Element, any>} */
 const ages = new Map();
 
-/** What elements that keys move to are about. @type {WeakMap<Element, any>} */
+/** Subjects of the elements that keys move to. @type {WeakMap<Element, any>} */
 const things = new WeakMap();
 
 const workerOf = (found) => (found.kind === "node" ? state.workers.find((one) => one.id === found.worker && one.state === "connected" && !one.is_draining) : undefined);
@@ -229,7 +229,7 @@ function problem(found) {
   const noted = note ? h("button", { type: "button", "data-action": found.is_acknowledged ? "take-back" : "acknowledge", onclick: note.act }, found.is_acknowledged ? "Show again" : "Acknowledge") : null;
   const buttons = [action, noted].filter((one) => one !== null);
   for (const button of buttons) allow(button, true);
-  // The whole card leads where its title does.
+  // The whole card acts like the link in its title.
   const open = (event) => { if (!event.target.closest("a, button")) link.click(); };
   const age = h("span", { className: "age" });
   ages.set(age, found);
@@ -284,7 +284,7 @@ function rateOf(samples) {
   return last.at > first.at ? (Math.max(0, last.ended - first.ended) / (last.at - first.at)) * 1000 : 0;
 }
 
-/** Tasks that ended, up to now: the past, moved on by what the sums tell since it was read. */
+/** Number of ended tasks up to now: the past, extended by the sums since it was read. */
 function ends(history, samples) {
   const span = history.to_ms - history.from_ms;
   const to = Math.max(history.to_ms, samples.at(-1).at);
@@ -304,7 +304,7 @@ function ends(history, samples) {
   return { from: history.from_ms + shift * step, to, series };
 }
 
-/** Cpus in use, up to now: the past, moved on by what the sums tell since it was read. */
+/** Busy cpus up to now: the past, extended by the sums since it was read. */
 function usage(history, samples) {
   const span = history.to_ms - history.from_ms;
   const to = Math.max(history.to_ms, samples.at(-1).at);
@@ -318,7 +318,7 @@ function usage(history, samples) {
     const bin = Math.min(Math.floor((sample.at - history.from_ms) / step) - shift, STEPS - 1);
     if (sample.at >= history.to_ms && bin >= 0) seen.set(bin, [...(seen.get(bin) ?? []), sample]);
   }
-  // A step without a sample is like the one before.
+  // A step without a sample equals the previous one.
   for (let at = 0; at < STEPS; at += 1) {
     const some = seen.get(at);
     used[at] = some ? some.reduce((sum, one) => sum + one.cpusUsed, 0) / some.length : used[at] ?? used[at - 1] ?? 0;

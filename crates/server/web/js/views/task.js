@@ -1,4 +1,4 @@
-// One task: its state, why it failed or waits, what it was asked to do, what it writes.
+// One task: its state, why it failed or waits, its command and its output.
 
 import * as api from "../api.js";
 import { TimeChart } from "../charts.js";
@@ -13,7 +13,7 @@ import { absence, chip, copyButton, typed, view } from "./view.js";
 
 /** @typedef {import("../live.js").Schemas} Schemas */
 
-/** Variables of the environment that are shown at once. */
+/** Maximum environment variables that are shown at once. */
 const ENV_OPEN_MAX = 5;
 
 export function task(jobId, id) {
@@ -57,7 +57,7 @@ export function task(jobId, id) {
     why.classList.toggle("bad", Boolean(found.error));
     show(resubmit, found.state === "failed" && known !== undefined);
     if (known) {
-      // All of the job, not this one alone: that is said.
+      // Concerns the whole job, not this task alone; the text says so.
       setText(resubmit, `Resubmit ${known.tasks.failed === 1 ? "it" : `all ${number(known.tasks.failed)} failed of job ${jobId}`} …`);
       allow(resubmit, known.tasks.failed > 0);
     }
@@ -114,7 +114,7 @@ function whyOf(found, job, reason) {
   return job?.cancel_reason ? `${after}: ${plain(job.cancel_reason)}` : after;
 }
 
-/** Names, values, and whether one wants to copy them. @returns {[string, string, boolean?][]} */
+/** Names, values, and whether they can be copied. @returns {[string, string, boolean?][]} */
 function factsOf(found, now) {
   const until = found.finished_ms ?? now;
   /** @type {[string, string | null, boolean?][]} */
@@ -138,7 +138,7 @@ function factsOf(found, now) {
 
 const MIB = 2 ** 20;
 
-/** Memory and cpus over time, and GPUs where it has some, beside what was asked for. */
+/** Memory and cpus over time, and GPUs if it has some, next to the requests. */
 class UsageCharts {
   constructor() {
     this.memory = new TimeChart("Memory", { unit: " MiB" });
@@ -178,7 +178,7 @@ function limit(name, asked, values) {
   return asked === null ? {} : { limit: { name, values: values.map(() => asked) } };
 }
 
-/** Busy GPUs and their memory. Where the driver did not tell there is no bar. */
+/** Busy GPUs and their memory. Without data from the driver, the bar is missing. */
 class GpuCharts {
   constructor() {
     this.busy = new TimeChart("Busy GPUs");
@@ -213,7 +213,7 @@ class GpuCharts {
   }
 }
 
-/** Environment, and what it waits for. */
+/** Environment and dependencies. */
 function definitionOf(job, found) {
   const parts = [];
   if (found.deps.length > 0) {
@@ -226,7 +226,7 @@ function definitionOf(job, found) {
   return parts;
 }
 
-/** Earlier attempts, the first one first. */
+/** Earlier attempts, oldest first. */
 function attemptsOf(attempts) {
   if (attempts.length === 0) return null;
   return h("details", { open: true }, h("summary", null, `${count(attempts.length, "earlier attempt")}`),

@@ -13,11 +13,11 @@ import { choose, chosen, oneOf } from "../url.js";
 import { emptiness, view } from "./view.js";
 
 const COLOURS = ["state", "job"];
-/** The address follows the window when it has come to rest. */
+/** Delay until the address follows the window. */
 const ADDRESS_MS = 400;
 const LABEL = "Timeline of workers and tasks. Arrow keys move, plus and minus zoom, 0 shows all, n follows the present.";
 
-/** The time of the server, between two answers as our clock goes on. */
+/** The server's time, extrapolated between two answers. */
 class ServerClock {
   #seenAt = performance.now();
   #seenMs = 0;
@@ -30,7 +30,7 @@ class ServerClock {
   }
 }
 
-/** What is chosen on the page, and in the address. */
+/** Choices on the page, and in the address. */
 class Timeline {
   constructor() {
     const time = new ServerClock();
@@ -80,7 +80,7 @@ class Timeline {
     this.isDirty = true;
   }
 
-  /** The window was moved by somebody. */
+  /** A user has moved the window. */
   moved() {
     this.isFitted = true;
     this.source.want();
@@ -98,14 +98,14 @@ class Timeline {
     this.moved();
   }
 
-  /** Writes into the address what is shown: a link shows the same. */
+  /** Stores the visible period in the address, for links. */
   #address() {
     this.addressAt = Infinity;
     const { from, to, span, isFollowing } = this.window;
     choose(isFollowing ? { span: Math.round(span), from: "", to: "" } : { from: Math.round(from), to: Math.round(to), span: "" }, { isStep: false });
   }
 
-  /** What the address says is shown, or the last minutes. */
+  /** The visible period of the address, or the last minutes. */
   #begin() {
     const [from, to, span] = ["from", "to", "span"].map((name) => Number(chosen(name)));
     if (from > 0 && to > from) this.window.show(from, to);
@@ -121,7 +121,7 @@ class Timeline {
       this.#begin();
     }
     const { loaded } = this.source;
-    // A run that began a moment ago fills the picture.
+    // A run that has just begun fills the picture.
     if (!this.isFitted && loaded) {
       this.isFitted = true;
       if (loaded.first > this.window.from) this.window.fit(loaded.first);

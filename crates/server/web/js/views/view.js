@@ -1,10 +1,10 @@
-// Parts that all views have in common.
+// Parts that all views share.
 
 import { h } from "../dom.js";
 import { keepFresh } from "../live.js";
 
 /**
- * Something that can be done, by a key, a button or its name in the list of commands.
+ * An action with a key, a button or a name in the command palette.
  * @typedef {object} Command
  * @property {string} name
  * @property {string} [key]
@@ -22,8 +22,8 @@ import { keepFresh } from "../live.js";
  * @property {() => void} close
  */
 
-/** What keys move in. @typedef {{move: (key: string) => boolean, open: () => boolean, isMoved: boolean, focus: () => void}} Moves */
-/** A source as `keepFresh` takes it. @typedef {[string, () => Promise<void>, number?, (number | null)?]} Fresh */
+/** The target of moving keys. @typedef {{move: (key: string) => boolean, open: () => boolean, isMoved: boolean, focus: () => void}} Moves */
+/** A source for `keepFresh`. @typedef {[string, () => Promise<void>, number?, (number | null)?]} Fresh */
 /**
  * @typedef {object} Parts
  * @property {string} title
@@ -38,7 +38,7 @@ import { keepFresh } from "../live.js";
  * @property {() => void} [focus]
  */
 
-/** Makes a view. @param {Parts} made @returns {View} */
+/** Creates a view. @param {Parts} made @returns {View} */
 export function view({ title, element, render, fresh = [], parts = [], close, commands = () => [], list, onKey = () => false, focus }) {
   const ends = fresh.map((source) => keepFresh(...source));
   const listNow = () => (typeof list === "function" ? list() : list);
@@ -65,7 +65,7 @@ export function panel(title, ...content) {
   return h("section", { className: "panel" }, h("h2", null, title), ...content);
 }
 
-/** A state as a coloured word. */
+/** A state as a colored word. */
 export function chip() {
   const element = h("span", { className: "chip" });
   return {
@@ -96,7 +96,7 @@ export function copyButton(text, what = "") {
   return button;
 }
 
-/** Copies a text; whether that was possible. Pages of other machines may not use the clipboard. @param {string} text */
+/** Copies a text; returns whether that was possible. Pages from other machines may lack access to the clipboard. @param {string} text */
 export async function copy(text) {
   try {
     await navigator.clipboard.writeText(text);
@@ -111,12 +111,12 @@ export async function copy(text) {
   }
 }
 
-/** Nothing is there: a sentence, and what to type next. @param {string} sentence @param {string[]} commands */
+/** Empty view: a sentence, and commands to type next. @param {string} sentence @param {string[]} commands */
 export function emptiness(sentence, ...commands) {
   return h("div", { className: "emptiness" }, h("p", null, sentence), commands.map((text) => typed(text)));
 }
 
-/** In place of a view that cannot be shown. @param {string} title @param {string} sentence @param {...Node} more */
+/** Replacement for a view that cannot be shown. @param {string} title @param {string} sentence @param {...Node} more */
 export function absence(title, sentence, ...more) {
   return h("section", { className: "panel absence" }, h("h1", null, title), h("p", null, sentence), more);
 }

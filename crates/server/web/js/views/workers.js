@@ -1,4 +1,4 @@
-// Workers: where it runs, where it fails, who is gone.
+// Workers: where tasks run, where they fail, which workers are gone.
 
 import { Meter } from "../charts.js";
 import { actions, allow } from "../dialog.js";
@@ -12,7 +12,7 @@ import { chip, emptiness, view } from "./view.js";
 
 const MIB = 1024 * 1024;
 const RANK = { suspect: 0, lost: 1, here: 2, ended: 3 };
-/** Tasks that are named in a row. */
+/** Maximum tasks named in a row. */
 const TASKS_NAMED = 3;
 
 function rank(worker, suspects) {
@@ -80,7 +80,7 @@ function commandsOn(worker) {
 
 const resource = (worker, name) => worker.resources.find((one) => one.name === name);
 
-/** What runs there, or what became of it. */
+/** Its running tasks, or its end. */
 function runsOn(worker) {
   if (worker.state !== "connected") return worker.ended_ms === null ? "" : `since ${moment(worker.ended_ms)}`;
   if (worker.running_tasks === 0) return "";
@@ -89,10 +89,10 @@ function runsOn(worker) {
   return more > 0 ? `${named}, +${number(more)}` : named;
 }
 
-/** Why it gets no tasks, if it gets none. */
+/** Why it gets no tasks, if so. */
 const reasonOf = (worker) => worker.quarantine?.reason ?? "";
 
-/** Its state: how it looks, and in words. @returns {[string, string]} */
+/** Its state: style and words. @returns {[string, string]} */
 function wordsOf({ worker, rank: found }) {
   if (found === RANK.suspect) return ["failed", "broken?"];
   if (worker.quarantine && worker.state === "connected") return ["canceled", worker.quarantine.stage];
