@@ -203,7 +203,16 @@ fn help_for(error: &clap::Error, path: &[&str], words: &[&str]) -> Option<String
     }
     if kind == ErrorKind::ArgumentConflict {
         if context(error, ContextKind::InvalidArg) == context(error, ContextKind::PriorArg) {
-            return Some("write it once; several ids or ranges are one value: `1-3,7`".to_owned());
+            let arg = context(error, ContextKind::InvalidArg).unwrap_or_default();
+            let has_ids = ["--array", "--tasks"]
+                .iter()
+                .any(|option| arg.starts_with(option));
+            let ids = if has_ids {
+                "; several ids or ranges are one value: `1-3,7`"
+            } else {
+                ""
+            };
+            return Some(format!("write it once{ids}"));
         }
         let text = error.to_string();
         let has = |option: &str| text.contains(&format!("'{option}"));
@@ -228,12 +237,31 @@ fn help_for(error: &clap::Error, path: &[&str], words: &[&str]) -> Option<String
     // `--wait[=<UNTIL>]`
     let name = option.split([' ', '=']).next().unwrap_or(option);
     let name = name.strip_suffix('[').unwrap_or(name);
-    of_word(name, value)
-        .or_else(|| repair::empty(name, value, words))
+    if let Some(answer) = of_word(name, value).or_else(|| repair::joined(name, words)) {
+        return Some(answer);
+    }
+    let answer = repair::empty(name, value, words)
         .or_else(|| of_listed(error, value))
+        .or_else(|| of_unnamed(name, value))
         .or_else(|| repair::guess_value(name, value, words))
         .or_else(|| of_value(name, value, path))
-        .or_else(|| argument::description(path, name))
+        .or_else(|| argument::description(path, name))?;
+    let end = match value.chars().last() {
+        None if !repair::is_typed(words) => "nothing follows it".to_owned(),
+        Some(end @ ('-' | '=' | ':' | '/')) if value.len() > 1 => {
+            format!("nothing follows the `{end}`")
+        }
+        Some(_) | None => return Some(answer),
+    };
+    Some(format!(
+        "{answer}; {end}: if a variable of this shell stood there, it is unset"
+    ))
+}
+
+/// `--env =1`.
+fn of_unnamed(name: &str, value: &str) -> Option<String> {
+    let is_unnamed = matches!(name, "--env" | "--param" | "--resource") && value.starts_with('=');
+    is_unnamed.then(|| format!("a name is missing in front of `=`: `{name} NAME{value}`"))
 }
 
 /// The most similar possible value.
@@ -261,6 +289,7 @@ fn of_command(path: &[&str], word: &str) -> String {
         Some(format!("did you mean `hq{group} {}`?", joined.or(near)?))
     };
     let known = habits::of_command(path, word).map(str::to_owned);
+    let known = known.or_else(|| argument::of_id(path, word));
     let known = known.or_else(|| of_program(path, word)).or_else(meant);
     known.unwrap_or_else(|| match path {
         [] => "`hq --help` lists the commands".to_owned(),
@@ -379,9 +408,10 @@ fn of_missing(error: &clap::Error, path: &[&str], words: &[&str]) -> Option<Stri
         ["worker", "deploy-ssh"] => {
             "name a file with a host in each line: `hq worker deploy-ssh HOSTFILE`"
         }
+        ["task", "notify"] => "name the message: `hq task notify MESSAGE`",
         ["job" | "task", ..] => "name a job by its id, which `hq job list` shows, or as `last`",
         ["worker", ..] => "workers are chosen by id, as in `hq worker list`",
-        _ => return argument::description(path, missing.first()?),
+        _ => return argument::full_description(path, missing.first()?),
     };
     Some(text.to_owned())
 }
@@ -457,6 +487,9 @@ fn of_value(name: &str, value: &str, path: &[&str]) -> Option<String> {
         "--job" => format!("{}{ALONE}", takes(name)?),
         "<JOBS>" | "<JOB>" => of_job(value, path, "`3`, `1-4,7`, `last` or, in most commands, `all`"),
         "<JOBS[.TASKS]>" | "<JOB[.TASKS]>" if path.first() == Some(&"output-log") => "`hq output-log DIR cat 3 stdout` prints what job 3 wrote, `hq output-log DIR show` prints all".to_owned(),
+        "<JOB[.TASKS]>" | "<JOB[.TASK]>" if let Some((first, last)) = of_two(value) => format!(
+            "it takes one job: `{first}`; task {last} of job {first} is `{first}.{last}`, and `{first}.1-4` are some of its tasks"
+        ),
         "<JOBS[.TASKS]>" | "<JOB[.TASKS]>" | "<JOB[.TASK]>" => of_job(value, path, "`3`, `last`, or with tasks `3.7`, `last.1-4`"),
         "--server-dir" => "`--server-dir PATH` or the variable HQ_SERVER_DIR names it; without both it is `.hq-server` in your home directory (`unset HQ_SERVER_DIR`)".to_owned(),
         "<TASK>" | "<TASKS>" if value.contains(['.', '@', '/']) => "a task is a number that follows its job: `hq task info 3 12`".to_owned(),
@@ -477,7 +510,13 @@ fn takes(name: &str) -> Option<String> {
 const ALONE: &str =
     "; `--output-mode quiet` makes `hq submit` and `hq job open` print nothing else";
 
-/// `500m` and `50%` of Kubernetes and others, as cpus.
+/// The ends of `3-5` and `3,5`.
+fn of_two(value: &str) -> Option<(u32, u32)> {
+    let (first, last) = value.split_once(['-', ','])?;
+    first.parse().ok().zip(last.parse().ok())
+}
+
+/// `500m` and `50%` of Kubernetes and others, in cpus.
 fn milli_cpus(value: &str) -> Option<f64> {
     let part = |sign, whole: f64| Some(value.strip_suffix(sign)?.parse::<f64>().ok()? / whole);
     part('m', 1_000.0).or_else(|| part('%', 100.0))

@@ -22,7 +22,10 @@ pub(super) fn of_argument(path: &[&str], word: &str, words: &[&str]) -> Option<S
     if let Some(answer) = habits::of_option(path, word) {
         return Some(answer.to_owned());
     }
-    if let Some(answer) = of_number(path, word) {
+    if let Some(answer) = of_number(path, word)
+        .or_else(|| of_id(path, word))
+        .or_else(|| of_positional(path, word, words))
+    {
         return Some(answer);
     }
     match path {
@@ -108,7 +111,84 @@ fn are_files(words: &[&str]) -> bool {
     words.iter().all(|word| std::path::Path::new(word).exists())
 }
 
-/// A number in a place without ids.
+/// A job, task, worker or queue that stands where no id is expected: `hq job 7`, `hq dashboard 7`.
+pub(super) fn of_id(path: &[&str], word: &str) -> Option<String> {
+    let is_number = |c: char| c.is_ascii_digit() || matches!(c, ',' | '-' | '.');
+    let is_id = word.starts_with(|c: char| c.is_ascii_digit()) && word.chars().all(is_number);
+    if !is_id && !matches!(word, "last" | "all") {
+        return None;
+    }
+    let text = match path {
+        [] | ["job" | "status" | "problems"] if word.contains('.') => {
+            format!("`hq task info {word}` shows one task")
+        }
+        [] | ["job" | "status" | "problems"] => format!("`hq job info {word}` shows one job"),
+        ["task"] if word.contains('.') => {
+            format!("`hq task info {word}` shows a task, `hq task explain {word}` why it waits")
+        }
+        ["task"] => format!("`hq task list {word}` lists the tasks of a job"),
+        ["worker"] => format!("`hq worker info {word}` shows one worker"),
+        ["alloc"] => format!("`hq alloc info {word}` shows one queue"),
+        ["dashboard", ..] => format!(
+            "it shows all jobs, and one is chosen on the page; `hq job progress {word}` follows one job"
+        ),
+        _ => return None,
+    };
+    Some(text)
+}
+
+/// `hq job info --job 3`: an option where a word is expected.
+fn of_positional(path: &[&str], word: &str, words: &[&str]) -> Option<String> {
+    const FILES: &str = "file path dir directory journal input script name";
+    const IDS: &str = "id number";
+    let option = word.split('=').next()?;
+    let name = option.strip_prefix("--")?.trim_end_matches('s');
+    let is_meant = |arg: &clap::Arg| {
+        let place = arg.to_string().to_lowercase();
+        let has = |kinds: &str| kinds.split(' ').any(|kind| place.contains(kind));
+        place.contains(name)
+            || has("job worker queue allocation") && has_word(IDS, name)
+            || has("file dir path journal script") && has_word(FILES, name)
+    };
+    // The directory of `output-log` belongs to the group.
+    let (path, command) = (1..=path.len()).rev().find_map(|count| {
+        let command = command_at(&path[..count])?;
+        let has_it = command.get_positionals().any(is_meant);
+        has_it.then_some((&path[..count], command))
+    })?;
+    let mut typed = words.iter().skip_while(|typed| !typed.starts_with(option));
+    let value = match typed.next()?.split_once('=') {
+        Some((_, value)) => Some(value),
+        None => typed.next().copied().filter(|next| !next.starts_with('-')),
+    };
+    let at = command.get_positionals().position(is_meant)?;
+    let shown = command
+        .get_positionals()
+        .enumerate()
+        .filter_map(|(number, arg)| {
+            if number == at
+                && let Some(value) = value
+            {
+                let needs_task =
+                    matches!(path, ["task", "info" | "explain"]) && !value.contains('.');
+                return Some(format!("{value}{}", if needs_task { ".TASK" } else { "" }));
+            }
+            let place = arg.to_string();
+            let place = place
+                .trim_matches(['<', '>', '[', ']', '.'])
+                .split('[')
+                .next()?;
+            (number == at || arg.is_required_set()).then(|| place.to_owned())
+        });
+    let shown: Vec<String> = shown.collect();
+    Some(format!(
+        "it is a word without `{option}`: `hq {} {}`",
+        path.join(" "),
+        shown.join(" ")
+    ))
+}
+
+/// A number that stands where no id is expected.
 fn of_number(path: &[&str], word: &str) -> Option<String> {
     let is_ids = word.starts_with(|c: char| c.is_ascii_digit())
         && word
@@ -121,7 +201,7 @@ fn of_number(path: &[&str], word: &str) -> Option<String> {
             format!("choose tasks with an option: `hq job cat JOB stdout --tasks {word}`")
         }
         ["job", "tail"] => format!(
-            "a task of a job is written `JOB.TASK`: `hq job tail JOB.{word}`; several jobs are one word: `hq job tail 1,2`"
+            "a task of a job is written `JOB.TASK`: `hq job tail JOB.{word}`; it follows one job"
         ),
         ["worker", "list"] => format!("`hq worker info {word}` shows one worker"),
         ["job", "list" | "summary"] => format!("`hq job info {word}` shows one job"),
@@ -131,6 +211,10 @@ fn of_number(path: &[&str], word: &str) -> Option<String> {
         }
         ["task", "list"] => format!(
             "choose tasks with an option: `hq task list JOB --tasks {word}`; several jobs are one word: `hq task list 1,2`"
+        ),
+        ["server", "wait"] => format!("a time is an option: `hq server wait --timeout {word}`"),
+        ["job", "open"] => format!(
+            "the server chooses the id of a new job; `hq submit --job {word} -- PROGRAM` adds tasks to an open one"
         ),
         ["alloc", "list"] => format!("`hq alloc info {word}` shows one queue"),
         ["alloc", ..] => format!("a queue is chosen by one id, as in `hq {command} 1`"),
@@ -226,6 +310,11 @@ fn of_stray_word(path: &[&str], word: &str, before: &str) -> Option<String> {
                 quoted_list(&commands_of(path))
             ));
         }
+        ["journal", "replay" | "stream"] => {
+            return Some(format!(
+                "it asks the running server; `hq journal export {word}` reads a file"
+            ));
+        }
         ["journal", "prune"] => {
             "it removes all ended jobs from the journal; `hq job forget 1-3` removes single jobs from the server"
         }
@@ -301,7 +390,22 @@ pub(super) fn description(path: &[&str], name: &str) -> Option<String> {
     Some(format!("`{shown}` of `hq {command}` is: {line}"))
 }
 
-/// An option of the command itself with a very similar name.
+/// The same with the values that are possible, which the parser does not show of an argument that is missing.
+pub(super) fn full_description(path: &[&str], name: &str) -> Option<String> {
+    let text = description(path, name)?;
+    let values = argument(path, name)?.get_possible_values();
+    let values: Vec<String> = values
+        .iter()
+        .map(|value| value.get_name().to_owned())
+        .collect();
+    Some(if values.is_empty() {
+        text
+    } else {
+        format!("{text}: {}", quoted_list(&values))
+    })
+}
+
+/// An option of the command itself that is spelled almost like this.
 fn of_own(path: &[&str], word: &str) -> Option<String> {
     let (name, value) = word
         .split_once('=')

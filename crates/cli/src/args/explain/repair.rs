@@ -103,12 +103,52 @@ fn turned(value: &str) -> Option<String> {
 
 /// The message for an empty value: usually an unset shell variable.
 pub(super) fn empty(name: &str, value: &str, words: &[&str]) -> Option<String> {
-    let mut typed = words.iter();
-    let is_given = typed.any(|word| word.trim().is_empty() || word.ends_with('='));
-    (value.trim().is_empty() && is_given && name != "--server-dir").then(|| {
+    (value.trim().is_empty() && is_typed(words) && name != "--server-dir").then(|| {
         let takes = takes(name).map_or_else(String::new, |takes| format!("; {takes}"));
         format!("it is empty: a variable of this shell may be unset{takes}")
     })
+}
+
+/// Whether an empty value was typed.
+pub(super) fn is_typed(words: &[&str]) -> bool {
+    let mut words = words.iter();
+    words.any(|word| word.trim().is_empty() || word.ends_with('='))
+}
+
+/// `--param T=300, 310`: a list with blanks behind its commas.
+pub(super) fn joined(name: &str, words: &[&str]) -> Option<String> {
+    let is_open = |word: &str| word.ends_with([',', ';']);
+    let inline = format!("{name}=");
+    let at = words.iter().enumerate().position(|(at, word)| {
+        is_open(word) && (word.starts_with(&inline) || at > 0 && words[at - 1] == name)
+    });
+    let at = at.filter(|_| name.starts_with("--"))?;
+    let first = words[at].strip_prefix(&inline).unwrap_or(words[at]);
+    let mut parts = vec![first];
+    let rest = words[at + 1..]
+        .iter()
+        .take_while(|word| !word.starts_with('-'));
+    for word in rest {
+        parts.push(word);
+        if !is_open(word) {
+            break;
+        }
+    }
+    let count = parts.len();
+    let parts: Vec<&str> = parts
+        .iter()
+        .flat_map(|part| part.split([',', ';']))
+        .collect();
+    let parts: Vec<&str> = parts.into_iter().filter(|part| !part.is_empty()).collect();
+    let from = at - usize::from(words[at] == first);
+    let with =
+        |instead: &[&str]| is_accepted(&[&words[..from], instead, &words[at + count..]].concat());
+    let one = parts.join(",");
+    if parts.len() > 1 && with(&[name, &one]) {
+        return Some(format!("it is one word without blanks: `{name} {one}`"));
+    }
+    let each: Vec<&str> = parts.iter().flat_map(|part| [name, part]).collect();
+    (parts.len() > 1 && with(&each)).then(|| format!("repeat the option: `{}`", each.join(" ")))
 }
 
 /// A valid value close to one that the parser rejected.
@@ -137,10 +177,10 @@ pub(super) fn guess_value(name: &str, value: &str, words: &[&str]) -> Option<Str
             value.into_owned()
         }
     };
-    // `2:1`, `2[1]`
+    // `2:1`, `2[1]`; not `2-1`, which is also a range
     let task = value
         .trim_end_matches(']')
-        .replacen([':', '[', '-', '_', '/', '@', ' '], ".", 1);
+        .replacen([':', '[', '_', '/', '@', ' '], ".", 1);
     let task = Some(task).filter(|_| !is_option);
     let others = REPAIRS.iter().filter_map(|repair| repair(value));
     for other in others.chain(task) {

@@ -64,6 +64,10 @@ pub(super) const OPTIONS: &str = r"
 --partition -p --account -A --qos -q --queue --constraint -C --gres --mem --exclusive --reservation -l: options of the batch system follow `--`: `hq alloc add slurm --time-limit 1h -- --partition=NAME`
 --time --walltime: the walltime of an allocation is `--time-limit 1h`
 --nodes -N -n --ntasks --workers --count: nodes of an allocation are `--max-workers-per-alloc 2`
+[alloc add]
+--manager --system --batch-system --scheduler --type -m: the batch system is a word: `hq alloc add slurm --time-limit 1h`
+[journal check, journal export]
+--journal: the journal is a word, a file or a server directory: `hq journal check FILE`
 [server stop, worker stop]
 --now --force -f -9 --kill --immediately --yes -y: it stops at once anyway: workers give tasks a moment to end, and kill what is left
 --wait -w: it returns when nothing is left
