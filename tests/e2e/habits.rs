@@ -8,7 +8,7 @@ use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
 
 use crate::harness::{Env, signal, wait_for};
 
-/// Runs a command with a terminal as standard error; returns its output there as one line.
+/// Runs a command with a terminal as standard error and a file as standard output; returns what it wrote to the terminal.
 fn on_terminal(env: &Env, args: &[&str]) -> String {
     let master = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY).expect("a pseudo-terminal");
     grantpt(&master).expect("its rights");
@@ -21,7 +21,7 @@ fn on_terminal(env: &Env, args: &[&str]) -> String {
         .expect("the other end");
     let status = env
         .command(args)
-        .stdout(Stdio::null())
+        .stdout(std::fs::File::create(env.path("printed")).expect("a file"))
         .stderr(slave)
         .status();
     status.expect("the program can be run");
@@ -189,10 +189,13 @@ fn notes_go_to_a_terminal_and_stay_with_the_job() {
     let mut env = Env::new();
     let server = env.start_server();
     env.write("list", "a\nb\n");
+    env.write("none", "");
+    env.write("none.json", "[]");
     let typed = ["submit", "--each-line", "list", "--", "echo", "{}"];
     let note = "`{}` is not replaced; the line of a task is in `$HQ_ENTRY`";
     let told = on_terminal(&env, &typed);
     assert!(told.contains(" WARN ") && told.contains(note), "{told}");
+    assert!(told.contains("`hq job cat 1 stdout` prints it"), "{told}");
     // A script sees the same as before.
     let ran = env
         .hq(&[&typed[..1], &["--output-mode=json"], &typed[1..]].concat())
@@ -236,6 +239,27 @@ fn notes_go_to_a_terminal_and_stay_with_the_job() {
         let told = env.hq(&["problems"]).ok();
         told.contains("Nothing is wrong").then_some(()).ok_or(told)
     });
+    for (args, part) in [
+        (
+            &["server", "wait", "--timeout", "0:09"][..],
+            "`--timeout 0:09` is 0 min 9 s",
+        ),
+        (
+            &["submit", "--each-line=none", "--", "true"],
+            "none is empty, so there are no tasks",
+        ),
+        (
+            &["submit", "--from-json=none.json", "--", "true"],
+            "none.json is empty, so",
+        ),
+        (
+            &["submit", "--each-line=list", "--array=7-9", "--", "true"],
+            "the list has 2 items",
+        ),
+    ] {
+        let told = on_terminal(&env, args);
+        assert!(told.contains(part), "{args:?}: {told}");
+    }
 }
 
 #[test]

@@ -152,7 +152,12 @@ impl Client {
                 Err(error) => {
                     let (host, port) = (&access.host, access.port);
                     let text = format!("Cannot talk to the server at {host}:{port}");
-                    return Err(CliError::caused(text, &error));
+                    let failure = CliError::caused(text, &error);
+                    return Err(if error.is_retryable() {
+                        failure.with_help("the server, its machine or this one is very busy, or the network between them fails: try again; `hq doctor net` checks the way to the server")
+                    } else {
+                        failure
+                    });
                 }
             }
         };
@@ -645,10 +650,11 @@ fn add_part(update: &mut client::WatchUpdate, part: client::WatchUpdate) {
 
 /// Adds advice to the error of an open job that accepts no tasks.
 fn with_open_job(error: CliError) -> CliError {
-    if error
-        .text()
-        .is_some_and(|text| text.ends_with("is not opened."))
-    {
+    let text = error.text().unwrap_or_default();
+    if text.starts_with("Job ") && text.ends_with("not found.") {
+        return error.with_help("`hq job list --all` lists existing ids");
+    }
+    if text.ends_with("is not opened.") {
         return error.with_help(
             "tasks can be added to a job that `hq job open` made and `hq job close` has not closed; without `--job`, \
              `hq submit` makes a new job",

@@ -4,6 +4,7 @@
 //! [`Context::out`] and end. Servers, workers and `hq run` build their own runtimes.
 
 use std::future::Future;
+use std::io::IsTerminal as _;
 
 use hq_protocol::access::ServerDir;
 use hq_protocol::client::TaskPage;
@@ -159,6 +160,15 @@ const fn role(command: &Command) -> Role {
 /// Runs a command to its end.
 pub(crate) fn run(command: Command, context: &mut Context) -> CliResult<()> {
     logging::init(&context.global, role(&command));
+    // The commands that have a program say it with its other notes.
+    if !matches!(
+        command,
+        Command::Submit(_) | Command::Run(_) | Command::Import(_)
+    ) && std::io::stderr().is_terminal()
+        && let Some(note) = crate::submit::habits::short_clock_here()
+    {
+        tracing::warn!("{note}");
+    }
     match command {
         Command::Server {
             command: Some(Deferred(command)),

@@ -18,6 +18,7 @@ use crate::args::submit::{Destination, TaskOptions};
 use crate::error::{CliError, CliResult};
 use crate::parse::param::ParamSource;
 use crate::text::closest;
+use habits::{Front, Verb};
 use skip::{OuterDependencies, SkipPlan, leave_out};
 
 pub(crate) mod build;
@@ -86,6 +87,27 @@ pub(crate) fn read_stdin() -> CliResult<Vec<u8>> {
         let _ = writeln!(std::io::stderr(), "{text}");
     }
     read_all("standard input", stdin, REQUEST_MAX)
+}
+
+/// Reads standard input for the tasks of a command that has `--stdin`.
+pub(crate) fn read_for_tasks(
+    is_wanted: bool,
+    command: &[OsString],
+    verb: Verb,
+) -> CliResult<Option<Vec<u8>>> {
+    if !is_wanted {
+        return Ok(None);
+    }
+    let front = Front::of(command);
+    // Nobody types the input of a file that is no program.
+    if std::io::stdin().is_terminal() {
+        front.refuse_input_file(verb)?;
+    }
+    let data = read_stdin()?;
+    if data.is_empty() && front.is_input_unseen() {
+        tracing::warn!("Standard input is empty, and so is that of the tasks");
+    }
+    Ok(Some(data))
 }
 
 /// Reads standard input now, for a later [`read_stdin`].

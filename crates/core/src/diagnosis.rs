@@ -143,7 +143,11 @@ pub struct Obstacle {
 /// Text for tasks that request more of a resource than any worker has.
 #[must_use]
 pub fn lacking(resource: &str, asked: Amount, most: Amount) -> String {
-    let asked = words::amount(resource, asked);
+    // The least amount stands for `all` where a worker has none.
+    let asked = match (asked, most) {
+        (Amount(1), Amount::ZERO) => format!("all {resource}"),
+        _ => words::amount(resource, asked),
+    };
     if most.0 == 0 {
         format!("they ask for {asked}, no worker has any")
     } else {

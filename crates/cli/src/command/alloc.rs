@@ -136,7 +136,8 @@ async fn add(system: SystemCommand, context: &mut Context) -> CliResult<()> {
         && let Err(error) = try_out(&mut client, &spec).await
     {
         tracing::error!("Dry-run (test allocation submission) has failed");
-        return Err(error);
+        let help = after_trial(&error.text().unwrap_or_default());
+        return Err(error.with_help(help));
     }
     let Reply::Added(queue) = client.alloc(Request::Add(spec)).await? else {
         return Err(unexpected());
@@ -155,6 +156,33 @@ async fn dry_run(system: SystemCommand, context: &mut Context) -> CliResult<()> 
             Some(text) => CliError::refused(&text),
             None => error,
         }),
+    }
+}
+
+/// What a batch system prints that does not answer, in small letters.
+const UNANSWERED: [&str; 10] = [
+    "fetch_config",
+    "unable to contact",
+    "unable to establish",
+    "connection refused",
+    "timed out",
+    "no answer",
+    "cannot connect",
+    "unknown host",
+    "no route to host",
+    "communication",
+];
+
+/// What to do after a failed trial, by what the batch system printed.
+fn after_trial(text: &str) -> &'static str {
+    let text = text.to_lowercase();
+    if text.contains("is not in the path") {
+        "workers can also be started by hand: `hq worker start`; `--no-dry-run` makes the queue without a trial"
+    } else if UNANSWERED.iter().any(|part| text.contains(part)) {
+        "the batch system did not answer the server's machine: try `sinfo` or `qstat` there; start the server on a login node of the cluster, \
+         with the variables that name the system (SLURM_CONF, PBS_CONF_FILE); `--no-dry-run` makes the queue without a trial"
+    } else {
+        "the batch system refused the trial; its own options follow `--`, as in `hq alloc add slurm --time-limit 1h -- --partition=NAME`"
     }
 }
 
@@ -411,6 +439,34 @@ mod tests {
     struct Line {
         #[command(flatten)]
         args: QueueArgs,
+    }
+
+    #[test]
+    fn a_failed_trial_is_told_by_what_the_batch_system_printed() {
+        for (printed, part) in [
+            (
+                "qsub start failed\n`qsub` is not in the PATH of the server",
+                "`hq worker start`",
+            ),
+            (
+                "sbatch: error: fetch_config: DNS SRV lookup failed",
+                "did not answer",
+            ),
+            (
+                "sbatch: error: Unable to contact slurm controller",
+                "did not answer",
+            ),
+            (
+                "pbs_iff: cannot connect to host\nqsub: Connection refused",
+                "did not answer",
+            ),
+            (
+                "sbatch: error: invalid partition specified: x",
+                "-- --partition=NAME",
+            ),
+        ] {
+            assert!(after_trial(printed).contains(part), "{printed}");
+        }
     }
 
     #[test]

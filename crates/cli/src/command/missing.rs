@@ -129,11 +129,16 @@ impl Missing {
     ///
     /// `list` is the command that shows what exists.
     pub(super) fn end(&self, list: &str, context: &mut Context) -> CliResult<()> {
+        self.end_with(&format!("`{list}` lists existing ids"), context)
+    }
+
+    /// Like [`Self::end`], with a text that says what exists.
+    pub(super) fn end_with(&self, help: &str, context: &mut Context) -> CliResult<()> {
         if self.is_empty() || context.mode() != OutputMode::Cli {
             return Ok(());
         }
         context.flush()?;
-        error_line(&format!("help: `{list}` lists existing ids"));
+        error_line(&format!("help: {help}"));
         Err(CliError::AlreadyReported(exit::FAILURE))
     }
 }

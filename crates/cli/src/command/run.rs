@@ -42,7 +42,7 @@ use crate::submit::habits::{Front, Verb};
 use crate::submit::plan::plan;
 use crate::submit::skip::OuterDependencies;
 use crate::submit::{
-    PreparedSubmit, SubmitContext, directives, is_stdin, jobfile, keep_stdin, read_stdin,
+    PreparedSubmit, SubmitContext, directives, is_stdin, jobfile, keep_stdin, read_for_tasks,
     reads_stdin,
 };
 use crate::version::VERSION;
@@ -79,11 +79,7 @@ const REQUESTS_MAX: usize = 8;
 /// Runs a job to its end.
 pub(super) fn run(args: RunArgs, context: &mut Context) -> CliResult<()> {
     // The child cannot read from a terminal, so the parent reads standard input first.
-    let stdin = if args.stdin {
-        Some(read_stdin()?)
-    } else {
-        None
-    };
+    let stdin = read_for_tasks(args.stdin, &args.command, Verb::Run)?;
     if reads_stdin(&args.tasks, &args.command) {
         keep_stdin()?;
     }

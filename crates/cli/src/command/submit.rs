@@ -7,7 +7,9 @@ mod learn_from;
 
 use std::convert::Infallible;
 use std::ffi::OsString;
+use std::fs::File;
 use std::io::IsTerminal as _;
+use std::os::fd::AsFd as _;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -27,7 +29,7 @@ use crate::submit::build::{SubmitRequest, build};
 use crate::submit::habits::{Front, Verb, given_options};
 use crate::submit::plan::kinds;
 use crate::submit::skip::OuterDependencies;
-use crate::submit::{PreparedSubmit, SubmitContext, directives, jobfile, origin, read_stdin};
+use crate::submit::{PreparedSubmit, SubmitContext, directives, jobfile, origin, read_for_tasks};
 
 /// Delay before a waiting user learns that none of the job's tasks can run; most short jobs have
 /// ended by then.
@@ -43,22 +45,14 @@ pub(super) async fn submit(args: SubmitArgs, context: &mut Context) -> CliResult
         if is_batch {
             return Err(dry_run::refuse_batch());
         }
-        let stdin = if args.stdin {
-            Some(read_stdin()?)
-        } else {
-            None
-        };
+        let stdin = read_for_tasks(args.stdin, &args.command, Verb::Submit)?;
         return dry_run::submit(args, stdin, context).await;
     }
     let mut client = context.connect().await?;
     if is_batch {
         return batch::run(&mut client, context).await;
     }
-    let stdin = if args.stdin {
-        Some(read_stdin()?)
-    } else {
-        None
-    };
+    let stdin = read_for_tasks(args.stdin, &args.command, Verb::Submit)?;
     submit_through(client, args, stdin, context).await
 }
 
@@ -248,6 +242,20 @@ async fn send(
     context.output.job_submitted(&mut context.out, job)?;
     // Scripts use the id while we wait.
     context.flush()?;
+    let stdout = std::io::stdout().as_fd().try_clone_to_owned();
+    let goes_to_file = || {
+        stdout.is_ok_and(|stdout| {
+            File::from(stdout)
+                .metadata()
+                .is_ok_and(|found| found.is_file())
+        })
+    };
+    if context.mode() == OutputMode::Cli && std::io::stderr().is_terminal() && goes_to_file() {
+        tracing::warn!(
+            "Standard output is a file, and the output of tasks is not written there: `hq job cat {job} stdout` prints it; \
+             `hq run … > FILE` runs tasks and writes what they print"
+        );
+    }
     Ok(job)
 }
 

@@ -38,7 +38,7 @@ pub(super) async fn list(args: ListArgs, context: &mut Context) -> CliResult<()>
         is_single_job: jobs.len() == 1,
         is_verbose: args.verbose,
     };
-    let mut missing_tasks = Missing::default();
+    let mut missing_tasks = (Missing::default(), 0);
     let mut sink = context.output.task_list(&mut context.out, view);
     for job in &jobs {
         sink.job(job.id)?;
@@ -60,7 +60,7 @@ pub(super) async fn list(args: ListArgs, context: &mut Context) -> CliResult<()>
         }
         warn_about_tasks(&missing, job.id);
         if !missing.is_empty() {
-            missing_tasks = missing;
+            missing_tasks = (missing, job.id);
         }
     }
     if sink.finish()? {
@@ -68,7 +68,22 @@ pub(super) async fn list(args: ListArgs, context: &mut Context) -> CliResult<()>
         tracing::info!("An error message was truncated. Use -v to display the full error.");
     }
     missing_jobs.end(missing::JOBS, context)?;
-    missing_tasks.end("hq task list JOB", context)
+    end_without(missing_tasks, &mut client, context).await
+}
+
+/// Ends a command that was asked for tasks which a job does not have.
+pub(super) async fn end_without(
+    (missing, job): (Missing, u32),
+    client: &mut Client,
+    context: &mut Context,
+) -> CliResult<()> {
+    if missing.is_empty() || context.mode() != OutputMode::Cli {
+        return Ok(());
+    }
+    match known_tasks(&one_job(job)?, client).await {
+        Some(help) => missing.end_with(&help, context),
+        None => missing.end(&format!("hq task list {job}"), context),
+    }
 }
 
 fn warn_about_missing(ids: &IdArray, jobs: &[client::JobSummary]) -> Missing {
@@ -114,12 +129,12 @@ pub(super) async fn info(args: InfoArgs, context: &mut Context) -> CliResult<()>
     let with_words = args.verbose && context.mode() == OutputMode::Cli;
     let mut sink = context.output.task_infos(&mut context.out, args.verbose);
     let (mut missing, mut missing_job) = (Missing::default(), Missing::default());
-    loop {
+    let id = loop {
         let mut page = client.task_page(request.clone()).await?;
         if !page.job_found {
             tracing::error!("Cannot find job {name}");
             missing_job = Missing::one();
-            break;
+            break 0;
         }
         missing.add(page.not_found.as_ref());
         if with_words {
@@ -127,10 +142,10 @@ pub(super) async fn info(args: InfoArgs, context: &mut Context) -> CliResult<()>
         }
         sink.tasks(&page)?;
         let Some(cursor) = page.next_cursor else {
-            break;
+            break page.job;
         };
         request.cursor = cursor;
-    }
+    };
     let lines = missing.lines(
         |task| format!("Task {task} not found"),
         |tasks| format!("Tasks {tasks} not found"),
@@ -140,7 +155,7 @@ pub(super) async fn info(args: InfoArgs, context: &mut Context) -> CliResult<()>
     }
     sink.finish()?;
     missing_job.end(missing::JOBS, context)?;
-    missing.end(&format!("hq task list {name}"), context)
+    end_without((missing, id), &mut client, context).await
 }
 
 /// Adds the last line of their output to the errors of the first failed tasks of a page.
@@ -167,9 +182,14 @@ async fn add_last_words(client: &mut Client, page: &mut client::TaskPageReply) -
 pub(super) async fn explain(args: ExplainArgs, context: &mut Context) -> CliResult<()> {
     let tasks = args.target.some_tasks(args.task.as_ref())?;
     let (Some(task), 1) = (tasks.iter().next(), tasks.len()) else {
-        return Err(CliError::usage(
-            "one task is explained at a time, such as `3.7`",
-        ));
+        let job = match args.target.job {
+            SingleSelector::Last => "last".to_owned(),
+            SingleSelector::Id(id) => id.to_string(),
+        };
+        let first = tasks.iter().next().unwrap_or_default();
+        return Err(CliError::usage(&format!(
+            "one task is explained at a time: `hq task explain {job}.{first}`; `hq task list {job}` lists all"
+        )));
     };
     let job = match args.target.job {
         SingleSelector::Last => explain::Job::Last(client::Empty {}),
@@ -218,25 +238,28 @@ async fn with_known_tasks(error: CliError, job: SingleSelector, client: &mut Cli
         return error;
     }
     let selector = match job {
-        SingleSelector::Last => Selector::Last,
-        SingleSelector::Id(id) => match one_job(id) {
-            Ok(one) => one,
-            Err(_) => return error,
-        },
+        SingleSelector::Last => Ok(Selector::Last),
+        SingleSelector::Id(id) => one_job(id),
     };
+    let Ok(selector) = selector else { return error };
+    match known_tasks(&selector, client).await {
+        Some(help) => error.with_help(help),
+        None => error,
+    }
+}
+
+/// Names the tasks that a job has.
+async fn known_tasks(job: &Selector, client: &mut Client) -> Option<String> {
     let ids = client::TaskIds {
-        jobs: Some(selector.to_message()),
+        jobs: Some(job.to_message()),
         states: Vec::new(),
     };
-    match client.task_ids(ids).await {
-        Ok(client::TaskIdsReply { jobs }) => match jobs.first() {
-            Some(found) => {
-                let ids = found.ids.as_ref().map(id_array).unwrap_or_default();
-                let ids = cut(&ids, IDS_SHOWN_MAX).unwrap_or(ids);
-                error.with_help(format!("job {} has these tasks: {ids}", found.job))
-            }
-            None => error,
-        },
-        Err(_) => error,
-    }
+    let client::TaskIdsReply { jobs } = client.task_ids(ids).await.ok()?;
+    let found = jobs.first()?;
+    let ids = found.ids.as_ref().map(id_array).unwrap_or_default();
+    let ids = cut(&ids, IDS_SHOWN_MAX).unwrap_or(ids);
+    Some(match &*ids {
+        "" => format!("job {} has no tasks", found.job),
+        _ => format!("job {} has these tasks: {ids}", found.job),
+    })
 }

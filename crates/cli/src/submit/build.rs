@@ -148,11 +148,16 @@ fn note_values(
         let text = "no task is tried again: `--retry-on` and `--retry-delay` need a number of retries, such as `--retries 3`";
         notes.push(text.into());
     }
-    if let (Some(path), Some(lines)) = (&options.each_line, lines)
+    let list = options.each_line.as_ref().or(options.from_json.as_ref());
+    if let (Some(path), Some(_)) = (list, lines.filter(|lines| lines.is_empty())) {
+        // Without tasks nothing else matters.
+        notes.retain(|note| note.starts_with(content::LIST_HAS));
+        if notes.is_empty() {
+            notes.push(content::note_on_nothing(path).into());
+        }
+    } else if let (Some(path), Some(lines)) = (&options.each_line, lines)
         && let Some(note) = content::note_on_lines(path, lines)
     {
-        // Without tasks nothing else matters.
-        notes.retain(|_| !lines.is_empty());
         notes.insert(0, note.into());
     }
     if let Some(TimeRequest::Given(asked)) = options.time_request

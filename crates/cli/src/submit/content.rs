@@ -97,12 +97,21 @@ pub(super) fn list_hint(path: &Path) -> Option<String> {
     })
 }
 
+/// The beginning of a note on ids beyond the list.
+pub(super) const LIST_HAS: &str = "the list has ";
+
+/// A warning about a list without items.
+pub(super) fn note_on_nothing(path: &Path) -> String {
+    let shown = match path.to_str() {
+        Some("-") => "standard input".into(),
+        Some(_) | None => path.to_string_lossy(),
+    };
+    format!("{shown} is empty, so there are no tasks")
+}
+
 /// A warning about unusual lines; `None` for ordinary ones.
 pub(super) fn note_on_lines(path: &Path, lines: &Entries) -> Option<String> {
     let shown = path.display();
-    if lines.is_empty() {
-        return Some(format!("{shown} has no lines, so there are no tasks"));
-    }
     if lines.get(0)?.starts_with(BYTE_ORDER_MARK) {
         return Some(format!(
             "{shown} begins with a byte order mark, which is part of the first line and does not show; \
@@ -145,7 +154,7 @@ pub(super) fn note_on_ids(count: u32, array: &IdArray) -> Option<String> {
         ", and item 0, the first, is left out"
     };
     Some(format!(
-        "the list has {}, numbered from 0 to {end}: ids from {count} to {last} have none{first}; without `--array` each item has a task",
+        "{LIST_HAS}{}, numbered from 0 to {end}: ids from {count} to {last} have none{first}; without `--array` each item has a task",
         hq_core::words::count(count.into(), "item")
     ))
 }
@@ -239,7 +248,6 @@ mod tests {
             (b"a\r\nb\r\nc", "Windows line ends"),
             (b"a\r\n", "Windows line ends"),
             (b"\xef\xbb\xbfa\nb\n", "byte order mark"),
-            (b"", "l has no lines"),
             (b"a\nb\n", ""),
             (b"a\r\nb\nc\n", ""),
             (

@@ -136,9 +136,11 @@ fn parse_json(path: &Path, bytes: &[u8]) -> CliResult<EntryList> {
                 }
             };
         }
-        let is_table = path
-            .extension()
-            .is_some_and(|end| end == "csv" || end == "tsv");
+        let is_table = path.extension().is_some_and(|end| {
+            ["csv", "tsv", "txt", "list", "lst"]
+                .iter()
+                .any(|list| end == *list)
+        });
         let help = if is_table {
             format!("this is not JSON; for a task for each line, use `--each-line {shown}`")
         } else if error.to_string().starts_with("trailing characters") {

@@ -26,7 +26,7 @@ mod value;
 mod variable;
 
 pub(crate) use front::Front;
-pub(crate) use option::given_options;
+pub(crate) use option::{given_options, short_clock_here};
 use reader::Reader;
 use script::Script;
 pub(crate) use script::interpreter_of;
@@ -173,7 +173,10 @@ const HABITS: &[(Place, &[HabitCheck])] = &[
     (Place::Argument, &[variable::positional]),
     (Place::Argument, &[variable::expanded]),
     (Place::Argument, &[command::behind_line]),
-    (Place::Command, &[command::unused_entry]),
+    (
+        Place::Command,
+        &[command::nothing_to_print, command::unused_entry],
+    ),
     (Place::Command, &[command::list_value]),
     (Place::Command, &[command::unused_param]),
     (Place::Command, &[command::processes]),
@@ -185,6 +188,7 @@ const HABITS: &[(Place, &[HabitCheck])] = &[
     (Place::Value, &[value::odd_value]),
     (Place::Script, &[script::encoding]),
     (Place::Script, &[script::late_directive]),
+    (Place::Script, &[option::short_clock_of_script]),
     (Place::Script, &[variable::foreign, variable::unknown]),
 ];
 

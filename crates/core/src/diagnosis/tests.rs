@@ -247,6 +247,10 @@ fn memory_is_told_in_gibibytes() {
         "they ask for 8789.06 GiB of memory, no worker has more than 23.54 GiB"
     );
     assert_eq!(
+        lacking("gpus/nvidia", Amount(1), units(0)),
+        "they ask for all gpus/nvidia, no worker has any"
+    );
+    assert_eq!(
         lacking("gpus/amd", units(2), units(0)),
         "they ask for 2 GPUs (gpus/amd), no worker has any"
     );

@@ -39,7 +39,7 @@ use super::amounts::GrantedAmounts;
 use super::template::CompiledTemplate;
 use crate::clock;
 use crate::values::{Reference, ValueFile, ValueStore};
-use ends::{keep, long_end, kill_requested, usage_of, value_of};
+use ends::{keep, kill_requested, long_end, usage_of, value_of};
 pub(super) use interpreter::Interpreter;
 use interpreter::{Ends, Outputs, Packet, SendOutcome, create_outputs};
 use needs::ParkedCall;

@@ -19,7 +19,7 @@ use crate::args::task::states_to_message;
 use crate::client::Client;
 use crate::command::Context;
 use crate::command::missing::{JOBS, Missing};
-use crate::command::task::warn_about_tasks;
+use crate::command::task::{end_without, warn_about_tasks};
 use crate::error::{CliError, CliResult};
 use crate::output::console::{Console, Shown as _};
 use crate::output::view::stdio_kind;
@@ -48,7 +48,7 @@ pub(crate) async fn cat(args: CatArgs, context: &mut Context) -> CliResult<()> {
     if jobs.is_empty() && missing.is_empty() {
         tracing::error!("No jobs were found");
     }
-    let mut missing_tasks = Missing::default();
+    let mut missing_tasks = (Missing::default(), 0);
     let mut streams = Streams {
         server_uid: client.server_uid().map(str::to_owned),
         jobs: jobs.iter().map(|job| job.id).collect(),
@@ -59,11 +59,11 @@ pub(crate) async fn cat(args: CatArgs, context: &mut Context) -> CliResult<()> {
         let out = &mut context.out;
         let missing = cat_job(job.id, wanted, &args, &mut client, &mut streams, out).await?;
         if !missing.is_empty() {
-            missing_tasks = missing;
+            missing_tasks = (missing, job.id);
         }
     }
     missing.end(JOBS, context)?;
-    missing_tasks.end("hq task list JOB", context)
+    end_without(missing_tasks, &mut client, context).await
 }
 
 /// Prints the tasks of one job; returns some of the task ids that the job does not have.

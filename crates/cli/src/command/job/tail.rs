@@ -23,7 +23,7 @@ use crate::args::task::TaskStateArg;
 use crate::client::Client;
 use crate::command::Context;
 use crate::command::missing::{JOBS, Missing};
-use crate::command::task::warn_about_tasks;
+use crate::command::task::{end_without, warn_about_tasks};
 use crate::error::{CliError, CliResult};
 use crate::parse::selector::{Selector, SingleSelector, array_to_message};
 use print::{Printer, Shape};
@@ -65,7 +65,7 @@ pub(crate) async fn tail(args: TailArgs, context: &mut Context) -> CliResult<()>
         readers_max: if args.follow { READERS_MAX } else { 1 },
         args,
         client,
-        has_told_missing: false,
+        missing: None,
         seen: BTreeSet::new(),
         queue: VecDeque::new(),
         readers: JoinSet::new(),
@@ -116,8 +116,8 @@ struct Tail {
     printer: Printer,
     /// Selected tasks whose end has not been seen; `None` selects the whole job.
     wanted: Option<UnseenTasks>,
-    /// Whether the tasks that do not exist were reported.
-    has_told_missing: bool,
+    /// Selected tasks that do not exist, after they were reported.
+    missing: Option<Missing>,
     /// Tasks that are or were read.
     seen: BTreeSet<u32>,
     /// Tasks that wait for a reader, and whether to read them from the beginning.
@@ -143,7 +143,8 @@ impl Tail {
             None
         };
         self.list(&STARTED, false).await?;
-        let nothing = self.queue.is_empty() && !self.args.follow;
+        let is_known = self.wanted.as_ref().is_none_or(|wanted| !wanted.is_empty());
+        let nothing = self.queue.is_empty() && !self.args.follow && is_known;
         if nothing {
             tracing::warn!("No selected task of job {} has started", self.job);
         }
@@ -189,8 +190,9 @@ impl Tail {
                 None => break,
             }
         }
-        if !std::mem::replace(&mut self.has_told_missing, true) {
+        if self.missing.is_none() {
             warn_about_tasks(&missing, self.job);
+            self.missing = Some(missing);
         }
         Ok(())
     }
@@ -254,7 +256,8 @@ impl Tail {
                 }
             }
         }
-        Ok(())
+        let missing = self.missing.unwrap_or_default();
+        end_without((missing, self.job), &mut self.client, context).await
     }
 
     async fn start_readers(&mut self, context: &Context) -> CliResult<()> {

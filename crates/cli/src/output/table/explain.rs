@@ -190,7 +190,11 @@ fn item_row(item: &client::ExplainItem) -> [String; 3] {
         Some(Item::Resource(resource)) => [
             resource.resource.clone(),
             amount(resource.worker_units),
-            amount(resource.request_units),
+            // The least amount stands for `all` where a worker has none.
+            match (resource.request_units, resource.worker_units) {
+                (1, 0) => "all".to_owned(),
+                (units, _) => amount(units),
+            },
         ],
         Some(Item::Group(group)) => [
             "nodes".to_owned(),

@@ -285,6 +285,18 @@ pub(super) fn empty(typed: &Typed<'_>, text: Text<'_>) -> Option<Remark> {
     })
 }
 
+/// `hq submit --array 1-3 -- echo $HQ_TASK_ID`: this shell has replaced it, and no argument is left.
+pub(super) fn nothing_to_print(typed: &Typed<'_>, text: Text<'_>) -> Option<Remark> {
+    let own = typed.own_value();
+    let is_one = matches!(name(text.text), "echo" | "printf") && typed.words.len() == 1;
+    (is_one && typed.verb != Verb::File && !typed.front.is_piped).then(|| {
+        Remark::Note(format!(
+            "`{0}` has no arguments; if you typed `{own}`, this shell expanded it to nothing; with `bash -c '{0} \"{own}\"'` the task expands it",
+            text.text
+        ))
+    })
+}
+
 /// `hq run --each-line files -- gzip`: xargs and parallel put the line at the end; `hq submit --array 1-3 -- gzip "f$HQ_TASK_ID"`.
 pub(super) fn unused_entry(typed: &Typed<'_>, _: Text<'_>) -> Option<Remark> {
     let (own, what) = match typed.source {

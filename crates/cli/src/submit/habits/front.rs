@@ -3,6 +3,12 @@
 use std::ffi::OsString;
 use std::io::IsTerminal as _;
 use std::os::fd::AsFd as _;
+use std::path::Path;
+
+use super::Verb;
+use super::option::quoted;
+use super::reader::is_here;
+use crate::error::{CliError, CliResult};
 
 /// The words in front of a command, and where standard input comes from.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -58,7 +64,27 @@ impl Front {
         }
     }
 
-    /// The last option before the command, and its value.
+    /// `hq submit --stdin in.txt cat`.
+    pub(crate) fn refuse_input_file(&self, verb: Verb) -> CliResult<()> {
+        let file = &self.program;
+        let is_value = matches!(self.last_option(), Some(("--stdin", None))) && !self.is_fenced;
+        if !is_value || is_here(file) || !Path::new(file).is_file() {
+            return Ok(());
+        }
+        let (verb, file) = (verb.word(), quoted(file));
+        let text =
+            format!("`{file}` is taken as the program, and is none: `--stdin` takes no value");
+        Err(CliError::new(text).with_help(format!(
+            "`hq {verb} --stdin -- PROGRAM < {file}` gives it to each task"
+        )))
+    }
+
+    /// Whether a person does not see that a pipe or a file was empty.
+    pub(crate) const fn is_input_unseen(&self) -> bool {
+        self.is_piped && self.is_seen
+    }
+
+    /// The last option in front of the command, and its value.
     pub(super) fn last_option(&self) -> Option<(&str, Option<&str>)> {
         let is_option = |word: &&String| word.starts_with('-') && word.len() > 1;
         match &self.words[..] {

@@ -8,7 +8,7 @@ use clap::Args as _;
 use hq_core::words::has_word;
 
 use super::reader::{Reader, is_tool, name};
-use super::{Remark, Text, Typed, Verb};
+use super::{Front, Remark, Text, Typed, Verb};
 use crate::args;
 
 /// Programs with options of the same names.
@@ -54,6 +54,9 @@ pub(super) fn given<'a>(typed: &'a Typed<'_>, option: &'a str) -> impl Iterator<
 pub(super) fn bare_seconds(typed: &Typed<'_>, _: Text<'_>) -> Option<Remark> {
     /// A larger number does not mean minutes.
     const MINUTES_MAX: u32 = 1_000;
+    if let Some(note) = short_clock(&typed.front.words) {
+        return Some(Remark::Note(note));
+    }
     let value = given(typed, "--time-limit").next()?;
     if let Some(number) = value.strip_suffix('M') {
         return Some(Remark::Note(format!(
@@ -68,9 +71,37 @@ pub(super) fn bare_seconds(typed: &Typed<'_>, _: Text<'_>) -> Option<Remark> {
     })
 }
 
-/// `hq submit --resource mem=8 -- ./x`: users mean GiB.
+/// `#HQ --time-limit 01:30`.
+pub(super) fn short_clock_of_script(typed: &Typed<'_>, _: Text<'_>) -> Option<Remark> {
+    let head = typed.script.as_ref()?.head();
+    let mut lines = head.lines().filter_map(|line| line.strip_prefix("#HQ "));
+    let note = lines.find_map(|line| short_clock(&shlex::split(line)?))?;
+    (typed.verb != Verb::File).then_some(Remark::Note(note))
+}
+
+/// Like [`short_clock`], of the command line of this process.
+pub(crate) fn short_clock_here() -> Option<String> {
+    short_clock(&Front::of(&[]).words)
+}
+
+/// `--time-limit 01:30`: minutes and seconds, which others read as hours and minutes.
+fn short_clock(words: &[String]) -> Option<String> {
+    words.iter().enumerate().find_map(|(at, word)| {
+        let (option, value) = match word.split_once('=') {
+            Some((option, value)) => (option, value),
+            None => (words[at.checked_sub(1)?].as_str(), word.as_str()),
+        };
+        let (first, last) = value.split_once(':').filter(|_| option.starts_with('-'))?;
+        let (minutes, seconds) = (first.parse::<u32>().ok()?, last.parse::<u32>().ok()?);
+        Some(format!(
+            "`{option} {value}` is {minutes} min {seconds} s; hours and minutes are `{option} {value}:00`"
+        ))
+    })
+}
+
+/// `hq submit --resource mem=8 -- ./x`: people mean GiB.
 pub(super) fn bare_memory(typed: &Typed<'_>, _: Text<'_>) -> Option<Remark> {
-    /// A larger number does not mean GiB.
+    /// A larger number is not meant as GiB.
     const GIB_MAX: u32 = 256;
     let number = |text: &str| text.strip_prefix("mem=")?.parse::<u32>().ok();
     let number = given(typed, "--resource").find_map(number)?;
@@ -83,6 +114,15 @@ pub(super) fn bare_memory(typed: &Typed<'_>, _: Text<'_>) -> Option<Remark> {
 
 /// `hq submit --env PATH`: docker and Slurm pass on the value of this shell.
 pub(super) fn env_name(typed: &Typed<'_>, _: Text<'_>) -> Option<Remark> {
+    let blank = |pair: &&str| {
+        pair.split_once('=')
+            .is_some_and(|(name, _)| name.trim().contains(' '))
+    };
+    if let Some(pair) = given(typed, "--env").find(blank) {
+        return Some(Remark::Note(format!(
+            "the name of the variable in `--env '{pair}'` has a blank; several variables are several options: `--env A=1 --env B=2`"
+        )));
+    }
     let name = given(typed, "--env").find(|pair| !pair.contains('='))?;
     if let Some((name, value)) = name.split_once([':', ' ']) {
         return Some(Remark::Note(format!(

@@ -76,6 +76,7 @@ pub(super) fn split_value(typed: &Typed<'_>, text: Text<'_>) -> Option<Remark> {
             }
         }
         ("--resource" | "--env", Some(value)) if word.contains('=') => {
+            let value = value.trim_end_matches([',', ';']);
             format!("repeat the option: `{option} {value} {option} {word}`")
         }
         ("--inputs" | "--outputs", Some(value)) if fence.is_some() => {
@@ -420,6 +421,9 @@ pub(super) fn not_executable(typed: &Typed<'_>, text: Text<'_>) -> Option<Remark
         None => Path::new(text.text).extension().is_none(),
     };
     let is_found = text.text.contains('/');
+    if script.is_empty() {
+        return Some(Remark::Note(format!("`{}` is an empty file", text.text)));
+    }
     if script.is_executable
         && let Some(missing) = script.missing_interpreter()
     {
@@ -446,6 +450,11 @@ pub(super) fn not_executable(typed: &Typed<'_>, text: Text<'_>) -> Option<Remark
             format!("name the program that reads it: `PROGRAM {}`", words[0])
         }
         (None, _) if let Some(instead) = reader_of(text.text) => instead,
+        (None, _) if !script.is_program() => format!(
+            "it does not look like a program or a script; the program that reads it comes first: `hq {} PROGRAM {}`",
+            typed.verb.word(),
+            words.join(" ")
+        ),
         (_, true) => format!("`chmod +x {}` makes it so", words[0]),
         (_, false) => format!(
             "`chmod +x {0}` makes it so, and `./{0}` runs a program of this directory",

@@ -147,6 +147,17 @@ impl Script {
         self.bytes.starts_with(b"#!")
     }
 
+    pub(super) fn is_empty(&self) -> bool {
+        self.bytes.is_empty()
+    }
+
+    /// Whether it could be started if it were executable: a program of this or another machine, or a script of a shell, whose name has
+    /// no end.
+    pub(super) fn is_program(&self) -> bool {
+        let is_script = self.is_text() && Path::new(&self.word).extension().is_none();
+        self.has_first_line() || self.bytes.starts_with(b"\x7fELF") || is_script
+    }
+
     pub(super) fn head(&self) -> &str {
         &self.head
     }
