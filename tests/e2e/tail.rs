@@ -67,7 +67,7 @@ fn the_last_lines_of_each_task_name_their_task() {
     );
     tail(&["1.9"])
         .says("Task 9 of job 1 not found")
-        .exits_with(0);
+        .exits_with(1);
     tail(&["7"]).says("Job 7 was not found").exits_with(1);
     tail(&["1.x"]).exits_with(2);
 }

@@ -229,9 +229,12 @@ fn help_for(error: &clap::Error, path: &[&str], words: &[&str]) -> Option<String
     if kind == ErrorKind::MissingRequiredArgument {
         return of_missing(error, path, words);
     }
-    if kind != ErrorKind::ValueValidation && kind != ErrorKind::InvalidValue {
-        return None;
-    }
+    let is_about_value = matches!(kind, ErrorKind::ValueValidation | ErrorKind::InvalidValue);
+    is_about_value.then(|| of_wrong_value(error, path, words))?
+}
+
+/// Advice on a value that the parser refuses.
+fn of_wrong_value(error: &clap::Error, path: &[&str], words: &[&str]) -> Option<String> {
     let option = context(error, ContextKind::InvalidArg)?;
     let value = context(error, ContextKind::InvalidValue)?;
     // `--wait[=<UNTIL>]`
