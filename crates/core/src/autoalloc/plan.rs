@@ -15,13 +15,15 @@ impl AutoallocState {
         let is_open = self.queues().any(|queue| {
             queue.state() == QueueState::Active
                 && (queue.gate(now.mono).is_none() || queue.has_waiting())
-                && queue.plan.is_empty()
         });
         if is_open {
             self.asked_at = Some(now.mono);
             // Also queues that cannot submit now: their allocations take tasks that others would
             // ask for again.
             let queries = self.queues().map(|queue| queue.query(now.mono)).collect();
+            for queue in self.queues.values_mut() {
+                queue.note_query();
+            }
             effects.push(Effect::AskDemand(queries));
         }
     }
@@ -56,7 +58,7 @@ impl AutoallocState {
                 queue.on_allocation_failed(now, &text, fails_max, effects);
                 effects.push(Effect::Changed(answer.queue));
             }
-            if queue.plan.is_empty() && queue.gate(now.mono).is_none() {
+            if queue.is_answer_current() && queue.gate(now.mono).is_none() {
                 queue.plan = match answer.larger {
                     Some(nodes)
                         if !answer.wants_workers() && queue.may_probe(now.mono, &answer) =>

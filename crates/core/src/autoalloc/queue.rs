@@ -124,6 +124,8 @@ pub struct Queue {
     probes: usize,
     probe_at: Option<Time>,
     last_number: u32,
+    /// Its last allocation when the demand was queried; `None` = the answer was processed.
+    queried_number: Option<u32>,
     pub(super) allocations: BTreeMap<u32, Allocation>,
     /// Sizes of the allocations that this round still has to submit.
     pub(super) plan: VecDeque<u32>,
@@ -149,6 +151,7 @@ impl Queue {
             probes: 0,
             probe_at: None,
             last_number: 0,
+            queried_number: None,
             allocations: BTreeMap::new(),
             plan: VecDeque::new(),
             submit_fails: 0,
@@ -348,8 +351,8 @@ impl Queue {
     pub(super) fn query(&self, now: Time) -> QueueQuery {
         // While this queue cannot submit, later queues get its demand.
         let places = match self.gate(now) {
-            None if self.plan.is_empty() => self.spec.backlog.saturating_sub(self.waiting()),
-            None | Some(_) => 0,
+            None => self.spec.backlog.saturating_sub(self.waiting()),
+            Some(_) => 0,
         };
         let by_backlog = places.saturating_mul(self.spec.max_workers_per_alloc);
         let by_count = self
@@ -377,14 +380,11 @@ impl Queue {
         if kinds.is_empty() {
             kinds.push(assumed.clone());
         }
-        // Submissions that were decided, and have no number yet.
-        let planned = self.plan.iter().map(|workers| Coming {
-            number: 0,
-            workers: *workers,
-            owed: *workers,
-        });
-        let submitted = self.allocations.values().filter_map(|a| a.coming(now));
-        let mut coming: Vec<Coming> = submitted.chain(planned).collect();
+        let mut coming: Vec<Coming> = self
+            .allocations
+            .values()
+            .filter_map(|a| a.coming(now))
+            .collect();
         coming.sort_by_key(|coming| coming.owed == coming.workers);
         let connected = self.allocations.values().flat_map(|a| &a.connected);
         QueueQuery {
@@ -396,6 +396,17 @@ impl Queue {
             workers_max: by_backlog.min(by_count.unwrap_or(u32::MAX)),
             nodes_max: self.spec.max_workers_per_alloc,
         }
+    }
+
+    /// Notes that the demand is queried now.
+    pub(super) const fn note_query(&mut self) {
+        self.queried_number = Some(self.last_number);
+    }
+
+    /// Whether the answer that has arrived is up to date: no submission has begun since the query.
+    pub(super) fn is_answer_current(&mut self) -> bool {
+        let queried = self.queried_number.take();
+        queried.is_none_or(|number| number == self.last_number)
     }
 
     /// Whether allocations wait for nodes.
