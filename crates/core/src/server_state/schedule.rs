@@ -195,9 +195,7 @@ impl ServerState {
         );
         let (Some(class), Some(job), Some(worker)) = found else {
             let (job, worker) = (range.job, placement.worker);
-            bug!(
-                "a round gives tasks of job {job} to worker {worker}, and the job or the worker is gone"
-            );
+            bug!("a round gives tasks of job {job} to worker {worker}, one of which is gone");
             return;
         };
         job.note_sent_to(placement.worker);
