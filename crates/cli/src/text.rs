@@ -12,6 +12,16 @@ pub(crate) fn is_hidden(c: char) -> bool {
         || matches!(c, '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{206f}' | '\u{e0000}'..='\u{e007f}')
 }
 
+/// Replaces characters that could move the cursor.
+pub(crate) fn clean(text: &str) -> String {
+    let visible = |c: char| match c {
+        '\t' => ' ',
+        c if is_hidden(c) => '\u{fffd}',
+        c => c,
+    };
+    text.chars().map(visible).collect()
+}
+
 /// Cuts a text to a number of characters.
 pub(crate) fn fit(text: &str, width: usize) -> String {
     if text.chars().count() <= width {

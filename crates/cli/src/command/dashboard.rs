@@ -1,14 +1,20 @@
-//! `hq dashboard`: owns the terminal. [`crate::dashboard`] decides what is shown.
+//! `hq dashboard`: owns the terminal.
 //!
-//! One thread reads keys, one queries the server or the journal, and the main thread draws whenever
-//! a message arrives.
+//! One thread reads keys, one asks the server or the journal ([`feed`]), and the main thread changes
+//! the state of the screen ([`app`]) and draws it ([`view`]) whenever a message arrives.
 
-mod ask;
+mod act;
+mod app;
 mod clipboard;
 mod feed;
-mod link;
+mod filter;
+mod history;
+mod job;
 mod log;
-mod replay;
+mod model;
+mod question;
+mod read;
+mod view;
 pub(super) mod web;
 
 use std::io::{self, IsTerminal as _};
@@ -21,20 +27,16 @@ use crossterm::terminal::{BeginSynchronizedUpdate, EndSynchronizedUpdate};
 use ratatui::DefaultTerminal;
 use tokio::sync::mpsc::UnboundedSender;
 
+use self::app::{App, Ask, News, Theme};
 use super::Context;
 use crate::args::dashboard::{DashboardArgs, DashboardCommand};
 use crate::args::global::ColorMode;
-use crate::dashboard::app::{App, Ask, News, Theme};
-use crate::dashboard::view;
 use crate::error::{CliError, CliResult};
 
 /// A clock is shown: drawn at least this often.
 const IDLE_REDRAW: Duration = Duration::from_secs(1);
 /// While a replay plays.
 const PLAY_REDRAW: Duration = Duration::from_millis(200);
-
-/// Number of time steps of the history.
-const PAST_STEPS: i64 = 240;
 
 /// Message to the drawing thread.
 enum Message {
@@ -58,8 +60,8 @@ pub(super) fn run(args: DashboardArgs, context: &Context) -> CliResult<()> {
     };
     let (tx, rx) = channel();
     let theme = theme(args.ascii, context);
-    let feeder = feed::start(journal.as_deref(), context, tx.clone())?;
-    let app = App::new(feeder.title.clone(), theme, feeder.replay);
+    let feed = feed::start(journal.as_deref(), context, tx.clone())?;
+    let app = App::new(feed.title.clone(), theme, feed.replay);
     std::thread::Builder::new()
         .name("keys".into())
         .spawn(move || read_keys(&tx))
@@ -68,10 +70,10 @@ pub(super) fn run(args: DashboardArgs, context: &Context) -> CliResult<()> {
         ratatui::try_init().map_err(|e| CliError::caused("Cannot use the terminal", &e))?;
     // Where there is no mouse, keys do.
     let _ = execute!(io::stdout(), EnableMouseCapture);
-    let result = show(&mut terminal, app, &rx, &feeder.asks);
+    let result = show(&mut terminal, app, &rx, &feed.asks);
     let _ = execute!(io::stdout(), DisableMouseCapture);
     ratatui::restore();
-    let ended = feeder.end();
+    let ended = feed.end();
     result.and(ended)
 }
 
@@ -145,7 +147,7 @@ fn take(app: &mut App, message: Message, asks: &UnboundedSender<Ask>) {
                 let _ = asks.send(ask);
             }
         }
-        Message::News(news) => app.on_news(news),
+        Message::News(change) => change(app),
         Message::End => app.has_quit = true,
     }
 }

@@ -18,11 +18,11 @@ use crate::args::journal::{
     CheckArgs, ExportArgs, LastReportArgs, QueryArgs, ReportArgs, SpanArgs, StreamArgs,
 };
 use crate::client::access_error;
-use crate::dashboard::source::file::JournalFile;
 use crate::error::{CliError, CliResult, exit};
 use crate::output::json::write_value;
 use crate::output::table::write_plain;
 use crate::report::{gather, page};
+use crate::source::journal::JournalFile;
 use crate::submit::read_stdin;
 
 fn store_error(error: &StoreError) -> CliError {

@@ -3,6 +3,7 @@
 use std::io::Write as _;
 
 use hq_core::diagnosis::SET_ASIDE;
+use hq_core::job::TaskTotals;
 use hq_core::words::{number, part};
 use hq_protocol::client::{self, Problem, ask_problems::Change};
 use serde_json::{Value, json};
@@ -11,16 +12,14 @@ use super::{Context, situation};
 use crate::args::global::OutputMode;
 use crate::args::other::ProblemsArgs;
 use crate::client::Client;
-use crate::dashboard::model::{Counts, JobRow, Snapshot, clean};
-use crate::dashboard::problems::{is_open, sentence};
-use crate::dashboard::source::live;
 use crate::error::CliResult;
 use crate::output::format::{elapsed, rfc3339, short_words};
 use crate::output::json::write_value;
 use crate::output::pace;
-use crate::output::view::is_idle;
-use crate::parse::selector::Selector;
-use crate::text::fit;
+use crate::output::view::{is_idle, totals};
+use crate::source::problems::{is_open, sentence};
+use crate::source::{Snapshot, is_lost};
+use crate::text::{clean, fit};
 
 /// Maximum number of jobs and problems that fit on a screen.
 const JOBS_SHOWN_MAX: usize = 10;
@@ -35,7 +34,6 @@ const NAME_WIDTH: usize = 24;
 /// Answers of the server.
 struct ServerAnswers {
     info: client::ServerInfo,
-    jobs: Vec<client::JobSummary>,
     snapshot: Snapshot,
     /// Problems, the most urgent first.
     problems: Vec<Problem>,
@@ -86,6 +84,7 @@ pub(super) async fn status(context: &mut Context) -> CliResult<()> {
     let mut client = context.connect().await?;
     let found = gather(&mut client).await?;
     let open: Vec<&client::JobSummary> = found
+        .snapshot
         .jobs
         .iter()
         .filter(|job| situation::is_unfinished(job))
@@ -123,7 +122,7 @@ pub(super) async fn status(context: &mut Context) -> CliResult<()> {
         out,
         "Jobs      {} unfinished of {}",
         open.len(),
-        found.jobs.len()
+        found.snapshot.jobs.len()
     )?;
     for (at, job) in open.iter().take(JOBS_SHOWN_MAX).enumerate() {
         writeln!(out, "{}", job_line(job))?;
@@ -172,12 +171,10 @@ impl ServerAnswers {
 /// Collects all data for one moment.
 async fn gather(client: &mut Client) -> CliResult<ServerAnswers> {
     let info = client.server_info().await?;
-    let jobs = client.job_list(Selector::All.to_message()).await?;
-    let snapshot = live::snapshot(client, info.now_unix_ns).await?;
+    let snapshot = Snapshot::of_server(client, info.now_unix_ns).await?;
     let problems = client.problems(None).await?.problems;
     Ok(ServerAnswers {
         info,
-        jobs,
         snapshot,
         problems,
     })
@@ -216,7 +213,7 @@ fn workers_text(snapshot: &Snapshot) -> String {
     let lost = snapshot
         .workers
         .iter()
-        .filter(|worker| worker.is_lost)
+        .filter(|worker| is_lost(worker))
         .count();
     if lost > 0 {
         text.push_str(&format!(", {lost} lost"));
@@ -229,7 +226,7 @@ fn workers_text(snapshot: &Snapshot) -> String {
     text
 }
 
-fn tasks_text(counts: &Counts) -> String {
+fn tasks_text(counts: &TaskTotals) -> String {
     let named = [
         (counts.running, "running"),
         (counts.waiting, "waiting"),
@@ -370,29 +367,28 @@ fn write_json(
     open: &[&client::JobSummary],
     context: &mut Context,
 ) -> CliResult<()> {
-    let counts = |counts: &Counts| {
+    let counts = |counts: &TaskTotals| {
         json!({
             "waiting": counts.waiting, "running": counts.running, "finished": counts.finished,
             "failed": counts.failed, "canceled": counts.canceled, "aborted": counts.aborted,
         })
     };
-    let is_open = |row: &&JobRow| open.iter().any(|job| job.id == row.id);
-    let jobs = found.snapshot.jobs.iter().filter(is_open);
-    let rate = |id: u32| {
-        let job = open.iter().find(|job| job.id == id)?;
-        pace::pace(job, found.info.now_unix_ns)
+    let job = |job: &&client::JobSummary| {
+        let pace = pace::pace(job, found.info.now_unix_ns);
+        json!({
+            "tasks_per_second": pace.map(|pace| pace.rate), "elapsed": pace.map(|pace| pace.elapsed.as_secs_f64()),
+            "left": pace.and_then(|pace| Some(pace.left?.as_secs_f64())), "id": job.id, "name": job.name,
+            "is_open": job.is_open, "tasks": counts(&totals(job)),
+        })
     };
-    let jobs: Vec<Value> = jobs
-        .map(|job| (job, rate(job.id)))
-        .map(|(job, pace)| json!({"tasks_per_second": pace.map(|pace| pace.rate), "elapsed": pace.map(|pace| pace.elapsed.as_secs_f64()), "left": pace.and_then(|pace| Some(pace.left?.as_secs_f64())), "id": job.id, "name": job.name, "is_open": job.is_open, "tasks": counts(&job.counts)}))
-        .collect();
+    let jobs: Vec<Value> = open.iter().map(job).collect();
     let problems: Vec<Value> = found.open().map(shape).collect();
     let ended = found.problems.iter().filter(|problem| problem.is_over);
     let value = json!({
         "server": {"host": found.info.client_host, "version": found.info.version},
         "workers": found.snapshot.connected().count(),
         "tasks": counts(&found.snapshot.counts()),
-        "job_count": found.jobs.len(),
+        "job_count": found.snapshot.jobs.len(),
         "unfinished_jobs": jobs,
         "problems": problems,
         "ended_jobs_with_failures": ended.count(),

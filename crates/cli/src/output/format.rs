@@ -70,6 +70,24 @@ pub(crate) fn words(duration: Duration) -> String {
     humantime::format_duration(duration).to_string()
 }
 
+/// Microseconds as `1.2 s`.
+pub(crate) fn run_time(us: u64) -> String {
+    const UNITS: [(u64, &str); 4] = [
+        (86_400_000_000, "d"),
+        (3_600_000_000, "h"),
+        (60_000_000, "m"),
+        (1_000_000, "s"),
+    ];
+    if let Some((size, unit)) = UNITS.into_iter().find(|(size, _)| us >= *size) {
+        return format!("{}.{} {unit}", us / size, us % size * 10 / size);
+    }
+    match us {
+        0 => "0 s".to_owned(),
+        1..1_000 => format!("{us} us"),
+        1_000.. => format!("{} ms", us / 1_000),
+    }
+}
+
 /// Seconds with fraction.
 pub(crate) fn seconds(ns: u64) -> f64 {
     Duration::from_nanos(ns).as_secs_f64()

@@ -13,12 +13,11 @@ use hq_store::reader::{self, RUN_BOUNDS};
 
 use super::words;
 use super::{Costs, Failures, JobFigures, Report, STEPS, SlowTask, Step, Totals, WorkerLife};
-use crate::dashboard::model::{Obstacle, Snapshot, clean};
-use crate::dashboard::problems;
-use crate::dashboard::source::Ask as _;
-use crate::dashboard::source::file::JournalFile;
-use crate::dashboard::source::live;
 use crate::error::CliResult;
+use crate::output::view::{total_units, totals as counts_of};
+use crate::source::journal::{self, JournalFile};
+use crate::source::{self, Ask as _, Obstacle, Snapshot, problems};
+use crate::text::clean;
 
 /// Maximum number of jobs that are shown, the most expensive first; the rest is summarized.
 pub(super) const JOBS_MAX: usize = 200;
@@ -55,9 +54,10 @@ pub(crate) async fn gather(
     report.slowest = slowest(file, period).await?;
     report.failures = failures(file, period).await?;
     let snapshot = file.snapshot(to_ns).await?;
-    let ended = live::ended(file, to_ns).await?;
+    let queues = file.queues(to_ns).await?;
+    let ended = source::ended(file, to_ns).await?;
     let obstacles = obstacles(file, &snapshot).await?;
-    report.findings = problems::find(&snapshot, &ended, Some(&obstacles));
+    report.findings = problems::find(&snapshot, &queues, &ended, Some(&obstacles));
     Ok(report)
 }
 
@@ -77,7 +77,7 @@ impl Report {
 /// request.
 async fn obstacles(file: &mut JournalFile, snapshot: &Snapshot) -> CliResult<Vec<Obstacle>> {
     let unstarted = snapshot.jobs.iter().filter(|job| {
-        let counts = &job.counts;
+        let counts = counts_of(job);
         counts.waiting > 0 && counts.waiting == counts.total()
     });
     let unstarted: Vec<u32> = unstarted.take(EXPLAINED_MAX).map(|job| job.id).collect();
@@ -88,7 +88,7 @@ async fn obstacles(file: &mut JournalFile, snapshot: &Snapshot) -> CliResult<Vec
             .iter()
             .filter_map(|(name, units)| Some((name, (*units)?)));
         let why = asked.map(|(name, units)| {
-            let offered = snapshot.workers.iter().flat_map(|worker| &worker.resources);
+            let offered = snapshot.workers.iter().flat_map(source::resources);
             let offered = offered.filter(|one| one.name == *name);
             let most = offered.map(|one| one.total).max().unwrap_or(0);
             (units > most).then(|| diagnosis::lacking(name, Amount(units), Amount(most)))
@@ -102,11 +102,9 @@ async fn obstacles(file: &mut JournalFile, snapshot: &Snapshot) -> CliResult<Vec
 async fn workers(file: &mut JournalFile, period: Period) -> CliResult<Vec<WorkerLife>> {
     let rows = file.ask(figures::workers(period)).await?;
     let lives = rows.into_iter().map(|row| {
-        let resources = crate::dashboard::source::file::resources(&row.config);
-        let cores = resources
-            .iter()
-            .find(|item| item.name == "cpus")
-            .map_or(0, |item| item.total);
+        let resources = journal::resources(&row.config);
+        let cores = resources.iter().find(|item| item.name == "cpus");
+        let cores = cores.map_or(0, total_units);
         WorkerLife {
             id: row.id,
             host: clean(&row.host),

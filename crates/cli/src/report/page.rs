@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use super::gather::float;
 use super::svg::{self, short};
 use super::{Costs, Failures, JobFigures, Report, SlowTask, Totals, WorkerLife};
-use crate::dashboard::view::run_time;
+use crate::output::format::run_time;
 use crate::output::format::{file_size, local_time, peak_memory, zone};
 use crate::text::is_hidden;
 use hq_core::curve::{Curve, GpuCurve};

@@ -20,10 +20,10 @@ use hq_stream::{Channel, Key, OutputReader, ReadFrom, Source};
 
 use super::Failures;
 use crate::client::tail::LOCAL_LIMIT;
-use crate::dashboard::model::clean;
-use crate::dashboard::source::Ask as _;
-use crate::dashboard::source::file::JournalFile;
 use crate::error::CliResult;
+use crate::source::Ask as _;
+use crate::source::journal::JournalFile;
+use crate::text::clean;
 
 /// Maximum number of failure groups whose output is read.
 const READ_MAX: usize = 50;

@@ -1,9 +1,10 @@
 //! States of a task: internal and visible ones.
 
 /// Visible state of a task.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
 pub enum TaskState {
     /// Blocked by dependencies, without a fitting worker, or queued on a worker.
+    #[default]
     Waiting,
     /// On a worker with room for it: its program runs, or is about to.
     Running,

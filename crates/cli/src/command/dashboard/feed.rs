@@ -1,60 +1,55 @@
-//! Polls a server for the dashboard.
+//! Asks a server or a journal for what the screen shows.
 //!
-//! The feed has several connections. [`Front`] requests twice a second what the server holds in
-//! memory. [`Back`] queries the store, which may take a second with a million tasks. Each action
-//! has a connection of its own, because it waits for the server's disk. After each query the feed
-//! waits for a multiple of the time that the query took, so that the dashboard uses only a small
-//! part of the server's time, even for large jobs.
+//! A server is asked over several connections, because some answers wait: for a batch system, or
+//! for workers that read outputs. Each action has a connection of its own, because it waits for the
+//! server's disk. After each answer of the store, the same question rests for a multiple of the time
+//! that the answer took, so that the dashboard uses only a small part of the server's time.
 
 use std::cell::RefCell;
-use std::collections::{BTreeMap, BTreeSet};
-use std::future::Future;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::time::{Duration, Instant};
 
-use hq_core::range::IdArray;
 use hq_protocol::access::ServerDir;
-use hq_protocol::client;
+use hq_protocol::why_nothing_runs;
+use hq_store::reader::run;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
-use tokio::sync::{Notify, watch};
+use tokio::sync::watch;
 
-use super::ask::{act, output_tail, path};
-use super::link::{Link, tell};
-use super::{Message, PAST_STEPS, log, replay};
+use super::act::{act, output_tail, path};
+use super::app::{App, Ask, Focus, News, Replay};
+use super::log::Position;
+use super::model::{LogKey, TasksOf};
+use super::question::Action;
+use super::{Message, job, read};
 use crate::client::Client;
-use crate::command::{Context, situation};
-use crate::dashboard::app::{Ask, Focus, News, Replay};
-use crate::dashboard::model::{JobRow, JobView, LogKey, clean};
-use crate::dashboard::problems;
-use crate::dashboard::question::Action;
-use crate::dashboard::source::file::JournalFile;
-use crate::dashboard::source::{job_view, live, obstacle, past, tasks, usage};
+use crate::command::Context;
 use crate::error::{CliError, CliResult};
 use crate::output::console::error_line;
-use crate::output::view::params_text;
-use crate::parse::selector::{Selector, array_to_message};
+use crate::source::journal::JournalFile;
+use crate::source::problems::{self, is_open};
+use crate::source::{self, Ask as _, Obstacle, Snapshot};
+use crate::text::clean;
 
-/// Minimum time between two queries of the state in memory.
+/// Minimum time between two questions about the state in memory, and about the store.
 const LOOK_PAUSE: Duration = Duration::from_millis(450);
-/// Minimum time between two queries of the store.
 const STORE_PAUSE: Duration = Duration::from_secs(2);
-/// How often the store is considered.
-const STORE_TICK: Duration = Duration::from_millis(200);
-/// Pause after a query of the store, as a multiple of its duration: all queries together use less
-/// than three percent.
+/// Pause after an answer of the store, as a multiple of its duration: all of them together use less
+/// than three percent of the server's time.
 const COST_FACTOR: u32 = 80;
-/// Pause after a query about all jobs, as a multiple of its duration. Most of that time is spent in
-/// this process. The pause is bounded.
+/// Pause after an answer about all jobs, as a multiple of its duration. Most of that time is spent
+/// in this process. The pause is bounded.
 const LOOK_FACTOR: u32 = 5;
 const LOOK_PAUSE_MAX: Duration = Duration::from_secs(2);
 /// A server that does not answer for this long counts as lost.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(30);
-/// Pause between two attempts to find the server.
-const CONNECT_PAUSE: Duration = Duration::from_millis(500);
+/// Pause after an error, and at the end of an output.
+const ERROR_PAUSE: Duration = Duration::from_millis(500);
+/// Longest sleep of a lane; a change of the focus ends it.
+const SLEEP_MAX: Duration = Duration::from_secs(3_600);
 /// Time after which the screen announces a slow action.
 const ACTION_PATIENCE: Duration = Duration::from_secs(2);
 /// Maximum wait for confirmed actions when the dashboard ends.
@@ -64,8 +59,418 @@ const SILENCE: Duration = Duration::from_secs(1);
 /// The recent part of the history, which has finer steps.
 const RECENT_NS: i64 = 600_000_000_000;
 
-/// A started feeder.
-pub(super) struct Feeder {
+/// What is asked for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Topic {
+    Everything,
+    Problems,
+    Queues,
+    Log,
+    Tasks,
+    Usage,
+    Job,
+    Output,
+    Events,
+    Obstacles,
+    Ended,
+    Past,
+}
+
+/// The questions to a server, by connection; what the user waits for comes first.
+const LANES: [&[Topic]; 5] = [
+    &[Topic::Everything],
+    &[Topic::Problems],
+    &[Topic::Queues],
+    &[Topic::Log],
+    &[
+        Topic::Tasks,
+        Topic::Usage,
+        Topic::Job,
+        Topic::Output,
+        Topic::Events,
+        Topic::Obstacles,
+        Topic::Ended,
+        Topic::Past,
+    ],
+];
+
+/// The questions to a journal.
+const JOURNAL_LANE: &[Topic] = &[
+    Topic::Everything,
+    Topic::Tasks,
+    Topic::Job,
+    Topic::Events,
+    Topic::Past,
+];
+
+impl Topic {
+    /// The part of the focus that the answer depends on: if it changes, the question is asked at
+    /// once. `None` = the answer is not shown.
+    fn subject(self, focus: &Focus) -> Option<Focus> {
+        let acted = Focus {
+            acted: focus.acted,
+            at_ns: focus.at_ns,
+            ..Focus::default()
+        };
+        Some(match self {
+            Self::Everything | Self::Problems | Self::Queues | Self::Events | Self::Obstacles => {
+                acted
+            }
+            Self::Ended => Focus::default(),
+            Self::Past => Focus {
+                is_long: focus.is_long,
+                ..Focus::default()
+            },
+            Self::Tasks => Focus {
+                tasks: Some(focus.tasks.clone()?),
+                ..acted
+            },
+            Self::Job => Focus {
+                job: Some(focus.job?),
+                ..acted
+            },
+            Self::Output => Focus {
+                job: Some(focus.job?),
+                task: Some(focus.task?),
+                ..Focus::default()
+            },
+            Self::Usage => {
+                let (key, _) = focus.log?;
+                Focus {
+                    log: Some((key, 0)),
+                    ..Focus::default()
+                }
+            }
+            Self::Log => Focus {
+                log: Some(focus.log?),
+                ..Focus::default()
+            },
+        })
+    }
+
+    /// Time until the question is asked again, after an answer that took some time.
+    fn pause(self, took: Duration) -> Duration {
+        match self {
+            Self::Everything => (took * LOOK_FACTOR).clamp(LOOK_PAUSE, LOOK_PAUSE_MAX),
+            Self::Queues => STORE_PAUSE,
+            Self::Log => ERROR_PAUSE,
+            Self::Tasks | Self::Job | Self::Events => (took * COST_FACTOR).max(STORE_PAUSE / 2),
+            Self::Problems | Self::Usage | Self::Output | Self::Obstacles | Self::Ended => {
+                (took * COST_FACTOR).max(STORE_PAUSE)
+            }
+            Self::Past => SLEEP_MAX,
+        }
+    }
+}
+
+fn news(change: impl FnOnce(&mut App) + Send + 'static) -> Option<News> {
+    Some(Box::new(change))
+}
+
+fn tell(tx: &Sender<Message>, news: News) {
+    // If the dashboard is gone, the process is ending.
+    let _ = tx.send(Message::News(news));
+}
+
+fn now_ns() -> i64 {
+    i64::try_from(jiff::Timestamp::now().as_nanosecond()).unwrap_or(0)
+}
+
+fn first_line(error: &CliError) -> String {
+    let text = error.text().unwrap_or_default();
+    clean(text.lines().next().unwrap_or_default())
+}
+
+/// A server; the connection is opened when it is needed, and again after it broke.
+struct Server {
+    dir: ServerDir,
+    client: Option<Client>,
+    log: Option<Position>,
+    /// When the first task started, and from when on the past has been read.
+    past: Option<(i64, i64)>,
+}
+
+/// What answers the questions.
+enum Source {
+    Server(Server),
+    /// A journal, and its first and last moment.
+    Journal(JournalFile, (i64, i64)),
+}
+
+impl Source {
+    async fn answer(&mut self, topic: Topic, focus: &Focus) -> CliResult<Option<News>> {
+        match self {
+            Self::Server(server) => server.answer(topic, focus).await,
+            Self::Journal(file, span) => of_journal(file, *span, topic, focus).await,
+        }
+    }
+}
+
+async fn of_journal(
+    file: &mut JournalFile,
+    span: (i64, i64),
+    topic: Topic,
+    focus: &Focus,
+) -> CliResult<Option<News>> {
+    let at_ns = focus.at_ns.unwrap_or(span.1);
+    Ok(match (topic, &focus.tasks, focus.job) {
+        (Topic::Everything, ..) => {
+            let snapshot = file.snapshot(at_ns).await?;
+            let queues = file.queues(at_ns).await?;
+            let ended = source::ended(file, at_ns).await?;
+            let found = problems::find(&snapshot, &queues, &ended, None);
+            let found = found.into_iter().map(problems::problem).collect();
+            news(move |app| {
+                app.on_snapshot(snapshot);
+                (app.queues, app.ended, app.problems) = (Some(queues), ended, Some(found));
+            })
+        }
+        (Topic::Tasks, Some(wanted), _) => {
+            let page = read::started_tasks(file, wanted.clone(), at_ns).await?;
+            news(move |app| app.on_tasks(page))
+        }
+        (Topic::Job, _, Some(job)) => {
+            let view = job::view(file, job, at_ns).await?;
+            news(move |app| app.on_job(view))
+        }
+        (Topic::Events, ..) => {
+            let events = read::events(file, at_ns).await?;
+            news(move |app| app.events = events)
+        }
+        (Topic::Past, ..) => {
+            let steps = read::past(file, span).await?;
+            news(move |app| app.history.prepend(&steps))
+        }
+        // Not part of a journal, or of what is shown.
+        (Topic::Problems | Topic::Queues | Topic::Log | Topic::Usage, ..)
+        | (Topic::Output | Topic::Obstacles | Topic::Ended | Topic::Tasks | Topic::Job, ..) => None,
+    })
+}
+
+impl Server {
+    const fn new(dir: ServerDir) -> Self {
+        Self {
+            dir,
+            client: None,
+            log: None,
+            past: None,
+        }
+    }
+
+    async fn get(&mut self) -> CliResult<&mut Client> {
+        let client = match self.client.take() {
+            Some(client) => client,
+            None => Client::connect(&self.dir).await?,
+        };
+        Ok(self.client.insert(client))
+    }
+
+    /// What is new in an output; an error is shown there.
+    async fn read_log(&mut self, wanted: (LogKey, u32)) -> Option<News> {
+        let known = self.log.take();
+        let known = known.filter(|log| (log.key, log.opening) == wanted);
+        let mut log = known.unwrap_or_else(|| Position::new(wanted));
+        let part = match self.get().await {
+            Ok(client) => log.read(client).await,
+            Err(error) => Err(error),
+        };
+        let part = part.unwrap_or_else(|error| {
+            self.client = None;
+            log.say(first_line(&error))
+        });
+        self.log = Some(log);
+        part.and_then(|part| news(move |app| app.on_log(part)))
+    }
+
+    async fn answer(&mut self, topic: Topic, focus: &Focus) -> CliResult<Option<News>> {
+        if let Some(wanted) = focus.log.filter(|_| topic == Topic::Log) {
+            return Ok(self.read_log(wanted).await);
+        }
+        let past = self.past;
+        let (client, now) = (self.get().await?, now_ns());
+        Ok(match (topic, focus.log, focus.job) {
+            (Topic::Everything, ..) => {
+                let snapshot = Snapshot::of_server(client, now).await?;
+                news(move |app| app.on_snapshot(snapshot))
+            }
+            (Topic::Problems, ..) => {
+                let mut found = client.problems(None).await?.problems;
+                found.sort_by_key(|problem| !is_open(problem));
+                news(move |app| app.problems = Some(found))
+            }
+            (Topic::Queues, ..) => {
+                let queues = read::queues(client).await?;
+                news(move |app| app.queues = Some(queues))
+            }
+            (Topic::Tasks, ..) => {
+                let Some(wanted) = focus.tasks.clone() else {
+                    return Ok(None);
+                };
+                let page = match wanted.of {
+                    TasksOf::Job(job) => read::tasks_of_job(client, job, wanted).await?,
+                    TasksOf::Worker(_) => read::started_tasks(client, wanted, now).await?,
+                };
+                news(move |app| app.on_tasks(page))
+            }
+            (Topic::Usage, Some((key, _)), _) => {
+                let view = read::usage(client, key.job, key.task).await?;
+                news(move |app| app.usage.on_view(view))
+            }
+            (Topic::Job, _, Some(job)) => {
+                let view = job::of_server(client, job, now).await?;
+                news(move |app| app.on_job(view))
+            }
+            (Topic::Output, _, Some(job)) => {
+                let output = output_tail(client, job, focus.task.unwrap_or(0)).await?;
+                news(move |app| app.output = Some(output))
+            }
+            (Topic::Events, ..) => {
+                let events = read::events(client, now).await?;
+                news(move |app| app.events = events)
+            }
+            (Topic::Obstacles, ..) => {
+                let found = obstacles(client, &focus.starving).await?;
+                news(move |app| app.obstacles = found)
+            }
+            (Topic::Ended, ..) => {
+                let ended = source::ended(client, now).await?;
+                news(move |app| app.ended = ended)
+            }
+            (Topic::Past, ..) => {
+                let (first, known) = match past {
+                    Some(past) => past,
+                    None => {
+                        let first = client.ask_one(run::first_start()).await?.flatten();
+                        (first.unwrap_or(now), now)
+                    }
+                };
+                // What is older is read on request only: it is a pass over all tasks.
+                let from = if focus.is_long {
+                    first
+                } else {
+                    first.max(now - RECENT_NS)
+                };
+                if from >= known {
+                    return Ok(None);
+                }
+                let steps = read::past(client, (from, known)).await?;
+                self.past = Some((first, from));
+                news(move |app| app.history.prepend(&steps))
+            }
+            (Topic::Log | Topic::Usage | Topic::Job | Topic::Output, ..) => None,
+        })
+    }
+}
+
+/// Why none of the tasks of these jobs run.
+async fn obstacles(client: &mut Client, jobs: &[u32]) -> CliResult<Vec<Obstacle>> {
+    let mut found = Vec::new();
+    for job in jobs {
+        let explained = client.explain_first_waiting(*job).await?;
+        let why = explained.and_then(|(_, explanation)| why_nothing_runs(&explanation));
+        found.extend(why.map(|why| Obstacle {
+            job: *job,
+            why: clean(&why),
+        }));
+    }
+    Ok(found)
+}
+
+/// Asks some questions again and again, one at a time.
+struct Lane<'a> {
+    source: Source,
+    tx: &'a Sender<Message>,
+    focus: watch::Receiver<Focus>,
+    /// Each topic with its last subject, and when it is asked about again.
+    topics: Vec<(Topic, Option<Focus>, Instant)>,
+}
+
+impl<'a> Lane<'a> {
+    fn new(
+        topics: &[Topic],
+        source: Source,
+        tx: &'a Sender<Message>,
+        focus: &watch::Receiver<Focus>,
+    ) -> Self {
+        let topics = topics.iter().map(|topic| (*topic, None, Instant::now()));
+        Self {
+            source,
+            tx,
+            focus: focus.clone(),
+            topics: topics.collect(),
+        }
+    }
+
+    async fn run(mut self) {
+        loop {
+            let focus = self.focus.borrow_and_update().clone();
+            let pause = match self.look(&focus).await {
+                Ok(()) => self.rest(&focus),
+                Err((topic, error)) => {
+                    let trouble = match &mut self.source {
+                        Source::Server(server) => {
+                            server.client = None;
+                            format!("no server: {}", first_line(&error))
+                        }
+                        Source::Journal(..) => first_line(&error),
+                    };
+                    // Another lane tells that the server is lost.
+                    if topic == Topic::Everything || matches!(self.source, Source::Journal(..)) {
+                        tell(self.tx, Box::new(|app| app.trouble = Some(trouble)));
+                    }
+                    ERROR_PAUSE
+                }
+            };
+            tokio::select! {
+                changed = self.focus.changed() => if changed.is_err() { return },
+                () = tokio::time::sleep(pause) => {}
+            }
+        }
+    }
+
+    /// Asks the questions that are due.
+    async fn look(&mut self, focus: &Focus) -> Result<(), (Topic, CliError)> {
+        for (topic, asked, due) in &mut self.topics {
+            let subject = topic.subject(focus);
+            let start = Instant::now();
+            if subject.is_none() || (subject == *asked && start < *due) {
+                *asked = subject.and(asked.take());
+                continue;
+            }
+            let answer = self.source.answer(*topic, focus);
+            let answer = tokio::time::timeout(ANSWER_TIMEOUT, answer).await;
+            let answer =
+                answer.unwrap_or_else(|_| Err(CliError::new("The server does not answer")));
+            if let Some(news) = answer.map_err(|error| (*topic, error))? {
+                tell(self.tx, news);
+            }
+            let is_hurried = matches!(&self.source, Source::Server(server)
+                if server.log.as_ref().is_some_and(|log| log.is_hurried));
+            *asked = subject;
+            *due = Instant::now();
+            if !is_hurried {
+                *due += topic.pause(start.elapsed());
+            }
+        }
+        Ok(())
+    }
+
+    /// Time until the next question is due. A journal does not change.
+    fn rest(&self, focus: &Focus) -> Duration {
+        if matches!(self.source, Source::Journal(..)) {
+            return SLEEP_MAX;
+        }
+        let shown = self.topics.iter();
+        let shown = shown.filter(|(topic, ..)| topic.subject(focus).is_some());
+        let next = shown.map(|(.., due)| *due).min();
+        next.map_or(SLEEP_MAX, |due| {
+            due.saturating_duration_since(Instant::now())
+        })
+    }
+}
+
+/// A started feed.
+pub(super) struct Feed {
     pub(super) title: String,
     pub(super) replay: Option<Replay>,
     pub(super) asks: UnboundedSender<Ask>,
@@ -75,7 +480,7 @@ pub(super) struct Feeder {
     ended: Receiver<Option<String>>,
 }
 
-impl Feeder {
+impl Feed {
     /// Waits briefly for the last confirmed actions.
     ///
     /// # Errors
@@ -84,6 +489,9 @@ impl Feeder {
     pub(super) fn end(self) -> CliResult<()> {
         drop(self.asks);
         let is_open = || self.open.load(Ordering::SeqCst) > 0;
+        if self.replay.is_some() {
+            return Ok(());
+        }
         let mut end = self.ended.recv_timeout(SILENCE);
         if end == Err(RecvTimeoutError::Timeout) && is_open() {
             error_line("Waiting for the server to do what was asked for last ...");
@@ -94,7 +502,6 @@ impl Feeder {
             Err(RecvTimeoutError::Timeout) if is_open() => Err(CliError::new(
                 "The server has not answered; what was asked for last may not be done",
             )),
-            // A feed that is busy, for example with a file that hangs, has no pending action.
             Ok(None) | Err(_) => Ok(()),
         }
     }
@@ -105,51 +512,40 @@ pub(super) fn start(
     journal: Option<&Path>,
     context: &Context,
     tx: Sender<Message>,
-) -> CliResult<Feeder> {
+) -> CliResult<Feed> {
     let runtime = crate::runtime::of_client()?;
+    let (source, title, replay) = if let Some(path) = journal {
+        let mut file = JournalFile::open(&crate::command::journal::file_of(path)?)?;
+        let (from_ns, to_ns) = runtime.block_on(file.span())?;
+        let replay = Replay {
+            from_ns,
+            to_ns,
+            at_ns: to_ns,
+            is_playing: false,
+        };
+        let source = Source::Journal(file, (from_ns, to_ns));
+        (source, path.display().to_string(), Some(replay))
+    } else {
+        let mut server = Server::new(context.server_dir()?);
+        let info = runtime.block_on(async { server.get().await?.server_info().await })?;
+        let title = format!("server {} on {}", info.server_uid, info.client_host);
+        (Source::Server(server), clean(&title), None)
+    };
     let (asks, asked) = unbounded_channel();
     let (end, ended) = channel();
     let open = Arc::new(AtomicUsize::new(0));
-    type Work = Box<dyn FnOnce(&tokio::runtime::Runtime) + Send>;
-    let (title, replay, work): (String, Option<Replay>, Work) = match journal {
-        Some(path) => {
-            let mut file = JournalFile::open(&crate::command::journal::file_of(path)?)?;
-            let (from_ns, to_ns) = runtime.block_on(file.span())?;
-            let replay = Replay {
-                from_ns,
-                to_ns,
-                at_ns: to_ns,
-                is_playing: false,
-            };
-            let to = tx.clone();
-            let work = move |runtime: &tokio::runtime::Runtime| {
-                runtime.block_on(replay::replay_file(file, (from_ns, to_ns), asked, &to))
-            };
-            (path.display().to_string(), Some(replay), Box::new(work))
-        }
-        None => {
-            let dir = context.server_dir()?;
-            let mut client = runtime.block_on(Client::connect(&dir))?;
-            let info = runtime.block_on(client.server_info())?;
-            let title = format!("server {} on {}", info.server_uid, info.client_host);
-            let to = tx.clone();
-            let counted = Arc::clone(&open);
-            let work = move |runtime: &tokio::runtime::Runtime| {
-                let error = runtime.block_on(watch_server(dir, client, &to, asked, &counted));
-                // The dashboard may already be gone.
-                let _ = end.send(error);
-            };
-            (clean(&title), None, Box::new(work))
-        }
+    let counted = Arc::clone(&open);
+    let work = move || {
+        runtime.spawn(end_on_signal(tx.clone()));
+        let error = runtime.block_on(feed(source, replay, asked, &tx, &counted));
+        // The dashboard may already be gone.
+        let _ = end.send(error);
     };
     std::thread::Builder::new()
         .name("feed".into())
-        .spawn(move || {
-            runtime.spawn(end_on_signal(tx));
-            work(&runtime);
-        })
+        .spawn(work)
         .map_err(|e| CliError::caused("Cannot start", &e))?;
-    Ok(Feeder {
+    Ok(Feed {
         title,
         replay,
         asks,
@@ -160,10 +556,8 @@ pub(super) fn start(
 
 /// Ends the dashboard on a signal, so that SIGTERM also restores the terminal.
 async fn end_on_signal(tx: Sender<Message>) {
-    let (Ok(mut terminate), Ok(mut hangup)) = (
-        signal(SignalKind::terminate()),
-        signal(SignalKind::hangup()),
-    ) else {
+    let (terminate, hangup) = (SignalKind::terminate(), SignalKind::hangup());
+    let (Ok(mut terminate), Ok(mut hangup)) = (signal(terminate), signal(hangup)) else {
         return;
     };
     tokio::select! {
@@ -173,102 +567,26 @@ async fn end_on_signal(tx: Sender<Message>) {
     let _ = tx.send(Message::End);
 }
 
-fn now_ns() -> i64 {
-    i64::try_from(jiff::Timestamp::now().as_nanosecond()).unwrap_or(0)
-}
-
-/// When a query may run again.
-struct Pace {
-    due: Instant,
-    pause: Duration,
-    factor: u32,
-    pause_max: Duration,
-}
-
-impl Pace {
-    fn new(pause: Duration) -> Self {
-        Self {
-            due: Instant::now(),
-            pause,
-            factor: COST_FACTOR,
-            pause_max: Duration::MAX,
-        }
-    }
-
-    /// Settings for frequent requests.
-    fn frequent() -> Self {
-        Self {
-            factor: LOOK_FACTOR,
-            pause_max: LOOK_PAUSE_MAX,
-            ..Self::new(LOOK_PAUSE)
-        }
-    }
-
-    fn hurry(&mut self) {
-        self.due = Instant::now();
-    }
-
-    /// Runs the query if it is due.
-    async fn ask<T>(
-        &mut self,
-        question: impl Future<Output = CliResult<T>>,
-    ) -> CliResult<Option<T>> {
-        let start = Instant::now();
-        if start < self.due {
-            return Ok(None);
-        }
-        let answer = match tokio::time::timeout(ANSWER_TIMEOUT, question).await {
-            Ok(answer) => answer?,
-            Err(_) => return Err(CliError::new("The server does not answer")),
-        };
-        let cost = (start.elapsed() * self.factor).min(self.pause_max);
-        self.due = Instant::now() + self.pause.max(cost);
-        Ok(Some(answer))
-    }
-}
-
 /// Feeds until the dashboard is gone. Returns why an action that ended afterwards was not done.
-async fn watch_server(
-    dir: ServerDir,
-    client: Client,
-    tx: &Sender<Message>,
+async fn feed(
+    source: Source,
+    replay: Option<Replay>,
     mut asks: UnboundedReceiver<Ask>,
+    tx: &Sender<Message>,
     open: &AtomicUsize,
 ) -> Option<String> {
     let (actions, to_do) = unbounded_channel();
     let (paths, to_find) = unbounded_channel();
-    let (focus, focused) = watch::channel(Focus::default());
-    let (seen, jobs) = watch::channel(Vec::new());
-    let acted = Acted::default();
-    let front = Front {
-        link: Link {
-            dir: dir.clone(),
-            client: Some(client),
-        },
-        tx,
-        seen,
-        everything: Pace::frequent(),
-    };
-    let back = Back {
-        link: Link::new(&dir),
-        tx,
-        jobs,
-        past: None,
-        ended: Pace::new(STORE_PAUSE),
-        events: Pace::new(STORE_PAUSE / 2),
-        obstacles: Pace::new(STORE_PAUSE),
-        job: Pace::new(STORE_PAUSE / 2),
-        tasks: Pace::new(STORE_PAUSE / 2),
-        output: Pace::new(STORE_PAUSE),
-        usage: Pace::new(STORE_PAUSE),
-    };
+    let (focus, focused) = watch::channel(Focus {
+        at_ns: replay.map(|replay| replay.at_ns),
+        is_long: replay.is_some(),
+        ..Focus::default()
+    });
+    // All of the receivers are in this function.
     let hand_out = async {
         while let Some(ask) = asks.recv().await {
             match ask {
-                Ask::Look(wanted) => {
-                    focus.send_replace(wanted);
-                }
-                // Both ends are in this function.
+                Ask::Look(wanted) => drop(focus.send_replace(wanted)),
                 Ask::Do(action) => {
                     open.fetch_add(1, Ordering::SeqCst);
                     drop(actions.send(action));
@@ -277,22 +595,38 @@ async fn watch_server(
             }
         }
     };
+    let dir = match source {
+        Source::Server(server) => server.dir,
+        Source::Journal(..) => {
+            let lane = Lane::new(JOURNAL_LANE, source, tx, &focused);
+            tokio::select! {
+                () = hand_out => {}
+                () = lane.run() => {}
+            }
+            return None;
+        }
+    };
+    let lanes = LANES.map(|topics| {
+        let source = Source::Server(Server::new(dir.clone()));
+        Lane::new(topics, source, tx, &focused)
+    });
+    let [everything, problems, queues, log, rest] = lanes.map(Lane::run);
     let last_error = RefCell::new(None);
     let done = |error: Option<String>| {
         open.fetch_sub(1, Ordering::SeqCst);
         last_error.replace(error);
     };
-    let acting = act_one_by_one(&dir, tx, to_do, &acted, done);
+    let acting = act_one_by_one(&dir, tx, to_do, done);
     tokio::pin!(acting);
     tokio::select! {
         () = hand_out => {}
-        () = front.run(&acted.front) => {}
         () = &mut acting => {}
         () = find_paths(&dir, tx, to_find) => {}
-        () = back.run(focused.clone(), &acted.store) => {}
-        () = watch_queues(Link::new(&dir), tx, &acted.queues) => {}
-        () = watch_problems(Link::new(&dir), tx, &acted.problems) => {}
-        () = log::watch(Link::new(&dir), tx, focused) => {}
+        () = everything => {}
+        () = problems => {}
+        () = queues => {}
+        () = log => {}
+        () = rest => {}
     }
     // The task then ends after the last confirmed action.
     drop(actions);
@@ -303,66 +637,6 @@ async fn watch_server(
     last_error.take()
 }
 
-/// Notifies the parts that query again immediately after an action.
-#[derive(Clone, Default)]
-struct Acted {
-    front: Arc<Notify>,
-    store: Arc<Notify>,
-    queues: Arc<Notify>,
-    problems: Arc<Notify>,
-}
-
-impl Acted {
-    fn tell(&self) {
-        for one in [&self.front, &self.store, &self.queues, &self.problems] {
-            one.notify_one();
-        }
-    }
-}
-
-/// Uses its own connection: the server reads output of failed tasks from their workers, which may
-/// take seconds.
-async fn watch_problems(mut link: Link, tx: &Sender<Message>, acted: &Notify) {
-    let mut pace = Pace::new(STORE_PAUSE);
-    loop {
-        let found = match link.get().await {
-            Ok(client) => pace.ask(client.problems(None)).await,
-            Err(error) => Err(error),
-        };
-        match found {
-            Ok(Some(found)) => {
-                let rows = problems::rows(&found.problems, now_ns());
-                tell(tx, News::Problems(rows));
-            }
-            Ok(None) => {}
-            // The thread that queries the jobs reports the loss.
-            Err(_) => link.client = None,
-        }
-        tokio::select! {
-            () = acted.notified() => pace.hurry(),
-            () = tokio::time::sleep(CONNECT_PAUSE) => {}
-        }
-    }
-}
-
-/// Uses its own connection: the reply may wait for a batch system.
-async fn watch_queues(mut link: Link, tx: &Sender<Message>, acted: &Notify) {
-    loop {
-        let queues = match link.get().await {
-            Ok(client) => live::queues(client).await,
-            Err(error) => Err(error),
-        };
-        match queues {
-            Ok(queues) => tell(tx, News::Queues(queues)),
-            Err(_) => link.client = None,
-        }
-        tokio::select! {
-            () = acted.notified() => {}
-            () = tokio::time::sleep(STORE_PAUSE) => {}
-        }
-    }
-}
-
 /// Performs actions on connections of their own. A reply comes after the server has written to its
 /// disk; the display continues meanwhile. A connection that has been idle since the last action may
 /// lead to a server that has ended.
@@ -370,237 +644,51 @@ async fn act_one_by_one(
     dir: &ServerDir,
     tx: &Sender<Message>,
     mut actions: UnboundedReceiver<Action>,
-    acted: &Acted,
     done: impl Fn(Option<String>),
 ) {
     while let Some(action) = actions.recv().await {
-        let (text, is_done) = match act_patiently(&mut Link::new(dir), tx, action).await {
-            Ok(text) => (text, true),
-            Err(error) => (error.text().unwrap_or_default(), false),
+        let (text, error) = match act_patiently(dir, tx, action).await {
+            Ok(text) => (clean(text.lines().next().unwrap_or_default()), None),
+            Err(error) => (first_line(&error), Some(first_line(&error))),
         };
-        let line = clean(text.lines().next().unwrap_or_default());
-        done((!is_done).then(|| line.clone()));
-        tell(tx, News::Told(line));
-        acted.tell();
+        done(error);
+        let told = move |app: &mut App| {
+            app.told = Some(text);
+            app.acted += 1;
+        };
+        tell(tx, Box::new(told));
     }
 }
 
 /// Waits as long as an action takes, and announces a slow one.
-async fn act_patiently(link: &mut Link, tx: &Sender<Message>, action: Action) -> CliResult<String> {
+async fn act_patiently(dir: &ServerDir, tx: &Sender<Message>, action: Action) -> CliResult<String> {
     let doing = async {
-        match link.get().await {
-            Ok(client) => act(client, action).await,
-            Err(_) => Err(CliError::new(
-                "the server does not answer; nothing was done",
-            )),
-        }
+        let mut client = Client::connect(dir)
+            .await
+            .map_err(|_| CliError::new("the server does not answer; nothing was done"))?;
+        act(&mut client, action).await
     };
     tokio::pin!(doing);
     if let Ok(done) = tokio::time::timeout(ACTION_PATIENCE, &mut doing).await {
         return done;
     }
     let text = "the server is slow to answer; it may be waiting for its disk";
-    tell(tx, News::Told(text.to_owned()));
+    tell(tx, Box::new(|app| app.told = Some(text.to_owned())));
     doing.await
 }
 
 /// Finds files for the clipboard.
 async fn find_paths(dir: &ServerDir, tx: &Sender<Message>, mut keys: UnboundedReceiver<LogKey>) {
     while let Some(key) = keys.recv().await {
-        let found = match Link::new(dir).get().await {
-            Ok(client) => path(client, key).await,
-            Err(error) => Err(error),
+        let found = async { path(&mut Client::connect(dir).await?, key).await };
+        let found = found.await;
+        let told = move |app: &mut App| match found {
+            Ok(path) => {
+                app.told = Some(format!("copied, if the terminal allows it: {path}"));
+                app.copied = Some(path);
+            }
+            Err(error) => app.told = Some(first_line(&error)),
         };
-        let news = match found {
-            Ok(path) => News::Path(path),
-            Err(error) => News::Told(clean(&error.text().unwrap_or_default())),
-        };
-        tell(tx, news);
+        tell(tx, Box::new(told));
     }
-}
-
-/// Reads the state that the server holds in memory.
-struct Front<'a> {
-    link: Link,
-    tx: &'a Sender<Message>,
-    /// The current jobs, for the tasks that query details of them.
-    seen: watch::Sender<Vec<JobRow>>,
-    everything: Pace,
-}
-
-impl Front<'_> {
-    async fn run(mut self, acted: &Notify) {
-        loop {
-            let pause = match self.look().await {
-                Ok(()) => LOOK_PAUSE / 3,
-                Err(error) => {
-                    self.link.client = None;
-                    let why = error.text().unwrap_or_default();
-                    let why = clean(why.lines().next().unwrap_or_default());
-                    tell(self.tx, News::Trouble(Some(format!("no server: {why}"))));
-                    CONNECT_PAUSE
-                }
-            };
-            tokio::select! {
-                () = acted.notified() => self.everything.hurry(),
-                () = tokio::time::sleep(pause) => {}
-            }
-        }
-    }
-
-    async fn look(&mut self) -> CliResult<()> {
-        let client = self.link.get().await?;
-        let snapshot = self.everything.ask(live::snapshot(client, now_ns()));
-        if let Some(snapshot) = snapshot.await? {
-            self.seen.send_replace(snapshot.jobs.clone());
-            tell(self.tx, News::Snapshot(Box::new(snapshot)));
-        }
-        Ok(())
-    }
-}
-
-/// Reads the store, and the state of single jobs.
-struct Back<'a> {
-    link: Link,
-    tx: &'a Sender<Message>,
-    jobs: watch::Receiver<Vec<JobRow>>,
-    /// When the first task started, and from when on the past has been read.
-    past: Option<(i64, i64)>,
-    ended: Pace,
-    events: Pace,
-    obstacles: Pace,
-    job: Pace,
-    tasks: Pace,
-    output: Pace,
-    usage: Pace,
-}
-
-impl Back<'_> {
-    async fn run(mut self, mut focused: watch::Receiver<Focus>, acted: &Notify) {
-        let mut focus = Focus::default();
-        loop {
-            let pause = match self.look(&focus).await {
-                Ok(()) => STORE_TICK,
-                Err(_) => {
-                    // The other connection tells.
-                    self.link.client = None;
-                    CONNECT_PAUSE
-                }
-            };
-            tokio::select! {
-                changed = focused.changed() => match changed {
-                    Ok(()) => {
-                        let wanted = focused.borrow_and_update().clone();
-                        if wanted.job != focus.job {
-                            self.job.hurry();
-                        }
-                        if wanted.tasks != focus.tasks {
-                            self.tasks.hurry();
-                        }
-                        let task_of = |focus: &Focus| focus.log.map(|(key, _)| (key.job, key.task));
-                        if task_of(&wanted) != task_of(&focus) {
-                            self.usage.hurry();
-                        }
-                        self.output.hurry();
-                        focus = wanted;
-                    }
-                    Err(_) => return,
-                },
-                () = acted.notified() => {
-                    self.job.hurry();
-                    self.tasks.hurry();
-                    self.events.hurry();
-                    self.obstacles.hurry();
-                }
-                () = tokio::time::sleep(pause) => {}
-            }
-        }
-    }
-
-    /// Runs the queries that are due; queries that the user waits for come first.
-    async fn look(&mut self, focus: &Focus) -> CliResult<()> {
-        let (client, tx, now) = (self.link.get().await?, self.tx, now_ns());
-        if let Some(wanted) = focus.tasks.clone() {
-            let page = tasks::of_server(client, wanted, now);
-            if let Some(page) = self.tasks.ask(page).await? {
-                tell(tx, News::Tasks(Box::new(page)));
-            }
-        }
-        if let Some((key, _)) = focus.log {
-            let used = usage::of_server(client, key.job, key.task);
-            if let Some(used) = self.usage.ask(used).await? {
-                tell(tx, News::Usage(Box::new(used)));
-            }
-        }
-        if let Some(job) = focus.job {
-            if let Some(view) = self.job.ask(live_job(client, job, now)).await? {
-                tell(tx, News::Job(Box::new(view)));
-            }
-            if let Some(task) = focus.task
-                && let Some(output) = self.output.ask(output_tail(client, job, task)).await?
-            {
-                tell(tx, News::Output(Box::new(output)));
-            }
-        }
-        if let Some(events) = self.events.ask(live::events(client, now)).await? {
-            tell(tx, News::Events(events));
-        }
-        let jobs = self.jobs.borrow().clone();
-        let obstacles = self.obstacles.ask(obstacle::obstacles(client, &jobs));
-        if let Some(obstacles) = obstacles.await? {
-            tell(tx, News::Obstacles(obstacles));
-        }
-        if let Some(ended) = self.ended.ask(live::ended(client, now)).await? {
-            tell(tx, News::Ended(ended));
-        }
-        match self.past {
-            None => {
-                let first = past::first_start(client).await?.unwrap_or(now);
-                let from = first.max(now - RECENT_NS);
-                let steps = past::past(client, (from, now), PAST_STEPS).await?;
-                tell(tx, News::Past(steps));
-                self.past = Some((first, from));
-            }
-            // This query reads all tasks of a job, so it runs only on request.
-            Some((first, from)) if focus.is_long && first < from => {
-                let steps = past::past(client, (first, from), PAST_STEPS).await?;
-                tell(tx, News::Past(steps));
-                self.past = Some((first, first));
-            }
-            Some(_) => {}
-        }
-        Ok(())
-    }
-}
-
-/// Details of a job, and information that only a running server has: why none of its tasks run, and
-/// the parameters of its failed tasks.
-async fn live_job(client: &mut Client, job: u32, now_ns: i64) -> CliResult<JobView> {
-    let mut view = job_view(client, job, now_ns).await?;
-    let found = client.job_list(Selector::Ids(IdArray::single(job)).to_message());
-    if let Some(summary) = found.await?.into_iter().next() {
-        view.waits = situation::reason(client, &[summary])
-            .await?
-            .map(|why| clean(&why));
-    }
-    let failed: BTreeSet<u32> = view.failures.iter().map(|failure| failure.task).collect();
-    if failed.is_empty() {
-        return Ok(view);
-    }
-    let ids = IdArray::from_sorted(failed).unwrap_or_default();
-    let page = client::TaskPage {
-        job: Some(client::task_page::Job::Id(job)),
-        tasks: Some(array_to_message(&ids)),
-        ..client::TaskPage::default()
-    };
-    let page = client.task_page(page).await?;
-    let params = page
-        .tasks
-        .iter()
-        .map(|task| (task.id, clean(&params_text(&task.params))));
-    let params: BTreeMap<u32, String> = params.collect();
-    for failure in &mut view.failures {
-        failure.params = params.get(&failure.task).cloned().unwrap_or_default();
-    }
-    Ok(view)
 }

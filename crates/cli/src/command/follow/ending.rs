@@ -12,12 +12,12 @@ use tokio::time::{Instant, timeout_at};
 use crate::args::global::OutputMode;
 use crate::client::Client;
 use crate::command::Context;
-use crate::dashboard::model::clean;
 use crate::error::{CliError, CliResult, exit};
 use crate::output::console::error_line;
 use crate::output::format::cut;
 use crate::output::view::{job_state, params_text};
 use crate::parse::selector::one_job;
+use crate::text::clean;
 
 /// Maximum number of jobs to describe individually.
 const TOLD_MAX: usize = 8;

@@ -19,13 +19,13 @@ use crate::args::job::{FailuresArgs, GroupBy};
 use crate::client::Client;
 use crate::command::Context;
 use crate::command::missing::{JOBS, Missing, NO_JOB};
-use crate::dashboard::model::clean;
 use crate::error::{CliError, CliResult};
 use crate::failures::{Failed, FailureGroup, Group, error_words, failure_groups, group, to_read};
 use crate::output::console::Console;
 use crate::output::format::{joined_ids, lossy};
 use crate::output::json::write_value;
 use crate::output::view::hostnames;
+use crate::text::clean;
 use crate::text::fit;
 
 /// Number of lines at the end of an output among which to search for the last words.

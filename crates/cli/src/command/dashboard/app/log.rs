@@ -1,8 +1,10 @@
 //! The output of one task on the full screen.
 
+use std::cell::Cell;
 use std::collections::VecDeque;
 
-use crate::dashboard::model::{LogKey, LogPart, clean};
+use crate::command::dashboard::model::{LogKey, LogPart};
+use crate::text::clean;
 
 /// Maximum number of lines; older lines are dropped.
 const LINES_MAX: usize = 50_000;
@@ -26,7 +28,7 @@ pub(crate) struct Log {
     /// First line that is shown.
     top: usize,
     /// Rows of the screen for lines; set while drawing.
-    pub(crate) height: usize,
+    pub(crate) height: Cell<usize>,
     pub(crate) is_following: bool,
     /// First column that is shown.
     pub(crate) shift: usize,
@@ -46,19 +48,11 @@ impl Log {
             is_cut: false,
             note: None,
             top: 0,
-            height: 1,
+            height: Cell::new(1),
             is_following: true,
             shift: 0,
             search: String::new(),
             found: None,
-        }
-    }
-
-    /// The other output of the task.
-    pub(crate) const fn other(&self) -> LogKey {
-        LogKey {
-            is_stderr: !self.key.is_stderr,
-            ..self.key
         }
     }
 
@@ -99,7 +93,7 @@ impl Log {
     }
 
     fn top_max(&self) -> usize {
-        self.len().saturating_sub(self.height.max(1))
+        self.len().saturating_sub(self.height.get().max(1))
     }
 
     /// First line that is shown.
@@ -116,7 +110,7 @@ impl Log {
     pub(crate) fn page(&self) -> impl Iterator<Item = String> + '_ {
         let rest = (!self.rest.is_empty()).then(|| shown(&self.rest));
         let all = self.lines.iter().cloned().chain(rest);
-        all.skip(self.top()).take(self.height)
+        all.skip(self.top()).take(self.height.get())
     }
 
     /// Scrolls; follows the output at its end, and stops following elsewhere.
@@ -200,7 +194,7 @@ mod tests {
 
     fn log(lines: usize) -> Log {
         let mut log = Log::new(KEY, 1);
-        log.height = 5;
+        log.height.set(5);
         let text: String = (0..lines).map(|line| format!("line {line}\n")).collect();
         log.on_part(part(true, &text));
         log

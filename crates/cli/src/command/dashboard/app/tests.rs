@@ -1,52 +1,48 @@
 //! Tests of keys, clicks and news.
 
-use crossterm::event::KeyModifiers;
 use hq_core::curve::{Asked, Curve};
 use hq_core::task::TaskState;
+use hq_protocol::client::TaskStats;
 
 use super::*;
-use crate::dashboard::model::{Counts, QueueRow, Target, TaskRow, TasksOf, WorkerRow};
+use crate::command::dashboard::model::{TasksOf, UsageView};
 
-fn job(id: u32, name: &str, failed: u64) -> JobRow {
-    JobRow {
+fn job(id: u32, name: &str, failed: u32) -> JobSummary {
+    JobSummary {
         id,
         name: name.to_owned(),
-        is_open: false,
-        counts: Counts {
+        stats: Some(TaskStats {
             finished: 10,
             failed,
-            ..Counts::default()
-        },
-        pace: None,
+            ..TaskStats::default()
+        }),
+        ..JobSummary::default()
     }
 }
 
 fn app() -> App {
-    let mut app = App::new(
-        "server".to_owned(),
-        Theme {
-            colors: false,
-            unicode: true,
-        },
-        None,
-    );
-    app.on_news(News::Snapshot(Box::new(Snapshot {
+    let theme = Theme {
+        colors: false,
+        unicode: true,
+    };
+    let mut app = App::new("server".to_owned(), theme, None);
+    app.on_snapshot(Snapshot {
         jobs: vec![
             job(1, "sweep", 0),
             job(2, "train", 7),
             job(3, "sweep-again", 3),
         ],
-        workers: vec![WorkerRow {
+        workers: vec![WorkerInfo {
             id: 9,
-            ..WorkerRow::default()
-        }],
-        queues: vec![QueueRow {
-            id: 4,
-            is_paused: true,
-            ..QueueRow::default()
+            ..WorkerInfo::default()
         }],
         ..Snapshot::default()
-    })));
+    });
+    app.queues = Some(vec![Queue {
+        id: 4,
+        is_paused: true,
+        ..Queue::default()
+    }]);
     app
 }
 
@@ -75,7 +71,7 @@ fn jobs_are_sorted_and_searched() {
     press(&mut app, "r");
     assert_eq!(ids(&app), [1, 2, 3]);
     press(&mut app, "sss");
-    assert_eq!((app.order, ids(&app)), (JobOrder::Failed, vec![1, 3, 2]));
+    assert_eq!((app.order(), ids(&app)), ("failed", vec![1, 3, 2]));
     press(&mut app, "/swe\n");
     assert_eq!(ids(&app), [1, 3]);
     press(&mut app, "/\x1b");
@@ -92,7 +88,8 @@ fn actions_are_asked_about_and_only_then_done() {
         Some("job 3 is over: there is nothing to cancel")
     );
     let snapshot = app.snapshot.as_mut().expect("a snapshot");
-    snapshot.jobs[2].counts.waiting = 1_200;
+    let stats = snapshot.jobs[2].stats.as_mut();
+    stats.expect("counts").waiting = 1_200;
     assert_eq!(press(&mut app, "2c"), None);
     let text = app.dialog.as_ref().map(|question| question.text.as_str());
     let wanted =
@@ -128,23 +125,23 @@ fn a_job_is_opened_and_its_failures_are_walked() {
         }))
     );
     assert_eq!(app.changed_focus(), None);
-    let failure = |task| FailureRow {
+    let failure = |task| TaskRow {
         task,
-        ..FailureRow::default()
+        ..TaskRow::default()
     };
     let view = |job| JobView {
         job,
         failures: vec![failure(5), failure(6)],
         ..JobView::default()
     };
-    app.on_news(News::Job(Box::new(view(1))));
+    app.on_job(view(1));
     assert_eq!(app.view, None, "of a job that is no longer open");
-    app.on_news(News::Job(Box::new(view(2))));
+    app.on_job(view(2));
     assert_eq!(app.focus().task, Some(5));
     press(&mut app, "jjj");
     assert_eq!(app.focus().task, Some(6));
     press(&mut app, "\x1b");
-    assert_eq!((app.focus(), app.tab), (Focus::default(), Tab::Jobs));
+    assert_eq!((app.focus(), app.tab), (Focus::default(), Place::Jobs));
     press(&mut app, "q");
     assert!(app.has_quit);
 }
@@ -164,11 +161,11 @@ fn with_tasks() -> App {
     press(&mut app, "2ja");
     let wanted = app.focus().tasks.expect("a list");
     assert_eq!((wanted.of, app.job), (TasksOf::Job(2), Some(2)));
-    app.on_news(News::Tasks(Box::new(TaskPage {
+    app.on_tasks(TaskPage {
         wanted,
         rows: vec![task(5, TaskState::Failed), task(6, TaskState::Waiting)],
         is_cut: None,
-    })));
+    });
     app
 }
 
@@ -201,9 +198,9 @@ fn enter_leads_to_the_output_and_esc_back_step_by_step() {
         bytes: b"text\n".to_vec(),
         note: None,
     };
-    app.on_news(News::Log(part(stderr, 2)));
+    app.on_log(part(stderr, 2));
     assert_eq!(app.log.as_ref().map(Log::len), Some(0), "of another output");
-    app.on_news(News::Log(part(stdout, 2)));
+    app.on_log(part(stdout, 2));
     assert_eq!(app.log.as_ref().map(Log::len), Some(1));
     press(&mut app, "/nowhere\n");
     assert_eq!(app.told.as_deref(), Some("no line has `nowhere`"));
@@ -217,7 +214,7 @@ fn enter_leads_to_the_output_and_esc_back_step_by_step() {
         Some((stderr, 4)),
         "one that is opened again is read again, however quickly"
     );
-    app.on_news(News::Log(part(stderr, 3)));
+    app.on_log(part(stderr, 3));
     assert_eq!(app.log.as_ref().map(Log::len), Some(0), "of the one before");
     press(&mut app, "\x1b");
     press(&mut app, "j\n");
@@ -233,7 +230,7 @@ fn enter_leads_to_the_output_and_esc_back_step_by_step() {
     press(&mut app, "\x1b");
     assert!(app.tasks.is_none() && app.job == Some(2));
     press(&mut app, "\x1b\x1b");
-    assert_eq!((app.job, app.tab), (None, Tab::Overview));
+    assert_eq!((app.job, app.tab), (None, Place::Overview));
 }
 
 fn curve() -> Curve {
@@ -253,28 +250,26 @@ fn attempts_are_walked_over_an_output_and_the_next_task_begins_with_its_last() {
     let mut app = with_tasks();
     press(&mut app, "\n");
     let key = app.log.as_ref().expect("it is open").key;
-    let view = |task, attempts: &[usize]| {
-        News::Usage(Box::new(UsageView {
-            job: 2,
-            task,
-            attempts: 3,
-            curves: attempts.iter().map(|at| (*at, curve())).collect(),
-        }))
+    let view = |task, attempts: &[usize]| UsageView {
+        job: 2,
+        task,
+        attempts: 3,
+        curves: attempts.iter().map(|at| (*at, curve())).collect(),
     };
     let attempt = |app: &App| app.usage.shown(key).map(|shown| shown.attempt);
     assert_eq!(attempt(&app), None);
-    app.on_news(view(5, &[1, 2]));
+    app.usage.on_view(view(5, &[1, 2]));
     assert_eq!(attempt(&app), Some(2));
-    app.on_news(view(5, &[1, 2, 3]));
+    app.usage.on_view(view(5, &[1, 2, 3]));
     assert_eq!(attempt(&app), Some(3), "who looks at the last one goes on");
     press(&mut app, "[[[");
-    app.on_news(view(5, &[1, 2, 3]));
+    app.usage.on_view(view(5, &[1, 2, 3]));
     assert_eq!(attempt(&app), Some(1));
     press(&mut app, "]u");
     assert_eq!((attempt(&app), app.usage.is_hidden), (Some(2), true));
-    app.on_news(view(6, &[1, 3]));
+    app.usage.on_view(view(6, &[1, 3]));
     assert_eq!(attempt(&app), None, "of another task");
-    app.on_news(view(5, &[1, 3]));
+    app.usage.on_view(view(5, &[1, 3]));
     assert_eq!(attempt(&app), Some(3));
 }
 
@@ -314,32 +309,31 @@ fn single_tasks_are_canceled_from_the_list_and_from_their_output() {
 #[test]
 fn a_problem_leads_to_what_it_is_about_and_is_acknowledged() {
     let mut app = app();
-    let problem = |id: &str, target| ProblemRow {
-        id: Some(id.to_owned()),
-        is_error: true,
-        is_open: true,
-        is_acknowledged: false,
-        target,
-        text: format!("problem {id}"),
+    let problem = |id: &str, kind: &str, subject| Problem {
+        id: id.to_owned(),
+        kind: kind.to_owned(),
+        subject,
+        ..Problem::default()
     };
-    assert_eq!(app.problems(), None, "the server has not said yet");
-    app.on_news(News::Problems(vec![
-        problem("a", Target::Job(1)),
-        problem("b", Target::Node(Some(9), "n9".to_owned())),
-        problem("c", Target::Queue(4)),
-    ]));
+    let node = Problem {
+        host: Some("n9".to_owned()),
+        worker: Some(9),
+        ..problem("b", "node", None)
+    };
+    app.problems = Some(vec![
+        problem("a", "failing-job", Some(1)),
+        node,
+        problem("c", "queue", Some(4)),
+    ]);
     press(&mut app, "\n");
-    assert_eq!((app.tab, app.job), (Tab::Jobs, Some(1)));
+    assert_eq!((app.tab, app.job), (Place::Jobs, Some(1)));
     press(&mut app, "1j\n");
-    assert_eq!(
-        (app.tab, app.workers_table.selected()),
-        (Tab::Workers, Some(0))
-    );
+    assert_eq!((app.tab, app.selected(Place::Workers)), (Place::Workers, 0));
     press(&mut app, "\n");
     let of = app.focus().tasks.map(|wanted| wanted.of);
     assert_eq!(of, Some(TasksOf::Worker(9)));
     press(&mut app, "1j\n");
-    assert_eq!(app.tab, Tab::Allocations);
+    assert_eq!(app.tab, Place::Allocations);
     press(&mut app, "\n");
     assert_eq!(
         app.told.as_deref(),
@@ -357,14 +351,11 @@ fn an_event_leads_to_its_job_or_worker() {
         worker,
         ..EventRow::default()
     };
-    app.on_news(News::Events(vec![
-        event(Some(3), None),
-        event(None, Some(9)),
-    ]));
+    app.events = vec![event(Some(3), None), event(None, Some(9))];
     press(&mut app, "5\n");
-    assert_eq!(app.tab, Tab::Workers);
+    assert_eq!(app.tab, Place::Workers);
     press(&mut app, "5j\n");
-    assert_eq!((app.tab, app.job), (Tab::Jobs, Some(3)));
+    assert_eq!((app.tab, app.job), (Place::Jobs, Some(3)));
 }
 
 #[test]
@@ -393,7 +384,7 @@ fn a_replay_moves_in_its_bounds_and_changes_nothing() {
 fn the_mouse_turns_pages_and_opens_rows() {
     let mut app = app();
     app.hits = Hits {
-        tabs: vec![(Rect::new(0, 0, 5, 1), 0), (Rect::new(5, 0, 5, 1), 1)],
+        tabs: vec![Rect::new(0, 0, 5, 1), Rect::new(5, 0, 5, 1)],
         rows: Rect::new(0, 4, 80, 10),
         ..Hits::default()
     };
@@ -406,11 +397,41 @@ fn the_mouse_turns_pages_and_opens_rows() {
         }))
     };
     click(&mut app, 6, 0);
-    assert_eq!(app.tab, Tab::Jobs);
+    assert_eq!(app.tab, Place::Jobs);
     click(&mut app, 6, 5);
-    assert_eq!(app.jobs_table.selected(), Some(1));
+    assert_eq!(app.selected(Place::Jobs), 1);
     click(&mut app, 6, 13);
-    assert_eq!(app.jobs_table.selected(), Some(1));
+    assert_eq!(app.selected(Place::Jobs), 1);
     click(&mut app, 6, 5);
     assert_eq!(app.job, Some(2));
+}
+
+#[test]
+fn more_tasks_are_asked_for_at_the_last_row_and_those_of_another_filter_are_not_shown() {
+    let mut app = with_tasks();
+    let page = |app: &App, rows: usize| {
+        let wanted = app.focus().tasks.expect("a list");
+        TaskPage {
+            is_cut: (rows >= wanted.count).then_some("more"),
+            rows: vec![TaskRow::default(); rows],
+            wanted,
+        }
+    };
+    let count = |app: &App| app.focus().tasks.expect("a list").count;
+    app.on_tasks(page(&app, TASKS));
+    press(&mut app, "j");
+    assert_eq!(count(&app), TASKS);
+    press(&mut app, "G");
+    assert_eq!(count(&app), 2 * TASKS);
+    app.on_tasks(page(&app, TASKS + 3));
+    press(&mut app, "G");
+    assert_eq!(count(&app), 2 * TASKS, "there are no more");
+    assert_eq!(app.selected(Place::Tasks), TASKS + 2);
+    let old = page(&app, 3);
+    press(&mut app, "/7");
+    app.on_tasks(old);
+    let shown = |app: &App| app.tasks.as_ref().map(|tasks| tasks.rows().len());
+    assert_eq!(shown(&app), Some(TASKS + 3));
+    app.on_tasks(page(&app, 1));
+    assert_eq!(shown(&app), Some(1));
 }

@@ -6,17 +6,17 @@ use super::model::TaskRow;
 
 /// A filter for tasks; all words must match.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
-pub(crate) struct TaskFilter {
+pub(super) struct TaskFilter {
     /// Empty = all.
-    pub(crate) states: Vec<TaskState>,
+    pub(super) states: Vec<TaskState>,
     /// First and last id.
-    pub(crate) ids: Option<(u32, u32)>,
+    pub(super) ids: Option<(u32, u32)>,
     /// In host or failure, in lower case.
     texts: Vec<String>,
 }
 
 impl TaskFilter {
-    pub(crate) fn parse(text: &str) -> Self {
+    pub(super) fn parse(text: &str) -> Self {
         let mut filter = Self::default();
         for word in text.to_lowercase().split_whitespace() {
             let state = TaskState::ALL
@@ -34,11 +34,11 @@ impl TaskFilter {
     }
 
     /// Whether the filter searches texts, which requires a look at every task.
-    pub(crate) const fn has_texts(&self) -> bool {
+    pub(super) const fn has_texts(&self) -> bool {
         !self.texts.is_empty()
     }
 
-    pub(crate) fn matches(&self, row: &TaskRow) -> bool {
+    pub(super) fn matches(&self, row: &TaskRow) -> bool {
         let has = |text: &String| {
             row.host.to_lowercase().contains(text) || row.error.to_lowercase().contains(text)
         };

@@ -1,58 +1,78 @@
 //! Contents of the screen, on a screen in memory.
 
 use hq_core::curve::{Asked, Curve, GpuCurve, GpusGiven};
+use hq_core::job::TaskTotals;
+use hq_protocol::client::{
+    AllocAllocation, JobSummary, ResourceUse, RuntimeInfo, TaskStats, WorkerInfo, worker_info,
+};
+use hq_protocol::common::{
+    IndexGroup, IndexGroups, ResourceDescriptor, ResourceItem, WorkerConfig, resource_item::Kind,
+};
 use ratatui::Terminal;
 use ratatui::backend::TestBackend;
 
 use super::*;
-use crate::dashboard::app::log::Log;
-use crate::dashboard::app::{News, Replay, Theme};
-use crate::dashboard::model::{
-    AllocationRow, Counts, EndedShare, EventRow, FailureRow, JobRow, JobView, LogKey, LogPart,
-    Obstacle, OutputTail, QueueRow, ResourceRow, Snapshot, UsageView, WorkerRow, clean,
+use crate::command::dashboard::app::Replay;
+use crate::command::dashboard::app::log::Log;
+use crate::command::dashboard::model::{
+    EventRow, JobView, LogKey, LogPart, OutputTail, TaskRow, UsageView,
 };
-use crate::dashboard::problems;
-use crate::dashboard::question::{Action, Question};
+use crate::command::dashboard::question::{Action, Question};
+use crate::source::{Obstacle, Queue, Share, Snapshot, problems};
+use crate::text::clean;
 
 const SECOND: i64 = 1_000_000_000;
 
-fn worker(id: u32, host: &str, ended: Option<&str>) -> WorkerRow {
-    WorkerRow {
+fn worker(id: u32, host: &str, state: worker_info::State) -> WorkerInfo {
+    let group = || IndexGroup {
+        values: vec![String::new(); 4],
+    };
+    let groups = Kind::Groups(IndexGroups {
+        groups: vec![group(), group()],
+    });
+    let item = |(name, kind): (&str, _)| ResourceItem {
+        name: name.to_owned(),
+        kind: Some(kind),
+    };
+    let used = |(name, used_units): (&str, _)| ResourceUse {
+        resource: name.to_owned(),
+        used_units,
+    };
+    WorkerInfo {
         id,
-        host: host.to_owned(),
-        ended: ended.map(str::to_owned),
-        is_lost: ended.is_some(),
-        running: 3,
-        resources: vec![
-            ResourceRow {
-                name: "cpus".to_owned(),
-                total: 80_000,
-                used: Some(60_000),
-                groups: vec![4, 4],
-            },
-            ResourceRow {
-                name: "gpus/nvidia".to_owned(),
-                total: 20_000,
-                used: Some(10_000),
-                groups: Vec::new(),
-            },
-        ],
-        ..WorkerRow::default()
+        state: state.into(),
+        config: Some(WorkerConfig {
+            hostname: host.to_owned(),
+            resources: Some(ResourceDescriptor {
+                items: [("cpus", groups), ("gpus/nvidia", Kind::SumUnits(20_000))]
+                    .map(item)
+                    .into(),
+                ..ResourceDescriptor::default()
+            }),
+            ..WorkerConfig::default()
+        }),
+        runtime: Some(RuntimeInfo {
+            running_tasks: 3,
+            resources: [("cpus", 60_000), ("gpus/nvidia", 10_000)].map(used).into(),
+            ..RuntimeInfo::default()
+        }),
+        ..WorkerInfo::default()
     }
 }
 
-fn paused_queue() -> QueueRow {
-    QueueRow {
+fn paused_queue() -> Queue {
+    let failed = hq_protocol::client::alloc_allocation::State::Failed;
+    Queue {
         id: 5,
         name: "gpu".to_owned(),
         is_paused: true,
         is_failing: false,
         reason: "3 submissions failed: invalid partition".to_owned(),
-        allocations: vec![AllocationRow {
+        allocations: vec![AllocAllocation {
             id: "4711".to_owned(),
-            state: "failed".to_owned(),
+            state: failed.into(),
             workers: 2,
-            ..AllocationRow::default()
+            ..AllocAllocation::default()
         }],
     }
 }
@@ -64,80 +84,71 @@ fn sick_run() -> App {
         unicode: true,
     };
     let mut app = App::new("server abc on login1".to_owned(), theme, None);
-    let job = |id, name: &str, counts| JobRow {
+    let job = |id, name: &str, stats| JobSummary {
         id,
         name: clean(name),
-        is_open: false,
-        counts,
-        pace: None,
+        stats: Some(stats),
+        ..JobSummary::default()
     };
-    let sweep = Counts {
-        waiting: 899_000,
-        running: 12,
-        finished: 100_981,
-        failed: 7,
-        ..Counts::default()
-    };
-    let train = Counts {
+    let train = TaskStats {
         finished: 2,
         failed: 40,
-        ..Counts::default()
+        ..TaskStats::default()
     };
-    let big = Counts {
+    let big = TaskStats {
         waiting: 500,
-        ..Counts::default()
+        ..TaskStats::default()
     };
-    for ended in 0..3 {
-        let mut sweep = sweep;
-        sweep.finished += ended * 50;
-        app.on_news(News::Snapshot(Box::new(Snapshot {
-            now_ns: (i64::try_from(ended).expect("small") + 1) * SECOND,
+    for second in 1..=3 {
+        let sweep = TaskStats {
+            waiting: 899_000,
+            running: 12,
+            finished: 100_931 + second * 50,
+            failed: 7,
+            ..TaskStats::default()
+        };
+        app.on_snapshot(Snapshot {
+            now_ns: i64::from(second) * SECOND,
             jobs: vec![
                 job(1, "sweep", sweep),
                 job(2, "train", train),
                 job(3, "b\x1b[31mig", big),
             ],
             workers: vec![
-                worker(1, "node1", None),
-                worker(2, "node2", None),
-                worker(3, "node3", Some("heartbeat lost")),
+                worker(1, "node1", worker_info::State::Running),
+                worker(2, "node2", worker_info::State::Running),
+                worker(3, "node3", worker_info::State::HeartbeatLost),
             ],
-            queues: vec![paused_queue()],
-            internal_errors: 0,
-        })));
+        });
     }
-    let share = |job, host: &str, error: Option<&str>, count| EndedShare {
+    app.queues = Some(vec![paused_queue()]);
+    let share = |job, host: &str, error: Option<&str>, count| Share {
         job,
         worker: if host == "node2" { 2 } else { 1 },
         host: host.to_owned(),
         error: error.map(str::to_owned),
         count,
     };
-    app.on_news(News::Ended(vec![
+    app.ended = vec![
         share(1, "node1", None, 100_981),
         share(1, "node2", Some("exit code 127"), 7),
         share(2, "node1", Some("exit code 3"), 40),
-    ]));
-    app.on_news(News::Obstacles(vec![Obstacle {
+    ];
+    app.obstacles = vec![Obstacle {
         job: 3,
         why: "they ask for gpus".to_owned(),
-    }]));
-    tell_problems(&mut app);
-    app
-}
-
-/// Gives the app the problems that a server would report, and the last events.
-fn tell_problems(app: &mut App) {
+    }];
     let snapshot = app.snapshot.as_ref().expect("a snapshot");
-    let found = problems::found(snapshot, &app.ended, app.obstacles.as_deref());
-    app.on_news(News::Problems(found));
-    app.on_news(News::Events(vec![EventRow {
+    let found = problems::find(snapshot, app.queues(), &app.ended, Some(&app.obstacles));
+    app.problems = Some(found.into_iter().map(problems::problem).collect());
+    app.events = vec![EventRow {
         at_ns: SECOND,
         job: None,
         worker: Some(3),
         kind: "worker-lost".to_owned(),
         text: "worker 3  HeartbeatLost".to_owned(),
-    }]));
+    }];
+    app
 }
 
 fn screen(app: &mut App, width: u16, height: u16) -> String {
@@ -179,7 +190,7 @@ fn the_overview_names_what_is_wrong() {
 #[test]
 fn every_view_has_its_rows() {
     let mut app = sick_run();
-    app.tab = Tab::Jobs;
+    app.tab = Place::Jobs;
     shows(
         &screen(&mut app, 80, 24),
         &[
@@ -190,7 +201,7 @@ fn every_view_has_its_rows() {
             "40",
         ],
     );
-    app.tab = Tab::Workers;
+    app.tab = Place::Workers;
     shows(
         &screen(&mut app, 80, 24),
         &[
@@ -205,7 +216,7 @@ fn every_view_has_its_rows() {
             "in 2 NUMA nodes: 4 + 4",
         ],
     );
-    app.tab = Tab::Allocations;
+    app.tab = Place::Allocations;
     shows(
         &screen(&mut app, 80, 24),
         &[
@@ -215,17 +226,17 @@ fn every_view_has_its_rows() {
             "4711",
         ],
     );
-    app.tab = Tab::Events;
+    app.tab = Place::Events;
     shows(
         &screen(&mut app, 80, 24),
         &["01-01 ", "worker lost", "HeartbeatLost"],
     );
-    app.on_news(News::Events(vec![EventRow {
+    app.events = vec![EventRow {
         job: Some(2),
         kind: "job-completed".to_owned(),
         text: "job 2".to_owned(),
         ..EventRow::default()
-    }]));
+    }];
     let text = screen(&mut app, 80, 24);
     shows(
         &text,
@@ -235,29 +246,29 @@ fn every_view_has_its_rows() {
 }
 
 fn with_job(app: &mut App) {
-    app.tab = Tab::Jobs;
+    app.tab = Place::Jobs;
     app.job = Some(1);
-    let good = Counts {
+    let good = TaskTotals {
         finished: 1_666,
-        ..Counts::default()
+        ..TaskTotals::default()
     };
     let mut bins = vec![good; 600];
     bins[300].failed = 1;
     for bin in &mut bins[500..] {
-        *bin = Counts {
+        *bin = TaskTotals {
             waiting: 1_666,
-            ..Counts::default()
+            ..TaskTotals::default()
         };
     }
-    let failure = |task| FailureRow {
+    let failure = |task| TaskRow {
+        job: 1,
         task,
         error: "exit code 127".to_owned(),
         host: "node2".to_owned(),
-        run_us: 1_500,
         params: "lr=0.1, seed=13".to_owned(),
-        ..FailureRow::default()
+        ..TaskRow::default()
     };
-    app.on_news(News::Job(Box::new(JobView {
+    app.on_job(JobView {
         is_partial: false,
         job: 1,
         ids: (1, 1_000_000),
@@ -271,13 +282,13 @@ fn with_job(app: &mut App) {
             (100_000, 10_000),
             (u64::MAX, 0),
         ],
-    })));
-    app.on_news(News::Output(Box::new(OutputTail {
+    });
+    app.output = Some(OutputTail {
         job: 1,
         task: 500_001,
         title: "stderr of task 500001".to_owned(),
         lines: vec!["first".to_owned(), "solver: not found".to_owned()],
-    })));
+    });
 }
 
 #[test]
@@ -311,7 +322,7 @@ fn one_failure_among_a_million_tasks_is_seen_with_its_output() {
 fn output_of_another_task_is_not_shown() {
     let mut app = sick_run();
     with_job(&mut app);
-    app.failures_table.select(Some(1));
+    app.select(Place::Job, 1);
     assert!(!screen(&mut app, 80, 24).contains("solver: not found"));
 }
 
@@ -344,19 +355,19 @@ fn every_problem_is_named_on_small_screens() {
 #[test]
 fn what_is_wrong_is_first_and_said_where_it_is_looked_at() {
     let mut app = sick_run();
-    app.tab = Tab::Workers;
+    app.tab = Place::Workers;
     let text = screen(&mut app, 80, 24);
     shows(&text, &["Worker 2 on node2", "Broken node node2: 7 of 7"]);
     let row = |host| text.lines().position(|line| line.contains(host));
     assert!(row("node2") < row("node3"), "{text}");
     assert!(row("node3") < row("node1"), "{text}");
-    app.tab = Tab::Jobs;
+    app.tab = Place::Jobs;
     shows(&screen(&mut app, 80, 24), &["starving", "? help  q quit"]);
     app.job = Some(3);
-    app.on_news(News::Job(Box::new(JobView {
+    app.on_job(JobView {
         job: 3,
         ..JobView::default()
-    })));
+    });
     let text = screen(&mut app, 80, 24);
     shows(&text, &["none of 500 waiting tasks"]);
 }
@@ -364,15 +375,15 @@ fn what_is_wrong_is_first_and_said_where_it_is_looked_at() {
 #[test]
 fn a_waiting_job_says_why_and_claims_no_ids_that_nobody_knows() {
     let mut app = sick_run();
-    app.tab = Tab::Jobs;
+    app.tab = Place::Jobs;
     app.job = Some(1);
-    app.on_news(News::Job(Box::new(JobView {
+    app.on_job(JobView {
         job: 1,
         ids: (0, 3),
-        bins: vec![Counts::default(); 4],
+        bins: vec![TaskTotals::default(); 4],
         waits: Some("all 2 cpus are busy".to_owned()),
         ..JobView::default()
-    })));
+    });
     let text = screen(&mut app, 80, 24);
     shows(
         &text,
@@ -405,7 +416,7 @@ fn nothing_breaks_on_any_size_or_without_data() {
             app.snapshot = None;
             app.view = None;
         }
-        for tab in Tab::ALL {
+        for (tab, _) in Place::TABS {
             app.tab = tab;
             for (width, height) in [(1, 1), (40, 10), (41, 11), (80, 24), (500, 100), (10, 80)] {
                 app.dialog = Some(question());
@@ -415,13 +426,13 @@ fn nothing_breaks_on_any_size_or_without_data() {
         }
     }
     let mut app = App::new(String::new(), sick_run().theme, None);
-    app.on_news(News::Snapshot(Box::default()));
+    app.on_snapshot(Snapshot::default());
     let text = screen(&mut app, 80, 24);
     shows(
         &text,
         &["0 running", "Problems", "the server has not said yet"],
     );
-    app.on_news(News::Problems(Vec::new()));
+    app.problems = Some(Vec::new());
     shows(
         &screen(&mut app, 80, 24),
         &["0 running", "nothing is wrong"],
@@ -492,7 +503,7 @@ fn curve(memory_peak_kib: u64) -> Curve {
 fn with_log() -> App {
     let mut app = sick_run();
     app.log = Some(Log::new(KEY, 1));
-    app.on_news(News::Log(LogPart {
+    app.on_log(LogPart {
         key: KEY,
         opening: 1,
         is_first: true,
@@ -501,13 +512,13 @@ fn with_log() -> App {
             .flat_map(|line| format!("line {line}.\n").into_bytes())
             .collect(),
         note: None,
-    }));
-    app.on_news(News::Usage(Box::new(UsageView {
+    });
+    app.usage.on_view(UsageView {
         job: 1,
         task: 17,
         attempts: 3,
         curves: vec![(1, curve(4 << 20)), (3, curve(1 << 20))],
-    })));
+    });
     app
 }
 
@@ -579,12 +590,12 @@ fn unknown_usage_and_small_screens_leave_all_rows_to_the_output() {
     app.usage.is_hidden = true;
     assert_eq!(lines(&mut app, 24), all(24));
     let mut app = with_log();
-    app.on_news(News::Usage(Box::new(UsageView {
+    app.usage.on_view(UsageView {
         job: 1,
         task: 17,
         attempts: 1,
         curves: Vec::new(),
-    })));
+    });
     assert_eq!(lines(&mut app, 24), all(24));
     assert!(!screen(&mut app, 200, 24).contains("u usage"));
     let mut app = with_log();
@@ -607,12 +618,12 @@ fn with_gpus(mut curve: Curve) -> App {
         },
     }));
     let mut app = with_log();
-    app.on_news(News::Usage(Box::new(UsageView {
+    app.usage.on_view(UsageView {
         job: 1,
         task: 17,
         attempts: 1,
         curves: vec![(1, curve)],
-    })));
+    });
     app
 }
 
@@ -647,12 +658,12 @@ fn charts_break_on_no_size() {
         none.asked = Asked::default();
         none.memory = vec![0; 256].into();
         none.cpu = vec![0; 256].into();
-        app.on_news(News::Usage(Box::new(UsageView {
+        app.usage.on_view(UsageView {
             job: 1,
             task: 17,
             attempts: 1,
             curves: vec![(1, none)],
-        })));
+        });
         shows(&screen(&mut app, width, height), &["MiB: top 0 "]);
     }
 }

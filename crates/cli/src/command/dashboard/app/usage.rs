@@ -2,7 +2,7 @@
 
 use hq_core::curve::Curve;
 
-use crate::dashboard::model::{LogKey, UsageView};
+use crate::command::dashboard::model::{LogKey, UsageView};
 
 /// Charts over the output of a task.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]

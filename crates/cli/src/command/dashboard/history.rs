@@ -1,136 +1,105 @@
 //! Measurements over time, thinned out so that days fit: the older, the coarser.
 
-use std::collections::VecDeque;
-
 use super::model::Sample;
 
 const SECOND: i64 = 1_000_000_000;
-/// Minimum distance of samples (second number) that are older than the first number: at most a few
-/// thousand samples for a week.
-const RESOLUTION: [(i64, i64); 3] = [
-    (600 * SECOND, 5 * SECOND),
-    (3_600 * SECOND, 60 * SECOND),
-    (86_400 * SECOND, 600 * SECOND),
-];
-/// Samples between two passes that thin out.
-const THIN_EVERY: usize = 512;
+/// Maximum number of samples; then every second one of the older half is dropped.
+const SAMPLES_MAX: usize = 8_192;
 /// Span over which throughput is averaged.
 const RATE_SPAN: i64 = 10 * SECOND;
 
 /// Samples, oldest first.
 #[derive(Clone, PartialEq, Debug, Default)]
-pub(crate) struct History {
-    samples: VecDeque<Sample>,
-    unthinned: usize,
+pub(super) struct History {
+    samples: Vec<Sample>,
 }
 
 /// One column of the charts.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub(crate) struct Column {
+pub(super) struct Column {
     /// Tasks that ended a second.
-    pub(crate) rate: u64,
-    pub(crate) running: u64,
-    pub(crate) cpus_percent: u64,
+    pub(super) rate: u64,
+    pub(super) running: u64,
+    pub(super) cpus_percent: u64,
 }
 
 impl History {
     /// Adds what is seen now.
-    pub(crate) fn push(&mut self, mut sample: Sample) {
-        if let Some(last) = self.samples.back() {
+    pub(super) fn push(&mut self, mut sample: Sample) {
+        if let Some(last) = self.samples.last() {
             // The count must not decrease when a job is forgotten or another server starts.
             sample.ended = sample.ended.max(last.ended);
             if sample.at_ns <= last.at_ns {
                 return;
             }
         }
-        self.samples.push_back(sample);
-        self.unthinned += 1;
-        if self.unthinned >= THIN_EVERY {
-            self.thin(sample.at_ns);
+        self.samples.push(sample);
+        if self.samples.len() > SAMPLES_MAX {
+            let mut at = 0;
+            self.samples.retain(|_| {
+                at += 1;
+                at > SAMPLES_MAX / 2 || at % 2 == 1
+            });
         }
     }
 
     /// Inserts earlier samples, adjusted so that they lead to the first one seen.
-    pub(crate) fn prepend(&mut self, steps: &[Sample]) {
-        let first_at = self.samples.front().map_or(i64::MAX, |first| first.at_ns);
+    pub(super) fn prepend(&mut self, steps: &[Sample]) {
+        let first_at = self.first_ns().unwrap_or(i64::MAX);
         let steps = || steps.iter().filter(|step| step.at_ns < first_at);
         let sum: u64 = steps().map(|step| step.ended).sum();
-        let end = self.samples.front().map_or(sum, |first| first.ended);
+        let end = self.samples.first().map_or(sum, |first| first.ended);
         let mut ended = end.saturating_sub(sum);
-        let mut earlier: VecDeque<Sample> = steps()
-            .map(|step| {
-                ended += step.ended;
-                Sample { ended, ..*step }
-            })
-            .collect();
-        earlier.append(&mut self.samples);
-        self.samples = earlier;
-    }
-
-    fn thin(&mut self, now_ns: i64) {
-        self.unthinned = 0;
-        let mut kept = i64::MIN;
-        self.samples.retain(|sample| {
-            let age = now_ns - sample.at_ns;
-            let old = RESOLUTION.iter().rev().find(|(from, _)| age > *from);
-            let apart = old.map_or(0, |(_, apart)| *apart);
-            let keeps = sample.at_ns >= kept.saturating_add(apart);
-            if keeps {
-                kept = sample.at_ns;
-            }
-            keeps
+        let earlier = steps().map(|step| {
+            ended += step.ended;
+            Sample { ended, ..*step }
         });
+        self.samples.splice(0..0, earlier.collect::<Vec<_>>());
     }
 
     /// Time of the first sample.
-    pub(crate) fn first_ns(&self) -> Option<i64> {
-        self.samples.front().map(|sample| sample.at_ns)
+    pub(super) fn first_ns(&self) -> Option<i64> {
+        self.samples.first().map(|sample| sample.at_ns)
     }
 
     /// Tenths of tasks a second that ended over the last seconds before a time.
-    pub(crate) fn rate_tenths(&self, at_ns: i64) -> u64 {
+    pub(super) fn rate_tenths(&self, at_ns: i64) -> u64 {
         let (from, to) = (self.ended_at(at_ns - RATE_SPAN), self.ended_at(at_ns));
         let since = self.first_ns().unwrap_or(at_ns).max(at_ns - RATE_SPAN);
         per_time(to.saturating_sub(from), at_ns - since, 10)
     }
 
     /// Columns of equal width from one time to another.
-    pub(crate) fn columns(&self, (from_ns, to_ns): (i64, i64), count: usize) -> Vec<Column> {
-        let parts = i64::try_from(count.max(1)).unwrap_or(i64::MAX);
-        let width = ((to_ns - from_ns) / parts).max(1);
-        let mut columns = Vec::with_capacity(count);
-        for number in 0..i64::try_from(count).unwrap_or(0) {
+    pub(super) fn columns(&self, (from_ns, to_ns): (i64, i64), count: usize) -> Vec<Column> {
+        let count = i64::try_from(count).unwrap_or(i64::MAX);
+        let width = ((to_ns - from_ns) / count.max(1)).max(1);
+        let column = |number: i64| {
             let (start, end) = (from_ns + number * width, from_ns + (number + 1) * width);
-            let mut column = Column {
-                rate: per_time(
-                    self.ended_at(end).saturating_sub(self.ended_at(start)),
-                    width,
-                    1,
-                ),
-                ..Column::default()
-            };
-            if let Some(last) = self.before(end) {
-                column.running = last.running;
-                column.cpus_percent = last.cpus_percent;
+            let last = self.after(end).checked_sub(1).map(|at| self.samples[at]);
+            let last = last.unwrap_or_default();
+            let ended = self.ended_at(end).saturating_sub(self.ended_at(start));
+            Column {
+                rate: per_time(ended, width, 1),
+                running: last.running,
+                cpus_percent: last.cpus_percent,
             }
-            columns.push(column);
-        }
-        columns
+        };
+        (0..count).map(column).collect()
     }
 
-    /// The last sample up to a time.
-    fn before(&self, at_ns: i64) -> Option<&Sample> {
-        let next = self.samples.partition_point(|sample| sample.at_ns <= at_ns);
-        self.samples.get(next.checked_sub(1)?)
+    /// Index of the first sample after a time.
+    fn after(&self, at_ns: i64) -> usize {
+        self.samples.partition_point(|sample| sample.at_ns <= at_ns)
     }
 
     /// Number of ended tasks at a time, interpolated between samples.
     fn ended_at(&self, at_ns: i64) -> u64 {
-        let next = self.samples.partition_point(|sample| sample.at_ns <= at_ns);
+        let next = self.after(at_ns);
         let before = next.checked_sub(1).and_then(|at| self.samples.get(at));
         match (before, self.samples.get(next)) {
             (Some(a), Some(b)) => {
-                let part = i128::from(at_ns - a.at_ns) * i128::from(b.ended - a.ended.min(b.ended))
+                let part = i128::from(at_ns - a.at_ns)
+                    * i128::from(b.ended.saturating_sub(a.ended))
                     / i128::from((b.at_ns - a.at_ns).max(1));
                 a.ended + u64::try_from(part).unwrap_or(0)
             }
@@ -211,7 +180,7 @@ mod tests {
                 ..Sample::default()
             });
         }
-        assert!(history.samples.len() < 5_000, "{}", history.samples.len());
+        assert!(history.samples.len() <= SAMPLES_MAX);
         assert_eq!(history.rate_tenths(7 * 86_400 * SECOND - SECOND), 20);
         let hours = history.columns((0, 7 * 86_400 * SECOND), 168);
         assert!(hours.iter().all(|column| column.rate == 2), "{hours:?}");

@@ -1,0 +1,650 @@
+//! State of the screen, and its changes by keys, clicks and news. Pure: returns actions for the
+//! outside as an [`Ask`].
+
+pub(super) mod log;
+mod open;
+pub(super) mod usage;
+
+use crossterm::event::{
+    Event, KeyCode, KeyEvent, KeyEventKind, KeyModifiers, MouseButton, MouseEvent, MouseEventKind,
+};
+use hq_core::diagnosis::suspect_hosts;
+use hq_protocol::client::{JobSummary, Problem, WorkerInfo};
+use ratatui::layout::{Position, Rect};
+use ratatui::widgets::TableState;
+
+use super::history::History;
+use super::model::{
+    EventRow, JobView, LogKey, LogPart, OutputTail, Sample, TaskPage, TaskRow, TasksWanted,
+};
+use super::question::{Action, Question};
+use crate::output::view::{job_state, totals};
+use crate::source::{Obstacle, Queue, Share, Snapshot, host, is_connected, is_lost};
+use log::Log;
+use usage::{Shown, Usage};
+
+/// Rows of a page.
+const PAGE: isize = 10;
+/// Parts of a replay's whole time that a small and a large step pass.
+const STEPS: i64 = 200;
+const LARGE_STEP: i64 = 10;
+const SECOND: i64 = 1_000_000_000;
+/// Minimum time span of a chart, in nanoseconds.
+const SPAN_MIN: i64 = 60 * SECOND;
+/// Time that the charts show, at most; the last one is that of a replay.
+const SPANS: [i64; 4] = [600 * SECOND, 7_200 * SECOND, 86_400 * SECOND, i64::MAX];
+/// Number of tasks to request at first; reaching the last row requests more.
+const TASKS: usize = 500;
+/// Maximum number of tasks in a list; nobody scrolls further.
+const TASKS_MAX: usize = 20_000;
+/// Maximum number of jobs about whose waiting tasks the server is asked.
+const STARVING_MAX: usize = 40;
+
+/// A list; the first five are the tabs.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(super) enum Place {
+    #[default]
+    Overview,
+    Jobs,
+    Workers,
+    Allocations,
+    Events,
+    /// Failures of the open job.
+    Job,
+    /// All tasks of a job or worker.
+    Tasks,
+}
+
+impl Place {
+    pub(super) const TABS: [(Self, &'static str); 5] = [
+        (Self::Overview, "Overview"),
+        (Self::Jobs, "Jobs"),
+        (Self::Workers, "Workers"),
+        (Self::Allocations, "Allocations"),
+        (Self::Events, "Events"),
+    ];
+}
+
+/// Request to the shell.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(super) enum Ask {
+    /// Shows other data: the open job, the task whose output is open, or the time of a replay.
+    Look(Focus),
+    Do(Action),
+    /// Find the file of an output, for the clipboard.
+    Path(LogKey),
+}
+
+/// The part of the state that decides what the server is asked.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub(super) struct Focus {
+    pub(super) job: Option<u32>,
+    pub(super) task: Option<u32>,
+    pub(super) tasks: Option<TasksWanted>,
+    /// The open output, and the number of earlier openings, so that a reopened output is read
+    /// again.
+    pub(super) log: Option<(LogKey, u32)>,
+    /// `None` = now.
+    pub(super) at_ns: Option<i64>,
+    /// Charts show more than the last minutes.
+    pub(super) is_long: bool,
+    /// Jobs of which tasks wait and none runs.
+    pub(super) starving: Vec<u32>,
+    /// Number of actions that were done, each of which may have changed everything.
+    pub(super) acted: u32,
+}
+
+/// News from outside: a change of the state.
+pub(super) type News = Box<dyn FnOnce(&mut App) + Send>;
+
+/// How jobs are sorted: the name and the key of an order.
+type Order = (&'static str, fn(&JobSummary) -> (u64, &str));
+const ORDERS: [Order; 5] = [
+    ("id", |_| (0, "")),
+    ("name", |job| (0, &job.name)),
+    ("state", |job| (0, job_state(job).name())),
+    ("failed", |job| (totals(job).failed, "")),
+    ("progress", |job| {
+        let counts = totals(job);
+        let share = (counts.ended() * 1_000).checked_div(counts.total());
+        (share.map_or(0, |share| share + 1), "")
+    }),
+];
+
+/// Time of a replay.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Replay {
+    pub(super) from_ns: i64,
+    pub(super) to_ns: i64,
+    pub(super) at_ns: i64,
+    pub(super) is_playing: bool,
+}
+
+/// How things may look.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(super) struct Theme {
+    pub(super) colors: bool,
+    /// Characters beyond ASCII can be shown.
+    pub(super) unicode: bool,
+}
+
+/// Places on the screen that react to the mouse; set while drawing.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub(super) struct Hits {
+    pub(super) tabs: Vec<Rect>,
+    /// First row of the table, below its header.
+    pub(super) rows: Rect,
+    /// In the overview: index of the problem in each row.
+    pub(super) owners: Vec<usize>,
+}
+
+/// An open list of tasks.
+#[derive(Clone, PartialEq, Debug)]
+pub(super) struct Tasks {
+    /// What the list should have.
+    pub(super) wanted: TasksWanted,
+    /// Tasks for the current filter, or for the previous one.
+    pub(super) page: Option<TaskPage>,
+}
+
+impl Tasks {
+    pub(super) fn rows(&self) -> &[TaskRow] {
+        self.page.as_ref().map_or(&[], |page| &page.rows)
+    }
+
+    /// Whether the visible list belongs to an earlier filter.
+    pub(super) fn is_old(&self) -> bool {
+        let page = self.page.as_ref();
+        page.is_some_and(|page| page.wanted.filter != self.wanted.filter)
+    }
+}
+
+/// The dashboard.
+#[derive(Debug, Default)]
+pub(super) struct App {
+    /// Name of the server or the file.
+    pub(super) title: String,
+    pub(super) theme: Theme,
+    pub(super) replay: Option<Replay>,
+
+    pub(super) snapshot: Option<Snapshot>,
+    pub(super) ended: Vec<Share>,
+    pub(super) events: Vec<EventRow>,
+    pub(super) obstacles: Vec<Obstacle>,
+    /// Problems, worst first; `None` before the first report.
+    pub(super) problems: Option<Vec<Problem>>,
+    /// Queues arrive separately, because their reply may wait for a batch system.
+    pub(super) queues: Option<Vec<Queue>>,
+    pub(super) history: History,
+    pub(super) view: Option<JobView>,
+    pub(super) output: Option<OutputTail>,
+    pub(super) usage: Usage,
+    /// Why the server does not answer; `None` if it answers.
+    pub(super) trouble: Option<String>,
+    /// Result of an action.
+    pub(super) told: Option<String>,
+    /// Number of actions that were done.
+    pub(super) acted: u32,
+    /// Text for the clipboard of the terminal.
+    pub(super) copied: Option<String>,
+
+    pub(super) tab: Place,
+    pub(super) job: Option<u32>,
+    pub(super) tasks: Option<Tasks>,
+    pub(super) log: Option<Log>,
+    /// Number of logs that were opened.
+    logs_opened: u32,
+    /// State of the list of each place.
+    pub(super) tables: [TableState; 7],
+    pub(super) hits: Hits,
+    pub(super) dialog: Option<Question>,
+    pub(super) is_help_open: bool,
+    pub(super) search: String,
+    pub(super) is_searching: bool,
+    order: usize,
+    pub(super) is_descending: bool,
+    /// Number of the span of the charts.
+    span: usize,
+    pub(super) has_quit: bool,
+    starving: Vec<u32>,
+    asked: Focus,
+}
+
+impl App {
+    pub(super) fn new(title: String, theme: Theme, replay: Option<Replay>) -> Self {
+        Self {
+            title,
+            theme,
+            replay,
+            span: replay.map_or(0, |_| SPANS.len() - 1),
+            is_descending: true,
+            ..Self::default()
+        }
+    }
+
+    /// The time that is shown.
+    pub(super) fn now_ns(&self) -> i64 {
+        let seen = self.snapshot.as_ref().map_or(0, |snapshot| snapshot.now_ns);
+        self.replay.map_or(seen, |replay| replay.at_ns)
+    }
+
+    /// Start and end of the charts: the known time span, but at least the minimum.
+    pub(super) fn chart_span(&self) -> (i64, i64) {
+        let to = self.now_ns();
+        let first = self.history.first_ns().unwrap_or(to).min(to - SPAN_MIN);
+        (first.max(to.saturating_sub(SPANS[self.span])), to)
+    }
+
+    /// The part of the state that decides what the server is asked.
+    pub(super) fn focus(&self) -> Focus {
+        let failure = self.job.and_then(|_| self.failure());
+        Focus {
+            job: self.job,
+            task: failure.map(|failure| failure.task),
+            at_ns: self.replay.map(|replay| replay.at_ns),
+            is_long: self.span != 0,
+            tasks: self.tasks.as_ref().map(|tasks| tasks.wanted.clone()),
+            log: self.log.as_ref().map(|log| (log.key, log.opening)),
+            starving: self.starving.clone(),
+            acted: self.acted,
+        }
+    }
+
+    /// The focus, if it changed since the last call.
+    pub(super) fn changed_focus(&mut self) -> Option<Ask> {
+        let focus = self.focus();
+        let changed = focus != self.asked;
+        self.asked = focus.clone();
+        changed.then_some(Ask::Look(focus))
+    }
+
+    pub(super) fn on_snapshot(&mut self, snapshot: Snapshot) {
+        self.trouble = None;
+        if self.replay.is_none() {
+            let counts = snapshot.counts();
+            let (used, total) = snapshot.resource("cpus");
+            let percent = used.unwrap_or(0).saturating_mul(100).checked_div(total);
+            self.history.push(Sample {
+                at_ns: snapshot.now_ns,
+                running: counts.running,
+                ended: counts.finished + counts.failed,
+                cpus_percent: percent.unwrap_or(0),
+            });
+            let starving = snapshot.jobs.iter().filter(|job| is_starving(job));
+            self.starving = starving.map(|job| job.id).take(STARVING_MAX).collect();
+        }
+        self.snapshot = Some(snapshot);
+    }
+
+    pub(super) fn on_job(&mut self, view: JobView) {
+        if self.job == Some(view.job) {
+            self.view = Some(view);
+        }
+    }
+
+    /// Stores a page of tasks, unless the user has requested another list meanwhile.
+    pub(super) fn on_tasks(&mut self, page: TaskPage) {
+        let last = page.rows.len().saturating_sub(1);
+        let Some(tasks) = &mut self.tasks else { return };
+        if (page.wanted.of, &page.wanted.filter) == (tasks.wanted.of, &tasks.wanted.filter) {
+            tasks.page = Some(page);
+            let at = self.selected(Place::Tasks).min(last);
+            self.select(Place::Tasks, at);
+        }
+    }
+
+    pub(super) fn on_log(&mut self, part: LogPart) {
+        if let Some(log) = self.log.as_mut().filter(|log| log.is_for(&part)) {
+            log.on_part(part);
+        }
+    }
+
+    /// Advances the time; a playing replay advances by `passed_ns` times its speed.
+    pub(super) fn tick(&mut self, passed_ns: i64) {
+        let Some(replay) = self.replay.as_mut().filter(|replay| replay.is_playing) else {
+            return;
+        };
+        // The speed that shows the whole run in half a minute.
+        let speed = ((replay.to_ns - replay.from_ns) / (30 * SECOND)).max(1);
+        replay.at_ns = (replay.at_ns + passed_ns.saturating_mul(speed)).min(replay.to_ns);
+        replay.is_playing = replay.at_ns < replay.to_ns;
+    }
+
+    pub(super) fn jobs(&self) -> &[JobSummary] {
+        self.snapshot
+            .as_ref()
+            .map_or(&[], |snapshot| &snapshot.jobs)
+    }
+
+    /// The jobs as they are shown.
+    pub(super) fn visible_jobs(&self) -> Vec<&JobSummary> {
+        let wanted = self.search.to_lowercase();
+        let matches = |job: &&JobSummary| {
+            wanted.is_empty()
+                || job.name.to_lowercase().contains(&wanted)
+                || job.id.to_string() == wanted
+                || job_state(job).name() == wanted
+        };
+        let mut jobs: Vec<&JobSummary> = self.jobs().iter().filter(matches).collect();
+        let (_, key) = ORDERS[self.order];
+        jobs.sort_by_key(|job| key(job));
+        if self.is_descending {
+            jobs.reverse();
+        }
+        jobs
+    }
+
+    pub(super) fn order(&self) -> &'static str {
+        ORDERS[self.order].0
+    }
+
+    /// The workers in display order: workers with problems first.
+    pub(super) fn visible_workers(&self) -> Vec<&WorkerInfo> {
+        let suspects = suspect_hosts(&self.ended);
+        let workers = self.snapshot.iter().flat_map(|snapshot| &snapshot.workers);
+        let mut workers: Vec<&WorkerInfo> = workers.collect();
+        workers.sort_by_key(|worker| match is_connected(worker) {
+            true if suspects.contains(host(worker)) => 0,
+            false if is_lost(worker) => 1,
+            true => 2,
+            false => 3,
+        });
+        workers
+    }
+
+    pub(super) fn selected_worker(&self) -> Option<&WorkerInfo> {
+        let at = self.selected(Place::Workers);
+        self.visible_workers().get(at).copied()
+    }
+
+    pub(super) fn queues(&self) -> &[Queue] {
+        self.queues.as_deref().unwrap_or_default()
+    }
+
+    pub(super) fn selected_queue(&self) -> Option<&Queue> {
+        self.queues().get(self.selected(Place::Allocations))
+    }
+
+    /// Why none of a job's tasks run, if known.
+    pub(super) fn obstacle(&self, job: u32) -> Option<&str> {
+        let found = self.obstacles.iter().find(|known| known.job == job);
+        found.map(|known| known.why.as_str())
+    }
+
+    /// The job that is open, or else selected.
+    pub(super) fn current_job(&self) -> Option<&JobSummary> {
+        match self.job {
+            Some(id) => self.jobs().iter().find(|job| job.id == id),
+            None => self.visible_jobs().get(self.selected(Place::Jobs)).copied(),
+        }
+    }
+
+    pub(super) fn failure(&self) -> Option<&TaskRow> {
+        let failures = &self.view.as_ref()?.failures;
+        failures.get(self.selected(Place::Job))
+    }
+
+    /// The selected task of a list; `None` if the list is outdated.
+    fn selected_task(&self) -> Option<&TaskRow> {
+        let tasks = self.tasks.as_ref().filter(|tasks| !tasks.is_old())?;
+        tasks.rows().get(self.selected(Place::Tasks))
+    }
+
+    /// The usage of the task whose output is open, if known.
+    pub(super) fn shown_usage(&self) -> Option<Shown<'_>> {
+        self.usage.shown(self.log.as_ref()?.key)
+    }
+
+    /// The list that keys and mouse act on.
+    pub(super) const fn place(&self) -> Place {
+        match self.tab {
+            _ if self.tasks.is_some() => Place::Tasks,
+            Place::Jobs if self.job.is_some() => Place::Job,
+            tab => tab,
+        }
+    }
+
+    pub(super) fn selected(&self, place: Place) -> usize {
+        self.tables[place as usize].selected().unwrap_or(0)
+    }
+
+    pub(super) fn select(&mut self, place: Place, row: usize) {
+        self.tables[place as usize].select(Some(row));
+    }
+
+    /// Number of rows of the list that is shown.
+    fn row_count(&self) -> usize {
+        match self.place() {
+            Place::Overview => self.problems.as_ref().map_or(0, Vec::len),
+            Place::Jobs => self.visible_jobs().len(),
+            Place::Workers => self.visible_workers().len(),
+            Place::Allocations => self.queues().len(),
+            Place::Events => self.events.len(),
+            Place::Job => self.view.as_ref().map_or(0, |view| view.failures.len()),
+            Place::Tasks => self.tasks.as_ref().map_or(0, |tasks| tasks.rows().len()),
+        }
+    }
+
+    fn move_by(&mut self, rows: isize) {
+        if let Some(log) = &mut self.log {
+            return log.move_by(rows);
+        }
+        let (place, last) = (self.place(), self.row_count().saturating_sub(1));
+        let at = self.selected(place).saturating_add_signed(rows).min(last);
+        self.select(place, at);
+        if let Some(tasks) = &mut self.tasks {
+            let has_more = tasks
+                .page
+                .as_ref()
+                .is_some_and(|page| page.is_cut.is_some());
+            let wanted = &mut tasks.wanted.count;
+            if has_more && at == last && rows > 0 && *wanted <= last + 1 {
+                *wanted = (*wanted * 2).min(TASKS_MAX);
+            }
+        }
+    }
+
+    pub(super) fn on_event(&mut self, event: &Event) -> Option<Ask> {
+        match event {
+            Event::Key(key) if key.kind != KeyEventKind::Release => return self.on_key(key),
+            Event::Mouse(mouse) => self.on_mouse(mouse),
+            Event::Key(_) | Event::FocusGained | Event::FocusLost => {}
+            Event::Paste(_) | Event::Resize(..) => {}
+        }
+        None
+    }
+
+    fn on_key(&mut self, key: &KeyEvent) -> Option<Ask> {
+        self.told = None;
+        if let Some(question) = self.dialog.take() {
+            let is_yes = key.code == KeyCode::Char('y');
+            return is_yes.then_some(Ask::Do(question.action));
+        }
+        if self.is_searching {
+            self.on_search_key(key.code);
+        } else if self.is_help_open {
+            self.is_help_open = false;
+        } else if key.modifiers.contains(KeyModifiers::CONTROL) {
+            self.has_quit = key.code == KeyCode::Char('c');
+        } else {
+            return self.on_command(key.code);
+        }
+        None
+    }
+
+    fn on_search_key(&mut self, key: KeyCode) {
+        let text = self.search_text();
+        match key {
+            KeyCode::Char(c) => text.push(c),
+            KeyCode::Backspace => drop(text.pop()),
+            KeyCode::Esc => text.clear(),
+            _ => {}
+        }
+        self.is_searching = !matches!(key, KeyCode::Enter | KeyCode::Esc);
+        if self.log.is_none() {
+            self.on_filter();
+        } else if key == KeyCode::Enter {
+            self.find_in_log(true);
+        }
+    }
+
+    /// Starts at the beginning of what another filter finds.
+    fn on_filter(&mut self) {
+        if let Some(tasks) = &mut self.tasks {
+            tasks.wanted.count = TASKS;
+        }
+        self.select(self.place(), 0);
+    }
+
+    /// The text typed after `/`.
+    pub(super) const fn search_text(&mut self) -> &mut String {
+        match (&mut self.log, &mut self.tasks) {
+            (Some(log), _) => &mut log.search,
+            (None, Some(tasks)) => &mut tasks.wanted.filter,
+            (None, None) => &mut self.search,
+        }
+    }
+
+    fn on_command(&mut self, key: KeyCode) -> Option<Ask> {
+        match key {
+            KeyCode::Char('y') => return self.output(None).map(Ask::Path),
+            KeyCode::Char('q') => self.has_quit = true,
+            KeyCode::Esc | KeyCode::Backspace => self.go_back(),
+            KeyCode::Enter => self.open(),
+            KeyCode::Up | KeyCode::Char('k') => self.move_by(-1),
+            KeyCode::Down | KeyCode::Char('j') => self.move_by(1),
+            KeyCode::PageUp => self.move_by(-PAGE),
+            KeyCode::PageDown => self.move_by(PAGE),
+            KeyCode::Home | KeyCode::Char('g') => self.move_by(isize::MIN),
+            KeyCode::End | KeyCode::Char('G') => self.move_by(isize::MAX),
+            KeyCode::Tab => self.turn_to(self.tab as usize + 1),
+            KeyCode::BackTab => self.turn_to(self.tab as usize + Place::TABS.len() - 1),
+            KeyCode::Char(c @ '1'..='5') => self.turn_to(c as usize - '1' as usize),
+            KeyCode::Char('s') => self.order = (self.order + 1) % ORDERS.len(),
+            KeyCode::Char('r') => self.is_descending = !self.is_descending,
+            KeyCode::Char('/') => self.begin_search(),
+            KeyCode::Char('n') => self.find_in_log(true),
+            KeyCode::Char('N') => self.find_in_log(false),
+            KeyCode::Char('a') => self.open_tasks(),
+            KeyCode::Char('l') => self.open_log(None),
+            KeyCode::Char('o') => self.turn_log(),
+            KeyCode::Char('f') => self.log.iter_mut().for_each(Log::follow),
+            KeyCode::Char('u') => self.usage.is_hidden = !self.usage.is_hidden,
+            KeyCode::Char('t') => self.span = (self.span + 1) % SPANS.len(),
+            KeyCode::Char('?') => self.is_help_open = true,
+            KeyCode::Char(c @ ('c' | 'R' | 'x' | 'd' | 'p' | 'A')) => self.ask_about(c),
+            KeyCode::Left => self.go_sideways(false),
+            KeyCode::Right => self.go_sideways(true),
+            KeyCode::Char('[') => self.go_far(false),
+            KeyCode::Char(']') => self.go_far(true),
+            KeyCode::Char(' ') => self.play(),
+            _ => {}
+        }
+        None
+    }
+
+    fn play(&mut self) {
+        if let Some(replay) = &mut self.replay {
+            if replay.at_ns >= replay.to_ns {
+                replay.at_ns = replay.from_ns;
+            }
+            replay.is_playing = !replay.is_playing;
+        }
+    }
+
+    fn turn_to(&mut self, number: usize) {
+        (self.tab, _) = Place::TABS[number % Place::TABS.len()];
+        self.log = None;
+        self.tasks = None;
+        self.close_job();
+    }
+
+    /// Starts a search in the open log or task list, otherwise among the jobs.
+    fn begin_search(&mut self) {
+        if self.log.is_none() && self.tasks.is_none() {
+            self.turn_to(Place::Jobs as usize);
+        }
+        self.is_searching = true;
+        self.search_text().clear();
+        if self.log.is_none() {
+            self.on_filter();
+        }
+    }
+
+    /// Scrolls sideways in a log, and through time in a journal.
+    fn go_sideways(&mut self, right: bool) {
+        match &mut self.log {
+            Some(log) => log.shift_by(right),
+            None => self.travel(if right { 1 } else { -1 }),
+        }
+    }
+
+    /// Over an output to another attempt, in a journal through time.
+    fn go_far(&mut self, later: bool) {
+        if self.log.is_some() {
+            self.usage.step(later);
+        } else {
+            self.travel(if later { LARGE_STEP } else { -LARGE_STEP });
+        }
+    }
+
+    fn close_job(&mut self) {
+        self.job = None;
+        self.view = None;
+        self.output = None;
+        self.select(Place::Job, 0);
+    }
+
+    fn travel(&mut self, steps: i64) {
+        if let Some(replay) = &mut self.replay {
+            let step = ((replay.to_ns - replay.from_ns) / STEPS).max(1);
+            let at = replay.at_ns.saturating_add(step.saturating_mul(steps));
+            replay.at_ns = at.clamp(replay.from_ns, replay.to_ns);
+            replay.is_playing = false;
+        }
+    }
+
+    fn on_mouse(&mut self, mouse: &MouseEvent) {
+        let at = Position::new(mouse.column, mouse.row);
+        match mouse.kind {
+            MouseEventKind::ScrollDown => self.move_by(3),
+            MouseEventKind::ScrollUp => self.move_by(-3),
+            MouseEventKind::Down(MouseButton::Left) => {
+                let tab = self.hits.tabs.iter().position(|area| area.contains(at));
+                if let Some(number) = tab {
+                    self.turn_to(number);
+                } else if self.hits.rows.contains(at) {
+                    self.click_row(usize::from(mouse.row - self.hits.rows.y));
+                }
+            }
+            _ => {}
+        }
+    }
+
+    /// Selects the clicked row; opens it if it was already selected.
+    fn click_row(&mut self, row: usize) {
+        let place = self.place();
+        // A problem may have several rows.
+        let row = match self.hits.owners.get(row) {
+            Some(owner) if place == Place::Overview => *owner,
+            Some(_) | None => self.tables[place as usize].offset() + row,
+        };
+        if row >= self.row_count() {
+            return;
+        }
+        if self.selected(place) == row {
+            self.open();
+        } else {
+            self.select(place, row);
+        }
+    }
+}
+
+/// Tasks wait and none runs.
+pub(super) fn is_starving(job: &JobSummary) -> bool {
+    let counts = totals(job);
+    counts.waiting > 0 && counts.running == 0
+}
+
+#[cfg(test)]
+mod tests;

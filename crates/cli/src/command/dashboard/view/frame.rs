@@ -1,0 +1,178 @@
+//! The frame around every view: title, tabs, keys, questions.
+
+use ratatui::layout::{Constraint, Layout, Rect};
+use ratatui::style::{Color, Modifier, Style};
+use ratatui::text::{Line, Span};
+use ratatui::widgets::{Clear, Paragraph, Wrap};
+
+use super::Painter;
+use super::parts::{STRONG, clock};
+use crate::command::dashboard::app::Place;
+use crate::text::fit;
+
+/// Keys that a journal has no use for.
+const ACTIONS: [&str; 10] = [
+    "A acknowledge",
+    "c cancel",
+    "R resubmit",
+    "R resubmit failed",
+    "d drain",
+    "x stop",
+    "p pause/resume",
+    "Enter output",
+    "l output",
+    "y copy path",
+];
+
+const HELP: &str = "\
+1-5, Tab, mouse   choose a view
+Up Down j k       move; PgUp PgDn Home End, wheel
+Enter             open: problem, job, failure, worker ...
+Esc               back
+a                 all tasks of a job or worker
+/                 search jobs; filter tasks; search output
+l  o  f  n N      output; the other one; follow; next match
+u  [ ]            usage of that task; of another attempt
+y                 copy the path of an output
+s  r              sort jobs; the other way round
+t                 time of the charts: 10 m, 2 h, 1 d, all
+c  R              cancel a job, a task; resubmit failed    *
+d  x              drain a worker; stop it                  *
+p                 pause or resume a queue                  *
+A                 acknowledge a problem                    *
+Left Right [ ]    time, in a journal; Space plays it
+q, Ctrl-C         quit             (* asks first)
+
+Tasks: # or full block finished, > running, . waiting,
+X failed, - canceled or aborted";
+
+impl Painter<'_, '_> {
+    pub(super) fn head(&mut self, area: Rect) {
+        let [title, tabs] = Layout::vertical([Constraint::Length(1); 2]).areas(area);
+        let reversed = STRONG.add_modifier(Modifier::REVERSED);
+        let right = match (self.app.replay, &self.app.snapshot) {
+            (Some(replay), _) => {
+                let width = (replay.to_ns - replay.from_ns).max(1);
+                let percent = (replay.at_ns - replay.from_ns).saturating_mul(100) / width;
+                let word = if replay.is_playing {
+                    "playing"
+                } else {
+                    "replay"
+                };
+                format!("{word} {} {percent}%", clock(replay.at_ns, area.width))
+            }
+            (None, Some(snapshot)) => clock(snapshot.now_ns, area.width),
+            (None, None) => String::new(),
+        };
+        let room = usize::from(area.width).saturating_sub(right.chars().count() + 6);
+        let name = format!(" {}", fit(&self.app.title, room));
+        let name = Line::from(vec![Span::styled(" hq ", reversed), name.into()]);
+        self.frame.render_widget(name, title);
+        self.frame
+            .render_widget(Line::from(right).right_aligned(), title);
+        let mut x = tabs.x;
+        for (number, (tab, name)) in (1..).zip(Place::TABS) {
+            let text = format!(" {number} {name} ");
+            let width = u16::try_from(text.len()).unwrap_or(u16::MAX);
+            let place = Rect::new(x, tabs.y, width, 1).intersection(area);
+            let style = if tab == self.app.tab {
+                reversed
+            } else {
+                Style::new()
+            };
+            self.frame.render_widget(Span::styled(text, style), place);
+            self.hits.tabs.push(place);
+            x = x.saturating_add(width);
+        }
+        if let Some(trouble) = &self.app.trouble {
+            let left = Rect::new(x, tabs.y, area.right().saturating_sub(x), 1);
+            let text = fit(&format!(" {trouble}"), left.width.into());
+            let style = self.theme.color(Color::Red).patch(STRONG);
+            self.frame.render_widget(Span::styled(text, style), left);
+        }
+    }
+
+    pub(super) fn foot(&mut self, area: Rect) {
+        let (app, width) = (self.app, usize::from(area.width));
+        let line = if let Some(told) = &app.told {
+            Span::styled(fit(told, width), STRONG)
+        } else if app.is_searching {
+            let (text, hint) = match (&app.log, &app.tasks) {
+                (Some(log), _) => (&log.search, "Enter find"),
+                (None, Some(tasks)) => (
+                    &tasks.wanted.filter,
+                    "a state, ids as 7 or 10-20, host or failure  Enter keep",
+                ),
+                (None, None) => (&app.search, "Enter keep"),
+            };
+            format!("/{text}_  {hint}  Esc clear").into()
+        } else {
+            Span::styled(self.hints(width), self.theme.color(Color::DarkGray))
+        };
+        self.frame.render_widget(line, area);
+    }
+
+    /// Keys for a line of this width, the most useful first. The help lists the rest, and its key
+    /// always appears.
+    fn hints(&self, width: usize) -> String {
+        const ALWAYS: &str = "? help  q quit";
+        let (is_log, is_replay) = (self.app.log.is_some(), self.app.replay.is_some());
+        let mut keys = self.keys();
+        keys.retain(|key| !is_replay || !ACTIONS.contains(key));
+        if is_replay && !is_log {
+            keys.extend(["←→ time", "[ ] more", "Space play"]);
+        }
+        keys.push("Tab view");
+        loop {
+            let mut text = format!("{}  {ALWAYS}", keys.join("  "));
+            if !self.theme.unicode {
+                text = text.replace("↑↓", "Up/Down").replace("←→", "Left/Right");
+            }
+            if text.chars().count() <= width {
+                return text;
+            }
+            if keys.pop().is_none() {
+                return fit(ALWAYS, width);
+            }
+        }
+    }
+
+    fn keys(&self) -> Vec<&'static str> {
+        const LOG: &str =
+            "Esc back|↑↓|/ search|n N next|f follow|o other|u usage|c cancel|y copy path|←→";
+        let has_usage = self.app.shown_usage().is_some();
+        let text = match self.app.place() {
+            _ if self.app.log.is_some() => LOG,
+            Place::Tasks => "↑↓|Enter output|/ filter|c cancel|y copy path|Esc back",
+            Place::Overview => "↑↓|Enter open|A acknowledge|t time of charts",
+            Place::Job => {
+                "Enter output|a all tasks|c cancel|R resubmit failed|Esc back|y copy path"
+            }
+            Place::Jobs => "↑↓|Enter open|a tasks|/ search|s sort|c cancel|R resubmit|r reverse",
+            Place::Workers => "↑↓|Enter tasks|d drain|x stop",
+            Place::Allocations => "↑↓|Enter worker|p pause/resume",
+            Place::Events => "↑↓|Enter open",
+        };
+        let keys = text.split('|').filter(|key| has_usage || *key != "u usage");
+        keys.collect()
+    }
+
+    pub(super) fn dialogs(&mut self, area: Rect) {
+        if self.app.is_help_open {
+            self.popup(area, " Keys ", HELP, (62, 22));
+        }
+        if let Some(question) = &self.app.dialog {
+            let text = format!("{}\n\ny  yes     any other key  no", question.text);
+            self.popup(area, " Sure? ", &text, (56, 7));
+        }
+    }
+
+    fn popup(&mut self, area: Rect, title: &'static str, text: &str, size: (u16, u16)) {
+        let (width, height) = (Constraint::Length(size.0), Constraint::Length(size.1));
+        let place = area.centered(width, height);
+        let text = Paragraph::new(text).wrap(Wrap { trim: false });
+        self.frame.render_widget(Clear, place);
+        self.frame
+            .render_widget(text.block(self.theme.block(title)), place);
+    }
+}

@@ -1,0 +1,448 @@
+//! Pieces that several views use: colours, bars, lists, times.
+
+use hq_core::job::TaskTotals;
+pub(super) use hq_core::words::number;
+use ratatui::layout::{Constraint, HorizontalAlignment, Rect};
+use ratatui::style::{Color, Modifier, Style};
+use ratatui::symbols::{bar, border};
+use ratatui::text::{Line, Span};
+use ratatui::widgets::{Block, Row, Sparkline, Table, TableState};
+
+use super::Painter;
+use crate::command::dashboard::app::Theme;
+use crate::output::format::{local_time, zone};
+use crate::text::fit;
+
+const ASCII_BORDER: border::Set<'static> = border::Set {
+    top_left: "+",
+    top_right: "+",
+    bottom_left: "+",
+    bottom_right: "+",
+    vertical_left: "|",
+    vertical_right: "|",
+    horizontal_top: "-",
+    horizontal_bottom: "-",
+};
+
+/// Bars of charts.
+const ASCII_BARS: bar::Set<'static> = bar::Set {
+    full: "#",
+    seven_eighths: "#",
+    three_quarters: "=",
+    five_eighths: "=",
+    half: "-",
+    three_eighths: "-",
+    one_quarter: ".",
+    one_eighth: ".",
+    empty: " ",
+};
+
+pub(super) const STRONG: Style = Style::new().add_modifier(Modifier::BOLD);
+
+impl Theme {
+    /// Without colors, only bold and dim remain.
+    pub(super) fn color(self, color: Color) -> Style {
+        if self.colors {
+            Style::new().fg(color)
+        } else {
+            Style::new()
+        }
+    }
+
+    /// Style of a state of a job, task, worker or allocation.
+    pub(super) fn state(self, state: &str) -> Style {
+        let color = self.color(color_of(state).unwrap_or_default());
+        match state {
+            "failed" | "lost" | "broken?" | "refused" => color.patch(STRONG),
+            _ => color,
+        }
+    }
+
+    /// Glyph of a state; all differ, so that they also work without colors.
+    pub(super) fn glyph(self, state: &str) -> &'static str {
+        match (state, self.unicode) {
+            ("finished", true) => "█",
+            ("finished", false) => "#",
+            ("running", true) => "▶",
+            ("running", false) => ">",
+            ("failed", _) => "X",
+            ("canceled" | "aborted", _) => "-",
+            (_, true) => "·",
+            (_, false) => ".",
+        }
+    }
+
+    pub(super) fn glyphs(self, state: &str, count: u64) -> Span<'static> {
+        let count = usize::try_from(count).unwrap_or(0);
+        Span::styled(self.glyph(state).repeat(count), self.state(state))
+    }
+
+    /// Reversed colours would make holes of full blocks.
+    pub(super) fn highlight(self) -> Style {
+        if self.colors {
+            STRONG.bg(Color::Indexed(238))
+        } else {
+            Style::new().add_modifier(Modifier::REVERSED)
+        }
+    }
+
+    /// A frame, dim so that its content stands out.
+    pub(super) fn block(self, title: impl Into<Line<'static>>) -> Block<'static> {
+        let block = if self.unicode {
+            Block::bordered()
+        } else {
+            Block::bordered().border_set(ASCII_BORDER)
+        };
+        block
+            .border_style(self.color(Color::DarkGray))
+            .title_style(self.color(Color::Reset).patch(STRONG))
+            .title(title)
+    }
+
+    /// Bars over time; `top` is the value of the upper edge.
+    pub(super) fn bars(self, values: &[u64], top: u64, color: Color) -> Sparkline<'_> {
+        let bars = Sparkline::default()
+            .data(values)
+            .max(top)
+            .style(self.color(color));
+        if self.unicode {
+            bars
+        } else {
+            bars.bar_set(ASCII_BARS)
+        }
+    }
+
+    /// A bar of `width` cells with a share for each state that occurs.
+    pub(super) fn progress(self, counts: &TaskTotals, width: u16) -> Vec<Span<'static>> {
+        let parts = [
+            ("finished", counts.finished),
+            ("failed", counts.failed),
+            ("canceled", counts.canceled + counts.aborted),
+            ("running", counts.running),
+            ("waiting", counts.waiting),
+        ];
+        let (width, total) = (u64::from(width), counts.total());
+        let mut cells = parts.map(|(_, count)| (count * width / total.max(1)).max(count.min(1)));
+        // The widest part absorbs the rounding error.
+        while cells.iter().sum::<u64>() != width {
+            let is_short = cells.iter().sum::<u64>() < width;
+            let widest = (0..parts.len()).max_by_key(|at| (cells[*at], parts[*at].1, total == 0));
+            let cell = &mut cells[widest.unwrap_or(0)];
+            *cell = if is_short { *cell + 1 } else { *cell - 1 };
+        }
+        let spans = parts.iter().zip(cells);
+        spans
+            .map(|((state, _), cells)| self.glyphs(state, cells))
+            .collect()
+    }
+}
+
+/// `None` for a state of a newer server.
+fn color_of(state: &str) -> Option<Color> {
+    Some(match state {
+        "running" | "connected" => Color::Cyan,
+        "finished" | "active" => Color::Green,
+        "failed" | "lost" | "broken?" | "refused" => Color::Red,
+        "aborted" | "canceled" => Color::Magenta,
+        "paused" | "draining" | "starving" => Color::Yellow,
+        "waiting" | "queued" => Color::DarkGray,
+        "opened" => Color::Reset,
+        _ => return None,
+    })
+}
+
+/// The most important state of many tasks: failures first, then running tasks, then the most
+/// frequent state.
+pub(super) const fn worst(counts: &TaskTotals) -> &'static str {
+    if counts.failed > 0 {
+        "failed"
+    } else if counts.running > 0 {
+        "running"
+    } else if counts.canceled + counts.aborted > counts.finished + counts.waiting {
+        "canceled"
+    } else if counts.finished > counts.waiting {
+        "finished"
+    } else {
+        "waiting"
+    }
+}
+
+/// The columns of a list: all that views say about one.
+pub(super) struct List<'a, R>(Vec<Column<'a, R>>);
+
+/// A column: its heading, its width (0 hides it) and its cell for a row.
+struct Column<'a, R> {
+    title: &'static str,
+    width: Constraint,
+    alignment: HorizontalAlignment,
+    cell: Box<dyn Fn(&'a R) -> Line<'a> + 'a>,
+}
+
+impl<'a, R: 'a> List<'a, R> {
+    pub(super) const fn new() -> Self {
+        Self(Vec::new())
+    }
+
+    /// Adds a column of texts.
+    pub(super) fn left<L: Into<Line<'a>>>(
+        mut self,
+        title: &'static str,
+        width: impl Into<Constraint>,
+        cell: impl Fn(&'a R) -> L + 'a,
+    ) -> Self {
+        self.0.push(Column {
+            title,
+            width: width.into(),
+            alignment: HorizontalAlignment::Left,
+            cell: Box::new(move |row| cell(row).into()),
+        });
+        self
+    }
+
+    /// Adds a column of numbers.
+    pub(super) fn right<L: Into<Line<'a>>>(
+        self,
+        title: &'static str,
+        width: impl Into<Constraint>,
+        cell: impl Fn(&'a R) -> L + 'a,
+    ) -> Self {
+        let mut list = self.left(title, width, cell);
+        if let Some(column) = list.0.last_mut() {
+            column.alignment = HorizontalAlignment::Right;
+        }
+        list
+    }
+
+    /// Creates only visible rows, because a list may have a hundred thousand.
+    pub(super) fn table(self, rows: impl Iterator<Item = &'a R>, seen: Seen) -> Table<'a> {
+        let columns = || self.0.iter();
+        let headings = columns().map(|column| Line::from(column.title).alignment(column.alignment));
+        let header = Row::new(headings).style(STRONG);
+        let rows = rows.enumerate().map(|(at, row)| {
+            let columns = columns().filter(|_| seen.contains(&at));
+            Row::new(columns.map(|column| (column.cell)(row).alignment(column.alignment)))
+        });
+        let widths = columns().map(|column| column.width);
+        Table::new(rows, widths).header(header)
+    }
+}
+
+type Seen = std::ops::Range<usize>;
+
+/// Rows that may be visible in an area after the next move of the selection.
+pub(super) fn seen(table: &TableState, area: Rect) -> Seen {
+    let (offset, height) = (table.offset(), usize::from(area.height));
+    offset.saturating_sub(height)..offset.saturating_add(2 * height)
+}
+
+impl Painter<'_, '_> {
+    /// Draws the list that keys and mouse act on, and notes where its rows are.
+    pub(super) fn list<'r, R: 'r>(
+        &mut self,
+        area: Rect,
+        title: &str,
+        list: List<'r, R>,
+        rows: impl IntoIterator<Item = &'r R>,
+    ) {
+        let block = self
+            .theme
+            .block(fit(title, area.width.saturating_sub(2).into()));
+        let inner = block.inner(area);
+        self.hits.rows = Rect {
+            y: inner.y + 1,
+            height: inner.height.saturating_sub(1),
+            ..inner
+        };
+        let table = list
+            .table(rows.into_iter(), seen(&self.table, area))
+            .row_highlight_style(self.theme.highlight())
+            .block(block);
+        // Also an empty list keeps its selection.
+        self.table.select(Some(self.table.selected().unwrap_or(0)));
+        self.frame
+            .render_stateful_widget(table, area, &mut self.table);
+    }
+}
+
+/// Width of the parameter column for these rows and this screen; 0 if no row has parameters, or no
+/// space is left.
+pub(super) fn params_width<'a>(params: impl Iterator<Item = &'a str>, width: u16) -> u16 {
+    let most = params.map(|text| text.chars().count()).max().unwrap_or(0);
+    let room = if width < 60 { 0 } else { width / 4 };
+    match u16::try_from(most).unwrap_or(u16::MAX).min(room) {
+        0 => 0,
+        // The heading has to fit.
+        columns => columns.max(10),
+    }
+}
+
+/// The name of an event in words: `job completed`.
+pub(super) fn event_words(kind: &str) -> String {
+    kind.replace('-', " ")
+}
+
+/// Units of time in seconds.
+const TIMES: [(i64, &str); 4] = [(86_400, "d"), (3_600, "h"), (60, "m"), (1, "s")];
+
+/// Time since `from` in its two largest units, as `3m 20s`.
+pub(super) fn since(from_ns: i64, now_ns: i64) -> String {
+    let seconds = (now_ns - from_ns).max(0) / 1_000_000_000;
+    let fits = |pair: &&[(i64, &str)]| seconds >= pair[0].0;
+    match TIMES.windows(2).find(fits) {
+        Some([(large, name), (small, other)]) => {
+            format!(
+                "{}{name} {}{other}",
+                seconds / large,
+                seconds % large / small
+            )
+        }
+        _ => format!("{seconds}s"),
+    }
+}
+
+/// A span of time as one number, which is 2 or more.
+pub(super) fn rough(ns: i64) -> String {
+    let seconds = ns.max(0) / 1_000_000_000;
+    let unit = TIMES.into_iter().find(|(size, _)| seconds >= 2 * size);
+    let (size, name) = unit.unwrap_or((1, "s"));
+    format!("{} {name}", seconds / size)
+}
+
+/// `2026-11-28 08:15:50 UTC+01:00`, without the date on narrow screens.
+pub(super) fn clock(at_ns: i64, width: u16) -> String {
+    let text = format!("{} {}", local_time(at_ns), zone(at_ns));
+    match text.split_once(' ') {
+        Some((_, time)) if width < 60 => time.to_owned(),
+        Some(_) | None => text,
+    }
+}
+
+/// Columns of [`clock_and_day`].
+pub(super) const CLOCK_WIDTH: u16 = 14;
+
+/// `11-28 08:15:50`, local time. The zone is in the first line of the screen.
+pub(super) fn clock_and_day(at_ns: i64) -> String {
+    // Behind the year and its dash.
+    local_time(at_ns).split_off(5)
+}
+
+/// A text on at most two lines, broken between words.
+pub(super) fn wrapped(text: &str, width: usize) -> Vec<String> {
+    if text.chars().count() <= width {
+        return vec![text.to_owned()];
+    }
+    let end = text
+        .char_indices()
+        .nth(width)
+        .map_or(text.len(), |(at, _)| at);
+    let at = text[..end].rfind(' ').unwrap_or(end);
+    vec![text[..at].to_owned(), fit(text[at..].trim_start(), width)]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::output::format::run_time;
+    use hq_core::job::JobState;
+    use hq_core::task::TaskState;
+
+    const THEME: Theme = Theme {
+        colors: false,
+        unicode: false,
+    };
+
+    fn bar(counts: &TaskTotals, width: u16) -> String {
+        THEME
+            .progress(counts, width)
+            .iter()
+            .map(|span| span.content.as_ref())
+            .collect()
+    }
+
+    #[test]
+    fn times_have_a_day_and_the_screen_a_zone() {
+        let at_ns = 20_000 * 86_400_000_000_000 + 45_296_000_000_000;
+        let row = clock_and_day(at_ns);
+        assert_eq!(row.len(), usize::from(CLOCK_WIDTH), "{row}");
+        let title = clock(at_ns, 80);
+        assert!(
+            title.starts_with("2024-10-0") && title.contains(&row),
+            "{title}"
+        );
+        assert!(title.contains(" UTC+"), "{title}");
+        assert_eq!(clock(at_ns, 50), title[11..]);
+    }
+
+    #[test]
+    fn parameters_have_a_column_where_there_are_any_and_room_for_them() {
+        let width = |texts: &[&'static str], width| params_width(texts.iter().copied(), width);
+        assert_eq!(width(&["", ""], 100), 0);
+        assert_eq!(width(&["lr=0.1, seed=12", ""], 100), 15);
+        assert_eq!(width(&["a=1"], 100), 10);
+        assert_eq!(width(&["lr=0.1, seed=12, model=large"], 80), 20);
+        assert_eq!(width(&["lr=0.1, seed=12"], 59), 0);
+    }
+
+    #[test]
+    fn a_bar_shows_every_state_that_is_there_and_has_its_width() {
+        let counts = TaskTotals {
+            finished: 999_998,
+            failed: 1,
+            running: 1,
+            ..TaskTotals::default()
+        };
+        assert_eq!(bar(&counts, 20), "##################X>");
+        let counts = TaskTotals {
+            finished: 500_000,
+            failed: 1,
+            waiting: 500_000,
+            ..TaskTotals::default()
+        };
+        assert_eq!(bar(&counts, 20), "#########X..........");
+        assert_eq!(bar(&TaskTotals::default(), 4), "....");
+        for width in 0..30 {
+            let counts = TaskTotals {
+                finished: 1,
+                failed: 1,
+                running: 1,
+                waiting: 1,
+                ..TaskTotals::default()
+            };
+            assert_eq!(bar(&counts, width).len(), usize::from(width));
+        }
+    }
+
+    #[test]
+    fn every_state_of_a_job_and_a_task_has_its_look() {
+        let words = JobState::ALL.map(JobState::name);
+        for word in words.into_iter().chain(TaskState::ALL.map(TaskState::name)) {
+            assert!(color_of(word).is_some(), "{word}");
+        }
+    }
+
+    #[test]
+    fn numbers_and_times_are_short() {
+        assert_eq!(
+            [number(0), number(1_000), number(12_345_678)],
+            ["0", "1 000", "12 345 678"]
+        );
+        for (us, shown) in [
+            (0, "0 s"),
+            (999, "999 us"),
+            (1_999, "1 ms"),
+            (1_250_000, "1.2 s"),
+            (u64::MAX / 1_000_000, "213.5 d"),
+        ] {
+            assert_eq!(run_time(us), shown);
+        }
+        let shown = [119, 120, 7_200, 172_800].map(|seconds| rough(seconds * 1_000_000_000));
+        assert_eq!(shown, ["119 s", "2 m", "2 h", "2 d"]);
+        assert_eq!(
+            [since(0, 59_000_000_000), since(0, 60_000_000_000)],
+            ["59s", "1m 0s"]
+        );
+        assert_eq!(since(0, 3_700_000_000_000), "1h 1m");
+        assert_eq!(wrapped("ab cde fgh", 6), ["ab", "cde f~"]);
+        assert_eq!(wrapped("äöüßäöüß", 5), ["äöüßä", "öüß"]);
+    }
+}
