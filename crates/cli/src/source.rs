@@ -135,6 +135,12 @@ pub(crate) fn host(worker: &WorkerInfo) -> &str {
         .map_or("?", |config| &config.hostname)
 }
 
+/// The allocation of a batch system in which the worker runs.
+pub(crate) fn allocation(worker: &WorkerInfo) -> Option<&str> {
+    let allocation = worker.config.as_ref()?.allocation.as_ref()?;
+    Some(&allocation.id)
+}
+
 /// A resource of a worker, in units of 1/10 000.
 #[derive(Clone, Debug)]
 pub(crate) struct Resource<'a> {

@@ -59,25 +59,37 @@ impl Client {
     }
 }
 
-/// The text of an output. If the worker is gone, this machine may have the same files.
-fn text_of(output: client::Output, is_stderr: bool, lines: u32) -> Result<String, String> {
-    if let Some(error) = output.error {
-        return Err(error);
+/// The text of an output.
+fn text_of(mut output: client::Output, is_stderr: bool, lines: u32) -> Result<String, String> {
+    if output.kind() == client::output::Kind::Unreachable {
+        let from = hq_stream::ReadFrom::LastLines(lines);
+        read_here(&mut output, is_stderr, from);
     }
-    let is_gone = output.kind() == client::output::Kind::Unreachable;
-    let source = output.source.and_then(|source| source.source);
-    let Some(source) = source.filter(|_| is_gone) else {
-        return Ok(String::from_utf8_lossy(&output.data).into_owned());
+    match output.error {
+        Some(error) => Err(error),
+        None => Ok(String::from_utf8_lossy(&output.data).into_owned()),
+    }
+}
+
+/// Reads an output on this machine, which may share the file system of the worker that is gone.
+pub(crate) fn read_here(output: &mut client::Output, is_stderr: bool, from: hq_stream::ReadFrom) {
+    let Some(source) = output.source.take().and_then(|source| source.source) else {
+        return;
     };
     let (place, source) = local(source, is_stderr);
     if !place.exists() {
         let place = place.display();
-        return Err(format!("its worker is gone, and {place} is not here"));
+        output.error = Some(format!("its worker is gone, and {place} is not here"));
+        return;
     }
-    let from = hq_stream::ReadFrom::LastLines(lines);
     match OutputReader::new(source).read(from, LOCAL_LIMIT) {
-        Ok(part) => Ok(String::from_utf8_lossy(&part.bytes).into_owned()),
-        Err(error) => Err(error.to_string()),
+        Ok(part) => {
+            output.offset = part.next.saturating_sub(part.bytes.len() as u64);
+            output.next = part.next;
+            output.is_complete = part.next >= part.size;
+            output.data = part.bytes.into();
+        }
+        Err(error) => output.error = Some(error.to_string()),
     }
 }
 

@@ -21,7 +21,7 @@ use std::io::{self, IsTerminal as _};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::time::{Duration, Instant};
 
-use crossterm::event::{DisableMouseCapture, EnableMouseCapture, Event};
+use crossterm::event::{DisableMouseCapture, EnableMouseCapture};
 use crossterm::execute;
 use crossterm::terminal::{BeginSynchronizedUpdate, EndSynchronizedUpdate};
 use ratatui::DefaultTerminal;
@@ -30,21 +30,12 @@ use tokio::sync::mpsc::UnboundedSender;
 use self::app::{App, Ask, News, Theme};
 use super::Context;
 use crate::args::dashboard::{DashboardArgs, DashboardCommand};
-use crate::args::global::ColorMode;
 use crate::error::{CliError, CliResult};
 
 /// A clock is shown: drawn at least this often.
 const IDLE_REDRAW: Duration = Duration::from_secs(1);
 /// While a replay plays.
 const PLAY_REDRAW: Duration = Duration::from_millis(200);
-
-/// Message to the drawing thread.
-enum Message {
-    Input(Event),
-    News(News),
-    /// A signal that ends the dashboard.
-    End,
-}
 
 /// `dashboard`.
 pub(super) fn run(args: DashboardArgs, context: &Context) -> CliResult<()> {
@@ -85,21 +76,20 @@ fn theme(ascii: bool, context: &Context) -> Theme {
         name.contains("utf-8") || name.contains("utf8")
     });
     let is_dumb = set("TERM").is_some_and(|term| term == "dumb");
-    let is_plain = set("NO_COLOR").is_some() || is_dumb;
     Theme {
-        colors: match context.global.colors {
-            ColorMode::Auto => !is_plain,
-            ColorMode::Always => true,
-            ColorMode::Never => false,
-        },
+        colors: context.colors && !is_dumb,
         unicode: is_utf8 && !ascii,
     }
 }
 
 /// Ends with the process.
-fn read_keys(tx: &Sender<Message>) {
+fn read_keys(tx: &Sender<News>) {
     while let Ok(event) = crossterm::event::read() {
-        if tx.send(Message::Input(event)).is_err() {
+        let change = move |app: &mut App| {
+            let ask = app.on_event(&event);
+            app.asks.extend(ask);
+        };
+        if tx.send(Box::new(change)).is_err() {
             return;
         }
     }
@@ -108,7 +98,7 @@ fn read_keys(tx: &Sender<Message>) {
 fn show(
     terminal: &mut DefaultTerminal,
     mut app: App,
-    rx: &Receiver<Message>,
+    rx: &Receiver<News>,
     asks: &UnboundedSender<Ask>,
 ) -> CliResult<()> {
     let mut last = Instant::now();
@@ -118,12 +108,12 @@ fn show(
         let is_playing = app.replay.is_some_and(|replay| replay.is_playing);
         let pause = if is_playing { PLAY_REDRAW } else { IDLE_REDRAW };
         let first = match rx.recv_timeout(pause) {
-            Ok(message) => Some(message),
+            Ok(change) => Some(change),
             Err(RecvTimeoutError::Timeout) => None,
             Err(RecvTimeoutError::Disconnected) => break,
         };
-        for message in first.into_iter().chain(rx.try_iter()) {
-            take(&mut app, message, asks);
+        for change in first.into_iter().chain(rx.try_iter()) {
+            change(&mut app);
         }
         let passed = i64::try_from(last.elapsed().as_nanos()).unwrap_or(0);
         last = Instant::now();
@@ -132,24 +122,13 @@ fn show(
             clipboard::copy(&text)
                 .map_err(|e| CliError::caused("Cannot write to the terminal", &e))?;
         }
-        if let Some(ask) = app.changed_focus() {
+        let focus = app.changed_focus();
+        for ask in app.asks.drain(..).chain(focus) {
             // If the receiver is gone, its last message says why.
             let _ = asks.send(ask);
         }
     }
     Ok(())
-}
-
-fn take(app: &mut App, message: Message, asks: &UnboundedSender<Ask>) {
-    match message {
-        Message::Input(event) => {
-            if let Some(ask) = app.on_event(&event) {
-                let _ = asks.send(ask);
-            }
-        }
-        Message::News(change) => change(app),
-        Message::End => app.has_quit = true,
-    }
 }
 
 /// Draws a frame. Terminals that support synchronized output show all of it at once.

@@ -12,6 +12,9 @@ use crate::output::format::{elapsed, short_words};
 use crate::output::view::totals;
 use crate::text::clean;
 
+/// Kind of a problem: no worker can run the tasks of a job.
+pub(crate) const STARVING: &str = "starving-job";
+
 /// What is wrong in a journal, worst first.
 pub(crate) fn find(
     snapshot: &Snapshot,
@@ -78,10 +81,12 @@ pub(crate) fn problem(finding: Finding) -> Problem {
         Subject::Node { host, worker, .. } => {
             (problem.host, problem.worker) = (Some(host), Some(worker));
         }
-        Subject::FailingJob(job)
-        | Subject::FailedTasks(job)
-        | Subject::StarvingJob(job)
-        | Subject::NotedJob(job) => problem.subject = Some(job),
+        Subject::FailingJob(job) | Subject::FailedTasks(job) | Subject::NotedJob(job) => {
+            problem.subject = Some(job)
+        }
+        Subject::StarvingJob(job) => {
+            (problem.kind, problem.subject) = (STARVING.to_owned(), Some(job));
+        }
         Subject::Queue(queue) => {
             (problem.kind, problem.subject) = ("queue".to_owned(), Some(queue));
         }

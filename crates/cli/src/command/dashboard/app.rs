@@ -19,9 +19,10 @@ use super::model::{
 };
 use super::question::{Action, Question};
 use crate::output::view::{job_state, totals};
-use crate::source::{Obstacle, Queue, Share, Snapshot, host, is_connected, is_lost};
+use crate::source::problems::STARVING;
+use crate::source::{Queue, Share, Snapshot, host, is_connected, is_lost};
 use log::Log;
-use usage::{Shown, Usage};
+use usage::Usage;
 
 /// Rows of a page.
 const PAGE: isize = 10;
@@ -37,8 +38,23 @@ const SPANS: [i64; 4] = [600 * SECOND, 7_200 * SECOND, 86_400 * SECOND, i64::MAX
 const TASKS: usize = 500;
 /// Maximum number of tasks in a list; nobody scrolls further.
 const TASKS_MAX: usize = 20_000;
-/// Maximum number of jobs about whose waiting tasks the server is asked.
-const STARVING_MAX: usize = 40;
+
+/// Keys without a character, and the one that stands for each.
+const KEYS: [(KeyCode, char); 13] = [
+    (KeyCode::Esc, '⌫'),
+    (KeyCode::Backspace, '⌫'),
+    (KeyCode::Enter, '⏎'),
+    (KeyCode::Up, 'k'),
+    (KeyCode::Down, 'j'),
+    (KeyCode::PageUp, '⇞'),
+    (KeyCode::PageDown, '⇟'),
+    (KeyCode::Home, 'g'),
+    (KeyCode::End, 'G'),
+    (KeyCode::Tab, '⇥'),
+    (KeyCode::BackTab, '⇤'),
+    (KeyCode::Left, '←'),
+    (KeyCode::Right, '→'),
+];
 
 /// A list; the first five are the tabs.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -75,26 +91,38 @@ pub(super) enum Ask {
     Path(LogKey),
 }
 
-/// The part of the state that decides what the server is asked.
+/// Something on the screen that the source is asked for.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(super) enum Topic {
+    Everything,
+    Problems,
+    Queues,
+    /// An output, and the number of earlier openings, so that a reopened one is read again.
+    Log(LogKey, u32),
+    Tasks(TasksWanted),
+    /// Resource use of a task of a job over time.
+    Usage(u32, u32),
+    Job(u32),
+    /// The end of what a task of a job wrote.
+    Output(u32, u32),
+    Events,
+    Ended,
+    /// The time before the dashboard; all of it, or the last minutes.
+    Past(bool),
+}
+
+/// The part of the state that decides what the source is asked.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub(super) struct Focus {
-    pub(super) job: Option<u32>,
-    pub(super) task: Option<u32>,
-    pub(super) tasks: Option<TasksWanted>,
-    /// The open output, and the number of earlier openings, so that a reopened output is read
-    /// again.
-    pub(super) log: Option<(LogKey, u32)>,
+    /// What the user waits for comes first.
+    pub(super) topics: Vec<Topic>,
     /// `None` = now.
     pub(super) at_ns: Option<i64>,
-    /// Charts show more than the last minutes.
-    pub(super) is_long: bool,
-    /// Jobs of which tasks wait and none runs.
-    pub(super) starving: Vec<u32>,
     /// Number of actions that were done, each of which may have changed everything.
     pub(super) acted: u32,
 }
 
-/// News from outside: a change of the state.
+/// A change of the state: a key, or news from the source.
 pub(super) type News = Box<dyn FnOnce(&mut App) + Send>;
 
 /// How jobs are sorted: the name and the key of an order.
@@ -170,7 +198,6 @@ pub(super) struct App {
     pub(super) snapshot: Option<Snapshot>,
     pub(super) ended: Vec<Share>,
     pub(super) events: Vec<EventRow>,
-    pub(super) obstacles: Vec<Obstacle>,
     /// Problems, worst first; `None` before the first report.
     pub(super) problems: Option<Vec<Problem>>,
     /// Queues arrive separately, because their reply may wait for a batch system.
@@ -206,8 +233,9 @@ pub(super) struct App {
     /// Number of the span of the charts.
     span: usize,
     pub(super) has_quit: bool,
-    starving: Vec<u32>,
     asked: Focus,
+    /// Requests that were not sent yet.
+    pub(super) asks: Vec<Ask>,
 }
 
 impl App {
@@ -235,17 +263,22 @@ impl App {
         (first.max(to.saturating_sub(SPANS[self.span])), to)
     }
 
-    /// The part of the state that decides what the server is asked.
+    /// The part of the state that decides what the source is asked.
     pub(super) fn focus(&self) -> Focus {
-        let failure = self.job.and_then(|_| self.failure());
+        let tasks = self.tasks.iter().map(|tasks| tasks.wanted.clone());
+        let mut topics: Vec<Topic> = tasks.map(Topic::Tasks).collect();
+        if let Some(log) = &self.log {
+            let usage = Topic::Usage(log.key.job, log.key.task);
+            topics.extend([Topic::Log(log.key, log.opening), usage]);
+        }
+        topics.push(Topic::Everything);
+        topics.extend(self.job.map(Topic::Job));
+        topics.extend(self.failure().map(|row| Topic::Output(row.job, row.task)));
+        topics.extend([Topic::Problems, Topic::Queues, Topic::Events, Topic::Ended]);
+        topics.push(Topic::Past(self.span != 0));
         Focus {
-            job: self.job,
-            task: failure.map(|failure| failure.task),
+            topics,
             at_ns: self.replay.map(|replay| replay.at_ns),
-            is_long: self.span != 0,
-            tasks: self.tasks.as_ref().map(|tasks| tasks.wanted.clone()),
-            log: self.log.as_ref().map(|log| (log.key, log.opening)),
-            starving: self.starving.clone(),
             acted: self.acted,
         }
     }
@@ -270,8 +303,6 @@ impl App {
                 ended: counts.finished + counts.failed,
                 cpus_percent: percent.unwrap_or(0),
             });
-            let starving = snapshot.jobs.iter().filter(|job| is_starving(job));
-            self.starving = starving.map(|job| job.id).take(STARVING_MAX).collect();
         }
         self.snapshot = Some(snapshot);
     }
@@ -365,10 +396,10 @@ impl App {
         self.queues().get(self.selected(Place::Allocations))
     }
 
-    /// Why none of a job's tasks run, if known.
-    pub(super) fn obstacle(&self, job: u32) -> Option<&str> {
-        let found = self.obstacles.iter().find(|known| known.job == job);
-        found.map(|known| known.why.as_str())
+    /// Whether a problem says that no task of a job can run.
+    pub(super) fn is_starving(&self, job: u32) -> bool {
+        let is_it = |one: &Problem| one.kind == STARVING && one.subject == Some(job);
+        self.problems.iter().flatten().any(is_it)
     }
 
     /// The job that is open, or else selected.
@@ -390,17 +421,14 @@ impl App {
         tasks.rows().get(self.selected(Place::Tasks))
     }
 
-    /// The usage of the task whose output is open, if known.
-    pub(super) fn shown_usage(&self) -> Option<Shown<'_>> {
-        self.usage.shown(self.log.as_ref()?.key)
-    }
-
     /// The list that keys and mouse act on.
     pub(super) const fn place(&self) -> Place {
-        match self.tab {
-            _ if self.tasks.is_some() => Place::Tasks,
-            Place::Jobs if self.job.is_some() => Place::Job,
-            tab => tab,
+        if self.tasks.is_some() {
+            Place::Tasks
+        } else if matches!(self.tab, Place::Jobs) && self.job.is_some() {
+            Place::Job
+        } else {
+            self.tab
         }
     }
 
@@ -474,11 +502,12 @@ impl App {
 
     fn on_search_key(&mut self, key: KeyCode) {
         let text = self.search_text();
-        match key {
-            KeyCode::Char(c) => text.push(c),
-            KeyCode::Backspace => drop(text.pop()),
-            KeyCode::Esc => text.clear(),
-            _ => {}
+        if let KeyCode::Char(c) = key {
+            text.push(c);
+        } else if key == KeyCode::Backspace {
+            text.pop();
+        } else if key == KeyCode::Esc {
+            text.clear();
         }
         self.is_searching = !matches!(key, KeyCode::Enter | KeyCode::Esc);
         if self.log.is_none() {
@@ -506,38 +535,44 @@ impl App {
     }
 
     fn on_command(&mut self, key: KeyCode) -> Option<Ask> {
+        let named = KEYS.iter().find(|(code, _)| *code == key);
+        let key = if let KeyCode::Char(c) = key {
+            c
+        } else {
+            named?.1
+        };
         match key {
-            KeyCode::Char('y') => return self.output(None).map(Ask::Path),
-            KeyCode::Char('q') => self.has_quit = true,
-            KeyCode::Esc | KeyCode::Backspace => self.go_back(),
-            KeyCode::Enter => self.open(),
-            KeyCode::Up | KeyCode::Char('k') => self.move_by(-1),
-            KeyCode::Down | KeyCode::Char('j') => self.move_by(1),
-            KeyCode::PageUp => self.move_by(-PAGE),
-            KeyCode::PageDown => self.move_by(PAGE),
-            KeyCode::Home | KeyCode::Char('g') => self.move_by(isize::MIN),
-            KeyCode::End | KeyCode::Char('G') => self.move_by(isize::MAX),
-            KeyCode::Tab => self.turn_to(self.tab as usize + 1),
-            KeyCode::BackTab => self.turn_to(self.tab as usize + Place::TABS.len() - 1),
-            KeyCode::Char(c @ '1'..='5') => self.turn_to(c as usize - '1' as usize),
-            KeyCode::Char('s') => self.order = (self.order + 1) % ORDERS.len(),
-            KeyCode::Char('r') => self.is_descending = !self.is_descending,
-            KeyCode::Char('/') => self.begin_search(),
-            KeyCode::Char('n') => self.find_in_log(true),
-            KeyCode::Char('N') => self.find_in_log(false),
-            KeyCode::Char('a') => self.open_tasks(),
-            KeyCode::Char('l') => self.open_log(None),
-            KeyCode::Char('o') => self.turn_log(),
-            KeyCode::Char('f') => self.log.iter_mut().for_each(Log::follow),
-            KeyCode::Char('u') => self.usage.is_hidden = !self.usage.is_hidden,
-            KeyCode::Char('t') => self.span = (self.span + 1) % SPANS.len(),
-            KeyCode::Char('?') => self.is_help_open = true,
-            KeyCode::Char(c @ ('c' | 'R' | 'x' | 'd' | 'p' | 'A')) => self.ask_about(c),
-            KeyCode::Left => self.go_sideways(false),
-            KeyCode::Right => self.go_sideways(true),
-            KeyCode::Char('[') => self.go_far(false),
-            KeyCode::Char(']') => self.go_far(true),
-            KeyCode::Char(' ') => self.play(),
+            'y' => return self.output(None).map(Ask::Path),
+            'q' => self.has_quit = true,
+            '⌫' => self.go_back(),
+            '⏎' => self.open(),
+            'k' => self.move_by(-1),
+            'j' => self.move_by(1),
+            '⇞' => self.move_by(-PAGE),
+            '⇟' => self.move_by(PAGE),
+            'g' => self.move_by(isize::MIN),
+            'G' => self.move_by(isize::MAX),
+            '⇥' => self.turn_to(self.tab as usize + 1),
+            '⇤' => self.turn_to(self.tab as usize + Place::TABS.len() - 1),
+            '1'..='5' => self.turn_to(key as usize - '1' as usize),
+            's' => self.order = (self.order + 1) % ORDERS.len(),
+            'r' => self.is_descending = !self.is_descending,
+            '/' => self.begin_search(),
+            'n' => self.find_in_log(true),
+            'N' => self.find_in_log(false),
+            'a' => self.open_tasks(),
+            'l' => self.open_log(None),
+            'o' => self.turn_log(),
+            'f' => self.log.iter_mut().for_each(Log::follow),
+            'u' => self.usage.is_hidden = !self.usage.is_hidden,
+            't' => self.span = (self.span + 1) % SPANS.len(),
+            '?' => self.is_help_open = true,
+            'c' | 'R' | 'x' | 'd' | 'p' | 'A' => self.ask_about(key),
+            '←' => self.go_sideways(false),
+            '→' => self.go_sideways(true),
+            '[' => self.go_far(false),
+            ']' => self.go_far(true),
+            ' ' => self.play(),
             _ => {}
         }
         None
@@ -606,18 +641,17 @@ impl App {
 
     fn on_mouse(&mut self, mouse: &MouseEvent) {
         let at = Position::new(mouse.column, mouse.row);
-        match mouse.kind {
-            MouseEventKind::ScrollDown => self.move_by(3),
-            MouseEventKind::ScrollUp => self.move_by(-3),
-            MouseEventKind::Down(MouseButton::Left) => {
-                let tab = self.hits.tabs.iter().position(|area| area.contains(at));
-                if let Some(number) = tab {
-                    self.turn_to(number);
-                } else if self.hits.rows.contains(at) {
-                    self.click_row(usize::from(mouse.row - self.hits.rows.y));
-                }
+        if mouse.kind == MouseEventKind::ScrollDown {
+            self.move_by(3);
+        } else if mouse.kind == MouseEventKind::ScrollUp {
+            self.move_by(-3);
+        } else if mouse.kind == MouseEventKind::Down(MouseButton::Left) {
+            let tab = self.hits.tabs.iter().position(|area| area.contains(at));
+            if let Some(number) = tab {
+                self.turn_to(number);
+            } else if self.hits.rows.contains(at) {
+                self.click_row(usize::from(mouse.row - self.hits.rows.y));
             }
-            _ => {}
         }
     }
 
@@ -638,12 +672,6 @@ impl App {
             self.select(place, row);
         }
     }
-}
-
-/// Tasks wait and none runs.
-pub(super) fn is_starving(job: &JobSummary) -> bool {
-    let counts = totals(job);
-    counts.waiting > 0 && counts.running == 0
 }
 
 #[cfg(test)]

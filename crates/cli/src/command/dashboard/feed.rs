@@ -13,25 +13,24 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::time::{Duration, Instant};
 
 use hq_protocol::access::ServerDir;
-use hq_protocol::why_nothing_runs;
 use hq_store::reader::run;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio::sync::watch;
 
 use super::act::{act, output_tail, path};
-use super::app::{App, Ask, Focus, News, Replay};
+use super::app::{App, Ask, Focus, News, Replay, Topic};
 use super::log::Position;
 use super::model::{LogKey, TasksOf};
 use super::question::Action;
-use super::{Message, job, read};
+use super::{job, read};
 use crate::client::Client;
 use crate::command::Context;
 use crate::error::{CliError, CliResult};
 use crate::output::console::error_line;
 use crate::source::journal::JournalFile;
 use crate::source::problems::{self, is_open};
-use crate::source::{self, Ask as _, Obstacle, Snapshot};
+use crate::source::{self, Ask as _, Snapshot};
 use crate::text::clean;
 
 /// Minimum time between two questions about the state in memory, and about the store.
@@ -59,117 +58,42 @@ const SILENCE: Duration = Duration::from_secs(1);
 /// The recent part of the history, which has finer steps.
 const RECENT_NS: i64 = 600_000_000_000;
 
-/// What is asked for.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Topic {
-    Everything,
-    Problems,
-    Queues,
-    Log,
-    Tasks,
-    Usage,
-    Job,
-    Output,
-    Events,
-    Obstacles,
-    Ended,
-    Past,
-}
-
-/// The questions to a server, by connection; what the user waits for comes first.
-const LANES: [&[Topic]; 5] = [
-    &[Topic::Everything],
-    &[Topic::Problems],
-    &[Topic::Queues],
-    &[Topic::Log],
-    &[
-        Topic::Tasks,
-        Topic::Usage,
-        Topic::Job,
-        Topic::Output,
-        Topic::Events,
-        Topic::Obstacles,
-        Topic::Ended,
-        Topic::Past,
-    ],
-];
-
-/// The questions to a journal.
-const JOURNAL_LANE: &[Topic] = &[
-    Topic::Everything,
-    Topic::Tasks,
-    Topic::Job,
-    Topic::Events,
-    Topic::Past,
-];
-
 impl Topic {
-    /// The part of the focus that the answer depends on: if it changes, the question is asked at
-    /// once. `None` = the answer is not shown.
-    fn subject(self, focus: &Focus) -> Option<Focus> {
-        let acted = Focus {
-            acted: focus.acted,
-            at_ns: focus.at_ns,
-            ..Focus::default()
-        };
-        Some(match self {
-            Self::Everything | Self::Problems | Self::Queues | Self::Events | Self::Obstacles => {
-                acted
-            }
-            Self::Ended => Focus::default(),
-            Self::Past => Focus {
-                is_long: focus.is_long,
-                ..Focus::default()
-            },
-            Self::Tasks => Focus {
-                tasks: Some(focus.tasks.clone()?),
-                ..acted
-            },
-            Self::Job => Focus {
-                job: Some(focus.job?),
-                ..acted
-            },
-            Self::Output => Focus {
-                job: Some(focus.job?),
-                task: Some(focus.task?),
-                ..Focus::default()
-            },
-            Self::Usage => {
-                let (key, _) = focus.log?;
-                Focus {
-                    log: Some((key, 0)),
-                    ..Focus::default()
-                }
-            }
-            Self::Log => Focus {
-                log: Some(focus.log?),
-                ..Focus::default()
-            },
-        })
-    }
-
-    /// Time until the question is asked again, after an answer that took some time.
-    fn pause(self, took: Duration) -> Duration {
+    /// The connection that is used to ask a server, whether actions change the answer, and the time
+    /// until the question is asked again, after an answer that took some time.
+    fn pace(&self, took: Duration) -> (usize, bool, Duration) {
+        let of_store = |least: Duration| (took * COST_FACTOR).max(least);
         match self {
-            Self::Everything => (took * LOOK_FACTOR).clamp(LOOK_PAUSE, LOOK_PAUSE_MAX),
-            Self::Queues => STORE_PAUSE,
-            Self::Log => ERROR_PAUSE,
-            Self::Tasks | Self::Job | Self::Events => (took * COST_FACTOR).max(STORE_PAUSE / 2),
-            Self::Problems | Self::Usage | Self::Output | Self::Obstacles | Self::Ended => {
-                (took * COST_FACTOR).max(STORE_PAUSE)
+            Self::Everything => {
+                let pause = (took * LOOK_FACTOR).clamp(LOOK_PAUSE, LOOK_PAUSE_MAX);
+                (0, true, pause)
             }
-            Self::Past => SLEEP_MAX,
+            Self::Problems => (1, true, of_store(STORE_PAUSE)),
+            Self::Queues => (2, true, STORE_PAUSE),
+            Self::Log(..) => (3, false, ERROR_PAUSE),
+            Self::Tasks(_) | Self::Job(_) | Self::Events => (4, true, of_store(STORE_PAUSE / 2)),
+            Self::Usage(..) | Self::Output(..) | Self::Ended => (4, false, of_store(STORE_PAUSE)),
+            Self::Past(_) => (4, false, SLEEP_MAX),
         }
     }
+
+    /// The moment that the answer depends on: its time, and the number of actions before it.
+    fn moment(&self, focus: &Focus) -> Moment {
+        let (_, is_changed, _) = self.pace(Duration::ZERO);
+        let at_ns = focus.at_ns.filter(|_| !matches!(self, Self::Past(_)));
+        (at_ns, if is_changed { focus.acted } else { 0 })
+    }
 }
+
+type Moment = (Option<i64>, u32);
 
 fn news(change: impl FnOnce(&mut App) + Send + 'static) -> Option<News> {
     Some(Box::new(change))
 }
 
-fn tell(tx: &Sender<Message>, news: News) {
+fn tell(tx: &Sender<News>, news: News) {
     // If the dashboard is gone, the process is ending.
-    let _ = tx.send(Message::News(news));
+    let _ = tx.send(news);
 }
 
 fn now_ns() -> i64 {
@@ -192,16 +116,18 @@ struct Server {
 
 /// What answers the questions.
 enum Source {
-    Server(Server),
+    Server(Box<Server>),
     /// A journal, and its first and last moment.
     Journal(JournalFile, (i64, i64)),
 }
 
 impl Source {
-    async fn answer(&mut self, topic: Topic, focus: &Focus) -> CliResult<Option<News>> {
+    async fn answer(&mut self, topic: &Topic, at_ns: Option<i64>) -> CliResult<Option<News>> {
         match self {
-            Self::Server(server) => server.answer(topic, focus).await,
-            Self::Journal(file, span) => of_journal(file, *span, topic, focus).await,
+            Self::Server(server) => server.answer(topic).await,
+            Self::Journal(file, span) => {
+                of_journal(file, *span, topic, at_ns.unwrap_or(span.1)).await
+            }
         }
     }
 }
@@ -209,12 +135,11 @@ impl Source {
 async fn of_journal(
     file: &mut JournalFile,
     span: (i64, i64),
-    topic: Topic,
-    focus: &Focus,
+    topic: &Topic,
+    at_ns: i64,
 ) -> CliResult<Option<News>> {
-    let at_ns = focus.at_ns.unwrap_or(span.1);
-    Ok(match (topic, &focus.tasks, focus.job) {
-        (Topic::Everything, ..) => {
+    Ok(match topic {
+        Topic::Everything => {
             let snapshot = file.snapshot(at_ns).await?;
             let queues = file.queues(at_ns).await?;
             let ended = source::ended(file, at_ns).await?;
@@ -225,25 +150,25 @@ async fn of_journal(
                 (app.queues, app.ended, app.problems) = (Some(queues), ended, Some(found));
             })
         }
-        (Topic::Tasks, Some(wanted), _) => {
+        Topic::Tasks(wanted) => {
             let page = read::started_tasks(file, wanted.clone(), at_ns).await?;
             news(move |app| app.on_tasks(page))
         }
-        (Topic::Job, _, Some(job)) => {
-            let view = job::view(file, job, at_ns).await?;
+        Topic::Job(job) => {
+            let view = job::view(file, *job, at_ns).await?;
             news(move |app| app.on_job(view))
         }
-        (Topic::Events, ..) => {
+        Topic::Events => {
             let events = read::events(file, at_ns).await?;
             news(move |app| app.events = events)
         }
-        (Topic::Past, ..) => {
+        Topic::Past(_) => {
             let steps = read::past(file, span).await?;
             news(move |app| app.history.prepend(&steps))
         }
-        // Not part of a journal, or of what is shown.
-        (Topic::Problems | Topic::Queues | Topic::Log | Topic::Usage, ..)
-        | (Topic::Output | Topic::Obstacles | Topic::Ended | Topic::Tasks | Topic::Job, ..) => None,
+        // Not part of a journal, or of the answer to another question.
+        Topic::Problems | Topic::Queues | Topic::Log(..) | Topic::Usage(..) => None,
+        Topic::Output(..) | Topic::Ended => None,
     })
 }
 
@@ -282,140 +207,107 @@ impl Server {
         part.and_then(|part| news(move |app| app.on_log(part)))
     }
 
-    async fn answer(&mut self, topic: Topic, focus: &Focus) -> CliResult<Option<News>> {
-        if let Some(wanted) = focus.log.filter(|_| topic == Topic::Log) {
-            return Ok(self.read_log(wanted).await);
+    async fn answer(&mut self, topic: &Topic) -> CliResult<Option<News>> {
+        if let Topic::Log(key, opening) = topic {
+            return Ok(self.read_log((*key, *opening)).await);
         }
-        let past = self.past;
-        let (client, now) = (self.get().await?, now_ns());
-        Ok(match (topic, focus.log, focus.job) {
-            (Topic::Everything, ..) => {
+        let now = now_ns();
+        let client = self.get().await?;
+        Ok(match topic {
+            Topic::Log(..) => None,
+            Topic::Everything => {
                 let snapshot = Snapshot::of_server(client, now).await?;
                 news(move |app| app.on_snapshot(snapshot))
             }
-            (Topic::Problems, ..) => {
+            Topic::Problems => {
                 let mut found = client.problems(None).await?.problems;
                 found.sort_by_key(|problem| !is_open(problem));
                 news(move |app| app.problems = Some(found))
             }
-            (Topic::Queues, ..) => {
+            Topic::Queues => {
                 let queues = read::queues(client).await?;
                 news(move |app| app.queues = Some(queues))
             }
-            (Topic::Tasks, ..) => {
-                let Some(wanted) = focus.tasks.clone() else {
-                    return Ok(None);
-                };
+            Topic::Tasks(wanted) => {
+                let wanted = wanted.clone();
                 let page = match wanted.of {
                     TasksOf::Job(job) => read::tasks_of_job(client, job, wanted).await?,
                     TasksOf::Worker(_) => read::started_tasks(client, wanted, now).await?,
                 };
                 news(move |app| app.on_tasks(page))
             }
-            (Topic::Usage, Some((key, _)), _) => {
-                let view = read::usage(client, key.job, key.task).await?;
+            Topic::Usage(job, task) => {
+                let view = read::usage(client, *job, *task).await?;
                 news(move |app| app.usage.on_view(view))
             }
-            (Topic::Job, _, Some(job)) => {
-                let view = job::of_server(client, job, now).await?;
+            Topic::Job(job) => {
+                let view = job::of_server(client, *job, now).await?;
                 news(move |app| app.on_job(view))
             }
-            (Topic::Output, _, Some(job)) => {
-                let output = output_tail(client, job, focus.task.unwrap_or(0)).await?;
+            Topic::Output(job, task) => {
+                let output = output_tail(client, *job, *task).await?;
                 news(move |app| app.output = Some(output))
             }
-            (Topic::Events, ..) => {
+            Topic::Events => {
                 let events = read::events(client, now).await?;
                 news(move |app| app.events = events)
             }
-            (Topic::Obstacles, ..) => {
-                let found = obstacles(client, &focus.starving).await?;
-                news(move |app| app.obstacles = found)
-            }
-            (Topic::Ended, ..) => {
+            Topic::Ended => {
                 let ended = source::ended(client, now).await?;
                 news(move |app| app.ended = ended)
             }
-            (Topic::Past, ..) => {
-                let (first, known) = match past {
-                    Some(past) => past,
-                    None => {
-                        let first = client.ask_one(run::first_start()).await?.flatten();
-                        (first.unwrap_or(now), now)
-                    }
-                };
-                // What is older is read on request only: it is a pass over all tasks.
-                let from = if focus.is_long {
-                    first
-                } else {
-                    first.max(now - RECENT_NS)
-                };
-                if from >= known {
-                    return Ok(None);
-                }
-                let steps = read::past(client, (from, known)).await?;
-                self.past = Some((first, from));
-                news(move |app| app.history.prepend(&steps))
-            }
-            (Topic::Log | Topic::Usage | Topic::Job | Topic::Output, ..) => None,
+            Topic::Past(is_long) => return self.read_past(*is_long, now).await,
         })
     }
-}
 
-/// Why none of the tasks of these jobs run.
-async fn obstacles(client: &mut Client, jobs: &[u32]) -> CliResult<Vec<Obstacle>> {
-    let mut found = Vec::new();
-    for job in jobs {
-        let explained = client.explain_first_waiting(*job).await?;
-        let why = explained.and_then(|(_, explanation)| why_nothing_runs(&explanation));
-        found.extend(why.map(|why| Obstacle {
-            job: *job,
-            why: clean(&why),
-        }));
+    /// The time before what is known.
+    async fn read_past(&mut self, is_long: bool, now: i64) -> CliResult<Option<News>> {
+        let past = self.past;
+        let client = self.get().await?;
+        let (first, known) = match past {
+            Some(past) => past,
+            None => {
+                let first = client.ask_one(run::first_start()).await?.flatten();
+                (first.unwrap_or(now), now)
+            }
+        };
+        // What is older is read on request only: it is a pass over all tasks.
+        let recent = if is_long { first } else { now - RECENT_NS };
+        let from = recent.max(first);
+        if from >= known {
+            return Ok(None);
+        }
+        let steps = read::past(client, (from, known)).await?;
+        self.past = Some((first, from));
+        Ok(news(move |app| app.history.prepend(&steps)))
     }
-    Ok(found)
 }
 
 /// Asks some questions again and again, one at a time.
 struct Lane<'a> {
+    /// Its number; `None` = the only one.
+    number: Option<usize>,
     source: Source,
-    tx: &'a Sender<Message>,
+    tx: &'a Sender<News>,
     focus: watch::Receiver<Focus>,
-    /// Each topic with its last subject, and when it is asked about again.
-    topics: Vec<(Topic, Option<Focus>, Instant)>,
+    /// What was asked about which moment, and when it is asked again.
+    asked: Vec<(Topic, Moment, Instant)>,
 }
 
-impl<'a> Lane<'a> {
-    fn new(
-        topics: &[Topic],
-        source: Source,
-        tx: &'a Sender<Message>,
-        focus: &watch::Receiver<Focus>,
-    ) -> Self {
-        let topics = topics.iter().map(|topic| (*topic, None, Instant::now()));
-        Self {
-            source,
-            tx,
-            focus: focus.clone(),
-            topics: topics.collect(),
-        }
-    }
-
+impl Lane<'_> {
     async fn run(mut self) {
         loop {
             let focus = self.focus.borrow_and_update().clone();
             let pause = match self.look(&focus).await {
-                Ok(()) => self.rest(&focus),
-                Err((topic, error)) => {
-                    let trouble = match &mut self.source {
-                        Source::Server(server) => {
-                            server.client = None;
-                            format!("no server: {}", first_line(&error))
-                        }
-                        Source::Journal(..) => first_line(&error),
-                    };
-                    // Another lane tells that the server is lost.
-                    if topic == Topic::Everything || matches!(self.source, Source::Journal(..)) {
+                Ok(()) => self.rest(),
+                Err(error) => {
+                    let mut trouble = first_line(&error);
+                    if let Source::Server(server) = &mut self.source {
+                        server.client = None;
+                        trouble = format!("no server: {trouble}");
+                    }
+                    // The first lane speaks for all.
+                    if self.number.is_none_or(|number| number == 0) {
                         tell(self.tx, Box::new(|app| app.trouble = Some(trouble)));
                     }
                     ERROR_PAUSE
@@ -428,41 +320,44 @@ impl<'a> Lane<'a> {
         }
     }
 
-    /// Asks the questions that are due.
-    async fn look(&mut self, focus: &Focus) -> Result<(), (Topic, CliError)> {
-        for (topic, asked, due) in &mut self.topics {
-            let subject = topic.subject(focus);
+    /// Asks the questions that are new or due.
+    async fn look(&mut self, focus: &Focus) -> CliResult<()> {
+        let is_shown =
+            |topic: &Topic, at| focus.topics.contains(topic) && topic.moment(focus) == at;
+        self.asked.retain(|(topic, at, _)| is_shown(topic, *at));
+        let number = self.number;
+        let own = |topic: &&Topic| number.is_none_or(|one| one == topic.pace(Duration::ZERO).0);
+        for topic in focus.topics.iter().filter(own) {
             let start = Instant::now();
-            if subject.is_none() || (subject == *asked && start < *due) {
-                *asked = subject.and(asked.take());
+            let known = self.asked.iter().position(|(asked, ..)| asked == topic);
+            if known.is_some_and(|at| start < self.asked[at].2) {
                 continue;
             }
-            let answer = self.source.answer(*topic, focus);
+            let answer = self.source.answer(topic, focus.at_ns);
             let answer = tokio::time::timeout(ANSWER_TIMEOUT, answer).await;
-            let answer =
-                answer.unwrap_or_else(|_| Err(CliError::new("The server does not answer")));
-            if let Some(news) = answer.map_err(|error| (*topic, error))? {
+            let answer = answer.map_err(|_| CliError::new("The server does not answer"))?;
+            if let Some(news) = answer? {
                 tell(self.tx, news);
             }
-            let is_hurried = matches!(&self.source, Source::Server(server)
-                if server.log.as_ref().is_some_and(|log| log.is_hurried));
-            *asked = subject;
-            *due = Instant::now();
-            if !is_hurried {
-                *due += topic.pause(start.elapsed());
+            let (.., mut pause) = topic.pace(start.elapsed());
+            if let Source::Server(server) = &self.source
+                && server.log.as_ref().is_some_and(|log| log.is_hurried)
+            {
+                pause = Duration::ZERO;
             }
+            if let Some(at) = known {
+                self.asked.swap_remove(at);
+            }
+            let due = Instant::now() + pause;
+            self.asked.push((topic.clone(), topic.moment(focus), due));
         }
         Ok(())
     }
 
     /// Time until the next question is due. A journal does not change.
-    fn rest(&self, focus: &Focus) -> Duration {
-        if matches!(self.source, Source::Journal(..)) {
-            return SLEEP_MAX;
-        }
-        let shown = self.topics.iter();
-        let shown = shown.filter(|(topic, ..)| topic.subject(focus).is_some());
-        let next = shown.map(|(.., due)| *due).min();
+    fn rest(&self) -> Duration {
+        let next = self.asked.iter().map(|(.., due)| *due).min();
+        let next = next.filter(|_| matches!(self.source, Source::Server(_)));
         next.map_or(SLEEP_MAX, |due| {
             due.saturating_duration_since(Instant::now())
         })
@@ -511,7 +406,7 @@ impl Feed {
 pub(super) fn start(
     journal: Option<&Path>,
     context: &Context,
-    tx: Sender<Message>,
+    tx: Sender<News>,
 ) -> CliResult<Feed> {
     let runtime = crate::runtime::of_client()?;
     let (source, title, replay) = if let Some(path) = journal {
@@ -529,7 +424,7 @@ pub(super) fn start(
         let mut server = Server::new(context.server_dir()?);
         let info = runtime.block_on(async { server.get().await?.server_info().await })?;
         let title = format!("server {} on {}", info.server_uid, info.client_host);
-        (Source::Server(server), clean(&title), None)
+        (Source::Server(Box::new(server)), clean(&title), None)
     };
     let (asks, asked) = unbounded_channel();
     let (end, ended) = channel();
@@ -537,7 +432,7 @@ pub(super) fn start(
     let counted = Arc::clone(&open);
     let work = move || {
         runtime.spawn(end_on_signal(tx.clone()));
-        let error = runtime.block_on(feed(source, replay, asked, &tx, &counted));
+        let error = runtime.block_on(feed(source, asked, &tx, &counted));
         // The dashboard may already be gone.
         let _ = end.send(error);
     };
@@ -555,7 +450,7 @@ pub(super) fn start(
 }
 
 /// Ends the dashboard on a signal, so that SIGTERM also restores the terminal.
-async fn end_on_signal(tx: Sender<Message>) {
+async fn end_on_signal(tx: Sender<News>) {
     let (terminate, hangup) = (SignalKind::terminate(), SignalKind::hangup());
     let (Ok(mut terminate), Ok(mut hangup)) = (signal(terminate), signal(hangup)) else {
         return;
@@ -564,24 +459,19 @@ async fn end_on_signal(tx: Sender<Message>) {
         _ = terminate.recv() => {}
         _ = hangup.recv() => {}
     }
-    let _ = tx.send(Message::End);
+    tell(&tx, Box::new(|app| app.has_quit = true));
 }
 
 /// Feeds until the dashboard is gone. Returns why an action that ended afterwards was not done.
 async fn feed(
     source: Source,
-    replay: Option<Replay>,
     mut asks: UnboundedReceiver<Ask>,
-    tx: &Sender<Message>,
+    tx: &Sender<News>,
     open: &AtomicUsize,
 ) -> Option<String> {
     let (actions, to_do) = unbounded_channel();
     let (paths, to_find) = unbounded_channel();
-    let (focus, focused) = watch::channel(Focus {
-        at_ns: replay.map(|replay| replay.at_ns),
-        is_long: replay.is_some(),
-        ..Focus::default()
-    });
+    let (focus, focused) = watch::channel(Focus::default());
     // All of the receivers are in this function.
     let hand_out = async {
         while let Some(ask) = asks.recv().await {
@@ -595,22 +485,31 @@ async fn feed(
             }
         }
     };
+    let lane = |number, source| Lane {
+        number,
+        source,
+        tx,
+        focus: focused.clone(),
+        asked: Vec::new(),
+    };
     let dir = match source {
         Source::Server(server) => server.dir,
         Source::Journal(..) => {
-            let lane = Lane::new(JOURNAL_LANE, source, tx, &focused);
             tokio::select! {
                 () = hand_out => {}
-                () = lane.run() => {}
+                () = lane(None, source).run() => {}
             }
             return None;
         }
     };
-    let lanes = LANES.map(|topics| {
-        let source = Source::Server(Server::new(dir.clone()));
-        Lane::new(topics, source, tx, &focused)
-    });
-    let [everything, problems, queues, log, rest] = lanes.map(Lane::run);
+    let lane = |number| {
+        lane(
+            Some(number),
+            Source::Server(Box::new(Server::new(dir.clone()))),
+        )
+        .run()
+    };
+    let [everything, problems, queues, log, rest] = [0, 1, 2, 3, 4].map(lane);
     let last_error = RefCell::new(None);
     let done = |error: Option<String>| {
         open.fetch_sub(1, Ordering::SeqCst);
@@ -642,7 +541,7 @@ async fn feed(
 /// lead to a server that has ended.
 async fn act_one_by_one(
     dir: &ServerDir,
-    tx: &Sender<Message>,
+    tx: &Sender<News>,
     mut actions: UnboundedReceiver<Action>,
     done: impl Fn(Option<String>),
 ) {
@@ -661,7 +560,7 @@ async fn act_one_by_one(
 }
 
 /// Waits as long as an action takes, and announces a slow one.
-async fn act_patiently(dir: &ServerDir, tx: &Sender<Message>, action: Action) -> CliResult<String> {
+async fn act_patiently(dir: &ServerDir, tx: &Sender<News>, action: Action) -> CliResult<String> {
     let doing = async {
         let mut client = Client::connect(dir)
             .await
@@ -678,7 +577,7 @@ async fn act_patiently(dir: &ServerDir, tx: &Sender<Message>, action: Action) ->
 }
 
 /// Finds files for the clipboard.
-async fn find_paths(dir: &ServerDir, tx: &Sender<Message>, mut keys: UnboundedReceiver<LogKey>) {
+async fn find_paths(dir: &ServerDir, tx: &Sender<News>, mut keys: UnboundedReceiver<LogKey>) {
     while let Some(key) = keys.recv().await {
         let found = async { path(&mut Client::connect(dir).await?, key).await };
         let found = found.await;

@@ -14,15 +14,6 @@ pub(super) struct History {
     samples: Vec<Sample>,
 }
 
-/// One column of the charts.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub(super) struct Column {
-    /// Tasks that ended a second.
-    pub(super) rate: u64,
-    pub(super) running: u64,
-    pub(super) cpus_percent: u64,
-}
-
 impl History {
     /// Adds what is seen now.
     pub(super) fn push(&mut self, mut sample: Sample) {
@@ -69,8 +60,9 @@ impl History {
         per_time(to.saturating_sub(from), at_ns - since, 10)
     }
 
-    /// Columns of equal width from one time to another.
-    pub(super) fn columns(&self, (from_ns, to_ns): (i64, i64), count: usize) -> Vec<Column> {
+    /// Columns of equal width from one time to another: tasks that ended a second, running tasks,
+    /// and the share of the cpus that they hold.
+    pub(super) fn columns(&self, (from_ns, to_ns): (i64, i64), count: usize) -> Vec<[u64; 3]> {
         let count = i64::try_from(count).unwrap_or(i64::MAX);
         let width = ((to_ns - from_ns) / count.max(1)).max(1);
         let column = |number: i64| {
@@ -78,11 +70,7 @@ impl History {
             let last = self.after(end).checked_sub(1).map(|at| self.samples[at]);
             let last = last.unwrap_or_default();
             let ended = self.ended_at(end).saturating_sub(self.ended_at(start));
-            Column {
-                rate: per_time(ended, width, 1),
-                running: last.running,
-                cpus_percent: last.cpus_percent,
-            }
+            [per_time(ended, width, 1), last.running, last.cpus_percent]
         };
         (0..count).map(column).collect()
     }
@@ -139,7 +127,7 @@ mod tests {
         let rates: Vec<u64> = history
             .columns((0, 20 * SECOND), 10)
             .iter()
-            .map(|column| column.rate)
+            .map(|column| column[0])
             .collect();
         assert_eq!(rates, [5; 10]);
     }
@@ -166,7 +154,7 @@ mod tests {
         history.push(sample(2, 0));
         assert_eq!(history.rate_tenths(2 * SECOND), 0);
         history.push(sample(3, 50));
-        assert_eq!(history.columns((2 * SECOND, 3 * SECOND), 1)[0].rate, 10);
+        assert_eq!(history.columns((2 * SECOND, 3 * SECOND), 1)[0][0], 10);
     }
 
     #[test]
@@ -183,6 +171,6 @@ mod tests {
         assert!(history.samples.len() <= SAMPLES_MAX);
         assert_eq!(history.rate_tenths(7 * 86_400 * SECOND - SECOND), 20);
         let hours = history.columns((0, 7 * 86_400 * SECOND), 168);
-        assert!(hours.iter().all(|column| column.rate == 2), "{hours:?}");
+        assert!(hours.iter().all(|column| column[0] == 2), "{hours:?}");
     }
 }

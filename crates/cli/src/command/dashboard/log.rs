@@ -2,7 +2,7 @@
 
 use hq_protocol::client::{self, output::Kind};
 use hq_protocol::common::{self, read_from};
-use hq_stream::OutputReader;
+use hq_stream::ReadFrom;
 
 use super::model::{LogKey, LogPart};
 use crate::client::{Client, tail};
@@ -74,7 +74,15 @@ impl Position {
             Kind::NotFound => return Ok(self.say("this task no longer exists".to_owned())),
             Kind::NoOutput => return Ok(self.say(format!("its {} is not kept", self.key.stream()))),
             Kind::NotStarted => return Ok(self.say("it has not started".to_owned())),
-            Kind::Unreachable => self.read_here(&mut output),
+            Kind::Unreachable => {
+                let is_same = self.instance == Some(output.instance);
+                let from = match self.from {
+                    read_from::From::Offset(at) if is_same => ReadFrom::Offset(at),
+                    read_from::From::Offset(_) => ReadFrom::Offset(0),
+                    read_from::From::LastLines(lines) => ReadFrom::LastLines(lines),
+                };
+                tail::read_here(&mut output, self.key.is_stderr, from);
+            }
             Kind::Data => {}
         }
         if let Some(error) = &output.error {
@@ -92,33 +100,5 @@ impl Position {
             is_cut: is_first && output.offset > 0,
             ..self.part(output.data.to_vec(), is_first)
         }))
-    }
-
-    /// Reads the output on this machine, if the worker is gone but shared its file system.
-    fn read_here(&self, output: &mut client::Output) {
-        let Some(source) = output.source.take().and_then(|source| source.source) else {
-            return;
-        };
-        let (place, source) = tail::local(source, self.key.is_stderr);
-        if !place.exists() {
-            let place = place.display();
-            output.error = Some(format!("its worker is gone, and {place} is not here"));
-            return;
-        }
-        let is_same = self.instance == Some(output.instance);
-        let from = match self.from {
-            read_from::From::Offset(offset) if is_same => hq_stream::ReadFrom::Offset(offset),
-            read_from::From::Offset(_) => hq_stream::ReadFrom::Offset(0),
-            read_from::From::LastLines(lines) => hq_stream::ReadFrom::LastLines(lines),
-        };
-        match OutputReader::new(source).read(from, tail::LOCAL_LIMIT) {
-            Ok(part) => {
-                output.offset = part.next.saturating_sub(part.bytes.len() as u64);
-                output.next = part.next;
-                output.is_complete = part.next >= part.size;
-                output.data = part.bytes.into();
-            }
-            Err(error) => output.error = Some(error.to_string()),
-        }
     }
 }

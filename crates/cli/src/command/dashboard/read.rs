@@ -175,9 +175,6 @@ pub(super) async fn queues(client: &mut Client) -> CliResult<Vec<Queue>> {
         if let alloc_reply::Reply::Allocations(found) = info {
             allocations = found.allocations;
         }
-        for allocation in &mut allocations {
-            allocation.id = clean(&allocation.id);
-        }
         rows.push(Queue {
             id: queue.id,
             is_paused: queue.is_paused,

@@ -64,10 +64,13 @@ pub(super) fn draw(frame: &mut Frame<'_>, app: &mut App) {
     }
     painter.foot(foot);
     painter.dialogs(area);
-    // Hidden characters of any text.
+    // Whatever the texts contain.
     for cell in &mut painter.frame.buffer_mut().content {
         if cell.symbol().contains(is_hidden) {
             cell.set_symbol("\u{fffd}");
+        } else if !app.theme.unicode && !cell.symbol().is_ascii() {
+            let plain = parts::plain(cell.symbol()).to_owned();
+            cell.set_symbol(&plain);
         }
     }
     let Painter { hits, table, .. } = painter;

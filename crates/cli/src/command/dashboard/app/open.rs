@@ -7,7 +7,7 @@ use super::log::Log;
 use super::{App, Place, TASKS, Tasks};
 use crate::command::dashboard::model::{LogKey, TaskRow, TasksOf, TasksWanted};
 use crate::command::dashboard::question::{self, Asked};
-use crate::source::host;
+use crate::source::{allocation, host};
 
 impl App {
     /// Closes what is on top.
@@ -90,12 +90,8 @@ impl App {
             return;
         };
         let is_of_queue = |worker: &&WorkerInfo| {
-            let allocation = worker
-                .config
-                .as_ref()
-                .and_then(|config| config.allocation.as_ref());
             let mut allocations = queue.allocations.iter();
-            allocation.is_some_and(|of| allocations.any(|one| one.id == of.id))
+            allocation(worker).is_some_and(|of| allocations.any(|one| one.id == of))
         };
         let mut workers = self.snapshot.iter().flat_map(|all| all.connected());
         let found = workers.find(is_of_queue).map(|worker| worker.id);

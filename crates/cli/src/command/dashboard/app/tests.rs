@@ -59,6 +59,14 @@ fn press(app: &mut App, keys: &str) -> Option<Ask> {
     asked
 }
 
+fn wanted(app: &App) -> TasksWanted {
+    app.tasks.as_ref().expect("a list").wanted.clone()
+}
+
+fn log_of(app: &App) -> Option<(LogKey, u32)> {
+    app.log.as_ref().map(|log| (log.key, log.opening))
+}
+
 fn ids(app: &App) -> Vec<u32> {
     app.visible_jobs().iter().map(|job| job.id).collect()
 }
@@ -116,16 +124,13 @@ fn actions_are_asked_about_and_only_then_done() {
 fn a_job_is_opened_and_its_failures_are_walked() {
     let mut app = app();
     press(&mut app, "2j\n");
-    assert_eq!(app.focus().job, Some(2));
-    assert_eq!(
-        app.changed_focus(),
-        Some(Ask::Look(Focus {
-            job: Some(2),
-            ..Focus::default()
-        }))
-    );
+    assert_eq!(app.job, Some(2));
+    assert!(app.changed_focus().is_some());
+    let asks = |app: &App, topic| app.focus().topics.contains(&topic);
+    assert!(asks(&app, Topic::Job(2)));
     assert_eq!(app.changed_focus(), None);
     let failure = |task| TaskRow {
+        job: 2,
         task,
         ..TaskRow::default()
     };
@@ -137,11 +142,12 @@ fn a_job_is_opened_and_its_failures_are_walked() {
     app.on_job(view(1));
     assert_eq!(app.view, None, "of a job that is no longer open");
     app.on_job(view(2));
-    assert_eq!(app.focus().task, Some(5));
+    assert!(asks(&app, Topic::Output(2, 5)));
     press(&mut app, "jjj");
-    assert_eq!(app.focus().task, Some(6));
+    assert!(asks(&app, Topic::Output(2, 6)));
     press(&mut app, "\x1b");
-    assert_eq!((app.focus(), app.tab), (Focus::default(), Place::Jobs));
+    assert!(!asks(&app, Topic::Job(2)) && !asks(&app, Topic::Output(2, 6)));
+    assert_eq!(app.place(), Place::Jobs);
     press(&mut app, "q");
     assert!(app.has_quit);
 }
@@ -159,7 +165,7 @@ fn task(task: u32, state: TaskState) -> TaskRow {
 fn with_tasks() -> App {
     let mut app = app();
     press(&mut app, "2ja");
-    let wanted = app.focus().tasks.expect("a list");
+    let wanted = wanted(&app);
     assert_eq!((wanted.of, app.job), (TasksOf::Job(2), Some(2)));
     app.on_tasks(TaskPage {
         wanted,
@@ -179,7 +185,7 @@ fn enter_leads_to_the_output_and_esc_back_step_by_step() {
         is_stderr: true,
     };
     assert_eq!(
-        app.focus().log,
+        log_of(&app),
         Some((stderr, 1)),
         "of a failure what it complained of"
     );
@@ -189,7 +195,7 @@ fn enter_leads_to_the_output_and_esc_back_step_by_step() {
         is_stderr: false,
         ..stderr
     };
-    assert_eq!(app.focus().log, Some((stdout, 2)));
+    assert_eq!(log_of(&app), Some((stdout, 2)));
     let part = |key, opening| LogPart {
         key,
         opening,
@@ -210,7 +216,7 @@ fn enter_leads_to_the_output_and_esc_back_step_by_step() {
     assert!(app.log.is_none() && app.tasks.is_some());
     press(&mut app, "\n\x1b\n");
     assert_eq!(
-        app.focus().log,
+        log_of(&app),
         Some((stderr, 4)),
         "one that is opened again is read again, however quickly"
     );
@@ -223,10 +229,7 @@ fn enter_leads_to_the_output_and_esc_back_step_by_step() {
         Some("task 6 is waiting: it has written nothing")
     );
     press(&mut app, "/failed\n\x1b");
-    assert_eq!(
-        app.focus().tasks.map(|wanted| wanted.filter),
-        Some(String::new())
-    );
+    assert_eq!(wanted(&app).filter, "");
     press(&mut app, "\x1b");
     assert!(app.tasks.is_none() && app.job == Some(2));
     press(&mut app, "\x1b\x1b");
@@ -256,7 +259,7 @@ fn attempts_are_walked_over_an_output_and_the_next_task_begins_with_its_last() {
         attempts: 3,
         curves: attempts.iter().map(|at| (*at, curve())).collect(),
     };
-    let attempt = |app: &App| app.usage.shown(key).map(|shown| shown.attempt);
+    let attempt = |app: &App| app.usage.shown(key).map(|(_, attempt, _)| attempt);
     assert_eq!(attempt(&app), None);
     app.usage.on_view(view(5, &[1, 2]));
     assert_eq!(attempt(&app), Some(2));
@@ -330,8 +333,7 @@ fn a_problem_leads_to_what_it_is_about_and_is_acknowledged() {
     press(&mut app, "1j\n");
     assert_eq!((app.tab, app.selected(Place::Workers)), (Place::Workers, 0));
     press(&mut app, "\n");
-    let of = app.focus().tasks.map(|wanted| wanted.of);
-    assert_eq!(of, Some(TasksOf::Worker(9)));
+    assert_eq!(wanted(&app).of, TasksOf::Worker(9));
     press(&mut app, "1j\n");
     assert_eq!(app.tab, Place::Allocations);
     press(&mut app, "\n");
@@ -410,14 +412,14 @@ fn the_mouse_turns_pages_and_opens_rows() {
 fn more_tasks_are_asked_for_at_the_last_row_and_those_of_another_filter_are_not_shown() {
     let mut app = with_tasks();
     let page = |app: &App, rows: usize| {
-        let wanted = app.focus().tasks.expect("a list");
+        let wanted = wanted(app);
         TaskPage {
             is_cut: (rows >= wanted.count).then_some("more"),
             rows: vec![TaskRow::default(); rows],
             wanted,
         }
     };
-    let count = |app: &App| app.focus().tasks.expect("a list").count;
+    let count = |app: &App| wanted(app).count;
     app.on_tasks(page(&app, TASKS));
     press(&mut app, "j");
     assert_eq!(count(&app), TASKS);

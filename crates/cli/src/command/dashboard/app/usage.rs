@@ -14,17 +14,6 @@ pub(crate) struct Usage {
     pub(crate) is_hidden: bool,
 }
 
-/// The part that is shown.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct Shown<'a> {
-    pub(crate) attempt: usize,
-    /// Number of attempts.
-    pub(crate) of: usize,
-    /// Whether other attempts have a curve.
-    pub(crate) has_others: bool,
-    pub(crate) curve: &'a Curve,
-}
-
 impl Usage {
     pub(crate) fn on_view(&mut self, view: UsageView) {
         let is_same = |old: &UsageView| (old.job, old.task) == (view.job, view.task);
@@ -34,19 +23,12 @@ impl Usage {
         self.view = Some(view);
     }
 
-    /// The curve of the open task, if known.
-    pub(crate) fn shown(&self, key: LogKey) -> Option<Shown<'_>> {
-        let view = self.view.as_ref()?;
-        if (view.job, view.task) != (key.job, key.task) {
-            return None;
-        }
+    /// The attempts of the open task, and number and curve of the one that is shown, if known.
+    pub(crate) fn shown(&self, key: LogKey) -> Option<(&UsageView, usize, &Curve)> {
+        let is_open = |view: &&UsageView| (view.job, view.task) == (key.job, key.task);
+        let view = self.view.as_ref().filter(is_open)?;
         let (attempt, curve) = view.curves.get(self.position(view)?)?;
-        Some(Shown {
-            attempt: *attempt,
-            of: view.attempts,
-            has_others: view.curves.len() > 1,
-            curve,
-        })
+        Some((view, *attempt, curve))
     }
 
     fn position(&self, view: &UsageView) -> Option<usize> {

@@ -140,7 +140,8 @@ impl Painter<'_, '_> {
     fn keys(&self) -> Vec<&'static str> {
         const LOG: &str =
             "Esc back|↑↓|/ search|n N next|f follow|o other|u usage|c cancel|y copy path|←→";
-        let has_usage = self.app.shown_usage().is_some();
+        let log = self.app.log.as_ref();
+        let has_usage = log.is_some_and(|log| self.app.usage.shown(log.key).is_some());
         let text = match self.app.place() {
             _ if self.app.log.is_some() => LOG,
             Place::Tasks => "↑↓|Enter output|/ filter|c cancel|y copy path|Esc back",

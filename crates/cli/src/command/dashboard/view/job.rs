@@ -1,6 +1,5 @@
 //! Details of a job: states of its tasks, causes of failures, run times.
 
-use hq_core::diagnosis;
 use hq_core::job::TaskTotals;
 use hq_store::reader::FAILURES_MAX;
 use ratatui::layout::{Constraint, Layout, Rect};
@@ -99,7 +98,7 @@ impl Painter<'_, '_> {
     }
 
     fn failures(&mut self, area: Rect, view: &JobView) {
-        let (app, rows) = (self.app, &view.failures);
+        let rows = &view.failures;
         let (host, clock) = if area.width > 60 {
             (14, CLOCK_WIDTH)
         } else {
@@ -121,13 +120,9 @@ impl Painter<'_, '_> {
             count => format!(" {count} failed, last first "),
         };
         self.list(area, &title, list, rows);
-        let waiting = app.current_job().map_or(2, |job| totals(job).waiting);
-        let obstacle = app.obstacle(view.job);
-        let why = obstacle.map(|why| diagnosis::why_waiting(waiting, None, why));
-        let why = why.or_else(|| Some(format!("waits: {}", view.waits.as_deref()?)));
-        if let Some(why) = why.filter(|_| rows.is_empty()) {
+        if let Some(why) = view.waits.as_ref().filter(|_| rows.is_empty()) {
             let style = self.theme.state("starving");
-            self.text(self.hits.rows, Text::styled(why, style));
+            self.text(self.hits.rows, Text::styled(format!("waits: {why}"), style));
         }
     }
 

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use hq_core::diagnosis::{queue_reason, suspect_hosts};
+use hq_core::job::JobState;
 use hq_core::resource::amount::UNITS_PER_WHOLE;
 use hq_core::words::part;
 use hq_protocol::client::{
@@ -17,13 +18,13 @@ use super::parts::{
     CLOCK_WIDTH, List, STRONG, clock_and_day, event_words, number, params_width, seen, since,
     wrapped,
 };
-use crate::command::dashboard::app::{App, Theme, is_starving};
+use crate::command::dashboard::app::{App, Theme};
 use crate::command::dashboard::model::{EventRow, TaskRow, TasksOf};
 use crate::output::format::{amount, memory, run_time};
 use crate::output::pace;
 use crate::output::view::{job_state, quarantine_word, totals, worker_state, worker_state_name};
 use crate::source::problems::{is_open, sentence};
-use crate::source::{Queue, Resource, Share, host, is_connected, resources};
+use crate::source::{Queue, Resource, Share, allocation, host, is_connected, resources};
 use crate::text::fit;
 
 /// Total width of the fixed job columns, including the border and the gaps between all columns.
@@ -116,9 +117,8 @@ impl Painter<'_, '_> {
         lines.extend(load.map(|load| Line::from(load_text(load))));
         let age = since(worker.started_unix_ns, app.now_ns());
         let mut title = format!(" Worker {} on {on}, for {age} ", worker.id);
-        let config = worker.config.as_ref();
-        if let Some(allocation) = config.and_then(|config| config.allocation.as_ref()) {
-            title.push_str(&format!("in allocation {} ", allocation.id));
+        if let Some(allocation) = allocation(worker) {
+            title.push_str(&format!("in allocation {allocation} "));
         }
         self.framed(area, &title, lines);
     }
@@ -325,12 +325,11 @@ fn job_columns(app: &App, width: u16) -> List<'_, JobSummary> {
         .right("ID", 6, |job| job.id.to_string())
         .left("Name", name, move |job| fit(&job.name, name.into()))
         .left("State", 8, move |job| {
-            // A blocked job is not just a waiting one.
-            let is_blocked = is_starving(job) && app.obstacle(job.id).is_some();
-            let state = if is_blocked {
-                "starving"
-            } else {
-                job_state(job).name()
+            // No worker can run its tasks: it does not just wait.
+            let is_waiting = job_state(job) == JobState::Waiting;
+            let state = match is_waiting && app.is_starving(job.id) {
+                true => "starving",
+                false => job_state(job).name(),
             };
             Span::styled(state, theme.state(state))
         })

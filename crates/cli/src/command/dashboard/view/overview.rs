@@ -7,7 +7,6 @@ use ratatui::text::{Line, Span};
 
 use super::Painter;
 use super::parts::{STRONG, clock_and_day, event_words, number, rough, wrapped};
-use crate::command::dashboard::history::Column;
 use crate::output::format::amount;
 use crate::output::pace;
 use crate::output::view::is_idle;
@@ -19,17 +18,12 @@ use crate::text::fit;
 const FIGURES: u16 = 5;
 const CHARTS: std::ops::RangeInclusive<u16> = 3..=6;
 
-/// Name, value, optional fixed maximum, color.
-type Chart = (&'static str, fn(&Column) -> u64, Option<u64>, Color);
+/// Name, optional fixed maximum and color of the values in a column of the history.
+type Chart = (&'static str, Option<u64>, Color);
 const CHARTS_SHOWN: [Chart; 3] = [
-    ("tasks/s", |column| column.rate, None, Color::Green),
-    ("running", |column| column.running, None, Color::Cyan),
-    (
-        "cpus %",
-        |column| column.cpus_percent,
-        Some(100),
-        Color::Yellow,
-    ),
+    ("tasks/s", None, Color::Green),
+    ("running", None, Color::Cyan),
+    ("cpus %", Some(100), Color::Yellow),
 ];
 
 impl Painter<'_, '_> {
@@ -118,10 +112,11 @@ impl Painter<'_, '_> {
         let span = self.app.chart_span();
         let time = rough(span.1 - span.0);
         let places: [Rect; 3] = Layout::horizontal([Constraint::Fill(1); 3]).areas(area);
-        for (place, (name, value, max, color)) in places.into_iter().zip(CHARTS_SHOWN) {
+        for (at, (name, max, color)) in CHARTS_SHOWN.into_iter().enumerate() {
+            let place = places[at];
             let room = usize::from(place.width.saturating_sub(2));
             let columns = self.app.history.columns(span, room);
-            let shown: Vec<u64> = columns.iter().map(value).collect();
+            let shown: Vec<u64> = columns.iter().map(|column| column[at]).collect();
             let peak = shown.iter().copied().max().unwrap_or(0);
             let title = match max {
                 Some(_) => format!(" {time}: cpus {} % now ", shown.last().unwrap_or(&0)),
@@ -143,11 +138,8 @@ impl Painter<'_, '_> {
         room: usize,
     ) -> Vec<Line<'static>> {
         let selected = self.table.selected().unwrap_or(0);
-        let fits = if found.len() > room {
-            room.saturating_sub(1)
-        } else {
-            found.len()
-        };
+        let count = found.len();
+        let fits = count.min(room.saturating_sub(usize::from(count > room)));
         // The selected problem is always visible.
         let from = (selected + 1).saturating_sub(fits.max(1)).min(found.len());
         let mut spare = room.saturating_sub(found.len());
@@ -159,23 +151,19 @@ impl Painter<'_, '_> {
                 (true, false) => ("- ", self.theme.color(Color::Yellow)),
                 (false, _) => ("  ", Style::new()),
             };
-            let look = self.theme.color(if is_open(problem) {
-                Color::Reset
-            } else {
-                Color::DarkGray
-            });
-            let selection = if at == selected {
-                self.theme.highlight()
-            } else {
-                Style::new()
-            };
+            let mut look = self
+                .theme
+                .state(if is_open(problem) { "" } else { "waiting" });
+            if at == selected {
+                look = look.patch(self.theme.highlight());
+            }
             let mut parts = wrapped(text, width);
             if parts.len() - 1 > spare {
                 parts = vec![fit(text, width)];
             }
             spare -= parts.len() - 1;
             for (mark, text) in [mark, "  "].into_iter().zip(parts) {
-                let text = Span::styled(text, look.patch(selection));
+                let text = Span::styled(text, look);
                 lines.push(Line::from(vec![Span::styled(mark, style), text]));
                 self.hits.owners.push(at);
             }

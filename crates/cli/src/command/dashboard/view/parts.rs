@@ -4,7 +4,6 @@ use hq_core::job::TaskTotals;
 pub(super) use hq_core::words::number;
 use ratatui::layout::{Constraint, HorizontalAlignment, Rect};
 use ratatui::style::{Color, Modifier, Style};
-use ratatui::symbols::{bar, border};
 use ratatui::text::{Line, Span};
 use ratatui::widgets::{Block, Row, Sparkline, Table, TableState};
 
@@ -13,29 +12,24 @@ use crate::command::dashboard::app::Theme;
 use crate::output::format::{local_time, zone};
 use crate::text::fit;
 
-const ASCII_BORDER: border::Set<'static> = border::Set {
-    top_left: "+",
-    top_right: "+",
-    bottom_left: "+",
-    bottom_right: "+",
-    vertical_left: "|",
-    vertical_right: "|",
-    horizontal_top: "-",
-    horizontal_bottom: "-",
-};
+/// Characters of frames, bars and glyphs, and what terminals with ASCII only show instead.
+const PLAIN: [(&str, &str); 9] = [
+    ("┌┐└┘", "+"),
+    ("│", "|"),
+    ("─▔", "-"),
+    ("█▇", "#"),
+    ("▆▅", "="),
+    ("▄▃", "-"),
+    ("▂▁", "."),
+    ("▶", ">"),
+    ("·", "."),
+];
 
-/// Bars of charts.
-const ASCII_BARS: bar::Set<'static> = bar::Set {
-    full: "#",
-    seven_eighths: "#",
-    three_quarters: "=",
-    five_eighths: "=",
-    half: "-",
-    three_eighths: "-",
-    one_quarter: ".",
-    one_eighth: ".",
-    empty: " ",
-};
+/// What a terminal with ASCII only shows instead.
+pub(super) fn plain(symbol: &str) -> &str {
+    let found = PLAIN.iter().find(|(all, _)| all.contains(symbol));
+    found.map_or(symbol, |(_, plain)| plain)
+}
 
 pub(super) const STRONG: Style = Style::new().add_modifier(Modifier::BOLD);
 
@@ -58,23 +52,9 @@ impl Theme {
         }
     }
 
-    /// Glyph of a state; all differ, so that they also work without colors.
-    pub(super) fn glyph(self, state: &str) -> &'static str {
-        match (state, self.unicode) {
-            ("finished", true) => "█",
-            ("finished", false) => "#",
-            ("running", true) => "▶",
-            ("running", false) => ">",
-            ("failed", _) => "X",
-            ("canceled" | "aborted", _) => "-",
-            (_, true) => "·",
-            (_, false) => ".",
-        }
-    }
-
     pub(super) fn glyphs(self, state: &str, count: u64) -> Span<'static> {
         let count = usize::try_from(count).unwrap_or(0);
-        Span::styled(self.glyph(state).repeat(count), self.state(state))
+        Span::styled(glyph(state).repeat(count), self.state(state))
     }
 
     /// Reversed colours would make holes of full blocks.
@@ -88,12 +68,7 @@ impl Theme {
 
     /// A frame, dim so that its content stands out.
     pub(super) fn block(self, title: impl Into<Line<'static>>) -> Block<'static> {
-        let block = if self.unicode {
-            Block::bordered()
-        } else {
-            Block::bordered().border_set(ASCII_BORDER)
-        };
-        block
+        Block::bordered()
             .border_style(self.color(Color::DarkGray))
             .title_style(self.color(Color::Reset).patch(STRONG))
             .title(title)
@@ -101,15 +76,8 @@ impl Theme {
 
     /// Bars over time; `top` is the value of the upper edge.
     pub(super) fn bars(self, values: &[u64], top: u64, color: Color) -> Sparkline<'_> {
-        let bars = Sparkline::default()
-            .data(values)
-            .max(top)
-            .style(self.color(color));
-        if self.unicode {
-            bars
-        } else {
-            bars.bar_set(ASCII_BARS)
-        }
+        let bars = Sparkline::default().data(values).max(top);
+        bars.style(self.color(color))
     }
 
     /// A bar of `width` cells with a share for each state that occurs.
@@ -126,7 +94,7 @@ impl Theme {
         // The widest part absorbs the rounding error.
         while cells.iter().sum::<u64>() != width {
             let is_short = cells.iter().sum::<u64>() < width;
-            let widest = (0..parts.len()).max_by_key(|at| (cells[*at], parts[*at].1, total == 0));
+            let widest = (0..parts.len()).max_by_key(|at| (cells[*at], parts[*at].1));
             let cell = &mut cells[widest.unwrap_or(0)];
             *cell = if is_short { *cell + 1 } else { *cell - 1 };
         }
@@ -134,6 +102,17 @@ impl Theme {
         spans
             .map(|((state, _), cells)| self.glyphs(state, cells))
             .collect()
+    }
+}
+
+/// Glyph of a state; all differ, so that they also work without colors.
+fn glyph(state: &str) -> &'static str {
+    match state {
+        "finished" => "█",
+        "running" => "▶",
+        "failed" => "X",
+        "canceled" | "aborted" => "-",
+        _ => "·",
     }
 }
 
@@ -391,15 +370,15 @@ mod tests {
             running: 1,
             ..TaskTotals::default()
         };
-        assert_eq!(bar(&counts, 20), "##################X>");
+        assert_eq!(bar(&counts, 20), "██████████████████X▶");
         let counts = TaskTotals {
             finished: 500_000,
             failed: 1,
             waiting: 500_000,
             ..TaskTotals::default()
         };
-        assert_eq!(bar(&counts, 20), "#########X..........");
-        assert_eq!(bar(&TaskTotals::default(), 4), "....");
+        assert_eq!(bar(&counts, 20), "█████████X··········");
+        assert_eq!(bar(&TaskTotals::default(), 4), "····");
         for width in 0..30 {
             let counts = TaskTotals {
                 finished: 1,
@@ -408,7 +387,7 @@ mod tests {
                 waiting: 1,
                 ..TaskTotals::default()
             };
-            assert_eq!(bar(&counts, width).len(), usize::from(width));
+            assert_eq!(bar(&counts, width).chars().count(), usize::from(width));
         }
     }
 

@@ -134,12 +134,12 @@ fn sick_run() -> App {
         share(1, "node2", Some("exit code 127"), 7),
         share(2, "node1", Some("exit code 3"), 40),
     ];
-    app.obstacles = vec![Obstacle {
+    let obstacles = [Obstacle {
         job: 3,
         why: "they ask for gpus".to_owned(),
     }];
     let snapshot = app.snapshot.as_ref().expect("a snapshot");
-    let found = problems::find(snapshot, app.queues(), &app.ended, Some(&app.obstacles));
+    let found = problems::find(snapshot, app.queues(), &app.ended, Some(&obstacles));
     app.problems = Some(found.into_iter().map(problems::problem).collect());
     app.events = vec![EventRow {
         at_ns: SECOND,
@@ -366,6 +366,7 @@ fn what_is_wrong_is_first_and_said_where_it_is_looked_at() {
     app.job = Some(3);
     app.on_job(JobView {
         job: 3,
+        waits: Some("none of 500 waiting tasks of job 3 runs".to_owned()),
         ..JobView::default()
     });
     let text = screen(&mut app, 80, 24);

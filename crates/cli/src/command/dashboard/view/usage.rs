@@ -6,8 +6,7 @@ use ratatui::style::Color;
 
 use super::Painter;
 use super::parts::number;
-use crate::command::dashboard::app::usage::Shown;
-use crate::command::dashboard::model::LogKey;
+use crate::command::dashboard::model::{LogKey, UsageView};
 use crate::output::format::{amount, short_words};
 use crate::text::fit;
 
@@ -33,11 +32,12 @@ impl Painter<'_, '_> {
     pub(super) fn usage(&mut self, area: Rect, key: LogKey) -> Rect {
         let usage = &self.app.usage;
         let shown = usage.shown(key).filter(|_| !usage.is_hidden);
-        let Some(shown) = shown.filter(|_| area.height >= CHARTS.start() + OUTPUT_MIN) else {
+        let shown = shown.filter(|_| area.height >= CHARTS.start() + OUTPUT_MIN);
+        let Some((view, attempt, curve)) = shown else {
             return area;
         };
         let rows = (area.height / 4).clamp(*CHARTS.start(), *CHARTS.end());
-        let gpu = shown.curve.gpu.as_deref();
+        let gpu = curve.gpu.as_deref();
         // The GPU charts are below the others if they fit, otherwise next to them.
         let is_below = gpu.is_some() && area.height >= 2 * rows + OUTPUT_MIN;
         let heights = [rows, if is_below { rows } else { 0 }].map(Constraint::Length);
@@ -49,8 +49,8 @@ impl Painter<'_, '_> {
             Some(_) | None => [upper, lower],
         };
         let [left, right] = halves(own);
-        self.usage_chart(left, memory(&shown, room(left)));
-        self.usage_chart(right, cpus(&shown, room(right)));
+        self.usage_chart(left, memory(view, attempt, curve, room(left)));
+        self.usage_chart(right, cpus(view, curve, room(right)));
         if let Some(gpu) = gpu {
             let [left, right] = halves(of_gpus);
             self.usage_chart(left, busy_gpus(gpu, room(left)));
@@ -84,7 +84,6 @@ impl Painter<'_, '_> {
         let height = u64::from(inner.height) * 8;
         let eighths = (value.saturating_mul(height) / top).clamp(1, height) - 1;
         let glyph = match eighths % 8 {
-            _ if !self.theme.unicode => "-",
             0..2 => "▁",
             2..6 => "─",
             _ => "▔",
@@ -114,14 +113,13 @@ fn decimals(milli: u64) -> String {
     format!("{}.{:02}", milli / 1_000, milli % 1_000 / 10)
 }
 
-fn memory(shown: &Shown<'_>, room: usize) -> Chart {
-    let curve: &Curve = shown.curve;
+fn memory(view: &UsageView, attempt: usize, curve: &Curve, room: usize) -> Chart {
     let asked = match (curve.asked.memory_kib, curve.asked.is_memory_limit) {
         (0, _) => String::new(),
         (kib, true) => format!(" of at most {}", mib(kib)),
         (kib, false) => format!(" of {} asked for", mib(kib)),
     };
-    let (attempt, of, span) = (shown.attempt, shown.of, short_words(curve.span()));
+    let (of, span) = (view.attempts, short_words(curve.span()));
     let most = |points: &[Point]| points.iter().map(|point| point.memory_kib).max();
     Chart {
         title: format!(" MiB: top {}{asked} ", mib(curve.memory_peak_kib)),
@@ -132,8 +130,7 @@ fn memory(shown: &Shown<'_>, room: usize) -> Chart {
     }
 }
 
-fn cpus(shown: &Shown<'_>, room: usize) -> Chart {
-    let curve = shown.curve;
+fn cpus(view: &UsageView, curve: &Curve, room: usize) -> Chart {
     let asked = match curve.asked.cpu_units {
         0 => String::new(),
         units => format!(" of {} asked for", amount(units)),
@@ -142,7 +139,7 @@ fn cpus(shown: &Shown<'_>, room: usize) -> Chart {
         decimals(curve.cpu_mean_milli()),
         decimals(curve.cpu_peak_milli),
     );
-    let others = if shown.has_others {
+    let others = if view.curves.len() > 1 {
         " [ ] other attempts "
     } else {
         ""
