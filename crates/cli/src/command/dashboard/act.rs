@@ -61,7 +61,7 @@ pub(super) async fn act(client: &mut Client, action: Action) -> CliResult<String
         }
         Action::StopWorker(id) => {
             client.change_workers(Request::WorkerStop(only(id))).await?;
-            format!("worker {id} was told to stop")
+            format!("worker {id} is stopping")
         }
         Action::DrainWorker(id) => {
             client

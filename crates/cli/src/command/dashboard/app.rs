@@ -1,5 +1,5 @@
-//! State of the screen, and its changes by keys, clicks and news. Pure: returns actions for the
-//! outside as an [`Ask`].
+//! State of the screen, and its changes by keys, mouse and answers. It has no side effects: it
+//! returns each request as an [`Ask`].
 
 pub(super) mod log;
 mod open;
@@ -36,10 +36,10 @@ const SPAN_MIN: i64 = 60 * SECOND;
 const SPANS: [i64; 4] = [600 * SECOND, 7_200 * SECOND, 86_400 * SECOND, i64::MAX];
 /// Number of tasks to request at first; reaching the last row requests more.
 const TASKS: usize = 500;
-/// Maximum number of tasks in a list; nobody scrolls further.
+/// Maximum number of tasks in a list: more than a user scrolls through.
 const TASKS_MAX: usize = 20_000;
 
-/// Keys without a character, and the one that stands for each.
+/// Keys without a character, and the character that the dashboard uses for each.
 const KEYS: [(KeyCode, char); 13] = [
     (KeyCode::Esc, '⌫'),
     (KeyCode::Backspace, '⌫'),
@@ -91,7 +91,7 @@ pub(super) enum Ask {
     Path(LogKey),
 }
 
-/// Something on the screen that the source is asked for.
+/// A question to the server or the journal.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) enum Topic {
     Everything,
@@ -111,18 +111,18 @@ pub(super) enum Topic {
     Past(bool),
 }
 
-/// The part of the state that decides what the source is asked.
+/// The questions of the screen, and what their answers depend on.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub(super) struct Focus {
-    /// What the user waits for comes first.
+    /// Questions of the open view come first.
     pub(super) topics: Vec<Topic>,
     /// `None` = now.
     pub(super) at_ns: Option<i64>,
-    /// Number of actions that were done, each of which may have changed everything.
+    /// Number of completed actions. An action may change every answer.
     pub(super) acted: u32,
 }
 
-/// A change of the state: a key, or news from the source.
+/// A change of the state by an event of the terminal or by an answer.
 pub(super) type News = Box<dyn FnOnce(&mut App) + Send>;
 
 /// How jobs are sorted: the name and the key of an order.
@@ -169,7 +169,7 @@ pub(super) struct Hits {
 /// An open list of tasks.
 #[derive(Clone, PartialEq, Debug)]
 pub(super) struct Tasks {
-    /// What the list should have.
+    /// The last request.
     pub(super) wanted: TasksWanted,
     /// Tasks for the current filter, or for the previous one.
     pub(super) page: Option<TaskPage>,
@@ -210,7 +210,7 @@ pub(super) struct App {
     pub(super) trouble: Option<String>,
     /// Result of an action.
     pub(super) told: Option<String>,
-    /// Number of actions that were done.
+    /// Number of completed actions.
     pub(super) acted: u32,
     /// Text for the clipboard of the terminal.
     pub(super) copied: Option<String>,
@@ -263,7 +263,7 @@ impl App {
         (first.max(to.saturating_sub(SPANS[self.span])), to)
     }
 
-    /// The part of the state that decides what the source is asked.
+    /// The questions of the screen.
     pub(super) fn focus(&self) -> Focus {
         let tasks = self.tasks.iter().map(|tasks| tasks.wanted.clone());
         let mut topics: Vec<Topic> = tasks.map(Topic::Tasks).collect();
@@ -396,10 +396,11 @@ impl App {
         self.queues().get(self.selected(Place::Allocations))
     }
 
-    /// Whether a problem says that no task of a job can run.
+    /// Whether the server reports that no worker can run the tasks of a job. A journal does not
+    /// contain why tasks wait.
     pub(super) fn is_starving(&self, job: u32) -> bool {
         let is_it = |one: &Problem| one.kind == STARVING && one.subject == Some(job);
-        self.problems.iter().flatten().any(is_it)
+        self.replay.is_none() && self.problems.iter().flatten().any(is_it)
     }
 
     /// The job that is open, or else selected.

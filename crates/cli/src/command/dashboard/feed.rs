@@ -1,9 +1,9 @@
-//! Asks a server or a journal for what the screen shows.
+//! Sends the questions of the screen to a server or a journal.
 //!
-//! A server is asked over several connections, because some answers wait: for a batch system, or
-//! for workers that read outputs. Each action has a connection of its own, because it waits for the
-//! server's disk. After each answer of the store, the same question rests for a multiple of the time
-//! that the answer took, so that the dashboard uses only a small part of the server's time.
+//! The feed uses several connections, because some answers wait for a batch system or for workers.
+//! Each action uses a connection of its own, because its answer waits for the server's disk. After
+//! an answer from the store, the feed does not repeat the question for a multiple of the time that
+//! the answer took. So the dashboard uses only a small part of the server's time.
 
 use std::cell::RefCell;
 use std::path::Path;
@@ -59,8 +59,8 @@ const SILENCE: Duration = Duration::from_secs(1);
 const RECENT_NS: i64 = 600_000_000_000;
 
 impl Topic {
-    /// The connection that is used to ask a server, whether actions change the answer, and the time
-    /// until the question is asked again, after an answer that took some time.
+    /// Number of the connection; whether an action changes the answer; pause after an answer that
+    /// took the given time.
     fn pace(&self, took: Duration) -> (usize, bool, Duration) {
         let of_store = |least: Duration| (took * COST_FACTOR).max(least);
         match self {
@@ -77,7 +77,7 @@ impl Topic {
         }
     }
 
-    /// The moment that the answer depends on: its time, and the number of actions before it.
+    /// What the answer depends on: the time in a journal, and the number of completed actions.
     fn moment(&self, focus: &Focus) -> Moment {
         let (_, is_changed, _) = self.pace(Duration::ZERO);
         let at_ns = focus.at_ns.filter(|_| !matches!(self, Self::Past(_)));
@@ -114,7 +114,7 @@ struct Server {
     past: Option<(i64, i64)>,
 }
 
-/// What answers the questions.
+/// A source of answers.
 enum Source {
     Server(Box<Server>),
     /// A journal, and its first and last moment.
@@ -166,7 +166,7 @@ async fn of_journal(
             let steps = read::past(file, span).await?;
             news(move |app| app.history.prepend(&steps))
         }
-        // Not part of a journal, or of the answer to another question.
+        // A journal has no answer, or `Everything` includes it.
         Topic::Problems | Topic::Queues | Topic::Log(..) | Topic::Usage(..) => None,
         Topic::Output(..) | Topic::Ended => None,
     })
@@ -190,7 +190,7 @@ impl Server {
         Ok(self.client.insert(client))
     }
 
-    /// What is new in an output; an error is shown there.
+    /// New lines of an output. The view of the output shows an error.
     async fn read_log(&mut self, wanted: (LogKey, u32)) -> Option<News> {
         let known = self.log.take();
         let known = known.filter(|log| (log.key, log.opening) == wanted);
@@ -260,7 +260,7 @@ impl Server {
         })
     }
 
-    /// The time before what is known.
+    /// The history before the known one.
     async fn read_past(&mut self, is_long: bool, now: i64) -> CliResult<Option<News>> {
         let past = self.past;
         let client = self.get().await?;
@@ -271,7 +271,7 @@ impl Server {
                 (first.unwrap_or(now), now)
             }
         };
-        // What is older is read on request only: it is a pass over all tasks.
+        // This query reads all tasks, so older parts are read only on request.
         let recent = if is_long { first } else { now - RECENT_NS };
         let from = recent.max(first);
         if from >= known {
@@ -283,14 +283,14 @@ impl Server {
     }
 }
 
-/// Asks some questions again and again, one at a time.
+/// Repeats its questions, one at a time.
 struct Lane<'a> {
-    /// Its number; `None` = the only one.
+    /// The number of its connection; `None` = it has all questions.
     number: Option<usize>,
     source: Source,
     tx: &'a Sender<News>,
     focus: watch::Receiver<Focus>,
-    /// What was asked about which moment, and when it is asked again.
+    /// Answered questions with the moment of the answer and the time of the next repetition.
     asked: Vec<(Topic, Moment, Instant)>,
 }
 
@@ -306,7 +306,7 @@ impl Lane<'_> {
                         server.client = None;
                         trouble = format!("no server: {trouble}");
                     }
-                    // The first lane speaks for all.
+                    // One lane reports for all.
                     if self.number.is_none_or(|number| number == 0) {
                         tell(self.tx, Box::new(|app| app.trouble = Some(trouble)));
                     }
@@ -320,7 +320,7 @@ impl Lane<'_> {
         }
     }
 
-    /// Asks the questions that are new or due.
+    /// Sends the questions that are new or due.
     async fn look(&mut self, focus: &Focus) -> CliResult<()> {
         let is_shown =
             |topic: &Topic, at| focus.topics.contains(topic) && topic.moment(focus) == at;

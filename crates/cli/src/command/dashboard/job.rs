@@ -1,4 +1,4 @@
-//! Details of a job from the store: the result of a query does not depend on the number of its tasks.
+//! Details of a job from the store. The size of a result does not depend on the number of tasks.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -20,8 +20,8 @@ use crate::text::clean;
 /// Bins of a job's strip: more than any terminal shows cells in three rows.
 const BINS: i64 = 600;
 
-/// As in a journal, and what only a running server knows: why none of the job's tasks run, and the
-/// parameters of the failed ones.
+/// Details of a job of a running server, which also knows why none of the tasks run and the
+/// parameters of failed tasks.
 pub(super) async fn of_server(client: &mut Client, job: u32, now_ns: i64) -> CliResult<JobView> {
     let mut view = view(client, job, now_ns).await?;
     let found = client.job_list(Selector::Ids(IdArray::single(job)).to_message());

@@ -1,4 +1,4 @@
-//! What the screen shows besides messages of the server. Times are nanoseconds since 1970.
+//! Data of the screen that is not a message of the server. Times are nanoseconds since 1970.
 
 use hq_core::curve::Curve;
 use hq_core::job::TaskTotals;

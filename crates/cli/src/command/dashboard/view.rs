@@ -23,7 +23,7 @@ struct Painter<'a, 'f> {
     frame: &'a mut Frame<'f>,
     app: &'a App,
     theme: Theme,
-    /// What the mouse can hit.
+    /// Places that react to the mouse.
     hits: Hits,
     /// State of the list that keys and mouse act on.
     table: TableState,
@@ -64,7 +64,7 @@ pub(super) fn draw(frame: &mut Frame<'_>, app: &mut App) {
     }
     painter.foot(foot);
     painter.dialogs(area);
-    // Whatever the texts contain.
+    // Texts may contain any character.
     for cell in &mut painter.frame.buffer_mut().content {
         if cell.symbol().contains(is_hidden) {
             cell.set_symbol("\u{fffd}");

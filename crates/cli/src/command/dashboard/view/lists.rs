@@ -325,7 +325,6 @@ fn job_columns(app: &App, width: u16) -> List<'_, JobSummary> {
         .right("ID", 6, |job| job.id.to_string())
         .left("Name", name, move |job| fit(&job.name, name.into()))
         .left("State", 8, move |job| {
-            // No worker can run its tasks: it does not just wait.
             let is_waiting = job_state(job) == JobState::Waiting;
             let state = match is_waiting && app.is_starving(job.id) {
                 true => "starving",

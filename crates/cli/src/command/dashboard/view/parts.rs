@@ -12,7 +12,7 @@ use crate::command::dashboard::app::Theme;
 use crate::output::format::{local_time, zone};
 use crate::text::fit;
 
-/// Characters of frames, bars and glyphs, and what terminals with ASCII only show instead.
+/// Characters of frames, bars and glyphs, and their replacements in ASCII.
 const PLAIN: [(&str, &str); 9] = [
     ("┌┐└┘", "+"),
     ("│", "|"),
@@ -25,7 +25,7 @@ const PLAIN: [(&str, &str); 9] = [
     ("·", "."),
 ];
 
-/// What a terminal with ASCII only shows instead.
+/// The replacement of a symbol in ASCII.
 pub(super) fn plain(symbol: &str) -> &str {
     let found = PLAIN.iter().find(|(all, _)| all.contains(symbol));
     found.map_or(symbol, |(_, plain)| plain)
@@ -146,7 +146,7 @@ pub(super) const fn worst(counts: &TaskTotals) -> &'static str {
     }
 }
 
-/// The columns of a list: all that views say about one.
+/// The columns of a list. A view describes a list by its columns only.
 pub(super) struct List<'a, R>(Vec<Column<'a, R>>);
 
 /// A column: its heading, its width (0 hides it) and its cell for a row.
