@@ -4,12 +4,11 @@
 //! does not know workers, queues or clients.
 
 mod ahead;
+mod asks;
 mod earlier;
 mod followers;
-mod grown;
 mod index;
 mod jobs;
-mod learned;
 mod origins;
 mod outline;
 mod restore;
@@ -32,11 +31,10 @@ use crate::task::{Attempt, Phase, TaskEnd, TaskRecord, TaskState, TaskTable};
 use crate::template::{After, ByteText, Entries, NotifyEvent, NotifySpec, Origin, TaskTemplate};
 use crate::time::Timestamp;
 pub(crate) use ahead::AheadCredit;
+pub use asks::{Asks, Learned};
 use earlier::EarlierDeps;
-pub use grown::{Grown, GrownTasks};
 use index::{IdIndex, merge_ranges};
 pub use jobs::Jobs;
-pub use learned::{CutOff, Learned};
 use origins::Origins;
 pub use origins::Repeat;
 pub use state::JobState;
@@ -135,10 +133,8 @@ pub struct Submit {
     pub priority_max: i32,
     /// Phases and records.
     pub tasks: TaskTable,
-    /// Tasks with more than the request as submitted.
-    pub grown: GrownTasks,
-    /// Statistics of its tasks and sizes derived from them; `None` = learning is off.
-    pub learned: Option<Box<Learned>>,
+    /// What its tasks ask for, where that differs from the request.
+    pub asks: Asks,
 }
 
 impl Submit {
@@ -146,28 +142,22 @@ impl Submit {
     /// without growth started before the present sizes were learned, its memory may differ.
     #[must_use]
     pub fn template(&self, index: u32) -> Option<&Arc<SharedTemplate>> {
-        let learned = self.learned.as_ref();
-        let cut_off = learned.and_then(|learned| learned.cut_off(index));
-        let grown = || self.grown.last(index).map(|grown| &grown.template);
-        let special = cut_off
-            .or_else(grown)
-            .or_else(|| learned.and_then(|learned| learned.template()));
-        special.or_else(|| self.asked_template(index))
+        let asked = self.asked_template(index)?;
+        Some(self.asks.template(asked, self.asks.own(index)))
     }
 
     /// Template of a task for display: as requested, or as grown.
     #[must_use]
     pub fn shown_template(&self, index: u32) -> Option<&Arc<SharedTemplate>> {
-        let grown = self.grown.last(index).map(|grown| &grown.template);
-        grown.or_else(|| self.asked_template(index))
+        self.template_at(index, InstanceId(u32::MAX))
     }
 
     /// Template of a task with the grant of an earlier instance.
     #[must_use]
     pub fn template_at(&self, index: u32, instance: InstanceId) -> Option<&Arc<SharedTemplate>> {
-        let grown = self.grown.at(index, instance);
-        let grown = grown.map(|grown| &grown.template);
-        grown.or_else(|| self.asked_template(index))
+        let asked = self.asked_template(index)?;
+        let own = self.asks.own_at(index, instance);
+        Some(self.asks.grown(asked, own.scale))
     }
 
     /// Template of a task as requested.
@@ -704,19 +694,6 @@ impl Job {
             submit.tasks.record_attempt(slot.index, attempt);
         } else {
             bug!("job {id} has no task at {slot:?}, but it is tried again");
-        }
-    }
-
-    /// Grants a task more than requested.
-    pub(crate) fn add_grown(
-        &mut self,
-        slot: TaskSlot,
-        from: InstanceId,
-        asked: TemplateId,
-        grown: Grown,
-    ) {
-        if let Some(submit) = self.submit_mut(slot.submit) {
-            submit.grown.add((slot.index, from), asked, grown);
         }
     }
 

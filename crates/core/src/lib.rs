@@ -7,6 +7,7 @@
 
 #![forbid(unsafe_code)]
 
+pub mod ask;
 pub mod autoalloc;
 pub mod batch;
 pub mod bug;

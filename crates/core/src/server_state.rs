@@ -9,6 +9,7 @@
 //! A late, duplicate, unknown or impossible message is a legal input: it is ignored and counted.
 
 mod after;
+mod asks;
 mod assign;
 mod attach;
 mod audience;
@@ -22,12 +23,11 @@ mod drain;
 mod effect;
 mod ending;
 mod gate;
-mod grow;
 mod hold;
 mod input;
-mod learn;
 mod lost;
 mod notify;
+mod offers;
 mod origin;
 mod portions;
 mod quarantine;
@@ -80,11 +80,11 @@ use crate::outcome::LostReason;
 use crate::selector::{Selected, Selector};
 use crate::time::{Now, Time};
 use crate::worker::{Worker, Workers};
+use asks::Learning;
 use audience::Audience;
 use ctx::Ctx;
 use dispatcher::Dispatcher;
-use grow::Offers;
-use learn::Learning;
+use offers::Offers;
 use quarantine::Suspicions;
 use resubmit::Resubmission;
 use submission::UnderWays;

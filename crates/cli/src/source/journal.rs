@@ -206,7 +206,8 @@ fn state(reason: &str) -> State {
 
 /// A queue from its record: its name, and why it requested nothing at that time.
 fn queue(id: u32, record: Option<&[u8]>, at_ns: i64) -> Queue {
-    let record = record.and_then(|bytes| AllocQueueRecord::decode(bytes).ok());
+    let decoded = record.and_then(|bytes| AllocQueueRecord::decode(bytes).ok());
+    let record = decoded.filter(|record| !record.is_removed);
     let Some(record) = record else {
         return Queue {
             id,

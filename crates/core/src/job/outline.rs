@@ -1,6 +1,6 @@
 //! Copies of jobs for threads that examine their tasks outside the state.
 
-use super::{GrownTasks, Job, Submit};
+use super::{Asks, Job, Submit};
 
 impl Job {
     /// A copy with specs and phases: enough to submit it again.
@@ -33,8 +33,7 @@ impl Submit {
             kind: self.kind.clone(),
             priority_max: self.priority_max,
             tasks: self.tasks.outline(),
-            grown: GrownTasks::default(),
-            learned: None,
+            asks: Asks::default(),
         }
     }
 }

@@ -37,8 +37,7 @@ fn submit(ids: IdArray) -> Submit {
             entries: None,
         },
         priority_max: 0,
-        grown: GrownTasks::default(),
-        learned: None,
+        asks: Asks::default(),
     }
 }
 

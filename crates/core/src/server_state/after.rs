@@ -262,7 +262,7 @@ impl ServerState {
             }
             // Whole ranges at a time: a million tasks of an array are a few of these.
             if is_alike {
-                for (from, to) in submit.parts(from, to) {
+                for (from, to) in submit.asks.parts(from, to) {
                     let slot = TaskSlot {
                         submit: number,
                         index: from,
@@ -301,7 +301,7 @@ impl ServerState {
                 match self.verdict_of_task(submit, index) {
                     Verdict::Blocked => {}
                     Verdict::Free => {
-                        for (from, to) in submit.parts(index, end) {
+                        for (from, to) in submit.asks.parts(index, end) {
                             let slot = TaskSlot {
                                 submit: number,
                                 index: from,

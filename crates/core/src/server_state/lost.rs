@@ -178,11 +178,12 @@ impl ServerState {
             }
             None => {
                 let worker = record.worker();
+                let next = record.instance().next();
                 job.record_attempt(slot, lost_end(reason.attempt_error().into()));
                 self.note_requeued(ctx, id, slot, None);
                 if reason.is_end_of_life() {
                     let cut_off = (worker, ctx.now.wall.since(started));
-                    self.note_cut_off(ctx.now.mono, (id, slot), cut_off);
+                    self.note_cut_off(Some(ctx.now.mono), (id, slot), next, cut_off);
                 }
                 self.requeue(ctx, id, slot);
             }

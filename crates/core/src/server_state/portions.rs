@@ -176,14 +176,7 @@ impl Portions {
             }
         }
         for submit in submits {
-            runs.extend(submit.grown.template_runs());
-            let learned = submit.learned.as_ref();
-            runs.extend(
-                learned
-                    .map(|learned| learned.template_runs())
-                    .into_iter()
-                    .flatten(),
-            );
+            runs.extend(submit.asks.template_runs());
         }
         let runs: Arc<[_]> = runs.into();
         self.dropped.extend(workers.map(|worker| Dropped {
@@ -196,7 +189,7 @@ impl Portions {
     /// Leaves the templates of a forgotten job to be freed.
     pub(super) fn discard_job(&mut self, job: Job) {
         for submit in job.submits {
-            self.discard(submit.grown.into_templates());
+            self.discard(submit.asks.into_templates());
             match submit.kind {
                 SubmitKind::Graph { templates, .. } => self.discard(templates),
                 SubmitKind::Array { .. } => {}

@@ -362,10 +362,12 @@ impl ServerState {
         task: TaskId,
         attempt: Attempt,
     ) -> Result<(), RestoreError> {
-        let job = self.jobs.get_mut(id).ok_or(RestoreError::NoJob(id))?;
+        let job = self.jobs.get(id).ok_or(RestoreError::NoJob(id))?;
         let slot = job.find(task).ok_or(RestoreError::NoTask(id, task))?;
-        self.learning.restore_attempt((id, slot), &attempt);
-        job.restore_attempt(slot, attempt);
+        self.restore_cut_off((id, slot), &attempt);
+        if let Some(job) = self.jobs.get_mut(id) {
+            job.restore_attempt(slot, attempt);
+        }
         Ok(())
     }
 
@@ -429,7 +431,6 @@ impl ServerState {
         self.restore_delays(now);
         for id in self.jobs.all().keys().copied().collect::<Vec<_>>() {
             self.learn_again(now.mono, id);
-            self.cut_off_again(now.mono, id);
             self.hold_job(ctx, id);
             // The end of its last task was stored, but possibly not its consequences.
             self.close_if_over(ctx, id);

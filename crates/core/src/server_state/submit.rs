@@ -6,7 +6,7 @@ use super::draft::{Draft, Prepared, PreparedGraph, Share, Target};
 use super::{ChangeKind, Ctx, Reply, ServerState, SubmitKey, SubmitRefusal};
 use crate::bug;
 use crate::id::{JobId, TaskId};
-use crate::job::{GrownTasks, Job, SharedTemplate, Submit, SubmitKind, TemplateId};
+use crate::job::{Asks, Job, SharedTemplate, Submit, SubmitKind, TemplateId};
 use crate::placeholder::fill_known;
 use crate::range::IdArray;
 use crate::task::TaskTable;
@@ -257,8 +257,7 @@ impl ServerState {
             kind,
             priority_max,
             tasks,
-            grown: GrownTasks::default(),
-            learned: None,
+            asks: Asks::default(),
         })
     }
 

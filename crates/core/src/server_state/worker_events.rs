@@ -526,7 +526,7 @@ impl ServerState {
         job.record_end(slot, end);
         if is_finished {
             if job.learn(slot, end) {
-                self.look_at_learned(ctx.now.mono, (id, slot.submit));
+                self.look_at(ctx.now.mono, (id, slot.submit));
             }
             let Some(job) = self.jobs.get_mut(id) else {
                 bug!("job {id} is gone, but a task of it has just ended");

@@ -180,12 +180,12 @@ fn what_a_task_gets_more_of_comes_back_and_can_be_asked_for() {
     ];
     let connection = stored(&changes);
     let loaded = load(&connection, "TestUid", NOW).expect("it can be read");
-    let grown = &loaded.state.jobs()[&job].submits[0].grown;
-    let at = |instance| grown.at(1, InstanceId(instance)).map(|grown| grown.scale);
-    assert_eq!(at(0), None);
+    let asks = &loaded.state.jobs()[&job].submits[0].asks;
+    let at = |instance| Some(asks.own_at(1, InstanceId(instance)).scale);
+    assert_eq!(at(0), Some(Scale::default()));
     assert_eq!(at(2), Scale::new(2_000, 1_000));
     assert_eq!(at(3), Scale::new(4_000, 1_500));
-    assert_eq!(grown.scale(0), Scale::default());
+    assert_eq!(asks.own(0).scale, Scale::default());
     let sql =
         "SELECT group_concat(instance || ':' || memory_mib) FROM grown WHERE time_limit_s IS NULL";
     let seen: String = connection

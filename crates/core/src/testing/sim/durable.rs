@@ -333,7 +333,7 @@ fn check_restored(before: &ServerState, after: &ServerState) {
                 assert_eq!(is.map_or(none, counted), counted(was), "counts of {what}");
                 let attempts = |job: &Job| job.submits[number as usize].tasks.attempts(index).len();
                 assert_eq!(attempts(again), attempts(job), "attempts of {what}");
-                let scale = |job: &Job| job.submits[number as usize].grown.scale(index);
+                let scale = |job: &Job| job.submits[number as usize].asks.own(index).scale;
                 assert_eq!(scale(again), scale(job), "what {what} gets");
                 // A canceled task may have run: the end of this run is not stored.
                 let is_settled = matches!(was.phase(), Phase::Finished | Phase::Failed);

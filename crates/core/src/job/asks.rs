@@ -1,0 +1,292 @@
+//! What the tasks of a submit ask for: factors of single tasks, what is learned from the finished
+//! ones, and the templates that follow. [`crate::ask`] computes the requests.
+//!
+//! Tasks with equal factors share a template, so that they stay interchangeable for the scheduler
+//! and a worker receives the template once.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::{Job, SharedTemplate, Submit, TaskSlot, TemplateId};
+use crate::ask::{Ask, Factors};
+use crate::growth::{Scale, memory};
+use crate::id::InstanceId;
+use crate::sizing::{Needs, Size, TASKS_MIN, kib};
+use crate::task::{Phase, TaskEnd};
+
+/// Limit of tasks of a submit that are learned from after a restart: more would only delay the
+/// start.
+const RELEARNED_MAX: usize = 100_000;
+
+/// What the tasks of a submit ask for, where that differs from the request.
+#[derive(Clone, Debug, Default)]
+pub struct Asks {
+    /// Factors of tasks that have some, by index and first instance; there are few.
+    own: BTreeMap<(u32, InstanceId), Factors>,
+    /// All templates made so far, by requested template: workers may have any of them.
+    made: BTreeMap<(TemplateId, Ask), Arc<SharedTemplate>>,
+    /// `None` = learning is off.
+    pub(crate) learned: Option<Box<Learned>>,
+}
+
+/// Needs of the finished tasks of an array, and what follows for the others.
+#[derive(Clone, Debug)]
+pub struct Learned {
+    pub(crate) needs: Needs,
+    /// Number of finished tasks at which the requests are computed again.
+    due: u64,
+    /// What tasks without factors ask for.
+    pub(crate) size: Size,
+    /// Present template of the tasks with these factors.
+    now: BTreeMap<Factors, Arc<SharedTemplate>>,
+}
+
+impl Learned {
+    /// Nothing yet: all tasks ask for what was requested.
+    pub(crate) fn new(asked: Arc<SharedTemplate>) -> Self {
+        Self {
+            needs: Needs::default(),
+            due: TASKS_MIN,
+            size: Size::default(),
+            now: [(Factors::default(), asked)].into(),
+        }
+    }
+
+    /// Adds a task; returns whether the requests are due.
+    fn note(&mut self, memory_kib: u64, run: Duration) -> bool {
+        self.needs.note(memory_kib, run);
+        self.needs.count() >= self.due
+    }
+
+    /// Schedules the next computation for half as many more tasks, so that the total cost stays
+    /// low.
+    pub(crate) fn note_looked_at(&mut self) {
+        let count = self.needs.count();
+        self.due = TASKS_MIN.max(count + count / 2);
+    }
+
+    /// The distinct factors of tasks, the ones without any first.
+    pub(crate) fn factors(&self) -> Vec<Factors> {
+        self.now.keys().copied().collect()
+    }
+
+    /// Sets the template of all tasks with these factors.
+    pub(crate) fn set(&mut self, own: Factors, template: Arc<SharedTemplate>) {
+        self.now.insert(own, template);
+    }
+}
+
+impl Asks {
+    /// Factors of a task's next instance, or of its last one.
+    #[must_use]
+    pub fn own(&self, index: u32) -> Factors {
+        self.own_at(index, InstanceId(u32::MAX))
+    }
+
+    /// Factors of an instance of a task.
+    #[must_use]
+    pub fn own_at(&self, index: u32, instance: InstanceId) -> Factors {
+        let until = (index, InstanceId(0))..=(index, instance);
+        let last = self.own.range(until).next_back();
+        last.map(|(_, own)| *own).unwrap_or_default()
+    }
+
+    /// Sets the factors of a task from one of its instances on. Returns whether it learns from
+    /// others and is the first with these: it then has the template of tasks that were not cut off.
+    pub(crate) fn set_own(
+        &mut self,
+        asked: &Arc<SharedTemplate>,
+        (index, from): (u32, InstanceId),
+        own: Factors,
+    ) -> bool {
+        self.own.insert((index, from), own);
+        let template = Arc::clone(self.template(asked, own.uncut()));
+        let Some(learned) = &mut self.learned else {
+            return false;
+        };
+        let is_new = !learned.now.contains_key(&own);
+        if is_new {
+            learned.set(own, template);
+        }
+        is_new
+    }
+
+    /// Present template of tasks with these factors.
+    pub(crate) fn template<'a>(
+        &'a self,
+        asked: &'a Arc<SharedTemplate>,
+        own: Factors,
+    ) -> &'a Arc<SharedTemplate> {
+        let learned = self.learned.as_ref();
+        let now = learned.and_then(|learned| learned.now.get(&own));
+        now.unwrap_or_else(|| self.grown(asked, own.scale))
+    }
+
+    /// Template of tasks with this scale, whatever others needed.
+    pub(super) fn grown<'a>(
+        &'a self,
+        asked: &'a Arc<SharedTemplate>,
+        scale: Scale,
+    ) -> &'a Arc<SharedTemplate> {
+        if scale == Scale::default() {
+            return asked;
+        }
+        let key = (asked.id, Ask::grown(&asked.task, scale));
+        self.made.get(&key).unwrap_or(asked)
+    }
+
+    /// An existing template with this request.
+    pub(crate) fn made(
+        &self,
+        asked: &Arc<SharedTemplate>,
+        ask: Ask,
+    ) -> Option<Arc<SharedTemplate>> {
+        if ask == Ask::default() {
+            return Some(Arc::clone(asked));
+        }
+        self.made.get(&(asked.id, ask)).map(Arc::clone)
+    }
+
+    /// Adds a template with this request.
+    pub(crate) fn add(&mut self, asked: TemplateId, ask: Ask, made: Arc<SharedTemplate>) {
+        self.made.insert((asked, ask), made);
+    }
+
+    /// First and last id of each run of created templates.
+    pub(crate) fn template_runs(&self) -> Vec<(TemplateId, TemplateId)> {
+        let mut ids: Vec<_> = self.made.values().map(|made| made.id).collect();
+        ids.sort_unstable();
+        let mut runs: Vec<(TemplateId, TemplateId)> = Vec::new();
+        for id in ids {
+            match runs.last_mut() {
+                Some((_, last)) if last.0.checked_add(1) == Some(id.0) => *last = id,
+                _ => runs.push((id, id)),
+            }
+        }
+        runs
+    }
+
+    /// The created templates, to be freed in portions.
+    pub(crate) fn into_templates(self) -> Vec<Arc<SharedTemplate>> {
+        self.made.into_values().collect()
+    }
+
+    /// Splits `from..to` where tasks have factors of their own: each part has one template, if the
+    /// submit has.
+    pub(crate) fn parts(&self, from: u32, to: u32) -> Vec<(u32, u32)> {
+        let mut parts: Vec<(u32, u32)> = Vec::new();
+        let mut before = Factors::default();
+        let mut add = |from: u32, to: u32, own: Factors| match parts.last_mut() {
+            _ if from == to => {}
+            // Neighbors with equal factors form one part.
+            Some((_, end)) if before == own => *end = to,
+            _ => {
+                parts.push((from, to));
+                before = own;
+            }
+        };
+        let mut start = from;
+        let own = self.own.range((from, InstanceId(0))..(to, InstanceId(0)));
+        let mut own = own.map(|((index, _), own)| (*index, *own)).peekable();
+        while let Some((index, factors)) = own.next() {
+            // Of one task the last instance counts.
+            if own.peek().is_none_or(|(next, _)| *next != index) {
+                add(start, index, Factors::default());
+                add(index, index + 1, factors);
+                start = index + 1;
+            }
+        }
+        add(start, to, Factors::default());
+        parts
+    }
+}
+
+impl Job {
+    /// Learns from a finished task; returns whether the requests are due.
+    pub(crate) fn learn(&mut self, slot: TaskSlot, end: &TaskEnd) -> bool {
+        let Some(submit) = self.submits.get_mut(slot.submit as usize) else {
+            return false;
+        };
+        let memory = submit.needed(slot.index, end.usage.max_rss_kib);
+        let learned = submit.asks.learned.as_mut();
+        learned.is_some_and(|learned| learned.note(memory, end.run))
+    }
+
+    /// Discards everything learned from its tasks.
+    pub(crate) fn forget_learned(&mut self) {
+        for submit in &mut self.submits {
+            submit.asks.learned = None;
+            // Attempts are shown with what they had grown to.
+            let own = &mut submit.asks.own;
+            own.retain(|_, own| own.scale != Scale::default());
+        }
+    }
+
+    /// Learns from restored tasks, at most [`RELEARNED_MAX`] of each submit.
+    pub(crate) fn learn_again(&mut self) {
+        for submit in &mut self.submits {
+            submit.learn_again();
+        }
+    }
+}
+
+impl Submit {
+    /// Memory in KiB that a finished task needed. The recorded usage is that of its largest
+    /// process, but its worker limits the sum of all: after a growth, the grant sufficed.
+    fn needed(&self, index: u32, used_kib: u64) -> u64 {
+        let grew = self.asks.own(index).scale.memory > Scale::default().memory;
+        let template = self.template(index).filter(|_| grew);
+        let granted = template.and_then(|template| memory(&template.task.requests));
+        granted.map_or(used_kib, kib)
+    }
+
+    fn learn_again(&mut self) {
+        let Some(mut learned) = self.asks.learned.take() else {
+            return;
+        };
+        let runs = self.tasks.runs(0, self.tasks.len());
+        let finished = runs.filter(|(_, _, phase)| *phase == Phase::Finished);
+        let indices = finished.flat_map(|(from, to, _)| from..to);
+        for index in indices.take(RELEARNED_MAX) {
+            let record = self.tasks.record(index);
+            let run = record
+                .and_then(|record| Some((record, record.finished()?.since(record.started()?))));
+            if let Some((record, run)) = run {
+                learned.note(self.needed(index, record.usage().max_rss_kib), run);
+            }
+        }
+        self.asks.learned = Some(learned);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tasks_beside_each_other_with_equal_factors_are_one_part() {
+        let mut asks = Asks::default();
+        // Task 4 grew twice, and then has the grant of task 5.
+        for (index, instance, memory) in [
+            (2, 1, 2_000),
+            (3, 1, 2_000),
+            (4, 1, 2_000),
+            (4, 2, 3_000),
+            (5, 3, 3_000),
+            (9, 1, 2_000),
+        ] {
+            let scale = Scale::new(memory, 1_000).expect("no less than asked for");
+            let wanted = Duration::ZERO;
+            asks.own
+                .insert((index, InstanceId(instance)), Factors { scale, wanted });
+        }
+        let all = [(0, 2), (2, 4), (4, 6), (6, 9), (9, 10)];
+        assert_eq!(asks.parts(0, 10), all);
+        assert_eq!(asks.parts(3, 5), [(3, 4), (4, 5)]);
+        assert_eq!(asks.parts(8, 10), [(8, 9), (9, 10)]);
+        assert_eq!(asks.parts(5, 5), []);
+        let memory = |instance| asks.own_at(4, InstanceId(instance)).scale.memory;
+        assert_eq!([0, 1, 2, 9].map(memory), [1_000, 2_000, 3_000, 3_000]);
+    }
+}
