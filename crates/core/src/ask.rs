@@ -3,11 +3,13 @@
 
 use std::time::Duration;
 
-use crate::growth::{Asked, Largest, Scale};
+use crate::growth::{Largest, MEMORY, Scale, memory, min_time};
 use crate::outcome::Outcome;
 use crate::resource::amount::Amount;
-use crate::sizing::{Needs, Size, coarse_below};
+use crate::resource::request::{Policy, RequestVariants, ResourceEntry};
+use crate::sizing::{Needs, coarse_below};
 use crate::template::TaskTemplate;
+use crate::time::nanos;
 
 /// Memory of the first tasks while no worker could run them.
 const FIRST_MEMORY: Amount = Amount::whole(512);
@@ -28,10 +30,12 @@ pub struct Factors {
 /// What a task asks for, relative to its template.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Default)]
 pub struct Ask {
-    /// Multiple of its memory, time limit and time request.
+    /// Multiple of memory, time limit and time request.
     pub scale: Scale,
-    /// Memory and time request in place of its own.
-    pub size: Size,
+    /// Amount of [`MEMORY`] in place of that; `None` = as requested.
+    pub memory: Option<Amount>,
+    /// Least remaining lifetime of its worker.
+    pub min_time: Duration,
 }
 
 /// What workers offer to the tasks of a submit, as far as it bounds [`learned`].
@@ -45,8 +49,8 @@ pub struct Offered {
     pub lifetime_min: Option<Duration>,
 }
 
-/// A failed attempt of a task with learned memory, and what is known about larger ones.
-#[derive(Clone, Copy, Debug)]
+/// A failed attempt, and what is known about larger ones.
+#[derive(Clone, Copy, Debug, Default)]
 pub struct Failed {
     /// Memory of the attempt.
     pub had: Option<Amount>,
@@ -76,43 +80,66 @@ impl Ask {
             let units = u128::from(AUTO_BASE.0) * u128::from(scale.memory) / 1_000;
             Amount(u64::try_from(units).unwrap_or(u64::MAX))
         });
-        let min_time = Duration::ZERO;
-        let size = Size { memory, min_time };
-        Self { scale, size }
+        Self {
+            scale,
+            memory,
+            min_time: Duration::ZERO,
+        }
     }
 
     /// The template with this request.
     #[must_use]
     pub fn task(self, asked: &TaskTemplate) -> TaskTemplate {
         TaskTemplate {
-            requests: self.size.requests(&self.scale.requests(&asked.requests)),
+            requests: self.requests(&asked.requests),
             time_limit: asked.time_limit.map(|limit| self.scale.time_limit(limit)),
             ..asked.clone()
         }
     }
-}
 
-/// What a task asks for. `most` = the longest remaining lifetime of a worker that could run it.
-#[must_use]
-pub fn ask(task: &TaskTemplate, own: Factors, learned: Size, most: Duration) -> Ask {
-    let mut ask = Ask::grown(task, own.scale);
-    if own.scale == Scale::default() {
-        ask.size.memory = learned.memory;
+    fn requests(self, asked: &RequestVariants) -> RequestVariants {
+        let grown = self.scale.requests(asked);
+        let variants = grown.as_slice().iter().map(|variant| {
+            let mut variant = variant.clone();
+            variant.min_time = variant.min_time.max(self.min_time);
+            if let Some(amount) = self.memory.filter(|_| variant.n_nodes == 0) {
+                variant.entries.retain(|entry| &*entry.resource != MEMORY);
+                variant.entries.push(ResourceEntry {
+                    resource: MEMORY.into(),
+                    policy: Policy::default(),
+                    amount,
+                });
+            }
+            variant
+        });
+        // More time and a nonzero amount of memory cannot violate a rule.
+        RequestVariants::new(variants.collect()).unwrap_or(grown)
     }
-    // It starts only where most of the others had enough time, too.
-    ask.size.min_time = learned.min_time.max(own.wanted.min(most));
-    ask
 }
 
-/// What tasks ask for that have no factors of their own, by the needs of the finished ones.
-/// `before` = what they asked for so far.
+/// What a task asks for. `learned` = what tasks without factors ask for, `most` = the longest
+/// remaining lifetime of a worker that could run it.
 #[must_use]
-pub fn learned(task: &TaskTemplate, needs: &Needs, offered: Offered, before: Size) -> Size {
+pub fn ask(task: &TaskTemplate, own: Factors, learned: Ask, most: Duration) -> Ask {
+    let ask = if own.scale == Scale::default() {
+        learned
+    } else {
+        Ask::grown(task, own.scale)
+    };
+    // It starts only where most of the others had enough time, too.
+    let min_time = learned.min_time.max(own.wanted.min(most));
+    Ask { min_time, ..ask }
+}
+
+/// What tasks without factors ask for, by the needs of the finished ones. `before` = what they
+/// asked for so far.
+#[must_use]
+pub fn learned(task: &TaskTemplate, needs: &Needs, offered: Offered, before: Ask) -> Ask {
     let memory = task.learn.memory.map(|_| {
         let memory = needs.memory().or(offered.first);
         // Without a worker that could run them it stays unchanged.
         let memory = memory.or(before.memory).unwrap_or(FIRST_MEMORY);
-        // A larger size would wait forever.
+        // A larger amount would wait forever.
         offered.memory.map_or(memory, |most| memory.min(most))
     });
     let permille = if is_predicted(task) {
@@ -123,40 +150,66 @@ pub fn learned(task: &TaskTemplate, needs: &Needs, offered: Offered, before: Siz
     // Without a worker of limited lifetime there is nothing to predict. And long tasks need a
     // chance everywhere: in the first half of each lifetime every task may start.
     let most = offered.lifetime_min.map(|life| coarse_below(life / 2));
-    let min_time = needs.min_time(permille).min(most.unwrap_or_default());
-    Size { memory, min_time }
+    Ask {
+        memory,
+        min_time: needs.min_time(permille).min(most.unwrap_or_default()),
+        ..before
+    }
 }
 
 /// Whether the run time of a task is predicted; a time request of the user takes precedence.
 #[must_use]
 pub fn is_predicted(task: &TaskTemplate) -> bool {
-    let mut variants = task.requests.as_slice().iter();
-    task.learn.predict_permille() > 0
-        // The interpreter of a call outlives it.
-        && !task.is_call
-        && variants.all(|variant| variant.min_time.is_zero())
+    // The interpreter of a call outlives it.
+    task.learn.predict_permille() > 0 && !task.is_call && min_time(&task.requests).is_zero()
 }
 
-/// The scale of a task's next attempt after one with this outcome.
+/// Scale of the attempt after one with this outcome. Never less than before; unchanged after
+/// failures that larger requests cannot cure.
 #[must_use]
 pub fn grow(task: &TaskTemplate, before: Scale, outcome: &Outcome, failed: Failed) -> Scale {
-    let asked = Asked {
-        grow: task.retry.grow,
-        requests: &task.requests,
-        time_limit: task.time_limit,
-    };
-    let mut scale = before.after(outcome, asked, failed.largest);
-    if task.learn.memory.is_some() {
-        let memory = match (failed.had, outcome) {
-            (Some(had), Outcome::OutOfMemory(_)) => {
-                auto_scale(more(had, failed.needed, failed.largest.memory))
+    let (grow, largest) = (task.retry.grow, failed.largest);
+    let is_sized = task.learn.memory.is_some();
+    let mut scale = before;
+    match outcome {
+        Outcome::OutOfMemory(_) if is_sized => {
+            let more = failed
+                .had
+                .map(|had| more(had, failed.needed, largest.memory));
+            scale.memory = more.map_or(before.memory, auto_scale);
+        }
+        Outcome::OutOfMemory(_) => {
+            if let (Some(growth), Some(base)) = (grow.memory, memory(&task.requests)) {
+                // The last bound is the largest amount that can be encoded.
+                let bounds = [growth.max, largest.memory, Some(Amount::whole(u32::MAX))];
+                let most = bounds.into_iter().flatten().map(|most| most.0).min();
+                scale.memory = grown(before.memory, growth.permille, u128::from(base.0), most);
+            }
+        }
+        Outcome::TimeLimit => {
+            if let (Some(growth), Some(limit)) = (grow.time, task.time_limit) {
+                let up_to = |base: Duration, most: Option<Duration>| {
+                    let most = most.map(nanos);
+                    grown(before.time, growth.permille, base.as_nanos(), most)
+                };
+                scale.time = up_to(limit, growth.max);
+                // The task would never get a worker whose lifetime is below the time request.
+                let request = min_time(&task.requests);
+                if !request.is_zero() {
+                    scale.time = scale.time.min(up_to(request, largest.lifetime));
+                }
             }
             // A request that grows from now on is no longer learned.
-            (Some(had), _) if scale != before => auto_scale(had),
-            (Some(_) | None, _) => before.memory,
-        };
-        scale.memory = memory.max(before.memory);
+            let had = failed.had.filter(|_| is_sized && scale != before);
+            scale.memory = had.map_or(before.memory, auto_scale);
+        }
+        Outcome::Finished
+        | Outcome::ExitCode(_)
+        | Outcome::Signal(_)
+        | Outcome::Killed
+        | Outcome::Message(_) => {}
     }
+    scale.memory = scale.memory.max(before.memory);
     scale
 }
 
@@ -177,4 +230,148 @@ fn auto_scale(amount: Amount) -> u32 {
     // Rounded down: a slightly larger request would fit no worker.
     let permille = u128::from(amount.0) * 1_000 / u128::from(AUTO_BASE.0);
     u32::try_from(permille).unwrap_or(u32::MAX).max(1_001)
+}
+
+/// `scale` times the factor, bounded by the multiple of `base` that fits into `most`.
+fn grown(scale: u32, permille: u32, base: u128, most: Option<u64>) -> u32 {
+    let wanted = u128::from(scale) * u128::from(permille) / 1_000;
+    // Rounded down: a slightly larger request would fit no worker.
+    let bound = most.map_or(u128::MAX, |most| u128::from(most) * 1_000 / base.max(1));
+    let most = u32::try_from(wanted.min(bound)).unwrap_or(u32::MAX);
+    most.max(scale)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::growth::{GrowSpec, Growth};
+    use crate::resource::request::ResourceRequest;
+    use crate::testing::template;
+
+    const HOUR: Duration = Duration::from_secs(3_600);
+
+    fn after(task: &TaskTemplate, scale: Scale, outcome: &Outcome, largest: Largest) -> Scale {
+        let failed = Failed {
+            largest,
+            ..Failed::default()
+        };
+        grow(task, scale, outcome, failed)
+    }
+
+    /// Memory and time limit at this scale.
+    fn gets(task: &TaskTemplate, scale: Scale) -> (Option<Amount>, Option<Duration>) {
+        let task = Ask::grown(task, scale).task(task);
+        (memory(&task.requests), task.time_limit)
+    }
+
+    fn asked(memory: u32, grow: GrowSpec) -> TaskTemplate {
+        let mut request = ResourceRequest::cpus(1);
+        request.entries.push(ResourceEntry {
+            resource: MEMORY.into(),
+            policy: Policy::Compact,
+            amount: Amount::whole(memory),
+        });
+        let mut task = template(&["true"]);
+        task.requests = RequestVariants::new(vec![request]).expect("valid");
+        task.time_limit = Some(HOUR);
+        task.retry.grow = grow;
+        task
+    }
+
+    fn both(memory_max: Option<u32>, time_max: Option<Duration>) -> GrowSpec {
+        GrowSpec {
+            memory: Some(Growth {
+                permille: 2_000,
+                max: memory_max.map(Amount::whole),
+            }),
+            time: Some(Growth {
+                permille: 1_500,
+                max: time_max,
+            }),
+        }
+    }
+
+    #[test]
+    fn only_what_ran_out_grows() {
+        let task = asked(100, both(None, None));
+        let once = Scale::default();
+        let oom = after(&task, once, &Outcome::OutOfMemory(None), Largest::default());
+        assert_eq!((oom.memory, oom.time), (2_000, 1_000));
+        let both = after(&task, oom, &Outcome::TimeLimit, Largest::default());
+        assert_eq!((both.memory, both.time), (2_000, 1_500));
+        for cause in [Outcome::ExitCode(1), Outcome::Signal(9), Outcome::Killed] {
+            assert_eq!(after(&task, both, &cause, Largest::default()), both);
+        }
+        let grown = (Some(Amount::whole(200)), Some(HOUR * 3 / 2));
+        assert_eq!(gets(&task, both), grown);
+    }
+
+    #[test]
+    fn growth_ends_at_its_maximum_and_at_what_is_offered() {
+        let task = asked(3_000, both(Some(100_000), Some(HOUR * 2)));
+        let largest = Largest {
+            memory: Some(Amount::whole(8_000)),
+            lifetime: None,
+        };
+        let mut scale = Scale::default();
+        let mut sizes = Vec::new();
+        for _ in 0..3 {
+            scale = after(&task, scale, &Outcome::OutOfMemory(None), largest);
+            scale = after(&task, scale, &Outcome::TimeLimit, largest);
+            sizes.push(gets(&task, scale));
+        }
+        assert_eq!(sizes[0], (Some(Amount::whole(6_000)), Some(HOUR * 3 / 2)));
+        assert_eq!(sizes[1], (Some(Amount::whole(7_998)), Some(HOUR * 2)));
+        assert_eq!(sizes[2], sizes[1], "there is no more");
+        let less = Largest {
+            memory: Some(Amount::whole(4_000)),
+            lifetime: None,
+        };
+        let same = after(&task, scale, &Outcome::OutOfMemory(None), less);
+        assert_eq!(same, scale, "it never shrinks");
+    }
+
+    #[test]
+    fn a_time_request_grows_up_to_the_longest_lifetime() {
+        let mut task = asked(1, both(None, None));
+        let mut request = task.requests.as_slice()[0].clone();
+        request.min_time = HOUR;
+        task.requests = RequestVariants::new(vec![request]).expect("valid");
+        let largest = Largest {
+            memory: None,
+            lifetime: Some(HOUR * 5 / 4),
+        };
+        let scale = after(&task, Scale::default(), &Outcome::TimeLimit, largest);
+        let requests = scale.requests(&task.requests);
+        assert_eq!(requests.as_slice()[0].min_time, HOUR * 5 / 4);
+    }
+
+    #[test]
+    fn without_a_request_nothing_grows() {
+        let mut task = asked(1, both(None, None));
+        task.requests = RequestVariants::default();
+        task.time_limit = None;
+        for outcome in [Outcome::OutOfMemory(None), Outcome::TimeLimit] {
+            let scale = after(&task, Scale::default(), &outcome, Largest::default());
+            assert_eq!(scale, Scale::default());
+        }
+    }
+
+    #[test]
+    fn numbers_without_end_stay_numbers() {
+        let mut task = asked(7, both(None, None));
+        task.time_limit = Some(Duration::MAX);
+        let mut scale = Scale::default();
+        for _ in 0..100 {
+            scale = after(
+                &task,
+                scale,
+                &Outcome::OutOfMemory(None),
+                Largest::default(),
+            );
+            scale = after(&task, scale, &Outcome::TimeLimit, Largest::default());
+        }
+        let most = gets(&task, scale).0.expect("it asks for some");
+        assert!(most > Amount::whole(7) && most <= Amount::whole(u32::MAX));
+    }
 }

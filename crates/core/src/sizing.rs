@@ -11,9 +11,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use crate::growth::MEMORY;
 use crate::resource::amount::{Amount, UNITS_PER_WHOLE};
-use crate::resource::request::{Policy, RequestVariants, ResourceEntry};
 
 /// Base-2 logarithm of the classes per power of two: values are overestimated by up to a sixteenth.
 const STEP_BITS: u32 = 4;
@@ -55,15 +53,6 @@ pub enum FirstMemory {
     Given(Amount),
 }
 
-/// Learned size of tasks, in place of the requested one.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
-pub struct Size {
-    /// Amount of [`MEMORY`]; `None` = as requested.
-    pub memory: Option<Amount>,
-    /// Least remaining lifetime of its worker.
-    pub min_time: Duration,
-}
-
 impl LearnSpec {
     /// Fraction of the tasks whose run time should fit, in thousandths; 0 = off.
     #[must_use]
@@ -72,29 +61,7 @@ impl LearnSpec {
     }
 }
 
-impl Size {
-    /// The request with this size.
-    #[must_use]
-    pub fn requests(self, asked: &RequestVariants) -> RequestVariants {
-        let variants = asked.as_slice().iter().map(|variant| {
-            let mut variant = variant.clone();
-            variant.min_time = variant.min_time.max(self.min_time);
-            if let Some(amount) = self.memory.filter(|_| variant.n_nodes == 0) {
-                variant.entries.retain(|entry| &*entry.resource != MEMORY);
-                variant.entries.push(ResourceEntry {
-                    resource: MEMORY.into(),
-                    policy: Policy::default(),
-                    amount,
-                });
-            }
-            variant
-        });
-        // More time and a nonzero amount of memory cannot violate a rule.
-        RequestVariants::new(variants.collect()).unwrap_or_else(|_| asked.clone())
-    }
-}
-
-/// KiB as an amount of [`MEMORY`], in whole MiB.
+/// KiB as an amount of [`MEMORY`](crate::growth::MEMORY), in whole MiB.
 #[must_use]
 pub fn memory_amount(kib: u64) -> Amount {
     Amount::whole(
@@ -104,7 +71,7 @@ pub fn memory_amount(kib: u64) -> Amount {
     )
 }
 
-/// An amount of [`MEMORY`] in KiB.
+/// An amount of [`MEMORY`](crate::growth::MEMORY) in KiB.
 #[must_use]
 pub fn kib(amount: Amount) -> u64 {
     let kib = u128::from(amount.0) * 1_024 / u128::from(UNITS_PER_WHOLE);

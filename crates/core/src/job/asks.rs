@@ -12,7 +12,7 @@ use super::{Job, SharedTemplate, Submit, TaskSlot, TemplateId};
 use crate::ask::{Ask, Factors};
 use crate::growth::{Scale, memory};
 use crate::id::InstanceId;
-use crate::sizing::{Needs, Size, TASKS_MIN, kib};
+use crate::sizing::{Needs, TASKS_MIN, kib};
 use crate::task::{Phase, TaskEnd};
 
 /// Limit of tasks of a submit that are learned from after a restart: more would only delay the
@@ -37,7 +37,7 @@ pub struct Learned {
     /// Number of finished tasks at which the requests are computed again.
     due: u64,
     /// What tasks without factors ask for.
-    pub(crate) size: Size,
+    pub(crate) ask: Ask,
     /// Present template of the tasks with these factors.
     now: BTreeMap<Factors, Arc<SharedTemplate>>,
 }
@@ -48,7 +48,7 @@ impl Learned {
         Self {
             needs: Needs::default(),
             due: TASKS_MIN,
-            size: Size::default(),
+            ask: Ask::default(),
             now: [(Factors::default(), asked)].into(),
         }
     }

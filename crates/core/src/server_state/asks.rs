@@ -17,7 +17,7 @@ use super::offers::usable;
 use super::restore::RestoreError;
 use crate::ask::{Ask, Factors, Failed, Offered, ask, grow, had_most, is_predicted, learned};
 use crate::class::{ClassId, QueueKey};
-use crate::growth::{Grant, GrowSpec, Scale, memory};
+use crate::growth::{Grant, GrowSpec, Scale, memory, min_time};
 use crate::id::{InstanceId, JobId, TaskId, WorkerId};
 use crate::job::{Asks, Learned, SharedTemplate, Submit, SubmitKind, TaskSlot};
 use crate::outcome::Outcome;
@@ -67,11 +67,7 @@ impl Learning {
 impl ServerState {
     /// Begins to learn from the tasks of a submit.
     pub(super) fn begin_learning(&mut self, now: Time, id: JobId, number: u32) {
-        let Some(submit) = self
-            .jobs
-            .get(id)
-            .and_then(|job| job.submit(first_of(number)))
-        else {
+        let Some(submit) = self.submit_at((id, number)) else {
             return;
         };
         let SubmitKind::Array { template, .. } = &submit.kind else {
@@ -122,20 +118,17 @@ impl ServerState {
     /// Computes what the undispatched tasks of a submit ask for, and moves those to other queues
     /// that ask for something else; returns the cost, see [`LOOKED_MAX`].
     pub(super) fn look_at(&mut self, now: Time, at: (JobId, u32)) -> usize {
+        let mut cost = 1;
         let submit = self.submit_at(at);
         let Some(asked) = submit.and_then(|submit| submit.asked_template(0)).cloned() else {
-            return 1;
+            return cost;
         };
-        let Some(factors) = self.learn_at(now, at, &asked) else {
-            return 1;
-        };
-        let mut cost = 0;
-        for own in factors {
+        for own in self.learn_at(now, at, &asked).unwrap_or_default() {
             let Some(had) = self.template_at(at, &asked, own) else {
                 continue;
             };
             // Without a worker that could run them they ask for as much as before.
-            let most = Some(min_time(&had)).filter(|time| !time.is_zero());
+            let most = Some(min_time(&had.task.requests)).filter(|time| !time.is_zero());
             let template = self.asking(now, at, (&asked, own), most);
             cost += 1;
             if template.id != had.id {
@@ -165,7 +158,7 @@ impl ServerState {
         };
         let submit = self.jobs.get_mut(id)?.submits.get_mut(number as usize)?;
         let own = submit.asks.learned.as_mut()?;
-        own.size = learned(&asked.task, &own.needs, offered, own.size);
+        own.ask = learned(&asked.task, &own.needs, offered, own.ask);
         own.note_looked_at();
         Some(own.factors())
     }
@@ -181,7 +174,7 @@ impl ServerState {
     ) -> Arc<SharedTemplate> {
         let asks = self.submit_at(at).map(|submit| &submit.asks);
         let learned = asks.and_then(|asks| asks.learned.as_ref());
-        let size = learned.map(|learned| learned.size).unwrap_or_default();
+        let learned = learned.map(|learned| learned.ask).unwrap_or_default();
         let mut lifetime = None;
         if !own.wanted.is_zero()
             && let Some(like) = self.template_at(at, asked, own.uncut())
@@ -191,7 +184,7 @@ impl ServerState {
             lifetime = largest.lifetime;
         }
         let most = lifetime.or(most).unwrap_or(Duration::MAX);
-        self.make(at, asked, ask(&asked.task, own, size, most))
+        self.make(at, asked, ask(&asked.task, own, learned, most))
     }
 
     /// A template with this request.
@@ -486,11 +479,4 @@ impl ServerState {
 /// The first task of a submit.
 const fn first_of(submit: u32) -> TaskSlot {
     TaskSlot { submit, index: 0 }
-}
-
-/// The longest time request among the variants of a task.
-fn min_time(template: &SharedTemplate) -> Duration {
-    let variants = template.task.requests.as_slice().iter();
-    let longest = variants.map(|variant| variant.min_time).max();
-    longest.unwrap_or_default()
 }

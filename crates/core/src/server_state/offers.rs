@@ -1,5 +1,6 @@
 //! What workers and allocation queues offer to tasks that could ask for more.
 
+use std::borrow::Cow;
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -100,27 +101,14 @@ impl Offers {
         workers: &Workers,
     ) -> Option<Amount> {
         let (class, memory) = (classes.get(id)?, classes.find_resource(MEMORY)?.0 as usize);
-        let share = |offers: &[Offer]| {
+        let all = self.all(now, classes, workers);
+        let shares = all.iter().filter_map(|(offers, _)| {
             let units = offers.get(memory)?.units;
-            let all = |slot: usize| {
-                let units = offers.get(slot).map_or(0, |offer| offer.units);
-                i64::try_from(units).unwrap_or(i64::MAX)
-            };
-            let variants = class.variants.iter();
-            let fit = variants
-                .map(|variant| fitting(variant, offers, all))
-                .max()?;
+            let fit = class.variants.iter().map(|one| fits(one, offers)).max()?;
             // A queue with plentiful resources has no known amount.
             (fit > 0 && units > 0 && units < PLENTY).then(|| units / u64::from(fit))
-        };
-        let kinds = self.kinds(now, workers).iter();
-        let of_workers = kinds.filter_map(|kind| share(&kind.offers)).min();
-        let of_queues = self
-            .queues
-            .iter()
-            .filter_map(|kind| share(&kind.offers(classes)));
-        let least = of_queues.chain(of_workers).min()?;
-        Some(Amount(least).max(SHARE_MIN))
+        });
+        Some(Amount(shares.min()?).max(SHARE_MIN))
     }
 
     /// The shortest total lifetime of a worker; `None` = no worker has an end, or there are no
@@ -131,6 +119,7 @@ impl Offers {
         of_queues.chain(self.lifetime_min).min()
     }
 
+    /// The largest offers that have everything else a class requests.
     pub(super) fn largest(
         &mut self,
         now: Time,
@@ -144,115 +133,97 @@ impl Offers {
         {
             return *known;
         }
-        let found = match classes.get(id) {
-            Some(class) => {
-                let mut search = Search::new(class, classes);
-                for kind in self.kinds(now, workers) {
-                    search.add(&kind.offers, kind.left);
-                }
-                look(search, classes, (workers, &self.queues), now)
+        let found = classes.get(id).map(|class| {
+            let mut found = largest(class, classes, &self.all(now, classes, workers));
+            if class.is_multi_node() {
+                let of_groups = lifetime_of_groups(class, workers, now);
+                // Connected groups have known node counts, allocations do not.
+                let limits = self.queues.iter().map(|queue| queue.time_limit).max();
+                let of_queues = limits.map(|limit| (false, usable(Some(limit))));
+                found.1 = found.1.max(of_groups).max(of_queues);
             }
-            None => Largest::default(),
-        };
+            Largest {
+                memory: found.0.map(|(_, units)| Amount(units)),
+                lifetime: found.1.map(|(_, lifetime)| lifetime),
+            }
+        });
+        let found = found.unwrap_or_default();
         self.known.insert(id, (now, found));
         found
     }
-}
 
-/// Maximum of a resource over all offers.
-#[derive(Clone, Copy, Default)]
-struct Most<T> {
-    /// The maximum over offers with all other resources that a task requests now.
-    suited: Option<T>,
-    /// The maximum over offers that lack only growable resources.
-    any: Option<T>,
-}
-
-impl<T: Ord + Copy> Most<T> {
-    fn add(&mut self, offered: T, is_suited: bool) {
-        self.any = self.any.max(Some(offered));
-        if is_suited {
-            self.suited = self.suited.max(Some(offered));
-        }
-    }
-
-    fn get(self) -> Option<T> {
-        self.suited.or(self.any)
+    /// What each kind of worker and queue offers, with the longest remaining lifetime.
+    fn all(
+        &mut self,
+        now: Time,
+        classes: &Classes,
+        workers: &Workers,
+    ) -> Vec<(Cow<'_, [Offer]>, Option<Duration>)> {
+        self.kinds(now, workers);
+        let kinds = self.kinds.iter().flat_map(|(_, kinds)| kinds);
+        let kinds = kinds.map(|kind| (Cow::from(&*kind.offers), kind.left));
+        let queues = self.queues.iter();
+        let queues = queues.map(|queue| (queue.offers(classes).into(), Some(queue.time_limit)));
+        kinds.chain(queues).collect()
     }
 }
 
-/// Search for the largest offers for tasks of one class.
-struct Search<'a> {
-    class: &'a Class,
-    /// Variants without memory.
-    without: Vec<VariantDemand>,
-    /// Number of memory among resources.
-    slot: usize,
-    memory: Most<u64>,
-    lifetime: Most<Duration>,
-}
+/// The largest of several offers, and whether it has everything that a task requests now: one that
+/// has not counts only if no other exists.
+type Most<T> = Option<(bool, T)>;
 
-impl<'a> Search<'a> {
-    fn new(class: &'a Class, classes: &Classes) -> Self {
-        let memory = classes.find_resource(MEMORY);
-        let mut without = class.variants.clone();
-        for variant in &mut without {
-            let demands = &mut variant.demands;
-            demands.retain(|demand| Some(demand.resource) != memory);
-        }
-        Self {
-            class,
-            without,
-            slot: memory.map_or(usize::MAX, |id| id.0 as usize),
-            memory: Most::default(),
-            lifetime: Most::default(),
-        }
-    }
-
-    /// Considers workers for single-node tasks, with the longest remaining lifetime among them.
-    fn add(&mut self, offers: &[Offer], left: Option<Duration>) {
-        for (variant, without) in self.class.variants.iter().zip(&self.without) {
-            if !fits(without, offers) {
+/// Units of memory, and lifetime for single-node tasks.
+fn largest(
+    class: &Class,
+    classes: &Classes,
+    all: &[(Cow<'_, [Offer]>, Option<Duration>)],
+) -> (Most<u64>, Most<Duration>) {
+    let id = classes.find_resource(MEMORY);
+    let (mut memory, mut lifetime) = (None, None);
+    for variant in &class.variants {
+        let mut without = variant.clone();
+        without.demands.retain(|demand| Some(demand.resource) != id);
+        for (offers, left) in all {
+            if fits(&without, offers) == 0 {
                 continue;
             }
-            let units = offers.get(self.slot).map_or(0, |offer| offer.units);
+            let offer = id.and_then(|id| offers.get(id.0 as usize));
+            let units = offer.map_or(0, |offer| offer.units);
             // A worker with the memory may have too little time, and the other way around: both
             // must fit together.
             let has_time = left.is_none_or(|left| nanos(left) >= variant.min_time_ns);
-            if units > 0 {
-                self.memory.add(units, has_time);
-            }
-            // Workers without room for its present memory count only if no other exists.
-            self.lifetime.add(usable(left), fits(variant, offers));
+            memory = memory.max((units > 0).then_some((has_time, units)));
+            let has_room = fits(variant, offers) > 0;
+            lifetime = lifetime.max(Some((has_room, usable(*left))));
         }
     }
-
-    /// Considers the nodes of a group for multi-node tasks, with their remaining lifetimes.
-    fn add_group(&mut self, mut left: Vec<Option<Duration>>) {
-        // A node without an end counts as the longest.
-        left.sort_unstable_by_key(|left| Reverse(left.unwrap_or(Duration::MAX)));
-        for variant in &self.class.variants {
-            let last = (variant.n_nodes as usize).checked_sub(1);
-            if let Some(left) = last.and_then(|last| left.get(last)) {
-                self.lifetime.add(usable(*left), true);
-            }
-        }
-    }
-
-    /// Connected groups have known node counts, allocations do not.
-    fn add_nodes(&mut self, lifetime: Duration) {
-        if self.class.is_multi_node() {
-            self.lifetime.add(usable(Some(lifetime)), false);
-        }
-    }
+    (memory, lifetime)
 }
 
-fn fits(variant: &VariantDemand, offers: &[Offer]) -> bool {
-    let all = |slot: usize| {
+/// The longest lifetime of the nodes of a multi-node task, which are all in one group.
+fn lifetime_of_groups(class: &Class, workers: &Workers, now: Time) -> Most<Duration> {
+    let mut groups: BTreeMap<&str, Vec<Option<Duration>>> = BTreeMap::new();
+    for worker in workers.live().values() {
+        let left = worker.remaining(now);
+        groups.entry(&worker.config.group).or_default().push(left);
+    }
+    let lifetimes = groups.into_values().flat_map(|mut left| {
+        // A node without an end counts as the longest.
+        left.sort_unstable_by_key(|left| Reverse(left.unwrap_or(Duration::MAX)));
+        class.variants.iter().filter_map(move |variant| {
+            let last = (variant.n_nodes as usize).checked_sub(1)?;
+            Some((true, usable(*left.get(last)?)))
+        })
+    });
+    lifetimes.max()
+}
+
+/// How often a request fits into an empty worker.
+fn fits(variant: &VariantDemand, offers: &[Offer]) -> u32 {
+    fitting(variant, offers, |slot| {
         let units = offers.get(slot).map_or(0, |offer| offer.units);
         i64::try_from(units).unwrap_or(i64::MAX)
-    };
-    fitting(variant, offers, all) > 0
+    })
 }
 
 /// The usable part of a lifetime. Some of it passes before a task arrives, even on a new worker. A
@@ -260,32 +231,4 @@ fn fits(variant: &VariantDemand, offers: &[Offer]) -> bool {
 /// another without effect.
 pub(super) fn usable(left: Option<Duration>) -> Duration {
     left.map_or(Duration::MAX, |left| left / 10 * 9)
-}
-
-/// The largest offers of workers and queues that have everything else a class requests.
-fn look(
-    mut search: Search<'_>,
-    classes: &Classes,
-    (workers, queues): (&Workers, &[WorkerKind]),
-    now: Time,
-) -> Largest {
-    // All nodes of such a task are in one group.
-    if search.class.is_multi_node() {
-        let mut groups: BTreeMap<&str, Vec<Option<Duration>>> = BTreeMap::new();
-        for worker in workers.live().values() {
-            let left = worker.remaining(now);
-            groups.entry(&worker.config.group).or_default().push(left);
-        }
-        for left in groups.into_values() {
-            search.add_group(left);
-        }
-    }
-    for queue in queues {
-        search.add(&queue.offers(classes), Some(queue.time_limit));
-        search.add_nodes(queue.time_limit);
-    }
-    Largest {
-        memory: search.memory.get().map(Amount),
-        lifetime: search.lifetime.get(),
-    }
 }
