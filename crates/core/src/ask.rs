@@ -3,10 +3,10 @@
 
 use std::time::Duration;
 
-use crate::growth::{Largest, MEMORY, Scale, memory, min_time};
+use crate::growth::{Largest, MEMORY, Scale, memory, min_time, set_memory};
 use crate::outcome::Outcome;
 use crate::resource::amount::Amount;
-use crate::resource::request::{Policy, RequestVariants, ResourceEntry};
+use crate::resource::request::{RequestVariants, ResourceRequest};
 use crate::sizing::{Needs, coarse_below};
 use crate::template::TaskTemplate;
 use crate::time::nanos;
@@ -32,7 +32,7 @@ pub struct Factors {
 pub struct Ask {
     /// Multiple of memory, time limit and time request.
     pub scale: Scale,
-    /// Amount of [`MEMORY`] in place of that; `None` = as requested.
+    /// Amount of memory in place of that; `None` = as requested.
     pub memory: Option<Amount>,
     /// Least remaining lifetime of its worker.
     pub min_time: Duration,
@@ -76,10 +76,7 @@ impl Ask {
     #[must_use]
     pub fn grown(task: &TaskTemplate, scale: Scale) -> Self {
         let is_sized = task.learn.memory.is_some() && scale != Scale::default();
-        let memory = is_sized.then(|| {
-            let units = u128::from(AUTO_BASE.0) * u128::from(scale.memory) / 1_000;
-            Amount(u64::try_from(units).unwrap_or(u64::MAX))
-        });
+        let memory = is_sized.then(|| Amount(scaled(AUTO_BASE.0.into(), scale.memory)));
         Self {
             scale,
             memory,
@@ -90,30 +87,29 @@ impl Ask {
     /// The template with this request.
     #[must_use]
     pub fn task(self, asked: &TaskTemplate) -> TaskTemplate {
+        let variants = asked.requests.as_slice().iter();
+        let variants = variants.map(|variant| self.variant(variant)).collect();
+        let limit = asked.time_limit;
         TaskTemplate {
-            requests: self.requests(&asked.requests),
-            time_limit: asked.time_limit.map(|limit| self.scale.time_limit(limit)),
+            // Larger amounts cannot violate a rule of requests.
+            requests: RequestVariants::new(variants).unwrap_or_else(|_| asked.requests.clone()),
+            time_limit: limit.map(|limit| times(limit, self.scale.time)),
             ..asked.clone()
         }
     }
 
-    fn requests(self, asked: &RequestVariants) -> RequestVariants {
-        let grown = self.scale.requests(asked);
-        let variants = grown.as_slice().iter().map(|variant| {
-            let mut variant = variant.clone();
-            variant.min_time = variant.min_time.max(self.min_time);
-            if let Some(amount) = self.memory.filter(|_| variant.n_nodes == 0) {
-                variant.entries.retain(|entry| &*entry.resource != MEMORY);
-                variant.entries.push(ResourceEntry {
-                    resource: MEMORY.into(),
-                    policy: Policy::default(),
-                    amount,
-                });
+    fn variant(self, asked: &ResourceRequest) -> ResourceRequest {
+        let mut variant = asked.clone();
+        variant.min_time = times(variant.min_time, self.scale.time).max(self.min_time);
+        for entry in &mut variant.entries {
+            if &*entry.resource == MEMORY {
+                entry.amount.0 = scaled(entry.amount.0.into(), self.scale.memory);
             }
-            variant
-        });
-        // More time and a nonzero amount of memory cannot violate a rule.
-        RequestVariants::new(variants.collect()).unwrap_or(grown)
+        }
+        if let Some(amount) = self.memory.filter(|_| variant.n_nodes == 0) {
+            set_memory(&mut variant, amount);
+        }
+        variant
     }
 }
 
@@ -232,6 +228,15 @@ fn auto_scale(amount: Amount) -> u32 {
     u32::try_from(permille).unwrap_or(u32::MAX).max(1_001)
 }
 
+fn times(duration: Duration, permille: u32) -> Duration {
+    Duration::from_nanos(scaled(duration.as_nanos(), permille))
+}
+
+fn scaled(number: u128, permille: u32) -> u64 {
+    let scaled = number.saturating_mul(permille.into()) / 1_000;
+    u64::try_from(scaled).unwrap_or(u64::MAX)
+}
+
 /// `scale` times the factor, bounded by the multiple of `base` that fits into `most`.
 fn grown(scale: u32, permille: u32, base: u128, most: Option<u64>) -> u32 {
     let wanted = u128::from(scale) * u128::from(permille) / 1_000;
@@ -245,7 +250,7 @@ fn grown(scale: u32, permille: u32, base: u128, most: Option<u64>) -> u32 {
 mod tests {
     use super::*;
     use crate::growth::{GrowSpec, Growth};
-    use crate::resource::request::ResourceRequest;
+    use crate::resource::request::{Policy, ResourceEntry};
     use crate::testing::template;
 
     const HOUR: Duration = Duration::from_secs(3_600);
@@ -288,6 +293,36 @@ mod tests {
                 permille: 1_500,
                 max: time_max,
             }),
+        }
+    }
+
+    #[test]
+    fn what_a_task_asks_for_follows_from_its_own_attempts_and_from_others() {
+        let sized = {
+            let mut task = template(&["true"]);
+            task.learn.memory = Some(crate::sizing::FirstMemory::Share);
+            task
+        };
+        let learned = Ask {
+            memory: Some(Amount::whole(500)),
+            min_time: HOUR / 4,
+            ..Ask::default()
+        };
+        let (once, grown) = (Scale::default(), Scale::new(80_000, 1_000));
+        let grown = grown.expect("more than asked for");
+        // Scale, wanted and offered time in quarters of an hour; memory and time that follow.
+        for (scale, wanted, most, memory, time) in [
+            (once, 0, 8, 500, 1),
+            (once, 6, 8, 500, 6),
+            (once, 6, 4, 500, 4),
+            (once, 6, 0, 500, 1),
+            (grown, 0, 8, 1_280, 1),
+            (grown, 6, 4, 1_280, 4),
+        ] {
+            let wanted = HOUR / 4 * wanted;
+            let asked = ask(&sized, Factors { scale, wanted }, learned, HOUR / 4 * most);
+            let all = (asked.scale, asked.memory, asked.min_time);
+            assert_eq!(all, (scale, Some(Amount::whole(memory)), HOUR / 4 * time));
         }
     }
 
@@ -342,7 +377,7 @@ mod tests {
             lifetime: Some(HOUR * 5 / 4),
         };
         let scale = after(&task, Scale::default(), &Outcome::TimeLimit, largest);
-        let requests = scale.requests(&task.requests);
+        let requests = Ask::grown(&task, scale).task(&task).requests;
         assert_eq!(requests.as_slice()[0].min_time, HOUR * 5 / 4);
     }
 

@@ -82,33 +82,6 @@ impl Scale {
     pub fn new(memory: u32, time: u32) -> Option<Self> {
         (memory >= ONCE && time >= ONCE).then_some(Self { memory, time })
     }
-
-    /// The request, multiplied by this scale.
-    #[must_use]
-    pub fn requests(self, asked: &RequestVariants) -> RequestVariants {
-        let variants = asked.as_slice().iter();
-        let variants = variants.map(|variant| self.apply_to(variant)).collect();
-        // Larger amounts cannot violate a rule of requests.
-        RequestVariants::new(variants).unwrap_or_else(|_| asked.clone())
-    }
-
-    /// A time limit, multiplied by this scale.
-    #[must_use]
-    pub fn time_limit(self, asked: Duration) -> Duration {
-        times(asked, self.time)
-    }
-
-    fn apply_to(self, variant: &ResourceRequest) -> ResourceRequest {
-        let mut variant = variant.clone();
-        variant.min_time = times(variant.min_time, self.time);
-        for entry in &mut variant.entries {
-            if &*entry.resource == MEMORY {
-                let units = u128::from(entry.amount.0) * u128::from(self.memory);
-                entry.amount = Amount(narrow(units / u128::from(ONCE)));
-            }
-        }
-        variant
-    }
 }
 
 /// The largest amount of memory that any variant requests as a number.
@@ -116,6 +89,16 @@ impl Scale {
 pub fn memory(requests: &RequestVariants) -> Option<Amount> {
     let variants = requests.as_slice().iter();
     variants.filter_map(|one| memory_of(&one.entries)).max()
+}
+
+/// Sets the amount of memory that a variant requests.
+pub fn set_memory(request: &mut ResourceRequest, amount: Amount) {
+    request.entries.retain(|entry| &*entry.resource != MEMORY);
+    request.entries.push(ResourceEntry {
+        resource: MEMORY.into(),
+        policy: Policy::default(),
+        amount,
+    });
 }
 
 /// The longest time request of all variants.
@@ -134,13 +117,4 @@ pub fn memory_of(entries: &[ResourceEntry]) -> Option<Amount> {
         .filter(|entry| &*entry.resource == MEMORY && entry.policy != Policy::All)
         .map(|entry| entry.amount)
         .max()
-}
-
-fn times(duration: Duration, scale: u32) -> Duration {
-    let nanos = duration.as_nanos().saturating_mul(u128::from(scale)) / u128::from(ONCE);
-    Duration::from_nanos(narrow(nanos))
-}
-
-fn narrow(number: u128) -> u64 {
-    u64::try_from(number).unwrap_or(u64::MAX)
 }

@@ -3,9 +3,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::growth::{Growth, MEMORY};
+use crate::growth::{Growth, MEMORY, set_memory};
 use crate::resource::amount::Amount;
-use crate::resource::request::{Policy, RequestVariants, ResourceEntry};
+use crate::resource::request::{RequestVariants, ResourceEntry};
 use crate::retry::RetryCause;
 use crate::sizing::FirstMemory;
 use crate::template::{ByteText, TaskTemplate};
@@ -64,12 +64,7 @@ impl NewRequest {
             // The size is still learned, starting from the known one.
             task.learn.memory = Some(FirstMemory::Given(self.memory));
         } else {
-            request.entries.retain(|entry| &*entry.resource != MEMORY);
-            request.entries.push(ResourceEntry {
-                resource: MEMORY.into(),
-                policy: Policy::default(),
-                amount: self.memory,
-            });
+            set_memory(request, self.memory);
             task.retry.grow.memory = self.growth_for(task.retry.grow.memory);
             if task.retry.grow.memory.is_some() {
                 if task.retry.limit == 0 {
@@ -98,7 +93,7 @@ pub fn resized(task: &Arc<TaskTemplate>, requests: &[NewRequest]) -> Arc<TaskTem
 mod tests {
     use super::*;
     use crate::growth::memory;
-    use crate::resource::request::ResourceRequest;
+    use crate::resource::request::{Policy, ResourceRequest};
     use crate::testing::template;
 
     fn task(program: &str, cpus: u32, mebibytes: u32) -> TaskTemplate {

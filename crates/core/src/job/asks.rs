@@ -235,10 +235,11 @@ impl Submit {
     /// Memory in KiB that a finished task needed. The recorded usage is that of its largest
     /// process, but its worker limits the sum of all: after a growth, the grant sufficed.
     fn needed(&self, index: u32, used_kib: u64) -> u64 {
-        let grew = self.asks.own(index).scale.memory > Scale::default().memory;
-        let template = self.template(index).filter(|_| grew);
-        let granted = template.and_then(|template| memory(&template.task.requests));
-        granted.map_or(used_kib, kib)
+        if self.asks.own(index).scale.memory <= Scale::default().memory {
+            return used_kib;
+        }
+        let granted = self.template(index).map(|template| &template.task.requests);
+        granted.and_then(memory).map_or(used_kib, kib)
     }
 
     fn learn_again(&mut self) {

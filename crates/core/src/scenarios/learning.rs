@@ -569,6 +569,18 @@ fn tasks_that_take_longer_than_anybody_lives_still_have_their_chance() {
 }
 
 #[test]
+fn what_was_learned_leaves_the_workers_with_a_job_that_is_closed() {
+    let mut bench = Bench::new();
+    let worker = worker_of(&mut bench, 2, 8_000, None);
+    let job = bench.open(None);
+    bench.submit(into(job, sized(40, FirstMemory::Share, |_| {})));
+    bench.finish_all();
+    assert!(bench.state.workers()[&worker].knows_templates());
+    bench.close(job);
+    assert!(!bench.state.workers()[&worker].knows_templates());
+}
+
+#[test]
 fn a_cancel_ends_what_was_moved_to_another_queue() {
     let mut bench = Bench::new();
     let worker = worker_of(&mut bench, 2, 8_000, Some(MINUTE * 60));

@@ -22,7 +22,6 @@ use crate::id::{InstanceId, JobId, TaskId, WorkerId};
 use crate::job::{Asks, Learned, SharedTemplate, Submit, SubmitKind, TaskSlot};
 use crate::outcome::Outcome;
 use crate::sizing::{FirstMemory, RETRIES, TASKS_MIN, coarse, memory_amount};
-use crate::task::Attempt;
 use crate::template::TaskTemplate;
 use crate::time::Time;
 
@@ -77,7 +76,8 @@ impl ServerState {
         let template = Arc::clone(template);
         let is_sized = template.task.learn.memory.is_some();
         let has_others = u64::from(submit.ids.len()) > TASKS_MIN;
-        if !is_sized && !(is_predicted(&template.task) && has_others) {
+        let learns = is_sized || is_predicted(&template.task) && has_others;
+        if !learns {
             return;
         }
         if let Some(asks) = self.asks_mut((id, number)) {
@@ -277,7 +277,7 @@ impl ServerState {
 impl ServerState {
     /// Handles a task cut off by the end of its worker after this run time: from this instance on
     /// it requires more remaining lifetime, as far as offered. Otherwise it could be cut off again
-    /// and again, because the oldest workers come first. `now` = unless it is restored.
+    /// and again, because the oldest workers come first. `now` = `None` restores it.
     pub(super) fn note_cut_off(
         &mut self,
         now: Option<Time>,
@@ -303,14 +303,6 @@ impl ServerState {
         if own.wanted > before.wanted && is_predicted(&asked.task) {
             // If no worker is left, the next one most likely has the same lifetime.
             self.set_own(now, (id, slot), (from, own), Some(usable(limit)));
-        }
-    }
-
-    /// Restores that an attempt of an earlier run of the server was cut off.
-    pub(super) fn restore_cut_off(&mut self, at: (JobId, TaskSlot), attempt: &Attempt) {
-        if attempt.end.outcome.is_cut_off() {
-            let cut_off = (attempt.worker, attempt.end.run);
-            self.note_cut_off(None, at, attempt.instance.next(), cut_off);
         }
     }
 

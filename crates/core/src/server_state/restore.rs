@@ -364,7 +364,10 @@ impl ServerState {
     ) -> Result<(), RestoreError> {
         let job = self.jobs.get(id).ok_or(RestoreError::NoJob(id))?;
         let slot = job.find(task).ok_or(RestoreError::NoTask(id, task))?;
-        self.restore_cut_off((id, slot), &attempt);
+        if attempt.end.outcome.is_cut_off() {
+            let cut_off = (attempt.worker, attempt.end.run);
+            self.note_cut_off(None, (id, slot), attempt.instance.next(), cut_off);
+        }
         if let Some(job) = self.jobs.get_mut(id) {
             job.restore_attempt(slot, attempt);
         }
