@@ -143,7 +143,10 @@ impl Submit {
     #[must_use]
     pub fn template(&self, index: u32) -> Option<&Arc<SharedTemplate>> {
         let asked = self.asked_template(index)?;
-        Some(self.asks.template(asked, self.asks.own(index)))
+        let special = self
+            .asks
+            .special((asked.id, &asked.task), self.asks.own(index));
+        Some(special.unwrap_or(asked))
     }
 
     /// Template of a task for display: as requested, or as grown.
@@ -157,7 +160,8 @@ impl Submit {
     pub fn template_at(&self, index: u32, instance: InstanceId) -> Option<&Arc<SharedTemplate>> {
         let asked = self.asked_template(index)?;
         let own = self.asks.own_at(index, instance);
-        Some(self.asks.grown(asked, own.scale))
+        let grown = self.asks.grown((asked.id, &asked.task), own.scale);
+        Some(grown.unwrap_or(asked))
     }
 
     /// Template of a task as requested.

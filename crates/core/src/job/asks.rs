@@ -14,6 +14,7 @@ use crate::growth::{Scale, memory};
 use crate::id::InstanceId;
 use crate::sizing::{Needs, TASKS_MIN, kib};
 use crate::task::{Phase, TaskEnd};
+use crate::template::TaskTemplate;
 
 /// Limit of tasks of a submit that are learned from after a restart: more would only delay the
 /// start.
@@ -101,7 +102,8 @@ impl Asks {
         own: Factors,
     ) -> bool {
         self.own.insert((index, from), own);
-        let template = Arc::clone(self.template(asked, own.uncut()));
+        let template = self.special((asked.id, &asked.task), own.uncut());
+        let template = Arc::clone(template.unwrap_or(asked));
         let Some(learned) = &mut self.learned else {
             return false;
         };
@@ -112,28 +114,28 @@ impl Asks {
         is_new
     }
 
-    /// Present template of tasks with these factors.
-    pub(crate) fn template<'a>(
-        &'a self,
-        asked: &'a Arc<SharedTemplate>,
+    /// Present template of tasks with these factors; `None` = as requested.
+    pub(crate) fn special(
+        &self,
+        (asked, task): (TemplateId, &TaskTemplate),
         own: Factors,
-    ) -> &'a Arc<SharedTemplate> {
+    ) -> Option<&Arc<SharedTemplate>> {
         let learned = self.learned.as_ref();
         let now = learned.and_then(|learned| learned.now.get(&own));
-        now.unwrap_or_else(|| self.grown(asked, own.scale))
+        now.or_else(|| self.grown((asked, task), own.scale))
     }
 
-    /// Template of tasks with this scale, whatever others needed.
-    pub(super) fn grown<'a>(
-        &'a self,
-        asked: &'a Arc<SharedTemplate>,
+    /// Template of tasks with this scale, whatever others needed; `None` = as requested.
+    pub(super) fn grown(
+        &self,
+        (asked, task): (TemplateId, &TaskTemplate),
         scale: Scale,
-    ) -> &'a Arc<SharedTemplate> {
+    ) -> Option<&Arc<SharedTemplate>> {
+        // Most tasks.
         if scale == Scale::default() {
-            return asked;
+            return None;
         }
-        let key = (asked.id, Ask::grown(&asked.task, scale));
-        self.made.get(&key).unwrap_or(asked)
+        self.made.get(&(asked, Ask::grown(task, scale)))
     }
 
     /// An existing template with this request.
@@ -238,8 +240,9 @@ impl Submit {
         if self.asks.own(index).scale.memory <= Scale::default().memory {
             return used_kib;
         }
-        let granted = self.template(index).map(|template| &template.task.requests);
-        granted.and_then(memory).map_or(used_kib, kib)
+        let template = self.template(index);
+        let granted = template.and_then(|template| memory(&template.task.requests));
+        granted.map_or(used_kib, kib)
     }
 
     fn learn_again(&mut self) {

@@ -269,7 +269,8 @@ impl ServerState {
         own: Factors,
     ) -> Option<Arc<SharedTemplate>> {
         let asks = &self.submit_at(at)?.asks;
-        Some(Arc::clone(asks.template(asked, own)))
+        let special = asks.special((asked.id, &asked.task), own);
+        Some(Arc::clone(special.unwrap_or(asked)))
     }
 }
 
