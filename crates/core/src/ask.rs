@@ -1,5 +1,5 @@
-//! What a task asks for: a pure function of its template, of its own earlier attempts, of what the
-//! other tasks of its submit needed, and of what workers offer.
+//! The present request of a task: a pure function of its template, its own earlier attempts, the
+//! needs of the other tasks of its submit, and the offers of workers.
 
 use std::time::Duration;
 
@@ -17,7 +17,7 @@ const FIRST_MEMORY: Amount = Amount::whole(512);
 /// Base of the memory [`Scale`] of a task with learned memory, which has no request as a base.
 const AUTO_BASE: Amount = Amount::whole(16);
 
-/// What the earlier attempts of a task add to its request.
+/// Changes of a request by the earlier attempts of its task.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Default)]
 pub struct Factors {
     /// Growth after attempts that ran out of memory or time.
@@ -27,7 +27,7 @@ pub struct Factors {
     pub wanted: Duration,
 }
 
-/// What a task asks for, relative to its template.
+/// The request of a task, relative to its template.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Default)]
 pub struct Ask {
     /// Multiple of memory, time limit and time request.
@@ -38,7 +38,7 @@ pub struct Ask {
     pub min_time: Duration,
 }
 
-/// What workers offer to the tasks of a submit, as far as it bounds [`learned`].
+/// Offers of workers to the tasks of a submit, which bound [`learned`].
 #[derive(Clone, Copy, Debug)]
 pub struct Offered {
     /// The largest memory of a worker that could run one; `None` = no such worker.
@@ -49,7 +49,7 @@ pub struct Offered {
     pub lifetime_min: Option<Duration>,
 }
 
-/// A failed attempt, and what is known about larger ones.
+/// A failed attempt, with the bounds of the next one.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Failed {
     /// Memory of the attempt.
@@ -113,7 +113,7 @@ impl Ask {
     }
 }
 
-/// What a task asks for. `learned` = what tasks without factors ask for, `most` = the longest
+/// The request of a task. `learned` = the request of tasks without factors, `most` = the longest
 /// remaining lifetime of a worker that could run it.
 #[must_use]
 pub fn ask(task: &TaskTemplate, own: Factors, learned: Ask, most: Duration) -> Ask {
@@ -122,13 +122,13 @@ pub fn ask(task: &TaskTemplate, own: Factors, learned: Ask, most: Duration) -> A
     } else {
         Ask::grown(task, own.scale)
     };
-    // It starts only where most of the others had enough time, too.
+    // Like the others it starts only where most of them had enough time.
     let min_time = learned.min_time.max(own.wanted.min(most));
     Ask { min_time, ..ask }
 }
 
-/// What tasks without factors ask for, by the needs of the finished ones. `before` = what they
-/// asked for so far.
+/// The request of tasks without factors, by the needs of the finished ones. `before` = their
+/// request so far.
 #[must_use]
 pub fn learned(task: &TaskTemplate, needs: &Needs, offered: Offered, before: Ask) -> Ask {
     let memory = task.learn.memory.map(|_| {

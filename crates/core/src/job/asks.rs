@@ -1,5 +1,5 @@
-//! What the tasks of a submit ask for: factors of single tasks, what is learned from the finished
-//! ones, and the templates that follow. [`crate::ask`] computes the requests.
+//! Present requests of the tasks of a submit: factors of single tasks, needs of the finished ones,
+//! and the templates that follow. [`crate::ask`] computes the requests.
 //!
 //! Tasks with equal factors share a template, so that they stay interchangeable for the scheduler
 //! and a worker receives the template once.
@@ -20,7 +20,7 @@ use crate::template::TaskTemplate;
 /// start.
 const RELEARNED_MAX: usize = 100_000;
 
-/// What the tasks of a submit ask for, where that differs from the request.
+/// Requests of the tasks of a submit that differ from the submitted one.
 #[derive(Clone, Debug, Default)]
 pub struct Asks {
     /// Factors of tasks that have some, by index and first instance; there are few.
@@ -31,13 +31,13 @@ pub struct Asks {
     pub(crate) learned: Option<Box<Learned>>,
 }
 
-/// Needs of the finished tasks of an array, and what follows for the others.
+/// Needs of the finished tasks of an array, and the requests of the others.
 #[derive(Clone, Debug)]
 pub struct Learned {
     pub(crate) needs: Needs,
     /// Number of finished tasks at which the requests are computed again.
     due: u64,
-    /// What tasks without factors ask for.
+    /// Request of tasks without factors.
     pub(crate) ask: Ask,
     /// Present template of the tasks with these factors.
     now: BTreeMap<Factors, Arc<SharedTemplate>>,
@@ -93,8 +93,9 @@ impl Asks {
         last.map(|(_, own)| *own).unwrap_or_default()
     }
 
-    /// Sets the factors of a task from one of its instances on. Returns whether it learns from
-    /// others and is the first with these: it then has the template of tasks that were not cut off.
+    /// Sets the factors of a task from one of its instances on. Returns whether the task learns from
+    /// others and is the first one with these factors. It then has the template of tasks that were
+    /// not cut off.
     pub(crate) fn set_own(
         &mut self,
         asked: &Arc<SharedTemplate>,

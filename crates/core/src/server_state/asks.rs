@@ -1,5 +1,5 @@
-//! What tasks ask for, see [`crate::ask`]: computed again after each event that matters, which are
-//! ends of attempts, growth, and workers that come or go.
+//! Present requests of tasks, see [`crate::ask`]. The server computes them again when an attempt
+//! ends, when a task grows or is cut off, and when workers or allocation queues come or go.
 //!
 //! Undispatched tasks move to the queue of their new request as ranges, so it costs the same for
 //! ten tasks and for ten million. Finished tasks change the requests of others rarely, see
@@ -115,8 +115,8 @@ impl ServerState {
         }
     }
 
-    /// Computes what the undispatched tasks of a submit ask for, and moves those to other queues
-    /// that ask for something else; returns the cost, see [`LOOKED_MAX`].
+    /// Computes the requests of the undispatched tasks of a submit, and moves tasks with another
+    /// request to its queue; returns the cost, see [`LOOKED_MAX`].
     pub(super) fn look_at(&mut self, now: Time, at: (JobId, u32)) -> usize {
         let mut cost = 1;
         let submit = self.submit_at(at);
@@ -138,7 +138,7 @@ impl ServerState {
         cost
     }
 
-    /// Computes what tasks without factors ask for; returns the distinct factors of all.
+    /// Computes the request of tasks without factors; returns the distinct factors of all.
     fn learn_at(
         &mut self,
         now: Time,
@@ -393,7 +393,7 @@ impl ServerState {
         set.map(|_| ()).ok_or(RestoreError::NoTask(id, task))
     }
 
-    /// Sets what a task has grown to from one of its instances on; returns the template with it.
+    /// Sets the scale of a task from one of its instances on; returns the template with it.
     fn set_scale(
         &mut self,
         now: Option<Time>,

@@ -1,4 +1,4 @@
-//! What workers and allocation queues offer to tasks that could ask for more.
+//! Offers of workers and allocation queues to tasks that could get more.
 
 use std::borrow::Cow;
 use std::cmp::Reverse;
@@ -152,7 +152,7 @@ impl Offers {
         found
     }
 
-    /// What each kind of worker and queue offers, with the longest remaining lifetime.
+    /// Offers of each kind of worker and queue, with the longest remaining lifetime.
     fn all(
         &mut self,
         now: Time,
