@@ -1,10 +1,11 @@
-//! Files and directories that hq creates for itself. Only this user can enter or read them,
-//! regardless of the umask.
+//! Creates the files and directories that hq keeps for itself. Only the current user can access
+//! them, regardless of the umask.
 //!
-//! Other users may be able to write to the parent directories, which the user names: a shared
-//! project directory, or `/tmp`. They may have put files or links at the paths that hq uses. So
-//! files are opened without following links, and owner and kind of the opened file are checked.
-//! Output of tasks at paths of the user's choice is not covered here: it follows the umask.
+//! The user chooses the parent directories, and other users may be able to write to them: a shared
+//! project directory, for example, or `/tmp`. They may have placed files or links at the paths that
+//! hq uses. Files are therefore opened without following links, and the owner and the type of each
+//! opened file are checked. This module does not handle task output written to paths that the user
+//! chose: such output follows the umask.
 #![forbid(unsafe_code)]
 
 use std::fs::{self, DirBuilder, File, Metadata, OpenOptions, Permissions};
@@ -22,10 +23,10 @@ pub use tempfile::TempDir;
 const DIR_MODE: u32 = 0o700;
 const FILE_MODE: u32 = 0o600;
 
-/// Permissions of group and others.
+/// The permission bits of the group and of other users.
 const OF_OTHERS: u32 = 0o077;
 
-/// Creates a directory, which must not exist.
+/// Creates a directory. It must not exist yet.
 ///
 /// # Errors
 ///
@@ -36,11 +37,12 @@ pub fn create_dir(path: &Path) -> io::Result<()> {
     fs::set_permissions(path, Permissions::from_mode(DIR_MODE))
 }
 
-/// Creates a directory and its parents unless it exists. Closes an existing one to other users.
+/// Creates a directory and its parents if they do not exist. Denies other users access to an
+/// existing directory.
 ///
 /// # Errors
 ///
-/// If it cannot be created, or belongs to another user.
+/// If it cannot be created or belongs to another user.
 pub fn ensure_dir(path: &Path) -> io::Result<()> {
     DirBuilder::new()
         .recursive(true)
@@ -49,7 +51,7 @@ pub fn ensure_dir(path: &Path) -> io::Result<()> {
     take_rights(&own_dir(path)?)
 }
 
-/// Closes a directory to other users.
+/// Denies other users access to a directory.
 ///
 /// # Errors
 ///
@@ -65,11 +67,11 @@ fn take_rights(dir: &File) -> io::Result<()> {
     Ok(())
 }
 
-/// Opens a directory of this user. The path may be a link to it.
+/// Opens a directory of this user. The path may be a link to the directory.
 ///
 /// # Errors
 ///
-/// If it cannot be opened, or belongs to another user.
+/// If it cannot be opened or belongs to another user.
 pub fn own_dir(path: &Path) -> io::Result<File> {
     open_dir(path, OFlags::DIRECTORY)
 }
@@ -81,8 +83,8 @@ fn open_dir(path: &Path, flags: OFlags) -> io::Result<File> {
     Ok(dir)
 }
 
-/// Removes a directory and its content. Makes read-only subdirectories writable first, as in Go's
-/// module cache. Does not follow links.
+/// Removes a directory and its contents. Read-only subdirectories, such as those of Go's module
+/// cache, are made writable first. Links are not followed.
 ///
 /// # Errors
 ///
@@ -97,12 +99,13 @@ pub fn remove_tree(path: &Path) -> io::Result<()> {
     }
 }
 
-/// Makes a directory and all below it readable and writable for the owner, where this user owns it.
+/// Makes a directory and everything below it that this user owns readable and writable for the
+/// owner.
 fn open_tree(dir: &Path) {
     let Ok(found) = fs::symlink_metadata(dir).map(|found| found.permissions()) else {
         return;
     };
-    // A failure shows up as an error of the removal.
+    // If this fails, the removal reports the error.
     let _ = fs::set_permissions(dir, Permissions::from_mode(found.mode() | 0o700));
     for entry in fs::read_dir(dir).into_iter().flatten().flatten() {
         if entry.file_type().is_ok_and(|kind| kind.is_dir()) {
@@ -111,7 +114,8 @@ fn open_tree(dir: &Path) {
     }
 }
 
-/// Creates a directory with a random name. Dropping the result removes it and its content.
+/// Creates a directory with a random name. Dropping the result removes the directory and its
+/// contents.
 ///
 /// # Errors
 ///
@@ -124,7 +128,7 @@ pub fn temp_dir(parent: &Path, prefix: &str) -> io::Result<TempDir> {
         .tempdir_in(parent)
 }
 
-/// Creates a file with a random name, opened for appending.
+/// Creates a file with a random name and opens it for appending.
 ///
 /// # Errors
 ///
@@ -160,7 +164,7 @@ pub fn close(path: &Path) -> io::Result<()> {
     fs::set_permissions(path, Permissions::from_mode(FILE_MODE))
 }
 
-/// Creates a file, which must not exist.
+/// Creates a file. It must not exist yet.
 ///
 /// # Errors
 ///
@@ -169,27 +173,28 @@ pub fn new_file(path: &Path) -> io::Result<File> {
     open_file(path, OpenOptions::new().write(true).create_new(true))
 }
 
-/// Creates a file without a name, which disappears with its last descriptor.
+/// Creates a file without a name. It disappears when its last descriptor is closed.
 ///
 /// # Errors
 ///
 /// If it cannot be created.
 pub fn unnamed_file(dir: &Path) -> io::Result<File> {
-    // `O_TMPFILE` is missing on some network file systems.
+    // Some network file systems do not support `O_TMPFILE`.
     let file = NamedTempFile::with_prefix_in(".hq-", dir)?;
     let (file, path) = file.into_parts();
-    // Nothing can be done if the removal fails.
+    // A failed removal cannot be handled here.
     let _ = path.close();
     Ok(file)
 }
 
-/// Opens a file of this user with `options`. Closes a file that other users can read.
+/// Opens a file of this user with `options`. If other users can read the file, removes their
+/// access.
 ///
 /// # Errors
 ///
 /// If it cannot be opened, is a link or not a regular file, or belongs to another user.
 pub fn open_file(path: &Path, options: &mut OpenOptions) -> io::Result<File> {
-    // NONBLOCK: the open of a FIFO must not wait for its other end.
+    // Without NONBLOCK, opening a FIFO would wait for its other end.
     let flags = bits(OFlags::NOFOLLOW | OFlags::NONBLOCK);
     let file = options.mode(FILE_MODE).custom_flags(flags).open(path)?;
     let found = file.metadata()?;
@@ -208,24 +213,24 @@ pub fn open_file(path: &Path, options: &mut OpenOptions) -> io::Result<File> {
 ///
 /// # Errors
 ///
-/// As [`open_file`].
+/// Same as [`open_file`].
 pub fn read_file(path: &Path) -> io::Result<File> {
     open_file(path, OpenOptions::new().read(true))
 }
 
-/// Replaces the content of a file in place.
+/// Replaces the contents of a file in place.
 ///
 /// # Errors
 ///
-/// As [`open_file`], and if the disk is full.
+/// Same as [`open_file`]; also if the disk is full.
 pub fn write_file(path: &Path, content: &[u8]) -> io::Result<()> {
-    // Not `truncate`: it would empty a file of another user before its owner is checked.
+    // `truncate` would empty another user's file before the owner is checked.
     let mut file = open_file(path, OpenOptions::new().write(true).create(true))?;
     file.set_len(0)?;
     file.write_all(content)
 }
 
-/// Replaces a file atomically: readers see the old or the new content.
+/// Replaces a file atomically: readers see either the old or the new contents.
 ///
 /// # Errors
 ///

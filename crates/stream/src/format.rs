@@ -1,31 +1,32 @@
 //! Encodes and decodes the bytes of a stream file. All numbers are little-endian.
 //!
-//! A file starts with two equal copies of its header, followed by blocks without gaps. A block is a
-//! header with its own checksum, followed by the payload. See `docs/streaming.md`.
+//! A file starts with two identical copies of its header, followed by blocks without gaps. A block
+//! consists of a header with its own checksum and the payload. See `docs/streaming.md`.
 
-/// First bytes of each copy of the file header.
+/// The first bytes of each copy of the file header.
 const MAGIC: [u8; 8] = *b"hqstream";
 
-/// Version of the format.
+/// The version of the format.
 const VERSION: u32 = 1;
 
-/// Length of one copy of the file header.
+/// The length of one copy of the file header.
 const COPY_LEN: usize = 256;
 
-/// Length of both copies, and position of the first block.
+/// The length of both copies, which is also the position of the first block.
 pub(crate) const FILE_HEADER_LEN: usize = 2 * COPY_LEN;
 
-/// Length of a block's header.
+/// The length of a block header.
 pub(crate) const BLOCK_HEADER_LEN: usize = 48;
 
-/// Maximum bytes of a payload. The writer never exceeds it, so a larger number means damage.
+/// The maximum size of a payload in bytes. The writer never exceeds it, so a larger number means
+/// that the file is damaged.
 pub(crate) const PAYLOAD_MAX: u32 = 1 << 20;
 
-/// Maximum bytes of the server's uid and the host's name; longer ones are cut.
+/// The maximum lengths of the server's uid and the host name in bytes. Longer ones are truncated.
 const UID_MAX: usize = 64;
 const HOST_MAX: usize = 128;
 
-/// Why bytes are not a header.
+/// The reason why bytes are not a valid file header.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum FormatError {
     /// Neither copy of the file header is intact.
@@ -36,24 +37,24 @@ pub enum FormatError {
     Version(u32),
 }
 
-/// Origin of a file.
+/// The origin of a file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FileHeader {
-    /// Random for each file. Each block starts with it, so output of tasks is never taken for a
+    /// Random for each file. Each block starts with it, so task output is never mistaken for a
     /// block.
     pub mark: [u8; 8],
-    /// Id of the worker that writes the file.
+    /// The id of the worker that writes the file.
     pub worker: u32,
-    /// Time of creation, in nanoseconds since 1970.
+    /// When the file was created, in nanoseconds since 1970.
     pub created_unix_ns: i64,
-    /// Uid of the server that sent the tasks.
+    /// The uid of the server that sent the tasks.
     pub server_uid: String,
-    /// Host name of the worker.
+    /// The host name of the worker.
     pub host: String,
 }
 
 impl FileHeader {
-    /// Encodes both copies.
+    /// Encodes both copies of the header.
     #[must_use]
     pub fn encode(&self) -> [u8; FILE_HEADER_LEN] {
         let mut copy = [0; COPY_LEN];
@@ -77,11 +78,11 @@ impl FileHeader {
         both
     }
 
-    /// Decodes either copy.
+    /// Decodes the first intact copy of the header.
     ///
     /// # Errors
     ///
-    /// If neither copy is intact, or a later version wrote the file.
+    /// If neither copy is intact or a later version of hq wrote the file.
     pub fn decode(bytes: &[u8]) -> Result<Self, FormatError> {
         let mut copies = bytes.chunks_exact(COPY_LEN).take(2);
         copies
@@ -108,14 +109,14 @@ impl FileHeader {
     }
 }
 
-/// Job, task and instance.
+/// Identifies an instance of a task.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Key {
-    /// Job.
+    /// The id of the job.
     pub job: u32,
-    /// Task of that job.
+    /// The id of the task in that job.
     pub task: u32,
-    /// Instance of that task; the highest one counts.
+    /// The number of the instance. Only the output of the highest one is current.
     pub instance: u32,
 }
 
@@ -129,10 +130,10 @@ pub enum Channel {
 }
 
 impl Channel {
-    /// Both channels, by index.
+    /// Both channels, in the order of their indices.
     pub const ALL: [Self; 2] = [Self::Stdout, Self::Stderr];
 
-    /// 0 or 1.
+    /// Returns 0 for standard output and 1 for standard error.
     #[must_use]
     pub const fn index(self) -> usize {
         match self {
@@ -142,14 +143,14 @@ impl Channel {
     }
 }
 
-/// Content of a block.
+/// The kind of a block.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum BlockKind {
     /// The instance is about to start.
     Start,
     /// The payload is output of this channel.
     Data(Channel),
-    /// The instance has ended; all its output precedes this block.
+    /// The instance has ended. All its output precedes this block.
     End,
     /// The instance did not start on this worker after all.
     Abandoned,
@@ -178,23 +179,23 @@ impl BlockKind {
     }
 }
 
-/// Header of a block.
+/// The header of a block.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct BlockHeader {
-    /// Kind of content.
+    /// The kind of the block.
     pub kind: BlockKind,
-    /// Instance of the block.
+    /// The instance that the block belongs to.
     pub key: Key,
-    /// Time at which the worker read the output, in nanoseconds since 1970 by its clock.
+    /// When the worker read the output, in nanoseconds since 1970 by the worker's clock.
     pub unix_ns: i64,
-    /// Length of the payload in bytes, at most 1 MiB.
+    /// The length of the payload in bytes, at most 1 MiB.
     pub length: u32,
-    /// CRC-32 of the payload.
+    /// The CRC-32 of the payload.
     pub payload_checksum: u32,
 }
 
 impl BlockHeader {
-    /// Encodes the header for a file with this mark.
+    /// Encodes the header for a file with the given mark.
     #[must_use]
     pub fn encode(&self, mark: [u8; 8]) -> [u8; BLOCK_HEADER_LEN] {
         let mut bytes = [0; BLOCK_HEADER_LEN];
@@ -211,7 +212,7 @@ impl BlockHeader {
         bytes
     }
 
-    /// Decodes a header from the start of `bytes`; `None` if there is none.
+    /// Decodes a header at the start of `bytes`. Returns `None` if there is none.
     #[must_use]
     pub fn decode(bytes: &[u8], mark: [u8; 8]) -> Option<Self> {
         let bytes = bytes.get(..BLOCK_HEADER_LEN)?;
@@ -234,7 +235,7 @@ impl BlockHeader {
     }
 }
 
-/// Checksum of a payload.
+/// Returns the checksum of a payload.
 pub(crate) fn checksum(payload: &[u8]) -> u32 {
     crc32fast::hash(payload)
 }
@@ -243,7 +244,7 @@ fn u32_at(bytes: &[u8], at: usize) -> Option<u32> {
     Some(u32::from_le_bytes(bytes.get(at..at + 4)?.try_into().ok()?))
 }
 
-/// Text, cut at a character boundary and padded with NUL.
+/// Encodes text, truncated at a character boundary and padded with NUL.
 fn text_field<const LEN: usize>(text: &str) -> [u8; LEN] {
     let mut field = [0; LEN];
     let length = text.floor_char_boundary(LEN);

@@ -9,34 +9,34 @@ use crate::SUFFIX;
 use crate::format::{BlockKind, Channel, FormatError};
 use crate::scan::{Block, Scanner};
 
-/// Why a stream directory cannot be read.
+/// The reason why a stream directory cannot be read.
 #[derive(Debug, thiserror::Error)]
 pub enum OpenError {
     /// The directory has no stream file of the requested server.
     #[error("No log files found")]
     NoFiles,
-    /// The directory has files of several servers; their uids.
+    /// The directory has files of several servers. Contains the uids of these servers.
     #[error("Found streams from multiple server instances:")]
     SeveralServers(Vec<String>),
     /// The directory or a file cannot be read.
     #[error("cannot read {path}")]
     Io {
-        /// Path of the directory or file.
+        /// The path of the directory or file.
         path: PathBuf,
-        /// Error of the operating system.
+        /// The error reported by the operating system.
         #[source]
         source: io::Error,
     },
 }
 
-/// A piece of output of one channel.
+/// A piece of the output of one channel.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Chunk {
-    /// Time at which the worker read it, in nanoseconds since 1970.
+    /// When the worker read it, in nanoseconds since 1970.
     pub unix_ns: i64,
-    /// Channel of the output.
+    /// The channel of the output.
     pub channel: Channel,
-    /// Length in bytes.
+    /// The length in bytes.
     pub length: u32,
     file: u32,
     at: u64,
@@ -44,7 +44,7 @@ pub struct Chunk {
 }
 
 impl Chunk {
-    /// The payload of a block with output of this channel.
+    /// Creates a chunk for the payload of a block with output of this channel.
     pub(crate) const fn new(file: u32, block: &Block, channel: Channel) -> Self {
         Self {
             unix_ns: block.header.unix_ns,
@@ -57,12 +57,12 @@ impl Chunk {
     }
 }
 
-/// Output of one instance.
+/// The output of one instance.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Stream {
-    /// Bytes of standard output and standard error.
+    /// The sizes of standard output and standard error, in bytes.
     pub sizes: [u64; 2],
-    /// Pieces in order, only of requested jobs.
+    /// The pieces of the output, in order. Recorded only for requested jobs.
     pub chunks: Vec<Chunk>,
     starts: u32,
     ends: u32,
@@ -70,43 +70,43 @@ pub struct Stream {
 }
 
 impl Stream {
-    /// Whether the file has its end.
+    /// Returns whether the instance has ended, according to the file.
     #[must_use]
     pub const fn is_finished(&self) -> bool {
         self.ends > 0 && self.ends + self.abandoned >= self.starts
     }
 
-    /// Whether it never ran on this worker.
+    /// Returns whether the instance never ran on this worker.
     const fn is_abandoned(&self) -> bool {
         self.abandoned > 0 && self.abandoned >= self.starts && self.ends == 0
     }
 }
 
-/// All instances of one task, by number; the last one counts.
+/// All instances of one task, by number. Only the last one is current.
 pub type TaskStreams = BTreeMap<u32, Stream>;
 
-/// Counts and sizes of a directory.
+/// The number of items in a directory and their sizes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Summary {
-    /// Files.
+    /// The number of files.
     pub files: u64,
-    /// Jobs with output.
+    /// The number of jobs with output.
     pub jobs: u64,
-    /// Tasks with output.
+    /// The number of tasks with output.
     pub tasks: u64,
-    /// Instances, including superseded ones.
+    /// The number of instances, including superseded ones.
     pub streams: u64,
-    /// Last instances without an end.
+    /// The number of tasks whose last instance has not ended.
     pub opened: u64,
-    /// Instances that a later one replaced.
+    /// The number of instances that were replaced by a later one.
     pub superseded: u64,
-    /// Bytes of standard output and standard error of last instances.
+    /// The sizes of the last instances' standard output and standard error, in bytes.
     pub sizes: [u64; 2],
-    /// Bytes of standard output and standard error of superseded instances.
+    /// The sizes of the superseded instances' standard output and standard error, in bytes.
     pub superseded_sizes: [u64; 2],
 }
 
-/// Streams of a directory, with the position of their pieces in its files.
+/// The streams of a directory, with the positions of their pieces in its files.
 #[derive(Debug, Default)]
 pub struct Index {
     tasks: BTreeMap<(u32, u32), TaskStreams>,
@@ -139,13 +139,13 @@ impl Index {
         })
     }
 
-    /// Ids of jobs, ascending.
+    /// Returns the ids of the jobs in ascending order.
     #[must_use]
     pub fn jobs(&self) -> BTreeSet<u32> {
         self.streams().map(|((job, _), _)| job).collect()
     }
 
-    /// Last instances of the tasks of a job, by task.
+    /// Returns the last instance of each task of a job, by task id.
     #[must_use]
     pub fn tasks(&self, job: u32) -> BTreeMap<u32, &Stream> {
         self.current()
@@ -154,20 +154,20 @@ impl Index {
             .collect()
     }
 
-    /// Last instances of all tasks.
+    /// Iterates over the last instances of all tasks.
     pub fn current(&self) -> impl Iterator<Item = ((u32, u32), &Stream)> {
         self.streams()
             .filter_map(|(key, streams)| Some((key, *streams.last()?)))
     }
 
-    /// Last instance of a task.
+    /// Returns the last instance of a task.
     #[must_use]
     pub fn stream(&self, job: u32, task: u32) -> Option<&Stream> {
         let task = self.tasks.get(&(job, task))?;
         task.values().rev().find(|stream| !stream.is_abandoned())
     }
 
-    /// Number of the last instance of a task.
+    /// Returns the number of the last instance of a task.
     #[must_use]
     pub fn instance(&self, job: u32, task: u32) -> Option<u32> {
         let task = self.tasks.get(&(job, task))?;
@@ -178,7 +178,7 @@ impl Index {
         ran.next().map(|(instance, _)| *instance)
     }
 
-    /// Counts and sizes, without the number of files.
+    /// Returns the counts and sizes, without the number of files.
     #[must_use]
     pub fn summary(&self) -> Summary {
         let mut summary = Summary {
@@ -219,8 +219,8 @@ impl StreamDir {
     ///
     /// # Errors
     ///
-    /// If there are none, if they are of several servers and `server_uid` is `None`, or if they
-    /// cannot be read.
+    /// If there are no files, if they belong to several servers and `server_uid` is `None`, or if
+    /// they cannot be read.
     pub fn open(path: &Path, server_uid: Option<&str>) -> Result<Self, OpenError> {
         let mut found = Vec::new();
         let mut known = BTreeSet::new();
@@ -255,19 +255,19 @@ impl StreamDir {
         })
     }
 
-    /// Number of files.
+    /// Returns the number of files.
     #[must_use]
     pub fn file_count(&self) -> u64 {
         self.files.len() as u64
     }
 
-    /// Damaged bytes skipped so far.
+    /// Returns the number of damaged bytes skipped so far.
     #[must_use]
     pub fn damaged_bytes(&self) -> u64 {
         self.files.iter().map(Scanner::damaged_bytes).sum()
     }
 
-    /// Opens files that were created since.
+    /// Opens the files that were created since the directory was last read.
     ///
     /// # Errors
     ///
@@ -287,7 +287,7 @@ impl StreamDir {
         Ok(())
     }
 
-    /// Adds all new blocks to the index, with chunks only of the jobs that `keep` selects.
+    /// Adds all new blocks to the index. Chunks are recorded only for jobs that `keep` selects.
     ///
     /// # Errors
     ///
@@ -296,7 +296,7 @@ impl StreamDir {
         self.each_new(|file, block| index.add(file, block, keep(block.header.key.job)))
     }
 
-    /// Passes all new blocks to `see`, with the number of their file.
+    /// Calls `see` for each new block, with the number of the block's file.
     pub(crate) fn each_new(&mut self, mut see: impl FnMut(u32, &Block)) -> io::Result<()> {
         for (number, file) in (0..).zip(&mut self.files) {
             while let Some(block) = file.next_block()? {
@@ -306,7 +306,7 @@ impl StreamDir {
         Ok(())
     }
 
-    /// Appends the bytes of a chunk to `out`. Returns `false` and appends nothing if they are
+    /// Appends the bytes of a chunk to `out`. Returns `false` and appends nothing if the bytes are
     /// damaged.
     ///
     /// # Errors
@@ -347,7 +347,7 @@ fn stream_files(dir: &Path) -> Result<Vec<PathBuf>, OpenError> {
     Ok(files)
 }
 
-/// `None`: not a stream file, or its header is not written yet.
+/// Opens a stream file. Returns `None` if it is not a stream file or its header is not written yet.
 fn open_file(path: &Path) -> Result<Option<Scanner<File>>, OpenError> {
     let failed = |source| OpenError::Io {
         path: path.to_owned(),
@@ -370,8 +370,8 @@ fn open_file(path: &Path) -> Result<Option<Scanner<File>>, OpenError> {
     }
 }
 
-/// Whether an error concerns one file and not the others of the directory: it is not a regular
-/// file, is a broken or circular link, or is not accessible for this user.
+/// Returns whether an error affects only this file and not the whole directory: the file is not a
+/// regular file, is a broken or circular link, or is not accessible to this user.
 fn is_about_this_file(error: &io::Error) -> bool {
     use io::ErrorKind::{InvalidInput, NotFound, PermissionDenied};
     [InvalidInput, NotFound, PermissionDenied].contains(&error.kind())

@@ -5,7 +5,7 @@
 //! task, even in files that are still being written or were cut off. [`OutputReader`] reads the
 //! output of a single task from a stream or a plain file. See `docs/streaming.md` for the format.
 //!
-//! The crate identifies a task only by its three numbers and does not know what runs it.
+//! The crate identifies a task only by three numbers and does not depend on how the task is run.
 
 #![forbid(unsafe_code)]
 
@@ -24,5 +24,5 @@ pub use pump::{EndKind, Ends, Pump, PumpEvent, StreamStart};
 pub use regular::open_regular;
 pub use scan::{Block, ReadAt, Scanner};
 
-/// Suffix of stream files.
+/// The file name extension of stream files.
 pub const SUFFIX: &str = "hqs";

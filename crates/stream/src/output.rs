@@ -1,7 +1,8 @@
-//! Reads the output of one channel of an instance as one sequence of bytes, wherever it is stored.
+//! Reads the output of one channel of an instance as a single sequence of bytes, wherever it is
+//! stored.
 //!
-//! A reader can follow output while it is written. It only keeps the positions of the pieces
-//! between two reads, and output that is not written yet is no error.
+//! A reader can follow output while it is being written. Between two reads it keeps only the
+//! positions of the pieces. Output that is not written yet is not an error.
 
 use std::fs::File;
 use std::io;
@@ -11,7 +12,7 @@ use std::path::{Path, PathBuf};
 use crate::format::{BlockKind, Channel, Key};
 use crate::index::{Chunk, OpenError, StreamDir};
 
-/// Location of the output of an instance.
+/// The location of an instance's output.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Source {
     /// In a separate file.
@@ -20,9 +21,9 @@ pub enum Source {
     Stream {
         /// The directory.
         dir: PathBuf,
-        /// Uid of the server.
+        /// The uid of the server.
         server_uid: String,
-        /// Job, task and instance.
+        /// The job, the task and the instance.
         key: Key,
         /// Standard output or standard error.
         channel: Channel,
@@ -32,7 +33,7 @@ pub enum Source {
 /// Where to start reading.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum From {
-    /// Bytes from the start.
+    /// The bytes from this offset on.
     Offset(u64),
     /// The last lines, at most this many.
     LastLines(u32),
@@ -41,20 +42,21 @@ pub enum From {
 /// A part of the output.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Part {
-    /// Its position, in bytes.
+    /// The position of the part in bytes.
     pub offset: u64,
-    /// Bytes without damaged ones.
+    /// The bytes of the part, without damaged ones.
     pub bytes: Vec<u8>,
-    /// Position of the next part.
+    /// The position of the next part.
     pub next: u64,
-    /// Total size of the output, in bytes.
+    /// The total size of the output in bytes.
     pub size: u64,
 }
 
-/// Maximum distance from the end at which the last lines start, in bytes: lines may be endless.
+/// The maximum distance in bytes between the start of the last lines and the end of the output. It
+/// is limited because lines can be arbitrarily long.
 const LAST_LINES_MAX: u64 = 1 << 20;
 
-/// Bytes per read in the search for these lines.
+/// The number of bytes per read when searching for the last lines.
 const STEP: u64 = 64 * 1024;
 
 /// Reads the output of one channel of an instance.
@@ -71,9 +73,9 @@ enum Place {
     File(File),
     Stream {
         dir: StreamDir,
-        /// The pieces, each with the offset of its end.
+        /// The pieces, each with the offset at which it ends.
         chunks: Vec<(u64, Chunk)>,
-        /// The file of the instance is known, so the search skips others.
+        /// Whether the file of the instance is known, so that the search can skip other files.
         is_found: bool,
     },
 }
@@ -88,12 +90,12 @@ impl OutputReader {
         }
     }
 
-    /// Reads at most `limit` bytes of the available output. If the file has become shorter than the
-    /// offset, it was started over, so reading restarts as well.
+    /// Reads at most `limit` bytes of the available output. If the file is now shorter than the
+    /// offset, it was rewritten, so reading starts again from the beginning.
     ///
     /// # Errors
     ///
-    /// As the operating system says. Output that does not exist yet is no error.
+    /// If the operating system reports an error. Output that does not exist yet is not an error.
     pub fn read(&mut self, from: From, limit: u64) -> io::Result<Part> {
         let size = self.update()?;
         let offset = match from {
@@ -111,7 +113,7 @@ impl OutputReader {
         })
     }
 
-    /// Finds new output; returns the total size.
+    /// Finds new output and returns the total size.
     fn update(&mut self) -> io::Result<u64> {
         let place = &mut self.place;
         match &self.source {
@@ -130,7 +132,7 @@ impl OutputReader {
         }
     }
 
-    /// Appends bytes to `out`; returns the offset after them.
+    /// Appends bytes to `out` and returns the offset after them.
     fn read_at(&self, offset: u64, length: u64, out: &mut Vec<u8>) -> io::Result<u64> {
         match &self.place {
             Place::Nowhere => Ok(offset),
@@ -175,7 +177,7 @@ impl OutputReader {
         }
     }
 
-    /// Position of the last lines.
+    /// Returns the position of the last lines.
     fn last_lines(&self, lines: u32, size: u64) -> io::Result<u64> {
         let floor = size.saturating_sub(LAST_LINES_MAX);
         let mut start = size;
@@ -190,7 +192,7 @@ impl OutputReader {
             self.read_at(from, start - from, &mut bytes)?;
             for (index, byte) in bytes.iter().enumerate().rev() {
                 let after = from + index as u64 + 1;
-                // A final newline ends the last line and starts no other.
+                // A final newline ends the last line and does not start another one.
                 if *byte == b'\n' && after != size {
                     missing -= 1;
                     if missing == 0 {
@@ -205,7 +207,7 @@ impl OutputReader {
 }
 
 fn update_file(path: &Path, place: &mut Place) -> io::Result<u64> {
-    // Open it each time: another file may have replaced it.
+    // The file is opened each time, because another file may have replaced it.
     match crate::regular::open_regular(path) {
         Ok(file) => {
             let size = file.metadata()?.len();
@@ -254,7 +256,7 @@ fn update_stream(key: Key, channel: Channel, place: &mut Place) -> io::Result<u6
         }
         match block.header.kind {
             BlockKind::Start => *is_found = true,
-            // It may start on another worker.
+            // The instance may start on another worker.
             BlockKind::Abandoned => *is_found = false,
             BlockKind::Data(found) if found == channel => {
                 size += u64::from(block.header.length);

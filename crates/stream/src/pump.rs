@@ -1,10 +1,10 @@
-//! Moves output from pipes of running tasks into stream files, with one thread and one buffer.
+//! Moves output from the pipes of running tasks into stream files, with one thread and one buffer.
 //!
 //! The thread reads all pipes in rounds and appends the output of many tasks with one write. A task
-//! that writes faster than the file blocks on its own pipe, so the buffer bounds the memory. Output
-//! of a channel keeps its order. The end block follows everything that the task itself wrote,
-//! because all of it is in the pipe when the task's end is noticed. Processes that still hold the
-//! pipe then are cut off.
+//! that writes faster than the file system accepts blocks on its own pipe, so memory use is bounded
+//! by the buffer. The output of each channel stays in order. The end block follows everything that
+//! the task itself wrote, because all of it is in the pipe when the pump learns that the task has
+//! ended. Later output of other processes that still hold the pipe is dropped.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -22,16 +22,16 @@ use crate::format::{Channel, Key};
 
 mod thread;
 
-/// Settings of an instance that is about to start.
+/// The settings of an instance that is about to start.
 #[derive(Debug)]
 pub struct StreamStart {
-    /// Job, task and instance.
+    /// The job, the task and the instance.
     pub key: Key,
-    /// Absolute path of the stream directory.
+    /// The absolute path of the stream directory.
     pub dir: PathBuf,
-    /// Uid of the server.
+    /// The uid of the server.
     pub server_uid: Box<str>,
-    /// Id of this worker on that server.
+    /// The id of this worker on that server.
     pub worker: u32,
     /// Whether standard output and standard error are streamed.
     pub channels: [bool; 2],
@@ -49,37 +49,38 @@ pub struct Ends {
 /// How an instance ended, as recorded in the file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum EndKind {
-    /// It ran, or failed for good.
+    /// The instance ran, or failed permanently.
     Ended,
-    /// It did not start on this worker and may start elsewhere with the same number.
+    /// The instance did not start on this worker and may start elsewhere with the same number.
     Abandoned,
 }
 
-/// Report about an instance's output.
+/// A report about an instance's output.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum PumpEvent {
-    /// The file exists: the instance may start.
+    /// The file exists, so the instance may start.
     Ready {
-        /// Token of the stream.
+        /// The token of the stream.
         token: u64,
     },
-    /// No file could be created; no other event follows.
+    /// No file could be created. No other event follows.
     Refused {
-        /// Token of the stream.
+        /// The token of the stream.
         token: u64,
-        /// Reason, for users.
+        /// The reason, as a human-readable message.
         error: String,
     },
-    /// Output could not be written; later output is dropped. The caller should end the instance.
+    /// Output could not be written, and later output is dropped. The caller should end the
+    /// instance.
     Broken {
-        /// Token of the stream.
+        /// The token of the stream.
         token: u64,
     },
-    /// Reply to [`Pump::end`]: all output is in the file, or the error is reported.
+    /// The reply to [`Pump::end`]: either all output is in the file, or `error` is set.
     Closed {
-        /// Token of the stream.
+        /// The token of the stream.
         token: u64,
-        /// Why output is missing.
+        /// The reason why output is missing.
         error: Option<String>,
     },
 }
@@ -99,13 +100,13 @@ struct Shared {
 
 impl Shared {
     fn ring(&self) {
-        // A full counter already wakes the thread.
+        // If the counter is full, the thread is already being woken.
         let _ = rustix::io::write(&self.bell, &1u64.to_ne_bytes());
     }
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    // Plain lists: a panic cannot leave them half changed.
+    // The protected data are plain lists, so a panic cannot leave them in an inconsistent state.
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
@@ -119,7 +120,7 @@ pub struct Pump {
 }
 
 impl Pump {
-    /// Starts the thread. The thread calls `wake` when there are events; `wake` must not block.
+    /// Starts the thread. It calls `wake` when there are events; `wake` must not block.
     ///
     /// # Errors
     ///
@@ -144,20 +145,21 @@ impl Pump {
         })
     }
 
-    /// Creates pipes for an instance. It may start after its [`PumpEvent::Ready`].
+    /// Creates pipes for an instance. The instance may start after its [`PumpEvent::Ready`].
     ///
     /// `token` must not be in use.
     ///
     /// # Errors
     ///
-    /// If no descriptors are left.
+    /// If no descriptors are available.
     pub fn begin(&self, token: u64, start: StreamStart) -> io::Result<Ends> {
         let mut reads = [None, None];
         let mut writes = [None, None];
         for channel in Channel::ALL.map(Channel::index) {
             if start.channels[channel] {
                 let (read, write) = pipe_with(PipeFlags::CLOEXEC)?;
-                // Only the reading end: programs do not expect non-blocking writes.
+                // Only the read end is non-blocking, because programs do not expect non-blocking
+                // writes.
                 rustix::io::ioctl_fionbio(&read, true)?;
                 reads[channel] = Some(read);
                 writes[channel] = Some(Arc::new(write));
@@ -168,7 +170,8 @@ impl Pump {
         Ok(Ends { stdout, stderr })
     }
 
-    /// Call it when the instance has ended together with all its processes, or will not start.
+    /// Must be called when the instance and all its processes have ended, or when it will not
+    /// start.
     pub fn end(&self, token: u64, how: EndKind) {
         self.command(Command::End(token, how));
     }
@@ -200,7 +203,7 @@ impl Drop for Pump {
         while !thread.is_finished() && Instant::now() < limit {
             std::thread::sleep(Duration::from_millis(1));
         }
-        // A thread that hangs in a dead file system is abandoned.
+        // A thread that hangs because a file system does not respond is abandoned.
         if thread.is_finished() {
             let _ = thread.join();
         }

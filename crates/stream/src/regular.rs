@@ -6,12 +6,12 @@ use std::path::Path;
 
 use rustix::fs::{Mode, OFlags};
 
-/// Opens a regular file for reading and refuses any other. Opening a FIFO would block until a
-/// writer comes, and reading from one would take data from its reader.
+/// Opens a regular file for reading and rejects any other type of file. Opening a FIFO would block
+/// until a writer opens it, and reading from one would take data from its reader.
 ///
 /// # Errors
 ///
-/// If it cannot be opened, or is not a regular file.
+/// If the file cannot be opened or is not a regular file.
 pub fn open_regular(path: &Path) -> io::Result<File> {
     let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::CLOEXEC;
     let file = File::from(rustix::fs::open(path, flags, Mode::empty())?);
@@ -35,7 +35,7 @@ mod tests {
         let dir = tempfile::tempdir().expect("temporary directory");
         let path = dir.path().join("x.hqs");
         rustix::fs::mkfifoat(rustix::fs::CWD, &path, Mode::RUSR | Mode::WUSR).expect("a FIFO");
-        // A FIFO with a writer, whose data is for another reader.
+        // A FIFO with a writer, whose data is meant for another reader.
         let flags = OFlags::RDWR | OFlags::NONBLOCK;
         let _writer = rustix::fs::open(&path, flags, Mode::empty()).expect("both ends");
         let error = open_regular(&path).expect_err("not a file");

@@ -1,7 +1,7 @@
 //! Reads the blocks of one file in order.
 //!
-//! A file may end anywhere, may grow while it is read, and may be damaged. The scanner skips a
-//! block with an invalid header by searching for the file's mark. It does not check payloads; see
+//! A file may end at any byte, may grow while it is read, and may be damaged. If the header of a
+//! block is invalid, the scanner searches for the next valid one. It does not check payloads; see
 //! [`Scanner::read_payload`].
 
 use std::fs::File;
@@ -12,13 +12,13 @@ use crate::format::{
     BLOCK_HEADER_LEN, BlockHeader, FILE_HEADER_LEN, FileHeader, FormatError, checksum,
 };
 
-/// Bytes that can be read at any position.
+/// A source of bytes that can be read at any position.
 pub trait ReadAt {
-    /// Reads at most `buffer.len()` bytes; fewer only at the end.
+    /// Reads at most `buffer.len()` bytes. It reads fewer only at the end.
     ///
     /// # Errors
     ///
-    /// As the operating system says.
+    /// If the operating system reports an error.
     fn read_at(&self, buffer: &mut [u8], offset: u64) -> io::Result<usize>;
 }
 
@@ -55,26 +55,27 @@ impl ReadAt for &[u8] {
 /// A complete block.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Block {
-    /// Header of the block.
+    /// The header of the block.
     pub header: BlockHeader,
-    /// Position of its payload in the file.
+    /// The position of the payload in the file.
     pub payload_at: u64,
 }
 
-/// Maximum bytes to read ahead. Short blocks need many; with long blocks most would be skipped.
+/// The maximum number of bytes to read ahead. This is useful for short blocks; with long blocks,
+/// most of the bytes would be skipped.
 const AHEAD_MAX: usize = 64 * 1024;
 const AHEAD_MIN: usize = 4 * 1024;
-/// Minimum payload that is read without reading ahead.
+/// The minimum length of a payload for which nothing is read ahead.
 const LONG_PAYLOAD: u32 = 16 * 1024;
 
-/// Reads blocks one after the other.
+/// Reads blocks one after another.
 #[derive(Debug)]
 pub struct Scanner<S> {
     source: S,
     header: FileHeader,
     position: u64,
     window: Vec<u8>,
-    /// Bytes of the window that are valid; the rest may be old.
+    /// The number of valid bytes in the window. The bytes after them may be stale.
     window_len: usize,
     window_at: u64,
     last_length: u32,
@@ -82,7 +83,7 @@ pub struct Scanner<S> {
 }
 
 impl<S: ReadAt> Scanner<S> {
-    /// Reads the file's header. `Ok(Err(…))`: it is not, or not yet, a stream file.
+    /// Reads the header of the file. Returns `Ok(Err(…))` if the file is not (yet) a stream file.
     ///
     /// # Errors
     ///
@@ -102,17 +103,18 @@ impl<S: ReadAt> Scanner<S> {
         }))
     }
 
-    /// Origin of the file.
+    /// Returns the origin of the file.
     pub const fn header(&self) -> &FileHeader {
         &self.header
     }
 
-    /// Bytes skipped because no block starts there.
+    /// Returns the number of bytes skipped because no block starts there.
     pub const fn damaged_bytes(&self) -> u64 {
         self.damaged_bytes
     }
 
-    /// The next complete block. After `None` more may follow if the file is still being written.
+    /// Returns the next complete block. After `None`, more blocks may follow if the file is still
+    /// being written.
     ///
     /// # Errors
     ///
@@ -139,7 +141,7 @@ impl<S: ReadAt> Scanner<S> {
         }
     }
 
-    /// Reads a payload into `payload`; `false` if it is damaged.
+    /// Reads a payload into `payload`. Returns `false` if the payload is damaged.
     ///
     /// # Errors
     ///
@@ -151,7 +153,8 @@ impl<S: ReadAt> Scanner<S> {
         expected: u32,
         payload: &mut Vec<u8>,
     ) -> io::Result<bool> {
-        // Growing zeroes new memory. Bytes of an earlier block are overwritten without zeroing.
+        // Growing the buffer zeroes the new memory. Bytes of an earlier block are overwritten
+        // without zeroing.
         if payload.len() < length as usize {
             *payload = vec![0; length as usize];
         }
@@ -160,7 +163,7 @@ impl<S: ReadAt> Scanner<S> {
         Ok(count == payload.len() && checksum(payload) == expected)
     }
 
-    /// The bytes at a position; fewer than `length` only at the end.
+    /// Returns the bytes at a position. There are fewer than `length` only at the end.
     fn at(&mut self, position: u64, length: usize) -> io::Result<&[u8]> {
         let inside = || {
             let start = position.checked_sub(self.window_at)?;
@@ -177,10 +180,11 @@ impl<S: ReadAt> Scanner<S> {
         };
         let wanted = ahead.max(length);
         if self.window.len() < wanted {
-            // The window never shrinks: growing it again would zero it for each part of the file.
+            // The window never shrinks, because growing it again would zero it for each part of the
+            // file.
             self.window = vec![0; wanted];
         }
-        // Empty in case the read fails.
+        // The window must be empty in case the read fails.
         self.window_len = 0;
         self.window_at = position;
         let count = self.source.read_at(&mut self.window[..wanted], position)?;
@@ -195,7 +199,7 @@ impl<S: ReadAt> Scanner<S> {
         Ok(self.source.read_at(&mut [0], position)? == 1)
     }
 
-    /// The first position from `from` on with a valid header.
+    /// Returns the first position at or after `from` with a valid header.
     fn find_block(&mut self, from: u64) -> io::Result<Option<u64>> {
         let mark = self.header.mark;
         let mut chunk = vec![0; AHEAD_MAX];
@@ -205,7 +209,7 @@ impl<S: ReadAt> Scanner<S> {
             if count < BLOCK_HEADER_LEN {
                 return Ok(None);
             }
-            // The next chunk includes a header that starts in the last bytes.
+            // A header that starts in the last bytes is found in the next chunk.
             let last = count - BLOCK_HEADER_LEN;
             for start in 0..=last {
                 let bytes = &chunk[start..count];

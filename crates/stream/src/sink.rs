@@ -1,7 +1,8 @@
-//! One stream file from its writer's view.
+//! Writes one stream file.
 //!
-//! Only this process writes the file, at a position that it remembers. It truncates the remains of
-//! a failed write, and the next write overwrites them.
+//! Only this process writes to the file, at a position that it keeps in memory. After a failed
+//! write, it truncates the file to that position. If this fails as well, the next write overwrites
+//! the remains.
 
 use std::fs::{File, OpenOptions};
 use std::io;
@@ -11,23 +12,23 @@ use std::path::{Path, PathBuf};
 use crate::SUFFIX;
 use crate::format::{FILE_HEADER_LEN, FileHeader};
 
-/// A file that is being written.
+/// A stream file that is being written.
 #[derive(Debug)]
 pub(crate) struct Sink {
     path: PathBuf,
     file: File,
     position: u64,
     pub(crate) mark: [u8; 8],
-    /// Instances that may still write.
+    /// The number of instances that may still write.
     pub(crate) active: usize,
-    /// Other machines see data only after a sync.
+    /// Whether other machines see data only after a sync.
     pub(crate) needs_sync: bool,
     pub(crate) is_dirty: bool,
 }
 
 impl Sink {
-    /// Creates a new file in `dir`, and the directory if it is missing. The umask decides who can
-    /// read them, as for all output of tasks.
+    /// Creates a new file in `dir`, and the directory if it is missing. The umask determines who
+    /// can read them, as for all task output.
     pub(crate) fn create(dir: &Path, mut header: FileHeader) -> Result<Self, String> {
         let text = |what: &str, path: &Path, error: io::Error| {
             format!("cannot {what} {}: {error}", path.display())
@@ -67,7 +68,7 @@ impl Sink {
         })
     }
 
-    /// Whether the file is still at its path, where readers look for it.
+    /// Returns whether the file is still at its path, where readers look for it.
     pub(crate) fn is_in_place(&self) -> bool {
         let ours = self.file.metadata();
         match (ours, std::fs::metadata(&self.path)) {
@@ -76,10 +77,10 @@ impl Sink {
         }
     }
 
-    /// Appends complete blocks, all or none.
+    /// Appends complete blocks: either all of them or none.
     pub(crate) fn append(&mut self, blocks: &[u8]) -> Result<(), String> {
         if let Err(error) = self.file.write_all_at(blocks, self.position) {
-            // If this fails as well, readers skip the remains.
+            // If this fails as well, readers skip the incomplete blocks.
             let _ = self.file.set_len(self.position);
             return Err(format!("cannot write to {}: {error}", self.path.display()));
         }

@@ -1,4 +1,4 @@
-//! Files and streams read alike.
+//! Tests that files and streams are read in the same way.
 
 use std::io::Write as _;
 use std::path::Path;
@@ -6,7 +6,7 @@ use std::path::Path;
 use super::*;
 use crate::pump::{EndKind, Pump, PumpEvent, StreamStart};
 
-/// Reads everything from `offset` on, in pieces of `limit` bytes.
+/// Reads everything from `offset` on, `limit` bytes at a time.
 fn read_on(reader: &mut OutputReader, mut offset: u64, limit: u64) -> Vec<u8> {
     let mut all = Vec::new();
     loop {
@@ -44,7 +44,7 @@ fn numbers(count: u32) -> String {
         .collect()
 }
 
-/// Streams a text in pieces, between pieces of another task.
+/// Streams a text in pieces, interleaved with pieces of another task.
 fn stream(dir: &Path, pieces: &[&str]) -> Source {
     let (sender, woken) = std::sync::mpsc::channel();
     let wake = move || {
@@ -101,7 +101,7 @@ fn a_file_is_read_in_parts_and_from_its_last_lines() {
     let path = dir.path().join("out");
     let mut reader = OutputReader::new(Source::File(path.clone()));
     assert_eq!(read_on(&mut reader, 0, 10), b"", "not there yet");
-    // Longer than one step of the search.
+    // The text is longer than one step of the search.
     let text = numbers(20_000);
     std::fs::write(&path, &text).expect("written");
     check_lines(&mut reader, &text);

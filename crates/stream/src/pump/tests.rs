@@ -46,7 +46,7 @@ impl Bench {
         })
     }
 
-    /// Waits for an event about a token.
+    /// Waits for an event that matches.
     fn wait(&mut self, wanted: impl Fn(&PumpEvent) -> bool) -> PumpEvent {
         loop {
             if let Some(at) = self.events.iter().position(&wanted) {

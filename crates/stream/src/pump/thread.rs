@@ -15,43 +15,46 @@ use super::{Command, EndKind, PumpEvent, Shared, Slots, StreamStart, lock};
 use crate::format::{BLOCK_HEADER_LEN, BlockHeader, BlockKind, Channel, FileHeader, Key, checksum};
 use crate::sink::Sink;
 
-/// Bytes of the buffer for one write. Large enough that writes are cheap, small enough for the CPU
-/// cache.
+/// The size of the write buffer in bytes: large enough that writes are cheap, and small enough to
+/// fit into the CPU cache.
 const BUFFER_LEN: usize = 512 * 1024;
 
-/// Maximum payload of a block, and bytes of one read.
+/// The maximum size of a block's payload and of one read, in bytes.
 const READ_MAX: usize = 256 * 1024;
 
-/// Minimum free bytes of the buffer to start a read.
+/// The minimum free space in the buffer for starting a read, in bytes.
 const READ_MIN: usize = 64 * 1024;
 
-/// Default capacity of a pipe, in bytes.
+/// The default capacity of a pipe in bytes.
 const PIPE_LEN: usize = 64 * 1024;
 
-/// Capacity of a pipe after it was found full, in bytes: fewer switches between task and pump.
+/// The capacity of a pipe after it was found full, in bytes. It reduces the switches between task
+/// and pump.
 const PIPE_LEN_LARGE: usize = 1024 * 1024;
 
-/// Maximum number of large pipes. The kernel allows 64 MiB per user, and other processes of the
-/// user need some of them.
+/// The maximum number of large pipes. The kernel allows 64 MiB per user, and other processes of the
+/// user need some of it.
 const LARGE_PIPES_MAX: usize = 16;
 
-/// A round that moved fewer bytes is followed by a short sleep, so that lines share a block.
+/// After a round that moved fewer bytes than this, the pump sleeps briefly, so that several lines
+/// share a block.
 const SMALL_ROUND: usize = 4 * 1024;
 const REST: Duration = Duration::from_millis(1);
 
-/// Maximum open files without a running instance.
+/// The maximum number of open files that no running instance uses.
 const IDLE_SINKS_MAX: usize = 64;
 
-/// Maximum time until data is synced where other machines see it only then.
+/// The maximum delay before data is synced on file systems where other machines see it only after a
+/// sync.
 const SYNC_INTERVAL: Duration = Duration::from_secs(1);
 
-/// Epoll key of the bell. Tokens count up from 0 and never reach it.
+/// The epoll key of the eventfd that announces commands. Tokens count up from 0 and never reach it.
 const BELL: u64 = u64::MAX;
 
-/// Maximum events of one round.
+/// The maximum number of epoll events in one round.
 const EVENTS_MAX: usize = 256;
 
-/// One instance.
+/// A running instance.
 pub(super) struct Slot {
     key: Key,
     sink: SinkKey,
@@ -66,12 +69,12 @@ struct Pipe {
 
 type SinkKey = Arc<(PathBuf, Box<str>, u32)>;
 
-/// Unwritten blocks for one file.
+/// Blocks for one file that have not been written yet.
 struct Batch {
     bytes: Box<[u8]>,
     length: usize,
     sink: Option<SinkKey>,
-    /// Instances of these blocks, with repetitions.
+    /// The instances of these blocks, possibly repeated.
     tokens: Vec<u64>,
 }
 
@@ -129,7 +132,7 @@ impl Worker {
     }
 
     fn take_commands(&mut self) {
-        // Reset before the list is taken, so that no later command is missed.
+        // The counter is reset before the list is taken, so that no later command is missed.
         let _ = rustix::io::read(&self.shared.bell, &mut [0; 8]);
         let commands = std::mem::take(&mut *lock(&self.shared.commands));
         for command in commands {
@@ -140,7 +143,7 @@ impl Worker {
         }
     }
 
-    /// Reads from all ready pipes; returns the number of bytes.
+    /// Reads from all ready pipes and returns the number of bytes.
     fn read_ready(&mut self, events: &mut Vec<epoll::Event>, is_stopping: bool) -> usize {
         events.clear();
         let has_news = !self.news.is_empty() || self.batch.length > 0 || !self.ending.is_empty();
@@ -201,7 +204,7 @@ impl Worker {
     fn rest(&self) {
         if let Ok(limit) = Timespec::try_from(REST) {
             let mut bell = [PollFd::new(&self.shared.bell, PollFlags::IN)];
-            // An early return only means a shorter read.
+            // An early return only shortens the sleep.
             let _ = poll(&mut bell, Some(&limit));
         }
     }
@@ -252,7 +255,7 @@ impl Worker {
         self.news.push(PumpEvent::Ready { token });
     }
 
-    /// Ensures that the file exists. An unused one may have been removed meanwhile.
+    /// Ensures that the file exists. An unused file may have been removed in the meantime.
     fn open_sink(&mut self, key: &SinkKey) -> Result<(), String> {
         if let Some(sink) = self.sinks.get(key) {
             if sink.active > 0 || sink.is_in_place() {
@@ -299,8 +302,9 @@ impl Worker {
         self.ending.push(token);
     }
 
-    /// Reads the rest of an ended instance's pipe. It holds everything that the instance wrote, so
-    /// the pipe's capacity bounds the read, even if other processes keep writing.
+    /// Reads the rest of an ended instance's pipe. The pipe already holds everything that the
+    /// instance wrote, so reading at most the pipe's capacity is enough, even if other processes
+    /// keep writing.
     fn drain(&mut self, token: u64, channel: Channel) {
         let pipe = |worker: &Self| {
             let slot = worker.slots.get(&token)?;
@@ -324,7 +328,7 @@ impl Worker {
         }
     }
 
-    /// Reads once from a pipe into the batch. `None`: the pipe is empty.
+    /// Reads from a pipe into the batch once. Returns `None` if the pipe is empty.
     fn read(&mut self, token: u64, channel: Channel) -> Option<usize> {
         let slot = self.slots.get(&token)?;
         slot.pipes[channel.index()].as_ref()?;
@@ -349,8 +353,8 @@ impl Worker {
             }
         };
         if count >= PIPE_LEN && !pipe.is_large && self.large_pipes < LARGE_PIPES_MAX {
-            // The kernel refuses beyond the user's share. The pipe then keeps its size without
-            // another try.
+            // The kernel refuses once the user's limit is exceeded. The pipe then keeps its size,
+            // and this is not tried again.
             pipe.is_large = true;
             self.large_pipes += 1;
             let _ = rustix::pipe::fcntl_setpipe_size(&pipe.fd, PIPE_LEN_LARGE);
@@ -361,7 +365,7 @@ impl Worker {
                 kind: BlockKind::Data(channel),
                 key: slot.key,
                 unix_ns: unix_ns(),
-                // At most READ_MAX.
+                // `count` is at most READ_MAX.
                 length: u32::try_from(count).unwrap_or(0),
                 payload_checksum: checksum(&self.batch.bytes[start..start + count]),
             };
@@ -370,7 +374,7 @@ impl Worker {
         Some(count)
     }
 
-    /// Appends a block without payload.
+    /// Appends a block without a payload.
     fn append_note(&mut self, token: u64, kind: BlockKind) {
         let Some(slot) = self.slots.get(&token) else {
             return;
@@ -387,7 +391,7 @@ impl Worker {
         self.commit(token, &header, mark);
     }
 
-    /// Prepares the batch for a block of this file; returns the file's mark.
+    /// Prepares the batch for a block of this file and returns the file's mark.
     fn make_room(&mut self, sink: &SinkKey, payload: usize) -> [u8; 8] {
         let needed = self.batch.length + BLOCK_HEADER_LEN + payload;
         if self.batch.sink.as_ref() != Some(sink) || needed > BUFFER_LEN {
@@ -399,7 +403,7 @@ impl Worker {
         self.sinks.get(sink).map_or([0; 8], |sink| sink.mark)
     }
 
-    /// Adds the header to a payload that is already in the batch.
+    /// Adds the header for a payload that is already in the batch.
     fn commit(&mut self, token: u64, header: &BlockHeader, mark: [u8; 8]) {
         let start = self.batch.length;
         self.batch.bytes[start..start + BLOCK_HEADER_LEN].copy_from_slice(&header.encode(mark));

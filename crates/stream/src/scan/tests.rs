@@ -1,4 +1,4 @@
-//! Finds every intact block, however the file is damaged.
+//! Tests that every intact block is found, wherever the file is damaged.
 
 use proptest::prelude::*;
 
@@ -49,7 +49,7 @@ fn write_all(blocks: &[(BlockKind, Key, i64, Vec<u8>)]) -> (Vec<u8>, Vec<Written
     (bytes, written)
 }
 
-/// All blocks with an intact payload.
+/// Returns all blocks with an intact payload.
 fn read_all(bytes: &[u8]) -> Vec<(BlockHeader, Vec<u8>)> {
     let Ok(mut scanner) = Scanner::open(bytes).expect("memory") else {
         return Vec::new();
