@@ -1,4 +1,4 @@
-//! The launcher for async code, with awaitable events. Needs the feature `tokio`.
+//! A launcher for async code, whose events can be awaited. Needs the feature `tokio`.
 
 use std::ops::Deref;
 use std::sync::Arc;
@@ -11,8 +11,8 @@ use crate::launcher::{Launcher, LauncherConfig};
 
 /// A [`Launcher`] whose events can be awaited.
 ///
-/// It dereferences to the launcher for spawning, terminating and the rest; none of these methods
-/// blocks. Dropping it kills the remaining children and may take a moment. Drop it outside of a
+/// It dereferences to the launcher, for spawning, terminating and so on; none of these methods
+/// blocks. Dropping it kills the remaining children and may take a moment. Drop it outside a
 /// runtime's worker threads, or after the last event.
 pub struct AsyncLauncher {
     launcher: Launcher,
@@ -20,11 +20,11 @@ pub struct AsyncLauncher {
 }
 
 impl AsyncLauncher {
-    /// Starts the threads. Replaces the wake-up call of `config`.
+    /// Starts the threads. Replaces the wake-up callback of `config`.
     ///
     /// # Errors
     ///
-    /// As [`Launcher::start`].
+    /// Same as [`Launcher::start`].
     pub fn start(mut config: LauncherConfig) -> Result<Self, LauncherError> {
         let woken = Arc::new(Notify::new());
         let notify = Arc::clone(&woken);
@@ -39,8 +39,9 @@ impl AsyncLauncher {
     ///
     /// # Cancel safety
     ///
-    /// Cancel safe: events stay in the launcher until they are moved in one step at the end. Call
-    /// it from one task at a time: only one of several callers is woken.
+    /// This method is cancel safe: events stay in the launcher until they are all moved in one
+    /// final step. Only one task may call it at a time, because only one of several callers is
+    /// woken.
     pub async fn events(&self, into: &mut Vec<Event>) {
         let before = into.len();
         loop {
@@ -80,7 +81,7 @@ mod tests {
                 let plan = SpawnPlan::new(argv, EnvBlock::capture());
                 launcher.spawn_batch((0..100).map(|token| (Token(token), plan.clone())));
                 let mut events = Vec::new();
-                // On a slow machine `Stalled` events may come in between.
+                // On a slow machine, `Stalled` events may arrive in between.
                 let is_end =
                     |event: &&Event| matches!(event, Event::Exited { .. } | Event::Failed { .. });
                 while events.iter().filter(is_end).count() < 100 {

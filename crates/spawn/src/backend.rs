@@ -1,15 +1,15 @@
-//! Creates one process. One function hides the ladder of mechanisms.
+//! Creates a process, with the best available mechanism.
 //!
-//! | rung | created by | ended child noticed by |
+//! | rung | process created by | exit detected by |
 //! |---|---|---|
 //! | [`Backend::ClonePidfd`] | `clone3` or `clone(VM, VFORK, PIDFD)` | the pidfd of the clone |
 //! | [`Backend::PosixSpawnWait`] | `posix_spawn` | a thread that waits for any child |
 //! | [`Backend::Fork`] | `fork`, `execve` | the same thread |
 //!
-//! `posix_spawn` cannot express every plan (parent-death signal, limits, …) and does not report the
-//! failed step. Plans that it cannot express, or that fail in it, run the child of `child.rs` on a
-//! `clone` without pidfd, which every kernel has, and if that is refused, on `fork`. So each rung
-//! behaves the same.
+//! `posix_spawn` does not support every plan (parent-death signal, limits, …) and does not report
+//! which step failed. If a plan is not supported, or `posix_spawn` fails, the code of `child.rs`
+//! runs on a `clone` without a pidfd, which every kernel supports. If the clone is refused, the
+//! code runs on `fork`. All rungs therefore behave the same.
 
 use std::os::fd::OwnedFd;
 use std::time::Duration;
@@ -31,9 +31,9 @@ mod posix_spawn;
 #[derive(Debug)]
 pub(crate) struct Created {
     pub(crate) pid: libc::pid_t,
-    /// `None`: the caller must wait for it by its id.
+    /// `None` if the caller must wait for the process by its id.
     pub(crate) pidfd: Option<OwnedFd>,
-    /// Whether it is known to have ended, without being reaped yet.
+    /// Whether the process is known to have ended. It has not been reaped yet.
     pub(crate) ended: bool,
 }
 
@@ -42,7 +42,7 @@ pub(crate) struct Created {
 pub(crate) struct Failure {
     pub(crate) stage: Stage,
     pub(crate) errno: i32,
-    /// The ended child's pidfd. Close it only after the child has left the table of children.
+    /// The pidfd of the ended child. Close it only after the child has left the table of children.
     pub(crate) pidfd: Option<OwnedFd>,
 }
 
@@ -56,8 +56,8 @@ impl Failure {
     }
 }
 
-/// Creates the process that `child` describes. The calling thread has the signal mask of a spawner.
-/// With `patience` it may wait that long for the end of the child.
+/// Creates the process that `child` describes. The calling thread must have the signal mask of a
+/// spawner. With `patience`, this function may wait that long for the child to exit.
 pub(crate) fn create(
     backend: Backend,
     child: &mut ChildPlan<'_>,
@@ -76,7 +76,7 @@ fn create_portably(child: &mut ChildPlan<'_>, stack: &ChildStack) -> Result<Crea
     if let Some(created) = posix_spawn::spawn(child) {
         return Ok(created);
     }
-    // Without a pidfd nothing is written to it.
+    // Without a pidfd, the kernel does not write to it.
     match clone_vfork::spawn(child, stack, Pidfd::No, &InFlight::default()) {
         Err(Failure {
             stage: Stage::Clone,

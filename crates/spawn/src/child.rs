@@ -1,17 +1,17 @@
 //! The only code that runs between clone and exec.
 //!
-//! The parent has other threads, and in most backends the child shares its memory. So everything
-//! here is a plain system call on prepared data: no allocation, no lock, no formatting, no panic
-//! path, no value to drop. The child writes only to its own stack, its [`ChildReport`] and its
-//! [`CpuPin`]; not to `errno`, because the thread that created it may be running (see `raw.rs`). It
-//! leaves by `execve` or `exit_group`.
+//! The parent has other threads, and in most backends the child shares its memory. The code here
+//! therefore only makes plain system calls on prepared data: it does not allocate, lock, format or
+//! panic, and it drops no values. The child writes only to its own stack, its [`ChildReport`] and
+//! its [`CpuPin`]. It does not write to `errno`, because the thread that created it may be running
+//! (see `raw.rs`). It ends with `execve` or `exit_group`.
 //!
-//! Descriptors: where the kernel has `close_range`, the child starts on its parent's descriptor
-//! table and takes a private copy of the few entries that it needs (`CLOSE_RANGE_UNSHARE`). So the
-//! cost of a spawn does not grow with the parent's open descriptors, and the child inherits none
-//! from 3 up, regardless of their flags. Elsewhere the clone copies the table and the sweep marks it
-//! close-on-exec, or, without `close_range`, relies on every descriptor being close-on-exec from
-//! birth.
+//! Descriptors: if the kernel has `close_range`, the child starts with its parent's descriptor
+//! table and takes a private copy of the few entries that it needs (`CLOSE_RANGE_UNSHARE`). The
+//! cost of a spawn therefore does not grow with the number of descriptors that the parent has open,
+//! and the child inherits no descriptor from 3 up, whatever its flags are. On older kernels, the
+//! clone copies the table, and the child then marks the entries close-on-exec. Without
+//! `close_range`, it relies on every descriptor having been opened with close-on-exec.
 #![expect(
     unsafe_code,
     reason = "runs between clone and exec on raw system calls"
@@ -37,11 +37,11 @@ use crate::plan::ProcessGroup;
 use crate::raw::{self, KernelRlimit, int};
 use crate::signal::{KernelSigset, SIGSET_BYTES};
 
-/// Report of a child that could not execute its program.
+/// The report of a child that could not execute its program.
 #[repr(C)]
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct ChildReport {
-    /// Number of the failed [`Stage`]; 0 = none.
+    /// The number of the failed [`Stage`], or 0 if no step failed.
     pub(crate) stage: u32,
     /// The operating system's error number.
     pub(crate) errno: i32,
@@ -58,37 +58,38 @@ pub(crate) enum StdioStep<'a> {
     Fd(c_int),
     /// Open this file with these flags.
     Path(&'a CStr, c_int),
-    /// Create this file, or empty it if it belongs to this user. Neither it nor its directory may
-    /// be a link, see `guard.rs`.
+    /// Create this file, or truncate it if it belongs to this user. Neither the file nor its
+    /// directory may be a link; see `guard.rs`.
     Guarded {
         dir: &'a CStr,
         name: &'a CStr,
         flags: c_int,
     },
-    /// A file in memory with this content, positioned at its start.
+    /// Provide this content as an in-memory file, positioned at its start.
     Bytes(&'a [u8]),
     /// The same open file as standard output.
     SameAsStdout,
 }
 
-/// How the child gets its own descriptors.
+/// How the child gets its own descriptor table.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Descriptors {
-    /// It shares the parent's table and copies the entries below this number.
+    /// The child shares the parent's table and copies the entries below this number.
     UnshareFrom(c_uint),
-    /// It has a copy of the parent's table and marks entries from 3 up close-on-exec.
+    /// The child has a copy of the parent's table and marks the entries from 3 up close-on-exec.
     Sweep,
-    /// It has a copy of the parent's table and relies on close-on-exec flags.
+    /// The child has a copy of the parent's table and relies on the close-on-exec flags.
     Trust,
 }
 
-/// All actions of the child, prepared by the parent. All references outlive the child's use of
-/// them: either the parent keeps them until the child's exec or end, or the child has a copy.
+/// All actions of the child, prepared by the parent. All references are valid as long as the child
+/// uses them: either the parent keeps the data until the child has called exec or ended, or the
+/// child has its own copy.
 #[derive(Debug)]
 pub(crate) struct ChildPlan<'a> {
-    /// Receives the failure when memory is shared.
+    /// Receives the failure if the child shares the parent's memory.
     pub(crate) report: Cell<ChildReport>,
-    /// Pipe that receives the failure otherwise; -1 = none.
+    /// The pipe that receives the failure otherwise; -1 if there is none.
     pub(crate) report_fd: c_int,
     pub(crate) program: &'a CStr,
     /// Null-terminated.
@@ -100,32 +101,32 @@ pub(crate) struct ChildPlan<'a> {
     pub(crate) stdout: StdioStep<'a>,
     pub(crate) stderr: StdioStep<'a>,
     pub(crate) descriptors: Descriptors,
-    /// Signals whose dispositions the child resets to default; the lowest bit is signal 1.
+    /// The signals whose dispositions the child resets to the default. The lowest bit is signal 1.
     pub(crate) reset_signals: KernelSigset,
-    /// The same after a clone that has already reset signals with a handler.
+    /// The signals to reset if the clone has already reset those with a handler.
     pub(crate) ignored_signals: KernelSigset,
     pub(crate) process_group: ProcessGroup,
-    /// 0 for none.
+    /// The parent-death signal; 0 if there is none.
     pub(crate) death_signal: c_int,
     /// The launcher's process id.
     pub(crate) parent: libc::pid_t,
     pub(crate) affinity: &'a [usize],
-    /// The thread that was pinned to its CPU for the clone, and the child with it.
+    /// The thread that was pinned to its CPU for the clone. The child is pinned with it.
     pub(crate) pin: Option<CpuPin<'a>>,
     pub(crate) umask: Option<u32>,
     pub(crate) rlimits: &'a [(c_uint, KernelRlimit)],
     pub(crate) nice: Option<c_int>,
-    /// Directory of the control group to enter; -1 = none, or the clone has already put the child
-    /// there.
+    /// The directory of the control group to enter; -1 if there is none, or if the clone has
+    /// already moved the child there.
     pub(crate) cgroup: c_int,
-    /// Text for `/proc/self/oom_score_adj`; empty for none.
+    /// The text for `/proc/self/oom_score_adj`; empty if the score stays as it is.
     pub(crate) oom_score: &'a [u8],
 }
 
 /// A step that failed.
 type Failure = (Stage, c_int);
 
-/// Entry point of the child. `plan` points to a [`ChildPlan`].
+/// The entry point of the child. `plan` points to a [`ChildPlan`].
 pub(crate) extern "C" fn child_main(plan: *mut c_void) -> c_int {
     // SAFETY: every backend passes a pointer to a ChildPlan that lives until the child has executed
     // or ended.
@@ -149,7 +150,7 @@ pub(crate) extern "C" fn child_main(plan: *mut c_void) -> c_int {
     exit()
 }
 
-/// Uninhabited: a successful child is another program.
+/// An uninhabited type: after a successful exec, this code no longer runs.
 enum Never {}
 
 fn run(plan: &ChildPlan<'_>) -> Result<Never, Failure> {
@@ -185,16 +186,17 @@ fn run(plan: &ChildPlan<'_>) -> Result<Never, Failure> {
     set_stream(Stage::Stdout, &plan.stdout, 1)?;
     set_stream(Stage::Stderr, &plan.stderr, 2)?;
     if plan.stdout.is_file() && plan.stderr.is_file() && is_one_file(1, 2) {
-        // Two open file descriptions would each start at the beginning and overwrite each other's
-        // output.
+        // Two separate open file descriptions would both start at the beginning and overwrite each
+        // other's output.
         duplicate(Stage::Stderr, 1, 2)?;
     }
     match plan.descriptors {
-        // Descriptors that were copied below the limit but are not for the program.
+        // Closes descriptors that were copied because they are below the limit, but that the
+        // program must not inherit.
         Descriptors::UnshareFrom(first) if first > 3 => close_range(Stage::Sweep, 3, 0)?,
         Descriptors::Sweep => match close_range(Stage::Sweep, 3, libc::CLOSE_RANGE_CLOEXEC) {
-            // The flag is two versions younger than the call (Linux 5.11): continue as without the
-            // call.
+            // The flag was added in Linux 5.11, two versions after the call. Without it, continue
+            // as if the call did not exist.
             Ok(()) | Err((_, libc::EINVAL)) => {}
             Err(failure) => return Err(failure),
         },
@@ -219,10 +221,12 @@ fn run(plan: &ChildPlan<'_>) -> Result<Never, Failure> {
     }
 }
 
-/// Resets dispositions to default. An ignored signal (SIGPIPE in every Rust program) would stay
-/// ignored in the task, and a handler would run in the parent's memory once signals are unblocked.
+/// Resets signal dispositions to the default. Otherwise an ignored signal (SIGPIPE in every Rust
+/// program) would stay ignored in the task, and a handler would run in the parent's memory once
+/// signals are unblocked.
 fn reset_dispositions(signals: KernelSigset) {
-    /// A zeroed kernel sigaction: default action, no flags, empty mask. Larger than any layout.
+    /// A zeroed kernel sigaction: default action, no flags, empty mask. It is larger than any
+    /// layout.
     static DEFAULT: [u64; 8] = [0; 8];
     let mut left = signals;
     while left != 0 {
@@ -235,7 +239,7 @@ fn reset_dispositions(signals: KernelSigset) {
     }
 }
 
-/// The task's mask blocks no signal.
+/// Unblocks all signals for the task.
 fn unblock_signals() -> Result<(), Failure> {
     let none: KernelSigset = 0;
     let set = ptr::from_ref(&none).expose_provenance();
@@ -251,7 +255,7 @@ fn set_death_signal(plan: &ChildPlan<'_>) -> Result<(), Failure> {
     // SAFETY: getppid takes nothing.
     let parent = unsafe { call(Stage::DeathSignal, libc::SYS_getppid, [0; 5]) }?;
     if parent != int(plan.parent) {
-        // The parent died before the signal was set, so the signal would never come.
+        // The parent died before the signal was set, so the signal would never arrive.
         exit();
     }
     Ok(())
@@ -291,8 +295,8 @@ fn set_limits(plan: &ChildPlan<'_>) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Sets limits of the number of descriptors. Last, because the child may hold copies of its
-/// parent's descriptors with numbers above the limit and could open no more.
+/// Sets the limits on the number of descriptors. This is done last, because the child may hold
+/// copies of its parent's descriptors with numbers above the limit and could then open no more.
 fn set_descriptor_limits(plan: &ChildPlan<'_>) -> Result<(), Failure> {
     for (resource, limit) in plan.rlimits {
         if *resource == raw::RLIMIT_NOFILE {
@@ -318,14 +322,14 @@ fn leave_home(plan: &ChildPlan<'_>) -> Result<(), Failure> {
     // If this fails, the thread does it itself when it wakes up.
     pin.released.set(set_affinity(pin.thread, pin.mask).is_ok());
     if plan.affinity.is_empty() && set_affinity(0, pin.mask).is_err() {
-        /// Used if none of the former CPUs is allowed any more.
+        /// Used if none of the former CPUs is allowed anymore.
         static EVERYWHERE: [usize; 1024] = [usize::MAX; 1024];
         set_affinity(0, &EVERYWHERE)?;
     }
     Ok(())
 }
 
-/// `thread` 0 is the child itself.
+/// Sets the CPU affinity of a thread; 0 is the child itself.
 fn set_affinity(thread: libc::pid_t, mask: &[usize]) -> Result<(), Failure> {
     let words = mask.as_ptr().expose_provenance();
     let arguments = [int(thread), size_of_val(mask), words, 0, 0];
@@ -368,10 +372,11 @@ impl StdioStep<'_> {
     }
 }
 
-/// Makes an open file the stream. The open must not block, but reads and writes may.
+/// Makes an open file the standard stream. Only the open itself must not block; reads and writes
+/// may.
 fn use_opened(stage: Stage, fd: c_int, flags: c_int, target: c_int) -> Result<(), Failure> {
     if flags & libc::O_NONBLOCK != 0 {
-        // The other changeable flags were not set.
+        // None of the other flags that can be changed was set.
         let arguments = [int(fd), int(libc::F_SETFL), 0, 0, 0];
         // SAFETY: plain numbers.
         unsafe { call(stage, libc::SYS_fcntl, arguments) }?;
@@ -379,8 +384,8 @@ fn use_opened(stage: Stage, fd: c_int, flags: c_int, target: c_int) -> Result<()
     duplicate(stage, fd, target)
 }
 
-/// Creates a file, or empties an output of this user. Returns `EEXIST` for any other existing file,
-/// and `guard.rs` decides later.
+/// Creates a file, or truncates an output file of this user. Returns `EEXIST` for any other
+/// existing file; `guard.rs` then decides what to do.
 fn create_guarded(stage: Stage, dir: c_int, name: &CStr, flags: c_int) -> Result<c_int, Failure> {
     match open(stage, dir, name, flags | libc::O_EXCL) {
         Err((_, libc::EEXIST)) => {}
@@ -405,7 +410,7 @@ fn create_guarded(stage: Stage, dir: c_int, name: &CStr, flags: c_int) -> Result
     unsafe { call(stage, libc::SYS_ftruncate, [int(fd), 0, 0, 0, 0]) }.map(|_| fd)
 }
 
-/// Whether two descriptors refer to the same file, under any names.
+/// Returns whether two descriptors refer to the same file, whatever its names are.
 fn is_one_file(one: c_int, other: c_int) -> bool {
     let identity = |fd: c_int| stat(fd).map(|found| (found.st_dev, found.st_ino));
     let found = identity(one);
@@ -422,11 +427,12 @@ fn stat(fd: c_int) -> Option<libc::stat> {
     Some(unsafe { found.assume_init() })
 }
 
-/// Makes `target` the same open file as `fd`, not close-on-exec. `fd` itself stays close-on-exec.
+/// Makes `target` refer to the same open file as `fd`, without close-on-exec. `fd` itself stays
+/// close-on-exec.
 fn duplicate(stage: Stage, fd: c_int, target: c_int) -> Result<(), Failure> {
     let result = if fd == target {
-        // The parent had closed this stream, so the file got its number. A copy would keep the
-        // flag.
+        // The parent had closed this stream, so the file got its number. Duplicating it onto itself
+        // would keep the flag.
         let arguments = [int(fd), int(libc::F_SETFD), 0, 0, 0];
         // SAFETY: plain numbers.
         unsafe { call(stage, libc::SYS_fcntl, arguments) }
@@ -437,8 +443,8 @@ fn duplicate(stage: Stage, fd: c_int, target: c_int) -> Result<(), Failure> {
     result.map(drop)
 }
 
-/// A file in memory. Systems may require that it is marked as not executable (`vm.memfd_noexec`), a
-/// flag that kernels before 6.3 lack.
+/// Creates an in-memory file. A system may require it to be marked as not executable
+/// (`vm.memfd_noexec`), but kernels before 6.3 do not support that flag.
 fn memory_file(stage: Stage) -> Result<c_int, Failure> {
     const MFD_NOEXEC_SEAL: c_uint = 8;
     let create = |flags: c_uint| {
@@ -491,7 +497,7 @@ fn close(fd: c_int) {
 ///
 /// # Safety
 ///
-/// As for [`raw::call`].
+/// The same as for [`raw::call`].
 unsafe fn call(stage: Stage, number: c_long, arguments: [usize; 5]) -> Result<usize, Failure> {
     // SAFETY: guaranteed by the caller.
     unsafe { raw::call(number, arguments) }.map_err(|errno| (stage, errno))
@@ -501,7 +507,7 @@ fn text(text: &CStr) -> usize {
     text.as_ptr().expose_provenance()
 }
 
-/// The kernel's descriptors fit.
+/// Converts a descriptor returned by the kernel. It always fits.
 fn descriptor(number: usize) -> c_int {
     c_int::try_from(number).unwrap_or(-1)
 }

@@ -1,8 +1,8 @@
 //! Environments and argument lists, encoded once and shared.
 //!
-//! An [`EnvBlock`] is the environment of many tasks, built once per submit. A task adds its few own
-//! variables in a [`TaskEnv`] buffer. A spawn only gathers pointers and copies no strings. This
-//! module does not know processes; it guarantees that its output is valid for `execve`.
+//! An [`EnvBlock`] is an environment shared by many tasks, built once per submit. A task adds its
+//! few own variables in a [`TaskEnv`] buffer. A spawn only gathers pointers and copies no strings.
+//! This module does not deal with processes; it guarantees that its output is valid for `execve`.
 
 use std::collections::HashMap;
 use std::ffi::{CStr, CString, OsStr, OsString};
@@ -12,17 +12,17 @@ use std::sync::Arc;
 
 use crate::error::PlanError;
 
-/// Position of a variable in its block's text.
+/// The position of a variable in its block's text.
 #[derive(Clone, Copy)]
 struct Entry {
     start: usize,
     name_len: usize,
-    /// Length of `NAME=value`, without its NUL.
+    /// The length of `NAME=value`, without the NUL.
     len: usize,
 }
 
-/// All variables in one buffer. The kernel reads them in order at every spawn, after the previous
-/// program has emptied the caches; contiguous memory is cheap then.
+/// All variables in one buffer. The kernel reads them in order at every spawn, when the previous
+/// program has evicted them from the CPU caches; reading contiguous memory is then cheap.
 #[derive(Default, Clone)]
 struct EnvInner {
     /// `NAME=value\0` in the order of `entries`.
@@ -33,39 +33,40 @@ struct EnvInner {
 
 /// A complete environment, shared by reference.
 ///
-/// Cloning increments a reference count. [`EnvBlock::overlay`] copies once for the many tasks of a
-/// submit.
+/// Cloning increments a reference count. [`EnvBlock::overlay`] makes a copy, once for the many
+/// tasks of a submit.
 #[derive(Clone)]
 pub struct EnvBlock(Arc<EnvInner>);
 
 impl EnvBlock {
-    /// The environment of the current process, byte for byte.
+    /// Returns the environment of the current process, byte for byte.
     ///
-    /// Capture it once at start. Of two equal names the first one counts, as for `getenv`.
+    /// Capture it once at startup. If a name occurs twice, the first variable is used, as in
+    /// `getenv`.
     #[must_use]
     pub fn capture() -> Self {
         let mut inner = EnvInner::default();
         for (name, value) in std::env::vars_os() {
             if !inner.by_name.contains_key(name.as_bytes()) {
-                // The names and values of the running process contain no NUL.
+                // The names and values of a running process's environment contain no NUL.
                 let _ = inner.put(&name, &value);
             }
         }
         Self(Arc::new(inner))
     }
 
-    /// An empty environment.
+    /// Creates an empty environment.
     #[must_use]
     pub fn empty() -> Self {
         Self(Arc::new(EnvInner::default()))
     }
 
-    /// This environment with `vars` added; a later variable replaces an earlier one of the same
-    /// name.
+    /// Returns this environment with `vars` added. A later variable replaces an earlier one with
+    /// the same name.
     ///
     /// # Errors
     ///
-    /// A name that is empty or contains `=` or NUL, or a value that contains NUL.
+    /// If a name is empty or contains `=` or NUL, or a value contains NUL.
     pub fn overlay<I>(&self, vars: I) -> Result<Self, PlanError>
     where
         I: IntoIterator<Item = (OsString, OsString)>,
@@ -82,26 +83,26 @@ impl EnvBlock {
         Ok(Self(Arc::new(inner)))
     }
 
-    /// The value of a variable.
+    /// Returns the value of a variable.
     #[must_use]
     pub fn get(&self, name: &OsStr) -> Option<&OsStr> {
         let index = *self.0.by_name.get(name.as_bytes())?;
         self.iter().nth(index).map(|(_, value)| value)
     }
 
-    /// Number of variables.
+    /// Returns the number of variables.
     #[must_use]
     pub fn len(&self) -> usize {
         self.0.entries.len()
     }
 
-    /// Whether there is no variable.
+    /// Returns whether there are no variables.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.0.entries.is_empty()
     }
 
-    /// Names and values, in order.
+    /// Iterates over the names and values, in order.
     pub fn iter(&self) -> impl Iterator<Item = (&OsStr, &OsStr)> {
         self.0.entries.iter().map(|entry| {
             let (name, value) = self.0.text_of(*entry).split_at(entry.name_len);
@@ -112,8 +113,8 @@ impl EnvBlock {
 
     /// Appends the pointers of this block and of `task` to `out`, without the final null.
     ///
-    /// Takes one pointer per variable of the block and one look-up per variable of the task. The
-    /// pointers are valid while both `self` and `task` live unchanged.
+    /// This takes one pointer per variable of the block and one look-up per variable of the task.
+    /// The pointers are valid as long as neither `self` nor `task` is changed or dropped.
     pub(crate) fn gather(&self, task: &TaskEnv, out: &mut Vec<*const libc::c_char>) {
         let base = out.len();
         let text: *const libc::c_char = self.0.text.as_ptr().cast();
@@ -135,20 +136,20 @@ impl EnvBlock {
 
 impl fmt::Debug for EnvBlock {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // Values may be secrets and are never printed.
+        // Values may be secrets, so they are never printed.
         write!(f, "EnvBlock({} variables)", self.len())
     }
 }
 
 impl EnvInner {
-    /// `NAME=value` of a variable.
+    /// Returns the `NAME=value` text of a variable.
     fn text_of(&self, entry: Entry) -> &[u8] {
         self.text
             .get(entry.start..entry.start + entry.len)
             .unwrap_or_default()
     }
 
-    /// Adds or replaces a variable. The text of a replaced one stays until [`EnvInner::pack`].
+    /// Adds or replaces a variable. The text of a replaced variable stays until [`EnvInner::pack`].
     fn put(&mut self, name: &OsStr, value: &OsStr) -> Result<(), PlanError> {
         let (name, value) = (name.as_bytes(), value.as_bytes());
         check_name(name)?;
@@ -206,8 +207,9 @@ fn check_value(name: &[u8], value: &[u8]) -> Result<(), PlanError> {
 
 /// The variables of one task, in one buffer.
 ///
-/// They replace variables of the same name in the task's [`EnvBlock`]. Each costs a look-up in the
-/// block per spawn, so include only variables that differ between the tasks of a submit.
+/// They replace variables with the same name in the task's [`EnvBlock`]. Each variable costs a
+/// look-up in the block per spawn, so include only variables that differ between the tasks of a
+/// submit.
 #[derive(Clone, Default)]
 pub struct TaskEnv {
     /// `NAME=value\0` in order.
@@ -217,7 +219,7 @@ pub struct TaskEnv {
 }
 
 impl TaskEnv {
-    /// No variables.
+    /// Creates an environment without variables.
     #[must_use]
     pub const fn new() -> Self {
         Self {
@@ -226,11 +228,11 @@ impl TaskEnv {
         }
     }
 
-    /// Sets a variable, replacing an earlier one of the same name.
+    /// Sets a variable, replacing an earlier one with the same name.
     ///
     /// # Errors
     ///
-    /// A name that is empty or contains `=` or NUL, or a value that contains NUL.
+    /// If the name is empty or contains `=` or NUL, or the value contains NUL.
     pub fn set(&mut self, name: &str, value: impl AsRef<OsStr>) -> Result<(), PlanError> {
         check_name(name.as_bytes())?;
         let value = value.as_ref().as_bytes();
@@ -245,12 +247,13 @@ impl TaskEnv {
     ///
     /// # Errors
     ///
-    /// As [`TaskEnv::set`].
+    /// Same as [`TaskEnv::set`].
     pub fn set_display(&mut self, name: &str, value: impl Display) -> Result<(), PlanError> {
         check_name(name.as_bytes())?;
         let start = self.begin(name);
         let value_start = self.text.len();
-        // Writing to a vector cannot fail. If `value` itself fails, its output so far remains.
+        // Writing to a vector cannot fail. If formatting `value` fails, the output written so far
+        // remains.
         let _ = write!(Utf8Sink(&mut self.text), "{value}");
         if let Err(error) = check_value(name.as_bytes(), &self.text[value_start..]) {
             self.text.truncate(start);
@@ -260,26 +263,26 @@ impl TaskEnv {
         Ok(())
     }
 
-    /// The value of a variable.
+    /// Returns the value of a variable.
     #[must_use]
     pub fn get(&self, name: &OsStr) -> Option<&OsStr> {
         let found = self.iter().find(|(found, _)| *found == name);
         found.map(|(_, value)| value)
     }
 
-    /// Number of variables.
+    /// Returns the number of variables.
     #[must_use]
     pub fn len(&self) -> usize {
         self.entries.len()
     }
 
-    /// Whether there is no variable.
+    /// Returns whether there are no variables.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.entries.is_empty()
     }
 
-    /// Names and values, in order.
+    /// Iterates over the names and values, in order.
     pub(crate) fn iter(&self) -> impl Iterator<Item = (&OsStr, &OsStr)> {
         self.entries().map(|(name, text)| {
             let value = text.get(name.len() + 1..text.len() - 1);
@@ -290,7 +293,7 @@ impl TaskEnv {
         })
     }
 
-    /// Name and complete `NAME=value\0` text of each variable.
+    /// Iterates over the name and the complete `NAME=value\0` text of each variable.
     fn entries(&self) -> impl Iterator<Item = (&[u8], &[u8])> {
         self.entries
             .iter()
@@ -311,7 +314,7 @@ impl TaskEnv {
         start
     }
 
-    /// Completes the entry that starts at `start`, and removes an earlier entry of the same name.
+    /// Completes the entry that starts at `start`, and removes an earlier entry with the same name.
     fn finish(&mut self, start: usize, name_len: usize) {
         self.text.push(0);
         let name = self.text[start..start + name_len].to_vec();
@@ -353,7 +356,7 @@ impl ArgBlock {
     ///
     /// # Errors
     ///
-    /// An empty list, an empty program name, or an argument that contains NUL.
+    /// If the list or the program name is empty, or an argument contains NUL.
     pub fn new<I>(args: I) -> Result<Self, PlanError>
     where
         I: IntoIterator<Item: AsRef<OsStr>>,
@@ -371,7 +374,7 @@ impl ArgBlock {
         }
     }
 
-    /// The program as it was given.
+    /// Returns the program as it was given.
     #[must_use]
     pub fn program(&self) -> &OsStr {
         self.0
@@ -379,18 +382,18 @@ impl ArgBlock {
             .map_or(OsStr::new(""), |arg| OsStr::from_bytes(arg.to_bytes()))
     }
 
-    /// Program and arguments.
+    /// Iterates over the program and its arguments.
     pub fn iter(&self) -> impl Iterator<Item = &OsStr> {
         self.0.iter().map(|arg| OsStr::from_bytes(arg.to_bytes()))
     }
 
-    /// Appends the pointers of all arguments to `out`, without the final null. They are valid while
-    /// `self` lives.
+    /// Appends the pointers of all arguments to `out`, without the final null. They are valid as
+    /// long as `self` is.
     pub(crate) fn gather(&self, out: &mut Vec<*const libc::c_char>) {
         out.extend(self.0.iter().map(|arg| arg.as_ptr()));
     }
 
-    /// The program as a C string.
+    /// Returns the program as a C string.
     pub(crate) fn program_c(&self) -> &CStr {
         self.0.first().map_or(c"", CString::as_c_str)
     }

@@ -1,15 +1,15 @@
-//! `clone3`: flags that the older `clone` lacks.
+//! Creates processes with `clone3`, which supports flags that the older `clone` lacks.
 //!
-//! `CLONE_CLEAR_SIGHAND` (Linux 5.5) gives the child default dispositions, which saves a system
-//! call per signal. `CLONE_INTO_CGROUP` (Linux 5.7) starts the child inside a control group: it is
-//! never outside, and the move does not lock the whole control group tree. The C library has no
-//! function for `clone3` that starts on a new stack, and one that returned on the parent's stack
-//! would return twice; hence a few instructions of assembly. See clone(2).
+//! `CLONE_CLEAR_SIGHAND` (Linux 5.5) gives the child default dispositions, which saves one system
+//! call per signal. `CLONE_INTO_CGROUP` (Linux 5.7) starts the child inside a control group: it
+//! never runs outside the group, and no move has to lock the whole control group tree. The C
+//! library has no function for `clone3` that starts the child on a new stack, and a function that
+//! returns on the parent's stack would return twice. A few instructions of assembly are therefore
+//! needed. See clone(2).
 //!
-//! A thread that waits for the end of its child in any case does not have to wake up at the child's
-//! exec: it continues after the clone and waits for the end at once, which saves two thread
-//! switches. `CLONE_CHILD_CLEARTID` reports that the child has left this memory, since its end
-//! alone does not.
+//! A thread that waits for its child to exit anyway does not have to wake up at the child's exec:
+//! it continues right after the clone and waits for the exit, which saves two thread switches.
+//! `CLONE_CHILD_CLEARTID` reports that the child has left this memory. Its exit alone does not.
 #![expect(unsafe_code, reason = "clone3")]
 
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
@@ -23,28 +23,28 @@ use crate::signal;
 use crate::stack::ChildStack;
 use crate::sys;
 
-/// Set when `clone3` turned out to be missing, too old or filtered.
+/// Set if `clone3` turns out to be missing, too old or filtered.
 static ABSENT: AtomicBool = AtomicBool::new(false);
 
-/// Creates the process, in its control group if it has one. Falls back to a clone whose child does
-/// everything itself.
+/// Creates the process, inside its control group if it has one. Falls back to a clone whose child
+/// does all steps itself.
 pub(super) fn spawn(
     child: &mut ChildPlan<'_>,
     stack: &ChildStack,
     in_flight: &InFlight,
     patience: Option<Duration>,
 ) -> Result<Created, Failure> {
-    // The kernel exempts a child between clone and exec, and the processes that share its memory,
-    // only after a clone with CLONE_VFORK. Without it, a child that reaches its control group's
-    // limit in execve would make the kernel kill all processes that share its memory, including
-    // this one. An OOM score that such a child sets applies to all of them as well.
+    // Only with CLONE_VFORK does the kernel treat a child between clone and exec differently from
+    // the processes that share its memory. Without this flag, a child that reaches its control
+    // group's limit in execve would make the kernel kill all processes that share its memory,
+    // including this one. An OOM score that such a child sets would also apply to all of them.
     let alone = child.cgroup < 0 && child.oom_score.is_empty();
     let patience = patience.filter(|_| raw::LEAVES_ERRNO && alone);
     let inside = AtomicU32::new(1);
     if !ABSENT.load(Ordering::Relaxed) {
         match by_clone3(child, stack, in_flight, patience.map(|_| &inside)) {
-            // Missing, filtered, not permitted, or not a control group: a child that moves itself
-            // succeeds or reports the step.
+            // `clone3` is missing, filtered or not permitted, or the path is not a control group. A
+            // child that moves itself into the group either succeeds or reports the failed step.
             Err(failure)
                 if failure.stage == crate::error::Stage::Clone
                     && !matches!(
@@ -82,8 +82,9 @@ fn by_clone3(
     Err(Failure::new(crate::error::Stage::Clone, libc::ENOSYS))
 }
 
-/// The thread sleeps until the child has left this memory, or, with `inside`, continues at once.
-/// The kernel then zeroes `inside` when the child leaves, and wakes waiters on it.
+/// Creates the process. The thread sleeps until the child has left this memory or, with `inside`,
+/// continues immediately. The kernel then zeroes `inside` when the child leaves, and wakes threads
+/// that wait on it.
 #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
 fn by_clone3(
     child: &mut ChildPlan<'_>,
@@ -91,7 +92,8 @@ fn by_clone3(
     in_flight: &InFlight,
     inside: Option<&AtomicU32>,
 ) -> Result<libc::pid_t, Failure> {
-    /// From the kernel's `sched.h`; the C library's flag type is too small for them.
+    /// These constants come from the kernel's `sched.h`; the C library's flag type is too small for
+    /// them.
     const CLONE_CLEAR_SIGHAND: u64 = 1 << 32;
     const CLONE_INTO_CGROUP: u64 = 1 << 33;
 
@@ -120,9 +122,9 @@ fn by_clone3(
     let plan: *mut ChildPlan<'_> = child;
     // SAFETY: the stack is mapped, private to this thread and not in use, because the thread has
     // waited until every earlier child on it had left. The plan and `inside` outlive the child's
-    // time in this memory: either this returns only after it, or `spawn` waits for it. The kernel
-    // writes the pidfd to `in_flight`, whose memory is that of an int. The child does not touch
-    // what the thread uses meanwhile (see `child.rs`).
+    // time in this memory: either this function returns only afterwards, or `spawn` waits for the
+    // child. The kernel writes the pidfd to `in_flight`, which has the layout of an int. The child
+    // does not touch data that the thread uses in the meantime (see `child.rs`).
     let result = unsafe { raw::clone3(&arguments, child_main, plan.cast()) };
     result.map_err(|errno| {
         child.cgroup = cgroup;

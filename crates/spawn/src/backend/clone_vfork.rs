@@ -1,9 +1,9 @@
-//! `clone` with shared memory and a suspended parent.
+//! Creates processes with a `clone` that shares memory and suspends the parent.
 //!
 //! The child runs on a separate stack in the parent's address space until its exec, so no page
-//! table is copied and the cost does not depend on the parent's size. `CLONE_VFORK` suspends only
-//! the calling thread meanwhile. See clone(2) and the design notes of glibc's posix_spawn since
-//! 2.24.
+//! table is copied and the cost does not depend on the parent's size. Meanwhile, `CLONE_VFORK`
+//! suspends only the calling thread. See clone(2) and the design notes of `posix_spawn` in glibc
+//! since 2.24.
 #![expect(unsafe_code, reason = "clone")]
 
 use std::os::fd::{FromRawFd, OwnedFd};
@@ -24,8 +24,8 @@ pub(super) enum Pidfd {
     No,
 }
 
-/// Creates the process. Returns when it executes its program, or when it has failed to and is
-/// reaped.
+/// Creates the process. Returns when the process executes its program, or when it has failed to do
+/// so and has been reaped.
 pub(super) fn spawn(
     child: &mut ChildPlan<'_>,
     stack: &ChildStack,
@@ -36,7 +36,7 @@ pub(super) fn spawn(
     // SAFETY: the stack is mapped, private to this thread and not in use, because the thread has
     // waited until every earlier child on it had left. `child_main` gets the ChildPlan it expects,
     // which stays borrowed until this call returns, and by then the child has left this address
-    // space. The kernel writes the pidfd to `in_flight`, whose memory is that of an int and lives
+    // space. The kernel writes the pidfd to `in_flight`, which has the layout of an int and lives
     // as long.
     let pid = unsafe {
         raw::clone(
@@ -51,8 +51,8 @@ pub(super) fn spawn(
     collect(child, pid, in_flight)
 }
 
-/// Flags of the clone, without those for the thread's behavior meanwhile and without the signal at
-/// the child's end.
+/// Returns the flags of the clone, except those that control what the thread does in the meantime
+/// and the exit signal.
 pub(super) fn flags(child: &ChildPlan<'_>, pidfd: Pidfd) -> libc::c_int {
     let mut flags = libc::CLONE_VM;
     if pidfd == Pidfd::Yes {
@@ -64,7 +64,7 @@ pub(super) fn flags(child: &ChildPlan<'_>, pidfd: Pidfd) -> libc::c_int {
     flags
 }
 
-/// After the child has left this memory: takes the pidfd and reaps a child that has failed.
+/// Takes the pidfd after the child has left this memory, and reaps a child that has failed.
 pub(super) fn collect(
     child: &ChildPlan<'_>,
     pid: libc::pid_t,
@@ -77,7 +77,7 @@ pub(super) fn collect(
     });
     let report = child.report.get();
     if let Some(stage) = Stage::from_number(report.stage) {
-        // It has called _exit already; this never waits long.
+        // The child has already called _exit, so this never waits long.
         let _ = sys::wait(WaitFor::Pid(pid), 0);
         return Err(Failure {
             stage,

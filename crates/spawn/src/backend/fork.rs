@@ -1,8 +1,9 @@
-//! `fork` and `execve`: the last rung. Slow for large parents, but every Linux has it.
+//! Creates processes with `fork` and `execve`: the last rung. It is slow for large parents, but
+//! every Linux system supports it.
 //!
 //! The child has a copy of the memory, so it reports a failure through a close-on-exec pipe; end of
-//! file means that the program runs. The child executes the same code as on other rungs and only
-//! accesses its plan.
+//! file means that the program runs. The child executes the same code as on the other rungs and
+//! accesses only its plan.
 #![expect(unsafe_code, reason = "fork")]
 
 use std::fs::File;
@@ -14,8 +15,8 @@ use crate::child::{ChildPlan, Descriptors, child_main};
 use crate::error::Stage;
 use crate::sys::{self, WaitFor};
 
-/// Creates the process. Returns when it executes its program, or when it has failed to and is
-/// reaped.
+/// Creates the process. Returns when the process executes its program, or when it has failed to do
+/// so and has been reaped.
 pub(super) fn spawn(child: &mut ChildPlan<'_>) -> Result<Created, Failure> {
     let os = |error: std::io::Error| Failure::new(Stage::Clone, error.raw_os_error().unwrap_or(0));
     let (read_end, write_end) = sys::pipe().map_err(os)?;
@@ -37,7 +38,7 @@ pub(super) fn spawn(child: &mut ChildPlan<'_>) -> Result<Created, Failure> {
     }
     drop(write_end);
     let mut report = Vec::with_capacity(8);
-    // A failed read or a short report counts as success; the exit status shows the failure then.
+    // A failed read or a short report counts as success; the exit status then shows the failure.
     let _ = File::from(read_end).read_to_end(&mut report);
     if let Ok(bytes) = <[u8; 8]>::try_from(report.as_slice()) {
         let [s0, s1, s2, s3, e0, e1, e2, e3] = bytes;

@@ -1,7 +1,8 @@
-//! The C library's `posix_spawn`, for the plans that it can express.
+//! Creates processes with the C library's `posix_spawn`, for the plans that it supports.
 //!
-//! It reports that a spawn failed, but not the step. So this file returns either a running process
-//! or `None`; the caller then creates the process step by step, which succeeds or reports the step.
+//! `posix_spawn` reports that a spawn failed, but not at which step. This module therefore returns
+//! either a running process or `None`; the caller then creates the process step by step, which
+//! succeeds or reports the failed step.
 #![expect(unsafe_code, reason = "posix_spawn")]
 
 use std::ffi::{CStr, c_int, c_void};
@@ -12,18 +13,18 @@ use super::Created;
 use crate::child::{ChildPlan, Descriptors, StdioStep};
 use crate::plan::ProcessGroup;
 
-/// Creates a session for the child. In glibc since 2.26 and in musl since 1.1.22; older ones refuse
-/// the flag.
+/// Creates a session for the child. Supported by glibc since 2.26 and musl since 1.1.22; older
+/// versions reject the flag.
 const POSIX_SPAWN_SETSID: c_int = 0x80;
 
-/// `posix_spawn_file_actions_addchdir_np`, in glibc since 2.29 and in musl since 1.1.24.
+/// `posix_spawn_file_actions_addchdir_np`, available in glibc since 2.29 and in musl since 1.1.24.
 type AddChdir =
     unsafe extern "C" fn(*mut libc::posix_spawn_file_actions_t, *const libc::c_char) -> c_int;
 
-/// `posix_spawn_file_actions_addclosefrom_np`, in glibc since 2.34.
+/// `posix_spawn_file_actions_addclosefrom_np`, available in glibc since 2.34.
 type AddCloseFrom = unsafe extern "C" fn(*mut libc::posix_spawn_file_actions_t, c_int) -> c_int;
 
-/// Creates the process. `None` if `posix_spawn` cannot express the plan or fails.
+/// Creates the process. Returns `None` if `posix_spawn` does not support the plan or fails.
 pub(super) fn spawn(child: &ChildPlan<'_>) -> Option<Created> {
     if !expressible(child) {
         return None;
@@ -100,12 +101,12 @@ impl Actions {
     fn stream(&mut self, step: &StdioStep<'_>, target: c_int) -> Option<()> {
         let result = match step {
             StdioStep::Inherit => 0,
-            // The parent would have to create a file in memory. This is rare, so leave it to the
-            // other way.
+            // The parent would have to create the in-memory file. This is rare, so it is left to
+            // the fallback.
             StdioStep::Bytes(_) => return None,
             StdioStep::Fd(fd) => self.duplicate(*fd, target),
             StdioStep::SameAsStdout => self.duplicate(1, target),
-            // The flag could not be cleared afterwards.
+            // The flag could not be cleared after the open.
             StdioStep::Path(_, flags) if *flags & libc::O_NONBLOCK != 0 => return None,
             StdioStep::Guarded { .. } => return None,
             StdioStep::Path(path, flags) => {
@@ -141,7 +142,8 @@ impl Drop for Actions {
 struct Attributes(libc::posix_spawnattr_t);
 
 impl Attributes {
-    /// All signals reset to default and unblocked, and a new session or group.
+    /// Creates attributes that reset all signals to default and unblock them, and that request the
+    /// session or process group.
     fn new(process_group: ProcessGroup) -> Option<Self> {
         let mut attributes = MaybeUninit::zeroed();
         // SAFETY: `attributes` is valid for writes.
@@ -165,7 +167,7 @@ impl Attributes {
         let flags = flags
             | match process_group {
                 ProcessGroup::Inherit => 0,
-                // The group's id is 0 by default, which means that of the child.
+                // The group id is 0 by default, which stands for the child's process id.
                 ProcessGroup::New => libc::POSIX_SPAWN_SETPGROUP,
                 ProcessGroup::NewSession => POSIX_SPAWN_SETSID,
             };
@@ -183,7 +185,7 @@ impl Drop for Attributes {
     }
 }
 
-/// Looked up at run time, so that the crate links against older C libraries.
+/// The function is looked up at run time, so that the crate links against older C libraries.
 fn add_chdir() -> Option<AddChdir> {
     static FOUND: OnceLock<Option<AddChdir>> = OnceLock::new();
     *FOUND.get_or_init(|| {
