@@ -1,15 +1,15 @@
-//! Errors of this crate: an invalid plan, a launcher that cannot start, a spawn that failed at a
-//! named step.
+//! Errors of this crate: invalid plans, launchers that cannot start, and failed spawns with the
+//! step that failed.
 //!
-//! A failed spawn is data in an event, so `SpawnError` has the step, the OS error number and the
-//! path, and says whether a retry can help.
+//! A failed spawn is reported in an event, so `SpawnError` contains the step, the OS error number
+//! and the path, and can tell whether a retry may help.
 
 use std::borrow::Cow;
 use std::fmt;
 use std::io;
 use std::path::{Path, PathBuf};
 
-/// A plan that can never be spawned.
+/// An invalid plan, which can never be spawned.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum PlanError {
@@ -22,7 +22,7 @@ pub enum PlanError {
     /// An argument contains a NUL byte.
     #[error("encode argument {index}: it contains a NUL byte")]
     NulInArgument {
-        /// Position in the argument list, 0 is the program.
+        /// The position in the argument list; 0 is the program.
         index: usize,
     },
     /// A variable's name is empty or contains `=` or NUL.
@@ -41,7 +41,7 @@ pub enum PlanError {
     },
 }
 
-/// A launcher that could not be started.
+/// The reason why a launcher could not be started.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum LauncherError {
@@ -50,11 +50,11 @@ pub enum LauncherError {
     Os {
         /// The step that failed.
         step: &'static str,
-        /// Error of the operating system.
+        /// The error reported by the operating system.
         #[source]
         source: io::Error,
     },
-    /// The forced backend does not exist.
+    /// The requested backend does not exist.
     #[error("choose a spawn backend: expected one of {expected}, found {found:?}")]
     UnknownBackend {
         /// The requested name.
@@ -62,32 +62,32 @@ pub enum LauncherError {
         /// The accepted names.
         expected: &'static str,
     },
-    /// The forced backend does not work here.
+    /// The requested backend does not work on this machine.
     #[error("use the spawn backend {backend}: {reason}")]
     BackendUnavailable {
-        /// Name of the backend.
+        /// The name of the backend.
         backend: &'static str,
         /// The missing feature.
         reason: &'static str,
     },
-    /// A strategy needs something that this build or caller does not provide.
+    /// The requested strategy needs something that this build or the caller does not provide.
     #[error("use the spawn strategy {strategy}: {reason}")]
     StrategyUnavailable {
-        /// Name of the strategy.
+        /// The name of the strategy.
         strategy: &'static str,
         /// The missing feature.
         reason: &'static str,
     },
 }
 
-/// The failed step of a spawn, in the order of the steps.
+/// The step at which a spawn failed. The variants are in the order of the steps.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[repr(u32)]
 #[non_exhaustive]
 pub enum Stage {
-    /// Looking the program up in `PATH`.
+    /// Looking up the program in `PATH`.
     Resolve = 1,
-    /// Encoding a path (it contains NUL).
+    /// Encoding a path, which contains NUL.
     Encode = 2,
     /// Creating a missing directory for the task.
     CreateDir = 3,
@@ -131,12 +131,13 @@ pub enum Stage {
     Wait = 22,
     /// Starting a new process group.
     Group = 23,
-    /// The caller's work before the child is created ([`crate::SpawnPlan::prepare`]).
+    /// Running the caller's preparation before the child is created
+    /// ([`crate::SpawnPlan::prepare`]).
     Prepare = 25,
 }
 
 impl Stage {
-    /// The action of the step, as a phrase that fits after "failed to".
+    /// Describes the step as a phrase that fits after "failed to".
     #[must_use]
     pub const fn describe(self) -> &'static str {
         match self {
@@ -167,7 +168,7 @@ impl Stage {
         }
     }
 
-    /// The stage with this number, if any.
+    /// Returns the stage with this number, if there is one.
     pub(crate) fn from_number(number: u32) -> Option<Self> {
         const ALL: [Stage; 24] = [
             Stage::Resolve,
@@ -199,7 +200,7 @@ impl Stage {
     }
 }
 
-/// Kind of a failed spawn, for callers that react to it.
+/// The kind of a failed spawn, for callers that handle it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum SpawnErrorKind {
@@ -226,15 +227,14 @@ pub enum SpawnErrorKind {
 
 /// A spawn that failed.
 ///
-/// `Display` names the step, its path, the operating system's error and, where one is known, a
-/// hint.
+/// `Display` names the step, its path, the operating system's error and, if there is one, a hint.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SpawnError {
     /// The step that failed.
     pub stage: Stage,
     /// The operating system's error number.
     pub errno: i32,
-    /// The path of the step, if any.
+    /// The path that the step used, if any.
     pub path: Option<PathBuf>,
     /// For [`Stage::Exec`] with `ENOENT`: whether the program file itself exists.
     pub(crate) program_exists: bool,
@@ -257,7 +257,8 @@ impl SpawnError {
         Self::new(Stage::Cancelled, libc::ECANCELED, None)
     }
 
-    /// Whether the cause is a temporary state of the machine and not the task.
+    /// Returns whether the failure is caused by a temporary state of the machine and not by the
+    /// task.
     ///
     /// The launcher has already retried such failures for
     /// [`crate::LauncherConfig::transient_limit`].
@@ -269,13 +270,13 @@ impl SpawnError {
         )
     }
 
-    /// Whether the control group was removed. It will not reappear for this request, but another
-    /// request can get a new one.
+    /// Returns whether the control group was removed. It will not reappear for this request, but
+    /// another request can get a new one.
     fn is_group_gone(&self) -> bool {
         self.stage == Stage::Cgroup && matches!(self.errno, libc::ENOENT | libc::ENODEV)
     }
 
-    /// Kind of the failure.
+    /// Returns the kind of the failure.
     #[must_use]
     pub fn kind(&self) -> SpawnErrorKind {
         if self.stage == Stage::Cancelled {
@@ -295,7 +296,7 @@ impl SpawnError {
         }
     }
 
-    /// Advice for the user, where one is known.
+    /// Returns advice for the user, if there is any.
     #[must_use]
     pub fn hint(&self) -> Option<Cow<'static, str>> {
         if let Some((name, len)) = &self.too_long {
@@ -336,13 +337,13 @@ impl SpawnError {
         }
     }
 
-    /// The operating system's error.
+    /// Returns the operating system's error.
     #[must_use]
     pub fn os_error(&self) -> io::Error {
         io::Error::from_raw_os_error(self.errno)
     }
 
-    /// The path of the step, if any.
+    /// Returns the path that the step used, if any.
     #[must_use]
     pub fn path(&self) -> Option<&Path> {
         self.path.as_deref()

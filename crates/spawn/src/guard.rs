@@ -8,18 +8,18 @@ use std::path::{Path, PathBuf};
 
 use crate::sys;
 
-/// Creates or empties an output file in an existing directory. Refuses the file if another user
-/// could have put something in its place to read the output, to block the task, or to have a file
-/// of this user overwritten. `fs.protected_symlinks` and its siblings prevent that in directories
-/// such as `/tmp`, but not below them.
+/// Creates or truncates an output file in an existing directory. Rejects the file if another user
+/// could have placed something at its path in order to read the output, to block the task, or to
+/// overwrite a file of this user. `fs.protected_symlinks` and the related settings prevent such
+/// attacks in directories such as `/tmp`, but not in their subdirectories.
 ///
 /// # Errors
 ///
-/// `ELOOP` if the file or its directory is a link of another user. `EEXIST` if the path exists but
-/// is not a regular file of this user. Otherwise the errors of opening a file.
+/// Returns `ELOOP` if the file or its directory is a link of another user, and `EEXIST` if the path
+/// exists but is not a regular file of this user. Otherwise, returns the errors of opening a file.
 pub fn create_guarded(path: &Path) -> io::Result<File> {
     let dir = open_dir(path.parent().unwrap_or(Path::new("/")))?;
-    // Work through the descriptor: the path of the directory may change from here on.
+    // From here on, access the directory through the descriptor, because its path may change.
     let within = path_of(&dir);
     let at = within.join(path.file_name().unwrap_or_default());
     let mut options = OpenOptions::new();
@@ -47,7 +47,7 @@ pub fn create_guarded(path: &Path) -> io::Result<File> {
     options.open(path_of(&existing))
 }
 
-/// Opens a directory, which may be a link of this user or root.
+/// Opens a directory, which may be a link that belongs to this user or root.
 fn open_dir(path: &Path) -> io::Result<File> {
     let open = |path: &Path, flags: i32| {
         let flags = libc::O_PATH | libc::O_DIRECTORY | flags;
@@ -64,19 +64,19 @@ fn open_dir(path: &Path) -> io::Result<File> {
     open(&target_of(&link, path)?, 0)
 }
 
-/// A descriptor for a path, without opening its file or following a link. It cannot be replaced
-/// afterwards.
+/// Opens a descriptor for a path without opening the file or following a link. The file behind the
+/// descriptor cannot be replaced afterwards.
 fn look(path: &Path) -> io::Result<File> {
     let flags = libc::O_PATH | libc::O_NOFOLLOW;
     OpenOptions::new().read(true).custom_flags(flags).open(path)
 }
 
-/// A path to the file of a descriptor.
+/// Returns a path to the file behind a descriptor.
 fn path_of(file: &File) -> PathBuf {
     Path::new("/proc/self/fd").join(file.as_raw_fd().to_string())
 }
 
-/// Target of the link at `path`; refuses links of users other than this one and root.
+/// Returns the target of the link at `path`. Rejects links that belong to other users, except root.
 fn target_of(link: &File, path: &Path) -> io::Result<PathBuf> {
     let owner = link.metadata()?.uid();
     if owner != 0 && owner != sys::user() {
@@ -86,11 +86,12 @@ fn target_of(link: &File, path: &Path) -> io::Result<PathBuf> {
     Ok(path.parent().unwrap_or(Path::new("/")).join(target))
 }
 
-/// Whether an existing file is a regular file of this user that no other user can have linked here.
+/// Returns whether an existing file is a regular file of this user that no other user can have
+/// linked here.
 fn is_own_output(found: &Metadata, dir: &Metadata, within: &Path) -> bool {
     let user = sys::user();
-    // Some network file systems show a different owner than the creator of a file, such as `nobody`
-    // for root.
+    // On some network file systems, the owner of a file is not the user who created it: for root,
+    // it may be `nobody`.
     let owner_here = || sys::unnamed_file(within).and_then(|file| file.metadata());
     let is_own = found.uid() == user || owner_here().is_ok_and(|new| new.uid() == found.uid());
     let is_dir_shared = dir.uid() != user || dir.mode() & 0o022 != 0;
@@ -106,7 +107,7 @@ mod tests {
     /// Another user of the machine.
     const OTHER: u32 = 65_533;
 
-    /// Creates an output in `dir`, and requires an error if `errno` is given.
+    /// Creates an output file in `dir`, and expects an error if `errno` is given.
     fn check(path: &Path, errno: Option<i32>) {
         let opened = create_guarded(path);
         let found = opened.as_ref().err().and_then(io::Error::raw_os_error);

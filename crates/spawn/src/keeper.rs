@@ -1,29 +1,31 @@
-//! Ensures that no process survives: a small front process outlives the worker and kills the
+//! Ensures that no process survives the worker: a small front process outlives it and kills the
 //! processes that it leaves behind.
 //!
 //! ```text
-//!   shell ── front P (the process that was started, single-threaded, only waits)
-//!                └── worker W (runs the program's real work)
-//!                       ├── tasks, each in a session of its own
+//!   shell ── front P (the process that was started; single-threaded, only waits)
+//!                └── worker W (runs the actual program)
+//!                       ├── tasks, each in its own session
 //!                       └── orphans of tasks: W is a child subreaper
 //! ```
 //!
-//! * **W dies, SIGKILL included**: P is a child subreaper too, so all descendants of W become
-//!   children of P. P kills until it has no child left, then ends as W ended: same exit status,
-//!   same signal.
-//! * **P dies, SIGKILL included**: W notices through a pipe, stops spawning, kills all its
+//! * **W dies, even by SIGKILL**: P is a child subreaper too, so all descendants of W become
+//!   children of P. P kills them until none is left, and then ends in the same way as W: with the
+//!   same exit status or signal.
+//! * **P dies, even by SIGKILL**: W notices this through a pipe, stops spawning, kills all its
 //!   descendants and ends.
-//! * **Both at once** (a signal to all processes of that name): direct children die by their
-//!   parent-death signal. [`crate::leftovers`] kills their descendants at the next start. P renames
-//!   itself so that `killall NAME` only hits W. W has a separate process group, so a signal to the
-//!   group of P, SIGKILL included, does not hit both.
+//! * **Both die at once** (a signal to all processes of that name): direct children are killed by
+//!   their parent-death signal. [`crate::leftovers`] kills their descendants at the next start. P
+//!   renames itself so that `killall NAME` only affects W. W has its own process group, so a signal
+//!   to the group of P, even SIGKILL, does not affect both.
 //!
-//! **Signals.** W is not in the terminal's foreground group. P receives signals of the terminal and
-//! the user and forwards each once to W; P itself never dies of them. ^Z stops W, then P, so the
-//! shell sees its job stop; SIGCONT continues both. W can write to the terminal (SIGTTOU is
-//! ignored) but not read from it (SIGTTIN is ignored, reads fail with EIO).
+//! **Signals.** W is not in the terminal's foreground group. P receives the signals sent by the
+//! terminal and the user and forwards each of them to W once; they never end P itself. ^Z stops W
+//! and then P, so the shell sees that its job has stopped; SIGCONT continues both. W can write to
+//! the terminal (SIGTTOU is ignored), but it cannot read from it (SIGTTIN is ignored, so reads fail
+//! with EIO).
 //!
-//! This module does not know the worker's task. It must run before the process has a second thread.
+//! This module is independent of what the worker does. It must be used before the process has a
+//! second thread.
 #![expect(unsafe_code, reason = "fork and signal handling")]
 
 use std::io;
@@ -39,35 +41,38 @@ use crate::procfs::{self, Families, Process};
 use crate::signal;
 use crate::sys::{self, WaitFor};
 
-/// Process name of the front, so that a kill by the program's name does not hit it.
+/// The process name of the front. It differs from the program's name, so that killing by that name
+/// does not affect the front.
 pub(crate) const FRONT_NAME: &std::ffi::CStr = c"hq-keeper";
 
-/// How long to kill descendants before giving up on processes in uninterruptible waits.
+/// How long to kill descendants before giving up on processes in uninterruptible sleep.
 const KILL_LIMIT: Duration = Duration::from_secs(5);
 
-/// How long all remaining descendants must have been asleep in the kernel, at every check, before
-/// they are no longer waited for. They have a pending SIGKILL and run no more instructions of their
+/// How long every check must have found all remaining descendants asleep in the kernel before they
+/// are no longer waited for. They have a pending SIGKILL and will not execute any more of their
 /// program; they end when their file server responds.
 const HUNG_PATIENCE: Duration = Duration::from_millis(500);
 
-/// Interval at which the front checks whether the worker has ended except for a hanging thread,
+/// The interval at which the front checks whether the worker has ended except for a hanging thread,
 /// which the kernel does not report. A check reads one small file.
 const HUNG_LOOK: libc::timespec = libc::timespec {
     tv_sec: 1,
     tv_nsec: 0,
 };
 
-/// Grace period for such a worker: the threads of a healthy one end within a millisecond of each
-/// other.
+/// The grace period for such a worker. The threads of a healthy worker end within a millisecond of
+/// each other.
 const HUNG_WORKER_PATIENCE: Duration = Duration::from_millis(200);
 
-/// Pause between two rounds of killing. SIGKILL takes effect within a fraction of a millisecond.
+/// The pause between two rounds of killing. SIGKILL takes effect within a fraction of a
+/// millisecond.
 const ROUND_PAUSE: Duration = Duration::from_millis(1);
 
-/// Set once the worker process is ending because its front died: it must spawn nothing any more.
+/// Set when the worker process is ending because its front died. From then on, it must not spawn
+/// anything.
 static HALTED: AtomicBool = AtomicBool::new(false);
 
-/// Whether spawning is over for this process.
+/// Returns whether this process must not spawn anymore.
 pub(crate) fn is_halted() -> bool {
     HALTED.load(Ordering::Acquire)
 }
@@ -75,16 +80,16 @@ pub(crate) fn is_halted() -> bool {
 /// The worker process's view of its front process.
 #[derive(Debug)]
 pub struct KeeperContext {
-    /// Process id of the front, the process that was started.
+    /// The process id of the front, which is the process that was started.
     pub front_pid: u32,
-    /// Readable (end of file) once the front process is gone. The worker ends without it; the
-    /// descriptor is for other observers.
+    /// Becomes readable (end of file) when the front process has ended. The worker ends without the
+    /// help of this descriptor; it is for other observers.
     pub front_pidfd: OwnedFd,
 }
 
 impl KeeperContext {
-    /// Whether the front process was stopped (SIGSTOP). The worker should then appear stopped as
-    /// well.
+    /// Returns whether the front process was stopped (SIGSTOP). The worker should then appear to be
+    /// stopped as well.
     #[must_use]
     pub fn front_is_stopped(&self) -> bool {
         libc::pid_t::try_from(self.front_pid)
@@ -94,7 +99,7 @@ impl KeeperContext {
     }
 }
 
-/// A keeper that could not be set up.
+/// The reason why a keeper could not be set up.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum KeeperError {
@@ -103,57 +108,59 @@ pub enum KeeperError {
     Os {
         /// The step that failed.
         step: &'static str,
-        /// Error of the operating system.
+        /// The error reported by the operating system.
         #[source]
         source: io::Error,
     },
-    /// The descendants of this process cannot be distinguished from others.
+    /// `/proc` shows another pid namespace, so the descendants of this process cannot be
+    /// identified.
     #[error(
         "set up the keeper process: expected a /proc of this pid namespace, found one of another namespace. Mount it, for example with `unshare --pid --fork --mount-proc`"
     )]
     ForeignProc,
-    /// The process has more than one thread already.
+    /// The process already has more than one thread.
     #[error("set up the keeper process: expected one thread, found {found}")]
     Threads {
-        /// Number of threads.
+        /// The number of threads.
         found: usize,
     },
 }
 
-/// Splits the process in two: the front stays here and watches, `body` runs in its child.
+/// Splits the process in two: the front stays in this process and watches, and `body` runs in a
+/// child.
 ///
-/// Returns only in the worker process, with the result of `body`; the front ends by itself, as the
-/// worker ended. A thread of the worker waits for the front's death, kills all descendants and ends
-/// the process.
+/// Returns only in the worker process, with the result of `body`; the front ends on its own, in the
+/// same way as the worker. A thread of the worker waits for the front to die, then kills all
+/// descendants and ends the process.
 ///
 /// # Errors
 ///
-/// When the process already has several threads, `/proc` shows another pid namespace, or the
+/// If the process already has several threads, if `/proc` shows another pid namespace, or if the
 /// process cannot fork.
 pub fn run(body: impl FnOnce(KeeperContext) -> ExitCode) -> Result<ExitCode, KeeperError> {
     split().map(body)
 }
 
-/// As [`run`], but returns in the worker process without a `body`.
+/// Does the same as [`run`], but returns in the worker process instead of calling a `body`.
 ///
 /// # Errors
 ///
-/// As [`run`].
+/// Same as [`run`].
 pub fn split() -> Result<KeeperContext, KeeperError> {
     let os = |step| move |source| KeeperError::Os { step, source };
     let threads = own_threads().map_err(os("count threads"))?;
     if threads != 1 {
         return Err(KeeperError::Threads { found: threads });
     }
-    // The listed processes get killed. Ids of another namespace would belong to unrelated
-    // processes, or to this one.
+    // The listed processes will be killed. Process ids from another namespace would refer to
+    // unrelated processes, or to this one.
     if !procfs::shows_this_namespace() {
         return Err(KeeperError::ForeignProc);
     }
     let front = sys::getpid();
     let (read_end, write_end) = sys::pipe().map_err(os("create a pipe"))?;
     let watcher = read_end.try_clone().map_err(os("duplicate a descriptor"))?;
-    // Before the fork: no descendant of the worker can escape from the start.
+    // This precedes the fork, so that no descendant of the worker can ever escape.
     adopt_orphans().map_err(os("become child subreaper"))?;
     signal::keep_zombies().map_err(os("keep ended children until they are reaped"))?;
     let mask = signal::set_mask(signal::KernelSigset::MAX);
@@ -185,31 +192,31 @@ pub fn split() -> Result<KeeperContext, KeeperError> {
     }
 }
 
-/// Threads of this process that run the program.
+/// Returns the number of threads of this process that run the program.
 fn own_threads() -> io::Result<usize> {
     let all = std::fs::read_dir("/proc/self/task")?.count();
-    // An emulator of a single process has a thread of its own, which runs none of the program and
+    // An emulator of a single process has an additional thread, which does not run the program and
     // is set up again after a fork.
     let is_emulated = all > 1 && !probe::features().shared_memory;
     Ok(all - usize::from(is_emulated))
 }
 
-/// Makes orphaned descendants children of this process, where the kernel supports it.
+/// Makes orphaned descendants children of this process, if the kernel supports it.
 fn adopt_orphans() -> io::Result<()> {
     match sys::adopt_orphans() {
-        // Emulators of a single process refuse it. The launcher then kills the process groups of
-        // tasks and their known descendants, as in any process that adopts no orphans; a daemon can
-        // escape.
+        // Emulators of a single process reject the call. The launcher then kills the process groups
+        // of tasks and their known descendants, as in any process that does not adopt orphans; a
+        // daemon can escape.
         Err(error) if error.raw_os_error() == Some(libc::EINVAL) => Ok(()),
         result => result,
     }
 }
 
-/// Kills every descendant of this process, repeatedly as new ones appear, for at most `limit`. Does
-/// not wait for processes that hang in the kernel.
+/// Kills every descendant of this process, repeatedly as new ones appear, for at most `limit`. It
+/// does not wait for processes that hang in the kernel.
 ///
-/// Meant for the end of a process, because other threads may still spawn. Returns the number of
-/// descendants alive at the end. Does not reap them.
+/// Use it only when the process is about to end, because other threads may still spawn. Returns the
+/// number of descendants that are still alive. They are not reaped.
 #[must_use = "descendants that cannot be killed are left"]
 pub fn kill_descendants(limit: Duration) -> usize {
     let deadline = Instant::now() + limit;
@@ -224,7 +231,7 @@ pub fn kill_descendants(limit: Duration) -> usize {
             0
         };
         let is_over = clean_rounds == 2 || alive.count > 0 && hung.lasts(alive.reachable == 0);
-        // A process may hide from one scan by forking while the list is being read.
+        // A process may escape a scan by forking while the list is being read.
         if is_over || Instant::now() >= deadline {
             return alive.count;
         }
@@ -233,10 +240,10 @@ pub fn kill_descendants(limit: Duration) -> usize {
 }
 
 /// Describes the remaining descendants if none of them can be killed: they sleep in the kernel,
-/// have ended except for threads that do, or belong to another user. `None` if there are others, or
-/// none.
+/// have ended except for threads that do, or belong to another user. Returns `None` if there are no
+/// descendants, or if some of them can be killed.
 ///
-/// This can hold briefly for healthy processes as well: check several times.
+/// For a brief moment, this can also be true of healthy processes, so check several times.
 #[must_use]
 pub fn unreachable_descendants() -> Option<String> {
     let processes = procfs::all_processes();
@@ -263,10 +270,10 @@ pub fn unreachable_descendants() -> Option<String> {
     Some(texts.join(", "))
 }
 
-/// Maximum number of processes in a message.
+/// The maximum number of processes named in a message.
 const NAMED_MAX: usize = 5;
 
-/// Process id, program and user, for a message.
+/// Returns the process id, the program and the user, for a message.
 fn name_of(pid: libc::pid_t) -> String {
     let program = procfs::program_of(pid).unwrap_or_default();
     let user =
@@ -274,7 +281,7 @@ fn name_of(pid: libc::pid_t) -> String {
     format!("{pid} ({program}){user}")
 }
 
-/// Why a process has outlived SIGKILL.
+/// Explains why a process has outlived SIGKILL.
 #[must_use]
 pub fn why_unkillable(pid: Option<u32>) -> String {
     let process = pid.and_then(|pid| Process::read(pid.cast_signed()));
@@ -289,12 +296,12 @@ pub fn why_unkillable(pid: Option<u32>) -> String {
     }
 }
 
-/// Since when all remaining processes hang, as far as observed.
+/// The time since which all remaining processes have been seen hanging.
 #[derive(Debug, Default)]
 pub(crate) struct Hung(Option<Instant>);
 
 impl Hung {
-    /// Records an observation; returns whether the state has lasted long enough.
+    /// Records an observation, and returns whether all processes have been hanging long enough.
     pub(crate) fn lasts(&mut self, is_hung: bool) -> bool {
         if !is_hung {
             self.0 = None;
@@ -304,14 +311,14 @@ impl Hung {
     }
 }
 
-/// Living descendants found by one round.
+/// The living descendants that a round has found.
 struct Alive {
     count: usize,
-    /// Descendants that do not sleep in the kernel.
+    /// The number of descendants that do not sleep in the kernel.
     reachable: usize,
 }
 
-/// Sends SIGKILL to all descendants once; returns how many were alive.
+/// Sends SIGKILL to all descendants once, and returns how many were alive.
 fn kill_round(own: libc::pid_t) -> Alive {
     let mut alive = Alive {
         count: 0,
@@ -325,30 +332,31 @@ fn kill_round(own: libc::pid_t) -> Alive {
         alive.reachable += usize::from(!process.is_unreachable());
         procfs::kill_if(process.pid, || {
             Process::read(process.pid)
-                // Its parent may have died a moment ago; then this process has adopted it.
+                // Its parent may have just died; in that case, this process has adopted it.
                 .is_some_and(|now| now.parent == process.parent || now.parent == own)
         });
     }
     alive
 }
 
-/// First steps of the worker process.
+/// The first steps of the worker process.
 fn become_worker(front: libc::pid_t, mask: signal::KernelSigset) -> io::Result<()> {
-    // The front does the same, so that it is done whichever comes first.
+    // The front does the same, so the group is set no matter which process runs first.
     sys::set_group(0, 0)?;
     adopt_orphans()?;
-    // Not in the foreground: writing to the terminal must not stop the worker, nor should reading.
+    // The worker is not in the foreground. Reading from or writing to the terminal must not stop
+    // it.
     signal::ignore(libc::SIGTTOU)?;
     signal::ignore(libc::SIGTTIN)?;
     signal::set_mask(mask);
     if sys::parent() != front {
-        // The front died before it could do anything. There is nothing to clean up yet.
+        // The front died before it could do anything, so there is nothing to clean up yet.
         return Err(io::Error::from_raw_os_error(libc::ESRCH));
     }
     Ok(())
 }
 
-/// Starts the thread that ends the worker process when the front is gone.
+/// Starts the thread that ends the worker process when the front has ended.
 fn end_with_front(front: OwnedFd) -> io::Result<()> {
     std::thread::Builder::new()
         .name("keeper-watch".to_owned())
@@ -363,15 +371,16 @@ fn end_with_front(front: OwnedFd) -> io::Result<()> {
             if left > 0 {
                 tracing::error!(left, "descendants cannot be killed");
             }
-            // Without exit handlers: other threads still use the objects that these would destroy.
+            // Exit handlers are skipped, because other threads still use the objects that they
+            // would destroy.
             sys::exit_now(128 + libc::SIGKILL)
         })
         .map(drop)
 }
 
-/// Main loop of the front. All signals are blocked and taken one by one.
+/// The main loop of the front. All signals are blocked and accepted one by one.
 fn be_front(worker: libc::pid_t, mask: signal::KernelSigset, alive: OwnedFd) -> ! {
-    // Fails if the worker was faster or is gone; both are fine.
+    // This fails if the worker was faster or has already ended; both are fine.
     let _ = sys::set_group(worker, worker);
     sys::set_thread_name(FRONT_NAME);
     let status = loop {
@@ -389,24 +398,24 @@ fn be_front(worker: libc::pid_t, mask: signal::KernelSigset, alive: OwnedFd) -> 
             }
             libc::SIGTSTP => {
                 let _ = sys::kill(worker, libc::SIGTSTP);
-                // Stops here until a SIGCONT, which is then the next signal.
+                // Stops here until SIGCONT arrives, which is then the next signal.
                 let _ = sys::kill(sys::getpid(), libc::SIGSTOP);
             }
-            // Not for the worker: these concern I/O of the front, which does none.
+            // These signals concern I/O of the front, which does none, so they are not forwarded.
             libc::SIGTTIN | libc::SIGTTOU | libc::SIGPIPE => {}
-            // The worker is an unreaped child, so its id is not reused.
+            // The worker is an unreaped child, so its process id cannot have been reused.
             signal => {
                 let _ = sys::kill(worker, signal);
             }
         }
     };
     kill_children();
-    // Until now the pipe has told the worker that the front lives.
+    // Until now, the open pipe has shown the worker that the front is alive.
     drop(alive);
     end_like(status, mask)
 }
 
-/// Takes the next signal; `None` if none arrived within [`HUNG_LOOK`].
+/// Returns the next signal, or `None` if none arrives within [`HUNG_LOOK`].
 fn next_signal() -> Option<libc::c_int> {
     let mut set = MaybeUninit::<libc::sigset_t>::zeroed();
     // SAFETY: `set` is valid for writes.
@@ -425,14 +434,14 @@ fn next_signal() -> Option<libc::c_int> {
     }
 }
 
-/// How the worker ended, if the only remaining threads hang in the kernel. It cannot be reaped
-/// before these end, which may be never.
+/// Returns how the worker ended, if its only remaining threads hang in the kernel. The worker
+/// cannot be reaped before these threads end, which may never happen.
 fn hung_end_of(worker: libc::pid_t) -> Option<ExitStatus> {
     let has_ended = || Process::read(worker).is_some_and(|process| process.is_dead());
     if !has_ended() {
         return None;
     }
-    // A worker whose threads are just ending can be reaped in a moment.
+    // A worker whose threads are about to end can be reaped in a moment.
     sys::pause(HUNG_WORKER_PATIENCE);
     if let Some(status) = reap_until(worker) {
         return Some(status);
@@ -441,7 +450,7 @@ fn hung_end_of(worker: libc::pid_t) -> Option<ExitStatus> {
         .then(|| procfs::exit_status(worker).unwrap_or(ExitStatus::Code(128 + libc::SIGKILL)))
 }
 
-/// Reaps ended children; returns the worker's status if it is among them.
+/// Reaps ended children, and returns the worker's status if it is among them.
 fn reap_until(worker: libc::pid_t) -> Option<ExitStatus> {
     while let Ok(Some(waited)) = sys::wait(WaitFor::OwnThread, libc::WNOHANG) {
         if waited.pid == worker {
@@ -451,7 +460,7 @@ fn reap_until(worker: libc::pid_t) -> Option<ExitStatus> {
     None
 }
 
-/// Kills and reaps until there is no child left, or none that can be killed. Every descendant
+/// Kills and reaps children until none is left, or none that can be killed. Every descendant
 /// becomes a child of this process when its parent dies, so all descendants end.
 fn kill_children() {
     let deadline = Instant::now() + KILL_LIMIT;
@@ -467,7 +476,7 @@ fn kill_children() {
             }
         }
         let alive = kill_round(own);
-        // A dead process that cannot be reaped hangs as well.
+        // A dead process that cannot be reaped also counts as hanging.
         if hung.lasts(alive.reachable == 0) || Instant::now() >= deadline {
             return;
         }
@@ -475,7 +484,7 @@ fn kill_children() {
     }
 }
 
-/// Ends this process as the worker ended.
+/// Ends this process in the same way as the worker ended.
 fn end_like(status: ExitStatus, mask: signal::KernelSigset) -> ! {
     match status {
         ExitStatus::Code(code) => sys::exit_now(code),

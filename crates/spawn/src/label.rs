@@ -1,11 +1,11 @@
 //! Labels tasks with a number that all their descendants inherit and that other processes of the
 //! user can read.
 //!
-//! The environment identifies the task of a process only while it is readable: not for a program
-//! that made itself unreadable (`ssh-agent`, for any user but root), and not after it was cleared
-//! (`env -i`). The limit of file locks, `RLIMIT_LOCKS`, has no such gaps: the kernel has ignored it
-//! since 2.4.25, children inherit it, it survives execve, and a process that may signal another may
-//! read its limits (prlimit(2)).
+//! The environment identifies the task of a process only while it is readable. It is not readable
+//! for a program that made itself unreadable (`ssh-agent`, for any user except root), and it is
+//! lost if the process clears it (`env -i`). The limit on file locks, `RLIMIT_LOCKS`, has no such
+//! gaps: the kernel has ignored it since 2.4.25, children inherit it, it survives execve, and a
+//! process that may signal another one may read its limits (prlimit(2)).
 //!
 //! ```text
 //!  bit 63  62 … 59       58 … 36       35 … 24          23 … 0
@@ -13,14 +13,14 @@
 //!          bit of four   process id    when it began    in the process
 //! ```
 //!
-//! The label is the task's soft limit. An outermost launcher also sets the hard limit to it, which
-//! an unprivileged process can never raise again. A launcher inside a task (level 1 and so on) sees
-//! the soft limit of that task and gives its own tasks a lower one. So tasks that it loses still
-//! have the label of their outermost launcher in their hard limit.
+//! The label is the task's soft limit. An outermost launcher also sets the hard limit to the label,
+//! which an unprivileged process can never raise again. A launcher inside a task (level 1 and
+//! above) sees the soft limit of that task and gives its own tasks a lower one. If it loses a task,
+//! that task therefore still has the label of the outermost launcher in its hard limit.
 //!
-//! A process with the label of a task is killed with the task. So no two tasks of one process may
-//! share a label, also across launchers and over time: all launchers share
-//! one counter, which skips labels of living tasks when it wraps around.
+//! A process with the label of a task is killed with the task. Two tasks of one process must
+//! therefore never have the same label, even across launchers and over time: all launchers share
+//! one counter, which skips the labels of living tasks when it wraps around.
 
 use std::collections::BTreeSet;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -32,30 +32,30 @@ const TASK_BITS: u32 = 24;
 const BEGAN_BITS: u32 = 12;
 const PID_BITS: u32 = 22;
 const LEVEL_SHIFT: u32 = TASK_BITS + BEGAN_BITS + PID_BITS;
-/// Bit of the outermost level; inner levels use lower bits.
+/// The bit of the outermost level. Inner levels use lower bits.
 const OUTERMOST: u32 = LEVEL_SHIFT + 4;
 const LEVELS: u32 = 4;
 
-/// Low bits of a number.
+/// Returns the low bits of a number.
 const fn low(value: u64, bits: u32) -> u64 {
     value & ((1 << bits) - 1)
 }
 
-/// Task numbers of this process.
+/// The task numbers of this process.
 #[derive(Debug)]
 struct Numbers {
     next: u64,
-    /// Numbers of tasks that are being created or have not been reaped.
+    /// The numbers of tasks that are being created or have not been reaped.
     used: BTreeSet<u64>,
 }
 
 impl Numbers {
-    /// A number that no other task has.
+    /// Returns a number that no other task has.
     fn take(&mut self) -> u64 {
         loop {
             let number = self.next;
             self.next = low(number + 1, TASK_BITS);
-            // The loop ends: a process has far fewer children than possible numbers.
+            // The loop terminates, because a process has far fewer children than there are numbers.
             if self.used.insert(number) {
                 return number;
             }
@@ -69,24 +69,24 @@ static NUMBERS: Mutex<Numbers> = Mutex::new(Numbers {
 });
 
 fn numbers() -> MutexGuard<'static, Numbers> {
-    // A panic cannot leave partial state.
+    // A panic cannot leave the numbers partially updated.
     NUMBERS.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Identifies one task and all its descendants. No other task of this process gets the same label
-/// until it is dropped.
+/// until this value is dropped.
 #[derive(Debug)]
 pub(crate) struct Label {
     limit: KernelRlimit,
 }
 
 impl Label {
-    /// The resource limit of the task.
+    /// Returns the resource limit of the task.
     pub(crate) const fn limit(&self) -> KernelRlimit {
         self.limit
     }
 
-    /// The label itself.
+    /// Returns the label itself.
     pub(crate) const fn value(&self) -> u64 {
         self.limit.soft
     }
@@ -102,14 +102,14 @@ impl Drop for Label {
 #[derive(Debug)]
 pub(crate) struct Labels {
     base: u64,
-    /// `None`: the hard limit becomes the label.
+    /// The hard limit of tasks. `None` if the hard limit is set to the label.
     hard: Option<u64>,
 }
 
 impl Labels {
-    /// `None` where the limits leave no room, because the site has set them or too many launchers
-    /// are around this one. Also `None` if the launcher's start is unknown (`began` is 0): a later
-    /// process with its id would be taken for it.
+    /// Returns `None` if the limits leave no room, because the site has set them or because too
+    /// many launchers are nested. Also returns `None` if the launcher's start time is unknown
+    /// (`began` is 0), because a later process with the same id would be mistaken for the launcher.
     pub(crate) fn new(pid: libc::pid_t, began: u64) -> Option<Self> {
         let own = sys::limit_of(0, raw::RLIMIT_LOCKS).ok()?;
         Self::within(own, pid, began)
@@ -130,7 +130,7 @@ impl Labels {
         })
     }
 
-    /// The label of the next task.
+    /// Returns the label of the next task.
     pub(crate) fn next(&self) -> Label {
         let soft = self.base | numbers().take();
         let hard = self.hard.unwrap_or(soft);
@@ -140,13 +140,14 @@ impl Labels {
     }
 }
 
-/// Number of launchers around the one that gave this label; `None` if it is not a label.
+/// Returns how many launchers enclose the one that assigned this label. Returns `None` if it is not
+/// a label.
 fn level_of(limit: u64) -> Option<u32> {
     let level = limit >> LEVEL_SHIFT;
     (level.is_power_of_two() && level < 1 << LEVELS).then(|| LEVELS - 1 - level.trailing_zeros())
 }
 
-/// The launcher that gave a label: its process id, and a predicate for its start time.
+/// Returns the launcher that assigned a label: its process id, and a predicate for its start time.
 pub(crate) fn launcher_of(label: u64) -> Option<(libc::pid_t, impl Fn(u64) -> bool)> {
     level_of(label)?;
     let pid = low(label >> (TASK_BITS + BEGAN_BITS), PID_BITS);

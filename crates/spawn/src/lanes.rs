@@ -1,8 +1,8 @@
-//! Requests that wait for their lane.
+//! Manages requests that wait for their lane.
 //!
 //! A lane is a sequence of children that run one at a time. It exists while one of its children is
-//! queued or alive. The thread that sees the end of one child creates the next one, so a stream of
-//! short tasks wakes no other thread.
+//! queued or alive. The thread that notices the exit of one child creates the next one, so no other
+//! thread has to be woken for a series of short tasks.
 
 use std::collections::{HashMap, VecDeque};
 use std::time::Instant;
@@ -11,25 +11,25 @@ use crate::event::Token;
 use crate::path_group::PathGroup;
 use crate::plan::SpawnPlan;
 
-/// The caller's identifier of a sequence of children that run one after the other, in the order of
+/// The caller's identifier of a sequence of children that run one after another, in the order of
 /// their requests. It may be reused at any time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Lane(pub u64);
 
-/// One request for a process.
+/// A request for a process.
 #[derive(Debug)]
 pub(crate) struct Job {
     pub(crate) token: Token,
     pub(crate) plan: SpawnPlan,
-    /// Lane of the request, which waits for earlier requests of the lane.
+    /// The lane of the request, which waits for earlier requests in the lane.
     pub(crate) lane: Option<Lane>,
-    /// Group of requests that access the same paths.
+    /// The group of requests that access the same paths.
     pub(crate) path_group: PathGroup,
-    /// Time of the first transient failure, and the number of failures.
+    /// The time of the first transient failure, and the number of failures.
     pub(crate) trouble: Option<(Instant, u32)>,
 }
 
-/// All lanes in use, with the waiting requests of each.
+/// All lanes in use, with the requests that wait in each of them.
 #[derive(Debug, Default)]
 pub(crate) struct Lanes {
     waiting: HashMap<Lane, VecDeque<Job>>,
@@ -49,7 +49,7 @@ impl Lanes {
         Some(job)
     }
 
-    /// Ends the turn of a lane's request; returns the next one.
+    /// Ends the turn of a lane's current request, and returns the next one.
     pub(crate) fn leave(&mut self, lane: Lane) -> Option<Job> {
         let next = self.waiting.get_mut(&lane)?.pop_front();
         if next.is_none() {
@@ -58,7 +58,7 @@ impl Lanes {
         next
     }
 
-    /// Whether a request of the lane waits.
+    /// Returns whether a request is waiting in the lane.
     pub(crate) fn has_next(&self, lane: Lane) -> bool {
         self.waiting
             .get(&lane)
@@ -78,7 +78,7 @@ impl Lanes {
         self.waiting.values_mut().flat_map(std::mem::take).collect()
     }
 
-    /// Number of waiting requests.
+    /// Returns the number of waiting requests.
     pub(crate) fn len(&self) -> usize {
         self.waiting.values().map(VecDeque::len).sum()
     }
@@ -106,7 +106,7 @@ mod tests {
         let (mut lanes, lane) = (Lanes::default(), Lane(1));
         let token = |job: Option<Job>| job.map(|job| job.token.0);
         assert_eq!(token(lanes.enter(request(1, lane))), Some(1));
-        // The end is reported at once: no other report follows soon.
+        // The exit must be reported at once, because no other report will follow soon.
         assert!(!lanes.has_next(lane));
         assert_eq!(token(lanes.enter(request(2, lane))), None);
         assert!(lanes.has_next(lane) && !lanes.has_next(Lane(2)));

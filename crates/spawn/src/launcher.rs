@@ -24,20 +24,20 @@ use crate::signal;
 use crate::spawner;
 use crate::sys;
 
-/// The threads that create processes.
+/// Selects the threads that create processes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 #[non_exhaustive]
 pub enum Strategy {
-    /// Dedicated threads that live as long as the launcher. The default.
+    /// Dedicated threads that live as long as the launcher. This is the default.
     #[default]
     Pool,
     /// One dedicated thread.
     Single,
-    /// Threads of tokio's blocking pool, borrowed while there are requests.
+    /// Threads of tokio's blocking pool, used while there are requests.
     ///
-    /// Needs the feature `tokio` and a runtime around [`Launcher::start`]. That pool ends idle
-    /// threads, and the kernel sends parent-death signals when the creating *thread* ends; so
-    /// plans' parent-death signals are ignored.
+    /// Needs the feature `tokio` and a tokio runtime in which [`Launcher::start`] is called. The
+    /// blocking pool ends idle threads, and the kernel sends parent-death signals when the creating
+    /// *thread* ends. The parent-death signals of plans are therefore ignored.
     SpawnBlocking,
 }
 
@@ -64,7 +64,8 @@ impl Strategy {
             }
         })?;
         Ok(Threads::Borrowed(Box::new(move |work| {
-            // The join handle is not needed: the launcher's queue reports the end of the work.
+            // The join handle is not needed, because the launcher's queue reports when the work is
+            // done.
             drop(runtime.spawn_blocking(work));
         })))
     }
@@ -81,37 +82,37 @@ impl Strategy {
     }
 }
 
-/// Configuration of a launcher.
+/// The configuration of a launcher.
 #[derive(Clone)]
 pub struct LauncherConfig {
-    /// Spawner threads of the pool; 0 chooses by the number of CPUs.
+    /// The number of spawner threads in the pool. 0 derives it from the number of CPUs.
     pub threads: usize,
     /// The threads that create processes.
     pub strategy: Strategy,
-    /// A backend to use instead of the best one. The environment variable `HQ_SPAWN_BACKEND` has
-    /// precedence.
+    /// The backend to use instead of the best one. The environment variable `HQ_SPAWN_BACKEND`
+    /// takes precedence.
     pub backend: Option<Backend>,
     /// How long a transient failure is retried before it is reported.
     pub transient_limit: Duration,
-    /// How long events that are not urgent (starts; ends in a lane with more requests) may wait for
-    /// more before the consumer is woken; half as long in a stream of events. Zero: not at all.
-    /// Default: 10 ms.
+    /// How long events that are not urgent (starts, and exits in a lane with more requests) may
+    /// wait for more events before the consumer is woken. The delay is halved in a stream of
+    /// events. Zero disables it. Default: 10 ms.
     pub event_delay: Duration,
-    /// Whether to raise this process's soft limit of open descriptors to the hard one, for many
-    /// live children. Children still start with the previous limit. Default: no.
+    /// Whether to raise this process's soft limit on open descriptors to the hard limit, which is
+    /// useful for many live children. Children still start with the previous limit. Default: no.
     pub raise_descriptor_limit: bool,
-    /// Time from SIGKILL until a child that still exists is reported as [`Event::Unkillable`].
-    /// Default: 10 s, which exceeds the time to end a process with terabytes of memory.
+    /// How long a child can exist after SIGKILL before it is reported as [`Event::Unkillable`].
+    /// Default: 10 s, which is longer than it takes to end a process with terabytes of memory.
     pub unkillable_after: Duration,
-    /// Whether to find orphans of tasks in the kernel's list of children, where available, instead
-    /// of scanning all processes from time to time. Default: yes.
+    /// Whether to find orphans of tasks in the kernel's list of children, if available, instead of
+    /// scanning all processes from time to time. Default: yes.
     pub list_children: bool,
     /// Called when the event queue becomes non-empty.
     pub wake: Wake,
 }
 
 impl LauncherConfig {
-    /// The default configuration with this wake-up call.
+    /// Creates the default configuration with this wake-up callback.
     #[must_use]
     pub fn new(wake: Wake) -> Self {
         Self {
@@ -128,9 +129,9 @@ impl LauncherConfig {
     }
 
     fn thread_count(&self) -> usize {
-        /// Maximum automatic number of threads. A spawn keeps a CPU busy in the kernel most of the
-        /// time; more threads than CPUs only queue up there, and more than a few contend for the
-        /// same kernel locks.
+        /// The maximum number of threads chosen automatically. A spawn keeps a CPU busy in the
+        /// kernel most of the time. More threads than CPUs would only wait for a CPU, and more than
+        /// a few threads contend for the same kernel locks.
         const AUTOMATIC_MAX: usize = 8;
         match (self.strategy, self.threads) {
             (Strategy::Single, _) => 1,
@@ -167,15 +168,15 @@ impl LauncherConfig {
     }
 }
 
-/// Environment variable that forces a backend by its name.
+/// The environment variable that selects a backend by name.
 const BACKEND_VARIABLE: &str = "HQ_SPAWN_BACKEND";
 
-/// How long dropping a launcher waits for its killed children. A process in an uninterruptible wait
-/// (a dead file server) cannot be killed.
+/// How long dropping a launcher waits for its killed children. A process in uninterruptible sleep
+/// (because a file server does not respond) cannot be killed.
 const SHUTDOWN_LIMIT: Duration = Duration::from_secs(5);
 
-/// Interval of checks whether all remaining children are in such a wait. A check reads all of
-/// `/proc`.
+/// The interval between checks whether all remaining children are in such a state. A check reads
+/// all of `/proc`.
 const HUNG_LOOK: Duration = Duration::from_millis(50);
 
 /// Spawns, watches and ends child processes.
@@ -192,20 +193,21 @@ pub struct Launcher {
 impl Launcher {
     /// Starts the threads.
     ///
-    /// If this process ignores SIGCHLD, resets that: the kernel would drop exit statuses. Before
-    /// Linux 5.9, sets inherited descriptors from 3 up to close on exec.
+    /// If this process ignores SIGCHLD, this is undone, because the kernel would discard exit
+    /// statuses. Before Linux 5.9, inherited descriptors from 3 up are marked close-on-exec.
     ///
     /// # Errors
     ///
-    /// A descriptor or thread that cannot be created, or a forced backend that does not work here.
+    /// If a descriptor or thread cannot be created, or if the requested backend does not work on
+    /// this machine.
     pub fn start(config: LauncherConfig) -> Result<Self, LauncherError> {
         let os = |step| move |source| LauncherError::Os { step, source };
         let features = probe::features();
         let backend = config.choose_backend(features)?;
         signal::keep_zombies().map_err(os("keep ended children until they are reaped"))?;
         if !features.close_range {
-            // The child cannot close them then. Descriptors that this process opens later are
-            // close-on-exec anyway.
+            // Without `close_range`, the child cannot close the descriptors. Descriptors that this
+            // process opens later are close-on-exec anyway.
             sys::close_all_on_exec().map_err(os("keep open descriptors from children"))?;
         }
         let null = sys::open(c"/dev/null", libc::O_RDWR)
@@ -261,7 +263,7 @@ impl Launcher {
         Ok(launcher)
     }
 
-    /// The backend in use.
+    /// Returns the backend in use.
     #[must_use]
     pub const fn backend(&self) -> Backend {
         self.backend
@@ -274,42 +276,44 @@ impl Launcher {
         self.pool.push(std::iter::once((None, token, plan)));
     }
 
-    /// Queues many children with one lock.
+    /// Queues many children, taking the lock once.
     pub fn spawn_batch(&self, plans: impl IntoIterator<Item = (Token, SpawnPlan)>) {
         let plans = plans.into_iter();
         self.pool
             .push(plans.map(|(token, plan)| (None, token, plan)));
     }
 
-    /// Queues children in lanes with one lock. At most one child of a lane lives at a time, in the
-    /// order of the calls; the thread that sees it end creates the next one. While more wait in its
-    /// lane, the end of a child may be reported as late as [`LauncherConfig::event_delay`] allows.
+    /// Queues children in lanes, taking the lock once. At most one child of a lane lives at a time,
+    /// in the order of the calls; the thread that notices its exit creates the next one. While more
+    /// children wait in the lane, an exit may be reported as late as
+    /// [`LauncherConfig::event_delay`] allows.
     ///
-    /// This is the fastest way to run many short children: no thread has to be woken between two of
-    /// them.
+    /// This is the fastest way to run many short-lived children, because no thread has to be woken
+    /// between two of them.
     pub fn spawn_in_lanes(&self, plans: impl IntoIterator<Item = (Lane, Token, SpawnPlan)>) {
         let plans = plans.into_iter();
         self.pool
             .push(plans.map(|(lane, token, plan)| (Some(lane), token, plan)));
     }
 
-    /// Cancels a child that waits behind another one in its lane; it fails as canceled. Other
-    /// children are unaffected: unlike [`Launcher::terminate`], it never ends a process.
+    /// Cancels a child that waits behind another one in its lane; it is then reported as failed
+    /// because it was canceled. Other children are unaffected: unlike [`Launcher::terminate`], this
+    /// method never ends a process.
     pub fn withdraw(&self, token: Token) {
         self.pool.withdraw(token);
     }
 
-    /// Ends a child. Unknown tokens are ignored; a queued child fails as canceled.
+    /// Ends a child. Unknown tokens are ignored. A queued child is reported as canceled.
     ///
-    /// The first signal goes to the child's process group. SIGKILL, after the grace period or at
-    /// once, goes to all processes that can be attributed to the child. Descendants that outlive
-    /// the leader are killed when it ends.
+    /// The first signal goes to the child's process group. SIGKILL, either immediately or after the
+    /// grace period, goes to all processes that can be attributed to the child. Descendants that
+    /// outlive the leader are killed when it exits.
     pub fn terminate(&self, token: Token, how: Termination) {
         self.pool.terminate(token, how);
     }
 
-    /// Kills all children, their groups and descendants at once with SIGKILL; queued children fail
-    /// as canceled.
+    /// Kills all children, their process groups and their descendants at once with SIGKILL. Queued
+    /// children are reported as canceled.
     pub fn kill_all(&self) {
         self.pool.kill_all();
     }
@@ -319,7 +323,7 @@ impl Launcher {
         self.watch.events.drain(into);
     }
 
-    /// Number of children that are queued, being created or running.
+    /// Returns the number of children that are queued, being created or running.
     #[must_use]
     pub fn pending(&self) -> usize {
         self.pool.queued() + self.watch.table().len()
@@ -344,7 +348,7 @@ impl Drop for Launcher {
             if now >= next_look {
                 next_look = now + HUNG_LOOK;
                 if hung.lasts(unreachable_descendants().is_some()) {
-                    // The threads that create them cannot end either.
+                    // The threads that create these children cannot end either.
                     limit = now;
                 }
             }
@@ -353,8 +357,8 @@ impl Drop for Launcher {
             while !thread.is_finished() && Instant::now() < limit {
                 sys::pause(POLL);
             }
-            // A thread that hangs in the kernel is abandoned. A panicked one has already reported
-            // it.
+            // A thread that hangs in the kernel is abandoned. A thread that panicked has already
+            // reported it.
             if thread.is_finished() {
                 let _ = thread.join();
             }

@@ -1,19 +1,19 @@
-//! Kills processes that tasks of a killed launcher left behind, when the next launcher starts on
-//! the machine.
+//! Kills processes that were left behind by the tasks of a killed launcher, when the next launcher
+//! starts on the machine.
 //!
 //! A launcher that is killed together with its front process (see [`crate::keeper`]) cannot end any
-//! process. Its direct children die by their parent-death signal; their descendants live on, on
-//! CPUs that are assigned again. The label that they have inherited identifies them (see
-//! `label.rs`): it names their launcher, and a launcher that no longer exists has no tasks. An
-//! environment variable would not work. It travels to other machines and into batch jobs (`srun`,
-//! `sbatch`, `qsub -V`, `at`), where its processes are legitimate and their launcher is out of
-//! sight. A resource limit stays with the descendants of the process.
+//! process. Its direct children are killed by their parent-death signal. Their descendants keep
+//! running, on CPUs that are assigned to other tasks. They are identified by the label that they
+//! inherited (see `label.rs`): it names their launcher, and a launcher that no longer exists has no
+//! tasks. An environment variable would not work, because it is passed on to other machines and to
+//! batch jobs (`srun`, `sbatch`, `qsub -V`, `at`). Processes there are legitimate, and their
+//! launcher is not visible. A resource limit is inherited only by descendants of the process.
 //!
-//! The search covers only processes of the same user in the same pid namespace, except those that
-//! entered it from another: the launcher of a process in a container has a different id there.
-//! Nothing is killed from inside a task, or in a pid namespace that a task has created, because the
-//! surrounding launcher may be out of sight there as well; nor where `/proc` shows another
-//! namespace.
+//! The search covers only processes of the same user in the same pid namespace. It excludes
+//! processes that entered the namespace from another one, because the launcher of a process in a
+//! container has a different id there. Nothing is killed from inside a task or in a pid namespace
+//! that a task has created, because the enclosing launcher may not be visible there either. Nothing
+//! is killed if `/proc` shows another namespace.
 
 use std::fmt;
 use std::io;
@@ -24,27 +24,28 @@ use crate::label;
 use crate::procfs::{self, Process};
 use crate::sys;
 
-/// Maximum scans of all processes. A process may fork while the list is being read. A launcher
-/// inside a task must be gone before its own tasks are seen as leftovers.
+/// The maximum number of scans of all processes. A process may fork while the list is being read.
+/// The tasks of a launcher inside a task are only recognized as leftovers after that launcher has
+/// ended.
 const ROUNDS: usize = 10;
 
-/// Pause between two scans. SIGKILL takes effect within a fraction of a millisecond.
+/// The pause between two scans. SIGKILL takes effect within a fraction of a millisecond.
 const ROUND_PAUSE: Duration = Duration::from_millis(2);
 
-/// Maximum ancestors to follow; no process has as many.
+/// The maximum number of ancestors to follow. No process has that many.
 const ANCESTORS_MAX: usize = 10_000;
 
-/// Uniquely identifies a process. Its id alone may be reused.
+/// Uniquely identifies a process. The process id alone may be reused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Launched {
-    /// Process id.
+    /// The process id.
     pub pid: u32,
-    /// Start time, in clock ticks since boot.
+    /// The start time, in clock ticks since boot.
     pub began: u64,
 }
 
 impl Launched {
-    /// This process; `None` if `/proc` does not show it.
+    /// Returns this process, or `None` if `/proc` does not show it.
     #[must_use]
     pub fn own() -> Option<Self> {
         let process = Process::read(sys::getpid())?;
@@ -58,9 +59,9 @@ impl Launched {
 /// A process that was killed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Ended {
-    /// Process id.
+    /// The process id.
     pub pid: u32,
-    /// Name of the process (`comm`).
+    /// The name of the process (`comm`).
     pub program: String,
 }
 
@@ -70,7 +71,7 @@ impl fmt::Display for Ended {
     }
 }
 
-/// Kills leftovers of tasks whose launchers are gone; returns them.
+/// Kills the processes left behind by tasks whose launchers no longer exist, and returns them.
 #[must_use]
 pub fn kill() -> Vec<Ended> {
     let own = sys::getpid();
@@ -93,7 +94,7 @@ pub fn kill() -> Vec<Ended> {
                 pid: pid.unsigned_abs(),
                 program: procfs::program_of(pid).unwrap_or_default(),
             };
-            // A process that has not ended since the last round counts once.
+            // A process that has not ended since the last round is listed only once.
             if procfs::kill_if(pid, || is_leftover(pid)) && !killed.contains(&ended) {
                 killed.push(ended);
             }
@@ -106,8 +107,8 @@ pub fn kill() -> Vec<Ended> {
     killed
 }
 
-/// Whether a process of this user belongs to a task whose launcher is gone, and no other process
-/// will end it.
+/// Returns whether a process of this user belongs to a task whose launcher no longer exists, and no
+/// other process will end it.
 fn is_leftover(pid: libc::pid_t, user: Option<u32>) -> bool {
     let is_gone = label_of(pid)
         .and_then(label::launcher_of)
@@ -122,12 +123,12 @@ fn is_leftover(pid: libc::pid_t, user: Option<u32>) -> bool {
 fn is_alive(pid: libc::pid_t, is_launcher: impl Fn(u64) -> bool) -> bool {
     let text = match procfs::read_stat(pid) {
         Ok(text) => text,
-        // Any other error (no descriptors, no memory) says nothing about the process.
+        // Any other error (no descriptors, no memory) does not reveal anything about the process.
         Err(error) => {
             let is_gone = error.kind() == io::ErrorKind::NotFound
                 || error.raw_os_error() == Some(libc::ESRCH);
-            // `/proc` may hide processes that others must not trace (`hidepid`), and unreadable
-            // programs. `kill` sees all of them.
+            // `/proc` may hide unreadable programs and processes that this user must not trace
+            // (`hidepid`). `kill` sees all of them.
             return !is_gone || exists(pid);
         }
     };
@@ -137,8 +138,8 @@ fn is_alive(pid: libc::pid_t, is_launcher: impl Fn(u64) -> bool) -> bool {
     if process.is_dead() {
         return false;
     }
-    // In another time namespace the clock has another origin, so the launcher recorded another
-    // start time than is visible here.
+    // In another time namespace, the clock has a different origin, so the start time that the
+    // launcher recorded differs from the one visible here.
     is_launcher(process.began) || !procfs::has_our_clock(pid)
 }
 
@@ -147,9 +148,9 @@ fn exists(pid: libc::pid_t) -> bool {
     !signalled.is_err_and(|error| error.raw_os_error() == Some(libc::ESRCH))
 }
 
-/// Whether the ancestors of a process end at the init process of this pid namespace. If a process
-/// entered the namespace (`nsenter`, `apptainer exec instance://…`), its ancestors and its launcher
-/// are out of sight.
+/// Returns whether the ancestors of a process lead to the init process of this pid namespace. If a
+/// process entered the namespace (`nsenter`, `apptainer exec instance://…`), its ancestors and
+/// launcher are not visible.
 fn was_born_here(pid: libc::pid_t) -> bool {
     let mut pid = pid;
     for _ in 0..ANCESTORS_MAX {
@@ -164,8 +165,8 @@ fn was_born_here(pid: libc::pid_t) -> bool {
     false
 }
 
-/// Whether a front process that has lost its worker is about to end this process, which is no
-/// leftover then and is not reported.
+/// Returns whether a front process that has lost its worker is about to end this process. Such a
+/// process is not a leftover and is not reported.
 fn is_being_ended(pid: libc::pid_t) -> bool {
     let Some(mut below) = Process::read(pid) else {
         return false;
@@ -176,8 +177,8 @@ fn is_being_ended(pid: libc::pid_t) -> bool {
         };
         let name = procfs::program_of(parent.pid).unwrap_or_default();
         if name.as_bytes() == keeper::FRONT_NAME.to_bytes() {
-            // While the worker lives it is the front's only child and cleans up its orphans itself.
-            // A stopped front ends no process.
+            // While the worker lives, it is the front's only child and cleans up its orphans
+            // itself. A stopped front does not end any process.
             let has_no_worker = below.is_dead() || is_in_task(below.pid);
             return has_no_worker && !matches!(parent.state, b'T' | b't');
         }
@@ -186,7 +187,8 @@ fn is_being_ended(pid: libc::pid_t) -> bool {
     false
 }
 
-/// Whether a process belongs to a task, even if it has lowered the limit that records it.
+/// Returns whether a process belongs to a task, even if it has lowered the limit that contains the
+/// label.
 fn is_in_task(pid: libc::pid_t) -> bool {
     let labels = procfs::labels(pid).unwrap_or_default();
     labels
@@ -194,7 +196,7 @@ fn is_in_task(pid: libc::pid_t) -> bool {
         .any(|label| label::launcher_of(label).is_some())
 }
 
-/// The label that the nearest launcher gave to a process.
+/// Returns the label that a process got from its nearest launcher.
 fn label_of(pid: libc::pid_t) -> Option<u64> {
     let [soft, _] = procfs::labels(pid)?;
     label::launcher_of(soft).map(|_| soft)
@@ -276,7 +278,8 @@ mod tests {
         assert_eq!(found, (None, true));
     }
 
-    /// A process with the name of a front, with a task below it, or with a worker in between.
+    /// Starts a process with the name of a front, with a task below it, or with a worker in
+    /// between.
     fn front(launcher: libc::pid_t, between: &str) -> (std::process::Child, [libc::pid_t; 2]) {
         let began = Launched::own().unwrap().began;
         let labels = label::Labels::new(launcher, began).unwrap();
@@ -326,7 +329,7 @@ mod tests {
     #[test]
     fn a_process_that_cannot_be_seen_may_exist() {
         assert!(exists(sys::getpid()) && exists(1));
-        // Above the maximum process id of Linux.
+        // This id is above the maximum process id of Linux.
         assert!(!exists(1 << 23));
     }
 }

@@ -1,10 +1,10 @@
-//! Process spawning at the speed of the machine.
+//! Process spawning that is limited only by the kernel.
 //!
-//! A [`Launcher`] takes [`SpawnPlan`]s and reports [`Event`]s. Its dedicated threads create
+//! A [`Launcher`] accepts [`SpawnPlan`]s and reports [`Event`]s. Its dedicated threads create
 //! processes with `clone(CLONE_VM | CLONE_VFORK | CLONE_PIDFD)`. No page table is copied, so the
-//! cost of a spawn does not grow with the memory of this process, nor with its threads, its open
+//! cost of a spawn does not depend on the memory of this process, its threads, its open
 //! descriptors, its children, or the length of `PATH`. One reaper thread sleeps on the pidfds of
-//! all children and reports ends in batches, with resource usage.
+//! all children and reports exits in batches, with resource usage.
 //!
 //! ```
 //! use std::sync::{Arc, mpsc};
@@ -13,7 +13,7 @@
 //! use hq_spawn::{SpawnPlan, Stdio, TaskEnv, Token};
 //!
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
-//! // The wake-up call comes from a thread of the launcher: hand it on and return.
+//! // A thread of the launcher calls this to wake the consumer: pass it on and return.
 //! let (sender, woken) = mpsc::sync_channel(1);
 //! let launcher = Launcher::start(LauncherConfig::new(Arc::new(move || {
 //!     let _ = sender.try_send(());
@@ -55,39 +55,39 @@
 //! # }
 //! ```
 //!
-//! # The ladder
+//! # Backends
 //!
-//! The best mechanism is detected by trying, once per process, and logged: [`Backend`] lists them,
-//! best first. `HQ_SPAWN_BACKEND` or [`LauncherConfig::backend`] forces one. Every plan behaves the
-//! same on every rung.
+//! The best mechanism is detected once per process, by trying, and logged. [`Backend`] lists the
+//! mechanisms, best first. `HQ_SPAWN_BACKEND` or [`LauncherConfig::backend`] selects one. Every
+//! plan behaves the same with every mechanism.
 //!
 //! # Descriptors
 //!
-//! A child inherits only standard input, output and error, regardless of the flags of other descriptors
-//! (`close_range`). Before Linux 5.9 it inherits everything that is not close-on-exec, so the
-//! launcher marks the descriptors that its process has inherited. On the first rung the child
-//! starts on the parent's descriptor table and takes a private copy of only the first few entries:
-//! with thousands of children, each with a pidfd, copying and closing the table would cost more
-//! than the rest of the spawn.
+//! A child inherits only standard input, output and error, regardless of the flags of other
+//! descriptors (`close_range`). Before Linux 5.9, it inherits everything that is not close-on-exec,
+//! so the launcher marks the descriptors that its own process has inherited. With the best
+//! mechanism, the child starts with the parent's descriptor table and takes a private copy of only
+//! the first few entries: with thousands of children, each with a pidfd, copying and closing the
+//! table would cost more than the rest of the spawn.
 //!
 //! # Signals and death
 //!
 //! * Children start with default dispositions and an empty signal mask.
-//! * A plan's parent-death signal is delivered when the *thread* that created the child ends;
-//!   therefore the launcher's threads live as long as it does. Dropping a launcher kills its
+//! * A plan's parent-death signal is delivered when the *thread* that created the child ends. The
+//!   launcher's threads therefore live as long as the launcher. Dropping a launcher kills its
 //!   children in any case.
-//! * A child is signaled by number only while it is known to be unreaped. Its group gets SIGKILL
-//!   after its end was noticed and before it is reaped.
-//! * A process that adopts orphans (see [`keeper`]) finds descendants in other sessions at once.
-//!   Other processes find them when their task is killed: by parentage, by [`SpawnPlan::marker`],
-//!   and by a label that accompanies the marker.
+//! * A child is signaled by its process id only while it is known not to have been reaped. Its
+//!   group gets SIGKILL after its exit was noticed and before it is reaped.
+//! * A process that adopts orphans (see [`keeper`]) finds descendants in other sessions
+//!   immediately. Other processes find them when their task is killed: by their parents, by
+//!   [`SpawnPlan::marker`], and by a label that accompanies the marker.
 //! * A process may have several launchers, but only one at a time if it adopts orphans: an orphan
-//!   that cannot be attributed to a task is killed when the launcher has no task left.
+//!   that cannot be attributed to a task is killed when the launcher has no tasks left.
 //!
 //! # Limits
 //!
-//! Each running child needs one descriptor in this process: raise `RLIMIT_NOFILE` for many. Linux
-//! only.
+//! Each running child needs one descriptor in this process: raise `RLIMIT_NOFILE` for many
+//! children. Only Linux is supported.
 
 pub mod keeper;
 pub mod leftovers;

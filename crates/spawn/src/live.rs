@@ -1,8 +1,8 @@
-//! The table of children that are being created, run, or have a deadline for SIGKILL.
+//! The table of children that are being created, are running, or have a deadline for SIGKILL.
 //!
 //! One rule makes signaling by process id safe: a child is removed from this table, under its lock,
-//! before it is reaped. A thread that finds it here while holding the lock may signal its process
-//! id and group.
+//! before it is reaped. A thread that finds the child here may signal its process id and group as
+//! long as the thread holds the lock.
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap};
@@ -17,18 +17,18 @@ use crate::lanes::Lane;
 use crate::procfs;
 use crate::sys;
 
-/// How to end a child: a signal, some time, then SIGKILL.
+/// How to end a child: send a signal, wait, then send SIGKILL.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Termination {
     /// The first signal, sent to the child's process group. Stopped processes are continued so that
-    /// they receive it.
+    /// they receive the signal.
     pub signal: i32,
-    /// Time until all processes of the child get SIGKILL.
+    /// How long to wait before all processes of the child get SIGKILL.
     pub grace: Duration,
 }
 
 impl Termination {
-    /// SIGKILL at once.
+    /// Sends SIGKILL immediately.
     pub const KILL: Self = Self {
         signal: libc::SIGKILL,
         grace: Duration::ZERO,
@@ -39,7 +39,7 @@ impl Termination {
     }
 }
 
-/// Names a slot of the table and one of its successive occupants.
+/// Identifies a slot of the table and one of its successive occupants.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct Key(pub(crate) u64);
 
@@ -57,31 +57,31 @@ impl Key {
     }
 }
 
-/// A child that executes its program.
+/// A child that is executing its program.
 #[derive(Debug)]
 pub(crate) struct Running {
     pub(crate) token: Token,
     pub(crate) pid: libc::pid_t,
-    /// `None`: see `waiter.rs`.
+    /// `None` if `waiter.rs` waits for the child.
     pub(crate) pidfd: Option<OwnedFd>,
     pub(crate) started: MonotonicNs,
-    /// Whether it leads its own process group.
+    /// Whether the child leads its own process group.
     pub(crate) leader: bool,
     pub(crate) marker: Option<Vec<u8>>,
-    /// Label that its descendants inherit, see `label.rs`.
+    /// The label that its descendants inherit; see `label.rs`.
     pub(crate) label: Option<Label>,
-    /// Lane whose next request waits for its end.
+    /// The lane whose next request waits for this child to exit.
     pub(crate) lane: Option<Lane>,
-    /// How long the event of its end may wait if another child of its lane follows; `None` = the
-    /// default time.
+    /// How long the event of its exit may wait if another child of its lane follows. `None` stands
+    /// for the default time.
     pub(crate) event_delay: Option<Duration>,
-    /// Whether it was sent SIGKILL while it was being created. That signal reached only the child,
-    /// not any descendants.
+    /// Whether SIGKILL was sent while the child was being created. That signal reached only the
+    /// child and none of its descendants.
     pub(crate) killed_early: bool,
 }
 
 impl Running {
-    /// The id to signal: the group if the child leads one.
+    /// Returns the id to signal: the process group if the child leads one.
     pub(crate) const fn target(&self) -> libc::pid_t {
         if self.leader { -self.pid } else { self.pid }
     }
@@ -98,19 +98,20 @@ enum State {
     Running(Running),
 }
 
-/// The child that a spawner thread is creating right now, for threads that want to end it.
+/// The child that a spawner thread is currently creating, for threads that need to end it.
 ///
 /// The kernel writes the number of the child's pidfd before the child runs, while the spawner
-/// thread sleeps until the child's exec. A child that hangs before it (opening a FIFO, or a file on
-/// a dead server) can be killed through the pidfd. The descriptor is closed only after the child
-/// has left the table of children, and the number is cleared before the next child enters the
-/// table. So a thread that finds the child in the table, under its lock, uses the right descriptor.
+/// thread sleeps until the child's exec. A child that hangs before its exec (opening a FIFO, or a
+/// file on a server that does not respond) can be killed through the pidfd. The descriptor is
+/// closed only after the child has left the table of children, and the number is cleared before the
+/// next child enters the table. A thread that finds the child in the table, under its lock,
+/// therefore uses the right descriptor.
 #[derive(Debug)]
 pub(crate) struct InFlight {
-    /// -1 = none.
+    /// The number of the pidfd, or -1 if there is none.
     pidfd: AtomicI32,
-    /// Whether the process was terminated during its creation. If it does not exist yet, it must
-    /// not be created.
+    /// Whether the process was terminated while it was being created. If it does not exist yet, it
+    /// must not be created.
     cancelled: AtomicBool,
 }
 
@@ -124,12 +125,12 @@ impl Default for InFlight {
 }
 
 impl InFlight {
-    /// Where the kernel writes the number.
+    /// Returns the address to which the kernel writes the number.
     pub(crate) const fn as_ptr(&self) -> *mut i32 {
         self.pidfd.as_ptr()
     }
 
-    /// The number; -1 = none.
+    /// Returns the number, or -1 if there is none.
     pub(crate) fn pidfd(&self) -> RawFd {
         self.pidfd.load(Ordering::Acquire)
     }
@@ -143,7 +144,7 @@ impl InFlight {
         self.cancelled.load(Ordering::Acquire)
     }
 
-    /// The number left by an earlier child.
+    /// Creates the state that an earlier child left behind, with its number.
     #[cfg(test)]
     fn stale(pidfd: RawFd) -> Self {
         Self {
@@ -168,7 +169,7 @@ struct Slot {
     is_doomed: bool,
 }
 
-/// Action on a child at a deadline.
+/// The action on a child at a deadline.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Step {
     /// Sends SIGKILL.
@@ -177,12 +178,12 @@ enum Step {
     Report,
 }
 
-/// Due actions, in reused buffers.
+/// The actions that are due. The buffers are reused.
 #[derive(Debug, Default)]
 pub(crate) struct DueActions {
-    /// Running children that get SIGKILL.
+    /// The running children that get SIGKILL.
     pub(crate) kill: Vec<Key>,
-    /// Children that SIGKILL did not end, with their known process ids.
+    /// The children that SIGKILL did not end, with their process ids if known.
     pub(crate) unkillable: Vec<(Token, Option<u32>)>,
 }
 
@@ -193,8 +194,8 @@ impl DueActions {
     }
 }
 
-/// Interval until a child in creation gets SIGKILL again: the first one may have come before there
-/// was a process.
+/// The interval at which a child in creation gets SIGKILL again. The first SIGKILL may have been
+/// sent before the process existed.
 const KILL_AGAIN: Duration = Duration::from_millis(100);
 
 /// All children that the reaper has not taken yet.
@@ -203,11 +204,11 @@ pub(crate) struct Table {
     slots: Vec<Slot>,
     free: Vec<usize>,
     by_token: HashMap<Token, usize>,
-    /// Process ids of children that were removed and have not been reaped yet.
+    /// The process ids of children that were removed and have not been reaped yet.
     ending: Vec<libc::pid_t>,
-    /// Deadlines of children; may name ended children.
+    /// The deadlines of children. Some may refer to children that have ended.
     deadlines: BinaryHeap<Reverse<(Instant, Key, Step)>>,
-    /// Time from SIGKILL until a child that still exists is reported.
+    /// How long a child can exist after SIGKILL before it is reported.
     unkillable_after: Duration,
 }
 
@@ -223,7 +224,7 @@ impl Table {
         }
     }
 
-    /// Number of children in creation or running.
+    /// Returns the number of children that are being created or running.
     pub(crate) fn len(&self) -> usize {
         self.by_token.len()
     }
@@ -234,9 +235,9 @@ impl Table {
 
     /// Adds a child that is about to be created.
     pub(crate) fn begin(&mut self, token: Token, in_flight: Arc<InFlight>) -> Key {
-        // The thread may still have the number of its last child, which is running or closed, so
-        // the number may have been reused. Clear it under the lock, so that no thread finds this
-        // child with that number.
+        // The thread may still have the number of its last child. That child's descriptor may be in
+        // use or closed, so the number may have been reused. Clear it under the lock, so that no
+        // thread finds it together with this child.
         in_flight.forget();
         in_flight.cancelled.store(false, Ordering::Release);
         let state = State::Starting {
@@ -259,7 +260,8 @@ impl Table {
         Key::new(index, self.slots[index].generation)
     }
 
-    /// Removes a child that could not be created. Returns whether it was terminated meanwhile.
+    /// Removes a child that could not be created. Returns whether it was terminated in the
+    /// meantime.
     pub(crate) fn abandon(&mut self, key: Key) -> bool {
         match self.vacate(key) {
             Some(State::Starting { kill, .. }) => kill.is_some(),
@@ -267,7 +269,7 @@ impl Table {
         }
     }
 
-    /// Marks a child as running. Returns a termination that was requested meanwhile.
+    /// Marks a child as running. Returns a termination that was requested in the meantime.
     pub(crate) fn running(&mut self, key: Key, child: Running) -> Option<Termination> {
         let slot = self.slots.get_mut(key.index())?;
         let killed_early = slot.is_doomed;
@@ -301,12 +303,12 @@ impl Table {
         self.ending.retain(|pid| !children.contains(pid));
     }
 
-    /// Children that were removed and have not been reaped yet.
+    /// Returns the children that were removed and have not been reaped yet.
     pub(crate) fn ending(&self) -> &[libc::pid_t] {
         &self.ending
     }
 
-    /// Whether the child is still being created.
+    /// Returns whether the child is still being created.
     pub(crate) fn is_starting(&self, key: Key) -> bool {
         self.slots.get(key.index()).is_some_and(|slot| {
             u64::from(slot.generation) == key.generation()
@@ -314,7 +316,7 @@ impl Table {
         })
     }
 
-    /// The running children.
+    /// Iterates over the running children.
     pub(crate) fn iter(&self) -> impl Iterator<Item = &Running> {
         self.slots.iter().filter_map(|slot| match &slot.state {
             State::Running(child) => Some(child),
@@ -322,7 +324,7 @@ impl Table {
         })
     }
 
-    /// The known process ids of the children in creation.
+    /// Returns the known process ids of the children that are being created.
     pub(crate) fn creating(&self) -> Vec<Option<libc::pid_t>> {
         let creating = self.slots.iter().filter_map(|slot| match &slot.state {
             State::Starting { in_flight, .. } => Some(in_flight.pidfd()),
@@ -333,7 +335,7 @@ impl Table {
             .collect()
     }
 
-    /// The child of this key, if it runs.
+    /// Returns the child with this key if it is running.
     pub(crate) fn get(&self, key: Key) -> Option<&Running> {
         let slot = self.slots.get(key.index())?;
         match &slot.state {
@@ -342,8 +344,7 @@ impl Table {
         }
     }
 
-    /// Plans the end of a child: schedules SIGKILL and returns the child and the signal to send
-    /// now.
+    /// Starts to end a child: schedules SIGKILL and returns the child and the signal to send now.
     pub(crate) fn terminate(
         &mut self,
         token: Token,
@@ -360,7 +361,7 @@ impl Table {
                 kill, in_flight, ..
             } => {
                 in_flight.cancelled.store(true, Ordering::Release);
-                // The hardest request wins.
+                // If there are several requests, immediate SIGKILL takes precedence.
                 if kill.is_none_or(|earlier| !earlier.is_hard()) {
                     *kill = Some(how);
                 }
@@ -371,13 +372,13 @@ impl Table {
             }
             State::Running(child) => {
                 self.deadlines.push(Reverse((due, key, Step::Kill)));
-                // The reaper sends SIGKILL: it also finds the descendants.
+                // The reaper sends SIGKILL, because it also finds the descendants.
                 (!how.is_hard()).then_some((&*child, how.signal))
             }
         }
     }
 
-    /// Plans SIGKILL for all children now.
+    /// Schedules SIGKILL for all children now.
     pub(crate) fn terminate_all(&mut self, now: Instant) {
         for (index, slot) in self.slots.iter_mut().enumerate() {
             match &mut slot.state {
@@ -395,8 +396,8 @@ impl Table {
         }
     }
 
-    /// Appends due actions to `due` and kills children in creation that are due. Returns the time
-    /// of the next action.
+    /// Appends the actions that are due to `due`, and kills children in creation that are due.
+    /// Returns the time of the next action.
     pub(crate) fn due(&mut self, now: Instant, due: &mut DueActions) -> Option<Instant> {
         while let Some(Reverse((at, key, step))) = self.deadlines.peek().copied() {
             let slot = self
@@ -454,8 +455,8 @@ impl Table {
         };
         slot.generation = slot.generation.wrapping_add(1);
         self.free.push(key.index());
-        // A second child with the same token would have replaced this one here; keep the entry
-        // then.
+        // If a second child with the same token has replaced this one in the map, the entry must be
+        // kept.
         if self.by_token.get(&token) == Some(&key.index()) {
             self.by_token.remove(&token);
         }
@@ -577,7 +578,7 @@ mod tests {
         assert!(in_flight.is_cancelled());
         let mut due = DueActions::default();
         assert_eq!(table.due(begin, &mut due), Some(begin + grace));
-        // There is no process yet when the first action is due.
+        // The process does not exist yet when the first action is due.
         let next = table.due(begin + grace, &mut due);
         assert_eq!(next, Some(begin + grace + KILL_AGAIN));
         let pidfd = sys::pidfd_open(victim.id().cast_signed()).unwrap();
@@ -620,7 +621,7 @@ mod tests {
         table.terminate(Token(1), Termination::KILL, now);
         table.terminate_all(now);
         table.due(now, &mut DueActions::default());
-        // The check only counts if no SIGKILL came earlier.
+        // The result is only meaningful if SIGKILL was not sent earlier.
         sys::pidfd_send_signal(pidfd.as_fd(), libc::SIGTERM).unwrap();
         assert_eq!(other.wait().unwrap().signal(), Some(libc::SIGTERM));
     }
