@@ -1,20 +1,20 @@
-//! Names of the rungs of `backend`: how a process is created and waited for.
+//! Names the backends: the ways in which a process is created and waited for.
 
-/// How processes are created and waited for, best first.
+/// How processes are created and waited for. The variants are in order of preference.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Backend {
-    /// `clone3` or `clone` with shared memory, `CLONE_VFORK` and `CLONE_PIDFD`; waits on the pidfd
-    /// (Linux 5.2).
+    /// Uses `clone3` or `clone` with shared memory, `CLONE_VFORK` and `CLONE_PIDFD`, and waits on
+    /// the pidfd (Linux 5.2).
     ClonePidfd,
-    /// `posix_spawn`; one thread waits for all children.
+    /// Uses `posix_spawn`. One thread waits for all children.
     PosixSpawnWait,
-    /// `fork` and `execve`; one thread waits for all children.
+    /// Uses `fork` and `execve`. One thread waits for all children.
     Fork,
 }
 
 impl Backend {
-    /// All backends, best first.
+    /// All backends, in order of preference.
     pub const ALL: [Self; 3] = [Self::ClonePidfd, Self::PosixSpawnWait, Self::Fork];
 
     /// The name used in logs and in the environment variable `HQ_SPAWN_BACKEND`.
@@ -27,15 +27,15 @@ impl Backend {
         }
     }
 
-    /// The backend of this name.
+    /// Returns the backend with this name.
     #[must_use]
     pub fn from_name(name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|backend| backend.name() == name)
     }
 
-    /// Whether its children may start on the parent's descriptor table.
+    /// Returns whether children may start with the parent's descriptor table.
     pub(crate) const fn shares_descriptors(self) -> bool {
-        // A plan on the posix_spawn rung may end in a fork, which copies the table in any case.
+        // A plan may fall back from posix_spawn to fork, which always copies the table.
         matches!(self, Self::ClonePidfd)
     }
 }

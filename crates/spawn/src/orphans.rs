@@ -1,17 +1,18 @@
 //! Finds and kills processes that an ended task left behind.
 //!
 //! In a process that adopts orphans (a child subreaper, see `keeper`), a process that outlives its
-//! parent becomes a child of the main thread. Reading that thread's list of children once per batch
-//! of ended tasks then shows that nothing was left, which is the normal case; without such a list
-//! see `adopted.rs`. If the list is not empty, every orphan is attributed once: by the label that
-//! it has inherited from the task (see `label.rs`), by the session or group of the task, or by the
-//! task's marker in its environment. Orphans of ended tasks are killed with all their descendants;
-//! orphans of running tasks stay.
+//! parent becomes a child of the main thread. That thread's list of children is read once per batch
+//! of ended tasks. Normally it is empty, which shows that no process was left behind. If the kernel
+//! has no such list, see `adopted.rs`. If the list is not empty, each orphan is attributed once: by
+//! the label that it inherited from the task (see `label.rs`), by the session or group of the task,
+//! or by the task's marker in its environment. Orphans of ended tasks are killed with all their
+//! descendants; orphans of running tasks are kept.
 //!
-//! In any other process orphans go elsewhere, and only the task's process group can be killed.
+//! In a process that does not adopt orphans, they go to another process, and only the task's
+//! process group can be killed.
 //!
 //! Children in this process's own session and without a marker were created by other code of this
-//! process (a `std::process::Command`, say). They are neither killed nor reaped.
+//! process (for example, with `std::process::Command`). They are neither killed nor reaped.
 
 use std::collections::{HashMap, HashSet};
 use std::time::{Duration, Instant};
@@ -27,18 +28,18 @@ use crate::sys::{self, WaitFor};
 /// were killed appears within milliseconds.
 const FOLLOW_UP: Duration = Duration::from_secs(2);
 
-/// Interval of the search.
+/// The interval of the search.
 const FOLLOW_UP_PAUSE: Duration = Duration::from_millis(10);
 
-/// Interval of checks for ended orphans of running tasks, which would otherwise stay zombies until
-/// a task ends.
+/// The interval at which ended orphans of running tasks are reaped. Otherwise they would stay
+/// zombies until a task ends.
 const IDLE_PAUSE: Duration = Duration::from_secs(1);
 
-/// How long to retry the attribution of an orphan: the environment is empty during execve.
+/// How long to retry attributing an orphan. During execve, a process's environment is empty.
 const DOUBT: Duration = Duration::from_secs(2);
 
-/// Owner of an adopted process. It stays valid until this process reaps it, because no other
-/// process can.
+/// The owner of an adopted process. The process id stays valid until this process reaps it, because
+/// no other process can.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Owner {
     Task(Token),
@@ -48,7 +49,7 @@ enum Owner {
     Unknown,
 }
 
-/// The attributes of a task that attribution needs.
+/// The attributes of a task that are needed to attribute orphans.
 #[derive(Debug, Clone)]
 pub(crate) struct Task {
     pub(crate) token: Token,
@@ -74,13 +75,13 @@ impl From<&Running> for Task {
 #[derive(Debug)]
 pub(crate) struct Census {
     pub(crate) running: Vec<Task>,
-    /// Ended children that have not been reaped. If the thread that created one has ended, it
-    /// appears among the children of the main thread like an orphan, but its status must not be
-    /// lost.
+    /// Children that have ended but have not been reaped. If the thread that created such a child
+    /// has ended, the child appears among the children of the main thread like an orphan, but its
+    /// status must not be lost.
     pub(crate) ending: Vec<libc::pid_t>,
-    /// Known ids of children in creation. Empty where the kernel lists adopted processes.
+    /// The known ids of children in creation. Empty if the kernel lists adopted processes.
     pub(crate) creating: Vec<libc::pid_t>,
-    /// Whether there are children whose ids are not known.
+    /// Whether there are children whose ids are not known yet.
     pub(crate) has_nameless: bool,
 }
 
@@ -95,7 +96,7 @@ impl Census {
     }
 }
 
-/// An orphan.
+/// An adopted process.
 #[derive(Debug)]
 struct Orphan {
     owner: Owner,
@@ -108,21 +109,22 @@ impl Orphan {
     }
 }
 
-/// Finds and ends the processes that tasks leave behind.
+/// Finds and kills the processes that tasks leave behind.
 #[derive(Debug)]
 pub(crate) struct Orphans {
-    /// `None` if this process adopts no orphans.
+    /// `None` if this process does not adopt orphans.
     children: Option<Adopted>,
     own_session: libc::pid_t,
-    /// Adopted processes, sorted.
+    /// The adopted processes, sorted by id.
     adopted: Vec<libc::pid_t>,
     known: HashMap<libc::pid_t, Orphan>,
-    /// Recently ended tasks, and until when their orphans are searched.
+    /// Recently ended tasks, each with the time until which its orphans are searched for.
     ended: Vec<(Task, Instant)>,
 }
 
 impl Orphans {
-    /// `may_list`: use the kernel's list of children if there is one.
+    /// Creates the state. If `may_list` is set, the kernel's list of children is used if there is
+    /// one.
     pub(crate) fn new(may_list: bool) -> Self {
         Self {
             children: sys::adopts_orphans().then(|| Adopted::new(may_list)),
@@ -133,23 +135,25 @@ impl Orphans {
         }
     }
 
-    /// Whether this process adopts orphans.
+    /// Returns whether this process adopts orphans.
     pub(crate) const fn adopting(&self) -> bool {
         self.children.is_some()
     }
 
-    /// Whether this process adopts orphans and finds them only by scanning all processes.
+    /// Returns whether this process adopts orphans and can find them only by scanning all
+    /// processes.
     pub(crate) fn is_seeking(&self) -> bool {
         self.children
             .as_ref()
             .is_some_and(|adopted| !adopted.is_listed())
     }
 
-    /// Call it with children that have ended and are not reaped yet. Kills the processes that they
-    /// left behind.
+    /// Kills the processes left behind by children that have ended. Must be called before these
+    /// children are reaped.
     ///
-    /// Returns the number of leaked processes of each task that has any, if known already: without
-    /// adoption [`count_left`] counts after the child was reaped.
+    /// Returns the number of leaked processes for each task that has any, if already known. In a
+    /// process that does not adopt orphans, [`count_left`] counts them after the child has been
+    /// reaped.
     pub(crate) fn on_ended(
         &mut self,
         batch: &[Running],
@@ -158,7 +162,7 @@ impl Orphans {
     ) -> HashMap<Token, u32> {
         let kill_groups = || {
             for child in batch.iter().filter(|child| child.leader) {
-                // The unreaped leader keeps the id from being reused.
+                // The leader has not been reaped yet, so its id cannot be reused.
                 let _ = sys::kill(-child.pid, libc::SIGKILL);
             }
         };
@@ -181,14 +185,15 @@ impl Orphans {
             HashMap::new()
         };
         if is_seeking {
-            // Most remaining processes are in the group; the search finds the others within two
-            // seconds.
+            // Most of the remaining processes are in the group. The search finds the others within
+            // two seconds.
             kill_groups();
         }
         killed
     }
 
-    /// Call it regularly: reaps ended orphans and kills late ones. Returns when to call again.
+    /// Reaps ended orphans and kills late ones. Must be called regularly. Returns when to call it
+    /// again.
     pub(crate) fn tick(
         &mut self,
         any_running: impl Fn() -> bool,
@@ -205,7 +210,7 @@ impl Orphans {
         self.pause()
     }
 
-    /// Maximum time until the next search for orphans.
+    /// Returns the maximum time until the next search for orphans.
     pub(crate) fn pause(&self) -> Duration {
         if !self.follows_up() {
             return IDLE_PAUSE;
@@ -214,12 +219,13 @@ impl Orphans {
         until_due.map_or(FOLLOW_UP_PAUSE, |until_due| until_due.max(FOLLOW_UP_PAUSE))
     }
 
-    /// Whether a search for orphans of ended tasks is active.
+    /// Returns whether a search for orphans of ended tasks is active.
     pub(crate) fn follows_up(&self) -> bool {
         !self.ended.is_empty() && (self.is_seeking() || !self.adopted.is_empty())
     }
 
-    /// Updates the adopted processes. Returns whether they are current, or from an earlier scan.
+    /// Updates the list of adopted processes. Returns `false` if the list is still that of an
+    /// earlier scan.
     fn list(&mut self, census: impl Fn() -> Census) -> bool {
         let Some(children) = &mut self.children else {
             return true;
@@ -233,7 +239,8 @@ impl Orphans {
         any_running: impl Fn() -> bool,
         census: impl Fn() -> Census,
     ) -> HashMap<Token, u32> {
-        // After the scan: a task may have started meanwhile, and an orphan may belong to it.
+        // This is read after the scan, because a task may have started in the meantime and may own
+        // an orphan.
         let any_running = any_running();
         let adopted = &self.adopted;
         self.known
@@ -252,8 +259,8 @@ impl Orphans {
             }
         }
         let ended: HashSet<Token> = self.ended.iter().map(|(task, _)| task.token).collect();
-        // Orphans without an owner count for the task that ended last; without one the token
-        // belongs to no task.
+        // Orphans without an owner are counted for the task that ended last. If no task has ended,
+        // the token is not that of any task.
         let culprit = self
             .ended
             .last()
@@ -263,7 +270,7 @@ impl Orphans {
             .iter()
             .filter_map(|(pid, orphan)| match &orphan.owner {
                 Owner::Task(token) => ended.contains(token).then_some((*pid, *token)),
-                // No running task can own it, so it is a leftover of an ended one.
+                // No running task can own it, so an ended task left it behind.
                 Owner::Unknown if !any_running => Some((*pid, culprit)),
                 Owner::Unknown | Owner::Foreign => None,
             })
@@ -273,7 +280,7 @@ impl Orphans {
         killed
     }
 
-    /// Reaps ended adopted processes.
+    /// Reaps adopted processes that have ended.
     fn reap(&mut self) {
         self.known.retain(|pid, orphan| {
             orphan.owner == Owner::Foreign
@@ -282,7 +289,7 @@ impl Orphans {
     }
 }
 
-/// Owners of processes. The index is built only when a new orphan appears.
+/// Finds the owners of processes. The index is built only when a new orphan appears.
 struct Index<'a> {
     by_leader: HashMap<libc::pid_t, Token>,
     by_label: HashMap<u64, Token>,
@@ -300,7 +307,8 @@ impl<'a> Index<'a> {
             own: running.iter().map(|task| task.pid).collect(),
         };
         index.own.extend(&census.ending);
-        // Running tasks come last and win: the id of an ended one may have been reused.
+        // Running tasks come last and take precedence, because the id of an ended task may have
+        // been reused.
         for task in ended.chain(running) {
             if task.leader {
                 index.by_leader.insert(task.pid, task.token);
@@ -317,14 +325,14 @@ impl<'a> Index<'a> {
 
     fn owner(&self, pid: libc::pid_t, own_session: libc::pid_t) -> Owner {
         if self.own.contains(&pid) {
-            // Not an orphan: created by the main thread, or by a thread that has ended.
+            // This is not an orphan: the main thread or a thread that has ended created it.
             return Owner::Foreign;
         }
         let Some(process) = Process::read(pid) else {
             return Owner::Unknown;
         };
-        // Check the soft limit first: it is that of the innermost launcher. Check the label before
-        // the session: the id of an ended task may be reused by the session of a later one.
+        // Check the soft limit first, because it belongs to the innermost launcher. Check the label
+        // before the session, because a later task's session may reuse the id of an ended task.
         let labels = procfs::labels(pid).unwrap_or_default();
         if let Some(token) = labels.iter().find_map(|label| self.by_label.get(label)) {
             return Owner::Task(*token);
@@ -348,7 +356,8 @@ impl<'a> Index<'a> {
     }
 }
 
-/// Kills adopted processes and all their descendants; returns how many of each task were alive.
+/// Kills adopted processes and all their descendants. Returns how many processes of each task were
+/// alive.
 fn kill_trees(condemned: &[(libc::pid_t, Token)]) -> HashMap<Token, u32> {
     let mut killed = HashMap::new();
     if condemned.is_empty() {
@@ -371,7 +380,8 @@ fn kill_trees(condemned: &[(libc::pid_t, Token)]) -> HashMap<Token, u32> {
         for process in families.take_descendants(*root) {
             let still_meant = || {
                 Process::read(process.pid)
-                    // Its parent may have been killed just above; then this process has adopted it.
+                    // Its parent may have been killed just above; in that case, this process has
+                    // adopted it.
                     .is_some_and(|now| now.parent == process.parent || now.parent == own)
             };
             if !process.is_dead() && procfs::kill_if(process.pid, still_meant) {
@@ -383,20 +393,20 @@ fn kill_trees(condemned: &[(libc::pid_t, Token)]) -> HashMap<Token, u32> {
 }
 
 /// Counts the remaining members of the session of a reaped task that led a group, in a process that
-/// adopts no orphans. They were or are now sent SIGKILL.
+/// does not adopt orphans. They have been sent SIGKILL, either before or by this function.
 ///
-/// Makes a single system call if there are none.
+/// Makes only one system call if there are no such processes.
 pub(crate) fn count_left(leader: libc::pid_t) -> u32 {
     count_left_among(leader, procfs::all_processes)
 }
 
-/// The same with the processes that `look` finds.
+/// Does the same with the processes that `look` finds.
 fn count_left_among(leader: libc::pid_t, look: impl FnOnce() -> Vec<Process>) -> u32 {
     if sys::kill(-leader, 0).is_err() {
         return 0;
     }
-    // The kernel does not reuse an id while a group or session has it. So a process with this id
-    // means that nothing was left, and that the group is another one.
+    // The kernel does not reuse an id while a group or session uses it. If there is a process with
+    // this id, nothing was left behind, and the group is a different one.
     let is_used_again = || Process::read(leader).is_some();
     let belongs = |process: &Process| process.group == leader || process.session == leader;
     let mut count = 0;
@@ -411,12 +421,12 @@ fn count_left_among(leader: libc::pid_t, look: impl FnOnce() -> Vec<Process>) ->
     if is_used_again() {
         return 0;
     }
-    // The signal reached the group, so it had at least one member.
+    // The signal was delivered to the group, so it had at least one member.
     count.max(1)
 }
 
-/// Kills the descendants of children that are about to be killed, in a process that adopts no
-/// orphans: once their parent is dead, nothing connects them to their task.
+/// Kills the descendants of children that are about to be killed, in a process that does not adopt
+/// orphans. Once their parent has died, they can no longer be attributed to their task.
 pub(crate) fn kill_descendants_of(tasks: &[Task]) {
     let processes = procfs::all_processes();
     let mut families = Families::new(&processes);
@@ -460,7 +470,7 @@ mod tests {
 
     use super::*;
 
-    /// A shell that leads a group. Dropping it kills the group.
+    /// A shell that leads a group. Dropping this value kills the group.
     struct Leader(Child);
 
     impl Leader {
@@ -506,14 +516,14 @@ mod tests {
         assert_eq!(is_dead, Some(false), "it belongs to the other process");
     }
 
-    /// Children of a leader that has ended. Dropping it kills them.
+    /// Children of a leader that has ended. Dropping this value kills them.
     struct OrphanedChildren {
         leader: libc::pid_t,
         children: Vec<Process>,
     }
 
     impl OrphanedChildren {
-        /// `script` starts children and waits; the leader ends once they are ready.
+        /// Runs `script`, which starts children and waits. The leader ends once they are ready.
         fn behind(
             mut command: Command,
             script: &str,
@@ -553,12 +563,12 @@ mod tests {
         }
     }
 
-    /// `setsid` as a program: its child leads a session and a group.
+    /// Returns the `setsid` program, whose child leads a session and a group.
     fn of_its_own_session() -> Command {
         Command::new("setsid")
     }
 
-    /// `env` runs its child in a new group of this session.
+    /// Returns the `env` program, run in a new group of this session.
     fn of_its_own_group() -> Command {
         let mut command = Command::new("env");
         command.process_group(0);
@@ -612,7 +622,7 @@ mod tests {
             marker: None,
             label,
         };
-        // A running task started it. An ended task had the same id.
+        // A running task started the process. An ended task had the same id.
         let ended = task(1, pid, Some(1));
         let census = Census {
             running: vec![task(2, 1, Some(LABEL))],
@@ -654,8 +664,9 @@ mod tests {
         let orphan = Leader::start("exec sleep 1000");
         let mut orphans = Orphans {
             children: None,
-            // Of no process, so that the orphan counts as foreign. 0 is a session as well: one from
-            // outside the pid namespace, such as that of a process started by `docker exec`.
+            // No process has this session id, so the orphan counts as foreign. 0 is a valid
+            // session: it comes from outside the pid namespace, for example for a process started
+            // by `docker exec`.
             own_session: -1,
             adopted: vec![orphan.pid()],
             known: HashMap::new(),
@@ -688,7 +699,7 @@ mod tests {
         let has_begun = Cell::new(false);
         let census = || {
             has_begun.set(true);
-            // So that the scan finds no children of other tests in this process.
+            // The scan must not find children of other tests in this process.
             let has_nameless = true;
             Census {
                 has_nameless,
@@ -737,7 +748,7 @@ mod tests {
         };
         let pause = orphans.tick(|| true, no_processes);
         assert_eq!(pause, IDLE_PAUSE, "nothing is followed up");
-        // Its id may be that of another group by now.
+        // Its id may by now belong to another group.
         orphans.adopted.push(orphan.pid());
         orphans.tick(|| true, no_processes);
         let owner = orphans.known.get(&orphan.pid()).map(|orphan| orphan.owner);
@@ -752,7 +763,7 @@ mod tests {
         assert_eq!(pause, FOLLOW_UP_PAUSE, "there may be more");
     }
 
-    /// A census without processes of the launcher.
+    /// Returns a census without processes of the launcher.
     fn no_processes() -> Census {
         Census {
             running: Vec::new(),

@@ -1,8 +1,8 @@
-//! Groups requests that are likely to hang together, by the paths that they access.
+//! Groups requests that are likely to hang together, based on the paths that they access.
 //!
-//! A file system that does not respond blocks every thread that opens a file there. The directories
-//! in a request tell in advance whether it accesses the same file system. They are only compared,
-//! not looked up: the look-up would hang as well.
+//! A file system that does not respond blocks every thread that opens a file on it. The directories
+//! in a request show in advance whether it accesses the same file system. They are only compared
+//! and not looked up, because the look-up would hang as well.
 
 use std::collections::hash_map::DefaultHasher;
 use std::ffi::OsStr;
@@ -12,8 +12,9 @@ use std::path::Path;
 
 use crate::plan::{SpawnPlan, Stdio};
 
-/// Paths of a creation: working directory, directories of program and streams, and whether there is
-/// work to prepare. Equal values mean equal paths, except for hash collisions.
+/// Identifies the paths that a creation uses: the working directory and the directories of the
+/// program and the streams, and whether there is preparation to do. Equal values mean equal paths,
+/// except for hash collisions.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct PathGroup(u64);
 
@@ -25,7 +26,7 @@ impl PathGroup {
         add(cwd.map(|cwd| cwd.as_os_str().as_bytes()));
         add(plan.preparation.is_some().then_some(&[]));
         let program = plan.argv.program();
-        // All tasks look up a bare name in the same directories.
+        // All tasks look up a bare program name in the same directories.
         let is_path = program.as_bytes().contains(&b'/');
         add(is_path.then(|| place_of(program, cwd)));
         for stdio in [&plan.stdin, &plan.stdout, &plan.stderr] {
@@ -38,8 +39,8 @@ impl PathGroup {
     }
 }
 
-/// The directory of a file; empty for all below the working directory, where each task may have its
-/// own.
+/// Returns the directory of a file. Returns an empty path for any file below the working directory,
+/// where each task may have its own directory.
 fn place_of<'a>(path: &'a OsStr, cwd: Option<&Path>) -> &'a [u8] {
     let path = path.as_bytes();
     let is_below = |cwd: &Path| {
@@ -50,7 +51,7 @@ fn place_of<'a>(path: &'a OsStr, cwd: Option<&Path>) -> &'a [u8] {
         return &[];
     }
     let end = path.iter().rposition(|byte| *byte == b'/').unwrap_or(0);
-    // Keep the root itself apart from the empty path.
+    // The root itself must differ from the empty path.
     path.get(..end.max(1)).unwrap_or_default()
 }
 

@@ -1,32 +1,32 @@
 //! Starts a new process on the CPU of the thread that creates it.
 //!
 //! The kernel looks for the idlest CPU when a process is created and again at its exec. The first
-//! choice is misled: the creating thread still counts as running, although it is about to sleep
-//! until the child's exec. So the child queues behind other processes on another CPU, with cold
-//! caches, while its parent's CPU becomes idle; and the second choice may move it back. A thread
-//! that is pinned to its CPU during the clone passes that CPU on to its child. The child inherits
-//! the pinning and releases both right before its exec, so that the second choice is free and the
-//! parent may wake up on any CPU.
+//! choice is misled, because the creating thread still counts as running although it is about to
+//! sleep until the child's exec. The child therefore queues behind other processes on another CPU,
+//! with cold caches, while its parent's CPU becomes idle. The second choice may then move it back.
+//! A thread that is pinned to its CPU during the clone passes that CPU on to its child. The child
+//! inherits the pinning and releases both right before its exec, so that the second choice is
+//! unrestricted and the parent may wake up on any CPU.
 //!
-//! That costs a few system calls, and it gains nothing while every process finds an idle CPU
-//! anyway. So a thread is pinned only while its short children have to wait for a CPU, as measured
-//! at their ends: see [`CpuPressure`].
+//! This costs a few system calls and gains nothing as long as every process finds an idle CPU
+//! anyway. A thread is therefore pinned only while its short-lived children have to wait for a CPU.
+//! This is measured when they exit: see [`CpuPressure`].
 //!
-//! Both get the thread's previous mask back. A thread that may run on every CPU of its control
-//! group gets a mask of all ones: the kernel keeps an explicit mask, and would restrict the thread
-//! to it when the group gets more CPUs later.
+//! Both get back the thread's previous mask. A thread that may run on every CPU of its control
+//! group gets a mask of all ones instead: the kernel keeps an explicit mask, and would restrict the
+//! thread to it when the group gets more CPUs later.
 
 use std::cell::Cell;
 
 use crate::event::{MonotonicNs, ResourceUsage};
 use crate::sys;
 
-/// Times of an ended child, in nanoseconds; together they show how busy the machine is.
+/// The times of a child that has ended, in nanoseconds. Together they show how busy the machine is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct ChildTimes {
-    /// From the start of its creation until its end was noticed.
+    /// From the start of the child's creation until its exit was noticed.
     pub(crate) lived: u64,
-    /// Time on a CPU.
+    /// The time that the child spent on a CPU.
     pub(crate) on_cpu: u64,
 }
 
@@ -44,10 +44,10 @@ impl ChildTimes {
     }
 }
 
-/// Whether recent children had to wait for a CPU.
+/// Tracks whether recent children had to wait for a CPU.
 ///
-/// Two moving averages: of the time that children were on a CPU, and of the rest of their lives. A
-/// sleeping child looks like a waiting one; pinning costs such children nothing relevant.
+/// It keeps two moving averages: the time that children spent on a CPU, and the rest of their
+/// lives. A sleeping child looks like a waiting one, but pinning costs such a child almost nothing.
 #[derive(Debug, Clone, Copy)]
 struct CpuPressure {
     on_cpu: u64,
@@ -56,14 +56,15 @@ struct CpuPressure {
 }
 
 impl CpuPressure {
-    /// Number of children in the averages.
+    /// The number of children that the averages cover.
     const CHILDREN: u64 = 64;
-    /// Maximum contribution of one child, so that a long one does not dominate for long.
+    /// The maximum contribution of one child, so that a long-lived one does not dominate the
+    /// averages for long.
     const LIFE_MAX_NS: u64 = 5_000_000;
-    /// Maximum overhead of creating a process and noticing its end on an idle machine.
+    /// The maximum overhead of creating a process and noticing its exit on an idle machine.
     const OVERHEAD_NS: u64 = 100_000;
 
-    /// Initial state. Pinning threads where it does not help costs little; not pinning where it
+    /// The initial state. Pinning threads when it does not help costs little; not pinning when it
     /// would help costs much.
     const UNKNOWN: Self = Self {
         on_cpu: 0,
@@ -78,20 +79,20 @@ impl CpuPressure {
         self.on_cpu = average(self.on_cpu, life.on_cpu);
         self.off_cpu = average(self.off_cpu, life.lived.saturating_sub(life.on_cpu));
         let much = self.on_cpu / 2 + Self::OVERHEAD_NS;
-        // Children of pinned threads wait less. So only a much lower wait means that the machine
-        // has become idle.
+        // Children of pinned threads wait less. Only a much shorter wait means that the machine has
+        // become idle.
         self.is_crowded = self.off_cpu > if self.is_crowded { much / 2 } else { much };
     }
 }
 
-/// Affinity that the child restores after a clone on the thread's own CPU.
+/// The affinity to restore after a clone on the thread's own CPU. The child does this.
 #[derive(Debug)]
 pub(crate) struct CpuPin<'a> {
     /// The pinned thread.
     pub(crate) thread: libc::pid_t,
-    /// Its previous mask in the kernel's layout.
+    /// The thread's previous mask in the kernel's layout.
     pub(crate) mask: &'a [usize],
-    /// Set by the child once it has released the thread.
+    /// Set by the child when it has released the thread.
     pub(crate) released: Cell<bool>,
 }
 
@@ -102,20 +103,20 @@ pub(crate) struct Placement {
     online: usize,
     mask: Vec<usize>,
     one: Vec<usize>,
-    /// The last checked mask, and whether it is all that the control group allows.
+    /// The last checked mask, and whether it contains all CPUs that the control group allows.
     known: Option<(Vec<usize>, bool)>,
-    /// Whether pinning works here: not once it was refused.
+    /// Whether pinning works on this machine. Cleared when the kernel rejects it.
     usable: bool,
     pressure: CpuPressure,
 }
 
-/// CPUs of the first mask; a machine with more rejects it as too short.
+/// The number of CPUs in the first mask. A machine with more CPUs rejects it as too short.
 const CPUS: usize = 1024;
 const CPUS_MAX: usize = 1 << 16;
 const WORD_BITS: usize = usize::BITS as usize;
 
 impl Placement {
-    /// For the calling thread.
+    /// Creates the state for the calling thread.
     pub(crate) fn new() -> Self {
         let mut placement = Self {
             thread: sys::gettid(),
@@ -140,8 +141,8 @@ impl Placement {
         placement
     }
 
-    /// Pins the calling thread, which must be the one of [`Placement::new`], to its current CPU.
-    /// `None` if that is useless or impossible; it is not pinned then.
+    /// Pins the calling thread, which must be the one that called [`Placement::new`], to its
+    /// current CPU. Returns `None` and does not pin it if that would be useless or is impossible.
     pub(crate) fn hold(&mut self) -> Option<CpuPin<'_>> {
         if !self.usable || !self.pressure.is_crowded || sys::affinity(&mut self.mask).is_err() {
             return None;
@@ -161,8 +162,8 @@ impl Placement {
         self.one.fill(0);
         *self.one.get_mut(cpu / WORD_BITS)? = 1 << (cpu % WORD_BITS);
         if let Err(error) = sys::set_affinity(0, &self.one) {
-            // EINVAL: the thread was moved, and this CPU is no longer allowed. Other errors are
-            // permanent.
+            // EINVAL means that the thread was moved and this CPU is no longer allowed. Other
+            // errors are permanent.
             if error.raw_os_error() != Some(libc::EINVAL) {
                 tracing::debug!(%error, "cannot start processes on the CPU of their creator");
                 self.usable = false;
@@ -176,7 +177,8 @@ impl Placement {
         })
     }
 
-    /// Whether only the control group restricts the calling thread to its current mask `mask`.
+    /// Returns whether only the control group restricts the calling thread to its current mask
+    /// `mask`.
     fn is_all_that_is_allowed(&mut self) -> bool {
         if let Some((mask, answer)) = &self.known
             && *mask == self.mask
@@ -190,7 +192,7 @@ impl Placement {
             && sys::affinity(&mut widest).is_ok()
             && widest == self.mask;
         if !answer && let Err(error) = sys::set_affinity(0, &self.mask) {
-            // The group has changed meanwhile.
+            // The group has changed in the meantime.
             tracing::debug!(%error, "the CPUs of a spawner thread were widened");
         }
         self.known = Some((self.mask.clone(), answer));
@@ -202,10 +204,10 @@ impl Placement {
         self.pressure.learn(life);
     }
 
-    /// Restores the calling thread's mask after a child that did not do so.
+    /// Restores the calling thread's mask if the child did not do so.
     pub(crate) fn release(&mut self) {
         if sys::set_affinity(0, &self.mask).is_err() {
-            // None of these CPUs is allowed any more.
+            // None of these CPUs is allowed anymore.
             self.mask.fill(usize::MAX);
             if let Err(error) = sys::set_affinity(0, &self.mask) {
                 tracing::error!(%error, "a spawner thread stays pinned to one CPU");
@@ -234,8 +236,8 @@ mod tests {
     #[test]
     fn threads_are_held_while_children_wait_for_a_cpu() {
         let mut pressure = CpuPressure::UNKNOWN;
-        // Measured with `/bin/true`: alone on the machine, next to busy programs, and there with
-        // pinned threads.
+        // Measured with `/bin/true`: on an idle machine, next to busy programs, and next to busy
+        // programs with pinned threads.
         let (alone, crowded, held) = (life(880, 780), life(2_500, 880), life(1_200, 780));
         let mut after = |children, life| {
             for _ in 0..children {
@@ -273,7 +275,7 @@ mod tests {
         sys::set_affinity(0, &vec![usize::MAX; before.len()]).expect("cut by the control group");
         let widest = allowed();
         let mut placement = Placement::new();
-        // As if the machine had more CPUs than the group.
+        // Pretend that the machine has more CPUs than the group.
         placement.online = CPUS_MAX;
         if let Some(pin) = placement.hold() {
             assert!(pin.mask.iter().all(|word| *word == usize::MAX));

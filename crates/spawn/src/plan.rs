@@ -1,7 +1,7 @@
-//! Describes one child: program, environment, directory, standard streams, limits.
+//! Describes a child: its program, environment, directory, standard streams and limits.
 //!
-//! A plan is a plain value. It does not open, create or check anything; that happens on the spawner
-//! thread and in the child. It refers to data that tasks share ([`ArgBlock`], [`EnvBlock`]).
+//! A plan is a plain value. It does not open, create or check anything; the spawner thread and the
+//! child do that. It refers to data that tasks share ([`ArgBlock`], [`EnvBlock`]).
 
 use std::ffi::OsStr;
 use std::fmt;
@@ -16,7 +16,7 @@ use crate::env::{ArgBlock, EnvBlock, TaskEnv};
 use crate::error::{SpawnError, Stage};
 use crate::sys;
 
-/// Source or target of a standard stream.
+/// The source or target of a standard stream.
 #[derive(Debug, Clone, Default)]
 pub enum Stdio {
     /// `/dev/null`.
@@ -24,30 +24,31 @@ pub enum Stdio {
     Null,
     /// The launcher's own stream.
     Inherit,
-    /// An open descriptor, shared with the caller. The child gets a duplicate.
+    /// An open descriptor that the caller shares. The child gets a duplicate.
     Fd(Arc<OwnedFd>),
-    /// A file. Standard input reads it; an output creates it (mode 0666 minus the umask) and
-    /// truncates it.
+    /// A file. As standard input, it is read. As an output, it is created (mode 0666 minus the
+    /// umask) or truncated.
     ///
     /// A relative path is relative to the plan's working directory. If standard error and standard
-    /// output are the same file, under any names, both share one open file, so that neither
-    /// overwrites the other.
+    /// output are the same file, even under different names, they share one open file, so that
+    /// neither overwrites the other.
     File {
-        /// The file's path.
+        /// The path of the file.
         path: PathBuf,
     },
-    /// These bytes, then end of file. Only for standard input; as an output it means `/dev/null`.
+    /// These bytes, then end of file. Only valid for standard input; as an output, it means
+    /// `/dev/null`.
     Bytes(Arc<[u8]>),
 }
 
-/// A set of CPUs in the kernel's layout: one bit per CPU, any number of CPUs.
+/// A set of CPUs in the kernel's layout: one bit per CPU, for any number of CPUs.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct CpuSet {
     words: Vec<usize>,
 }
 
 impl CpuSet {
-    /// No CPU.
+    /// Creates an empty set.
     #[must_use]
     pub const fn new() -> Self {
         Self { words: Vec::new() }
@@ -63,7 +64,7 @@ impl CpuSet {
         self.words[word] |= 1 << (cpu % WORD_BITS);
     }
 
-    /// Whether the CPU is in the set.
+    /// Returns whether the CPU is in the set.
     #[must_use]
     pub fn contains(&self, cpu: u32) -> bool {
         let cpu = cpu as usize;
@@ -72,19 +73,19 @@ impl CpuSet {
             .is_some_and(|word| word & (1 << (cpu % WORD_BITS)) != 0)
     }
 
-    /// Whether there is no CPU in the set.
+    /// Returns whether the set is empty.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.words.iter().all(|word| *word == 0)
     }
 
-    /// The kernel's representation.
+    /// Returns the kernel's representation.
     pub(crate) fn words(&self) -> &[usize] {
         &self.words
     }
 }
 
-/// Bits in one word of the kernel's CPU mask.
+/// The number of bits in one word of the kernel's CPU mask.
 const WORD_BITS: usize = usize::BITS as usize;
 
 impl FromIterator<u32> for CpuSet {
@@ -97,33 +98,33 @@ impl FromIterator<u32> for CpuSet {
     }
 }
 
-/// One resource limit (`setrlimit`).
+/// A resource limit (`setrlimit`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Rlimit {
-    /// The resource's number, for example `libc::RLIMIT_NOFILE`.
+    /// The number of the resource, for example `libc::RLIMIT_NOFILE`.
     pub resource: u32,
-    /// Soft limit; `u64::MAX` is unlimited.
+    /// The soft limit; `u64::MAX` means unlimited.
     pub soft: u64,
-    /// Hard limit; `u64::MAX` is unlimited.
+    /// The hard limit; `u64::MAX` means unlimited.
     pub hard: u64,
 }
 
-/// Process group and session of a child.
+/// The process group and session of a child.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum ProcessGroup {
-    /// Process group and session of the parent.
+    /// The process group and session of the parent.
     Inherit,
     /// A new process group in the parent's session.
     New,
-    /// A new session, and so a new process group.
+    /// A new session, and therefore a new process group.
     NewSession,
 }
 
-/// The caller's work before a child is created. It can ask whether the child was canceled. A
-/// failure names its path.
+/// The caller's work before a child is created. It can check whether the child was canceled. A
+/// failure includes the path that caused it.
 type Work = dyn FnMut(&dyn Fn() -> bool) -> Result<(), (PathBuf, io::Error)> + Send;
 
-/// The work of one plan and its clones: `None` once it has succeeded.
+/// The work shared by a plan and its clones. `None` once it has succeeded.
 #[derive(Clone)]
 pub(crate) struct Preparation(Arc<Mutex<Option<Box<Work>>>>);
 
@@ -134,7 +135,7 @@ impl fmt::Debug for Preparation {
 }
 
 impl Preparation {
-    /// Does the work unless it has been done.
+    /// Does the work unless it has already been done.
     pub(crate) fn run(&self, is_cancelled: &dyn Fn() -> bool) -> Result<(), SpawnError> {
         let mut work = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(work) = work.as_mut() {
@@ -148,10 +149,10 @@ impl Preparation {
     }
 }
 
-/// Description of one child.
+/// The description of a child.
 ///
-/// A new plan has the program and defaults that suit a batch task: empty standard input, no output,
-/// the working directory of the launcher, a new session, and SIGKILL when the launcher dies.
+/// By default, a new plan is suitable for a batch task: it has empty standard input, no output, the
+/// working directory of the launcher, a new session, and SIGKILL when the launcher dies.
 #[derive(Debug, Clone)]
 pub struct SpawnPlan {
     pub(crate) argv: ArgBlock,
@@ -178,7 +179,7 @@ pub struct SpawnPlan {
 }
 
 impl SpawnPlan {
-    /// A plan for `argv` in the environment `env`.
+    /// Creates a plan for `argv` in the environment `env`.
     #[must_use]
     pub const fn new(argv: ArgBlock, env: EnvBlock) -> Self {
         Self {
@@ -206,7 +207,8 @@ impl SpawnPlan {
         }
     }
 
-    /// Name and length of an argument or variable that alone exceeds the kernel's limit.
+    /// Returns the name and length of an argument or variable that by itself exceeds the kernel's
+    /// limit.
     pub(crate) fn too_long(&self) -> Option<(String, usize)> {
         let strings_max = sys::page_size().saturating_mul(32);
         let is_long = |len: usize| (len >= strings_max).then_some(len);
@@ -222,45 +224,45 @@ impl SpawnPlan {
             .or_else(|| self.env.iter().find_map(variable))
     }
 
-    /// Variables of this task only.
+    /// Sets the variables that only this task has.
     #[must_use]
     pub fn task_env(mut self, env: TaskEnv) -> Self {
         self.task_env = env;
         self
     }
 
-    /// Working directory. Without it the child stays in the launcher's.
+    /// Sets the working directory. Default: the launcher's.
     #[must_use]
     pub fn cwd(mut self, path: impl Into<PathBuf>) -> Self {
         self.cwd = Some(path.into());
         self
     }
 
-    /// Standard input. Default: `/dev/null`.
+    /// Sets standard input. Default: `/dev/null`.
     #[must_use]
     pub fn stdin(mut self, stdio: Stdio) -> Self {
         self.stdin = stdio;
         self
     }
 
-    /// Standard output. Default: `/dev/null`.
+    /// Sets standard output. Default: `/dev/null`.
     #[must_use]
     pub fn stdout(mut self, stdio: Stdio) -> Self {
         self.stdout = stdio;
         self
     }
 
-    /// Standard error. Default: `/dev/null`.
+    /// Sets standard error. Default: `/dev/null`.
     #[must_use]
     pub fn stderr(mut self, stdio: Stdio) -> Self {
         self.stderr = stdio;
         self
     }
 
-    /// Whether the child leads a new session and process group. Default: yes.
+    /// Sets whether the child leads a new session and process group. Default: yes.
     ///
-    /// Without it, and without [`SpawnPlan::new_group`], signals reach only the child and not its
-    /// group, and only a [`SpawnPlan::marker`] attributes its orphans to it.
+    /// Without a session or [`SpawnPlan::new_group`], signals only reach the child and not its
+    /// group, and only a [`SpawnPlan::marker`] allows its orphans to be attributed to it.
     #[must_use]
     pub const fn new_session(mut self, yes: bool) -> Self {
         self.process_group = if yes {
@@ -271,37 +273,39 @@ impl SpawnPlan {
         self
     }
 
-    /// The child leads a new process group in the launcher's session.
+    /// Makes the child the leader of a new process group in the launcher's session.
     ///
-    /// That is cheaper than a session, for which many kernels create a scheduling group; signals
-    /// still reach the whole group. But the child may keep the launcher's terminal, and only a
-    /// [`SpawnPlan::marker`] finds descendants that change their group.
+    /// This is cheaper than a session, for which many kernels create a scheduling group, and
+    /// signals still reach the whole group. However, the child may keep the launcher's terminal,
+    /// and only a [`SpawnPlan::marker`] allows finding descendants that change their group.
     #[must_use]
     pub const fn new_group(mut self) -> Self {
         self.process_group = ProcessGroup::New;
         self
     }
 
-    /// The signal that the child gets when the launcher dies; `None` = no signal. Default: SIGKILL.
+    /// Sets the signal that the child gets when the launcher dies; `None` means no signal. Default:
+    /// SIGKILL.
     ///
-    /// The kernel clears it when the program is set-user-id or gains capabilities. The
-    /// `spawn-blocking` strategy ignores it, because the creating thread may end before the process
-    /// there.
+    /// The kernel clears it if the program is set-user-id or gains capabilities. The
+    /// `spawn-blocking` strategy ignores it, because the thread that creates the process may end
+    /// before the process does.
     #[must_use]
     pub const fn death_signal(mut self, signal: Option<i32>) -> Self {
         self.death_signal = signal;
         self
     }
 
-    /// CPUs that the child may run on. Default: the CPUs of the launcher's spawner threads.
+    /// Sets the CPUs that the child may run on. Default: the CPUs of the launcher's spawner
+    /// threads.
     #[must_use]
     pub fn affinity(mut self, cpus: CpuSet) -> Self {
         self.affinity = Some(cpus);
         self
     }
 
-    /// File mode creation mask. Default: the launcher's. It also applies to output files opened by
-    /// path.
+    /// Sets the file mode creation mask. It also applies to output files opened by path. Default:
+    /// the launcher's.
     #[must_use]
     pub const fn umask(mut self, mask: u32) -> Self {
         self.umask = Some(mask);
@@ -315,32 +319,34 @@ impl SpawnPlan {
         self
     }
 
-    /// Nice value, −20 to 19.
+    /// Sets the nice value, −20 to 19.
     #[must_use]
     pub const fn nice(mut self, value: i32) -> Self {
         self.nice = Some(value);
         self
     }
 
-    /// Directory descriptor of the child's initial cgroup v2 control group.
+    /// Sets the child's initial control group (cgroup v2), given as a descriptor of its directory.
     #[must_use]
     pub fn cgroup(mut self, directory: Arc<OwnedFd>) -> Self {
         self.cgroup = Some(directory);
         self
     }
 
-    /// Whether to create a missing working directory, or a missing parent of an output file.
-    /// Default: no.
+    /// Sets whether to create a missing working directory and a missing parent directory of an
+    /// output file. Default: no.
     ///
-    /// Only a spawn that fails because of it creates or checks anything; the spawn is then retried.
+    /// Directories are only checked and created after a spawn has failed because one is missing.
+    /// The spawn is then retried.
     #[must_use]
     pub const fn create_dirs(mut self, yes: bool) -> Self {
         self.create_dirs = yes;
         self
     }
 
-    /// Selects output files with predictable names. A link to such a file or its directory is only
-    /// followed if this user or root has created it; see [`create_guarded`](crate::create_guarded).
+    /// Selects the output files that have predictable names. A link to such a file or its directory
+    /// is only followed if it belongs to this user or root; see
+    /// [`create_guarded`](crate::create_guarded).
     #[must_use]
     pub fn guard_outputs(mut self, can_be_guessed: impl Fn(&Path) -> bool) -> Self {
         let is_guarded =
@@ -349,45 +355,47 @@ impl SpawnPlan {
         self
     }
 
-    /// Whether [`Event::Started`](crate::Event::Started) wakes the consumer at once, however short
-    /// the child is. Default: no.
+    /// Sets whether [`Event::Started`](crate::Event::Started) wakes the consumer at once, even if
+    /// the child is short-lived. Default: no.
     #[must_use]
     pub const fn report_start_at_once(mut self, yes: bool) -> Self {
         self.tells_start_at_once = yes;
         self
     }
 
-    /// Replaces [`LauncherConfig::event_delay`](crate::LauncherConfig::event_delay) for this child.
+    /// Overrides [`LauncherConfig::event_delay`](crate::LauncherConfig::event_delay) for this
+    /// child.
     #[must_use]
     pub const fn event_delay(mut self, delay: Duration) -> Self {
         self.event_delay = Some(delay);
         self
     }
 
-    /// Adjustment of the out-of-memory score, −1000 to 1000; positive values are killed first.
+    /// Sets the adjustment of the out-of-memory score, from −1000 to 1000. Processes with higher
+    /// scores are killed first.
     #[must_use]
     pub const fn oom_score_adj(mut self, value: i16) -> Self {
         self.oom_score_adj = Some(value);
         self
     }
 
-    /// A `NAME=value` entry of the child's environment that no other task has.
+    /// Sets a `NAME=value` entry of the child's environment that no other task has.
     ///
-    /// It identifies descendants that left the child's session, which are then ended with the
-    /// child.
+    /// It identifies descendants that left the child's session. They are then ended together with
+    /// the child.
     #[must_use]
     pub fn marker(mut self, entry: impl Into<Vec<u8>>) -> Self {
         self.marker = Some(entry.into());
         self
     }
 
-    /// Work to do right before the child is created, on the thread that creates it, so that a file
-    /// system that does not respond blocks nothing else.
+    /// Sets work to do right before the child is created, on the thread that creates it, so that a
+    /// file system that does not respond blocks nothing else.
     ///
-    /// A failure and its path become a failure of the spawn ([`Stage::Prepare`]); a transient one
-    /// is retried. Successful work is not repeated. The work gets a function that returns whether the
-    /// spawn was terminated meanwhile: work that changes shared state checks it again after each
-    /// call that may hang.
+    /// If the work fails, the spawn fails with the error and its path ([`Stage::Prepare`]); a
+    /// transient failure is retried. Successful work is not repeated. The work gets a function that
+    /// returns whether the spawn was terminated in the meantime. Work that changes shared state
+    /// checks this again after each call that may hang.
     #[must_use]
     pub fn prepare(
         mut self,

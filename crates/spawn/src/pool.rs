@@ -1,9 +1,10 @@
-//! The queue of requests and its threads: the order of requests, and when to retry.
+//! The queue of requests and the threads that handle them: the order of requests, and when to
+//! retry.
 //!
 //! The threads live as long as their launcher, because the kernel sends a child's parent-death
-//! signal when the *thread* that created it ends. They block signals. A failure caused by the
-//! machine (no process, no memory, no descriptor) pauses the pool and lowers the number of active
-//! threads; each success raises it again.
+//! signal when the *thread* that created the child ends. They block signals. A failure caused by
+//! the machine (no process, no memory, no descriptor) pauses the pool and lowers the number of
+//! active threads; each success raises it again.
 
 use std::collections::VecDeque;
 use std::io;
@@ -27,55 +28,56 @@ use crate::stack::ChildStack;
 use crate::sys;
 use crate::waiter::Waiter;
 
-/// Minimum pause after a transient failure: meanwhile, a short task typically ends and frees
-/// resources.
+/// The minimum pause after a transient failure. During this time, a short task typically ends and
+/// frees resources.
 const PAUSE_MIN: Duration = Duration::from_millis(2);
-/// Maximum pause. It limits the load of retries on a full machine.
+/// The maximum pause. It limits the load caused by retries on an overloaded machine.
 const PAUSE_MAX: Duration = Duration::from_millis(250);
 
-/// Time of repeated transient failures before a request causes a warning.
+/// How long a request must keep failing for transient reasons before a warning is logged.
 pub(crate) const TROUBLE: Duration = Duration::from_secs(1);
-/// Minimum interval of these warnings.
+/// The minimum interval between these warnings.
 const TROUBLE_PAUSE: Duration = Duration::from_secs(60);
 
-/// Time until another thread replaces one whose creation hangs. A creation usually takes less than
-/// a millisecond, and a slow file system responds within a second.
+/// How long a creation must hang before another thread replaces its thread. A creation usually
+/// takes less than a millisecond, and even a slow file system responds within a second.
 const STALL: Duration = Duration::from_secs(1);
 
-/// Maximum additional threads for hanging creations. Each has a stack.
+/// The maximum number of additional threads for hanging creations. Each thread has a stack.
 const STALLED_MAX: usize = 256;
 
-/// Number of hanging creations at which similar requests are held back: the other half is for other
-/// requests.
+/// The number of hanging creations from which similar requests are held back. The other half of the
+/// threads is reserved for other requests.
 const SUSPECTS_MAX: usize = STALLED_MAX / 2;
 
 #[derive(Debug, Default)]
 struct Queue {
     jobs: VecDeque<Job>,
-    /// Requests that wait before a retry.
+    /// Requests that wait until they are retried.
     delayed: Vec<(Instant, Job)>,
-    /// Requests that wait behind others of their lane.
+    /// Requests that wait for an earlier request in their lane.
     lanes: Lanes,
-    /// Threads that wait for the end of their last child and may be interrupted.
+    /// Threads that wait for their last child to exit and may be interrupted.
     waiters: Vec<Arc<ChildWaiter>>,
-    /// No request starts before this time: the machine lacks a resource.
+    /// No request starts before this time, because the machine lacks a resource.
     paused_until: Option<Instant>,
-    /// Consecutive transient failures.
+    /// The number of consecutive transient failures.
     failures: u32,
-    /// Creations in progress, one thread each, including hanging ones.
+    /// The creations in progress, including hanging ones. Each runs on its own thread.
     at_work: Vec<CreationInProgress>,
-    /// Distinct path groups of the hanging creations.
+    /// The distinct path groups of the hanging creations.
     suspects: Vec<PathGroup>,
-    /// Threads that create a process now, and their maximum. Hanging ones do not count.
+    /// The number of threads that are creating a process, and its maximum. Hanging threads are not
+    /// counted.
     active: usize,
     active_max: usize,
     /// Whether the reaper checks for hanging creations.
     is_watched: bool,
-    /// Number of the pool's own threads.
+    /// The number of the pool's own threads.
     dedicated: usize,
-    /// Threads that wait for work.
+    /// The number of threads that wait for work.
     idle: usize,
-    /// Borrowed threads at work; see [`Threads::Borrowed`].
+    /// The number of borrowed threads that are working; see [`Threads::Borrowed`].
     borrowed: usize,
     stop: bool,
 }
@@ -89,11 +91,11 @@ struct CreationInProgress {
     since: Instant,
     /// Also identifies the thread.
     in_flight: Arc<InFlight>,
-    /// Whether it hangs and another thread has replaced it.
+    /// Whether the creation hangs and another thread has replaced its thread.
     is_stalled: bool,
 }
 
-/// Waits for the end of a thread's last child. The pool can interrupt the wait when there is other
+/// Waits for a thread's last child to exit. The pool can interrupt the wait when there is other
 /// work.
 #[derive(Debug)]
 pub(crate) struct ChildWaiter(OwnedFd);
@@ -103,8 +105,8 @@ impl ChildWaiter {
         sys::eventfd().map(Self)
     }
 
-    /// Waits for the end of a child, by the number of its pidfd, or for an interruption. Returns
-    /// whether the child ended.
+    /// Waits for a child, given by the number of its pidfd, to exit, or for an interruption.
+    /// Returns whether the child has exited.
     pub(crate) fn wait(&self, pidfd: RawFd) -> bool {
         let (ended, called) = sys::wait_either(pidfd, self.0.as_fd());
         if called {
@@ -119,20 +121,20 @@ impl ChildWaiter {
 }
 
 impl Queue {
-    /// Number of hanging creations.
+    /// Returns the number of hanging creations.
     fn stalled(&self) -> usize {
         self.at_work.iter().filter(|work| work.is_stalled).count()
     }
 
-    /// Number of additional threads: one replacement per hanging creation, and one that tries
-    /// similar requests, so that all of them hang after a few seconds instead of one after the
-    /// other.
+    /// Returns the number of additional threads: one replacement per hanging creation, and one that
+    /// tries similar requests, so that all of them hang after a few seconds instead of one after
+    /// another.
     fn extra_threads(&self) -> usize {
         (2 * self.stalled()).min(STALLED_MAX)
     }
 
-    /// Removes the next request, if a thread may handle it. Requests that resemble a hanging
-    /// creation come after all others and leave a thread free for one that does not.
+    /// Removes and returns the next request that a thread may handle. Requests that resemble a
+    /// hanging creation come after all others, and one thread is always left free for the others.
     fn take_next(&mut self) -> Option<Job> {
         let stalled = self.stalled();
         let free = (self.active_max + stalled).saturating_sub(self.active);
@@ -157,14 +159,14 @@ impl Queue {
         }
     }
 
-    /// Ends the turn of a lane and queues its next request.
+    /// Ends the turn of a lane's current request and queues the next one.
     fn leave(&mut self, lane: Lane) {
         if let Some(job) = self.lanes.leave(lane) {
             self.jobs.push_back(job);
         }
     }
 
-    /// Removes a request that has no process yet. Returns the lane that it blocked, if any.
+    /// Removes a request that has no process yet. Returns the lane that it occupied, if any.
     #[expect(clippy::option_option, reason = "not found, and found without a lane")]
     fn remove(&mut self, token: Token) -> Option<Option<Lane>> {
         if let Some(index) = self.jobs.iter().position(|job| job.token == token) {
@@ -180,7 +182,7 @@ impl Queue {
 /// Runs a closure on another thread soon.
 pub(crate) type RunOnThread = Box<dyn Fn(Box<dyn FnOnce() + Send>) + Send + Sync>;
 
-/// Source of the threads.
+/// The source of the threads.
 pub(crate) enum Threads {
     /// The pool's own threads.
     Dedicated,
@@ -192,26 +194,26 @@ pub(crate) enum Threads {
     Borrowed(RunOnThread),
 }
 
-/// Main function of a thread of the pool, with a stack for its children. Returns when the thread
-/// has no more work.
+/// The main function of a thread of the pool, with a stack for its children. It returns when the
+/// thread has no more work.
 pub(crate) type Work = fn(&Arc<Pool>, ChildStack);
 
-/// Next action of a thread.
+/// The next action of a thread.
 pub(crate) enum Next {
     Job {
         job: Box<Job>,
         key: Key,
-        /// Whether no other request waits for a thread.
+        /// Whether no other request is waiting for a thread.
         alone: bool,
     },
-    /// There is nothing to create: wait for the end of the last child.
+    /// There is nothing to create: wait for the last child to exit.
     WaitForChild,
-    /// There is other work: leave the last child to the reaper.
+    /// There is other work: let the reaper wait for the last child.
     HandOver,
     Stop,
 }
 
-/// Result of the last request of a thread.
+/// The result of a thread's last request.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Outcome {
     None,
@@ -222,16 +224,16 @@ pub(crate) enum Outcome {
     Later,
 }
 
-/// The queue and all that spawner threads share.
+/// The queue and all other state that spawner threads share.
 pub(crate) struct Pool {
     queue: Mutex<Queue>,
     work: Condvar,
     threads: usize,
     source: Threads,
     work_on: Work,
-    /// Handles of the pool's own threads that were not taken yet.
+    /// The handles of the pool's own threads that were not taken yet.
     handles: Mutex<Vec<JoinHandle<()>>>,
-    /// Time of the last warning about transient failures.
+    /// The time of the last warning about transient failures.
     warned: Mutex<Option<Instant>>,
     pub(crate) watch: Arc<Watch>,
     /// Waits for children without pidfds.
@@ -272,7 +274,8 @@ impl Pool {
         }
     }
 
-    /// Starts the threads. After a failure the caller's `stop` ends the threads that were started.
+    /// Starts the threads. If this fails, the caller must call `stop` to end the threads that were
+    /// started.
     pub(crate) fn start(self: &Arc<Self>) -> io::Result<()> {
         match self.backend {
             Backend::ClonePidfd => {}
@@ -309,17 +312,17 @@ impl Pool {
         Ok(())
     }
 
-    /// The threads, to be joined after [`Pool::stop`] when there are no children any more.
+    /// Returns the threads, to be joined after [`Pool::stop`] when there are no more children.
     pub(crate) fn take_threads(&self) -> Vec<JoinHandle<()>> {
         self.waiter.stop();
         std::mem::take(&mut *self.handles())
     }
 
-    /// Checks for hanging creations: reports them and replaces their threads. Returns when to check
+    /// Checks for hanging creations, reports them and replaces their threads. Returns when to check
     /// again.
     ///
     /// The hanging thread itself cannot be interrupted. It waits for its child or for a file
-    /// system, and returns to the pool when that responds or the child is killed.
+    /// system, and returns to the pool when the file system responds or the child is killed.
     pub(crate) fn find_stalls(self: &Arc<Self>, now: Instant) -> Option<Instant> {
         let mut queue = self.lock();
         let is_old = |work: &CreationInProgress| now.saturating_duration_since(work.since) >= STALL;
@@ -353,7 +356,7 @@ impl Pool {
         for _ in 0..missing {
             if let Err(error) = self.add_thread() {
                 tracing::warn!(%error, "cannot start a thread to replace a hanging one");
-                // Check again, whether a thread starts a request meanwhile or not.
+                // Check again later, no matter whether a thread starts a request in the meantime.
                 next = Some(next.map_or(now + STALL, |next| next.min(now + STALL)));
                 break;
             }
@@ -361,7 +364,7 @@ impl Pool {
         next
     }
 
-    /// Logs at a limited rate that the machine lacks a resource.
+    /// Logs, at a limited rate, that the machine lacks a resource.
     pub(crate) fn warn_of_trouble(&self, error: &SpawnError) {
         let mut warned = self.warned.lock().unwrap_or_else(PoisonError::into_inner);
         if warned.is_none_or(|at| at.elapsed() >= TROUBLE_PAUSE) {
@@ -370,7 +373,7 @@ impl Pool {
         }
     }
 
-    /// Number of threads to start in place of hanging ones.
+    /// Returns the number of threads to start in place of hanging ones.
     fn missing_threads(&self, queue: &Queue) -> usize {
         match self.source {
             Threads::Dedicated if !queue.stop => {
@@ -405,8 +408,8 @@ impl Pool {
         self.call_threads(queue);
     }
 
-    /// Ensures that a thread handles the queue: idle threads first, then threads that wait for a
-    /// child.
+    /// Ensures that threads handle the queue: idle threads first, then threads that are waiting for
+    /// a child.
     fn call_threads(self: &Arc<Self>, mut queue: MutexGuard<'_, Queue>) {
         let wanted = queue.jobs.len();
         let waking = wanted.min(queue.idle);
@@ -432,23 +435,23 @@ impl Pool {
         }
     }
 
-    /// Reaps and reports children that have ended and were removed from the table, and queues the
-    /// requests behind them. `alone`: the caller takes the next request itself, so no thread needs
-    /// to be woken. Returns the times of the last child.
+    /// Reaps and reports children that have exited and were removed from the table, and queues the
+    /// next requests of their lanes. `alone` means that the caller takes the next request itself,
+    /// so no other thread needs to be woken. Returns the times of the last child.
     pub(crate) fn finish(
         self: &Arc<Self>,
         ended: &mut Vec<Running>,
         alone: bool,
     ) -> Option<ChildTimes> {
         let mut lanes: Vec<_> = ended.iter().filter_map(|child| child.lane).collect();
-        // The consumer may be woken later while there is more to do.
+        // While there is more to do, the consumer may be woken later.
         let lazily = lanes.len() == ended.len() && {
             let queue = self.lock();
             lanes.iter().all(|lane| queue.lanes.has_next(*lane))
         };
         let life = self.watch.finish(ended, lazily);
         if !ended.is_empty() {
-            // Children that were not reported yet block the next request of their lane.
+            // Children that have not been reported yet block the next request in their lane.
             lanes.retain(|lane| !ended.iter().any(|child| child.lane == Some(*lane)));
             self.watch.hold(ended);
         }
@@ -465,7 +468,7 @@ impl Pool {
         life
     }
 
-    /// Continues a lane after a request that created no child.
+    /// Continues a lane after a request that did not create a child.
     pub(crate) fn leave(self: &Arc<Self>, lane: Option<Lane>) {
         if let Some(lane) = lane {
             let mut queue = self.lock();
@@ -474,7 +477,7 @@ impl Pool {
         }
     }
 
-    /// Removes a request that waits behind another one; ignores others.
+    /// Removes a request that waits behind another one. Other requests are ignored.
     pub(crate) fn withdraw(&self, token: Token) {
         let removed = self.lock().lanes.remove(token);
         if removed.is_some() {
@@ -482,8 +485,8 @@ impl Pool {
         }
     }
 
-    /// Waiter for a thread that may wait for its last child; `None` for a borrowed thread, which
-    /// never does.
+    /// Returns a waiter for a thread that may wait for its last child. Returns `None` for a
+    /// borrowed thread, which never waits.
     pub(crate) fn waiter(&self) -> Option<Arc<ChildWaiter>> {
         match self.source {
             Threads::Dedicated => ChildWaiter::new().ok().map(Arc::new),
@@ -491,7 +494,7 @@ impl Pool {
         }
     }
 
-    /// The thread no longer waits for its child.
+    /// Records that the thread no longer waits for its child.
     pub(crate) fn stop_waiting(&self, waiter: &Arc<ChildWaiter>) {
         self.lock()
             .waiters
@@ -511,11 +514,12 @@ impl Pool {
         }
     }
 
-    /// Ends a request or child.
+    /// Ends a request or a child.
     pub(crate) fn terminate(self: &Arc<Self>, token: Token, how: Termination) {
         let mut queue = self.lock();
         let Some(lane) = queue.remove(token) else {
-            // With both locks held the request cannot slip between queue and table.
+            // Both locks are held, so the request cannot be missed while it moves from the queue to
+            // the table.
             let mut table = self.watch.table();
             drop(queue);
             let now = Instant::now();
@@ -563,13 +567,13 @@ impl Pool {
         }
     }
 
-    /// Number of requests that have no process yet.
+    /// Returns the number of requests that have no process yet.
     pub(crate) fn queued(&self) -> usize {
         let queue = self.lock();
         queue.jobs.len() + queue.delayed.len() + queue.lanes.len()
     }
 
-    /// Waits for the next action. With `waiter` the thread has a child to wait for.
+    /// Waits for the next action. With `waiter`, the thread has a child to wait for.
     pub(crate) fn next(
         &self,
         outcome: Outcome,
@@ -601,7 +605,7 @@ impl Pool {
             if nothing_to_do && queue.stop {
                 return Next::Stop;
             }
-            // A borrowed thread is returned.
+            // A borrowed thread returns to its owner.
             if nothing_to_do && matches!(self.source, Threads::Borrowed(_)) {
                 queue.borrowed -= 1;
                 return Next::Stop;
@@ -626,7 +630,7 @@ impl Pool {
         }
     }
 
-    /// Records that a thread, identified by `in_flight`, starts to create a process.
+    /// Records that a thread, identified by `in_flight`, is starting to create a process.
     fn begin(&self, queue: &mut Queue, job: &Job, in_flight: &Arc<InFlight>) -> Key {
         let token = job.token;
         let key = self.watch.table().begin(token, Arc::clone(in_flight));
@@ -674,8 +678,8 @@ impl Pool {
         }
     }
 
-    /// Moves requests whose delay has expired to the front. Returns the end of the pool's pause, if
-    /// there is one.
+    /// Moves requests whose delay has expired to the front. Returns when the pool's pause ends, if
+    /// it is paused.
     fn release_delayed(&self, queue: &mut Queue) -> Option<Instant> {
         if queue.delayed.is_empty() && queue.paused_until.is_none() {
             return None;
@@ -710,14 +714,14 @@ impl Pool {
     }
 }
 
-/// The pause after this many consecutive failures.
+/// Returns the pause after this many consecutive failures.
 pub(crate) fn pause(failures: u32) -> Duration {
     PAUSE_MIN
         .saturating_mul(1 << failures.min(10))
         .min(PAUSE_MAX)
 }
 
-/// The last event of a request that never started.
+/// Returns the last event of a request that never started.
 pub(crate) fn cancelled(token: Token) -> Event {
     Event::Failed {
         token,
@@ -725,9 +729,9 @@ pub(crate) fn cancelled(token: Token) -> Event {
     }
 }
 
-/// Sends a signal to a child in the table, whose lock is held.
+/// Sends a signal to a child in the table. The caller must hold the table's lock.
 pub(crate) fn signal_group(child: &Running, signal: i32) {
     let _ = sys::kill(child.target(), signal);
-    // A stopped process would receive the signal only when it is continued.
+    // A stopped process would only receive the signal once it is continued.
     let _ = sys::kill(child.target(), libc::SIGCONT);
 }

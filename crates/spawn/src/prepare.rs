@@ -1,7 +1,7 @@
-//! Converts a plan for the child: C strings, null-terminated pointer lists, open flags.
+//! Converts a plan into what the child needs: C strings, null-terminated pointer lists, open flags.
 //!
-//! All buffers belong to a [`Scratch`] that its spawner thread reuses for every task, so a spawn
-//! allocates nothing per string.
+//! All buffers belong to a [`Scratch`], which a spawner thread reuses for every task, so a spawn
+//! does not allocate memory for each string.
 
 use std::cell::Cell;
 use std::ffi::{CStr, c_char, c_int, c_uint};
@@ -21,53 +21,53 @@ use crate::raw::{self, KernelRlimit};
 use crate::signal;
 use crate::sys;
 
-/// Settings shared by all spawns of a launcher.
+/// The settings shared by all spawns of a launcher.
 #[derive(Debug)]
 pub(crate) struct Common {
-    /// The launcher's process id.
+    /// The process id of the launcher.
     pub(crate) parent: libc::pid_t,
-    /// `/dev/null`, opened once; its number is above 2.
+    /// `/dev/null`, opened once. Its number is above 2.
     pub(crate) null: OwnedFd,
     /// Whether the kernel has `close_range` with `CLOSE_RANGE_UNSHARE`.
     pub(crate) close_range: bool,
     /// Whether a plan's parent-death signal is honored.
     pub(crate) death_signal: bool,
-    /// Labels for plans with a marker, if available.
+    /// The labels for plans with a marker, if available.
     pub(crate) labels: Option<Labels>,
-    /// The children's limit of open descriptors, if the launcher has raised its own.
+    /// The children's limit on open descriptors, if the launcher has raised its own limit.
     pub(crate) descriptor_limit: Option<KernelRlimit>,
 }
 
-/// Buffers of one spawner thread.
+/// The buffers of one spawner thread.
 #[derive(Debug, Default)]
 pub(crate) struct Scratch {
     argv: Vec<*const c_char>,
     envp: Vec<*const c_char>,
-    /// C strings one after the other.
+    /// C strings, one after another.
     text: Vec<u8>,
     rlimits: Vec<(c_uint, KernelRlimit)>,
-    /// Duplicates of descriptors with numbers of standard streams.
+    /// Duplicates of descriptors that have the numbers of standard streams.
     moved: Vec<OwnedFd>,
     ignored: signal::Ignored,
 }
 
-// Prepared strings, by their range in `Scratch::text`.
+// The ranges of prepared strings in `Scratch::text`.
 struct Places {
     cwd: Option<Range<usize>>,
     streams: [Option<Range<usize>>; 3],
-    /// Directories and names of guarded outputs.
+    /// The directories and names of guarded outputs.
     guarded: [Option<[Range<usize>; 2]>; 2],
     oom_score: Range<usize>,
 }
 
-/// Flags for opening an output. Non-blocking: a FIFO without a reader would otherwise block the
-/// child and the thread that creates it. The child clears the flag.
+/// The flags for opening an output. It is opened non-blocking, because a FIFO without a reader
+/// would otherwise block the child and the thread that creates it. The child clears the flag.
 const OUTPUT: c_int = libc::O_WRONLY | libc::O_CREAT | libc::O_TRUNC | libc::O_NONBLOCK;
 
-/// One stream before the text buffer is complete.
+/// The stage and the open flags of each standard stream.
 const STREAMS: [(Stage, c_int); 3] = [
-    // Blocking: a reader of a FIFO expects to wait for its writer, and would otherwise see end of
-    // file at once.
+    // Standard input is opened blocking: a reader of a FIFO expects to wait for its writer, and
+    // would otherwise see end of file immediately.
     (Stage::Stdin, libc::O_RDONLY),
     (Stage::Stdout, OUTPUT),
     (Stage::Stderr, OUTPUT),
@@ -81,8 +81,8 @@ impl Scratch {
     /// Prepares `plan` and passes it to `spawn`.
     ///
     /// `found` is the program's path, or `None` to execute the plan's program as given. With
-    /// `share_descriptors` the child may start on the parent's descriptor table. `pin`: the pinning
-    /// that the child releases. `label`: the limit that all its descendants inherit.
+    /// `share_descriptors`, the child may start with the parent's descriptor table. `pin` is the
+    /// pinning that the child releases. `label` is the limit that all its descendants inherit.
     pub(crate) fn with_child_plan<T>(
         &mut self,
         plan: &SpawnPlan,
@@ -175,7 +175,7 @@ impl Scratch {
         plan.env.gather(&plan.task_env, &mut self.envp);
         self.envp.push(std::ptr::null());
         self.rlimits.clear();
-        // First, so that a limit of the plan overrides it.
+        // This limit comes first, so that a limit of the plan overrides it.
         self.rlimits.extend(
             common
                 .descriptor_limit
@@ -245,7 +245,7 @@ impl Scratch {
         CStr::from_bytes_with_nul(&self.text[place.clone()]).unwrap_or_default()
     }
 
-    /// The descriptor to duplicate for a stream; -1 = none.
+    /// Returns the descriptor to duplicate for a stream, or -1 if there is none.
     fn source(
         &mut self,
         index: usize,
@@ -258,7 +258,7 @@ impl Scratch {
             Stdio::Bytes(_) | Stdio::Inherit | Stdio::File { .. } => Ok(-1),
             Stdio::Fd(fd) if sys::raw(fd) > 2 => Ok(sys::raw(fd)),
             Stdio::Fd(fd) => {
-                // An earlier step of the child would overwrite it.
+                // An earlier step of the child would overwrite the descriptor.
                 let moved = sys::duplicate_above_stdio(fd.as_fd()).map_err(|error| {
                     let (stage, _) = STREAMS[index];
                     SpawnError::new(stage, error.raw_os_error().unwrap_or(0), None)
@@ -282,7 +282,7 @@ fn descriptors(common: &Common, share: bool, highest: c_int) -> Descriptors {
     }
 }
 
-/// Whether standard error is the same file as standard output, and must share its open file.
+/// Returns whether standard error is the same file as standard output and must share its open file.
 fn shares_stdout(plan: &SpawnPlan) -> bool {
     match (&plan.stdout, &plan.stderr) {
         (Stdio::File { path: out }, Stdio::File { path: err }) => out == err,
@@ -290,7 +290,8 @@ fn shares_stdout(plan: &SpawnPlan) -> bool {
     }
 }
 
-/// The path of a failed step: a file or directory, or the program that lacked a process.
+/// Returns the path of a failed step: a file, a directory, or the program for which no process
+/// could be created.
 pub(crate) fn path_of(
     stage: Stage,
     plan: &SpawnPlan,

@@ -1,8 +1,8 @@
 //! Detects features of this kernel, C library and sandbox by trying them, once per process.
 //!
-//! A missing feature (an old kernel, or a seccomp filter that returns ENOSYS or EPERM) is
-//! remembered. A temporary failure (no descriptors, no processes) is not: this launcher assumes the
-//! best, and the next one probes again.
+//! A missing feature (because of an old kernel, or a seccomp filter that returns ENOSYS or EPERM)
+//! is remembered. A temporary failure (no descriptors, no processes) is not: this launcher assumes
+//! that all features exist, and the next one probes again.
 #![expect(unsafe_code, reason = "probes make raw calls")]
 
 use std::ffi::{c_int, c_void};
@@ -17,19 +17,20 @@ use crate::signal::Blocked;
 use crate::stack::ChildStack;
 use crate::sys::{self, WaitFor};
 
-/// Features of this kernel and sandbox for creating processes and waiting for them.
+/// The features of this kernel and sandbox for creating processes and waiting for them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Features {
-    /// `clone` honors `CLONE_PIDFD` (Linux 5.2).
+    /// `clone` supports `CLONE_PIDFD` (Linux 5.2).
     pub clone_pidfd: bool,
-    /// `pidfd_open` (Linux 5.3).
+    /// `pidfd_open` exists (Linux 5.3).
     pub pidfd_open: bool,
-    /// `waitid` takes a pidfd (Linux 5.4).
+    /// `waitid` accepts a pidfd (Linux 5.4).
     pub wait_pidfd: bool,
-    /// `close_range` with `CLOSE_RANGE_UNSHARE` (Linux 5.9).
+    /// `close_range` supports `CLOSE_RANGE_UNSHARE` (Linux 5.9).
     pub close_range: bool,
-    /// `clone` honors `CLONE_VM`. Emulators of a single process copy the memory instead without an
-    /// error, and lose the failure report of a child, also that of the C library's `posix_spawn`.
+    /// `clone` supports `CLONE_VM`. Emulators of a single process copy the memory instead, without
+    /// reporting an error. A child's failure report is then lost, even with the C library's
+    /// `posix_spawn`.
     pub shared_memory: bool,
     /// A process can adopt its orphaned descendants (`PR_SET_CHILD_SUBREAPER`, Linux 3.4).
     /// Emulators of a single process do not implement it.
@@ -37,7 +38,7 @@ pub struct Features {
 }
 
 impl Features {
-    /// The best backend for these features.
+    /// Returns the best backend for these features.
     #[must_use]
     pub const fn best(self) -> Backend {
         if !self.shared_memory {
@@ -65,7 +66,7 @@ impl Features {
     }
 }
 
-/// The features of this environment, detected by creating a process once.
+/// Returns the features of this environment. They are detected once, by creating a process.
 pub fn features() -> Features {
     static KNOWN: OnceLock<Features> = OnceLock::new();
     if let Some(known) = KNOWN.get() {
@@ -79,7 +80,7 @@ pub fn features() -> Features {
     features
 }
 
-/// Whether an error means that the call does not exist here.
+/// Returns whether an error means that the call does not exist here.
 const fn is_absent(errno: i32) -> bool {
     matches!(
         errno,
@@ -101,7 +102,7 @@ fn probe() -> (Features, bool) {
         Ok(stack) => {
             let mut answer = probe_clone(&stack, libc::CLONE_FILES | libc::CLONE_PIDFD);
             if answer == CloneAnswer::Absent {
-                // Emulators accept only the flags of a vfork.
+                // Emulators only accept the flags of a vfork.
                 answer = without_its_flags(probe_clone(&stack, 0));
             }
             answer
@@ -135,8 +136,8 @@ fn probe() -> (Features, bool) {
     (features, certain)
 }
 
-/// The result of a clone that works only with these flags: whether the child could close its
-/// parent's descriptors does not count then.
+/// Adjusts the result of a clone that only works with the flags of a vfork: whether the child could
+/// close its parent's descriptors is then irrelevant.
 fn without_its_flags(answer: CloneAnswer) -> CloneAnswer {
     match answer {
         CloneAnswer::Works(Features { shared_memory, .. }) => CloneAnswer::Works(Features {
@@ -147,8 +148,8 @@ fn without_its_flags(answer: CloneAnswer) -> CloneAnswer {
     }
 }
 
-/// Whether `waitid` accepts pidfds; Linux 5.3 can open them but not wait for them. This process is
-/// not its own child, and the error says so only if pidfds are accepted.
+/// Returns whether `waitid` accepts pidfds. Linux 5.3 can open pidfds but not wait for them. This
+/// process is not its own child, but that error is only returned if pidfds are accepted.
 fn knows_pidfds(own: &OwnedFd) -> bool {
     let waited = sys::wait(WaitFor::Pidfd(own.as_fd()), libc::WNOHANG);
     waited.is_err_and(|error| error.raw_os_error() == Some(libc::ECHILD))
@@ -158,12 +159,12 @@ fn knows_pidfds(own: &OwnedFd) -> bool {
 enum CloneAnswer {
     Absent,
     NotNow,
-    /// Result of a probing clone.
+    /// The features found by the clone.
     Works(Features),
 }
 
-/// Creates a child that writes to this memory, tries `close_range` and ends. Kernels before 5.2
-/// ignore the flag for a pidfd: they write no descriptor then.
+/// Creates a child that writes to this process's memory, tries `close_range` and ends. Kernels
+/// before 5.2 ignore the pidfd flag, so they do not write a descriptor.
 fn probe_clone(stack: &ChildStack, more_flags: c_int) -> CloneAnswer {
     let _blocked = Blocked::all();
     let mut fd: c_int = -1;
@@ -207,14 +208,14 @@ fn probe_clone(stack: &ChildStack, more_flags: c_int) -> CloneAnswer {
     })
 }
 
-/// Shares the parent's memory, and its descriptors if the kernel can; reports through both memory
-/// and its exit status.
+/// Shares the parent's memory, and its descriptors if the kernel supports that. Reports through the
+/// shared memory and the exit status.
 extern "C" fn probe_child(is_written: *mut c_void) -> c_int {
     // SAFETY: it is the parent's flag, and the parent waits.
     let is_written = unsafe { AtomicBool::from_ptr(is_written.cast()) };
     is_written.store(true, Ordering::Release);
-    // SAFETY: close_range takes plain numbers. It gives this child its own table and closes nothing
-    // of the parent.
+    // SAFETY: close_range takes plain numbers. It gives this child its own table and closes none of
+    // the parent's descriptors.
     let result = unsafe {
         libc::syscall(
             libc::SYS_close_range,
@@ -234,11 +235,11 @@ mod tests {
 
     #[test]
     fn a_flag_for_pidfds_that_the_kernel_ignores_is_noticed() {
-        // Without the flag the kernel behaves as if it ignored it: Linux 3.10 to 5.1 create the
-        // child and no descriptor.
+        // Without the flag, the kernel behaves as if it ignored it: Linux 3.10 to 5.1 create the
+        // child but no descriptor.
         let ignored = probe_clone(&ChildStack::new().unwrap(), libc::CLONE_FILES);
         let CloneAnswer::Works(features) = ignored else {
-            // An emulator of a single process has no such clone.
+            // An emulator of a single process does not support such a clone.
             return assert_eq!(ignored, CloneAnswer::Absent);
         };
         assert!(

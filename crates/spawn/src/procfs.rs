@@ -1,7 +1,7 @@
 //! Reads `/proc`: parents, sessions, environments and children of other processes.
 //!
-//! All results may be outdated at once. A caller that acts on them pins the process with a pidfd
-//! first and checks again ([`kill_if`]).
+//! Any result may already be outdated when it is returned. A caller that acts on it must first pin
+//! the process with a pidfd and then check again ([`kill_if`]).
 
 use std::collections::HashMap;
 use std::ffi::CString;
@@ -13,60 +13,63 @@ use crate::event::ExitStatus;
 use crate::raw;
 use crate::sys;
 
-/// One process as `/proc/PID/stat` shows it.
+/// A process, as shown by `/proc/PID/stat`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Process {
     pub(crate) pid: libc::pid_t,
     pub(crate) parent: libc::pid_t,
     pub(crate) group: libc::pid_t,
     pub(crate) session: libc::pid_t,
-    /// State letter: `R`, `S`, `D`, `T`, `Z`, …
+    /// The state letter: `R`, `S`, `D`, `T`, `Z`, …
     pub(crate) state: u8,
-    /// Start time, in clock ticks since boot.
+    /// The start time, in clock ticks since boot.
     pub(crate) began: u64,
 }
 
 impl Process {
-    /// Reads one process. `None` if it does not exist (any more).
+    /// Reads a process. Returns `None` if it does not exist (anymore).
     pub(crate) fn read(pid: libc::pid_t) -> Option<Self> {
         parse_stat(pid, &read_stat(pid).ok()?)
     }
 
-    /// Whether it has ended and only waits to be reaped.
+    /// Returns whether the process has ended and only waits to be reaped.
     pub(crate) const fn is_dead(&self) -> bool {
         matches!(self.state, b'Z' | b'X' | b'x')
     }
 
-    /// Whether no signal of this process ends it. Short sleeps in the kernel are normal.
+    /// Returns whether the process cannot currently be ended by a signal from this process. Short
+    /// sleeps in the kernel are normal.
     pub(crate) fn is_unreachable(&self) -> bool {
         self.hangs() || self.is_of_another_user()
     }
 
-    /// Whether it is in an uninterruptible sleep in the kernel, as on a file server that does not
-    /// respond.
+    /// Returns whether the process is in uninterruptible sleep in the kernel, for example because a
+    /// file server does not respond.
     pub(crate) const fn hangs(&self) -> bool {
         self.state == b'D'
     }
 
-    /// Whether this process may not send it signals, because a setuid program has changed its user.
+    /// Returns whether this process may not send it signals, because a setuid program has changed
+    /// its user.
     pub(crate) fn is_of_another_user(&self) -> bool {
         let asked = sys::kill(self.pid, 0);
         asked.is_err_and(|error| error.raw_os_error() == Some(libc::EPERM))
     }
 }
 
-/// Fields that [`parse_stat`] reads.
+/// Returns the text that [`parse_stat`] parses.
 pub(crate) fn read_stat(pid: libc::pid_t) -> io::Result<Vec<u8>> {
     if pid == sys::getpid() {
-        // An emulator of a single process writes this file itself, with a start time slightly later
-        // than the kernel shows to other processes. It leaves the file of the first thread alone.
+        // An emulator of a single process generates this file itself, with a start time slightly
+        // later than the one the kernel shows to other processes. It does not replace the file of
+        // the first thread.
         return fs::read(format!("/proc/{pid}/task/{pid}/stat"));
     }
     fs::read(format!("/proc/{pid}/stat"))
 }
 
 pub(crate) fn parse_stat(pid: libc::pid_t, text: &[u8]) -> Option<Process> {
-    // The name in parentheses may contain anything, parentheses included.
+    // The name in parentheses may contain any characters, including parentheses.
     let after_name = text.iter().rposition(|byte| *byte == b')')? + 1;
     let mut fields = text
         .get(after_name..)?
@@ -75,7 +78,7 @@ pub(crate) fn parse_stat(pid: libc::pid_t, text: &[u8]) -> Option<Process> {
     let state = *fields.next()?.first()?;
     let mut number = || std::str::from_utf8(fields.next()?).ok()?.parse().ok();
     let [parent, group, session] = [number()?, number()?, number()?];
-    // Field 22 of proc(5); six are already consumed.
+    // This is field 22 of proc(5); six fields are already consumed.
     let began = fields.nth(15)?;
     Some(Process {
         pid,
@@ -87,18 +90,18 @@ pub(crate) fn parse_stat(pid: libc::pid_t, text: &[u8]) -> Option<Process> {
     })
 }
 
-/// Name of the program that a process runs, which every user may read.
+/// Returns the name of the program that a process runs. Every user may read it.
 pub(crate) fn program_of(pid: libc::pid_t) -> Option<String> {
     let name = fs::read(format!("/proc/{pid}/comm")).ok()?;
     Some(String::from_utf8_lossy(name.trim_ascii_end()).into_owned())
 }
 
-/// How a process ended that cannot be reaped yet. `None` if access is denied.
+/// Returns how a process ended that cannot be reaped yet. Returns `None` if access is denied.
 pub(crate) fn exit_status(pid: libc::pid_t) -> Option<ExitStatus> {
     let text = fs::read(format!("/proc/{pid}/stat")).ok()?;
     let after_name = text.iter().rposition(|byte| *byte == b')')? + 1;
     let fields = std::str::from_utf8(text.get(after_name..)?).ok()?;
-    // Field 52 of proc(5), in the format of wait(2).
+    // This is field 52 of proc(5), in the format of wait(2).
     let status: i32 = fields.split_whitespace().nth(49)?.parse().ok()?;
     Some(match status & 0x7f {
         0 => ExitStatus::Code(status >> 8 & 0xff),
@@ -109,7 +112,7 @@ pub(crate) fn exit_status(pid: libc::pid_t) -> Option<ExitStatus> {
     })
 }
 
-/// All visible processes. Takes about 10 µs per process.
+/// Returns all visible processes. This takes about 10 µs per process.
 pub(crate) fn all_processes() -> Vec<Process> {
     let Ok(entries) = fs::read_dir("/proc") else {
         return Vec::new();
@@ -121,7 +124,8 @@ pub(crate) fn all_processes() -> Vec<Process> {
         .collect()
 }
 
-/// Processes by parent, so that finding the descendants of many costs no more than of one.
+/// Processes by parent. With this map, finding the descendants of many processes is no slower than
+/// finding those of one.
 #[derive(Debug)]
 pub(crate) struct Families(HashMap<libc::pid_t, Vec<Process>>);
 
@@ -134,13 +138,15 @@ impl Families {
         Self(children)
     }
 
-    /// Removes the descendants of `root`, without `root`, parents before children.
+    /// Removes and returns the descendants of `root`, without `root` itself. Parents precede
+    /// children.
     pub(crate) fn take_descendants(&mut self, root: libc::pid_t) -> Vec<Process> {
         let mut found = Vec::new();
         let mut next = root;
         let mut looked_at = 0;
         loop {
-            // The removal ends this loop even if the snapshot, taken over time, contains a cycle.
+            // Removing the entries ensures that the loop terminates, even if the snapshot, which is
+            // not taken atomically, contains a cycle.
             found.append(&mut self.0.remove(&next).unwrap_or_default());
             let Some(process) = found.get(looked_at) else {
                 return found;
@@ -151,43 +157,43 @@ impl Families {
     }
 }
 
-/// The initial environment of a process. `None` if it may not be read or is empty.
+/// Returns the initial environment of a process, or `None` if it cannot be read or is empty.
 pub(crate) fn environment(pid: libc::pid_t) -> Option<Vec<u8>> {
     fs::read(format!("/proc/{pid}/environ"))
         .ok()
         .filter(|text| !text.is_empty())
 }
 
-/// Whether `/proc` shows the pid namespace of this process: it may have been mounted in another
-/// one.
+/// Returns whether `/proc` shows the pid namespace of this process. It may have been mounted in a
+/// different one.
 pub(crate) fn shows_this_namespace() -> bool {
     let own = sys::getpid().to_string();
     fs::read_link("/proc/self").is_ok_and(|shown| shown.as_os_str() == own.as_str())
 }
 
-/// Whether a process certainly has the same clock origin as this one: it is in the same time
-/// namespace.
+/// Returns whether a process is known to have the same clock origin as this one, because it is in
+/// the same time namespace.
 ///
-/// `false` for a process that denies access, and for an ended one.
+/// Returns `false` for a process that denies access, and for one that has ended.
 pub(crate) fn has_our_clock(pid: libc::pid_t) -> bool {
     let clock = |process: &str| fs::read_link(format!("/proc/{process}/ns/time"));
     match clock("self") {
         Ok(own) => clock(&pid.to_string()).is_ok_and(|clock| clock == own),
-        // Before Linux 5.6 there are no time namespaces.
+        // Time namespaces do not exist before Linux 5.6.
         Err(error) => error.kind() == io::ErrorKind::NotFound,
     }
 }
 
-/// Fields of `/proc/PID/status`, which every user may read.
+/// The fields of `/proc/PID/status`, which every user may read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Status {
-    /// Real user id.
+    /// The real user id.
     pub(crate) user: u32,
-    /// Whether its pid namespace is that of `/proc`, and not a nested one.
+    /// Whether the process is in the pid namespace of `/proc` and not in a nested one.
     pub(crate) is_in_this_namespace: bool,
 }
 
-/// The whole text. It contains the name of the process, which may be any bytes.
+/// Returns the whole text. It contains the name of the process, which may consist of any bytes.
 fn status_text(pid: libc::pid_t) -> Option<String> {
     let text = fs::read(format!("/proc/{pid}/status")).ok()?;
     Some(String::from_utf8_lossy(&text).into_owned())
@@ -201,18 +207,18 @@ pub(crate) fn status(pid: libc::pid_t) -> Option<Status> {
     };
     Some(Status {
         user: fields("Uid:")?.next()?.parse().ok()?,
-        // One id for each namespace of the process. Kernels before 4.1 lack the field; assume the
-        // same namespace then.
+        // There is one id for each namespace of the process. Kernels before 4.1 lack the field;
+        // assume the same namespace in that case.
         is_in_this_namespace: fields("NSpid:").is_none_or(|ids| ids.count() == 1),
     })
 }
 
-/// The limits of file locks of a process, soft and hard: see `label.rs`.
+/// Returns the soft and hard limits on file locks of a process; see `label.rs`.
 pub(crate) fn labels(pid: libc::pid_t) -> Option<[u64; 2]> {
     if let Ok(limit) = sys::limit_of(pid, raw::RLIMIT_LOCKS) {
         return Some([limit.soft, limit.hard]);
     }
-    // prlimit is denied for a process that has changed its user, but this file is readable.
+    // For a process that has changed its user, prlimit is denied, but this file is readable.
     let text = fs::read_to_string(format!("/proc/{pid}/limits")).ok()?;
     let line = text
         .lines()
@@ -223,16 +229,16 @@ pub(crate) fn labels(pid: libc::pid_t) -> Option<[u64; 2]> {
     Some([fields.next()?, fields.next()?])
 }
 
-/// The process of a pidfd of this process. `None` if it has ended, or if the descriptor is no
-/// pidfd.
+/// Returns the process of a pidfd that this process has open. Returns `None` if the process has
+/// ended, or if the descriptor is not a pidfd.
 pub(crate) fn pid_of(pidfd: RawFd) -> Option<u32> {
     let text = fs::read_to_string(format!("/proc/self/fdinfo/{pidfd}")).ok()?;
     let pid = text.lines().find_map(|line| line.strip_prefix("Pid:"))?;
-    // -1 once it was reaped.
+    // The value is -1 if the process has been reaped.
     pid.trim().parse().ok()
 }
 
-/// The process that traces another one.
+/// Returns the process that traces another one.
 pub(crate) fn tracer_of(pid: libc::pid_t) -> Option<u32> {
     let text = status_text(pid)?;
     let tracer = text
@@ -241,28 +247,29 @@ pub(crate) fn tracer_of(pid: libc::pid_t) -> Option<u32> {
     tracer.trim().parse().ok().filter(|pid| *pid != 0)
 }
 
-/// Sends SIGKILL to a process if `still_meant` confirms it once its id can no longer be reused.
+/// Sends SIGKILL to a process. `still_meant` must confirm this once the process id can no longer be
+/// reused.
 ///
-/// Without pidfds (before Linux 5.3) a window of microseconds remains between the check and the
-/// signal.
+/// Without pidfds (before Linux 5.3), the id may be reused in the few microseconds between the
+/// check and the signal.
 pub(crate) fn kill_if(pid: libc::pid_t, still_meant: impl FnOnce() -> bool) -> bool {
     match sys::pidfd_open(pid) {
         Ok(fd) => still_meant() && sys::pidfd_send_signal(fd.as_fd(), libc::SIGKILL).is_ok(),
-        // An old kernel, or a sandbox that forbids calls that it does not know.
+        // The kernel is old, or a sandbox forbids unknown calls.
         Err(error) if matches!(error.raw_os_error(), Some(libc::ENOSYS | libc::EPERM)) => {
             still_meant() && sys::kill(pid, libc::SIGKILL).is_ok()
         }
-        // It has ended, or `/proc` shows ids of another namespace: then the id may be that of any
-        // process.
+        // The process has ended, or `/proc` shows ids of another namespace. In that case, the id
+        // may belong to any process.
         Err(_) => false,
     }
 }
 
-/// The children of this process's main thread, read through one open file.
+/// The children of this process's main thread, read through a file that stays open.
 ///
-/// The kernel gives orphans to the first living thread. As long as the main thread creates no
-/// processes itself, an empty list means that no orphan was adopted. One system call then covers a
-/// whole batch of ended children.
+/// The kernel assigns orphans to the first living thread. As long as the main thread does not
+/// create processes itself, an empty list means that no orphan was adopted. A single system call is
+/// then enough for a whole batch of ended children.
 #[derive(Debug)]
 pub(crate) struct MainThreadChildren {
     file: OwnedFd,
@@ -270,7 +277,7 @@ pub(crate) struct MainThreadChildren {
 }
 
 impl MainThreadChildren {
-    /// Fails where the kernel was built without `CONFIG_PROC_CHILDREN`.
+    /// Fails if the kernel was built without `CONFIG_PROC_CHILDREN`.
     pub(crate) fn open() -> io::Result<Self> {
         let pid = sys::getpid();
         let path = CString::new(format!("/proc/{pid}/task/{pid}/children"))?;
@@ -280,7 +287,7 @@ impl MainThreadChildren {
         })
     }
 
-    /// Replaces `into` by the ids of the children.
+    /// Replaces the contents of `into` with the ids of the children.
     pub(crate) fn read(&mut self, into: &mut Vec<libc::pid_t>) -> io::Result<()> {
         into.clear();
         let mut filled = 0;

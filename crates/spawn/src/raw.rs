@@ -1,4 +1,4 @@
-//! System calls that leave the C library's `errno` alone.
+//! System calls that do not change the C library's `errno`.
 //!
 //! A child that shares its parent's memory also shares the `errno` of the thread that created it.
 //! If that thread does not sleep until the child has left, both would overwrite each other's value.
@@ -16,46 +16,48 @@ pub(crate) struct KernelRlimit {
 
 const _: () = assert!(size_of::<KernelRlimit>() == 16);
 
-/// Open descriptors. glibc and musl have different types for the number of a resource.
+/// The number of open descriptors. glibc and musl use different types for resource numbers.
 pub(crate) const RLIMIT_NOFILE: u32 = 7;
-/// Locked files, which no kernel counts any more.
+/// The number of locked files, which no kernel counts anymore.
 pub(crate) const RLIMIT_LOCKS: u32 = 10;
 
 const _: () = assert!(RLIMIT_NOFILE as u64 == libc::RLIMIT_NOFILE as u64);
 const _: () = assert!(RLIMIT_LOCKS as u64 == libc::RLIMIT_LOCKS as u64);
 
-/// Whether calls leave `errno` alone; only on these architectures.
+/// Whether calls leave `errno` unchanged. This is only implemented on these architectures.
 pub(crate) const LEAVES_ERRNO: bool = cfg!(any(target_arch = "x86_64", target_arch = "aarch64"));
 
-/// Makes the call of this number and returns its result or an error number.
+/// Makes the system call with this number and returns its result or an error number.
 ///
 /// # Safety
 ///
-/// The arguments are what the call expects, and its pointers are valid for its accesses.
+/// The arguments must be those that the call expects, and all pointers must be valid for its
+/// accesses.
 pub(crate) unsafe fn call(number: c_long, arguments: [usize; 5]) -> Result<usize, c_int> {
     // SAFETY: guaranteed by the caller.
     let result = unsafe { invoke(number, arguments) };
-    // A result is never an address in the last page.
+    // A result is never an address in the last page, so these values are errors.
     if (-4095..0).contains(&result) {
         return Err(c_int::try_from(result.wrapping_neg()).unwrap_or(libc::EIO));
     }
     Ok(usize::try_from(result.cast_unsigned()).unwrap_or(usize::MAX))
 }
 
-/// Entry function of a child. It must not return.
+/// The entry function of a child. It must not return.
 pub(crate) type Entry = extern "C" fn(*mut c_void) -> c_int;
 
-/// `clone` with a stack for the child, which runs `entry(argument)` on it. Returns the child's id
-/// or an error number. With `CLONE_PIDFD` the kernel writes the pidfd to `pidfd`.
+/// Calls `clone` with a stack for the child, which runs `entry(argument)` on it. Returns the
+/// child's id or an error number. With `CLONE_PIDFD`, the kernel writes the pidfd to `pidfd`.
 ///
-/// The C library's function does not work here: up to glibc 2.24 its child overwrites the library's
-/// ids of the calling thread with -1 if they share memory, and a later join of that thread fails.
+/// The C library's function does not work here: up to glibc 2.24, if they share memory, its child
+/// overwrites the library's ids of the calling thread with -1, and a later join of that thread
+/// fails.
 ///
 /// # Safety
 ///
-/// `top` is the aligned end of a stack that is not used until the child has left this memory, and
-/// `argument` is what `entry` expects, until then. `entry` ends the process or executes a program.
-/// `pidfd` is valid for writes.
+/// `top` must be the aligned end of a stack that is not used until the child has left this memory.
+/// Until then, `argument` must be valid for `entry`. `entry` must end the process or execute a
+/// program. `pidfd` must be valid for writes.
 #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
 pub(crate) unsafe fn clone(
     flags: c_int,
@@ -64,19 +66,20 @@ pub(crate) unsafe fn clone(
     entry: Entry,
     argument: *mut c_void,
 ) -> Result<libc::pid_t, c_int> {
-    // The order of the last two (the addresses for the child's thread-local memory and id) depends
-    // on the architecture. Both are zero.
+    // The order of the last two arguments (the addresses for the child's thread-local memory and
+    // id) depends on the architecture. Both are zero.
     let arguments = [int(flags), top.addr(), pidfd.expose_provenance(), 0, 0];
     // SAFETY: guaranteed by the caller.
     let result = unsafe { call_in_two(libc::SYS_clone, arguments, entry, argument) };
     pid_or_error(result)
 }
 
-/// `clone3`, otherwise as [`clone`]: `arguments` contain the stack and the place for the pidfd.
+/// Does the same as [`clone`], with `clone3`: `arguments` contain the stack and the address for the
+/// pidfd.
 ///
 /// # Safety
 ///
-/// As for [`clone`].
+/// The same as for [`clone`].
 #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
 pub(crate) unsafe fn clone3(
     arguments: &libc::clone_args,
@@ -90,12 +93,12 @@ pub(crate) unsafe fn clone3(
     pid_or_error(result)
 }
 
-/// A call that returns twice: here with the child's id or a negative error number, and in the
-/// child, which continues with `entry(argument)` on the new stack and never returns.
+/// Makes a call that returns twice: in the parent, with the child's id or a negative error number,
+/// and in the child, which continues with `entry(argument)` on the new stack and never returns.
 ///
 /// # Safety
 ///
-/// As for [`clone`].
+/// The same as for [`clone`].
 #[cfg(target_arch = "x86_64")]
 unsafe fn call_in_two(
     number: c_long,
@@ -104,9 +107,9 @@ unsafe fn call_in_two(
     argument: *mut c_void,
 ) -> c_long {
     let result: c_long;
-    // SAFETY: in the parent these are a system call and a branch; what the call clobbers is
-    // declared. The child has a copy of the registers, the caller's stack, and calls a function
-    // that does not return.
+    // SAFETY: in the parent, this is a system call and a branch; the registers that the call
+    // clobbers are declared. The child has a copy of the registers, runs on the caller's stack, and
+    // calls a function that does not return.
     unsafe {
         core::arch::asm!(
             "syscall",
@@ -132,11 +135,11 @@ unsafe fn call_in_two(
     result
 }
 
-/// As for x86-64.
+/// The same as for x86-64.
 ///
 /// # Safety
 ///
-/// As for [`clone`].
+/// The same as for [`clone`].
 #[cfg(target_arch = "aarch64")]
 unsafe fn call_in_two(
     number: c_long,
@@ -145,8 +148,8 @@ unsafe fn call_in_two(
     argument: *mut c_void,
 ) -> c_long {
     let result: c_long;
-    // SAFETY: in the parent these are a system call and a branch. The child has a copy of the
-    // registers, the caller's stack, and calls a function that does not return.
+    // SAFETY: in the parent, this is a system call and a branch. The child has a copy of the
+    // registers, runs on the caller's stack, and calls a function that does not return.
     unsafe {
         core::arch::asm!(
             "svc #0",
@@ -177,11 +180,11 @@ fn pid_or_error(result: c_long) -> Result<libc::pid_t, c_int> {
     Ok(libc::pid_t::try_from(result).unwrap_or(0))
 }
 
-/// As for x86-64, through the C library.
+/// The same as for x86-64, through the C library.
 ///
 /// # Safety
 ///
-/// As for x86-64.
+/// The same as for x86-64.
 #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
 pub(crate) unsafe fn clone(
     flags: c_int,
@@ -199,18 +202,18 @@ pub(crate) unsafe fn clone(
     Err(unsafe { *libc::__errno_location() })
 }
 
-/// A number in the form of a system call argument.
+/// Converts a number to a system call argument.
 pub(crate) const fn int(value: c_int) -> usize {
     (value as isize).cast_unsigned()
 }
 
 /// # Safety
 ///
-/// As for [`call`].
+/// The same as for [`call`].
 #[cfg(target_arch = "x86_64")]
 unsafe fn invoke(number: c_long, [a, b, c, d, e]: [usize; 5]) -> c_long {
     let result: c_long;
-    // SAFETY: guaranteed by the caller; what the instruction clobbers is declared.
+    // SAFETY: guaranteed by the caller; the registers that the instruction clobbers are declared.
     unsafe {
         core::arch::asm!(
             "syscall",
@@ -230,11 +233,11 @@ unsafe fn invoke(number: c_long, [a, b, c, d, e]: [usize; 5]) -> c_long {
 
 /// # Safety
 ///
-/// As for [`call`].
+/// The same as for [`call`].
 #[cfg(target_arch = "aarch64")]
 unsafe fn invoke(number: c_long, [a, b, c, d, e]: [usize; 5]) -> c_long {
     let result: c_long;
-    // SAFETY: guaranteed by the caller; the kernel keeps all other registers.
+    // SAFETY: guaranteed by the caller; the kernel preserves all other registers.
     unsafe {
         core::arch::asm!(
             "svc #0",
@@ -252,7 +255,7 @@ unsafe fn invoke(number: c_long, [a, b, c, d, e]: [usize; 5]) -> c_long {
 
 /// # Safety
 ///
-/// As for [`call`].
+/// The same as for [`call`].
 #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
 unsafe fn invoke(number: c_long, [a, b, c, d, e]: [usize; 5]) -> c_long {
     // SAFETY: guaranteed by the caller.
@@ -270,7 +273,7 @@ mod tests {
 
     #[test]
     fn errors_are_answered_and_errno_is_left_alone() {
-        // SAFETY: closing a number that is no descriptor has no effect.
+        // SAFETY: closing an invalid descriptor number has no effect.
         let closed = unsafe { call(libc::SYS_close, [int(-1), 0, 0, 0, 0]) };
         assert_eq!(closed, Err(libc::EBADF));
         if LEAVES_ERRNO {

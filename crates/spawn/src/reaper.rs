@@ -1,9 +1,9 @@
-//! The thread that notices ended children and handles them.
+//! The thread that notices when children exit and handles them.
 //!
 //! It sleeps in epoll on the pidfds of all children, so its cost does not depend on their number.
-//! All children that have ended when it wakes are one batch: it removes them from the table under
-//! one lock, kills their leftovers, reaps them with resource usage, and reports them with one lock
-//! and at most one wake-up. It also sends every SIGKILL that is due.
+//! All children that have exited when it wakes form one batch: it removes them from the table under
+//! one lock, kills their leftovers, reaps them with resource usage, and reports them under one lock
+//! and with at most one wake-up. It also sends every SIGKILL that is due.
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -19,18 +19,20 @@ use crate::procfs;
 use crate::signal;
 use crate::sys::{self, Epoll, ReapedChild, WaitFor};
 
-/// Epoll data of the wake-up counter and of the event timer. Keys of children never reach them:
-/// that would take 2³² successive children in the last of 2³² slots.
+/// The epoll data of the wake-up counter and of the event timer. The keys of children never reach
+/// these values: that would take 2³² successive children in the last of 2³² slots.
 const WAKE: u64 = u64::MAX;
 const TIMER: u64 = u64::MAX - 1;
 
-/// Interval of checks whether the tracer of an ended child has released it, which causes no event.
+/// The interval at which to check whether an ended child was released by its tracer. No event
+/// reports this.
 const HELD_PAUSE: Duration = Duration::from_millis(100);
 
-/// State of children that spawner threads, the reaper and the launcher share.
+/// The state of children that spawner threads, the reaper and the launcher share.
 pub(crate) struct Watch {
     table: Mutex<Table>,
-    /// Ended children that cannot be reaped yet because they are traced. They are not in the table.
+    /// Children that have exited but cannot be reaped yet because they are traced. They are not in
+    /// the table.
     held: Mutex<Vec<Running>>,
     pub(crate) events: EventQueue,
     epoll: Epoll,
@@ -44,19 +46,20 @@ pub(crate) struct Watch {
     stop: AtomicBool,
 }
 
-/// How ends of children are noticed.
+/// How the exits of children are noticed.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct ReapMechanism {
-    /// Whether a pidfd can be waited for.
+    /// Whether it is possible to wait for a pidfd.
     pub(crate) wait_pidfd: bool,
-    /// Whether the id of a child is known as soon as it exists.
+    /// Whether the id of a child is known as soon as the child exists.
     pub(crate) names_at_once: bool,
     /// Whether to use the kernel's list of children if there is one.
     pub(crate) list_children: bool,
 }
 
 impl Watch {
-    /// `unkillable_after`: time from SIGKILL until a child that still exists is reported.
+    /// Creates the state. `unkillable_after` is how long a child can exist after SIGKILL before it
+    /// is reported.
     pub(crate) fn new(
         events: EventQueue,
         means: ReapMechanism,
@@ -81,9 +84,9 @@ impl Watch {
         })
     }
 
-    /// The table of children.
+    /// Locks the table of children.
     pub(crate) fn table(&self) -> MutexGuard<'_, Table> {
-        // Its methods do not panic half way.
+        // Its methods do not panic halfway through.
         self.table.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -92,23 +95,23 @@ impl Watch {
         sys::eventfd_signal(self.wake.as_fd());
     }
 
-    /// Ends the reaper thread; living children are no longer watched.
+    /// Ends the reaper thread. Living children are no longer watched.
     pub(crate) fn stop(&self) {
         self.stop.store(true, Ordering::Release);
         self.wake_reaper();
     }
 
-    /// Watches a child that is in the table. Reports it if it has ended already.
+    /// Watches a child that is in the table. Reports it if it has already ended.
     pub(crate) fn watch(&self, key: Key, pidfd: &OwnedFd) -> std::io::Result<()> {
         self.epoll.add(pidfd.as_fd(), key.0, true)
     }
 
-    /// Whether the reaper wakes up by itself at intervals.
+    /// Returns whether the reaper wakes up regularly on its own.
     pub(crate) const fn ticks(&self) -> bool {
         self.adopting
     }
 
-    /// Body of the reaper thread. It passes ended children to `finish`. `find_stalls` checks
+    /// The body of the reaper thread. It passes ended children to `finish`. `find_stalls` checks
     /// for hanging creations and returns when to check again.
     pub(crate) fn run(
         &self,
@@ -152,15 +155,15 @@ impl Watch {
     fn sleep(&self, until: Option<Instant>, now: Instant, ready: &mut Vec<u64>) {
         let timeout = until.map(|at| at.saturating_duration_since(now));
         if let Err(error) = self.epoll.wait(ready, timeout) {
-            // Only a bug can cause this; do not busy-loop on it.
+            // Only a bug can cause this error. Pause, to avoid a busy loop.
             tracing::error!(%error, "cannot wait for children");
             sys::pause(Duration::from_millis(100));
         }
     }
 
     /// Reaps and reports ended children that were removed from the table. Children that cannot be
-    /// reaped yet stay in `ended`, for [`Watch::hold`]. `lazily`: the events are not urgent.
-    /// Returns the times of the last one.
+    /// reaped yet stay in `ended`, for [`Watch::hold`]. `lazily` means that the events are not
+    /// urgent. Returns the times of the last child.
     pub(crate) fn finish(&self, ended: &mut Vec<Running>, lazily: bool) -> Option<ChildTimes> {
         let at = sys::monotonic_now();
         let mut orphans = self.orphans();
@@ -169,8 +172,8 @@ impl Watch {
         let follow_up = orphans.follows_up();
         drop(orphans);
         if !self.adopting {
-            // A delayed spawner thread had not reported yet that they run, so SIGKILL was sent to
-            // them alone.
+            // A delayed spawner thread had not yet reported that these children run, so SIGKILL was
+            // sent only to the children themselves.
             let early = ended.iter().filter(|child| child.killed_early);
             let early: Vec<_> = early.map(Task::from).collect();
             if !early.is_empty() {
@@ -178,10 +181,10 @@ impl Watch {
             }
         }
         if follow_up {
-            // It may be set to sleep beyond the next search for late orphans.
+            // The reaper may be about to sleep past the next search for late orphans.
             self.wake_reaper();
         }
-        // `None`, the default time, counts as the shortest.
+        // `None` (the default time) counts as the shortest delay.
         let delay = ended.iter().map(|child| child.event_delay).min().flatten();
         let mut life = None;
         let mut exits = Vec::with_capacity(ended.len());
@@ -219,11 +222,11 @@ impl Watch {
         life
     }
 
-    /// `None`: it has ended, but cannot be reaped yet.
+    /// Reaps a child that has ended. Returns `None` if it cannot be reaped yet.
     fn reap(&self, child: &Running) -> Option<ReapedChild> {
-        // Non-blocking: a pidfd also reports the end of a traced process, which its tracer must
-        // acknowledge first. The tracer may be a debugger at its prompt, and all other children
-        // would wait for it.
+        // This must not block. A pidfd also reports the exit of a traced process, which its tracer
+        // must acknowledge first. The tracer may be a debugger waiting at its prompt, and all other
+        // children would have to wait for it.
         match sys::wait(self.wait_for(child), libc::WNOHANG) {
             Ok(waited) => waited,
             Err(error) => {
@@ -263,8 +266,8 @@ impl Watch {
         self.wake_reaper();
     }
 
-    /// Moves held children that can be reaped now to `ended`. Returns when to check the others
-    /// again.
+    /// Moves the children that can now be reaped from `held` to `ended`. Returns when to check the
+    /// others again.
     fn take_released(&self, now: Instant, ended: &mut Vec<Running>) -> Option<Instant> {
         let mut held = self.held();
         let is_released = |child: &mut Running| {
@@ -275,12 +278,13 @@ impl Watch {
         (!held.is_empty()).then_some(now + HELD_PAUSE)
     }
 
-    /// Reports hanging creations, unless they have finished meanwhile.
+    /// Reports hanging creations, unless they have finished in the meantime.
     pub(crate) fn report_stalls(&self, stalls: &[(Key, Token, Arc<InFlight>)]) {
         let table = self.table();
         for (key, token, in_flight) in stalls {
             if table.is_starting(*key) {
-                // Under the lock: the last event of the child comes after it has left the table.
+                // This is done under the lock, because the last event of the child follows only
+                // after it has left the table.
                 self.events.append(Event::Stalled {
                     token: *token,
                     pid: procfs::pid_of(in_flight.pidfd()),
@@ -291,13 +295,15 @@ impl Watch {
         self.events.notify();
     }
 
-    /// Sends due SIGKILLs and reports children that survived theirs; returns when to check again.
+    /// Sends SIGKILL to the children for which it is due, and reports those that survived it.
+    /// Returns when to check again.
     fn kill_due(&self, now: Instant, due: &mut DueActions) -> Option<Instant> {
         due.clear();
         let mut table = self.table();
         let next = table.due(now, due);
         for &(token, pid) in &due.unkillable {
-            // Under the lock: the last event of the child comes after it has left the table.
+            // This is done under the lock, because the last event of the child follows only after
+            // it has left the table.
             self.events.append(Event::Unkillable { token, pid });
         }
         if !due.unkillable.is_empty() {
@@ -315,9 +321,9 @@ impl Watch {
                 .filter_map(|key| table.get(*key))
                 .map(Task::from)
                 .collect();
-            // Reading all of /proc takes milliseconds. Ids stay valid without the lock: signals go
-            // through pidfds that are checked again, or to children that are in the table under the
-            // lock below.
+            // The lock is released because reading all of /proc takes milliseconds. Ids stay valid
+            // without the lock: signals are sent through pidfds whose processes are checked again,
+            // or to children that are in the table when the lock is held below.
             drop(table);
             orphans::kill_descendants_of(&tasks);
             table = self.table();
@@ -330,12 +336,12 @@ impl Watch {
         next
     }
 
-    /// Handles orphans if it is due; returns the next time.
+    /// Handles orphans if it is time to do so, and returns when to do it next.
     fn tick(&self, at: Instant) -> Instant {
         let now = Instant::now();
         let mut orphans = self.orphans();
         if now < at {
-            // A batch of ended children may have left orphans.
+            // A batch of ended children may have left orphans behind.
             return at.min(now + orphans.pause());
         }
         let any_running = || !self.table().is_empty();
@@ -357,7 +363,7 @@ impl Watch {
     }
 
     fn held(&self) -> MutexGuard<'_, Vec<Running>> {
-        // Its methods do not panic half way.
+        // Its methods do not panic halfway through.
         self.held.lock().unwrap_or_else(PoisonError::into_inner)
     }
 

@@ -1,9 +1,9 @@
-//! Finds the path of a program by its name, cached per (PATH, name).
+//! Finds the path of a program by its name. Results are cached by `PATH` and name.
 //!
 //! A name with a slash is used unchanged; the kernel resolves it relative to the task's working
-//! directory. Any other name is searched once in the task's own `PATH`, so a long `PATH` costs only
-//! once. A cached path is looked up again if the kernel reports that it no longer exists. Failures
-//! are never cached.
+//! directory. Any other name is searched for once in the task's own `PATH`, so that a long `PATH`
+//! is only slow the first time. If the kernel reports that a cached path no longer exists, it is
+//! looked up again. Failures are never cached.
 
 use std::collections::HashMap;
 use std::ffi::{CStr, CString, OsStr};
@@ -15,22 +15,22 @@ use crate::error::{SpawnError, Stage};
 use crate::plan::SpawnPlan;
 use crate::sys;
 
-/// Path that `execvp` searches when `PATH` is not set.
+/// The path that `execvp` searches if `PATH` is not set.
 const DEFAULT_PATH: &[u8] = b"/bin:/usr/bin";
 
-/// Maximum programs for one `PATH`, and maximum number of `PATH`s. Beyond that the cache starts
-/// over: so many distinct values are generated and will not recur.
+/// The maximum number of programs per `PATH`, and of `PATH`s. If it is exceeded, the cache is
+/// cleared: so many distinct values must be generated, and they will not be used again.
 const ENTRIES_MAX: usize = 4096;
 
-/// Result of a search.
+/// The result of a search.
 #[derive(Debug, Clone)]
 pub(crate) enum Resolved {
-    /// The name contains a slash: it is the path.
+    /// The name contains a slash, so it is the path.
     AsGiven,
-    /// Found through `PATH`.
+    /// The program was found through `PATH`.
     Found {
         path: Arc<CStr>,
-        /// Whether the result came from the cache and may be stale.
+        /// Whether the result comes from the cache and may be stale.
         cached: bool,
     },
 }
@@ -44,7 +44,7 @@ pub(crate) struct Resolver {
 }
 
 impl Resolver {
-    /// The path to execute for this plan.
+    /// Returns the path to execute for this plan.
     pub(crate) fn resolve(&self, plan: &SpawnPlan) -> Result<Resolved, SpawnError> {
         let name = plan.argv.program_c().to_bytes();
         if name.contains(&b'/') {
@@ -57,7 +57,7 @@ impl Resolver {
         self.search(plan, search, name)
     }
 
-    /// The path to execute, looked up on disk and not in the cache.
+    /// Returns the path to execute, looked up on disk instead of in the cache.
     pub(crate) fn resolve_again(&self, plan: &SpawnPlan) -> Result<Resolved, SpawnError> {
         let name = plan.argv.program_c().to_bytes();
         let search = search_path(plan);
@@ -77,7 +77,7 @@ impl Resolver {
             let directory = Path::new(OsStr::from_bytes(directory));
             let absolute = directory.is_absolute();
             let candidate = match &plan.cwd {
-                // An empty entry is the current directory of the task.
+                // An empty entry stands for the task's current directory.
                 Some(cwd) if !absolute => cwd.join(directory),
                 None if directory.as_os_str().is_empty() => PathBuf::from("."),
                 Some(_) | None => directory.to_path_buf(),
@@ -120,13 +120,14 @@ impl Resolver {
     }
 
     fn lock(&self) -> std::sync::MutexGuard<'_, HashMap<Box<[u8]>, Programs>> {
-        // The map is valid between any two operations, so a panic elsewhere does not corrupt it.
+        // The map is valid between any two operations, so a panic elsewhere cannot corrupt it.
         self.by_path.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// The candidate for a child that changes its directory. A path that is still relative (both the
-/// `PATH` entry and the plan's directory are) is resolved from the launcher's directory.
+/// Returns the candidate for a child that changes its working directory. If the path is still
+/// relative (because both the `PATH` entry and the plan's directory are), it is resolved from the
+/// launcher's directory.
 fn absolute_from(plan: &SpawnPlan, candidate: &Path, text: CString) -> CString {
     if plan.cwd.is_none() || candidate.is_absolute() {
         return text;
@@ -137,7 +138,7 @@ fn absolute_from(plan: &SpawnPlan, candidate: &Path, text: CString) -> CString {
         .unwrap_or(text)
 }
 
-/// The `PATH` of the task itself.
+/// Returns the `PATH` of the task itself.
 fn search_path(plan: &SpawnPlan) -> &[u8] {
     let name = OsStr::new("PATH");
     plan.task_env
@@ -166,7 +167,7 @@ mod tests {
         assert_eq!(found(&resolver.resolve(&plan)), (expected.clone(), false));
         assert_eq!(found(&resolver.resolve(&plan)), (expected, true));
 
-        // A program in an earlier directory is found when the cache is bypassed, and cached from
+        // A program in an earlier directory is found when the cache is bypassed, and is cached from
         // then on.
         let earlier = program(&first, "tool", 0o755);
         assert_eq!(

@@ -1,11 +1,11 @@
-//! Signal masks and dispositions of the parent.
+//! The signal masks and dispositions of the parent.
 //!
-//! Spawner threads block signals for their whole life: a handler must not run in a child that
-//! shares the parent's memory, and a permanent mask costs nothing per spawn. SIGCHLD is the
-//! exception while the process has no handler for it. The kernel sends it to the thread that
-//! created the child, and drops it at once if its action is the default and that thread does not
-//! block it. A blocked SIGCHLD would be queued and wake up another thread of the process for
-//! nothing.
+//! Spawner threads block signals for as long as they live: a handler must not run in a child that
+//! shares the parent's memory, and a permanent mask adds no cost to a spawn. SIGCHLD is not blocked
+//! while the process has no handler for it. The kernel sends it to the thread that created the
+//! child. If its action is the default and that thread does not block it, the kernel drops it
+//! immediately. If it were blocked, it would be queued and would wake up another thread of the
+//! process unnecessarily.
 #![expect(unsafe_code, reason = "system calls")]
 
 use std::io;
@@ -13,22 +13,22 @@ use std::mem::MaybeUninit;
 use std::ptr;
 use std::time::{Duration, Instant};
 
-/// The kernel's signal set: 64 signals on every architecture this crate supports.
+/// The kernel's signal set: 64 signals on every architecture that this crate supports.
 pub(crate) type KernelSigset = u64;
 
-/// Size of [`KernelSigset`] for the kernel's calls.
+/// The size of [`KernelSigset`], as passed to the kernel.
 pub(crate) const SIGSET_BYTES: usize = size_of::<KernelSigset>();
 
 /// Every signal.
 pub(crate) const ALL_SIGNALS: KernelSigset = KernelSigset::MAX;
 
-/// The set of one signal.
+/// Returns the set that contains only this signal.
 const fn only(signal: libc::c_int) -> KernelSigset {
     1 << (signal - 1)
 }
 
 /// Signals that programs, shells and libraries ignore temporarily or permanently. Every child
-/// resets these, whether they seem to be ignored or not.
+/// resets these signals, whether or not they are currently ignored.
 const OFTEN_IGNORED: KernelSigset = only(libc::SIGPIPE)
     | only(libc::SIGCHLD)
     | only(libc::SIGHUP)
@@ -38,7 +38,7 @@ const OFTEN_IGNORED: KernelSigset = only(libc::SIGPIPE)
     | only(libc::SIGTTIN)
     | only(libc::SIGTTOU);
 
-/// Signals that this process ignores, read at intervals.
+/// The signals that this process ignores, read at intervals.
 #[derive(Debug, Default)]
 pub(crate) struct Ignored {
     signals: KernelSigset,
@@ -46,10 +46,11 @@ pub(crate) struct Ignored {
 }
 
 impl Ignored {
-    /// All signals that may be ignored now. A newly ignored one that is not in [`OFTEN_IGNORED`]
-    /// may be missing for a tenth of a second.
+    /// Returns all signals that may currently be ignored. If a signal that is not in
+    /// [`OFTEN_IGNORED`] becomes ignored, the result may not include it for a tenth of a second.
     pub(crate) fn signals(&mut self) -> KernelSigset {
-        /// Minimum interval: reading takes 64 system calls, as many as it saves a single child.
+        /// The minimum interval between reads. Reading takes 64 system calls, as many as it saves
+        /// for one child.
         const LOOK_AGAIN: Duration = Duration::from_millis(100);
         let now = Instant::now();
         let fresh = |at: Instant| now.saturating_duration_since(at) < LOOK_AGAIN;
@@ -68,7 +69,7 @@ fn ignored() -> KernelSigset {
     })
 }
 
-/// Disposition of a signal in the kernel's layout; the handler is the first word.
+/// Returns the disposition of a signal in the kernel's layout. The handler is the first word.
 fn action(signal: libc::c_int) -> Option<[usize; 8]> {
     let mut action = [0; 8];
     // SAFETY: a null new action only queries; `action` is larger than any layout and valid for
@@ -87,7 +88,8 @@ fn action(signal: libc::c_int) -> Option<[usize; 8]> {
 
 /// Replaces the calling thread's signal mask and returns the old one.
 ///
-/// Uses the system call itself, because the C library leaves its internal signals unblocked.
+/// This makes the system call directly, because the C library leaves its internal signals
+/// unblocked.
 pub(crate) fn set_mask(new: KernelSigset) -> KernelSigset {
     let mut old: KernelSigset = 0;
     // SAFETY: both sets are eight bytes as announced by the last argument and valid for the access.
@@ -103,12 +105,12 @@ pub(crate) fn set_mask(new: KernelSigset) -> KernelSigset {
     old
 }
 
-/// Blocks every signal in the calling thread for good. Only for threads of this crate.
+/// Blocks every signal in the calling thread permanently. Only for threads of this crate.
 pub(crate) fn block_all() {
     set_mask(ALL_SIGNALS);
 }
 
-/// Signals that a thread blocks that creates processes.
+/// Returns the signals that a thread that creates processes must block.
 fn spawner_mask() -> KernelSigset {
     match action(libc::SIGCHLD) {
         Some([libc::SIG_DFL, ..]) => ALL_SIGNALS & !only(libc::SIGCHLD),
@@ -116,7 +118,7 @@ fn spawner_mask() -> KernelSigset {
     }
 }
 
-/// The signal mask of a thread that creates processes, until this value is dropped.
+/// Holds the signal mask of a thread that creates processes, until this value is dropped.
 pub(crate) struct Blocked(KernelSigset);
 
 impl Blocked {
@@ -135,14 +137,15 @@ impl Drop for Blocked {
     }
 }
 
-/// Makes sure that ended children stay until they are reaped.
+/// Ensures that ended children remain until they are reaped.
 ///
-/// A process that ignores SIGCHLD (some parents leave it ignored) would lose every exit status,
-/// also with [`std::process`]. So a program calls this before it starts any process.
+/// A process that ignores SIGCHLD (some parents start programs this way) would lose every exit
+/// status, even with [`std::process`]. A program should therefore call this function before it
+/// starts any process.
 ///
 /// # Errors
 ///
-/// If the disposition of SIGCHLD cannot be read or set, which no kernel refuses.
+/// If the disposition of SIGCHLD cannot be read or set. No kernel rejects this.
 pub fn keep_zombies() -> io::Result<()> {
     let mut action = MaybeUninit::<libc::sigaction>::zeroed();
     // SAFETY: `action` is valid for writes of a sigaction; a null new action only queries.
@@ -171,7 +174,7 @@ pub(crate) fn ignore(signal: libc::c_int) -> io::Result<()> {
     set_disposition(signal, libc::SIG_IGN)
 }
 
-/// Gives a signal its default action in this process.
+/// Resets a signal to its default action in this process.
 pub(crate) fn reset(signal: libc::c_int) -> io::Result<()> {
     set_disposition(signal, libc::SIG_DFL)
 }
@@ -195,7 +198,7 @@ mod tests {
 
     #[test]
     fn ignored_signals_are_found() {
-        // Every Rust program ignores it; no code here ignores the other one.
+        // Every Rust program ignores SIGPIPE; no code here ignores SIGSEGV.
         assert_eq!(ignored() & only(libc::SIGPIPE), only(libc::SIGPIPE));
         assert_eq!(ignored() & only(libc::SIGSEGV), 0);
         let found = Ignored::default().signals();

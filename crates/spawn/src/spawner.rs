@@ -1,7 +1,7 @@
-//! One spawner thread: creates a process, makes simple repairs, and passes the child to the reaper.
+//! A spawner thread: creates a process, makes simple repairs, and passes the child to the reaper.
 //!
 //! It owns the resources that are reused for every spawn: the child's stack and the buffers. It
-//! does not know the queue.
+//! does not access the queue directly.
 
 use std::borrow::Cow;
 use std::ffi::{CStr, OsStr};
@@ -31,34 +31,34 @@ use crate::signal;
 use crate::stack::ChildStack;
 use crate::sys;
 
-/// How long a thread waits for the end of a child before it is known to run, if the previous
-/// children were that short. A longer wait gains nothing: two thread switches are cheap compared
-/// with such a child.
+/// How long a thread waits for a child to exit before the child is reported as running, if previous
+/// children were that short-lived. A longer wait gains nothing, because two thread switches are
+/// cheap compared with such a child.
 const PATIENCE: Duration = Duration::from_millis(5);
 
-/// Main function of a spawner thread; returns when the pool has no more work for it.
+/// The main function of a spawner thread. It returns when the pool has no more work for the thread.
 pub(crate) fn work(pool: &Arc<Pool>, stack: ChildStack) {
     Spawner::new(pool, stack).run();
 }
 
-/// One spawner thread.
+/// The state of a spawner thread.
 struct Spawner<'a> {
     pool: &'a Arc<Pool>,
     stack: ChildStack,
     scratch: Scratch,
     placement: Placement,
     in_flight: Arc<InFlight>,
-    /// Pidfds of children that failed before their program ran; see [`InFlight`] for why they are
-    /// kept for a while.
+    /// The pidfds of children that failed before their program ran; see [`InFlight`] for why they
+    /// are kept for a while.
     failed: Vec<OwnedFd>,
-    /// The last child, if it is in a lane: this thread waits for its end unless there is other
+    /// The last child, if it is in a lane. This thread waits for it to exit unless there is other
     /// work.
     awaited: Option<OwnChild>,
-    /// Interrupts that wait. `None`: the thread never waits for a child.
+    /// Interrupts that wait. `None` if the thread never waits for a child.
     waiter: Option<Arc<ChildWaiter>>,
-    /// Whether this thread's last wait for a child took less than [`PATIENCE`].
+    /// Whether this thread's last child exited within [`PATIENCE`].
     brief: bool,
-    /// Buffer of ended children.
+    /// A buffer for ended children.
     ended: Vec<Running>,
 }
 
@@ -87,7 +87,7 @@ impl<'a> Spawner<'a> {
 
     /// The thread's main loop.
     fn run(mut self) {
-        // A borrowed thread is returned with its previous mask.
+        // A borrowed thread must be returned with its previous mask.
         let _mask = signal::Blocked::for_spawner();
         let mut outcome = Outcome::None;
         loop {
@@ -111,7 +111,7 @@ impl<'a> Spawner<'a> {
         }
     }
 
-    /// `alone`: no other request waits.
+    /// Handles a request. `alone` means that no other request is waiting.
     fn launch(&mut self, mut job: Job, key: Key, alone: bool) -> Outcome {
         let labels = self.pool.common.labels.as_ref();
         let label = labels.filter(|_| job.plan.marker.is_some());
@@ -119,7 +119,7 @@ impl<'a> Spawner<'a> {
         let result = if keeper::is_halted() {
             Err(SpawnError::cancelled())
         } else {
-            // Requests that wait for a thread must not also wait for the end of this child.
+            // Requests that wait for a thread must not also wait for this child to exit.
             let patience = self.brief && alone && job.lane.is_some() && self.waiter.is_some();
             let limit = label.as_ref().map(Label::limit);
             self.create(&job.plan, limit, patience.then_some(PATIENCE))
@@ -146,7 +146,8 @@ impl<'a> Spawner<'a> {
                         }
                         job.trouble = Some((since, times + 1));
                         self.pool.delay(job, pool::pause(times));
-                        // A busy program file is no reason to delay other requests.
+                        // A program file that is being written is no reason to delay other
+                        // requests.
                         return if error.errno == libc::ETXTBSY {
                             Outcome::Later
                         } else {
@@ -172,7 +173,7 @@ impl<'a> Spawner<'a> {
     ) {
         let watch = &self.pool.watch;
         let Created { pid, pidfd, ended } = created;
-        // Push this event before the child is watched, so that its end cannot come first.
+        // Push this event before the child is watched, so that its exit cannot be reported first.
         let event = Event::Started {
             token: job.token,
             pid: pid.unsigned_abs(),
@@ -230,8 +231,8 @@ impl<'a> Spawner<'a> {
             && let Some(pidfd) = &child.pidfd
             && let Err(error) = watch.watch(key, pidfd)
         {
-            // Out of kernel memory or over the user's limit of watches: the child cannot be
-            // supervised.
+            // The kernel is out of memory or the user's limit on watches is exceeded, so the child
+            // cannot be supervised.
             tracing::error!(%error, pid = child.pid, "cannot watch a child; ending it");
             let _ = sys::kill(child.target(), libc::SIGKILL);
             self.ended.extend(table.take(key));
@@ -240,7 +241,7 @@ impl<'a> Spawner<'a> {
         }
     }
 
-    /// Waits for the end of the last child, or until there is other work.
+    /// Waits for the last child to exit, or until there is other work.
     fn wait_own(&mut self) {
         let (Some(awaited), Some(waiter)) = (self.awaited, &self.waiter) else {
             return;
@@ -258,23 +259,23 @@ impl<'a> Spawner<'a> {
         }
     }
 
-    /// Reaps and reports a child whose end this thread has awaited.
+    /// Reaps and reports the child that this thread has waited for.
     fn finish(&mut self) {
         if let Some(life) = self.pool.finish(&mut self.ended, true) {
             self.placement.learn(life);
         }
     }
 
-    /// Creates the process and makes simple repairs; returns the time of its start. With `patience`
-    /// it may wait that long for the child's end.
+    /// Creates the process and makes simple repairs. Returns when the process was started. With
+    /// `patience`, this function may wait that long for the child to exit.
     fn create(
         &mut self,
         plan: &SpawnPlan,
         label: Option<KernelRlimit>,
         patience: Option<Duration>,
     ) -> Result<(MonotonicNs, Created), SpawnError> {
-        /// A missing directory each for the working directory and both outputs, and a moved
-        /// program.
+        /// The maximum number of repairs: one missing directory each for the working directory and
+        /// both outputs, and a program that was moved.
         const REPAIRS_MAX: usize = 4;
         if let Some(preparation) = &plan.preparation {
             preparation.run(&|| self.in_flight.is_cancelled())?;
@@ -284,11 +285,12 @@ impl<'a> Spawner<'a> {
         let mut repairs = 0;
         loop {
             if self.in_flight.is_cancelled() {
-                // Earlier steps may have taken long, and the request was canceled meanwhile.
+                // Earlier steps may have taken long, and the request may have been canceled in the
+                // meantime.
                 return Err(SpawnError::cancelled());
             }
-            // After the earlier steps, which are not the child's time: a preparation may hang for
-            // longer than the child may run.
+            // The time is taken after the earlier steps, because they do not belong to the child's
+            // run time: a preparation may hang for longer than the child is allowed to run.
             let started = sys::monotonic_now();
             let mut error = match self.try_create(&plan, &resolved, label, patience) {
                 Ok(created) => return Ok((started, created)),
@@ -353,7 +355,8 @@ impl<'a> Spawner<'a> {
         };
         let share = pool.backend.shares_descriptors();
         let (in_flight, failed) = (&self.in_flight, &mut self.failed);
-        // Only a child that shares this memory can report that it has released this thread.
+        // Only a child that shares this process's memory can report that it has released this
+        // thread.
         let pin = (pool.backend == Backend::ClonePidfd)
             .then(|| self.placement.hold())
             .flatten();
@@ -376,17 +379,18 @@ impl<'a> Spawner<'a> {
     }
 }
 
-/// A path of the task relative to this process.
+/// Returns a path of the task relative to this process.
 fn in_cwd(plan: &SpawnPlan, path: &Path) -> PathBuf {
     plan.cwd
         .as_ref()
         .map_or_else(|| path.to_path_buf(), |cwd| cwd.join(path))
 }
 
-/// The command that runs a program file as a shell script, as `execvp` and all shells do for a text
-/// without `#!` line. `None`: it is a binary.
+/// Returns the command that runs a program file as a shell script, as `execvp` and all shells do
+/// for a text file without a `#!` line. Returns `None` if the file is a binary.
 fn shell_for(plan: &SpawnPlan, failed: &SpawnError) -> Option<ArgBlock> {
-    /// A binary has a NUL in this many bytes: all formats have numbers in their headers.
+    /// A binary has a NUL within this many bytes, because all formats have numbers in their
+    /// headers.
     const HEAD_LEN: u64 = 512;
     let program = failed.path()?;
     let file = std::fs::File::open(in_cwd(plan, program)).ok()?;
@@ -399,8 +403,8 @@ fn shell_for(plan: &SpawnPlan, failed: &SpawnError) -> Option<ArgBlock> {
     ArgBlock::new(shell.into_iter().chain(plan.argv.iter().skip(1))).ok()
 }
 
-/// A file with the plan's input, where files in memory are not available: before Linux 3.17, and in
-/// sandboxes that forbid them. `None`: another step has failed.
+/// Returns a file with the plan's input, for systems without in-memory files: before Linux 3.17,
+/// and in sandboxes that forbid them. Returns `None` if a different step has failed.
 fn input_file(plan: &SpawnPlan, failed: &SpawnError) -> Result<Option<Stdio>, SpawnError> {
     let Stdio::Bytes(bytes) = &plan.stdin else {
         return Ok(None);
@@ -420,13 +424,13 @@ fn input_file(plan: &SpawnPlan, failed: &SpawnError) -> Result<Option<Stdio>, Sp
     Ok(Some(Stdio::Fd(Arc::new(file.into()))))
 }
 
-/// Whether the path of a guarded output exists already, or its directory is a link, so that the
-/// child could not decide.
+/// Returns whether the child could not decide about a guarded output, because its path already
+/// exists or its directory is a link.
 const fn is_undecided(error: &SpawnError) -> bool {
     matches!(error.errno, libc::ELOOP | libc::ENOTDIR | libc::EEXIST)
 }
 
-/// Opens a guarded output for the child, if it is safe.
+/// Opens a guarded output for the child if it is safe to do so.
 fn open_guarded(plan: &mut SpawnPlan, failed: &SpawnError) -> Result<(), SpawnError> {
     let output = usize::from(failed.stage == Stage::Stderr);
     let Some(path) = failed.path().filter(|_| plan.guarded[output]) else {
@@ -448,7 +452,7 @@ fn open_guarded(plan: &mut SpawnPlan, failed: &SpawnError) -> Result<(), SpawnEr
     Ok(())
 }
 
-/// Creates the directory whose absence made a step fail.
+/// Creates the directory that was missing when a step failed.
 fn create_directory_for(plan: &SpawnPlan, failed: &SpawnError) -> Result<(), SpawnError> {
     let directory = match (failed.stage, failed.path()) {
         (Stage::Chdir, Some(path)) => path.to_path_buf(),
@@ -458,9 +462,9 @@ fn create_directory_for(plan: &SpawnPlan, failed: &SpawnError) -> Result<(), Spa
         }
         (_, None) => return Err(failed.clone()),
     };
-    // An existing directory is no error: another thread may have created it for a task of the same
-    // job. Where creating it does not help (a dangling symbolic link), the limit of repairs ends
-    // the retries.
+    // An existing directory is not an error, because another thread may have created it for a task
+    // of the same job. If creating it does not help (because of a dangling symbolic link), the
+    // limit on repairs ends the retries.
     std::fs::create_dir_all(&directory).map_err(|error| {
         let errno = error.raw_os_error().unwrap_or(libc::EIO);
         SpawnError::new(Stage::CreateDir, errno, Some(directory))

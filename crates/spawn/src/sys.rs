@@ -1,8 +1,8 @@
-//! Checked wrappers of single system calls, for the parent.
+//! Checked wrappers around single system calls, for the parent.
 //!
-//! Every raw descriptor becomes an `OwnedFd` where it is created, and every failure an `io::Error`
-//! or an errno. Nothing here runs between clone and exec; the child has its own calls in
-//! `child.rs`.
+//! Every raw descriptor becomes an `OwnedFd` where it is created, and every failure becomes an
+//! `io::Error` or an errno. Nothing here runs between clone and exec; the child makes its own calls
+//! in `child.rs`.
 #![expect(unsafe_code, reason = "system calls")]
 
 use std::ffi::{CStr, OsString};
@@ -20,10 +20,10 @@ use std::time::Duration;
 use crate::event::{ExitStatus, MonotonicNs, ResourceUsage};
 use crate::raw::KernelRlimit;
 
-/// Child to wait for.
+/// The child to wait for.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum WaitFor<'a> {
-    /// The child of a pidfd (Linux 5.4).
+    /// The child that this pidfd refers to (Linux 5.4).
     Pidfd(BorrowedFd<'a>),
     /// The child with this id. No other code may reap it.
     Pid(libc::pid_t),
@@ -33,7 +33,7 @@ pub(crate) enum WaitFor<'a> {
     Any,
 }
 
-/// A child that ended.
+/// A child that has ended.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct ReapedChild {
     pub(crate) pid: libc::pid_t,
@@ -41,29 +41,29 @@ pub(crate) struct ReapedChild {
     pub(crate) usage: ResourceUsage,
 }
 
-/// The calling thread's id.
+/// Returns the id of the calling thread.
 pub(crate) fn gettid() -> libc::pid_t {
     // glibc has this function since 2.30. SAFETY: gettid has no preconditions.
     let id = unsafe { libc::syscall(libc::SYS_gettid) };
-    // The kernel's ids fit into its own type.
+    // The kernel's ids fit into the kernel's own type.
     libc::pid_t::try_from(id).unwrap_or(0)
 }
 
-/// Number of CPUs that are online.
+/// Returns the number of CPUs that are online.
 pub(crate) fn cpus_online() -> usize {
     // SAFETY: sysconf takes a plain number.
     let count = unsafe { libc::sysconf(libc::_SC_NPROCESSORS_ONLN) };
     usize::try_from(count).unwrap_or(1)
 }
 
-/// The CPU on which the calling thread runs, or ran a moment ago.
+/// Returns the CPU on which the calling thread is running, or was running a moment ago.
 pub(crate) fn current_cpu() -> Option<usize> {
     // SAFETY: sched_getcpu has no preconditions.
     usize::try_from(unsafe { libc::sched_getcpu() }).ok()
 }
 
-/// The CPUs on which the calling thread may run. EINVAL: the machine may have more of them than
-/// `mask` has bits.
+/// Determines the CPUs on which the calling thread may run. Returns EINVAL if the machine may have
+/// more CPUs than `mask` has bits.
 pub(crate) fn affinity(mask: &mut [usize]) -> io::Result<()> {
     mask.fill(0);
     // SAFETY: the mask is valid for writes of its size in bytes.
@@ -81,7 +81,7 @@ pub(crate) fn affinity(mask: &mut [usize]) -> io::Result<()> {
     Ok(())
 }
 
-/// Sets the CPUs on which a thread of this process may run; 0 is the calling thread.
+/// Sets the CPUs on which a thread of this process may run. 0 is the calling thread.
 pub(crate) fn set_affinity(thread: libc::pid_t, mask: &[usize]) -> io::Result<()> {
     // SAFETY: the mask is valid for reads of its size in bytes.
     let result = unsafe {
@@ -98,7 +98,7 @@ pub(crate) fn set_affinity(thread: libc::pid_t, mask: &[usize]) -> io::Result<()
     Ok(())
 }
 
-/// The error number of the calling thread's last failed call.
+/// Returns the error number of the calling thread's last failed call.
 pub(crate) fn errno() -> i32 {
     io::Error::last_os_error().raw_os_error().unwrap_or(0)
 }
@@ -118,7 +118,7 @@ fn own(fd: libc::c_int) -> io::Result<OwnedFd> {
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
-/// The monotonic clock.
+/// Returns the time of the monotonic clock.
 pub(crate) fn monotonic_now() -> MonotonicNs {
     let mut time = libc::timespec {
         tv_sec: 0,
@@ -131,19 +131,19 @@ pub(crate) fn monotonic_now() -> MonotonicNs {
     MonotonicNs(seconds * 1_000_000_000 + nanos)
 }
 
-/// The id of this process.
+/// Returns the id of this process.
 pub(crate) fn getpid() -> libc::pid_t {
     // SAFETY: getpid has no preconditions and cannot fail.
     unsafe { libc::getpid() }
 }
 
-/// The effective user of this process.
+/// Returns the effective user of this process.
 pub(crate) fn user() -> libc::uid_t {
     // SAFETY: geteuid has no preconditions and cannot fail.
     unsafe { libc::geteuid() }
 }
 
-/// Target of an open link (`O_PATH | O_NOFOLLOW`).
+/// Returns the target of an open link (`O_PATH | O_NOFOLLOW`).
 pub(crate) fn link_target(link: &File) -> io::Result<OsString> {
     let mut target = vec![0_u8; libc::PATH_MAX as usize];
     // SAFETY: the path is a C string, and the buffer is valid for writes of its length.
@@ -166,9 +166,9 @@ pub(crate) fn set_blocking(file: &File) -> io::Result<()> {
     check(unsafe { libc::fcntl(file.as_raw_fd(), libc::F_SETFL, 0) }).map(drop)
 }
 
-/// Waits for a child. `None`: it has not ended (with `WNOHANG`).
+/// Waits for a child. Returns `None` if the child has not ended (with `WNOHANG`).
 ///
-/// `flags` are flags of `waitid`; `WEXITED` is implied. Interrupted waits are restarted.
+/// `flags` are the flags of `waitid`; `WEXITED` is implied. Interrupted waits are restarted.
 pub(crate) fn wait(which: WaitFor<'_>, flags: libc::c_int) -> io::Result<Option<ReapedChild>> {
     let (kind, id, extra): (libc::c_uint, libc::c_long, libc::c_int) = match which {
         WaitFor::Pidfd(fd) => (libc::P_PIDFD, libc::c_long::from(fd.as_raw_fd()), 0),
@@ -242,29 +242,31 @@ fn convert_usage(usage: &libc::rusage) -> ResourceUsage {
     }
 }
 
-/// Sends a signal to a process, or to a group if `pid` is negative. Signal 0 only checks.
+/// Sends a signal to a process, or to a process group if `pid` is negative. Signal 0 only checks
+/// whether it exists.
 ///
-/// Use it only for ids that cannot have been reused: an unreaped child, or the group of one.
+/// Use this function only for ids that cannot have been reused: those of an unreaped child or of
+/// its group.
 pub(crate) fn kill(pid: libc::pid_t, signal: libc::c_int) -> io::Result<()> {
     // SAFETY: kill takes plain numbers.
     check(unsafe { libc::kill(pid, signal) }).map(drop)
 }
 
-/// The session of a process; `None` when there is no such process.
+/// Returns the session of a process, or `None` if there is no such process.
 pub(crate) fn session_of(pid: libc::pid_t) -> Option<libc::pid_t> {
     // SAFETY: getsid takes a plain number.
     let session = unsafe { libc::getsid(pid) };
     (session >= 0).then_some(session)
 }
 
-/// A descriptor for a process (Linux 5.3).
+/// Opens a descriptor for a process (Linux 5.3).
 pub(crate) fn pidfd_open(pid: libc::pid_t) -> io::Result<OwnedFd> {
     // SAFETY: pidfd_open takes plain numbers and returns a new descriptor or -1.
     let fd = unsafe { libc::syscall(libc::SYS_pidfd_open, pid, 0) };
     own(libc::c_int::try_from(fd).unwrap_or(-1))
 }
 
-/// Sends a signal through a pidfd (Linux 5.1): it can never hit another process.
+/// Sends a signal through a pidfd (Linux 5.1). It can never reach a different process.
 pub(crate) fn pidfd_send_signal(fd: BorrowedFd<'_>, signal: libc::c_int) -> io::Result<()> {
     // SAFETY: the descriptor is open for the whole call; a null siginfo is allowed.
     let result = unsafe {
@@ -282,10 +284,11 @@ pub(crate) fn pidfd_send_signal(fd: BorrowedFd<'_>, signal: libc::c_int) -> io::
     Ok(())
 }
 
-/// Sends SIGKILL through the number of a pidfd, which its owner keeps open during the call.
+/// Sends SIGKILL through the number of a pidfd. The owner of the pidfd must keep it open during the
+/// call.
 pub(crate) fn pidfd_kill_raw(fd: RawFd) {
-    // SAFETY: plain numbers and a null siginfo. Were the number not a pidfd, the kernel would
-    // refuse it.
+    // SAFETY: plain numbers and a null siginfo. If the number were not a pidfd, the kernel would
+    // reject it.
     unsafe {
         libc::syscall(
             libc::SYS_pidfd_send_signal,
@@ -297,7 +300,7 @@ pub(crate) fn pidfd_kill_raw(fd: RawFd) {
     };
 }
 
-/// Opens a file; the flags always include `O_CLOEXEC`.
+/// Opens a file. `O_CLOEXEC` is always set.
 pub(crate) fn open(path: &CStr, flags: libc::c_int) -> io::Result<OwnedFd> {
     // SAFETY: `path` is a valid C string; without O_CREAT no further argument is read.
     own(unsafe { libc::open(path.as_ptr(), flags | libc::O_CLOEXEC) })
@@ -315,18 +318,18 @@ pub fn close_all_on_exec() -> io::Result<()> {
         let Some(fd) = number.filter(|fd: &RawFd| *fd > 2) else {
             continue;
         };
-        // SAFETY: plain numbers. Another thread may have closed the descriptor meanwhile, which is
-        // an error to ignore, or opened another one by this number, which is close-on-exec like all
-        // descriptors of this crate.
+        // SAFETY: plain numbers. Another thread may have closed the descriptor in the meantime,
+        // which is an error that can be ignored, or may have opened another one with this number,
+        // which is close-on-exec like all descriptors of this crate.
         let _ = unsafe { libc::fcntl(fd, libc::F_SETFD, libc::FD_CLOEXEC) };
     }
     Ok(())
 }
 
-/// A file for reading and writing that has no name any more.
+/// Creates a file for reading and writing and removes its name.
 pub(crate) fn unnamed_file(directory: &Path) -> io::Result<File> {
     static COUNTER: AtomicU32 = AtomicU32::new(0);
-    /// Names that are taken belong to files of an earlier process that was killed here.
+    /// Names that already exist belong to files of an earlier process that was killed here.
     const ATTEMPTS: u32 = 100;
     for attempt in 0.. {
         let count = COUNTER.fetch_add(1, Ordering::Relaxed);
@@ -345,13 +348,13 @@ pub(crate) fn unnamed_file(directory: &Path) -> io::Result<File> {
     Err(io::Error::from_raw_os_error(libc::EEXIST))
 }
 
-/// A close-on-exec duplicate with a number of at least 3.
+/// Returns a close-on-exec duplicate with a number of at least 3.
 pub(crate) fn duplicate_above_stdio(fd: BorrowedFd<'_>) -> io::Result<OwnedFd> {
     // SAFETY: the descriptor is open for the whole call; F_DUPFD_CLOEXEC takes one number.
     own(unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_DUPFD_CLOEXEC, 3) })
 }
 
-/// A pipe, both ends close-on-exec: (read end, write end).
+/// Creates a pipe and returns its read end and its write end, both close-on-exec.
 pub(crate) fn pipe() -> io::Result<(OwnedFd, OwnedFd)> {
     let mut ends = [-1; 2];
     // SAFETY: `ends` has room for the two descriptors.
@@ -373,20 +376,20 @@ pub(crate) fn pread(fd: BorrowedFd<'_>, buffer: &mut [u8], offset: i64) -> io::R
     usize::try_from(read).map_err(|_| io::Error::last_os_error())
 }
 
-/// Whether this process may execute the file, with its effective ids.
+/// Returns an error if this process, with its effective ids, may not execute the file.
 pub(crate) fn may_execute(path: &CStr) -> io::Result<()> {
     // SAFETY: `path` is a valid C string.
     check(unsafe { libc::faccessat(libc::AT_FDCWD, path.as_ptr(), libc::X_OK, libc::AT_EACCESS) })
         .map(drop)
 }
 
-/// A non-blocking event counter.
+/// Creates a non-blocking event counter.
 pub(crate) fn eventfd() -> io::Result<OwnedFd> {
     // SAFETY: eventfd takes plain numbers and returns a new descriptor or -1.
     own(unsafe { libc::eventfd(0, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK) })
 }
 
-/// Increments an event counter. A full counter already signals.
+/// Increments an event counter. If the counter is full, it already signals.
 pub(crate) fn eventfd_signal(fd: BorrowedFd<'_>) {
     let one = 1_u64.to_ne_bytes();
     // SAFETY: `one` is valid for reads of eight bytes; the descriptor is open for the whole call.
@@ -400,7 +403,7 @@ pub(crate) fn consume_counter(fd: BorrowedFd<'_>) {
     unsafe { libc::read(fd.as_raw_fd(), buffer.as_mut_ptr().cast(), buffer.len()) };
 }
 
-/// A non-blocking one-shot timer on the monotonic clock.
+/// Creates a non-blocking one-shot timer on the monotonic clock.
 pub(crate) fn timerfd() -> io::Result<OwnedFd> {
     // SAFETY: timerfd_create takes plain numbers and returns a new descriptor or -1.
     own(unsafe {
@@ -439,11 +442,11 @@ impl Epoll {
         own(unsafe { libc::epoll_create1(libc::EPOLL_CLOEXEC) }).map(Self)
     }
 
-    /// Watches `fd` for readability. With `once` it is reported at most once.
+    /// Watches `fd` for readability. With `once`, it is reported at most once.
     ///
     /// A child in creation holds a copy of its parent's descriptor table until its exec, so a
-    /// closed pidfd may stay registered for a moment; reported once, it cannot make the reaper
-    /// spin.
+    /// closed pidfd may stay registered for a moment. Because it is reported only once, it cannot
+    /// make the reaper spin.
     pub(crate) fn add(&self, fd: BorrowedFd<'_>, data: u64, once: bool) -> io::Result<()> {
         let flags = libc::EPOLLIN | if once { libc::EPOLLONESHOT } else { 0 };
         let mut event = libc::epoll_event {
@@ -462,14 +465,14 @@ impl Epoll {
         check(result).map(drop)
     }
 
-    /// Waits and appends the data of ready descriptors to `ready`. `None` = no timeout.
+    /// Waits, and appends the data of ready descriptors to `ready`. `None` means no timeout.
     pub(crate) fn wait(&self, ready: &mut Vec<u64>, timeout: Option<Duration>) -> io::Result<()> {
-        /// Maximum events of one call, which limits the work of one round; the next call returns
-        /// the rest.
+        /// The maximum number of events per call, which limits the work of one round. The next call
+        /// returns the others.
         const BATCH: libc::c_int = 256;
         let mut events = [libc::epoll_event { events: 0, u64: 0 }; BATCH.unsigned_abs() as usize];
         let millis = timeout.map_or(-1, |limit| {
-            // Rounded up: waking just before a deadline would spin.
+            // This is rounded up, because waking just before a deadline would spin.
             let millis = limit.as_nanos().div_ceil(1_000_000);
             libc::c_int::try_from(millis).unwrap_or(libc::c_int::MAX)
         });
@@ -488,18 +491,18 @@ impl Epoll {
     }
 }
 
-/// Whether this process adopts orphaned descendants.
+/// Returns whether this process adopts orphaned descendants.
 pub(crate) fn adopts_orphans() -> bool {
     asked_for_orphans() == Some(true) || getpid() == 1
 }
 
-/// Whether a process can adopt its orphaned descendants here.
+/// Returns whether the kernel supports adopting orphaned descendants.
 pub(crate) fn knows_adoption() -> bool {
     asked_for_orphans().is_some()
 }
 
-/// Whether this process has asked to adopt its orphaned descendants; `None` where that is not
-/// possible.
+/// Returns whether this process has asked to adopt its orphaned descendants. Returns `None` if that
+/// is not supported.
 fn asked_for_orphans() -> Option<bool> {
     let mut flag: libc::c_int = 0;
     // SAFETY: PR_GET_CHILD_SUBREAPER writes one int to the given address.
@@ -514,8 +517,8 @@ pub(crate) fn adopt_orphans() -> io::Result<()> {
     check(unsafe { libc::prctl(libc::PR_SET_CHILD_SUBREAPER, one) }).map(drop)
 }
 
-/// Raises this process's soft limit of open descriptors to the hard one. Returns the previous
-/// limits if that changed anything.
+/// Raises this process's soft limit on open descriptors to the hard limit. Returns the previous
+/// limits if they have changed.
 pub(crate) fn raise_descriptor_limit() -> io::Result<Option<(u64, u64)>> {
     let mut limit = libc::rlimit64 {
         rlim_cur: 0,
@@ -535,7 +538,7 @@ pub(crate) fn raise_descriptor_limit() -> io::Result<Option<(u64, u64)>> {
     Ok(Some((limit.rlim_cur, limit.rlim_max)))
 }
 
-/// A limit of a process (0: this one) of the same user.
+/// Returns a limit of a process of the same user; 0 is this process.
 pub(crate) fn limit_of(pid: libc::pid_t, resource: u32) -> io::Result<KernelRlimit> {
     let mut limit = KernelRlimit { soft: 0, hard: 0 };
     let out: *mut KernelRlimit = &raw mut limit;
@@ -555,7 +558,7 @@ pub(crate) fn limit_of(pid: libc::pid_t, resource: u32) -> io::Result<KernelRlim
     Ok(limit)
 }
 
-/// The process id of the parent.
+/// Returns the process id of the parent.
 pub(crate) fn parent() -> libc::pid_t {
     // SAFETY: getppid has no preconditions and cannot fail.
     unsafe { libc::getppid() }
@@ -567,13 +570,14 @@ pub(crate) fn set_group(pid: libc::pid_t, group: libc::pid_t) -> io::Result<()> 
     check(unsafe { libc::setpgid(pid, group) }).map(drop)
 }
 
-/// Names the calling thread; for the main thread, the process. At most 15 bytes count.
+/// Sets the name of the calling thread; for the main thread, that of the process. Only the first 15
+/// bytes are used.
 pub(crate) fn set_thread_name(name: &CStr) {
     // SAFETY: PR_SET_NAME reads a C string.
     unsafe { libc::prctl(libc::PR_SET_NAME, name.as_ptr()) };
 }
 
-/// Forbids core dumps of this process.
+/// Disables core dumps of this process.
 pub(crate) fn forbid_core() {
     let none = libc::rlimit64 {
         rlim_cur: 0,
@@ -589,9 +593,9 @@ pub(crate) fn exit_now(code: libc::c_int) -> ! {
     unsafe { libc::_exit(code) }
 }
 
-/// Sleeps until an absolute time. Unlike [`std::thread::sleep`] it ends in time despite signals: a
-/// relative sleep restarts with the remaining time plus the timer slack, so signals in quick
-/// succession would prolong it forever.
+/// Sleeps until an absolute time. Unlike [`std::thread::sleep`], it ends in time even if signals
+/// arrive. A relative sleep restarts with the remaining time plus the timer slack, so signals in
+/// quick succession would prolong it forever.
 pub(crate) fn pause(duration: Duration) {
     let end = monotonic_now().0 + u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX / 2);
     let end = libc::timespec {
@@ -622,8 +626,9 @@ pub(crate) fn wait_readable(fd: BorrowedFd<'_>) -> io::Result<()> {
     }
 }
 
-/// Waits until at least one of two descriptors is readable; returns which. The caller knows that
-/// the first, a plain number, is open. An error counts as both: the caller checks for itself.
+/// Waits until at least one of two descriptors is readable, and returns which. The caller must know
+/// that the first one, a plain number, is open. After an error, both are reported as readable, and
+/// the caller checks them itself.
 pub(crate) fn wait_either(first: RawFd, second: BorrowedFd<'_>) -> (bool, bool) {
     let entry = |fd| libc::pollfd {
         fd,
@@ -632,7 +637,7 @@ pub(crate) fn wait_either(first: RawFd, second: BorrowedFd<'_>) -> (bool, bool) 
     };
     let mut polls = [entry(first), entry(second.as_raw_fd())];
     loop {
-        // SAFETY: `polls` is two valid entries; a closed number would only be reported as such.
+        // SAFETY: `polls` is two valid entries; a closed descriptor would only be reported as such.
         match check(unsafe { libc::poll(polls.as_mut_ptr(), 2, -1) }) {
             Ok(_) => return (polls[0].revents != 0, polls[1].revents != 0),
             Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
@@ -641,12 +646,13 @@ pub(crate) fn wait_either(first: RawFd, second: BorrowedFd<'_>) -> (bool, bool) 
     }
 }
 
-/// The raw number of a descriptor, for plans that only name it.
+/// Returns the number of a descriptor, for plans that only refer to it.
 pub(crate) fn raw(fd: &OwnedFd) -> RawFd {
     fd.as_raw_fd()
 }
 
-/// Waits until a descriptor is readable, for at most `patience`. Returns whether it is.
+/// Waits until a descriptor is readable, but no longer than `patience`. Returns whether it is
+/// readable.
 pub(crate) fn wait_readable_for(fd: RawFd, patience: Duration) -> bool {
     let mut entry = libc::pollfd {
         fd,
@@ -654,21 +660,21 @@ pub(crate) fn wait_readable_for(fd: RawFd, patience: Duration) -> bool {
         revents: 0,
     };
     let milliseconds = i32::try_from(patience.as_millis()).unwrap_or(i32::MAX);
-    // SAFETY: one valid entry; a closed number would only be reported as such. An interruption ends
-    // the wait early.
+    // SAFETY: one valid entry; a closed descriptor would only be reported as such. An interruption
+    // ends the wait early.
     let result = unsafe { libc::poll(&raw mut entry, 1, milliseconds) };
     result > 0 && entry.revents & libc::POLLIN != 0
 }
 
-/// Waits until the kernel has zeroed a word that it was given by `CLONE_CHILD_CLEARTID`.
+/// Waits until the kernel has zeroed a word that was passed to it with `CLONE_CHILD_CLEARTID`.
 pub(crate) fn wait_until_zero(word: &AtomicU32) {
     loop {
         let seen = word.load(Ordering::Acquire);
         if seen == 0 {
             return;
         }
-        // SAFETY: the word lives; no timeout is given. Not the private kind, because the kernel
-        // wakes the shared one.
+        // SAFETY: the word is alive, and no timeout is given. The futex must not be private,
+        // because the kernel performs a shared wake.
         unsafe {
             libc::syscall(
                 libc::SYS_futex,
@@ -680,7 +686,7 @@ pub(crate) fn wait_until_zero(word: &AtomicU32) {
         };
     }
 }
-/// Bytes of a page of memory.
+/// Returns the size of a memory page in bytes.
 pub(crate) fn page_size() -> usize {
     // SAFETY: takes a plain number.
     let size = unsafe { libc::sysconf(libc::_SC_PAGESIZE) };

@@ -1,9 +1,9 @@
-//! Notices ended children where the kernel has no pidfds: one thread sleeps until any child of this
+//! Notices ended children if the kernel has no pidfds: one thread sleeps until any child of this
 //! process ends.
 //!
-//! It reaps no child before it knows that the child belongs to the launcher, because other code in
-//! this process may have children as well. An unreaped one of those would be reported again and
-//! again; the thread then checks its own children one by one, with pauses.
+//! It does not reap a child before it knows that the child belongs to the launcher, because other
+//! code in this process may also have children. An unreaped child of such code would be reported
+//! again and again, so the thread then checks the launcher's children one by one, with pauses.
 
 use std::collections::HashMap;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
@@ -13,10 +13,11 @@ use crate::live::Key;
 use crate::signal;
 use crate::sys::{self, WaitFor};
 
-/// First pause while another ended child hides the launcher's. It is short: usually that child is
-/// reaped at once, or it is one of the launcher's that ended before it was added here.
+/// The first pause while another ended child hides the launcher's children. It is short, because
+/// usually that child is reaped at once, or it belongs to the launcher and ended before it was
+/// added here.
 const PAUSE_MIN: Duration = Duration::from_micros(200);
-/// Maximum of the growing pauses.
+/// The maximum length of the growing pauses.
 const PAUSE_MAX: Duration = Duration::from_millis(50);
 
 #[derive(Debug, Default)]
@@ -25,7 +26,7 @@ struct Children {
     stop: bool,
 }
 
-/// Children whose end only a wait by process id reports.
+/// Children whose exit is only reported by a wait for their process id.
 #[derive(Debug, Default)]
 pub(crate) struct Waiter {
     children: Mutex<Children>,
@@ -33,19 +34,19 @@ pub(crate) struct Waiter {
 }
 
 impl Waiter {
-    /// Waits for a child from now on. The table of children has it as running.
+    /// Starts to wait for a child. The table of children already lists it as running.
     pub(crate) fn add(&self, pid: libc::pid_t, key: Key) {
         self.lock().keys.insert(pid, key);
         self.changed.notify_one();
     }
 
-    /// Ends the thread once it has no child.
+    /// Ends the thread when it has no children left.
     pub(crate) fn stop(&self) {
         self.lock().stop = true;
         self.changed.notify_one();
     }
 
-    /// Body of the thread. It passes ended, unreaped children to `finish`.
+    /// The body of the thread. It passes ended, unreaped children to `finish`.
     pub(crate) fn run(&self, mut finish: impl FnMut(Key)) {
         signal::block_all();
         let mut pause = PAUSE_MIN;
@@ -68,7 +69,7 @@ impl Waiter {
         }
     }
 
-    /// Waits until there is a child; returns whether there is one.
+    /// Waits until there is a child, and returns whether there is one.
     fn wait_for_children(&self) -> bool {
         let mut children = self.lock();
         while children.keys.is_empty() && !children.stop {
@@ -78,7 +79,7 @@ impl Waiter {
         !children.keys.is_empty()
     }
 
-    /// Removes children that have ended, or are not children of this process any more.
+    /// Removes the children that have ended or are no longer children of this process.
     fn take_ended(&self) -> Vec<Key> {
         let has_ended = |pid: &libc::pid_t, _: &mut Key| {
             !matches!(
@@ -92,7 +93,7 @@ impl Waiter {
     }
 
     fn lock(&self) -> MutexGuard<'_, Children> {
-        // Its operations do not panic half way.
+        // Its operations do not panic halfway through.
         self.children.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
