@@ -1,18 +1,19 @@
-//! Question: how close is the launcher to the tightest C loop that spawns and reaps the same
+//! Question: how close does the launcher come to the tightest C loop that spawns and reaps the same
 //! processes?
 //!
-//! Each variant runs many short rounds, alternating with rounds of the loop before and after it, so
-//! that a busy machine disturbs both alike. The output has the median rates and the median of the
+//! Each variant runs many short rounds, alternating with rounds of the C loop, so that other load
+//! on the machine affects both equally. The output contains the median rates and the median of the
 //! per-round ratios with its standard error, for `/bin/true` and for a static program that does
 //! nothing.
 //!
-//! - *lanes*: as many lanes as threads, everything requested at once.
-//! - *bare lanes*: the same for processes set up as in the C loop: no session, no parent-death
-//!   signal, no redirected streams.
-//! - *queued*: no lanes, everything requested at once.
-//! - *slots*: as many live processes as threads; the consumer requests the next one after each end.
+//! - *lanes*: as many lanes as threads; everything is requested at once.
+//! - *bare lanes*: the same for processes that are set up as in the C loop: no session, no
+//!   parent-death signal, no redirected streams.
+//! - *queued*: no lanes; everything is requested at once.
+//! - *slots*: as many live processes as threads; the consumer requests the next process when one
+//!   exits.
 //!
-//! Needs a C compiler.
+//! Requires a C compiler.
 //!
 //! `cargo bench -p hq-spawn --bench ceiling -- [rounds [processes per round [threads]]]`
 #![expect(clippy::print_stdout, reason = "a benchmark prints its result")]
@@ -33,7 +34,7 @@ fn main() {
     let count = numbers.get(1).copied().unwrap_or(1000);
     let threads = numbers.get(2).copied().unwrap_or(2);
 
-    // A private directory: the programs compiled there are executed.
+    // The directory must be private, because the programs compiled there are executed.
     let directory = tempfile::tempdir().expect("a directory for the compiled programs");
     let c_loop = compile(directory.path(), "loop", &["-O2", "-pthread"]);
     let noop = compile(directory.path(), "noop", &["-O2", "-static"]);

@@ -1,10 +1,10 @@
-//! Question: does the cost of a spawn grow with the size of the parent? Each burden alone is
-//! compared with the same launcher without it, in turns: resident memory, threads, open
-//! descriptors, other live children, environment variables.
+//! Question: does the cost of a spawn grow with the size of the parent? The launcher is measured
+//! with one burden at a time, alternating with the same launcher without it. The burdens are
+//! resident memory, threads, open descriptors, other live children, and environment variables.
 //!
-//! The kernel's time to copy a large environment into the child does not count: that burden is
-//! compared with the C loop that carries the same environment, so its figure is a ratio of two
-//! ratios.
+//! The time that the kernel needs to copy a large environment into the child must not count. This
+//! burden is therefore compared with a C loop that has the same environment, so its result is a
+//! ratio of two ratios.
 //!
 //! `cargo bench -p hq-spawn --bench scaling -- [rounds [processes per round [GiB]]] [part of a
 //! burden's name]`
@@ -21,7 +21,7 @@ use std::sync::mpsc::channel;
 use common::{Bench, compile, median, ratio, run_c};
 use hq_spawn::{ArgBlock, Event, SpawnPlan, Token};
 
-/// As many as the acceptance criteria of the design require.
+/// The numbers that the acceptance criteria of the design require.
 const THREADS: usize = 512;
 const CHILDREN: u64 = 5000;
 const DESCRIPTORS: usize = 5000;
@@ -57,7 +57,7 @@ struct Measure {
     bench: Bench,
     rounds: usize,
     count: usize,
-    /// Part of the names of the burdens to measure.
+    /// A part of the names of the burdens to measure.
     only: String,
 }
 
@@ -92,7 +92,7 @@ impl Measure {
         if !name.contains(&self.only) {
             return;
         }
-        // A private directory: the programs compiled there are executed.
+        // The directory must be private, because the programs compiled there are executed.
         let directory = tempfile::tempdir().expect("a directory for the compiled program");
         let c_loop = compile(directory.path(), "loop", &["-O2", "-pthread"]);
         let program = Path::new("/bin/true");
@@ -120,7 +120,7 @@ impl Measure {
     }
 }
 
-/// Threads that sleep until the value is dropped.
+/// Creates threads that sleep until the value is dropped.
 fn threads() -> impl Sized {
     (0..THREADS)
         .map(|_| {
@@ -131,8 +131,8 @@ fn threads() -> impl Sized {
         .collect::<Vec<_>>()
 }
 
-/// Children that sleep until the value is dropped. They belong to a separate launcher in this
-/// process.
+/// Creates children that sleep until the value is dropped. They belong to a separate launcher in
+/// this process.
 fn children() -> Bench {
     let bench = Bench::new(2);
     let argv = ArgBlock::new(["/bin/sleep", "1000"]).expect("valid");
@@ -145,7 +145,7 @@ fn children() -> Bench {
         std::thread::sleep(std::time::Duration::from_millis(10));
         bench.launcher.drain_events(&mut started);
     }
-    // Most are still being linked; wait until the last one sleeps.
+    // Most children are still loading libraries; wait until each of them sleeps.
     for event in started {
         if let Event::Started { pid, .. } = event {
             while !sleeps(pid) {

@@ -1,8 +1,9 @@
-//! Question: how long does one process take with each strategy, from request to reported end?
+//! Question: how long does one process take with each strategy, from the request until its exit is
+//! reported?
 //!
-//! One process at a time (`one`: the latency for a consumer) and many requests at once (`queued`:
-//! the throughput of two threads). The program is a static one that does nothing. Needs a C
-//! compiler. The strategy `spawn-blocking` needs the feature `tokio`.
+//! Measures one process at a time (`one`: the latency for a consumer) and many requests at once
+//! (`queued`: the throughput of two threads). The program is static and does nothing. Requires a C
+//! compiler. The strategy `spawn-blocking` requires the feature `tokio`.
 //!
 //! `cargo bench -p hq-spawn --features tokio --bench strategies`
 #[path = "support/common.rs"]
@@ -15,7 +16,7 @@ use common::{Bench, compile};
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
 use hq_spawn::Strategy;
 
-/// Requests of one iteration of `queued`.
+/// The number of requests in one iteration of `queued`.
 const QUEUED: usize = 100;
 
 fn strategies(criterion: &mut Criterion) {

@@ -1,6 +1,7 @@
-//! Spawns and reaps processes with each mechanism available in Rust, with burdens on the parent.
+//! Spawns and reaps processes with each mechanism available in Rust, optionally with burdens on the
+//! parent.
 //!
-//! A contestant of `spawn_suite` in `benchmarks/`, with the arguments and output of its
+//! This is a contestant of `spawn_suite` in `benchmarks/`. Its arguments and output are those of
 //! `spawn_mech.c`: `spawn_contestant MECHANISM [key=value]…` prints `PROCESSES SECONDS` to standard
 //! error. [`run`] lists the mechanisms. Processes inherit standard output.
 #![expect(
@@ -24,13 +25,14 @@ use hq_spawn::{
     ArgBlock, EnvBlock, Event, Lane, Launcher, LauncherConfig, SpawnPlan, Stdio, Strategy, Token,
 };
 
-/// Stack of a thread that only sleeps.
+/// The stack size of a thread that only sleeps.
 const SLEEPER_STACK: usize = 64 * 1024;
 
-/// Requests submitted per lane at a time: enough for the consumer to sleep a few milliseconds.
+/// The number of requests submitted per lane at a time: enough for the consumer to sleep for a few
+/// milliseconds.
 const LANE_DEPTH: u64 = 32;
 
-/// Arguments by name.
+/// The arguments, by name.
 struct Options {
     program: String,
     count: u64,
@@ -74,14 +76,14 @@ fn now_ns() -> u64 {
         tv_sec: 0,
         tv_nsec: 0,
     };
-    // SAFETY: the pointer is to a live `timespec`.
+    // SAFETY: the pointer refers to a live `timespec`.
     let result = unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &raw mut now) };
     assert_eq!(result, 0, "every kernel has this clock");
     let part = |value: i64| u64::try_from(value).expect("positive");
     part(now.tv_sec) * 1_000_000_000 + part(now.tv_nsec)
 }
 
-/// The processes of a measurement, taken one by one.
+/// The processes of a measurement, which are taken one by one.
 struct Work {
     options: Options,
     begin: u64,
@@ -90,7 +92,7 @@ struct Work {
     done: AtomicU64,
 }
 
-/// A process to create, and its scheduled time.
+/// A process to create, and when it is scheduled.
 #[derive(Clone, Copy)]
 struct Due(Option<u64>);
 
@@ -106,7 +108,7 @@ impl Work {
         }
     }
 
-    /// The next process, which may be scheduled later.
+    /// Returns the next process, which may be scheduled for later.
     fn next(&self) -> Option<Due> {
         let index = self.next.fetch_add(1, Ordering::Relaxed);
         let due = self.begin + index * self.options.interval_ns;
@@ -114,7 +116,7 @@ impl Work {
         (!over).then_some(Due((self.options.interval_ns > 0).then_some(due)))
     }
 
-    /// The next process, once its scheduled time has come.
+    /// Returns the next process when its scheduled time has come.
     fn take(&self) -> Option<Due> {
         let due = self.next()?;
         std::thread::sleep(due.left());
@@ -136,7 +138,7 @@ impl Due {
     }
 }
 
-/// Memory and children that burden the parent while it is measured.
+/// Memory and children that burden the parent during the measurement.
 struct Burdens {
     memory: Vec<u8>,
     children: Vec<Child>,
@@ -199,9 +201,9 @@ fn run(mechanism: &str, work: &Work) {
     }
 }
 
-/// An empty closure is enough to make the standard library fork.
+/// Makes the standard library fork. An empty closure is enough for this.
 fn pre_exec(command: &mut Command) {
-    // SAFETY: the closure does nothing, so nothing that is forbidden after a fork.
+    // SAFETY: the closure does nothing, so it does nothing that is forbidden after a fork.
     unsafe { command.pre_exec(|| Ok(())) };
 }
 
@@ -233,7 +235,7 @@ fn with_tokio(work: &Work, prepare: fn(&mut Command)) {
         assert!(status.expect("a process").success(), "a process failed");
     };
     if work.options.interval_ns > 0 {
-        // Tokio's timers are too coarse, so the requests come from outside.
+        // Tokio's timers are too coarse, so the requests come from outside the runtime.
         let mut tasks = Vec::new();
         while let Some(due) = work.take() {
             tasks.push(runtime.spawn(one(work.command(due))));
@@ -245,8 +247,8 @@ fn with_tokio(work: &Work, prepare: fn(&mut Command)) {
         return;
     }
     let done = Arc::new(AtomicU64::new(0));
-    // As many tasks as threads. Each gets an equal share of a fixed number, or runs until time is
-    // up.
+    // There are as many tasks as threads. Each runs an equal share of a fixed number of processes,
+    // or runs until the time is up.
     let each = work.options.count / work.options.parallel as u64;
     let tasks: Vec<_> = (0..work.options.parallel)
         .map(|_| {
@@ -273,19 +275,20 @@ fn with_tokio(work: &Work, prepare: fn(&mut Command)) {
         .store(done.load(Ordering::Relaxed), Ordering::Relaxed);
 }
 
-/// Kind of process.
+/// The kind of process.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Kind {
-    /// As with the other mechanisms: a process that shares its parent's settings.
+    /// A process that shares its parent's settings, as with the other mechanisms.
     Bare,
-    /// Like a batch task: a separate session, no input, no output, killed with its parent.
+    /// A process like a batch task: it has a separate session, no input and no output, and is
+    /// killed with its parent.
     Task,
 }
 
 fn with_launcher(work: &Work, strategy: Strategy, kind: Kind) {
     let (sender, woken) = sync_channel(1);
     let mut config = LauncherConfig::new(Arc::new(move || {
-        // A full channel already wakes the consumer.
+        // If the channel is full, the consumer is already being woken.
         let _ = sender.try_send(());
     }));
     config.threads = work.options.parallel;
@@ -316,7 +319,7 @@ struct Requests<'a> {
     plain: ArgBlock,
     env: EnvBlock,
     kind: Kind,
-    /// Unfinished requests of each lane; the lanes advance at different speeds.
+    /// The number of unfinished requests in each lane. The lanes advance at different speeds.
     load: Vec<u64>,
     requested: u64,
 }
@@ -357,8 +360,8 @@ impl Requests<'_> {
     }
 
     fn run(mut self, launcher: &Launcher, woken: &Receiver<()>) {
-        // One lane per concurrent process: as many as with the other mechanisms, because more
-        // processes get more of a busy machine.
+        // There is one lane per concurrent process, as many as with the other mechanisms, because
+        // more processes would get a larger share of a busy machine.
         let lanes = self.work.options.parallel as u64;
         let window = lanes * LANE_DEPTH;
         let (mut ended, mut events) = (0, Vec::new());
@@ -366,7 +369,7 @@ impl Requests<'_> {
         while next.is_some() || ended < self.requested {
             let mut batch = Vec::new();
             while let Some(due) = next {
-                // Scheduled requests do not wait for the ends of others.
+                // Scheduled requests do not wait for other processes to end.
                 if !due.left().is_zero() || (due.0.is_none() && self.requested - ended >= window) {
                     break;
                 }

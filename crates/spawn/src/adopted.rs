@@ -1,9 +1,9 @@
 //! Finds adopted processes: children of this process that its launcher did not create.
 //!
-//! The kernel lists the children of each thread. Orphans go to the main thread, which creates no
-//! children itself. Kernels without `CONFIG_PROC_CHILDREN` have no such list. All processes are
-//! scanned there, which takes milliseconds and also finds the launcher's own children. So the scans
-//! are rare, and these children are filtered out.
+//! The kernel lists the children of each thread. Orphans are assigned to the main thread, which
+//! does not create any children itself. Kernels without `CONFIG_PROC_CHILDREN` have no such list.
+//! All processes must then be scanned, which takes milliseconds and also finds the launcher's own
+//! children. These scans are therefore rare, and the launcher's children are filtered out.
 
 use std::collections::{HashMap, HashSet};
 use std::time::{Duration, Instant};
@@ -11,34 +11,35 @@ use std::time::{Duration, Instant};
 use crate::procfs::{self, MainThreadChildren};
 use crate::sys;
 
-/// Minimum pause between two scans of all processes.
+/// The minimum pause between two scans of all processes.
 const PAUSE_MIN: Duration = Duration::from_millis(100);
-/// Maximum pause between two scans. It leaves time for a second scan during the search for the
-/// orphans of an ended task.
+/// The maximum pause between two scans. It leaves time for a second scan while the orphans of an
+/// ended task are searched for.
 const PAUSE_MAX: Duration = Duration::from_secs(1);
-/// Length of a pause, as a multiple of the last scan's duration.
+/// The length of a pause, as a multiple of the duration of the last scan.
 const REST: u32 = 25;
 
-/// Children that the launcher created.
+/// The children that the launcher has created.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Created {
-    /// Known process ids of children.
+    /// The known process ids of children.
     pub(crate) pids: HashSet<libc::pid_t>,
-    /// Whether children are being created whose ids are not known yet.
+    /// Whether children are being created whose process ids are not known yet.
     pub(crate) has_nameless: bool,
 }
 
-/// How adopted processes are found.
+/// The way in which adopted processes are found.
 #[derive(Debug)]
 pub(crate) enum Adopted {
     /// The kernel lists them.
     Listed(MainThreadChildren),
-    /// A scan of all processes finds them; the time of the next scan.
+    /// A scan of all processes finds them. Contains the time of the next scan.
     Sought(Instant),
 }
 
 impl Adopted {
-    /// `may_list`: use the kernel's list if there is one.
+    /// Chooses how to find adopted processes. If `may_list` is set, the kernel's list is used if
+    /// there is one.
     pub(crate) fn new(may_list: bool) -> Self {
         let listed = may_list.then(MainThreadChildren::open);
         match listed {
@@ -55,9 +56,9 @@ impl Adopted {
         matches!(self, Self::Listed(_))
     }
 
-    /// Replaces `into` by the ids of the adopted processes, in order. Leaves it unchanged and
-    /// returns `false` if no scan is due. `known` are ids in it that are already known to be
-    /// adopted.
+    /// Replaces the contents of `into` with the sorted ids of the adopted processes. If no scan is
+    /// due, leaves it unchanged and returns `false`. `known` contains the ids that are already
+    /// known to be adopted.
     pub(crate) fn read<T>(
         &mut self,
         into: &mut Vec<libc::pid_t>,
@@ -81,7 +82,8 @@ impl Adopted {
                 let children = children.filter(|process| process.parent == own);
                 into.clear();
                 into.extend(children.map(|process| process.pid));
-                // Read after the scan, so that it includes every child of the launcher in the result.
+                // This is read after the scan, so that it includes every child of the launcher that
+                // the scan found.
                 let created = created();
                 into.retain(|pid| !created.pids.contains(pid));
                 if created.has_nameless {
@@ -95,7 +97,7 @@ impl Adopted {
         true
     }
 
-    /// Time until the next scan, if one is scheduled.
+    /// Returns the time until the next scan if one is scheduled.
     pub(crate) fn until_due(&self) -> Option<Duration> {
         match self {
             Self::Listed(_) => None,

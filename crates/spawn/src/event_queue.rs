@@ -1,9 +1,9 @@
 //! Delivers events to the consumer and decides when to wake it.
 //!
 //! A push to an empty queue wakes the consumer, except that events that are not urgent may wait a
-//! few milliseconds for more. A short task's start and end then cost one wake-up, and so do many
-//! starts in a row. In a stream of events the thread that pushes the next one wakes the consumer
-//! when it is due, so the timer and its thread stay idle.
+//! few milliseconds for more events. The start and exit of a short task then cost one wake-up, and
+//! so do many starts in a row. In a steady stream of events, the thread that pushes the next event
+//! wakes the consumer when a wake-up is due, so the timer and its thread stay idle.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -13,20 +13,21 @@ use crate::event::Event;
 use crate::keeper;
 use crate::sys;
 
-/// Called when the event queue becomes non-empty. It runs on a thread of the launcher and must not
-/// block.
+/// The function that is called when the event queue becomes non-empty. It runs on a thread of the
+/// launcher and must not block.
 pub type Wake = Arc<dyn Fn() + Send + Sync>;
 
 #[derive(Debug, Default)]
 struct Queue {
     events: Vec<Event>,
-    /// Whether the consumer was woken and has not drained yet.
+    /// Whether the consumer was woken and has not drained the queue yet.
     signalled: bool,
-    /// Set while events wait for more, until the first event after this time; the timer is set.
+    /// Set while events wait for more events. The first event after this time wakes the consumer;
+    /// the timer is also set.
     lingering: Option<Instant>,
 }
 
-/// The queue. Any thread may push. The reaper's epoll must contain the timer.
+/// The queue of events. Any thread may push. The reaper's epoll must contain the timer.
 pub(crate) struct EventQueue {
     queue: Mutex<Queue>,
     timer: OwnedFd,
@@ -44,17 +45,17 @@ impl EventQueue {
         })
     }
 
-    /// Readable when [`EventQueue::on_timer`] should be called.
+    /// Returns the timer. [`EventQueue::on_timer`] must be called when it is readable.
     pub(crate) fn timer(&self) -> BorrowedFd<'_> {
         self.timer.as_fd()
     }
 
-    /// Adds an event that may wait for more; `None` = for the default time.
+    /// Adds an event that may wait for more events. `None` stands for the default time.
     pub(crate) fn push_lazily(&self, event: Event, delay: Option<Duration>) {
         self.extend_lazily(std::iter::once(event), delay);
     }
 
-    /// Adds events that may wait for more; `None` = for the default time.
+    /// Adds events that may wait for more events. `None` stands for the default time.
     pub(crate) fn extend_lazily(
         &self,
         events: impl Iterator<Item = Event>,
@@ -92,7 +93,7 @@ impl EventQueue {
         self.signal(queue);
     }
 
-    /// Adds an event without waking the consumer, for callers that hold a lock. They call
+    /// Adds an event without waking the consumer, for callers that hold a lock. They must call
     /// [`EventQueue::notify`] afterwards.
     pub(crate) fn append(&self, event: Event) {
         self.lock().events.push(event);
@@ -103,14 +104,14 @@ impl EventQueue {
         self.signal(self.lock());
     }
 
-    /// Call when the timer expires: wakes the consumer if events still wait.
+    /// Must be called when the timer expires. Wakes the consumer if events are still waiting.
     pub(crate) fn on_timer(&self) {
         sys::consume_counter(self.timer.as_fd());
         self.notify();
     }
 
-    /// Moves all events to `into`. Moves none once the front process is dead: the keeper kills
-    /// children then, and their ends must not look like ends of their own.
+    /// Moves all events to `into`. Moves none if the front process has died: the keeper then kills
+    /// the children, and their exits must not look as if they had ended on their own.
     pub(crate) fn drain(&self, into: &mut Vec<Event>) {
         let mut queue = self.lock();
         queue.signalled = false;
@@ -122,7 +123,8 @@ impl EventQueue {
         into.append(&mut queue.events);
     }
 
-    /// Wakes the consumer unless it is awake or the queue is empty. Called without the lock.
+    /// Wakes the consumer unless it is awake or the queue is empty. The lock is released before the
+    /// call.
     fn signal(&self, mut queue: MutexGuard<'_, Queue>) {
         let wake = !queue.signalled && !queue.events.is_empty();
         queue.signalled |= wake;

@@ -1,8 +1,8 @@
-//! Tests of the keeper: no process survives, whichever one is killed, and signals arrive once.
+//! Tests of the keeper: no process survives, whichever one is killed, and each signal arrives once.
 //!
-//! The binary plays two parts. Run by cargo it is the test; run with [`ROLE`] it is a program that
-//! splits itself by the keeper and launches tasks. It has its own `main` because that must happen
-//! before there is a second thread.
+//! The binary has two roles. When cargo runs it, it is the test. With [`ROLE`] set, it is a program
+//! that splits itself with the keeper and launches tasks. It has its own `main`, because the split
+//! must happen before there is a second thread.
 #![expect(clippy::unwrap_used, reason = "a test may panic")]
 #![expect(clippy::print_stdout, reason = "a test runner reports")]
 #![expect(unsafe_code, reason = "dispositions of signals, a descriptor")]
@@ -32,22 +32,24 @@ use hq_spawn::{
 
 use skip::skip;
 
-/// Variable with the role of the program; absent in the test itself.
+/// The environment variable with the role of the program. It is not set in the test itself.
 const ROLE: &str = "HQ_SPAWN_TEST_ROLE";
-/// Variable with the directory for the program's reports. It also identifies its tasks.
+/// The environment variable with the directory for the program's reports. It also identifies the
+/// program's tasks.
 const DIRECTORY: &str = "HQ_SPAWN_TEST_DIRECTORY";
 
-/// Variable in the environment of a task that names its launcher.
+/// The environment variable that names the launcher of a task.
 const LAUNCHER: &str = "HQ_SPAWN_TEST_LAUNCHER";
 
-/// Generous on a busy machine; "no survivor" itself is checked against [`NO_SURVIVOR`].
+/// Generous for a busy machine; the time until no process survives is checked against
+/// [`NO_SURVIVOR`].
 const PATIENCE: Duration = Duration::from_secs(30);
-/// Limit promised to users.
+/// The time limit that users are promised.
 const NO_SURVIVOR: Duration = Duration::from_secs(2);
 
 fn reset_signals() {
-    // Under `nohup`, or behind a shell's `&`, some are ignored. Programs inherit that, and a shell
-    // cannot trap signals that were ignored at its start.
+    // Under `nohup`, or when started with `&` in a shell, some signals are ignored. Programs
+    // inherit this, and a shell cannot trap signals that were ignored when it started.
     for signal in [
         libc::SIGHUP,
         libc::SIGINT,
@@ -61,7 +63,7 @@ fn reset_signals() {
     }
 }
 
-/// The names match filters on the command line.
+/// Filters on the command line select tests by these names.
 const TESTS: [(&str, fn()); 16] = [
     (
         "a_proc_of_another_namespace_is_refused",
@@ -185,7 +187,7 @@ fn play(role: &str, context: &KeeperContext) -> ExitCode {
         }
         ("signals", _) => signals(&directory),
         ("leave", _) => {
-            // Detached from the task; then the worker ends by itself.
+            // The processes detach from the task; then the worker ends on its own.
             let script = "setsid sleep 1000 & (setsid sleep 1000 &) ; setsid sh -c 'sleep 1000 & sleep 1000' &";
             Command::new("sh").args(["-c", script]).status().unwrap();
             ExitCode::from(4)
@@ -208,10 +210,10 @@ fn wait_forever() -> ! {
     }
 }
 
-/// Makes a program act as on a kernel that does not list children.
+/// Makes a program behave as on a kernel that does not list children.
 const UNLISTED: &str = "unlisted";
 
-/// `how`: [`UNLISTED`], the name of a backend, or empty.
+/// Starts a launcher. `how` is [`UNLISTED`], the name of a backend, or empty.
 fn launcher(how: &str) -> (Launcher, std::sync::mpsc::Receiver<()>) {
     let (sender, woken) = sync_channel(1);
     let mut config = LauncherConfig::new(Arc::new(move || {
@@ -229,7 +231,7 @@ fn script(text: &str) -> SpawnPlan {
     )
 }
 
-/// Runs `count` tasks of these kinds, in turns, until killed.
+/// Runs `count` tasks of these kinds in turn until the program is killed.
 fn tasks(directory: &Path, kinds: &[SpawnPlan], count: u64) -> ExitCode {
     let (launcher, woken) = launcher("");
     let plans = kinds.iter().cycle().cloned();
@@ -247,7 +249,7 @@ fn plain_tasks(directory: &Path) -> ExitCode {
     tasks(directory, &[script("exec sleep 1000")], 20)
 }
 
-/// Records each signal it gets, until the test ends it.
+/// Records each signal that it receives until the test ends it.
 fn signals(directory: &Path) -> ExitCode {
     let path = directory.join("signals");
     let trap = |name: &str| format!("trap 'echo {name} >> {}' {name}; ", path.display());
@@ -261,8 +263,8 @@ fn signals(directory: &Path) -> ExitCode {
     panic!("{}", Command::new("sh").args(["-c", &text]).exec())
 }
 
-/// Two tasks leave daemons without any environment. The first has a marker and ends, the second has
-/// none and runs until the test ends it.
+/// Runs two tasks that leave daemons without any environment behind. The first task has a marker
+/// and ends; the second one has no marker and runs until the test ends it.
 fn daemons(directory: &Path, how: &str) -> ExitCode {
     let (launcher, woken) = launcher(how);
     let daemon = |name: &str| {
@@ -300,7 +302,8 @@ fn daemons(directory: &Path, how: &str) -> ExitCode {
     wait_forever()
 }
 
-/// Two tasks whose children outlive them: a label identifies one, a variable the other.
+/// Runs two tasks whose children outlive them. A label identifies one of them, and a variable the
+/// other.
 fn survivors(directory: &Path) -> ExitCode {
     let own = Launched::own().unwrap();
     let mut env = TaskEnv::new();
@@ -318,7 +321,8 @@ fn survivors(directory: &Path) -> ExitCode {
     tasks(directory, &[labelled, marked], 2)
 }
 
-/// One task that leaks while another runs; reports the launcher's event of the first.
+/// Runs a task that leaks processes while another one runs. Reports the launcher's event about the
+/// first one.
 fn leak(directory: &Path, how: &str) -> ExitCode {
     let (launcher, woken) = launcher(how);
     let marked = |token: u64, text: String| {
@@ -327,7 +331,7 @@ fn leak(directory: &Path, how: &str) -> ExitCode {
         env.set("HQ_SPAWN_TEST_TASK", token.to_string()).unwrap();
         (Token(token), script(&text).task_env(env).marker(marker))
     };
-    // Both report once they have two processes in another session; only the first ends.
+    // Each task reports when it has two processes in another session; only the first task ends.
     let ready = |name: &str| {
         let path = directory.join(name);
         format!(
@@ -368,7 +372,8 @@ fn leak(directory: &Path, how: &str) -> ExitCode {
     wait_forever()
 }
 
-/// A task whose orphans end while it runs, next to short tasks, whose ends must all be reported.
+/// Runs a task whose orphans end while it runs, next to short tasks. The exits of all short tasks
+/// must be reported.
 fn zombies(directory: &Path, how: &str) -> ExitCode {
     const SHORT: u64 = 300;
     let (launcher, woken) = launcher(how);
@@ -421,7 +426,7 @@ impl Program {
         Self { directory, front }
     }
 
-    /// Waits for a file that the program writes.
+    /// Waits for a file that the program writes, and returns its contents.
     fn told(&self, name: &str) -> String {
         let path = self.directory.path().join(name);
         eventually(name, || fs::read_to_string(&path).ok())
@@ -429,7 +434,7 @@ impl Program {
             .to_owned()
     }
 
-    /// All processes with this program's mark in their environment, except zombies.
+    /// Returns all processes with this program's mark in their environment, except zombies.
     fn processes(&self) -> HashSet<u32> {
         let entry = format!("{DIRECTORY}={}", self.directory.path().display());
         fs::read_dir("/proc")
@@ -463,7 +468,8 @@ impl Program {
             self.processes().is_empty().then_some(())
         });
         let took = begin.elapsed();
-        // Averaged over a minute: hundreds of processes end later on a busy machine.
+        // This is averaged over a minute, because hundreds of processes take longer to end on a
+        // busy machine.
         let load = fs::read_to_string("/proc/loadavg").unwrap();
         let load: f64 = load.split(' ').next().unwrap().parse().unwrap();
         let share = load / std::thread::available_parallelism().unwrap().get() as f64;
@@ -476,7 +482,7 @@ impl Drop for Program {
     fn drop(&mut self) {
         let _ = self.front.kill();
         let _ = self.front.wait();
-        // In one role the worker executes another program and loses the thread that watches the
+        // In one role, the worker executes another program and loses the thread that watches the
         // front.
         for pid in self.processes() {
             let _ = Command::new("kill")
@@ -505,7 +511,8 @@ const TASKS: usize = 200;
 fn start_tasks() -> (Program, String) {
     let program = Program::start(&format!("tasks {TASKS}"));
     let worker = program.told("ready");
-    // Front and worker; plain tasks are two processes, detached ones three.
+    // There are two processes for the front and the worker, two per plain task, and three per
+    // detached one.
     let expected = 2 + TASKS / 2 * 2 + TASKS / 2 * 3;
     eventually("all tasks run", || {
         (program.processes().len() >= expected).then_some(())
@@ -521,7 +528,7 @@ fn repeats() -> usize {
 }
 
 fn children_die_with_a_launcher_without_keeper() {
-    // By their parent-death signal.
+    // They are killed by their parent-death signal.
     let program = Program::start("alone");
     program.told("ready");
     eventually("all children are seen", || {
@@ -531,7 +538,7 @@ fn children_die_with_a_launcher_without_keeper() {
     program.expect_no_survivor();
 }
 
-/// As under an emulator of a single process. Only detached processes escape there.
+/// Simulates an emulator of a single process, where only detached processes can escape.
 fn tasks_end_with_front_and_worker_where_nothing_can_be_adopted() {
     if !filter::has_filters() {
         skip("no filters of system calls here");
@@ -603,7 +610,7 @@ fn signals_arrive_once() {
     let path = program.directory.path().join("signals");
     let mut expected = Vec::new();
     let front = program.front_pid();
-    // To the front alone, and to its group, as a terminal or a shell does.
+    // Signals go to the front alone, and to its group, as a terminal or a shell does.
     for (signal, target) in [
         ("INT", front.clone()),
         ("TERM", format!("-{front}")),
@@ -641,19 +648,20 @@ fn stopping_the_front_stops_the_worker() {
 }
 
 fn leaked_processes_of_a_finished_task_are_ended() {
-    // Processes that are found after the end of the task are not counted.
+    // Processes that are found after the task has ended are not counted.
     let counted_min = if lists_children() { 3 } else { 1 };
     leaked_processes_are_ended("leak", counted_min);
 }
 
-/// Whether the kernel lists children (`CONFIG_PROC_CHILDREN`). Opens the list as the launcher does:
-/// `cargo xtask profiles` hides the lists only from that function of the C library.
+/// Returns whether the kernel lists children (`CONFIG_PROC_CHILDREN`). Opens the list in the same
+/// way as the launcher, because `cargo xtask profiles` hides the lists only from that function of
+/// the C library.
 fn lists_children() -> bool {
     let own = std::process::id();
     let path = std::ffi::CString::new(format!("/proc/{own}/task/{own}/children")).unwrap();
     // SAFETY: the path is a C string; without O_CREAT no further argument is read.
     let fd = unsafe { libc::open(path.as_ptr(), libc::O_RDONLY | libc::O_CLOEXEC) };
-    // SAFETY: a descriptor that no other code knows, or -1, which is refused.
+    // SAFETY: the descriptor is known to no other code; -1 is rejected.
     let closed = unsafe { libc::close(fd) };
     closed == 0
 }
@@ -689,7 +697,7 @@ fn orphans_of_running_tasks_are_reaped_with_and_without_a_list() {
 fn leaked_processes_are_ended(role: &str, counted_min: u32) {
     let program = Program::start(role);
     let leaked: u32 = program.told("leaked").parse().unwrap();
-    // The background sleep, the detached shell and its sleep.
+    // These are the background sleep, the detached shell and its sleep.
     assert!((counted_min..=3).contains(&leaked), "{leaked}");
     let alive = |name: &str| {
         let pid: u32 = program.told(name).parse().unwrap();
@@ -711,7 +719,7 @@ fn what_outlives_front_and_worker_is_ended_at_the_next_start() {
     let pids = both.map(|name| program.told(name).parse().unwrap());
     assert!(!of_others.iter().any(|ended| pids.contains(&ended.pid)));
     assert_eq!(alive(), [true; 2], "their launcher lives");
-    // Stopped first, so that neither has time to end the processes of the other.
+    // Both are stopped first, so that neither has time to end the processes of the other.
     for signal in ["STOP", "KILL"] {
         program.signal(signal, &worker);
         program.signal(signal, &program.front_pid());
@@ -719,18 +727,20 @@ fn what_outlives_front_and_worker_is_ended_at_the_next_start() {
     eventually("the worker is gone", || {
         (!is_running(&worker)).then_some(())
     });
-    // Both live on now, unless a worker that has just started on this machine was faster. The front
-    // may take longer to end than the worker, and processes of a living launcher are left alone.
+    // Both processes are still alive, unless a worker that has just started on this machine has
+    // killed them. The front may take longer to end than the worker, and processes of a living
+    // launcher are not killed.
     eventually("nothing with a label survives the next start", || {
         let ended = leftovers::kill();
         assert!(ended.iter().all(|ended| !ended.program.is_empty()));
         (alive() == [false, true]).then_some(())
     });
-    // A variable alone may come from another machine, or through a batch system.
+    // A variable alone may come from another machine or may have been passed on by a batch system.
     program.signal("KILL", &program.told("marked"));
 }
 
-/// With ids of other processes the worker would kill these, or itself.
+/// If `/proc` showed ids of another namespace, the worker would kill the wrong processes, or
+/// itself.
 fn a_proc_of_another_namespace_is_refused() {
     let unshare = |program: &str| {
         let mut command = Command::new("unshare");

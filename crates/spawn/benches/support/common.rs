@@ -1,5 +1,5 @@
-//! Shared by the benchmarks: a launcher with a blocking consumer, and the C programs for
-//! comparison.
+//! Code shared by the benchmarks: a launcher with a blocking consumer, and the C programs to
+//! compare it with.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -19,16 +19,16 @@ pub(crate) struct Bench {
 }
 
 impl Bench {
-    /// A launcher with this many threads; its tasks get this process's environment.
+    /// Creates a launcher with this many threads. Its tasks get the environment of this process.
     pub(crate) fn new(threads: usize) -> Self {
         Self::with_strategy(threads, Strategy::Pool)
     }
 
-    /// A launcher with this strategy; its tasks get this process's environment.
+    /// Creates a launcher with this strategy. Its tasks get the environment of this process.
     pub(crate) fn with_strategy(threads: usize, strategy: Strategy) -> Self {
         let (sender, woken) = sync_channel(1);
         let mut config = LauncherConfig::new(Arc::new(move || {
-            // A full channel already wakes the consumer.
+            // If the channel is full, the consumer is already being woken.
             let _ = sender.try_send(());
         }));
         config.threads = threads;
@@ -40,9 +40,9 @@ impl Bench {
         }
     }
 
-    /// Seconds for `count` processes, one after the other in each of the lanes. `bare` ones are set
-    /// up as in the C loop: they stay in this session, inherit the standard streams and outlive
-    /// this process.
+    /// Returns how many seconds `count` processes take, run one after another in each lane. With
+    /// `bare`, they are set up as in the C loop: they stay in this session, inherit the standard
+    /// streams and may outlive this process.
     pub(crate) fn run_in_lanes(
         &mut self,
         program: &Path,
@@ -71,7 +71,7 @@ impl Bench {
         begin.elapsed().as_secs_f64()
     }
 
-    /// Waits for events. Returns the number of ended processes.
+    /// Waits for events and returns the number of processes that have ended.
     fn wait_for_ends(&self, events: &mut Vec<Event>) -> usize {
         self.woken.recv().expect("the launcher holds the sender");
         self.launcher.drain_events(events);
@@ -86,7 +86,7 @@ impl Bench {
         ended
     }
 
-    /// Seconds for `count` processes, at most `window` requested at a time.
+    /// Returns how many seconds `count` processes take, with at most `window` requested at a time.
     pub(crate) fn run(&mut self, program: &Path, count: usize, window: usize) -> f64 {
         let argv = ArgBlock::new([program]).expect("a valid path");
         let begin = Instant::now();
@@ -106,7 +106,7 @@ impl Bench {
     }
 }
 
-/// Seconds of the C loop for `count` processes in this environment.
+/// Returns how many seconds the C loop takes for `count` processes in this environment.
 pub(crate) fn run_c(
     c_loop: &Path,
     program: &Path,
@@ -141,10 +141,10 @@ pub(crate) fn compile(directory: &Path, name: &str, flags: &[&str]) -> PathBuf {
     program
 }
 
-/// Median of the per-round ratios of two contestants, as rates: 1 = `ours` is as fast as `theirs`.
-/// Also returns its standard error, assuming normally distributed ratios.
+/// Returns the median of the per-round ratios of two contestants' rates: 1 means that `ours` is as
+/// fast as `theirs`. Also returns its standard error, assuming normally distributed ratios.
 pub(crate) fn ratio(theirs: &[f64], ours: &[f64]) -> (f64, f64) {
-    /// Standard error of a median, in standard errors of the mean.
+    /// The standard error of a median, as a multiple of the standard error of the mean.
     const MEDIAN_ERROR: f64 = 1.253;
     let ratios: Vec<f64> = theirs
         .iter()

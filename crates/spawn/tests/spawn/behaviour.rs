@@ -1,4 +1,4 @@
-//! A table of every behavior of a child on every rung of the ladder.
+//! A table that tests every behavior of a child with every backend.
 
 use std::fs;
 use std::io::Read;
@@ -14,8 +14,8 @@ use tempfile::TempDir;
 use crate::harness::{End, Rig, command, eventually, has, is_alive, sh, stat_fields};
 use crate::skip::skip;
 
-/// One behavior. The flag says whether plans have a parent-death signal, which `posix_spawn` cannot
-/// express: only without it does the posix_spawn rung really use posix_spawn.
+/// A behavior to test. The function decides whether plans have a parent-death signal, which
+/// `posix_spawn` does not support: only without it does that backend really use posix_spawn.
 type Behaviour = fn(&mut Rig, fn(SpawnPlan) -> SpawnPlan);
 
 macro_rules! table {
@@ -68,7 +68,7 @@ fn check(backend: Backend, behaviour: Behaviour) {
     behaviour(&mut rig, |plan| plan.death_signal(None));
 }
 
-/// The output of a plan, through a file.
+/// Returns the output of a plan, written to a file.
 #[track_caller]
 fn output(rig: &mut Rig, plan: SpawnPlan) -> String {
     let dir = TempDir::new().unwrap();
@@ -116,7 +116,7 @@ fn standard_streams_are_null_by_default(rig: &mut Rig, with: fn(SpawnPlan) -> Sp
     );
     rig.succeed(with(sh(&script)));
     let text = fs::read_to_string(dir.path().join("out")).unwrap();
-    // The redirection applies only to readlink; the links belong to the shell itself.
+    // The redirection only applies to readlink; the links belong to the shell itself.
     assert_eq!(
         text.lines().filter(|line| *line == "/dev/null").count(),
         2,
@@ -174,7 +174,8 @@ fn texts_without_a_first_line_are_scripts_of_the_shell(
         fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
         let search = format!("{}:/usr/bin:/bin", dir.path().display());
         let env = EnvBlock::capture().overlay([("PATH".into(), search.into())]);
-        // Named by its absolute path, by a relative one, and found in PATH.
+        // The program is given by its absolute path, by a relative path, and by a name found in
+        // PATH.
         for name in [path.to_str().unwrap(), "./tool", "tool"] {
             let argv = ArgBlock::new([name, "x", "a b"]).unwrap();
             let plan = SpawnPlan::new(argv, env.clone().unwrap()).cwd(dir.path());
@@ -202,7 +203,7 @@ fn relative_files_are_relative_to_the_directory(rig: &mut Rig, with: fn(SpawnPla
         fs::read_to_string(dir.path().join("out")).unwrap(),
         expected
     );
-    // A program with a slash is relative to it as well.
+    // A program name with a slash is also relative to it.
     fs::copy("/bin/true", dir.path().join("program")).unwrap();
     rig.succeed(with(command(&["./program"]).cwd(dir.path())));
 }
@@ -223,7 +224,7 @@ fn descriptors_are_handed_over(rig: &mut Rig, with: fn(SpawnPlan) -> SpawnPlan) 
         .stderr(Stdio::Fd(writer));
     rig.succeed(with(plan));
     let mut text = String::new();
-    // Ends because no process holds the write end any more.
+    // This ends because no process holds the write end anymore.
     reader.read_to_string(&mut text).unwrap();
     assert_eq!(text, "out\nerr\n");
 }
@@ -266,14 +267,15 @@ fn group_without_session(rig: &mut Rig, with: fn(SpawnPlan) -> SpawnPlan) {
         let fields = stat_fields(id).unwrap();
         assert_eq!((&fields[2], &fields[3]), (&pid.to_string(), session));
     }
-    // Its group ends with it.
+    // The process group ends with it.
     rig.launcher.terminate(token, hq_spawn::Termination::KILL);
     rig.end(token);
     eventually("the group ends", || (!is_alive(member)).then_some(()));
 }
 
 fn parent_death_signal(rig: &mut Rig, with: fn(SpawnPlan) -> SpawnPlan) {
-    // Another test kills a launcher for its effect; here only that the program can start with it.
+    // Another test kills a launcher to see the effect. This one only checks that the program can
+    // start.
     rig.succeed(with(sh("exit 0")));
 }
 
@@ -286,7 +288,7 @@ fn signals_are_reset(rig: &mut Rig, with: fn(SpawnPlan) -> SpawnPlan) {
             .find_map(|line| line.strip_prefix(name))
             .unwrap();
         let mask = u64::from_str_radix(mask.trim(), 16).unwrap();
-        // glibc's posix_spawn leaves its two internal signals, 32 and 33, ignored.
+        // In posix_spawn, glibc leaves its two internal signals, 32 and 33, ignored.
         assert_eq!(mask & !(0b11 << 31), 0, "{name} {mask:x}");
     }
 }
@@ -315,7 +317,7 @@ fn all_cpus_of_the_launcher(rig: &mut Rig, with: fn(SpawnPlan) -> SpawnPlan) {
         .find(|line| line.starts_with("Cpus_allowed:"))
         .unwrap();
     for _ in 0..10 {
-        // One that fails halfway leaves its thread as it was, for the next one.
+        // A child that fails halfway must leave its thread unchanged for the next one.
         rig.fail(with(sh("").cwd("/no/such/directory")));
         let text = output(rig, with(command(&["cat", "/proc/self/status"])));
         assert!(text.lines().any(|other| other == line), "{line}\n{text}");
@@ -388,7 +390,8 @@ fn usage_and_times(rig: &mut Rig, with: fn(SpawnPlan) -> SpawnPlan) {
             assert!(usage.minor_faults > 10, "{usage:?}");
             let cpu_us = usage.user_us + usage.system_us;
             assert!(cpu_us > 1000, "{usage:?}");
-            // Both cores may count, but no more than one was used; allow for the clock's tick.
+            // The CPU time of all cores is added up, but only one was used; allow for the clock's
+            // tick.
             assert!(ended.since(started) / 1000 + 20_000 > cpu_us, "{usage:?}");
             assert_eq!(leaked, 0);
         }
@@ -421,7 +424,7 @@ fn missing_directories_are_created_on_demand(rig: &mut Rig, with: fn(SpawnPlan) 
 }
 
 fn adopted_children_are_not_mixed_up(rig: &mut Rig, with: fn(SpawnPlan) -> SpawnPlan) {
-    // Children of other parts of the process keep their status.
+    // Children that other parts of the process created keep their status.
     let mut foreign = std::process::Command::new("/bin/sh")
         .args(["-c", "exit 5"])
         .spawn()

@@ -1,5 +1,5 @@
-//! Many spawns during random failures: every error names the step and the path, and nothing is left
-//! behind.
+//! Tests many spawns with random failures: every error names the step and the path, and nothing is
+//! left behind.
 #![expect(unsafe_code, reason = "limits and user of the test process")]
 #![expect(clippy::print_stdout, reason = "says what failed how often")]
 
@@ -12,19 +12,20 @@ use crate::harness::{End, Rig, best, command, number_from_env, rungs, sh};
 use crate::isolated::{alone, children, descriptors, threads};
 use crate::skip::skip;
 
-/// Requests that are made at once; limits change between two waves.
+/// The number of requests made at once. Limits change between two waves.
 const WAVE: usize = 100;
-/// Short enough to report some transient failures, long enough to retry most of them successfully.
+/// Short enough that some transient failures are reported, but long enough that most are retried
+/// successfully.
 const TRANSIENT_LIMIT: Duration = Duration::from_millis(10);
 
-/// Expected result of a request.
+/// The expected result of a request.
 #[derive(Debug, Clone, Copy)]
 enum Expected {
     Exit(ExitStatus),
     Fails(Stage, i32, &'static str),
 }
 
-/// Resource that the machine lacks during a wave, and how much of it is left.
+/// The resource that the machine lacks during a wave, and how much of it is left.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Shortage {
     None,
@@ -45,7 +46,8 @@ fn random_failures_are_named_and_leave_nothing_behind() {
             skip("a limit of processes needs root, to become a user without other processes");
         }
         for backend in rungs() {
-            // The first rung in full; a fork of a process with a long history is slow.
+            // Only the first backend is tested fully, because a fork of a process with a long
+            // history is slow.
             let spawns = if backend == best() {
                 spawns
             } else {
@@ -65,7 +67,7 @@ fn run(backend: Backend, spawns: usize, limited: bool, random: &mut Random) {
     let mut short = [0_usize; 2];
     let (mut left, mut waves) = (spawns, 0_u32);
     while left > 0 {
-        // Both shortages occur, however short the run.
+        // Both shortages must occur, however short the run is.
         let shortage = match (waves, random.below(8)) {
             (0, _) => Shortage::Descriptors(0),
             (1, _) if limited => Shortage::Processes(0),
@@ -74,7 +76,7 @@ fn run(backend: Backend, spawns: usize, limited: bool, random: &mut Random) {
             _ => Shortage::None,
         };
         waves += 1;
-        // With nothing left at all each request fails after its full time.
+        // If nothing is left, each request fails only after its full time.
         let size = match shortage {
             Shortage::Descriptors(0) | Shortage::Processes(0) => 4,
             Shortage::Descriptors(_) | Shortage::Processes(_) => WAVE / 4,
@@ -97,7 +99,7 @@ fn run(backend: Backend, spawns: usize, limited: bool, random: &mut Random) {
         "{}: {spawns} spawns, failed without descriptors, processes: {short:?}",
         backend.name()
     );
-    // One rung needs no descriptor per process.
+    // One backend needs no descriptor per process.
     assert!(short[0] > 0 || backend == Backend::PosixSpawnWait);
     assert!(short[1] > 0 || !limited);
     assert_eq!(rig.launcher.pending(), 0);
@@ -169,7 +171,7 @@ fn case(random: &mut Random) -> (SpawnPlan, Expected) {
     }
 }
 
-/// Checks an end. Returns whether it failed because of the shortage.
+/// Checks how a child ended. Returns whether it failed because of the shortage.
 #[track_caller]
 fn check(end: &End, expected: Expected, shortage: Shortage, backend: Backend) -> bool {
     let context = format!("{backend:?} {shortage:?} {expected:?}");
@@ -223,7 +225,7 @@ fn impose(shortage: Shortage) {
     }
 }
 
-/// A limit below which `spare` descriptors are free.
+/// Returns the limit at which `spare` descriptors are free.
 fn limit_of_descriptors(spare: usize) -> u64 {
     let used = |number: &u64| Path::new(&format!("/proc/self/fd/{number}")).is_symlink();
     (0..).filter(|number| !used(number)).nth(spare).unwrap()
@@ -237,8 +239,8 @@ fn lift(shortage: Shortage) {
     }
 }
 
-/// Sets a soft limit; `None` is the hard one. glibc and musl have different types for the number of
-/// a resource.
+/// Sets a soft limit; `None` sets it to the hard limit. glibc and musl use different types for
+/// resource numbers.
 fn set_soft_limit(resource: impl Into<i64>, soft: Option<u64>) {
     let resource: i64 = resource.into();
     let mut limit = libc::rlimit64 {
@@ -256,8 +258,8 @@ fn set_soft_limit(resource: impl Into<i64>, soft: Option<u64>) {
     assert_eq!(set, 0);
 }
 
-/// Changes from root to a user without other processes: the number of root's processes is not
-/// limited.
+/// Changes from root to a user without other processes, because the number of root's processes is
+/// not limited.
 fn become_somebody_new() -> bool {
     // SAFETY: geteuid has no preconditions.
     if unsafe { libc::geteuid() } != 0 {
@@ -268,7 +270,8 @@ fn become_somebody_new() -> bool {
     if unsafe { libc::setresuid(user, user, user) } != 0 {
         return false;
     }
-    // Otherwise its own entries in /proc would belong to root, as for a set-user-id program.
+    // Otherwise, the entries of this process in /proc would belong to root, as for a set-user-id
+    // program.
     let yes = libc::c_ulong::from(true);
     // SAFETY: takes a plain number.
     let result = unsafe { libc::prctl(libc::PR_SET_DUMPABLE, yes) };
@@ -276,7 +279,7 @@ fn become_somebody_new() -> bool {
     true
 }
 
-/// xorshift64*: good enough to mix cases, and the same everywhere.
+/// xorshift64*: good enough to mix cases, and identical on all machines.
 struct Random(u64);
 
 impl Random {

@@ -186,7 +186,7 @@ fn a_program_file_that_is_being_written_is_tried_again() {
     let writer = fs::OpenOptions::new().write(true).open(&path).unwrap();
     let mut rig = Rig::with(|config| config.transient_limit = Duration::from_secs(60));
     let busy = rig.spawn(command(&[path.to_str().unwrap()]));
-    // It does not delay other requests.
+    // The busy program must not delay other requests.
     for _ in 0..3 {
         rig.succeed(command(&["/bin/true"]));
     }

@@ -1,12 +1,12 @@
-//! A system call filter that answers as an old kernel, a container or an emulator of a single
-//! process would.
+//! A system call filter that responds like an old kernel, a container or an emulator of a single
+//! process.
 #![expect(unsafe_code, reason = "installing a seccomp filter")]
 
 use libc::{
     BPF_ABS, BPF_JEQ, BPF_JMP, BPF_JSET, BPF_K, BPF_LD, BPF_RET, BPF_W, c_long, sock_filter,
 };
 
-/// Calls that are refused.
+/// The system calls to reject.
 #[derive(Clone, Copy)]
 pub(crate) enum Deny {
     /// Every use of a call.
@@ -19,13 +19,13 @@ pub(crate) enum Deny {
     Third(c_long, u32),
 }
 
-/// Emulators of a single process do not implement these.
+/// The calls that emulators of a single process do not implement.
 pub(crate) const WITHOUT_ADOPTION: [Deny; 2] = [
     Deny::First(libc::SYS_prctl, libc::PR_SET_CHILD_SUBREAPER as u32),
     Deny::First(libc::SYS_prctl, libc::PR_GET_CHILD_SUBREAPER as u32),
 ];
 
-/// Installs the filter for all threads of this process and everything below it.
+/// Installs the filter for all threads of this process and all its descendants.
 pub(crate) fn deny(calls: &[Deny], errno: i32) {
     let code = |parts: u32| u16::try_from(parts).unwrap();
     let statement = |parts, k| sock_filter {
@@ -40,7 +40,8 @@ pub(crate) fn deny(calls: &[Deny], errno: i32) {
         jf,
         k,
     };
-    // The number is at offset 0, the low half of the first argument at 16 (little-endian).
+    // The call number is at offset 0, and the low half of the first argument is at 16
+    // (little-endian).
     let load = |offset| statement(BPF_LD | BPF_W | BPF_ABS, offset);
     let refuse = statement(
         BPF_RET | BPF_K,
@@ -90,11 +91,11 @@ pub(crate) fn deny(calls: &[Deny], errno: i32) {
     assert_eq!(result, 0, "{}", std::io::Error::last_os_error());
 }
 
-/// Whether filters can be installed. An emulator of a single process has none, as it would be
-/// filtered itself.
+/// Returns whether filters can be installed. An emulator of a single process does not support them,
+/// because a filter would affect the emulator itself.
 pub(crate) fn has_filters() -> bool {
     let allow = libc::SECCOMP_RET_ALLOW;
-    // SAFETY: only queries; `allow` is valid for reads.
+    // SAFETY: this is only a query; `allow` is valid for reads.
     let asked = unsafe {
         libc::syscall(
             libc::SYS_seccomp,

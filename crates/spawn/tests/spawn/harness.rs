@@ -15,7 +15,7 @@ use hq_spawn::{
 };
 use tempfile::TempDir;
 
-/// Long enough for any machine; a test that reaches it has failed.
+/// Long enough for any machine: a test that takes longer has failed.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
 
 /// A launcher and everything it has reported.
@@ -33,7 +33,7 @@ pub(crate) enum End {
     Failed(SpawnError),
 }
 
-/// Whether this kernel supports the rung.
+/// Returns whether this kernel supports the backend.
 pub(crate) fn has(backend: Backend) -> bool {
     let features = hq_spawn::features();
     match backend {
@@ -44,13 +44,13 @@ pub(crate) fn has(backend: Backend) -> bool {
     }
 }
 
-/// The rungs that this kernel supports, best first.
+/// Returns the backends that this kernel supports, best first.
 pub(crate) fn rungs() -> Vec<Backend> {
     let rungs = Backend::ALL.into_iter();
     rungs.filter(|backend| has(*backend)).collect()
 }
 
-/// The best rung on this kernel.
+/// Returns the best backend on this kernel.
 pub(crate) fn best() -> Backend {
     hq_spawn::features().best()
 }
@@ -81,7 +81,7 @@ impl Rig {
         token
     }
 
-    /// Spawns many with one call.
+    /// Spawns many children with one call.
     pub(crate) fn spawn_batch(&self, plans: impl Iterator<Item = SpawnPlan>) -> Vec<Token> {
         let plans: Vec<_> = plans
             .map(|plan| (Token(self.next_token.fetch_add(1, Ordering::Relaxed)), plan))
@@ -91,7 +91,7 @@ impl Rig {
         tokens
     }
 
-    /// Waits until all of them run or have run.
+    /// Waits until all of them are running or have ended.
     #[track_caller]
     pub(crate) fn wait_started(&mut self, tokens: &[Token]) {
         let mut missing: HashSet<Token> = tokens.iter().copied().collect();
@@ -114,13 +114,13 @@ impl Rig {
         }
     }
 
-    /// Spawns and waits for the end.
+    /// Spawns a child and waits for it to end.
     pub(crate) fn run(&mut self, plan: SpawnPlan) -> End {
         let token = self.spawn(plan);
         self.end(token)
     }
 
-    /// Spawns, waits, and expects success.
+    /// Spawns a child, waits for it, and expects success.
     #[track_caller]
     pub(crate) fn succeed(&mut self, plan: SpawnPlan) -> Event {
         match self.run(plan) {
@@ -131,7 +131,7 @@ impl Rig {
         }
     }
 
-    /// Spawns, waits, and expects that no process was created.
+    /// Spawns a child, waits, and expects that no process was created.
     #[track_caller]
     pub(crate) fn fail(&mut self, plan: SpawnPlan) -> SpawnError {
         match self.run(plan) {
@@ -140,7 +140,7 @@ impl Rig {
         }
     }
 
-    /// Waits for the pid of a running child.
+    /// Waits for a child to run, and returns its process id.
     #[track_caller]
     pub(crate) fn pid(&mut self, token: Token) -> u32 {
         self.wait(token, |event| match event {
@@ -187,7 +187,7 @@ impl Rig {
         }
     }
 
-    /// Waits until all tokens have ended and returns their ends.
+    /// Waits until all tokens have ended, and returns how they ended.
     #[track_caller]
     pub(crate) fn ends(&mut self, tokens: &[Token]) -> HashMap<Token, End> {
         let mut missing: HashSet<Token> = tokens.iter().copied().collect();
@@ -219,13 +219,13 @@ impl Rig {
         self.events.clear();
     }
 
-    /// All events so far.
+    /// Returns all events so far.
     pub(crate) fn events(&self) -> &[Event] {
         &self.events
     }
 }
 
-/// A plan for `/bin/sh -c script` with this process's environment.
+/// Returns a plan for `/bin/sh -c script` with this process's environment.
 pub(crate) fn sh(script: &str) -> SpawnPlan {
     command(&["/bin/sh", "-c", script])
 }
@@ -234,13 +234,13 @@ pub(crate) fn command(argv: &[&str]) -> SpawnPlan {
     SpawnPlan::new(ArgBlock::new(argv).unwrap(), EnvBlock::capture())
 }
 
-/// A number from the environment, which requests a longer run than usual.
+/// Returns a number from the environment, which requests a longer run than usual.
 #[track_caller]
 pub(crate) fn number_from_env(name: &str, default: usize) -> usize {
     std::env::var(name).map_or(default, |text| text.parse().unwrap())
 }
 
-/// A small static program from C; `None` where there is no compiler for it.
+/// Compiles a small static C program. Returns `None` if there is no compiler.
 pub(crate) fn compiled(dir: &TempDir, name: &str, source: &str) -> Option<PathBuf> {
     let (from, to) = (dir.path().join(format!("{name}.c")), dir.path().join(name));
     fs::write(&from, source).unwrap();
@@ -265,7 +265,7 @@ pub(crate) fn eventually<T>(what: &str, mut condition: impl FnMut() -> Option<T>
     }
 }
 
-/// Waits for a file with at least one complete line and returns its content.
+/// Waits for a file to contain at least `lines` complete lines, and returns them.
 #[track_caller]
 pub(crate) fn eventually_lines(path: &Path, lines: usize) -> Vec<String> {
     eventually(&format!("{lines} lines in {}", path.display()), || {
@@ -279,12 +279,12 @@ pub(crate) fn eventually_lines(path: &Path, lines: usize) -> Vec<String> {
     })
 }
 
-/// Whether a process exists and is not a zombie.
+/// Returns whether a process exists and is not a zombie.
 pub(crate) fn is_alive(pid: u32) -> bool {
     stat_fields(pid).is_some_and(|fields| !matches!(fields[0].as_str(), "Z" | "X"))
 }
 
-/// The fields of `/proc/PID/stat` after the name: state, parent, group, session, …
+/// Returns the fields of `/proc/PID/stat` after the name: state, parent, group, session, …
 pub(crate) fn stat_fields(pid: u32) -> Option<Vec<String>> {
     let text = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
     let (_, rest) = text.rsplit_once(") ")?;

@@ -1,5 +1,5 @@
-//! Tests that count descriptors, zombies and threads, or limit the process: each re-executes the
-//! test binary and runs alone in it.
+//! Tests that count descriptors, zombies and threads, or that limit the process. Each of them
+//! executes the test binary again and runs alone in the new process.
 
 #![expect(clippy::print_stdout, reason = "passes on what a test says in there")]
 #![expect(unsafe_code, reason = "limits of the test process")]
@@ -15,13 +15,13 @@ use hq_spawn::{Backend, SpawnErrorKind, Stage, Stdio, Termination};
 use crate::harness::{End, Rig, best, command, eventually, rungs, sh};
 use crate::skip::skip;
 
-/// Set in the process that runs one test alone.
+/// Set in a process that runs only one test.
 const ALONE: &str = "HQ_SPAWN_TEST_ALONE";
 
-/// Much longer than any of them takes on a busy machine.
+/// Much longer than any of the tests takes on a busy machine.
 const ALONE_LIMIT: Duration = Duration::from_secs(300);
 
-/// Whether this is the process that runs one test alone.
+/// Returns whether this process runs only one test.
 pub(crate) fn is_alone() -> bool {
     std::env::var_os(ALONE).is_some()
 }
@@ -35,7 +35,7 @@ pub(crate) fn alone(name: &str, prefix: &[&str], body: fn()) {
     let own = own.to_str().unwrap();
     let argv = [prefix, &[own, "--exact", name, "--nocapture"]].concat();
     let limit = ALONE_LIMIT.as_secs().to_string();
-    // Kills a hanging process, so that the test fails with its output so far.
+    // This kills a process that hangs, so that the test fails and shows the output so far.
     let output = Command::new("timeout")
         .args(["--signal=KILL", &limit])
         .args(&argv)
@@ -50,7 +50,7 @@ pub(crate) fn alone(name: &str, prefix: &[&str], body: fn()) {
         output.status
     );
     assert!(text.contains("1 passed"), "the test did not run: {text}");
-    // Skipped parts and figures, for runs with `--nocapture`.
+    // Shows which parts were skipped, and figures, for runs with `--nocapture`.
     print!("{text}");
 }
 
@@ -62,7 +62,7 @@ pub(crate) fn threads() -> usize {
     fs::read_dir("/proc/self/task").unwrap().count()
 }
 
-/// Ids of all children of this process, zombies included.
+/// Returns the ids of all children of this process, including zombies.
 pub(crate) fn children() -> Vec<String> {
     let own = std::process::id();
     fs::read_dir("/proc/self/task")
@@ -86,7 +86,7 @@ fn used_up_descriptors_only_slow_the_launcher_down() {
         let mut rig = Rig::with(|config| {
             config.transient_limit = Duration::from_secs(60);
         });
-        // Each holds a pidfd: they cannot all live at once, yet all are run.
+        // Each holds a pidfd. They cannot all be alive at once, but all must run.
         let tokens: Vec<_> = (0..100)
             .map(|_| rig.spawn(command(&["/bin/sleep", "0.02"])))
             .collect();
@@ -195,7 +195,7 @@ fn requests_are_cancelled_while_queued_and_while_being_created() {
                 config.threads = 1;
                 config.backend = Some(backend);
             });
-            // Opening a FIFO for reading blocks the only spawner thread until a writer comes.
+            // Opening a FIFO for reading blocks the only spawner thread until a writer opens it.
             let blocked = rig.spawn(sh("exit 3").stdin(Stdio::File { path: fifo.clone() }));
             eventually("the child exists", || {
                 (!children().is_empty()).then_some(())
@@ -211,7 +211,7 @@ fn requests_are_cancelled_while_queued_and_while_being_created() {
             }
             rig.launcher.terminate(blocked, Termination::KILL);
             if backend != Backend::ClonePidfd {
-                // Only the pidfd of the clone is known before the program runs.
+                // Only the pidfd returned by the clone is known before the program runs.
                 drop(fs::OpenOptions::new().write(true).open(&fifo).unwrap());
             }
             match rig.end(blocked) {
@@ -240,7 +240,7 @@ fn a_descriptor_that_is_not_close_on_exec_is_not_inherited() {
         let out = dir.path().join("out");
         for backend in rungs() {
             let mut rig = Rig::new(backend);
-            // With a source descriptor in between the child cannot drop everything from 3 up at
+            // If a source descriptor is in between, the child cannot close everything from 3 up at
             // once.
             let pipe = std::io::pipe().unwrap();
             for stderr in [Stdio::Null, Stdio::Fd(Arc::new(pipe.1.into()))] {
@@ -250,7 +250,7 @@ fn a_descriptor_that_is_not_close_on_exec_is_not_inherited() {
                 rig.succeed(plan.clone());
                 rig.succeed(plan.death_signal(None));
                 let text = fs::read_to_string(&out).unwrap();
-                // 3 is the directory that ls reads.
+                // Descriptor 3 is the directory that ls reads.
                 assert_eq!(
                     text.split_whitespace().collect::<Vec<_>>(),
                     ["0", "1", "2", "3"]
@@ -260,7 +260,7 @@ fn a_descriptor_that_is_not_close_on_exec_is_not_inherited() {
     });
 }
 
-/// A new cgroup v2 control group, if this user may create one.
+/// Creates a cgroup v2 control group if this user may do so.
 fn control_group() -> Option<std::path::PathBuf> {
     let mounts = fs::read_to_string("/proc/mounts").unwrap();
     let root = mounts.lines().find_map(|line| {
@@ -337,8 +337,8 @@ fn a_low_descriptor_limit_of_children_does_not_keep_them_from_opening_files() {
                 config.raise_descriptor_limit = true;
                 config.transient_limit = Duration::from_millis(50);
             });
-            // The child's table has copies up to that of the pipe, more of them than its limit
-            // allows.
+            // The child's table contains copies of all descriptors up to that of the pipe, which
+            // are more than its limit allows.
             let hoard: Vec<_> = (0..64)
                 .map(|_| fs::File::open("/dev/null").unwrap())
                 .collect();
@@ -430,7 +430,7 @@ fn no_thread_stays_on_the_cpu_it_spawned_from() {
 fn children_of_a_thread_that_ended_are_no_orphans() {
     let name = "isolated::children_of_a_thread_that_ended_are_no_orphans";
     alone(name, &[], || {
-        // SAFETY: takes plain numbers. From now on this process adopts orphans.
+        // SAFETY: takes plain numbers. From now on, this process adopts orphans.
         let result = unsafe { libc::prctl(libc::PR_SET_CHILD_SUBREAPER, 1) };
         assert_eq!(result, 0);
         let runtime = tokio::runtime::Builder::new_current_thread()

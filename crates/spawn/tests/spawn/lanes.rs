@@ -1,4 +1,4 @@
-//! Children that run one after the other, on every rung of the ladder.
+//! Tests children that run one after another, with every backend.
 
 use std::fs;
 use std::time::Duration;
@@ -23,7 +23,7 @@ fn children_of_a_lane_run_in_order_and_never_two_at_a_time() {
         let mut rig = Rig::new(backend);
         let tokens: Vec<Token> = (0..30).map(Token).collect();
         let plans = tokens.iter().map(|token| {
-            // Fails if another child of its lane runs.
+            // The script fails if another child of its lane is running.
             let lane = token.0 % 3;
             let script = format!(
                 "mkdir {lane} && echo {token} >> log{lane} && rmdir {lane}",
@@ -124,7 +124,7 @@ fn withdrawing_touches_only_what_waits() {
 fn lanes_do_not_keep_others_from_running() {
     for backend in rungs() {
         let mut rig = Rig::new(backend);
-        // As many lanes as threads, each held by a child that does not end.
+        // There are as many lanes as threads, each held by a child that does not end.
         let plans = [0, 1].map(|lane| (Lane(lane), Token(1_000 + lane), sh("exec sleep 1000")));
         rig.launcher.spawn_in_lanes(plans);
         for lane in 0..2 {
@@ -167,8 +167,8 @@ fn killing_all_empties_the_lanes() {
     }
 }
 
-/// After short children a thread waits for the end of the next one before it checks whether the
-/// program runs.
+/// After short-lived children, a thread waits for the next one to exit before it checks whether the
+/// program is running.
 #[test]
 fn what_comes_after_short_children_is_told_like_anything_else() {
     for backend in rungs() {
@@ -198,7 +198,7 @@ fn what_comes_after_short_children_is_told_like_anything_else() {
             panic!("{backend:?}: it cannot have run");
         };
         assert!(error.to_string().contains("/no/such/directory"), "{error}");
-        // A long child: its start is reported, and it gets its signal.
+        // This child is long-lived: its start is reported, and it receives its signal.
         let script = "trap 'exit 7' TERM; echo ready > ready; while :; do sleep 0.01; done";
         let long = behind_short_ones(&mut rig, 200, sh(script).cwd(dir.path()));
         rig.pid(long);
@@ -212,7 +212,7 @@ fn what_comes_after_short_children_is_told_like_anything_else() {
             panic!("{backend:?}: it ran");
         };
         assert_eq!(status, ExitStatus::Code(7), "{backend:?}");
-        // One that blocks before its exec until a writer comes.
+        // This child blocks before its exec until a writer opens the FIFO.
         let held_up = sh("exit 3").stdin(Stdio::File { path: fifo.clone() });
         let held_up = behind_short_ones(&mut rig, 300, held_up);
         drop(fs::OpenOptions::new().write(true).open(&fifo).unwrap());
@@ -232,8 +232,8 @@ fn a_child_of_a_lane_does_not_change_the_score_of_the_launcher() {
         assert_ne!(before.trim(), "700");
         let mut rig = Rig::new(best());
         let tokens: Vec<Token> = (0..50).map(Token).collect();
-        // After the first short ones the thread continues while the next child still shares this
-        // memory.
+        // After the first short-lived children, the thread continues while the next child still
+        // shares this process's memory.
         let plans = tokens
             .iter()
             .map(|token| (Lane(1), *token, command(&["/bin/true"]).oom_score_adj(700)));
@@ -246,7 +246,7 @@ fn a_child_of_a_lane_does_not_change_the_score_of_the_launcher() {
 #[test]
 fn a_start_that_somebody_waits_for_is_told_at_once() {
     for backend in rungs() {
-        // Otherwise nothing is reported while the first one runs.
+        // Without this setting, nothing would be reported while the first child runs.
         let mut rig = Rig::with(|config| {
             config.backend = Some(backend);
             config.event_delay = Duration::from_secs(1_000);

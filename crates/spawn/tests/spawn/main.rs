@@ -1,8 +1,8 @@
 //! Tests of the launcher against real processes.
 //!
 //! Every test waits for conditions, cleans up after itself and may run in parallel with all others.
-//! Tests that count descriptors or zombies, or change the whole process, run in a process of their
-//! own (`isolated`).
+//! Tests that count descriptors or zombies, or that change the whole process, run in a separate
+//! process (`isolated`).
 
 #![expect(clippy::unwrap_used, reason = "a test may panic")]
 

@@ -1,4 +1,4 @@
-//! Very many live children at a time, among children of this process that are not the launcher's.
+//! Tests very many live children, next to children of this process that are not the launcher's.
 #![expect(unsafe_code, reason = "limits and adoption of the test process")]
 
 use std::collections::HashMap;
@@ -13,18 +13,19 @@ use crate::harness::{End, Rig, best, command, compiled, eventually, has, number_
 use crate::isolated::{alone, children};
 use crate::skip::skip;
 
-/// Children of other code in this process.
+/// The number of children created by other code in this process.
 const FOREIGN: usize = 20;
-/// Processes left for others on the machine while the test runs.
+/// The number of processes that other users of the machine can still create while the test runs.
 const SPARE: u64 = 2000;
-/// Kernel and user memory of one pausing process, generously.
+/// A generous estimate of the kernel and user memory of one pausing process.
 const PROCESS_KIB: u64 = 150;
 
 #[test]
 fn many_live_children_are_told_apart_and_foreign_ones_left_alone() {
     let name = "scale::many_live_children_are_told_apart_and_foreign_ones_left_alone";
     alone(name, &[], || {
-        // 30 000 fill the default range of process ids, so only on request.
+        // 30 000 would fill the default range of process ids, so that many are created only on
+        // request.
         let count = number_from_env("HQ_SPAWN_TEST_CHILDREN", 1000);
         raise_limits(count as u64 + 1000);
         if let Err(reason) = room_for(count as u64) {
@@ -41,7 +42,7 @@ fn many_live_children_are_told_apart_and_foreign_ones_left_alone() {
             || vec!["/bin/sleep".to_owned(), "100000".to_owned()],
             |path| vec![path.to_str().unwrap().to_owned()],
         );
-        // On the first rung each child takes a descriptor.
+        // With the best backend, each child needs a descriptor.
         let with_pidfd = count.min(descriptor_limit() - 500);
         println!("{count} live children, {with_pidfd} with a descriptor each");
         for (backend, count) in [
@@ -75,7 +76,7 @@ fn check(backend: Backend, pausing: &[String], count: usize) {
     rig.wait_started(&tokens);
     assert_eq!(rig.launcher.pending(), count);
 
-    // Short ones come and go among them; one is ended from outside, some on request.
+    // Short-lived children come and go in between. One is ended from outside, and some on request.
     let short = rig.spawn_batch((0..100).map(|_| command(&["/bin/true"])));
     assert!(
         rig.ends(&short)
@@ -166,7 +167,7 @@ fn each_was_reported_once(events: &[Event]) {
     assert!(counts.values().all(|count| *count == (1, 1)));
 }
 
-/// Raises limits of this process, as far as allowed.
+/// Raises the limits of this process as far as allowed.
 fn raise_limits(wanted: u64) {
     for resource in [libc::RLIMIT_NOFILE, libc::RLIMIT_NPROC] {
         let mut limit = libc::rlimit64 {
@@ -177,12 +178,13 @@ fn raise_limits(wanted: u64) {
         assert_eq!(unsafe { libc::getrlimit64(resource, &raw mut limit) }, 0);
         limit.rlim_cur = limit.rlim_cur.max(wanted);
         limit.rlim_max = limit.rlim_max.max(wanted);
-        // SAFETY: `limit` is valid for reads. Without the permission to raise it, it stays.
+        // SAFETY: `limit` is valid for reads. Without permission to raise it, the limit stays
+        // unchanged.
         unsafe { libc::setrlimit64(resource, &raw const limit) };
     }
 }
 
-/// Why `count` children cannot live here now.
+/// Returns the reason why `count` children cannot live on this machine now.
 fn room_for(count: u64) -> Result<(), String> {
     let number = |path: &str| {
         let text = fs::read_to_string(path).ok()?;
@@ -192,7 +194,7 @@ fn room_for(count: u64) -> Result<(), String> {
         Some(has) if has < wanted => Err(format!("{what} leaves {has}, {wanted} are needed")),
         Some(_) | None => Ok(()),
     };
-    // "0.20 0.18 0.12 1/80 11206": the number of threads of the machine follows the slash.
+    // "0.20 0.18 0.12 1/80 11206": the number of threads on the machine follows the slash.
     let load = fs::read_to_string("/proc/loadavg").unwrap();
     let used: u64 = load.split(['/', ' ']).nth(4).unwrap().parse().unwrap();
     for path in ["/proc/sys/kernel/pid_max", "/proc/sys/kernel/threads-max"] {

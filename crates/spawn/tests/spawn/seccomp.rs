@@ -1,5 +1,5 @@
-//! The ladder without some system calls: a filter answers for them as an old kernel or a container
-//! would.
+//! Tests the backends without some system calls: a filter responds to them like an old kernel or a
+//! container.
 
 use std::fs;
 
@@ -16,7 +16,7 @@ const CLONE3: Deny = Deny::Call(libc::SYS_clone3);
 const CLONE_PIDFD: Deny = Deny::Bits(libc::SYS_clone, libc::CLONE_PIDFD as u32);
 const WAIT_PIDFD: Deny = Deny::First(libc::SYS_waitid, libc::P_PIDFD);
 
-/// A test that installs filters, in a separate process.
+/// Runs a test that installs filters in a separate process.
 fn filtered(name: &str, body: fn()) {
     if !is_alone() && !has_filters() {
         return skip("no filters of system calls here");
@@ -24,7 +24,7 @@ fn filtered(name: &str, body: fn()) {
     alone(name, &[], body);
 }
 
-/// Tasks run, fail, are killed and leave nothing behind.
+/// Checks that tasks run, fail, are killed and leave nothing behind.
 fn everything_works(rig: &mut Rig) {
     let dir = tempfile::tempdir().unwrap();
     let out = dir.path().join("out");
@@ -54,7 +54,8 @@ macro_rules! ladder {
         $(#[test]
         fn $name() {
             let expected = Backend::$expected;
-            // Check it in the unfiltered process: the result of the probe is remembered.
+            // This is checked in the unfiltered process, because the result of the probe is
+            // remembered.
             if !is_alone() && !has(expected) {
                 return skip(&format!("this kernel has no {}", expected.name()));
             }
@@ -67,7 +68,7 @@ macro_rules! ladder {
 
 ladder! {
     without_clone3_pidfd_open_close_range: &[CLONE3, PIDFD_OPEN, CLOSE_RANGE], ENOSYS => ClonePidfd;
-    // With EPERM for clone3 the C library cannot create threads any more; that case follows below.
+    // If clone3 returns EPERM, the C library can no longer create threads; that case follows below.
     with_pidfd_open_and_close_range_forbidden: &[PIDFD_OPEN, CLOSE_RANGE], EPERM => ClonePidfd;
     without_waiting_on_pidfds: &[WAIT_PIDFD], EINVAL => ClonePidfd;
     without_clone_pidfd: &[CLONE_PIDFD], EINVAL => PosixSpawnWait;
@@ -80,7 +81,7 @@ ladder! {
 fn close_range_without_its_later_flag() {
     let name = "seccomp::close_range_without_its_later_flag";
     filtered(name, || {
-        // As on Linux 5.9 and 5.10.
+        // This is how Linux 5.9 and 5.10 behave.
         let flag = Deny::Third(libc::SYS_close_range, libc::CLOSE_RANGE_CLOEXEC);
         deny(&[flag], libc::EINVAL);
         for backend in rungs() {
@@ -133,8 +134,8 @@ fn clone3_forbidden_under_a_running_launcher() {
 
 #[test]
 fn clone3_without_its_later_flags() {
-    // As on Linux 5.3 and 5.4, which lack CLONE_CLEAR_SIGHAND. The C library's threads do not need
-    // it.
+    // This is how Linux 5.3 and 5.4 behave, which lack CLONE_CLEAR_SIGHAND. The C library's threads
+    // do not need it.
     filtered("seccomp::clone3_without_its_later_flags", || {
         refuse_clone3_to_running_launchers(libc::EINVAL);
     });

@@ -1,5 +1,5 @@
-//! Spawns during a storm of signals to the launcher's process and to the children that it is
-//! creating.
+//! Tests spawns while signals are constantly sent to the launcher's process and to the children
+//! that it is creating.
 #![expect(unsafe_code, reason = "signal handlers, and signals to single threads")]
 
 use std::fs;
@@ -12,13 +12,14 @@ use tempfile::TempDir;
 use crate::harness::{End, Rig, command, number_from_env, rungs, sh};
 use crate::isolated::{alone, children};
 
-/// Signals with a handler that interrupts system calls. They are ignored by default, so they do not
-/// harm programs.
+/// Signals with a handler that interrupts system calls. By default, they are ignored, so they do
+/// not harm programs.
 const SIGNALS: [libc::c_int; 3] = [libc::SIGCHLD, libc::SIGURG, libc::SIGWINCH];
 
 static OWN: AtomicI32 = AtomicI32::new(0);
 static HANDLED: AtomicU64 = AtomicU64::new(0);
-/// Calls of a handler in a process that is not the launcher's: in a child that shares its memory.
+/// Counts calls of a handler in a process other than the launcher's: a child that shares its
+/// memory.
 static ABROAD: AtomicU64 = AtomicU64::new(0);
 
 extern "C" fn on_signal(_: libc::c_int) {
@@ -36,7 +37,7 @@ fn a_storm_of_signals_changes_nothing() {
         let stop = AtomicBool::new(false);
         std::thread::scope(|scope| {
             scope.spawn(|| storm(&stop));
-            // Ends the storm when a check fails as well.
+            // Also ends the storm when a check fails.
             let _calm = Calm(&stop);
             let rounds = number_from_env("HQ_SPAWN_TEST_REPEATS", 2);
             for _ in 0..rounds {
@@ -107,12 +108,11 @@ fn storm(stop: &AtomicBool) {
             unsafe { libc::kill(own, signal) };
             for thread in fs::read_dir("/proc/self/task").unwrap() {
                 let thread = target(thread.unwrap().file_name().to_str().unwrap());
-                // SAFETY: tgkill takes plain numbers; it cannot reach another process than this
-                // one.
+                // SAFETY: tgkill takes plain numbers; it cannot reach any process except this one.
                 unsafe { libc::syscall(libc::SYS_tgkill, own, thread, signal) };
             }
             for child in children() {
-                // SAFETY: takes plain numbers. Even if the child is gone and its id reused,
+                // SAFETY: takes plain numbers. Even if the child has ended and its id was reused,
                 // programs ignore the signal.
                 unsafe { libc::kill(target(&child), signal) };
             }
@@ -130,10 +130,10 @@ impl Drop for Calm<'_> {
 
 fn handle(signal: libc::c_int) {
     let action = MaybeUninit::<libc::sigaction>::zeroed();
-    // SAFETY: a sigaction of all zeroes is valid; without SA_RESTART calls are interrupted.
+    // SAFETY: a sigaction of all zeroes is valid. Without SA_RESTART, calls are interrupted.
     let mut action = unsafe { action.assume_init() };
     action.sa_sigaction = on_signal as extern "C" fn(libc::c_int) as libc::sighandler_t;
-    // SAFETY: the action is valid and its handler only does what a handler may.
+    // SAFETY: the action is valid, and its handler does only what a handler may do.
     let result = unsafe { libc::sigaction(signal, &raw const action, std::ptr::null_mut()) };
     assert_eq!(result, 0);
 }

@@ -1,4 +1,4 @@
-//! Children that hang before their exec or after SIGKILL, or that a tracer holds.
+//! Tests children that hang before their exec or after SIGKILL, or that are held by a tracer.
 #![expect(unsafe_code, reason = "a process that traces another one")]
 
 use std::fs;
@@ -29,7 +29,7 @@ fn fifo(dir: &TempDir) -> PathBuf {
     path
 }
 
-/// Opening a FIFO for reading blocks until a writer comes.
+/// Returns a plan that blocks while opening a FIFO for reading, until a writer opens it.
 fn hanging(fifo: &Path) -> SpawnPlan {
     sh("exit 3").stdin(Stdio::File { path: fifo.into() })
 }
@@ -75,7 +75,7 @@ fn an_output_that_nobody_reads_fails_at_once() {
         let dir = TempDir::new().unwrap();
         let path = fifo(&dir);
         let mut rig = Rig::new(backend);
-        // Without a parent-death signal the C library could create it.
+        // Without a parent-death signal, the C library could create the child.
         let plan = sh("exit 0").death_signal(None);
         let to_fifo = Stdio::File { path: path.clone() };
         let error = rig.fail(plan.clone().stdout(to_fifo.clone()));
@@ -125,7 +125,7 @@ fn a_child_that_hangs_in_its_creation_is_ended_gently_or_not() {
         let dir = TempDir::new().unwrap();
         let path = fifo(&dir);
         let mut rig = Rig::with(|config| {
-            // Only its pidfd is known before the program runs.
+            // Only with this backend is the pidfd known before the program runs.
             config.backend = Some(Backend::ClonePidfd);
             config.threads = 1;
         });
@@ -183,13 +183,13 @@ fn others_start_while_as_many_creations_hang_as_there_are_threads() {
         | Event::Failed { .. }
         | Event::Exited { .. } => None,
     };
-    // All at the same time, because each takes a second.
+    // All of them hang at the same time, because each takes a second.
     let hanging: Vec<[Token; 2]> = std::iter::zip(&rigs, &fifos)
         .map(|(rig, fifo)| [(); 2].map(|()| rig.spawn(hanging(fifo))))
         .collect();
     for (index, backend) in rungs.into_iter().enumerate() {
         let rig = &mut rigs[index];
-        // Repeatedly: a thread that was replaced must count as free.
+        // This is done repeatedly, because a thread that was replaced must count as free.
         for _ in 0..3 {
             rig.succeed(command(&["/bin/true"]));
         }
@@ -205,14 +205,14 @@ fn others_start_while_as_many_creations_hang_as_there_are_threads() {
             let told = rig.events().iter().filter(|event| event.token() == token);
             assert_eq!(told.filter_map(stalled).count(), 1, "{backend:?}");
         }
-        // The threads that hung and their replacements.
+        // These tasks need the threads that hung and their replacements.
         let tokens = rig.spawn_batch((0..20).map(|_| command(&["/bin/true"])));
         assert_eq!(rig.ends(&tokens).len(), 20);
     }
 }
 
-/// More hanging creations than the maximum of additional threads do not keep other requests from
-/// starting, neither while they start to hang nor when all of them do.
+/// Even if more creations hang than there can be additional threads, other requests still start,
+/// both while the creations begin to hang and when all of them do.
 #[test]
 fn any_number_of_hanging_creations_leaves_a_thread_for_others() {
     const THREADS: usize = 8;
@@ -225,7 +225,8 @@ fn any_number_of_hanging_creations_leaves_a_thread_for_others() {
     let stalled = |rig: &Rig| rig.events().iter().filter_map(is_stalled).count();
     rig.succeed(command(&["/bin/true"]));
     let found = stalled(&rig);
-    // They came first, but the creations already in progress are enough to identify the rest.
+    // The hanging requests came first, but the creations already in progress are enough to identify
+    // the others.
     assert!(found < HANGING / 2, "{found} hang");
     for token in &tokens {
         rig.wait(*token, is_stalled);
@@ -237,7 +238,7 @@ fn any_number_of_hanging_creations_leaves_a_thread_for_others() {
     }
 }
 
-/// A cgroup v1 control group whose processes do not even react to SIGKILL while they are frozen.
+/// A cgroup v1 control group. While it is frozen, its processes do not even react to SIGKILL.
 struct Freezer(PathBuf);
 
 impl Freezer {
@@ -293,7 +294,7 @@ fn a_child_that_survives_sigkill_is_reported() {
     assert_eq!(status(rig.end(token)), KILLED);
 }
 
-/// A process that traces another one until it is dropped, and acknowledges nothing.
+/// A process that traces another one until this value is dropped, and acknowledges nothing.
 struct Tracer {
     pid: libc::pid_t,
 }
@@ -302,7 +303,7 @@ impl Tracer {
     fn attach(target: u32) -> Self {
         let (mut ready, mut told) = std::io::pipe().unwrap();
         let target = target.cast_signed();
-        // SAFETY: the child makes system calls only, and ends without returning.
+        // SAFETY: the child only makes system calls, and ends without returning.
         let pid = unsafe { libc::fork() };
         if pid == 0 {
             // SAFETY: seizing takes plain numbers.
@@ -327,7 +328,7 @@ impl Tracer {
 
 impl Drop for Tracer {
     fn drop(&mut self) {
-        // SAFETY: a child that was not waited for.
+        // SAFETY: this child has not been waited for.
         unsafe { libc::kill(self.pid, libc::SIGKILL) };
         // SAFETY: as above; a null status is allowed.
         unsafe { libc::waitpid(self.pid, std::ptr::null_mut(), 0) };

@@ -1,4 +1,4 @@
-//! Ending children: signals, grace, queued requests, all at once.
+//! Tests how children are ended: with signals, after a grace period, while queued, and all at once.
 
 use std::time::{Duration, Instant};
 
@@ -145,7 +145,7 @@ fn dropping_the_launcher_kills_what_is_left() {
 fn members_of_the_group_that_outlive_the_leader_are_ended_and_counted() {
     for backend in rungs() {
         let mut rig = Rig::new(backend);
-        // They are counted after they were killed, and may be gone by then.
+        // The processes are counted after they were killed, and may have disappeared by then.
         let is_counted = (0..50).any(|_| {
             let dir = TempDir::new().unwrap();
             let path = dir.path().join("out");
@@ -174,7 +174,7 @@ fn marked_descendants_in_other_sessions_are_killed_with_their_task() {
     let (name, value) = marker.split_once('=').unwrap();
     let mut env = hq_spawn::TaskEnv::new();
     env.set(name, value).unwrap();
-    // One is a child in another session, the other an orphan in another session.
+    // One process is a child in another session, and the other is an orphan in another session.
     let script = "setsid sleep 1000 & echo $!; (setsid sleep 1001 & echo $!); exec sleep 1000";
     let plan = sh(script)
         .task_env(env)
@@ -203,7 +203,7 @@ fn marked_descendants_in_other_sessions_are_killed_with_their_task() {
 fn the_end_of_a_task_leaves_those_of_other_launchers_alone() {
     let dir = TempDir::new().unwrap();
     let mut rigs = [(); 2].map(|()| Rig::new(best()));
-    // The first tasks of launchers that live in one process.
+    // These are the first tasks of two launchers in one process.
     let tokens = [0, 1].map(|index| {
         let marker = format!("HQ_SPAWN_TEST_MARKER={}/{index}", dir.path().display());
         rigs[index].spawn(command(&["/bin/sleep", "1000"]).marker(marker))
@@ -213,8 +213,8 @@ fn the_end_of_a_task_leaves_those_of_other_launchers_alone() {
     rigs[1].pid(tokens[1]);
     rigs[0].launcher.terminate(tokens[0], Termination::KILL);
     assert_eq!(status(rigs[0].end(tokens[0])), killed_by(9));
-    // All processes that are killed with a task have got their signal by now, and would not react
-    // to another one.
+    // By now, all processes that are killed with a task have received their signal, and would not
+    // react to another one.
     let gently = Termination {
         signal: libc::SIGTERM,
         grace: LONG,
