@@ -1,5 +1,5 @@
-//! Command line for simulated worlds, used by `cargo xtask sim`: runs seeds, and records, replays,
-//! shrinks and explains failing ones.
+//! A command line tool for simulated worlds, used by `cargo xtask sim`. It runs seeds, and records,
+//! replays, shrinks and explains the failing ones.
 
 #![forbid(unsafe_code)]
 #![expect(clippy::print_stdout, reason = "it talks to people")]
@@ -36,10 +36,10 @@ Options:
   --steps N         length of the course of a seed [default: that of the tests]
 ";
 
-/// Maximum number of plays to shrink a course.
+/// The maximum number of plays for shrinking a course.
 const SHRINK_PLAYS_MAX: usize = 4_000;
 
-/// Where `run` puts failing courses.
+/// The directory in which `run` saves failing courses.
 const FOLDER: &str = "target/sim";
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -127,7 +127,7 @@ impl Options {
         }
     }
 
-    /// The course of a seed or a file. A file without crashes is played without a disk.
+    /// Returns the course of a seed or a file. A file without crashes is played without a disk.
     fn course(&mut self, what: &str) -> Result<Course, String> {
         if let Ok(seed) = what.parse() {
             return Ok(self.course_of(seed));
@@ -144,17 +144,17 @@ impl Options {
 }
 
 thread_local! {
-    /// Message and location of the last panic of this thread.
+    /// The message and location of the last panic of this thread.
     static FAILURE: RefCell<String> = const { RefCell::new(String::new()) };
 }
 
-/// Plays a course; returns the message of a failure.
+/// Plays a course. Returns the message if it fails.
 fn play(course: &Course, kind: Kind, trace: Option<Trace>) -> Result<Summary, String> {
     let run = AssertUnwindSafe(|| World::play(course, kind.disk(), trace));
     std::panic::catch_unwind(run).map_err(|_| FAILURE.take())
 }
 
-/// A failure message without its numbers, which change when a course gets shorter.
+/// Returns a failure message without its numbers, which change when the course is shrunk.
 fn nature(failure: &str) -> String {
     failure.chars().filter(|c| !c.is_ascii_digit()).collect()
 }
@@ -190,7 +190,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// Plays many seeds on all cores; returns whether all succeeded.
+/// Plays many seeds on all cores. Returns whether all of them succeeded.
 fn run(options: &Options) -> bool {
     let end = options.first.saturating_add(options.seeds);
     let (next, failed) = (AtomicU64::new(options.first), AtomicU64::new(0));
@@ -222,7 +222,7 @@ fn run(options: &Options) -> bool {
     failed == 0
 }
 
-/// Records a failing course; returns how to continue with it.
+/// Records a failing course. Returns a message that explains how to continue.
 fn told(kind: Kind, seed: u64, course: &Course, failure: &str) -> String {
     let file = PathBuf::from(FOLDER).join(format!("{}-{seed}.txt", kind.name()));
     let mut text = format!("seed {seed} failed: {failure}\n");

@@ -1,10 +1,10 @@
-//! Keeps the file as small as its content.
+//! Keeps the file as small as its contents.
 //!
-//! Compaction folds finished tasks into stretches, which take less space. It deletes the rows of
-//! forgotten jobs, the oldest completed jobs once the file reaches its maximum size, and the oldest
-//! worker overviews once they take too large a share. It then returns free pages to the file
-//! system. Each step takes a few milliseconds between commits, so no commit waits long. A crash
-//! between two steps leaves jobs that are marked as forgotten; the next server deletes them.
+//! Compaction folds finished tasks into stretches, which take up less space. It deletes the rows of
+//! forgotten jobs, the oldest completed jobs when the file reaches its maximum size, and the oldest
+//! worker overviews when they take up too much of it. It then returns free pages to the file
+//! system. Each step takes a few milliseconds between commits, so no commit has to wait long. A
+//! crash between two steps leaves jobs that are marked as forgotten; the next server deletes them.
 
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -21,59 +21,60 @@ use fold::Fold;
 pub(crate) use fold::fold_all;
 use sweep::{Scope, Sweep};
 
-/// Minimum interval between two checks of the size.
+/// The minimum interval between two checks of the file size.
 const LOOK_INTERVAL: Duration = Duration::from_secs(1);
-/// Minimum interval between the starts of two sweeps.
+/// The minimum interval between the starts of two sweeps.
 const SWEEP_INTERVAL: Duration = Duration::from_secs(10);
-/// Pause after a failed step, e.g. on a full disk.
+/// The pause after a failed step, for example if the disk is full.
 const FAILURE_PAUSE: Duration = Duration::from_secs(30);
-/// Pause between two steps.
+/// The pause between two steps.
 const STEP_PAUSE: Duration = Duration::from_millis(20);
-/// Pause between two steps of a prune that a client waits for.
+/// The pause between two steps of a prune that a client waits for.
 const PRUNE_PAUSE: Duration = Duration::from_millis(2);
-/// Minimum number of tasks that finish between two passes over all rows. It is also at least the
-/// number of rows that the last pass left, so a pass costs no more than the tasks that finished
-/// since.
+/// The minimum number of tasks that finish between two passes over all rows. If the last pass left
+/// more rows than that, at least as many tasks must finish, so a pass costs no more than the tasks
+/// that have finished since.
 const FOLD_MIN: u64 = 1_024;
-/// Pause after a step of a fold, as a multiple of its duration. Commits get most of the thread.
+/// The pause after a step of a fold, as a multiple of the step's duration, so that commits get most
+/// of the thread's time.
 const FOLD_PAUSE: u32 = 2;
-/// Pages that one step returns to the file system.
+/// The number of pages that one step returns to the file system.
 const STEP_PAGES: u32 = 256;
-/// Free pages kept for new rows: 1 MiB, or a share of the file if that is more.
+/// The number of free pages kept for new rows: 1 MiB, or a share of the file if that is more.
 const RESERVE_PAGES: u64 = 256;
-/// Share of the file that may be free: one page in this many.
+/// The share of the file that may be free: one page in this many.
 const RESERVE_SHARE: u64 = 4;
-/// An idle file with fewer free pages gets spare ones.
+/// An idle file with fewer free pages than this gets spare pages.
 const SPARE_PAGES_MIN: u64 = 16;
-/// Spare pages to add. Commits use them without growing the file. A prune returns them, so it
-/// shrinks the file even if the deleted rows shared all their pages with others.
+/// The number of spare pages to add. Commits use them without growing the file. A prune returns
+/// them, so it shrinks the file even if the deleted rows shared all their pages with other rows.
 const SPARE_PAGES: u64 = 64;
-/// A prune rewrites a file of at most this many pages (4 MiB) as a whole, which makes it as small
-/// as possible.
+/// The maximum number of pages (4 MiB) of a file that a prune rewrites as a whole, which makes the
+/// file as small as possible.
 const REWRITE_PAGES_MAX: u64 = 1_024;
-/// Percent of the maximum size at which the server warns.
+/// The size at which the server warns, in percent of the maximum.
 const WARN_PERCENT: u64 = 80;
-/// Target size of emptying a full file, in percent of the maximum.
+/// The size to which a full file is reduced, in percent of the maximum.
 const TARGET_PERCENT: u64 = 75;
-/// Percent of the maximum size that worker overviews may take.
+/// The maximum share of worker overviews, in percent of the maximum size.
 const OVERVIEW_PERCENT: u64 = 25;
-/// Maximum bytes of worker overviews, also in a file without a maximum size.
+/// The maximum size of all worker overviews in bytes, even in a file without a maximum size.
 const OVERVIEW_BYTES_MAX: u64 = 1 << 30;
-/// Approximate bytes of a task, to choose how many jobs to drop.
+/// The approximate size of a task in bytes, used to choose how many jobs to drop.
 const TASK_LEN: u64 = 100;
-/// Approximate bytes of a job.
+/// The approximate size of a job in bytes.
 const JOB_LEN: u64 = 1_000;
-/// Approximate bytes of an overview without its text.
+/// The approximate size of an overview without its text, in bytes.
 const OVERVIEW_LEN: u64 = 50;
 
-/// Result of a prune.
+/// The result of a prune.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Pruned {
-    /// Jobs that were dropped.
+    /// The number of jobs that were dropped.
     pub jobs: u64,
 }
 
-/// Current phase of the compaction.
+/// The current phase of the compaction.
 #[derive(Debug)]
 enum Phase {
     Idle,
@@ -87,32 +88,34 @@ enum Phase {
     Rewrite,
 }
 
-/// Result of a step.
+/// The result of a step.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) struct StepOutcome {
-    /// The writer should checkpoint the write-ahead log now.
+    /// Whether the writer should now checkpoint the write-ahead log.
     pub(crate) has_finished: bool,
-    /// The prune that just ended.
+    /// The result of the prune, if one has just ended.
     pub(crate) pruned: Option<Pruned>,
 }
 
-/// Runs compaction step by step. A step commits only if no other server has taken over the store.
+/// Runs compaction step by step. A step only commits if no other server has taken over the store.
 #[derive(Debug)]
 pub(crate) struct Compactor {
     fence: i64,
-    /// Maximum bytes of the file; `None` = unlimited.
+    /// The maximum size of the file in bytes. `None` means unlimited.
     size_max: Option<u64>,
     phase: Phase,
     looked: Option<Instant>,
     swept: Option<Instant>,
-    /// Whether jobs were forgotten since the last sweep. A new server does not know and assumes so.
+    /// Whether jobs have been forgotten since the last sweep. A new server does not know this and
+    /// assumes that some have.
     is_sweep_wanted: bool,
     is_warned: bool,
-    /// Whether jobs were dropped that may be the last to name a lost worker.
+    /// Whether jobs were dropped that may have been the last to refer to a lost worker.
     has_dropped: bool,
-    /// Overviews in the file; `None` = not counted yet.
+    /// The number of overviews in the file. `None` if they have not been counted yet.
     overviews: Option<u64>,
-    /// Tasks that finished since the last fold began, and the rows that it left.
+    /// The number of tasks that finished since the last fold began, and the number of rows that
+    /// this fold left.
     finished: u64,
     left: u64,
     prune: Option<Pruned>,
@@ -162,13 +165,14 @@ impl Compactor {
         }
     }
 
-    /// Whether [`Compactor::step`] has work to do now.
+    /// Returns whether [`Compactor::step`] has work to do now.
     pub(crate) fn is_busy(&self) -> bool {
         !matches!(self.phase, Phase::Idle)
             && self.pause_until.is_none_or(|until| Instant::now() >= until)
     }
 
-    /// Time left to commits before the next step; `None` = there is no next step.
+    /// Returns the time that is left for commits before the next step. Returns `None` if there is
+    /// no next step.
     pub(crate) fn pause_len(&self) -> Option<Duration> {
         if matches!(self.phase, Phase::Idle) {
             return None;
@@ -184,15 +188,15 @@ impl Compactor {
         self.is_busy().then_some(pause)
     }
 
-    /// Schedules another fold after one that was interrupted.
+    /// Schedules another fold if one was interrupted.
     fn end_fold(&mut self) {
         if matches!(self.phase, Phase::Fold(_)) {
             self.finished += FOLD_MIN.max(self.left);
         }
     }
 
-    /// Abandons the current phase after a failed step, which was rolled back, and starts over after
-    /// a pause. A prune is abandoned as well.
+    /// Abandons the current phase after a failed step, which was rolled back, and starts again
+    /// after a pause. A prune is also abandoned.
     pub(crate) fn give_up(&mut self) {
         self.end_fold();
         self.phase = Phase::Idle;
@@ -203,8 +207,8 @@ impl Compactor {
         self.pause_until = Some(Instant::now() + FAILURE_PAUSE);
     }
 
-    /// Looks for work, at most once per interval. `false` if another server has taken over the
-    /// store.
+    /// Looks for work, at most once per interval. Returns `false` if another server has taken over
+    /// the store.
     pub(crate) fn look(&mut self, db: &mut Connection, path: &Path) -> rusqlite::Result<bool> {
         let is_recent = |last: Option<Instant>, span| last.is_some_and(|at| at.elapsed() < span);
         let is_paused = self.pause_until.is_some_and(|until| Instant::now() < until);
@@ -283,8 +287,8 @@ impl Compactor {
         Ok(true)
     }
 
-    /// Number of the oldest overviews that exceed the limit. Forgetting a job removes none, and a
-    /// worker may send one each second.
+    /// Returns how many of the oldest overviews exceed the limit. Forgetting a job does not remove
+    /// any overviews, and a worker may send one every second.
     fn check_overviews(&mut self, db: &Connection) -> rusqlite::Result<u64> {
         let count = match self.overviews {
             Some(count) => count,
@@ -314,14 +318,15 @@ impl Compactor {
         if count <= count_max {
             return Ok(0);
         }
-        // More than necessary, so that this is rare.
+        // Deletes more than necessary, so that this rarely happens.
         let kept = percent(count_max, TARGET_PERCENT);
         self.overviews = Some(kept);
         Ok(count - kept)
     }
 
     /// Starts to delete all completed and forgotten jobs, lost workers and overviews.
-    /// [`StepOutcome::pruned`] reports the end. `false` if another server has taken over the store.
+    /// [`StepOutcome::pruned`] reports when this is done. Returns `false` if another server has
+    /// taken over the store.
     pub(crate) fn prune(&mut self, db: &mut Connection) -> rusqlite::Result<bool> {
         let transaction = db.transaction_with_behavior(TransactionBehavior::Immediate)?;
         let jobs = transaction.execute(
@@ -342,7 +347,8 @@ impl Compactor {
         };
         let sweep = Sweep::new(&transaction, scope)?;
         transaction.commit()?;
-        // This prune replaces one that is still running and has deleted some of the jobs already.
+        // This prune may replace one that is still running and has already deleted some of the
+        // jobs.
         let earlier = self
             .prune
             .take()
@@ -356,10 +362,10 @@ impl Compactor {
         Ok(true)
     }
 
-    /// Runs one step. `Ok(None)` if another server has taken over the store.
+    /// Runs one step. Returns `Ok(None)` if another server has taken over the store.
     ///
-    /// The commit is synced even where no client waits for it. A power loss would otherwise leave
-    /// two incomplete transactions in the log, this one and the next, which looks like damage, see
+    /// The commit is synced even if no client waits for it. Otherwise, a power loss could leave two
+    /// incomplete transactions in the log, this one and the next, which would look like damage; see
     /// `log`.
     pub(crate) fn step(&mut self, db: &mut Connection) -> rusqlite::Result<Option<StepOutcome>> {
         self.pause_until = None;
@@ -387,7 +393,7 @@ impl Compactor {
         self.phase = match &self.phase {
             Phase::Fold(fold) => {
                 self.left = fold.left;
-                // Tasks that finish meanwhile use the free pages.
+                // Tasks that finish in the meantime use the free pages.
                 if self.finished < FOLD_MIN && fold.folded > 0 {
                     Phase::Shrink
                 } else {
@@ -399,8 +405,8 @@ impl Compactor {
             }
             Phase::Sweep(_) => Phase::Shrink,
             Phase::Rewrite => {
-                // VACUUM cannot run in the fenced transaction. It only moves pages, so an owner
-                // that comes in between loses nothing.
+                // VACUUM cannot run in the fenced transaction. It only moves pages, so a server
+                // that takes over in between loses nothing.
                 db.execute_batch("VACUUM")?;
                 Phase::Idle
             }
@@ -412,7 +418,7 @@ impl Compactor {
         }))
     }
 
-    /// Adds spare pages to the file. `false` if another server has taken over the store.
+    /// Adds spare pages to the file. Returns `false` if another server has taken over the store.
     pub(crate) fn top_up(&self, db: &mut Connection) -> rusqlite::Result<bool> {
         if !matches!(self.phase, Phase::Idle) || Size::of(db)?.free >= SPARE_PAGES_MIN {
             return Ok(true);
@@ -430,7 +436,7 @@ impl Compactor {
     }
 }
 
-/// Bytes of the file after a full checkpoint.
+/// Returns the size of the file after a full checkpoint, in bytes.
 pub(crate) fn file_len(db: &Connection) -> rusqlite::Result<u64> {
     let size = Size::of(db)?;
     Ok(size.pages * size.page_len)
@@ -440,7 +446,7 @@ fn percent(of: u64, percent: u64) -> u64 {
     of / 100 * percent
 }
 
-/// Displays bytes with a binary unit.
+/// Displays a number of bytes with a binary unit.
 struct Bytes(u64);
 
 impl std::fmt::Display for Bytes {
@@ -469,26 +475,27 @@ impl Size {
         })
     }
 
-    /// Bytes in use.
+    /// Returns the number of bytes in use.
     const fn used(&self) -> u64 {
         self.pages.saturating_sub(self.free) * self.page_len
     }
 
-    /// Free pages that may stay for new rows without exceeding the maximum size.
+    /// Returns the number of free pages that may be kept for new rows without exceeding the maximum
+    /// size.
     fn reserve(&self, size_max: Option<u64>) -> u64 {
         let wanted = RESERVE_PAGES.max(self.pages / RESERVE_SHARE);
         let Some(size_max) = size_max else {
             return wanted;
         };
         let room = size_max.saturating_sub(self.used()) / self.page_len.max(1);
-        // At least the spare pages of an idle file, or adding and returning them would alternate
-        // forever.
+        // This must be at least the number of spare pages of an idle file. Otherwise, pages would
+        // be added and returned alternately forever.
         wanted.min(room).max(SPARE_PAGES)
     }
 }
 
-/// Marks completed jobs as forgotten, oldest first, until the rest is estimated to fit. Returns the
-/// number of jobs; `None` if another server has taken over the store.
+/// Marks completed jobs as forgotten, oldest first, until the rest is expected to fit. Returns the
+/// number of jobs, or `None` if another server has taken over the store.
 fn forget_oldest(
     db: &mut Connection,
     fence: i64,
@@ -526,7 +533,7 @@ fn forget_oldest(
     Ok(Some(victims.len() as u64))
 }
 
-/// Returns some free pages to the file system. `true` once few enough are left.
+/// Returns some free pages to the file system. Returns `true` when few enough are left.
 fn shrink_some(
     db: &Transaction<'_>,
     is_prune: bool,
@@ -538,11 +545,11 @@ fn shrink_some(
         return Ok(true);
     }
     let mut statement = db.prepare(&format!("PRAGMA incremental_vacuum({STEP_PAGES})"))?;
-    // Each row is a page.
+    // Each row stands for one page.
     let mut rows = statement.query([])?;
     while rows.next()?.is_some() {}
     drop(rows);
-    // A file of an early release cannot return single pages.
+    // A file created by an early release cannot return single pages.
     Ok(Size::of(db)?.free == size.free)
 }
 

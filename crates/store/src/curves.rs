@@ -1,9 +1,9 @@
-//! Resource usage of tasks over time, written in addition to the changes of the core, which does
-//! not know about it.
+//! Stores the resource usage of tasks over time. It is written in addition to the changes of the
+//! core, which does not handle it.
 //!
-//! A worker resends the curve of a running instance as it grows, and the complete curve with the
-//! end; the last one counts. Curves of forgotten jobs are dropped, so a swept job leaves none
-//! behind. See `docs/usage.md`.
+//! A worker sends the curve of a running instance again as it grows, and the complete curve when
+//! the instance ends; the last one is kept. Curves of forgotten jobs are dropped, so none are left
+//! when a job has been swept. See `docs/usage.md`.
 
 use std::time::Duration;
 
@@ -12,18 +12,18 @@ use hq_core::id::WorkerId;
 use hq_core::worker_state::InstanceKey;
 use rusqlite::{Connection, Row, Transaction, params};
 
-/// Resource usage of one instance over time.
+/// The resource usage of one instance over time.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct TaskCurve {
-    /// Task and instance.
+    /// The task and the instance.
     pub key: InstanceKey,
-    /// Worker that ran it; the root worker of a multi-node task.
+    /// The worker that ran the instance. For a multi-node task, this is the root worker.
     pub worker: WorkerId,
-    /// Usage over time.
+    /// The usage over time.
     pub curve: Curve,
 }
 
-/// Writes curves in the transaction of the task ends that follow.
+/// Writes curves in the same transaction as the task ends that follow.
 pub(crate) fn write(db: &Transaction<'_>, curves: &[TaskCurve]) -> rusqlite::Result<()> {
     if curves.is_empty() {
         return Ok(());
@@ -80,7 +80,7 @@ fn write_gpu(db: &Transaction<'_>, sent: &TaskCurve, curve: &GpuCurve) -> rusqli
     Ok(())
 }
 
-/// Deletes the GPU curve of an earlier report, whose points do not match the new ones.
+/// Deletes the GPU curve of an earlier report, because its points do not match the new ones.
 fn forget_gpu(db: &Transaction<'_>, sent: &TaskCurve) -> rusqlite::Result<()> {
     let mut delete = db.prepare_cached(
         "DELETE FROM gpu_curve_data WHERE (job, task, instance, worker) = (?1, ?2, ?3, ?4)",
@@ -98,10 +98,10 @@ fn number(value: u64) -> i64 {
     i64::try_from(value).unwrap_or(i64::MAX)
 }
 
-/// Instance, worker and curve.
+/// The instance, the worker and the curve.
 pub type Found = (u32, u32, Curve);
 
-/// Curves of the instances of one task, the first instance first.
+/// Reads the curves of all instances of a task, starting with the first instance.
 ///
 /// # Errors
 ///
@@ -142,7 +142,7 @@ fn found(row: &Row<'_>) -> rusqlite::Result<Found> {
     Ok((row.get(0)?, row.get(1)?, curve))
 }
 
-/// `None` if there is no row for GPUs.
+/// Reads the GPU curve. Returns `None` if there is no row for GPUs.
 fn found_gpu(row: &Row<'_>) -> rusqlite::Result<Option<Box<GpuCurve>>> {
     let number = |at: usize| -> rusqlite::Result<u64> {
         Ok(u64::try_from(row.get::<_, i64>(at)?).unwrap_or(0))
@@ -240,7 +240,7 @@ mod tests {
             })
             .expect("a view");
         assert_eq!(counts, [1, 0, 0, 0]);
-        // A later curve without GPUs, as from a worker that does not measure them.
+        // A later curve does not include GPUs, as if the worker did not measure them.
         let transaction = db.transaction().expect("begins");
         let later = curve(3, 1, &[1, 2]);
         write(&transaction, std::slice::from_ref(&later)).expect("stored");
@@ -270,7 +270,7 @@ mod tests {
         for job in [5, 6] {
             assert_eq!(read(&db, job, 17).expect("readable"), []);
         }
-        // The view shows the same without application-defined SQL functions.
+        // The view shows the same values without application-defined SQL functions.
         let sql = "SELECT group_concat(until_s || ' ' || memory_mib || ' ' || cpus || ' ' || memory_asked_mib || ' ' || \
                    memory_limit_mib || ' ' || cpus_asked, ', ') FROM usage WHERE job = 3 AND instance = 0";
         let shown: String = db.query_row(sql, [], |row| row.get(0)).expect("a view");

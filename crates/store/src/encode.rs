@@ -1,4 +1,4 @@
-//! Numbers and JSON of rows: states, outcomes, and the nested objects of events.
+//! Encodes values for rows as numbers and JSON: states, outcomes, and the nested objects of events.
 
 use std::time::Duration;
 
@@ -18,8 +18,8 @@ use hq_protocol::convert::FromWorker;
 use hq_protocol::{Message as _, client, worker};
 use serde_json::{Value, json};
 
-/// State from its column. A number that no release writes counts as waiting, so the task runs
-/// again.
+/// Decodes a state from its column. A number that no release writes counts as waiting, so the task
+/// runs again.
 pub(crate) fn state_of(number: u8) -> TaskState {
     TaskState::from_number(number.into()).unwrap_or(TaskState::Waiting)
 }
@@ -32,7 +32,7 @@ pub(crate) fn outcome_of(code: i64, message: Option<String>) -> Outcome {
     OutcomeCode::from_number(code).outcome(message.map(Into::into))
 }
 
-/// Error text of a failed task, from its columns `outcome` and `message`.
+/// Returns the error text of a failed task from its columns `outcome` and `message`.
 #[must_use]
 pub(crate) fn failure_text(outcome: i64, message: Option<&str>) -> String {
     let text = outcome_of(outcome, message.map(str::to_owned)).error_text();
@@ -43,7 +43,7 @@ pub(crate) fn failure_text(outcome: i64, message: Option<&str>) -> String {
     }
 }
 
-/// Short form of the error text: `exit code 7`.
+/// Returns the short form of the error text: `exit code 7`.
 #[must_use]
 pub fn failure_words(outcome: i64, message: Option<&str>) -> String {
     match outcome_of(outcome, message.map(str::to_owned)) {
@@ -56,8 +56,8 @@ pub fn failure_words(outcome: i64, message: Option<&str>) -> String {
     }
 }
 
-/// Encodes the body of a graph submit as the first part of its message. Call it outside the writer
-/// thread: large graphs take long.
+/// Encodes the body of a graph submit as the first part of its message. Call this outside the
+/// writer thread, because it takes long for large graphs.
 #[must_use]
 pub fn body_bytes(body: &SubmitBody) -> EncodedBody {
     let message = client::Submit {
@@ -69,8 +69,8 @@ pub fn body_bytes(body: &SubmitBody) -> EncodedBody {
     EncodedBody { bytes, checksum }
 }
 
-/// Encodes a submit, attached to its job and with the assigned task ids, and its checksum. The body
-/// of a graph may be encoded already.
+/// Encodes a submit together with its job and the assigned task ids, and computes its checksum. The
+/// body of a graph may already be encoded.
 pub(crate) fn stored_spec(
     job: JobId,
     (spec, body): (&SubmitSpec, Option<&EncodedBody>),
@@ -83,13 +83,14 @@ pub(crate) fn stored_spec(
     };
     let rest = spec_bytes(job, &without_tasks(spec), ids);
     let check = extend_checksum(body.checksum, &rest).cast_signed();
-    // A concatenation of protobuf messages is their merge; repeated fields are appended.
+    // Concatenated protobuf messages are merged when they are decoded; repeated fields are
+    // appended.
     ([&body.bytes[..], &rest].concat(), check)
 }
 
 fn spec_bytes(job: JobId, spec: &SubmitSpec, ids: &IdArray) -> Vec<u8> {
     let mut message = client::Submit::from(spec);
-    // The first submit of a self-closing job records that it closes by itself.
+    // For a self-closing job, the first submit records that the job closes on its own.
     if !matches!(spec.target, SubmitTarget::SelfClosing { .. }) {
         message.target = Some(client::submit::Target::AttachJob(job.as_u32()));
     }
@@ -97,8 +98,8 @@ fn spec_bytes(job: JobId, spec: &SubmitSpec, ids: &IdArray) -> Vec<u8> {
         use client::array_submit::Ids;
         array.ids = Some(match array.ids {
             Some(Ids::NextParams(_)) => {
-                // Parameter values follow from ids, so the first id of the combinations is fixed
-                // here.
+                // The ids determine the parameter values, so the first id of the combinations is
+                // recorded here.
                 if let (Some(template), Some(first)) = (&mut array.template, ids.get(0)) {
                     template.params_first = first;
                 }
@@ -133,7 +134,7 @@ pub(crate) fn registration_bytes(config: &WorkerConfig) -> Vec<u8> {
     worker::ToServer::from(config).encode_to_vec()
 }
 
-/// Inverse of [`registration_bytes`]; `None` if the bytes are damaged.
+/// The inverse of [`registration_bytes`]. Returns `None` if the bytes are damaged.
 pub(crate) fn registration_of(bytes: &[u8]) -> Option<WorkerConfig> {
     match FromWorker::try_from(worker::ToServer::decode(bytes).ok()?).ok()? {
         FromWorker::Register(config, _) => Some(*config),
@@ -144,10 +145,10 @@ pub(crate) fn registration_of(bytes: &[u8]) -> Option<WorkerConfig> {
     }
 }
 
-/// FNV-1a offset basis.
+/// The FNV-1a offset basis.
 const CHECKSUM_START: u64 = 0xcbf2_9ce4_8422_2325;
 
-/// FNV-1a with 64 bits: detects corruption, not tampering.
+/// Computes a 64-bit FNV-1a checksum. It detects corruption, but not tampering.
 pub(crate) fn checksum(bytes: &[u8]) -> i64 {
     extend_checksum(CHECKSUM_START, bytes).cast_signed()
 }
@@ -235,7 +236,7 @@ pub(crate) fn usage_json(usage: &HardwareUsage) -> Value {
     }})
 }
 
-/// GPU families that an overview reports.
+/// Returns the GPU families that an overview reports.
 fn gpu_families(config: &WorkerConfig) -> Vec<&'static str> {
     let items = config.resources.items.iter();
     let family = |item: &ResourceItem| match &*item.name {
@@ -286,7 +287,7 @@ fn template_json(template: &TaskTemplate, ids: &IdArray) -> Value {
         .ranges()
         .iter()
         .map(|range| {
-            // The width of the range, not the number of ids in it.
+            // `count` is the width of the range, not the number of ids in it.
             let count = u64::from(range.last() - range.first()) + 1;
             json!({"start": range.first(), "count": count, "step": range.step()})
         })
@@ -303,7 +304,7 @@ fn template_json(template: &TaskTemplate, ids: &IdArray) -> Value {
         "crash_limit": crash_limit,
         "resources": requests_json(&template.requests),
     });
-    // Not in HyperQueue's format, so only where there are parameters.
+    // This is not part of HyperQueue's format, so it is only written if there are parameters.
     if let Some(params) = &template.params {
         let list = params.list().iter();
         value["params"] = list

@@ -1,8 +1,8 @@
-//! Journal events and their JSON lines.
+//! Journal events and their representation as JSON lines.
 //!
-//! Canceled and aborted tasks stay ranges here, however many there are; [`write_line`] expands them
-//! while it writes. The writer thread creates events but formats none: each reader formats its own
-//! lines.
+//! Canceled and aborted tasks are kept as ranges here, however many there are; [`write_line`]
+//! expands them while it writes. The writer thread creates events but does not format them: each
+//! reader formats its own lines.
 
 use std::borrow::Cow;
 use std::io::{self, Write};
@@ -16,39 +16,39 @@ use serde_json::{Map, Value, json};
 use crate::encode;
 use crate::stretch::{self, Stretch};
 
-/// Maximum number of tasks that [`Event::bounded_line`] lists one by one.
+/// The maximum number of tasks that [`Event::bounded_line`] lists individually.
 const TASKS_NAMED_MAX: u64 = 1_000;
-/// Text in each line of canceled or aborted tasks, and in hardly any other line.
+/// A text that occurs in each line about canceled or aborted tasks, and in hardly any other line.
 const RANGES_MARK: &str = "\"ranges\":[[";
 
-/// One event.
+/// A journal event.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Event {
     pub(crate) seq: i64,
     pub(crate) at: Timestamp,
-    /// Empty: only sent to live readers, not stored.
+    /// If empty, the event is only sent to live readers and not stored.
     pub(crate) kind: Cow<'static, str>,
     pub(crate) job: Option<u32>,
     pub(crate) task: Option<u32>,
     pub(crate) instance: Option<u32>,
     pub(crate) worker: Option<u32>,
     pub(crate) variant: Option<u32>,
-    /// JSON.
+    /// The data as JSON.
     pub(crate) data: Option<String>,
 }
 
 /// A task that finished or failed.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct EndedTask {
-    /// Job id.
+    /// The id of the job.
     pub job: u32,
-    /// Worker that ran it.
+    /// The worker that ran the task.
     pub worker: u32,
-    /// Column `outcome` of a failed task.
+    /// The column `outcome` of a failed task.
     pub failure: Option<i64>,
-    /// Column `message` of a failed task.
+    /// The column `message` of a failed task.
     pub message: Option<Box<str>>,
-    /// Time of the end.
+    /// When the task ended.
     pub at: Timestamp,
 }
 
@@ -67,19 +67,19 @@ impl Event {
         })
     }
 
-    /// Event number. Numbers increase and have gaps.
+    /// Returns the event number. Numbers increase and may have gaps.
     #[must_use]
     pub const fn seq(&self) -> i64 {
         self.seq
     }
 
-    /// Approximate bytes in memory.
+    /// Returns the approximate size in memory, in bytes.
     pub(crate) fn size(&self) -> usize {
         size_of::<Self>() + self.kind.len() + self.data.as_ref().map_or(0, String::len)
     }
 
-    /// The event as JSON without a line feed. Canceled and aborted tasks stay ranges: see
-    /// [`write_line`].
+    /// Returns the event as JSON without a line feed. Canceled and aborted tasks are kept as
+    /// ranges: see [`write_line`].
     #[must_use]
     pub fn line(&self) -> String {
         let mut data = self.data();
@@ -111,8 +111,9 @@ impl Event {
         self.wrap(event)
     }
 
-    /// The event as JSON for readers of single events. It lists canceled and aborted tasks up to a
-    /// limit. A line of more than `len_max` bytes is reduced to the kind of event and `is_cut`.
+    /// Returns the event as JSON for readers of single events. It lists canceled and aborted tasks
+    /// up to a limit. A line of more than `len_max` bytes is reduced to the kind of event and
+    /// `is_cut`.
     #[must_use]
     pub fn bounded_line(&self, len_max: usize) -> String {
         let ranges = matches!(&*self.kind, "task-canceled" | "task-aborted")
@@ -161,7 +162,7 @@ impl Event {
             .unwrap_or_default()
     }
 
-    /// The task whose end this event is.
+    /// Returns the task that ended, if this event is the end of a task.
     #[must_use]
     pub fn ended(&self) -> Option<EndedTask> {
         let mut task = EndedTask {
@@ -185,7 +186,7 @@ impl Event {
     }
 }
 
-/// Columns `outcome` and `message` of a failure.
+/// Returns the columns `outcome` and `message` of a failure.
 fn failure(data: &Map<String, Value>) -> (i64, Option<&str>) {
     let code = data.get("outcome").and_then(Value::as_i64).unwrap_or(0);
     (code, data.get("message").and_then(Value::as_str))
@@ -198,7 +199,7 @@ struct DroppedTasks {
 }
 
 impl DroppedTasks {
-    /// `None` for other data; a file may be damaged.
+    /// Parses the data. Returns `None` for any other data, because the file may be damaged.
     fn of(data: &Map<String, Value>) -> Option<Self> {
         let number = |value: &Value| u32::try_from(value.as_u64()?).ok();
         let range = |range: &Value| {
@@ -222,8 +223,8 @@ impl DroppedTasks {
     }
 }
 
-/// Writes a line of [`Event::line`] as users get it: with each canceled or aborted task, and with
-/// the event number if given. Expands ranges without buffering.
+/// Writes a line returned by [`Event::line`] as users see it: with each canceled or aborted task,
+/// and with the event number if it is given. Expands ranges without buffering.
 ///
 /// # Errors
 ///
@@ -264,13 +265,13 @@ pub fn write_line(out: &mut impl Write, line: &str, seq: Option<u64>) -> io::Res
     writeln!(out, "}}")
 }
 
-/// `2026-11-21T08:15:50.314Z`.
+/// Formats a time as `2026-11-21T08:15:50.314Z`.
 fn time_text(at: Timestamp) -> String {
     let time = jiff::Timestamp::from_nanosecond(i128::from(at.0)).unwrap_or_default();
     format!("{time:.3}")
 }
 
-/// Calls `take` with the events after `after` up to `upto`, in order. Stops early when it returns
+/// Calls `take` with the events after `after` up to `upto`, in order. Stops early if it returns
 /// `false`. Returns the number of events.
 ///
 /// # Errors
@@ -283,7 +284,8 @@ pub fn events_since(
     take: &mut dyn FnMut(Event) -> bool,
 ) -> rusqlite::Result<u64> {
     if after >= upto {
-        // Task events have no index by number: an empty search would scan all tasks.
+        // Task events are not indexed by number, so a search that finds nothing would scan all
+        // tasks.
         return Ok(0);
     }
     let sql = "SELECT at_unix_ns, type, job, task, instance, worker, variant, data, seq FROM events \
@@ -300,7 +302,7 @@ pub fn events_since(
     Ok(count)
 }
 
-/// Calls `take` with each finished or failed task up to event `upto`. Scans all tasks.
+/// Calls `take` with each finished or failed task up to the event number `upto`. Scans all tasks.
 ///
 /// # Errors
 ///
@@ -312,7 +314,8 @@ pub fn ended_tasks(
 ) -> rusqlite::Result<()> {
     let sql = "SELECT job, worker, state, outcome, message, coalesce(started_unix_ns, 0) + coalesce(run_us, 0) * 1000 FROM task_row_data \
                WHERE state IN (?, ?) AND coalesce(end_seq, 0) <= ?";
-    // One snapshot: a task that is folded meanwhile would count twice.
+    // This must read a single snapshot: a task that is folded in the meantime would be counted
+    // twice.
     let moment = connection.unchecked_transaction()?;
     let mut statement = moment.prepare(sql)?;
     let (finished, failed) = (TaskState::Finished.number(), TaskState::Failed.number());
@@ -334,7 +337,7 @@ pub fn ended_tasks(
     ended_together(&moment, upto, take)
 }
 
-/// The same for tasks in stretches.
+/// Does the same for tasks in stretches.
 fn ended_together(
     connection: &Connection,
     upto: i64,
@@ -344,7 +347,7 @@ fn ended_together(
     let mut rows = statement.query([])?;
     while let Some(row) = rows.next()? {
         let Some(found) = Stretch::read(row)? else {
-            // `hq journal check` reports it.
+            // `hq journal check` reports such a stretch.
             continue;
         };
         for (worker, at, end_seq) in found.ends() {
@@ -405,7 +408,7 @@ mod tests {
             event.bounded_line(100_000),
             r#"{"event":{"is_cut":true,"job":3,"task_count":4294967295,"type":"task-canceled"},"time":"1970-01-01T00:00:00.000Z"}"#
         );
-        // Accepts a few bytes per call, as a full pipe does.
+        // A writer that accepts only a few bytes per call, like a full pipe.
         struct Pipe(usize);
         impl Write for Pipe {
             fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {

@@ -1,5 +1,5 @@
-//! Checks before a file is used: that it is a journal, that its log is applied and that it is
-//! intact. All of them need the lock, see `lock`.
+//! Checks a file before it is used: that it is a journal, that its log has been applied and that it
+//! is intact. All of these checks need the lock; see `lock`.
 
 use std::io::{self, Read as _};
 use std::path::Path;
@@ -14,20 +14,21 @@ use crate::place::{FileSystem, Place};
 use crate::salvage::{self, RepairReport};
 use crate::{StoreError, history, lease, reader, schema};
 
-/// Bytes of the header of an SQLite file.
+/// The length of the header of an SQLite file in bytes.
 const HEADER_LEN: usize = 100;
 
-/// Timeout for other processes that have the file open during the check.
+/// How long to wait for other processes that have the file open during the check.
 const FOLD_TIMEOUT: Duration = Duration::from_millis(100);
 
-/// State of a write-ahead log after an attempt to apply it.
+/// The state of a write-ahead log after an attempt to apply it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum WalState {
-    /// The log is in the file.
+    /// The log has been moved into the file.
     Whole,
-    /// Another process reads the file. SQLite applies the log later.
+    /// Another process reads the file. SQLite will apply the log later.
     InUse,
-    /// SQLite finds the file or the log damaged, so the file may lack the content of the log.
+    /// SQLite reports that the file or the log is damaged, so the file may lack the contents of the
+    /// log.
     Damaged,
 }
 
@@ -35,14 +36,14 @@ pub(crate) enum WalState {
 ///
 /// # Errors
 ///
-/// If the cause lies outside the file. The file cannot be judged then: a half-written one may look
-/// truncated.
+/// If the cause is not in the file itself. The file cannot be checked in that case, because a
+/// half-written file may look truncated.
 pub(crate) fn fold(place: &Place, given: &Path) -> Result<WalState, StoreError> {
     let folded = place.connect().and_then(|connection| {
         connection.busy_timeout(FOLD_TIMEOUT)?;
         connection.pragma_update(None, "locking_mode", "EXCLUSIVE")?;
-        // The last commit may be the mark that the file needs its log. The checkpoint reports
-        // errors of the file.
+        // The last commit may be the mark that the file needs its log. If the file has errors, the
+        // checkpoint reports them.
         if let Err(error) = history::mark_log(&connection, None) {
             tracing::debug!(%error, "cannot remove the mark that the journal needs its log");
         }
@@ -64,9 +65,9 @@ pub(crate) fn fold(place: &Place, given: &Path) -> Result<WalState, StoreError> 
     }
 }
 
-/// Whether an error says nothing about the content of the file.
+/// Returns whether an error reveals nothing about the contents of the file.
 fn is_outside(error: &rusqlite::Error) -> bool {
-    // A read past the end of a truncated file: SQLITE_IOERR_SHORT_READ.
+    // SQLITE_IOERR_SHORT_READ is a read past the end of a truncated file.
     let is_short = error
         .sqlite_error()
         .is_some_and(|error| error.extended_code == (10 | 2 << 8));
@@ -86,8 +87,8 @@ fn is_outside(error: &rusqlite::Error) -> bool {
         )
 }
 
-/// Checks the file quickly. Drops the incomplete end of a truncated file, as of a log; other damage
-/// needs a decision of the user.
+/// Checks the file quickly. Drops the incomplete end of a truncated file, as is done for a log. For
+/// any other damage, the user must decide.
 pub(crate) fn heal_or_refuse(
     lock: &Lock,
     folded: WalState,
@@ -101,7 +102,7 @@ pub(crate) fn heal_or_refuse(
     if problems.is_empty() {
         return Ok(());
     }
-    // The content of the log was acknowledged, so only the user may give it up.
+    // The contents of the log were acknowledged, so only the user may decide to discard them.
     let has_log = folded == WalState::Damaged && pages.has_log();
     if !pages.is_cut() || has_log {
         return Err(StoreError::Damaged {
@@ -120,11 +121,12 @@ fn unreadable(path: &Path) -> impl Fn(io::Error) -> StoreError + '_ {
     }
 }
 
-/// Problems of a file, one per line; empty if it is intact. A server may be using it.
+/// Returns the problems of a file, one per line. The result is empty if the file is intact. A
+/// server may be using the file.
 ///
 /// # Errors
 ///
-/// If there is no such file.
+/// If the file does not exist.
 pub fn check(path: &Path) -> Result<Vec<String>, StoreError> {
     let by_sqlite = reader::open_for_reading(path)
         .map_err(|error| error.to_string())
@@ -135,21 +137,22 @@ pub fn check(path: &Path) -> Result<Vec<String>, StoreError> {
     };
     let mut problems = match Lock::for_looking(path)? {
         Some(lock) => Pages::open(&lock).map_err(unreadable(path))?.problems(),
-        // Pages that a server is writing would look damaged.
+        // Pages that a server is currently writing would look damaged.
         None => vec!["a server uses the file; its pages cannot be checked".to_owned()],
     };
     problems.push(text);
     Ok(problems)
 }
 
-/// Repairs a file: keeps all rows that can be verified and sets the damaged file aside. Leaves an
-/// intact file alone and returns `None`.
+/// Repairs a file: keeps all rows that can be verified, and sets the damaged file aside. Does not
+/// change an intact file, and returns `None` in that case.
 ///
 /// # Errors
 ///
-/// If a server uses the file, if it is not a journal, or if the disk has no space for the copy.
+/// If a server uses the file, if it is not a journal, or if there is not enough disk space for the
+/// copy.
 pub fn repair(path: &Path) -> Result<Option<RepairReport>, StoreError> {
-    // Before a lock file is created next to a missing file.
+    // This check comes first, so that no lock file is created next to a missing file.
     std::fs::metadata(path).map_err(unreadable(path))?;
     let lock = Lock::take(path)?;
     let place = Place {
@@ -186,7 +189,7 @@ pub fn repair(path: &Path) -> Result<Option<RepairReport>, StoreError> {
     salvage::repair(&lock, path, has_lost_log).map(Some)
 }
 
-/// Schema version of the file; 0 of an empty one.
+/// Returns the schema version of the file, or 0 if the file is empty.
 pub(crate) fn check_header(lock: &Lock, place: &Place, given: &Path) -> Result<i32, StoreError> {
     let refuse = |reason: &str| StoreError::NotOurs {
         path: given.to_path_buf(),
@@ -197,8 +200,8 @@ pub(crate) fn check_header(lock: &Lock, place: &Place, given: &Path) -> Result<i
         .and_then(|file| file.take(100).read_to_end(&mut head))
         .map_err(unreadable(given))?;
     if head.is_empty() {
-        // SQLite deletes the log of an empty file. The store never creates an empty file with a
-        // log, so a valid log here means damage.
+        // SQLite deletes the log of an empty file. The store never creates an empty file that has a
+        // log, so a valid log here indicates damage.
         return match Log::open(&with_suffix(lock.path(), "-wal")) {
             None => Ok(0),
             Some(_) => Err(StoreError::Damaged {
@@ -208,7 +211,7 @@ pub(crate) fn check_header(lock: &Lock, place: &Place, given: &Path) -> Result<i
         };
     }
     if head.len() < HEADER_LEN && MAGIC.starts_with(head.get(..MAGIC.len()).unwrap_or(&head)) {
-        // A truncated journal.
+        // The file is a truncated journal.
         return Ok(0);
     }
     if head.iter().all(|byte| *byte == 0) {
@@ -224,15 +227,15 @@ pub(crate) fn check_header(lock: &Lock, place: &Place, given: &Path) -> Result<i
         bytes.map_or(0, i32::from_be_bytes)
     };
     if number(68) == 0 && number(60) == 0 {
-        // Either the first transaction of a journal is still in its log, or a program that sets
-        // neither number created the database.
+        // Either the first transaction of a journal is still in its log, or the database was
+        // created by a program that does not set either number.
         return match place
             .open_for_peek()
             .and_then(|found| version_with_log(&found))
         {
             Ok(None) => Err(refuse("it is a database of another program")),
             Ok(Some(version)) => Ok(version),
-            // Opening the file reports the error.
+            // Opening the file will report the error.
             Err(_) => Ok(0),
         };
     }
@@ -245,7 +248,8 @@ pub(crate) fn check_header(lock: &Lock, place: &Place, given: &Path) -> Result<i
     Ok(number(60))
 }
 
-/// Schema version including the write-ahead log; `None` = the database of another program.
+/// Returns the schema version, taking the write-ahead log into account. Returns `None` if the
+/// database belongs to another program.
 fn version_with_log(connection: &Connection) -> rusqlite::Result<Option<i32>> {
     let number = |name| connection.pragma_query_value(None, name, |row| row.get::<_, i32>(0));
     let (id, version) = (number("application_id")?, number("user_version")?);

@@ -1,4 +1,4 @@
-//! Turns changes into rows: the content of one transaction of the writer.
+//! Converts changes to rows, which are the contents of one transaction of the writer.
 
 mod finished;
 mod job;
@@ -21,12 +21,13 @@ use crate::event::Event;
 use crate::meta::{self, draining_key, set_number};
 use rows::{EndRow, Start, kib, micros, millis};
 
-/// Maximum ranges of canceled or aborted tasks in one event. Large jobs can have very many, e.g. if
-/// every other task had finished.
+/// The maximum number of ranges of canceled or aborted tasks in one event. Large jobs can have very
+/// many ranges, for example if every other task had finished.
 const RANGES_PER_EVENT: usize = 1_000;
 
-/// Minimum length of a stretch that is stored without rows first. Compaction folds rows into longer
-/// stretches but never merges stretches, and a starting server reads each.
+/// The minimum length of a stretch that is stored directly, without storing rows first. Compaction
+/// folds rows into longer stretches but never merges stretches, and a server reads each of them
+/// when it starts.
 const STRETCH_MIN: u32 = 32;
 
 /// The changes of one transaction.
@@ -36,13 +37,13 @@ pub(crate) struct Group<'a> {
     starts: BTreeMap<TaskKey, Start>,
     /// Ends that are not written yet, because their neighbors may follow.
     ends: Vec<EndRow<'a>>,
-    /// Minimum length of a stretch.
+    /// The minimum length of a stretch.
     stretch_min: u32,
     events: Option<&'a mut Vec<Event>>,
 }
 
-/// Writes changes in a transaction of the caller; `seq` is the number of the next event. Also
-/// appends the events to `events` for live readers.
+/// Writes changes in the caller's transaction. `seq` is the number of the next event. Also appends
+/// the events to `events`, for live readers.
 pub(crate) fn write(
     connection: &Connection,
     seq: &mut i64,
@@ -52,7 +53,8 @@ pub(crate) fn write(
     write_with(STRETCH_MIN, connection, seq, changes, events)
 }
 
-/// The same with the minimum length of a stretch. In simulated worlds few tasks finish at once.
+/// Does the same with a given minimum length of a stretch. In simulated worlds, only a few tasks
+/// finish at once.
 pub(crate) fn write_with(
     stretch_min: u32,
     connection: &Connection,
@@ -67,7 +69,8 @@ pub(crate) fn write_with(
         group.apply(change)?;
     }
     group.write_tasks()?;
-    // The number of the next event is stored with the events, so each number is used once.
+    // The number of the next event is stored together with the events, so that each number is used
+    // only once.
     if !changes.is_empty() {
         set_number(connection, "next_seq", *seq)?;
     }
@@ -93,8 +96,8 @@ impl<'a> Group<'a> {
     }
 
     fn run(&self, sql: &str, values: impl rusqlite::Params) -> rusqlite::Result<usize> {
-        // A busy server runs the same few statements thousands of times a second; parsing them
-        // would cost more than running them.
+        // A busy server runs the same few statements thousands of times per second. Parsing them
+        // would take longer than running them.
         self.connection.prepare_cached(sql)?.execute(values)
     }
 
@@ -120,7 +123,8 @@ impl<'a> Group<'a> {
                 ..Event::default()
             });
         }
-        // Also without live readers: later ones read it from the file.
+        // The event is stored even if there are no live readers, because later ones read it from
+        // the file.
         let values = params![seq, at.0, kind, job, worker, data];
         self.run("INSERT INTO event_log VALUES (?, ?, ?, ?, ?, ?)", values)?;
         Ok(())
@@ -128,7 +132,7 @@ impl<'a> Group<'a> {
 
     /// Sends an event to live readers without storing it.
     fn publish(&mut self, at: Timestamp, data: &Value) {
-        // It reuses the number of the previous event, because it is not stored.
+        // The event is not stored, so it reuses the number of the previous event.
         let seq = *self.seq - 1;
         if let Some(events) = &mut self.events {
             events.push(Event {
@@ -164,8 +168,8 @@ impl<'a> Group<'a> {
             }
             ChangeKind::NodesAssigned { .. } => self.assign_nodes(change),
             ChangeKind::TaskRequeued { .. } => {
-                // Write the starts first: this change may requeue or drop a task that started in
-                // the same group.
+                // Write the starts first, because this change may requeue or drop a task that
+                // started in the same group.
                 self.write_tasks()?;
                 self.requeue(change)
             }
@@ -212,7 +216,8 @@ impl<'a> Group<'a> {
         }
     }
 
-    /// Notes a start. Its row is written with its end, if that follows in the same group.
+    /// Records a start. Its row is written together with its end if the end follows in the same
+    /// group.
     fn start(
         &mut self,
         at: Timestamp,
@@ -221,8 +226,8 @@ impl<'a> Group<'a> {
         nodes: &[WorkerId],
     ) -> rusqlite::Result<()> {
         let (instance, variant, worker) = start;
-        // Numbered now, although the row is written later or with the end: events keep the order of
-        // the changes.
+        // The start is numbered now, although its row is written later or with the end, so that
+        // events are in the same order as the changes.
         let seq = self.next_seq();
         if let Some(events) = &mut self.events {
             events.push(Event {
@@ -245,7 +250,7 @@ impl<'a> Group<'a> {
             seq,
         };
         match self.starts.insert(task, start) {
-            // An instance that started and was given up in one group still needs a row.
+            // An instance that started and was abandoned in the same group still needs a row.
             Some(earlier) => rows::write_starts(self.connection, [(task, earlier)]),
             None => Ok(()),
         }
@@ -299,7 +304,7 @@ impl<'a> Group<'a> {
                  WHERE id = ?",
                 params![at.0, reason, worker.as_u32()],
             )?;
-            // The next server does not wait for this worker, so its drain ends here.
+            // The next server does not wait for this worker, so its draining ends here.
             self.run("DELETE FROM meta WHERE key = ?", [draining_key(*worker)])?;
             let data = json!({"id": worker.as_u32(), "reason": reason});
             self.event(at, "worker-lost", None, Some(*worker), &data)?;
@@ -337,7 +342,8 @@ impl<'a> Group<'a> {
                 )
             }
             ChangeKind::JobCanceled { job, reason } => {
-                // A cancel without a reason keeps an earlier reason, as the state does.
+                // A cancel request without a reason does not replace an earlier reason, just as in
+                // the state.
                 let kept = (!reason.is_empty()).then_some(reason);
                 let sql =
                     "UPDATE job_data SET cancel_reason = coalesce(?, cancel_reason) WHERE id = ?";
@@ -382,12 +388,12 @@ impl<'a> Group<'a> {
         }
     }
 
-    /// Stores the extent of a problem when a user acknowledges it, and removes it with `None`.
+    /// When a user acknowledges a problem, stores its extent. With `None`, removes it.
     fn acknowledge(&self, problem: &str, part: Option<u64>) -> rusqlite::Result<()> {
         let key = format!("{}{problem}", meta::ACKNOWLEDGED);
         match part {
             Some(part) => {
-                // SQLite's largest number.
+                // The value is limited to SQLite's largest number.
                 let part = i64::try_from(part).unwrap_or(i64::MAX);
                 set_number(self.connection, &key, part)
             }
@@ -435,14 +441,15 @@ impl<'a> Group<'a> {
                 Ok(())
             }
             AllocationChange::QueueCreated { queue, params } => {
-                // Unreadable parameters are left out: `queue_data` holds the queue itself.
+                // Parameters that cannot be read are omitted, because `queue_data` contains the
+                // queue itself.
                 let params: Value = serde_json::from_str(params).unwrap_or_default();
                 let data = json!({"queue-id": queue.as_u32(), "params": params});
                 self.event(at, "autoalloc-queue-created", None, None, &data)
             }
             AllocationChange::QueueRemoved(queue) => {
                 let id = queue.as_u32();
-                // The row stays, so that no other queue gets the id.
+                // The row is kept, so that no other queue gets the same id.
                 self.run("INSERT OR REPLACE INTO queue_data VALUES (?, NULL)", [id])?;
                 let data = json!({"queue-id": id});
                 self.event(at, "autoalloc-queue-removed", None, None, &data)
@@ -480,15 +487,15 @@ impl<'a> Group<'a> {
         self.event(at, kind, None, None, &data)
     }
 
-    /// Writes the collected ends and the starts whose end did not follow in this group. Most short
-    /// tasks are written once.
+    /// Writes the collected ends, and the starts whose end did not follow in this group. Most short
+    /// tasks are written only once.
     fn write_tasks(&mut self) -> rusqlite::Result<()> {
         let ends = std::mem::take(&mut self.ends);
         finished::write(self.connection, ends, self.stretch_min)?;
         rows::write_starts(self.connection, std::mem::take(&mut self.starts))
     }
 
-    /// Notes an end. It is written with its neighbors, if they follow in the same group.
+    /// Records an end. It is written together with its neighbors if they follow in the same group.
     fn note_end(
         &mut self,
         task: TaskKey,
@@ -496,7 +503,8 @@ impl<'a> Group<'a> {
         end: &'a TaskEnd,
         is_finished: bool,
     ) {
-        // A start and an end in one group are one row, which includes the number of the start.
+        // A start and an end in the same group are stored in one row, which includes the number of
+        // the start.
         let start = self.starts.remove(&task);
         let seq = self.next_seq();
         if let Some(events) = &mut self.events {
@@ -550,7 +558,7 @@ impl<'a> Group<'a> {
             params![job, id, TaskState::Running.number()],
         )?;
         if let Some(attempt) = attempt {
-            // After the row above, which it completes.
+            // This follows the row above, because it completes that row.
             self.end_attempt(*task, attempt)?;
         }
         self.run(
@@ -575,7 +583,7 @@ impl<'a> Group<'a> {
                 instance.as_u32(),
                 grant.scale.memory,
                 grant.scale.time,
-                // SQLite's largest number.
+                // The value is limited to SQLite's largest number.
                 grant
                     .memory
                     .map(|amount| i64::try_from(amount.0).unwrap_or(i64::MAX)),
@@ -619,14 +627,15 @@ impl<'a> Group<'a> {
     ) -> rusqlite::Result<()> {
         let state = to.number();
         let seq = *self.seq;
-        // Ranges instead of tasks: a waiting job of a million tasks is dropped with one row.
+        // This stores ranges instead of tasks: a waiting job with a million tasks is dropped with
+        // one row.
         for range in ids.ranges() {
             let (first, count, step) = (range.first(), range.count(), range.step());
             self.run(
                 "INSERT INTO dropped_data VALUES (?, ?, ?, ?, ?, ?, ?)",
                 params![seq, job.as_u32(), first, count, step, state, at.0],
             )?;
-            // Tasks that ended meanwhile keep their end. Only tasks that ran have a run time.
+            // Tasks that ended in the meantime keep their end. Only tasks that ran have a run time.
             self.run(
                 "UPDATE task_row_data SET state = ?1, \
                  run_us = CASE state WHEN ?6 THEN max(0, (?8 - started_unix_ns) / 1000) END \
@@ -642,8 +651,8 @@ impl<'a> Group<'a> {
                     at.0
                 ],
             )?;
-            // Queries find nodes by the row of their task, which tasks that never started do not
-            // have.
+            // Queries find nodes through the row of their task, but tasks that never started have
+            // no such row.
             self.run(
                 "DELETE FROM node_data WHERE job = ?1 AND task BETWEEN ?2 AND ?3 \
                  AND (task - ?2) % ?4 = 0 AND NOT EXISTS (SELECT 1 FROM task_row_data t \
@@ -656,7 +665,7 @@ impl<'a> Group<'a> {
         } else {
             "task-aborted"
         };
-        // One event must fit into one line.
+        // Each event must fit into one line.
         for ranges in ids.ranges().chunks(RANGES_PER_EVENT) {
             let ranges = ranges.iter();
             let ranges: Value = ranges

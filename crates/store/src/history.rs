@@ -1,13 +1,13 @@
 //! Records how the last server of a store ended, and whether a file still has its write-ahead log.
 //!
-//! Both are rows of `meta`. The transactions that store the start and the end of a server set
-//! `ending`. `log_of` holds the name of the file: as a text if the file needs its log, as a blob if
-//! it does not. The writer commits the text and moves it into the file. The first commit in the log
-//! that follows turns it into a blob. So a file with the text and without a log has lost its log,
-//! and a program that moves the log into the file, such as `sqlite3`, brings the blob along.
+//! Both are stored in rows of `meta`. The transactions that store the start and the end of a server
+//! set `ending`. `log_of` contains the name of the file, as text if the file needs its log, and as
+//! a blob if it does not. The writer commits the text and moves it into the file. The first commit
+//! in the new log turns it into a blob. A file with the text but without a log has therefore lost
+//! its log. If a program such as `sqlite3` moves the log into the file, the blob is moved with it.
 //!
 //! If the writer is killed between these two commits and such a program opens the file next, the
-//! text stays although nothing is lost. `hq journal check --repair` removes it.
+//! text remains although nothing was lost. `hq journal check --repair` removes it.
 
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
@@ -20,23 +20,24 @@ use crate::place::{FileSystem, Place};
 use crate::{StoreError, meta};
 
 const ENDING: &str = "ending";
-/// Key of a store that `--fresh` created: its server is the last one of its directory, even if it
-/// is never used.
+/// The key that marks a store created by `--fresh`: its server is the last one of its directory,
+/// even if it is never used.
 const FRESH: &str = "fresh";
-/// Key of the number of the next event when the log began. A file with its own log has at least
-/// this number.
+/// The key for the number of the next event when the log was started. A file with its own log has
+/// at least this number.
 pub(crate) const LOG_BASE: &str = "log_base";
-/// Key of the name of the file.
+/// The key for the name of the file.
 const LOG_OF: &str = "log_of";
 
 /// How the last server of a store ended.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Ending {
-    /// The server still runs, or did not end in order: a crash, a power loss, a failed store.
+    /// The server is still running, or it did not shut down properly: a crash, a power loss or a
+    /// failed store.
     Running,
     /// The server was stopped together with its workers.
     Stopped,
-    /// The server ended in order, and its workers wait for the next one.
+    /// The server was shut down properly, and its workers wait for the next one.
     Kept,
 }
 
@@ -50,22 +51,22 @@ impl Ending {
     }
 }
 
-/// Facts about earlier servers of a store.
+/// What is known about earlier servers of a store.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct History {
-    /// End of the last server.
+    /// How the last server ended.
     pub ending: Ending,
-    /// Whether the store ever had a job, a worker, an allocation queue or a token, or `--fresh`
-    /// created it.
+    /// Whether the store has ever contained a job, a worker, an allocation queue or a token, or was
+    /// created by `--fresh`.
     pub is_used: bool,
     /// Whether `--fresh` created the store.
     pub is_fresh: bool,
-    /// Jobs that are not completed.
+    /// The number of jobs that are not completed.
     pub unfinished_jobs: u64,
 }
 
 impl History {
-    /// History of an empty file.
+    /// The history of an empty file.
     pub(crate) const EMPTY: Self = Self {
         ending: Ending::Running,
         is_used: false,
@@ -81,7 +82,8 @@ impl History {
         let ending = match meta::text(connection, ENDING)?.as_deref() {
             Some("stopped") => Ending::Stopped,
             Some("running") => Ending::Running,
-            // Earlier releases do not record the ending. Continuing loses nothing.
+            // Earlier releases do not record how a server ended. Assuming that its workers were
+            // kept loses nothing.
             Some(_) | None => Ending::Kept,
         };
         let has_row = |sql| connection.query_row(sql, [], |row| row.get::<_, bool>(0));
@@ -89,7 +91,7 @@ impl History {
         let is_used = meta::number(connection, "last_job")? > 0
             || meta::number(connection, "last_worker")? > 0
             || has_row("SELECT EXISTS (SELECT 1 FROM job_data)")?
-            // The first versions have no table of queues.
+            // The first versions do not have a table of queues.
             || has_row("SELECT EXISTS (SELECT 1 FROM queue_data)").unwrap_or(false)
             || !meta::texts(connection, meta::TOKEN)?.is_empty()
             || is_fresh;
@@ -107,16 +109,16 @@ pub(crate) fn unfinished_jobs(connection: &Connection) -> rusqlite::Result<u64> 
     connection.query_row(sql, [], |row| row.get::<_, i64>(0).map(i64::unsigned_abs))
 }
 
-/// Records how the server ended, or that it runs.
+/// Records how the server ended, or that it is running.
 pub(crate) fn set_ending(connection: &Connection, ending: Ending) -> rusqlite::Result<()> {
     meta::set_text(connection, ENDING, ending.name())
 }
 
-/// Records that the file at this path needs its log, which begins now, or, with `None`, that it
-/// does not.
+/// Records that the file at this path needs its log, which starts now. With `None`, records that
+/// the file does not need it.
 ///
-/// The latter changes one page: a blob takes the place of a text of the same length. In a
-/// transaction of its own it is one frame of the log, and [`Log::damage`] relies on that.
+/// Recording the latter changes one page, because a blob replaces text of the same length. If it is
+/// committed in a separate transaction, it is one frame of the log. [`Log::damage`] relies on this.
 pub(crate) fn mark_log(connection: &Connection, file: Option<&PathBuf>) -> rusqlite::Result<()> {
     match file.and_then(|file| file.file_name()) {
         Some(name) => {
@@ -137,8 +139,8 @@ pub(crate) fn note_fresh(connection: &Connection) -> rusqlite::Result<()> {
     meta::set_text(connection, FRESH, "yes")
 }
 
-/// Refuses a log without its file, a file that was copied or moved without its log, a log with
-/// commits after damage, and a file with a log from another time.
+/// Rejects a log without its file, a file that was copied or moved without its log, a log that
+/// contains commits after damage, and a file with a log from a different time.
 pub(crate) fn check_companions(path: &Path, given: &Path) -> Result<(), StoreError> {
     check_owners(path, given)?;
     let is_there = |path: &Path| std::fs::symlink_metadata(path).is_ok();
@@ -167,8 +169,8 @@ pub(crate) fn check_companions(path: &Path, given: &Path) -> Result<(), StoreErr
     Ok(())
 }
 
-/// Refuses companion files of any user but this one, root, or the owner of the file: SQLite would
-/// take the content of the file from them.
+/// Rejects companion files that do not belong to this user, root, or the owner of the file, because
+/// SQLite would read the contents of the file from them.
 fn check_owners(path: &Path, given: &Path) -> Result<(), StoreError> {
     let owner = |path: &Path| Some(std::fs::symlink_metadata(path).ok()?.uid());
     let user = rustix::process::geteuid().as_raw();
@@ -189,8 +191,9 @@ fn check_owners(path: &Path, given: &Path) -> Result<(), StoreError> {
     Ok(())
 }
 
-/// Whether the log ends before the state of the file, or begins after it. One of them was copied at
-/// another time, and SQLite would mix pages of both. `false` if that cannot be determined.
+/// Returns whether the log ends before the state of the file, or begins after it. In that case, the
+/// two were copied at different times, and SQLite would mix their pages. Returns `false` if this
+/// cannot be determined.
 pub(crate) fn is_log_of_another_time(path: &Path) -> bool {
     if !has_content(path) || !has_content(&with_suffix(path, "-wal")) {
         return false;
@@ -201,14 +204,15 @@ pub(crate) fn is_log_of_another_time(path: &Path) -> bool {
     };
     let compare = || -> rusqlite::Result<bool> {
         let both = place.peek()?;
-        // Keep this order: a server may write meanwhile, and all three numbers only grow.
+        // Keep this order: a server may be writing at the same time, and all three numbers only
+        // increase.
         let base = meta::number(&both, LOG_BASE)?;
         let file = meta::number(&Place::read_unchanging(path)?, "next_seq")?;
         let end = meta::number(&both, "next_seq")?;
-        // The log of a file without tables contains all of them.
+        // If the file has no tables, its log contains all of them.
         Ok(file > 0 && (file < base || file > end))
     };
-    // The open reports unreadable files.
+    // If a file cannot be read, opening it reports the error.
     compare().unwrap_or(false)
 }
 
@@ -216,23 +220,25 @@ fn has_content(path: &Path) -> bool {
     std::fs::metadata(path).is_ok_and(|found| found.is_file() && found.len() > 0)
 }
 
-/// Name of the log that belongs to the file at `path` and is missing; `None` = no log is missing,
+/// Returns the name of the missing log of the file at `path`. Returns `None` if no log is missing
 /// or the file cannot be read.
 pub(crate) fn missing_log(path: &Path) -> Option<PathBuf> {
     let is_alone = || has_content(path) && !has_content(&with_suffix(path, "-wal"));
     let log = is_alone().then(|| log_of(path))??;
-    // A server of an earlier release takes no lock and may have begun its log meanwhile.
+    // A server of an earlier release does not take the lock and may have started its log in the
+    // meantime.
     is_alone().then(|| with_suffix(Path::new(&log), "-wal"))
 }
 
-/// Position of damage in the log that hides commits. SQLite would drop them without an error.
+/// Returns the position of damage in the log that hides commits. SQLite would drop these commits
+/// without an error.
 pub(crate) fn damage_of_log(path: &Path) -> Option<u64> {
     let is_needed = has_content(path) && log_of(path).is_some();
     Log::damage(&with_suffix(path, "-wal"), is_needed)
 }
 
-/// Name of the file at `path` when it began to need its log; `None` = it needs none, or cannot be
-/// read.
+/// Returns the name that the file at `path` had when it began to need its log. Returns `None` if it
+/// does not need a log or cannot be read.
 fn log_of(path: &Path) -> Option<String> {
     // An ordinary connection would create an empty log and leave it behind.
     let connection = Place::read_unchanging(path).ok()?;

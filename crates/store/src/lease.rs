@@ -1,9 +1,9 @@
-//! Ensures one server per store. The lease records the owner, its boot, and a fencing number that
-//! grows with each owner.
+//! Ensures that a store has only one server. The lease records the owner, the boot of its host, and
+//! a fencing number that increases with each owner.
 //!
-//! On the same host a dead owner is recognized by its process, on another host by a heartbeat that
-//! does not change. Every transaction checks the fencing number, so a server that was presumed dead
-//! and resumes cannot write any more.
+//! An owner on the same host is known to be dead if its process no longer exists; an owner on
+//! another host, if its heartbeat does not change. Every transaction checks the fencing number, so
+//! a server that was presumed dead and resumes cannot write anymore.
 
 use std::ops::Deref;
 use std::path::Path;
@@ -15,14 +15,14 @@ use crate::place::Place;
 use crate::process::Process;
 use crate::{StoreError, schema};
 
-/// Interval of heartbeats.
+/// The interval between heartbeats.
 pub(crate) const HEARTBEAT: Duration = Duration::from_secs(3);
-/// A lease of another host expires when its heartbeat has not changed for this long.
+/// A lease of another host expires if its heartbeat has not changed for this long.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// Interval between reads of another host's heartbeat.
+/// The interval between reads of another host's heartbeat.
 const LOOK_INTERVAL: Duration = Duration::from_millis(250);
 
-/// The owner as stored.
+/// The owner, as stored in the lease.
 struct Owner {
     process: Process,
     heartbeat: i64,
@@ -31,17 +31,18 @@ struct Owner {
 }
 
 /// Waits until no other server owns the store, before the file is used. Returns the fencing number
-/// of the last owner if it can be read; damage is left to the repair.
+/// of the last owner if it can be read. Damage is handled by the repair.
 pub(crate) fn look(place: &Place, given: &Path) -> Result<Option<i64>, StoreError> {
     let first = peek(place, given)?;
     let fence = first.as_ref().map(|owner| owner.fence);
-    // Reads only: the file may turn out to be of another program and must stay unchanged.
+    // This only reads, because the file may turn out to belong to another program and must not be
+    // changed.
     wait_until_free(first, given, || peek(place, given))?;
     Ok(fence)
 }
 
-/// Reads the lease on a separate connection that leaves no files behind. Where each process keeps
-/// the index of the log in its own memory, only a new connection sees the latest writes of other
+/// Reads the lease on a separate connection that leaves no files behind. If each process keeps the
+/// index of the log in its own memory, only a new connection sees the latest writes of other
 /// processes.
 fn peek(place: &Place, given: &Path) -> Result<Option<Owner>, StoreError> {
     let looked = place.open_for_peek().and_then(|connection| {
@@ -55,7 +56,8 @@ fn peek(place: &Place, given: &Path) -> Result<Option<Owner>, StoreError> {
         Ok((version, owner))
     });
     match looked {
-        // Before any table is read: a later release may have changed its meaning.
+        // This is checked before any table is read, because a later release may have changed its
+        // meaning.
         Ok((version, _)) if version > schema::version() => Err(schema::too_new(given, version)),
         Ok((_, owner)) => Ok(owner),
         Err(error) => match error.sqlite_error_code() {
@@ -63,13 +65,13 @@ fn peek(place: &Place, given: &Path) -> Result<Option<Owner>, StoreError> {
                 path: given.to_path_buf(),
                 owner: "it holds the lock of the file".to_owned(),
             }),
-            // The open reports errors of the file, with more detail.
+            // If the file has errors, opening it reports them in more detail.
             _ => Ok(None),
         },
     }
 }
 
-/// Returns once no other server owns the store; `again` reads the lease.
+/// Returns when no other server owns the store. `again` reads the lease.
 fn wait_until_free(
     owner: Option<Owner>,
     given: &Path,
@@ -83,7 +85,7 @@ fn wait_until_free(
         owner: owner.process.to_string(),
     };
     if owner.process.is_near() {
-        // An earlier store of this process, which has released its lock.
+        // The owner is an earlier store of this process, which has released its lock.
         let is_ours = owner.process == Process::this();
         return if is_ours || owner.process.is_gone() {
             Ok(())
@@ -100,7 +102,7 @@ fn wait_until_free(
     let until = Instant::now() + PATIENCE;
     while Instant::now() < until {
         std::thread::sleep(LOOK_INTERVAL);
-        // Only a change counts, because the clocks of two hosts may differ.
+        // Only a change of the heartbeat counts, because the clocks of two hosts may differ.
         if again()?.is_some_and(|now| now.heartbeat != owner.heartbeat) {
             return Err(in_use());
         }
@@ -108,11 +110,11 @@ fn wait_until_free(
     Ok(())
 }
 
-/// A connection to a store that this process has leased. Dropping it releases the lease, so that a
-/// start that fails later does not look like a running server.
+/// A connection to a store that this process has leased. Dropping it releases the lease, so that
+/// the store does not seem to be in use if the server fails to start later.
 #[derive(Debug)]
 pub(crate) struct Leased {
-    /// `None` = [`Self::keep`] took it.
+    /// `None` if [`Self::keep`] has taken it.
     connection: Option<Connection>,
     fence: i64,
 }
@@ -161,15 +163,15 @@ fn take(connection: &mut Connection, given: &Path, seen: Option<i64>) -> Result<
     let sql = StoreError::sql(given);
     let owner = read(connection).map_err(&sql)?;
     if owner.as_ref().map(|owner| owner.fence) != seen {
-        // An earlier release, which does not use the lock file, opened the store meanwhile, or the
-        // lease could not be read before.
+        // In the meantime, a server of an earlier release, which does not use the lock file, has
+        // opened the store, or the lease could not be read before.
         wait_until_free(owner, given, || read(connection).map_err(&sql))?;
     }
     store(connection).map_err(&sql)
 }
 
 fn store(connection: &mut Connection) -> rusqlite::Result<i64> {
-    // Lock the file before the first read: two servers must not get the same number.
+    // Lock the file before the first read, because two servers must not get the same number.
     let transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
     let fence = read(&transaction)?.map_or(1, |owner| owner.fence + 1);
     let this = Process::this();
@@ -200,15 +202,15 @@ fn read(connection: &Connection) -> rusqlite::Result<Option<Owner>> {
         .optional()
 }
 
-/// Renews the lease in a transaction; `false` if another server has taken it.
+/// Renews the lease in a transaction. Returns `false` if another server has taken it.
 pub(crate) fn renew(connection: &Connection, fence: i64, hold: bool) -> rusqlite::Result<bool> {
     let sql = "UPDATE lease SET heartbeat = ?, is_held = ? WHERE fence = ?";
     let mut statement = connection.prepare_cached(sql)?;
-    // A new owner changes the number, so no row matches then.
+    // A new owner changes the number, so no row matches in that case.
     Ok(statement.execute(params![now_ms(), hold, fence])? == 1)
 }
 
-/// Whether this server still has the lease, in a transaction that holds the lock of the file.
+/// Returns whether this server still has the lease. The transaction must hold the lock of the file.
 pub(crate) fn is_ours(connection: &Connection, fence: i64) -> rusqlite::Result<bool> {
     let sql = "SELECT EXISTS (SELECT 1 FROM lease WHERE fence = ?)";
     connection
@@ -243,7 +245,7 @@ mod tests {
         assert!(!owner.is_held);
     }
 
-    /// As if a server on another host had the file.
+    /// Makes the file look as if a server on another host used it.
     fn give_away(path: &Path) -> Connection {
         let elsewhere = Connection::open(path).expect("a database");
         let sql = "UPDATE lease SET boot = 'elsewhere', host = 'node7', is_held = 1";
@@ -261,7 +263,7 @@ mod tests {
         let beats = std::thread::spawn(move || {
             let pause = Duration::from_millis(20);
             while is_over.recv_timeout(pause) == Err(std::sync::mpsc::RecvTimeoutError::Timeout) {
-                // The server may be writing.
+                // This may fail, because the server may be writing.
                 let _ = elsewhere.execute("UPDATE lease SET heartbeat = heartbeat + 1", []);
             }
         });
@@ -279,7 +281,7 @@ mod tests {
         let store = Store::open(&path).expect("a fresh file");
         let mut handle = store
             .start("TestUid", &[], crate::testing::NOW.wall, move |progress| {
-                // No one receives it at the end.
+                // At the end, the receiver no longer exists.
                 let _ = tx.send(progress);
             })
             .expect("a writer");
@@ -299,18 +301,18 @@ mod tests {
         assert_eq!(number, 2);
     }
 
-    /// A process that ends when the value is dropped.
+    /// A process that ends when this value is dropped.
     struct Sleeper(std::process::Child);
 
     impl Drop for Sleeper {
         fn drop(&mut self) {
-            // It may have ended already.
+            // The process may have already ended.
             let _ = self.0.kill();
             let _ = self.0.wait();
         }
     }
 
-    /// Gives a file to another process of this host.
+    /// Makes another process of this host the owner of a file.
     fn hand_to_process(path: &Path) -> Sleeper {
         let child = std::process::Command::new("sleep").arg("1000").spawn();
         let child = Sleeper(child.expect("a process"));

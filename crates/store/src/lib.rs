@@ -1,11 +1,12 @@
-//! Durable state of a server: an SQLite database with documented tables and views.
+//! The durable state of a server: an SQLite database with documented tables and views.
 //!
 //! [`Store`] opens or creates the file. [`Store::load`] restores the state. [`Store::start`] moves
 //! the store to its only writer thread, which commits [`hq_core::server_state::Change`]s in groups
-//! and reports the last one that is on disk. [`reader`] and [`event`] read the file concurrently.
-//! See `docs/durability.md`.
+//! and reports the last one that is on disk. [`reader`] and [`event`] read the file at the same
+//! time. See `docs/durability.md`.
 //!
-//! The crate makes no decisions about jobs, and none of it runs on the thread that owns the state.
+//! The crate makes no decisions about jobs, and none of its code runs on the thread that owns the
+//! state.
 
 #![forbid(unsafe_code)]
 

@@ -1,5 +1,5 @@
-//! Restores a [`ServerState`] from rows. Drops and counts records that do not fit; never panics on
-//! them.
+//! Restores a [`ServerState`] from rows. Records that do not fit are dropped and counted; they
+//! never cause a panic.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -25,29 +25,30 @@ use crate::memory;
 use crate::meta::{self, draining_key};
 use crate::stretch::{self, Stretch, StretchKey};
 
-/// Content of a store.
+/// The contents of a store.
 #[derive(Debug)]
 pub struct Loaded {
     /// The restored state.
     pub state: ServerState,
-    /// Report of a repair since the last start.
+    /// The report of a repair since the last start.
     pub repaired: Option<String>,
     /// Whether an earlier server used the store.
     pub is_restored: bool,
-    /// Invalid records, which were dropped.
+    /// The number of invalid records, which were dropped.
     pub dropped_count: u64,
-    /// Allocation queues with their stored records; `None` = the queue was removed.
+    /// The allocation queues with their stored records. `None` means that the queue was removed.
     pub queues: Vec<(QueueId, Option<Vec<u8>>)>,
-    /// Names of tokens for programs, with their stored records.
+    /// The names of tokens for programs, with their stored records.
     pub tokens: Vec<(String, String)>,
-    /// Workers that were connected and will not reconnect.
+    /// The workers that were connected and will not reconnect.
     pub gone_workers: Vec<WorkerId>,
-    /// Unreadable stretches; their tasks wait again. [`Store::load`](crate::Store::load) takes
-    /// them.
+    /// The stretches that cannot be read. Their tasks are waiting again.
+    /// [`Store::load`](crate::Store::load) removes these entries.
     pub(crate) unreadable: Vec<StretchKey>,
 }
 
-/// Whether a server has used the store. Its uid may be lost to damage, so rows count as well.
+/// Returns whether a server has used the store. Damage may have destroyed its uid, so rows are
+/// checked as well.
 pub(crate) fn is_used(connection: &Connection) -> rusqlite::Result<bool> {
     let has_uid = meta::text(connection, "server_uid")?.is_some();
     let sql = "SELECT EXISTS (SELECT 1 FROM job_data)";
@@ -70,8 +71,8 @@ pub(crate) fn load(connection: &Connection, uid: &str, now: Now) -> rusqlite::Re
     }
     let id =
         |key| Ok::<_, rusqlite::Error>(u32::try_from(meta::number(connection, key)?).unwrap_or(0));
-    // Forgotten jobs count too: otherwise a new job with the same id would inherit their remaining
-    // rows.
+    // Forgotten jobs are included, because a new job with the same id would otherwise inherit their
+    // remaining rows.
     let highest = "SELECT COALESCE(MAX(id), 0) FROM job_data";
     let highest: u32 = connection.query_row(highest, [], |row| row.get(0))?;
     let (last_job, last_worker) = (id("last_job")?.max(highest), WorkerId(id("last_worker")?));
@@ -80,18 +81,19 @@ pub(crate) fn load(connection: &Connection, uid: &str, now: Now) -> rusqlite::Re
     load_jobs(connection, &mut loaded)?;
     load_submit_keys(connection, &mut loaded)?;
     // The state requires this order: repeats belong to submits, and tasks belong to submits and may
-    // still run on workers.
+    // still be running on workers.
     load_submits(connection, &mut loaded)?;
     load_repeated(connection, &mut loaded)?;
     load_first_instances(connection, &mut loaded)?;
     load_workers(connection, &mut loaded, now)?;
-    // Before tasks are resumed or queued, which depends on their grants.
+    // This must precede the loading of tasks, because their grants decide whether they are resumed
+    // or queued.
     load_grown(connection, &mut loaded)?;
     load_tasks(connection, &mut loaded)?;
     load_stretches(connection, &mut loaded)?;
     load_attempts(connection, &mut loaded)?;
     load_dropped(connection, &mut loaded)?;
-    // After the submits, which number the notifications of a job.
+    // This must follow the submits, which number the notifications of a job.
     load_notified(connection, &mut loaded)?;
     loaded.state.finish_restore(now);
     let mut queues = connection.prepare("SELECT id, record FROM queue_data ORDER BY id")?;
@@ -109,7 +111,8 @@ fn load_workers(connection: &Connection, loaded: &mut Loaded, now: Now) -> rusql
     while let Some(row) = rows.next()? {
         let id = WorkerId(row.get(0)?);
         let hostname: String = row.get(1)?;
-        // Ended workers too: results name their hosts for as long as they are kept.
+        // Ended workers are also restored, because results refer to their hosts for as long as they
+        // are kept.
         loaded.state.restore_worker(id, hostname.into());
         if row.get(3)? {
             continue;
@@ -126,8 +129,8 @@ fn load_workers(connection: &Connection, loaded: &mut Loaded, now: Now) -> rusql
             loaded.state.restore_connected_worker(now, stored)
         });
         if !is_awaited {
-            // The worker ended with the server, or its registration is unreadable. The server does
-            // not wait for it, and the tasks that it started are unknown.
+            // The worker ended with the server, or its registration cannot be read. The server does
+            // not wait for it, and it is unknown which tasks it started.
             loaded.gone_workers.push(id);
             loaded.state.restore_starts_unknown();
         } else if meta::number(connection, &draining_key(id))? != 0 {
@@ -140,7 +143,8 @@ fn load_workers(connection: &Connection, loaded: &mut Loaded, now: Now) -> rusql
     Ok(())
 }
 
-/// Records that workers ended with an earlier server, and that the tasks they started are unknown.
+/// Records that workers ended with an earlier server, and that it is unknown which tasks they
+/// started.
 pub(crate) fn note_gone(
     connection: &Connection,
     workers: &[WorkerId],
@@ -202,7 +206,7 @@ fn load_jobs(connection: &Connection, loaded: &mut Loaded) -> rusqlite::Result<(
     Ok(())
 }
 
-/// Restores submit keys, except keys of jobs that were dropped from the file.
+/// Restores the submit keys, except those of jobs that were dropped from the file.
 fn load_submit_keys(connection: &Connection, loaded: &mut Loaded) -> rusqlite::Result<()> {
     for (place, digest) in meta::texts(connection, meta::SUBMIT_KEY)? {
         let found = place.split_once('_');
@@ -217,13 +221,14 @@ fn load_submit_keys(connection: &Connection, loaded: &mut Loaded) -> rusqlite::R
     Ok(())
 }
 
-/// Size of a spec whose decoding may need more than the reserve of [`memory`].
+/// The size of a spec from which decoding may need more than the reserve of [`memory`].
 const LARGE_SPEC: usize = 1 << 20;
-/// Copies of a spec in memory during decoding: message, growing lists, and result.
+/// The number of copies of a spec that are in memory during decoding: the message, the growing
+/// lists, and the result.
 const DECODED_COPIES: u64 = 4;
-/// Number of templates of a graph that may need more than that reserve.
+/// The number of templates of a graph from which it may need more than that reserve.
 const LARGE_GRAPH: usize = 10_000;
-/// Measured memory of a task with its own template.
+/// The measured memory use of a task with its own template, in bytes.
 const TEMPLATE_LEN: u64 = 2 << 10;
 
 fn load_submits(connection: &Connection, loaded: &mut Loaded) -> rusqlite::Result<()> {
@@ -235,13 +240,14 @@ fn load_submits(connection: &Connection, loaded: &mut Loaded) -> rusqlite::Resul
         let job = JobId(row.get(0)?);
         let bytes = row.get_ref(1)?.as_blob().unwrap_or_default();
         let check: i64 = row.get(2)?;
-        // No SQLite statement runs during decoding, so the memory guard would not notice a
-        // shortage.
+        // During decoding, no SQLite statement runs, so the memory guard would not notice that
+        // memory is low.
         if bytes.len() > LARGE_SPEC {
             memory::expect(DECODED_COPIES * bytes.len() as u64)?;
         }
         let message = Some(bytes)
-            // A corrupt spec that still decodes would run a command that no user submitted.
+            // If a corrupt spec could still be decoded, it would run a command that no user has
+            // submitted.
             .filter(|bytes| encode::checksum(bytes) == check)
             .and_then(|bytes| client::Submit::decode(bytes).ok());
         if let Some(Body::Graph(graph)) = message.as_ref().and_then(|submit| submit.body.as_ref())
@@ -277,7 +283,8 @@ fn load_first_instances(connection: &Connection, loaded: &mut Loaded) -> rusqlit
     Ok(())
 }
 
-/// Instances stored for submits under keys of the form `<prefix><job>_<number>`.
+/// Returns the instances that are stored for submits under keys of the form
+/// `<prefix><job>_<number>`.
 fn instances_of_submits(
     connection: &Connection,
     begin: &str,
@@ -292,7 +299,7 @@ fn instances_of_submits(
     Ok(kept.into_iter().filter_map(parsed).collect())
 }
 
-/// Ids of all tasks of a job, from its submits.
+/// Returns the ids of all tasks of a job, based on its submits.
 pub(crate) fn submitted_ids(connection: &Connection, job: u32) -> rusqlite::Result<BTreeSet<u32>> {
     let mut ids = BTreeSet::new();
     let mut statement = connection.prepare_cached("SELECT spec FROM submit_data WHERE job = ?")?;
@@ -320,15 +327,15 @@ fn spec_of(message: client::Submit) -> Option<(IdArray, SubmitSpec)> {
             ArrayIds::Given(ids) => ids.clone(),
             ArrayIds::Next(count) => IdArray::consecutive(0, *count).ok()?,
         },
-        // Graph tasks contain their ids.
+        // The tasks of a graph contain their ids.
         SubmitBody::Graph(_) => IdArray::default(),
     };
     Some((ids, spec))
 }
 
 fn load_tasks(connection: &Connection, loaded: &mut Loaded) -> rusqlite::Result<()> {
-    // CROSS forces job by job, as the rows are stored. SQLite's planner would look up the job of
-    // each task.
+    // CROSS makes the query go job by job, in the order in which rows are stored. Otherwise,
+    // SQLite's planner would look up the job of each task.
     let sql = "SELECT t.job, task, state, instance, worker, crash_count, started_unix_ns, run_us, \
                outcome, message, max_rss_kib, user_ms, system_ms, retry_count, variant \
                FROM job_data j \
@@ -339,7 +346,7 @@ fn load_tasks(connection: &Connection, loaded: &mut Loaded) -> rusqlite::Result<
     while let Some(row) = rows.next()? {
         let job = JobId(row.get(0)?);
         let mut stored = stored_task(row)?;
-        // The nodes left after this belong to tasks that were assigned nodes and never started.
+        // The remaining nodes belong to tasks that were assigned nodes but never started.
         stored.nodes = nodes.remove(&(job, stored.task));
         if loaded.state.restore_task(job, &stored).is_err() {
             loaded.dropped_count += 1;
@@ -379,7 +386,7 @@ fn load_stretches(connection: &Connection, loaded: &mut Loaded) -> rusqlite::Res
     Ok(())
 }
 
-/// Worker and end of a task in a stretch.
+/// Returns the worker and the end of a task in a stretch.
 fn finished(values: stretch::Values) -> (WorkerId, TaskEnd) {
     let [worker, started, run, rss, user, system, ..] = values.map(|value| unsigned(Some(value)));
     let run = Duration::from_micros(run);
@@ -396,7 +403,7 @@ fn finished(values: stretch::Values) -> (WorkerId, TaskEnd) {
     (WorkerId(u32::try_from(worker).unwrap_or(u32::MAX)), end)
 }
 
-/// Nodes of multi-node tasks, of the latest instance that has any.
+/// Returns the nodes of multi-node tasks, for the latest instance that has any.
 fn load_nodes(connection: &Connection) -> rusqlite::Result<BTreeMap<(JobId, TaskId), StoredNodes>> {
     let sql = "SELECT n.job, task, instance, worker, variant FROM node_data n \
                JOIN job_data j ON j.id = n.job WHERE j.is_forgotten = 0 \
@@ -407,7 +414,8 @@ fn load_nodes(connection: &Connection) -> rusqlite::Result<BTreeMap<(JobId, Task
     while let Some(row) = rows.next()? {
         let task = (JobId(row.get(0)?), TaskId(row.get(1)?));
         let (instance, variant) = (InstanceId(row.get(2)?), row.get(4)?);
-        // Rows come in order of instances. The last one wins: earlier attempts had other nodes.
+        // Rows are in the order of instances. The last one is used, because earlier attempts had
+        // other nodes.
         let found = all.remove(&task).filter(|found| found.instance == instance);
         let mut nodes = found.unwrap_or(StoredNodes {
             instance,
@@ -442,14 +450,15 @@ fn stored_task(row: &Row<'_>) -> rusqlite::Result<StoredTask> {
         started: started.map(Timestamp),
         end,
         run_until_dropped: run
-            // Otherwise the column is part of the end.
+            // If the task was not dropped, the column is part of the end.
             .filter(|_| is_dropped)
             .map(|us| Duration::from_micros(unsigned(Some(us)))),
         nodes: None,
     })
 }
 
-/// Reads an end from its columns: start, run, outcome, message, memory, user and system time.
+/// Reads an end from its columns: start, run time, outcome, message, memory, user time and system
+/// time.
 fn stored_end(row: &Row<'_>, first: usize) -> rusqlite::Result<TaskEnd> {
     let started: Option<i64> = row.get(first)?;
     let run = Duration::from_micros(unsigned(row.get(first + 1)?));
@@ -460,7 +469,7 @@ fn stored_end(row: &Row<'_>, first: usize) -> rusqlite::Result<TaskEnd> {
     let code: i64 = row.get::<_, Option<i64>>(first + 2)?.unwrap_or(0);
     Ok(TaskEnd {
         outcome: encode::outcome_of(code, row.get(first + 3)?),
-        // Only start and duration are stored; their sum is the end.
+        // Only the start and the duration are stored; their sum is the time of the end.
         at: Timestamp(started.unwrap_or(0)).plus(run),
         run,
         usage: Usage {
@@ -492,7 +501,7 @@ fn load_attempts(connection: &Connection, loaded: &mut Loaded) -> rusqlite::Resu
     Ok(())
 }
 
-/// Converts from SQLite's signed numbers. The store writes none below 0.
+/// Converts from SQLite's signed numbers. The store never writes numbers below 0.
 fn unsigned(value: Option<i64>) -> u64 {
     u64::try_from(value.unwrap_or(0)).unwrap_or(0)
 }
@@ -519,7 +528,7 @@ fn load_dropped(connection: &Connection, loaded: &mut Loaded) -> rusqlite::Resul
         "SELECT job, first, count, step, state, at_unix_ns, seq FROM dropped_data ORDER BY rowid";
     let mut statement = connection.prepare(sql)?;
     let mut rows = statement.query([])?;
-    // The rows of one change are consecutive and applied together.
+    // The rows of one change are consecutive and must be applied together.
     let mut group: Option<(i64, JobId, TaskState, Timestamp, Vec<IdRange>)> = None;
     while let Some(row) = rows.next()? {
         let Ok(range) = IdRange::new(row.get(1)?, row.get(2)?, row.get(3)?) else {
@@ -528,7 +537,8 @@ fn load_dropped(connection: &Connection, loaded: &mut Loaded) -> rusqlite::Resul
         };
         let seq: i64 = row.get(6)?;
         match &mut group {
-            // Range by range, the state would not notice that the whole job ended.
+            // If the ranges were applied one by one, the state would not notice that the whole job
+            // ended.
             Some((last, .., ranges)) if *last == seq => ranges.push(range),
             _ => {
                 // The next group begins, so this one is complete.
