@@ -28,7 +28,7 @@ pub(crate) struct Created {
     pub(crate) has_nameless: bool,
 }
 
-/// The way in which adopted processes are found.
+/// How adopted processes are found.
 #[derive(Debug)]
 pub(crate) enum Adopted {
     /// The kernel lists them.

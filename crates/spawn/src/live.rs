@@ -125,7 +125,7 @@ impl Default for InFlight {
 }
 
 impl InFlight {
-    /// Returns the address to which the kernel writes the number.
+    /// Returns the address where the kernel writes the number.
     pub(crate) const fn as_ptr(&self) -> *mut i32 {
         self.pidfd.as_ptr()
     }

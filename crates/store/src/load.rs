@@ -43,7 +43,7 @@ pub struct Loaded {
     /// The workers that were connected and will not reconnect.
     pub gone_workers: Vec<WorkerId>,
     /// The stretches that cannot be read. Their tasks are waiting again.
-    /// [`Store::load`](crate::Store::load) removes these entries.
+    /// [`Store::load`](crate::Store::load) moves this list into the store.
     pub(crate) unreadable: Vec<StretchKey>,
 }
 
@@ -221,12 +221,12 @@ fn load_submit_keys(connection: &Connection, loaded: &mut Loaded) -> rusqlite::R
     Ok(())
 }
 
-/// The size of a spec from which decoding may need more than the reserve of [`memory`].
+/// The minimum size of a spec whose decoding may need more than the reserve of [`memory`].
 const LARGE_SPEC: usize = 1 << 20;
 /// The number of copies of a spec that are in memory during decoding: the message, the growing
 /// lists, and the result.
 const DECODED_COPIES: u64 = 4;
-/// The number of templates of a graph from which it may need more than that reserve.
+/// The minimum number of templates of a graph that may need more than that reserve.
 const LARGE_GRAPH: usize = 10_000;
 /// The measured memory use of a task with its own template, in bytes.
 const TEMPLATE_LEN: u64 = 2 << 10;

@@ -1,15 +1,15 @@
-//! The lock of a store: a separate file next to the database, locked for as long as a process uses
-//! the store.
+//! The lock of a store: a separate file next to the database, which is locked as long as a process
+//! uses the store.
 //!
 //! SQLite's own locks are POSIX locks, which belong to a process: when the process closes *any*
-//! descriptor of the database, the kernel drops all of them ("How To Corrupt An SQLite Database
-//! File", 2.2). The next process that closes the database then assumes that it is the last user and
-//! removes the log. Two rules follow:
+//! descriptor of the database, the kernel drops all of these locks ("How To Corrupt An SQLite
+//! Database File", 2.2). The next process that closes the database then assumes that it is the last
+//! user and removes the log. Two rules follow:
 //!
-//! - The lock that decides who owns a store is a `flock`, which belongs to an open file. It is on a
-//!   file that SQLite does not open.
-//! - Only [`Lock::open_raw`] opens the database without SQLite. The holder of the lock has no
-//!   connection yet, and a process that uses the store gets no second lock.
+//! - The lock that determines who owns a store is a `flock`, which belongs to an open file. It is
+//!   held on a file that SQLite does not open.
+//! - Only [`Lock::open_raw`] opens the database without SQLite. At that point, the holder of the
+//!   lock has no connection yet, and a process that uses the store cannot get a second lock.
 
 use std::fs::{File, Metadata, OpenOptions, Permissions, TryLockError};
 use std::io::{self, Read as _, Seek as _, Write as _};
@@ -25,51 +25,53 @@ use rustix::io::Errno;
 use crate::StoreError;
 use crate::process::Process;
 
-/// How long a dead owner's lock may persist: a program that it was just starting holds a copy of
-/// the descriptor until its exec.
+/// How long a dead owner's lock may persist: a program that the owner was just starting holds a
+/// copy of the descriptor until its exec.
 const PATIENCE: Duration = Duration::from_secs(2);
-/// How long a start waits for processes that only read a file without an owner. `hq journal check`
-/// reads all of it.
+/// How long a server that starts waits for processes that only read a file without an owner. `hq
+/// journal check` reads the whole file.
 const LOOKERS_PATIENCE: Duration = Duration::from_secs(10);
-/// Pause between two attempts.
+/// The pause between two attempts.
 const LOOK_INTERVAL: Duration = Duration::from_millis(20);
-/// Prefix of the text in a lock file. A file without it belongs to another program and is not
+/// The prefix of the text in a lock file. A file without it belongs to another program and is not
 /// overwritten.
 const LABEL: &str = "hq store lock";
-/// Maximum bytes of that text: label, process, boot and host.
+/// The maximum length of that text in bytes. It contains the label, the process, the boot and the
+/// host.
 const TEXT_MAX: u64 = 1_024;
 
 /// How a lock is taken.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Mode {
-    /// Exclusively, by the owner of the store.
+    /// An exclusive lock, taken by the owner of the store.
     Own,
-    /// Shared, by processes that only read.
+    /// A shared lock, taken by processes that only read.
     Look,
 }
 
-/// Owner of a store according to its lock file.
+/// The owner of a store according to its lock file.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Holder {
-    /// This process uses the store.
+    /// A living process uses the store.
     Alive(String),
     /// The last owner was a process of this host and has ended.
     Ended,
-    /// The store is not locked, but the last owner was on another host, whose locks may be
-    /// invisible here.
+    /// The store is not locked, but the last owner was on another host, whose locks may not be
+    /// visible here.
     Elsewhere(String),
-    /// The lock file does not exist or names no owner.
+    /// The lock file does not exist or does not name an owner.
     Unknown,
 }
 
-/// Reads the owner of the store at `given`; changes nothing.
+/// Reads the owner of the store at `given` without changing anything.
 #[must_use]
 pub fn holder(given: &Path) -> Holder {
     let opened = resolve(given).and_then(|path| open_existing(&lock_path(&path)));
     let Ok(file) = opened else {
         return Holder::Unknown;
     };
-    // A shared lock: two concurrent readers must not take each other for the owner.
+    // This uses a shared lock, so that two concurrent readers do not mistake each other for the
+    // owner.
     let is_locked = matches!(file.try_lock_shared(), Err(TryLockError::WouldBlock));
     let text = text_of(&file).unwrap_or_default();
     match text.lines().nth(1).and_then(Process::from_text) {
@@ -81,22 +83,22 @@ pub fn holder(given: &Path) -> Holder {
     }
 }
 
-/// The exclusive right to a store, or to another resource of a single process.
+/// The exclusive right to use a store, or another resource that only one process may use.
 #[derive(Debug)]
 pub struct Lock {
-    /// The database, without symbolic links.
+    /// The path of the database, without symbolic links.
     path: PathBuf,
-    /// `None` = the store has no lock file, so no process can own it.
+    /// `None` if the store has no lock file, so no process can own it.
     file: Option<File>,
     is_new: bool,
 }
 
 impl Lock {
-    /// Locks the store at `given`. The database need not exist and is not touched.
+    /// Locks the store at `given`. The database does not have to exist and is not accessed.
     ///
     /// # Errors
     ///
-    /// [`StoreError::InUse`] if a living process has it; [`StoreError::NoLocks`] and
+    /// [`StoreError::InUse`] if a living process has locked it; also [`StoreError::NoLocks`] and
     /// [`StoreError::Create`].
     pub fn take(given: &Path) -> Result<Self, StoreError> {
         let path = resolve(given).map_err(create(given))?;
@@ -112,7 +114,8 @@ impl Lock {
             Mode::Own => file.try_lock(),
             Mode::Look => file.try_lock_shared(),
         })?;
-        // The text only explains refusals to other processes. A full disk must not prevent a start.
+        // The text only explains to other processes why they were rejected. A full disk must not
+        // prevent the server from starting.
         if let Err(error) = sign(&file) {
             tracing::debug!(%error, "cannot write the owner into the lock file");
         }
@@ -120,8 +123,8 @@ impl Lock {
         Ok(lock)
     }
 
-    /// Locks a database without an owner for reading, shared with other readers; `None` = a process
-    /// owns it. Creates no file.
+    /// Locks a database without an owner for reading, shared with other readers. Returns `None` if
+    /// a process owns it. Does not create a file.
     pub(crate) fn for_looking(given: &Path) -> Result<Option<Self>, StoreError> {
         let path = resolve(given).map_err(create(given))?;
         let mut lock = Self {
@@ -130,7 +133,7 @@ impl Lock {
             is_new: false,
         };
         // The owner created this file and can open it. If the file is missing or not accessible,
-        // this user's servers do not own the store.
+        // none of this user's servers owns the store.
         let Ok(file) = open_existing(&lock_path(&lock.path)) else {
             return Ok(Some(lock));
         };
@@ -144,17 +147,17 @@ impl Lock {
         }
     }
 
-    /// The database.
+    /// Returns the path of the database.
     pub(crate) fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Opens the database without SQLite. This process must have no SQLite connection to it.
+    /// Opens the database without SQLite. This process must not have an SQLite connection to it.
     pub(crate) fn open_raw(&self) -> io::Result<File> {
         open_regular(&self.path)
     }
 
-    /// Creates an empty database that only this user can read, if there is none.
+    /// Creates an empty database that only this user can read, unless it already exists.
     pub(crate) fn create_private(&self) -> io::Result<()> {
         match hq_private::new_file(&self.path) {
             Err(error) if error.kind() != io::ErrorKind::AlreadyExists => Err(error),
@@ -162,8 +165,8 @@ impl Lock {
         }
     }
 
-    /// Removes other users' read access: the store contains commands and environments of tasks.
-    /// Refuses a file of another user, because its tasks would run as this user.
+    /// Removes other users' read access, because the store contains commands and environments of
+    /// tasks. Rejects a file of another user, because its tasks would run as this user.
     pub(crate) fn make_private(&self, given: &Path) -> Result<(), StoreError> {
         let failed = create(given);
         let found = std::fs::metadata(&self.path).map_err(&failed)?;
@@ -195,10 +198,11 @@ impl Lock {
         Ok(())
     }
 
-    /// Removes the lock file, if this process created it, of a file that is not a store.
+    /// Removes the lock file of a file that is not a store, if this process created the lock file.
     pub(crate) fn withdraw(self) {
         if self.is_new {
-            // The file holds only this process's name, and no other process can have locked it.
+            // The file contains only the name of this process, and no other process can have locked
+            // it.
             let _ = std::fs::remove_file(lock_path(&self.path));
         }
     }
@@ -207,21 +211,22 @@ impl Lock {
 impl Drop for Lock {
     fn drop(&mut self) {
         if let Some(file) = &self.file {
-            // Explicitly: a program that is just being started holds a copy of the descriptor.
+            // The file is unlocked explicitly, because a program that is just being started holds a
+            // copy of the descriptor.
             let _ = file.unlock();
         }
     }
 }
 
-/// Appends a suffix to a path, as in `state.db-wal`.
+/// Appends a suffix to a path, for example `state.db-wal`.
 pub(crate) fn with_suffix(path: &Path, suffix: &str) -> PathBuf {
     let mut name = path.as_os_str().to_owned();
     name.push(suffix);
     PathBuf::from(name)
 }
 
-/// Opens a regular file for reading and refuses any other. Opening a FIFO would block until a
-/// writer comes.
+/// Opens a regular file for reading and rejects any other type of file. Opening a FIFO would block
+/// until a writer opens it.
 pub(crate) fn open_regular(path: &Path) -> io::Result<File> {
     let flags = OFlags::NONBLOCK.bits().cast_signed();
     let file = OpenOptions::new()
@@ -232,7 +237,7 @@ pub(crate) fn open_regular(path: &Path) -> io::Result<File> {
     Ok(file)
 }
 
-/// Refuses anything but a regular file.
+/// Rejects everything except regular files.
 pub(crate) fn expect_regular(found: &Metadata) -> io::Result<()> {
     let kind = found.file_type();
     let name = match kind {
@@ -257,8 +262,8 @@ fn create(path: &Path) -> impl Fn(io::Error) -> StoreError + '_ {
     }
 }
 
-/// The path without symbolic links: two names of one file must share a lock. SQLite resolves links
-/// for its log as well.
+/// Resolves symbolic links in a path, because two names of one file must share a lock. SQLite also
+/// resolves links for its log.
 fn resolve(given: &Path) -> io::Result<PathBuf> {
     match std::fs::canonicalize(given) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
@@ -276,8 +281,8 @@ fn resolve(given: &Path) -> io::Result<PathBuf> {
     }
 }
 
-/// Options that neither follow links nor block: other users may be able to put a file in the place
-/// of the lock file.
+/// Returns options that neither follow links nor block, because other users may be able to replace
+/// the lock file.
 fn open_options() -> OpenOptions {
     let flags = OFlags::NOFOLLOW | OFlags::NONBLOCK;
     let mut options = OpenOptions::new();
@@ -300,7 +305,7 @@ fn open_existing(path: &Path) -> io::Result<File> {
     Ok(file)
 }
 
-/// The lock file, and whether it was created.
+/// Opens the lock file. Also returns whether it was created.
 fn open_lock_file(path: &Path) -> io::Result<(File, bool)> {
     match open_options().create_new(true).open(path) {
         Ok(file) => Ok((file, true)),
@@ -318,14 +323,14 @@ fn text_of(mut file: &File) -> io::Result<String> {
     Ok(String::from_utf8_lossy(&bytes).into_owned())
 }
 
-/// Writes the owner's name into the lock file.
+/// Writes the name of the owner into the lock file.
 fn sign(mut file: &File) -> io::Result<()> {
     file.set_len(0)?;
     file.rewind()?;
     writeln!(file, "{LABEL}\n{}", Process::this().to_text())
 }
 
-/// Takes the lock, and waits for the lock of a dead owner and for readers. Refuses at once if the
+/// Takes the lock. Waits for the lock of a dead owner and for readers, but fails immediately if the
 /// owner is alive.
 fn acquire(
     given: &Path,
@@ -340,9 +345,9 @@ fn acquire(
     loop {
         match try_lock(Mode::Own) {
             Ok(()) => return Ok(()),
-            // A shared lock succeeds, so there is no owner and the text names an earlier one. The
-            // lock is released before the next attempt: two processes that start at the same time
-            // would wait for each other.
+            // A shared lock succeeds, so there is no owner, and the text names an earlier one. The
+            // lock is released before the next attempt, because two processes that start at the
+            // same time would otherwise wait for each other.
             Err(TryLockError::WouldBlock) if try_lock(Mode::Look).is_ok() => {
                 file.unlock().map_err(create(given))?;
                 if begin.elapsed() >= LOOKERS_PATIENCE {
@@ -368,19 +373,20 @@ fn acquire(
     }
 }
 
-/// Tests POSIX locks, which SQLite uses. Where they do not work, SQLite would report a broken disk
-/// or a busy file.
+/// Tests POSIX locks, which SQLite uses. If they do not work, SQLite would report a broken disk or
+/// a busy file.
 fn check_posix_locks(file: &File, given: &Path) -> Result<(), StoreError> {
     let taken = rustix::fs::fcntl_lock(file, FlockOperation::NonBlockingLockExclusive)
         .and_then(|()| rustix::fs::fcntl_lock(file, FlockOperation::NonBlockingUnlock));
     match taken {
-        // Some file systems map both kinds of locks to one. Another process has this lock then.
+        // Some file systems map both kinds of locks to one. In that case, another process has this
+        // lock.
         Ok(()) | Err(Errno::ACCESS | Errno::AGAIN) => Ok(()),
         Err(error) => Err(refusal(given, error.into())),
     }
 }
 
-/// Error for a lock that failed although no other process has it.
+/// Returns the error for a lock that failed although no other process holds it.
 fn refusal(given: &Path, source: io::Error) -> StoreError {
     let path = given.to_path_buf();
     match Errno::from_io_error(&source) {
@@ -446,7 +452,7 @@ mod tests {
         let dir = tempfile::tempdir().expect("directory");
         let path = dir.path().join("j.db");
         std::fs::write(&path, "").expect("room");
-        // The file names an owner that may be alive, as after the end of a server on another host.
+        // The file names an owner that may be alive, as if a server on another host had ended.
         drop(Lock::take(&path).expect("it is free"));
         let looking = Lock::for_looking(&path).expect("readable");
         let looking = looking.expect("it is free");

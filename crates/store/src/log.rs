@@ -1,9 +1,10 @@
 //! Reads commits from the write-ahead log of an SQLite file without SQLite.
 //!
-//! A repair needs the log of a file that SQLite refuses, because the latest acknowledged changes
-//! may be only there. The format is <https://www.sqlite.org/fileformat2.html#the_write_ahead_log>:
-//! a frame holds a page, and its checksum continues that of the previous frame. Frames are valid up
-//! to the last one that ends a transaction.
+//! A repair needs the log of a file that SQLite rejects, because the latest acknowledged changes
+//! may only be in the log. The format is
+//! <https://www.sqlite.org/fileformat2.html#the_write_ahead_log>: a frame contains a page, and its
+//! checksum continues that of the previous frame. Frames are valid up to the last one that ends a
+//! transaction.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -13,7 +14,7 @@ use std::path::Path;
 use crate::bytes::be32;
 use crate::lock::open_regular;
 
-/// Magic number of a log. Its last bit gives the byte order of the checksums.
+/// The magic number of a log. Its last bit determines the byte order of the checksums.
 const MAGIC: u32 = 0x377f_0682;
 const HEADER_LEN: usize = 32;
 const FRAME_HEADER_LEN: usize = 24;
@@ -23,34 +24,34 @@ const FRAME_HEADER_LEN: usize = 24;
 pub(crate) struct Log {
     file: File,
     page_size: usize,
-    /// Position of the latest content of each page.
+    /// The position of the latest contents of each page.
     pages: BTreeMap<u32, u64>,
-    /// Number of pages in the database after the last commit.
+    /// The number of pages in the database after the last commit.
     last_page: u32,
 }
 
 impl Log {
-    /// `None` if the log is missing or has no valid commit.
+    /// Opens a log. Returns `None` if the log is missing or has no valid commit.
     pub(crate) fn open(path: &Path) -> Option<Self> {
         let (log, _) = Self::read(open_regular(path).ok()?)?;
         (log.last_page > 0).then_some(log)
     }
 
-    /// Position of damage that hides commits. `is_needed`: the database says that it needs this
-    /// log.
+    /// Returns the position of damage that hides commits. `is_needed` means that the database says
+    /// that it needs this log.
     ///
-    /// Each commit is synced before the next transaction is written. So a power loss leaves at most
-    /// one transaction incomplete, the last one, which the server has not acknowledged. Two
-    /// findings prove that commits are lost:
+    /// Each commit is synced before the next transaction is written. A power loss therefore leaves
+    /// at most one transaction incomplete: the last one, which the server has not acknowledged.
+    /// Either of two findings proves that commits are lost:
     ///
     /// - A complete transaction and the start of the next one follow the damage.
     /// - The database needs the log, the log has no valid commit, and a frame follows the damaged
-    ///   one. The first transaction of such a log is a single frame, see `history::mark_log`, so
-    ///   that frame belongs to a later one.
+    ///   one. The first transaction of such a log is a single frame (see `history::mark_log`), so
+    ///   that frame belongs to a later transaction.
     pub(crate) fn damage(path: &Path, is_needed: bool) -> Option<u64> {
         let look = || Self::find_damage(open_regular(path).ok()?, is_needed);
         let found = look()?;
-        // A server may be writing meanwhile; real damage stays where it is.
+        // A server may be writing at the same time; real damage stays at the same position.
         (look()? == found).then_some(found)
     }
 
@@ -68,7 +69,8 @@ impl Log {
         (is_beginning_lost || tail.is_proven).then_some(stop.at)
     }
 
-    /// Reads the valid part of a log and returns where it ends; `None` if the header is invalid.
+    /// Reads the valid part of a log and returns where it ends. Returns `None` if the header is
+    /// invalid.
     fn read(file: File) -> Option<(Self, Stop)> {
         let mut header = [0; HEADER_LEN];
         file.read_exact_at(&mut header, 0).ok()?;
@@ -106,11 +108,11 @@ impl Log {
         (FRAME_HEADER_LEN + self.page_size) as u64
     }
 
-    /// Looks at frames after an invalid one, which SQLite ignores.
+    /// Reads the frames after an invalid one. SQLite ignores them.
     fn read_tail(&self, stop: &Stop) -> Tail {
         let mut tail = Tail::default();
         let mut frame = vec![0; FRAME_HEADER_LEN + self.page_size];
-        // Checksum of the previous frame, if that one ends a transaction.
+        // The checksum of the previous frame, if that frame ends a transaction.
         let mut committed = None;
         let mut at = stop.at;
         while !tail.is_proven
@@ -121,7 +123,7 @@ impl Log {
         {
             let before = committed.take();
             let (head, page) = frame.split_at_mut(FRAME_HEADER_LEN);
-            // Frames of an earlier use of the file have a different salt.
+            // Frames from an earlier use of the file have a different salt.
             if head[8..16] == stop.salt {
                 tail.has_frame |= at > stop.at;
                 if let Some(sums) = before {
@@ -144,8 +146,8 @@ impl Log {
         tail
     }
 
-    /// Reads frames until one does not continue the previous one: the rest is torn, damaged, or of
-    /// an earlier use. Returns the position of that frame.
+    /// Reads frames until one does not continue the previous frame: the rest is incomplete,
+    /// damaged, or from an earlier use. Returns the position of that frame.
     fn read_frames(&mut self, mut sum: Checksum, salt: &[u8]) -> Option<u64> {
         let mut frame = vec![0; FRAME_HEADER_LEN + self.page_size];
         let mut at = HEADER_LEN as u64;
@@ -160,7 +162,7 @@ impl Log {
                 break;
             }
             open.push((number, at + FRAME_HEADER_LEN as u64));
-            // Nonzero in the last frame of a transaction.
+            // This is nonzero in the last frame of a transaction.
             let size_after = be32(head, 4)?;
             if size_after > 0 {
                 self.pages.extend(open.drain(..));
@@ -171,17 +173,17 @@ impl Log {
         Some(at)
     }
 
-    /// Bytes per page.
+    /// Returns the size of a page in bytes.
     pub(crate) const fn page_size(&self) -> usize {
         self.page_size
     }
 
-    /// Number of pages in the database after the last commit.
+    /// Returns the number of pages in the database after the last commit.
     pub(crate) const fn last_page(&self) -> u32 {
         self.last_page
     }
 
-    /// The latest content of a page; `None` = the log does not contain it.
+    /// Returns the latest contents of a page. Returns `None` if the log does not contain the page.
     pub(crate) fn page(&self, number: u32) -> Option<Vec<u8>> {
         let at = *self.pages.get(&number)?;
         let mut bytes = vec![0; self.page_size];
@@ -190,19 +192,19 @@ impl Log {
     }
 }
 
-/// End of the valid part of a log, and the attributes of frames that would continue it.
+/// The end of the valid part of a log, and the attributes of frames that would continue it.
 struct Stop {
     at: u64,
     salt: [u8; 8],
     is_big_endian: bool,
 }
 
-/// Frames after the valid part of a log, from its current use.
+/// Facts about frames of the current use that follow the valid part of a log.
 #[derive(Default)]
 struct Tail {
     /// Whether a frame follows the invalid one.
     has_frame: bool,
-    /// Whether a transaction follows a complete one.
+    /// Whether another transaction follows a complete one.
     is_proven: bool,
 }
 
@@ -217,7 +219,7 @@ struct Checksum {
 }
 
 impl Checksum {
-    /// Adds bytes; their number is a multiple of 8.
+    /// Adds bytes. Their number must be a multiple of 8.
     fn add(&mut self, bytes: &[u8]) {
         let [mut first, mut second] = self.sums;
         for pair in bytes.chunks_exact(8) {

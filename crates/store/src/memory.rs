@@ -1,7 +1,7 @@
 //! Stops loading a state that needs more memory than is available.
 //!
-//! Without this check the kernel kills the server, or a failed allocation aborts it, and no message
-//! names the reason.
+//! Without this check, the kernel would kill the server, or a failed allocation would abort it, and
+//! no message would explain the reason.
 
 use std::ffi::c_int;
 use std::fs;
@@ -9,18 +9,19 @@ use std::fs;
 use rusqlite::Connection;
 use rustix::process::Resource;
 
-/// Instructions of SQLite's virtual machine between two checks: some milliseconds.
+/// The number of instructions of SQLite's virtual machine between two checks, which take a few
+/// milliseconds.
 const STEPS: c_int = 50_000;
-/// Minimum memory that must stay available. Growing a table copies it, so half of the current usage
-/// must stay available as well.
+/// The minimum memory that must stay available. Growing a table copies it, so half of the current
+/// usage must also stay available.
 const SPARE: u64 = 32 << 20;
-/// Memory of this process and its limits, in bytes; `None` = no known limit.
+/// The memory use of this process and its limits, in bytes. `None` means that no limit is known.
 #[derive(Clone, Copy, Debug)]
 struct Memory {
     resident: u64,
-    /// Memory and swap that the machine has left.
+    /// The memory and swap space that the machine has left.
     machine_left: Option<u64>,
-    /// Memory that the control group has left.
+    /// The memory that the control group has left.
     group_left: Option<u64>,
 }
 
@@ -35,7 +36,7 @@ impl Memory {
         })
     }
 
-    /// Whether `more` bytes and a reserve do not fit.
+    /// Returns whether `more` bytes and a reserve do not fit.
     fn is_short(self, more: u64) -> bool {
         let needed = SPARE.max(self.resident / 2).saturating_add(more);
         let left = [self.machine_left, self.group_left];
@@ -43,15 +44,16 @@ impl Memory {
     }
 }
 
-/// Whether an allocation of this size succeeds under a limit of the address space. The kernel's
-/// figures do not answer that: an allocator reserves address space long before it uses it.
+/// Returns whether an allocation of this size succeeds if the address space is limited. The
+/// kernel's statistics do not show this, because an allocator reserves address space long before it
+/// uses it.
 fn has_address_space(len: u64) -> bool {
     let is_limited = rustix::process::getrlimit(Resource::As).current.is_some();
     !is_limited
         || usize::try_from(len).is_ok_and(|len| Vec::<u8>::new().try_reserve_exact(len).is_ok())
 }
 
-/// Fails as SQLite does without memory if `more` bytes do not fit.
+/// Fails in the same way as SQLite without memory if `more` bytes do not fit.
 pub(crate) fn expect(more: u64) -> rusqlite::Result<()> {
     if Memory::now().is_some_and(|memory| memory.is_short(more)) {
         let code = rusqlite::ffi::Error::new(rusqlite::ffi::SQLITE_NOMEM);
@@ -60,8 +62,8 @@ pub(crate) fn expect(more: u64) -> rusqlite::Result<()> {
     Ok(())
 }
 
-/// Interrupts statements of the connection with `SQLITE_INTERRUPT` when memory becomes short;
-/// `false` = stops doing so.
+/// Makes statements of the connection fail with `SQLITE_INTERRUPT` when memory becomes low. With
+/// `false`, removes this check.
 pub(crate) fn guard(connection: &Connection, is_guarded: bool) -> rusqlite::Result<()> {
     let check = is_guarded.then_some(|| expect(0).is_err());
     connection.progress_handler(STEPS, check)
@@ -73,7 +75,8 @@ fn machine_left() -> Option<u64> {
     Some((available + field(&text, "SwapFree:").unwrap_or(0)) << 10)
 }
 
-/// Only the unified hierarchy. The kernel reclaims file caches, so they count as available.
+/// Returns the memory that the control group has left. Only the unified hierarchy is supported. The
+/// kernel can reclaim file caches, so they count as available.
 fn group_left() -> Option<u64> {
     let text = fs::read_to_string("/proc/self/cgroup").ok()?;
     let name = text.lines().find_map(|line| line.strip_prefix("0::"))?;

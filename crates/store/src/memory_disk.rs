@@ -1,4 +1,4 @@
-//! The disk of simulated worlds: a database of this crate in memory. A crash drops uncommitted
+//! The disk of simulated worlds: a database of this crate in memory. A crash discards uncommitted
 //! changes.
 
 use std::cell::{Cell, RefCell};
@@ -17,21 +17,21 @@ use crate::rows::Rows;
 use crate::statement::Query;
 use crate::{compact, group, load, schema};
 
-/// Prepared statements to keep: more than a world uses.
+/// The number of prepared statements to keep, which is more than a world uses.
 const STATEMENTS_MAX: usize = 128;
 
-/// Minimum length of a stretch: jobs of simulated worlds are small.
+/// The minimum length of a stretch. It is small because the jobs of simulated worlds are small.
 const FOLD_LEN_MIN: u32 = 2;
-/// Minimum number of tasks that become a stretch when they finish in one commit. Pairs are left for
-/// folding.
+/// The minimum number of tasks that become a stretch if they finish in the same commit. Pairs are
+/// left for folding.
 const STRETCH_LEN_MIN: u32 = 3;
-/// Commits between folds. A fold costs more than the rest of a commit, and worlds must crash with
-/// unfolded rows as well.
+/// The number of commits between folds. A fold takes longer than the rest of a commit, and worlds
+/// must also crash while some rows are not folded.
 const FOLD_INTERVAL: i64 = 10;
 
 thread_local! {
     /// An empty database from an earlier world. Creating the schema and preparing statements takes
-    /// a quarter of a world's time.
+    /// a quarter of a world's run time.
     static EMPTY: Cell<Option<Connection>> = const { Cell::new(None) };
 }
 
@@ -45,7 +45,7 @@ pub struct MemoryDisk {
 }
 
 impl MemoryDisk {
-    /// An empty disk for the server "SimUid".
+    /// Creates an empty disk for the server "SimUid".
     ///
     /// # Panics
     ///
@@ -63,7 +63,7 @@ impl MemoryDisk {
         })
     }
 
-    /// Writes changes and ends the transaction; returns the number of the next event.
+    /// Writes changes and ends the transaction. Returns the number of the next event.
     fn write(&self, changes: &[Change], end: impl FnOnce(Transaction<'_>)) -> i64 {
         let mut seq = self.next_seq;
         let mut connection = self.connection.borrow_mut();
@@ -85,7 +85,7 @@ fn new_database() -> Connection {
 
 /// Deletes all rows.
 fn empty(connection: &Connection) -> rusqlite::Result<()> {
-    // Except the positions in stretches, which are part of the schema.
+    // The positions in stretches are kept, because they are part of the schema.
     let mut tables = connection.prepare_cached(
         "SELECT name FROM sqlite_schema WHERE type = 'table' AND name <> 'place_data'",
     )?;
@@ -99,7 +99,7 @@ fn empty(connection: &Connection) -> rusqlite::Result<()> {
 
 impl Drop for MemoryDisk {
     fn drop(&mut self) {
-        // Discard the database of a failed world: its rows could make the next world fail.
+        // Discard the database of a failed world, because its rows could make the next world fail.
         if let Some(connection) = self.connection.take()
             && !std::thread::panicking()
         {
@@ -138,7 +138,7 @@ impl Disk for MemoryDisk {
     }
 }
 
-/// Panics if queries of the file and the state that was restored from it count differently.
+/// Panics if queries of the file and the state restored from it return different counts.
 fn compare_counts(connection: &Connection, state: &ServerState) {
     let jobs = all_rows(connection, &run::jobs(i64::MAX));
     let mut rows = all_rows(connection, &run::states(i64::MAX));
@@ -155,7 +155,8 @@ fn compare_counts(connection: &Connection, state: &ServerState) {
     }
 }
 
-/// Rows of a query on a connection that continues to write: [`Query::run`] would forbid that.
+/// Returns the rows of a query on a connection that continues to write, which [`Query::run`] would
+/// forbid.
 fn all_rows<R>(connection: &Connection, query: &Query<R>) -> Vec<R> {
     let mut statement = connection.prepare_cached(query.sql()).expect("a query");
     let width = statement.column_count();

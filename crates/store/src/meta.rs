@@ -1,4 +1,4 @@
-//! The table `meta`: one value per key.
+//! The table `meta`, which has one value per key.
 
 use hq_core::id::{JobId, WorkerId};
 use hq_core::quarantine::Quarantine;
@@ -8,7 +8,7 @@ use rusqlite::types::FromSql;
 use rusqlite::{Connection, OptionalExtension as _, params};
 use serde_json::{Value, json};
 
-/// The text of a key, if present.
+/// Returns the text of a key if it exists.
 pub(crate) fn text(connection: &Connection, key: &str) -> rusqlite::Result<Option<String>> {
     let sql = "SELECT CAST(value AS TEXT) FROM meta WHERE key = ?";
     connection
@@ -16,7 +16,7 @@ pub(crate) fn text(connection: &Connection, key: &str) -> rusqlite::Result<Optio
         .optional()
 }
 
-/// The number of a key, 0 if absent.
+/// Returns the number of a key, or 0 if it does not exist.
 pub(crate) fn number(connection: &Connection, key: &str) -> rusqlite::Result<i64> {
     let sql = "SELECT CAST(value AS INTEGER) FROM meta WHERE key = ?";
     let found = connection
@@ -46,9 +46,9 @@ pub(crate) fn remove(connection: &Connection, key: &str) -> rusqlite::Result<()>
     Ok(())
 }
 
-/// Removes all keys with this prefix, which ends in `_`.
+/// Removes all keys with this prefix. The prefix must end in `_`.
 pub(crate) fn remove_all(connection: &Connection, prefix: &str) -> rusqlite::Result<()> {
-    // Up to the byte after `_`: a range of the primary key.
+    // This is a range of the primary key, up to the byte after `_`.
     connection
         .prepare_cached(
             "DELETE FROM meta WHERE key >= ?1 AND key < substr(?1, 1, length(?1) - 1) || '`'",
@@ -57,7 +57,7 @@ pub(crate) fn remove_all(connection: &Connection, prefix: &str) -> rusqlite::Res
     Ok(())
 }
 
-/// Numbers of all keys with this prefix, each with the rest of its key.
+/// Returns the numbers of all keys with this prefix, each with the rest of its key.
 pub(crate) fn numbers(
     connection: &Connection,
     prefix: &str,
@@ -65,7 +65,7 @@ pub(crate) fn numbers(
     values(connection, prefix, "INTEGER")
 }
 
-/// Texts of all keys with this prefix, each with the rest of its key.
+/// Returns the texts of all keys with this prefix, each with the rest of its key.
 pub(crate) fn texts(
     connection: &Connection,
     prefix: &str,
@@ -110,30 +110,32 @@ pub(crate) fn note_key(
     set_text(connection, &name, &key.digest)
 }
 
-/// Key of a repair's report, until the next start of a server.
+/// The key for the report of a repair. It exists until the next server starts.
 pub(crate) const REPAIRED: &str = "repaired";
-/// Prefix of acknowledged problems: the extent of each.
+/// The key prefix of acknowledged problems. The value is the extent of the problem.
 pub(crate) const ACKNOWLEDGED: &str = "acknowledged_";
-/// Prefix of tokens for programs: the record of each.
+/// The key prefix of tokens for programs. The value is the record of the token.
 pub(crate) const TOKEN: &str = "token_";
-/// Prefix of resubmitted jobs: the id of the new job.
+/// The key prefix of resubmitted jobs. The value is the id of the new job.
 pub(crate) const RESUBMITTED: &str = "resubmitted_";
 
-/// Prefix of submits that a later attempt of their task made again, `<job>_<number>`: that attempt.
+/// The key prefix of submits that were repeated by a later attempt of their task, followed by
+/// `<job>_<number>`. The value is that attempt.
 pub(crate) const REPEATED: &str = "repeated_";
-/// Prefix of submits with skipped instances, `<job>_<number>`: the first instance of tasks that
-/// were never sent to a worker.
+/// The key prefix of submits with skipped instances, followed by `<job>_<number>`. The value is the
+/// first instance of tasks that were never sent to a worker.
 pub(crate) const FIRST_INSTANCE: &str = "first_instance_";
-/// Present after a worker was given up, until the tasks that it may have started have new
+/// This key exists after a worker was abandoned, until the tasks that it may have started have new
 /// instances.
 pub(crate) const STARTS_UNKNOWN: &str = "starts_unknown";
-/// Prefix of keyed submits, followed by job, `_` and the key: the digest of the submit.
+/// The key prefix of submits with a key, followed by the job, `_` and the key. The value is the
+/// digest of the submit.
 pub(crate) const SUBMIT_KEY: &str = "submit_key_";
 
-/// Prefix of workers in quarantine: the quarantine as JSON.
+/// The key prefix of workers in quarantine. The value is the quarantine as JSON.
 pub(crate) const QUARANTINE: &str = "quarantine_";
 
-/// Stores that a worker is in quarantine.
+/// Records that a worker is in quarantine.
 pub(crate) fn set_quarantine(
     connection: &Connection,
     quarantine: &Quarantine,
@@ -145,7 +147,7 @@ pub(crate) fn set_quarantine(
     Ok(())
 }
 
-/// The complete quarantine as JSON, which events contain as well.
+/// Returns the complete quarantine as JSON, which events also contain.
 pub(crate) fn quarantine_json(quarantine: &Quarantine) -> Value {
     json!({
         "id": quarantine.worker.as_u32(),
@@ -157,7 +159,7 @@ pub(crate) fn quarantine_json(quarantine: &Quarantine) -> Value {
     })
 }
 
-/// All stored quarantines. An unreadable one is dropped and its worker trusted.
+/// Returns all stored quarantines. If one cannot be read, it is ignored and its worker is trusted.
 pub(crate) fn quarantines(connection: &Connection) -> rusqlite::Result<Vec<Quarantine>> {
     let sql =
         "SELECT CAST(value AS TEXT) FROM meta WHERE substr(key, 1, length(?1)) = ?1 ORDER BY key";
@@ -185,7 +187,7 @@ fn quarantine_of(value: &Value) -> Option<Quarantine> {
     })
 }
 
-/// Key that is present while a worker drains.
+/// Returns the key that exists while a worker is draining.
 pub(crate) fn draining_key(worker: WorkerId) -> String {
     format!("draining_{worker}")
 }

@@ -1,4 +1,4 @@
-//! Opens a store: checks that the file is a journal, is intact, and has no other writer.
+//! Opens a store and checks that the file is a journal, is intact, and has no other writer.
 
 use std::cell::RefCell;
 use std::path::{Path, PathBuf};
@@ -25,7 +25,7 @@ pub struct InspectedStore {
 }
 
 impl InspectedStore {
-    /// How the last server of the store ended.
+    /// Returns how the last server of the store ended.
     ///
     /// # Errors
     ///
@@ -34,7 +34,7 @@ impl InspectedStore {
         self.history.as_ref()
     }
 
-    /// Opens the store as [`Store::open`] does.
+    /// Opens the store in the same way as [`Store::open`].
     ///
     /// # Errors
     ///
@@ -44,17 +44,17 @@ impl InspectedStore {
     }
 }
 
-/// An open store, owned by this process.
+/// An open store that this process owns.
 #[derive(Debug)]
 pub struct Store {
-    // Field order: the connection is closed before the lock is released.
+    // The order of these fields matters: the connection is closed before the lock is released.
     connection: Leased,
-    /// As the user named it, for messages.
+    /// The path as the user gave it, for messages.
     path: PathBuf,
     place: Place,
     files: Files,
     size_max: Option<u64>,
-    /// Stretches that could not be read, see [`Loaded`].
+    /// The stretches that could not be read; see [`Loaded`].
     unreadable: RefCell<Vec<StretchKey>>,
     lock: Lock,
 }
@@ -64,21 +64,21 @@ impl Store {
     ///
     /// # Errors
     ///
-    /// See [`StoreError`]; a file that is not a journal stays unchanged.
+    /// See [`StoreError`]. A file that is not a journal is not changed.
     pub fn open(path: &Path) -> Result<Self, StoreError> {
         Self::open_on(path, None)
     }
 
-    /// Locks an existing file, waits until no server of another host writes to it, and reads how
-    /// its last server ended. The file stays unchanged.
+    /// Locks an existing file, waits until no server on another host writes to it, and reads how
+    /// its last server ended. The file is not changed.
     ///
     /// # Errors
     ///
-    /// [`StoreError::InUse`] if a server has the store; see [`StoreError`] for others.
+    /// [`StoreError::InUse`] if a server uses the store; see [`StoreError`] for others.
     pub fn look(path: &Path) -> Result<InspectedStore, StoreError> {
         let lock = Lock::take(path)?;
         let place = place_of(&lock, None);
-        // Before SQLite opens the file: it deletes the log of an empty one.
+        // This must precede opening the file with SQLite, which deletes the log of an empty file.
         history::check_companions(lock.path(), path)?;
         examine::check_header(&lock, &place, path)?;
         let last_owner = lease::look(&place, path)?;
@@ -94,17 +94,19 @@ impl Store {
         })
     }
 
-    /// Opens a store as [`Self::open`] does; `file_system` overrides the detected one.
+    /// Opens a store in the same way as [`Self::open`]. `file_system` overrides the detected file
+    /// system.
     pub(crate) fn open_on(
         path: &Path,
         file_system: Option<FileSystem>,
     ) -> Result<Self, StoreError> {
-        // First, so that no other process or part of this process has the store from here on.
+        // The lock comes first, so that from here on no other process, and no other part of this
+        // process, has the store.
         Self::open_locked(Lock::take(path)?, path, file_system, None)
     }
 
-    /// `last_owner`: the fencing number of the last owner, if the caller has already waited for its
-    /// end.
+    /// Opens a store that is already locked. `last_owner` is the fencing number of the last owner,
+    /// if the caller has already waited for it to end.
     fn open_locked(
         lock: Lock,
         path: &Path,
@@ -125,7 +127,8 @@ impl Store {
             return Err(error);
         }
         lock.make_private(path)?;
-        // Before the log is touched: an earlier release does not take the lock.
+        // This must precede any access to the log, because an earlier release does not take the
+        // lock.
         let last_owner = match last_owner {
             Some(seen) => seen,
             None => lease::look(&place, path)?,
@@ -157,8 +160,8 @@ impl Store {
         })
     }
 
-    /// Sets the maximum bytes of the file; `None` = unlimited. The oldest completed jobs are
-    /// dropped from a larger one. Jobs that are not completed always stay.
+    /// Sets the maximum size of the file in bytes; `None` means unlimited. If the file is larger,
+    /// the oldest completed jobs are dropped. Jobs that are not completed are always kept.
     #[must_use]
     pub const fn with_size_max(mut self, size_max: Option<u64>) -> Self {
         self.size_max = size_max;
@@ -174,13 +177,13 @@ impl Store {
         history::note_fresh(&self.connection).map_err(StoreError::sql(&self.path))
     }
 
-    /// The file.
+    /// Returns the path of the file.
     #[must_use]
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Uid of the server that created the store, if one did.
+    /// Returns the uid of the server that created the store, if there is one.
     ///
     /// # Errors
     ///
@@ -211,9 +214,9 @@ impl Store {
         Ok(loaded)
     }
 
-    /// Starts the writer thread. `gone_workers` is [`Loaded::gone_workers`]. The thread
-    /// calls `report` after each commit and whenever the health of the store changes; `report` must
-    /// not block.
+    /// Starts the writer thread. `gone_workers` is [`Loaded::gone_workers`]. The thread calls
+    /// `report` after each commit and whenever the health of the store changes. `report` must not
+    /// block.
     ///
     /// # Errors
     ///
@@ -250,7 +253,7 @@ fn place_of(lock: &Lock, file_system: Option<FileSystem>) -> Place {
     }
 }
 
-/// Connects for writing and migrates a file of version `from`.
+/// Connects for writing and migrates a file that has the version `from`.
 fn connect(place: &Place, path: &Path, from: i32) -> Result<Connection, StoreError> {
     let sql = StoreError::sql(path);
     let busy = |error: rusqlite::Error| match error.sqlite_error_code() {
@@ -267,7 +270,7 @@ fn connect(place: &Place, path: &Path, from: i32) -> Result<Connection, StoreErr
     connection
         .pragma_update(None, "journal_mode", "WAL")
         .map_err(busy)?;
-    // Deleted records must not reappear when a damaged file is repaired.
+    // When a damaged file is repaired, deleted records must not reappear.
     for (name, value) in [("synchronous", "FULL"), ("secure_delete", "ON")] {
         connection.pragma_update(None, name, value).map_err(&sql)?;
     }

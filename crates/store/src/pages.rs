@@ -1,8 +1,8 @@
-//! Reads the pages of an SQLite file without SQLite, which refuses damaged files.
+//! Reads the pages of an SQLite file without SQLite, which rejects damaged files.
 //!
-//! It covers the needs of a repair and a quick check: b-trees, cells, records, and the free list.
-//! Formats follow <https://www.sqlite.org/fileformat2.html>. Pages are untrusted input: every
-//! offset is checked, and the number of pages bounds every walk.
+//! It covers what a repair and a quick check need: b-trees, cells, records, and the free list. The
+//! formats follow <https://www.sqlite.org/fileformat2.html>. Pages are untrusted input: every
+//! offset is checked, and every walk is bounded by the number of pages.
 
 use std::collections::BTreeSet;
 use std::fs::File;
@@ -16,20 +16,20 @@ use crate::lock::{Lock, with_suffix};
 use crate::log::Log;
 use crate::schema;
 
-/// Bytes of the file's header, at the start of the first page.
+/// The length in bytes of the file header, at the start of the first page.
 const HEADER_LEN: usize = 100;
-/// First bytes of every SQLite file.
+/// The first bytes of every SQLite file.
 pub(crate) const MAGIC: &[u8; 16] = b"SQLite format 3\0";
-/// Maximum depth of a tree. No disk could hold a deeper one.
+/// The maximum depth of a tree. A deeper tree would not fit on any disk.
 const DEPTH_MAX: u32 = 32;
-/// Bytes per page in a page map.
+/// The number of bytes per page in a page map.
 const MAP_ENTRY_LEN: usize = 5;
-/// SQLite never uses the page with this byte: it is reserved for locks.
+/// SQLite never uses the page that contains this byte, because the page is reserved for locks.
 const UNUSED_AT: u64 = 1 << 30;
-/// Maximum bytes of a record.
+/// The maximum size of a record in bytes.
 const RECORD_MAX: u64 = 1 << 30;
 
-/// Kind of a page, by its first byte.
+/// The kind of a page, as determined by its first byte.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum PageKind {
     IndexInterior,
@@ -38,19 +38,19 @@ pub(crate) enum PageKind {
     TableLeaf,
 }
 
-/// One stored row.
+/// A stored row.
 #[derive(Clone, PartialEq, Debug)]
 pub(crate) struct Record {
-    /// Row id, in tables that have one.
+    /// The row id, for tables that have one.
     pub(crate) rowid: Option<i64>,
     pub(crate) values: Vec<Value>,
 }
 
-/// The first two columns of a record, or its row id. They describe where rows are missing.
+/// The first two columns of a record, or its row id. They show where rows are missing.
 pub(crate) type Key = (i64, i64);
 
 impl Record {
-    /// Position among the records of its tree.
+    /// Returns the position of the record among the records of its tree.
     pub(crate) fn key(&self) -> Option<Key> {
         if let Some(rowid) = self.rowid {
             return Some((rowid, 0));
@@ -65,36 +65,36 @@ impl Record {
 /// A page with its children and records.
 #[derive(Debug)]
 pub(crate) struct Page {
-    /// In order. An interior page has one more child than cells.
+    /// The children in order. An interior page has one more child than cells.
     pub(crate) children: Vec<u32>,
-    /// `None` = a broken cell. In interior pages of tables records have no columns.
+    /// The records; `None` is a broken cell. In interior pages of tables, records have no columns.
     pub(crate) records: Vec<Option<Record>>,
-    /// Overflow pages of the records.
+    /// The overflow pages of the records.
     pub(crate) overflow: Vec<u32>,
 }
 
-/// A file, read page by page.
+/// A file that is read page by page.
 #[derive(Debug)]
 pub(crate) struct Pages {
     file: File,
-    /// Bytes per page.
+    /// The size of a page in bytes.
     size: usize,
-    /// Complete pages in the file.
+    /// The number of complete pages in the file.
     count: u32,
-    /// Pages according to the header.
+    /// The number of pages according to the header.
     expected: u32,
     first_free: u32,
-    /// Free pages according to the header.
+    /// The number of free pages according to the header.
     free_count: u32,
     /// Whether the file has a page map, which SQLite needs to move pages.
     has_map: bool,
-    /// Bytes of the file.
+    /// The size of the file in bytes.
     len: u64,
     is_ours: bool,
     log: Option<Log>,
 }
 
-/// Reads an integer of variable length; returns it and the position after it.
+/// Reads a variable-length integer. Returns it and the position after it.
 fn varint(bytes: &[u8], at: usize) -> Option<(u64, usize)> {
     let mut value: u64 = 0;
     for index in 0..9 {
@@ -111,7 +111,7 @@ fn varint(bytes: &[u8], at: usize) -> Option<(u64, usize)> {
 }
 
 impl Pages {
-    /// Opens a database with the commits in its log.
+    /// Opens a database together with the commits in its log.
     pub(crate) fn open(lock: &Lock) -> io::Result<Self> {
         let file = lock.open_raw()?;
         let len = file.metadata()?.len();
@@ -123,7 +123,7 @@ impl Pages {
         let mut header = [0_u8; HEADER_LEN];
         let have = usize::try_from(len).unwrap_or(HEADER_LEN).min(HEADER_LEN);
         file.read_exact_at(&mut header[..have], 0)?;
-        // A very short file has only the start of the header.
+        // A very short file contains only the start of the header.
         let is_cut_header =
             have < HEADER_LEN && MAGIC.starts_with(&header[..have.min(MAGIC.len())]);
         if let Some(first) = log.as_ref().and_then(|log| log.page(1)) {
@@ -154,32 +154,33 @@ impl Pages {
         })
     }
 
-    /// Whether the end of the file is missing.
+    /// Returns whether the end of the file is missing.
     pub(crate) fn is_cut(&self) -> bool {
         if self.has_log() {
-            // With a log the file may be shorter than its header says: the rest is in the log.
+            // If there is a log, the file may be shorter than its header says, because the rest is
+            // in the log.
             return self.count < self.expected;
         }
         self.len < u64::from(self.expected) * self.size as u64
             || !self.len.is_multiple_of(self.size as u64)
     }
 
-    /// Whether the log has commits.
+    /// Returns whether the log has commits.
     pub(crate) const fn has_log(&self) -> bool {
         self.log.is_some()
     }
 
-    /// Whether the header is that of a journal.
+    /// Returns whether the header is that of a journal.
     pub(crate) const fn is_ours(&self) -> bool {
         self.is_ours
     }
 
-    /// Whether the file and its log are empty.
+    /// Returns whether the file and its log are empty.
     pub(crate) const fn is_empty(&self) -> bool {
         self.len == 0 && self.log.is_none()
     }
 
-    /// Number of pages.
+    /// Returns the number of pages.
     pub(crate) const fn count(&self) -> u32 {
         self.count
     }
@@ -197,7 +198,7 @@ impl Pages {
         Some(bytes)
     }
 
-    /// Kind and children of a page, without its records.
+    /// Returns the kind and the children of a page, without its records.
     fn outline(&self, number: u32) -> Option<(PageKind, Vec<u32>)> {
         let bytes = self.read(number)?;
         let (kind, head, cells) = head(&bytes, number)?;
@@ -212,7 +213,7 @@ impl Pages {
         Some((kind, children))
     }
 
-    /// Reads a b-tree page; `None` if the page is not one.
+    /// Reads a b-tree page. Returns `None` if the page is not a b-tree page.
     pub(crate) fn page(&self, number: u32) -> Option<Page> {
         let bytes = self.read(number)?;
         let (kind, head, cells) = head(&bytes, number)?;
@@ -287,7 +288,7 @@ impl Pages {
         Some(Record { rowid, values })
     }
 
-    /// Appends the part of a record on overflow pages.
+    /// Appends the part of a record that is stored on overflow pages.
     fn follow_overflow(
         &self,
         mut next: u32,
@@ -307,7 +308,7 @@ impl Pages {
         Some(())
     }
 
-    /// Free pages. Damage may cut the list short.
+    /// Returns the free pages. If the list is damaged, some may be missing.
     pub(crate) fn free(&self) -> BTreeSet<u32> {
         let mut free = BTreeSet::new();
         let mut trunk = self.first_free;
@@ -322,7 +323,7 @@ impl Pages {
         free
     }
 
-    /// Pages of the map that miss a page after them.
+    /// Returns the problems of page map pages that do not list all of the pages that follow them.
     fn map_problems(&self) -> Vec<String> {
         let mut problems = Vec::new();
         if !self.has_map {
@@ -345,7 +346,7 @@ impl Pages {
         problems
     }
 
-    /// Names and root pages of the readable tables and indices.
+    /// Returns the names and root pages of the tables and indices that can be read.
     pub(crate) fn roots(&self) -> Vec<(String, u32)> {
         let mut roots = Vec::new();
         for step in Walk::new(self, 1) {
@@ -363,8 +364,8 @@ impl Pages {
         roots
     }
 
-    /// Checks quickly whether every page of every tree is readable. Reads the file once and decodes
-    /// no records.
+    /// Quickly checks whether every page of every tree can be read. Reads the file once and does
+    /// not decode any records.
     pub(crate) fn problems(&self) -> Vec<String> {
         let mut problems = Vec::new();
         if self.is_cut() {
@@ -397,7 +398,7 @@ impl Pages {
     }
 }
 
-/// Kind of a page, position of its header, and its number of cells.
+/// Returns the kind of a page, the position of its header, and its number of cells.
 fn head(bytes: &[u8], number: u32) -> Option<(PageKind, usize, usize)> {
     let head = if number == 1 { HEADER_LEN } else { 0 };
     let kind = match bytes.get(head)? {
@@ -411,7 +412,7 @@ fn head(bytes: &[u8], number: u32) -> Option<(PageKind, usize, usize)> {
     (cells <= bytes.len() / 4).then_some((kind, head, cells))
 }
 
-/// Columns of a record.
+/// Decodes the columns of a record.
 fn values(payload: &[u8]) -> Option<Vec<Value>> {
     let (header_len, mut at) = varint(payload, 0)?;
     let header_len = usize::try_from(header_len).ok()?;
@@ -444,7 +445,7 @@ fn values(payload: &[u8]) -> Option<Vec<Value>> {
     (at == header_len && body == payload.len()).then_some(values)
 }
 
-/// Reads a big-endian number in two's complement.
+/// Reads a big-endian two's complement number.
 fn integer(bytes: &[u8]) -> i64 {
     let negative = bytes.first().is_some_and(|byte| byte & 0x80 != 0);
     let start = if negative { -1_i64 } else { 0 };
@@ -455,9 +456,9 @@ fn integer(bytes: &[u8]) -> i64 {
 
 /// A step of a walk through a tree.
 pub(crate) enum Step {
-    /// A page and its number. Interior pages come before their children.
+    /// A page and its number. Interior pages precede their children.
     Page(u32, Page),
-    /// An unreadable page of the tree, and the keys around it.
+    /// A page of the tree that cannot be read, and the keys around it.
     Lost(Option<Key>, Option<Key>),
 }
 
@@ -542,7 +543,7 @@ mod tests {
                  CREATE TABLE u (id INTEGER PRIMARY KEY, x);",
             )
             .expect("tables");
-        // One transaction: a commit per row would cost 6 000 syncs.
+        // This uses one transaction, because a commit per row would cost 6 000 syncs.
         connection.execute_batch("BEGIN").expect("a transaction");
         let long = "x".repeat(20_000);
         for number in 0..3_000_i64 {

@@ -1,9 +1,10 @@
-//! Where a store is, and the only ways to connect to it.
+//! The location of a store, and the only ways to connect to it.
 //!
-//! Memory shared between processes is not reliable on a file system that several hosts may mount.
+//! On a file system that several hosts may mount, memory shared between processes is not reliable.
 //! SQLite's VFS `unix-excl` is used there: the process locks the database for itself and keeps the
-//! index of the write-ahead log in its own memory, where all its connections find it. So the writer
-//! and readers of one server work as on a local disk, and other processes are locked out.
+//! index of the write-ahead log in its own memory, where all its connections can access it. The
+//! writer and the readers of a server therefore work as on a local disk, and other processes are
+//! locked out.
 
 use std::fs;
 use std::io;
@@ -17,10 +18,10 @@ use rusqlite::{Connection, OpenFlags};
 
 use crate::lock::with_suffix;
 
-/// File systems (`statfs`) that only one host uses: ext2 to ext4, XFS, Btrfs, tmpfs, overlayfs,
-/// ZFS, F2FS, bcachefs, JFS, NILFS, exFAT, FAT, NTFS. All others count as shared. A local one that
-/// counts as shared only denies reads to other processes; the opposite error would corrupt the
-/// store.
+/// The file systems (`statfs`) that only one host uses: ext2 to ext4, XFS, Btrfs, tmpfs, overlayfs,
+/// ZFS, F2FS, bcachefs, JFS, NILFS, exFAT, FAT, NTFS. All others are treated as shared. If a local
+/// file system is treated as shared, only other processes cannot read it; the opposite error would
+/// corrupt the store.
 const LOCAL_TYPES: &[u64] = &[
     0xef53,
     0x5846_5342,
@@ -38,7 +39,7 @@ const LOCAL_TYPES: &[u64] = &[
     0x7366_746e,
 ];
 
-/// Timeout for other processes when a store is only read.
+/// How long to wait for other processes when a store is only read.
 const PEEK_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Whether several hosts may share a file system.
@@ -51,7 +52,7 @@ pub(crate) enum FileSystem {
 }
 
 impl FileSystem {
-    /// File system of an existing file.
+    /// Returns the file system of an existing file.
     pub(crate) fn of(path: &Path) -> Self {
         rustix::fs::statfs(path).map_or(Self::Shared, |found| {
             Self::from_type(u64::try_from(found.f_type).unwrap_or(0))
@@ -70,7 +71,7 @@ impl FileSystem {
 /// A store and how to connect to it.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Place {
-    /// The database, without symbolic links.
+    /// The path of the database, without symbolic links.
     pub(crate) path: PathBuf,
     pub(crate) file_system: FileSystem,
 }
@@ -81,8 +82,8 @@ impl Place {
         self.open(OpenFlags::SQLITE_OPEN_READ_WRITE)
     }
 
-    /// Connects to read who owns the store. Unlike [`Self::connect`], closing the last connection
-    /// keeps the log.
+    /// Connects to read who owns the store. Unlike with [`Self::connect`], closing the last
+    /// connection keeps the log.
     pub(crate) fn peek(&self) -> rusqlite::Result<Connection> {
         let connection = self.open(OpenFlags::SQLITE_OPEN_READ_WRITE)?;
         connection.set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, true)?;
@@ -91,7 +92,7 @@ impl Place {
         Ok(connection)
     }
 
-    /// Connects for reading next to the writer of this process.
+    /// Connects for reading while the writer of this process is connected.
     pub(crate) fn read(&self) -> rusqlite::Result<Connection> {
         match self.file_system {
             FileSystem::Local => self.open(OpenFlags::SQLITE_OPEN_READ_ONLY),
@@ -100,8 +101,8 @@ impl Place {
         }
     }
 
-    /// Connects to read who owns the store, as [`Self::peek`]. A file without a log has no server;
-    /// SQLite then creates no files next to it.
+    /// Connects to read who owns the store, like [`Self::peek`]. A file without a log has no
+    /// server, and SQLite then creates no files next to it.
     pub(crate) fn open_for_peek(&self) -> rusqlite::Result<Connection> {
         if fs::exists(with_suffix(&self.path, "-wal")).unwrap_or(true) {
             self.peek()
@@ -110,12 +111,13 @@ impl Place {
         }
     }
 
-    /// Connects to read a file that no process writes, without its log, locks or companion files.
+    /// Connects to read a file that no process writes to, without its log, locks or companion
+    /// files.
     pub(crate) fn read_unchanging(path: &Path) -> rusqlite::Result<Connection> {
         use std::fmt::Write as _;
         let mut uri = String::from("file:");
         for byte in path.as_os_str().as_bytes() {
-            // Infallible for a `String`.
+            // Writing to a `String` cannot fail.
             let _ = write!(uri, "%{byte:02X}");
         }
         uri.push_str("?immutable=1");
@@ -134,18 +136,18 @@ impl Place {
         Connection::open_with_flags_and_vfs(&self.path, flags, vfs)
     }
 
-    /// Bytes of the database and its log.
+    /// Returns the size of the database and its log in bytes.
     pub(crate) fn len_bytes(&self) -> u64 {
         let len = |path: &Path| fs::metadata(path).map_or(0, |found| found.len());
         len(&self.path).saturating_add(len(&with_suffix(&self.path, "-wal")))
     }
 
-    /// Identities of the files at the paths of the database and of its log.
+    /// Returns the identities of the files at the paths of the database and its log.
     ///
     /// # Errors
     ///
-    /// If they are unknown at present: a network file system may fail for a while, with the files
-    /// intact.
+    /// If they cannot be determined at present: a network file system may fail temporarily while
+    /// the files are intact.
     pub(crate) fn files(&self) -> io::Result<Files> {
         let of = |path: &Path| match fs::metadata(path) {
             Ok(found) => Ok(Some(File {
@@ -163,7 +165,7 @@ impl Place {
     }
 }
 
-/// Whether an error means that no file has this name.
+/// Returns whether an error means that no file has this name.
 fn is_absence(error: &io::Error) -> bool {
     matches!(
         error.kind(),
@@ -171,7 +173,8 @@ fn is_absence(error: &io::Error) -> bool {
     )
 }
 
-/// Identities of the files of a database and its log; `None` = no such file.
+/// The identities of the files of a database and its log. `None` means that the file does not
+/// exist.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Files {
     database: Option<File>,
@@ -192,12 +195,12 @@ impl File {
 }
 
 impl Files {
-    /// Whether both exist.
+    /// Returns whether both files exist.
     pub(crate) const fn are_there(&self) -> bool {
         self.database.is_some() && self.log.is_some()
     }
 
-    /// Whether they are the same files as in `earlier`.
+    /// Returns whether they are the same files as in `earlier`.
     pub(crate) fn are(&self, earlier: &Self) -> bool {
         let is_same = |now: Option<File>, then: Option<File>| {
             now.zip(then).is_some_and(|(now, then)| now.is(then))
@@ -205,7 +208,7 @@ impl Files {
         is_same(self.database, earlier.database) && is_same(self.log, earlier.log)
     }
 
-    /// Bytes of the database; 0 if there is none.
+    /// Returns the size of the database in bytes, or 0 if it does not exist.
     pub(crate) fn database_len(&self) -> u64 {
         self.database.map_or(0, |database| database.len)
     }

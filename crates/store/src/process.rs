@@ -1,4 +1,4 @@
-//! Identifies the process that owns a store, on any host, and detects its end.
+//! Identifies the process that owns a store, on any host, and detects when it has ended.
 
 use std::fmt;
 
@@ -6,15 +6,15 @@ use std::fmt;
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Process {
     pub(crate) pid: u32,
-    /// Start in ticks since boot; 0 = unknown.
+    /// The start time in ticks since boot, or 0 if it is unknown.
     pub(crate) start: i64,
     pub(crate) host: String,
-    /// Boot id of the kernel and PID namespace. A PID is only meaningful within both.
+    /// The boot id of the kernel and the PID namespace. A PID is only meaningful within both.
     pub(crate) boot: String,
 }
 
 impl Process {
-    /// This process.
+    /// Returns this process.
     pub(crate) fn this() -> Self {
         let pid = std::process::id();
         Self {
@@ -25,7 +25,7 @@ impl Process {
         }
     }
 
-    /// One line of text.
+    /// Formats the process as a line of text.
     pub(crate) fn to_text(&self) -> String {
         format!("{} {} {} {}", self.pid, self.start, self.host, self.boot)
     }
@@ -41,12 +41,12 @@ impl Process {
         })
     }
 
-    /// Whether this process could see the other one if it lived.
+    /// Returns whether this process could see the other one if it were alive.
     pub(crate) fn is_near(&self) -> bool {
         self.boot == boot()
     }
 
-    /// Whether the process has certainly ended.
+    /// Returns whether the process is known to have ended.
     pub(crate) fn is_gone(&self) -> bool {
         self.is_near() && (self.start == 0 || start_of(self.pid) != self.start)
     }
@@ -65,20 +65,21 @@ fn host() -> String {
         .into_owned()
 }
 
-/// Boot id of the kernel and PID namespace of this process.
+/// Returns the boot id of the kernel and the PID namespace of this process.
 fn boot() -> String {
     let boot = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
     let pids = std::fs::read_link("/proc/self/ns/pid").unwrap_or_default();
     format!("{} {}", boot.trim(), pids.display())
 }
 
-/// Start of a process in ticks since boot; 0 if there is none.
+/// Returns the start time of a process in ticks since boot, or 0 if it does not exist.
 fn start_of(pid: u32) -> i64 {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
-    // The name may contain blanks and parentheses; field 22 counts from the first.
+    // The name may contain spaces and parentheses. The start time is field 22, counted from the
+    // first one.
     let behind = stat.rsplit_once(')').map_or("", |(_, rest)| rest);
     let mut fields = behind.split_whitespace();
-    // A zombie holds no resources.
+    // A zombie does not hold any resources.
     if fields.next() == Some("Z") {
         return 0;
     }

@@ -1,26 +1,26 @@
-//! Tells other threads whether the writer makes progress or hangs on its disk. A thread that asked
-//! the writer itself would hang with it.
+//! Shows other threads whether the writer makes progress or hangs on its disk. A thread that asked
+//! the writer directly would hang as well.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-/// Maximum duration of a step of a healthy writer. It exceeds the wait for another program that has
-/// locked the file.
+/// The maximum duration of a step of a healthy writer. It is longer than the wait for another
+/// program that has locked the file.
 const PATIENCE: Duration = Duration::from_secs(8);
 
 #[derive(Default, Debug)]
 struct State {
-    /// Start of the writer's current step; `None` = it waits for work.
+    /// When the writer's current step started. `None` if the writer waits for work.
     step: Option<Instant>,
-    /// Since when the store cannot commit, and why.
+    /// The time since which the store cannot commit, and the reason.
     trouble: Option<(Instant, String)>,
 }
 
-/// Progress of the writer.
+/// The progress of the writer.
 #[derive(Clone, Default, Debug)]
 pub(crate) struct WriterProgress(Arc<Mutex<State>>);
 
-/// Lifetime of the writer.
+/// Marks the writer as idle when this value is dropped.
 #[derive(Debug)]
 pub(crate) struct WriterGuard(WriterProgress);
 
@@ -36,7 +36,7 @@ impl WriterProgress {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Marks the writer as idle while `wait` runs; then its next step begins.
+    /// Marks the writer as idle while `wait` runs, and then starts its next step.
     pub(crate) fn rest<T>(&self, wait: impl FnOnce() -> T) -> T {
         self.lock().step = None;
         let received = wait();
@@ -44,12 +44,12 @@ impl WriterProgress {
         received
     }
 
-    /// Starts the next step without an idle time before it.
+    /// Starts the next step directly after the previous one.
     pub(crate) fn beat(&self) {
         self.lock().step = Some(Instant::now());
     }
 
-    /// Sets why the store cannot commit; `None` = it can.
+    /// Sets the reason why the store cannot commit. `None` means that it can.
     pub(crate) fn note_trouble(&self, reason: Option<&str>) {
         let mut state = self.lock();
         match (reason, &mut state.trouble) {
@@ -60,19 +60,19 @@ impl WriterProgress {
         }
     }
 
-    /// How long the store has been unable to commit, and why.
+    /// Returns how long the store has been unable to commit, and the reason.
     pub(crate) fn trouble(&self) -> Option<(Duration, String)> {
         let state = self.lock();
         let (since, reason) = state.trouble.as_ref()?;
         Some((since.elapsed(), reason.clone()))
     }
 
-    /// Marks the writer as idle for good when it is dropped.
+    /// Returns a guard that permanently marks the writer as idle when it is dropped.
     pub(crate) const fn until_dropped(self) -> WriterGuard {
         WriterGuard(self)
     }
 
-    /// Duration of the writer's current step, if it exceeds the maximum.
+    /// Returns the duration of the writer's current step if it exceeds the maximum.
     pub(crate) fn hangs_for(&self) -> Option<Duration> {
         let begun = self.lock().step;
         begun
@@ -80,7 +80,7 @@ impl WriterProgress {
             .filter(|span| *span > PATIENCE)
     }
 
-    /// Backdates the start of the writer's current step.
+    /// Moves the start of the writer's current step into the past.
     #[cfg(test)]
     pub(crate) fn pretend_to_hang(&self) {
         self.lock().step = Instant::now().checked_sub(PATIENCE * 2);

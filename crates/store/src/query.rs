@@ -1,4 +1,4 @@
-//! One read-only statement with limits on its time and its result.
+//! Runs a single read-only statement with limits on its run time and its result.
 
 use std::time::{Duration, Instant};
 
@@ -8,44 +8,45 @@ use rusqlite::types::ValueRef;
 use rusqlite::{Connection, ErrorCode};
 use serde_json::{Value, json};
 
-/// Instructions of SQLite's virtual machine between two checks of the clock.
+/// The number of instructions of SQLite's virtual machine between two checks of the clock.
 const PROGRESS_STEPS: i32 = 10_000;
-/// Maximum bytes of a value that a query may create or return. A call of an SQL function cannot be
-/// interrupted, and its duration depends on the length of its values. Rows with longer values stay
-/// readable except for these.
+/// The maximum size in bytes of a value that a query may create or return. A call to an SQL
+/// function cannot be interrupted, and its duration depends on the length of its values. If a row
+/// contains longer values, its other values can still be read.
 const VALUE_LEN_MAX: i32 = 8 << 20;
-/// Maximum bytes of a query's result in the server's memory.
+/// The maximum size in bytes of a query's result in the server's memory.
 pub const RESULT_LEN_MAX: u64 = 64 << 20;
-/// Bytes of a value in memory, without its text.
+/// The size of a value in memory without its text, in bytes.
 const VALUE_SIZE: u64 = size_of::<Value>() as u64;
 
-/// Limits of one query.
+/// The limits of a query.
 #[derive(Clone, Copy, Debug)]
 pub struct QueryLimits {
-    /// Maximum run time.
+    /// The maximum run time.
     pub time: Duration,
-    /// Maximum rows; more are cut off.
+    /// The maximum number of rows. Any further rows are cut off.
     pub rows: u64,
-    /// Approximate maximum bytes; a larger result is an error.
+    /// The approximate maximum size in bytes. A larger result is an error.
     pub bytes: u64,
 }
 
-/// Result of a query. Values are JSON: numbers, texts, null, and blobs as hexadecimal text.
+/// The result of a query. Values are JSON: numbers, strings, null, and blobs as hexadecimal
+/// strings.
 #[derive(Clone, PartialEq, Debug, Default)]
 pub struct Table {
-    /// Names of the columns.
+    /// The names of the columns.
     pub columns: Vec<String>,
-    /// Rows, each as long as `columns`.
+    /// The rows, each as long as `columns`.
     pub rows: Vec<Vec<Value>>,
     /// Whether rows were cut off.
     pub is_cut: bool,
 }
 
-/// Runs one read-only statement on a separate connection.
+/// Runs a read-only statement on a separate connection.
 ///
 /// # Errors
 ///
-/// A sentence for users.
+/// A human-readable message.
 pub fn query(connection: &Connection, sql: &str, limits: QueryLimits) -> Result<Table, String> {
     let text = |error: rusqlite::Error| match error.sqlite_error_code() {
         Some(ErrorCode::OperationInterrupted) => format!(
@@ -109,7 +110,7 @@ pub fn query(connection: &Connection, sql: &str, limits: QueryLimits) -> Result<
     Ok(table)
 }
 
-/// Adds the existing names to an error about an unknown one.
+/// Adds the names that exist to an error about an unknown name.
 fn with_candidates(connection: &Connection, sql: &str, error: String) -> String {
     let (is_column, is_table) = (
         error.starts_with("no such column"),
@@ -144,7 +145,7 @@ fn with_candidates(connection: &Connection, sql: &str, error: String) -> String 
     known.join("; ")
 }
 
-/// Approximate bytes of a value in memory.
+/// Returns the approximate size of a value in memory, in bytes.
 fn size(value: &Value) -> u64 {
     VALUE_SIZE + value.as_str().map_or(0, str::len) as u64
 }

@@ -1,5 +1,5 @@
-//! Reads next to the writer: read-only SQL of users, and the queries of dashboards and reports as
-//! statements with typed rows.
+//! Reads the store while the writer is running: read-only SQL of users, and the queries of
+//! dashboards and reports as statements with typed rows.
 
 pub mod report;
 pub mod run;
@@ -19,11 +19,11 @@ pub use crate::query::{QueryLimits, RESULT_LEN_MAX, Table, query};
 pub use crate::runs::{StepRow, steps};
 pub use usage::{UsageStep, usage};
 
-/// Opens a store for reading while a server may write it.
+/// Opens a store for reading while a server may be writing to it.
 ///
 /// # Errors
 ///
-/// If there is no such file or it is not a journal.
+/// If the file does not exist or is not a journal.
 pub fn open_for_reading(path: &Path) -> Result<Connection, StoreError> {
     let failed = |reason: String| StoreError::Open {
         path: path.to_path_buf(),
@@ -36,7 +36,7 @@ pub fn open_for_reading(path: &Path) -> Result<Connection, StoreError> {
     let found = std::fs::metadata(path).map_err(|error| failed(error.to_string()))?;
     expect_regular(&found).map_err(|error| failed(error.to_string()))?;
     if found.len() == 0 {
-        // SQLite would delete the log, which may hold all the data.
+        // SQLite would delete the log, which may contain all the data.
         return Err(failed("it is empty".to_owned()));
     }
     history::check_companions(path, path)?;
@@ -61,10 +61,10 @@ pub fn open_for_reading(path: &Path) -> Result<Connection, StoreError> {
     }
 }
 
-/// The same connection with faster views.
+/// Returns the same connection with faster views.
 pub(crate) fn fast(connection: Connection) -> Connection {
     if let Err(error) = stretch::read_fast(&connection) {
-        // The views of the file return the same rows; queries report a damaged file.
+        // The views of the file return the same rows. If the file is damaged, queries report it.
         tracing::debug!(%error, "cannot install faster views of the journal");
     }
     connection
@@ -73,11 +73,11 @@ pub(crate) fn fast(connection: Connection) -> Connection {
 /// A connection, the application id, and the schema version.
 type Connected = (Connection, rusqlite::Result<(i32, i32)>);
 
-/// Connects for reading. A file without a log has no server. The last reader then removes the empty
-/// log that SQLite creates, and a read-only directory is no obstacle.
+/// Connects for reading. A file without a log has no server. In that case, the last reader removes
+/// the empty log that SQLite creates, and the directory may be read-only.
 fn connect(path: &Path) -> rusqlite::Result<Connected> {
-    // Ask SQLite instead of opening the file: this process may hold locks on it, and closing any
-    // descriptor would drop them.
+    // Ask SQLite instead of opening the file, because this process may hold locks on it, and
+    // closing any descriptor would drop them.
     let ask = |connection: &Connection| {
         let number = |name| connection.pragma_query_value(None, name, |row| row.get::<_, i32>(0));
         number("application_id").and_then(|id| Ok((id, number("user_version")?)))
@@ -107,7 +107,7 @@ fn connect(path: &Path) -> rusqlite::Result<Connected> {
     Ok((connection, numbers))
 }
 
-/// Number of jobs that are not completed.
+/// Returns the number of jobs that are not completed.
 ///
 /// # Errors
 ///
@@ -116,8 +116,8 @@ pub fn unfinished_jobs(path: &Path) -> Result<u64, StoreError> {
     history::unfinished_jobs(&open_for_reading(path)?).map_err(StoreError::sql(path))
 }
 
-/// Number of tasks with a row of their own. Finished tasks move into stretches, at once or by
-/// compaction.
+/// Returns the number of tasks that have their own row. Finished tasks move into stretches, either
+/// immediately or by compaction.
 ///
 /// # Errors
 ///
@@ -130,7 +130,7 @@ pub fn task_rows(path: &Path) -> Result<u64, StoreError> {
         .map_err(StoreError::sql(path))
 }
 
-/// Findings of an integrity check; empty if the file is intact.
+/// Returns the findings of an integrity check. The result is empty if the file is intact.
 ///
 /// # Errors
 ///
@@ -163,11 +163,11 @@ pub fn problems(connection: &Connection) -> rusqlite::Result<Vec<String>> {
     Ok(problems)
 }
 
-/// Acknowledged problems, with the extent of each.
+/// Returns the acknowledged problems with the extent of each.
 ///
 /// # Errors
 ///
-/// A sentence for users, if the file cannot be read.
+/// A human-readable message, if the file cannot be read.
 pub fn acknowledged(connection: &Connection) -> Result<Vec<(String, u64)>, String> {
     let found = meta::numbers(connection, meta::ACKNOWLEDGED)
         .map_err(|error| format!("the journal cannot be read: {error}"))?;
@@ -175,14 +175,14 @@ pub fn acknowledged(connection: &Connection) -> Result<Vec<(String, u64)>, Strin
     Ok(found.into_iter().map(row).collect())
 }
 
-/// Whether a worker's column for the reason of its end says that it was lost.
+/// Returns whether the reason why a worker ended means that it was lost.
 #[must_use]
 pub fn is_lost_name(reason: &str) -> bool {
     hq_core::outcome::LostReason::from_name(reason)
         .is_some_and(hq_core::outcome::LostReason::is_lost)
 }
 
-/// Upper bounds in µs of the bins for run times; one more bin is unbounded.
+/// The upper bounds of the bins for run times, in µs. One more bin has no upper bound.
 pub const RUN_BOUNDS: [u64; 13] = [
     1_000,
     10_000,
@@ -199,13 +199,13 @@ pub const RUN_BOUNDS: [u64; 13] = [
     86_400_000_000,
 ];
 
-/// Lists the columns of all views that queries may use. A view whose name ends in `_data` may
-/// change with each release.
+/// Lists the columns of all views that queries may use. Views whose names end in `_data` are
+/// omitted, because they may change with each release.
 pub const VIEWS: &str = "SELECT m.name AS view, c.name AS \"column\" FROM sqlite_schema m, \
                          pragma_table_info(m.name) c WHERE m.type = 'view' \
                          AND m.name NOT GLOB '*_data' ORDER BY m.name, c.cid";
 
-/// SQL expression for the bin of [`RUN_BOUNDS`] of a task.
+/// Returns an SQL expression for a task's bin of [`RUN_BOUNDS`].
 #[must_use]
 fn run_bin_sql() -> String {
     let mut bin = String::from("CASE");
@@ -216,7 +216,7 @@ fn run_bin_sql() -> String {
     bin
 }
 
-/// Maximum failures of a job that dashboards list.
+/// The maximum number of failures of a job that dashboards list.
 pub const FAILURES_MAX: u32 = 200;
 
 #[cfg(test)]

@@ -1,26 +1,27 @@
-//! Rows of a query, read leniently: a missing value or one of another type counts as null.
+//! The rows of a query. They are read leniently: a missing value, or one of another type, counts as
+//! null.
 
 use hq_core::task::TaskState;
 use serde_json::Value;
 
 use crate::encode;
 
-/// Result of a query.
+/// The result of a query.
 #[derive(Clone, PartialEq, Debug, Default)]
 pub struct Rows(Vec<Vec<Value>>);
 
-/// One row.
+/// A row of the result.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct RowRef<'a>(&'a [Value]);
 
 impl Rows {
-    /// Rows as returned by a query.
+    /// Wraps the rows that a query has returned.
     #[must_use]
     pub const fn new(rows: Vec<Vec<Value>>) -> Self {
         Self(rows)
     }
 
-    /// Rows from an array of arrays, for tests.
+    /// Creates rows from an array of arrays, for tests.
     #[must_use]
     pub fn from_json(rows: &Value) -> Self {
         let rows = rows.as_array().into_iter().flatten();
@@ -40,7 +41,7 @@ impl<'a> RowRef<'a> {
         self.number(column).unwrap_or(0)
     }
 
-    /// A nullable integer.
+    /// Returns a nullable integer.
     pub(crate) fn number(self, column: usize) -> Option<i64> {
         self.0.get(column).and_then(Value::as_i64)
     }
@@ -53,12 +54,12 @@ impl<'a> RowRef<'a> {
         u32::try_from(self.int(column)).unwrap_or(0)
     }
 
-    /// A nullable id.
+    /// Returns a nullable id.
     pub(crate) fn id(self, column: usize) -> Option<u32> {
         u32::try_from(self.number(column)?).ok()
     }
 
-    /// A nullable number with a fraction.
+    /// Returns a nullable number with a fraction.
     pub(crate) fn real(self, column: usize) -> Option<f64> {
         self.0.get(column).and_then(Value::as_f64)
     }
@@ -67,7 +68,7 @@ impl<'a> RowRef<'a> {
         self.0.get(column).and_then(Value::as_str)
     }
 
-    /// Bytes that the statement returned as hexadecimal digits.
+    /// Returns bytes that the statement encoded as hexadecimal digits.
     pub(crate) fn bytes(self, column: usize) -> Option<Box<[u8]>> {
         let digits = self.text(column)?.as_bytes().chunks(2);
         let byte = |pair: &[u8]| u8::from_str_radix(std::str::from_utf8(pair).ok()?, 16).ok();
@@ -78,19 +79,19 @@ impl<'a> RowRef<'a> {
         self.text(column).map(str::to_owned)
     }
 
-    /// JSON text.
+    /// Parses JSON text.
     pub(crate) fn json(self, column: usize) -> Value {
         self.text(column)
             .and_then(|text| serde_json::from_str(text).ok())
             .unwrap_or_default()
     }
 
-    /// A state. A number that no release writes counts as waiting.
+    /// Returns a state. A number that no release writes counts as waiting.
     pub(crate) fn state(self, column: usize) -> TaskState {
         TaskState::from_number(self.int(column)).unwrap_or(TaskState::Waiting)
     }
 
-    /// Short form of a failure, from `outcome` and the next column, `message`.
+    /// Returns the short form of a failure, based on `outcome` and the next column, `message`.
     pub(crate) fn failure_words(self, column: usize) -> String {
         encode::failure_words(self.int(column), self.text(column + 1))
     }

@@ -1,13 +1,14 @@
-//! Statements that dashboards and reports share: the times of tasks and their requests.
+//! Parts of statements that dashboards and reports share: the times of tasks and their requests.
 //!
-//! They are parts of statements (`WITH …`), so SQLite aggregates and the size of the result depends
-//! neither on tasks nor on jobs. They are templates, see [`Query`].
+//! They are parts of statements (`WITH …`), so that SQLite aggregates the rows and the size of
+//! the result depends neither on the number of tasks nor on that of jobs. They are templates; see
+//! [`Query`].
 
 use crate::statement::Query;
 
-/// `asked (job, variant, name, units)`: the request of a task for each resource. A whole pool
-/// (`All`) counts as one, because its size depends on the worker. Graphs are missing: the journal
-/// does not record their requests.
+/// `asked (job, variant, name, units)`: the amount of each resource that a task requests. A whole
+/// pool (`All`) counts as one unit, because its size depends on the worker. Graphs are not
+/// included, because the journal does not record their requests.
 pub(crate) const ASKED: &str = "asked AS MATERIALIZED (\
      SELECT e.job AS job, v.key AS variant, json_extract(r.value, '$.resource') AS name, \
      max(CASE WHEN typeof(p.value) IN ('integer', 'real') THEN p.value ELSE 10000 END) AS units \
@@ -15,17 +16,17 @@ pub(crate) const ASKED: &str = "asked AS MATERIALIZED (\
      json_each(v.value, '$.resources') r, json_each(r.value, '$.policy') p \
      WHERE e.type = 'job-created' GROUP BY 1, 2, 3)";
 
-/// `cpus (job, variant, units)`, from `asked`: 0 for tasks that request only other resources.
+/// `cpus (job, variant, units)`, based on `asked`: 0 for tasks that only request other resources.
 pub(crate) const CPUS: &str = "cpus AS MATERIALIZED (\
      SELECT job, variant, sum(CASE name WHEN 'cpus' THEN units ELSE 0 END) AS units FROM asked GROUP BY 1, 2)";
 
-/// Units of cpus of a task that is not in `cpus`.
+/// The units of cpus of a task that is not in `cpus`.
 pub(crate) const CPUS_UNKNOWN: i64 = 10_000;
 
 /// `runs (job, variant, worker, state, began, ended)`: each instance that ran, in nanoseconds since
-/// 1970. `ended` is null while it runs. `state` is -1 if a later instance replaced it. A task that
-/// was canceled or aborted while it ran ended at that time. Journals of earlier releases lack its
-/// run time but have the time of the cancel.
+/// 1970. `ended` is null while the instance is running. `state` is -1 if a later instance replaced
+/// it. A task that was canceled or aborted while it was running ended at that time. Journals of
+/// earlier releases do not contain its run time, but they contain the time of the cancellation.
 pub(crate) const RUNS: &str = "runs AS (\
      SELECT t.job, t.variant, t.worker, t.state, t.started_unix_ns AS began, CASE WHEN t.state = :running THEN NULL \
      WHEN t.run_us IS NOT NULL THEN t.started_unix_ns + t.run_us * 1000 \
@@ -36,28 +37,29 @@ pub(crate) const RUNS: &str = "runs AS (\
      UNION ALL SELECT a.job, a.variant, a.worker, -1, a.started_unix_ns, a.started_unix_ns + a.run_us * 1000 \
      FROM attempt_data a WHERE a.run_us IS NOT NULL)";
 
-/// `changes (is_end, step, job, variant, n)`, from `runs`: the number of starts and ends in each
-/// step of `?W` from `?F` to `?T`. Instances that started earlier count in the first step.
+/// `changes (is_end, step, job, variant, n)`, based on `runs`: the number of starts and ends in
+/// each step of length `?W` from `?F` to `?T`. Instances that started earlier count in the first
+/// step.
 pub(crate) const CHANGES: &str = "changes AS (\
      SELECT 0 AS is_end, (max(began, ?F) - ?F) / ?W AS step, job, variant, count(*) AS n FROM runs \
      WHERE began <= ?T AND (ended IS NULL OR ended >= ?F) GROUP BY 2, 3, 4 UNION ALL \
      SELECT 1, (ended - ?F) / ?W, job, variant, count(*) FROM runs WHERE ended BETWEEN ?F AND ?T GROUP BY 2, 3, 4)";
 
-/// Tasks that started or ended in one step.
+/// The tasks that started or ended in one step.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct StepRow {
-    /// Whether they ended.
+    /// Whether these tasks ended (rather than started).
     pub is_end: bool,
-    /// Step of the period.
+    /// The step of the period.
     pub step: i64,
-    /// Number of tasks.
+    /// The number of tasks.
     pub tasks: i64,
-    /// Requested units of cpus.
+    /// The requested units of cpus.
     pub units: i64,
 }
 
-/// Starts and ends of tasks from `from_ns` to `to_ns`, in steps of `width`. Within a step the
-/// starts come first.
+/// Selects starts and ends of tasks from `from_ns` to `to_ns`, in steps of `width`. Within a step,
+/// the starts come first.
 #[must_use]
 pub fn steps(from_ns: i64, to_ns: i64, width: i64) -> Query<StepRow> {
     let sql = format!(
@@ -84,7 +86,7 @@ mod tests {
     use crate::query::QueryLimits;
     use crate::schema;
 
-    /// Steps with their starts, ends and units of cpus.
+    /// Returns the steps with their starts, ends and units of cpus.
     fn steps(db: &Connection, (from, to, width): (i64, i64, i64)) -> Vec<(i64, i64, i64, i64)> {
         let limits = QueryLimits {
             time: Duration::from_secs(60),
@@ -109,7 +111,7 @@ mod tests {
 
     #[test]
     fn what_comes_back_does_not_grow_with_the_jobs() {
-        // One task per job, one after the other on one worker.
+        // There is one task per job. The tasks run one after another on one worker.
         let db = fresh(&format!(
             "WITH RECURSIVE n (i) AS (SELECT 0 UNION ALL SELECT i + 1 FROM n WHERE i < 69999) \
              {TASK} SELECT i + 1, 0, 2, 0, 0, 1, 0, i * 1000, 1, 1 FROM n"
@@ -123,13 +125,13 @@ mod tests {
                 most = most.max(running.abs());
             }
         }
-        // Within a step starts count before ends.
+        // Within a step, starts count before ends.
         assert_eq!((running, most <= 180), (0, true), "at most {most}");
     }
 
     #[test]
     fn tasks_that_were_canceled_while_they_ran_end_and_those_that_wait_again_do_not_run() {
-        // A connection runs only one query.
+        // A connection can only run one query.
         let rows = format!(
             "{TASK} VALUES (1, 1, 4, 0, 0, 1, 0, 10, NULL, 1), (1, 2, 1, 0, 0, 1, 0, 10, NULL, 2), \
              (1, 3, 0, 1, 1, 0, 0, 10, NULL, NULL), (1, 4, 4, 1, 1, 0, 0, 10, NULL, NULL), \

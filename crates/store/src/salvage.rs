@@ -1,8 +1,8 @@
-//! Rebuilds a damaged file with all rows that can be verified, and reports the losses.
+//! Rebuilds a damaged file from all rows that can be verified, and reports the losses.
 //!
-//! It reads all pages without SQLite: first along the trees, then the pages that no tree reaches,
-//! whose rows are assigned to tables by their columns. It checks rows one by one, drops rows that
-//! refer to lost ones, and names the missing ones.
+//! It reads all pages without SQLite. First it follows the trees; then it reads the pages that no
+//! tree reaches, and assigns their rows to tables by their columns. It checks each row, drops rows
+//! that refer to lost ones, and lists the missing rows.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -19,20 +19,20 @@ use crate::pages::{Key, Pages, Record, Step, Walk};
 use crate::stretch::{self, Stretch};
 use crate::{StoreError, encode, history, load, meta, schema};
 
-/// A table and the shape of its stored rows. Types: `i` number, `t` text, `b` bytes, `*` anything;
-/// capitals may be null; `n` is always null because it is the row id; `+` is a number that rows of
-/// earlier releases lack and that is 0 for them.
+/// A table and the format of its stored rows. The types are `i` (number), `t` (text), `b` (bytes)
+/// and `*` (anything). Capital letters may be null. `n` is always null because it is the row id.
+/// `+` is a number that rows of earlier releases do not have, and that is 0 for them.
 struct TableShape {
     name: &'static str,
     has_rowid: bool,
     types: &'static str,
 }
 
-/// Tasks with one row each.
+/// The tasks with one row each.
 const ROWS: &str = "task_row_data";
-/// Name of the same table up to version 9.
+/// The name of the same table up to version 9.
 const ROWS_EARLIER: &str = "task_data";
-/// Tasks in columns. A repair expands them into rows, and compaction folds these again.
+/// The tasks in columns. A repair expands them into rows, and compaction folds these rows again.
 const STRETCHES: &str = "stretch_data";
 
 const SHAPES: &[TableShape] = &[
@@ -123,33 +123,33 @@ const SHAPES: &[TableShape] = &[
     },
 ];
 
-/// Lost results of one job.
+/// The lost results of one job.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct LostResults {
-    /// Id of the job.
+    /// The id of the job.
     pub job: u32,
-    /// Tasks without a record where records are missing.
+    /// The tasks that have no record in the ranges where records are missing.
     pub tasks: IdArray,
-    /// Whether every one of them had a record. Otherwise some may never have started.
+    /// Whether all of these tasks had a record. If not, some may never have started.
     pub is_exact: bool,
 }
 
-/// Result of a repair. `Display` reports it to users, one fact per line.
+/// The result of a repair. `Display` formats it for users, with one fact per line.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct RepairReport {
-    /// The damaged file.
+    /// The path of the damaged file.
     pub set_aside: PathBuf,
-    /// Rows that were kept, by table.
+    /// The number of rows that were kept, by table.
     pub kept: BTreeMap<&'static str, u64>,
-    /// Ranges of missing rows.
+    /// The number of ranges of missing rows.
     pub gaps: u64,
-    /// Jobs whose record is lost although other rows name them.
+    /// The jobs whose record is lost although other rows refer to them.
     pub lost_jobs: Vec<u32>,
-    /// Lost or invalid submits: job and position. Their tasks are lost as well.
+    /// The lost or invalid submits, by job and position. Their tasks are also lost.
     pub lost_submits: Vec<(u32, u32)>,
-    /// Lost results; these tasks wait again.
+    /// The lost results. These tasks are waiting again.
     pub lost_results: Vec<LostResults>,
-    /// Lost events, including starts and ends of tasks; `None` = unknown.
+    /// The number of lost events, including starts and ends of tasks. `None` if it is unknown.
     pub lost_events: Option<u64>,
     /// Whether the write-ahead log is lost, and with it an unknown number of changes.
     pub has_lost_log: bool,
@@ -207,11 +207,11 @@ impl fmt::Display for RepairReport {
 }
 
 /// Repairs a file that no server uses, including its write-ahead log. The damaged file is kept
-/// under another name.
+/// under a different name.
 ///
 /// # Errors
 ///
-/// If no page is readable, or the new file cannot be written next to the old one.
+/// If no page can be read, or if the new file cannot be written next to the old one.
 pub(crate) fn repair(
     lock: &Lock,
     given: &Path,
@@ -228,7 +228,7 @@ pub(crate) fn repair(
     })?;
     let fresh = sibling_path(path, "repaired");
     for stale in with_companions(&fresh) {
-        // An interrupted repair left these files.
+        // These files were left by an interrupted repair.
         let _ = std::fs::remove_file(stale);
     }
     hq_private::new_file(&fresh).map_err(|error| create(&fresh, error))?;
@@ -248,7 +248,7 @@ pub(crate) fn repair(
     Ok(report)
 }
 
-/// Copies all rows into a fresh file.
+/// Copies all rows into a new file.
 fn rebuild(pages: &Pages, fresh: &Path) -> rusqlite::Result<RepairReport> {
     let mut connection = Connection::open(fresh)?;
     schema::prepare(&connection)?;
@@ -282,7 +282,7 @@ fn rebuild(pages: &Pages, fresh: &Path) -> rusqlite::Result<RepairReport> {
     Ok(report)
 }
 
-/// A place where rows of a table are missing.
+/// A range in which rows of a table are missing.
 struct Gap {
     table: &'static str,
     low: Option<Key>,
@@ -291,9 +291,9 @@ struct Gap {
 
 struct Salvage<'a> {
     transaction: &'a Transaction<'a>,
-    /// Statements by table.
+    /// The insert statements by table.
     inserts: BTreeMap<&'static str, String>,
-    /// Pages that were processed.
+    /// The pages that were processed.
     reached: BTreeSet<u32>,
     gaps: Vec<Gap>,
     report: RepairReport,
@@ -313,7 +313,7 @@ impl Salvage<'_> {
                         for record in &page.records {
                             match (record, shape) {
                                 (Some(record), Some(shape)) => {
-                                    // Interior pages of tables have keys without rows.
+                                    // Interior pages of tables contain keys without rows.
                                     if !record.values.is_empty() && !self.take(shape, record)? {
                                         self.note_broken(shape, record);
                                     }
@@ -342,7 +342,7 @@ impl Salvage<'_> {
     }
 
     fn note_gap(&mut self, shape: &TableShape, low: Option<Key>, high: Option<Key>) {
-        // The keys of stretches do not tell the job of the missing rows.
+        // The keys of stretches do not identify the job of the missing rows.
         let is_known = shape.name != STRETCHES;
         let (low, high) = (low.filter(|_| is_known), high.filter(|_| is_known));
         self.gaps.push(Gap {
@@ -373,7 +373,7 @@ impl Salvage<'_> {
         let has = |wanted: &str| roots.iter().any(|(name, _)| name == wanted);
         for shape in SHAPES {
             let name = shape.name;
-            // Earlier releases have all tasks in rows.
+            // In earlier releases, all tasks are in rows.
             let is_there = if [ROWS, STRETCHES].contains(&name) {
                 has(name) || has(ROWS_EARLIER)
             } else {
@@ -386,7 +386,7 @@ impl Salvage<'_> {
         Ok(())
     }
 
-    /// Inserts a row if it fits the table and its key is free. Returns whether it fits.
+    /// Inserts a row if it fits the table and its key is not used yet. Returns whether it fits.
     fn take(&self, shape: &TableShape, record: &Record) -> rusqlite::Result<bool> {
         let Some(values) = fitting(shape, record) else {
             return Ok(false);
@@ -412,12 +412,12 @@ impl Salvage<'_> {
     }
 }
 
-/// The current name of a table.
+/// Returns the current name of a table.
 fn present_name(name: &str) -> &str {
     if name == ROWS_EARLIER { ROWS } else { name }
 }
 
-/// `INSERT` of all columns, with the row id last in tables that have one.
+/// Returns an `INSERT` statement for all columns. In tables that have a row id, it comes last.
 fn insert(db: &Transaction<'_>, shape: &TableShape) -> rusqlite::Result<String> {
     let sql = "SELECT group_concat(name, ', ' ORDER BY cid) FROM pragma_table_info(?)";
     let columns: String = db.query_row(sql, [shape.name], |row| row.get(0))?;
@@ -433,7 +433,7 @@ fn insert(db: &Transaction<'_>, shape: &TableShape) -> rusqlite::Result<String> 
     ))
 }
 
-/// The values to insert, if the record has the shape and plausible content.
+/// Returns the values to insert, if the record has the right format and plausible contents.
 fn fitting(shape: &TableShape, record: &Record) -> Option<Vec<Value>> {
     let later = shape.types.get(record.values.len()..)?;
     if record.rowid.is_some() != shape.has_rowid || later.contains(|kind| kind != '+') {
@@ -473,9 +473,10 @@ fn fitting(shape: &TableShape, record: &Record) -> Option<Vec<Value>> {
     is_valid.then_some(values)
 }
 
-/// Whether a row is a job; a lease has the same types.
+/// Returns whether a row is a job. A lease has the same types.
 fn is_job(values: &[Value]) -> bool {
-    /// Job times are in nanoseconds since 1970; the lease has a heartbeat count in this column.
+    /// The times of jobs are in nanoseconds since 1970; a lease has a heartbeat count in this
+    /// column.
     const SUBMITTED_MIN: i64 = 1_000_000_000_000_000;
     let is_flag = |value: &Value| matches!(value, Value::Integer(0 | 1));
     let [
@@ -498,7 +499,7 @@ fn is_json(text: &str) -> bool {
     serde_json::from_str::<serde_json::Value>(text).is_ok()
 }
 
-/// Drops rows of lost jobs and submits.
+/// Drops the rows of lost jobs and submits.
 fn drop_dangling(db: &Transaction<'_>, report: &mut RepairReport) -> rusqlite::Result<()> {
     for table in [
         "submit_data",
@@ -520,8 +521,8 @@ fn drop_dangling(db: &Transaction<'_>, report: &mut RepairReport) -> rusqlite::R
     }
     report.lost_jobs.sort_unstable();
     report.lost_jobs.dedup();
-    // Submits are numbered, and events record their number. Submits of forgotten jobs are missing
-    // on purpose: compaction deletes them before the job.
+    // Submits are numbered, and events record their number. Submits of forgotten jobs may be
+    // missing, because compaction deletes them before the job.
     let sql = "SELECT j.id, \
         (SELECT count(*) FROM event_log e WHERE e.job = j.id AND e.type = 'job-created'), \
         max((SELECT coalesce(max(number) + 1, 0) FROM submit_data s WHERE s.job = j.id), \
@@ -538,7 +539,7 @@ fn drop_dangling(db: &Transaction<'_>, report: &mut RepairReport) -> rusqlite::R
             let count: u32 = db.query_row(sql, (job, number), |row| row.get(0))?;
             if count == 0 {
                 report.lost_submits.push((job, number));
-                // Otherwise the job would look successfully completed without these tasks.
+                // Otherwise, the job would seem to have completed successfully without these tasks.
                 let sql = "UPDATE job_data SET is_open = 1, completed_unix_ns = NULL WHERE id = ?";
                 db.execute(sql, [job])?;
             }
@@ -553,8 +554,8 @@ fn list(db: &Transaction<'_>, sql: &str) -> rusqlite::Result<Vec<u32>> {
     rows.collect()
 }
 
-/// Names the tasks whose records are missing and lets them wait again. Drops records of tasks that
-/// belong to no submit.
+/// Lists the tasks whose records are missing and makes them wait again. Drops records of tasks that
+/// do not belong to any submit.
 fn name_lost_results(
     db: &Transaction<'_>,
     gaps: &[Gap],
@@ -610,7 +611,7 @@ fn in_gap(gaps: &[Gap], job: u32, task: u32) -> bool {
         .any(|gap| gap.low.is_none_or(|low| low < key) && gap.high.is_none_or(|high| key < high))
 }
 
-/// Canceled and aborted tasks, which need no record.
+/// Returns the canceled and aborted tasks, which do not need a record.
 fn dropped_ids(db: &Transaction<'_>, job: u32) -> rusqlite::Result<BTreeSet<u32>> {
     let mut ids = BTreeSet::new();
     let mut statement =
@@ -651,7 +652,7 @@ fn mend_counters(db: &Transaction<'_>, report: &mut RepairReport) -> rusqlite::R
         meta::set_number(db, key, value)?;
     }
     if meta::text(db, "server_uid")?.is_none() {
-        // Each start of a server is an event with its uid.
+        // Each start of a server is recorded as an event with its uid.
         db.execute(
             "INSERT INTO meta SELECT 'server_uid', json_extract(data, '$.server_uid') FROM event_log \
              WHERE type = 'server-start' AND json_extract(data, '$.server_uid') IS NOT NULL \
@@ -667,14 +668,14 @@ fn mend_counters(db: &Transaction<'_>, report: &mut RepairReport) -> rusqlite::R
     meta::set_number(db, "pruned_count", next_seq - 1 - events)
 }
 
-/// Stores the report for the next start.
+/// Stores the report for the next start of a server.
 fn note(fresh: &Path, report: &RepairReport) -> rusqlite::Result<()> {
     let connection = Connection::open(fresh)?;
     meta::set_text(&connection, meta::REPAIRED, &report.to_string())?;
     connection.close().map_err(|(_, error)| error)
 }
 
-/// Renames the log to match the name of the damaged file that was set aside.
+/// Renames the log so that its name matches the damaged file that was set aside.
 pub(crate) fn set_log_aside(path: &Path, given: &Path) -> Result<(), StoreError> {
     let failed = |source| StoreError::Create {
         path: given.to_path_buf(),
@@ -688,8 +689,8 @@ pub(crate) fn set_log_aside(path: &Path, given: &Path) -> Result<(), StoreError>
     }
 }
 
-/// Replaces the damaged file with the fresh one. After a crash at any point at least one of them
-/// exists.
+/// Replaces the damaged file with the new one. If the process crashes at any point, at least one of
+/// the two files exists.
 fn swap(path: &Path, fresh: &Path, aside: &Path) -> io::Result<()> {
     File::open(fresh)?.sync_all()?;
     for companion in ["-wal", "-shm"] {
@@ -712,7 +713,7 @@ fn with_companions(path: &Path) -> [PathBuf; 3] {
     ["", "-wal", "-journal"].map(|suffix| with_suffix(path, suffix))
 }
 
-/// The first free name of `FILE.damaged-1`, `FILE.damaged-2`, and so on.
+/// Returns the first unused name among `FILE.damaged-1`, `FILE.damaged-2`, and so on.
 fn free_name(path: &Path) -> PathBuf {
     (1_u32..)
         .map(|number| sibling_path(path, &format!("damaged-{number}")))

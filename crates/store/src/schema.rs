@@ -1,7 +1,7 @@
-//! Tables and views, and the migrations from older versions.
+//! The tables and views, and the migrations from older versions.
 //!
-//! Every SQLite from 3.26 (2018, RHEL 8) can read them. SQLite parses the whole schema first, so a
-//! program that does not know one keyword of one view can read no table at all.
+//! SQLite 3.26 (2018, RHEL 8) and later can read them. SQLite parses the whole schema first, so a
+//! program that does not know a single keyword of a single view cannot read any table.
 
 use std::path::Path;
 
@@ -9,10 +9,10 @@ use rusqlite::Connection;
 
 use crate::StoreError;
 
-/// `PRAGMA application_id` of journals: "hqst".
+/// The `PRAGMA application_id` of journals: "hqst".
 pub(crate) const APPLICATION_ID: i32 = 0x6871_7374;
 
-/// Migrations in order; step `n` creates version `n + 1`. Released steps never change.
+/// The migrations in order. Step `n` creates version `n + 1`. Released steps never change.
 const STEPS: &[&str] = &[
     include_str!("schema/0001.sql"),
     include_str!("schema/0002.sql"),
@@ -30,12 +30,12 @@ const STEPS: &[&str] = &[
     include_str!("schema/0014.sql"),
 ];
 
-/// Current version of the schema.
+/// Returns the current version of the schema.
 pub(crate) fn version() -> i32 {
     i32::try_from(STEPS.len()).unwrap_or(i32::MAX)
 }
 
-/// Error for a file of a later version.
+/// Returns the error for a file of a later version.
 pub(crate) fn too_new(path: &Path, found: i32) -> StoreError {
     let known = version();
     StoreError::NotOurs {
@@ -51,7 +51,7 @@ pub(crate) fn prepare(connection: &Connection) -> rusqlite::Result<()> {
     connection.pragma_update(None, "auto_vacuum", "INCREMENTAL")
 }
 
-/// Migrates a file of version `from` to the current version, in one transaction.
+/// Migrates a file from the version `from` to the current version, in one transaction.
 pub(crate) fn migrate(connection: &mut Connection, from: i32) -> rusqlite::Result<()> {
     let done = usize::try_from(from).unwrap_or(0);
     if done >= STEPS.len() {
@@ -80,7 +80,7 @@ mod tests {
     use hq_core::outcome::{Outcome, OutcomeCode};
     use hq_core::task::TaskState;
 
-    /// Names and definitions of all tables, indices and views.
+    /// Returns the names and definitions of all tables, indices and views.
     fn shape(connection: &Connection) -> Vec<(String, String)> {
         let sql = "SELECT name, sql FROM sqlite_schema WHERE sql IS NOT NULL ORDER BY name";
         let mut statement = connection.prepare(sql).expect("a database");
@@ -149,8 +149,8 @@ mod tests {
         for step in &STEPS[..6] {
             old.execute_batch(step).expect("the steps are valid");
         }
-        // 2, 4 and 6 were canceled at 9 µs, 4 while it waited for its next instance; 3 and 6 ran in
-        // other jobs.
+        // Tasks 2, 4 and 6 were canceled at 9 µs, task 4 while it waited for its next instance.
+        // Tasks 3 and 6 ran in other jobs.
         let rows = "INSERT INTO dropped_data VALUES (5, 1, 2, 3, 2, 4, 9000), (6, 1, 3, 1, 1, 5, 8000), (7, 2, 3, 1, 1, 4, 7000); \
                     INSERT INTO task_data (job, task, state, instance, crash_count, worker, variant, started_unix_ns, \
                     run_us, start_seq) VALUES (1, 2, 4, 0, 0, 1, 0, 1000, NULL, 1), (1, 3, 5, 0, 0, 1, 0, 1000, NULL, 2), \
@@ -179,7 +179,7 @@ mod tests {
         assert_eq!(ended("attempts"), expected);
     }
 
-    /// Functions in views that SQLite 3.26 has.
+    /// The functions used in views that exist in SQLite 3.26.
     const OLD_FUNCTIONS: [&str; 11] = [
         "coalesce",
         "count",
@@ -193,7 +193,7 @@ mod tests {
         "substr",
         "sum",
     ];
-    /// Keywords of later versions.
+    /// Keywords that were added in later versions.
     const NEW_WORDS: [&str; 14] = [
         "HAVING", // without GROUP BY: 3.39
         "FILTER",
@@ -211,7 +211,7 @@ mod tests {
         "->",
     ];
 
-    /// Parts of a schema that SQLite 3.26 cannot read.
+    /// Returns the parts of a schema that SQLite 3.26 cannot read.
     fn newer_parts(sql: &str) -> Vec<String> {
         let without_comments: Vec<&str> = sql
             .lines()
@@ -231,7 +231,7 @@ mod tests {
                 let is_known = calls
                     .last()
                     .is_none_or(|name| name.is_empty() || OLD_FUNCTIONS.contains(name));
-                // The columns of a table or index.
+                // This is the list of columns of a table or index.
                 let is_definition =
                     sql.starts_with("CREATE TABLE") || sql.starts_with("CREATE INDEX");
                 if !is_known && !is_definition {
@@ -248,7 +248,7 @@ mod tests {
         found
     }
 
-    /// Row of the view of tasks for a task with this state and outcome.
+    /// Returns the row of the view of tasks for a task with this state and outcome.
     fn shown(db: &Connection, state: TaskState, outcome: Option<&Outcome>) -> Shown {
         let number = outcome.map(|outcome| OutcomeCode::of(outcome).number());
         let text = outcome.and_then(Outcome::text);
@@ -360,7 +360,7 @@ mod tests {
             "INSERT INTO node_data VALUES (1, 2, 0, 1, 5, 0), (1, 2, 0, 0, 9, 0), (1, 2, 0, 2, 7, 0)",
         )
         .expect("rows");
-        // Ids as factors make sure that each value belongs to its task.
+        // The ids are used as factors to check that each value belongs to its task.
         let sums = "SELECT sum(task * (ended_unix_ns % 1000003)), sum(task * run_us), count(DISTINCT started_unix_ns) FROM tasks";
         let found = |db: &Connection| -> [i64; 3] {
             let row = db.query_row(sums, [], |row| Ok([row.get(0)?, row.get(1)?, row.get(2)?]));

@@ -1,6 +1,7 @@
-//! Core, store and virtual workers in one simulated world whose server crashes at every boundary.
+//! Simulates the core, the store and virtual workers in one world whose server crashes at every
+//! boundary.
 //!
-//! The disk is a database of this crate in memory. A crash drops uncommitted changes.
+//! The disk is a database of this crate in memory. A crash discards uncommitted changes.
 
 use std::panic::AssertUnwindSafe;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -9,7 +10,7 @@ use hq_core::testing::sim::{Course, World};
 
 use crate::memory_disk::MemoryDisk;
 
-/// Seeds of one test run; `HQ_SIM_SEEDS` and `HQ_SIM_FIRST` choose others.
+/// The seeds of one test run. `HQ_SIM_SEEDS` and `HQ_SIM_FIRST` override them.
 fn seeds() -> std::ops::Range<u64> {
     let read = |name: &str, default| {
         std::env::var(name)
@@ -63,7 +64,7 @@ fn play_all(world: &str, course: impl Fn(u64) -> Course + Sync) {
         }
     });
     println!("{seeds:?}: {crashes:?} crashes, {adopted:?} tasks went on");
-    // A single replayed seed may have none.
+    // If a single seed is replayed, there may be no crashes.
     if seeds.end - seeds.start >= 100 {
         assert!(crashes.into_inner() > 0, "no server crashed");
         assert!(adopted.into_inner() > 0, "no task went on");

@@ -1,4 +1,5 @@
-//! Statement templates: names stand for the numbers of task states and for parameters of one query.
+//! Statement templates, in which names stand for the numbers of task states and for the parameters
+//! of a query.
 
 use hq_core::task::TaskState;
 use rusqlite::Connection;
@@ -6,9 +7,9 @@ use rusqlite::Connection;
 use crate::query::{QueryLimits, query};
 use crate::rows::{RowRef, Rows};
 
-/// Inserts numbers into a statement: the numbers of task states by name (`:finished`), and
-/// `values`. Only numbers are inserted, so SQL injection is impossible. SQLite refuses an unknown
-/// name as an unbound parameter.
+/// Inserts numbers into a statement: the numbers of task states, referred to by name (`:finished`),
+/// and `values`. Only numbers are inserted, so SQL injection is impossible. SQLite rejects an
+/// unknown name as an unbound parameter.
 #[must_use]
 pub(crate) fn fill(sql: &str, values: &[(&str, i64)]) -> String {
     let states = TaskState::ALL.map(|state| (format!(":{}", state.name()), state.number()));
@@ -21,7 +22,7 @@ pub(crate) fn fill(sql: &str, values: &[(&str, i64)]) -> String {
 }
 
 /// A read-only statement and the type of its rows. Callers send the statement to a server or run it
-/// on a file, and parse the result. Only this crate knows its SQL.
+/// on a file, and then parse the result. Only this crate knows its SQL.
 #[derive(Clone, Debug)]
 pub struct Query<R> {
     sql: String,
@@ -36,7 +37,7 @@ impl<R> Query<R> {
         }
     }
 
-    /// The statement.
+    /// Returns the statement.
     #[must_use]
     pub fn sql(&self) -> &str {
         &self.sql
@@ -48,11 +49,11 @@ impl<R> Query<R> {
         rows.iter().map(self.read).collect()
     }
 
-    /// Runs the statement. `true` if there are more rows than the limits allow.
+    /// Runs the statement. Returns `true` if there are more rows than the limits allow.
     ///
     /// # Errors
     ///
-    /// A sentence for users.
+    /// A human-readable message.
     pub fn run(
         &self,
         connection: &Connection,

@@ -1,9 +1,11 @@
-//! Stretches: columns of tasks of one job with consecutive ids that finished in the same instance.
+//! Stretches store tasks of one job in columns. The tasks have consecutive ids and finished in the
+//! same instance.
 //!
-//! For each value a stretch stores the minimum and the differences from it as byte planes: the
-//! lowest byte of each task, then the next byte of each, as many as the largest difference needs.
-//! Plain SQL decodes that ([`schema/0012.sql`]) into the same rows as if each task had one; the
-//! crate's own connections decode it faster ([`read_fast`]). Tasks with other values stay rows.
+//! For each column, a stretch stores the minimum and the differences from it as byte planes: the
+//! lowest byte of each task, then the next byte of each task, and so on, as many as the largest
+//! difference needs. Plain SQL ([`schema/0012.sql`]) decodes them into the same rows as if each
+//! task had its own; the connections of this crate decode them faster ([`read_fast`]). Tasks with
+//! other values are kept as rows.
 //!
 //! [`schema/0012.sql`]: ../../src/schema/0012.sql
 
@@ -20,14 +22,16 @@ use rusqlite::{Connection, Row, params_from_iter};
 
 use crate::{encode, meta};
 
-/// Maximum tasks of a stretch: the rows of `place_data`, which the views join.
+/// The maximum number of tasks in a stretch, which is the number of rows of `place_data`. The views
+/// join that table.
 pub(crate) const TASKS_MAX: usize = 256;
-/// Maximum bytes of all columns: two such rows fill a page of 4 KiB.
+/// The maximum size of all columns in bytes. Two such rows fill a page of 4 KiB.
 const BYTES_MAX: usize = 1_950;
-/// Maximum bytes of a difference: three days in nanoseconds. The views read as many.
+/// The maximum size of a difference in bytes, which allows for three days in nanoseconds. The views
+/// read the same number of bytes.
 const PLANES_MAX: u32 = 6;
-/// Columns whose values differ between tasks, in the order of [`Values`]. Each has a companion with
-/// the suffix `_bytes`.
+/// The columns whose values differ between tasks, in the order of [`Values`]. Each has a companion
+/// column with the suffix `_bytes`.
 const COLUMNS: [&str; COLUMN_COUNT] = [
     "worker",
     "started_unix_ns",
@@ -39,14 +43,14 @@ const COLUMNS: [&str; COLUMN_COUNT] = [
     "end_seq",
 ];
 const COLUMN_COUNT: usize = 8;
-/// Columns of the table: job, first, count, variant, two for each of [`COLUMNS`], the checksum, and
-/// the instance.
+/// The number of columns of the table: job, first, count, variant, two for each of [`COLUMNS`], the
+/// checksum, and the instance.
 pub(crate) const WIDTH: usize = 4 + 2 * COLUMN_COUNT + 2;
 
-/// Values of a finished task, in the order of [`COLUMNS`].
+/// The values of a finished task, in the order of [`COLUMNS`].
 pub(crate) type Values = [i64; COLUMN_COUNT];
 
-/// Common attributes of all tasks of a stretch.
+/// The attributes that all tasks of a stretch have in common.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Shared {
     pub(crate) job: u32,
@@ -60,14 +64,14 @@ pub(crate) struct Shared {
 pub(crate) struct Stretch {
     pub(crate) shared: Shared,
     pub(crate) first: u32,
-    /// Values of each task, by id.
+    /// The values of each task, ordered by id.
     tasks: Vec<Values>,
     low: Values,
     high: Values,
 }
 
 impl Stretch {
-    /// A stretch of one task.
+    /// Creates a stretch of one task.
     pub(crate) fn new(shared: Shared, first: u32, values: Values) -> Self {
         Self {
             shared,
@@ -78,7 +82,7 @@ impl Stretch {
         }
     }
 
-    /// Adds the task after the last one; `false` if it does not fit.
+    /// Adds the task after the last one. Returns `false` if it does not fit.
     pub(crate) fn push(&mut self, values: Values) -> bool {
         let (mut low, mut high) = (self.low, self.high);
         let mut len = 0;
@@ -102,7 +106,7 @@ impl Stretch {
     }
 
     pub(crate) fn len(&self) -> u32 {
-        // At most `TASKS_MAX`.
+        // The number of tasks is at most `TASKS_MAX`.
         u32::try_from(self.tasks.len()).unwrap_or(0)
     }
 
@@ -110,18 +114,18 @@ impl Stretch {
         self.first..=self.first + (self.len() - 1)
     }
 
-    /// Tasks with their ids.
+    /// Iterates over the tasks with their ids.
     pub(crate) fn tasks(&self) -> impl Iterator<Item = (u32, &Values)> {
         self.ids().zip(&self.tasks)
     }
 
-    /// Workers in the order of the tasks.
+    /// Iterates over the workers in the order of the tasks.
     pub(crate) fn workers(&self) -> impl Iterator<Item = u32> {
         let worker = |values: &Values| u32::try_from(values[0]).unwrap_or(0);
         self.tasks.iter().map(worker)
     }
 
-    /// Worker, time and event number of each end.
+    /// Iterates over the worker, the time and the event number of each end.
     pub(crate) fn ends(&self) -> impl Iterator<Item = (u32, Timestamp, i64)> {
         let ends = self.tasks.iter().map(|[_, started, run_us, .., end_seq]| {
             let run = Duration::from_micros(run_us.unsigned_abs());
@@ -140,7 +144,7 @@ impl Stretch {
         Ok(())
     }
 
-    /// Stores a row for each task without one.
+    /// Stores a row for each task that does not have one.
     pub(crate) fn write_rows(&self, db: &Connection) -> rusqlite::Result<()> {
         let mut insert = db.prepare_cached(
             "INSERT OR IGNORE INTO task_row_data (job, task, state, instance, crash_count, variant, outcome, \
@@ -163,7 +167,7 @@ impl Stretch {
         Ok(())
     }
 
-    /// Values of all columns of the table.
+    /// Returns the values of all columns of the table.
     pub(crate) fn row(&self) -> Vec<Value> {
         let Shared {
             job,
@@ -190,7 +194,7 @@ impl Stretch {
         column::bytes(values, (self.low[at], self.high[at]))
     }
 
-    /// Reads a row with all columns of the table; `None` if it is corrupt.
+    /// Reads a row with all columns of the table. Returns `None` if it is corrupt.
     pub(crate) fn read(row: &Row<'_>) -> rusqlite::Result<Option<Self>> {
         let mut values = Vec::with_capacity(WIDTH);
         for at in 0..WIDTH {
@@ -251,8 +255,8 @@ impl Stretch {
     }
 }
 
-/// FNV-1a of all values of a row. Rows of earlier releases have no instance column; theirs is the
-/// first instance.
+/// Computes the FNV-1a checksum of all values of a row. Rows of earlier releases have no column for
+/// the instance; they contain the first instance.
 fn check_of<'a>(row: impl Iterator<Item = ValueRef<'a>>, instance: i64) -> i64 {
     let mut bytes = Vec::with_capacity(2 * BYTES_MAX);
     let instance = (instance != 0).then_some(ValueRef::Integer(instance));
@@ -266,7 +270,7 @@ fn check_of<'a>(row: impl Iterator<Item = ValueRef<'a>>, instance: i64) -> i64 {
     encode::checksum(&bytes)
 }
 
-/// Selects stretches with a condition, for [`Stretch::read`].
+/// Returns a statement that selects stretches with a condition, for [`Stretch::read`].
 pub(crate) fn select(db: &Connection, condition: &str) -> rusqlite::Result<String> {
     let pairs = COLUMNS.map(|name| format!("s.{name}, s.{name}_bytes"));
     let (pairs, instance) = (pairs.join(", "), instance(db)?);
@@ -275,7 +279,8 @@ pub(crate) fn select(db: &Connection, condition: &str) -> rusqlite::Result<Strin
     ))
 }
 
-/// SQL for the instance of a stretch `s`: in files of earlier releases always the first.
+/// Returns the SQL for the instance of a stretch `s`. In files of earlier releases, it is always
+/// the first one.
 fn instance(db: &Connection) -> rusqlite::Result<&'static str> {
     let sql =
         "SELECT EXISTS (SELECT 1 FROM pragma_table_info('stretch_data') WHERE name = 'instance')";
@@ -283,17 +288,17 @@ fn instance(db: &Connection) -> rusqlite::Result<&'static str> {
     Ok(if is_known { "s.instance" } else { "0" })
 }
 
-/// Whether the file has the table of stretches. Files of earlier releases do not.
+/// Returns whether the file has the table of stretches. Files of earlier releases do not have it.
 fn is_known(db: &Connection) -> rusqlite::Result<bool> {
     let sql = "SELECT EXISTS (SELECT 1 FROM main.sqlite_schema WHERE name = 'stretch_data')";
     db.query_row(sql, [], |row| row.get(0))
 }
 
-/// Job and first task of a stretch, as stored.
+/// The job and the first task of a stretch, as stored.
 pub(crate) type StretchKey = (i64, i64);
 
-/// Removes unreadable stretches and the rows that depend on them. Their tasks wait again, so their
-/// jobs are no longer completed.
+/// Removes stretches that cannot be read, and the rows that depend on them. Their tasks are waiting
+/// again, so their jobs are no longer completed.
 pub(crate) fn remove_unreadable(db: &Connection, keys: &[StretchKey]) -> rusqlite::Result<()> {
     let mut events = 0;
     for key in keys {
@@ -318,7 +323,7 @@ pub(crate) fn remove_unreadable(db: &Connection, keys: &[StretchKey]) -> rusqlit
     Ok(())
 }
 
-/// Corrupt stretches.
+/// Returns the corrupt stretches.
 pub(crate) fn broken(db: &Connection) -> rusqlite::Result<Vec<StretchKey>> {
     let mut broken = Vec::new();
     if !is_known(db)? {
@@ -334,8 +339,9 @@ pub(crate) fn broken(db: &Connection) -> rusqlite::Result<Vec<StretchKey>> {
     Ok(broken)
 }
 
-/// Shadows the views of the file on this connection: the same names and rows, but stretches are
-/// decoded by a function of this crate. Leaves a file of an earlier release as it is.
+/// Replaces the views of the file on this connection with temporary ones that have the same names
+/// and rows, but decode stretches with a function of this crate. Does nothing for a file of an
+/// earlier release.
 pub(crate) fn read_fast(db: &Connection) -> rusqlite::Result<()> {
     if !is_known(db)? {
         return Ok(());

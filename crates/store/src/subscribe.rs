@@ -1,8 +1,8 @@
-//! Live readers of events. A bounded queue separates each reader from the writer.
+//! Live readers of events. Each reader is separated from the writer by a bounded queue.
 //!
-//! The writer never waits for a reader and makes nothing for a single reader: all share the same
-//! events. A reader that is too slow is cut off. It can still read its queue, and the rest from the
-//! file.
+//! The writer never waits for a reader and does no work for individual readers: all of them share
+//! the same events. A reader that is too slow is disconnected. It can still read its queue, and the
+//! rest from the file.
 
 use std::collections::VecDeque;
 use std::future::poll_fn;
@@ -12,15 +12,15 @@ use std::time::{Duration, Instant};
 
 use crate::event::Event;
 
-/// Maximum events in the queue of one reader.
+/// The maximum number of events in a reader's queue.
 const QUEUE_LEN: usize = 65_536;
-/// Maximum bytes in the queue of one reader.
+/// The maximum size of a reader's queue in bytes.
 const QUEUE_BYTES: usize = 32 << 20;
-/// Maximum number of recent events, which are kept for readers that reconnect.
+/// The maximum number of recent events that are kept for readers that reconnect.
 const RECENT_LEN: usize = 32_768;
-/// Maximum bytes of recent events.
+/// The maximum size of recent events in bytes.
 const RECENT_BYTES: usize = 16 << 20;
-/// How long recent events are kept after the last reader left.
+/// How long recent events are kept after the last reader has left.
 const RECENT_SPAN: Duration = Duration::from_secs(120);
 
 /// Events and their size in bytes.
@@ -47,9 +47,9 @@ impl Events {
 struct Queue {
     waiting: Events,
     reader: Option<Waker>,
-    /// No event follows: the writer has ended, or the reader was too slow.
+    /// Whether no more events follow, because the writer has ended or the reader was too slow.
     has_ended: bool,
-    /// The reader has left.
+    /// Whether the reader has left.
     is_left: bool,
 }
 
@@ -60,16 +60,16 @@ fn lock(queue: &Mutex<Queue>) -> MutexGuard<'_, Queue> {
     queue.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Events from some number on, for one reader.
+/// The events from some number on, for one reader.
 pub struct Live(Shared);
 
 impl Live {
-    /// The next events, at most `count_max`. An empty list is the end: the writer has ended, or
-    /// this reader was too slow.
+    /// Returns the next events, at most `count_max`. An empty list means that no more events
+    /// follow, because the writer has ended or this reader was too slow.
     ///
     /// # Cancel safety
     ///
-    /// Cancel safe: no events are lost.
+    /// This method is cancel safe: no events are lost.
     pub async fn next(&mut self, count_max: usize) -> Vec<Arc<Event>> {
         poll_fn(|ctx| self.poll_next(ctx, count_max)).await
     }
@@ -83,7 +83,7 @@ impl Live {
         Poll::Ready(take(&mut queue, count_max))
     }
 
-    /// Queued events, at most `count_max`; `None` is the end.
+    /// Returns queued events, at most `count_max`. Returns `None` if no more events follow.
     pub fn ready(&mut self, count_max: usize) -> Option<Vec<Arc<Event>>> {
         let mut queue = lock(&self.0);
         let events = take(&mut queue, count_max);
@@ -101,8 +101,8 @@ impl Drop for Live {
     fn drop(&mut self) {
         let mut queue = lock(&self.0);
         queue.is_left = true;
-        // Free the memory now: the writer drops the queue only at the next event, which may come
-        // late.
+        // Free the memory now, because the writer only drops the queue at the next event, which may
+        // come much later.
         queue.waiting = Events::default();
     }
 }
@@ -128,18 +128,19 @@ impl Subscribers {
     pub(crate) fn subscribe(&mut self) -> Live {
         let queue = Shared::default();
         self.queues.push(Arc::clone(&queue));
-        // The reader may leave before the next event and reconnect.
+        // The reader may leave before the next event and then reconnect.
         self.recent.read = Some(Instant::now());
         Live(queue)
     }
 
-    /// Whether there are readers or recently were. Removes departed readers.
+    /// Returns whether there are readers, or were recently. Removes readers that have left.
     pub(crate) fn are_there(&mut self) -> bool {
         self.queues.retain(|queue| !lock(queue).is_left);
         self.recent.is_wanted(!self.queues.is_empty())
     }
 
-    /// Events after the number `after`, up to `upto`; `None` = they are only in the file.
+    /// Returns the events after the number `after`, up to `upto`. Returns `None` if they are only
+    /// in the file.
     pub(crate) fn since(&self, after: i64, upto: i64) -> Option<Vec<Arc<Event>>> {
         self.recent.since(after, upto)
     }
@@ -169,9 +170,10 @@ impl Subscribers {
 }
 
 impl Subscribers {
-    /// Cuts off readers because some events are only in the file: they were stored before anyone
-    /// subscribed and could not be published until now. Readers that subscribed meanwhile must not
-    /// miss them. They subscribe again with the number of their last event.
+    /// Disconnects all readers, because some events are only in the file: they were stored before
+    /// there were any subscribers and could not be published until now. Readers that have
+    /// subscribed in the meantime must not miss them. They subscribe again with the number of their
+    /// last event.
     pub(crate) fn skip(&mut self) {
         self.recent.restart();
         self.end_all();
@@ -195,18 +197,18 @@ impl Drop for Subscribers {
     }
 }
 
-/// Recent events, for readers that reconnect. The file has no index by event number.
+/// Recent events, for readers that reconnect. The file is not indexed by event number.
 #[derive(Default)]
 struct RecentEvents {
-    /// All events after this number are kept; `None` = none are kept.
+    /// All events after this number are kept. `None` if no events are kept.
     after: Option<i64>,
     kept: Events,
-    /// When a reader was last present.
+    /// When there was last a reader.
     read: Option<Instant>,
 }
 
 impl RecentEvents {
-    /// Whether to keep events, given whether there is a reader now.
+    /// Returns whether events must be kept. `has_reader` is whether there is a reader now.
     fn is_wanted(&mut self, has_reader: bool) -> bool {
         if has_reader {
             self.read = Some(Instant::now());
@@ -218,7 +220,7 @@ impl RecentEvents {
         is_wanted
     }
 
-    /// Drops the events, but not the time of the last reader.
+    /// Drops the events, but keeps the time of the last reader.
     fn restart(&mut self) {
         *self = Self {
             read: self.read,

@@ -1,4 +1,4 @@
-//! Stores for tests: jobs with finished tasks, and the content of files.
+//! Stores for tests: jobs with finished tasks, and the contents of files.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -30,14 +30,14 @@ pub(crate) fn change(kind: ChangeKind) -> Change {
     Change { at: NOW.wall, kind }
 }
 
-/// An empty store in memory.
+/// Creates an empty store in memory.
 pub(crate) fn fresh() -> Connection {
     let mut connection = Connection::open_in_memory().expect("a database in memory");
     schema::migrate(&mut connection, 0).expect("the schema is valid");
     connection
 }
 
-/// A cleanly closed store with completed jobs of these numbers of tasks.
+/// Creates a cleanly closed store. It contains completed jobs with these numbers of tasks.
 pub(crate) fn filled(path: &Path, jobs: &[u32]) {
     let mut handle = started(Store::open(path).expect("a fresh file"));
     for (job, count) in (1_u32..).zip(jobs) {
@@ -57,13 +57,13 @@ pub(crate) fn started(store: Store) -> StoreHandle {
     handle
 }
 
-/// Adds a job whose tasks all finished, neighbors in one group.
+/// Adds a job in which all tasks have finished, with neighbors in the same group.
 pub(crate) fn add_job(handle: &mut StoreHandle, job: JobId, count: u32, is_completed: bool) {
     let ids = IdArray::consecutive(1, count).expect("fits");
     add_submitted(handle, job, (&ids, submitted(job, &ids)), is_completed);
 }
 
-/// Adds the same job with an argument of `arg_len` bytes.
+/// Adds such a job with an argument of `arg_len` bytes.
 pub(crate) fn add_large_job(
     handle: &mut StoreHandle,
     job: JobId,
@@ -93,7 +93,8 @@ fn add_submitted(
     handle.store(changes);
 }
 
-/// Adds the same job with neighbors in different groups: each task has a row until it is folded.
+/// Adds such a job with neighbors in different groups, so that each task has a row until it is
+/// folded.
 pub(crate) fn add_rows(handle: &mut StoreHandle, job: JobId, count: u32, is_completed: bool) {
     let ids = IdArray::consecutive(1, count).expect("fits");
     handle.store(vec![change(submitted(job, &ids))]);
@@ -107,7 +108,7 @@ pub(crate) fn add_rows(handle: &mut StoreHandle, job: JobId, count: u32, is_comp
     }
 }
 
-/// Start and end of a task.
+/// Returns the start and the end of a task.
 pub(crate) fn life(job: JobId, id: u32) -> [Change; 2] {
     let task = TaskKey::new(job, TaskId(id));
     let instance = InstanceId(0);
@@ -137,11 +138,11 @@ pub(crate) fn life(job: JobId, id: u32) -> [Change; 2] {
 }
 
 pub(crate) fn submitted(job: JobId, ids: &IdArray) -> ChangeKind {
-    // Some specs need overflow pages.
+    // Some of the specs need overflow pages.
     submitted_with(job, ids, 9_000 * (job.as_u32() as usize % 2))
 }
 
-/// A submit with an argument of `arg_len` bytes.
+/// Returns a submit with an argument of `arg_len` bytes.
 pub(crate) fn submitted_with(job: JobId, ids: &IdArray, arg_len: usize) -> ChangeKind {
     let mut long = template(&["bash", "-c"]);
     long.args.push("x".repeat(arg_len).into_bytes().into());
@@ -175,7 +176,8 @@ pub(crate) fn submitted_with(job: JobId, ids: &IdArray, arg_len: usize) -> Chang
     }
 }
 
-/// A reader that keeps later commits in the log. Closing it does not move the log into the file.
+/// Opens a reader that keeps later commits in the log. Closing it does not move the log into the
+/// file.
 pub(crate) fn keep_log(path: &Path) -> Connection {
     let connection = crate::reader::open_for_reading(path).expect("it is a store");
     connection.execute_batch("BEGIN").expect("a transaction");
@@ -186,13 +188,13 @@ pub(crate) fn keep_log(path: &Path) -> Connection {
     connection
 }
 
-/// The pages of a file that no process uses.
+/// Opens the pages of a file that no process uses.
 pub(crate) fn pages(path: &Path) -> Pages {
     let lock = Lock::for_looking(path).expect("a file");
     Pages::open(&lock.expect("it is free")).expect("a file")
 }
 
-/// All results in a file, as (job, task).
+/// Returns all results in a file, as (job, task).
 pub(crate) fn results(path: &Path) -> BTreeSet<(u32, u32)> {
     let connection = Connection::open(path).expect("a database");
     let mut statement = connection
@@ -212,7 +214,7 @@ pub(crate) fn events(path: &Path) -> u64 {
     u64::from(count)
 }
 
-/// Timeout of a condition.
+/// How long to wait for a condition.
 const TIMEOUT: Duration = Duration::from_secs(240);
 
 pub(crate) fn wait_for(what: &str, is_so: impl Fn() -> bool) {
@@ -228,8 +230,8 @@ pub(crate) fn number(path: &Path, sql: &str) -> u32 {
     db.query_row(sql, [], |row| row.get(0)).expect("a number")
 }
 
-/// Checks that the file is intact, that every missing event is counted, and that a server can start
-/// with it.
+/// Checks that the file is intact, that all missing events are counted, and that a server can start
+/// with the file.
 pub(crate) fn check_whole(path: &Path, handle: StoreHandle) {
     drop(handle);
     assert_eq!(crate::check(path).expect("the file"), Vec::<String>::new());
@@ -246,7 +248,7 @@ pub(crate) fn check_whole(path: &Path, handle: StoreHandle) {
     assert_eq!(loaded.dropped_count, 0);
 }
 
-/// All rows of a view as sorted texts.
+/// Returns all rows of a view as sorted strings.
 pub(crate) fn rows(db: &Connection, view: &str) -> Vec<String> {
     let sql = format!("SELECT * FROM {view}");
     let mut statement = db.prepare(&sql).expect("a view");
@@ -265,7 +267,7 @@ pub(crate) fn rows(db: &Connection, view: &str) -> Vec<String> {
 /// Folds the finished tasks of a file that no process uses.
 pub(crate) fn fold(path: &Path) {
     let mut db = Connection::open(path).expect("a database");
-    // As in a store: deleted rows leave no bytes behind.
+    // As in a store, deleted rows must leave no bytes behind.
     db.pragma_update(None, "secure_delete", "ON")
         .expect("a name");
     let transaction = db.transaction().expect("begins");

@@ -1,9 +1,9 @@
 //! Generated sequences of events around one store, with servers in separate processes: queries,
-//! second starts, repairs, failed starts, kills, earlier and later releases.
+//! second servers, repairs, failed starts, kills, and earlier and later releases.
 //!
-//! After each event everything acknowledged is stored, and no two servers have the store. The
-//! processes run this test program with the test `server_process` and the path in a variable. For
-//! ten minutes:
+//! After each event, everything that was acknowledged must be stored, and no two servers may use
+//! the store at once. The processes run this test program with the test `server_process` and the
+//! path in a variable. To run it for ten minutes:
 //!
 //! ```text
 //! HQ_TWO_SERVERS_SECS=600 cargo test -p hq-store two_servers
@@ -31,18 +31,18 @@ use crate::testing::{
 };
 use crate::{FlushError, Health, Store, StoreError, StoreHandle, schema};
 
-/// Path of the store for a server process.
+/// The environment variable with the path of the store for a server process.
 const PATH_VARIABLE: &str = "HQ_TEST_STORE";
-/// Set if the server must treat the file system as shared.
+/// The environment variable that is set if the server must treat the file system as shared.
 const SHARED_VARIABLE: &str = "HQ_TEST_SHARED";
-/// Prefix of answers in the output of the test program.
+/// The prefix of answers in the output of the test program.
 const MARK: &str = "answer: ";
-/// Events of a sequence.
+/// The number of events in a sequence.
 const EVENTS: u32 = 40;
 const JOBS_SQL: &str =
     "SELECT coalesce(group_concat(id), '') FROM (SELECT id FROM jobs ORDER BY id)";
 
-/// Main function of a server process; not a test.
+/// The main function of a server process. It is not a test.
 #[test]
 fn server_process() {
     let Some(path) = std::env::var_os(PATH_VARIABLE) else {
@@ -68,7 +68,7 @@ fn server_process() {
                 }
                 Err(error) => error.to_string(),
             },
-            // Like a server that fails after it has opened its store.
+            // Simulates a server that fails after it has opened its store.
             "try" => match Store::open_on(path, is_shared.then_some(FileSystem::Shared)) {
                 Ok(_) => "given up".to_owned(),
                 Err(error) => error.to_string(),
@@ -78,13 +78,13 @@ fn server_process() {
                 add_job(server, JobId(number()), number(), true);
                 acknowledgement(server)
             }
-            // The same, with a row for each task.
+            // Does the same with a row for each task.
             "rows" => {
                 let server = server.as_mut().expect("a server");
                 add_rows(server, JobId(number()), number(), true);
                 acknowledgement(server)
             }
-            // More than the maximum size of the log, without waiting for the commit.
+            // Writes more than the maximum size of the log, without waiting for the commit.
             "append" => {
                 let server = server.as_mut().expect("a server");
                 let ids = IdArray::single(1);
@@ -120,7 +120,7 @@ fn server_process() {
     }
 }
 
-/// Whether all changes so far are stored.
+/// Returns whether all changes so far have been stored.
 fn acknowledgement(server: &StoreHandle) -> String {
     let words = match server.client().flush() {
         Ok(()) | Err(FlushError::Reader(_)) => "acknowledged",
@@ -141,7 +141,7 @@ impl Server {
         Self::behind(&[], path, is_shared)
     }
 
-    /// Starts it with a command prefix that sets something up.
+    /// Starts the process with a command prefix that sets something up.
     fn behind(prefix: &[&str], path: &Path, is_shared: bool) -> Self {
         let program = std::env::current_exe().expect("this program");
         let program = program.to_str().expect("a plain path");
@@ -184,13 +184,13 @@ impl Server {
 
 impl Drop for Server {
     fn drop(&mut self) {
-        // It may have ended.
+        // The process may have already ended.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
 }
 
-/// A deterministic random generator (SplitMix64).
+/// A deterministic random number generator (SplitMix64).
 struct Numbers(u64);
 
 impl Numbers {
@@ -203,15 +203,15 @@ impl Numbers {
     }
 }
 
-/// One store, its server, and a second server.
+/// A store, its server, and a second server.
 struct Course {
     path: PathBuf,
     is_shared: bool,
-    /// `None` = the last one was stopped or killed.
+    /// `None` if the last server was stopped or killed.
     server: Option<Server>,
     other: Server,
     acknowledged: Vec<String>,
-    /// Refusals of an intact store.
+    /// The number of times that an intact store was rejected.
     false_alarms: u32,
 }
 
@@ -242,16 +242,16 @@ impl Course {
         }
     }
 
-    /// The server, started if there is none.
+    /// Returns the server, after starting it if there is none.
     fn server(&mut self) -> &mut Server {
         if self.server.is_none() {
             let next = Server::new(&self.path, self.is_shared);
             let mut server = std::mem::replace(&mut self.other, next);
             let mut said = server.ask("open");
             if said.contains("without its write-ahead log") && self.false_alarms == 0 {
-                // The server was killed between the transactions that mark the file and remove the
-                // mark, and another program moved the first of them into the file. Nothing is lost,
-                // as the repair finds.
+                // The server was killed between the transaction that marks the file and the one
+                // that removes the mark, and another program moved the first of them into the file.
+                // Nothing is lost, as the repair shows.
                 self.false_alarms += 1;
                 crate::repair(&self.path).expect("it can be repaired");
                 said = server.ask("open");
@@ -277,8 +277,8 @@ impl Course {
         assert_eq!(self.server().ask("jobs"), self.acknowledged.join(","));
     }
 
-    /// Starts a second server that is refused, or that fails after the open if no server has the
-    /// store.
+    /// Starts a second server. It is rejected, or it fails after opening the store if no server
+    /// uses the store.
     fn second_start(&mut self) {
         let said = self.other.ask("try");
         if self.server.is_none() {
@@ -306,7 +306,7 @@ impl Course {
         }
     }
 
-    /// Starts a server that has a lease and SQLite's locks, but does not take the lock file.
+    /// Starts a server that has a lease and SQLite's locks but does not use the lock file.
     fn earlier_release(&mut self) {
         self.server();
         std::fs::remove_file(with_suffix(&self.path, ".lock")).expect("it is there");
@@ -336,7 +336,7 @@ impl Course {
         }
     }
 
-    /// Reads the file and closes it as any SQLite program does.
+    /// Reads the file and closes it like any other SQLite program.
     fn foreign_reader(&self) {
         let read = Connection::open(&self.path).and_then(|connection| {
             connection.busy_timeout(Duration::from_millis(1))?;
@@ -394,7 +394,7 @@ fn a_second_start_after_a_query_takes_nothing_away() {
         course.add();
         course.read();
         course.second_start();
-        // As if the first server were of a release without the lock file.
+        // The first server then looks like a release without the lock file.
         course.earlier_release();
         course.repair();
         course.add();
@@ -409,13 +409,13 @@ fn a_start_without_room_loses_nothing() {
     let path = dir.path().join("j.db");
     let mut server = Server::new(&path, false);
     assert_eq!(server.ask("open"), "open");
-    // Some 6 MB, all of it in the log: the next start moves it into the file.
+    // The log contains about 6 MB, which the next server moves into the file when it starts.
     let keeper = keep_log(&path);
     assert_eq!(server.ask("add 1 60000"), "acknowledged");
     drop(server);
     drop(keeper);
-    // A write beyond 1 MB fails, as with a quota. The file then looks truncated according to its
-    // header.
+    // A write beyond 1 MB fails, as with a quota. According to its header, the file is then
+    // truncated.
     let limit = [
         "bash",
         "-c",

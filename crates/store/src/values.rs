@@ -1,27 +1,27 @@
-//! Values of calls: bytes that the server stores without reading them.
+//! The values of calls: bytes that the server stores without interpreting them.
 //!
-//! They arrive before the ends of their tasks and bypass the core, which does not know about them.
-//! A worker may send one for an outdated instance. It is stored but never read, because readers
+//! They arrive before the ends of their tasks and bypass the core, which does not handle them. A
+//! worker may send a value for an outdated instance. It is stored but never read, because readers
 //! select the recorded instance and worker.
 
 use hq_core::id::{InstanceId, TaskKey, WorkerId};
 use hq_core::range::IdArray;
 use rusqlite::{Connection, Transaction, params};
 
-/// The value of one call.
+/// The value of a call.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct CallValue {
-    /// Job and id of the task.
+    /// The job and the id of the task.
     pub task: TaskKey,
-    /// Number of the instance.
+    /// The number of the instance.
     pub instance: InstanceId,
-    /// Worker that ran it.
+    /// The worker that ran the task.
     pub worker: WorkerId,
     /// The value.
     pub data: Box<[u8]>,
 }
 
-/// Stores values. A value that is sent again is identical.
+/// Stores values. If a value is sent again, it is identical.
 pub(crate) fn write(db: &Transaction<'_>, values: &[CallValue]) -> rusqlite::Result<()> {
     if values.is_empty() {
         return Ok(());
@@ -40,10 +40,10 @@ pub(crate) fn write(db: &Transaction<'_>, values: &[CallValue]) -> rusqlite::Res
     Ok(())
 }
 
-/// Values of tasks of one job.
+/// The values of tasks of one job.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Found {
-    /// Values by task id.
+    /// The values by task id.
     pub values: Vec<(u32, Vec<u8>)>,
     /// The first task that was not read because of the size limit.
     pub next: Option<u32>,

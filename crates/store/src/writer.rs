@@ -1,9 +1,9 @@
-//! The only thread that writes. It commits changes in batches, with one transaction and one sync
-//! per batch.
+//! The only thread that writes to the store. It commits changes in batches, with one transaction
+//! and one sync per batch.
 //!
-//! It commits urgent changes at once, and others at most [`GROUP_SPAN`] after the last commit.
-//! Values of calls and curves wait as long for the ends of their tasks. A full disk does not stop
-//! it: changes stay in memory, and it retries.
+//! Urgent changes are committed at once, and others at most [`GROUP_SPAN`] after the last commit.
+//! Values of calls and curves wait equally long for the ends of their tasks. A full disk does not
+//! stop the writer: changes stay in memory, and it retries.
 
 mod client;
 mod failure;
@@ -43,17 +43,17 @@ use failure::{is_failed_sync, is_passing};
 use inbox::Inbox;
 use pending::{Batch, Pending};
 
-/// Minimum interval between two commits without urgent changes.
+/// The minimum interval between two commits without urgent changes.
 const GROUP_SPAN: Duration = Duration::from_millis(20);
-/// Pause between two attempts to write to a full disk.
+/// The pause between two attempts to write to a full disk.
 const RETRY_INTERVAL: Duration = Duration::from_millis(250);
-/// Timeout for another process that has locked the file, e.g. `hq journal check`.
+/// How long to wait for another process that has locked the file, such as `hq journal check`.
 const LOCK_TIMEOUT: Duration = Duration::from_secs(5);
-/// Pages in the write-ahead log at which the writer checkpoints it: 16 MiB.
+/// The number of pages in the write-ahead log at which the writer checkpoints it: 16 MiB.
 const CHECKPOINT_PAGES: i32 = 4_096;
 
 thread_local! {
-    /// Pages in the write-ahead log after the last commit of this thread's writer.
+    /// The number of pages in the write-ahead log after the last commit of this thread's writer.
     static LOG_PAGES: Cell<i32> = const { Cell::new(0) };
 }
 
@@ -62,15 +62,15 @@ thread_local! {
 pub enum Health {
     /// The store accepts changes.
     Good,
-    /// The store cannot commit at present, e.g. because the disk is full; the text says why. The
-    /// writer retries.
+    /// The store cannot commit at present, for example because the disk is full. The text contains
+    /// the reason. The writer retries.
     Waiting(String),
-    /// The store has failed for good: the data on disk may not match what was written, or another
-    /// server has taken over.
+    /// The store has failed permanently: the data on disk may not match what was written, or
+    /// another server has taken over.
     Broken(String),
 }
 
-/// Report of the writer.
+/// A report of the writer.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Progress {
     /// All changes up to this number, as returned by [`StoreHandle::store`], are on disk.
@@ -79,21 +79,21 @@ pub struct Progress {
     pub health: Health,
 }
 
-/// Position of the journal.
+/// A position in the journal.
 #[derive(Debug)]
 pub struct Position {
-    /// Number of the last event.
+    /// The number of the last event.
     pub upto: i64,
-    /// Events after the requested one, up to `upto`; `None` = they are only in the file.
+    /// The events after the requested one, up to `upto`. `None` if they are only in the file.
     pub missed: Option<Vec<Arc<Event>>>,
 }
 
-/// Subscription of a reader to the live journal.
+/// A reader's subscription to the live journal.
 #[derive(Debug)]
 pub struct Subscription {
-    /// Position of the journal at the start of `live`.
+    /// The position in the journal at which `live` starts.
     pub past: Position,
-    /// Events from now on.
+    /// The events from now on.
     pub live: Live,
 }
 
@@ -110,7 +110,8 @@ enum Message {
     Stop,
 }
 
-/// Sends changes to the writer. Dropping the handle ends the writer after all earlier changes.
+/// Sends changes to the writer. Dropping the handle ends the writer after it has handled all
+/// earlier changes.
 #[derive(Debug)]
 pub struct StoreHandle {
     place: Place,
@@ -121,28 +122,28 @@ pub struct StoreHandle {
 }
 
 impl StoreHandle {
-    /// The number that the next call of [`StoreHandle::store`] returns.
+    /// Returns the number that the next call to [`StoreHandle::store`] will return.
     #[must_use]
     pub const fn next_number(&self) -> u64 {
         self.last + 1
     }
 
-    /// Queues changes. Returns the number that [`Progress::committed`] reaches once they are on
+    /// Queues changes. Returns the number that [`Progress::committed`] reaches when they are on
     /// disk. Never blocks.
     pub fn store(&mut self, changes: Vec<Change>) -> u64 {
         self.last += 1;
-        // A writer that is gone has reported why.
+        // If the writer has ended, it has reported the reason.
         let _ = self.messages.send(Message::Changes(self.last, changes));
         self.last
     }
 
-    /// Makes the writer commit all queued changes at once, not with the next group.
+    /// Makes the writer commit all queued changes at once instead of with the next group.
     pub fn commit_now(&self) {
-        // A writer that is gone has reported why.
+        // If the writer has ended, it has reported the reason.
         let _ = self.messages.send(Message::Hurry);
     }
 
-    /// Handle for other threads.
+    /// Returns a handle for other threads.
     #[must_use]
     pub fn client(&self) -> StoreClient {
         StoreClient::new(
@@ -155,28 +156,28 @@ impl StoreHandle {
 
 impl Drop for StoreHandle {
     fn drop(&mut self) {
-        // After all queued changes: the thread stores them first.
+        // The thread first stores all changes that are already queued.
         let _ = self.messages.send(Message::Stop);
         if let Some(thread) = self.thread.take() {
-            // The thread reports its errors itself.
+            // The thread has reported its errors itself.
             let _ = thread.join();
         }
     }
 }
 
-/// A store owned by this process.
+/// A store that this process owns.
 #[derive(Debug)]
 pub(crate) struct OwnedStore {
-    // Field order: the connection is closed before the lock is released.
+    // The order of these fields matters: the connection is closed before the lock is released.
     pub(crate) connection: Connection,
-    /// As the user named it, for messages.
+    /// The path as the user gave it, for messages.
     pub(crate) path: PathBuf,
     pub(crate) place: Place,
-    /// Files that are written to.
+    /// The files that are written to.
     pub(crate) files: Files,
     pub(crate) fence: i64,
     pub(crate) size_max: Option<u64>,
-    /// Unreadable stretches, which the first commit removes.
+    /// The stretches that cannot be read. The first commit removes them.
     pub(crate) unreadable: Vec<StretchKey>,
     pub(crate) lock: Lock,
 }
@@ -187,34 +188,35 @@ struct Writer {
     place: Place,
     files: Files,
     fence: i64,
-    /// Number of the next event.
+    /// The number of the next event.
     next_seq: i64,
-    /// Number of the next event that is not reported yet. Events up to `next_seq` are committed,
-    /// but reported only after [`Self::is_in_place`].
+    /// The number of the next event that has not been reported yet. Events up to `next_seq` are
+    /// committed, but they are only reported after [`Self::is_in_place`].
     reported_seq: i64,
-    /// Events between the two, for live readers; `None` = no reader was present when some of them
-    /// were stored.
+    /// The events between these two numbers, for live readers. `None` if there was no reader when
+    /// some of them were stored.
     unreported: Option<Vec<Event>>,
-    /// Minimum bytes of the file unless another program has overwritten it; 0 = unknown.
+    /// The minimum size of the file in bytes, unless another program has overwritten it. 0 if it is
+    /// unknown.
     len_min: u64,
     report: Box<dyn Fn(Progress) + Send>,
     committed: u64,
     health: Health,
     subscribers: Subscribers,
     compactor: Compactor,
-    /// Requests that wait for the running prune.
+    /// The requests that wait for the current prune.
     pruning: Vec<SyncSender<Result<Pruned, String>>>,
-    /// Whether a commit followed the last checkpoint.
+    /// Whether there was a commit after the last checkpoint.
     has_log: bool,
-    /// Whether a prune returned all spare pages and no commit followed.
+    /// Whether a prune has returned all spare pages and there was no commit after it.
     is_bare: bool,
-    /// Whether the file without its log says that it needs its log. After a flush it does not until
-    /// the next commit, so a copy of the file alone is complete. A reader may prevent the mark;
-    /// each commit retries it.
+    /// Whether the file itself, without its log, says that it needs its log. After a flush it does
+    /// not say so until the next commit, so a copy of the file alone is complete. A reader may
+    /// prevent the mark; each commit tries again.
     is_file_marked: bool,
-    /// How the server ends, if in order.
+    /// How the server ends if it shuts down properly.
     ending: Ending,
-    /// Held until the end.
+    /// Held until the writer ends.
     _lock: Lock,
 }
 
@@ -233,7 +235,7 @@ pub(crate) fn start(
     let thread = std::thread::Builder::new()
         .name("store".into())
         .spawn(move || {
-            // For any end of the thread: an ended writer does not hang.
+            // Covers every way in which the thread can end: a writer that has ended does not hang.
             let _life = beating.clone().until_dropped();
             writer.run(&rx, &beating);
         })
@@ -315,11 +317,11 @@ impl Writer {
 
     fn run(mut self, messages: &Receiver<Message>, pulse: &WriterProgress) {
         let mut inbox = Inbox::new();
-        // Changes that are not urgent are collected from here on.
+        // Changes that are not urgent are collected from this time on.
         let mut span_begin = Instant::now();
         while inbox.is_open {
-            // Renew the lease even without changes: a server that waits for this one to end watches
-            // the heartbeat.
+            // Renew the lease even without changes, because a server that waits for this one to end
+            // watches the heartbeat.
             let mut wait = lease::HEARTBEAT;
             if !inbox.pending.is_empty() || self.health != Health::Good {
                 wait = self.span().saturating_sub(span_begin.elapsed());
@@ -330,15 +332,15 @@ impl Writer {
             let mut is_quiet = false;
             let was_empty = inbox.pending.is_empty();
             match pulse.rest(|| messages.recv_timeout(wait)) {
-                // All queued messages share a commit, unless there are very many.
+                // All queued messages share a commit, unless there are very many of them.
                 Ok(first) => inbox.take(first, messages, self.health == Health::Good),
-                // Settle only after a long silence: its syncs would delay commits.
+                // Settle only after a long silence, because its syncs would delay commits.
                 Err(RecvTimeoutError::Timeout) => is_quiet = wait == lease::HEARTBEAT,
                 Err(RecvTimeoutError::Disconnected) => inbox.is_open = false,
             }
             let pending = &inbox.pending;
             if was_empty && !pending.is_empty() && pending.is_without_changes() {
-                // The ends of the tasks follow; they share one sync.
+                // The ends of the tasks will follow. They share one sync with these values.
                 span_begin = Instant::now();
             }
             let is_due = span_begin.elapsed() >= self.span();
@@ -355,8 +357,8 @@ impl Writer {
                 });
             }
             if self.is_broken() {
-                // Callers with requests in the same batch notice the end of the writer. Their
-                // requests must not touch the file any more.
+                // Callers with requests in the same batch will notice that the writer has ended.
+                // Their requests must not access the file anymore.
                 self.leave();
                 return;
             }
@@ -369,7 +371,7 @@ impl Writer {
             if is_quiet && self.health == Health::Good {
                 self.settle();
             }
-            // On a full disk only a requested prune continues: it frees space.
+            // If the disk is full, only a requested prune continues, because it frees space.
             if self.health == Health::Good || !self.pruning.is_empty() {
                 self.compact();
             }
@@ -381,8 +383,8 @@ impl Writer {
         self.finish();
     }
 
-    /// Leaves file and log as they are. SQLite would move the log into the file and delete it by
-    /// name, which may belong to another server by now.
+    /// Leaves the file and the log unchanged. SQLite would move the log into the file and delete it
+    /// by name, but by now that name may belong to another server.
     fn leave(&self) {
         let option = DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE;
         if let Err(error) = self.connection.set_db_config(option, true) {
@@ -394,7 +396,7 @@ impl Writer {
         matches!(self.health, Health::Broken(_))
     }
 
-    /// Minimum interval between two commits.
+    /// Returns the minimum interval between two commits.
     fn span(&self) -> Duration {
         if self.health == Health::Good {
             GROUP_SPAN
@@ -428,8 +430,8 @@ impl Writer {
                 let _ = reply.send(self.position(Some(after)));
             }
             Message::Subscribe(after, reply) => {
-                // Both parts come from one step of the only writer, so no event is in both or in
-                // neither.
+                // Both parts come from the same step of the only writer, so each event is in
+                // exactly one of them.
                 let _ = reply.send(Subscription {
                     past: self.position(after),
                     live: self.subscribers.subscribe(),
@@ -454,7 +456,7 @@ impl Writer {
 
     fn progress(&mut self, committed: u64, health: Health) {
         if self.is_broken() {
-            // Do not trust later successes.
+            // Later successes cannot be trusted.
             return;
         }
         if self.committed != committed || self.health != health {
@@ -467,9 +469,9 @@ impl Writer {
         }
     }
 
-    /// Reports that everything up to this number is stored.
+    /// Reports that everything up to this number has been stored.
     fn report_stored(&mut self, upto: u64) {
-        // Only now, because reported events must be on disk.
+        // This must not happen earlier, because reported events must be on disk.
         let before = std::mem::replace(&mut self.reported_seq, self.next_seq) - 1;
         match self.unreported.replace(Vec::new()) {
             Some(events) => self.subscribers.publish(before, events),
@@ -478,8 +480,9 @@ impl Writer {
         self.progress(upto, Health::Good);
     }
 
-    /// Whether the files are still at their paths. The writer checks after each commit and before
-    /// it acknowledges: changes in a file that no one can find are not stored.
+    /// Returns whether the files are still at their paths. The writer checks this after each
+    /// commit, before it acknowledges the changes: if nothing can find the file, its changes are
+    /// not stored.
     fn is_in_place(&mut self) -> bool {
         let path = self.path.display();
         let text = match self.place.files() {
@@ -490,7 +493,7 @@ impl Writer {
                 "the journal `{path}` was overwritten by another program while the server ran"
             ),
             Ok(_) => return true,
-            // The file itself may be intact; then the server can continue.
+            // The file itself may be intact, so the server may be able to continue.
             Err(error) => {
                 let text = format!("{path}: it cannot be seen at present: {error}");
                 self.wait_with(text);
@@ -502,7 +505,7 @@ impl Writer {
         false
     }
 
-    /// Suspends acknowledgments for a while.
+    /// Temporarily suspends acknowledgments.
     fn wait_with(&mut self, text: String) {
         if self.health == Health::Good {
             tracing::error!("cannot write the journal, will try again: {text}");
@@ -510,8 +513,8 @@ impl Writer {
         self.progress(self.committed, Health::Waiting(text));
     }
 
-    /// Stores changes and reports them; `upto` is the number of the last one. Changes that cannot
-    /// be stored yet stay in `pending`.
+    /// Stores changes and reports them. `upto` is the number of the last change. Changes that
+    /// cannot be stored yet stay in `pending`.
     fn commit_all(&mut self, pending: &mut Pending, upto: u64, pulse: &WriterProgress) {
         loop {
             let batch = pending.take_first();
@@ -531,7 +534,7 @@ impl Writer {
         }
     }
 
-    /// Stores changes in one transaction; `false` if they must be retried.
+    /// Stores changes in one transaction. Returns `false` if they must be retried.
     fn commit(&mut self, batch: &Batch) -> bool {
         let changes = &batch.changes;
         if !batch.is_empty() && !self.is_file_marked {
@@ -585,7 +588,7 @@ impl Writer {
         }
     }
 
-    /// Keeps the events up to `next_seq` for live readers until they can be published.
+    /// Keeps the events up to `next_seq` until they can be published to live readers.
     fn keep_unreported(&mut self, next_seq: i64, events: Option<Vec<Event>>) {
         let stored = next_seq - std::mem::replace(&mut self.next_seq, next_seq);
         match (events, &mut self.unreported) {
@@ -599,14 +602,14 @@ impl Writer {
         }
     }
 
-    /// Stops writing for good.
+    /// Permanently stops writing.
     fn end_with(&mut self, text: String) {
         tracing::error!("the journal can no longer be written: {text}");
         self.progress(self.committed, Health::Broken(text));
     }
 
-    /// Stops all acknowledgments after a failed sync of any data. The kernel drops the pages that
-    /// it could not write, and the next sync succeeds ("Can Applications Recover from fsync
+    /// Stops all acknowledgments after any data could not be synced. The kernel drops the pages
+    /// that it could not write, so the next sync succeeds ("Can Applications Recover from fsync
     /// Failures?", USENIX ATC 2020). Other errors of optional work do not affect commits.
     fn note_failed_sync(&mut self, error: &rusqlite::Error) {
         if is_failed_sync(error) {
@@ -621,7 +624,7 @@ impl Writer {
         self.progress(self.committed, Health::Broken(text));
     }
 
-    /// Runs one step of compaction if there is work.
+    /// Runs one step of compaction if there is work to do.
     fn compact(&mut self) {
         match self.try_compact() {
             Ok(Some(StepOutcome {
@@ -629,8 +632,8 @@ impl Writer {
                 pruned,
             })) => {
                 if has_finished && !self.checkpoint("TRUNCATE") {
-                    // A reader blocks the checkpoint, and no commit may follow: the writer retries,
-                    // so the file shrinks when the reader has left.
+                    // A reader blocks the checkpoint, and there may be no further commit. The
+                    // writer retries, so the file shrinks when the reader has left.
                     self.has_log = true;
                 }
                 if let Some(pruned) = pruned.filter(|_| !self.is_broken()) {
@@ -641,7 +644,7 @@ impl Writer {
             Ok(None) => self.taken_over(),
             Err(error) => {
                 self.note_failed_sync(&error);
-                // All changes are stored. If the file is damaged, the next commit reports it.
+                // All changes have been stored. If the file is damaged, the next commit reports it.
                 tracing::warn!(%error, "cannot compact the journal");
                 self.compactor.give_up();
                 self.end_prune(&Err(error.to_string()));
@@ -658,7 +661,7 @@ impl Writer {
         }
         let len_min = std::mem::take(&mut self.len_min);
         let stepped = self.compactor.step(&mut self.connection)?;
-        // The next checkpoint, perhaps by another process, shortens the file.
+        // The next checkpoint, which another process may perform, makes the file shorter.
         self.len_min = len_min.min(compact::file_len(&self.connection)?);
         Ok(stepped)
     }
@@ -678,11 +681,12 @@ impl Writer {
         let transaction = self
             .connection
             .transaction_with_behavior(TransactionBehavior::Immediate)?;
-        // In the same transaction as the ends that refer to them.
+        // The values are stored in the same transaction as the ends that refer to them.
         values::write(&transaction, &batch.values)?;
         curves::write(&transaction, &batch.curves)?;
         group::write(&transaction, &mut seq, &batch.changes, events)?;
-        // Within the transaction: if another server took over meanwhile, all of it is rolled back.
+        // This is part of the transaction: if another server has taken over, everything is rolled
+        // back.
         if !lease::renew(&transaction, self.fence, true)? {
             return Ok((seq, false));
         }
@@ -690,7 +694,7 @@ impl Writer {
         Ok((seq, true))
     }
 
-    /// Ends cleanly: stores a last event and releases the lease.
+    /// Shuts down properly: stores a last event and releases the lease.
     fn finish(mut self) {
         let stopped = || -> rusqlite::Result<()> {
             let mut seq = self.next_seq;

@@ -61,11 +61,11 @@ pub struct Block {
     pub payload_at: u64,
 }
 
-/// The maximum number of bytes to read ahead. This is useful for short blocks; with long blocks,
-/// most of the bytes would be skipped.
+/// The number of bytes to read ahead: many after a short block, and few after a long one, because
+/// most of them would be skipped.
 const AHEAD_MAX: usize = 64 * 1024;
 const AHEAD_MIN: usize = 4 * 1024;
-/// The minimum length of a payload for which nothing is read ahead.
+/// The minimum length of a payload after which only `AHEAD_MIN` bytes are read ahead.
 const LONG_PAYLOAD: u32 = 16 * 1024;
 
 /// Reads blocks one after another.

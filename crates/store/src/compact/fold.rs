@@ -1,7 +1,7 @@
-//! Folds rows of finished tasks into stretches, in key order and a bounded number at a time.
+//! Folds rows of finished tasks into stretches, in key order, with a limit on the rows per step.
 //!
 //! A finished task never changes, and no acknowledgment depends on how it is stored, so a crash
-//! between two steps loses nothing.
+//! between two steps does not lose anything.
 
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
@@ -12,24 +12,24 @@ use rusqlite::{Connection, Row, params};
 
 use crate::stretch::{Shared, Stretch, Values};
 
-/// Rows that one step reads: a few milliseconds.
+/// The number of rows that one step reads, which takes a few milliseconds.
 const STEP_ROWS: u32 = 1_024;
-/// Minimum length of a stretch. A shorter one saves hardly any space over its rows.
+/// The minimum length of a stretch. A shorter one takes up hardly any less space than its rows.
 const LEN_MIN: u32 = 8;
 
-/// One pass over all rows.
+/// A pass over all rows.
 #[derive(Debug)]
 pub(super) struct Fold {
-    /// Key of the last row that was processed.
+    /// The key of the last row that was processed.
     mark: (i64, i64),
     len_min: u32,
-    /// Tasks that were moved into stretches.
+    /// The number of tasks that were moved into stretches.
     pub(super) folded: u64,
-    /// Rows that were left as they are.
+    /// The number of rows that were left unchanged.
     pub(super) left: u64,
 }
 
-/// A row: its key, and the rest if a stretch can hold it.
+/// A row: its key and, if a stretch can hold the row, the rest of it.
 struct FoldRow {
     job: u32,
     task: u32,
@@ -47,8 +47,8 @@ impl Fold {
         }
     }
 
-    /// Processes some rows in a transaction of the caller. Returns whether the pass is complete. If
-    /// the transaction fails, the pass must start over.
+    /// Processes some rows in the caller's transaction. Returns whether the pass is complete. If
+    /// the transaction fails, the pass must be started again.
     pub(super) fn step(&mut self, db: &Connection) -> rusqlite::Result<bool> {
         let rows = read(db, self.mark)?;
         let Some(last) = rows.last() else {
@@ -64,7 +64,8 @@ impl Fold {
                 _ => {
                     self.left += 1;
                     let next = open.as_ref().map(next_key);
-                    // The rows behind this one start another stretch, even if they have ended.
+                    // The rows after this one start another stretch, even if their tasks have
+                    // ended.
                     let is_settled = row.is_terminal && next == Some((row.job, row.task));
                     self.close(db, &mut jobs, open.take(), is_settled)?;
                     continue;
@@ -81,8 +82,8 @@ impl Fold {
             open = Some(Stretch::new(shared, row.task, values));
         }
         match open {
-            // The next step may extend this stretch. It is far shorter than a step, so the pass
-            // makes progress.
+            // The next step may extend this stretch. The stretch is far shorter than a step, so the
+            // pass makes progress.
             Some(open) if !is_last => {
                 self.mark = (open.shared.job.into(), i64::from(open.first) - 1);
             }
@@ -91,8 +92,8 @@ impl Fold {
         Ok(is_last)
     }
 
-    /// Replaces rows by a stretch, unless it may still grow. `is_settled`: the row behind it cannot
-    /// extend it.
+    /// Replaces rows with a stretch, unless the stretch may still grow. `is_settled` means that the
+    /// row after it cannot extend it.
     fn close(
         &mut self,
         db: &Connection,
@@ -117,7 +118,7 @@ impl Fold {
             .prepare_cached(sql)?
             .execute(params![stretch.shared.job, first, last])?;
         if deleted != len as usize {
-            // The rollback keeps the rows.
+            // The rollback restores the rows.
             return Err(rusqlite::Error::StatementChangedRows(deleted));
         }
         self.folded += u64::from(len);
@@ -125,7 +126,7 @@ impl Fold {
     }
 }
 
-/// Whether the next task is already in a stretch. Stretches never grow.
+/// Returns whether the next task is already in a stretch. Stretches never grow.
 fn is_before_another(db: &Connection, stretch: &Stretch) -> rusqlite::Result<bool> {
     let (job, next) = next_key(stretch);
     let sql = "SELECT EXISTS (SELECT 1 FROM stretch_data WHERE job = ? AND first = ?)";
@@ -133,7 +134,7 @@ fn is_before_another(db: &Connection, stretch: &Stretch) -> rusqlite::Result<boo
         .query_row([job, next], |row| row.get(0))
 }
 
-/// Folds all rows that can be folded. Simulated worlds fold even the shortest stretches.
+/// Folds all rows that can be folded. In simulated worlds, even the shortest stretches are folded.
 #[cfg(any(test, feature = "testing"))]
 pub(crate) fn fold_all(db: &Connection, len_min: u32) -> rusqlite::Result<u64> {
     let mut fold = Fold {
@@ -144,10 +145,10 @@ pub(crate) fn fold_all(db: &Connection, len_min: u32) -> rusqlite::Result<u64> {
     Ok(fold.folded)
 }
 
-/// Job and id of the task that would extend the stretch.
+/// Returns the job and the id of the task that would extend the stretch.
 fn next_key(stretch: &Stretch) -> (u32, u32) {
     let last = *stretch.ids().end();
-    // The highest id wraps around to one that never follows.
+    // The highest id wraps around to an id that can never follow it.
     (stretch.shared.job, last.wrapping_add(1))
 }
 
@@ -170,8 +171,8 @@ fn read(db: &Connection, mark: (i64, i64)) -> rusqlite::Result<Vec<FoldRow>> {
     rows.collect()
 }
 
-/// The part of a row that its neighbors share, and its values; `None` if a stretch cannot hold the
-/// row.
+/// Returns the part of a row that its neighbors share, and its values. Returns `None` if a stretch
+/// cannot hold the row.
 fn part(row: &Row<'_>, state: Option<TaskState>) -> rusqlite::Result<Option<(Shared, Values)>> {
     let number = |at| row.get::<_, Option<i64>>(at);
     let is_plain = state == Some(TaskState::Finished)
@@ -197,11 +198,11 @@ fn part(row: &Row<'_>, state: Option<TaskState>) -> rusqlite::Result<Option<(Sha
     Ok(Some((shared, values)))
 }
 
-/// Job facts, cached for one step.
+/// Facts about jobs, cached for one step.
 #[derive(Default)]
 struct Jobs {
     completed: BTreeMap<u32, bool>,
-    /// Tasks with rows in other tables.
+    /// The tasks that have rows in other tables.
     with_more: BTreeMap<u32, BTreeSet<u32>>,
 }
 
@@ -217,7 +218,8 @@ impl Jobs {
         Ok(is_completed)
     }
 
-    /// Whether a task of `rows` has nodes or a value. Queries find these by the task's row.
+    /// Returns whether a task of `rows` has nodes or a value. Queries find these through the task's
+    /// row.
     fn has_more(
         &mut self,
         db: &Connection,

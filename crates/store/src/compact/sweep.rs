@@ -1,5 +1,5 @@
-//! Deletes rows in steps. Each step does a bounded amount of work, however the rows are spread over
-//! jobs.
+//! Deletes rows in steps. Each step does a limited amount of work, no matter how the rows are
+//! distributed over jobs.
 
 use std::collections::{BTreeSet, VecDeque};
 
@@ -8,18 +8,19 @@ use rusqlite::{Transaction, params, params_from_iter};
 use crate::meta::{self, set_number};
 use crate::stretch::{self, Stretch};
 
-/// Work of one step: rows to delete and statements to run, a few µs each.
+/// The amount of work of one step: the rows to delete and the statements to run, which take a few
+/// µs each.
 const STEP_WORK: u32 = 2_000;
-/// Rows that one step only reads.
+/// The number of rows that one step only reads.
 const STEP_SCAN: u32 = 20_000;
-/// Events that one step reads.
+/// The number of events that one step reads.
 const STEP_EVENTS: u32 = 5_000;
 
-/// Work of a stretch, relative to other rows.
+/// The work of deleting a stretch, relative to other rows.
 const STRETCH_WORK: u32 = 20;
 
-/// A table with rows of jobs: its name, its key, the number of events that a row represents, and
-/// the work to delete the row.
+/// A table that contains rows of jobs: its name, its key, the number of events that a row
+/// represents, and the work of deleting a row.
 struct JobTable {
     name: &'static str,
     key: &'static str,
@@ -37,7 +38,7 @@ const fn table(name: &'static str, key: &'static str, events: &'static str) -> J
     }
 }
 
-/// The job itself comes last: its row is the record that it was forgotten.
+/// The table of jobs comes last, because its row records that the job was forgotten.
 const JOB_TABLES: [JobTable; 13] = [
     table(
         "task_row_data",
@@ -64,7 +65,7 @@ const JOB_TABLES: [JobTable; 13] = [
     table("job_data", "id", "0"),
 ];
 
-/// Tables that name workers, with their keys.
+/// The tables that refer to workers, with their keys.
 const WORKER_TABLES: [(&str, &str, usize); 4] = [
     ("task_row_data", "job, task", 2),
     (STRETCHES, "job, first", 2),
@@ -72,17 +73,19 @@ const WORKER_TABLES: [(&str, &str, usize); 4] = [
     ("node_data", "job, task, instance, position", 4),
 ];
 
-/// The only one of these tables whose rows name several workers.
+/// The only one of these tables in which a row refers to several workers.
 const STRETCHES: &str = "stretch_data";
 
-/// Pending deletions, in this order.
+/// The pending deletions, in this order.
 #[derive(Debug)]
 enum Work {
-    /// Deletes rows of these jobs, the last job first. `table` is the next table of the last job.
+    /// Deletes the rows of these jobs, starting with the last job. `table` is the next table of the
+    /// last job.
     Jobs { jobs: Vec<u32>, table: usize },
     /// Deletes this many worker overviews, the oldest first.
     Overviews(u64),
-    /// Finds ended workers that no row names any more; `None` = not started.
+    /// Finds ended workers that no row refers to anymore. `unused` is `None` before the search
+    /// starts.
     FindWorkers {
         unused: Option<BTreeSet<u32>>,
         table: usize,
@@ -90,19 +93,19 @@ enum Work {
     },
     /// Deletes these workers.
     Workers(BTreeSet<u32>),
-    /// Deletes events after number `after` of workers that no longer exist. `is_prune`: also of
-    /// workers that ended, and all overviews.
+    /// Deletes the events after the number `after` of workers that no longer exist. With
+    /// `is_prune`, also deletes events of workers that have ended, and all overviews.
     WorkerEvents { after: i64, is_prune: bool },
 }
 
-/// Scope of a sweep besides forgotten jobs.
+/// What a sweep deletes in addition to forgotten jobs.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(super) struct Scope {
-    /// Lost workers that no row names any more.
+    /// Whether to delete lost workers that no row refers to anymore.
     pub(super) with_workers: bool,
-    /// Everything that the journal does not need.
+    /// Whether to delete everything that the journal does not need.
     pub(super) is_prune: bool,
-    /// Number of worker overviews.
+    /// The number of worker overviews to delete.
     pub(super) overviews: u64,
 }
 
@@ -110,7 +113,7 @@ pub(super) struct Scope {
 pub(super) struct Sweep(VecDeque<Work>);
 
 impl Sweep {
-    /// Reads which jobs were forgotten, and nothing else.
+    /// Reads which jobs were forgotten, without reading anything else.
     pub(super) fn new(db: &Transaction<'_>, scope: Scope) -> rusqlite::Result<Self> {
         let mut statement =
             db.prepare_cached("SELECT id FROM job_data WHERE is_forgotten ORDER BY id DESC")?;
@@ -135,7 +138,7 @@ impl Sweep {
     }
 
     /// Runs one step. Returns whether the sweep is complete. If the transaction fails, the sweep
-    /// must start over.
+    /// must be started again.
     pub(super) fn step(&mut self, db: &Transaction<'_>) -> rusqlite::Result<bool> {
         let Some(work) = self.0.front_mut() else {
             return Ok(true);
@@ -240,9 +243,10 @@ fn ended_workers(db: &Transaction<'_>) -> rusqlite::Result<BTreeSet<u32>> {
     ids.collect()
 }
 
-/// Removes workers from `unused` that some row names. A row that moves to another table meanwhile
-/// is seen in one of the two: tasks come first, and the tables that their rows move to come later.
-/// Rows and stretches that are added meanwhile name connected workers.
+/// Removes the workers that some row refers to from `unused`. A row that moves to another table in
+/// the meantime is seen in one of the two: tasks are read first, and the tables that their rows
+/// move to are read later. Rows and stretches that are added in the meantime refer to connected
+/// workers.
 fn find_used(
     db: &Transaction<'_>,
     unused: &mut BTreeSet<u32>,
@@ -282,8 +286,8 @@ fn find_used(
     Ok(*table == WORKER_TABLES.len())
 }
 
-/// The same for stretches. `after` is the key of the last one that was read. Returns whether none
-/// are left.
+/// Does the same for stretches. `after` is the key of the last stretch that was read. Returns
+/// whether none are left.
 fn find_used_in_stretches(
     db: &Transaction<'_>,
     unused: &mut BTreeSet<u32>,
@@ -308,7 +312,7 @@ fn find_used_in_stretches(
                     unused.remove(&worker);
                 }
             }
-            // The workers of an unreadable stretch are unknown, so keep all.
+            // If a stretch cannot be read, its workers are unknown, so all workers are kept.
             None => unused.clear(),
         }
     }

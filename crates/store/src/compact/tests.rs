@@ -1,4 +1,5 @@
-//! Compaction: which rows go, which stay, and that a crash between steps loses nothing.
+//! Tests of compaction: which rows are deleted, which are kept, and that a crash between steps
+//! loses nothing.
 
 use hq_core::hardware::HardwareUsage;
 use hq_core::id::{JobId, WorkerId};
@@ -27,7 +28,7 @@ fn forgotten_jobs_leave_the_file_and_it_shrinks_by_itself() {
     });
     let full = u64::from(number(&path, "PRAGMA page_count")) * 4_096;
     handle.store(vec![change(ChangeKind::JobsForgotten(vec![JobId(1)]))]);
-    // 1 MiB stays free for new rows.
+    // 1 MiB is kept free for new rows.
     wait_for("the file is small", || file_len(&path) < full * 2 / 3);
     wait_for("the rows are gone", || {
         number(&path, "SELECT count(*) FROM job_data") == 1
@@ -47,7 +48,7 @@ fn a_full_file_drops_its_oldest_completed_jobs_and_nothing_else() {
     let store = Store::open(&path).expect("a fresh file");
     let mut handle = started(store.with_size_max(Some(SIZE_MAX)));
     for job in 1..=JOBS {
-        // Folding makes finished tasks smaller; the submit keeps its size.
+        // Folding makes finished tasks smaller, but the submit keeps its size.
         add_large_job(&mut handle, JobId(job), (TASKS, 100_000), job != 1);
     }
     handle.client().flush().expect("a store");
@@ -203,8 +204,8 @@ fn a_prune_leaves_a_smaller_file_whenever_it_removed_something() {
     }
     // Prune again before the file is idle.
     add_job(&mut handle, JobId(5), 1, true);
-    // The commit is complete when the writer answers. No earlier read: a reader keeps pages in the
-    // log, and the file short.
+    // When the writer replies, the commit is complete. There must be no earlier read, because a
+    // reader keeps pages in the log, so the file would be short.
     let before = handle.client().position(0).map(|_| file_len(&path));
     assert_eq!(results(&path).len(), 41);
     assert_eq!(handle.client().prune(), Ok(Pruned { jobs: 1 }));
@@ -257,7 +258,8 @@ fn overviews_of_workers_take_a_part_of_the_largest_size_and_no_job_goes_for_them
         let sql = "SELECT count(*) FROM event_log WHERE type = 'worker-overview'";
         u64::from(number(&path, sql))
     };
-    // The second round has as many jobs, which the writer knows only because it counted them.
+    // The second round has the same number of jobs, which the writer knows only because it has
+    // counted them.
     for _ in 0..2 {
         for _ in 0..100 {
             handle.store((0..100).map(|_| overview()).collect());

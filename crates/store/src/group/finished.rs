@@ -1,8 +1,8 @@
-//! Stores the ends of a group: finished neighbors become a stretch at once, without rows in
-//! between.
+//! Stores the ends of a group: finished neighbors are stored directly as a stretch, without storing
+//! rows first.
 //!
-//! Ends that do not fit into a stretch become rows. Compaction may fold them later, with neighbors
-//! that finish in another group.
+//! Ends that do not fit into a stretch are stored as rows. Compaction may fold them later, together
+//! with neighbors that finish in another group.
 
 use std::collections::BTreeMap;
 
@@ -13,25 +13,26 @@ use rusqlite::{Connection, params};
 use super::rows::{EndRow, write_ends};
 use crate::stretch::{Shared, Stretch, TASKS_MAX};
 
-/// Maximum distance from a task to the start of its stretch.
+/// The maximum distance from a task to the start of its stretch.
 const TASKS_BEFORE: u32 = 255;
 
 const _: () = assert!(TASKS_BEFORE as usize == TASKS_MAX - 1);
 
-/// Facts that only the row of the start has: the variant and the event number.
+/// Facts that are only in the row of the start: the variant and the event number.
 #[derive(Clone, Copy)]
 struct StartFacts {
     variant: u32,
     start_seq: i64,
 }
 
-/// Stores ends in any order: neighbors as stretches of `len_min` tasks or more, the rest as rows.
+/// Stores ends, given in any order: neighbors as stretches of `len_min` or more tasks, the others
+/// as rows.
 pub(super) fn write(
     db: &Connection,
     mut ends: Vec<EndRow<'_>>,
     len_min: u32,
 ) -> rusqlite::Result<()> {
-    // A stable sort: the later of two ends of one task counts.
+    // The sort is stable, so if a task ended twice, the later end is kept.
     ends.sort_by_key(|end| end.task);
     ends.dedup_by(|later, earlier| {
         let is_same = later.task == earlier.task;
@@ -56,12 +57,12 @@ pub(super) fn write(
 fn is_next(one: &EndRow<'_>, next: &EndRow<'_>) -> bool {
     let key = |id: u32| TaskKey::new(one.task.job, TaskId(id));
     let follows = one.task.task.as_u32().checked_add(1).map(key) == Some(next.task);
-    // A failed task must not keep its neighbors from forming a stretch.
+    // A failed task must not prevent its neighbors from forming a stretch.
     follows && one.instance == next.instance && one.is_plain() == next.is_plain()
 }
 
-/// Stores neighbors as stretches. Pushes the rest to `rows`: tasks that do not fill a stretch, and
-/// all tasks if one has more than a stretch can hold.
+/// Stores neighbors as stretches. Adds the others to `rows`: tasks that do not fill a stretch, and
+/// all tasks if one of them has more data than a stretch can hold.
 fn write_run<'a>(
     db: &Connection,
     run: &'a [EndRow<'a>],
@@ -93,15 +94,15 @@ fn write_run<'a>(
     Ok(())
 }
 
-/// Job, first and last id of neighbors.
+/// Returns the job and the first and last id of neighbors.
 fn range(run: &[EndRow<'_>]) -> [u32; 3] {
     let id = |end: Option<&EndRow<'_>>| end.map_or(0, |end| end.task.task.as_u32());
     let job = run.first().map_or(0, |end| end.task.job.as_u32());
     [job, id(run.first()), id(run.last())]
 }
 
-/// Whether one of the tasks has nodes or a value, which queries find by its row, or is in a stretch
-/// already.
+/// Returns whether one of the tasks has nodes or a value, which queries find through its row, or is
+/// already in a stretch.
 fn has_more(db: &Connection, run: &[EndRow<'_>]) -> rusqlite::Result<bool> {
     let sql = "SELECT EXISTS (SELECT 1 FROM node_data WHERE job = ?1 AND task BETWEEN ?2 AND ?3) \
                OR EXISTS (SELECT 1 FROM value_data WHERE job = ?1 AND task BETWEEN ?2 AND ?3) \
@@ -112,7 +113,8 @@ fn has_more(db: &Connection, run: &[EndRow<'_>]) -> rusqlite::Result<bool> {
         .query_row(params![job, first, last, TASKS_BEFORE], |row| row.get(0))
 }
 
-/// The longest stretch that begins with the first task; `None`: there are no tasks.
+/// Returns the longest stretch that begins with the first task. Returns `None` if there are no
+/// tasks.
 fn first_stretch((run, begun): (&[EndRow<'_>], &[StartFacts])) -> Option<Stretch> {
     let mut tasks = run.iter().zip(begun);
     let shared = |end: &EndRow<'_>, begun: &StartFacts| Shared {
@@ -139,7 +141,8 @@ fn delete_rows(db: &Connection, stretch: &Stretch) -> rusqlite::Result<()> {
     Ok(())
 }
 
-/// The start of each task; `None` if one is unknown, or if a row has more than a stretch can hold.
+/// Returns the start of each task. Returns `None` if a start is unknown, or if a row has more data
+/// than a stretch can hold.
 fn begun(before: &Rows, run: &[EndRow<'_>]) -> Option<Vec<StartFacts>> {
     let begun = |end: &EndRow<'_>| {
         let row = before.get(&end.task.task.as_u32());
@@ -159,7 +162,7 @@ struct PreviousRow {
     begun: Option<StartFacts>,
 }
 
-/// Rows by task id; `None`: the row has more than a stretch can hold.
+/// The rows by task id. `None` if the row has more data than a stretch can hold.
 type Rows = BTreeMap<u32, Option<PreviousRow>>;
 
 fn rows_before(db: &Connection, run: &[EndRow<'_>]) -> rusqlite::Result<Rows> {

@@ -1,4 +1,4 @@
-//! Rows of jobs: created, submitted to, forgotten.
+//! Writes rows of jobs when they are created, submitted to or forgotten.
 
 use hq_core::id::JobId;
 use hq_core::server_state::{Change, ChangeKind};
@@ -16,7 +16,7 @@ impl Group<'_> {
         for job in jobs {
             let sql = "UPDATE job_data SET is_forgotten = 1 WHERE id = ?";
             self.run(sql, [job.as_u32()])?;
-            // The row of the job stays until compaction; this note would outlive it.
+            // The row of the job remains until compaction, but this entry would remain even longer.
             meta::remove(self.connection, &format!("{}{job}", meta::RESUBMITTED))?;
             meta::remove_all(self.connection, &format!("{}{job}_", meta::REPEATED))?;
             meta::remove_all(self.connection, &format!("{}{job}_", meta::FIRST_INSTANCE))?;
@@ -37,7 +37,8 @@ impl Group<'_> {
             "INSERT OR REPLACE INTO job_data VALUES (?, ?, ?, ?, NULL, ?, NULL, 0)",
             params![job.as_u32(), name, max_fails, is_open, at.0],
         )?;
-        // Not simply this id: a large submit is stored after smaller ones that came later.
+        // This may be a smaller id, because a large submit is stored after smaller ones that
+        // arrived later.
         let last = meta::number(self.connection, "last_job")?;
         set_number(
             self.connection,
@@ -68,7 +69,7 @@ impl Group<'_> {
         set_number(self.connection, &key, instance.as_u32().into())
     }
 
-    /// Stores the first instance of tasks of a submit that were never sent to a worker.
+    /// Stores the first instance of those tasks of a submit that were never sent to a worker.
     pub(super) fn superseded(&self, change: &Change) -> rusqlite::Result<()> {
         let ChangeKind::WaitingSuperseded { job, number, first } = &change.kind else {
             return Ok(());
@@ -110,12 +111,12 @@ impl Group<'_> {
         else {
             return Ok(());
         };
-        // A job that was opened before already has a row.
+        // A job that was opened earlier already has a row.
         let stays_open = matches!(spec.target, SubmitTarget::SelfClosing { .. });
         if *is_new {
             self.add_job(change.at, *job, name, *max_fails, stays_open)?;
         }
-        // Readers of events see an opened job and a submit to it.
+        // Readers of events see that a job was opened and that there was a submit to it.
         if *is_new && stays_open {
             self.opened(change.at, *job, name, *max_fails)?;
         }

@@ -1,4 +1,4 @@
-//! Starts and ends of tasks as rows, and ends as parts of stretches.
+//! Stores starts and ends of tasks as rows, and prepares ends that become part of a stretch.
 
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ use rusqlite::{Connection, params};
 use crate::encode;
 use crate::stretch::Values;
 
-/// A start that is not written yet, because its end may follow in the same group.
+/// A start that has not been written yet, because its end may follow in the same group.
 pub(super) struct Start {
     pub(super) at: Timestamp,
     pub(super) instance: InstanceId,
@@ -24,12 +24,14 @@ pub(super) fn write_starts(
     db: &Connection,
     starts: impl IntoIterator<Item = (TaskKey, Start)>,
 ) -> rusqlite::Result<()> {
-    // An existing row keeps its crashes and retries: they belong to the task, not to one instance.
+    // An existing row keeps its crashes and retries, because they belong to the task and not to an
+    // instance.
     let sql = "INSERT INTO task_row_data (job, task, state, instance, crash_count, worker, variant, \
                started_unix_ns, start_seq) VALUES (?1, ?2, ?8, ?3, 0, ?4, ?5, ?6, ?7) \
                ON CONFLICT DO UPDATE SET state = ?8, instance = ?3, worker = ?4, variant = ?5, \
                started_unix_ns = ?6, start_seq = ?7";
-    // Prepared once for all: a lookup per row took some 8 % of this thread's time.
+    // The statement is prepared once for all rows: a lookup per row took about 8 % of this thread's
+    // time.
     let mut insert = db.prepare_cached(sql)?;
     for (task, start) in starts {
         if start.instance != InstanceId(0) {
@@ -49,8 +51,8 @@ pub(super) fn write_starts(
     Ok(())
 }
 
-/// Turns the row of an instance that the end of a server cut off into an attempt, now that another
-/// instance starts.
+/// Converts the row of an instance that was interrupted by the end of a server to an attempt when
+/// another instance starts.
 fn keep_attempt(db: &Connection, task: TaskKey, instance: InstanceId) -> rusqlite::Result<()> {
     let sql = "INSERT OR IGNORE INTO attempt_data (job, task, instance, worker, variant, \
                started_unix_ns, start_seq) SELECT job, task, instance, worker, variant, \
@@ -73,20 +75,20 @@ pub(super) struct EndRow<'a> {
     pub(super) crash_count: u32,
     pub(super) end: &'a TaskEnd,
     pub(super) is_finished: bool,
-    /// Variant and event number of a start in the same group.
+    /// The variant and the event number of a start in the same group.
     pub(super) start: Option<(u32, i64)>,
     pub(super) seq: i64,
 }
 
 impl EndRow<'_> {
-    /// Whether a stretch can hold the task, judged by its end.
+    /// Returns whether a stretch can hold the task, based on its end.
     pub(super) fn is_plain(&self) -> bool {
         let (code, text) = encode::outcome_code(&self.end.outcome);
         let is_good = code == OutcomeCode::FINISHED.number() && text.is_none();
         self.is_finished && self.crash_count == 0 && is_good
     }
 
-    /// Start time by the worker's measure, as in the state.
+    /// Returns the start time as measured by the worker, as in the state.
     fn started(&self) -> i64 {
         self.end.at.minus(self.end.run).0
     }
@@ -110,8 +112,8 @@ pub(super) fn write_ends<'a>(
     db: &Connection,
     ends: impl IntoIterator<Item = &'a EndRow<'a>>,
 ) -> rusqlite::Result<()> {
-    // The row of a start in an earlier group keeps its variant and number, because the end has
-    // none.
+    // The row of a start in an earlier group keeps its variant and number, because the end does not
+    // contain them.
     let sql = "INSERT INTO task_row_data (job, task, state, instance, crash_count, worker, variant, \
                started_unix_ns, run_us, outcome, message, max_rss_kib, user_ms, system_ms, \
                start_seq, end_seq) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, \

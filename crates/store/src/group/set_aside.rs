@@ -1,5 +1,5 @@
-//! Workers that get no new tasks, because they drain or are in quarantine. The table `meta` holds
-//! them until then.
+//! Workers that get no new tasks because they are draining or in quarantine. The table `meta`
+//! contains them for that time.
 
 use hq_core::server_state::{Change, ChangeKind};
 use serde_json::json;

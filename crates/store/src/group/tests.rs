@@ -1,4 +1,4 @@
-//! Rows of changes that happen in one group, and their size.
+//! Tests of the rows of changes that happen in one group, and of their size.
 
 use hq_core::id::{AllocationKey, QueueId, TaskId};
 use hq_core::range::{IdArray, IdRange};

@@ -1,4 +1,4 @@
-//! Every field of a task is restored as committed, after any history.
+//! Tests that every field of a task is restored as it was committed, after any history.
 
 use hq_core::growth::{Grant, Scale};
 use hq_core::id::TaskKey;
@@ -11,13 +11,13 @@ use super::*;
 use crate::testing::{NOW, WORKER, change, submitted};
 use crate::{group, schema};
 
-/// A start, and an end this many seconds later.
+/// Returns a start, and an end this many seconds later.
 fn until(seconds: u64) -> [Option<Timestamp>; 2] {
     let end = NOW.wall.plus(Duration::from_secs(seconds));
     [Some(NOW.wall), Some(end)]
 }
 
-/// Compared fields: phase, instance, worker, crashes, retries, start and end, attempts.
+/// The compared fields: phase, instance, worker, crashes, retries, start and end, attempts.
 type Seen = (
     Phase,
     u32,
@@ -98,9 +98,9 @@ fn what_comes_back_is_what_was_committed() {
         attempt,
         grown: None,
     };
-    // Task 1 failed twice, crashed once, and waits. Task 2 did the same and then finished. Task 3
-    // runs after a retry, on a worker that does not reconnect. Task 4 failed, 5 was canceled, 6
-    // never ran.
+    // Task 1 failed twice, crashed once, and is waiting. Task 2 did the same and then finished.
+    // Task 3 is running after a retry, on a worker that does not reconnect. Task 4 failed, 5 was
+    // canceled, and 6 never ran.
     for id in [1, 2] {
         add(started(id, 0));
         add(requeued(id, 1, 0, 1, Some(attempt(0))));
@@ -133,8 +133,8 @@ fn what_comes_back_is_what_was_committed() {
     let all = restored(&changes, job);
     let worker = WORKER.as_u32();
     let twice = vec![attempt(0), attempt(1)];
-    // The end of the server moves the interrupted run to the next instance and does not count as a
-    // crash of the task.
+    // When the server ends, the interrupted run is moved to the next instance and does not count as
+    // a crash of the task.
     assert_eq!(
         all[&1],
         (Phase::Waiting, 3, worker, 1, 2, [None; 2], twice.clone())
@@ -251,7 +251,7 @@ fn a_job_id_is_given_out_once_whatever_the_order_in_which_jobs_are_stored() {
     );
 }
 
-/// A database with these changes.
+/// Creates a database with these changes.
 fn stored(changes: &[hq_core::server_state::Change]) -> Connection {
     let mut connection = Connection::open_in_memory().expect("a database in memory");
     schema::migrate(&mut connection, 0).expect("the schema is valid");
@@ -270,7 +270,7 @@ fn a_submit_that_is_damaged_and_can_still_be_read_is_left_out() {
     let mut spec: Vec<u8> = connection
         .query_row(sql, [], |row| row.get(0))
         .expect("a row");
-    // A different program in a message of the same length.
+    // The message contains a different program but has the same length.
     let mut words = spec.windows(4);
     let program = words.position(|word| word == b"bash").expect("it is there");
     spec[program] = b'd';

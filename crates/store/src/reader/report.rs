@@ -1,7 +1,7 @@
-//! Queries of a report about the time from `from_ns` to `to_ns`, in nanoseconds since 1970.
+//! Queries for a report about the period from `from_ns` to `to_ns`, in nanoseconds since 1970.
 //!
-//! Each statement scans the tasks once. The size of its result depends neither on the tasks nor on
-//! the jobs.
+//! Each statement scans the tasks once. The size of its result depends neither on the number of
+//! tasks nor on the number of jobs.
 
 use std::time::Duration;
 
@@ -14,17 +14,17 @@ use crate::rows::RowRef;
 use crate::runs::{ASKED, CHANGES, CPUS, CPUS_UNKNOWN, RUNS};
 use crate::statement::Query;
 
-/// Units of a whole resource, as a fractional number for SQLite.
+/// The number of units of a whole resource, as a fractional number for SQLite.
 const UNITS: &str = "10000.0";
-/// Maximum number of failure reasons.
+/// The maximum number of failure reasons.
 const FAILURES_MAX: u32 = 200;
 
-/// A period.
+/// A period of time.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Period {
-    /// Start, in ns since 1970.
+    /// The start of the period, in ns since 1970.
     pub from_ns: i64,
-    /// End, inclusive, in ns since 1970.
+    /// The end of the period (inclusive), in ns since 1970.
     pub to_ns: i64,
 }
 
@@ -41,21 +41,21 @@ impl Period {
 /// A worker of the period.
 #[derive(Clone, PartialEq, Debug)]
 pub struct WorkerRow {
-    /// Worker id.
+    /// The id of the worker.
     pub id: u32,
-    /// Host name.
+    /// The host name.
     pub host: String,
-    /// Connection, within the period.
+    /// When the worker connected, within the period.
     pub from_ns: i64,
-    /// End, within the period.
+    /// When the worker ended, within the period.
     pub to_ns: i64,
-    /// Reason of its end.
+    /// The reason why the worker ended.
     pub reason: Option<String>,
-    /// Configuration, in the format of events.
+    /// The configuration, in the format of events.
     pub config: Value,
 }
 
-/// Workers by id.
+/// Selects the workers, ordered by id.
 #[must_use]
 pub fn workers(period: Period) -> Query<WorkerRow> {
     let sql = "SELECT id, hostname, max(started_unix_ns, ?F), min(coalesce(ended_unix_ns, ?T), ?T), reason, config \
@@ -71,21 +71,21 @@ pub fn workers(period: Period) -> Query<WorkerRow> {
     })
 }
 
-/// Requested amount of a resource, of tasks that started or ended in a step.
+/// The requested amount of a resource, for tasks that started or ended in a step.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct ResourceRow {
-    /// Whether the tasks ended.
+    /// Whether these tasks ended (rather than started).
     pub is_end: bool,
-    /// Step of the period.
+    /// The step of the period.
     pub step: i64,
-    /// Name of the resource.
+    /// The name of the resource.
     pub resource: String,
-    /// Requested units.
+    /// The number of requested units.
     pub units: u64,
 }
 
-/// Use of resources in steps of `width`: the resources other than cpus that most jobs request, at
-/// most `resources_max`.
+/// Selects the use of resources in steps of `width`: the resources other than cpus that most jobs
+/// request, at most `resources_max` of them.
 #[must_use]
 pub fn resource_steps(period: Period, width: i64, resources_max: u32) -> Query<ResourceRow> {
     let sql = format!(
@@ -102,8 +102,8 @@ pub fn resource_steps(period: Period, width: i64, resources_max: u32) -> Query<R
     })
 }
 
-/// `ended (job, state, n, core_us, rss, mem)`: tasks that ended in the period, their cost, and
-/// their used and requested memory.
+/// Returns `ended (job, state, n, core_us, rss, mem)`: the tasks that ended in the period, their
+/// cost, and their used and requested memory.
 fn ended() -> String {
     format!(
         "{ASKED}, {CPUS}, sums AS (SELECT job, variant, state, count(*) AS n, sum(run_us) AS us, \
@@ -118,18 +118,18 @@ fn ended() -> String {
     )
 }
 
-/// Sums over all jobs.
+/// The sums over all jobs.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct TotalsRow {
-    /// Jobs submitted up to the end of the period.
+    /// The number of jobs submitted before the end of the period.
     pub jobs: u64,
-    /// Tasks that finished.
+    /// The number of tasks that finished.
     pub finished: u64,
-    /// Tasks that failed.
+    /// The number of tasks that failed.
     pub failed: u64,
 }
 
-/// One row.
+/// Selects the sums, in one row.
 #[must_use]
 pub fn totals(period: Period) -> Query<TotalsRow> {
     let sql = format!(
@@ -147,27 +147,28 @@ pub fn totals(period: Period) -> Query<TotalsRow> {
 /// A job and its cost.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct JobRow {
-    /// Job id.
+    /// The id of the job.
     pub id: u32,
-    /// Name of the job.
+    /// The name of the job.
     pub name: String,
-    /// Tasks of the job.
+    /// The number of tasks of the job.
     pub task_count: u64,
-    /// Tasks that finished.
+    /// The number of tasks that finished.
     pub finished: u64,
-    /// Tasks that failed.
+    /// The number of tasks that failed.
     pub failed: u64,
-    /// Cost of all ended tasks, including tasks that were canceled or given up while they ran.
+    /// The cost of all ended tasks, including tasks that were canceled or abandoned while they were
+    /// running.
     pub core_us: u64,
-    /// Cost of failed tasks.
+    /// The cost of the failed tasks.
     pub failed_core_us: u64,
-    /// Peak memory of the largest task.
+    /// The peak memory of the largest task.
     pub rss_kib: u64,
-    /// Largest requested memory of a task, in units of a ten-thousandth of a MiB.
+    /// The largest amount of memory that a task requested, in units of a ten-thousandth of a MiB.
     pub memory_units: u64,
 }
 
-/// The most expensive jobs, at most `jobs_max`, in descending order.
+/// Selects the most expensive jobs, at most `jobs_max`, in descending order.
 #[must_use]
 pub fn jobs(period: Period, jobs_max: usize) -> Query<JobRow> {
     let sql = format!(
@@ -194,7 +195,8 @@ pub fn jobs(period: Period, jobs_max: usize) -> Query<JobRow> {
     })
 }
 
-/// Finished and failed tasks of a job by bin of [`RUN_BOUNDS`](super::RUN_BOUNDS): bin and count.
+/// Selects the number of finished and failed tasks of a job for each bin of
+/// [`RUN_BOUNDS`](super::RUN_BOUNDS).
 #[must_use]
 pub fn run_times(job: u32, period: Period) -> Query<(usize, u64)> {
     let sql = format!(
@@ -210,8 +212,8 @@ pub fn run_times(job: u32, period: Period) -> Query<(usize, u64)> {
     })
 }
 
-/// Run times at positions among the finished and failed tasks of a job, sorted by run time from
-/// position 0: position and µs.
+/// Selects run times of the finished and failed tasks of a job. The tasks are sorted by run time,
+/// starting at position 0. Each row contains a requested position and its run time in µs.
 #[must_use]
 pub fn run_times_at(job: u32, period: Period, positions: &[u64]) -> Query<(u64, u64)> {
     let list: Vec<String> = positions.iter().map(u64::to_string).collect();
@@ -224,7 +226,7 @@ pub fn run_times_at(job: u32, period: Period, positions: &[u64]) -> Query<(u64, 
     Query::new(&sql, &period.values(), |row| (row.uint(0), row.uint(1)))
 }
 
-/// Requested time of each worker's cpus: worker and µs of a core.
+/// Selects the requested cpu time of each worker, in µs of one core.
 #[must_use]
 pub fn usage(period: Period) -> Query<(u32, u64)> {
     let sql = format!(
@@ -237,8 +239,8 @@ pub fn usage(period: Period) -> Query<(u32, u64)> {
     Query::new(&sql, &period.values(), |row| (row.small(0), row.uint(1)))
 }
 
-/// Core time used in the period, in µs of a core, by the state of the tasks; `None` = instances
-/// that a later one replaced.
+/// Selects the core time used in the period by the state of the tasks, in µs of one core. `None`
+/// stands for instances that were replaced by a later one.
 #[must_use]
 pub fn costs(period: Period) -> Query<(Option<TaskState>, u64)> {
     let sql = format!(
@@ -253,24 +255,24 @@ pub fn costs(period: Period) -> Query<(Option<TaskState>, u64)> {
     })
 }
 
-/// A long task.
+/// A task with a long run time.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct SlowRow {
-    /// Job id.
+    /// The id of the job.
     pub job: u32,
-    /// Task id within the job.
+    /// The id of the task within the job.
     pub task: u32,
-    /// Its last instance.
+    /// The last instance of the task.
     pub instance: u32,
-    /// Host that ran it.
+    /// The host that ran the task.
     pub host: Option<String>,
-    /// Run time.
+    /// The run time.
     pub run_us: u64,
-    /// Whether it failed.
+    /// Whether the task failed.
     pub is_failed: bool,
 }
 
-/// The longest tasks, in descending order of run time.
+/// Selects the tasks with the longest run times, in descending order.
 #[must_use]
 pub fn slowest(period: Period, tasks_max: u32) -> Query<SlowRow> {
     let sql = format!(
@@ -288,8 +290,8 @@ pub fn slowest(period: Period, tasks_max: u32) -> Query<SlowRow> {
     })
 }
 
-/// One row if the file has usage curves: whether it has GPU curves. Files of early releases lack
-/// that table.
+/// Selects whether the file has GPU curves, in one row. There is no row if the file has no usage
+/// curves at all: files of early releases lack that table.
 #[must_use]
 pub fn has_curves() -> Query<bool> {
     let sql = "SELECT EXISTS (SELECT 1 FROM sqlite_master WHERE type = 'table' AND name = 'gpu_curve_data') \
@@ -297,31 +299,31 @@ pub fn has_curves() -> Query<bool> {
     Query::new(sql, &[], |row| row.int(0) != 0)
 }
 
-/// Resource usage of a task over time.
+/// The resource usage of a task over time.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct CurveRow {
-    /// Job id.
+    /// The id of the job.
     pub job: u32,
-    /// Task id within the job.
+    /// The id of the task within the job.
     pub task: u32,
-    /// The curve; `None` = it is unreadable.
+    /// The curve. `None` if it cannot be read.
     pub curve: Option<Curve>,
 }
 
-/// Curves of instances: job, task and number of each.
+/// Selects the curves of instances, which are given by job, task and instance number.
 #[must_use]
 pub fn curves(instances: &[(u32, u32, u32)], has_gpus: bool) -> Query<CurveRow> {
     let instances = instances.iter();
     let list: Vec<String> = instances
         .map(|(job, task, instance)| format!("({job}, {task}, {instance})"))
         .collect();
-    // An empty list yields no rows.
+    // An empty list does not select any rows.
     let list = if list.is_empty() {
         "SELECT 0, 0, 0 WHERE 0".to_owned()
     } else {
         format!("VALUES {}", list.join(", "))
     };
-    // Files of early releases have no table of GPU curves.
+    // Files of early releases have no table for GPU curves.
     let (gpus, join) = if has_gpus {
         let gpus = "g.busy_peak_milli, g.memory_peak_kib, asked_units, memory_of_devices_kib, is_memory_of_devices, \
                     hex(busy), hex(g.memory)";
@@ -354,7 +356,7 @@ pub fn curves(instances: &[(u32, u32, u32)], has_gpus: bool) -> Query<CurveRow> 
     })
 }
 
-/// `None` if there is no row for GPUs.
+/// Reads the GPU curve. Returns `None` if there is no row for GPUs.
 fn gpu_of(row: RowRef<'_>) -> Option<Box<GpuCurve>> {
     let (busy, memory) = row.bytes(15).zip(row.bytes(16))?;
     if busy.is_empty() {
@@ -376,19 +378,19 @@ fn gpu_of(row: RowRef<'_>) -> Option<Box<GpuCurve>> {
 /// Tasks that failed for the same reason.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct FailuresRow {
-    /// Their job.
+    /// The job of these tasks.
     pub job: u32,
-    /// Short form of the failure.
+    /// The short form of the failure.
     pub error: String,
-    /// Host that ran them.
+    /// The host that ran the tasks.
     pub host: Option<String>,
-    /// Number of tasks.
+    /// The number of tasks.
     pub count: u64,
-    /// Id of one of the tasks.
+    /// The id of one of the tasks.
     pub task: u32,
 }
 
-/// Failure reasons, the most frequent first.
+/// Selects the failure reasons, the most frequent first.
 #[must_use]
 pub fn failures(period: Period) -> Query<FailuresRow> {
     let sql = format!(

@@ -1,7 +1,7 @@
-//! Queries of dashboards about a run, as of the time `at_ns` in nanoseconds since 1970.
+//! Queries of dashboards about a run, at the time `at_ns` in nanoseconds since 1970.
 //!
-//! Each statement scans the tasks of a job, or of all jobs, once. SQLite aggregates, so the size of
-//! the result does not depend on the tasks.
+//! Each statement scans the tasks of a job, or of all jobs, once. SQLite aggregates the tasks, so
+//! the size of the result does not depend on their number.
 
 use hq_core::job::TaskTotals;
 use hq_core::task::TaskState;
@@ -11,30 +11,31 @@ use super::{FAILURES_MAX, run_bin_sql};
 use crate::rows::RowRef;
 use crate::statement::Query;
 
-/// State of a task at the time `?T`. Tasks that were canceled or aborted before they ran, or before
-/// they ran again, count as waiting: [`dropped`] and [`dropped_sums`] return the time of that.
+/// The state of a task at the time `?T`. Tasks that were canceled or aborted before they ran, or
+/// before they ran again, count as waiting. [`dropped`] and [`dropped_sums`] select the tasks that
+/// were canceled or aborted by then.
 const STATE: &str = "CASE WHEN started_unix_ns IS NULL OR started_unix_ns > ?T \
      OR (state IN (:canceled, :aborted) AND run_us IS NULL) THEN :waiting \
      WHEN state IN (:finished, :failed, :canceled, :aborted) AND started_unix_ns + run_us * 1000 > ?T THEN :running \
      ELSE state END";
 
-/// Finished or failed tasks with the same job, worker and failure.
+/// The finished or failed tasks with the same job, worker and failure.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct EndedRow {
-    /// Their job.
+    /// The job of these tasks.
     pub job: u32,
-    /// Worker that ran them.
+    /// The worker that ran the tasks.
     pub worker: u32,
-    /// Host name.
+    /// The host name.
     pub host: Option<String>,
-    /// Short form of the failure.
+    /// The short form of the failure.
     pub error: Option<String>,
-    /// Number of these tasks.
+    /// The number of these tasks.
     pub count: u64,
 }
 
-/// Finished and failed tasks by job, worker and failure. Only the most frequent failures, if there
-/// are very many.
+/// Selects finished and failed tasks by job, worker and failure. If there are very many failures,
+/// only the most frequent ones are selected.
 #[must_use]
 pub fn ended(at_ns: i64) -> Query<EndedRow> {
     let sql = "SELECT e.job, e.worker, w.hostname, e.state, e.outcome, e.message, e.n FROM \
@@ -52,16 +53,16 @@ pub fn ended(at_ns: i64) -> Query<EndedRow> {
     })
 }
 
-/// Ids of tasks with a row, and the number of tasks of the job.
+/// The ids of the tasks that have a row, and the number of tasks of the job.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct TouchedRow {
-    /// Lowest and highest id.
+    /// The lowest and the highest id.
     pub ids: Option<(u32, u32)>,
-    /// Tasks of all submits.
+    /// The number of tasks of all submits.
     pub task_count: i64,
 }
 
-/// One row about the ids of a job's tasks.
+/// Selects the ids of a job's tasks, in one row.
 #[must_use]
 pub fn touched(job: u32) -> Query<TouchedRow> {
     let sql = "SELECT min(task), max(task), (SELECT coalesce(sum(task_count), 0) FROM submit_data \
@@ -72,16 +73,17 @@ pub fn touched(job: u32) -> Query<TouchedRow> {
     })
 }
 
-/// Consecutive ids.
+/// A range of consecutive ids.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct IdsRow {
-    /// Lowest id.
+    /// The lowest id.
     pub start: i64,
-    /// Number of ids.
+    /// The number of ids.
     pub count: i64,
 }
 
-/// Id ranges of the submits of a job, except graphs: the journal does not record theirs.
+/// Selects the id ranges of the submits of a job. Graphs are not included, because the journal does
+/// not record their ids.
 #[must_use]
 pub fn submitted_ids(job: u32) -> Query<IdsRow> {
     let sql = "SELECT json_extract(r.value, '$.start'), json_extract(r.value, '$.count') FROM \
@@ -93,20 +95,21 @@ pub fn submitted_ids(job: u32) -> Query<IdsRow> {
     })
 }
 
-/// Tasks of a job with a row, by bin, state and run time.
+/// The number of tasks of a job that have a row, by bin, state and run time.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct StripRow {
-    /// Bin of ids.
+    /// The bin of ids.
     pub bin: i64,
-    /// State at the time.
+    /// The state at the time.
     pub state: TaskState,
-    /// Bin of [`RUN_BOUNDS`](super::RUN_BOUNDS), of finished and failed tasks.
+    /// The bin of [`RUN_BOUNDS`](super::RUN_BOUNDS), for finished and failed tasks.
     pub took: Option<usize>,
-    /// Number of these tasks.
+    /// The number of these tasks.
     pub count: u64,
 }
 
-/// Tasks of a job with a row, from the id `first` on, in `bins` that cover `span` ids in total.
+/// Selects the tasks of a job that have a row, starting with the id `first`, in `bins` that cover
+/// `span` ids in total.
 #[must_use]
 pub fn strip(job: u32, at_ns: i64, first: u32, bins: i64, span: i64) -> Query<StripRow> {
     let sql = format!(
@@ -132,17 +135,17 @@ pub fn strip(job: u32, at_ns: i64, first: u32, bins: i64, span: i64) -> Query<St
 /// Tasks that were canceled or aborted together.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct DroppedRow {
-    /// Lowest id.
+    /// The lowest id.
     pub first: i64,
-    /// Number of ids.
+    /// The number of ids.
     pub count: i64,
-    /// Distance between two ids.
+    /// The distance between two ids.
     pub step: i64,
     /// `Canceled` or `Aborted`.
     pub state: TaskState,
 }
 
-/// Canceled and aborted tasks of a job.
+/// Selects the canceled and aborted tasks of a job.
 #[must_use]
 pub fn dropped(job: u32, at_ns: i64) -> Query<DroppedRow> {
     let sql =
@@ -159,21 +162,21 @@ pub fn dropped(job: u32, at_ns: i64) -> Query<DroppedRow> {
 /// A failed task.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct FailureRow {
-    /// Task id within the job.
+    /// The id of the task within the job.
     pub task: u32,
-    /// Instance that failed.
+    /// The instance that failed.
     pub instance: u32,
-    /// Short form of the failure.
+    /// The short form of the failure.
     pub error: String,
-    /// Host that ran it.
+    /// The host that ran the task.
     pub host: Option<String>,
-    /// Run time.
+    /// The run time.
     pub run_us: u64,
-    /// Time of the end.
+    /// When the task ended.
     pub ended_ns: i64,
 }
 
-/// The last failures of a job.
+/// Selects the last failures of a job.
 #[must_use]
 pub fn failures(job: u32, at_ns: i64) -> Query<FailureRow> {
     let sql = format!(
@@ -197,36 +200,36 @@ pub fn failures(job: u32, at_ns: i64) -> Query<FailureRow> {
 /// A started task.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct TaskRow {
-    /// Job id.
+    /// The id of the job.
     pub job: u32,
-    /// Id of the task in its job.
+    /// The id of the task within the job.
     pub task: u32,
-    /// State at the time.
+    /// The state at the time.
     pub state: TaskState,
-    /// Host that runs or ran it.
+    /// The host that runs or ran the task.
     pub host: Option<String>,
-    /// Time of the start.
+    /// When the task started.
     pub started_ns: i64,
-    /// Run time.
+    /// The run time.
     pub run_us: Option<u64>,
-    /// Short form of the failure.
+    /// The short form of the failure.
     pub error: Option<String>,
 }
 
-/// Started tasks of a job, by id.
+/// Selects the started tasks of a job, ordered by id.
 #[must_use]
 pub fn tasks_of_job(job: u32, at_ns: i64, limit: u32) -> Query<TaskRow> {
     tasks(("job", job), "task", at_ns, limit)
 }
 
-/// Tasks that a worker runs or ran, the latest first.
+/// Selects the tasks that a worker runs or ran, the latest first.
 #[must_use]
 pub fn tasks_of_worker(worker: u32, at_ns: i64, limit: u32) -> Query<TaskRow> {
     tasks(("worker", worker), "started_unix_ns DESC", at_ns, limit)
 }
 
 fn tasks((of, id): (&str, u32), order: &str, at_ns: i64, limit: u32) -> Query<TaskRow> {
-    // The view of workers has a start column as well, so the tasks are selected before the join.
+    // The view of workers also has a start column, so the tasks are selected before the join.
     let sql = format!(
         "SELECT t.job, t.task, t.now, w.hostname, t.started_unix_ns, t.run_us, t.outcome, t.message FROM \
          (SELECT job, task, {STATE} AS now, worker, started_unix_ns, run_us, outcome, message \
@@ -247,7 +250,7 @@ fn tasks((of, id): (&str, u32), order: &str, at_ns: i64, limit: u32) -> Query<Ta
     })
 }
 
-/// Times of the first and of the last record in a journal, in one row.
+/// Selects the times of the first and the last record in a journal, in one row.
 #[must_use]
 pub fn span() -> Query<(i64, i64)> {
     let sql = "SELECT min(a), max(b) FROM (SELECT min(at_unix_ns) AS a, max(at_unix_ns) AS b FROM event_log \
@@ -256,27 +259,28 @@ pub fn span() -> Query<(i64, i64)> {
     Query::new(sql, &[], |row| (row.int(0), row.int(1)))
 }
 
-/// Time of the first start of a task, in one row.
+/// Selects the time at which the first task started, in one row.
 #[must_use]
 pub fn first_start() -> Query<Option<i64>> {
     let sql = "SELECT min(started_unix_ns) FROM task_data";
     Query::new(sql, &[], |row| row.number(0))
 }
 
-/// Requested amount of a resource, per task of a job.
+/// The requested amount of a resource, per task of a job.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct RequestRow {
-    /// Job id.
+    /// The id of the job.
     pub job: u32,
-    /// Variant of the request.
+    /// The variant of the request.
     pub variant: u32,
-    /// Name of the resource.
+    /// The name of the resource.
     pub resource: String,
-    /// Requested units; `None` = the whole pool.
+    /// The number of requested units. `None` stands for the whole pool.
     pub units: Option<u64>,
 }
 
-/// Requests of jobs, `None` = all jobs. The journal does not record requests of graphs.
+/// Selects the requests of jobs; `None` stands for all jobs. The journal does not record the
+/// requests of graphs.
 #[must_use]
 pub fn requests(jobs: Option<&[u32]>) -> Query<RequestRow> {
     let which = jobs.map_or(String::new(), |jobs| {
@@ -303,17 +307,17 @@ pub fn requests(jobs: Option<&[u32]>) -> Query<RequestRow> {
 /// A job and its number of tasks at the time.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct JobRow {
-    /// Job id.
+    /// The id of the job.
     pub id: u32,
-    /// Name of the job.
+    /// The name of the job.
     pub name: String,
-    /// Whether it accepts more tasks.
+    /// Whether the job accepts more tasks.
     pub is_open: bool,
-    /// Tasks of its submits.
+    /// The number of tasks of its submits.
     pub task_count: u64,
 }
 
-/// Jobs by id, without forgotten ones.
+/// Selects the jobs, ordered by id, without forgotten ones.
 #[must_use]
 pub fn jobs(at_ns: i64) -> Query<JobRow> {
     let sql = "SELECT j.id, j.name, j.is_open, (SELECT coalesce(sum(s.task_count), 0) FROM submit_data s \
@@ -327,14 +331,14 @@ pub fn jobs(at_ns: i64) -> Query<JobRow> {
     })
 }
 
-/// Tasks of a job in a state.
+/// The number of tasks of a job in a state.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct StateRow {
-    /// Their job.
+    /// The job of these tasks.
     pub job: u32,
-    /// Their state.
+    /// The state of these tasks.
     pub state: TaskState,
-    /// Number of tasks.
+    /// The number of tasks.
     pub count: u64,
 }
 
@@ -346,7 +350,7 @@ fn state_row(row: RowRef<'_>) -> StateRow {
     }
 }
 
-/// Tasks with a row, by job and state at the time.
+/// Selects the number of tasks that have a row, by job and state at the time.
 #[must_use]
 pub fn states(at_ns: i64) -> Query<StateRow> {
     let sql =
@@ -354,7 +358,7 @@ pub fn states(at_ns: i64) -> Query<StateRow> {
     Query::new(&sql, &[("?T", at_ns)], state_row)
 }
 
-/// Tasks that were canceled or aborted while they waited, by job.
+/// Selects the number of tasks that were canceled or aborted while they were waiting, by job.
 #[must_use]
 pub fn dropped_sums(at_ns: i64) -> Query<StateRow> {
     // Tasks that ran have a row with the same information.
@@ -366,7 +370,8 @@ pub fn dropped_sums(at_ns: i64) -> Query<StateRow> {
     Query::new(&sql, &[("?T", at_ns)], state_row)
 }
 
-/// Tasks of each of these jobs by state, from the rows of [`states`] and then of [`dropped_sums`].
+/// Counts the tasks of each of these jobs by state, using the rows of [`states`] followed by those
+/// of [`dropped_sums`].
 #[must_use]
 pub fn counts(jobs: &[JobRow], rows: impl IntoIterator<Item = StateRow>) -> Vec<TaskTotals> {
     let all_wait = |job: &JobRow| TaskTotals {
@@ -375,7 +380,7 @@ pub fn counts(jobs: &[JobRow], rows: impl IntoIterator<Item = StateRow>) -> Vec<
     };
     let mut counts: Vec<TaskTotals> = jobs.iter().map(all_wait).collect();
     for row in rows {
-        // Rows of forgotten jobs stay until compaction.
+        // The rows of forgotten jobs remain until compaction.
         let found = jobs.binary_search_by_key(&row.job, |job| job.id);
         if let Some(of_job) = found.ok().and_then(|at| counts.get_mut(at)) {
             of_job.shift(row.count, row.state);
@@ -387,19 +392,19 @@ pub fn counts(jobs: &[JobRow], rows: impl IntoIterator<Item = StateRow>) -> Vec<
 /// A worker.
 #[derive(Clone, PartialEq, Debug)]
 pub struct WorkerRow {
-    /// Worker id.
+    /// The id of the worker.
     pub id: u32,
-    /// Host name.
+    /// The host name.
     pub host: String,
-    /// Time of the connection.
+    /// When the worker connected.
     pub started_ns: i64,
-    /// Reason of its end, if it had ended at the time.
+    /// The reason why the worker ended, if it had ended at the time.
     pub ended: Option<String>,
-    /// Configuration, in the format of events.
+    /// The configuration, in the format of events.
     pub config: Value,
 }
 
-/// Workers by id.
+/// Selects the workers, ordered by id.
 #[must_use]
 pub fn workers(at_ns: i64) -> Query<WorkerRow> {
     let sql = "SELECT w.id, w.hostname, w.started_unix_ns, \
@@ -414,20 +419,20 @@ pub fn workers(at_ns: i64) -> Query<WorkerRow> {
     })
 }
 
-/// Tasks that ran on a worker.
+/// The number of tasks that were running on a worker.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct RunningRow {
-    /// Worker that ran them.
+    /// The worker that ran the tasks.
     pub worker: u32,
-    /// Their job.
+    /// The job of these tasks.
     pub job: u32,
-    /// Variant of the request that they ran with.
+    /// The variant of the request with which they ran.
     pub variant: u32,
-    /// Number of tasks.
+    /// The number of tasks.
     pub count: u32,
 }
 
-/// Running tasks by worker.
+/// Selects the running tasks by worker.
 #[must_use]
 pub fn running(at_ns: i64) -> Query<RunningRow> {
     let sql = format!(
@@ -444,13 +449,13 @@ pub fn running(at_ns: i64) -> Query<RunningRow> {
 /// An allocation queue.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct QueueRow {
-    /// Queue id.
+    /// The id of the queue.
     pub id: u32,
-    /// Encoded record of the queue; `None` = removed.
+    /// The encoded record of the queue. `None` if the queue was removed.
     pub record: Option<Vec<u8>>,
 }
 
-/// Queues by id. Journals of the first version have no such table.
+/// Selects the queues, ordered by id. Journals of the first version do not have this table.
 #[must_use]
 pub fn queues() -> Query<QueueRow> {
     let sql = "SELECT id, record FROM queue_data ORDER BY id LIMIT 1000";
@@ -460,11 +465,11 @@ pub fn queues() -> Query<QueueRow> {
     })
 }
 
-/// Maximum bytes of a submit that is read to find a task's output. In larger ones each task has its
-/// own template.
+/// The maximum size in bytes of a submit that is read to find a task's output. In a larger submit,
+/// each task has its own template.
 const SPEC_BYTES_MAX: u32 = 4 << 20;
 
-/// Submits of a job: messages `Submit` of the client protocol.
+/// Selects the submits of a job, as `Submit` messages of the client protocol.
 #[must_use]
 pub fn submits(job: u32) -> Query<Option<Vec<u8>>> {
     let sql = format!(
@@ -473,21 +478,21 @@ pub fn submits(job: u32) -> Query<Option<Vec<u8>>> {
     Query::new(&sql, &[], |row| row.text(0).and_then(bytes))
 }
 
-/// The last instance of a started task.
+/// Selects the last instance of a started task.
 #[must_use]
 pub fn instance(job: u32, task: u32) -> Query<u32> {
     let sql = format!("SELECT instance FROM task_data WHERE job = {job} AND task = {task}");
     Query::new(&sql, &[], |row| row.small(0))
 }
 
-/// Uid of the server that writes or wrote the file.
+/// Selects the uid of the server that writes or wrote the file.
 #[must_use]
 pub fn server_uid() -> Query<String> {
     let sql = "SELECT value FROM meta WHERE key = 'server_uid'";
     Query::new(sql, &[], |row| row.owned(0).unwrap_or_default())
 }
 
-/// Decodes hexadecimal digits, as a query returns blobs.
+/// Decodes hexadecimal digits, which is how a query returns blobs.
 fn bytes(digits: &str) -> Option<Vec<u8>> {
     let byte = |at| u8::from_str_radix(digits.get(at..at + 2)?, 16).ok();
     (0..digits.len()).step_by(2).map(byte).collect()
@@ -496,21 +501,21 @@ fn bytes(digits: &str) -> Option<Vec<u8>> {
 /// An allocation.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct AllocationRow {
-    /// Queue id.
+    /// The id of the queue.
     pub queue: u32,
-    /// Id in the batch system.
+    /// The id in the batch system.
     pub id: String,
-    /// Requested workers.
+    /// The number of requested workers.
     pub worker_count: u32,
-    /// Time of queueing.
+    /// When the allocation was queued.
     pub queued_ns: Option<i64>,
-    /// Time of the start, if not after the time of the query.
+    /// When the allocation started, if it had started at the time of the query.
     pub started_ns: Option<i64>,
-    /// Time of the end, if not after the time of the query.
+    /// When the allocation ended, if it had ended at the time of the query.
     pub ended_ns: Option<i64>,
 }
 
-/// Allocations in the order of their queueing.
+/// Selects the allocations in the order in which they were queued.
 #[must_use]
 pub fn allocations(at_ns: i64) -> Query<AllocationRow> {
     let sql = "SELECT queue, id, worker_count, queued_unix_ns, \
@@ -527,22 +532,22 @@ pub fn allocations(at_ns: i64) -> Query<AllocationRow> {
     })
 }
 
-/// An event that is not about single tasks.
+/// An event that is not about individual tasks.
 #[derive(Clone, PartialEq, Debug)]
 pub struct EventRow {
-    /// Time of the event.
+    /// When the event occurred.
     pub at_ns: i64,
-    /// Type of the event.
+    /// The type of the event.
     pub kind: String,
-    /// Job of the event.
+    /// The job of the event.
     pub job: Option<u32>,
-    /// Worker of the event.
+    /// The worker of the event.
     pub worker: Option<u32>,
-    /// Details of the event.
+    /// The details of the event.
     pub data: Value,
 }
 
-/// The last events that are not about single tasks, the newest first.
+/// Selects the last events that are not about individual tasks, the newest first.
 #[must_use]
 pub fn events(at_ns: i64) -> Query<EventRow> {
     let sql = "SELECT at_unix_ns, type, job, worker, data FROM event_log WHERE at_unix_ns <= ?T \
@@ -556,18 +561,18 @@ pub fn events(at_ns: i64) -> Query<EventRow> {
     })
 }
 
-/// Lifetime of a worker.
+/// The lifetime of a worker.
 #[derive(Clone, PartialEq, Debug)]
 pub struct LifeRow {
-    /// Time of the connection.
+    /// When the worker connected.
     pub from_ns: i64,
-    /// Time of the end.
+    /// When the worker ended.
     pub to_ns: Option<i64>,
-    /// Configuration, in the format of events.
+    /// The configuration, in the format of events.
     pub config: Value,
 }
 
-/// Workers connected at some time from `from_ns` to `to_ns`.
+/// Selects the workers that were connected at any time from `from_ns` to `to_ns`.
 #[must_use]
 pub fn lives(from_ns: i64, to_ns: i64) -> Query<LifeRow> {
     let sql = "SELECT started_unix_ns, ended_unix_ns, config FROM worker_data \

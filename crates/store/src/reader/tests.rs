@@ -58,9 +58,9 @@ fn ended(task: u32, seconds: u64, outcome: Outcome) -> ChangeKind {
     }
 }
 
-/// Job 1 with five tasks: 1 finished after two seconds, 2 failed after five, 3 runs, 4 was
-/// canceled, 5 waits. The history also has a connected worker, an ended worker, and an ended
-/// allocation.
+/// Creates a history of job 1 with five tasks: task 1 finished after two seconds, 2 failed after
+/// five, 3 is running, 4 was canceled, and 5 is waiting. The history also contains a connected
+/// worker, an ended worker, and an ended allocation.
 fn history() -> Connection {
     let mut connection = Connection::open_in_memory().expect("a database in memory");
     schema::migrate(&mut connection, 0).expect("the schema is valid");
@@ -120,7 +120,7 @@ fn history() -> Connection {
 
 #[track_caller]
 fn ask<R>(connection: &Connection, question: &Query<R>) -> Vec<R> {
-    // The earlier query has left an authorizer that refuses even to prepare the same query again.
+    // The previous query has left an authorizer that prevents even preparing the same query again.
     let all = None::<fn(AuthContext<'_>) -> Authorization>;
     connection.authorizer(all).expect("it is ours");
     let limits = QueryLimits {

@@ -1,5 +1,6 @@
 //! Queries of the web dashboard about the past: failures, run times, the tasks of each worker over
-//! time, the last events. Times are nanoseconds since 1970; the end of a period is exclusive.
+//! time, and the last events. Times are in nanoseconds since 1970; the end of a period is
+//! exclusive.
 
 use hq_core::outcome::OutcomeCode;
 use hq_core::task::TaskState;
@@ -11,10 +12,11 @@ use crate::encode::failure_text;
 use crate::rows::RowRef;
 use crate::statement::Query;
 
-/// Longer data of events is reduced to the most searched fields.
+/// The maximum length of the data of an event. Longer data is reduced to the fields that are
+/// searched most often.
 const DATA_MAX: u32 = 4_096;
 
-/// Short form of a failure, from `outcome` and `message`.
+/// Returns the short form of a failure, based on `outcome` and `message`.
 fn words(row: RowRef<'_>, column: usize) -> String {
     failure_text(row.int(column), row.text(column + 1))
 }
@@ -24,21 +26,21 @@ fn words(row: RowRef<'_>, column: usize) -> String {
 pub struct FailureRow {
     /// The failure.
     pub error: String,
-    /// Task id within the job.
+    /// The id of the task within the job.
     pub task: Option<i64>,
-    /// Instance that failed.
+    /// The instance that failed.
     pub instance: Option<i64>,
-    /// Host that ran it.
+    /// The host that ran the task.
     pub host: Option<String>,
-    /// Worker that ran it.
+    /// The worker that ran the task.
     pub worker: Option<i64>,
-    /// Run time.
+    /// The run time.
     pub run_us: Option<i64>,
-    /// Time of the end.
+    /// When the task ended.
     pub ended_ms: Option<i64>,
 }
 
-/// The last failures of a job, the latest first.
+/// Selects the last failures of a job, the latest first.
 #[must_use]
 pub fn failures(job: u32) -> Query<FailureRow> {
     let sql = format!(
@@ -63,13 +65,13 @@ pub fn failures(job: u32) -> Query<FailureRow> {
 pub struct FailureGroupRow {
     /// The failure.
     pub error: String,
-    /// Host that ran them.
+    /// The host that ran the tasks.
     pub host: Option<String>,
-    /// Number of tasks.
+    /// The number of tasks.
     pub count: i64,
 }
 
-/// All failures of a job by reason and host, the most frequent first.
+/// Selects all failures of a job by reason and host, the most frequent first.
 #[must_use]
 pub fn failure_groups(job: u32) -> Query<FailureGroupRow> {
     let sql = format!(
@@ -84,20 +86,21 @@ pub fn failure_groups(job: u32) -> Query<FailureGroupRow> {
     })
 }
 
-/// Tasks of a job with similar run times and the same end.
+/// The number of tasks of a job with similar run times and the same outcome.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct RunTimeRow {
-    /// Bin of [`RUN_BOUNDS`](super::RUN_BOUNDS).
+    /// The bin of [`RUN_BOUNDS`](super::RUN_BOUNDS).
     pub bin: usize,
-    /// State after the end.
+    /// The state after the end.
     pub state: TaskState,
-    /// Whether they reached their time limit.
+    /// Whether the tasks reached their time limit.
     pub timed_out: bool,
-    /// Number of these tasks.
+    /// The number of these tasks.
     pub count: u64,
 }
 
-/// Run times of the ended tasks of a job, including tasks that were canceled while they ran.
+/// Selects the run times of a job's ended tasks, including tasks that were canceled while they were
+/// running.
 #[must_use]
 pub fn run_times(job: u32) -> Query<RunTimeRow> {
     let sql = format!(
@@ -114,7 +117,7 @@ pub fn run_times(job: u32) -> Query<RunTimeRow> {
     })
 }
 
-/// Time of the first submit, in ms; 0 without jobs. One row.
+/// Selects the time of the first submit in ms, or 0 if there are no jobs, in one row.
 #[must_use]
 pub fn first_submit() -> Query<i64> {
     let sql =
@@ -122,7 +125,7 @@ pub fn first_submit() -> Query<i64> {
     Query::new(sql, &[], |row| row.int(0))
 }
 
-/// Number of workers connected in a period, in one row.
+/// Selects the number of workers that were connected in a period, in one row.
 #[must_use]
 pub fn worker_count(from: i64, to: i64) -> Query<i64> {
     let sql = "SELECT count(*) FROM worker_data \
@@ -130,22 +133,22 @@ pub fn worker_count(from: i64, to: i64) -> Query<i64> {
     Query::new(sql, &[("?F", from), ("?T", to)], |row| row.int(0))
 }
 
-/// A worker of the journal.
+/// A worker in the journal.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct WorkerRow {
-    /// Worker id.
+    /// The id of the worker.
     pub id: i64,
-    /// Host name.
+    /// The host name.
     pub host: String,
-    /// Time of the connection.
+    /// When the worker connected.
     pub started_ms: i64,
-    /// Time of the end.
+    /// When the worker ended.
     pub ended_ms: Option<i64>,
-    /// Units of its cpus.
+    /// The units of its cpus.
     pub cpus: i64,
 }
 
-/// Workers connected at some time of a period.
+/// Selects the workers that were connected at any time in a period.
 #[must_use]
 pub fn workers(from: i64, to: i64) -> Query<WorkerRow> {
     let sql = "SELECT id, hostname, started_unix_ns / 1000000, ended_unix_ns / 1000000, config FROM worker_data \
@@ -162,22 +165,22 @@ pub fn workers(from: i64, to: i64) -> Query<WorkerRow> {
 /// A task on a worker.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct BarRow {
-    /// Worker that ran it.
+    /// The worker that ran the task.
     pub worker: i64,
-    /// Start, in ms after the start of the period.
+    /// The start, in ms after the start of the period.
     pub start_ms: Option<f64>,
-    /// Run time; `None` = it still runs.
+    /// The run time. `None` if the task is still running.
     pub run_ms: Option<f64>,
-    /// State of the attempt.
+    /// The state of the attempt.
     pub state: TaskState,
-    /// Job id.
+    /// The id of the job.
     pub job: i64,
-    /// Task id within the job.
+    /// The id of the task within the job.
     pub task: i64,
 }
 
-/// Attempts that ran in a period. Failed attempts and further nodes of a multi-node task have rows
-/// of their own.
+/// Selects the attempts that ran in a period. Failed attempts and additional nodes of a multi-node
+/// task have their own rows.
 #[must_use]
 pub fn bars(from: i64, to: i64) -> Query<BarRow> {
     let start = |t: &str| format!("round(({t}.started_unix_ns - ?F) / 1e6, 1)");
@@ -214,22 +217,22 @@ pub fn bars(from: i64, to: i64) -> Query<BarRow> {
     })
 }
 
-/// Tasks of a worker that started in one step.
+/// The tasks of a worker that started in one step.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct BarSumRow {
-    /// Worker that ran them.
+    /// The worker that ran the tasks.
     pub worker: i64,
-    /// Step of the period.
+    /// The step of the period.
     pub step: i64,
-    /// Sum of their run times.
+    /// The sum of their run times.
     pub run_ms: Option<f64>,
-    /// Number of tasks.
+    /// The number of tasks.
     pub count: i64,
-    /// Number of failed tasks.
+    /// The number of failed tasks.
     pub failed: i64,
 }
 
-/// Attempts that ran in a period, in steps of `width`, including failed ones.
+/// Selects the attempts that ran in a period, in steps of `width`, including failed ones.
 #[must_use]
 pub fn bar_sums(from: i64, to: i64, width: i64) -> Query<BarSumRow> {
     let sql = "SELECT worker, max(0, started_unix_ns - ?F) / ?W, round(sum(coalesce(run_us, 0)) / 1e3), \
@@ -249,18 +252,18 @@ pub fn bar_sums(from: i64, to: i64, width: i64) -> Query<BarSumRow> {
     })
 }
 
-/// Tasks that started or ended in one step.
+/// The number of tasks that started or ended in one step.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct HistoryRow {
-    /// Their event; running represents a start.
+    /// What happened to the tasks. The running state stands for a start.
     pub state: TaskState,
-    /// Step of the period.
+    /// The step of the period.
     pub step: i64,
-    /// Number of tasks.
+    /// The number of tasks.
     pub count: i64,
 }
 
-/// Starts and ends in a period, in steps of `width`.
+/// Selects the starts and ends in a period, in steps of `width`.
 #[must_use]
 pub fn history(from: i64, to: i64, width: i64) -> Query<HistoryRow> {
     let sql = "SELECT :running, (started_unix_ns - ?F) / ?W, count(*) FROM task_data \
@@ -279,24 +282,25 @@ pub fn history(from: i64, to: i64, width: i64) -> Query<HistoryRow> {
     })
 }
 
-/// An event that is not about single tasks.
+/// An event that is not about individual tasks.
 #[derive(Clone, PartialEq, Debug)]
 pub struct LogRow {
-    /// Sequence number.
+    /// The sequence number.
     pub seq: i64,
-    /// Time of the event.
+    /// When the event occurred.
     pub at_ms: i64,
-    /// Type of the event.
+    /// The type of the event.
     pub kind: String,
-    /// Job of the event.
+    /// The job of the event.
     pub job: Option<i64>,
-    /// Worker of the event.
+    /// The worker of the event.
     pub worker: Option<i64>,
-    /// Details; `None` if they are not JSON.
+    /// The details. `None` if they are not JSON.
     pub data: Option<Value>,
 }
 
-/// The last events below a number that are not about single tasks, the newest first.
+/// Selects the last events with a sequence number below `before` that are not about individual
+/// tasks, the newest first.
 #[must_use]
 pub fn log(before: i64, limit: u32) -> Query<LogRow> {
     let sql = format!(

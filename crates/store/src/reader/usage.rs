@@ -5,26 +5,26 @@ use serde_json::Value;
 use super::StepRow;
 use super::run::LifeRow;
 
-/// Units of a whole cpu.
+/// The number of units of a whole cpu.
 const WHOLE: i64 = 10_000;
 
-/// The end of a step.
+/// The usage at the end of a step.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct UsageStep {
-    /// Time, in nanoseconds since 1970.
+    /// The time, in nanoseconds since 1970.
     pub at_ns: i64,
-    /// Tasks running at that time.
+    /// The number of tasks running at that time.
     pub running: i64,
-    /// Tasks that ended within the step.
+    /// The number of tasks that ended within the step.
     pub ended: u64,
-    /// Units of cpus in use, at most those offered.
+    /// The units of cpus in use, limited to those offered.
     pub used: i64,
-    /// Units of cpus offered by workers.
+    /// The units of cpus offered by workers.
     pub offered: i64,
 }
 
 /// Aggregates the rows of [`steps`](super::steps) and [`lives`](super::run::lives) over `count`
-/// steps from `from_ns` on.
+/// steps, starting at `from_ns`.
 #[must_use]
 pub fn usage(
     changes: &[StepRow],
@@ -45,7 +45,7 @@ pub fn usage(
         .map(|number| {
             let at_ns = from_ns + (number + 1) * width;
             let mut ended = 0;
-            // The last step includes its end.
+            // The last step includes the end of the period.
             let here = |step: i64| step == number || (number + 1 == count && step >= count);
             for row in changes.iter().filter(|row| here(row.step)) {
                 if row.is_end {
@@ -65,7 +65,7 @@ pub fn usage(
                 at_ns,
                 running: running.max(0),
                 ended,
-                // Tasks of graphs count as one cpu each, which may be too much.
+                // Each task of a graph counts as one cpu, which may be too much.
                 used: used.clamp(0, offered),
                 offered,
             }
@@ -73,7 +73,7 @@ pub fn usage(
         .collect()
 }
 
-/// Units of cpus of a worker, from its configuration.
+/// Returns the units of cpus of a worker, based on its configuration.
 pub(super) fn cpus_of(config: &Value) -> i64 {
     let items = config.pointer("/resources/resources");
     let items = items.and_then(Value::as_array).into_iter().flatten();

@@ -1,5 +1,4 @@
-//! Compares repairs of damaged files with intact copies: which rows remain, and what the report
-//! says.
+//! Compares repairs of damaged files with intact copies: which rows remain, and what is reported.
 
 use hq_core::id::JobId;
 use hq_core::job::{Job, JobState};
@@ -28,7 +27,7 @@ fn a_file_cut_anywhere_starts_and_loses_only_the_tail() {
         drop(store);
         let left = results(&path);
         assert!(left.is_subset(&all), "cut at {cut}");
-        // Every row of a remaining page is kept if its job is.
+        // Every row of a remaining page is kept if its job is kept.
         let in_pages = rows_in_pages(&whole, cut / 4_096);
         if has_all_jobs(&path) {
             assert!(left.is_superset(&in_pages), "cut at {cut}");
@@ -55,7 +54,7 @@ fn has_all_jobs(path: &Path) -> bool {
         .expect("tables")
 }
 
-/// Results in the first pages of an intact file.
+/// Returns the results in the first pages of an intact file.
 fn rows_in_pages(path: &Path, count: usize) -> BTreeSet<(u32, u32)> {
     let pages = pages(path);
     let mut found = BTreeSet::new();
@@ -95,7 +94,7 @@ fn zeroed_blocks_are_repaired_and_the_report_is_exact() {
     repair_zeroed(dir.path(), &whole);
 }
 
-/// Repairs copies of a file with some zeroed blocks.
+/// Repairs copies of a file in which some blocks were zeroed.
 fn repair_zeroed(dir: &Path, whole: &Path) {
     let bytes = std::fs::read(whole).expect("the file");
     let before = results(whole);
@@ -166,7 +165,7 @@ fn repair_zeroed(dir: &Path, whole: &Path) {
     }
 }
 
-/// Jobs that lost submits or results.
+/// Returns the jobs that lost submits or results.
 fn incomplete_jobs(report: &RepairReport) -> BTreeSet<u32> {
     let results = report.lost_results.iter().map(|lost| lost.job);
     let submits = report.lost_submits.iter().map(|(job, _)| *job);
@@ -221,7 +220,7 @@ fn a_forgotten_job_of_which_a_part_is_deleted_stays_forgotten() {
     let path = dir.path().join("j.db");
     filled(&path, &[20, 10]);
     let db = Connection::open(&path).expect("a database");
-    // As after a crash between two steps of compaction.
+    // This is the state after a crash between two steps of compaction.
     let swept = "UPDATE job_data SET is_forgotten = 1 WHERE id = 1; DELETE FROM task_row_data WHERE job = 1; \
                  DELETE FROM submit_data WHERE job = 1";
     db.execute_batch(swept).expect("tables");
@@ -249,7 +248,7 @@ fn what_only_the_log_holds_is_kept_when_the_file_is_empty() {
     crate::testing::add_job(&mut handle, JobId(1), 500, true);
     handle.client().flush().expect_err("the log is kept");
     let path = dir.path().join("j.db");
-    // As after a system crash that lost the content of the file.
+    // This is the state after a system crash that lost the contents of the file.
     std::fs::write(&path, "").expect("room");
     let log = |path: &Path| with_suffix(path, "-wal");
     std::fs::copy(log(&whole), log(&path)).expect("room");
@@ -308,7 +307,7 @@ fn flipped_bytes_never_end_the_program() {
         // Damage to headers has the most effects.
         damaged[seed % 100] ^= u8::try_from(seed % 3).expect("small");
         std::fs::write(&path, &damaged).expect("room");
-        // Only a panic is a failure.
+        // Only a panic counts as a failure.
         let _ = crate::check(&path);
         if let Ok(store) = Store::open(&path) {
             let _ = store.load("TestUid", NOW);
@@ -328,7 +327,7 @@ fn without_its_first_page_a_file_has_all_jobs_and_no_other_ones() {
     };
     let before = jobs(&path);
     let mut bytes = std::fs::read(&path).expect("the file");
-    // The schema table, which assigns trees to tables.
+    // This is the schema table, which assigns trees to tables.
     bytes[..4_096].fill(0);
     std::fs::write(&path, &bytes).expect("room");
     let report = repaired(&path).expect("it can be repaired");

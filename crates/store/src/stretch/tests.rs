@@ -1,4 +1,4 @@
-//! Stretches lose no data, and all readers decode them alike.
+//! Tests that stretches lose no data, and that all readers decode them in the same way.
 
 use proptest::prelude::*;
 
@@ -20,7 +20,7 @@ fn shared(job: u32, variant: u32, instance: u32) -> Shared {
     }
 }
 
-/// Tasks whose values differ from `around` by up to `spread` bits.
+/// Generates tasks whose values differ from `around` by up to `spread` bits.
 fn tasks() -> impl Strategy<Value = Vec<Values>> {
     let bits = prop::array::uniform8(0_u32..=50);
     let around = prop::array::uniform8(-(1_i64 << 60)..1 << 60);
@@ -58,7 +58,7 @@ proptest! {
         let expected: Vec<_> = (first..).zip(tasks.iter().copied()).collect();
         prop_assert_eq!(of_stretch, expected);
 
-        // The same tasks as rows.
+        // The same tasks are also stored as rows.
         let plain = fresh();
         stretch.write_rows(&plain).expect("rows");
         for view in ["task_data", "tasks", "attempts", "events"] {
@@ -120,7 +120,7 @@ fn a_stretch_ends_where_a_page_would_be_left_half_empty_or_ids_end() {
     assert!(!Stretch::new(shared(1, 0, 0), u32::MAX, wide(0)).push(wide(0)));
 }
 
-/// As an earlier release left it: without a column for the instance.
+/// The stretches are in the format of an earlier release, without a column for the instance.
 #[test]
 fn stretches_of_an_earlier_release_are_read_before_and_after_it_is_brought_up_to_date() {
     let mut stretch = Stretch::new(shared(7, 1, 0), 5, [1, 5_000, 7, 0, 0, 0, 1, 2]);
@@ -145,7 +145,7 @@ fn stretches_of_an_earlier_release_are_read_before_and_after_it_is_brought_up_to
             .iter()
             .all(|view| rows(db, view) == rows(&plain, view))
     };
-    // The other views of that release lack times as texts.
+    // The other views of that release do not have times as text.
     assert!(is_same(&old, &all[..1]), "by views of the file");
     read_fast(&old).expect("views of ours");
     assert!(is_same(&old, &all[..1]), "by views of ours");

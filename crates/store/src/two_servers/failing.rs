@@ -1,4 +1,4 @@
-//! Failing disks, and files that are removed while a server runs.
+//! Tests with failing disks, and with files that are removed while a server is running.
 
 use super::*;
 use crate::Progress;
@@ -6,9 +6,9 @@ use crate::Progress;
 #[path = "../../../../tests/skip.rs"]
 mod skip;
 
-/// A library to preload before the C library. The file named by the variable holds a number and a
-/// suffix. The sync with that number, among syncs of files with that suffix, fails and leaves a
-/// file behind. Another file reports a commit in a write-ahead log that was written before the
+/// A library to preload before the C library. The file named by the variable contains a number and
+/// a suffix. Among the syncs of files with that suffix, the sync with that number fails and leaves
+/// a file behind. Another file reports if a commit was written to a write-ahead log before the
 /// previous one was synced.
 const FAILING_SYNC: &str = r#"
 #define _GNU_SOURCE
@@ -84,7 +84,7 @@ struct FailingDisk {
 }
 
 impl FailingDisk {
-    /// `None` where there is no compiler, which is reported as a skip.
+    /// Returns `None` if there is no compiler, which is reported as a skipped test.
     fn new() -> Option<Self> {
         let dir = tempfile::tempdir().expect("directory");
         let (source, library) = (dir.path().join("sync.c"), dir.path().join("sync.so"));
@@ -106,14 +106,14 @@ impl FailingDisk {
         Some(Self { dir, server })
     }
 
-    /// Makes the sync with this number fail, among syncs of files with this suffix.
+    /// Makes the sync with this number fail, among the syncs of files with this suffix.
     fn fail(&self, number: u32, end: &str) {
         let written = self.dir.path().join("written");
         std::fs::write(&written, format!("{number} {end}")).expect("room");
         std::fs::rename(written, self.dir.path().join("order")).expect("the same directory");
     }
 
-    /// Waits until the sync has failed; later ones succeed.
+    /// Waits until the sync has failed. Later syncs succeed.
     fn wait_failed(&self) {
         let start = Instant::now();
         while !self.dir.path().join("order.done").exists() {
@@ -125,8 +125,8 @@ impl FailingDisk {
 
 #[test]
 fn nothing_is_acknowledged_after_a_failed_sync_of_compaction() {
-    // Syncs of the commits before and after, of the first transaction of the prune, and of its
-    // steps.
+    // These are the syncs of the commits before and after, of the first transaction of the prune,
+    // and of its steps.
     for number in 1..=6 {
         let Some(mut disk) = FailingDisk::new() else {
             return;
@@ -137,7 +137,7 @@ fn nothing_is_acknowledged_after_a_failed_sync_of_compaction() {
         disk.wait_failed();
         let said = disk.server.ask("add 2 2");
         assert_eq!(said, "not acknowledged", "sync {number}");
-        // The writer has ended and has left the log, which it could not trust any more, to the next
+        // The writer has ended. It could no longer trust the log and has left it to the next
         // server.
         let log = std::fs::metadata(disk.dir.path().join("j.db-wal"));
         assert!(log.is_ok_and(|log| log.len() > 0), "sync {number}");
@@ -150,7 +150,7 @@ fn nothing_is_acknowledged_after_a_failed_sync_of_the_database() {
         return;
     };
     disk.fail(1, ".db");
-    // Its commit is in the log. The sync fails while the log is moved into the database.
+    // The commit is in the log. The sync fails while the log is moved into the database.
     assert_eq!(disk.server.ask("add 1 2"), "not acknowledged");
     disk.wait_failed();
     assert_eq!(disk.server.ask("add 2 2"), "not acknowledged");
@@ -183,12 +183,12 @@ fn a_power_loss_while_rows_are_folded_leaves_one_incomplete_transaction() {
     assert!(!unsynced.exists(), "two commits were not on disk at once");
 }
 
-/// A writer that reports its progress.
+/// Starts a writer that reports its progress.
 fn reporting(path: &Path) -> (StoreHandle, std::sync::mpsc::Receiver<Progress>) {
     let (tx, rx) = std::sync::mpsc::channel();
     let store = Store::open(path).expect("a fresh file");
     let handle = store.start("TestUid", &[], NOW.wall, move |progress| {
-        // No one receives it at the end.
+        // At the end, the receiver no longer exists.
         let _ = tx.send(progress);
     });
     (handle.expect("a writer"), rx)
@@ -221,7 +221,7 @@ fn a_journal_that_cannot_be_seen_for_a_while_is_acknowledged_when_it_can() {
     let (mut handle, rx) = reporting(&path);
     add_job(&mut handle, JobId(1), 1, true);
     handle.client().flush().expect("a store");
-    // A link to itself: following it says nothing about the file, which is intact.
+    // This is a link to itself: following it reveals nothing about the file, which is intact.
     std::fs::rename(&dir, &away).expect("the same directory");
     std::os::unix::fs::symlink(&dir, &dir).expect("a link");
     let number = handle.next_number();
@@ -253,10 +253,10 @@ fn a_journal_that_is_overwritten_with_a_shorter_one_is_noticed() {
     let (mut handle, rx) = reporting(&path);
     let large = submitted_with(JobId(1), &IdArray::single(1), 4 << 20);
     handle.store(vec![change(large)]);
-    // No pages are left in the log. A later checkpoint would extend the file while it is
-    // overwritten.
+    // No pages are left in the log. Otherwise, a later checkpoint would extend the file while it is
+    // being overwritten.
     handle.client().prune().expect("it can be pruned");
-    // In another process: closing the file in this one would drop SQLite's locks.
+    // This runs in another process, because closing the file in this one would drop SQLite's locks.
     let copied = Command::new("cp").args([&old, &path]).status();
     assert!(copied.expect("cp can be run").success());
     add_job(&mut handle, JobId(2), 1, true);

@@ -1,4 +1,4 @@
-//! Requests to the writer and concurrent reads. No caller waits for a writer that hangs.
+//! Requests to the writer, and concurrent reads. A caller never waits for a writer that hangs.
 
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
@@ -14,16 +14,16 @@ use crate::pulse::WriterProgress;
 use crate::reader;
 use crate::values::CallValue;
 
-/// Interval at which a waiting caller checks whether the writer hangs.
+/// The interval at which a waiting caller checks whether the writer hangs.
 const HANG_CHECK: Duration = Duration::from_millis(500);
 
-/// Why a file is not complete after a flush.
+/// The reason why a file is not complete after a flush.
 #[derive(Debug, thiserror::Error)]
 pub enum FlushError {
-    /// Everything is on disk, but a reader keeps a part of it out of this file.
+    /// Everything is on disk, but a reader prevents a part of it from being moved into this file.
     #[error("everything is on disk, but a program that reads the journal keeps a part of it in `{path}-wal`; try again when that program has ended, or copy both files", path = .0.display())]
     Reader(PathBuf),
-    /// The writer is gone or hangs.
+    /// The writer has ended or hangs.
     #[error("the state cannot be written at present")]
     NotWritten,
 }
@@ -49,18 +49,18 @@ impl StoreClient {
         }
     }
 
-    /// Connects to the store for reading. In the server this is the only safe way: opening the file
-    /// differently would drop the locks that keep other processes out.
+    /// Connects to the store for reading. In the server, this is the only safe way, because opening
+    /// the file in any other way would drop the locks that exclude other processes.
     ///
     /// # Errors
     ///
-    /// A sentence for users.
+    /// A human-readable message.
     pub fn read(&self) -> Result<Connection, String> {
         let connected = self.place.read().map(reader::fast);
         connected.map_err(|error| format!("the journal cannot be read: {error}"))
     }
 
-    /// Bytes of the file and its write-ahead log.
+    /// Returns the size of the file and its write-ahead log in bytes.
     #[must_use]
     pub fn len_bytes(&self) -> u64 {
         self.place.len_bytes()
@@ -68,57 +68,58 @@ impl StoreClient {
 
     /// Queues values of calls. They are on disk as soon as any later change is.
     pub fn store_values(&self, values: Vec<CallValue>) {
-        // A writer that is gone has reported why.
+        // If the writer has ended, it has reported the reason.
         let _ = self.messages.send(Message::Values(values));
     }
 
-    /// Queues usage curves. They are stored with the next changes, and dropped if the disk has
-    /// accepted nothing for long.
+    /// Queues usage curves. They are stored with the next changes. If the disk has not accepted any
+    /// data for a long time, they are dropped.
     pub fn store_curves(&self, curves: Vec<TaskCurve>) {
-        // Workers keep sending curves, and the writer does not drain the queue.
+        // Workers keep sending curves, but the writer does not drain the queue.
         if self.hangs_for().is_some() {
             return;
         }
-        // A writer that is gone has reported why.
+        // If the writer has ended, it has reported the reason.
         let _ = self.messages.send(Message::Curves(curves));
     }
 
-    /// The file.
+    /// Returns the path of the file.
     #[must_use]
     pub fn path(&self) -> &Path {
         &self.place.path
     }
 
-    /// How long the writer has made no progress, if it hangs because the disk or file system does
-    /// not respond.
+    /// Returns how long the writer has made no progress, if it hangs because the disk or file
+    /// system does not respond.
     #[must_use]
     pub fn hangs_for(&self) -> Option<Duration> {
         self.pulse.hangs_for()
     }
 
-    /// How long the store has been unable to commit, and why, e.g. because the disk is full. The
-    /// writer retries.
+    /// Returns how long the store has been unable to commit and the reason, for example that the
+    /// disk is full. The writer retries.
     #[must_use]
     pub fn trouble(&self) -> Option<(Duration, String)> {
         self.pulse.trouble()
     }
 
-    /// Records that the server ends together with its workers, so that a plain start does not
-    /// continue it. Without this call the workers wait for the next server.
+    /// Records that the server ends together with its workers, so that a server started normally
+    /// does not continue from its state. Without this call, the workers wait for the next server.
     pub fn note_stopped(&self) {
-        // If the writer is gone, the store says that the server did not end in order.
+        // If the writer has ended, the store shows that the server did not shut down properly.
         let _ = self.messages.send(Message::Stopped);
     }
 
-    /// Returns when all earlier changes are in the file itself: until the next change a copy of the
-    /// file is complete without its write-ahead log.
+    /// Returns when all earlier changes are in the file itself. Until the next change, a copy of
+    /// the file is then complete without its write-ahead log.
     ///
     /// # Errors
     ///
-    /// The writer is gone or hangs, or a reader keeps the log from being moved into the file.
+    /// If the writer has ended or hangs, or if a reader prevents the log from being moved into the
+    /// file.
     pub fn flush(&self) -> Result<(), FlushError> {
         let (tx, rx) = mpsc::sync_channel(1);
-        // A writer that is gone sends no answer.
+        // If the writer has ended, it does not send an answer.
         let _ = self.messages.send(Message::Flush(tx));
         match self.answer(&rx) {
             Some(true) => Ok(()),
@@ -131,10 +132,10 @@ impl StoreClient {
     ///
     /// # Errors
     ///
-    /// A sentence for users.
+    /// A human-readable message.
     pub fn prune(&self) -> Result<Pruned, String> {
         let (tx, rx) = mpsc::sync_channel(1);
-        // A writer that is gone sends no answer.
+        // If the writer has ended, it does not send an answer.
         let _ = self.messages.send(Message::Prune(tx));
         self.answer(&rx).unwrap_or_else(|| {
             Err(match self.hangs_for() {
@@ -147,8 +148,8 @@ impl StoreClient {
         })
     }
 
-    /// Position of the journal, and the events after the number `after` if they are recent. `None`
-    /// if the writer has ended or hangs.
+    /// Returns the position in the journal, and the events after the number `after` if they are
+    /// recent. Returns `None` if the writer has ended or hangs.
     #[must_use]
     pub fn position(&self, after: i64) -> Option<Position> {
         let (tx, rx) = mpsc::sync_channel(1);
@@ -156,8 +157,8 @@ impl StoreClient {
         self.answer(&rx)
     }
 
-    /// Subscribes to events from now on. Includes those after the number `after` if they are
-    /// recent. `None` if the writer has ended or hangs.
+    /// Subscribes to events from now on. Includes the events after the number `after` if they are
+    /// recent. Returns `None` if the writer has ended or hangs.
     #[must_use]
     pub fn subscribe(&self, after: Option<i64>) -> Option<Subscription> {
         let (tx, rx) = mpsc::sync_channel(1);
@@ -165,7 +166,7 @@ impl StoreClient {
         self.answer(&rx)
     }
 
-    /// Waits for an answer of the writer, unless it hangs: a waiting caller occupies a thread.
+    /// Waits for the writer's answer unless the writer hangs. A waiting caller occupies a thread.
     fn answer<T>(&self, answer: &Receiver<T>) -> Option<T> {
         while self.hangs_for().is_none() {
             match answer.recv_timeout(HANG_CHECK) {
@@ -185,7 +186,7 @@ mod tests {
 
     #[test]
     fn a_writer_that_hangs_is_not_waited_for() {
-        // No thread drains this queue.
+        // No thread reads from this queue.
         let (messages, never_read) = mpsc::channel();
         let place = Place {
             path: "state.db".into(),

@@ -1,4 +1,4 @@
-//! Messages that the writer has received and not yet handled.
+//! Messages that the writer has received but not handled yet.
 
 use std::sync::mpsc::Receiver;
 
@@ -8,13 +8,13 @@ use super::pending::Pending;
 /// Messages from the queue, sorted by purpose.
 pub(super) struct Inbox {
     pub(super) pending: Pending,
-    /// Number of the last changes.
+    /// The number of the last changes.
     pub(super) upto: u64,
-    /// Requests in order; each applies to all earlier changes.
+    /// The requests in order. Each request applies to all earlier changes.
     pub(super) asked: Vec<Message>,
-    /// A client waits for the changes.
+    /// Whether a client is waiting for the changes.
     pub(super) is_hurried: bool,
-    /// More messages may come.
+    /// Whether more messages may arrive.
     pub(super) is_open: bool,
 }
 
@@ -29,9 +29,10 @@ impl Inbox {
         }
     }
 
-    /// Takes a message and those queued after it. It takes only a part of many, so that no turn is
-    /// long however fast more come: otherwise the writer would seem to hang. While the store cannot
-    /// commit it takes all, because the end may be queued after them.
+    /// Takes a message and those queued after it. If there are many, it takes only some of them, so
+    /// that a turn stays short even if more arrive quickly; otherwise, the writer would seem to
+    /// hang. While the store cannot commit, it takes all messages, because the message to stop may
+    /// be queued after them.
     pub(super) fn take(&mut self, first: Message, queue: &Receiver<Message>, can_store: bool) {
         let mut next = Some(first);
         while let Some(message) = next {
@@ -42,7 +43,7 @@ impl Inbox {
                 }
                 Message::Values(values) => self.pending.push_values(values),
                 Message::Curves(curves) => self.pending.push_curves(curves),
-                // Earlier changes may be stored already, and later ones are not urgent.
+                // Earlier changes may have already been stored, and later ones are not urgent.
                 Message::Hurry => self.is_hurried |= !self.pending.is_empty(),
                 Message::Stop => self.is_open = false,
                 other @ (Message::Flush(_)

@@ -1,5 +1,4 @@
-//! When the write-ahead log is moved into the file, and the mark in the file meanwhile, see
-//! `history`.
+//! Moves the write-ahead log into the file, and maintains the mark in the file; see `history`.
 
 use std::time::Duration;
 
@@ -16,8 +15,8 @@ impl Writer {
         }
     }
 
-    /// Moves all commits into the file, without a mark: until the next commit a copy of the file is
-    /// complete. `false` if a reader prevents it.
+    /// Moves all commits into the file without marking it: until the next commit, a copy of the
+    /// file is complete. Returns `false` if a reader prevents this.
     pub(super) fn flush_log(&mut self) -> bool {
         let is_whole = self.top_up() && self.move_log("PASSIVE");
         if is_whole {
@@ -26,7 +25,7 @@ impl Writer {
         is_whole
     }
 
-    /// Adds spare pages for the next commits; `false` if another server has the store.
+    /// Adds spare pages for the next commits. Returns `false` if another server has the store.
     fn top_up(&mut self) -> bool {
         match self.compactor.top_up(&mut self.connection) {
             Ok(true) => {}
@@ -42,14 +41,14 @@ impl Writer {
         true
     }
 
-    /// Stores whether the file needs its log.
+    /// Stores whether the file needs its log. Returns whether this was committed.
     fn mark_log(&mut self, is_needed: bool) -> bool {
         let stored = || -> rusqlite::Result<bool> {
             let transaction = self
                 .connection
                 .transaction_with_behavior(TransactionBehavior::Immediate)?;
             history::mark_log(&transaction, is_needed.then_some(&self.place.path))?;
-            // A renewal would change a second page, see `history::mark_log`.
+            // A renewal would change a second page; see `history::mark_log`.
             let is_ours = lease::is_ours(&transaction, self.fence)?;
             if is_ours {
                 transaction.commit()?;
@@ -68,13 +67,13 @@ impl Writer {
         false
     }
 
-    /// Moves the log into the file as [`Self::move_log`] does, and marks the file. The file then
-    /// says that it needs its log, and the first commit in the log removes the mark. So any program
-    /// that moves the log into the file makes it complete, and a file that lost its log is
-    /// detected.
+    /// Moves the log into the file in the same way as [`Self::move_log`], and marks the file. The
+    /// file then says that it needs its log, and the first commit in the log removes the mark. Any
+    /// program that moves the log into the file therefore makes it complete, and a file that has
+    /// lost its log is detected.
     pub(super) fn checkpoint(&mut self, mode: &str) -> bool {
         if !self.move_log(mode) {
-            // A reader prevents it. Marks would only grow the log.
+            // A reader prevents this. Marks would only make the log grow.
             return false;
         }
         if !self.is_broken() && self.mark_log(true) {
@@ -85,20 +84,21 @@ impl Writer {
         true
     }
 
-    /// Moves the write-ahead log into the database. Readers may prevent a part of it, which loses
-    /// nothing. The writer does not wait for them: a stopped one (`hq journal export FILE | less`)
-    /// would block all commits.
+    /// Moves the write-ahead log into the database. Readers may prevent a part of it from being
+    /// moved, which loses nothing. The writer does not wait for them, because a stopped reader (`hq
+    /// journal export FILE | less`) would block all commits.
     ///
-    /// Returns whether all of it was moved, or never will be.
+    /// Returns whether all of it was moved, or can never be moved.
     pub(super) fn move_log(&mut self, mode: &str) -> bool {
         if !self.is_in_place() {
-            // A checkpoint would corrupt a file that replaced this store's file.
+            // If another file has replaced the store's file, a checkpoint would corrupt it.
             return true;
         }
-        // The checkpoint may move the commit that removes the mark, even if a reader prevents the
-        // rest.
+        // Even if a reader prevents the rest, the checkpoint may move the commit that removes the
+        // mark.
         self.is_file_marked = false;
-        // Pages that a reader keeps in the log are retried after the next commit, not at once.
+        // Pages that a reader keeps in the log are retried after the next commit instead of
+        // immediately.
         LOG_PAGES.set(0);
         let moved = self.connection.busy_timeout(Duration::ZERO).and_then(|()| {
             let sql = format!("PRAGMA wal_checkpoint({mode})");

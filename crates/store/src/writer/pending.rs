@@ -7,21 +7,22 @@ use hq_core::server_state::Change;
 use crate::curves::TaskCurve;
 use crate::values::CallValue;
 
-/// Maximum changes per transaction, unless more were queued at once. A backlog behind a slow disk
-/// is stored in steps that are each far shorter than the time after which a writer seems to hang.
+/// The maximum number of changes per transaction, unless more were queued at once. If a slow disk
+/// causes a backlog, it is stored in steps, each of which is far shorter than the time after which
+/// a writer seems to hang.
 const BATCH_LEN: usize = 16_384;
-/// Maximum curves to keep while the disk accepts nothing, some ten MiB. Workers resend curves of
-/// long tasks.
+/// The maximum number of curves to keep while the disk does not accept data, about ten MiB. Workers
+/// resend the curves of long tasks.
 const CURVES_MAX: usize = 50_000;
 
-/// The content of one transaction.
+/// The contents of one transaction.
 #[derive(Default)]
 pub(super) struct Batch {
     pub(super) changes: Vec<Change>,
-    /// Values of calls whose ends are among the changes or follow them.
+    /// Values of calls. The ends of these calls are among the changes or follow them.
     pub(super) values: Vec<CallValue>,
     pub(super) curves: Vec<TaskCurve>,
-    /// Number of the last changes; `None` = only values and curves so far.
+    /// The number of the last changes. `None` if there are only values and curves so far.
     pub(super) number: Option<u64>,
 }
 
@@ -31,7 +32,7 @@ impl Batch {
     }
 }
 
-/// Changes to be stored, in the order of their arrival.
+/// The changes to be stored, in the order in which they arrived.
 #[derive(Default)]
 pub(super) struct Pending(VecDeque<Batch>);
 
@@ -40,12 +41,12 @@ impl Pending {
         self.0.iter().all(Batch::is_empty)
     }
 
-    /// Whether there are only values and curves.
+    /// Returns whether there are only values and curves.
     pub(super) fn is_without_changes(&self) -> bool {
         self.0.iter().all(|batch| batch.number.is_none())
     }
 
-    /// Whether there is more than one transaction takes.
+    /// Returns whether there is more than fits into one transaction.
     pub(super) fn is_long(&self) -> bool {
         self.0.len() > 1
     }
@@ -55,7 +56,8 @@ impl Pending {
         changes.any(|change| change.kind.is_urgent())
     }
 
-    /// Changes of one call stay together: a crash stores all of them or none.
+    /// Adds changes. Those of one call stay together, so that after a crash either all or none of
+    /// them are stored.
     pub(super) fn push(&mut self, number: u64, changes: Vec<Change>) {
         let batch = self.open_batch();
         batch.changes.extend(changes);
@@ -66,7 +68,7 @@ impl Pending {
         self.open_batch().values.extend(values);
     }
 
-    /// Curves are best effort: drops the excess.
+    /// Adds curves. Storing them is best effort, so any excess is dropped.
     pub(super) fn push_curves(&mut self, mut curves: Vec<TaskCurve>) {
         let waiting: usize = self.0.iter().map(|batch| batch.curves.len()).sum();
         curves.truncate(CURVES_MAX.saturating_sub(waiting));
@@ -82,7 +84,7 @@ impl Pending {
         &mut self.0[last]
     }
 
-    /// Takes the next batch; empty if there is none.
+    /// Returns the next batch, which is empty if there is none.
     pub(super) fn take_first(&mut self) -> Batch {
         self.0.pop_front().unwrap_or_default()
     }

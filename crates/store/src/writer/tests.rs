@@ -11,7 +11,7 @@ use crate::testing::{NOW, WORKER, change, results, submitted};
 
 thread_local! {
     static IS_BROKEN: Cell<bool> = const { Cell::new(false) };
-    /// Transactions that were committed after the store was known to be broken.
+    /// The number of transactions that were committed after the store was known to be broken.
     static LATE: Cell<u32> = const { Cell::new(0) };
 }
 
@@ -67,7 +67,7 @@ fn who_comes_while_events_cannot_be_told_of_misses_none_even_if_nothing_follows_
     let dir = tempfile::tempdir().expect("directory");
     let mut writer = writer(&dir.path().join("j.db"));
     let told = writer.reported_seq;
-    // Stored without a reader, while the file was not visible.
+    // The change was stored without a reader, while the file was not visible.
     let change = change(submitted(JobId(1), &IdArray::single(1)));
     assert!(writer.commit(&batch([change])));
     assert!(writer.next_seq > told);
@@ -134,8 +134,8 @@ fn a_file_that_a_reader_kept_long_becomes_short_when_it_has_gone_though_nothing_
     assert!(file_len() < full / 2, "{} of {full} bytes", file_len());
 }
 
-/// A copy of the file alone is complete or says that it is not. The exception is a copy after a
-/// flush and a change while a reader prevents the mark.
+/// A copy of the file alone is either complete or says that it is not. The only exception is a copy
+/// made after a flush and a change while a reader prevents the mark.
 #[test]
 fn a_copy_without_its_log_is_never_taken_for_whole_though_a_reader_is_in_the_way() {
     let dir = tempfile::tempdir().expect("directory");
@@ -181,7 +181,7 @@ fn what_arrives_together_with_the_stop_is_stored() {
     let path = dir.path().join("j.db");
     let writer = writer(&path);
     let (tx, rx) = mpsc::channel();
-    // It is not urgent and has not waited for long.
+    // The change is not urgent and has not waited for long.
     let started = unurgent(4);
     for message in [Message::Changes(1, vec![started]), Message::Stop] {
         tx.send(message).expect("the receiver exists");
@@ -190,7 +190,7 @@ fn what_arrives_together_with_the_stop_is_stored() {
     assert!(results(&path).contains(&(1, 4)));
 }
 
-/// A change that is not urgent.
+/// Returns a change that is not urgent.
 fn unurgent(task: u32) -> Change {
     let started = change(ChangeKind::TaskStarted {
         task: TaskKey::new(JobId(1), TaskId(task)),
@@ -209,7 +209,7 @@ fn changes_that_are_not_urgent_are_stored_without_a_request() {
     let store = Store::open(&dir.path().join("j.db")).expect("a fresh file");
     let (tx, rx) = mpsc::channel();
     let report = move |progress: Progress| {
-        // No one receives it at the end.
+        // At the end, the receiver no longer exists.
         let _ = tx.send(progress.committed);
     };
     let mut handle = store
@@ -221,7 +221,7 @@ fn changes_that_are_not_urgent_are_stored_without_a_request() {
         let told = std::iter::from_fn(|| rx.recv_timeout(wait).ok());
         let stored = told.into_iter().find(|committed| *committed >= number);
         assert_eq!(stored, Some(number));
-        // The next change comes after the interval between two groups, not within it.
+        // The next change follows after the interval between two groups, not within it.
         std::thread::sleep(2 * GROUP_SPAN);
     }
 }
@@ -238,7 +238,8 @@ fn what_has_piled_up_is_stored_in_steps_and_a_failure_keeps_the_rest() {
     let ids = IdArray::consecutive(1, 60_000).expect("few");
     let mut pending = Pending::default();
     pending.push(1, vec![change(submitted(JobId(1), &ids))]);
-    // More than one step takes: changes of one call stay together however many they are.
+    // This is more than one step stores, because the changes of one call stay together, however
+    // many they are.
     for number in 2..=4 {
         let last = 20_000 * (number - 1);
         pending.push(
@@ -332,22 +333,22 @@ fn values_wait_for_the_ends_of_their_tasks() {
         };
         let sent = Instant::now();
         tx.send(Message::Values(vec![value])).expect("it runs");
-        // The writer has time to begin with it.
+        // This gives the writer time to start handling the value.
         std::thread::sleep(Duration::from_millis(1));
         for message in [submit(number), Message::Hurry] {
             tx.send(message).expect("it runs");
         }
-        // If this thread was delayed, the value may have been stored on its own.
+        // If this thread was delayed, the value may have been stored separately.
         late += u32::from(sent.elapsed() >= GROUP_SPAN / 2);
         while reports.recv().expect("it runs") < u64::from(number) {}
-        // It arrives too late to affect anything.
+        // This arrives too late to affect anything.
         tx.send(Message::Hurry).expect("it runs");
     }
     drop(tx);
     running.join().expect("it ends");
     let commits = COMMITS.load(Ordering::Relaxed);
-    // Includes some commits at the start and the end, and rounds with a delayed writer thread. One
-    // commit per value and per end would be twice as many.
+    // This includes some commits at the start and at the end, and rounds with a delayed writer
+    // thread. One commit per value and one per end would be twice as many.
     assert!(
         commits < ROUNDS * 7 / 4 + late,
         "{commits} commits, {late} late"
@@ -357,20 +358,20 @@ fn values_wait_for_the_ends_of_their_tasks() {
 const LOG_HEADER: usize = 32;
 const FRAME: usize = 24 + 4_096;
 
-/// A store with jobs 1 to 6, and its log with jobs 4 to 6.
+/// A store with jobs 1 to 6. Its log contains jobs 4 to 6.
 struct Recorded {
     file: Vec<u8>,
     log: Vec<u8>,
-    /// An earlier use of the log, with jobs 1 to 3.
+    /// The contents of an earlier use of the log, with jobs 1 to 3.
     earlier: Vec<u8>,
-    /// The first byte of each transaction, and the first behind the last one.
+    /// The position of the first byte of each transaction, and the position after the last one.
     starts: Vec<usize>,
 }
 
 impl Recorded {
     fn new(path: &std::path::Path) -> Self {
         let mut writer = writer(path);
-        // More keys than fit into a page.
+        // These are more keys than fit into a page.
         let sql = "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 500) \
                    INSERT INTO meta SELECT printf('%s_%03d', iif(i % 2, 'a', 'z'), i), hex(randomblob(20)) FROM n";
         writer.connection.execute_batch(sql).expect("a table");
@@ -405,12 +406,13 @@ impl Recorded {
         log
     }
 
-    /// The header, the bytes `first`, and `rest` behind them.
+    /// Returns a log with the header, the bytes `first`, and then `rest`.
     fn begun_with(&self, first: &[u8], rest: &[&[u8]]) -> Vec<u8> {
         [&self.log[..LOG_HEADER], first, &rest.concat()].concat()
     }
 
-    /// Opens the store with `log`. It has `jobs` jobs, or, with `None`, is refused and repaired.
+    /// Opens the store with `log`. The store must have `jobs` jobs; if `jobs` is `None`, it must be
+    /// rejected and repaired.
     fn check(&self, path: &std::path::Path, log: &[u8], jobs: Option<u32>) {
         std::fs::write(path, &self.file).expect("room");
         std::fs::write(crate::lock::with_suffix(path, "-wal"), log).expect("room");
@@ -451,7 +453,7 @@ fn commits_behind_damage_in_the_log_are_not_lost_in_silence() {
         (recorded.flipped(LOG_HEADER + 100), None),
         (recorded.flipped(starts[1] + 100), None),
         (recorded.begun_with(&zero, &[&log[starts[2]..]]), None),
-        // The writer acknowledged no incomplete transaction.
+        // The writer has not acknowledged any incomplete transaction.
         (recorded.flipped(last + 100), Some(5)),
         (log[..end - 1].to_vec(), Some(5)),
     ]

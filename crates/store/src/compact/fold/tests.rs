@@ -1,4 +1,4 @@
-//! Readers see no difference after a fold, regardless of the history of a task.
+//! Tests that a fold makes no difference to readers, regardless of the history of a task.
 
 use hq_core::id::JobId;
 use hq_core::job::Job;
@@ -7,10 +7,10 @@ use super::*;
 use crate::testing::{NOW, add_rows, check_whole, filled, life, number, rows, started, wait_for};
 use crate::{Store, stretch};
 
-/// Views with rows of tasks.
+/// The views that contain rows of tasks.
 const VIEWS: [&str; 4] = ["task_data", "tasks", "attempts", "events"];
 
-/// Tasks of job 1 that did more than finish.
+/// The tasks of job 1 that did more than finish.
 const EXCEPTIONS: &str = "\
     UPDATE task_row_data SET state = 3, outcome = 7 WHERE job = 1 AND task = 100; \
     UPDATE task_row_data SET retry_count = 1, instance = 1 WHERE job = 1 AND task = 200; \
@@ -51,7 +51,8 @@ fn results_that_were_put_together_and_cannot_be_read_are_counted_and_their_tasks
     let counts = loaded.state.jobs()[&JobId(1)].counts().totals();
     assert_eq!(counts.waiting, u64::from(first));
     assert_eq!(counts.finished, 600 - u64::from(first));
-    // The tasks finish again and are stored like any other. Until then a prune must keep their job.
+    // The tasks finish again and are stored like any others. Until then, a prune must keep their
+    // job.
     let mut handle = started(store);
     assert_eq!(handle.client().prune().expect("an answer").jobs, 0);
     let tasks = 1..=first;
@@ -94,7 +95,7 @@ fn readers_and_the_next_server_see_no_difference() {
     let folded = fold_all(&db, LEN_MIN).expect("it can be folded");
     let stretches = number(&path, "SELECT count(*) FROM stretch_data");
     assert!(folded > 5_000 && stretches < 60, "{folded} in {stretches}");
-    // `assert_eq` would print all of it.
+    // `assert_eq` would print the whole data.
     assert!((seen(&db), loaded()) == before, "before and after");
     let fast = crate::reader::open_for_reading(&path).expect("a store");
     assert!(seen(&fast) == before.0, "by views of ours");
@@ -109,7 +110,8 @@ fn readers_and_the_next_server_see_no_difference() {
         let sql = format!("SELECT min(1, count(*)) FROM task_row_data WHERE {condition}");
         assert_eq!(number(&path, &sql), rows, "{condition}");
     }
-    // While the job runs, a stretch waits until it is long enough or the next task has ended.
+    // While the job is running, a stretch is not written until it is long enough or the next task
+    // has ended.
     let tail = number(&path, "SELECT count(*) FROM task_row_data WHERE job = 4");
     assert!(tail > 0 && tail < 256, "{tail}");
     assert_eq!(fold_all(&db, LEN_MIN).expect("nothing to do"), 0);
@@ -132,7 +134,7 @@ fn the_writer_folds_what_finishes_and_forgets_it_like_rows() {
     // The numbers are distinct, so their count is the number of events.
     let sql = "SELECT count(DISTINCT seq) FROM events WHERE type = 'task-finished'";
     assert_eq!(number(&path, sql), 4_000);
-    // The next server folds rows of this one at once.
+    // The next server immediately folds the rows of this one.
     add_rows(&mut handle, JobId(2), 500, true);
     drop(handle);
     assert_eq!(number(&path, "SELECT count(*) FROM task_row_data"), 500);

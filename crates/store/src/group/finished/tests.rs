@@ -1,5 +1,5 @@
-//! Readers see no difference between neighbors stored as rows and as a stretch, regardless of their
-//! histories.
+//! Tests that storing neighbors as rows or as a stretch makes no difference to readers, regardless
+//! of their histories.
 
 use std::time::Duration;
 
@@ -29,19 +29,19 @@ fn number(db: &Connection, sql: &str) -> u32 {
     db.query_row(sql, [], |row| row.get(0)).expect("a number")
 }
 
-/// The course of a task.
+/// The history of a task.
 #[derive(Clone, Debug)]
 struct Life {
-    /// Earlier instances, and how each counted.
+    /// The earlier instances, and how each of them was counted.
     requeues: Vec<Requeue>,
     variant: u32,
     worker: u32,
     run: Duration,
-    /// `None` = the task still runs.
+    /// `None` if the task is still running.
     outcome: Option<Outcome>,
     has_nodes: bool,
     has_value: bool,
-    /// Whether the end comes in a later group than the start.
+    /// Whether the end is in a later group than the start.
     is_long: bool,
 }
 
@@ -52,7 +52,7 @@ enum Requeue {
     Retry,
 }
 
-/// The most common course.
+/// Returns the most common history.
 fn plain() -> Life {
     Life {
         requeues: Vec::new(),
@@ -67,7 +67,7 @@ fn plain() -> Life {
 }
 
 fn life() -> impl Strategy<Value = Life> {
-    // Most tasks are alike, to create neighbors.
+    // Most tasks are alike, so that there are neighbors.
     prop_oneof![
         12 => (1_u32..4, 0_u64..5_000_000).prop_map(|(worker, run)| Life {
             worker,
@@ -101,7 +101,7 @@ fn requeues() -> impl Strategy<Value = Vec<Requeue>> {
     prop::collection::vec(how, 1..3)
 }
 
-/// Changes of two consecutive groups.
+/// Returns the changes of two consecutive groups.
 fn changes(id: u32, life: &Life) -> [Vec<Change>; 2] {
     let task = TaskKey::new(JOB, TaskId(id));
     let worker = WorkerId(life.worker);
@@ -164,7 +164,8 @@ fn changes(id: u32, life: &Life) -> [Vec<Change>; 2] {
     [first, second].map(|kinds| kinds.into_iter().map(change).collect())
 }
 
-/// A store of these tasks from id 1 on. The changes of each group come in the order of their keys.
+/// Creates a store with these tasks, starting with id 1. The changes of each group are ordered by
+/// their keys.
 fn store(stretch_min: u32, lives: &[(Life, u32)]) -> Connection {
     let db = fresh();
     let mut seq = 1;
@@ -189,7 +190,8 @@ fn store(stretch_min: u32, lives: &[(Life, u32)]) -> Connection {
     db
 }
 
-/// Data visible to readers, including values, and the state that the next server restores.
+/// Returns the data visible to readers, including values, and the state that the next server
+/// restores.
 fn seen(db: &Connection) -> (Vec<Vec<String>>, String) {
     let ids = IdArray::consecutive(1, 100).expect("fits");
     let values = values::read(db, 1, &ids, usize::MAX).expect("they can be read");
@@ -226,7 +228,7 @@ proptest! {
 
 #[test]
 fn what_starts_and_ends_together_never_has_a_row() {
-    // Interleaved as reports of many workers.
+    // The tasks are interleaved like reports of many workers.
     let lives: Vec<_> = (0..1_000_u32)
         .map(|n| (plain(), n * 7_919 % 1_000))
         .collect();
@@ -258,7 +260,7 @@ fn few_neighbours_stay_rows_that_are_folded_later() {
     assert_eq!(number(&db, "SELECT count(*) FROM stretch_data"), 0);
 }
 
-/// Ends of plain tasks, with their starts.
+/// Returns the ends of plain tasks, with their starts.
 fn ended(ids: std::ops::RangeInclusive<u32>) -> Vec<Change> {
     ids.flat_map(|id| changes(id, &plain())[0].clone())
         .collect()
