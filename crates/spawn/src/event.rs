@@ -114,8 +114,8 @@ pub enum Event {
         /// yet.
         pid: Option<u32>,
     },
-    /// The child was sent SIGKILL ten seconds ago ([`crate::LauncherConfig::unkillable_after`]) and
-    /// still exists.
+    /// The child was sent SIGKILL some time ago (by default ten seconds; see
+    /// [`crate::LauncherConfig::unkillable_after`]) and still exists.
     ///
     /// Almost always, the child is in uninterruptible sleep in the kernel, waiting for a file
     /// system or a device that does not respond. Its resources have not been released. This event

@@ -1,4 +1,4 @@
-//! Process spawning that is limited only by the kernel.
+//! Process spawning that is as fast as the machine allows.
 //!
 //! A [`Launcher`] accepts [`SpawnPlan`]s and reports [`Event`]s. Its dedicated threads create
 //! processes with `clone(CLONE_VM | CLONE_VFORK | CLONE_PIDFD)`. No page table is copied, so the

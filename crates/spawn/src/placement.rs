@@ -85,7 +85,7 @@ impl CpuPressure {
     }
 }
 
-/// The affinity to restore after a clone on the thread's own CPU. The child does this.
+/// The affinity that the child restores after a clone on the thread's own CPU.
 #[derive(Debug)]
 pub(crate) struct CpuPin<'a> {
     /// The pinned thread.

@@ -46,8 +46,8 @@ const STALL: Duration = Duration::from_secs(1);
 /// The maximum number of additional threads for hanging creations. Each thread has a stack.
 const STALLED_MAX: usize = 256;
 
-/// The number of hanging creations from which similar requests are held back. The other half of the
-/// threads is reserved for other requests.
+/// The number of hanging creations at which similar requests are held back. The other half of the
+/// additional threads is reserved for other requests.
 const SUSPECTS_MAX: usize = STALLED_MAX / 2;
 
 #[derive(Debug, Default)]

@@ -49,7 +49,7 @@ const SPARE_PAGES_MIN: u64 = 16;
 /// The number of spare pages to add. Commits use them without growing the file. A prune returns
 /// them, so it shrinks the file even if the deleted rows shared all their pages with other rows.
 const SPARE_PAGES: u64 = 64;
-/// The maximum number of pages (4 MiB) of a file that a prune rewrites as a whole, which makes the
+/// The maximum size in pages (4 MiB) of a file that a prune rewrites as a whole, which makes the
 /// file as small as possible.
 const REWRITE_PAGES_MAX: u64 = 1_024;
 /// The size at which the server warns, in percent of the maximum.

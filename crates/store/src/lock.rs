@@ -28,8 +28,8 @@ use crate::process::Process;
 /// How long a dead owner's lock may persist: a program that the owner was just starting holds a
 /// copy of the descriptor until its exec.
 const PATIENCE: Duration = Duration::from_secs(2);
-/// How long a server that starts waits for processes that only read a file without an owner. `hq
-/// journal check` reads the whole file.
+/// How long a starting server waits for processes that only read a file without an owner.
+/// `hq journal check` reads the whole file.
 const LOOKERS_PATIENCE: Duration = Duration::from_secs(10);
 /// The pause between two attempts.
 const LOOK_INTERVAL: Duration = Duration::from_millis(20);
@@ -52,7 +52,7 @@ enum Mode {
 /// The owner of a store according to its lock file.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Holder {
-    /// A living process uses the store.
+    /// The named process uses the store.
     Alive(String),
     /// The last owner was a process of this host and has ended.
     Ended,

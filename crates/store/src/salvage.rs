@@ -417,7 +417,7 @@ fn present_name(name: &str) -> &str {
     if name == ROWS_EARLIER { ROWS } else { name }
 }
 
-/// Returns an `INSERT` statement for all columns. In tables that have a row id, it comes last.
+/// Returns an `INSERT` statement for all columns. The row id comes last in tables that have one.
 fn insert(db: &Transaction<'_>, shape: &TableShape) -> rusqlite::Result<String> {
     let sql = "SELECT group_concat(name, ', ' ORDER BY cid) FROM pragma_table_info(?)";
     let columns: String = db.query_row(sql, [shape.name], |row| row.get(0))?;

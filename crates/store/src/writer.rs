@@ -481,8 +481,8 @@ impl Writer {
     }
 
     /// Returns whether the files are still at their paths. The writer checks this after each
-    /// commit, before it acknowledges the changes: if nothing can find the file, its changes are
-    /// not stored.
+    /// commit, before it acknowledges the changes: changes in a file that is not at its path cannot
+    /// be found again.
     fn is_in_place(&mut self) -> bool {
         let path = self.path.display();
         let text = match self.place.files() {
@@ -608,8 +608,8 @@ impl Writer {
         self.progress(self.committed, Health::Broken(text));
     }
 
-    /// Stops all acknowledgments after any data could not be synced. The kernel drops the pages
-    /// that it could not write, so the next sync succeeds ("Can Applications Recover from fsync
+    /// Stops all acknowledgments after a failed sync of any data. The kernel drops the pages that
+    /// it could not write, so the next sync succeeds ("Can Applications Recover from fsync
     /// Failures?", USENIX ATC 2020). Other errors of optional work do not affect commits.
     fn note_failed_sync(&mut self, error: &rusqlite::Error) {
         if is_failed_sync(error) {

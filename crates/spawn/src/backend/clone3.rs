@@ -34,10 +34,11 @@ pub(super) fn spawn(
     in_flight: &InFlight,
     patience: Option<Duration>,
 ) -> Result<Created, Failure> {
-    // Only with CLONE_VFORK does the kernel treat a child between clone and exec differently from
-    // the processes that share its memory. Without this flag, a child that reaches its control
-    // group's limit in execve would make the kernel kill all processes that share its memory,
-    // including this one. An OOM score that such a child sets would also apply to all of them.
+    // The kernel's OOM killer exempts a child between clone and exec, and the processes that share
+    // its memory, only after a clone with CLONE_VFORK. Without this flag, a child that reaches its
+    // control group's limit in execve would make the kernel kill all processes that share its
+    // memory, including this one. An OOM score that such a child sets would also apply to all of
+    // them.
     let alone = child.cgroup < 0 && child.oom_score.is_empty();
     let patience = patience.filter(|_| raw::LEAVES_ERRNO && alone);
     let inside = AtomicU32::new(1);

@@ -11,8 +11,7 @@ fn block(vars: &[(&str, &str)]) -> EnvBlock {
         .unwrap()
 }
 
-/// The environment as `execve` would read it. The pointers are compared by content through their
-/// owners.
+/// Returns the number of pointers that `execve` would read.
 fn gathered(block: &EnvBlock, task: &TaskEnv) -> usize {
     let mut out = Vec::new();
     block.gather(task, &mut out);

@@ -85,8 +85,8 @@ impl Writer {
     }
 
     /// Moves the write-ahead log into the database. Readers may prevent a part of it from being
-    /// moved, which loses nothing. The writer does not wait for them, because a stopped reader (`hq
-    /// journal export FILE | less`) would block all commits.
+    /// moved, which loses nothing. The writer does not wait for them, because a stopped reader
+    /// (`hq journal export FILE | less`) would block all commits.
     ///
     /// Returns whether all of it was moved, or can never be moved.
     pub(super) fn move_log(&mut self, mode: &str) -> bool {

@@ -46,7 +46,7 @@ impl Pending {
         self.0.iter().all(|batch| batch.number.is_none())
     }
 
-    /// Returns whether there is more than fits into one transaction.
+    /// Returns whether the changes need more than one transaction.
     pub(super) fn is_long(&self) -> bool {
         self.0.len() > 1
     }
