@@ -296,7 +296,7 @@ pub fn why_unkillable(pid: Option<u32>) -> String {
     }
 }
 
-/// The time since which all remaining processes have been seen hanging.
+/// Tracks how long all remaining processes have been observed to hang.
 #[derive(Debug, Default)]
 pub(crate) struct Hung(Option<Instant>);
 

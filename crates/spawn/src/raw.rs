@@ -108,8 +108,8 @@ unsafe fn call_in_two(
 ) -> c_long {
     let result: c_long;
     // SAFETY: in the parent, this is a system call and a branch; the registers that the call
-    // clobbers are declared. The child has a copy of the registers, runs on the caller's stack, and
-    // calls a function that does not return.
+    // clobbers are declared. The child has a copy of the registers and the stack that the caller
+    // provides, and calls a function that does not return.
     unsafe {
         core::arch::asm!(
             "syscall",
@@ -149,7 +149,7 @@ unsafe fn call_in_two(
 ) -> c_long {
     let result: c_long;
     // SAFETY: in the parent, this is a system call and a branch. The child has a copy of the
-    // registers, runs on the caller's stack, and calls a function that does not return.
+    // registers and the stack that the caller provides, and calls a function that does not return.
     unsafe {
         core::arch::asm!(
             "svc #0",

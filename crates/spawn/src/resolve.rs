@@ -19,7 +19,7 @@ use crate::sys;
 const DEFAULT_PATH: &[u8] = b"/bin:/usr/bin";
 
 /// The maximum number of programs per `PATH`, and of `PATH`s. If it is exceeded, the cache is
-/// cleared: so many distinct values must be generated, and they will not be used again.
+/// cleared: that many distinct values must be generated ones, which will not be used again.
 const ENTRIES_MAX: usize = 4096;
 
 /// The result of a search.

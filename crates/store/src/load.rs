@@ -221,12 +221,12 @@ fn load_submit_keys(connection: &Connection, loaded: &mut Loaded) -> rusqlite::R
     Ok(())
 }
 
-/// The minimum size of a spec whose decoding may need more than the reserve of [`memory`].
+/// Decoding a spec of more bytes than this may need more than the reserve of [`memory`].
 const LARGE_SPEC: usize = 1 << 20;
 /// The number of copies of a spec that are in memory during decoding: the message, the growing
 /// lists, and the result.
 const DECODED_COPIES: u64 = 4;
-/// The minimum number of templates of a graph that may need more than that reserve.
+/// A graph with more templates than this may need more than that reserve.
 const LARGE_GRAPH: usize = 10_000;
 /// The measured memory use of a task with its own template, in bytes.
 const TEMPLATE_LEN: u64 = 2 << 10;

@@ -9,8 +9,8 @@ use std::fs;
 use rusqlite::Connection;
 use rustix::process::Resource;
 
-/// The number of instructions of SQLite's virtual machine between two checks, which take a few
-/// milliseconds.
+/// The number of instructions of SQLite's virtual machine between two checks. Executing them takes
+/// a few milliseconds.
 const STEPS: c_int = 50_000;
 /// The minimum memory that must stay available. Growing a table copies it, so half of the current
 /// usage must also stay available.

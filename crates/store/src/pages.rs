@@ -323,7 +323,7 @@ impl Pages {
         free
     }
 
-    /// Returns the problems of page map pages that do not list all of the pages that follow them.
+    /// Returns a problem for each page of the page map that does not list all pages after it.
     fn map_problems(&self) -> Vec<String> {
         let mut problems = Vec::new();
         if !self.has_map {

@@ -20,8 +20,8 @@ use crate::lock::with_suffix;
 
 /// The file systems (`statfs`) that only one host uses: ext2 to ext4, XFS, Btrfs, tmpfs, overlayfs,
 /// ZFS, F2FS, bcachefs, JFS, NILFS, exFAT, FAT, NTFS. All others are treated as shared. If a local
-/// file system is treated as shared, only other processes cannot read it; the opposite error would
-/// corrupt the store.
+/// file system is treated as shared, the only effect is that other processes cannot read the store.
+/// The opposite error would corrupt it.
 const LOCAL_TYPES: &[u64] = &[
     0xef53,
     0x5846_5342,

@@ -12,7 +12,7 @@ const PATIENCE: Duration = Duration::from_secs(8);
 struct State {
     /// When the writer's current step started. `None` if the writer waits for work.
     step: Option<Instant>,
-    /// The time since which the store cannot commit, and the reason.
+    /// When the store became unable to commit, and the reason.
     trouble: Option<(Instant, String)>,
 }
 

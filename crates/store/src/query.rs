@@ -46,7 +46,7 @@ pub struct Table {
 ///
 /// # Errors
 ///
-/// A human-readable message.
+/// Returns a human-readable message.
 pub fn query(connection: &Connection, sql: &str, limits: QueryLimits) -> Result<Table, String> {
     let text = |error: rusqlite::Error| match error.sqlite_error_code() {
         Some(ErrorCode::OperationInterrupted) => format!(

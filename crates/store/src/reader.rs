@@ -167,7 +167,7 @@ pub fn problems(connection: &Connection) -> rusqlite::Result<Vec<String>> {
 ///
 /// # Errors
 ///
-/// A human-readable message, if the file cannot be read.
+/// Returns a human-readable message, if the file cannot be read.
 pub fn acknowledged(connection: &Connection) -> Result<Vec<(String, u64)>, String> {
     let found = meta::numbers(connection, meta::ACKNOWLEDGED)
         .map_err(|error| format!("the journal cannot be read: {error}"))?;

@@ -53,7 +53,7 @@ impl<R> Query<R> {
     ///
     /// # Errors
     ///
-    /// A human-readable message.
+    /// Returns a human-readable message.
     pub fn run(
         &self,
         connection: &Connection,

@@ -54,7 +54,7 @@ impl StoreClient {
     ///
     /// # Errors
     ///
-    /// A human-readable message.
+    /// Returns a human-readable message.
     pub fn read(&self) -> Result<Connection, String> {
         let connected = self.place.read().map(reader::fast);
         connected.map_err(|error| format!("the journal cannot be read: {error}"))
@@ -132,7 +132,7 @@ impl StoreClient {
     ///
     /// # Errors
     ///
-    /// A human-readable message.
+    /// Returns a human-readable message.
     pub fn prune(&self) -> Result<Pruned, String> {
         let (tx, rx) = mpsc::sync_channel(1);
         // If the writer has ended, it does not send an answer.
