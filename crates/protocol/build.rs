@@ -1,4 +1,4 @@
-//! Compiles the schema with a protobuf compiler written in Rust, so that no `protoc` is needed.
+//! Compiles the schema with a protobuf compiler written in Rust, so `protoc` is not needed.
 
 fn main() {
     let files = [

@@ -5,8 +5,8 @@
 //! <server-dir>/001/access.json                              mode 0400, directory 0700
 //! ```
 //!
-//! Names, shape and texts are a contract with users: deployments copy access files between
-//! machines. This file does not connect to anything; the caller says which of the "no server"
+//! Names, layout and texts are a contract with users, because deployments copy access files between
+//! machines. This module opens no connections. The caller determines which of the "no server"
 //! errors applies.
 
 mod directory;
@@ -25,70 +25,70 @@ pub use relays::{
 use crate::handshake::Plane;
 use crate::key::KeyError;
 
-/// Name of the access file in the directory of a server instance.
+/// The name of the access file in the directory of a server instance.
 pub const ACCESS_FILE_NAME: &str = "access.json";
 
-/// Name of the link to the instance that runs.
+/// The name of the link to the running instance.
 pub const CURRENT_LINK_NAME: &str = "hq-current";
 
-/// Name of the journal in the directory of an instance.
+/// The name of the journal in the directory of an instance.
 pub const STATE_FILE_NAME: &str = "state.db";
 
-/// Link in the directory of an instance whose journal is elsewhere; leads there, or to `/dev/null`
-/// without a journal.
+/// The link in the directory of an instance whose journal is elsewhere. It leads to the journal, or
+/// to `/dev/null` if there is no journal.
 pub const JOURNAL_LINK_NAME: &str = "journal";
 
-/// Largest access file that is read. Ours have a few hundred bytes.
+/// The maximum size of an access file in bytes. Ours have a few hundred.
 const ACCESS_FILE_MAX: u64 = 64 << 10;
 
-/// Why a server cannot be accessed. `Display` is the text for users, without the cause.
+/// The reason why a server cannot be accessed. `Display` is the text for users, without the cause.
 #[derive(Debug, thiserror::Error)]
 pub enum AccessError {
-    /// The server directory does not exist or is none.
+    /// The server directory does not exist, or is not a directory.
     #[error("Invalid server directory")]
     InvalidDirectory {
-        /// How to name it in a hint.
+        /// How a hint names the directory.
         hint: ServerHint,
-        /// Why it cannot be used.
+        /// Why the directory cannot be used.
         #[source]
         source: NotADirectory,
     },
-    /// No access file where one is expected.
+    /// There is no access file where one is expected.
     #[error(
         "No running instance of HQ found at {path:?}.\nTry to start the server: `hq server start{hint}` or use a different server directory."
     )]
     NoInstance {
         /// The server directory as the user gave it.
         path: PathBuf,
-        /// How to name it in the hint.
+        /// How a hint names the directory.
         hint: ServerHint,
         /// Why the file cannot be read.
         #[source]
         source: io::Error,
     },
-    /// An access file exists, but no server answers there.
+    /// There is an access file, but no server answers at its address.
     #[error(
         "Access token found but HQ server {host}:{port} is unreachable.\nTry to (re)start the server using `hq server start{hint}`"
     )]
     Unreachable {
-        /// Host of the access file.
+        /// The host in the access file.
         host: String,
-        /// Port of the access file.
+        /// The port in the access file.
         port: u16,
-        /// How to name the directory in the hint.
+        /// How a hint names the directory.
         hint: ServerHint,
         /// Why there is no connection.
         #[source]
         source: Box<dyn std::error::Error + Send + Sync>,
     },
-    /// Written by another release.
+    /// Another release wrote the file.
     #[error(
         "Hyperqueue version mismatch detected.\nAccess record contains version {found}, but the current version is {expected}."
     )]
     Version {
-        /// Version in the file.
+        /// The version in the file.
         found: String,
-        /// Version of this program.
+        /// The version of this program.
         expected: String,
     },
     /// The file cannot be read.
@@ -96,63 +96,63 @@ pub enum AccessError {
     Read {
         /// The file.
         path: PathBuf,
-        /// Error of the operating system.
+        /// The error of the operating system.
         #[source]
         source: io::Error,
     },
-    /// Others can read the keys.
+    /// Other users can read the keys.
     #[error("Access file {path:?} can be read by others (mode {mode:04o}), so its keys are not secret. Run `chmod 0400 {}`", .path.display())]
     Exposed {
         /// The file.
         path: PathBuf,
-        /// Permission bits of the file.
+        /// The permission bits of the file.
         mode: u32,
     },
-    /// Another user's file, which could make us talk to that user's server.
+    /// The file belongs to another user, who could direct us to a server of their own.
     #[error(
         "Access file {path:?} belongs to user {owner}, not to you (user {user}). Copy it to a file of your own"
     )]
     ForeignOwner {
         /// The file.
         path: PathBuf,
-        /// User id of the owner.
+        /// The user id of the owner.
         owner: u32,
-        /// User id of this process.
+        /// The user id of this process.
         user: u32,
     },
-    /// Not JSON, or not of the expected shape.
+    /// The file is not JSON, or does not have the expected structure.
     #[error(
         "Access file {path:?} is not valid; expected the JSON that `hq server generate-access` writes"
     )]
     Parse {
         /// The file.
         path: PathBuf,
-        /// Where and what.
+        /// The position and kind of the error.
         #[source]
         source: serde_json::Error,
     },
-    /// A key that is none.
+    /// A key in the file is not valid.
     #[error("Access file {path:?} has an invalid {plane} key")]
     Key {
         /// The file.
         path: PathBuf,
-        /// Plane of the key.
+        /// The plane of the key.
         plane: Plane,
-        /// Why it cannot be used.
+        /// Why the key cannot be used.
         #[source]
         source: KeyError,
     },
-    /// The file lacks a part for this purpose.
+    /// The file lacks a part that is needed.
     #[error("Access file {path:?} has no `{field}` part; use a file that was made for {plane}s")]
     MissingPart {
         /// The file.
         path: PathBuf,
-        /// Name of the missing part.
+        /// The name of the missing part.
         field: &'static str,
-        /// The role that needed it.
+        /// The plane that needs the part.
         plane: Plane,
     },
-    /// A file for clients or workers, which does not let a server prove its identity.
+    /// The file is for clients or workers, and a server cannot prove its identity with it.
     #[error(
         "Access file {path:?} is for clients or workers: it lacks the private key of the server. Start the server with the full file that was created together with it"
     )]
@@ -160,7 +160,7 @@ pub enum AccessError {
         /// The file.
         path: PathBuf,
     },
-    /// The server's keys do not match: no peer could connect.
+    /// The server's keys do not match, so no peer could connect.
     #[error(
         "Access file {path:?} has a public and a private key that do not match. Start the server with the full file from `hq server generate-access`"
     )]
@@ -168,28 +168,28 @@ pub enum AccessError {
         /// The file.
         path: PathBuf,
     },
-    /// The file, directory or link cannot be made.
+    /// The file, directory or link cannot be created.
     #[error("Cannot create {path:?}")]
     Create {
-        /// What.
+        /// Its path.
         path: PathBuf,
-        /// Error of the operating system.
+        /// The error of the operating system.
         #[source]
         source: io::Error,
     },
-    /// No random numbers for a key or name.
+    /// The system cannot provide random numbers for a key or uid.
     #[error("Cannot read random numbers from the system")]
     Random(#[source] io::Error),
 }
 
 impl AccessError {
-    /// Whether the file ends too early: a crash interrupted its writing.
+    /// Returns whether the file ends too early, because a crash interrupted writing it.
     #[must_use]
     pub fn is_cut(&self) -> bool {
         matches!(self, Self::Parse { source, .. } if source.is_eof())
     }
 
-    /// Whether the content of the file is useless for a server.
+    /// Returns whether the content of the file is unusable for a server.
     #[must_use]
     pub const fn is_damage(&self) -> bool {
         matches!(
@@ -201,8 +201,8 @@ impl AccessError {
         )
     }
 
-    /// Whether no server exists yet: its directory or its access file is missing, and a start
-    /// creates both.
+    /// Returns whether no server exists yet: its directory or its access file is missing, and
+    /// starting a server creates both.
     #[must_use]
     pub fn is_no_server_yet(&self) -> bool {
         match self {
@@ -224,7 +224,7 @@ impl AccessError {
     }
 }
 
-/// Cause of [`AccessError::InvalidDirectory`].
+/// The cause of [`AccessError::InvalidDirectory`].
 #[derive(Debug, thiserror::Error)]
 #[error("Error: {0:?} is not a directory")]
 pub struct NotADirectory(

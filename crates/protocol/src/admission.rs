@@ -1,7 +1,8 @@
-//! Shares of connections and of costly requests, so that no holder of a lesser right can shut out
+//! Shares of connections and of expensive requests, so that no holder of a lesser right can block
 //! the owner or the workers.
 //!
-//! Every port and every kind of costly request has an [`Occupancy`], a machine without I/O or time:
+//! Every port and every kind of expensive request has an [`Occupancy`], a state machine without I/O
+//! or a clock:
 //!
 //! ```text
 //!            enter                 key proven              first message valid
@@ -9,16 +10,17 @@
 //!              │ yields to newer strangers   │ yields to newer silent ones      │ never yields
 //! ```
 //!
-//! * At most [`Share::unproven`] strangers, and as many silent ones, are connected. A further one
-//!   replaces the oldest of the address with the most strangers, or the oldest silent one.
-//! * One right holds at most [`Share::each`] entries, all lesser rights together [`Share::others`],
-//!   and all holders together [`Share::all`]. A further one is refused. So `all - others` entries are left for
-//!   the owner.
+//! * At most [`Share::unproven`] strangers and as many silent holders are connected. A new stranger
+//!   replaces the oldest one of the address with the most strangers, and a new silent holder
+//!   replaces the oldest silent one.
+//! * One right holds at most [`Share::each`] entries, all lesser rights together at most
+//!   [`Share::others`], and all holders together at most [`Share::all`]. Further entries are
+//!   rejected. `all - others` entries therefore remain for the owner.
 //!
-//! * A holder that is refused can wait. A free place goes to the owner first, else to the holder
+//! * A rejected holder can wait. A free place goes to the owner first, and otherwise to the holder
 //!   that has waited longest and whose share has room.
 //!
-//! [`Pool`] shares an occupancy between tasks, and [`port`] accepts connections into one. See
+//! [`Pool`] shares an occupancy between tasks, and [`port`] accepts connections into a pool. See
 //! `docs/network.md`.
 
 mod pool;
@@ -31,27 +33,28 @@ use rustix::process::{Resource, getrlimit};
 
 pub use pool::{Permit, Pool, acting_as, actor};
 
-/// How many entries each kind of holder can have.
+/// The maximum number of entries of each kind of holder.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Share {
-    /// Strangers; also: silent holders of a key.
+    /// The maximum number of strangers, and of silent holders of a key.
     pub unproven: usize,
-    /// Entries of one lesser right.
+    /// The maximum number of entries of one lesser right.
     pub each: usize,
-    /// Entries of all lesser rights.
+    /// The maximum number of entries of all lesser rights together.
     pub others: usize,
-    /// Entries of all rights.
+    /// The maximum number of entries of all rights together.
     pub all: usize,
 }
 
-/// Fewest entries of a share of a port, however few descriptors there are.
+/// The minimum number of entries in a part of a port's share, however few file descriptors there
+/// are.
 const PORT_MIN: usize = 4;
 
 impl Share {
     /// For connections inside one process.
     pub const UNLIMITED: Self = Self::requests(usize::MAX, usize::MAX, usize::MAX);
 
-    /// A share of requests, whose holders are known.
+    /// Creates a share of requests, whose holders are known.
     #[must_use]
     pub const fn requests(each: usize, others: usize, all: usize) -> Self {
         Self {
@@ -62,9 +65,9 @@ impl Share {
         }
     }
 
-    /// A share of connections: of 32 parts of the descriptors that this process may have, strangers
-    /// get two and all others `parts`. A quarter of these, but at most `owner_max`, is the owner's
-    /// only.
+    /// Creates a share of connections. Of 32 parts of the file descriptors that this process may
+    /// have, strangers get two and all other holders get `parts`. A quarter of the latter, but at
+    /// most `owner_max`, is reserved for the owner.
     fn connections(descriptors: u64, unproven_max: usize, parts: u64, owner_max: usize) -> Self {
         let part = |parts: u64, max: usize| {
             let part = usize::try_from(descriptors / 32 * parts).unwrap_or(usize::MAX);
@@ -81,28 +84,28 @@ impl Share {
     }
 }
 
-/// Number of descriptors that this process may have.
+/// Returns the number of file descriptors that this process may have.
 #[must_use]
 pub fn descriptors() -> u64 {
     getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX)
 }
 
-/// Holder of an entry.
+/// The holder of an entry.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum Holder {
     /// A peer at this address that has proven nothing. A peer behind a relay counts for the address
-    /// of the relay, which could invent others.
+    /// of the relay, which could otherwise invent addresses.
     Stranger(IpAddr),
-    /// A peer that has a key and has sent no message.
+    /// A peer that has proven a key but has not sent a message.
     Silent,
-    /// A lesser right: a key or token that is not the owner's, by number.
+    /// The number of a lesser right: a key or token that is not the owner's.
     Other(u64),
     /// The owner of the server.
     Owner,
 }
 
 impl Holder {
-    /// Whether entries of this holder yield to newer ones.
+    /// Returns whether entries of this holder yield to newer ones.
     const fn yields(self) -> bool {
         match self {
             Self::Stranger(_) | Self::Silent => true,
@@ -111,26 +114,26 @@ impl Holder {
     }
 }
 
-/// Number of an entry; later ones are larger.
+/// The number of an entry. Later entries have larger numbers.
 pub type EntryId = u64;
 
 /// The share of this holder is used up.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct ShareFull;
 
-/// Entries of one share by holder.
+/// The entries of one share, by holder.
 #[derive(Debug)]
 pub struct Occupancy {
     share: Share,
     next: EntryId,
     entries: BTreeMap<EntryId, Holder>,
     by_holder: BTreeMap<Holder, BTreeSet<EntryId>>,
-    /// Entries that holders wait for. The share of none of these holders has room.
+    /// The entries that holders wait for. None of these holders has room in its share.
     waiting: BTreeMap<Holder, BTreeSet<EntryId>>,
 }
 
 impl Occupancy {
-    /// An occupancy without entries.
+    /// Creates an occupancy without entries.
     #[must_use]
     pub const fn new(share: Share) -> Self {
         Self {
@@ -142,11 +145,11 @@ impl Occupancy {
         }
     }
 
-    /// Adds an entry. Returns its number, and the entry that yielded to it.
+    /// Adds an entry. Returns its number and the entry that yielded to it, if any.
     ///
     /// # Errors
     ///
-    /// [`ShareFull`] if the share of the holder is used up.
+    /// Returns [`ShareFull`] if the share of the holder is used up.
     pub fn enter(&mut self, holder: Holder) -> Result<(EntryId, Option<EntryId>), ShareFull> {
         let yielded = self.make_room(holder)?;
         self.next += 1;
@@ -154,14 +157,15 @@ impl Occupancy {
         Ok((self.next, yielded))
     }
 
-    /// The number of an entry that a holder who was refused waits for; [`Self::leave`] gives it up.
+    /// Returns the number of an entry for a rejected holder to wait for. [`Self::leave`] gives it
+    /// up.
     pub fn wait(&mut self, holder: Holder) -> EntryId {
         self.next += 1;
         self.waiting.entry(holder).or_default().insert(self.next);
         self.next
     }
 
-    /// Gives a free place to a holder that waits; returns its entry.
+    /// Gives a free place to a waiting holder. Returns its entry.
     pub fn admit_waiting(&mut self) -> Option<EntryId> {
         let firsts = self.waiting.iter().filter_map(|(holder, ids)| {
             let first = (*holder != Holder::Owner, *ids.first()?, *holder);
@@ -173,26 +177,26 @@ impl Occupancy {
         Some(id)
     }
 
-    /// The holder of an entry has proven more. An entry that has left, or whose right is known,
-    /// does not change. Returns the entry that yielded.
+    /// Changes the holder of an entry after it has proven more. Entries that have left and entries
+    /// whose right is known do not change. Returns the entry that yielded, if any.
     ///
     /// # Errors
     ///
-    /// [`ShareFull`] if the share of the new holder is used up. The entry stays as it was.
+    /// Returns [`ShareFull`] if the share of the new holder is used up. The entry stays unchanged.
     pub fn prove(&mut self, id: EntryId, holder: Holder) -> Result<Option<EntryId>, ShareFull> {
         match self.entries.get(&id) {
             Some(before) if before.yields() => {}
             Some(_) | None => return Ok(None),
         }
         let yielded = self.make_room(holder)?;
-        // It may be the oldest itself; then it has yielded.
+        // If this entry was the oldest one, it has yielded itself.
         if self.leave(id) {
             self.insert(id, holder);
         }
         Ok(yielded)
     }
 
-    /// Removes an entry, or one that waits. Returns whether it was there.
+    /// Removes an entry, which may still be waiting. Returns whether it existed.
     pub fn leave(&mut self, id: EntryId) -> bool {
         if let Some(holder) = self.entries.remove(&id) {
             return remove(&mut self.by_holder, holder, id);
@@ -202,13 +206,13 @@ impl Occupancy {
         holder.is_some_and(|holder| remove(&mut self.waiting, holder, id))
     }
 
-    /// The holder of an entry; `None` = it has left.
+    /// Returns the holder of an entry, or `None` if the entry has left.
     #[must_use]
     pub fn holder(&self, id: EntryId) -> Option<Holder> {
         self.entries.get(&id).copied()
     }
 
-    /// Entries whose holder fits.
+    /// Returns the number of entries whose holder satisfies `fits`.
     #[must_use]
     pub fn count(&self, fits: impl Fn(Holder) -> bool) -> usize {
         let fitting = self.by_holder.iter().filter(|(holder, _)| fits(**holder));
@@ -220,7 +224,7 @@ impl Occupancy {
         self.by_holder.entry(holder).or_default().insert(id);
     }
 
-    /// Makes room for one more entry of a holder; returns the entry that yielded.
+    /// Makes room for one more entry of a holder. Returns the entry that yielded, if any.
     fn make_room(&mut self, holder: Holder) -> Result<Option<EntryId>, ShareFull> {
         match holder {
             Holder::Stranger(_) => {
@@ -232,7 +236,7 @@ impl Occupancy {
         }
     }
 
-    /// Whether the share of a holder whose entries do not yield is used up.
+    /// Returns whether the share of a holder whose entries do not yield is used up.
     fn is_full(&self, holder: Holder) -> bool {
         let is_other = |holder| matches!(holder, Holder::Other(_));
         let is_used_up = holder != Holder::Owner
@@ -241,8 +245,8 @@ impl Occupancy {
         is_used_up || self.count(|one| !one.yields()) >= self.share.all
     }
 
-    /// Removes the oldest entry of the holder with the most entries, if the entries that `fits`
-    /// selects have no room for one more.
+    /// Removes the oldest entry of the holder with the most entries, if there is no room for
+    /// another entry with a holder that satisfies `fits`.
     fn yield_one(&mut self, fits: impl Fn(Holder) -> bool) -> Option<EntryId> {
         if self.count(&fits) < self.share.unproven {
             return None;
@@ -255,7 +259,7 @@ impl Occupancy {
     }
 }
 
-/// Removes an entry of a holder. Returns whether it was there.
+/// Removes an entry of a holder. Returns whether it existed.
 fn remove(all: &mut BTreeMap<Holder, BTreeSet<EntryId>>, holder: Holder, id: EntryId) -> bool {
     let Some(ids) = all.get_mut(&holder) else {
         return false;

@@ -1,12 +1,12 @@
 //! Typed, framed and (with a key) encrypted connections over any byte stream.
 //!
-//! [`connect`] and [`accept`] run the handshake; [`Connection::split`] yields a [`MessageReader`]
-//! and a [`MessageWriter`] that can live in different tasks. Messages that are fed between two
-//! flushes share records and writes. This file does not know what messages mean. See
-//! `docs/protocol.md`.
+//! [`connect`] and [`accept`] perform the handshake. [`Connection::split`] returns a
+//! [`MessageReader`] and a [`MessageWriter`], which can be used in different tasks. Messages that
+//! are queued between two flushes share records and writes. This module does not interpret
+//! messages. See `docs/protocol.md`.
 //!
-//! An end of the stream between two messages is not authenticated: an attacker on the path can cut
-//! a connection there. Peers that must distinguish a cut from a goodbye send a goodbye message.
+//! The end of a stream is not authenticated between two messages: an attacker on the path can cut a
+//! connection there. Peers that must distinguish a cut from a regular end send a goodbye message.
 
 mod writer;
 
@@ -28,21 +28,22 @@ use crate::key::{SecretKey, random_bytes};
 use crate::limits::{Limits, Shape};
 pub use writer::{MessageWriter, WriteError};
 
-/// Buffer space for a read while little arrives: a server has thousands of connections that only
-/// send heartbeats.
+/// The buffer space for a read while little data arrives. A server has thousands of connections
+/// that only send heartbeats.
 const READ_SPACE_MIN: usize = 2 << 10;
 
-/// Buffer space for a read while much arrives: a whole record.
+/// The buffer space for a read while much data arrives: one whole record.
 const READ_SPACE_MAX: usize = RECORD_HEADER_LEN + RECORD_MAX;
 
-/// Factor between two sizes: three full reads lead from the smallest to the largest.
+/// The factor by which the space grows. Three full reads lead from the smallest size to the
+/// largest.
 const READ_SPACE_STEP: usize = 4;
 
-/// Consecutive reads that left most of their space empty, after which it shrinks again. One small
-/// message between large ones does not count.
+/// The number of consecutive reads that leave most of their space empty before the space shrinks
+/// again. One small message between large ones is not enough.
 const SMALL_READS_MAX: u32 = 8;
 
-/// A buffer that grew beyond this for a large message is freed afterwards.
+/// The largest buffer that is kept after a large message. Larger ones are freed.
 const BUFFER_KEPT_MAX: usize = 1 << 20;
 
 /// Why reading ended.
@@ -57,27 +58,28 @@ pub enum ReadError {
     /// The peer broke a rule of framing or encryption.
     #[error("the peer sent an invalid frame")]
     Frame(#[source] FrameError),
-    /// The content is no message of the expected type.
+    /// The content is not a message of the expected type.
     #[error("the peer sent a malformed message")]
     Decode(#[source] prost::DecodeError),
-    /// The message would take too much memory.
+    /// The decoded message would take too much memory.
     #[error(
         "the peer sent a message that takes {found} bytes of memory; at most {limit} are allowed"
     )]
     TooManyElements {
-        /// Bytes of memory.
+        /// The memory it would take, in bytes.
         found: usize,
-        /// Most bytes of memory that are allowed.
+        /// The maximum memory, in bytes.
         limit: usize,
     },
 }
 
-/// A connection whose peer is authenticated (with a key) or at least speaks our protocol (without).
+/// A connection whose peer is authenticated if there is a key; without a key, the peer at least
+/// speaks our protocol.
 pub struct Connection<S> {
     stream: S,
     session: Session,
     plane: Plane,
-    /// Bytes that arrived behind the handshake.
+    /// Bytes that arrived after the handshake.
     rest: BytesMut,
     limits: Limits,
 }
@@ -92,16 +94,16 @@ impl<S> fmt::Debug for Connection<S> {
     }
 }
 
-/// Opens a connection as the dialing side. Without a key it is unencrypted; a peer with a key
-/// rejects it.
+/// Opens a connection as the dialing side. Without a key the connection is unencrypted, and a peer
+/// that has a key rejects it.
 ///
 /// # Errors
 ///
-/// See [`HandshakeError`]; at the latest after [`HANDSHAKE_TIMEOUT`].
+/// See [`HandshakeError`]. Fails after [`HANDSHAKE_TIMEOUT`] at the latest.
 ///
 /// # Cancel safety
 ///
-/// Dropping the future drops the stream.
+/// If the future is dropped, the stream is dropped.
 pub async fn connect<S>(
     stream: S,
     plane: Plane,
@@ -118,16 +120,16 @@ where
     .await
 }
 
-/// Opens a connection as the listening side. Does no work for the peer before it returns.
+/// Opens a connection as the listening side.
 ///
 /// # Errors
 ///
-/// See [`HandshakeError`]; at the latest after [`HANDSHAKE_TIMEOUT`]. The peer gets a short code
-/// where that makes sense.
+/// See [`HandshakeError`]. Fails after [`HANDSHAKE_TIMEOUT`] at the latest. Where it helps, the
+/// peer gets a short code.
 ///
 /// # Cancel safety
 ///
-/// Dropping the future drops the stream.
+/// If the future is dropped, the stream is dropped.
 pub async fn accept<S>(
     stream: S,
     plane: Plane,
@@ -171,13 +173,13 @@ async fn run<S>(
 where
     S: AsyncRead + AsyncWrite + Unpin + Send,
 {
-    // Bounds the memory that a stranger can occupy: no read may start with more than one frame
-    // unread.
+    // Bounds the memory that a stranger can occupy: a read starts with at most one unprocessed
+    // frame in the buffer.
     let mut input = BytesMut::with_capacity(2 * HANDSHAKE_FRAME_MAX);
     loop {
         let result = machine.receive(&mut input);
         let sent = send_output(&mut stream, &machine.take_output()).await;
-        // The first failure explains the second.
+        // If both failed, the error of `result` is the cause.
         if let Some(session) = result? {
             sent.map_err(HandshakeError::Io)?;
             return Ok(Connection {
@@ -188,7 +190,7 @@ where
                 limits,
             });
         }
-        // A peer that rejected us has closed its side: its message matters more than the write
+        // A peer that rejected us has closed its side. Its message is more useful than the write
         // error.
         if input.capacity() == input.len() {
             input.reserve(HANDSHAKE_FRAME_MAX);
@@ -213,31 +215,31 @@ async fn send_output<S: AsyncWrite + Unpin>(stream: &mut S, output: &[u8]) -> io
 }
 
 impl<S> Connection<S> {
-    /// Replaces the limits of the plane.
+    /// Replaces the default limits of the plane.
     pub const fn set_limits(&mut self, limits: Limits) {
         self.limits = limits;
     }
 
-    /// Whether messages are encrypted.
+    /// Returns whether messages are encrypted.
     #[must_use]
     pub const fn is_encrypted(&self) -> bool {
         self.session.keys.is_some()
     }
 
-    /// Protocol version both sides agreed on.
+    /// Returns the protocol version that both sides agreed on.
     #[must_use]
     pub const fn version(&self) -> u32 {
         self.session.version
     }
 
-    /// Role of the connection.
+    /// Returns the role of the connection.
     #[must_use]
     pub const fn plane(&self) -> Plane {
         self.plane
     }
 
-    /// The proven role of the connecting side. All holders of a key other than the owner's count as
-    /// one.
+    /// Returns the role that the connecting side has proven. All holders of a key other than the
+    /// owner's count as one.
     #[must_use]
     pub const fn holder(&self) -> Holder {
         if self.session.is_owner {
@@ -247,15 +249,15 @@ impl<S> Connection<S> {
         }
     }
 
-    /// The underlying stream, for its addresses and options; reading or writing it breaks the
-    /// connection.
+    /// Returns the underlying stream, for its addresses and options. Reading from it or writing to
+    /// it breaks the connection.
     #[must_use]
     pub const fn stream(&self) -> &S {
         &self.stream
     }
 
-    /// The underlying stream, without the keys of this connection, and the bytes that arrived after
-    /// the handshake.
+    /// Returns the underlying stream without the keys of this connection, and the bytes that
+    /// arrived after the handshake.
     pub(crate) fn into_stream(self) -> (S, BytesMut) {
         (self.stream, self.rest)
     }
@@ -271,7 +273,7 @@ impl<S> Connection<S> {
             }
             None => (None, None),
         };
-        // Without encryption the arriving bytes are decoded directly.
+        // Without encryption, the received bytes are frames already.
         let (raw, plain) = match &opener {
             Some(_) => (self.rest, BytesMut::new()),
             None => (BytesMut::new(), self.rest),
@@ -301,42 +303,42 @@ impl<S> Connection<S> {
 }
 
 impl<S: AsyncRead + AsyncWrite> Connection<S> {
-    /// Takes the two directions apart.
+    /// Splits the connection into its two directions.
     pub fn split(self) -> (MessageReader<ReadHalf<S>>, MessageWriter<WriteHalf<S>>) {
         self.split_with(tokio::io::split)
     }
 }
 
 impl Connection<TcpStream> {
-    /// Like [`Connection::split`], without a lock between the two halves; the stream is shut down
-    /// for writing when the writer is dropped.
+    /// Like [`Connection::split`], but without a lock between the two halves. The stream is shut
+    /// down for writing when the writer is dropped.
     pub fn split_tcp(self) -> (MessageReader<OwnedReadHalf>, MessageWriter<OwnedWriteHalf>) {
         self.split_with(TcpStream::into_split)
     }
 }
 
-/// Receiving half.
+/// The receiving half of a connection.
 pub struct MessageReader<R> {
     stream: R,
     opener: Option<RecordOpener>,
     decoder: FrameDecoder,
     decoded: Option<(usize, &'static Shape)>,
-    /// Bytes that arrived so far.
+    /// The number of bytes received so far.
     received: u64,
-    /// Offered to the next read.
+    /// The buffer space of the next read.
     space: usize,
-    /// Number of consecutive reads that left most of their space empty.
+    /// The number of consecutive reads that left most of their space empty.
     small_reads: u32,
-    /// Encrypted bytes; unused without a key.
+    /// Encrypted bytes. Unused without a key.
     raw: BytesMut,
     /// Frames.
     plain: BytesMut,
 }
 
-/// Next item to arrive.
+/// The next item from the peer.
 #[derive(Debug)]
 pub enum Incoming {
-    /// A whole message.
+    /// A complete message.
     Message(Undecoded),
     /// The beginning of a large message.
     Large,
@@ -344,7 +346,7 @@ pub enum Incoming {
     End,
 }
 
-/// A message as it arrived.
+/// A received message that is not decoded yet.
 #[derive(Debug)]
 pub struct Undecoded {
     body: Bytes,
@@ -353,17 +355,17 @@ pub struct Undecoded {
 }
 
 impl Undecoded {
-    /// Its bytes.
+    /// Returns its size in bytes.
     #[must_use]
     pub fn size(&self) -> usize {
         self.body.len()
     }
 
-    /// The message; its `bytes` fields are slices of the receive buffer.
+    /// Decodes the message. Its `bytes` fields are slices of the receive buffer.
     ///
     /// # Errors
     ///
-    /// See [`ReadError`]; the connection is of no further use.
+    /// See [`ReadError`]. The connection cannot be used afterwards.
     pub fn decode<M: Message + Default>(self) -> Result<M, ReadError> {
         if let Some((limit, shape)) = self.limit {
             let found = shape.decoded_bytes(&self.body);
@@ -385,43 +387,44 @@ impl<R> fmt::Debug for MessageReader<R> {
 }
 
 impl<R: AsyncRead + Unpin> MessageReader<R> {
-    /// Sets the limits for messages of the peer from now on.
+    /// Sets the limits for messages that arrive later.
     pub fn set_limits(&mut self, limits: Limits) {
         self.decoder.set_message_max(limits.message_max);
         self.decoded = limits.decoded;
     }
 
-    /// Bytes received so far: grows while a large message arrives.
+    /// Returns the number of bytes received so far. It grows while a large message arrives.
     #[must_use]
     pub const fn received(&self) -> u64 {
         self.received
     }
 
-    /// Next message; `None` if the peer ended the stream between messages.
+    /// Receives the next message. Returns `None` if the peer ended the stream between messages.
     ///
-    /// Its `bytes` fields are slices of the receive buffer: copy what is kept for long.
+    /// The message's `bytes` fields are slices of the receive buffer, so copy what is kept for
+    /// long.
     ///
     /// # Errors
     ///
-    /// See [`ReadError`]; the connection is of no further use.
+    /// See [`ReadError`]. The connection cannot be used afterwards.
     ///
     /// # Cancel safety
     ///
-    /// Nothing is lost if the future is dropped.
+    /// If the future is dropped, no data is lost.
     pub async fn next<M: Message + Default>(&mut self) -> Result<Option<M>, ReadError> {
         let message = self.next_undecoded().await?;
         message.map(Undecoded::decode).transpose()
     }
 
-    /// Like [`Self::next`], without decoding, which takes long for a large message.
+    /// Like [`Self::next`], but does not decode the message, which takes long if it is large.
     ///
     /// # Errors
     ///
-    /// See [`ReadError`]; the connection is of no further use.
+    /// See [`ReadError`]. The connection cannot be used afterwards.
     ///
     /// # Cancel safety
     ///
-    /// Dropping the future loses nothing.
+    /// If the future is dropped, no data is lost.
     pub async fn next_undecoded(&mut self) -> Result<Option<Undecoded>, ReadError> {
         match self.next_or_large(usize::MAX).await? {
             Incoming::Message(message) => Ok(Some(message)),
@@ -429,16 +432,16 @@ impl<R: AsyncRead + Unpin> MessageReader<R> {
         }
     }
 
-    /// Next message, or the fact that more than `max` bytes of an incomplete message have arrived;
-    /// a later call continues.
+    /// Receives the next message, or reports that more than `max` bytes of an incomplete message
+    /// have arrived. A later call continues to receive that message.
     ///
     /// # Errors
     ///
-    /// See [`ReadError`]; the connection is of no further use.
+    /// See [`ReadError`]. The connection cannot be used afterwards.
     ///
     /// # Cancel safety
     ///
-    /// Dropping the future loses nothing.
+    /// If the future is dropped, no data is lost.
     pub async fn next_or_large(&mut self, max: usize) -> Result<Incoming, ReadError> {
         loop {
             if let Some(message) = self.try_next_undecoded()? {
@@ -453,11 +456,11 @@ impl<R: AsyncRead + Unpin> MessageReader<R> {
         }
     }
 
-    /// Next complete message in the buffer, without waiting and reading; `None` if there is none.
+    /// Returns the next complete message in the buffer without reading. `None` if there is none.
     ///
     /// # Errors
     ///
-    /// See [`ReadError`]; the connection is of no further use.
+    /// See [`ReadError`]. The connection cannot be used afterwards.
     pub fn try_next<M: Message + Default>(&mut self) -> Result<Option<M>, ReadError> {
         let message = self.try_next_undecoded()?;
         message.map(Undecoded::decode).transpose()
@@ -483,23 +486,25 @@ impl<R: AsyncRead + Unpin> MessageReader<R> {
             }
         };
         if body.len() > BUFFER_KEPT_MAX {
-            // The message shares this buffer's memory; moves the few bytes after it out.
+            // The message shares the memory of this buffer, so move the few bytes after it to a new
+            // one.
             self.plain = BytesMut::from(&self.plain[..]);
         }
         let limit = self.decoded;
         Ok(Some(Undecoded { body, limit }))
     }
 
-    /// Waits for a message and appends it and the messages that arrived with it to `batch`, at most
-    /// `max` (and at least 1) in total. `false` if the peer ended the stream between messages.
+    /// Waits for a message and appends it to `batch`, together with messages that arrived with it:
+    /// at most `max` (but at least 1) in total. Returns `false` if the peer ended the stream
+    /// between messages.
     ///
     /// # Errors
     ///
-    /// See [`ReadError`]; `batch` holds the messages before the failure.
+    /// See [`ReadError`]. `batch` holds the messages that arrived before the failure.
     ///
     /// # Cancel safety
     ///
-    /// Dropping the future loses nothing.
+    /// If the future is dropped, no data is lost.
     pub async fn next_batch<M: Message + Default>(
         &mut self,
         max: usize,
@@ -518,7 +523,7 @@ impl<R: AsyncRead + Unpin> MessageReader<R> {
         Ok(true)
     }
 
-    /// Reads once; `false` at an orderly end.
+    /// Reads once. Returns `false` if the stream ended between messages.
     async fn fill(&mut self) -> Result<bool, ReadError> {
         let buffer = if self.opener.is_some() {
             &mut self.raw
@@ -526,7 +531,8 @@ impl<R: AsyncRead + Unpin> MessageReader<R> {
             &mut self.plain
         };
         buffer.reserve(self.space);
-        // A larger buffer is not filled in one read, so few bytes follow a message.
+        // The read is limited to `space` even if the buffer is larger, so few bytes follow a
+        // message.
         let count = self
             .stream
             .read_buf(&mut buffer.limit(self.space))
@@ -546,7 +552,7 @@ impl<R: AsyncRead + Unpin> MessageReader<R> {
         }
     }
 
-    /// Increases the space of the next read if this one filled it, and shrinks it if the last ones
+    /// Increases the space of the next read if this one filled it, and shrinks it if the last reads
     /// needed little.
     fn adapt(&mut self, count: usize) {
         if count >= self.space {
@@ -559,12 +565,14 @@ impl<R: AsyncRead + Unpin> MessageReader<R> {
             return;
         }
         self.small_reads += 1;
-        // The start of a slow large message is not copied repeatedly: its end comes first.
+        // Waits for the end of a large message that arrives slowly, so that its beginning is not
+        // copied repeatedly.
         let waiting = self.raw.len() + self.plain.len();
         if self.small_reads >= SMALL_READS_MAX && waiting <= READ_SPACE_MAX {
             self.small_reads = 0;
             self.space = READ_SPACE_MIN;
-            // Copied, because a cleared buffer remembers its capacity and grows back to it.
+            // New buffers are needed, because a cleared buffer keeps its capacity and grows back to
+            // it.
             self.raw = BytesMut::from(&self.raw[..]);
             self.plain = BytesMut::from(&self.plain[..]);
         }

@@ -1,5 +1,5 @@
-//! Messages as frames inside the byte stream of an established connection, and that stream as
-//! encrypted records.
+//! Framing of messages in the byte stream of an established connection, and encryption of that
+//! stream as records.
 //!
 //! ```text
 //! stream   | record | record | record | …           (with a key)
@@ -9,9 +9,9 @@
 //! message  = the frames up to and including the first one without "more follows", concatenated
 //! ```
 //!
-//! Frames do not know records: many fit into one, and one spans many. Nothing here performs I/O or
-//! knows what a message means. No buffer grows before the bytes that fill it have arrived. See
-//! `docs/protocol.md`.
+//! Frames are independent of records: a record may hold many frames, and a frame may span many
+//! records. This module performs no I/O and does not interpret messages. A buffer never grows
+//! before the bytes that fill it have arrived. See `docs/protocol.md`.
 
 use std::sync::{Arc, PoisonError, RwLock};
 
@@ -19,75 +19,77 @@ use bytes::{Buf, BufMut, Bytes, BytesMut};
 use prost::Message;
 use snow::StatelessTransportState;
 
-/// Largest frame; larger messages are split. Bounds the size in a header.
+/// The maximum size of a frame in bytes. Larger messages are split, so every length fits into a
+/// header.
 pub const FRAME_MAX: usize = 16 << 20;
 
-/// Largest possible message: the size limit of protobuf.
+/// The maximum size of a message in bytes, set by protobuf.
 pub const MESSAGE_MAX: usize = i32::MAX as usize;
 
-/// Largest record on the wire, without its length: the limit of Noise.
+/// The maximum size of a record on the wire in bytes, without its length field. Set by Noise.
 pub const RECORD_MAX: usize = 65_535;
 
-/// Bytes that authenticate a record.
+/// The size of a record's authentication tag in bytes.
 const TAG_LEN: usize = 16;
 
-/// Limit of plain bytes in one record.
+/// The maximum number of plaintext bytes in a record.
 pub const RECORD_PLAIN_MAX: usize = RECORD_MAX - TAG_LEN;
 
-/// Bytes of a frame header.
+/// The size of a frame header in bytes.
 pub(crate) const FRAME_HEADER_LEN: usize = 4;
 
-/// Bytes of a record header.
+/// The size of a record header in bytes.
 pub(crate) const RECORD_HEADER_LEN: usize = 2;
 
-/// Header bit: the message continues in the next frame.
+/// The header bit that says that the message continues in the next frame.
 const MORE_FOLLOWS: u32 = 1 << 31;
 
-/// Records after which both sides replace the key of that direction. 2^20 records are at most 64
-/// GiB, far below the limit of AES-GCM under one key (RFC 8446 §5.5 allows about 2^24.5 records of
-/// 16 KiB, that is 2^22.5 records of 64 KiB).
+/// The number of records after which both sides replace the key of that direction. 2^20 records
+/// hold at most 64 GiB, far below the limit of AES-GCM for one key (RFC 8446 §5.5 allows about
+/// 2^24.5 records of 16 KiB, which equals 2^22.5 records of 64 KiB).
 const REKEY_RECORDS: u64 = 1 << 20;
 
-/// Frames or records that break the rules.
+/// An error in received or sent frames or records.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum FrameError {
-    /// A frame header announces more than the limit.
+    /// A frame header announces a length above the limit.
     #[error("frame of {found} bytes, at most {FRAME_MAX} are allowed")]
     FrameTooLarge {
-        /// Announced length.
+        /// The announced length.
         found: usize,
     },
-    /// A message grows beyond the limit of this connection, or of protobuf.
+    /// A message exceeds the limit of this connection or of protobuf.
     #[error("message of at least {found} bytes, at most {limit} are allowed")]
     MessageTooLarge {
-        /// Bytes announced so far.
+        /// The number of bytes announced so far.
         found: usize,
         /// The limit.
         limit: usize,
     },
-    /// A frame without content that claims that more follows.
+    /// A frame is empty but says that more follows.
     #[error("empty fragment of a message")]
     EmptyFragment,
-    /// A record that is too short to have content.
+    /// A record is too short to have content.
     #[error("record of {found} bytes is too short")]
     RecordTooShort {
-        /// Length of the record, in bytes.
+        /// The length of the record in bytes.
         found: usize,
     },
-    /// A record that was not sealed by the peer, or not for this place of the stream.
+    /// The peer did not seal this record, or not for this position in the stream.
     #[error("record is forged, damaged or out of order")]
     Forged,
-    /// All nonces are used up; open a new connection.
+    /// All nonces are used up; a new connection is needed.
     #[error("the connection has reached the limit of its keys")]
     Exhausted,
 }
 
-/// Appends `message` to `out` as one frame, or as several if it is larger than [`FRAME_MAX`].
+/// Appends `message` to `out` as one frame, or as several frames if it is larger than
+/// [`FRAME_MAX`].
 ///
 /// # Errors
 ///
-/// [`FrameError::MessageTooLarge`] if it has more than `message_max` bytes, or than protobuf
-/// allows; `out` is unchanged then.
+/// Returns [`FrameError::MessageTooLarge`] if the message is larger than `message_max` or than
+/// protobuf allows. In that case `out` is unchanged.
 pub fn encode_message<M: Message>(
     message: &M,
     message_max: usize,
@@ -126,21 +128,21 @@ fn encode_split<M: Message>(
 }
 
 fn put_header(length: usize, more: bool, out: &mut BytesMut) {
-    // At most FRAME_MAX, which leaves the top bit free.
+    // The length is at most FRAME_MAX, which leaves the top bit free.
     let length = u32::try_from(length).unwrap_or(u32::MAX >> 1);
     out.put_u32_le(if more { length | MORE_FOLLOWS } else { length });
 }
 
-/// Takes messages out of a byte stream.
+/// Extracts messages from a byte stream.
 #[derive(Debug)]
 pub struct FrameDecoder {
     message_max: usize,
-    /// Earlier fragments of an unfinished message.
+    /// Fragments of a message whose last frame has not arrived.
     fragments: BytesMut,
 }
 
 impl FrameDecoder {
-    /// A decoder for messages of at most `message_max` bytes.
+    /// Creates a decoder for messages of at most `message_max` bytes.
     #[must_use]
     pub fn new(message_max: usize) -> Self {
         Self {
@@ -149,22 +151,24 @@ impl FrameDecoder {
         }
     }
 
-    /// Changes the limit for the frames to come.
+    /// Changes the limit for frames that arrive later.
     pub fn set_message_max(&mut self, message_max: usize) {
         self.message_max = message_max;
     }
 
-    /// Bytes of fragments that wait for the rest of their message.
+    /// Returns the total size of the fragments of an incomplete message.
     #[must_use]
     pub fn fragments_len(&self) -> usize {
         self.fragments.len()
     }
 
-    /// Takes the next complete message off the front of `input`; `None` if more bytes are needed.
+    /// Removes the next complete message from the front of `input`. Returns `None` if more bytes
+    /// are needed.
     ///
     /// # Errors
     ///
-    /// As soon as a header breaks a limit, before its content has arrived. `input` is not consumed.
+    /// Returns an error as soon as a header exceeds a limit, before the content arrives. `input` is
+    /// not consumed.
     pub fn decode(&mut self, input: &mut BytesMut) -> Result<Option<Bytes>, FrameError> {
         while let Some((length, more)) = self.peek_header(input)? {
             if input.len() < FRAME_HEADER_LEN + length {
@@ -207,10 +211,10 @@ impl FrameDecoder {
     }
 }
 
-/// Keys of both directions, shared by the sealing and the opening half.
+/// The keys of both directions, shared by the sealer and the opener.
 type SharedKeys = Arc<RwLock<StatelessTransportState>>;
 
-/// Makes the two halves that encrypt and decrypt records.
+/// Creates the sealer and the opener of a connection's records.
 pub(crate) fn record_halves(keys: StatelessTransportState) -> (RecordSealer, RecordOpener) {
     let keys = Arc::new(RwLock::new(keys));
     let sealer = RecordSealer {
@@ -228,7 +232,7 @@ pub(crate) fn record_halves(keys: StatelessTransportState) -> (RecordSealer, Rec
     )
 }
 
-/// Encrypts the outgoing direction.
+/// Encrypts outgoing records.
 pub(crate) struct RecordSealer {
     keys: SharedKeys,
     nonce: u64,
@@ -236,7 +240,7 @@ pub(crate) struct RecordSealer {
 }
 
 impl RecordSealer {
-    /// Moves up to [`RECORD_PLAIN_MAX`] bytes from `plain` into one record at the end of `out`.
+    /// Moves up to [`RECORD_PLAIN_MAX`] bytes from `plain` into one record, appended to `out`.
     pub(crate) fn seal(
         &mut self,
         plain: &mut BytesMut,
@@ -265,7 +269,7 @@ impl RecordSealer {
     }
 }
 
-/// Decrypts the incoming direction.
+/// Decrypts incoming records.
 pub(crate) struct RecordOpener {
     keys: SharedKeys,
     nonce: u64,
@@ -273,8 +277,8 @@ pub(crate) struct RecordOpener {
 }
 
 impl RecordOpener {
-    /// Takes one record off the front of `raw` and appends its content to `plain`; `false` if the
-    /// record has not arrived completely. On errors `raw` is not consumed.
+    /// Removes one record from the front of `raw` and appends its content to `plain`. Returns
+    /// `false` if the record is incomplete. On errors, `raw` is not consumed.
     pub(crate) fn open(
         &mut self,
         raw: &mut BytesMut,
@@ -300,7 +304,7 @@ impl RecordOpener {
                 .rekey_incoming();
         }
         let start = plain.len();
-        // The tag's place is scratch space: so the cipher works in place, without allocating.
+        // Includes room for the tag, so that the cipher decrypts in place and does not allocate.
         plain.resize(start + length, 0);
         let keys = self.keys.read().unwrap_or_else(PoisonError::into_inner);
         let Ok(opened) = keys.read_message(self.nonce, record, &mut plain[start..]) else {
@@ -314,7 +318,8 @@ impl RecordOpener {
     }
 }
 
-/// Both sides count records, so they replace the key of a direction before the same record.
+/// Returns whether the key has to be replaced before this record. Both sides count records, so they
+/// replace the key before the same record.
 const fn is_rekey_due(nonce: u64, rekey_records: u64) -> bool {
     nonce != 0 && nonce.is_multiple_of(rekey_records)
 }

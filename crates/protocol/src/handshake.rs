@@ -1,4 +1,4 @@
-//! Agreement on protocol version, role and keys, as a machine without I/O.
+//! Negotiates protocol version, role and keys. A state machine without I/O.
 //!
 //! ```text
 //! connecting side                      accepting side
@@ -8,20 +8,19 @@
 //!   checks the server ◀───────────────  [e, ee, es]      (or refusal, and closes)
 //! ```
 //!
-//! With a key the exchange is `Noise_NK1psk0_25519_AESGCM_SHA256` (Noise Protocol Framework,
-//! revision 34): both sides prove that they hold the shared secret, the accepting side proves that
-//! it is the server, and every connection has fresh keys (forward secrecy). The server computes
-//! nothing costly before it knows that the peer has the secret. Where the key names no server
-//! (relays, values, workers of version 2) it is `Noise_NNpsk0_25519_AESGCM_SHA256`.
+//! With a key, the exchange is `Noise_NK1psk0_25519_AESGCM_SHA256` (Noise Protocol Framework,
+//! revision 34). Both sides prove that they hold the shared secret, the accepting side proves that
+//! it is the server, and every connection has fresh keys (forward secrecy). The server performs no
+//! expensive computation before it knows that the peer has the secret. If the key names no server
+//! (relays, values, workers of version 2), the exchange is `Noise_NNpsk0_25519_AESGCM_SHA256`.
 //!
-//! The version selects one of the two. The connecting side offers one version only, according to
-//! its key, so no attacker can downgrade it. Both hellos are the prologue of the exchange, so a
-//! changed version, role or flag makes the exchange fail; each hello has a random nonce, so no
+//! The version selects one of the two. The connecting side offers only the version that its key
+//! requires, so no attacker can downgrade it. Both hellos form the prologue of the exchange, so a
+//! modified version, role or flag makes the exchange fail. Each hello has a random nonce, so no
 //! exchange can be replayed. The implementation has not been formally audited.
 //!
-//! This file does not know sockets or time; [`crate::connection`] drives it and limits its
-//! duration. A peer that breaks a rule gets a short constant code and nothing else. See
-//! `docs/protocol.md`.
+//! This module uses no sockets and no clock: [`crate::connection`] drives it and limits its
+//! duration. A peer that breaks a rule gets only a short constant code. See `docs/protocol.md`.
 
 mod error;
 
@@ -38,43 +37,45 @@ pub use error::HandshakeError;
 use wire::handshake::Frame;
 use wire::refusal::Code;
 
-/// Longest time a whole handshake may take, on either side. Long enough for a loaded login node on
-/// a slow link (two round trips), short enough that idle strangers do not pile up.
+/// How long a whole handshake may take, on either side. Long enough for a loaded login node on a
+/// slow link (two round trips), and short enough that idle strangers do not pile up.
 pub const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Largest body of a frame before the peer is authenticated.
+/// The maximum size of a frame's body in bytes before the peer is authenticated.
 pub const HANDSHAKE_FRAME_MAX: usize = 1024;
 
-/// Versions this program speaks, both inclusive; which of them on a connection, see [`versions`].
+/// The versions that this program speaks, both inclusive. [`versions`] selects those of a
+/// connection.
 ///
-/// Version 1 was never released. Its workers refuse messages above 16 MiB, and its answers about
-/// ids that do not exist have another form, which the other side would take for success.
+/// Version 1 was never released. Its workers reject messages above 16 MiB. Its answers about ids
+/// that do not exist have another form, which the other side would interpret as success.
 pub const VERSIONS: VersionRange = VersionRange {
     min: 2,
     max: PROVEN,
 };
 
-/// From this version on the server proves that it is the one whose public key the other side has.
+/// The first version in which the server proves that it has the private key for the public key that
+/// the other side knows.
 const PROVEN: u32 = 3;
 
-/// Starts every handshake frame: no text protocol begins with this byte, and a line feed shows
-/// connections that translate line ends.
+/// The first bytes of every handshake frame. No text protocol begins with the first byte, and the
+/// line feed reveals connections that translate line endings.
 const MAGIC: [u8; 4] = *b"\x8fhq\n";
-/// Magic and `u16` length.
+/// The magic and a `u16` length.
 const HEADER_LEN: usize = MAGIC.len() + 2;
 const NONCE_LEN: usize = 16;
 const SHARED_SUITE: &str = "Noise_NNpsk0_25519_AESGCM_SHA256";
-/// Separates this use of the key from any other.
+/// Domain separator for the handshake.
 const PROLOGUE_LABEL: &[u8] = b"hq handshake 1";
 
-/// Role of a connection; each plane has its own port and key.
+/// The role of a connection. Each plane has its own port and key.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Plane {
     /// Commands of users.
     Client,
     /// Workers.
     Worker,
-    /// Workers at a relay, see [`crate::relay`]; with the key of workers.
+    /// Workers that connect to a relay, see [`crate::relay`]. Uses the key of the worker plane.
     Relay,
 }
 
@@ -88,17 +89,17 @@ impl fmt::Display for Plane {
     }
 }
 
-/// Protocol versions, both ends inclusive.
+/// A range of protocol versions, both ends inclusive.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct VersionRange {
-    /// Oldest.
+    /// The oldest version.
     pub min: u32,
-    /// Newest.
+    /// The newest version.
     pub max: u32,
 }
 
 impl VersionRange {
-    /// The newest version in both ranges.
+    /// Returns the newest version in both ranges.
     #[must_use]
     pub fn common(self, other: Self) -> Option<u32> {
         let newest = self.max.min(other.max);
@@ -115,14 +116,14 @@ impl fmt::Display for VersionRange {
     }
 }
 
-/// Result of a completed handshake.
+/// The result of a completed handshake.
 pub struct Session {
-    /// Protocol version to speak.
+    /// The negotiated protocol version.
     pub version: u32,
-    /// Keys of both directions; `None` = plain.
+    /// The keys of both directions. `None` if the connection is unencrypted.
     pub(crate) keys: Option<StatelessTransportState>,
-    /// The connecting side has proven that it has the full key. Without a key, all peers have all
-    /// rights.
+    /// Whether the connecting side has proven that it has the full key. Without a key, all peers
+    /// have all rights.
     pub(crate) is_owner: bool,
 }
 
@@ -143,8 +144,8 @@ enum Side {
 
 /// One side of a handshake.
 ///
-/// Feed what arrives to [`Handshake::receive`] and send what [`Handshake::take_output`] yields,
-/// also after an error.
+/// Pass received bytes to [`Handshake::receive`] and send the bytes that [`Handshake::take_output`]
+/// returns, also after an error.
 pub struct Handshake {
     side: Side,
     plane: Plane,
@@ -156,13 +157,14 @@ pub struct Handshake {
 }
 
 enum State {
-    /// The peer's hello is next.
+    /// Waits for the peer's hello.
     Hello,
-    /// The peer's Noise message is next.
+    /// Waits for the peer's Noise message.
     Noise {
         version: u32,
         noise: Box<HandshakeState>,
-        /// The peer's hello, if it may have another key than the full one that was expected first.
+        /// The peer's hello, if the peer may have another key than the full one, which is tried
+        /// first.
         hello: Option<Vec<u8>>,
     },
     /// Completed or failed.
@@ -179,14 +181,14 @@ impl fmt::Debug for Handshake {
 }
 
 impl Handshake {
-    /// The side that dialed. `nonce` must be random and never used before.
+    /// Creates the side that dials. `nonce` must be random and never used before.
     #[must_use]
     pub fn connecting(plane: Plane, key: Option<&SecretKey>, nonce: [u8; NONCE_LEN]) -> Self {
         let side = Side::Connecting;
         Self::new(side, plane, key, nonce, versions(side, plane, key))
     }
 
-    /// The side that listens. `nonce` must be random and never used before.
+    /// Creates the side that listens. `nonce` must be random and never used before.
     #[must_use]
     pub fn accepting(plane: Plane, key: Option<&SecretKey>, nonce: [u8; NONCE_LEN]) -> Self {
         let side = Side::Accepting;
@@ -223,18 +225,18 @@ impl Handshake {
         }
     }
 
-    /// Bytes to send now; may be empty.
+    /// Returns the bytes to send now, which may be empty.
     pub fn take_output(&mut self) -> Vec<u8> {
         std::mem::take(&mut self.output)
     }
 
-    /// Consumes complete frames from the front of `input`; the session once it is established.
-    /// Bytes that follow the handshake stay in `input`.
+    /// Consumes complete frames from the front of `input`. Returns the session when it is
+    /// established. Bytes that follow the handshake stay in `input`.
     ///
     /// # Errors
     ///
-    /// See [`HandshakeError`]. The handshake is over then; an output that explains it may be
-    /// waiting.
+    /// See [`HandshakeError`]. The handshake has ended then, but there may be output that explains
+    /// the failure to the peer.
     pub fn receive(&mut self, input: &mut BytesMut) -> Result<Option<Session>, HandshakeError> {
         let result = self.advance(input);
         if let Err(error) = &result {
@@ -312,8 +314,8 @@ impl Handshake {
         Ok(None)
     }
 
-    /// Order matters for the message people see: a role mismatch usually brings a wrong key as
-    /// well.
+    /// The order determines the message that users see: a role mismatch usually implies a wrong key
+    /// as well.
     fn check_hello(&self, hello: &wire::Hello) -> Result<u32, HandshakeError> {
         let theirs = VersionRange {
             min: hello.version_min,
@@ -348,8 +350,8 @@ impl Handshake {
         let mut payload = [0; HANDSHAKE_FRAME_MAX];
         let mut read = noise.read_message(message, &mut payload);
         let mut is_owner = hello.is_some();
-        // The owner's commands are the most frequent connections, so the others pay for a second
-        // attempt.
+        // Most connections are commands of the owner, so the owner's key is tried first and other
+        // keys need a second attempt.
         if let (Side::Accepting, Err(_), Some(hello), Some(key)) =
             (self.side, &read, hello, &self.key)
         {
@@ -376,11 +378,11 @@ impl Handshake {
         })
     }
 
-    /// The peer's Noise message does not fit to our key.
+    /// Returns the error for a Noise message of the peer that does not match our key.
     const fn unproven(&self, version: u32) -> HandshakeError {
         let plane = self.plane;
         match self.side {
-            // Another secret would have been refused by the peer.
+            // The peer would have rejected us if the secrets differed.
             Side::Connecting if version >= PROVEN => HandshakeError::NotTheServer { plane },
             Side::Connecting | Side::Accepting => HandshakeError::WrongKey { plane },
         }
@@ -414,7 +416,7 @@ impl Handshake {
             version_min: min,
             version_max: max,
         };
-        // A hello that was not sent yet would only confuse.
+        // A hello that was not sent yet would only confuse the peer.
         self.output = encode_frame(Frame::Refusal(refusal));
     }
 }
@@ -427,16 +429,16 @@ const fn role_of(plane: Plane) -> wire::Role {
     }
 }
 
-/// Versions to offer. With the key of a server, the connecting side offers only the version that
-/// makes the server prove itself; workers of the previous release, which lack such a key, are
-/// accepted, so that a server can be updated under their tasks.
+/// Returns the versions to offer. If the key identifies a server, the connecting side offers only
+/// the version in which the server proves itself. An accepting server also accepts workers of the
+/// previous release, which lack such a key, so that it can be updated while their tasks run.
 fn versions(side: Side, plane: Plane, key: Option<&SecretKey>) -> VersionRange {
     let proof = key.and_then(|key| match side {
         Side::Connecting => key.server_public(),
         Side::Accepting => key.server_private(),
     });
     let (min, max) = match (side, plane, proof) {
-        // A relay is no server.
+        // A relay is not a server.
         (_, Plane::Relay, _) | (.., None) => (VERSIONS.min, VERSIONS.min),
         (Side::Accepting, Plane::Worker, Some(_)) => (VERSIONS.min, PROVEN),
         (_, Plane::Client | Plane::Worker, Some(_)) => (PROVEN, PROVEN),
@@ -454,7 +456,7 @@ fn start_noise(
         Side::Connecting => (our_hello, their_hello),
         Side::Accepting => (their_hello, our_hello),
     };
-    // Frames carry their length, so the concatenation has one reading.
+    // Frames contain their lengths, so the concatenation is unambiguous.
     let prologue = [PROLOGUE_LABEL, first, second].concat();
     let build = || {
         let is_proven = version >= PROVEN;
@@ -473,7 +475,7 @@ fn start_noise(
             (Side::Accepting, _, Some(private)) if is_proven => {
                 builder.local_private_key(private)?.build_responder()
             }
-            // Fails where the proof is asked for.
+            // If the proof needs a missing key, the exchange fails later.
             (Side::Connecting, ..) => builder.build_initiator(),
             (Side::Accepting, ..) => builder.build_responder(),
         }
@@ -497,8 +499,8 @@ fn encode_frame(frame: Frame) -> Vec<u8> {
     [&MAGIC, &length.to_le_bytes()[..], &body].concat()
 }
 
-/// Takes a complete frame, header included, off the front of `input`. Wrong bytes are refused as
-/// soon as the first of them arrives.
+/// Removes a complete frame, including its header, from the front of `input`. Rejects wrong bytes
+/// as soon as the first of them arrives.
 fn take_frame(input: &mut BytesMut) -> Result<Option<BytesMut>, HandshakeError> {
     let seen = input.len().min(MAGIC.len());
     if input[..seen] != MAGIC[..seen] {

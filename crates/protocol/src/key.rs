@@ -1,5 +1,5 @@
-//! The keys of a plane, written as one text in the access file: its shared secret, and the server's
-//! identity.
+//! The keys of a plane: its shared secret and the server's identity. The access file stores them as
+//! one string.
 //!
 //! | digits | content | where |
 //! |---|---|---|
@@ -7,59 +7,60 @@
 //! | 128 | and the server's public key | files for clients and for workers |
 //! | 192 | and its private key | the full file, which makes a server |
 //!
-//! A key never appears in logs: `Debug` hides it. Memory is not wiped on drop (that would need
-//! unsafe code); other processes of the same user are outside the threat model.
+//! A key never appears in logs, because `Debug` hides it. Memory is not wiped on drop, which would
+//! need unsafe code. Other processes of the same user are outside the threat model.
 
 use std::fmt;
 
 use snow::params::{DHChoice, HashChoice};
 use snow::resolvers::{CryptoResolver as _, DefaultResolver};
 
-/// Bytes in a key.
+/// The size of a key in bytes.
 pub const KEY_LEN: usize = 32;
 
-/// The handshake with server authentication, which determines the kind of its key pair.
+/// The Noise suite in which the server proves its identity. It determines the type of the key pair.
 pub(crate) const PROVEN_SUITE: &str = "Noise_NK1psk0_25519_AESGCM_SHA256";
 
-/// Possible numbers of digits.
+/// The valid numbers of hex digits.
 const LENGTHS: [usize; 3] = [64, 128, 192];
 
-/// Separates this use of the keys from any other.
+/// Domain separator for the owner's secret.
 const OWNER_LABEL: &[u8] = b"hq owner 1";
 
 type Bytes = [u8; KEY_LEN];
 
-/// Keys of one plane.
+/// The keys of one plane.
 #[derive(Clone, PartialEq, Eq)]
 pub struct SecretKey {
     shared: Bytes,
     server: Option<ServerKey>,
 }
 
-/// The static key pair of a server, or the public half.
+/// A server's static key pair, or only its public key.
 #[derive(Clone, PartialEq, Eq)]
 pub struct ServerKey {
     public: Bytes,
     private: Option<Bytes>,
 }
 
-/// A key that cannot be made or read.
+/// A key that cannot be generated or parsed.
 #[derive(Debug, thiserror::Error)]
 pub enum KeyError {
-    /// Not a known number of hex digits; the text is not repeated, because it may be most of a key.
+    /// The text is not a known number of hex digits. The error does not repeat it, because it may
+    /// be most of a key.
     #[error("expected a key of 64, 128 or 192 hexadecimal digits, found {0} characters{rest}", rest = if LENGTHS.contains(.0) { ", some of them not hexadecimal" } else { "" })]
     NotHex(usize),
-    /// The system has no random numbers.
+    /// The system cannot provide random numbers.
     #[error("cannot read random numbers from the system")]
     Random(#[source] std::io::Error),
 }
 
 impl ServerKey {
-    /// Generates a new pair.
+    /// Generates a new key pair.
     ///
     /// # Errors
     ///
-    /// [`KeyError::Random`] if the system has no random numbers.
+    /// Returns [`KeyError::Random`] if the system cannot provide random numbers.
     pub fn generate() -> Result<Self, KeyError> {
         let half = |bytes: &[u8]| bytes.try_into().map_err(|_| snow::Error::Input);
         let generate = || {
@@ -78,14 +79,14 @@ impl SecretKey {
     ///
     /// # Errors
     ///
-    /// [`KeyError::Random`] if the system has none.
+    /// Returns [`KeyError::Random`] if the system cannot provide random numbers.
     pub fn generate() -> Result<Self, KeyError> {
         let mut bytes = [0; KEY_LEN];
         random_bytes(&mut bytes).map_err(KeyError::Random)?;
         Ok(Self::from_bytes(bytes))
     }
 
-    /// A shared secret from its bytes.
+    /// Creates a shared secret from its bytes.
     #[must_use]
     pub const fn from_bytes(shared: [u8; KEY_LEN]) -> Self {
         Self {
@@ -94,14 +95,14 @@ impl SecretKey {
         }
     }
 
-    /// A copy for a server with this key pair.
+    /// Returns these keys with the server's key pair added.
     #[must_use]
     pub fn with_server(self, server: &ServerKey) -> Self {
         let server = Some(server.clone());
         Self { server, ..self }
     }
 
-    /// A copy without the server's private key, for connecting.
+    /// Returns a copy without the server's private key, for connecting.
     #[must_use]
     pub fn to_connect(&self) -> Self {
         let public_half = |server: &ServerKey| ServerKey {
@@ -114,19 +115,19 @@ impl SecretKey {
         }
     }
 
-    /// SHA-256 of the shared secret, which identifies its holder; `None` = no such identity.
+    /// Returns the SHA-256 of the shared secret, which identifies its holder.
     #[must_use]
     pub fn digest(&self) -> Option<[u8; KEY_LEN]> {
         digest(&self.shared)
     }
 
-    /// The server's key pair, or the public half.
+    /// Returns the server's key pair, or only its public key.
     #[must_use]
     pub const fn server(&self) -> Option<&ServerKey> {
         self.server.as_ref()
     }
 
-    /// Whether the server's private key, if there is one, belongs to its public key.
+    /// Returns whether the server's private key, if present, belongs to its public key.
     #[must_use]
     pub fn is_consistent(&self) -> bool {
         self.server_private().is_none_or(|private| {
@@ -139,17 +140,17 @@ impl SecretKey {
         })
     }
 
-    /// Whether it has the server's public key but not the private one.
+    /// Returns whether the server's public key is present but not the private one.
     #[must_use]
     pub fn is_for_connecting(&self) -> bool {
         self.server_public().is_some() && self.server_private().is_none()
     }
 
-    /// Reads 64, 128 or 192 hex digits of either case.
+    /// Parses 64, 128 or 192 hex digits, upper-case or lower-case.
     ///
     /// # Errors
     ///
-    /// [`KeyError::NotHex`] for anything else.
+    /// Returns [`KeyError::NotHex`] for any other text.
     pub fn from_hex(text: &str) -> Result<Self, KeyError> {
         let read = |pair: &[u8]| match pair {
             [high, low] => Some(hex_value(*high)? << 4 | hex_value(*low)?),
@@ -169,7 +170,7 @@ impl SecretKey {
         })
     }
 
-    /// The keys as lower-case hex digits; only for the access file.
+    /// Returns the keys as lower-case hex digits. Only for the access file.
     #[must_use]
     pub fn to_hex(&self) -> String {
         let server = self.server();
@@ -186,27 +187,27 @@ impl SecretKey {
             .collect()
     }
 
-    /// The shared secret, for the handshake.
+    /// Returns the shared secret for the handshake.
     #[must_use]
     pub(crate) const fn shared(&self) -> &Bytes {
         &self.shared
     }
 
-    /// The owner's shared secret, which also needs the server's private key. `None` = not a full
-    /// key.
+    /// Returns the owner's secret, which is derived from the server's private key as well. `None`
+    /// if this is not a full key.
     #[must_use]
     pub(crate) fn owner(&self) -> Option<Bytes> {
         let private = self.server_private()?;
         digest(&[OWNER_LABEL, &self.shared[..], &private[..]].concat())
     }
 
-    /// The public key whose private half the server must prove to have.
+    /// Returns the public key whose private key the server must prove to have.
     #[must_use]
     pub(crate) fn server_public(&self) -> Option<&Bytes> {
         self.server().map(|server| &server.public)
     }
 
-    /// The private key that proves the server's identity.
+    /// Returns the private key that proves the server's identity.
     #[must_use]
     pub(crate) fn server_private(&self) -> Option<&Bytes> {
         self.server()?.private.as_ref()
@@ -225,7 +226,7 @@ impl fmt::Debug for ServerKey {
     }
 }
 
-/// SHA-256.
+/// Returns the SHA-256 of `bytes`.
 pub(crate) fn digest(bytes: &[u8]) -> Option<[u8; KEY_LEN]> {
     let mut hash = DefaultResolver.resolve_hash(&HashChoice::SHA256)?;
     hash.input(bytes);
@@ -234,7 +235,7 @@ pub(crate) fn digest(bytes: &[u8]) -> Option<[u8; KEY_LEN]> {
     Some(digest)
 }
 
-/// Fills `bytes` from the system's random source.
+/// Fills `bytes` with random numbers from the system.
 pub(crate) fn random_bytes(bytes: &mut [u8]) -> std::io::Result<()> {
     getrandom::fill(bytes).map_err(|error| match error.raw_os_error() {
         Some(code) => std::io::Error::from_raw_os_error(code),

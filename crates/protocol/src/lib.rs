@@ -1,12 +1,12 @@
 //! Wire protocol of hq: messages, their conversion to core types, framing and the handshake.
 //!
-//! It knows bytes and connections, not the meaning of messages for a server or worker. Everything
-//! that arrives is untrusted: [`convert`] turns messages into validated core types or rejects them.
-//! See `docs/protocol.md`.
+//! This crate handles bytes and connections, but not what messages mean to a server or a worker.
+//! All received data is untrusted: [`convert`] turns messages into validated core types or rejects
+//! them. See `docs/protocol.md`.
 
 #![forbid(unsafe_code)]
 
-// A fuzz target also runs as a test.
+// Fuzz targets are also compiled as tests and need this name.
 #[cfg(test)]
 extern crate self as hq_protocol;
 
@@ -25,7 +25,7 @@ mod obstacle;
 pub mod relay;
 mod resolve;
 
-// The schema is generated; its documentation is in proto/.
+// The schema is generated. Its documentation is in `proto/`.
 mod generated {
     #![allow(missing_docs, reason = "generated from proto/, documented there")]
     #![allow(

@@ -1,11 +1,11 @@
-//! Message limits: one per direction of each plane, with reasons.
+//! Message limits, one per direction of each plane.
 //!
-//! Rule: every message that one side can build passes the reader of the other side. So the writer
-//! knows the same limit and rejects larger messages, and an oversized message is an error where it
-//! is made instead of the end of the connection. Long content is divided (assignments, reports,
-//! pages, lines of the journal); indivisible content is rejected at the submit. [`hq_core::limits`]
-//! decides the size of an assignment or report, and counts without knowing the wire. The tests here
-//! check its counts.
+//! Every message that one side can build must pass the reader of the other side. The writer
+//! therefore knows the limit of the reader and rejects larger messages: an oversized message is an
+//! error where it is built and does not end the connection. Long content is split (assignments,
+//! reports, pages, lines of the journal). Content that cannot be split is rejected at the submit.
+//! [`hq_core::limits`] bounds the size of an assignment or report with estimates that do not depend
+//! on the encoding. The tests of this module check these estimates.
 //!
 //! | direction | limit | why |
 //! |---|---|---|
@@ -22,41 +22,43 @@ use std::time::Duration;
 use crate::handshake::Plane;
 pub use shape::Shape;
 
-/// Range of durations for a quarantine on request.
+/// The valid durations of a quarantine that a user requests.
 pub const QUARANTINE_SPANS: RangeInclusive<Duration> =
     Duration::from_secs(1)..=Duration::from_hours(24 * 366);
 
-/// Largest request of a client: a submit with many entries or dependencies. The store keeps a
-/// submit as one value, and `SQLite` accepts at most 10^9 bytes.
+/// The maximum size of a client's request in bytes. Large requests are submits with many entries or
+/// dependencies. The store keeps a submit as one value, and `SQLite` accepts at most 10^9 bytes.
 pub const REQUEST_MAX: usize = 512 << 20;
 
-/// Largest reply to a client: details of jobs with large environments and id lists. A server with a
-/// larger reply sends an error instead.
+/// The maximum size of a reply to a client in bytes. Large replies are details of jobs with large
+/// environments and id lists. A server sends an error instead of a larger reply.
 pub const REPLY_MAX: usize = 1 << 30;
 
-/// Largest message to a worker. Above any submit that was ever accepted, because those stored by an
-/// older server must be delivered as well. Assignments are divided at
-/// [`hq_core::limits::ASSIGN_BYTES_MAX`], so only a template of up to
-/// [`hq_core::limits::TEMPLATE_BYTES_MAX`], or larger from an older server, makes a large message.
+/// The maximum size of a message to a worker in bytes. It exceeds every submit that was ever
+/// accepted, because submits that an older server stored must be delivered as well. Assignments are
+/// split at [`hq_core::limits::ASSIGN_BYTES_MAX`], so a message is large only if it contains a
+/// template, which has at most [`hq_core::limits::TEMPLATE_BYTES_MAX`] bytes, or more if it is from
+/// an older server.
 pub const TO_WORKER_MAX: usize = 1 << 30;
 
-/// Largest message of a worker: the registration of a reconnecting worker that lists all its tasks.
-/// Reports are divided at [`hq_core::limits::REPORT_BYTES_MAX`].
+/// The maximum size of a worker's message in bytes. The largest is the registration of a
+/// reconnecting worker, which lists all its tasks. Reports are split at
+/// [`hq_core::limits::REPORT_BYTES_MAX`].
 pub const TO_SERVER_MAX: usize = 16 << 20;
 
-/// Limit of the memory of a worker's decoded message, estimated from its elements, in bytes. An
-/// empty element takes two bytes on the wire and up to two hundred in memory, and a node is not
-/// trusted.
+/// The maximum estimated memory of a worker's decoded message, in bytes. An empty element takes two
+/// bytes on the wire and up to two hundred in memory, and a node is not trusted.
 pub const TO_SERVER_DECODED_MAX: usize = 8 * TO_SERVER_MAX;
 
-/// Limit of bytes of one page of tasks, of one part of the journal and of one part of an update,
-/// unless a single element is larger.
+/// The maximum size in bytes of a page of tasks, a part of the journal or a part of an update. A
+/// single larger element is sent anyway.
 pub const PAGE_BYTES_MAX: usize = 4 << 20;
 
-/// Largest result of a query.
+/// The maximum size of a query's result in bytes.
 pub const QUERY_BYTES_MAX: usize = REPLY_MAX / 4;
 
-// Everything that core sends fits: a registration with the worker's own part, and a template.
+// Checks that everything core sends fits: a registration with the worker's own part, and a
+// template.
 const _: () = {
     use hq_core::limits::{
         LAUNCHED_MAX, REPORT_BYTES_MAX, START_BYTES, TEMPLATE_BYTES_MAX, UNACKNOWLEDGED_MAX,
@@ -70,20 +72,20 @@ const _: () = {
     assert!(TEMPLATE_BYTES_MAX <= REQUEST_MAX / 2);
 };
 
-/// Limits of a connection after the handshake.
+/// The limits of a connection after the handshake.
 #[derive(Clone, Copy, Debug)]
 pub struct Limits {
-    /// Largest message that is accepted from the peer, in bytes, fragments added up.
+    /// The maximum size in bytes of a received message, summed over its fragments.
     pub message_max: usize,
-    /// Largest message that is sent: what the peer accepts.
+    /// The maximum size in bytes of a sent message, which the peer accepts.
     pub send_max: usize,
-    /// Limit of the memory of a decoded message of the peer, and how it is counted; `None` = the
-    /// peer is trusted.
+    /// The memory limit of a decoded message from the peer, and the shape for counting it. `None`
+    /// if the peer is trusted.
     pub decoded: Option<(usize, &'static Shape)>,
 }
 
 impl Limits {
-    /// Limits of the side of a plane that dialed.
+    /// Returns the limits of the side that dialed.
     #[must_use]
     pub const fn connecting(plane: Plane) -> Self {
         match plane {
@@ -92,7 +94,7 @@ impl Limits {
                 send_max: REQUEST_MAX,
                 decoded: None,
             },
-            // At a relay no message follows the handshake.
+            // On the relay plane, no message follows the handshake.
             Plane::Worker | Plane::Relay => Self {
                 message_max: TO_WORKER_MAX,
                 send_max: TO_SERVER_MAX,
@@ -101,7 +103,7 @@ impl Limits {
         }
     }
 
-    /// Limits of the side of a plane that listens.
+    /// Returns the limits of the side that listens.
     #[must_use]
     pub const fn accepting(plane: Plane) -> Self {
         let other = Self::connecting(plane);

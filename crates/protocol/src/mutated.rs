@@ -1,6 +1,6 @@
-//! Mutations of real input, in every test run: the inputs of the fuzz targets and nearby ones.
+//! Mutates the inputs of the fuzz targets in every test run.
 //!
-//! A fuzzer finds more; this prevents regressions that it would find at once.
+//! A fuzzer finds more. This catches the regressions that a fuzzer would find immediately.
 
 use std::path::Path;
 
@@ -11,11 +11,11 @@ use crate::frame::FrameDecoder;
 use crate::handshake::Handshake;
 use crate::{Message as _, Plane, SecretKey, client, worker};
 
-/// Mutations per handshake, which is slow, and per message.
+/// The number of mutations per handshake, which is slow, and per message.
 const HANDSHAKES: u64 = 200;
 const MESSAGES: u64 = 5_000;
 
-/// Inputs of a fuzz target: a mode, then bytes.
+/// Returns the corpus of a fuzz target. Each input is a mode followed by bytes.
 fn corpus(target: &str) -> Vec<Vec<u8>> {
     let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fuzz/corpus");
     let entries = std::fs::read_dir(dir.join(target)).expect("the corpus");
@@ -25,7 +25,7 @@ fn corpus(target: &str) -> Vec<Vec<u8>> {
     entries.map(read).collect()
 }
 
-/// Flips, cuts, repeats or inserts something, by chance.
+/// Randomly flips, truncates, repeats or inserts bytes.
 fn mutate(bytes: &mut Vec<u8>, seed: u64) {
     let mut chance = seed;
     let mut below = |bound: usize| {
@@ -91,7 +91,7 @@ fn changed_messages_become_core_types_or_are_refused() {
         let mut decoder = FrameDecoder::new(1 << 16);
         let mut input = BytesMut::from(bytes);
         while let Ok(Some(message)) = decoder.decode(&mut input) {
-            // Each side must survive messages meant for the others.
+            // Each side must survive messages meant for another side.
             if let Ok(request) = client::Request::decode(message.clone()) {
                 let _ = ClientRequest::try_from(request);
             }

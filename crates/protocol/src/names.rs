@@ -1,9 +1,9 @@
-//! Names of values that are sent as numbers, for users and programs.
+//! Names, for users and programs, of enum values that are sent as numbers.
 
 use crate::client::{job_notice, notify_target};
 
 impl notify_target::Event {
-    /// `end`.
+    /// Returns the name, such as `end`.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -14,7 +14,7 @@ impl notify_target::Event {
 }
 
 impl job_notice::State {
-    /// `given-up`.
+    /// Returns the name, such as `given-up`.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {

@@ -1,4 +1,4 @@
-//! Short reason why no task of a job runs, from the answer to `task explain`.
+//! A short reason why no task of a job runs, derived from the answer to `task explain`.
 
 use std::time::Duration;
 
@@ -9,7 +9,8 @@ use crate::client::{
     ExplainItem, Explanation, VariantExplanation, WorkerExplanation, explain_item::Item,
 };
 
-/// The reason, unless waiting is normal: for other tasks, or for their resources.
+/// Returns the reason. `None` if waiting is normal, because the tasks wait for other tasks or for
+/// busy resources.
 #[must_use]
 pub fn why_nothing_runs(explanation: &Explanation) -> Option<String> {
     if explanation.waiting_dep_count > 0 || explanation.sent_to.is_some() {
@@ -23,14 +24,14 @@ pub fn why_nothing_runs(explanation: &Explanation) -> Option<String> {
     }))
 }
 
-/// Whether a worker could run a task if it were empty.
+/// Returns whether the worker could run the task if no other task ran on it.
 #[must_use]
 pub fn could_run(worker: &WorkerExplanation) -> bool {
     worker.variants.iter().any(variant_fits)
 }
 
-/// Everything that the first variant requests and no worker has: fixing one item alone would not
-/// help.
+/// Lists everything that the first variant requests and that no worker has, because fixing only one
+/// item would not help.
 fn missing(explanation: &Explanation) -> Option<String> {
     let items = || {
         let firsts = explanation
@@ -40,7 +41,7 @@ fn missing(explanation: &Explanation) -> Option<String> {
         firsts.flat_map(|variant| &variant.items)
     };
     let mut lacks: Vec<String> = Vec::new();
-    // Each worker lists the same conditions.
+    // Every worker lists the same conditions, so duplicates are dropped.
     for text in items().filter_map(|item| lacking(item, items())) {
         if !lacks.contains(&text) {
             lacks.push(text);
@@ -49,7 +50,7 @@ fn missing(explanation: &Explanation) -> Option<String> {
     let (first, others) = lacks.split_first()?;
     let mut text = first.clone();
     for other in others {
-        // One sentence has one subject.
+        // The joined sentence repeats no subject.
         let rest = other.strip_prefix("they ask ").unwrap_or(other);
         text.push_str(&format!(", and {rest}"));
     }
@@ -96,7 +97,7 @@ fn lacking<'a>(item: &ExplainItem, all: impl Iterator<Item = &'a ExplainItem>) -
     }
 }
 
-/// Whether every condition of a variant holds.
+/// Returns whether all conditions of a variant are met.
 fn variant_fits(variant: &VariantExplanation) -> bool {
     let holds = |item: &ExplainItem| match &item.item {
         Some(Item::Resource(found)) => found.request_units <= found.worker_units,
@@ -109,7 +110,7 @@ fn variant_fits(variant: &VariantExplanation) -> bool {
     variant.items.iter().all(holds)
 }
 
-/// `2h 5m`, `40s`.
+/// Formats a duration, such as `2h 5m` or `40s`.
 fn words(time: Duration) -> String {
     let seconds = time.as_secs();
     let parts = [

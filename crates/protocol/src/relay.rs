@@ -1,14 +1,14 @@
-//! Relays: workers that carry the connections of other workers to the server, over one connection
-//! of their own.
+//! Relays: workers that forward the connections of other workers to the server, over a single
+//! connection.
 //!
 //! ```text
 //! worker ── entry: handshake with the worker key, plane `relay` ──▶ relay
 //! worker ── from there: handshake, records, frames of the worker plane ── channel ──▶ server
 //! ```
 //!
-//! A relay sees the ciphertext of a connection whose keys only its two ends have. It can end a
-//! channel; changed, dropped, repeated or reordered bytes are detected as on any network. See
-//! `docs/protocol.md` and `docs/adr/0020-relays-carry-what-they-cannot-read.md`.
+//! A relay sees only ciphertext, because only the two ends of a connection have its keys. It can
+//! end a channel. As on any network, the ends detect changed, dropped, repeated or reordered bytes.
+//! See `docs/protocol.md` and `docs/adr/0020-relays-carry-what-they-cannot-read.md`.
 
 mod entry;
 mod link;
@@ -20,25 +20,26 @@ pub use entry::{Admission, EntryError, admit, answer, enter};
 pub use link::{Aborter, ChannelStream, LinkError, RelayLink};
 pub use mux::{MuxError, Side};
 
-/// Limit of data in one frame: a turn of a channel.
+/// The maximum number of data bytes in one frame, which is the turn of a channel.
 pub const CHUNK_MAX: usize = 16 << 10;
 
-/// Bytes per channel that this release accepts before it gives credit: enough for 100 MB/s at a
-/// round trip of a millisecond, and little enough for thousands of channels whose ends do not read.
+/// How many bytes of a channel this release accepts before it gives credit: enough for 100 MB/s
+/// with a round trip of a millisecond, and few enough for thousands of channels whose ends do not
+/// read.
 pub const WINDOW: u32 = 128 << 10;
 
-/// Valid windows.
+/// The valid windows, in bytes.
 pub const WINDOWS: RangeInclusive<u32> = (16 << 10)..=(16 << 20);
 
-/// Channels of one relay.
+/// The maximum number of channels of one relay.
 pub const CHANNELS_MAX: usize = 4_096;
 
-/// Limits of one side of a link.
+/// The limits of one side of a link.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Terms {
-    /// Bytes of a channel before it gives credit; within [`WINDOWS`].
+    /// The bytes that it accepts from a channel before it gives credit; within [`WINDOWS`].
     pub window: u32,
-    /// Channels at once.
+    /// The maximum number of open channels.
     pub channels_max: usize,
 }
 

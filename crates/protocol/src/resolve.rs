@@ -1,7 +1,7 @@
-//! Name resolution and TCP connections, with a thread per lookup.
+//! Name resolution, with one thread per lookup, and TCP connections.
 //!
-//! The resolver of the C library blocks. tokio's own lookup uses a blocking thread, and panics if
-//! it has none and the user's process limit prevents a new one. Here that is an error.
+//! The resolver of the C library blocks. tokio's own lookup uses a blocking thread and panics if
+//! the user's process limit prevents a new one. This module returns an error instead.
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, ToSocketAddrs as _};
@@ -12,33 +12,34 @@ use tokio::net::TcpStream;
 use tokio::sync::oneshot;
 use tokio::task::JoinSet;
 
-/// Time after which the next address is tried in parallel (modeled on RFC 8305; its 250 ms would
-/// open needless connections to a busy server).
+/// How long to wait for an address before the next one is tried in parallel. Modeled on RFC 8305,
+/// whose 250 ms would open needless connections to a busy server.
 const NEXT_ADDRESS_AFTER: Duration = Duration::from_secs(2);
-/// A silent connection is probed after this time.
+/// How long a connection stays silent before the kernel probes it.
 const KEEPALIVE: Duration = Duration::from_secs(30);
-/// The kernel ends a connection when data or probes stay unanswered for so long: the other machine
-/// has vanished. It also ends a connection whose live peer reads nothing for so long, such as a
-/// server that delays a large request.
+/// How long data or probes stay unanswered before the kernel ends the connection, because the other
+/// machine has vanished. The kernel also ends a connection whose peer is alive but reads nothing
+/// for this long, such as a server that delays a large request.
 const UNANSWERED_MAX: Duration = Duration::from_secs(90);
 
-/// All addresses of a host; at least one.
+/// Returns all addresses of a host, at least one.
 ///
 /// # Errors
 ///
-/// Errors of the name service, or if no thread can be created.
+/// Returns an error if the name service fails or no thread can be created.
 pub async fn resolve(host: &str, port: u16) -> io::Result<Vec<SocketAddr>> {
     if let Ok(address) = host.parse::<IpAddr>() {
         return Ok(vec![SocketAddr::new(address, port)]);
     }
     let (tx, rx) = oneshot::channel();
     let host = host.to_owned();
-    // Never joined: a hanging name service must not delay the end of the process.
+    // The thread is never joined, because a hanging name service must not delay the exit of the
+    // process.
     std::thread::Builder::new()
         .name("resolve".into())
         .spawn(move || {
             let found = (host.as_str(), port).to_socket_addrs();
-            // The waiter may be gone.
+            // The caller may have dropped the receiver.
             let _ = tx.send(found.map(Iterator::collect::<Vec<_>>));
         })
         .map_err(|error| {
@@ -59,13 +60,13 @@ pub async fn resolve(host: &str, port: u16) -> io::Result<Vec<SocketAddr>> {
     Ok(found)
 }
 
-/// Connects to the first address of a host that answers. For this machine's own name also tries the
-/// loopback address, if no other answers. Sets options for small messages and for the detection of
-/// vanished machines.
+/// Connects to the first address of a host that answers. If the host is this machine's own name and
+/// no other address answers, it also tries the loopback address. Sets socket options for small
+/// messages and for detecting vanished machines.
 ///
 /// # Errors
 ///
-/// That of the last address, or of [`resolve`].
+/// Returns the error of the last address, or of [`resolve`].
 pub async fn connect_tcp(host: &str, port: u16) -> io::Result<TcpStream> {
     let is_own = rustix::system::uname().nodename().to_bytes() == host.as_bytes();
     let addresses = match resolve(host, port).await {
@@ -77,17 +78,17 @@ pub async fn connect_tcp(host: &str, port: u16) -> io::Result<TcpStream> {
         Err(error) => return Err(error),
     };
     let stream = connect_any(&addresses).await?;
-    // Without these options it is only slower.
+    // Without these options the connection works but is slower.
     let _ = set_options(&stream);
     Ok(stream)
 }
 
-/// Connects to the first of several addresses that answers: each is tried when the previous one has
-/// failed, or has not answered for two seconds.
+/// Connects to the first of several addresses that answers. Each address is tried when the previous
+/// one has failed or has not answered for two seconds.
 ///
 /// # Errors
 ///
-/// That of the address that failed last.
+/// Returns the error of the address that failed last.
 pub async fn connect_any(addresses: &[SocketAddr]) -> io::Result<TcpStream> {
     let mut rest = addresses.iter();
     let mut attempts = JoinSet::new();
@@ -131,7 +132,7 @@ fn set_options(stream: &TcpStream) -> io::Result<()> {
 mod tests {
     use super::*;
 
-    /// A listener with a full queue, so that connections to it are not answered.
+    /// Returns a listener whose queue is full, so that it does not answer connections.
     fn silent() -> (std::net::TcpListener, Vec<std::net::TcpStream>) {
         let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
         rustix::net::listen(&listener, 0).expect("a queue");

@@ -11,10 +11,10 @@ use hq_core::shell::pasted;
 use super::file::{open_to_read, sync_parent};
 use super::{ACCESS_FILE_NAME, AccessError, AccessFile, CURRENT_LINK_NAME, NotADirectory};
 
-/// Attempts to take the next number while other servers start in the same directory.
+/// How often to try the next number while other servers start in the same directory.
 const NUMBER_ATTEMPTS: usize = 100;
 
-/// Other entries that servers and starts create next to instances.
+/// The names of other entries that servers create next to instances.
 const OWN_NAMES: [&str; 4] = [
     CURRENT_LINK_NAME,
     "server.log",
@@ -22,7 +22,7 @@ const OWN_NAMES: [&str; 4] = [
     "cluster.log",
 ];
 
-/// `--server-dir <dir>` in a hint; nothing for the default directory.
+/// Shows `--server-dir <dir>` in a hint, or nothing for the default directory.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct ServerHint(Option<PathBuf>);
 
@@ -35,7 +35,7 @@ impl fmt::Display for ServerHint {
     }
 }
 
-/// A server directory as the user named it.
+/// A server directory, with the path that the user gave.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct ServerDir {
     root: PathBuf,
@@ -43,8 +43,8 @@ pub struct ServerDir {
 }
 
 impl ServerDir {
-    /// Names a directory, which need not exist. `is_default` = the user named none, so hints do not
-    /// either.
+    /// Names a directory, which need not exist. If `is_default`, the user named no directory, and
+    /// hints omit it.
     #[must_use]
     pub fn new(root: impl Into<PathBuf>, is_default: bool) -> Self {
         Self {
@@ -53,25 +53,26 @@ impl ServerDir {
         }
     }
 
-    /// The directory as the user named it.
+    /// Returns the directory as the user named it.
     #[must_use]
     pub fn root(&self) -> &Path {
         &self.root
     }
 
-    /// How hints name it.
+    /// Returns how hints name the directory.
     #[must_use]
     pub fn hint(&self) -> ServerHint {
         ServerHint((!self.is_default).then(|| self.root.clone()))
     }
 
-    /// The directory of the instance: the target of `hq-current`, else the directory itself, so
-    /// that the directory of an instance can be named directly. In a copy the link still leads to
-    /// the original directory; then the result is the copy of that instance.
+    /// Returns the directory of the instance: the target of `hq-current`, or the directory itself
+    /// if there is no such link, so that users can name the directory of an instance directly. In a
+    /// copied server directory, the link still leads to the original. In that case the result is
+    /// the copy of the instance.
     ///
     /// # Errors
     ///
-    /// [`AccessError::InvalidDirectory`] if there is no such directory.
+    /// Returns [`AccessError::InvalidDirectory`] if the directory does not exist.
     pub fn resolve(&self) -> Result<PathBuf, AccessError> {
         if !self.root.is_dir() {
             return Err(AccessError::InvalidDirectory {
@@ -83,21 +84,21 @@ impl ServerDir {
         let same_number = self.same_number();
         Ok(match fs::canonicalize(&current) {
             Ok(target) if target.is_dir() => same_number.unwrap_or(target),
-            // The directory was moved.
+            // The server directory was moved.
             Err(_) if same_number.is_some() => same_number.unwrap_or_default(),
             Ok(_) | Err(_) => self.root.clone(),
         })
     }
 
-    /// The instance in this directory with the same number as the target of `hq-current`.
+    /// Returns the instance in this directory with the same number as the target of `hq-current`.
     fn same_number(&self) -> Option<PathBuf> {
         let target = fs::read_link(self.root.join(CURRENT_LINK_NAME)).ok()?;
         let here = fs::canonicalize(self.root.join(target.file_name()?)).ok()?;
         here.is_dir().then_some(here)
     }
 
-    /// The directory that this one seems to be a copy of: the link leads to an instance elsewhere,
-    /// and this directory has an instance of the same number.
+    /// Returns the directory that this one seems to be a copy of: the link leads to an instance
+    /// elsewhere, and this directory has an instance with the same number.
     #[must_use]
     pub fn copied_from(&self) -> Option<PathBuf> {
         let there = fs::canonicalize(self.root.join(CURRENT_LINK_NAME)).ok()?;
@@ -109,8 +110,8 @@ impl ServerDir {
     ///
     /// # Errors
     ///
-    /// [`AccessError::InvalidDirectory`] and [`AccessError::NoInstance`] if there is none, and the
-    /// errors of [`AccessFile::load`].
+    /// Returns [`AccessError::InvalidDirectory`] or [`AccessError::NoInstance`] if there is none,
+    /// or an error of [`AccessFile::load`].
     pub fn load_access(&self, version: &str) -> Result<(PathBuf, AccessFile), AccessError> {
         self.load_access_as(Some(version))
     }
@@ -119,7 +120,7 @@ impl ServerDir {
     ///
     /// # Errors
     ///
-    /// As for [`ServerDir::load_access`], except for the version.
+    /// See [`ServerDir::load_access`]. Every version is accepted.
     pub fn load_access_any(&self) -> Result<(PathBuf, AccessFile), AccessError> {
         self.load_access_as(None)
     }
@@ -144,7 +145,7 @@ impl ServerDir {
         Ok((path, access))
     }
 
-    /// The error for a server that has an access file and does not answer.
+    /// Returns the error for a server that has an access file but does not answer.
     #[must_use]
     pub fn unreachable(
         &self,
@@ -161,12 +162,13 @@ impl ServerDir {
         }
     }
 
-    /// Creates the server directory if missing, accessible to its owner only. Removes write access
-    /// of others from an existing one if it contains only our entries, and from its instances.
+    /// Creates the server directory if it is missing, accessible only to its owner. Removes write
+    /// access for other users from an existing server directory that contains only our entries, and
+    /// from its instances.
     ///
     /// # Errors
     ///
-    /// [`AccessError::Create`], in particular if it belongs to another user.
+    /// Returns [`AccessError::Create`], in particular if the directory belongs to another user.
     pub fn create(&self) -> Result<(), AccessError> {
         self.make_private().map_err(AccessError::create(&self.root))
     }
@@ -189,7 +191,7 @@ impl ServerDir {
         }
         for number in self.numbers()? {
             let instance = self.instance(number);
-            // A user's directory may have a number as its name, and a link may lead anywhere.
+            // A number can be the name of a user's directory or of a link to any place.
             if holds_state(&instance) {
                 hq_private::close_dir(&instance)?;
             }
@@ -197,7 +199,7 @@ impl ServerDir {
         Ok(())
     }
 
-    /// Whether servers have created everything in the directory.
+    /// Returns whether servers have created all entries of the directory.
     fn holds_only_ours(&self) -> io::Result<bool> {
         for entry in fs::read_dir(&self.root)? {
             let entry = entry?;
@@ -219,12 +221,12 @@ impl ServerDir {
         self.root.join(format!("{number:03}"))
     }
 
-    /// Creates the directory of a new instance, and the server directory if missing. Only this user
-    /// can enter them. Several servers can do this at once: each gets its own number.
+    /// Creates the directory of a new instance, and the server directory if it is missing. Only
+    /// this user can enter them. If several servers start at once, each gets its own number.
     ///
     /// # Errors
     ///
-    /// [`AccessError::Create`].
+    /// Returns [`AccessError::Create`] if a directory cannot be created.
     pub fn create_instance(&self) -> Result<PathBuf, AccessError> {
         if !self.root.exists() {
             self.create()?;
@@ -232,7 +234,7 @@ impl ServerDir {
         let mut last = None;
         let numbers = self.numbers().map_err(AccessError::create(&self.root))?;
         let highest = numbers.into_iter().max().unwrap_or(0);
-        // Another entry may have the next number as its name.
+        // Another entry may already use the next number as its name.
         for number in (highest + 1..).take(NUMBER_ATTEMPTS) {
             let path = self.instance(number);
             match hq_private::create_dir(&path).and_then(|()| sync_parent(&path)) {
@@ -247,11 +249,11 @@ impl ServerDir {
         Err(AccessError::create(&path)(error))
     }
 
-    /// Directories of all instances, highest number first.
+    /// Returns the directories of all instances, highest number first.
     ///
     /// # Errors
     ///
-    /// [`AccessError::Create`] if the directory cannot be read.
+    /// Returns [`AccessError::Create`] if the server directory cannot be read.
     pub fn instances(&self) -> Result<Vec<PathBuf>, AccessError> {
         if !self.root.exists() {
             return Ok(Vec::new());
@@ -265,7 +267,8 @@ impl ServerDir {
             .collect())
     }
 
-    /// Numbers of this user's entries. Entries of other users are never used as instances.
+    /// Returns the numbers of this user's entries. Entries of other users are never used as
+    /// instances.
     fn numbers(&self) -> io::Result<Vec<u64>> {
         let user = rustix::process::geteuid().as_raw();
         let mut numbers = Vec::new();
@@ -276,9 +279,9 @@ impl ServerDir {
                 .to_str()
                 .filter(|name| name.bytes().all(|b| b.is_ascii_digit()));
             let number = digits.and_then(|name| name.parse::<u64>().ok());
-            // A larger number is a name that a user chose.
+            // Larger numbers are names that users chose.
             let number = number.filter(|number| *number < u64::MAX / 2);
-            // Another start may have removed the entry meanwhile.
+            // Another server that is starting may have removed the entry in the meantime.
             if number.is_some() && entry.metadata().is_ok_and(|found| found.uid() == user) {
                 numbers.extend(number);
             }
@@ -286,11 +289,11 @@ impl ServerDir {
         Ok(numbers)
     }
 
-    /// Points `hq-current` to `instance`, atomically: an existing link is never missing meanwhile.
+    /// Atomically points `hq-current` to `instance`. An existing link is never missing in between.
     ///
     /// # Errors
     ///
-    /// [`AccessError::Create`].
+    /// Returns [`AccessError::Create`] if the link cannot be created.
     pub fn publish(&self, instance: &Path) -> Result<(), AccessError> {
         let link = self.root.join(CURRENT_LINK_NAME);
         let temporary = self
@@ -298,23 +301,23 @@ impl ServerDir {
             .join(format!(".{CURRENT_LINK_NAME}.{}", std::process::id()));
         let failed = AccessError::create;
         let target = fs::canonicalize(instance).map_err(failed(instance))?;
-        // Left behind by a process of the same id that was killed in between.
+        // A process with the same id may have left a temporary link behind when it was killed.
         remove_if_there(&temporary).map_err(failed(&link))?;
         symlink(&target, &temporary).map_err(failed(&link))?;
         fs::rename(&temporary, &link)
             .and_then(|()| sync_parent(&link))
             .map_err(|source| {
-                // Best effort: the first failure is the one to report.
+                // Best effort, because only the first failure is reported.
                 let _ = fs::remove_file(&temporary);
                 failed(&link)(source)
             })
     }
 
-    /// Removes `hq-current` if it leads to `instance`; the link of a later server stays.
+    /// Removes `hq-current` if it leads to `instance`. Keeps the link of a later server.
     ///
     /// # Errors
     ///
-    /// [`AccessError::Create`] with the link's path.
+    /// Returns [`AccessError::Create`] with the link's path.
     pub fn withdraw(&self, instance: &Path) -> Result<(), AccessError> {
         let link = self.root.join(CURRENT_LINK_NAME);
         let ours = fs::canonicalize(instance).ok();
@@ -328,7 +331,8 @@ impl ServerDir {
     }
 }
 
-/// Whether this is the directory of an instance: no link, with the files of a server.
+/// Returns whether `path` is the directory of an instance: not a link, and with the files of a
+/// server.
 fn holds_state(path: &Path) -> bool {
     let is_dir = fs::symlink_metadata(path).is_ok_and(|found| found.is_dir());
     let has = |name: &str| fs::symlink_metadata(path.join(name)).is_ok();

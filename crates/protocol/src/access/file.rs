@@ -1,4 +1,4 @@
-//! The access file: its JSON, and reading and writing it.
+//! The access file: its JSON format, and how it is read and written.
 
 use std::fs::{File, OpenOptions};
 use std::io::{Read, Write};
@@ -12,30 +12,30 @@ use super::{ACCESS_FILE_MAX, AccessError};
 use crate::handshake::Plane;
 use crate::key::{SecretKey, ServerKey, random_bytes};
 
-/// Address and key of one plane of a server.
+/// The address and key of one plane of a server.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Access {
-    /// Host name or address.
+    /// The host name or address.
     pub host: String,
-    /// Port.
+    /// The port.
     pub port: u16,
-    /// Keys; `None` = this plane is neither authenticated nor encrypted.
+    /// The keys. `None` if this plane is neither authenticated nor encrypted.
     pub key: Option<SecretKey>,
 }
 
-/// Uid of a server across restarts: 6 random characters of `[A-Za-z0-9]`.
+/// A server's uid, which stays the same across restarts: 6 random characters of `[A-Za-z0-9]`.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct ServerUid(String);
 
 impl ServerUid {
-    /// Length in characters.
+    /// The length in characters.
     pub const LEN: usize = 6;
 
     /// Generates a uid.
     ///
     /// # Errors
     ///
-    /// [`AccessError::Random`] if the system has no random numbers.
+    /// Returns [`AccessError::Random`] if the system cannot provide random numbers.
     pub fn generate() -> Result<Self, AccessError> {
         const ALPHABET: &[u8; 62] =
             b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789";
@@ -43,8 +43,8 @@ impl ServerUid {
         while uid.len() < Self::LEN {
             let mut bytes = [0; 16];
             random_bytes(&mut bytes).map_err(AccessError::Random)?;
-            // 6 bits reach up to 63: values beyond the alphabet are dropped, so that all characters
-            // are equally likely.
+            // 6 bits have values up to 63. Values beyond the alphabet are dropped, so that all
+            // characters are equally likely.
             let characters = bytes
                 .iter()
                 .filter_map(|byte| ALPHABET.get(usize::from(byte & 63)));
@@ -57,33 +57,35 @@ impl ServerUid {
         Ok(Self(uid))
     }
 
-    /// The uid in a restored record or file; accepts any text, because it is only a label.
+    /// Creates the uid from a restored record or file. Accepts any text, because a uid is only a
+    /// label.
     #[must_use]
     pub fn from_text(text: impl Into<String>) -> Self {
         Self(text.into())
     }
 
-    /// The name.
+    /// Returns the uid as text.
     #[must_use]
     pub fn as_str(&self) -> &str {
         &self.0
     }
 }
 
-/// Content of an access file. A full one has all parts, one for clients or workers only theirs.
+/// The content of an access file. A full file has all parts. A file for clients or workers has only
+/// theirs.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct AccessFile {
-    /// Release that wrote it.
+    /// The release that wrote the file.
     pub version: String,
-    /// Uid of the server; only in a full file.
+    /// The uid of the server. Only in a full file.
     pub server_uid: Option<ServerUid>,
-    /// For clients.
+    /// The part for clients.
     pub client: Option<Access>,
-    /// For workers.
+    /// The part for workers.
     pub worker: Option<Access>,
 }
 
-/// The JSON. The order of the fields is the order in the file.
+/// The JSON format. The order of the fields is their order in the file.
 #[derive(Serialize, Deserialize)]
 struct FileJson {
     version: String,
@@ -102,14 +104,14 @@ struct AccessJson {
     secret_key: Option<String>,
 }
 
-/// Only the version, from a file whose other fields may differ.
+/// Reads only the version from a file whose other fields may differ.
 #[derive(Deserialize)]
 struct VersionJson {
     version: String,
 }
 
 impl Access {
-    /// A copy without the server's private key.
+    /// Returns a copy without the server's private key.
     fn to_connect(&self) -> Self {
         Self {
             key: self.key.as_ref().map(SecretKey::to_connect),
@@ -119,7 +121,7 @@ impl Access {
 }
 
 impl AccessFile {
-    /// A full file.
+    /// Creates a full file.
     #[must_use]
     pub fn full(version: &str, uid: ServerUid, client: Access, worker: Access) -> Self {
         Self {
@@ -130,7 +132,7 @@ impl AccessFile {
         }
     }
 
-    /// The part for clients, which is not enough to be the server.
+    /// Returns the part for clients, which is not sufficient to run the server.
     #[must_use]
     pub fn client_only(&self) -> Self {
         Self {
@@ -141,7 +143,7 @@ impl AccessFile {
         }
     }
 
-    /// The part for workers, which is not enough to be the server.
+    /// Returns the part for workers, which is not sufficient to run the server.
     #[must_use]
     pub fn worker_only(&self) -> Self {
         Self {
@@ -152,8 +154,8 @@ impl AccessFile {
         }
     }
 
-    /// The server's key pair, or the public half; `None` if no plane has a key, or the file is of
-    /// an earlier release.
+    /// Returns the server's key pair, or only the public key. `None` if no plane has a key, or if
+    /// an earlier release wrote the file.
     #[must_use]
     pub fn server_key(&self) -> Option<&ServerKey> {
         self.keys().find_map(SecretKey::server)
@@ -166,12 +168,12 @@ impl AccessFile {
             .filter_map(|access| access.key.as_ref())
     }
 
-    /// Address and key of one plane.
+    /// Returns the address and key of one plane.
     ///
     /// # Errors
     ///
-    /// [`AccessError::MissingPart`] if the file was made for the other plane; `path` is only for
-    /// the text.
+    /// Returns [`AccessError::MissingPart`] if the file is for the other plane. `path` is used only
+    /// in the text.
     pub fn plane(&self, plane: Plane, path: &Path) -> Result<&Access, AccessError> {
         let (part, field) = match plane {
             Plane::Client => (&self.client, "client"),
@@ -184,7 +186,7 @@ impl AccessFile {
         })
     }
 
-    /// The JSON, indented, with a final line feed.
+    /// Returns the JSON, indented and with a final line feed.
     #[must_use]
     pub fn to_json(&self) -> String {
         let json = FileJson {
@@ -193,15 +195,16 @@ impl AccessFile {
             client: self.client.as_ref().map(AccessJson::from),
             worker: self.worker.as_ref().map(AccessJson::from),
         };
-        // Only strings and numbers: serialization cannot fail.
+        // Serialization cannot fail, because there are only strings and numbers.
         serde_json::to_string_pretty(&json).unwrap_or_default() + "\n"
     }
 
-    /// Writes a new file that only its owner can read, regardless of the umask, and syncs it.
+    /// Writes a new file and syncs it. Only its owner can read it, regardless of the umask.
     ///
     /// # Errors
     ///
-    /// [`AccessError::Create`], in particular if the file exists; an incomplete file is removed.
+    /// Returns [`AccessError::Create`], in particular if the file exists. Removes an incomplete
+    /// file.
     pub fn create(&self, path: &Path) -> Result<(), AccessError> {
         let failed = AccessError::create;
         let mut file = OpenOptions::new()
@@ -218,16 +221,16 @@ impl AccessFile {
         })
     }
 
-    /// Like [`Self::create`], replacing an earlier file atomically.
+    /// Like [`Self::create`], but atomically replaces an existing file.
     ///
     /// # Errors
     ///
-    /// [`AccessError::Create`]; then the earlier file is unchanged.
+    /// Returns [`AccessError::Create`]. In that case an existing file is unchanged.
     pub fn replace(&self, path: &Path) -> Result<(), AccessError> {
         let mut name = path.as_os_str().to_owned();
         name.push(".new");
         let fresh = std::path::PathBuf::from(name);
-        // Left behind by a server that was killed in between.
+        // A server that was killed may have left this file behind.
         let _ = std::fs::remove_file(&fresh);
         self.create(&fresh)?;
         std::fs::rename(&fresh, path)
@@ -236,40 +239,41 @@ impl AccessFile {
     }
 
     fn write_to(&self, file: &mut File) -> std::io::Result<()> {
-        // The umask can only remove bits; the mode must be exactly 0400.
+        // The umask can only remove bits, but the mode must be exactly 0400.
         file.set_permissions(std::fs::Permissions::from_mode(0o400))?;
         file.write_all(self.to_json().as_bytes())?;
         file.sync_all()
     }
 
-    /// Reads a file of this release.
+    /// Reads a file that this release wrote.
     ///
     /// # Errors
     ///
-    /// See [`AccessError`]. Rejects a file with keys that others can read, or that belongs to
-    /// another user, like ssh.
+    /// See [`AccessError`]. Like ssh, rejects a file with keys that other users can read, and a file
+    /// that belongs to another user.
     pub fn load(path: &Path, version: &str) -> Result<Self, AccessError> {
         let file = open_to_read(path).map_err(AccessError::read(path))?;
         Self::load_from(file, path, Some(version))
     }
 
-    /// Reads a file of any release, with the same checks: a server that continues the state of an
-    /// earlier release keeps its keys.
+    /// Reads a file of any release with the same checks, for a server that continues the state of
+    /// an earlier release and keeps its keys.
     ///
     /// # Errors
     ///
-    /// As for [`Self::load`], without [`AccessError::Version`].
+    /// See [`Self::load`], but [`AccessError::Version`] does not occur.
     pub fn load_any(path: &Path) -> Result<Self, AccessError> {
         let file = open_to_read(path).map_err(AccessError::read(path))?;
         Self::load_from(file, path, None)
     }
 
-    /// Checks that a server can prove its identity with this file: it must have the private key,
+    /// Checks that a server can prove its identity with this file: the private key must be present,
     /// and the keys must match.
     ///
     /// # Errors
     ///
-    /// [`AccessError::NoPrivateKey`] and [`AccessError::KeyPair`]; `path` is only for the text.
+    /// Returns [`AccessError::NoPrivateKey`] or [`AccessError::KeyPair`]. `path` is used only in
+    /// the text.
     pub fn check_for_server(&self, path: &Path) -> Result<(), AccessError> {
         let path = || path.to_path_buf();
         if self.keys().any(SecretKey::is_for_connecting) {
@@ -283,18 +287,18 @@ impl AccessFile {
         Ok(())
     }
 
-    /// Whether a key lacks the server's public key, as in files of earlier releases.
+    /// Returns whether a key lacks the server's public key, as in files of earlier releases.
     #[must_use]
     pub fn lacks_server_key(&self) -> bool {
         self.keys().any(|key| key.server().is_none())
     }
 
-    /// Reads a file of any release without checking permissions: enough to ask whether a server is
-    /// there.
+    /// Reads a file of any release without checking permissions. This is sufficient to check
+    /// whether a server is running.
     ///
     /// # Errors
     ///
-    /// If the file cannot be read or is not valid.
+    /// Returns an error if the file cannot be read or is not valid.
     pub fn load_to_probe(path: &Path) -> Result<Self, AccessError> {
         let text = read_text(open_to_read(path).map_err(AccessError::read(path))?, path)?;
         Self::parse_any(&text, path, None)
@@ -307,7 +311,7 @@ impl AccessFile {
     ) -> Result<Self, AccessError> {
         let metadata = file.metadata().map_err(AccessError::read(path))?;
         let user = rustix::process::geteuid().as_raw();
-        // Files of root can be trusted: root is not covered by the threat model.
+        // Files of root are trusted, because root is outside the threat model.
         if metadata.uid() != user && metadata.uid() != 0 {
             let owner = metadata.uid();
             return Err(AccessError::ForeignOwner {
@@ -328,11 +332,11 @@ impl AccessFile {
         Ok(content)
     }
 
-    /// Parses the JSON; `path` is only for the texts.
+    /// Parses the JSON. `path` is used only in error texts.
     ///
     /// # Errors
     ///
-    /// [`AccessError::Version`], [`AccessError::Parse`] or [`AccessError::Key`].
+    /// Returns [`AccessError::Version`], [`AccessError::Parse`] or [`AccessError::Key`].
     pub fn parse(text: &str, path: &Path, version: &str) -> Result<Self, AccessError> {
         Self::parse_any(text, path, Some(version))
     }
@@ -342,7 +346,7 @@ impl AccessFile {
             path: path.to_path_buf(),
             source,
         };
-        // The version first: another release may have another shape.
+        // Check the version first, because another release may use a different format.
         let found: VersionJson = serde_json::from_str(text).map_err(invalid)?;
         if let Some(expected) = version.filter(|version| *version != found.version) {
             let expected = expected.to_owned();
@@ -363,7 +367,7 @@ impl AccessFile {
         })
     }
 
-    /// Whether a plane has a key.
+    /// Returns whether a plane has a key.
     #[must_use]
     pub fn has_secret(&self) -> bool {
         self.keys().next().is_some()
@@ -408,12 +412,12 @@ fn read_text(file: File, path: &Path) -> Result<String, AccessError> {
     file.take(ACCESS_FILE_MAX)
         .read_to_string(&mut text)
         .map_err(AccessError::read(path))?;
-    // After a power loss, unwritten parts may be zeros.
+    // After a power loss, parts that were not written may be zeros.
     text.truncate(text.trim_end_matches('\0').len());
     Ok(text)
 }
 
-/// Opens an access file; only a regular file, because opening a FIFO would wait for a writer.
+/// Opens an access file, which must be a regular file: opening a FIFO would wait for a writer.
 pub(super) fn open_to_read(path: &Path) -> std::io::Result<File> {
     let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::CLOEXEC;
     let file = File::from(rustix::fs::open(path, flags, Mode::empty())?);
@@ -426,14 +430,14 @@ pub(super) fn open_to_read(path: &Path) -> std::io::Result<File> {
     ))
 }
 
-/// Makes a new name durable.
+/// Makes the name of a new file durable.
 pub(super) fn sync_parent(path: &Path) -> std::io::Result<()> {
     let parent = match path.parent() {
         Some(parent) if !parent.as_os_str().is_empty() => parent,
         Some(_) | None => Path::new("."),
     };
     match File::open(parent)?.sync_all() {
-        // Some network file systems cannot sync a directory; then nothing more can be done.
+        // Some network file systems cannot sync a directory, and nothing more can be done there.
         Err(error) if error.kind() == std::io::ErrorKind::InvalidInput => Ok(()),
         result => result,
     }

@@ -1,13 +1,13 @@
-//! Announcements of relays, in the directory of the server's instance.
+//! Announcements of relays in the directory of the server's instance.
 //!
 //! ```text
 //! <server-dir>/001/relays/<host>-<pid>-<random>.json      mode 0600, directory 0700
 //! ```
 //!
-//! An announcement is a hint without authority: a worker that follows it does a handshake. Clocks
-//! of nodes may differ, so the age of an announcement is relative to the newest one, by the clock
-//! of the file system. Relays remove announcements that are much older, or much newer, than their
-//! own new one.
+//! An announcement is an unauthenticated hint: a worker that follows it performs a handshake. The
+//! clocks of nodes may differ, so the age of an announcement is measured from the newest one, by
+//! the clock of the file system. Relays remove announcements that are much older or much newer than
+//! their own latest one.
 
 use std::fmt;
 use std::fs;
@@ -21,38 +21,38 @@ use serde::{Deserialize, Serialize};
 use super::file::open_to_read;
 use crate::key::random_bytes;
 
-/// Name of the folder with the announcements.
+/// The name of the directory that contains the announcements.
 pub const RELAYS_DIR_NAME: &str = "relays";
 
 /// How often a relay renews its announcement.
 pub const RENEWAL: Duration = Duration::from_secs(20);
 
-/// An announcement this much older than the newest one belongs to a relay that is gone. Several
-/// renewals long, because a file system may hang for a while.
+/// How much older than the newest announcement one must be to count as stale, because its relay is
+/// gone. This is several renewals, because a file system may hang for a while.
 const STALE_AGE: Duration = Duration::from_secs(120);
 
-/// Limits of announcements, newest first, and of addresses per announcement.
+/// The maximum number of announcements that are read, newest first, and of addresses in each.
 const ANNOUNCED_MAX: usize = 64;
 const ADDRESSES_MAX: usize = 8;
 
-/// Limit of examined files in the folder, so that foreign files cannot cost a minute.
+/// The maximum number of files that are examined, so that foreign files cannot cost a minute.
 const FILES_MAX: usize = 4_096;
 
-/// Largest announcement.
+/// The maximum size of an announcement in bytes.
 const FILE_MAX: u64 = 8 << 10;
 
-/// Longest host name in bytes, above the limit of name services.
+/// The maximum length of a host name in bytes, which exceeds the limit of name services.
 const HOST_MAX: usize = 255;
 
-/// Suffix of an announcement; a file being written has another one.
+/// The suffix of an announcement. A file that is being written has another suffix.
 const ENDING: &str = ".json";
 
-/// Where a relay listens.
+/// The address where a relay listens.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct RelayAddress {
-    /// Host name or address.
+    /// The host name or address.
     pub host: String,
-    /// Port.
+    /// The port.
     pub port: u16,
 }
 
@@ -66,7 +66,7 @@ impl fmt::Display for RelayAddress {
     }
 }
 
-/// A text that is no `HOST:PORT`.
+/// A text that is not `HOST:PORT`.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 #[error(
     "expected HOST:PORT, such as `node1:7000`, `10.0.0.7:7000` or `[fd00::7]:7000`, found `{0}`"
@@ -104,16 +104,17 @@ struct FileJson {
 #[derive(Debug)]
 pub struct Announcement {
     file: String,
-    /// Where it is at present.
+    /// The directory that currently contains the announcement.
     folder: Option<PathBuf>,
 }
 
 impl Announcement {
-    /// An announcement that is not written yet. `hostname` is for users who look into the folder.
+    /// Creates an announcement without writing it. `hostname` is for users who look into the
+    /// directory.
     ///
     /// # Errors
     ///
-    /// If the system has no random numbers.
+    /// Returns an error if the system cannot provide random numbers.
     pub fn new(hostname: &str) -> io::Result<Self> {
         let mut random = [0; 4];
         random_bytes(&mut random)?;
@@ -129,13 +130,13 @@ impl Announcement {
         })
     }
 
-    /// Writes it atomically to the directory of an instance. Removes it from the directory of an
-    /// earlier instance, and removes announcements of dead relays from this one. Call every
-    /// [`RENEWAL`].
+    /// Writes the announcement atomically to the directory of an instance. Removes it from the
+    /// directory of an earlier instance, and removes announcements of dead relays from this one.
+    /// Must be called every [`RENEWAL`].
     ///
     /// # Errors
     ///
-    /// If it cannot be written.
+    /// Returns an error if the announcement cannot be written.
     pub fn renew(&mut self, instance: &Path, addresses: &[RelayAddress]) -> io::Result<()> {
         let folder = instance.join(RELAYS_DIR_NAME);
         if self.folder.as_ref().is_some_and(|other| *other != folder) {
@@ -155,10 +156,10 @@ impl Announcement {
         fs::rename(&fresh, folder.join(&self.file))?;
         let written = fs::metadata(folder.join(&self.file))?.modified()?;
         for (path, time) in files(&folder) {
-            // Also one from the future: if the clock of the file system was set back, all others
-            // would be old compared with it.
+            // Also removes announcements from the future. If the clock of the file system was set
+            // back, all others would seem old compared with them.
             if age(written, time).max(age(time, written)) >= STALE_AGE {
-                // Another relay may have been faster.
+                // Another relay may have removed it already.
                 let _ = fs::remove_file(path);
             }
         }
@@ -166,7 +167,7 @@ impl Announcement {
         Ok(())
     }
 
-    /// Removes the announcement; if that fails, it expires.
+    /// Removes the announcement. If that fails, it expires.
     pub fn withdraw(&mut self) {
         if let Some(folder) = self.folder.take() {
             let _ = fs::remove_file(folder.join(&self.file));
@@ -174,7 +175,7 @@ impl Announcement {
     }
 }
 
-/// Files of a folder with the time of their last change, the newest first.
+/// Returns the files of a directory with their modification times, newest first.
 fn files(folder: &Path) -> Vec<(PathBuf, SystemTime)> {
     let Ok(entries) = fs::read_dir(folder) else {
         return Vec::new();
@@ -191,13 +192,13 @@ fn files(folder: &Path) -> Vec<(PathBuf, SystemTime)> {
     found
 }
 
-/// Time from `time` to `now`; zero if `time` is later.
+/// Returns the time from `time` to `now`, or zero if `time` is later.
 fn age(now: SystemTime, time: SystemTime) -> Duration {
     now.duration_since(time).unwrap_or_default()
 }
 
-/// Addresses of each relay announced in the directory of an instance, latest first. Skips
-/// unreadable announcements.
+/// Returns the addresses of each relay announced in the directory of an instance, latest first.
+/// Skips unreadable announcements.
 #[must_use]
 pub fn announced_relays(instance: &Path) -> Vec<Vec<RelayAddress>> {
     let found = files(&instance.join(RELAYS_DIR_NAME));
@@ -273,7 +274,7 @@ mod tests {
         let mut found = announced_relays(&first);
         found.sort();
         assert_eq!(found, [addresses.to_vec(), vec![address("10.0.0.2:8")]]);
-        // The server has another directory now.
+        // The server now has another directory.
         ours.renew(&second, &addresses).expect("writable");
         assert_eq!(announced_relays(&first).len(), 1);
         assert_eq!(announced_relays(&second).len(), 1);
@@ -291,7 +292,7 @@ mod tests {
             .expect("writable");
         assert_eq!(announced_relays(dir.path()).len(), 1, "nothing is newer");
         let file = fs::File::open(folder.join(&old.file)).expect("there");
-        // However wrong the clocks are: it is old compared with a newer one.
+        // However wrong the clocks are, this announcement is old compared with a newer one.
         let hour = Duration::from_secs(3_600);
         let long_ago = SystemTime::now() - 24 * hour;
         file.set_modified(long_ago).expect("ours");
@@ -320,7 +321,7 @@ mod tests {
         gone.renew(dir.path(), &[address("gone:1")])
             .expect("writable");
         let file = fs::File::open(folder.join(&gone.file)).expect("there");
-        // Its relay died before the clock was set back.
+        // The relay died before the clock was set back.
         let hour = Duration::from_secs(3_600);
         file.set_modified(SystemTime::now() + hour).expect("ours");
         let mut first = Announcement::new("first").expect("random numbers");

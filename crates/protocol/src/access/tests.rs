@@ -1,4 +1,4 @@
-//! Access files and the server directory on a real file system.
+//! Tests of access files and the server directory on a real file system.
 
 use std::error::Error;
 use std::fs;
@@ -235,7 +235,7 @@ fn only_instances_of_servers_are_closed() {
     assert_eq!(modes, [0o775, 0o775, 0o775, 0o700]);
     let next = server_dir.create_instance().expect("there is room");
     assert!(next.ends_with("2025"), "{}", next.display());
-    // With only instances in it, write access to the server directory is removed as well.
+    // If the server directory contains only instances, write access to it is removed as well.
     for name in ["2024", "999", &u64::MAX.to_string()] {
         let path = root.join(name);
         let _ = fs::remove_dir(&path).or_else(|_| fs::remove_file(&path));
@@ -257,13 +257,13 @@ fn the_link_leads_to_the_running_instance() {
     server_dir.publish(&second).expect("replaced");
     assert_eq!(server_dir.resolve().expect("link"), second);
     assert!(fs::read_link(&link).expect("link").is_absolute());
-    // The first one ends later and must not remove the second one's link.
+    // The first server ends later and must not remove the second server's link.
     server_dir.withdraw(&first).expect("nothing to do");
     assert!(link.exists());
     server_dir.withdraw(&second).expect("removed");
     assert!(fs::symlink_metadata(&link).is_err());
     server_dir.withdraw(&second).expect("nothing to do");
-    // A dangling link counts as missing; the directory of an instance can be named directly.
+    // A dangling link counts as missing. The directory of an instance can be named directly.
     symlink("/nonexistent", &link).expect("link");
     assert_eq!(server_dir.resolve().expect("directory"), dir.path());
     assert_eq!(

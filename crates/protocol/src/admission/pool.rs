@@ -1,4 +1,4 @@
-//! An occupancy that tasks share: each entry is a permit, and leaves when the permit is dropped.
+//! An occupancy that tasks share. Each entry is a permit and leaves when the permit is dropped.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -17,7 +17,7 @@ pub async fn acting_as<F: Future>(holder: Holder, future: F) -> F::Output {
     ACTOR.scope(holder, future).await
 }
 
-/// The holder on whose behalf this task runs now; the server itself counts as the owner.
+/// Returns the holder on whose behalf this task runs. The server itself counts as the owner.
 #[must_use]
 pub fn actor() -> Holder {
     ACTOR.try_with(|holder| *holder).unwrap_or(Holder::Owner)
@@ -25,9 +25,9 @@ pub fn actor() -> Holder {
 
 struct State {
     occupancy: Occupancy,
-    /// Tasks of entries that can yield.
+    /// The tasks of entries that can yield.
     tasks: BTreeMap<EntryId, AbortHandle>,
-    /// Told when the entry that they wait for is theirs.
+    /// Notifies a waiting entry of its admission.
     waiting: BTreeMap<EntryId, oneshot::Sender<()>>,
 }
 
@@ -35,12 +35,12 @@ struct Shared(Mutex<State>);
 
 impl Shared {
     fn lock(&self) -> MutexGuard<'_, State> {
-        // It is whole between any two statements.
+        // The state is consistent between any two statements, so a poisoned lock is usable.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// A share; clones are the same one.
+/// A shared occupancy. Clones refer to the same one.
 #[derive(Clone)]
 pub struct Pool(Arc<Shared>);
 
@@ -52,7 +52,7 @@ impl std::fmt::Debug for Pool {
     }
 }
 
-/// An entry of a pool until it is dropped.
+/// An entry of a pool, which leaves the pool when this is dropped.
 pub struct Permit {
     shared: Arc<Shared>,
     id: EntryId,
@@ -74,7 +74,7 @@ impl State {
 }
 
 impl Pool {
-    /// A pool without entries.
+    /// Creates a pool without entries.
     #[must_use]
     pub fn new(share: Share) -> Self {
         Self(Arc::new(Shared(Mutex::new(State {
@@ -84,11 +84,11 @@ impl Pool {
         }))))
     }
 
-    /// A permit at once.
+    /// Returns a permit immediately.
     ///
     /// # Errors
     ///
-    /// [`ShareFull`] if the share of the holder is used up.
+    /// Returns [`ShareFull`] if the share of the holder is used up.
     pub fn try_enter(&self, holder: Holder) -> Result<Permit, ShareFull> {
         let mut state = self.0.lock();
         let (id, yielded) = state.occupancy.enter(holder)?;
@@ -97,14 +97,14 @@ impl Pool {
         Ok(Permit { shared, id })
     }
 
-    /// A permit as soon as the share of the holder has room. One holder's requests are served in
-    /// order.
+    /// Waits until the share of the holder has room and returns a permit. Requests of one holder
+    /// are admitted in order.
     ///
     /// # Cancel safety
     ///
-    /// Dropping the future takes no entry.
+    /// If the future is dropped, no entry is used up.
     pub async fn enter(&self, holder: Holder) -> Permit {
-        // Dropping it gives up the entry, also one that it waits for.
+        // Dropping the permit gives up the entry, even while it waits for admission.
         let (permit, admitted) = {
             let mut state = self.0.lock();
             let (id, admitted) = match state.occupancy.enter(holder) {
@@ -123,35 +123,35 @@ impl Pool {
             (Permit { shared, id }, admitted)
         };
         if let Some(admitted) = admitted {
-            // The sender stays until it has sent.
+            // The sender is not dropped before it has sent.
             let _ = admitted.await;
         }
         permit
     }
 
-    /// Names the task that ends when an entry yields.
+    /// Sets the task that is aborted when the entry yields.
     pub(super) fn set_task(&self, id: EntryId, task: AbortHandle) {
         let mut state = self.0.lock();
         if state.occupancy.holder(id).is_some_and(Holder::yields) {
             state.tasks.insert(id, task);
         } else if state.occupancy.holder(id).is_none() && !task.is_finished() {
-            // It has yielded meanwhile.
+            // The entry has yielded in the meantime.
             task.abort();
         }
     }
 }
 
 impl Permit {
-    /// The number of this entry.
+    /// Returns the number of this entry.
     pub(super) const fn id(&self) -> EntryId {
         self.id
     }
 
-    /// Its holder has proven more, see [`Occupancy::prove`].
+    /// Changes the holder after it has proven more, see [`Occupancy::prove`].
     ///
     /// # Errors
     ///
-    /// [`ShareFull`] if the share of the new holder is used up.
+    /// Returns [`ShareFull`] if the share of the new holder is used up.
     pub fn prove(&self, holder: Holder) -> Result<(), ShareFull> {
         let mut state = self.shared.lock();
         let yielded = state.occupancy.prove(self.id, holder)?;
@@ -171,7 +171,8 @@ impl Drop for Permit {
         state.occupancy.leave(self.id);
         while let Some(id) = state.occupancy.admit_waiting() {
             if let Some(waiting) = state.waiting.remove(&id) {
-                // One that has given up drops its permit, which frees the entry for the next.
+                // If the waiting task has given up, it drops its permit, which frees the entry for
+                // the next one.
                 let _ = waiting.send(());
             }
         }

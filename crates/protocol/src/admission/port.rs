@@ -1,4 +1,4 @@
-//! Accepts TCP connections into a pool: on all five kinds of port.
+//! Accepts TCP connections into a pool. All five kinds of port use it.
 
 use std::convert::Infallible;
 use std::net::{IpAddr, SocketAddr};
@@ -9,31 +9,34 @@ use tokio::task::{JoinSet, yield_now};
 
 use super::{Holder, Permit, Pool, Share};
 
-/// Connections that the kernel holds until they are accepted. A system may allow fewer
-/// (`net.core.somaxconn`).
+/// The maximum number of connections that the kernel holds until they are accepted. A system may
+/// allow fewer (`net.core.somaxconn`).
 pub const BACKLOG: i32 = 4_096;
-/// Pause after a failed attempt to accept, for example without a free descriptor.
+/// How long to pause after a failed attempt to accept, for example if no file descriptor is free.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
-/// Shortest time between two warnings about failed attempts.
+/// The minimum time between two warnings about failed attempts.
 const WARNING_INTERVAL: Duration = Duration::from_secs(10);
 
-/// Most strangers at a port of the server, and silent holders of a key: at 10 000 new connections a
-/// second each has a tenth of a second for its first message.
+/// The maximum number of strangers, and of silent holders of a key, at a port of the server. At 10
+/// 000 new connections per second, each has a tenth of a second for its first message.
 const SERVER_UNPROVEN_MAX: usize = 1_024;
-/// Limit of strangers at a port of a worker, whose tasks also need descriptors.
+/// The maximum number of strangers at a port of a worker, whose tasks need file descriptors as
+/// well.
 const WORKER_UNPROVEN_MAX: usize = 128;
-/// Most clients with a key that is not the owner's.
+/// The maximum number of clients whose key is not the owner's.
 const OTHER_CLIENTS_MAX: usize = 1_024;
-/// Most HTTP connections of one token: the dashboards of a group that shares one.
+/// The maximum number of HTTP connections of one token, such as the dashboards of a group that
+/// shares it.
 const TOKEN_CONNECTIONS_MAX: usize = 256;
-/// Most connections to the worker port that are for the owner's workers only. Often all workers
-/// have files for workers, so it is small.
+/// The maximum number of connections to the worker port that are reserved for the owner's workers.
+/// It is small because often all workers have access files for workers.
 const OWNER_WORKERS_MAX: usize = 64;
-/// Most workers behind all relays together; they need no descriptors of the server.
+/// The maximum number of workers behind all relays together. They need no file descriptors of the
+/// server.
 const RELAYED_MAX: usize = 65_536;
 
 impl Share {
-    /// Connections of clients to a server that may have so many descriptors.
+    /// The share of client connections of a server that may have this many file descriptors.
     #[must_use]
     pub fn clients(descriptors: u64) -> Self {
         let share = Self::connections(descriptors, SERVER_UNPROVEN_MAX, 5, usize::MAX);
@@ -45,13 +48,13 @@ impl Share {
         }
     }
 
-    /// Connections of workers and relays to a server.
+    /// The share of connections of workers and relays to a server.
     #[must_use]
     pub fn workers(descriptors: u64) -> Self {
         Self::connections(descriptors, SERVER_UNPROVEN_MAX, 14, OWNER_WORKERS_MAX)
     }
 
-    /// Workers behind relays, at a server.
+    /// The share of workers behind relays at a server.
     #[must_use]
     pub const fn relayed() -> Self {
         let others = RELAYED_MAX - OWNER_WORKERS_MAX;
@@ -61,7 +64,7 @@ impl Share {
         }
     }
 
-    /// HTTP connections to a server.
+    /// The share of HTTP connections to a server.
     #[must_use]
     pub fn http(descriptors: u64) -> Self {
         let share = Self::connections(descriptors, SERVER_UNPROVEN_MAX, 3, usize::MAX);
@@ -71,7 +74,7 @@ impl Share {
         }
     }
 
-    /// Connections of workers to a relay that carries so many.
+    /// The share of worker connections to a relay that carries up to `carried` of them.
     #[must_use]
     pub fn relay(descriptors: u64, carried: usize) -> Self {
         let share = Self::connections(descriptors, WORKER_UNPROVEN_MAX, 1, 0);
@@ -81,14 +84,14 @@ impl Share {
         }
     }
 
-    /// Connections to a worker that ask for values. All have the same right.
+    /// The share of connections to a worker that request values. All have the same right.
     #[must_use]
     pub fn values(descriptors: u64) -> Self {
         Self::connections(descriptors, WORKER_UNPROVEN_MAX, 8, 0)
     }
 }
 
-/// Tasks of the connections of a port. Dropping them ends the connections.
+/// The tasks of a port's connections. Dropping this ends the connections.
 #[derive(Debug)]
 pub struct Connections {
     pool: Pool,
@@ -96,15 +99,15 @@ pub struct Connections {
 }
 
 impl Connections {
-    /// No connections.
+    /// Creates an empty set of connections.
     #[must_use]
     pub fn new(pool: Pool) -> Self {
         let tasks = JoinSet::new();
         Self { pool, tasks }
     }
 
-    /// Serves one more connection in a task of its own, which ends when the connection yields to a
-    /// newer one.
+    /// Serves another connection in a new task. The task ends when the connection yields to a newer
+    /// one.
     pub async fn add<F>(&mut self, from: IpAddr, serve: impl FnOnce(Permit) -> F)
     where
         F: Future<Output = ()> + Send + 'static,
@@ -114,14 +117,15 @@ impl Connections {
             let id = permit.id();
             let task = self.tasks.spawn(serve(permit));
             self.pool.set_task(id, task);
-            // A connection that yielded frees its descriptor, and others send their first message,
-            // before the next one is accepted.
+            // Before the next connection is accepted, a connection that yielded frees its file
+            // descriptor, and other connections can send their first message.
             yield_now().await;
         }
     }
 }
 
-/// Accepts connections until dropped, which ends all of them. `what` names them in warnings.
+/// Accepts connections until the future is dropped, which ends all of them. `what` names them in
+/// warnings.
 pub async fn serve<F>(
     listener: TcpListener,
     pool: Pool,
@@ -131,7 +135,7 @@ pub async fn serve<F>(
 where
     F: Future<Output = ()> + Send + 'static,
 {
-    // The listener may have a shorter queue; if this fails, it keeps that.
+    // If this fails, the listener keeps its queue, which may be shorter.
     let _ = rustix::net::listen(&listener, BACKLOG);
     let mut connections = Connections::new(pool);
     let mut warned: Option<Instant> = None;

@@ -1,4 +1,4 @@
-//! The machine against its model, and the numbers of the shares.
+//! Compares the occupancy with its model, and checks the sizes of the shares.
 
 use super::*;
 
@@ -16,7 +16,7 @@ proptest! {
     }
 }
 
-/// A lesser right can never take the owner's connections, and those of workers.
+/// Lesser rights can never take the connections of the owner and of workers.
 #[test]
 fn shares_leave_room_for_the_owner_and_for_the_server_itself() {
     for descriptors in [128, 256, 1_024, 4_096, 65_536, 1 << 20, u64::MAX] {
@@ -28,7 +28,7 @@ fn shares_leave_room_for_the_owner_and_for_the_server_itself() {
         let mut taken = 0;
         for share in ports {
             assert!(share.each <= share.others && share.others < share.all);
-            // Strangers of each port, silent holders of a key at two.
+            // Every port has strangers, and two have silent holders of a key.
             taken += (share.others + 2 * share.unproven) as u64;
         }
         assert!(taken < descriptors, "{taken} of {descriptors}");
@@ -85,7 +85,7 @@ async fn a_free_entry_is_the_owners_else_of_the_one_who_has_waited_longest() {
         let (pool, tx) = (pool.clone(), tx.clone());
         tasks.push(tokio::spawn(async move {
             let permit = pool.enter(holder).await;
-            // The test takes all of them.
+            // The test receives all permits.
             let _ = tx.send((name, permit));
         }));
         tokio::task::yield_now().await;
@@ -98,6 +98,6 @@ async fn a_free_entry_is_the_owners_else_of_the_one_who_has_waited_longest() {
         order.push(name);
         held.push_back(permit);
     }
-    // `a3` is older than `b2`, but `a2` has the only entry of `a`.
+    // `a3` is older than `b2`, but `a2` holds the only entry of `a`.
     assert_eq!(order, ["owner", "a2", "b2", "a3", "c2"]);
 }

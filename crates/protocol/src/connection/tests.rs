@@ -1,4 +1,4 @@
-//! Connections over in-memory pipes and TCP.
+//! Tests of connections over in-memory pipes and TCP.
 
 use std::time::Duration;
 
@@ -34,7 +34,7 @@ async fn pair(key: Option<&SecretKey>, pipe: usize) -> Pair<Connection<DuplexStr
     )
 }
 
-/// Runs the connecting side against bytes that are no handshake.
+/// Runs the connecting side against bytes that are not a handshake.
 async fn accept_bytes(bytes: &[u8]) -> HandshakeError {
     let (mut left, right) = duplex(PIPE);
     left.write_all(bytes).await.expect("fits the pipe");
@@ -141,7 +141,7 @@ async fn a_message_that_decodes_to_too_much_is_refused_before() {
     });
     let (_left_rx, mut tx) = left.split();
     let (mut rx, _right_tx) = right.split();
-    // Two bytes each on the wire, two hundred in memory.
+    // Each element takes two bytes on the wire and two hundred in memory.
     let hostile = |count| ToServer {
         message: Some(to_server::Message::Report(Report {
             ended: vec![Ended::default(); count],
@@ -194,7 +194,7 @@ async fn reading_and_writing_can_be_canceled_anywhere() {
         }
         let mut received: Vec<Entries> = Vec::new();
         while received.len() < 40 {
-            // Each turn drops the unfinished future.
+            // Each iteration drops the unfinished future.
             tokio::select! {
                 biased;
                 result = tx.flush(), if tx.buffered() > 0 => result.expect("open"),
@@ -328,7 +328,7 @@ async fn silent_and_slow_peers_are_cut_off() {
     assert!(matches!(error, HandshakeError::Timeout));
     assert_eq!(started.elapsed(), HANDSHAKE_TIMEOUT);
 
-    // One correct byte per second does not extend the limit.
+    // Sending one correct byte per second does not extend the limit.
     let hello = Handshake::connecting(Plane::Client, Some(&KEY), [0; 16]).take_output();
     let (mut slow, right) = duplex(PIPE);
     let drip = async {
@@ -364,7 +364,7 @@ async fn a_stream_cut_at_any_byte_never_yields_a_wrong_message() {
             else {
                 continue;
             };
-            // Only without a key does a recorded handshake work a second time.
+            // A recorded handshake works a second time only without a key.
             assert!(key.is_none());
             let (mut rx, _tx) = connection.split();
             let mut count = 0;
@@ -385,7 +385,8 @@ async fn a_stream_cut_at_any_byte_never_yields_a_wrong_message() {
     }
 }
 
-/// Everything a connecting side sent for two messages, and a machine that expects it.
+/// Records everything that a connecting side sends for two messages. Also returns a function that
+/// creates a handshake that expects it.
 async fn record_connection(key: Option<&SecretKey>) -> (Vec<u8>, impl Fn() -> Handshake) {
     let (left, middle_left) = duplex(PIPE);
     let (middle_right, right) = duplex(PIPE);
@@ -431,7 +432,7 @@ async fn record_connection(key: Option<&SecretKey>) -> (Vec<u8>, impl Fn() -> Ha
 async fn a_damaged_encrypted_stream_is_noticed() {
     let (left, right) = pair(Some(&KEY), PIPE).await;
     let mut raw = left.stream;
-    // A record that was never sealed.
+    // This record was never sealed.
     raw.write_all(&[20, 0]).await.expect("open");
     raw.write_all(&[1; 20]).await.expect("open");
     let (mut rx, _tx) = right.split();
@@ -466,7 +467,7 @@ async fn a_connection_that_says_little_takes_little_memory() {
             assert_eq!(rx.next().await.expect("valid"), Some(small.clone()));
             assert!(memory(&rx) <= 4 * READ_SPACE_MIN, "{}", memory(&rx));
         }
-        // While much arrives, reads are large.
+        // Reads are large while much data arrives.
         let large = entries(300_000);
         tx.send(&large).await.expect("open");
         assert_eq!(rx.next().await.expect("valid"), Some(large));

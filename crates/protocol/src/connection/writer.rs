@@ -10,10 +10,10 @@ use tokio::io::{AsyncWrite, AsyncWriteExt};
 use super::BUFFER_KEPT_MAX;
 use crate::frame::{self, FrameError, RecordSealer};
 
-/// Encrypted bytes prepared for one write; bounds the second copy of a large message.
+/// How many encrypted bytes are prepared for one write. Bounds the second copy of a large message.
 const WRITE_AHEAD: usize = 256 << 10;
 
-/// Why writing failed.
+/// The reason why a write failed.
 #[derive(Debug, thiserror::Error)]
 pub enum WriteError {
     /// The connection broke.
@@ -25,7 +25,8 @@ pub enum WriteError {
 }
 
 impl WriteError {
-    /// Size and limit of an unsent message that is too large; the connection stays usable.
+    /// Returns the size and the limit of a message that was too large to send. The connection can
+    /// still be used.
     #[must_use]
     pub const fn too_large(&self) -> Option<(usize, usize)> {
         match self {
@@ -35,13 +36,13 @@ impl WriteError {
     }
 }
 
-/// Sending half.
+/// The sending half of a connection.
 pub struct MessageWriter<W> {
     pub(super) stream: W,
     pub(super) sealer: Option<RecordSealer>,
-    /// Largest message that the peer takes.
+    /// The maximum size of a message that the peer accepts.
     pub(super) message_max: usize,
-    /// Frames that are not encrypted yet; without a key, not written yet.
+    /// Frames that are not encrypted yet or, without a key, not written yet.
     pub(super) plain: BytesMut,
     /// Records that are not written yet.
     pub(super) out: BytesMut,
@@ -57,28 +58,28 @@ impl<W> fmt::Debug for MessageWriter<W> {
 }
 
 impl<W: AsyncWrite + Unpin> MessageWriter<W> {
-    /// Queues a message; encryption and writing happen in [`MessageWriter::flush`]. The queue is
-    /// unbounded: the caller flushes in time, see [`MessageWriter::buffered`].
+    /// Queues a message. [`MessageWriter::flush`] encrypts and writes it. The queue is unbounded,
+    /// so the caller has to flush in time, see [`MessageWriter::buffered`].
     ///
     /// # Errors
     ///
-    /// [`WriteError::Frame`] if the message exceeds the peer's limit; then nothing is queued, and
-    /// smaller ones can be sent.
+    /// Returns [`WriteError::Frame`] if the message exceeds the peer's limit. In that case nothing
+    /// is queued, and smaller messages can still be sent.
     pub fn feed<M: Message>(&mut self, message: &M) -> Result<(), WriteError> {
         frame::encode_message(message, self.message_max, &mut self.plain).map_err(WriteError::Frame)
     }
 
-    /// Bytes queued and not yet written.
+    /// Returns the number of bytes that are queued and not yet written.
     #[must_use]
     pub fn buffered(&self) -> usize {
         self.plain.len() + self.out.len()
     }
 
-    /// Writes everything queued.
+    /// Writes all queued messages.
     ///
     /// # Errors
     ///
-    /// See [`WriteError`]; the connection is of no further use.
+    /// See [`WriteError`]. The connection cannot be used afterwards.
     ///
     /// # Cancel safety
     ///
@@ -107,21 +108,22 @@ impl<W: AsyncWrite + Unpin> MessageWriter<W> {
         self.stream.flush().await.map_err(WriteError::Io)
     }
 
-    /// Queues a message and writes everything queued.
+    /// Queues a message and writes all queued messages.
     ///
     /// # Errors
     ///
-    /// As [`MessageWriter::feed`] and [`MessageWriter::flush`].
+    /// See [`MessageWriter::feed`] and [`MessageWriter::flush`].
     pub async fn send<M: Message>(&mut self, message: &M) -> Result<(), WriteError> {
         self.feed(message)?;
         self.flush().await
     }
 
-    /// Writes everything queued and ends the stream; the peer reads `None` behind the last message.
+    /// Writes all queued messages and ends the stream. The peer reads `None` after the last
+    /// message.
     ///
     /// # Errors
     ///
-    /// As [`MessageWriter::flush`].
+    /// See [`MessageWriter::flush`].
     pub async fn shutdown(&mut self) -> Result<(), WriteError> {
         self.flush().await?;
         self.stream.shutdown().await.map_err(WriteError::Io)

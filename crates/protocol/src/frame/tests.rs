@@ -1,4 +1,4 @@
-//! Frames and records, whole, cut and damaged.
+//! Tests for frames and records that are intact, truncated or corrupted.
 
 use proptest::collection::vec;
 use proptest::prelude::*;
@@ -74,7 +74,7 @@ proptest! {
     ) {
         let (mut sealer, mut opener) = linked_halves(rekey_records);
         let (mut wire, mut out) = (BytesMut::new(), BytesMut::new());
-        // Many records, small ones first.
+        // Creates many records, small ones first.
         for part in plain.chunks(50_000) {
             for part in [&part[..part.len().min(10)], &part[part.len().min(10)..]] {
                 let mut part = BytesMut::from(part);
@@ -166,7 +166,8 @@ fn notices_every_changed_bit_of_a_record() {
     sealer
         .seal(&mut BytesMut::from("hello"), &mut wire)
         .expect("fresh keys");
-    // Changes of the length make it wait for more, or fail; changes of the content are forgeries.
+    // If the length changes, the opener waits for more bytes or fails. If the content changes, the
+    // record counts as forged.
     for bit in 8 * RECORD_HEADER_LEN..8 * wire.len() {
         let (mut again, mut opener) = linked_halves(10);
         let mut raw = BytesMut::new();
@@ -225,7 +226,7 @@ fn stops_when_nonces_are_used_up() {
     assert_eq!(opener.open(&mut wire, &mut out), Err(FrameError::Exhausted));
 }
 
-/// The sealing half of one side and the opening half of the other.
+/// Returns the sealer of one side and the opener of the other.
 fn linked_halves(rekey_records: u64) -> (RecordSealer, RecordOpener) {
     let params: snow::params::NoiseParams = "Noise_NN_25519_AESGCM_SHA256".parse().expect("suite");
     let mut left = snow::Builder::new(params.clone())

@@ -1,12 +1,13 @@
-//! Reasons of a failed handshake, in words for users and as the code for the peer.
+//! Reasons for a failed handshake, as text for users and as a code for the peer.
 
 use super::wire::refusal::Code;
 use super::{HANDSHAKE_FRAME_MAX, HANDSHAKE_TIMEOUT, Plane, VersionRange};
 
-/// Why the handshake failed.
+/// The reason why a handshake failed.
 #[derive(Debug, thiserror::Error)]
 pub enum HandshakeError {
-    /// The first bytes are not hq's: another program, or a device in between that changes bytes.
+    /// The first bytes are not hq's. The peer is another program, or a device in between changes
+    /// bytes.
     #[error("the peer does not speak the hq protocol; check host and port")]
     NotOurProtocol,
     /// A frame that no correct peer sends at this point.
@@ -17,7 +18,7 @@ pub enum HandshakeError {
         "the peer announced a handshake frame of {found} bytes, at most {HANDSHAKE_FRAME_MAX} are allowed"
     )]
     FrameTooLarge {
-        /// Announced length.
+        /// The announced length.
         found: usize,
     },
     /// No common version.
@@ -26,12 +27,12 @@ pub enum HandshakeError {
          (builds of one release can differ) and the server's current access file"
     )]
     VersionMismatch {
-        /// Versions that this program speaks.
+        /// The versions that this program speaks.
         ours: VersionRange,
-        /// Versions that the peer speaks.
+        /// The versions that the peer speaks.
         theirs: VersionRange,
     },
-    /// A worker at the client port, or the reverse.
+    /// A worker connected to the client port, or the reverse.
     #[error(
         "wrong role: this side is on the {ours} plane, and the peer is not. Check which port of the access file it uses"
     )]
@@ -64,13 +65,13 @@ pub enum HandshakeError {
     /// The peer refused for a reason that this program does not know.
     #[error("the peer refused the connection (code {code})")]
     Refused {
-        /// Code of the reason.
+        /// The code of the reason.
         code: i32,
     },
-    /// Not completed within [`HANDSHAKE_TIMEOUT`].
+    /// The handshake did not complete within [`HANDSHAKE_TIMEOUT`].
     #[error("the peer did not complete the handshake within {} s", HANDSHAKE_TIMEOUT.as_secs())]
     Timeout,
-    /// The peer closed the connection before the end of the handshake.
+    /// The peer closed the connection before the handshake completed.
     #[error("the peer closed the connection during the handshake")]
     Closed,
     /// The connection broke.
@@ -82,7 +83,7 @@ pub enum HandshakeError {
 }
 
 impl HandshakeError {
-    /// Whether a later attempt with the same key may succeed.
+    /// Returns whether a later attempt with the same key may succeed.
     #[must_use]
     pub const fn is_retryable(&self) -> bool {
         match self {
@@ -100,7 +101,7 @@ impl HandshakeError {
         }
     }
 
-    /// The part of the failure that the peer may know.
+    /// Returns the code that the peer may know.
     pub(super) const fn refusal_code(&self) -> Option<Code> {
         match self {
             Self::VersionMismatch { .. } => Some(Code::Version),
@@ -108,7 +109,7 @@ impl HandshakeError {
             Self::EncryptionMismatch { .. } => Some(Code::Encryption),
             Self::WrongKey { .. } | Self::NotTheServer { .. } => Some(Code::Key),
             Self::Malformed | Self::FrameTooLarge { .. } | Self::Crypto(_) => Some(Code::Other),
-            // A stranger, or no peer to notify.
+            // The peer is a stranger, or there is no peer to notify.
             Self::NotOurProtocol
             | Self::Refused { .. }
             | Self::Timeout

@@ -1,4 +1,4 @@
-//! Handshakes with every kind of peer.
+//! Tests of handshakes with every kind of peer.
 
 use proptest::collection::vec;
 use proptest::prelude::*;
@@ -19,7 +19,7 @@ fn accepting(plane: Plane, key: Option<&SecretKey>) -> Handshake {
 
 type End = Result<Option<Session>, HandshakeError>;
 
-/// Carries bytes between two machines until both are silent.
+/// Passes bytes between two handshakes until neither has output.
 fn run(mut left: Handshake, mut right: Handshake) -> (End, End) {
     let (mut left_end, mut right_end) = (Ok(None), Ok(None));
     loop {
@@ -59,7 +59,8 @@ fn equal_keys_agree() {
     }
 }
 
-/// Keys of a new server: the full file's keys, and the keys of its clients and workers.
+/// Returns the keys of a new server: those of its full access file, and those of its clients and
+/// workers.
 fn server_keys() -> (SecretKey, SecretKey) {
     let full = KEY.with_server(&ServerKey::generate().expect("random numbers"));
     let to_connect = full.to_connect();
@@ -74,7 +75,7 @@ fn the_server_proves_itself_to_those_who_know_its_public_key() {
         (Client, &public, &full, PROVEN),
         (Worker, &public, &full, PROVEN),
         (Client, &full, &full, PROVEN),
-        // A worker of the release before.
+        // A worker of the previous release.
         (Worker, &KEY, &full, 2),
         // A relay has the keys of a worker.
         (Relay, &public, &public, 2),
@@ -112,7 +113,7 @@ fn who_has_all_but_the_private_key_of_the_server_is_not_the_server() {
                     && range.max < PROVEN)
                     || (matches!(left, HandshakeError::EncryptionMismatch { .. }) && key.is_none())
                     || (matches!(left, HandshakeError::WrongKey { .. }) && key == Some(&other))
-                    // It has nothing to answer with.
+                    // The impostor lacks the private key that an answer needs.
                     || (matches!(left, HandshakeError::Refused { .. }) && key.is_some());
                 assert!(is_expected, "{plane} {range}: {left}");
             }
@@ -368,7 +369,8 @@ fn a_frame_out_of_turn_is_malformed() {
     }
 }
 
-/// The Noise message of a peer that knows the key, with payload that no correct peer sends.
+/// Returns the Noise message of a peer that knows the key, with a payload that no correct peer
+/// sends.
 fn noise_with_payload(noise: &mut HandshakeState) -> BytesMut {
     let mut message = vec![0; HANDSHAKE_FRAME_MAX];
     let length = noise.write_message(b"!", &mut message).expect("it fits");
@@ -390,7 +392,7 @@ fn bytes_in_the_first_encrypted_message_are_refused() {
         .receive(&mut noise_with_payload(&mut noise))
         .expect_err("nothing is expected in it");
     assert!(matches!(refused, HandshakeError::Malformed), "{refused}");
-    // The peer hears of it, but gets no keys.
+    // The peer is notified but gets no keys.
     let output = machine.take_output();
     let told = peer.receive(&mut BytesMut::from(&[answer, output].concat()[..]));
     assert!(

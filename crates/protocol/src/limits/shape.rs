@@ -1,31 +1,32 @@
-//! Memory of a decoded message, computed before decoding.
+//! Computes the memory of a decoded message before it is decoded.
 //!
-//! Only repeated parts can grow beyond the received bytes, so a shape lists the fields of a message
-//! that are repeated or contain such fields. A test compares the shapes with the schema.
+//! Only repeated fields can take more memory than the received bytes. A shape therefore lists the
+//! fields of a message that are repeated or contain repeated fields. A test compares the shapes
+//! with the schema.
 
 use crate::{common, worker};
 
-/// Fields of a message that have to be counted.
+/// The fields of a message that have to be counted.
 #[derive(Debug)]
 pub struct Shape {
-    /// Name in the schema.
+    /// The name in the schema.
     #[cfg_attr(not(test), expect(dead_code, reason = "ties the shape to the schema"))]
     name: &'static str,
     fields: &'static [(u32, FieldKind)],
 }
 
-/// One field.
+/// The type of a counted field.
 #[derive(Debug)]
 enum FieldKind {
-    /// Messages, with the overhead of each in bytes.
+    /// Messages, with the overhead of each one in bytes.
     Message(usize, &'static Shape),
     /// Texts.
     Text,
-    /// Numbers, with the size of each in bytes.
+    /// Numbers, with the size of each one in bytes.
     Numbers(usize),
 }
 
-/// Overhead of a text: the largest type that texts are decoded to.
+/// The overhead of a text in bytes: the size of the largest type that texts are decoded to.
 const TEXT_SIZE: usize = size_of::<bytes::Bytes>();
 
 const fn each<M>(shape: &'static Shape) -> FieldKind {
@@ -132,8 +133,8 @@ shapes! {
 }
 
 impl Shape {
-    /// Memory of a message in bytes without its own struct, not counting growth of vectors. Stops
-    /// at invalid bytes, which the decoder rejects.
+    /// Returns the memory of a message in bytes, without its own struct and without spare capacity
+    /// of vectors. Stops at invalid bytes, which the decoder rejects.
     #[must_use]
     pub fn decoded_bytes(&self, mut message: &[u8]) -> usize {
         let mut bytes = 0_usize;
@@ -144,7 +145,7 @@ impl Shape {
                     size + shape.decoded_bytes(inner)
                 }
                 (Some(FieldKind::Text), Value::Bytes(inner)) => TEXT_SIZE + inner.len(),
-                // Each takes at least one byte.
+                // Each number takes at least one byte.
                 (Some(FieldKind::Numbers(size)), Value::Bytes(inner)) => size * inner.len(),
                 (Some(FieldKind::Numbers(size)), Value::Number) => *size,
                 (_, Value::Number | Value::Bytes(_)) => 0,
@@ -160,7 +161,8 @@ enum Value<'a> {
     Bytes(&'a [u8]),
 }
 
-/// Takes a field from the front of a message; `None` at its end, or for invalid bytes.
+/// Removes a field from the front of a message. `None` at the end of the message, or if its bytes
+/// are invalid.
 fn next_field<'a>(message: &mut &'a [u8]) -> Option<(u32, Value<'a>)> {
     let key = varint(message)?;
     let number = u32::try_from(key >> 3).ok()?;
@@ -183,7 +185,7 @@ fn next_field<'a>(message: &mut &'a [u8]) -> Option<(u32, Value<'a>)> {
             *message = message.get(4..)?;
             Value::Number
         }
-        // Groups, which are not used, and undefined types.
+        // Groups, which the schema does not use, and undefined types.
         _ => return None,
     };
     Some((number, value))
@@ -207,7 +209,7 @@ mod tests {
 
     use super::*;
 
-    /// Fields of each message of the schema: number, type, whether it is repeated.
+    /// The fields of each message of the schema: number, type, and whether the field is repeated.
     type Schema = BTreeMap<String, Vec<(u32, String, bool)>>;
 
     fn schema() -> Schema {
@@ -233,7 +235,7 @@ mod tests {
             let (kind, is_repeated) = match words[..] {
                 ["repeated", kind, _] => (kind, true),
                 ["optional", kind, _] | [kind, _] => (kind, false),
-                // A value of an enum, or the syntax.
+                // An enum value or a line of syntax.
                 _ => continue,
             };
             let kind = kind.rsplit('.').next().expect("a type").to_owned();
@@ -261,7 +263,7 @@ mod tests {
                 assert!(fits, "{} {number} is {kind}, not {part:?}", shape.name);
             }
             for (number, kind, is_repeated) in fields {
-                // A message without repeated parts may be left out, unless it is itself repeated.
+                // A message without repeated fields can be left out, unless it is itself repeated.
                 let counts = ALL.iter().any(|inner| inner.name == kind)
                     || ["string", "bytes"].contains(&&**kind)
                     || *is_repeated;

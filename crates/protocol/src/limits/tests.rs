@@ -1,5 +1,5 @@
-//! Every message that one side can build passes the reader of the other side: extremes of every
-//! message.
+//! Checks with extreme values that every message that one side can build passes the reader of the
+//! other side.
 
 mod answers;
 mod extremes;
@@ -16,7 +16,7 @@ use crate::frame::{self, FrameDecoder};
 use crate::key::SecretKey;
 use crate::{client, worker};
 
-/// Sends a message to one side of a plane and decodes it. Returns its bytes.
+/// Sends a message to one side of a plane and decodes it. Returns its size in bytes.
 fn pass<M, T>(message: &M, sender: Limits, reader: Limits) -> usize
 where
     M: Message + Default,

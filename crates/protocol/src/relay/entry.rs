@@ -1,9 +1,9 @@
-//! Admission of a worker to a relay: both prove that they have the key, then the relay accepts or
-//! rejects.
+//! Admission of a worker to a relay. Both prove that they have the key, then the relay accepts or
+//! rejects the worker.
 //!
-//! This keeps strangers out of the relay, and away from the server. It protects nothing else: then
-//! follows the worker's ordinary connection to the server with its own handshake, encrypted for the
-//! relay.
+//! This keeps strangers away from the relay and from the server, and protects nothing else. The
+//! worker's regular connection to the server follows, with its own handshake, and the relay cannot
+//! decrypt it.
 
 use std::io;
 use std::time::Duration;
@@ -14,17 +14,17 @@ use crate::connection;
 use crate::handshake::{HANDSHAKE_TIMEOUT, HandshakeError, Plane};
 use crate::key::SecretKey;
 
-/// Timeout of the relay's answer, which it knows at once.
+/// Timeout for the relay's answer, which the relay can give immediately.
 const ANSWER_TIMEOUT: Duration = HANDSHAKE_TIMEOUT;
 
-/// Answer of a relay to a worker that has the key.
+/// A relay's answer to a worker that has the key.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Admission {
-    /// All further bytes go to the server and come from it.
+    /// All further bytes are exchanged with the server.
     Open,
-    /// It has no room for another worker.
+    /// The relay has no room for another worker.
     Full,
-    /// It has no connection to the server at present.
+    /// The relay currently has no connection to the server.
     NoServer,
 }
 
@@ -38,25 +38,25 @@ impl Admission {
     }
 }
 
-/// Why a relay did not let us in.
+/// The reason why a relay did not admit this worker.
 #[derive(Debug, thiserror::Error)]
 pub enum EntryError {
-    /// No handshake.
+    /// The handshake failed.
     #[error("agree with the relay on a connection")]
     Handshake(#[source] HandshakeError),
     /// The connection broke.
     #[error("read the answer of the relay")]
     Io(#[source] io::Error),
-    /// No answer.
+    /// The relay did not answer.
     #[error("no answer from the relay for {} s", ANSWER_TIMEOUT.as_secs())]
     Timeout,
-    /// It has no room for another worker.
+    /// The relay has no room for another worker.
     #[error("the relay has its maximum of workers")]
     Full,
-    /// It has no connection to the server at present.
+    /// The relay currently has no connection to the server.
     #[error("the relay has no connection to the server")]
     NoServer,
-    /// It said something else.
+    /// The relay sent an unknown answer.
     #[error("the relay gave an unknown reply ({0}); it may be of a later release")]
     Unknown(u8),
 }
@@ -66,7 +66,7 @@ pub enum EntryError {
 ///
 /// # Errors
 ///
-/// See [`EntryError`]; at the latest after ten seconds.
+/// See [`EntryError`]. Fails after ten seconds at the latest.
 pub async fn enter<S>(stream: S, key: Option<&SecretKey>) -> Result<S, EntryError>
 where
     S: AsyncRead + AsyncWrite + Unpin + Send,
@@ -76,13 +76,13 @@ where
         .map_err(EntryError::Handshake)?;
     let (mut stream, rest) = connection.into_stream();
     let answer = match *rest {
-        // It may arrive together with the end of the handshake.
+        // The answer may arrive together with the end of the handshake.
         [answer] => answer,
         [] => tokio::time::timeout(ANSWER_TIMEOUT, stream.read_u8())
             .await
             .map_err(|_| EntryError::Timeout)?
             .map_err(EntryError::Io)?,
-        // Neither the relay nor the server sends more before the worker does.
+        // Neither the relay nor the server sends anything else before the worker does.
         _ => return Err(EntryError::Handshake(HandshakeError::Malformed)),
     };
     match answer {
@@ -93,27 +93,27 @@ where
     }
 }
 
-/// Checks that a worker has the key. It then waits for [`answer`].
+/// Checks that a worker has the key. The worker then waits for [`answer`].
 ///
 /// # Errors
 ///
-/// See [`HandshakeError`]; at the latest after [`HANDSHAKE_TIMEOUT`].
+/// See [`HandshakeError`]. Fails after [`HANDSHAKE_TIMEOUT`] at the latest.
 pub async fn admit<S>(stream: S, key: Option<&SecretKey>) -> Result<S, HandshakeError>
 where
     S: AsyncRead + AsyncWrite + Unpin + Send,
 {
     let connection = connection::accept(stream, Plane::Relay, key).await?;
     let (stream, rest) = connection.into_stream();
-    // A worker sends nothing before it has the answer.
+    // A worker sends nothing before it receives the answer.
     let is_silent = rest.is_empty();
     is_silent.then_some(stream).ok_or(HandshakeError::Malformed)
 }
 
-/// Answers a worker that was admitted.
+/// Answers a worker that was admitted by [`admit`].
 ///
 /// # Errors
 ///
-/// If the connection broke.
+/// Returns an error if the connection broke.
 pub async fn answer<S: AsyncWrite + Unpin>(stream: &mut S, answer: Admission) -> io::Result<()> {
     stream.write_all(&[answer.code()]).await?;
     stream.flush().await

@@ -1,4 +1,4 @@
-//! The connection between a relay and its server, and the streams on it.
+//! The connection between a relay and its server, and the streams on this connection.
 
 use std::fmt;
 use std::io;
@@ -19,20 +19,22 @@ use crate::limits::Limits;
 use wire::RelayFrame;
 use wire::relay_frame::Reset;
 
-/// Frames that are digested at a time.
+/// The maximum number of frames that are handled in one turn.
 const FRAMES_PER_TURN: usize = 64;
 
-/// Bytes per write: many frames, but few enough that the turn of each channel comes soon.
+/// The maximum number of bytes per write: many frames, but few enough that every channel soon has
+/// its turn.
 const FLUSH_BYTES: usize = 256 << 10;
 
-/// A side that reads nothing for this long is suspended or gone; workers should look for another
-/// route.
+/// How long a side may read nothing before it counts as suspended or dead. Workers then look for
+/// another route.
 const STALL_MAX: Duration = Duration::from_secs(30);
 
-/// Largest frame: the data of one turn, or the address of a peer, with their numbers.
+/// The maximum size of a frame in bytes: the data of one turn, or the address of a peer, and the
+/// channel number.
 const FRAME_MAX: usize = CHUNK_MAX + 1024;
 
-/// Why a link is over.
+/// The reason why a link has ended.
 #[derive(Debug, thiserror::Error)]
 pub enum LinkError {
     /// The other side ended it.
@@ -44,10 +46,10 @@ pub enum LinkError {
     /// Writing failed.
     #[error("write to the connection")]
     Write(#[source] WriteError),
-    /// The other side broke a rule.
+    /// The other side violated a rule.
     #[error("the other side broke a rule")]
     Rule(#[source] MuxError),
-    /// The other side takes nothing.
+    /// The other side reads nothing.
     #[error("the other side has read nothing for {} s", STALL_MAX.as_secs())]
     Stalled,
 }
@@ -62,12 +64,12 @@ struct Shared {
 
 impl Shared {
     fn lock(&self) -> MutexGuard<'_, Mux> {
-        // Each call leaves the machine whole.
+        // Each call leaves the state consistent, so a poisoned lock is usable.
         self.mux.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// One side of a link; clones are the same one.
+/// One side of a link. Clones refer to the same one.
 #[derive(Clone)]
 pub struct RelayLink(Arc<Shared>);
 
@@ -80,7 +82,7 @@ impl fmt::Debug for RelayLink {
 }
 
 impl RelayLink {
-    /// A link without channels.
+    /// Creates a link without channels.
     #[must_use]
     pub fn new(side: Side, ours: Terms, theirs: Terms) -> Self {
         let channels_max = ours.channels_max.min(theirs.channels_max);
@@ -91,27 +93,27 @@ impl RelayLink {
         }))
     }
 
-    /// Channels that are open, or whose last frames are unsent.
+    /// Returns the number of channels that are open or whose last frames are unsent.
     #[must_use]
     pub fn len(&self) -> usize {
         self.0.lock().len()
     }
 
-    /// Whether there are none.
+    /// Returns whether there are none.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// Whether no channel is open, and all its frames have left this process.
+    /// Returns whether no channel is open and all frames have left this process.
     #[must_use]
     pub fn is_settled(&self) -> bool {
         let is_empty = self.0.lock().len() == 0;
         is_empty && self.0.is_flushed.load(Ordering::Relaxed)
     }
 
-    /// A channel for a peer that the relay has admitted; `None` if the limit is reached, or the
-    /// link is over.
+    /// Opens a channel for a peer that the relay has admitted. Returns `None` if the limit is
+    /// reached or the link has ended.
     #[must_use]
     pub fn open(&self, peer: &str) -> Option<ChannelStream> {
         let id = self.0.lock().open(peer)?;
@@ -126,12 +128,12 @@ impl RelayLink {
         }
     }
 
-    /// Carries frames until the link is over; then all channels break. `opened` gets each channel
-    /// that the other side opens, with the address of its peer, and must not block.
+    /// Transfers frames until the link ends. Then all channels break. `opened` receives each
+    /// channel that the other side opens, with the address of its peer, and must not block.
     ///
     /// # Cancel safety
     ///
-    /// Dropping the future breaks all channels.
+    /// If the future is dropped, all channels break.
     pub async fn run<R, W>(
         &self,
         mut reader: MessageReader<R>,
@@ -206,7 +208,7 @@ impl RelayLink {
     /// Queues pending frames, up to [`FLUSH_BYTES`].
     fn feed<W: AsyncWrite + Unpin>(&self, writer: &mut MessageWriter<W>) -> Result<(), WriteError> {
         let mut mux = self.0.lock();
-        // Under the lock: the end of a channel is sent or in this batch.
+        // Set under the lock, so that the end of a channel is either sent or in this batch.
         self.0.is_flushed.store(false, Ordering::Relaxed);
         while writer.buffered() < FLUSH_BYTES
             && let Some(frame) = mux.next_frame()
@@ -225,11 +227,11 @@ impl Drop for LoseOnDrop<'_> {
     }
 }
 
-/// One end of a channel, usable like any stream.
+/// One end of a channel, which can be used like any stream.
 ///
-/// Reading fails with `ConnectionReset` if the peer at the other end broke off with unread data,
-/// and with `ConnectionAborted` if the link or the other side of it did. Written data is sent even
-/// after the stream is dropped.
+/// Reading fails with `ConnectionReset` if the peer at the other end broke its connection with
+/// unread data, and with `ConnectionAborted` if the link broke or the other side dropped the
+/// channel. Written data is sent even after the stream is dropped.
 pub struct ChannelStream {
     shared: Arc<Shared>,
     id: u32,
@@ -242,7 +244,7 @@ impl fmt::Debug for ChannelStream {
 }
 
 impl ChannelStream {
-    /// A handle to end the channel while its halves are in use elsewhere.
+    /// Returns a handle that ends the channel while its halves are in use elsewhere.
     #[must_use]
     pub fn aborter(&self) -> Aborter {
         Aborter {
@@ -252,7 +254,7 @@ impl ChannelStream {
     }
 }
 
-/// Ends a channel.
+/// A handle that ends a channel.
 pub struct Aborter {
     shared: Arc<Shared>,
     id: u32,
@@ -265,12 +267,12 @@ impl fmt::Debug for Aborter {
 }
 
 impl Aborter {
-    /// The peer broke off: tells the other side, and drops unsent data.
+    /// The peer broke its connection: notifies the other side and drops unsent data.
     pub fn peer_reset(&self) {
         self.abort(Reset::ByPeer);
     }
 
-    /// The route to the peer broke: it may be alive and reconnect.
+    /// The route to the peer broke. The peer may be alive and reconnect.
     pub fn peer_lost(&self) {
         self.abort(Reset::Dropped);
     }
@@ -289,7 +291,7 @@ impl AsyncRead for ChannelStream {
     ) -> Poll<io::Result<()>> {
         let read = self.shared.lock().poll_read(self.id, cx, buffer);
         if read.is_ready() {
-            // Credit may be due.
+            // Reading may have made credit due.
             self.shared.work.notify_one();
         }
         read
@@ -309,7 +311,7 @@ impl AsyncWrite for ChannelStream {
         written
     }
 
-    /// Written data counts as sent, as in the buffer of a socket.
+    /// Written data counts as sent, like data in the buffer of a socket.
     fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
         Poll::Ready(Ok(()))
     }

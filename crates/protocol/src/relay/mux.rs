@@ -1,12 +1,12 @@
-//! Many channels over one connection, as a machine without I/O.
+//! Multiplexes many channels over one connection. A state machine without I/O.
 //!
-//! Both sides have the same machine. Incoming frames go to [`Mux::receive`], outgoing ones come
-//! from [`Mux::next_frame`], and the ends of channels call the `poll` functions. The content of
-//! channels is opaque.
+//! Both sides use the same state machine. Incoming frames go to [`Mux::receive`], outgoing frames
+//! come from [`Mux::next_frame`], and the ends of channels call the `poll` functions. The content
+//! of channels is opaque.
 //!
-//! Invariants: a channel buffers at most a window of received data and [`OUTBOUND_MAX`] of unsent
-//! data, so an end that does not read blocks only its own channel and costs bounded memory. Each
-//! channel with something to send is in `ready` once, and they take turns.
+//! Invariants: a channel buffers at most one window of received data and [`OUTBOUND_MAX`] bytes of
+//! unsent data, so an end that does not read blocks only its own channel and takes bounded memory.
+//! Each channel with something to send is in `ready` exactly once, and the channels take turns.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::io;
@@ -20,95 +20,96 @@ use crate::generated::hq::worker::v1 as wire;
 use wire::RelayFrame;
 use wire::relay_frame::{Frame, Reset};
 
-/// Limit of data that an end may write ahead of the connection. Two to four frames, so that a
+/// How many bytes an end may write ahead of the connection. This is several frames, so that a
 /// channel does not miss its turn.
 const OUTBOUND_MAX: usize = 64 << 10;
 
-/// An empty buffer larger than this is freed: most channels carry an occasional heartbeat.
+/// The largest buffer that is kept when it is empty. Most channels carry only an occasional
+/// heartbeat.
 const BUFFER_KEPT_MAX: usize = 16 << 10;
 
 /// Which side of the connection this is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Side {
-    /// Opens channels.
+    /// The side that opens channels.
     Relay,
-    /// Gets them.
+    /// The side that accepts channels.
     Server,
 }
 
-/// The other side violated a rule; the connection is of no further use.
+/// A rule that the other side violated. The connection cannot be used afterwards.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum MuxError {
-    /// A frame of a kind that this release does not know.
+    /// The frame is of a kind that this release does not know.
     #[error("a frame of an unknown kind")]
     UnknownFrame,
-    /// A frame of a channel that was never opened.
+    /// The frame belongs to a channel that was never opened.
     #[error("a frame of channel {0}, which was not opened")]
     UnknownChannel(u32),
-    /// A channel whose number is not above all others, or opened by the wrong side.
+    /// The number of a new channel is not above all others, or the wrong side opened the channel.
     #[error("channel {0} cannot be opened")]
     CannotOpen(u32),
-    /// More data than the credit allowed.
+    /// The other side sent more data than its credit allowed.
     #[error("more data on channel {0} than it was given credit for")]
     Overrun(u32),
-    /// Data behind the end of a channel.
+    /// Data follows the end of a channel.
     #[error("data behind the end of channel {0}")]
     BehindEnd(u32),
-    /// More credit than any channel may have.
+    /// The other side gave more credit than any channel may have.
     #[error("more credit for channel {0} than allowed")]
     TooMuchCredit(u32),
-    /// Repeatedly more channels than announced.
+    /// The other side repeatedly opened more channels than announced.
     #[error("more channels than allowed")]
     TooManyChannels,
 }
 
-/// State of all channels of one connection.
+/// The state of all channels of one connection.
 #[derive(Debug)]
 pub(super) struct Mux {
     side: Side,
-    /// Bytes that this side accepts per channel before it gives credit.
+    /// The number of bytes that this side accepts per channel before it gives credit.
     window: u32,
-    /// Bytes that the other side accepts.
+    /// The same for the other side.
     peer_window: u32,
     channels_max: usize,
     channels: BTreeMap<u32, Channel>,
-    /// Highest number so far; 0 = none.
+    /// The highest channel number so far, 0 if there is none.
     last: u32,
-    /// Channels with something to send, each once.
+    /// The channels with something to send, each of them once.
     ready: VecDeque<u32>,
-    /// Channels that are gone already, and how.
+    /// Resets to send for channels that no longer exist.
     resets: VecDeque<(u32, Reset)>,
     is_lost: bool,
 }
 
-/// Progress of the direction to the other side.
+/// The state of the direction to the other side.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum SendState {
     Open,
-    /// Our end has no more data; written data may be unsent.
+    /// Our end has no more data. Written data may be unsent.
     Ending,
-    /// The other side knows that.
+    /// The other side has been notified of the end.
     Ended,
 }
 
 #[derive(Debug)]
 struct Channel {
-    /// To be sent first: the address of the peer.
+    /// The peer's address, which has to be sent first.
     open: Option<String>,
     inbound: BytesMut,
-    /// How much more may arrive.
+    /// How many more bytes may arrive.
     allowed: u32,
-    /// Read by our end, and not yet returned as credit.
+    /// The number of bytes that our end has read and that are not yet returned as credit.
     consumed: u32,
     /// Nothing more arrives.
     is_inbound_ended: bool,
-    /// The other side dropped it.
+    /// Set once the channel is reset.
     reset: Option<Reset>,
     outbound: BytesMut,
-    /// Number of bytes that may still be sent.
+    /// The number of bytes that may still be sent.
     credit: u32,
     outward: SendState,
-    /// Our end is gone: written data is still sent.
+    /// Our end is gone, but written data is still sent.
     is_dropped: bool,
     is_ready: bool,
     reader: Option<Waker>,
@@ -143,9 +144,9 @@ impl Channel {
         }
     }
 
-    /// Whether to give credit now: not for each byte, and not if no data can arrive. A dropped end,
-    /// which discards arriving data, gives credit as well: two of them with unsent data would
-    /// otherwise wait for each other forever.
+    /// Returns whether to give credit now: not for every byte, and not if no data can arrive. A
+    /// dropped end, which discards arriving data, also gives credit. Otherwise two dropped ends
+    /// with unsent data would wait for each other forever.
     fn owes_credit(&self, window: u32) -> bool {
         !self.is_inbound_ended && self.consumed >= (window / 2).max(1)
     }
@@ -157,13 +158,13 @@ impl Channel {
         self.open.is_some() || self.owes_credit(window) || can_send || can_end
     }
 
-    /// Whether neither side has anything left to send.
+    /// Returns whether neither side has anything left to send.
     fn is_over(&self) -> bool {
         let is_done = self.is_inbound_ended && self.outward == SendState::Ended;
         self.is_dropped && (is_done || self.reset.is_some())
     }
 
-    /// The next frame; the end of a dropped channel is a reset unless both directions ended
+    /// Returns the next frame. A dropped channel ends with a reset unless both directions ended
     /// cleanly.
     fn next_frame(&mut self, window: u32) -> Option<Frame> {
         if let Some(peer) = self.open.take() {
@@ -196,7 +197,7 @@ impl Channel {
         self.credit -= u32::try_from(count).unwrap_or(self.credit);
         let data = self.outbound.split_to(count).freeze();
         if self.outbound.is_empty() {
-            // The outgoing data keeps the memory until then.
+            // The outgoing data keeps the memory alive until it is sent.
             self.outbound = BytesMut::new();
         }
         if let Some(writer) = self.writer.take() {
@@ -205,7 +206,7 @@ impl Channel {
         Some(data)
     }
 
-    /// The other side dropped the channel: data received before can still be read.
+    /// The other side reset the channel. Data that was received before can still be read.
     fn on_reset(&mut self, reset: Reset) {
         self.reset = Some(reset);
         self.open = None;
@@ -229,13 +230,13 @@ impl Mux {
         }
     }
 
-    /// Channels that are open, or whose last frames are unsent.
+    /// Returns the number of channels that are open or whose last frames are unsent.
     pub(super) fn len(&self) -> usize {
         self.channels.len()
     }
 
-    /// A new channel for a peer; `None` if the limit is reached, no number is left, or the
-    /// connection is lost.
+    /// Opens a channel for a peer. Returns `None` if the limit is reached, no number is left, or
+    /// the connection is lost.
     pub(super) fn open(&mut self, peer: &str) -> Option<u32> {
         if self.is_lost || self.side != Side::Relay || self.channels.len() >= self.channels_max {
             return None;
@@ -248,7 +249,7 @@ impl Mux {
         Some(id)
     }
 
-    /// Handles a frame; returns number and peer of a channel that it opens.
+    /// Handles a frame. Returns the number and the peer of a channel that the frame opens.
     pub(super) fn receive(&mut self, frame: RelayFrame) -> Result<Option<(u32, String)>, MuxError> {
         let id = frame.channel;
         match frame.frame.ok_or(MuxError::UnknownFrame)? {
@@ -269,8 +270,8 @@ impl Mux {
             self.channels.insert(id, channel);
             return Ok(Some((id, peer)));
         }
-        // Closing channels count on one side longer than on the other, so one too many is no
-        // violation; but a peer that does not read the answers must not fill the memory.
+        // One side counts a closing channel longer than the other side, so one channel too many is
+        // not a violation. A peer that does not read the answers must not exhaust the memory.
         if self.resets.len() >= self.channels_max {
             return Err(MuxError::TooManyChannels);
         }
@@ -282,7 +283,7 @@ impl Mux {
         if id == 0 || id > self.last {
             return Err(MuxError::UnknownChannel(id));
         }
-        // The other side sent it before it knew that the channel is gone.
+        // The other side sent the frame before it knew that the channel was closed.
         let Some(channel) = self.channels.get_mut(&id) else {
             return Ok(());
         };
@@ -302,7 +303,7 @@ impl Mux {
                 }
             }
             Frame::Reset(reset) => {
-                // An unknown reason of a later release.
+                // A later release may send an unknown reason.
                 channel.on_reset(Reset::try_from(reset).unwrap_or(Reset::Dropped));
             }
             Frame::Open(_) => return Err(MuxError::CannotOpen(id)),
@@ -347,7 +348,7 @@ impl Mux {
         }
     }
 
-    /// The next frame to send; `None` if there is none.
+    /// Returns the next frame to send, or `None` if there is none.
     pub(super) fn next_frame(&mut self) -> Option<RelayFrame> {
         if let Some((channel, reset)) = self.resets.pop_front() {
             return Some(RelayFrame {
@@ -360,7 +361,7 @@ impl Mux {
                 continue;
             };
             channel.is_ready = false;
-            // The other side dropped it after it became ready.
+            // The other side reset the channel after it became ready.
             if channel.reset.is_some() {
                 continue;
             }
@@ -368,7 +369,7 @@ impl Mux {
             if channel.is_over() {
                 self.channels.remove(&id);
             } else {
-                // Last in line: channels take turns.
+                // The channel moves to the end of the queue, because channels take turns.
                 self.note_ready(id);
             }
             if frame.is_some() {
@@ -378,7 +379,7 @@ impl Mux {
         None
     }
 
-    /// Reads received data of a channel. No data = the other end has ended it.
+    /// Reads received data of a channel. An empty result means that the other end has no more data.
     pub(super) fn poll_read(
         &mut self,
         id: u32,
@@ -414,7 +415,7 @@ impl Mux {
         }
     }
 
-    /// Accepts as much data as fits.
+    /// Accepts as much data as there is room for.
     pub(super) fn poll_write(
         &mut self,
         id: u32,
@@ -464,18 +465,18 @@ impl Mux {
         }
     }
 
-    /// Our end is gone, and written data is useless.
+    /// Our end is gone, and written data is discarded.
     pub(super) fn abort(&mut self, id: u32, reset: Reset) {
         let Some(channel) = self.channels.remove(&id) else {
             return;
         };
-        // The other side has not learned of it, or has dropped it: nothing to send.
+        // No reset is needed if the other side never learned of the channel or has reset it.
         if channel.open.is_none() && channel.reset.is_none() && !self.is_lost {
             self.resets.push_back((id, reset));
         }
     }
 
-    /// The connection is gone: all channels break.
+    /// The connection is lost, so all channels break.
     pub(super) fn lose(&mut self) {
         self.is_lost = true;
         self.resets.clear();

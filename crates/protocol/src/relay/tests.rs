@@ -1,4 +1,5 @@
-//! A link with real tokio tasks on both sides, and connections whose bytes are modified in transit.
+//! Tests of a link with real tokio tasks on both sides, and of connections whose bytes are modified
+//! in transit.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -19,7 +20,7 @@ const OTHER: SecretKey = SecretKey::from_bytes([8; 32]);
 
 type Opened = mpsc::UnboundedReceiver<(ChannelStream, String)>;
 
-/// Both ends of a link, each with a task; the link breaks when the sender is dropped.
+/// Returns both ends of a link, each driven by a task. The link breaks when the sender is dropped.
 async fn linked() -> (RelayLink, Opened, mpsc::Sender<()>) {
     let (near, far) = duplex(10_000);
     let (ours, theirs) = tokio::join!(
@@ -77,7 +78,7 @@ async fn who_does_not_read_holds_up_nobody_else() {
     let (got, back) = tokio::join!(echo, ask);
     assert!(got == data && back == data[..1_000_000]);
     assert!(!stuck.is_finished(), "nobody has read it");
-    // Its end gets the error when it is dropped.
+    // The stuck writer gets an error when the other end is dropped.
     drop(slow_end);
     let (slow, written) = stuck.await.expect("no panic");
     written.expect_err("nobody will read it");
@@ -92,7 +93,7 @@ async fn a_lost_link_breaks_channels_on_both_sides() {
     let (relay, mut opened, alive) = linked().await;
     let mut stream = relay.open("10.0.0.1:1").expect("room");
     let (mut end, _) = opened.recv().await.expect("opened");
-    // In the middle of something.
+    // The link breaks in the middle of a message.
     stream.write_all(b"half a mess").await.expect("open");
     let mut half = [0; 11];
     end.read_exact(&mut half).await.expect("it has arrived");
@@ -173,7 +174,7 @@ async fn a_server_is_no_relay_and_a_relay_no_server() {
     assert!(admitted.is_err_and(|error| is_wrong_plane(&error)));
 }
 
-/// Manipulations by a compromised relay, from a position on.
+/// Changes that a compromised relay makes, starting at a position.
 #[derive(Clone, Debug)]
 enum Tamper {
     Flip {
@@ -196,7 +197,7 @@ enum Tamper {
         at: usize,
         count: usize,
     },
-    /// Repeats everything from the first byte.
+    /// Repeats all bytes from the first one.
     Replay {
         at: usize,
     },
@@ -264,7 +265,7 @@ fn message(number: usize) -> Entries {
     }
 }
 
-/// A connection whose bytes after the handshake are recorded, and the receiver of another
+/// Records the bytes of a connection after the handshake. Also returns the receiver of another
 /// connection.
 async fn recorded(count: usize) -> (Vec<u8>, Connection<DuplexStream>, DuplexStream) {
     let (near, relay_near) = duplex(1 << 20);
@@ -272,7 +273,7 @@ async fn recorded(count: usize) -> (Vec<u8>, Connection<DuplexStream>, DuplexStr
     let (mut near_read, mut near_write) = tokio::io::split(relay_near);
     let (mut far_read, far_write) = tokio::io::split(relay_far);
     let far_write = Arc::new(Mutex::new(Some(far_write)));
-    // Honest during the handshake.
+    // Does not change any bytes during the handshake.
     let carry = async {
         let mut far_write = far_write.lock().expect("one user").take().expect("once");
         let up = tokio::io::copy(&mut near_read, &mut far_write);
@@ -304,8 +305,8 @@ async fn recorded(count: usize) -> (Vec<u8>, Connection<DuplexStream>, DuplexStr
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(150))]
 
-    /// A relay may change bytes in any way: the server accepts only sent messages in order, and
-    /// then detects the change.
+    /// A relay may change the bytes in any way. The server accepts only messages that were sent, in
+    /// order, until it detects the change.
     #[test]
     fn what_a_relay_changes_drops_repeats_or_reorders_is_noticed(how in tamper(), count in 2..12_usize) {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().expect("a runtime");
@@ -339,7 +340,7 @@ proptest! {
     }
 }
 
-/// A replay of a recorded connection fails: the handshake differs.
+/// Replaying a recorded connection fails, because the handshake differs.
 #[tokio::test(start_paused = true)]
 async fn a_recorded_connection_cannot_be_played_again() {
     let (near, relay_near) = duplex(1 << 20);
@@ -377,7 +378,7 @@ async fn a_recorded_connection_cannot_be_played_again() {
     replayed.write_all(&record).await.expect("room");
     let error = accept(far, Plane::Worker, Some(&KEY)).await;
     assert!(matches!(error, Err(HandshakeError::WrongKey { .. })));
-    // Nor does silence in the middle occupy a place forever.
+    // A peer that falls silent in the middle does not occupy its place forever.
     let (mut silent, far) = duplex(1 << 20);
     silent.write_all(&record[..40]).await.expect("room");
     let slow = tokio::time::timeout(

@@ -1,4 +1,4 @@
-//! Questions and answers: answers to clients, questions about output, hardware usage.
+//! Limits of answers to clients, requests for output, and hardware usage.
 
 use std::time::Duration;
 
@@ -18,7 +18,7 @@ use super::*;
 use crate::client::reply::Reply as Wire;
 use crate::convert::{OUTPUT_DATA_MAX, OutputRequest, OutputSource, ReadFrom, heartbeat};
 
-/// Sends an answer to a client, which must decode it unchanged.
+/// Sends an answer to a client and checks that the client decodes it unchanged.
 fn answer(message: client::Reply) -> Wire {
     let mut wire = BytesMut::new();
     let (sender, reader) = (
@@ -114,7 +114,7 @@ fn reply() -> impl Strategy<Value = Reply> {
     ]
 }
 
-/// Sources of output with the longest names.
+/// Generates output sources with the longest names.
 fn source() -> impl Strategy<Value = OutputSource> {
     let length = select(vec![1, 127, 128, PATH_BYTES_MAX, 40 * PATH_BYTES_MAX]);
     (length, any::<bool>(), number()).prop_map(|(length, is_stream, number)| {
@@ -185,7 +185,7 @@ proptest! {
             panic!("{read:?}");
         };
         prop_assert_eq!(&read, &request);
-        // And to a client if the worker is gone.
+        // The server also sends the source to a client if the worker is gone.
         let output = client::Output {
             source: Some((&request.source).into()),
             ..client::Output::default()
@@ -235,7 +235,7 @@ fn loads_of_the_largest_machines_pass_and_of_impossible_ones_a_part() {
         (0, 0, 0),
         (65_536, 1_024, 8),
         (65_537, 1_025, 8),
-        // Arbitrary output of a program with the name of a vendor's tool.
+        // A program with the name of a vendor's tool may print anything.
         (200_000, 100_000, 64),
         (1, 1, 200_000),
     ] {

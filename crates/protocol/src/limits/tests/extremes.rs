@@ -1,4 +1,4 @@
-//! Values with maximal encoded size.
+//! Values whose encoded size is as large as possible.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -23,7 +23,7 @@ use proptest::sample::select;
 
 const LONGEST: Duration = Duration::from_micros(u64::MAX);
 
-/// Instances without common jobs, with numbers that need the most bytes.
+/// Returns an instance with numbers that need the most bytes. No two instances share a job.
 fn key(number: u32) -> InstanceKey {
     InstanceKey {
         task: TaskKey::new(JobId(u32::MAX - number), TaskId(u32::MAX)),
@@ -108,7 +108,7 @@ pub(super) fn largest_report() -> Report {
     }
 }
 
-/// The longest curve of each task that a report ends.
+/// Returns the longest possible curve for each task that a report ends.
 pub(super) fn curves(report: &Report) -> Vec<(InstanceKey, Curve)> {
     let curve = Curve {
         spacing: Duration::from_millis(NUMBER_MAX),
@@ -203,7 +203,7 @@ pub(super) fn worker_command() -> impl Strategy<Value = WorkerCommand> {
     ]
 }
 
-/// A template with arguments of these lengths, or variables.
+/// Returns a template with arguments or variables of the given lengths.
 fn template_of(texts: Vec<(usize, bool)>) -> TaskTemplate {
     let mut template = hq_core::testing::template(&["true"]);
     for (number, (length, is_argument)) in texts.into_iter().enumerate() {
@@ -219,7 +219,7 @@ fn template_of(texts: Vec<(usize, bool)>) -> TaskTemplate {
     template
 }
 
-/// Submits with the maximal shared bytes, in each possible form.
+/// Returns submits with as many shared bytes as possible, one of each form.
 pub(super) fn largest_submits() -> Vec<SubmitSpec> {
     let stdin = TaskTemplate {
         stdin: Some(vec![0; TEMPLATE_BYTES_MAX - 8_192].into()),
@@ -243,7 +243,7 @@ pub(super) fn largest_submits() -> Vec<SubmitSpec> {
         .into()
 }
 
-/// The messages about a submit that a worker gets.
+/// Returns the template that a worker gets for a submit.
 pub(super) fn shared(spec: &SubmitSpec) -> SharedTemplate {
     let SubmitBody::Array(array) = &spec.body else {
         panic!("an array");

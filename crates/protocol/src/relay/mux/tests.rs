@@ -1,4 +1,5 @@
-//! Both sides of a link against a model, in any order of writing, reading, sending, closing.
+//! Compares both sides of a link with a model, for any order of writing, reading, sending and
+//! closing.
 
 use proptest::collection::vec;
 use proptest::prelude::*;
@@ -7,7 +8,7 @@ use super::*;
 
 const CHANNELS: usize = 4;
 
-/// One step; channels are identified by the order of their opening.
+/// A step of a test. Channels are identified by the order in which they are opened.
 #[derive(Clone, Debug)]
 enum Step {
     Open,
@@ -16,7 +17,7 @@ enum Step {
     End(Side, usize),
     Drop(Side, usize),
     Abort(Side, usize),
-    /// So many frames leave a side.
+    /// This number of frames leaves a side.
     Send(Side, usize),
     /// This number of frames from the other side arrives.
     Arrive(Side, usize),
@@ -37,14 +38,14 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
-/// Actions and observations of one end of a channel.
+/// The actions and observations of one end of a channel.
 #[derive(Clone, Default, Debug)]
 struct End {
     is_here: bool,
     written: usize,
     read: usize,
     has_ended: bool,
-    /// It broke off without sending its written data.
+    /// The end was aborted without sending its written data.
     is_aborted: bool,
     saw_end: bool,
     saw_error: Option<io::ErrorKind>,
@@ -54,14 +55,14 @@ struct World {
     relay: Mux,
     server: Mux,
     windows: (u32, u32),
-    /// In transit from the relay, and from the server.
+    /// Frames in transit from the relay, and from the server.
     up: VecDeque<RelayFrame>,
     down: VecDeque<RelayFrame>,
-    /// The relay's end and the server's end, by number less one.
+    /// The relay's end and the server's end of each channel, by channel number minus one.
     ends: Vec<(End, End)>,
 }
 
-/// The byte that is written at a position.
+/// Returns the byte that is written at a position.
 fn byte(side: Side, channel: usize, at: usize) -> u8 {
     let salt = if side == Side::Relay { 7 } else { 91 };
     u8::try_from((at * 31 + channel * 57 + salt) % 251).expect("less than 251")
@@ -161,7 +162,7 @@ impl World {
         }
     }
 
-    /// Returns whether there was anything to read, or an end.
+    /// Returns whether there was anything to read, or the end.
     fn read(&mut self, side: Side, channel: usize, count: usize) -> bool {
         let Some(from) = self.end(side, channel).map(|end| end.read) else {
             return false;
@@ -240,7 +241,7 @@ impl World {
         }
     }
 
-    /// Carries and reads everything until nothing changes.
+    /// Transfers and reads everything until nothing changes.
     fn settle(&mut self) {
         loop {
             let mut has_moved = false;
@@ -261,14 +262,14 @@ impl World {
         }
     }
 
-    /// Conditions after everything has arrived.
+    /// Checks the conditions that hold after everything has arrived.
     fn check_settled(&self) {
         for (relay, server) in &self.ends {
             for (from, to) in [(relay, server), (server, relay)] {
                 if !to.is_here {
                     continue;
                 }
-                // Even if dropped, written data arrives unless the channel was broken off.
+                // Written data arrives even after a drop, unless the channel was aborted.
                 let is_broken_off = from.is_aborted || to.saw_error.is_some();
                 if !is_broken_off {
                     assert_eq!(to.read, from.written, "{from:?} {to:?}");
@@ -324,7 +325,7 @@ proptest! {
         frames in vec((1..4_u32, 0..7_u32, 0..90_usize), 1..60),
     ) {
         let mut mux = Mux::new(Side::Server, 50, 50, 2);
-        // Most of the following concerns open channels.
+        // Opens two channels first, because most frames concern open channels.
         for (channel, kind, size) in [(1, 5, 9), (2, 5, 9)].into_iter().chain(frames) {
             let frame = match kind {
                 0 => Some(Frame::Open(String::new())),
@@ -367,7 +368,7 @@ fn rules_that_are_broken_are_named() {
         opened().receive(frame(4, data(1))),
         Err(MuxError::UnknownChannel(4))
     );
-    // A skipped or closed channel is no violation.
+    // A frame for a skipped or closed channel is not a violation.
     assert_eq!(opened().receive(frame(2, data(1))), Ok(None));
     assert_eq!(
         opened().receive(frame(3, Frame::Open(String::new()))),
@@ -381,7 +382,7 @@ fn rules_that_are_broken_are_named() {
     assert_eq!(mux.receive(frame(3, Frame::End(true))), Ok(None));
     assert_eq!(mux.receive(frame(3, data(1))), Err(MuxError::BehindEnd(3)));
     let mut mux = opened();
-    // The relay may not know yet that the first is gone; it gets a reset.
+    // The relay may not know yet that the first channel is closed, so it gets a reset.
     assert_eq!(mux.receive(frame(4, Frame::Open(String::new()))), Ok(None));
     assert_eq!(
         mux.receive(frame(5, Frame::Open(String::new()))),
@@ -421,7 +422,7 @@ fn channels_take_turns_and_a_full_one_waits_alone() {
     assert_eq!(order, [1, 2, 3, 1, 2, 3, 1, 2, 3, 1, 2, 3]);
     let total: usize = sent.iter().map(|(_, count)| count).sum();
     assert_eq!(total, 3 * 50_000, "as far as the credit goes");
-    // Credit for one channel lets only that one continue.
+    // Credit for one channel lets only that channel continue.
     let credit = RelayFrame {
         channel: 2,
         frame: Some(Frame::Credit(100)),
@@ -460,7 +461,7 @@ fn a_lost_connection_breaks_all_channels_behind_what_has_arrived() {
     let Poll::Ready(Err(error)) = server.poll_read(1, &cx, &mut buffer) else {
         panic!("it is lost");
     };
-    // Not a reset: the worker behind the dead relay is alive.
+    // This is not a reset, because the worker behind the dead relay is alive.
     assert_eq!(error.kind(), io::ErrorKind::ConnectionAborted);
     assert!(matches!(
         server.poll_write(1, &cx, b"x"),
