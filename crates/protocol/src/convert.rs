@@ -1,11 +1,12 @@
-//! Messages ⇄ core types. Everything that arrives is untrusted: a message becomes a core type here,
-//! or is rejected here with the invalid field. No other module checks.
+//! Converts between messages and core types. All received data is untrusted: this module converts a
+//! message to a core type or rejects it with the name of the invalid field. No other module
+//! validates messages.
 //!
-//! Decoding is `TryFrom<message>`, encoding is `From<&core type>` and cannot fail. This code knows
-//! no connections and no state: the core decides whether a job exists or a graph has a cycle.
+//! Decoding is `TryFrom<message>`. Encoding is `From<&core type>` and cannot fail. This module
+//! knows no connections and no state: the core decides whether a job exists or a graph has a cycle.
 //!
-//! Repeated fields have limits of their own in addition to the message size, because a few bytes
-//! can decode to much memory. See `docs/protocol.md`.
+//! Repeated fields have their own limits in addition to the message size, because a few bytes can
+//! decode to much memory. See `docs/protocol.md`.
 
 mod alloc;
 mod client;
@@ -42,47 +43,47 @@ pub use resize::NEW_REQUESTS_MAX;
 pub use token::{Role, TokenChange};
 pub use worker::{FromServer, FromWorker, NOTIFICATION_MAX, VALUE_MAX, heartbeat, reattach};
 
-/// Longest name of a job, node, group or resource, in bytes.
+/// The maximum length of the name of a job, node, group or resource, in bytes.
 pub const NAME_LEN_MAX: usize = 64 << 10;
 
-/// Bytes of a received text that an error repeats.
+/// How many bytes of a received text an error repeats.
 const SHOWN_LEN_MAX: usize = 64;
 
-/// A message that breaks a rule of its type.
+/// A message that violates a rule of its type.
 #[derive(Debug, thiserror::Error)]
 pub enum ConvertError {
-    /// A field that must be there is not.
+    /// A required field is missing.
     #[error("field `{field}` is missing")]
     Missing {
-        /// Path of the field inside the message.
+        /// The path of the field in the message.
         field: String,
     },
-    /// A value that is not allowed.
+    /// A value is not allowed.
     #[error("invalid field `{field}`: expected {expected}, found {found}")]
     Invalid {
-        /// Path of the field inside the message.
+        /// The path of the field in the message.
         field: String,
-        /// The rule.
+        /// The violated rule.
         expected: &'static str,
-        /// The value found, shortened.
+        /// The value found, abbreviated.
         found: String,
     },
-    /// More elements than allowed.
+    /// A field has more elements than allowed.
     #[error("field `{field}` has {found} elements, at most {limit} are allowed")]
     TooMany {
-        /// Path of the field inside the message.
+        /// The path of the field in the message.
         field: String,
-        /// Number of elements.
+        /// The number of elements.
         found: usize,
-        /// Most elements that are allowed.
+        /// The maximum number of elements.
         limit: usize,
     },
-    /// A rule of the core type is broken.
+    /// The message violates a rule of the core type.
     #[error("invalid field `{field}`")]
     Rule {
-        /// Path of the field inside the message.
+        /// The path of the field in the message.
         field: String,
-        /// Error that names the rule.
+        /// The error that names the rule.
         #[source]
         source: Box<dyn Error + Send + Sync>,
     },
@@ -98,7 +99,7 @@ impl ConvertError {
             found.truncate(end.unwrap_or(0));
             found.push('…');
         }
-        // Control characters of a peer must not reach a terminal or a log.
+        // Control characters from a peer must not reach a terminal or a log.
         let found = found.escape_debug().to_string();
         Self::Invalid {
             field: field.to_owned(),
@@ -120,7 +121,7 @@ impl ConvertError {
         }
     }
 
-    /// Path of the field inside the message, such as `array.template.env[3].name`.
+    /// Returns the path of the field in the message, such as `array.template.env[3].name`.
     #[must_use]
     pub fn field(&self) -> &str {
         match self {
@@ -142,7 +143,7 @@ impl ConvertError {
     }
 }
 
-/// Puts the path of an enclosing message in front of an error's field.
+/// Prepends the path of an enclosing message to an error's field.
 trait Within {
     fn within(self, parent: &str) -> Self;
     fn at(self, parent: &str, index: usize) -> Self;
@@ -184,7 +185,7 @@ fn same_len(field: &str, found: usize, expected: usize) -> Result<(), ConvertErr
     ))
 }
 
-/// Converts each element, naming the one that fails.
+/// Converts all elements. The error names the element that fails.
 fn each<M, T>(field: &str, messages: Vec<M>) -> Result<Vec<T>, ConvertError>
 where
     T: TryFrom<M, Error = ConvertError>,
@@ -193,12 +194,12 @@ where
     messages.into_iter().enumerate().map(convert).collect()
 }
 
-/// A value of a generated enum.
+/// Converts a value of a generated enum.
 fn known<E: TryFrom<i32>>(field: &str, value: i32) -> Result<E, ConvertError> {
     E::try_from(value).map_err(|_| ConvertError::invalid(field, "a known value", value))
 }
 
-/// Bytes that the system accepts as a NUL-terminated string.
+/// Converts bytes that the system has to accept as a NUL-terminated string.
 fn no_nul(field: &str, bytes: &[u8]) -> Result<ByteText, ConvertError> {
     if bytes.contains(&0) {
         let found = format!("\"{}\"", bytes.escape_ascii());
@@ -222,7 +223,7 @@ fn absolute_path(field: &str, bytes: &[u8]) -> Result<ByteText, ConvertError> {
     no_nul(field, bytes)
 }
 
-/// A text that may be empty.
+/// Converts a text that may be empty.
 fn text(field: &str, text: String) -> Result<Box<str>, ConvertError> {
     if text.len() > NAME_LEN_MAX {
         let found = format_args!("{} bytes", text.len());

@@ -1,7 +1,7 @@
-//! Automatic allocation: parameters of queues and descriptions of batch systems.
+//! Automatic allocation: parameters of queues, and descriptions of batch systems.
 //!
-//! User texts become lines of a script and names of directories, so characters that could break out
-//! of a line or a directory are rejected here.
+//! Users' texts become lines of a script and names of directories, so this module rejects
+//! characters that could break out of a line or a directory.
 
 use std::collections::BTreeMap;
 
@@ -16,34 +16,34 @@ use hq_core::time::nanos;
 use super::{ConvertError, Within, at_most, duration, each, known, required, text};
 use crate::client::{self, alloc_state_word, alloc_system};
 
-/// Limit of words of a command, arguments of a queue, or states of a batch system.
+/// The maximum number of words of a command, arguments of a queue, or states of a batch system.
 const WORDS_MAX: usize = 4_096;
-/// Longest name of a queue: file names end at 255 bytes.
+/// The maximum length of a queue's name in bytes. File names are limited to 255 bytes.
 const QUEUE_NAME_MAX: usize = 128;
 
 /// A validated request about automatic allocation.
 #[derive(Clone, PartialEq, Debug)]
 pub enum AllocRequest {
-    /// Make a queue.
+    /// Creates a queue.
     Add(QueueParams),
-    /// Submit for a test and cancel.
+    /// Submits an allocation as a test and cancels it.
     DryRun(QueueParams),
-    /// All queues.
+    /// Lists all queues.
     List,
-    /// Allocations of a queue.
+    /// Lists the allocations of a queue.
     Info(QueueId),
-    /// Where an allocation's files are, by the batch system's id.
+    /// Requests the paths of an allocation's files, by the batch system's id.
     Log(Box<str>),
-    /// Drop a queue and cancel its allocations.
+    /// Removes a queue and cancels its allocations.
     Remove {
-        /// Queue to remove.
+        /// The queue to remove.
         queue: QueueId,
-        /// Even if allocations run.
+        /// Removes the queue even if allocations are running.
         force: bool,
     },
-    /// Stop submitting.
+    /// Stops submitting allocations.
     Pause(QueueId),
-    /// Submit again.
+    /// Resumes submitting allocations.
     Resume(QueueId),
 }
 
@@ -336,7 +336,7 @@ fn command(
     Ok(command)
 }
 
-/// Becomes part of file names, of a line of a script and of arguments.
+/// Checks a queue's name, which becomes part of file names, script lines and arguments.
 fn queue_name(name: String) -> Result<Box<str>, ConvertError> {
     let is_harmless = |c: char| !c.is_control() && !c.is_whitespace() && !"/'\"`$\\".contains(c);
     if name.is_empty() || name.len() > QUEUE_NAME_MAX || !name.chars().all(is_harmless) {
@@ -401,8 +401,8 @@ impl From<ReasonKind> for client::AllocReason {
 }
 
 impl client::AllocQueue {
-    /// Why it requests allocations or not; `None` if the server, of another release, sends no known
-    /// reason.
+    /// Returns why the queue requests allocations or not. `None` if the server is of another
+    /// release and sends no known reason.
     #[must_use]
     pub fn known_reason(&self) -> Option<ReasonKind> {
         match client::AllocReason::try_from(self.reason_kind).ok()? {
@@ -425,7 +425,7 @@ impl client::AllocQueue {
         }
     }
 
-    /// Whether the server reports rejected submissions or failing allocations.
+    /// Returns whether the server reports rejected submissions or failing allocations.
     #[must_use]
     pub fn is_failing(&self) -> bool {
         self.known_reason().is_some_and(ReasonKind::is_failing)

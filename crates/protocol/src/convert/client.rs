@@ -1,7 +1,7 @@
 //! The client plane: requests.
 //!
-//! The server fills lists and details for display directly into messages, and the command line
-//! shows them directly; only values on which code decides are converted.
+//! For lists and details that are only displayed, the server fills messages directly, and the
+//! command line shows them directly. This module converts only values that code makes decisions on.
 
 use hq_core::id::{JobId, TaskId};
 use hq_core::range::{IdArray, IndexSet};
@@ -18,16 +18,16 @@ use super::{AllocRequest, ConvertError, Within, at_most, duration, each, known, 
 use crate::limits::QUARANTINE_SPANS;
 use crate::{client, common};
 
-/// Limit of states in a filter; six exist.
+/// The maximum number of states in a filter. Six states exist.
 const STATES_MAX: usize = 64;
 
-/// Most submits of one request.
+/// The maximum number of submits in one request.
 const SUBMITS_MAX: usize = 1 << 12;
 
-/// Limit of submits of one job in a selection of tasks.
+/// The maximum number of submits of one job in a selection of tasks.
 const JOB_SUBMITS_MAX: usize = 1 << 20;
 
-/// States that allow a job to be forgotten; an empty filter means all of them.
+/// The states of jobs that can be forgotten. An empty filter means all of them.
 const FORGETTABLE: [TaskState; 4] = [
     TaskState::Finished,
     TaskState::Failed,
@@ -35,29 +35,29 @@ const FORGETTABLE: [TaskState; 4] = [
     TaskState::Canceled,
 ];
 
-/// One job: by id, or the last one.
+/// A reference to one job.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum JobRef {
-    /// The highest id ever assigned.
+    /// The job with the highest id ever assigned.
     Last,
-    /// This one.
+    /// The job with this id.
     Id(JobId),
 }
 
 /// A validated request.
 #[derive(Clone, Debug)]
 pub enum ClientRequest {
-    /// Changes something, or watches: goes to the core.
+    /// Changes or watches something, which the core handles.
     Command(Command),
-    /// Only looks.
+    /// Reads without changing anything.
     Query(Query),
-    /// About automatic allocation.
+    /// A request about automatic allocation.
     Alloc(Box<AllocRequest>),
     /// Reads output of a task.
     ReadOutput(OutputQuery),
-    /// The server is to end.
+    /// Stops the server.
     ServerStop {
-        /// Workers wait for the next server; otherwise they are stopped.
+        /// Workers wait for the next server. Otherwise they are stopped.
         keep_workers: bool,
     },
     /// Opens the HTTP listener.
@@ -68,103 +68,103 @@ pub enum ClientRequest {
     Tokens(Option<TokenChange>),
     /// Writes the server's state to this file.
     DebugDump(ByteText),
-    /// About the journal.
+    /// A request about the journal.
     Journal {
-        /// The action.
+        /// The requested action.
         action: JournalAction,
-        /// Number of the last event that is known already.
+        /// The number of the last event that the client already knows.
         after: i64,
     },
-    /// SQL of a user.
+    /// Runs SQL from a user.
     Sql(client::SqlQuery),
-    /// The specs of a job.
+    /// Requests the specs of a job.
     ShowJob(JobId),
-    /// Values of calls.
+    /// Requests the values of calls.
     ReadValues {
-        /// Their job.
+        /// The job of the calls.
         job: JobId,
-        /// Ids of its tasks.
+        /// The ids of the calls' tasks.
         tasks: IdArray,
     },
 }
 
-/// Acknowledgement of a problem.
+/// A change to the acknowledgement of a problem.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Acknowledge {
-    /// Id of the problem, as `hq problems` prints it.
+    /// The id of the problem, as `hq problems` prints it.
     pub problem: Box<str>,
-    /// `false` takes it back.
+    /// Whether the problem is acknowledged. `false` takes the acknowledgement back.
     pub is_known: bool,
 }
 
-/// Actions on the journal.
+/// An action on the journal.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum JournalAction {
-    /// Give the events so far.
+    /// Returns the events so far.
     Replay,
-    /// All events so far, then live ones.
+    /// Returns all events so far, and then live ones.
     Stream,
-    /// Answer when everything is on disk.
+    /// Answers when everything is on disk.
     Flush,
-    /// Drop what is completed.
+    /// Removes completed jobs.
     Prune,
 }
 
 /// A request that changes nothing.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Query {
-    /// Fields of `server info`.
+    /// The fields of `server info`.
     ServerInfo,
     /// Summaries of jobs.
     JobList(Selector),
     /// Details of jobs.
     JobInfo(Selector),
-    /// Tasks of one job, page by page.
+    /// The tasks of one job, page by page.
     TaskPage(TaskPageQuery),
-    /// Ids of tasks.
+    /// The ids of tasks.
     TaskIds {
-        /// The jobs.
+        /// The jobs of the tasks.
         jobs: Selector,
-        /// States of the tasks; empty = all.
+        /// The states of the tasks. Empty means all.
         states: Vec<TaskState>,
     },
-    /// Workers.
+    /// Details of workers.
     Workers {
-        /// Workers that are asked about.
+        /// The requested workers.
         workers: Selector,
-        /// Whether to include their present activity.
+        /// Whether to include what the workers are doing now.
         with_runtime: bool,
     },
-    /// Why a task does not run.
+    /// The reasons why a task does not run.
     Explain {
-        /// Job id.
+        /// The id of the job.
         job: JobRef,
-        /// Task id within that job.
+        /// The id of the task in that job.
         task: TaskId,
-        /// Whether the first worker that could run it completes the answer: among thousands of
-        /// workers most are equal.
+        /// Whether the answer ends with the first worker that could run the task. Most of a
+        /// thousand workers are alike.
         until_able: bool,
     },
 }
 
-/// Selection of the tasks of a job that are shown.
+/// Selects the tasks of a job to show.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct TaskPageQuery {
-    /// The job.
+    /// The job of the tasks.
     pub job: JobRef,
-    /// Ids of the tasks; `None` = all.
+    /// The ids of the tasks. `None` means all.
     pub tasks: Option<IdArray>,
-    /// States of the tasks; empty = all.
+    /// The states of the tasks. Empty means all.
     pub states: Vec<TaskState>,
-    /// Where the page before ended; 0 = start.
+    /// Where the previous page ended. 0 means the start.
     pub cursor: u64,
-    /// Limit of tasks; 0 = the server's default.
+    /// The maximum number of tasks. 0 means the server's default.
     pub limit: u32,
-    /// Whether templates and dependencies are included.
+    /// Whether to include templates and dependencies.
     pub with_definition: bool,
     /// Whether to include usage curves.
     pub with_curves: bool,
-    /// Whether to leave out final paths, the largest part of a task.
+    /// Whether to omit resolved paths, the largest part of a task.
     pub without_paths: bool,
 }
 
@@ -264,7 +264,7 @@ impl TryFrom<client::Request> for ClientRequest {
     }
 }
 
-/// A command about workers without further parameters.
+/// Creates a command about workers that has no further parameters.
 fn of_workers(
     command: fn(Selector) -> Command,
     workers: client::Selector,
@@ -306,7 +306,7 @@ fn resubmit_command(message: client::Resubmit) -> Result<Command, ConvertError> 
     })
 }
 
-/// Positions; neighbors are expected to be in one range.
+/// Converts positions. Adjacent positions must be in one range.
 fn index_set(ids: &IdArray) -> Result<IndexSet, ConvertError> {
     let mut set = IndexSet::new();
     for range in ids.ranges() {
@@ -465,7 +465,7 @@ fn quarantine_request(message: client::QuarantineWorkers) -> Result<ClientReques
     }))
 }
 
-/// Keys are of programs that use HTTP.
+/// Only programs that use HTTP set a key.
 fn open_job(client::OpenJob { name, max_fails }: client::OpenJob) -> Result<Command, ConvertError> {
     Ok(Command::OpenJob {
         name: text("job_open.name", name)?,

@@ -1,4 +1,5 @@
-//! Usage curves of tasks. They travel with reports and heartbeats; the core does not know them.
+//! Usage curves of tasks. They are part of reports and heartbeats, but the core does not handle
+//! them.
 
 use std::time::Duration;
 
@@ -13,7 +14,7 @@ use crate::{common, worker};
 /// The curve of an instance.
 pub type TaskCurve = (InstanceKey, Curve);
 
-/// Adds curves to a report or a heartbeat; other messages have none.
+/// Adds curves to a report or a heartbeat. Other messages carry none.
 pub fn add_curves(message: &mut worker::ToServer, curves: &[TaskCurve]) {
     let place = match &mut message.message {
         Some(Message::Report(report)) => &mut report.curves,
@@ -28,8 +29,9 @@ pub fn add_curves(message: &mut worker::ToServer, curves: &[TaskCurve]) {
     }));
 }
 
-/// Takes the curves out of a worker's message, and counts malformed ones. Those are dropped without
-/// rejecting the message: the worker would send the same ends again, forever.
+/// Removes the curves from a worker's message and returns them with the number of malformed ones.
+/// Malformed curves are dropped, but the message is accepted: otherwise the worker would send the
+/// same ends again forever.
 pub fn take_curves(message: &mut worker::ToServer) -> (Vec<TaskCurve>, usize) {
     let curves = match &mut message.message {
         Some(Message::Report(report)) => &mut report.curves,
@@ -87,14 +89,14 @@ impl TryFrom<common::Curve> for Curve {
     fn try_from(message: common::Curve) -> Result<Self, ConvertError> {
         at_most("curve.memory", message.memory.len(), POINTS_ACCEPTED_MAX)?;
         same_len("curve.cpu", message.cpu.len(), message.memory.len())?;
-        // An invalid GPU curve is dropped, and the rest stays.
+        // If the GPU curve is invalid, only that part is dropped.
         let gpu = message.gpu;
         let gpu = gpu.and_then(|gpu| gpu_curve(&gpu, message.memory.len()).ok());
         Ok(Self {
             spacing: Duration::from_millis(number(message.spacing_ms)),
             memory_peak_kib: number(message.memory_peak_kib),
             cpu_peak_milli: number(message.cpu_peak_milli),
-            // Copied, so that they do not keep the message alive.
+            // Copied, so that the message can be freed.
             memory: message.memory[..].into(),
             cpu: message.cpu[..].into(),
             asked: Asked {
@@ -107,7 +109,7 @@ impl TryFrom<common::Curve> for Curve {
     }
 }
 
-/// That of a curve of so many points.
+/// Converts the GPU part of a curve with `points` points.
 fn gpu_curve(message: &common::GpuCurve, points: usize) -> Result<GpuCurve, ConvertError> {
     same_len("curve.gpu.busy", message.busy.len(), points)?;
     same_len("curve.gpu.memory", message.memory.len(), points)?;
@@ -124,7 +126,7 @@ fn gpu_curve(message: &common::GpuCurve, points: usize) -> Result<GpuCurve, Conv
     })
 }
 
-/// Larger values would not fit into columns of the store; no machine has as much.
+/// Limits a number to what fits into the columns of the store. No machine has larger values.
 fn number(found: u64) -> u64 {
     found.min(NUMBER_MAX)
 }
@@ -185,7 +187,7 @@ mod tests {
             let mut carried = message(carrier);
             add_curves(&mut carried, &curves);
             let bytes = carried.encode_to_vec();
-            // Two bytes per point, and the fixed fields.
+            // Two bytes per point, plus the fixed fields.
             assert!(bytes.len() <= 2 * 64 + 48, "{} bytes", bytes.len());
             let mut read = worker::ToServer::decode(&bytes[..]).expect("a message");
             assert_eq!(take_curves(&mut read), (curves.to_vec(), 0));

@@ -6,11 +6,12 @@ use hq_core::limits::shortened;
 use super::{ConvertError, Within, at_most, text};
 use crate::worker;
 
-/// More cpus than any machine has.
+/// The maximum number of cpus, more than any machine has.
 const CPUS_MAX: usize = 1 << 16;
-/// More GPUs than any machine has. A vendor's tool, or any program of its name, reports them.
+/// The maximum number of GPUs, more than any machine has. A vendor's tool reports them, or any
+/// program with its name.
 const GPUS_MAX: usize = 1 << 10;
-/// Longest address of a GPU.
+/// The maximum length of a GPU's address in bytes.
 const GPU_ID_MAX: usize = 256;
 
 impl From<&HardwareUsage> for worker::ToServer {

@@ -10,15 +10,16 @@ use hq_core::template::Entries;
 use super::{ConvertError, Within, at_most, each};
 use crate::{client, common};
 
-/// Limit of ranges in one id array. Ids without any pattern need one range each; larger sets should
-/// be split over several submits.
+/// The maximum number of ranges in an id array. Ids without any pattern need one range each, so
+/// larger sets should be split over several submits.
 pub const ID_RANGES_MAX: usize = 1 << 22;
 
-/// Limit of pairs of crossing ranges with a step in one: each pair is compared.
+/// The maximum number of pairs of overlapping ranges of which one has a step. Each pair is
+/// compared.
 const CROSSINGS_MAX: usize = 1 << 20;
 
-/// The limit if both have a step. It also bounds how often a selector scans the same existing ids:
-/// once per overlapping range.
+/// The same limit for pairs in which both ranges have a step. It also bounds how often a selector
+/// scans the same existing ids: once per overlapping range.
 const STEPPED_CROSSINGS_MAX: usize = 1 << 10;
 
 impl TryFrom<common::IdRange> for IdRange {
@@ -33,14 +34,14 @@ impl TryFrom<common::IdRange> for IdRange {
         } = message;
         let range = Self::new(first, count, step.max(1))
             .map_err(|error| ConvertError::rule("count", error))?;
-        // Only for display, so an invalid one is no reason to reject.
+        // The slack is only for display, so an invalid one is not a reason to reject the range.
         Ok(range.with_end(range.last().saturating_add(slack)))
     }
 }
 
 impl From<&IdRange> for common::IdRange {
     fn from(range: &IdRange) -> Self {
-        // The default step is left out, which saves two bytes.
+        // Omitting the default step saves two bytes.
         let step = if range.step() == 1 { 0 } else { range.step() };
         Self {
             first: range.first(),
@@ -70,8 +71,8 @@ impl From<&IdArray> for common::IdArray {
     }
 }
 
-/// Bounds the cost of the overlap check, which grows with the pairs of interleaved ranges. Typical
-/// user input (`0-100:10,200`, a list of ids) has hardly any. O(r log r).
+/// Bounds the cost of the overlap check, which grows with the number of pairs of interleaved
+/// ranges. Typical user input (`0-100:10,200`, a list of ids) has few. O(r log r).
 fn check_crossings(ranges: &[IdRange]) -> Result<(), ConvertError> {
     if ranges.iter().all(|range| range.step() == 1) {
         return Ok(());

@@ -1,4 +1,4 @@
-//! Both planes: questions about what tasks have written.
+//! Requests for the output of tasks, from a client to the server and from the server to a worker.
 
 use std::time::Duration;
 
@@ -9,66 +9,66 @@ use hq_core::time::nanos;
 use super::{ConvertError, Within, duration, path, required, text};
 use crate::{client, common, worker};
 
-/// Limit of output bytes in one answer.
+/// The maximum number of output bytes in one answer.
 pub const OUTPUT_DATA_MAX: usize = 256 << 10;
 
-/// Longest wait of a request; a client that wants to wait longer asks again.
+/// How long a request may wait. A client that wants to wait longer sends another request.
 const WAIT_MAX: Duration = Duration::from_secs(30);
 
 /// Where an instance of a task writes one of its channels.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum OutputSource {
-    /// Into a file of its own.
+    /// A separate file.
     File(ByteText),
-    /// Into a stream directory.
+    /// A stream directory.
     Stream {
-        /// The directory.
+        /// The stream directory.
         dir: ByteText,
-        /// Uid of the server.
+        /// The uid of the server.
         server_uid: Box<str>,
         /// The task.
         task: TaskKey,
-        /// Instance of the task.
+        /// The instance of the task.
         instance: InstanceId,
-        /// Standard error, not standard output.
+        /// Whether this is standard error instead of standard output.
         is_stderr: bool,
     },
 }
 
-/// Where reading begins.
+/// Where reading starts.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum ReadFrom {
-    /// Offset from the beginning, in bytes.
+    /// An offset from the beginning, in bytes.
     Offset(u64),
     /// The last lines, at most this many.
     LastLines(u32),
 }
 
-/// A question of a server to a worker.
+/// A server's request to a worker.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct OutputRequest {
-    /// Repeated in the answer.
+    /// The id that the answer repeats.
     pub id: u64,
     /// The part to read.
     pub source: OutputSource,
-    /// From where.
+    /// Where to start.
     pub from: ReadFrom,
     /// How long to wait if there is no output.
     pub wait: Duration,
 }
 
-/// A question of a client.
+/// A client's request.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct OutputQuery {
     /// The task.
     pub task: TaskKey,
-    /// Standard error, not standard output.
+    /// Whether to read standard error instead of standard output.
     pub is_stderr: bool,
-    /// Instance that `from` refers to; `None` = the latest.
+    /// The instance that `from` refers to. `None` means the latest.
     pub instance: Option<InstanceId>,
-    /// From where.
+    /// Where to start.
     pub from: ReadFrom,
-    /// How long to wait if there is no output and more may come.
+    /// How long to wait if there is no output yet and more may follow.
     pub wait: Duration,
 }
 

@@ -1,18 +1,18 @@
-//! Rejections on the wire, and the sentence for users.
+//! Rejections on the wire, and their messages for users.
 //!
-//! The sentence is made only here. Clients of earlier releases print it and ignore the rest. A
-//! client that does not know the kind, from a later server, treats the rejection like one without a
-//! kind.
+//! Only this module builds the messages. Clients of earlier releases print the message and ignore
+//! the rest. If a later server sends a kind that a client does not know, the client treats the
+//! rejection as one without a kind.
 
 use hq_core::id::{JobId, TaskId};
 use hq_core::refusal::{Refusal, RefusalKind};
 
 use crate::client;
 
-/// Prefix that scripts look for.
+/// The prefix that scripts look for.
 const PREFIX: &str = "Error: ";
 
-/// The sentence for people.
+/// Returns the human-readable message.
 #[must_use]
 pub fn refusal_text(refusal: &Refusal) -> String {
     let prefix = if refusal.is_bare { "" } else { PREFIX };
@@ -33,7 +33,7 @@ impl From<RefusalKind> for client::RefusalKind {
 }
 
 impl client::Error {
-    /// The kind; `None` if the server, of another release, sends no known kind.
+    /// Returns the kind. `None` if the server is of another release and sends no known kind.
     #[must_use]
     pub fn known_kind(&self) -> Option<RefusalKind> {
         match client::RefusalKind::try_from(self.kind).ok()? {
@@ -47,7 +47,7 @@ impl client::Error {
         }
     }
 
-    /// The rejection; `None` without a known kind.
+    /// Returns the rejection. `None` if its kind is not known.
     #[must_use]
     pub fn refusal(self) -> Option<Refusal> {
         let kind = self.known_kind()?;

@@ -1,18 +1,18 @@
-//! Messages between a relay and its server before frames of channels.
+//! The messages that a relay and its server exchange before the frames of channels.
 
 use super::{ConvertError, at_most};
 use crate::relay::{Terms, WINDOWS};
 use crate::worker;
 
-/// Longest address of a relay, in bytes: a name and a port.
+/// The maximum length of a relay's address (a name and a port) in bytes.
 const RELAY_ADDRESS_MAX: usize = 512;
 
 /// A relay's description of itself.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct RelayRequest {
-    /// Bytes that it accepts per channel before it gives credit.
+    /// The number of bytes that the relay accepts per channel before it gives credit.
     pub window: u32,
-    /// Where it listens, for people.
+    /// Where the relay listens, for display.
     pub address: Box<str>,
 }
 
@@ -21,7 +21,7 @@ impl TryFrom<worker::OpenRelay> for RelayRequest {
 
     fn try_from(message: worker::OpenRelay) -> Result<Self, ConvertError> {
         at_most("address", message.address.len(), RELAY_ADDRESS_MAX)?;
-        // It is written to the log of the server.
+        // The address is written to the server's log.
         if message.address.chars().any(char::is_control) {
             let found = format_args!("{:?}", message.address);
             return Err(ConvertError::invalid(

@@ -1,4 +1,4 @@
-//! The client plane: answers that the core gives.
+//! The client plane: answers from the core.
 
 use hq_core::id::{JobId, WorkerId};
 use hq_core::job::TaskTotals;
@@ -11,7 +11,7 @@ use super::{ConvertError, known};
 use crate::client;
 
 impl From<Option<LostReason>> for client::worker_info::State {
-    /// `None` = the worker is connected.
+    /// `None` means that the worker is connected.
     fn from(reason: Option<LostReason>) -> Self {
         match reason {
             None => Self::Running,

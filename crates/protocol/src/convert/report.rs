@@ -13,16 +13,16 @@ use hq_core::worker_state::{self, InstanceKey};
 use super::{ConvertError, Within, at_most, same_len};
 use crate::worker;
 
-/// Limit of rows of one report, and of instances in one list: more than a worker can have.
+/// The maximum number of rows in a report and of instances in a list, more than a worker can have.
 const ROWS_MAX: usize = 1 << 19;
 
-/// Longest text of a failed task; the worker cuts far earlier.
+/// The maximum length of a failed task's message in bytes. Workers truncate far earlier.
 const MESSAGE_LEN_MAX: usize = 1 << 20;
 
 const _: () = assert!(ERROR_TEXT_MAX <= MESSAGE_LEN_MAX);
 const _: () = assert!(LAUNCHED_MAX + UNACKNOWLEDGED_MAX <= ROWS_MAX);
 
-/// Groups neighbors of one job; rows keep their order.
+/// Groups consecutive rows of one job. The rows keep their order.
 pub(super) fn task_list(tasks: impl Iterator<Item = (TaskKey, InstanceId)>) -> worker::TaskList {
     let mut list = worker::TaskList::default();
     for (key, instance) in tasks {
@@ -41,7 +41,7 @@ pub(super) fn task_list(tasks: impl Iterator<Item = (TaskKey, InstanceId)>) -> w
     list
 }
 
-/// The last group if it fits, else a new one.
+/// Returns the last group if it fits, or else a new one.
 fn group_of<G>(groups: &mut Vec<G>, fits: impl Fn(&G) -> bool, new: impl FnOnce() -> G) -> &mut G {
     let at = match groups.last() {
         Some(last) if fits(last) => groups.len() - 1,
@@ -87,7 +87,7 @@ pub(super) fn instance_keys(list: worker::TaskList) -> Result<Vec<InstanceKey>, 
         .collect())
 }
 
-/// Texts of failed tasks until their rows take them.
+/// The messages of failed tasks, until they are assigned to their rows.
 type Failures = BTreeMap<(TaskKey, InstanceId), Box<str>>;
 
 impl TryFrom<worker::Report> for server_state::Report {

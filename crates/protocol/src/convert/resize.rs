@@ -1,4 +1,4 @@
-//! Resubmission of jobs with other requests.
+//! Resubmission of jobs with different resource requests.
 
 use hq_core::resize::NewRequest;
 use hq_core::resource::amount::Amount;
@@ -10,10 +10,10 @@ use super::template::growth;
 use super::{ConvertError, at_most, duration, each, no_nul};
 use crate::{client, common};
 
-/// Limit of new requests per resubmission; tasks have few kinds.
+/// The maximum number of new requests per resubmission. Tasks have few kinds.
 pub const NEW_REQUESTS_MAX: usize = 64;
 
-/// Resources of one of them, and words of a command.
+/// The maximum number of other resources in a new request, and of words in its command.
 const OTHERS_MAX: usize = 256;
 const ARGS_MAX: usize = 1 << 16;
 
@@ -58,7 +58,7 @@ impl From<&NewRequest> for client::NewRequest {
     }
 }
 
-/// The jobs of a resubmission, in a field that only capable servers know.
+/// Encodes the jobs of a resubmission in a field that only servers with this feature know.
 pub(super) fn resize_message(jobs: &Selector, requests: &[NewRequest]) -> client::Resize {
     client::Resize {
         jobs: Some(jobs.into()),

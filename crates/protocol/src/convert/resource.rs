@@ -12,16 +12,16 @@ use hq_core::time::nanos;
 use super::{ConvertError, at_most, duration, each, known, name, required};
 use crate::common;
 
-/// Limit of pools of one worker, and of resources in one request.
+/// The maximum number of pools of a worker and of resources in a request.
 const RESOURCES_MAX: usize = 1 << 10;
 
-/// Limit of indices of one pool; each becomes an object in the worker.
+/// The maximum number of indices in a pool. Each index becomes an object in the worker.
 const INDICES_MAX: usize = 1 << 20;
 
-/// Most coupled pairs of groups.
+/// The maximum number of coupled pairs of groups.
 const COUPLINGS_MAX: usize = 1 << 16;
 
-/// Largest amount: `u32::MAX` whole items, the limit of user input.
+/// The maximum amount: `u32::MAX` whole items, the limit of user input.
 const AMOUNT_MAX: Amount = Amount::whole(u32::MAX);
 
 pub(super) fn amount(field: &str, units: u64) -> Result<Amount, ConvertError> {
@@ -42,7 +42,7 @@ impl TryFrom<common::ResourceDescriptor> for ResourceDescriptor {
         at_most("items", message.items.len(), RESOURCES_MAX)?;
         at_most("coupling", message.coupling.len(), COUPLINGS_MAX)?;
         let items: Vec<ResourceItem> = each("items", message.items)?;
-        // Couplings refer to positions in the sorted pools.
+        // Couplings refer to positions in the sorted list of pools.
         if items.windows(2).any(|pair| pair[0].name > pair[1].name) {
             return Err(ConvertError::invalid(
                 "items",
@@ -241,7 +241,7 @@ impl From<&ResourceRequest> for common::ResourceRequest {
     }
 }
 
-/// The variants of a template's `requests`.
+/// Converts the variants in a template's `requests`.
 pub(super) fn request_variants(
     field: &str,
     messages: Vec<common::ResourceRequest>,

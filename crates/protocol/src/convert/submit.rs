@@ -1,6 +1,7 @@
-//! A submit: target, directories and tasks.
+//! Submits: target, directories and tasks.
 //!
-//! The core checks duplicate ids, unknown dependencies and cycles, and has the error texts.
+//! The core checks for duplicate ids, unknown dependencies and cycles, and has the error texts for
+//! these.
 
 use std::sync::Arc;
 
@@ -15,28 +16,28 @@ use super::{
 };
 use crate::client;
 
-/// Limit of tasks of one graph submit; each has a record of its own in the server.
+/// The maximum number of tasks in a graph submit. The server keeps a record for each.
 const GRAPH_TASKS_MAX: usize = 1 << 24;
 
-/// Limit of dependencies of one graph submit.
+/// The maximum number of dependencies in a graph submit.
 const GRAPH_DEPS_MAX: usize = 1 << 28;
 
-/// Limit of jobs that one submit waits for.
+/// The maximum number of jobs that a submit waits for.
 const AFTER_MAX: usize = 1 << 12;
 
-/// Most notifications of one submit.
+/// The maximum number of notification targets of a submit.
 const NOTIFY_MAX: usize = 64;
-/// Longest command or address of one.
+/// The maximum length of a notification's command or address in bytes.
 const NOTIFY_LEN_MAX: usize = 4_096;
 
-/// Longest name that a task gives to a submit.
+/// The maximum length in bytes of the name that a task gives to a submit.
 const ORIGIN_KEY_MAX: usize = 256;
 
-/// Limit of notes of one submit, and of their length.
+/// The maximum number of notes of a submit, and their maximum length in bytes.
 const NOTES_MAX: usize = 64;
 const NOTE_LEN_MAX: usize = 4_096;
 
-/// Limit of templates of one graph submit.
+/// The maximum number of templates in a graph submit.
 const GRAPH_TEMPLATES_MAX: usize = 1 << 22;
 
 impl TryFrom<client::Submit> for SubmitSpec {
@@ -80,7 +81,7 @@ impl TryFrom<client::Submit> for SubmitSpec {
     }
 }
 
-/// Output cannot be streamed to nowhere.
+/// Checks that there is a stream directory if output is streamed.
 fn check_streams(spec: &SubmitSpec) -> Result<(), ConvertError> {
     let streams = |template: &Arc<TaskTemplate>| {
         template.stdout == StdioSpec::Stream || template.stderr == StdioSpec::Stream
@@ -171,7 +172,8 @@ impl TryFrom<client::NotifyTarget> for NotifySpec {
     }
 }
 
-/// A shell command or an address: not empty, bounded, without NUL and line feeds.
+/// Checks a shell command or an address: not empty, of bounded length, and without NUL or line
+/// feeds.
 fn notify_text(field: &'static str, value: String) -> Result<Box<str>, ConvertError> {
     let value = text(field, value)?;
     at_most(field, value.len(), NOTIFY_LEN_MAX)?;
@@ -302,7 +304,8 @@ impl TryFrom<client::ArraySubmit> for ArraySpec {
         let template: TaskTemplate = required(message.template, "template")?
             .try_into()
             .within("template")?;
-        // An entry becomes the value of an environment variable, unless it is for an interpreter.
+        // An entry becomes the value of an environment variable, unless it is passed to an
+        // interpreter.
         let has_nul = |entries: &Entries| {
             let mut list = (0_u32..).map_while(|index| entries.get(index));
             list.any(|entry| entry.contains(&0))
@@ -320,7 +323,8 @@ impl TryFrom<client::ArraySubmit> for ArraySpec {
     }
 }
 
-/// Each task has a combination of the parameters, and no other difference.
+/// Checks that each task has a combination of the parameters and that the tasks do not differ
+/// otherwise.
 fn check_params(
     template: &TaskTemplate,
     ids: &ArrayIds,
@@ -341,7 +345,8 @@ fn check_params(
     }
     let fits = match ids {
         ArrayIds::Next(count) => params.count() == *count,
-        // Checking both ends is enough, because everything between them is a combination as well.
+        // It is sufficient to check both ends, because all ids in between have a combination as
+        // well.
         ArrayIds::Given(ids) => ids
             .ranges()
             .iter()

@@ -1,4 +1,4 @@
-//! Templates: the common part of the tasks of one submit.
+//! Templates: what all tasks of a submit have in common.
 
 use std::sync::Arc;
 
@@ -16,19 +16,19 @@ use super::{
 };
 use crate::common;
 
-/// Limit of arguments; Linux allows about 2^20 bytes of them by default.
+/// The maximum number of arguments. By default, Linux allows about 2^20 bytes of them.
 const ARGS_MAX: usize = 1 << 18;
 
-/// Limits of inputs and of outputs of one template.
+/// The maximum number of inputs, and of outputs, of a template.
 const FILES_MAX: usize = 1 << 16;
 
-/// Largest signal number of Linux.
+/// The largest signal number on Linux.
 const SIGNAL_MAX: i32 = 64;
 
-/// Limit of retry causes; there are fewer sensible ones.
+/// The maximum number of retry causes, more than anyone needs.
 const RETRY_CAUSES_MAX: usize = 512;
 
-/// Most variables a submit sets.
+/// The maximum number of variables that a submit sets.
 const ENV_MAX: usize = 1 << 16;
 
 impl TryFrom<common::Stdio> for StdioSpec {
@@ -229,7 +229,7 @@ impl From<LearnSpec> for common::Learn {
     }
 }
 
-/// Consistent parameters; an empty list equals none.
+/// Converts the paths of files.
 fn files(field: &'static str, paths: &[impl AsRef<[u8]>]) -> Result<Vec<ByteText>, ConvertError> {
     at_most(field, paths.len(), FILES_MAX)?;
     paths
@@ -366,7 +366,7 @@ pub(super) fn growth<T>(
     let Some(common::Growth { permille, max }) = message else {
         return Ok(None);
     };
-    // Smaller factors are no growth, and the next attempt would fail like the last one.
+    // With a smaller factor nothing would grow, and the next attempt would fail like the last one.
     if !(1_001..=PERMILLE_MAX).contains(&permille) {
         let expected = "1001 to 100000";
         return Err(ConvertError::invalid("permille", expected, permille));
@@ -435,7 +435,7 @@ impl From<RetryCause> for common::RetryCause {
     }
 }
 
-/// Sorted by name; a name given twice is refused.
+/// Converts variables and sorts them by name. Rejects duplicate names.
 fn variables(messages: &[common::EnvVar]) -> Result<Vec<(ByteText, ByteText)>, ConvertError> {
     at_most("env", messages.len(), ENV_MAX)?;
     let convert = |(index, variable)| variable_pair(variable).at("env", index);
@@ -466,8 +466,8 @@ fn variable_pair(variable: &common::EnvVar) -> Result<(ByteText, ByteText), Conv
 }
 
 impl common::TaskTemplate {
-    /// Reduces a template to the parts that displays show: standard input and values of parameters
-    /// may be large.
+    /// Reduces a template to the parts that are displayed, because standard input and parameter
+    /// values may be large.
     #[must_use]
     pub fn without_stdin(template: &TaskTemplate) -> Self {
         let variable = |(name, value): &(ByteText, ByteText)| common::EnvVar {
@@ -492,7 +492,7 @@ impl common::TaskTemplate {
             priority: template.priority,
             crash_limit: Some(template.crash_limit.into()),
             requests: requests.iter().map(common::ResourceRequest::from).collect(),
-            // Defaults are left out: most submits have them.
+            // Defaults are omitted, because most submits use them.
             stop: (template.stop != StopSpec::default()).then(|| template.stop.into()),
             retry: (template.retry != RetrySpec::default()).then(|| (&template.retry).into()),
             is_call: template.is_call,

@@ -17,7 +17,7 @@ use prost::Message;
 use super::*;
 use crate::{client, common, worker};
 
-/// Encodes, sends through bytes, decodes.
+/// Encodes a value, serializes and parses the message, and decodes it.
 fn round_trip<'a, T, M>(value: &'a T) -> T
 where
     T: TryFrom<M> + 'a,
@@ -61,7 +61,7 @@ proptest! {
         let ClientRequest::Command(received) = request.try_into().expect("own command") else {
             panic!("not a command");
         };
-        // Commands have no equality of their own; their texts name every field.
+        // Commands do not implement equality. Their debug texts name every field.
         prop_assert_eq!(format!("{received:?}"), format!("{command:?}"));
     }
 
@@ -175,7 +175,7 @@ proptest! {
     }
 }
 
-/// A submit of every combination of two parameters, as a message.
+/// Returns a submit message with all combinations of two parameters.
 fn params_submit() -> client::Submit {
     use hq_core::params::{Decimals, Param, Params, Values};
     use hq_core::template::{ArrayIds, Entries};
@@ -268,7 +268,7 @@ fn an_older_worker_runs_nothing_without_its_values() {
     let task = hq_core::template::TaskTemplate::try_from(array.template.expect("there is one"));
     let swept = task.expect("valid");
     assert_eq!(instead_of(&swept), (1, "`--param`".to_owned()));
-    // Even by a worker that knows parameters.
+    // A worker that knows parameters rejects it as well.
     let mut checked = swept.clone();
     checked.files = hq_core::template::TaskFiles {
         inputs: Vec::new(),
@@ -281,18 +281,19 @@ fn an_older_worker_runs_nothing_without_its_values() {
     forked.stdin = Some(Arc::from(*b"{\"mode\": \"fork\"}\n\x80"));
     forked.is_call = true;
     assert_eq!(instead_of(&forked), (0, "mode=\"fork\"".to_owned()));
-    // Supported features are requested as before.
+    // Modes that every worker supports are requested as before.
     forked.stdin = Some(Arc::from(*b"{\"mode\": \"direct\"}\n\x80"));
     let message = worker::Template::from(&shared(&forked));
     let known = message.task.map(|task| task.args).unwrap_or_default();
     assert_eq!(known.len(), 3);
 }
 
-/// Arguments of the replacement command for an outdated worker, and the feature that it lacks.
+/// Returns the number of arguments for a worker that knows parameters, and the feature that the
+/// replacement command names.
 fn instead_of(task: &hq_core::template::TaskTemplate) -> (usize, String) {
     let template = shared(task);
     let message = worker::Template::from(&template);
-    // All that it knows.
+    // The arguments that every worker knows.
     let known = message.task.clone().expect("a task");
     let program = String::from_utf8_lossy(&known.args[0]).into_owned();
     assert_eq!(known.args.len(), 1);

@@ -3,25 +3,25 @@
 use super::{ConvertError, Within, known};
 use crate::client::{self, TokenRole};
 
-/// Longest name of a token, in bytes.
+/// The maximum length of a token's name in bytes.
 const NAME_LEN_MAX: usize = 64;
 
-/// Role of a token. Each role includes the previous ones.
+/// The role of a token. Each role includes the previous ones.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum Role {
-    /// Look at everything.
+    /// Can read everything.
     Read,
-    /// Submit jobs, and cancel, close and submit again any.
+    /// Can submit jobs, and cancel, close and resubmit any job.
     Submit,
-    /// Everything.
+    /// Can do everything.
     Full,
 }
 
 impl Role {
-    /// All of them.
+    /// All roles.
     pub const ALL: [Self; 3] = [Self::Read, Self::Submit, Self::Full];
 
-    /// `read`.
+    /// Returns the name, such as `read`.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -31,7 +31,7 @@ impl Role {
         }
     }
 
-    /// From its name.
+    /// Returns the role with this name.
     #[must_use]
     pub fn from_name(name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|role| role.name() == name)
@@ -49,7 +49,7 @@ impl From<Role> for TokenRole {
 }
 
 impl TokenRole {
-    /// `read`; `unknown` for a role of a later release.
+    /// Returns the name, such as `read`, or `unknown` for a role of a later release.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -64,14 +64,14 @@ impl TokenRole {
 /// A change of the tokens.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum TokenChange {
-    /// A new one is wanted.
+    /// Creates a token.
     Create {
-        /// Its name: letters, digits, `.`, `_` and `-`, at most 64.
+        /// The name of the token: letters, digits, `.`, `_` and `-`, at most 64.
         name: Box<str>,
-        /// Rights of the token.
+        /// The rights of the token.
         role: Role,
     },
-    /// Revokes the token of this name.
+    /// Revokes the token with this name.
     Revoke(Box<str>),
 }
 

@@ -27,70 +27,71 @@ use crate::key::{SecretKey, digest};
 use crate::relay::Terms;
 use crate::{common, worker};
 
-/// Limit of templates, and of assignments, in one message.
+/// The maximum number of templates, and of assignments, in one message.
 const ASSIGN_MAX: usize = 1 << 20;
 
-/// Longest message of a task to waiting clients, in bytes.
+/// The maximum length of a task's message to waiting clients, in bytes.
 pub const NOTIFICATION_MAX: usize = 1024;
 
-/// Longest value of a call, in bytes; longer ones stay with their worker.
+/// The maximum length of a call's value in bytes. Longer values stay with their worker.
 pub const VALUE_MAX: usize = 1 << 20;
 
-/// Longest path, and longest error, of a fault of a node, in bytes.
+/// The maximum length of the path and of the error of a node's problem, in bytes.
 const FAULT_TEXT_MAX: usize = 1024;
 
-/// Error of a task with parameters on a worker that does not know them.
+/// The error of a task with parameters on a worker that does not support them.
 const WITHOUT_PARAMS: &str = "this worker is older than its server and does not support `--param`. Drain it and start another one";
 
-/// Error on a worker that does not check outputs: tasks would finish without them.
+/// The error on a worker that does not check outputs, where tasks would finish without them.
 const WITHOUT_OUTPUTS: &str = "this worker is older than its server and does not support `--check-outputs`. Drain it and start another one";
 
-/// Error on a worker whose interpreters execute all calls in their own process.
+/// The error on a worker whose interpreters run all calls in their own process.
 const WITHOUT_FORKS: &str = "this worker is older than its server and does not support mode=\"fork\". Drain it and start another one";
 
-/// Most nodes of one task.
+/// The maximum number of nodes of a task.
 const NODES_MAX: usize = 1 << 16;
 
-/// Messages from a worker.
+/// A message from a worker.
 #[derive(Clone, Debug)]
 pub enum FromWorker {
-    /// Wants to be a relay; instead of a registration.
+    /// Asks to become a relay. Sent instead of a registration.
     Relay(RelayRequest),
-    /// Registers; only as the first message of a connection.
+    /// Registers the worker. Only valid as the first message of a connection.
     Register(Box<WorkerConfig>, Option<Box<Reattach>>),
-    /// Anything later.
+    /// Any later message.
     Message(WorkerMessage),
-    /// Answers a request for output; not for the core.
+    /// Answers a request for output. Not passed to the core.
     Output(worker::Output),
-    /// Values of calls; they bypass the core.
+    /// Values of calls. Not passed to the core.
     Values(Vec<worker::Value>),
 }
 
-/// Messages from the server to a worker.
+/// A message from the server to a worker.
 #[derive(Clone, Debug)]
 pub enum FromServer {
-    /// Answers the registration.
+    /// Accepts the registration.
     Registered {
         /// The worker's id.
         worker: WorkerId,
-        /// Uid of the server.
+        /// The uid of the server.
         server_uid: Box<str>,
-        /// Applies when the worker set none of its own.
+        /// The idle timeout of a worker that did not set one.
         idle_timeout_default: Option<Duration>,
-        /// Whether the worker was recognized.
+        /// Whether the server recognized the worker.
         reattached: bool,
-        /// How long a worker that finishes what runs waits for a lost server afterwards.
+        /// How long a worker with `finish-running` waits for a lost server after its tasks have
+        /// ended.
         server_wait: Duration,
     },
-    /// Answers the registration: no.
+    /// Rejects the registration.
     Refused(Box<str>),
-    /// Answers a relay.
+    /// Accepts a relay.
     RelayOpened(Terms),
-    /// The server lives, and has forgotten these jobs.
+    /// Says that the server is alive and has forgotten these jobs.
     Ping(Vec<JobId>),
     /// Reads output of a task.
     ReadOutput(OutputRequest),
-    /// Something for the worker's state.
+    /// An input for the worker's state.
     Input(Input),
 }
 
@@ -151,7 +152,7 @@ impl TryFrom<worker::ToServer> for FromWorker {
     }
 }
 
-/// A heartbeat without its curves, which were taken out before.
+/// Converts a heartbeat whose curves were removed before.
 fn heartbeat_message(heartbeat: worker::Heartbeat) -> Result<WorkerMessage, ConvertError> {
     let worker::Heartbeat {
         unkillable,
@@ -189,7 +190,7 @@ fn notification(notify: &worker::Notify) -> Result<WorkerMessage, ConvertError> 
     Ok(WorkerMessage::Notify(task, message[..].into()))
 }
 
-/// A problem of a node; `None` = a kind that only later releases know.
+/// Converts a problem of a node. `None` for a kind that only later releases know.
 fn node_fault(message: worker::NodeFault) -> Result<Option<NodeFault>, ConvertError> {
     use worker::node_fault::Kind;
     at_most("path", message.path.len(), FAULT_TEXT_MAX)?;
@@ -211,7 +212,7 @@ fn node_fault(message: worker::NodeFault) -> Result<Option<NodeFault>, ConvertEr
     }))
 }
 
-/// The encoded problem; `None` = the server detects it by itself.
+/// Encodes a problem. `None` if the server detects it by itself.
 fn fault_message(fault: &NodeFault) -> Option<worker::NodeFault> {
     use worker::node_fault::Kind;
     let (kind, path, free_bytes, error) = match fault {
@@ -231,8 +232,9 @@ fn fault_message(fault: &NodeFault) -> Option<worker::NodeFault> {
     })
 }
 
-/// A heartbeat with the unkillable instances and the jobs with held values, within their limits;
-/// also the problems of the node, and its time if the heartbeat is sent at once.
+/// Builds a heartbeat with the unkillable instances and the jobs with held values, up to their
+/// limits. It also contains the problems of the node and, if it is sent immediately, the node's
+/// time.
 #[must_use]
 pub fn heartbeat(
     unkillable: impl Iterator<Item = Unkillable>,
@@ -274,7 +276,7 @@ impl From<worker::Unkillable> for Unkillable {
 }
 
 impl From<&WorkerConfig> for worker::ToServer {
-    /// The registration.
+    /// Builds the registration.
     fn from(config: &WorkerConfig) -> Self {
         let register = worker::Register {
             config: Some(config.into()),
@@ -286,7 +288,7 @@ impl From<&WorkerConfig> for worker::ToServer {
     }
 }
 
-/// The registration of a worker that was registered before.
+/// Builds the registration of a worker that was registered before.
 #[must_use]
 pub fn reattach(
     (config, secret): (&WorkerConfig, &SecretKey),
@@ -360,7 +362,7 @@ impl From<&worker_state::Report> for worker::ToServer {
 }
 
 impl From<ExitReason> for worker::ToServer {
-    /// The goodbye.
+    /// Builds the goodbye.
     fn from(reason: ExitReason) -> Self {
         let goodbye = worker::Goodbye {
             reason: worker::goodbye::Reason::from(reason).into(),
@@ -378,7 +380,7 @@ impl From<ExitReason> for worker::goodbye::Reason {
             ExitReason::IdleTimeout => Self::IdleTimeout,
             ExitReason::TimeLimit => Self::TimeLimit,
             ExitReason::Preempted => Self::AllocationEnded,
-            // A worker that lost its server cannot say goodbye.
+            // A worker that has lost its server cannot send a goodbye.
             ExitReason::Interrupted | ExitReason::ServerLost => Self::Interrupted,
         }
     }
@@ -557,8 +559,8 @@ impl From<&SharedTemplate> for worker::Template {
     }
 }
 
-/// Replacement command for a worker that would ignore a requested feature and that knows
-/// parameters.
+/// Returns the replacement command for a worker that knows parameters but would ignore a requested
+/// feature.
 fn guard(task: &TaskTemplate) -> Option<&'static str> {
     if task.files.must_exist {
         return Some(WITHOUT_OUTPUTS);
@@ -567,7 +569,7 @@ fn guard(task: &TaskTemplate) -> Option<&'static str> {
         .stdin
         .iter()
         .flat_map(|text| text.split(|b| *b == b'\n'));
-    // Written by `hq.Executor` for the interpreter.
+    // `hq.Executor` writes this line for the interpreter.
     let head = lines.next().filter(|_| task.is_call)?;
     let head: serde_json::Value = serde_json::from_slice(head).ok()?;
     (head["mode"] == "fork").then_some(WITHOUT_FORKS)

@@ -21,7 +21,7 @@ impl TryFrom<common::WorkerConfig> for WorkerConfig {
                 found,
             ));
         }
-        // Refuses NaN as well.
+        // This also rejects NaN.
         if !(0.0..=1.0).contains(&message.min_utilization) {
             let found = message.min_utilization;
             return Err(ConvertError::invalid(

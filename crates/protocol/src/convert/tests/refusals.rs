@@ -1,4 +1,4 @@
-//! One violated rule each: the rejection and the named field.
+//! Each test violates one rule and checks the rejection and the field that it names.
 
 use hq_core::id::{InstanceId, JobId, TaskId, TaskKey, WorkerId};
 use hq_core::node_check::NodeFault;
@@ -87,7 +87,7 @@ fn config() -> common::WorkerConfig {
     (&config).into()
 }
 
-/// The field named in the rejection after `change` was applied to a valid message.
+/// Applies `change` to a valid message and returns the field that the rejection names.
 fn refused<M, T>(mut message: M, change: impl FnOnce(&mut M)) -> String
 where
     T: TryFrom<M, Error = ConvertError>,
@@ -260,7 +260,7 @@ fn id_arrays() {
     // Thousands of interleaved ranges would take minutes to compare.
     let entangled = (0..3000).map(|i| range(i, 40_000, 100_003)).collect();
     assert_eq!(check(entangled), "ranges");
-    // Many plain ones are fine.
+    // Many plain ranges are accepted.
     let plain = (0..100_000).map(|i| range(i * 3, 2, 1)).collect();
     let ids: IdArray = common::IdArray { ranges: plain }
         .try_into()
@@ -440,7 +440,7 @@ fn heartbeats_name_what_cannot_be_killed_and_older_ones_name_nothing() {
         let wanted: Vec<_> = (0..count.min(256)).map(one).collect();
         assert_eq!(found, wanted, "the first ones, up to the limit");
     }
-    // A heartbeat of earlier releases: only its field number.
+    // A heartbeat of an earlier release is empty.
     let old = worker::ToServer::decode(&[0x12, 0][..]).expect("a message");
     assert!(matches!(
         FromWorker::try_from(old),
@@ -489,7 +489,7 @@ fn faults_of_nodes_are_bounded_and_unknown_ones_left_out() {
         let refused = heard(many);
         assert!(refused.is_err(), "{refused:?}");
     }
-    // A kind that only a later release knows.
+    // This kind is known only to a later release.
     let later = heard(worker::Heartbeat {
         node_faults: vec![worker::NodeFault {
             kind: 99,

@@ -65,7 +65,7 @@ fn micros() -> impl Strategy<Value = Duration> {
     (0..u64::MAX / 1_000_000).prop_map(Duration::from_micros)
 }
 
-/// Consecutive ranges with gaps.
+/// Generates consecutive ranges with gaps.
 pub(super) fn id_array() -> impl Strategy<Value = IdArray> {
     vec((0..5_u32, 1..9_u32, 1..4_u32), 0..6).prop_map(|parts| {
         let mut next = 0;
@@ -272,7 +272,7 @@ pub(super) fn submit() -> impl Strategy<Value = SubmitSpec> {
         array().prop_map(SubmitBody::Array),
         graph().prop_map(SubmitBody::Graph)
     ];
-    // Always with a stream directory, since templates may stream.
+    // The submit always has a stream directory, because templates may stream.
     let after =
         (any::<u32>(), any::<bool>(), any::<bool>()).prop_map(|(job, is_each, is_any)| After {
             job: JobId(job),
@@ -311,7 +311,7 @@ pub(super) fn submit() -> impl Strategy<Value = SubmitSpec> {
     (target, absolute_path(), path(), lists, body).prop_map(
         |(target, submit_dir, stream_dir, ((after, notify, origin), nonce, notes), body)| {
             SubmitSpec {
-                // Only an open job can have a submitting task.
+                // A task can submit only to an open job.
                 origin: origin.filter(|_| matches!(target, SubmitTarget::Attach(_))),
                 target,
                 submit_dir,
@@ -552,7 +552,7 @@ fn outcome() -> impl Strategy<Value = Outcome> {
     ]
 }
 
-/// Distinct instances of few jobs, so that groups form.
+/// Generates distinct instances of few jobs, so that rows form groups.
 pub(super) fn instance_rows() -> impl Strategy<Value = Vec<(TaskKey, InstanceId)>> {
     vec((1..4_u32, any::<u32>()), 0..20).prop_map(|rows| {
         let numbered = rows.into_iter().zip(0_u32..);
