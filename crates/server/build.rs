@@ -1,14 +1,14 @@
 //! Compresses the pages of the web dashboard and the description of `/api/v1` with gzip, which
-//! browsers accept: the program is smaller, and so are transfers through a tunnel.
+//! browsers accept. This makes both the program and transfers through a tunnel smaller.
 
 use std::io;
 use std::path::{Path, PathBuf};
 use std::{env, fs};
 
-/// Files that are shipped change rarely: as small as possible.
+/// The files rarely change, so they are compressed as much as possible.
 const LEVEL: u8 = 10;
-/// Header of the compressed bytes: gzip, deflate, no name, no time, best compression, unknown
-/// system. Equal sources give equal bytes.
+/// The header of the compressed bytes: gzip, deflate, no name, no time, best compression, unknown
+/// system. The same sources always give the same bytes.
 const HEADER: [u8; 10] = [0x1f, 0x8b, 8, 0, 0, 0, 0, 0, 2, 255];
 
 fn main() -> io::Result<()> {
@@ -34,7 +34,7 @@ fn main() -> io::Result<()> {
     fs::write(out.join("pages.rs"), list)
 }
 
-/// All files below a folder.
+/// Finds all files below a directory.
 fn find(folder: &Path, found: &mut Vec<PathBuf>) -> io::Result<()> {
     for entry in fs::read_dir(folder)? {
         let path = entry?.path();
@@ -51,7 +51,7 @@ fn gzip(bytes: &[u8]) -> Vec<u8> {
     let mut packed = HEADER.to_vec();
     packed.extend(miniz_oxide::deflate::compress_to_vec(bytes, LEVEL));
     packed.extend(crc32fast::hash(bytes).to_le_bytes());
-    // No page has 4 GiB.
+    // No page is as large as 4 GiB.
     packed.extend(u32::try_from(bytes.len()).unwrap_or(u32::MAX).to_le_bytes());
     packed
 }

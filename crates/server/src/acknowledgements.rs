@@ -1,23 +1,23 @@
-//! Acknowledgements that wait for commits: at most two per worker, however long the disk takes.
+//! Acknowledgements that wait for commits: at most two per worker, however long a commit takes.
 //!
-//! While ends cannot be stored, a worker keeps reporting, some hundred times a second. One
-//! acknowledgement per report would fill the worker's queue at the commit, as if the worker did not
-//! read.
+//! While ends of tasks cannot be stored, a worker keeps sending reports, some hundred per second.
+//! With one acknowledgement per report, the commit would fill the worker's queue, as if the worker
+//! did not read.
 
 use std::collections::BTreeMap;
 
 use hq_core::id::WorkerId;
 
-/// Numbers of reports that are recorded and not on disk.
+/// The numbers of reports that are recorded but not on disk.
 #[derive(Debug, Default)]
 pub(crate) struct Acknowledgements {
-    /// Workers with an acknowledgement that waits for its commit, and the number of the last report
-    /// after it.
+    /// The workers with an acknowledgement that waits for its commit, each with the number of the
+    /// last report that followed.
     waiting: BTreeMap<WorkerId, Option<u64>>,
 }
 
 impl Acknowledgements {
-    /// Records a report. Returns whether it must be acknowledged after its commit; otherwise
+    /// Records a report. Returns whether it must be acknowledged after its commit. Otherwise
     /// [`Self::release`] returns it later.
     pub(crate) fn note(&mut self, worker: WorkerId, seq: u64) -> bool {
         match self.waiting.get_mut(&worker) {
@@ -29,13 +29,13 @@ impl Acknowledgements {
         }
     }
 
-    /// The acknowledgement of a worker waits.
+    /// Notes that an acknowledgement of the worker waits for its commit.
     pub(crate) fn keep(&mut self, worker: WorkerId) {
         self.waiting.insert(worker, None);
     }
 
-    /// Ends the wait. Returns the last report after it, whose acknowledgement covers all before,
-    /// and can wait for a later commit.
+    /// Ends the wait. Returns the last report that followed, if any. Its acknowledgement covers all
+    /// earlier reports and can wait for a later commit.
     pub(crate) fn release(&mut self, worker: WorkerId) -> Option<u64> {
         self.waiting.remove(&worker).flatten()
     }

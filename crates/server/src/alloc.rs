@@ -1,8 +1,8 @@
 //! Automatic allocation: carries out the decisions of [`hq_core::autoalloc`].
 //!
-//! One tokio task owns the state. It receives news of workers from the core's thread, asks the core
-//! for the demand, and runs the commands of batch systems, each in a tokio task with a time limit.
-//! The number of allocations is decided elsewhere.
+//! One tokio task owns the state. It receives news about workers from the core's thread, asks the
+//! core for the demand, and runs the commands of batch systems, each in a tokio task with a time
+//! limit. It does not decide how many allocations to request.
 
 mod answer;
 mod command;
@@ -29,18 +29,18 @@ use tokio::sync::{Notify, mpsc, oneshot};
 
 use crate::core_handle::CoreHandle;
 
-/// Requests that may wait.
+/// The maximum number of queued requests.
 const REQUEST_QUEUE_LEN: usize = 64;
-/// A worker of our own allocation that has nothing left to run waits this long for its server.
+/// How long a worker in one of our allocations waits for a lost server when it has no tasks left.
 const SERVER_WAIT: Duration = Duration::from_secs(120);
-/// Longest time that a server which ends spends on canceling its allocations.
+/// How long a server that is shutting down may spend on canceling its allocations.
 const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// Event of a worker that runs inside a job of a batch system.
+/// An event of a worker that runs inside a job of a batch system.
 pub(crate) enum WorkerNews {
-    /// It registered.
+    /// The worker has registered.
     Connected(WorkerId, Arc<WorkerConfig>),
-    /// It is gone.
+    /// The worker is gone.
     Lost {
         worker: WorkerId,
         config: Arc<WorkerConfig>,
@@ -50,27 +50,27 @@ pub(crate) enum WorkerNews {
     },
 }
 
-/// Channel for news to automatic allocation; used by the core's thread, never blocks.
+/// The channel from the core's thread to automatic allocation. Sending never blocks.
 pub(crate) struct DemandNotifier {
     changed: Arc<Notify>,
-    // Unbounded, but with only two short items per worker.
+    // The channel is unbounded, but it holds only two short items per worker.
     workers: mpsc::UnboundedSender<WorkerNews>,
 }
 
 impl DemandNotifier {
-    /// Tasks or workers may have changed.
+    /// Reports that tasks or workers may have changed.
     pub(crate) fn changed(&self) {
         self.changed.notify_one();
     }
 
-    /// A worker in a job came or went.
+    /// Reports that a worker inside a batch job has registered or is gone.
     pub(crate) fn worker(&self, news: WorkerNews) {
         // Fails only while the server shuts down.
         let _ = self.workers.send(news);
     }
 }
 
-/// The other end of [`DemandNotifier`].
+/// The receiving end of [`DemandNotifier`].
 pub(crate) struct NewsReceiver {
     changed: Arc<Notify>,
     workers: mpsc::UnboundedReceiver<WorkerNews>,
@@ -84,7 +84,7 @@ impl NewsReceiver {
     }
 }
 
-/// A pair of ends.
+/// Creates both ends.
 pub(crate) fn news() -> (DemandNotifier, NewsReceiver) {
     let changed = Arc::new(Notify::new());
     let (tx, rx) = mpsc::unbounded_channel();
@@ -101,13 +101,13 @@ pub(crate) fn news() -> (DemandNotifier, NewsReceiver) {
     )
 }
 
-/// Ids of batch jobs that contain, or may come to contain, this server's own workers.
+/// The ids of batch jobs that contain, or may come to contain, this server's own workers.
 #[derive(Clone, Default)]
 pub(crate) struct OwnJobs(Arc<Mutex<BTreeSet<Box<str>>>>);
 
 impl OwnJobs {
-    /// How long this worker waits for a lost server after its tasks have ended. Only the user of a
-    /// foreign job ends that job.
+    /// Returns how long this worker waits for a lost server after its tasks have ended. Zero in a
+    /// batch job that is not ours, because only its user ends that job.
     pub(crate) fn server_wait(&self, config: &WorkerConfig) -> Duration {
         let is_own = config.allocation.as_ref().is_some_and(|allocation| {
             let jobs = self.0.lock().unwrap_or_else(PoisonError::into_inner);
@@ -123,11 +123,11 @@ impl OwnJobs {
 
 enum AllocMessage {
     Request(Box<AllocRequest>, oneshot::Sender<Reply>),
-    /// Whether allocations stay, and a channel that reports completion.
+    /// Whether to keep allocations, and a channel that reports completion.
     Shutdown(bool, oneshot::Sender<()>),
 }
 
-/// Talks to automatic allocation.
+/// The handle of automatic allocation.
 #[derive(Clone)]
 pub(crate) struct AllocHandle {
     asks: mpsc::Sender<AllocMessage>,
@@ -135,12 +135,12 @@ pub(crate) struct AllocHandle {
 }
 
 impl AllocHandle {
-    /// Which workers run in its allocations.
+    /// Returns the set of batch jobs that workers of this server run in.
     pub(crate) fn own_jobs(&self) -> OwnJobs {
         self.own.clone()
     }
 
-    /// Has a request carried out.
+    /// Sends a request and returns the reply.
     pub(crate) async fn ask(&self, request: Box<AllocRequest>) -> Reply {
         let (tx, rx) = oneshot::channel();
         let sent = self.asks.send(AllocMessage::Request(request, tx)).await;
@@ -151,8 +151,8 @@ impl AllocHandle {
         rx.await.unwrap_or_else(|_| gone())
     }
 
-    /// Ends, and cancels all allocations unless they are kept. Returns when that is done or has
-    /// timed out.
+    /// Ends automatic allocation, and cancels all allocations unless they are kept. Returns when
+    /// that is done or has timed out.
     pub(crate) async fn shutdown(&self, keep: bool) {
         let (tx, rx) = oneshot::channel();
         if self
@@ -183,7 +183,7 @@ pub(crate) fn start(
     AllocHandle { asks: tx, own }
 }
 
-/// As the environment says.
+/// Returns the limits that the environment sets.
 fn limits() -> Limits {
     let default = Limits::default();
     let millis = |name, default| variable(name).map_or(default, Duration::from_millis);

@@ -1,12 +1,12 @@
-//! Requests being answered: a shutdown waits for them.
+//! Counts requests in progress, for which a shutdown waits.
 
 use tokio::sync::watch;
 
-/// Number of requests being answered that change something.
+/// The number of requests in progress that change something.
 #[derive(Clone, Debug)]
 pub(crate) struct Answering(watch::Sender<usize>);
 
-/// Counts one of them until dropped.
+/// Counts one request until this is dropped.
 pub(crate) struct RequestInFlight(watch::Sender<usize>);
 
 impl Answering {
@@ -14,15 +14,15 @@ impl Answering {
         Self(watch::Sender::new(0))
     }
 
-    /// Counts one more, until the result is dropped.
+    /// Counts one more request until the result is dropped.
     pub(crate) fn count(&self) -> RequestInFlight {
         self.0.send_modify(|count| *count += 1);
         RequestInFlight(self.0.clone())
     }
 
-    /// Waits until there is none.
+    /// Waits until no request is in progress.
     pub(crate) async fn none(&self) {
-        // Fails only without a sender, and this is one.
+        // This cannot fail, because a sender exists.
         let _ = self.0.subscribe().wait_for(|count| *count == 0).await;
     }
 }

@@ -1,17 +1,17 @@
-//! Runs long single-client work on a few threads of its own.
+//! Runs long work for single clients on a few dedicated threads.
 
 use std::sync::Arc;
 
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-/// Number of threads. They compete with the others for cpus, so further work waits.
+/// The number of threads. They compete with other threads for cpus, so further work waits.
 const AT_ONCE: usize = 2;
 
 /// Runs work outside the threads that all clients depend on.
 #[derive(Clone, Debug)]
 pub(crate) struct BlockingPool {
     permits: Arc<Semaphore>,
-    /// Held by the request that resubmits large jobs, whose tasks are in memory twice.
+    /// Held by the request that resubmits large jobs, because their tasks are in memory twice.
     resubmits: Arc<Semaphore>,
 }
 
@@ -23,7 +23,7 @@ impl BlockingPool {
         }
     }
 
-    /// Runs work when a thread is free. `None` = the server ends.
+    /// Runs work when a thread is free. Returns `None` if the server ends.
     pub(crate) async fn run<T: Send + 'static>(
         &self,
         work: impl FnOnce() -> T + Send + 'static,
@@ -32,19 +32,19 @@ impl BlockingPool {
         Self::run_on(permit, work).await
     }
 
-    /// Waits for a free thread, for work with large data that should be fetched only then. `None` =
-    /// the server ends.
+    /// Waits for a free thread, for work with large data that should be fetched only then. Returns
+    /// `None` if the server ends.
     pub(crate) async fn acquire(&self) -> Option<OwnedSemaphorePermit> {
         Arc::clone(&self.permits).acquire_owned().await.ok()
     }
 
-    /// Runs work with such a permit.
+    /// Runs work with a permit from [`Self::acquire`].
     pub(crate) async fn run_on<T: Send + 'static>(
         permit: OwnedSemaphorePermit,
         work: impl FnOnce() -> T + Send + 'static,
     ) -> Option<T> {
         let done = tokio::task::spawn_blocking(move || {
-            // Held even if the requester is gone meanwhile.
+            // The permit is held even if the client disconnects in the meantime.
             let _permit = permit;
             work()
         });

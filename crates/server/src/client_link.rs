@@ -1,4 +1,4 @@
-//! One connection of a client: requests in, replies out, one after the other.
+//! A connection of a client: receives requests and sends replies, one at a time.
 
 use std::io;
 use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
@@ -42,45 +42,45 @@ use crate::updates::{Details, Update};
 use crate::values::Values;
 use crate::{journal_link, output_link, problems, query};
 
-/// Size of a request that takes milliseconds to decode.
+/// The size in bytes from which decoding a request takes milliseconds.
 const SLOW_REQUEST: usize = 256 * 1024;
-/// A client without the owner's key that sends less than [`UPLOAD_STEP`] of a large request in this
-/// time is disconnected.
+/// A client without the owner's key is disconnected if it sends less than [`UPLOAD_STEP`] of a
+/// large request in this time.
 const UPLOAD_PAUSE_MAX: Duration = Duration::from_secs(10);
-/// Bytes of a large request.
+/// The number of bytes of a large request that must arrive in [`UPLOAD_PAUSE_MAX`].
 const UPLOAD_STEP: usize = 4 << 10;
 
-/// Handles that connections of clients need.
+/// What connections of clients need.
 #[derive(Clone)]
 pub(crate) struct ClientPlane {
     pub(crate) core: CoreHandle,
     pub(crate) info: Arc<client::ServerInfo>,
-    /// The store, unless the server keeps its state in memory only.
+    /// The store. `None` if the server keeps its state only in memory.
     pub(crate) store: Option<StoreClient>,
-    /// Automatic allocation; `None` in a server without ports.
+    /// Automatic allocation. `None` in a server without ports.
     pub(crate) alloc: Option<AllocHandle>,
-    /// Values of calls.
+    /// The values of calls.
     pub(crate) values: Arc<Values>,
-    /// Usage of tasks over time.
+    /// The usage curves of tasks.
     pub(crate) curves: Curves,
-    /// Current problems.
+    /// The current problems.
     pub(crate) problems: Arc<Problems>,
-    /// Carries questions about output to workers.
+    /// Sends requests for output to workers.
     pub(crate) questions: Arc<Questions>,
-    /// Which workers come through relays.
+    /// The workers that are connected through relays.
     pub(crate) routes: Arc<Routes>,
-    /// Requests that are being answered.
+    /// The requests in progress.
     pub(crate) answering: Answering,
-    /// Requests the HTTP listener; `None` in a server without ports.
+    /// Opens the HTTP listener on request. `None` in a server without ports.
     pub(crate) door: Option<HttpControl>,
-    /// Tokens for the HTTP interface; `None` in a server without ports.
+    /// The tokens for the HTTP interface. `None` in a server without ports.
     pub(crate) tokens: Option<Arc<Tokens>>,
     /// Receives requests to stop the server.
     pub(crate) stop: mpsc::Sender<Stop>,
 }
 
-/// Serves a client until it disconnects. Errors concern only this client. `permit` is that of its
-/// connection; `None` in a server without ports.
+/// Serves a client until it disconnects. Errors affect only this client. `permit` belongs to the
+/// connection and is `None` in a server without ports.
 pub(crate) async fn serve<S>(connection: Connection<S>, plane: ClientPlane, permit: Option<Permit>)
 where
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
@@ -96,7 +96,7 @@ where
             let refusal = Refusal::unavailable(
                 "too many clients are connected with keys of lesser rights. Try again later",
             );
-            // The connection is closed, whether the message arrives or not.
+            // The connection is closed whether or not the message arrives.
             let _ = send(&mut writer, &refusal.into()).await;
             return;
         }
@@ -137,7 +137,7 @@ async fn serve_requests<S>(
                 send(&mut writer, &refusal.into()).await
             }
             Ok(request) => {
-                // Until the answer is written.
+                // Held until the answer is written.
                 let _answering = begin(&plane.answering, &request);
                 drop(arrived);
                 let _place = match is_looked_up_or_changed(&request) {
@@ -166,11 +166,11 @@ async fn serve_requests<S>(
     }
 }
 
-/// Limit of listed problems, most severe first.
+/// The maximum number of listed problems, most severe first.
 const PROBLEMS_MAX: usize = 1_000;
 
-/// Counts a request until the result is dropped. Watches have no end, and queries can be repeated,
-/// so neither counts.
+/// Counts a request until the result is dropped. Watches, which never end, and queries, which can
+/// be repeated, are not counted.
 fn begin(answering: &Answering, request: &ClientRequest) -> Option<RequestInFlight> {
     let changes = match request {
         ClientRequest::Command(Command::Watch(_)) => false,
@@ -193,8 +193,8 @@ fn begin(answering: &Answering, request: &ClientRequest) -> Option<RequestInFlig
     changes.then(|| answering.count())
 }
 
-/// Whether a request is answered from the state, or changes it, at once. Others wait for something
-/// else, and have limits of their own or per connection.
+/// Returns whether a request reads or changes the state without waiting. Other requests wait for
+/// something else and have limits of their own, or limits per connection.
 const fn is_looked_up_or_changed(request: &ClientRequest) -> bool {
     match request {
         ClientRequest::Command(Command::Watch(_))
@@ -216,24 +216,25 @@ const fn is_looked_up_or_changed(request: &ClientRequest) -> bool {
 
 enum Answer {
     Reply(client::Reply),
-    /// Everything was written already.
+    /// The answer has already been written.
     Sent,
-    /// The server ends.
+    /// The server is stopping.
     Stopping,
-    /// The connection is of no further use.
+    /// The connection cannot be used any more.
     Hangup,
 }
 
 /// A decoded request.
 struct DecodedRequest {
     request: Result<ClientRequest, ConvertError>,
-    /// Details that a watch wants.
+    /// The details that a watch requests.
     details: Details,
-    /// A large request counts as being answered from its arrival on.
+    /// A large request counts as in progress from its arrival on.
     arrived: Option<RequestInFlight>,
 }
 
-/// Next request; `None` at the end. A large one is decoded on a separate thread.
+/// Receives the next request. Returns `None` at the end. Decodes large requests on a separate
+/// thread.
 async fn next_request<R: AsyncRead + Unpin>(
     reader: &mut MessageReader<R>,
     plane: &ClientPlane,
@@ -261,13 +262,13 @@ async fn next_request<R: AsyncRead + Unpin>(
     let arrived = Some(plane.answering.count());
     match plane.core.blocking_pool().run(|| read(message)).await {
         Some(next) => next.map(|next| Some(DecodedRequest { arrived, ..next })),
-        // The server ends.
+        // The server is stopping.
         None => Ok(None),
     }
 }
 
-/// Next message; an error if no bytes arrive for a while. A suspended client would keep its permit
-/// from others.
+/// Receives the next message. Fails if no bytes arrive for a while, because a suspended client
+/// would otherwise hold its permit indefinitely.
 async fn next_while_it_arrives<R: AsyncRead + Unpin>(
     reader: &mut MessageReader<R>,
 ) -> Result<Option<Undecoded>, ReadError> {
@@ -298,7 +299,7 @@ fn read(message: Undecoded) -> Result<DecodedRequest, ReadError> {
     })
 }
 
-/// Keeps a connection open until the process ends, so that the client knows when that is.
+/// Keeps a connection open until the process ends, so that the client notices when it does.
 async fn hold<S: AsyncRead + AsyncWrite>(
     reader: MessageReader<ReadHalf<S>>,
     writer: MessageWriter<WriteHalf<S>>,
@@ -319,7 +320,7 @@ where
 {
     let result = match request {
         ClientRequest::ServerStop { keep_workers } => {
-            // The client may be gone; the server stops anyway.
+            // The client may have disconnected. The server stops anyway.
             let _ = writer
                 .send(&reply(reply::Reply::Done(client::Empty {})))
                 .await;
@@ -328,7 +329,7 @@ where
             } else {
                 Stop::WithWorkers
             };
-            // If the queue is full, the server is stopping already.
+            // If the queue is full, the server is already stopping.
             let _ = plane.stop.try_send(how);
             return Answer::Stopping;
         }
@@ -384,7 +385,7 @@ where
     }
 }
 
-/// Answers from the state, and adds data from elsewhere.
+/// Answers a query from the state, and adds data from elsewhere.
 async fn look_up(asked: Query, plane: &ClientPlane) -> Result<reply::Reply, CoreGone> {
     let with_curves = matches!(&asked, Query::TaskPage(page) if page.with_curves);
     let mut answer = query::ask(&plane.core, asked).await?;
@@ -396,7 +397,7 @@ async fn look_up(asked: Query, plane: &ClientPlane) -> Result<reply::Reply, Core
     Ok(answer)
 }
 
-/// The specs of a job in one message, about as large as the submits.
+/// Returns the specs of a job in one message, about as large as its submits.
 async fn show_job(job: JobId, core: &CoreHandle) -> Result<reply::Reply, CoreGone> {
     let found = core.query(move |view| {
         let job = view.state.jobs().get(&job)?;
@@ -404,10 +405,11 @@ async fn show_job(job: JobId, core: &CoreHandle) -> Result<reply::Reply, CoreGon
     });
     let submits = match found.await? {
         Some(Some(specs)) => Some(messages(&specs)),
-        // Its many tasks are processed on a separate thread.
+        // The many tasks of a large job are processed on a separate thread.
         Some(None) => {
             let permit = core.blocking_pool().acquire().await.ok_or(CoreGone)?;
-            // Not gated on a commit: the thread permit must not be held during an fsync.
+            // This does not wait for a commit, because the thread permit must not be held during an
+            // fsync.
             let outline = move |view: &View<'_>| view.state.jobs().get(&job).map(Job::outline);
             let made = match core.look(outline, |_| false).await? {
                 Some(job) => {
@@ -416,7 +418,7 @@ async fn show_job(job: JobId, core: &CoreHandle) -> Result<reply::Reply, CoreGon
                 }
                 None => None,
             };
-            // The queried state may not have been on disk.
+            // Wait for a commit, because the state that was read may not have been on disk.
             core.query(|_| ()).await?;
             made
         }
@@ -491,13 +493,13 @@ async fn ask_alloc(request: Box<AllocRequest>, plane: &ClientPlane) -> reply::Re
     }
 }
 
-/// Writes the server's state to the given path as a new file, because the client may have another
-/// working directory than the server, and cannot know what it would overwrite.
+/// Writes the server's state to a new file at an absolute path. The client may have another working
+/// directory than the server and cannot know what it would overwrite.
 async fn write_dump(path: &[u8], dump: &serde_json::Value) -> reply::Reply {
     use std::io::Write as _;
     let path = std::path::Path::new(std::ffi::OsStr::from_bytes(path));
     let (to, text) = (path.to_owned(), format!("{dump:#}\n"));
-    // Environments of tasks and host names are private.
+    // The file is private, because it contains environments of tasks and host names.
     let written = tokio::task::spawn_blocking(move || {
         hq_private::new_file(&to)?.write_all(text.as_bytes())?;
         std::path::absolute(to)
@@ -529,7 +531,7 @@ where
     loop {
         tokio::select! {
             update = updates.recv() => {
-                // Ended without `done`: the client does not take its updates.
+                // The watch ended without `done`, because the client does not read its updates.
                 let Some(update) = update else { break };
                 let done = update.done;
                 if send_update(update, details, plane, writer).await.is_err() {
@@ -543,7 +545,7 @@ where
             _ = reader.next::<client::Request>() => break,
         }
     }
-    // Fails only if the core is gone.
+    // Fails only if the core has ended.
     let _ = plane.core.unwatch(id).await;
     Answer::Hangup
 }
@@ -573,7 +575,7 @@ async fn send_update<W: AsyncWrite + Unpin>(
             query::make_details(view.state, &mut update, details, PAGE_BYTES_MAX);
             update
         };
-        // The requested data is fixed already, so the request does not wait for the store.
+        // The requested data can no longer change, so the request does not wait for the store.
         let Ok(made) = plane.core.look(make, |_| false).await else {
             return Err(WriteError::Io(io::ErrorKind::BrokenPipe.into()));
         };
@@ -614,7 +616,7 @@ fn no_store() -> client::Reply {
     Refusal::unavailable("this server keeps its state in memory only").into()
 }
 
-/// Sends events until the last one or until the client disconnects.
+/// Sends events until the last one, or until the client disconnects.
 async fn journal<R, W>(
     store: StoreClient,
     after: i64,
@@ -637,7 +639,7 @@ where
     loop {
         tokio::select! {
             next = lines.recv() => {
-                // Without `done`: the server ends, or this client was too slow.
+                // The channel ended without `done`: the server ends, or the client was too slow.
                 let Some(next) = next else { return Answer::Hangup };
                 let (message, done) = match next {
                     Ok(lines) => {
@@ -658,7 +660,7 @@ where
     }
 }
 
-/// Sends a reply, or an error if it would be too large for a client.
+/// Sends a reply, or an error if the reply is too large for a client.
 async fn send<W: AsyncWrite + Unpin>(
     writer: &mut MessageWriter<W>,
     message: &client::Reply,
@@ -734,7 +736,7 @@ mod tests {
         );
         let (mut reader, _writer) = ours.expect("handshake").split();
         let (_, mut writer) = theirs.expect("handshake").split();
-        // It does not compress well.
+        // This text does not compress well.
         let noise = |i: u64| i.wrapping_mul(i).wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 32;
         let text: String = (0..40_000).map(|i| format!("{:08x}", noise(i))).collect();
         let error = client::Error {

@@ -5,11 +5,12 @@ use std::time::{Duration, Instant, SystemTime};
 use hq_core::time::{Now, Time, Timestamp, nanos};
 use rustix::time::{ClockId, clock_gettime};
 
-/// Reads both clocks; monotonic time counts from its creation.
+/// Reads the wall clock and the monotonic clock. Monotonic time starts at the creation of this
+/// value.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Clock {
     origin: Instant,
-    /// Time that a test has skipped.
+    /// The time that a test has skipped.
     #[cfg(test)]
     pub(crate) ahead: Duration,
 }
@@ -38,20 +39,20 @@ impl Clock {
         }
     }
 
-    /// The monotonic time of an instant.
+    /// Converts an instant to monotonic time.
     pub(crate) fn time(&self, instant: Instant) -> Time {
         Time(nanos(instant.saturating_duration_since(self.origin)))
     }
 
-    /// The instant of a monotonic time.
+    /// Converts monotonic time to an instant.
     pub(crate) fn instant(&self, time: Time) -> Instant {
         self.origin + Duration::from_nanos(time.0)
     }
 }
 
-/// CPU time of the calling thread so far, which excludes waiting for a processor.
+/// Returns the CPU time that the calling thread has used, which excludes waiting for a processor.
 pub(crate) fn thread_cpu_time() -> Duration {
     let time = clock_gettime(ClockId::ThreadCPUTime);
-    // Neither is ever negative.
+    // Both parts are never negative.
     Duration::try_from(time).unwrap_or_default()
 }

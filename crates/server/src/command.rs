@@ -1,7 +1,7 @@
-//! Runs external commands with a time limit, in a process group that ends with them.
+//! Runs external commands with a time limit, each in a process group that ends with the command.
 //!
-//! The id of a group may be reused once its leader was reaped. So the end of the leader is observed
-//! without reaping it, then the group is signaled, and only then the leader is reaped.
+//! The id of a group may be reused once its leader is reaped. The end of the leader is therefore
+//! observed without reaping it, then the group is killed, and only then is the leader reaped.
 
 use std::io;
 use std::process::{ExitStatus, Stdio};
@@ -13,22 +13,22 @@ use tokio::process::{Child, ChildStdin, Command};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::oneshot;
 
-/// After the end of the command, processes that left its group may hold its streams open for this
-/// long.
+/// How long processes that left the group may keep the command's output streams open after it has
+/// ended.
 const DRAIN_TIMEOUT: Duration = Duration::from_secs(2);
-/// Interval of checks for the end of a command, in case a signal is missed.
+/// How often to check whether a command has ended, in case a signal was missed.
 const LOOK_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Limits of a command.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Limits {
-    /// Longest run; then it is killed.
+    /// How long the command may run before it is killed.
     pub(crate) time: Duration,
-    /// Limit of kept output per stream, in bytes.
+    /// The maximum output that is kept per stream, in bytes.
     pub(crate) output_bytes: u64,
 }
 
-/// A command that has ended by itself.
+/// The result of a command that ended by itself.
 #[derive(Debug)]
 pub(crate) struct CommandOutput {
     pub(crate) status: ExitStatus,
@@ -36,22 +36,22 @@ pub(crate) struct CommandOutput {
     pub(crate) stderr: String,
 }
 
-/// Why it did not.
+/// The reason why a command did not end by itself.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum RunError {
-    /// It cannot be started.
+    /// The command cannot be started.
     #[error("it cannot be started")]
     Start(#[source] io::Error),
-    /// It was killed after this time.
+    /// The command was killed after this time.
     #[error("no answer within {} s", .0.as_secs())]
     Timeout(Duration),
-    /// The system lost track of it.
+    /// The system lost track of the command.
     #[error("it was lost")]
     Wait(#[source] io::Error),
 }
 
-/// Runs a command in a process group of its own with `input` on standard input. The whole group is
-/// killed when the command has ended, the time is up, or the future is dropped.
+/// Runs a command in a new process group, with `input` on standard input. The whole group is killed
+/// when the command has ended, the time is up, or the future is dropped.
 pub(crate) async fn run(
     mut command: Command,
     input: &[u8],
@@ -87,7 +87,7 @@ pub(crate) async fn run(
             )
         };
         let too_long = async {
-            // No value is ever sent: this is the end of the command.
+            // No value is ever sent. The wait ends with the command, which drops the sender.
             let _ = is_ended.await;
             tokio::time::sleep(DRAIN_TIMEOUT).await;
         };
@@ -117,7 +117,7 @@ pub(crate) async fn run(
 
 async fn tell(stdin: Option<ChildStdin>, input: &[u8]) {
     if let Some(mut stdin) = stdin {
-        // The program need not read it.
+        // The program may not read its input.
         let _ = stdin.write_all(input).await;
     }
 }
@@ -125,16 +125,16 @@ async fn tell(stdin: Option<ChildStdin>, input: &[u8]) {
 async fn read(stream: Option<impl AsyncRead + Unpin>, bytes_max: u64, bytes: &mut Vec<u8>) {
     if let Some(stream) = stream {
         let mut first = stream.take(bytes_max);
-        // Output before an error counts; the rest is read, so that the program does not block.
+        // Output before an error is kept. The rest is read so that the program does not block.
         let _ = first.read_to_end(bytes).await;
         let _ = tokio::io::copy(&mut first.into_inner(), &mut tokio::io::sink()).await;
     }
 }
 
-/// A process and its group.
+/// A process and its process group.
 struct Group {
     child: Child,
-    /// `None` = the leader was reaped, or is unknown to the system.
+    /// `None` if the leader was reaped, or the system does not know it.
     leader: Option<Pid>,
 }
 
@@ -149,7 +149,7 @@ impl Group {
 
     /// Returns when the leader has ended, without reaping it.
     async fn leader_ended(&mut self) -> io::Result<()> {
-        // Before the first check, so that no end is missed.
+        // Registered before the first check, so that no end is missed.
         let mut ends = signal(SignalKind::child())?;
         let options = WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;
         while let Some(leader) = self.leader {
@@ -158,12 +158,12 @@ impl Group {
                 Ok(None) => {}
                 Err(rustix::io::Errno::INTR) => continue,
                 Err(error) => {
-                    // Already reaped elsewhere.
+                    // The leader was reaped elsewhere.
                     self.leader = None;
                     return Err(error.into());
                 }
             }
-            // Both lead to the next look.
+            // A signal and a timeout both lead to the next check.
             let _ = tokio::time::timeout(LOOK_INTERVAL, ends.recv()).await;
         }
         Ok(())
@@ -179,7 +179,7 @@ impl Group {
 
     fn kill(&self) {
         if let Some(leader) = self.leader {
-            // No process of the group may remain.
+            // The group may have no processes left.
             let _ = rustix::process::kill_process_group(leader, Signal::KILL);
         }
     }
@@ -187,7 +187,7 @@ impl Group {
 
 impl Drop for Group {
     fn drop(&mut self) {
-        // The leader is reaped when `child` is dropped, not before.
+        // The leader is reaped only when `child` is dropped.
         self.kill();
     }
 }
@@ -209,7 +209,7 @@ mod tests {
         command
     }
 
-    /// Waits until a process is gone or a zombie: its new parent may reap it late.
+    /// Waits until a process is gone or is a zombie, because its new parent may reap it late.
     async fn assert_ends(pid: &str) {
         let path = Path::new("/proc").join(pid.trim()).join("stat");
         let until = tokio::time::Instant::now() + Duration::from_secs(60);

@@ -1,4 +1,4 @@
-//! Configuration of a server, errors of its start, and kinds of stops.
+//! The configuration of a server, the errors of its start, and the ways to stop it.
 
 use std::io;
 use std::net::SocketAddr;
@@ -15,142 +15,144 @@ use crate::http::ReadJob;
 /// How a server stops on request.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Stop {
-    /// Workers end as well, and allocations are canceled.
+    /// Stops the workers as well and cancels allocations.
     WithWorkers,
-    /// Workers continue and wait for the next server, and allocations stay.
+    /// Keeps allocations, and workers continue and wait for the next server.
     KeepWorkers,
 }
 
 /// Where a server keeps its state.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Journal {
-    /// In a file in the directory of the instance.
+    /// In a file in the instance directory.
     InServerDir,
     /// In this file.
     File(PathBuf),
-    /// Nowhere: all is lost with the server.
+    /// Nowhere. The state is lost when the server ends.
     None,
 }
 
-/// Configuration of a [`Server`](crate::Server).
+/// The configuration of a [`Server`](crate::Server).
 #[derive(Clone, Debug)]
 pub struct ServerConfig {
-    /// Server directory.
+    /// The server directory.
     pub server_dir: PathBuf,
-    /// Whether it is the default directory; hints then omit it.
+    /// Whether this is the default directory, which hints omit.
     pub is_default_dir: bool,
-    /// Name of this machine for other machines; `None` = that of the access file, else the host
-    /// name.
+    /// The name of this machine for other machines. `None` means the name in the access file or,
+    /// without one, the host name.
     pub host: Option<String>,
-    /// Port for clients; `None` = that of the access file, else any.
+    /// The port for clients. `None` means the port in the access file or, without one, any free
+    /// port.
     pub client_port: Option<u16>,
-    /// Port for workers; `None` = that of the access file, else any.
+    /// The port for workers. `None` means the port in the access file or, without one, any free
+    /// port.
     pub worker_port: Option<u16>,
-    /// Full access file that provides hosts, ports, keys and uid.
+    /// A full access file that provides hosts, ports, keys and uid.
     pub access_file: Option<PathBuf>,
-    /// Idle timeout of workers that set none.
+    /// The idle timeout of workers that did not set one.
     pub idle_timeout: Option<Duration>,
-    /// Authenticate and encrypt the client plane.
+    /// Whether to authenticate and encrypt the client plane.
     pub client_auth: bool,
-    /// Authenticate and encrypt the worker plane.
+    /// Whether to authenticate and encrypt the worker plane.
     pub worker_auth: bool,
     /// Where the state is kept.
     pub journal: Journal,
-    /// Size of the journal in bytes above which the oldest completed jobs are dropped from it;
-    /// `None` = unlimited.
+    /// The size of the journal in bytes above which the oldest completed jobs are removed from it.
+    /// `None` means unlimited.
     pub journal_size_max: Option<u64>,
-    /// Continue the last server of the directory, however it ended: its state, uid, keys and, if
-    /// free, ports.
+    /// Whether to continue the last server of the directory, however it ended: its state, uid, keys
+    /// and, if they are free, ports.
     pub resume: bool,
-    /// Create a new instance, however the last server of the directory ended.
+    /// Whether to create a new instance, however the last server of the directory ended.
     pub fresh: bool,
-    /// Where metrics are served over HTTP; `None` = nowhere.
+    /// The address where metrics are served over HTTP. `None` means nowhere.
     pub http: Option<SocketAddr>,
-    /// Reaction to workers where tasks fail that succeed elsewhere.
+    /// How to react to workers on which tasks fail that succeed elsewhere.
     pub quarantine: QuarantineMode,
-    /// Notification targets for such workers.
+    /// The notification targets for such workers.
     pub notify: Vec<NotifyTarget>,
-    /// Parses job descriptions sent over HTTP; `None` = not supported.
+    /// Parses job descriptions that are sent over HTTP. `None` if this is not supported.
     pub read_job: Option<ReadJob>,
-    /// Version of this program.
+    /// The version of this program.
     pub version: String,
 }
 
-/// Why a server cannot start.
+/// The reason why a server cannot start.
 #[derive(Debug, thiserror::Error)]
 pub enum StartError {
-    /// Another server of this directory lives.
+    /// Another server of this directory is running.
     #[error("Server at {dir} is already online, please stop it first using `hq server stop{hint}`\n{state}", dir = .dir.display())]
     AlreadyOnline {
         /// The server directory.
         dir: PathBuf,
-        /// How to name it in the hint.
+        /// How the hint names the directory.
         hint: ServerHint,
-        /// Process and host, as a sentence.
+        /// The process and host of the server, as a sentence.
         state: String,
     },
-    /// Another start in the directory takes long.
+    /// Another start in this directory takes too long.
     #[error("Another `hq server start` is in progress in {dir}: {owner}. Wait for its end, or end that process", dir = .dir.display())]
     Starting {
         /// The server directory.
         dir: PathBuf,
-        /// Process and host.
+        /// The process and host of the other start.
         owner: String,
     },
-    /// A server of another release answers on this directory.
+    /// A server of another release is running in this directory.
     #[error("Server at {dir} is already online and is of version {version}, please stop it first using `hq server stop{hint}` of that version; if that is no longer so, remove {link}\n{state}", dir = .dir.display(), link = .dir.join(CURRENT_LINK_NAME).display())]
     OtherVersionOnline {
         /// The server directory.
         dir: PathBuf,
-        /// Content of its access file.
+        /// The version in its access file.
         version: String,
-        /// How to name it in the hint.
+        /// How the hint names the directory.
         hint: ServerHint,
-        /// Process and host, as a sentence.
+        /// The process and host of the server, as a sentence.
         state: String,
     },
-    /// Directory, access file or keys.
+    /// The directory, the access file or the keys cannot be used.
     #[error(transparent)]
     Access(#[from] AccessError),
     /// A port cannot be opened.
     #[error("Cannot listen on the {plane} port {port}", port = .port.map_or("(any)".to_string(), |port| port.to_string()))]
     Listen {
-        /// Plane of the port.
+        /// The plane of the port.
         plane: Plane,
-        /// Asked-for port.
+        /// The requested port.
         port: Option<u16>,
-        /// Error of the operating system.
+        /// The error of the operating system.
         #[source]
         source: io::Error,
     },
-    /// The HTTP listener, or its token.
+    /// The HTTP listener cannot be opened, or its token cannot be created.
     #[error("Cannot serve HTTP at {address}")]
     Http {
-        /// Asked-for address.
+        /// The requested address.
         address: SocketAddr,
-        /// Error of the operating system.
+        /// The error of the operating system.
         #[source]
         source: io::Error,
     },
-    /// The file of the state.
+    /// The state file cannot be used.
     #[error(transparent)]
     Store(#[from] hq_store::StoreError),
-    /// The state of the server that the start would continue.
+    /// The state of the server to be continued cannot be used.
     #[error(
         "{source}\nTo start without that state, and leave it as it is, run `hq server start{hint} --fresh`"
     )]
     State {
-        /// How to name the directory in the hint.
+        /// How the hint names the directory.
         hint: ServerHint,
-        /// Reason, with what to do about the state.
+        /// The reason, with advice on what to do about the state.
         source: Box<hq_store::StoreError>,
     },
-    /// The access file of the server that the start would continue cannot be used.
+    /// The access file of the server to be continued cannot be used.
     #[error(
         "{source}\nRestore the file from a copy, or remove it: then the server creates new keys. Workers that read its directory follow by themselves; other workers, and clients with a copy of the file, need the new one"
     )]
     AccessDamaged {
-        /// Reason.
+        /// The reason.
         source: AccessError,
     },
     /// The journal of the server to be continued is gone.
@@ -158,12 +160,12 @@ pub enum StartError {
     JournalGone {
         /// The journal.
         path: PathBuf,
-        /// How to name the directory in the hint.
+        /// How the hint names the directory.
         hint: ServerHint,
-        /// State of an earlier server, as a sentence on a line of its own.
+        /// The state of an earlier server, as a sentence on a separate line.
         earlier: String,
     },
-    /// A new beginning with the jobs of before.
+    /// A fresh start was requested with a journal that contains jobs.
     #[error("--fresh requires an empty journal, and {} is not empty. Name another file, or omit --fresh to continue with its jobs", .path.display())]
     FreshJournal {
         /// The journal.
@@ -181,7 +183,8 @@ pub enum StartError {
 }
 
 impl StartError {
-    /// Adds how to start without the unreadable state, if it is that of the last server.
+    /// Adds advice on how to start without the unreadable state, if it is the state of the last
+    /// server.
     pub(crate) fn with_way_out(self, is_continued: bool, dir: &ServerDir) -> Self {
         if !is_continued {
             return self;
@@ -203,7 +206,7 @@ impl StartError {
     }
 }
 
-/// Why a server ended by itself.
+/// The reason why a server ended by itself.
 #[derive(Debug, thiserror::Error)]
 pub enum RunError {
     /// The link to the access file cannot be removed.

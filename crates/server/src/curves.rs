@@ -1,5 +1,5 @@
-//! Usage curves of tasks, on their way from workers to the store and to clients. The core does not
-//! know them.
+//! Passes usage curves of tasks from workers to the store and to clients. The core does not handle
+//! them.
 
 use std::time::Duration;
 
@@ -10,22 +10,22 @@ use hq_protocol::convert::TaskCurve;
 use hq_store::StoreClient;
 use hq_store::curves::{self, Found};
 
-/// Longest wait for the journal: tasks can be shown without curves.
+/// How long to wait for the journal. Tasks can be shown without curves.
 const READ_TIMEOUT: Duration = Duration::from_secs(5);
-/// Bytes of a curve in a message, at most.
+/// The maximum size of a curve in a message, in bytes.
 const CURVE_BYTES_MAX: usize = 160 + 4 * POINTS_ACCEPTED_MAX;
 
-/// The curves in the store.
+/// The curves in the store. `None` if there is no store and no curves are kept.
 #[derive(Clone)]
 pub(crate) struct Curves(Option<StoreClient>);
 
 impl Curves {
-    /// Curves in a store; without a store none are kept.
+    /// Creates the access to the curves in `store`.
     pub(crate) const fn new(store: Option<StoreClient>) -> Self {
         Self(store)
     }
 
-    /// Takes what a worker sent.
+    /// Passes a worker's curves to the store.
     pub(crate) fn add(&self, worker: WorkerId, sent: Vec<TaskCurve>) {
         let Some(store) = self.0.as_ref().filter(|_| !sent.is_empty()) else {
             return;
@@ -36,12 +36,13 @@ impl Curves {
         store.store_curves(curves.collect());
     }
 
-    /// Adds known curves to a page of tasks. An unreadable store is no reason to fail the page.
+    /// Adds known curves to a page of tasks. Returns the page without them if the store is
+    /// unreadable.
     pub(crate) async fn fill(&self, page: TaskPageReply) -> TaskPageReply {
         let Some(store) = self.0.clone() else {
             return page;
         };
-        // Requests that need the store report that it hangs; this one does not wait for it.
+        // Requests that need the store report that it hangs. This request does not wait for it.
         if store.hangs_for().is_some() {
             return page;
         }
@@ -61,7 +62,7 @@ impl Curves {
     }
 }
 
-/// Bytes that the curves of a task may add to a page, which reserves room for them.
+/// Returns how many bytes the curves of a task may add to a page, which reserves room for them.
 pub(crate) fn bytes_max(task: &TaskInfo) -> usize {
     let has_run = task.started_unix_ns.is_some() || !task.attempts.is_empty();
     usize::from(has_run) * (1 + task.attempts.len()) * CURVE_BYTES_MAX
@@ -71,7 +72,7 @@ fn filled(store: &StoreClient, mut page: TaskPageReply) -> Result<TaskPageReply,
     let db = store.read()?;
     for task in page.tasks.iter_mut().filter(|task| bytes_max(task) > 0) {
         for found in curves::read(&db, page.job, task.id)? {
-            // From a damaged file; no worker may send more.
+            // Only a damaged file contains larger curves, because no worker may send them.
             if points_of(&found.2) <= POINTS_ACCEPTED_MAX {
                 place(task, &found);
             }
@@ -80,14 +81,14 @@ fn filled(store: &StoreClient, mut page: TaskPageReply) -> Result<TaskPageReply,
     Ok(page)
 }
 
-/// Number of points of a curve with its parts.
+/// Returns the number of points of a curve, over all its parts.
 fn points_of(curve: &Curve) -> usize {
     let gpu = curve.gpu.iter();
     let gpu = gpu.map(|gpu| gpu.busy.len().max(gpu.memory.len()));
     curve.memory.len().max(curve.cpu.len()).max(gpu.sum())
 }
 
-/// Adds a curve to its attempt; returns whether that exists.
+/// Adds a curve to its attempt. Returns whether the attempt exists.
 fn place(task: &mut TaskInfo, (instance, worker, curve): &Found) -> bool {
     let root = task.workers.first().map(|root| root.id);
     if (task.instance, root) == (*instance, Some(*worker)) {
@@ -144,7 +145,7 @@ mod tests {
         for (instance, worker, is_right) in [
             (2, 7, true),
             (1, 5, true),
-            // From a worker that was not, or is no longer, the right one.
+            // These come from a worker that was not, or is no longer, the right one.
             (2, 8, false),
             (1, 7, false),
             (0, 5, false),

@@ -1,7 +1,7 @@
 //! Delivers effects of the core to clients, workers, the store and automatic allocation.
 //!
-//! Effects that reveal a change wait here until the store has committed it. Nothing here waits for
-//! a peer: a peer that does not read its messages in time is disconnected.
+//! Effects that reveal a change wait here until the store has committed the change. Nothing here
+//! waits for a peer: a peer that does not read its messages in time is disconnected.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -27,17 +27,17 @@ use crate::query;
 use crate::stats::Stats;
 use crate::updates::{SendError, Update, UpdateSender};
 
-/// Limit of queued commands for a worker; beyond it the worker is disconnected.
+/// The maximum number of queued commands for a worker. A worker that exceeds it is disconnected.
 pub(crate) const WORKER_QUEUE_LEN: usize = 1_024;
 
-/// Deliveries that wait for a commit.
+/// A delivery that waits for a commit.
 pub(crate) enum Outgoing {
     Reply(RequestId, Reply),
     Update(RequestId, Box<Update>),
     Answer(SendReply),
-    /// The answer with this number, for a query.
+    /// The answer to the query with this number.
     Look(u64),
-    /// The external changes with this number are on disk.
+    /// Reports that the external changes with this number are on disk.
     Stored(u64),
     Registered {
         link: LinkId,
@@ -45,7 +45,7 @@ pub(crate) enum Outgoing {
         reattached: bool,
     },
     ToWorker(WorkerId, WorkerCommand),
-    /// The worker's reports up to this number are on disk.
+    /// Acknowledges the worker's reports up to this number, which are on disk.
     Acknowledge(WorkerId, u64),
     DropWorker(WorkerId),
     Notify(NoticeKey),
@@ -54,31 +54,32 @@ pub(crate) enum Outgoing {
 /// A client that waits for the reply to its command.
 pub(crate) type ReplyTo = oneshot::Sender<Result<Reply, Refusal>>;
 
-/// Connected peers and their undelivered messages.
+/// The connected peers and the messages that are not delivered yet.
 pub(crate) struct Delivery {
     gate: StoreGate<Outgoing>,
     /// Notified when the store can never be written again.
     failed: Arc<Notify>,
     replies: BTreeMap<RequestId, ReplyTo>,
-    /// Answers to queries; by number, in order.
+    /// Answers to queries, by number.
     looks: BTreeMap<u64, SendReply>,
     last_look: u64,
-    /// Waiters for commits of external changes; by number, in order.
+    /// Channels that report commits of external changes, by number.
     storing: BTreeMap<u64, oneshot::Sender<()>>,
     last_stored: u64,
-    /// The server ends, and uncommitted changes will never be reported as committed.
+    /// Set when the server ends and uncommitted changes will never be reported as committed.
     has_given_up: bool,
     watches: BTreeMap<RequestId, UpdateSender>,
-    /// Registrations in progress.
+    /// The registrations in progress.
     links: BTreeMap<LinkId, oneshot::Sender<WorkerRegistration>>,
-    /// The current connection of each connected worker; without a queue it is being closed.
+    /// The current connection of each connected worker. A connection without a queue is being
+    /// closed.
     workers: BTreeMap<WorkerId, (LinkId, Option<mpsc::Sender<WorkerCommand>>)>,
     acknowledgements: Acknowledgements,
-    /// Registered workers whose connection closed before the reply.
+    /// Registered workers whose connections closed before the reply.
     abandoned: Vec<(WorkerId, LinkId)>,
-    /// Where automatic allocation hears of tasks and workers.
+    /// Notifies automatic allocation about tasks and workers.
     news: Option<DemandNotifier>,
-    /// Sender of notifications; `None` in a server without ports.
+    /// Sends notifications. `None` in a server without ports.
     outbox: Option<Outbox>,
     stats: Stats,
 }
@@ -110,22 +111,23 @@ impl Delivery {
         }
     }
 
-    /// State of the store.
+    /// Returns the state of the store.
     pub(crate) fn health(&self) -> Health {
         self.gate.health()
     }
 
-    /// Whether present decisions cannot be stored.
+    /// Returns whether decisions cannot be stored at present.
     pub(crate) fn is_held(&self) -> bool {
         self.gate.is_held()
     }
 
-    /// Since when messages to workers may wait for the store; `None` = none does.
+    /// Returns since when messages to workers may have been waiting for the store. `None` if none
+    /// waits.
     pub(crate) fn unsent_since(&self) -> Option<Instant> {
         self.gate.unsent_since()
     }
 
-    /// A waiting peer needs the last commit now.
+    /// Requests a commit now, because a peer is waiting for it.
     pub(crate) fn commit_now(&self) {
         self.gate.commit_now();
     }
@@ -135,22 +137,22 @@ impl Delivery {
         self.gate.advanced().await;
     }
 
-    /// A client waits for the reply to a request.
+    /// Registers a client that waits for the reply to a request.
     pub(crate) fn expect_reply(&mut self, id: RequestId, reply: ReplyTo) {
         self.replies.insert(id, reply);
     }
 
-    /// A client watches jobs.
+    /// Registers a client that watches jobs.
     pub(crate) fn add_watch(&mut self, id: RequestId, updates: UpdateSender) {
         self.watches.insert(id, updates);
     }
 
-    /// The client watches no longer.
+    /// Removes a client that no longer watches jobs.
     pub(crate) fn remove_watch(&mut self, id: RequestId) {
         self.watches.remove(&id);
     }
 
-    /// A worker waits for the reply to its registration.
+    /// Registers a worker that waits for the reply to its registration.
     pub(crate) fn expect_worker(
         &mut self,
         link: LinkId,
@@ -159,20 +161,21 @@ impl Delivery {
         self.links.insert(link, reply);
     }
 
-    /// Forgets the current connection of a worker: further messages from it are ignored.
+    /// Forgets the current connection of a worker. Further messages from it are ignored.
     pub(crate) fn forget_link(&mut self, worker: WorkerId) {
         self.workers.remove(&worker);
     }
 
-    /// Whether there may be work for [`Self::take_abandoned`].
+    /// Returns whether there may be work for [`Self::take_abandoned`].
     pub(crate) const fn has_abandoned(&self) -> bool {
         !self.abandoned.is_empty()
     }
 
-    /// A registered worker whose connection closed before the reply: no other event reports that.
+    /// Returns a registered worker whose connection closed before the reply. No other event reports
+    /// this.
     pub(crate) fn take_abandoned(&mut self) -> Option<WorkerId> {
         while let Some((worker, link)) = self.abandoned.pop() {
-            // It may have reconnected.
+            // The worker may have reconnected.
             if self.is_current(worker, link) {
                 self.forget_link(worker);
                 return Some(worker);
@@ -181,7 +184,7 @@ impl Delivery {
         None
     }
 
-    /// Whether this is the worker's current connection.
+    /// Returns whether this is the worker's current connection.
     pub(crate) fn is_current(&self, worker: WorkerId, link: LinkId) -> bool {
         let current = self.workers.get(&worker);
         current.is_some_and(|(current, _)| *current == link)
@@ -192,15 +195,15 @@ impl Delivery {
         queue.is_some_and(Option::is_some)
     }
 
-    /// Tells automatic allocation to ask for the demand again.
+    /// Notifies automatic allocation that it has to ask for the demand again.
     pub(crate) fn notify_demand(&self) {
         if let Some(news) = &self.news {
             news.changed();
         }
     }
 
-    /// Stores external changes, and reports their commit. `stored` is dropped if the server ends
-    /// before that is known.
+    /// Stores external changes and reports their commit. `stored` is dropped if the server ends
+    /// before the commit is known.
     pub(crate) fn store(
         &mut self,
         state: &ServerState,
@@ -216,7 +219,7 @@ impl Delivery {
         self.send_soon(state, Outgoing::Stored(self.last_stored));
     }
 
-    /// Carries out the effects of inputs handled at this time.
+    /// Carries out the effects of inputs that were handled at this time.
     pub(crate) fn carry_out(
         &mut self,
         state: &ServerState,
@@ -237,7 +240,7 @@ impl Delivery {
             }
         }
         if let Some(outbox) = &self.outbox {
-            // Not durable, so no peer has to wait for the disk.
+            // Notices about workers are not durable, so they do not wait for the disk.
             changes
                 .iter()
                 .for_each(|change| outbox.note_change(&change.kind));
@@ -254,7 +257,7 @@ impl Delivery {
                 }
                 Effect::WatchUpdate(id, update) => {
                     if let Some(updates) = self.watches.get(&id) {
-                        // A Python program does nothing before it has the values of its calls.
+                        // A Python program does nothing until it has the values of its calls.
                         is_awaited |= updates.details.with_values;
                         let update = Box::new(query::update(state, update));
                         self.send(state, wait, Outgoing::Update(id, update));
@@ -270,8 +273,9 @@ impl Delivery {
                     worker,
                     reattached,
                 },
-                // A user wants it to end now, even while nothing can be stored: its unreported news
-                // is known only here. Not before its registration is answered.
+                // A user wants the worker to stop now, even while nothing can be stored: the
+                // worker's unreported results exist only here. It is not stopped before its
+                // registration is answered.
                 Effect::ToWorker(id, WorkerCommand::Stop) if self.is_connected(id) => {
                     self.send_to_worker(id, WorkerCommand::Stop);
                     continue;
@@ -286,8 +290,8 @@ impl Delivery {
                 Effect::Notify(key) => Outgoing::Notify(key),
                 Effect::DropWorker(id) => Outgoing::DropWorker(id),
             };
-            // Its worker is blocked without it, and the end that it follows may be one that the
-            // store collects for a later commit.
+            // The worker is blocked without this message, and the store may delay the commit of the
+            // end that it follows.
             is_awaited |= self.send(state, wait, message)
                 && matches!(
                     wait,
@@ -299,7 +303,8 @@ impl Delivery {
         }
     }
 
-    /// Answers a query once the queried state is on disk; from memory if the disk hangs or is full.
+    /// Answers a query once the state that it read is on disk, or immediately if the disk hangs or
+    /// is full.
     pub(crate) fn answer(&mut self, state: &ServerState, tell: SendReply) {
         if self.gate.is_held() {
             tell();
@@ -320,12 +325,12 @@ impl Delivery {
         }
     }
 
-    /// When [`Self::on_stalled`] is due, unless the store progresses before.
+    /// Returns when [`Self::on_stalled`] is due unless the store makes progress before.
     pub(crate) fn stalls_at(&self) -> Option<Instant> {
         self.gate.stalls_at().filter(|_| !self.looks.is_empty())
     }
 
-    /// The store has stalled: queries are answered from memory.
+    /// The store has stalled, so queries are answered from memory.
     pub(crate) fn on_stalled(&mut self) {
         tracing::warn!(
             "The journal has stored no change for {} s: its disk or file system hangs, or is very slow. The server answers queries from memory; changes wait",
@@ -340,22 +345,22 @@ impl Delivery {
         }
     }
 
-    /// The server ends without its last changes: requests that wait for them are rejected.
+    /// The server ends without its last changes. Requests that wait for them are rejected.
     pub(crate) fn give_up(&mut self) {
         self.has_given_up = true;
         self.notify_all_demand();
-        // Their receivers end without a word.
+        // Dropping these ends their receivers without a message.
         self.storing.clear();
         self.watches.clear();
         for waiting in std::mem::take(&mut self.replies).into_values() {
-            // It may be gone.
+            // The client may have disconnected.
             let _ = waiting.send(Err(Refusal::unavailable(
                 "the server ends before the change is known to be stored. Check it after the next start of the server",
             )));
         }
     }
 
-    /// Calls `tell` when everything accepted is on disk, or at once if the store has failed.
+    /// Calls `tell` when everything accepted is on disk, or immediately if the store has failed.
     pub(crate) fn when_stored(&mut self, state: &ServerState, tell: SendReply) {
         if self.gate.health() == Health::Good {
             self.send_soon(state, Outgoing::Answer(tell));
@@ -365,7 +370,7 @@ impl Delivery {
         }
     }
 
-    /// Sends a message, or keeps it until its commit; returns whether it was kept.
+    /// Sends a message or keeps it until its commit. Returns whether it was kept.
     fn send(&mut self, state: &ServerState, wait: Wait, message: Outgoing) -> bool {
         let passed = self.gate.pass(wait, message);
         let is_kept = passed.is_none();
@@ -375,23 +380,24 @@ impl Delivery {
         is_kept
     }
 
-    /// Acknowledges a worker's reports up to this one, once they are on disk.
+    /// Acknowledges a worker's reports up to `seq` once they are on disk.
     fn acknowledge(&mut self, state: &ServerState, id: WorkerId, seq: u64) {
         if self.send(state, Wait::All, Outgoing::Acknowledge(id, seq)) {
             self.acknowledgements.keep(id);
         }
     }
 
-    /// Sends a message that a peer is blocked on once everything before it is on disk.
+    /// Sends a message that a peer is blocked on, as soon as everything before it is on disk.
     fn send_soon(&mut self, state: &ServerState, message: Outgoing) {
         match self.gate.pass(Wait::All, message) {
             Some(message) => self.deliver(state, message),
-            // Otherwise the answer would wait as long as the store collects changes for one commit.
+            // Otherwise the answer would wait as long as the store collects changes for a commit.
             None => self.gate.commit_now(),
         }
     }
 
-    /// Sends messages released by commits; notifies `failed` if there will be no further commit.
+    /// Sends messages that commits have released. Notifies `failed` if there will be no further
+    /// commit.
     pub(crate) fn release(&mut self, state: &ServerState) {
         while let Some(message) = self.gate.next() {
             self.deliver(state, message);
@@ -430,7 +436,7 @@ impl Delivery {
             }
             Outgoing::Stored(number) => {
                 if let Some(stored) = self.storing.remove(&number) {
-                    // The waiter may be gone.
+                    // The receiver may have been dropped.
                     let _ = stored.send(());
                 }
             }
@@ -440,7 +446,7 @@ impl Delivery {
                 reattached,
             } => {
                 let (tx, commands) = mpsc::channel(WORKER_QUEUE_LEN);
-                // An older connection of it ends with its queue.
+                // An older connection of this worker ends with its queue.
                 self.workers.insert(id, (link, Some(tx)));
                 let registration = WorkerRegistration {
                     id,
@@ -484,7 +490,7 @@ impl Delivery {
         }
     }
 
-    /// Tells automatic allocation about new work.
+    /// Notifies automatic allocation about new work.
     fn notify_of_reply(&self, reply: &Reply) {
         let is_more = match reply {
             Reply::Submitted(_) | Reply::SubmittedAll(_) | Reply::Resubmitted(_) => true,
@@ -497,7 +503,7 @@ impl Delivery {
         }
     }
 
-    /// Tells automatic allocation about a new or lost worker.
+    /// Notifies automatic allocation about a new or lost worker.
     fn notify_of_worker(&self, state: &ServerState, id: WorkerId) {
         let (Some(news), Some(worker)) = (&self.news, state.worker(id)) else {
             return;
@@ -520,7 +526,7 @@ impl Delivery {
     }
 }
 
-/// Queues a message for a worker's connection. Returns whether that ends the connection because the
+/// Queues a message for a worker's connection. Returns whether the connection ends because the
 /// worker does not read.
 fn is_cut_off<T>(queue: &mut Option<mpsc::Sender<T>>, command: T) -> bool {
     let Some(Err(error)) = queue.as_ref().map(|queue| queue.try_send(command)) else {
@@ -529,7 +535,7 @@ fn is_cut_off<T>(queue: &mut Option<mpsc::Sender<T>>, command: T) -> bool {
     *queue = None;
     match error {
         TrySendError::Full(_) => true,
-        // Its connection has just ended, which will arrive as an input.
+        // The connection has just ended, which will arrive as an input.
         TrySendError::Closed(_) => false,
     }
 }

@@ -1,4 +1,4 @@
-//! A server inside this process, for `hq run` and tests: no ports, no keys, no files.
+//! A server inside this process, for `hq run` and tests. It has no ports, keys or files.
 
 use std::io;
 use std::sync::Arc;
@@ -26,19 +26,19 @@ use crate::values::Values;
 use crate::worker_link::WorkerPlane;
 use crate::{client_link, worker_link};
 
-/// Bytes in flight per direction of an in-process connection.
+/// The maximum number of bytes in flight per direction of an in-process connection.
 const PIPE_LEN: usize = 256 << 10;
 
-/// Configuration of an [`EmbeddedServer`].
+/// The configuration of an [`EmbeddedServer`].
 #[derive(Clone, Debug)]
 pub struct EmbeddedConfig {
-    /// Version to report.
+    /// The version to report.
     pub version: String,
-    /// Idle timeout of workers that set none.
+    /// The idle timeout of workers that did not set one.
     pub idle_timeout: Option<Duration>,
 }
 
-/// A server for connections within the process. Must be used within a tokio runtime; dropping it
+/// A server for connections within the process. It must be used within a tokio runtime. Dropping it
 /// ends all connections.
 pub struct EmbeddedServer {
     clients: ClientPlane,
@@ -57,11 +57,11 @@ impl std::fmt::Debug for EmbeddedServer {
 }
 
 impl EmbeddedServer {
-    /// Starts the core.
+    /// Starts the server.
     ///
     /// # Errors
     ///
-    /// If the system provides no thread or no random numbers.
+    /// Returns an error if the system cannot provide a thread or random numbers.
     pub fn start(config: EmbeddedConfig) -> io::Result<Self> {
         let uid = ServerUid::generate().map_err(io::Error::other)?;
         let (core, thread) = core_thread::start(
@@ -109,7 +109,7 @@ impl EmbeddedServer {
             answering: Answering::new(),
             door: None,
             tokens: None,
-            // It ends when it is dropped, not on request.
+            // This server ends when it is dropped, not on request.
             stop: mpsc::channel(1).0,
         };
         Ok(Self {
@@ -120,13 +120,13 @@ impl EmbeddedServer {
         })
     }
 
-    /// The server's description of itself; hosts and ports are empty.
+    /// Returns the server's description of itself. Hosts and ports are empty.
     #[must_use]
     pub fn info(&self) -> &client::ServerInfo {
         &self.clients.info
     }
 
-    /// A stream for a client: `connect(stream, Plane::Client, None)`.
+    /// Returns a stream for a client: `connect(stream, Plane::Client, None)`.
     pub fn connect_client(&mut self) -> DuplexStream {
         let (ours, theirs) = tokio::io::duplex(PIPE_LEN);
         let clients = self.clients.clone();
@@ -138,7 +138,7 @@ impl EmbeddedServer {
         theirs
     }
 
-    /// A stream for a worker: `connect(stream, Plane::Worker, None)`.
+    /// Returns a stream for a worker: `connect(stream, Plane::Worker, None)`.
     pub fn connect_worker(&mut self) -> DuplexStream {
         let (ours, theirs) = tokio::io::duplex(PIPE_LEN);
         let workers = self.workers.clone();
@@ -150,7 +150,7 @@ impl EmbeddedServer {
         theirs
     }
 
-    /// Ends all connections and the core.
+    /// Ends all connections and the core's thread.
     pub async fn shutdown(mut self) {
         self.links.shutdown().await;
         let Self {
@@ -161,7 +161,7 @@ impl EmbeddedServer {
         } = self;
         drop((clients, workers));
         if let Some(core) = core {
-            // Its last handle is gone, so it is ending; it cannot panic.
+            // The thread's last handle is gone, so it is ending. It cannot panic.
             let _ = tokio::task::spawn_blocking(move || core.join()).await;
         }
     }

@@ -1,8 +1,8 @@
-//! The store from the perspective of the core's thread, with the messages that wait for it.
+//! The store as the core's thread sees it, and the messages that wait for the store.
 //!
-//! [`Gate`] of core decides which effect waits for which commit, without knowing a store. This
-//! module connects it with a store: passes changes on, reads the writer's progress, releases
-//! messages, and measures how long commits take.
+//! [`Gate`] in core decides which effect waits for which commit, without knowing a store. This
+//! module connects it to a store: it passes changes to the store, reads the writer's progress,
+//! releases messages, and measures how long commits take.
 
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
@@ -13,25 +13,27 @@ use tokio::sync::watch;
 
 use crate::stats::Durations;
 
-/// Limit of batches whose commits are timed; only a full disk makes more wait.
+/// The maximum number of batches whose commits are timed. More batches wait only if the disk is
+/// full.
 const TIMED_MAX: usize = 4_096;
 
-/// Time without a commit after which queries are answered without it. A sync on a busy file system
-/// takes a second or two.
+/// How long queries wait for a commit before they are answered without it. A sync on a busy file
+/// system takes a second or two.
 pub(crate) const STALL: Duration = Duration::from_secs(3);
 
-/// Holds messages until the changes that they reveal are on disk; without a store nothing waits.
+/// Keeps messages until the changes that they reveal are on disk. Without a store, no message
+/// waits.
 pub(crate) struct StoreGate<T> {
     store: Option<StoreHandle>,
     progress: Option<watch::Receiver<Progress>>,
     gate: Gate<T>,
-    /// Whether the writer has ended and its last report was read.
+    /// Whether the writer has ended and its last report has been read.
     has_ended: bool,
-    /// When batches were decided, by their numbers, in order.
+    /// The numbers of batches and when they were decided, in order.
     timed: VecDeque<(u64, Instant)>,
-    /// Number of the last batch after those, and when the first one was decided.
+    /// The number of the last batch after those, and when the first of them was decided.
     untimed: Option<(u64, Instant)>,
-    /// When the store last got on.
+    /// When the store last made progress.
     advanced_at: Option<Instant>,
     commits: Durations,
 }
@@ -54,7 +56,7 @@ impl<T> StoreGate<T> {
         }
     }
 
-    /// Passes changes decided at this time to the store; later messages wait for them.
+    /// Passes changes that were decided at this time to the store. Later messages wait for them.
     pub(crate) fn store(&mut self, changes: Vec<Change>, decided_at: Instant) {
         let Some(store) = self.store.as_mut().filter(|_| !changes.is_empty()) else {
             return;
@@ -70,12 +72,12 @@ impl<T> StoreGate<T> {
         store.store(changes);
     }
 
-    /// Returns the message if it may be sent now; otherwise keeps it.
+    /// Returns the message if it can be sent now. Otherwise keeps it.
     pub(crate) fn pass(&mut self, wait: Wait, message: T) -> Option<T> {
         self.gate.pass(wait, message)
     }
 
-    /// Since when messages to workers may wait; `None` = none does.
+    /// Returns since when messages to workers may have been waiting. `None` if none waits.
     pub(crate) fn unsent_since(&self) -> Option<Instant> {
         let first = self.timed.front().or(self.untimed.as_ref());
         let first = first.map(|(_, at)| *at);
@@ -89,35 +91,36 @@ impl<T> StoreGate<T> {
         }
     }
 
-    /// When the store counts as stalled unless it commits before. `None` = it has no pending
-    /// changes.
+    /// Returns when the store counts as stalled unless it commits before. `None` if it has no
+    /// pending changes.
     pub(crate) fn stalls_at(&self) -> Option<Instant> {
         let (_, start) = self.timed.front().or(self.untimed.as_ref())?;
-        // Changes that waited for earlier commits wait for a slow store that progresses.
+        // A slow store that makes progress is not stalled, even if changes wait for earlier
+        // commits.
         Some(self.advanced_at.map_or(*start, |at| at.max(*start)) + STALL)
     }
 
-    /// Whether the store is stalled: its disk is full, or has not answered for some time.
+    /// Returns whether the store is stalled: its disk is full, or has not answered for some time.
     pub(crate) fn is_held(&self) -> bool {
         let is_over = |at: Instant| at <= Instant::now();
         self.health() != Health::Good || self.stalls_at().is_some_and(is_over)
     }
 
-    /// Next released message.
+    /// Returns the next released message.
     pub(crate) fn next(&mut self) -> Option<T> {
         self.gate.next_ready()
     }
 
-    /// Waits until the store progresses. Pending forever without a store.
+    /// Waits until the store makes progress. Never returns without a store.
     ///
     /// # Cancel safety
     ///
-    /// Dropping the future loses nothing.
+    /// If the future is dropped, nothing is lost.
     pub(crate) async fn advanced(&mut self) {
         match &mut self.progress {
             Some(progress) => {
                 if progress.changed().await.is_err() {
-                    // The writer ended; its last report stays.
+                    // The writer has ended. Its last report stays.
                     std::future::pending::<()>().await;
                 }
                 self.note_progress();
@@ -126,12 +129,12 @@ impl<T> StoreGate<T> {
         }
     }
 
-    /// Without waiting: whether the store has progressed since the last check.
+    /// Returns without waiting whether the store has made progress since the last check.
     pub(crate) fn look(&mut self) -> bool {
         let Some(progress) = &self.progress else {
             return false;
         };
-        // An error means that the writer has ended; its last report may be unread.
+        // An error means that the writer has ended. Its last report may be unread.
         let has_changed = progress
             .has_changed()
             .unwrap_or_else(|_| !std::mem::replace(&mut self.has_ended, true));
@@ -154,7 +157,7 @@ impl<T> StoreGate<T> {
         self.untimed.take_if(|(last, _)| *last <= committed);
     }
 
-    /// State of the store; healthy without one.
+    /// Returns the state of the store. Without a store, it is healthy.
     pub(crate) fn health(&self) -> Health {
         self.progress
             .as_ref()
@@ -171,7 +174,7 @@ pub(crate) mod tests {
     use hq_core::server_state::ChangeKind;
     use hq_store::Store;
 
-    /// A gate before a store whose progress the test controls.
+    /// Returns a gate for a store whose progress the test controls.
     pub(crate) fn gate<T>() -> (tempfile::TempDir, watch::Sender<Progress>, StoreGate<T>) {
         let dir = tempfile::tempdir().expect("a directory");
         let store = Store::open(&dir.path().join("state.db")).expect("a new store");

@@ -1,8 +1,8 @@
-//! The HTTP listener: web dashboard, its API, metrics for Prometheus. Without a token only the
+//! The HTTP listener: web dashboard, its API, and metrics for Prometheus. Without a token, only the
 //! login page is served.
 //!
 //! It reads the state through [`CoreHandle::query`](crate::core_handle::CoreHandle::query) and the
-//! store on threads of their own, so that no request can delay the core.
+//! store on separate threads, so that no request can delay the core.
 
 mod api;
 mod auth;
@@ -49,9 +49,9 @@ pub(crate) use door::{HttpControl, HttpControlRx, door, keep};
 pub(crate) use secret::Token;
 pub(crate) use tokens::Tokens;
 
-/// Name of the file with the token, in the directory of the instance.
+/// The name of the file with the token, in the instance directory.
 const TOKEN_FILE_NAME: &str = "http-token";
-/// Name of the file with the read-only token.
+/// The name of the file with the read-only token.
 const READ_TOKEN_FILE_NAME: &str = "http-read-token";
 
 /// An open listener with its state.
@@ -61,17 +61,18 @@ pub(crate) struct HttpServer {
     token: Token,
     read_token: Token,
     page_key: Token,
-    /// Directory of the instance.
+    /// The instance directory.
     dir: PathBuf,
 }
 
 impl HttpServer {
-    /// Opens the listener and generates a new token, which is secret until [`Self::publish`].
-    /// Changes no file.
+    /// Opens the listener and generates a new token, which is secret until [`Self::publish`]. Does
+    /// not change any file.
     ///
     /// # Errors
     ///
-    /// If the address cannot be bound, or there are no random numbers.
+    /// Returns an error if the address cannot be bound, or the system cannot provide random
+    /// numbers.
     pub(crate) async fn open(address: SocketAddr, instance: &Path) -> io::Result<Self> {
         let listener = TcpListener::bind(address).await?;
         Ok(Self {
@@ -84,12 +85,12 @@ impl HttpServer {
         })
     }
 
-    /// Writes the token to a file for its owner. Replaces that of an earlier run, so the instance
-    /// must belong to this server.
+    /// Writes the tokens to files that only their owner can read. This replaces those of an earlier
+    /// run, so the instance must belong to this server.
     ///
     /// # Errors
     ///
-    /// If the file cannot be written.
+    /// Returns an error if a file cannot be written.
     pub(crate) fn publish(&self) -> io::Result<()> {
         self.token.store(&self.dir.join(TOKEN_FILE_NAME))?;
         self.read_token.store(&self.dir.join(READ_TOKEN_FILE_NAME))
@@ -113,9 +114,9 @@ impl HttpServer {
         }
     }
 
-    /// Serves until dropped.
+    /// Serves requests until the future is dropped.
     pub(crate) async fn run(self, parts: HttpParts) {
-        // Streams of events hold the core: that ends when this is dropped.
+        // Streams of events hold the core. They end when this is dropped.
         let (_alive, ended) = watch::channel(());
         let app = Arc::new(App {
             entrance: Authenticator::new(self.token, self.read_token, Arc::clone(&parts.tokens)),
@@ -129,48 +130,49 @@ impl HttpServer {
     }
 }
 
-/// Parts of the server that the listener gets.
+/// The parts of the server that the listener needs.
 #[derive(Clone)]
 pub(crate) struct HttpParts {
     pub(crate) core: CoreHandle,
     pub(crate) info: Arc<ServerInfo>,
-    /// The store, unless the server keeps its state in memory only.
+    /// The store. `None` if the server keeps its state only in memory.
     pub(crate) store: Option<StoreClient>,
-    /// Automatic allocation; `None` in a server without ports.
+    /// Automatic allocation. `None` in a server without ports.
     pub(crate) alloc: Option<AllocHandle>,
-    /// Current problems.
+    /// The current problems.
     pub(crate) problems: Arc<Problems>,
-    /// Carries questions about output to workers.
+    /// Sends requests for output to workers.
     pub(crate) questions: Arc<Questions>,
-    /// Requests being answered that change something: a shutdown waits for them.
+    /// The requests in progress that change something, for which a shutdown waits.
     pub(crate) answering: Answering,
-    /// Tokens that users have created for programs.
+    /// The tokens that users have created for programs.
     pub(crate) tokens: Arc<Tokens>,
-    /// Reads descriptions of jobs.
+    /// Parses descriptions of jobs.
     pub(crate) read_job: Option<ReadJob>,
     /// The server's measurements of itself.
     pub(crate) stats: Stats,
 }
 
-/// State that every request shares.
+/// The state that all requests share.
 pub(crate) struct App {
     parts: HttpParts,
     entrance: Authenticator,
     /// Closed when the listener ends.
     ended: watch::Receiver<()>,
-    /// Key of the cookie that opens the files of the web dashboard, and nothing else.
+    /// The key of the cookie that gives access to the files of the web dashboard, and to nothing
+    /// else.
     page_key: Token,
     kept: kept::ResponseCache,
     graphs: api::Graphs,
 }
 
 impl App {
-    /// Role of a request that shows or is signed with a token. Its connection then counts toward
-    /// the token, and no longer yields to others.
+    /// Returns the role of a request that contains a token or is signed with one. Its connection
+    /// then counts toward the token, and no longer yields to other connections.
     ///
     /// # Errors
     ///
-    /// The response for an unknown token, or for one with too many connections.
+    /// Returns the response for an unknown token, or for a token with too many connections.
     fn admits(&self, request: &Request) -> Result<Admission, Box<Response>> {
         let asked = SignedRequest {
             method: request.method(),
@@ -190,7 +192,7 @@ impl App {
     }
 }
 
-/// Wall-clock time in the unit of JavaScript.
+/// Returns the wall-clock time in milliseconds, the unit of JavaScript.
 fn now_ms() -> i64 {
     jiff::Timestamp::now().as_millisecond()
 }
@@ -205,7 +207,7 @@ fn router(app: Arc<App>) -> Router {
         .with_state(app)
 }
 
-/// Admits requests with a sufficient token, and restricts browsers.
+/// Admits requests with a sufficient token, and restricts what browsers may do.
 async fn guard(State(app): State<Arc<App>>, mut request: Request, next: Next) -> Response {
     let stats = &app.parts.stats;
     let answering = &app.parts.answering;
@@ -232,7 +234,7 @@ async fn guard(State(app): State<Arc<App>>, mut request: Request, next: Next) ->
                 }
             };
             let response = acting_as(holder, answer).await;
-            // A rejected request has changed nothing.
+            // A rejected request has not changed anything.
             if is_action && response.status().is_success() {
                 app.kept.forget().await;
             }

@@ -1,7 +1,7 @@
-//! Requests about the journal, which never wait on the core's thread.
+//! Requests about the journal, which never wait for the core's thread.
 //!
-//! The file is read on threads of their own. Readers that only wait for new events use no thread: a
-//! hundred unread streams must not block queries.
+//! The file is read on separate threads. Readers that only wait for new events occupy no thread,
+//! because a hundred unread streams must not block queries.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -18,35 +18,36 @@ use tokio::sync::mpsc;
 
 use crate::request_shares::{FILES, QUERIES, READS, READS_MAX};
 
-/// Lines per message, and bytes at which a message is full.
+/// The maximum number of lines per message, and the number of bytes at which a message is full.
 const LINES_PER_MESSAGE: usize = 512;
 const MESSAGE_LEN: usize = 256 << 10;
-/// Limit of queued messages per reader; then it gets no more, and the writer finally disconnects
-/// it.
+/// The maximum number of queued messages per reader. A reader whose queue is full gets no more
+/// messages, and the writer finally disconnects it.
 const MESSAGES_WAITING: usize = 16;
-/// Limit of missed events that are sent after an interruption to a reader that can skip them.
+/// The maximum number of missed events that are sent after an interruption to a reader that can
+/// skip events.
 const MISSED_MAX: usize = 10_000;
-/// Upper bounds of a client's parameters.
+/// The upper bounds of a client's parameters.
 const QUERY_TIME_MAX: Duration = Duration::from_secs(600);
 const QUERY_ROWS_MAX: u64 = 1_000_000;
 
 /// How often a slow read checks whether the writer hangs.
 const WATCH_PAUSE: Duration = Duration::from_secs(1);
-/// Longest wait for other reads to end.
+/// How long to wait for other reads to end.
 const SEAT_PATIENCE: Duration = Duration::from_secs(4);
-/// How long a flush waits for readers of the file, and its retry interval.
+/// How long a flush waits for readers of the file, and how often it retries.
 const READER_WAIT: Duration = Duration::from_secs(5);
 const READER_CHECK: Duration = Duration::from_millis(50);
 
-/// How an event becomes a line.
+/// Converts an event to a line.
 pub(crate) type Format = fn(&Event) -> String;
 
-/// Messages to a reader.
+/// A message to a reader.
 #[derive(Debug)]
 pub(crate) enum Part {
-    /// Events in order.
+    /// Events, in order.
     Lines(client::JournalLines),
-    /// Events up to this number are skipped: the client must reload its data.
+    /// Events up to this number are skipped, so the client must reload its data.
     Skipped(u64),
 }
 
@@ -60,7 +61,7 @@ type Sender<T> = mpsc::Sender<Result<T, Refusal>>;
 type Receiver<T> = mpsc::Receiver<Result<T, Refusal>>;
 
 /// Starts to read all events after `after`, from the file if necessary, which skips all tasks. The
-/// channel ends after the message that is `done`, or with the server.
+/// channel ends after the message that is `done`, or when the server ends.
 pub(crate) fn read<T>(store: StoreClient, after: i64, is_live: bool, format: Format) -> Receiver<T>
 where
     T: From<client::JournalLines> + Send + 'static,
@@ -68,13 +69,13 @@ where
     start(format, move |batch| feed(store, after, is_live, batch))
 }
 
-/// Starts to follow the events after `after` if they are recent and few, or reports that they are
-/// skipped; `None` = from now on. Its cost is proportional to the sent events.
+/// Starts to follow the events after `after` if they are recent and few. Otherwise reports that
+/// they are skipped. `None` means from now on. The cost is proportional to the sent events.
 pub(crate) fn follow(store: StoreClient, after: Option<i64>, format: Format) -> Receiver<Part> {
     start(format, move |batch| feed_near(store, after, batch))
 }
 
-/// Runs `feed` until its reader goes.
+/// Runs `feed` until the reader disconnects.
 fn start<T, F>(format: Format, feed: impl FnOnce(Batch<T>) -> F + Send + 'static) -> Receiver<T>
 where
     T: Send + 'static,
@@ -90,7 +91,7 @@ where
         };
         tokio::select! {
             fed = feed(batch) => if let Err(refusal) = fed {
-                // Fails only if the client is gone.
+                // Fails only if the client has disconnected.
                 let _ = tx.send(Err(refusal)).await;
             },
             () = tx.closed() => {}
@@ -100,17 +101,17 @@ where
     rx
 }
 
-/// Lines on their way to a reader.
+/// Lines that are collected for a reader.
 struct Batch<T> {
     message: client::JournalLines,
-    /// Bytes of its lines.
+    /// The total size of its lines in bytes.
     len: usize,
     format: Format,
     tx: Sender<T>,
 }
 
 impl<T: From<client::JournalLines>> Batch<T> {
-    /// Adds an event; returns whether the message is full.
+    /// Adds an event. Returns whether the message is full.
     fn push(&mut self, event: &Event) -> bool {
         let line = (self.format)(event);
         self.len += line.len();
@@ -124,13 +125,14 @@ impl<T: From<client::JournalLines>> Batch<T> {
         Ok(std::mem::take(&mut self.message).into())
     }
 
-    /// Sends the collected events; `false` if the reader is gone.
+    /// Sends the collected events. Returns `false` if the reader has disconnected.
     async fn send(&mut self) -> bool {
         let message = self.message();
         self.tx.send(message).await.is_ok()
     }
 
-    /// Sends events; some may stay for the next message. `false` if the reader is gone.
+    /// Sends events. Some may stay for the next message. Returns `false` if the reader has
+    /// disconnected.
     async fn send_all(&mut self, events: &[Arc<Event>]) -> bool {
         for event in events {
             if self.push(event) && !self.send().await {
@@ -140,7 +142,7 @@ impl<T: From<client::JournalLines>> Batch<T> {
         true
     }
 
-    /// Sends live events until the end of the journal, or until the reader is gone.
+    /// Sends live events until the journal ends or the reader disconnects.
     async fn follow(mut self, mut live: Live) {
         loop {
             let events = live.next(LINES_PER_MESSAGE).await;
@@ -169,7 +171,7 @@ async fn ask_writer<T: Send + 'static>(
     answer.ok().flatten().ok_or_else(|| silent(store))
 }
 
-/// Rejects requests at once that would block a thread on a writer known to hang.
+/// Rejects requests immediately that would block a thread because the writer is known to hang.
 fn refuse_if_it_hangs(store: &StoreClient) -> Result<(), Refusal> {
     match store.hangs_for() {
         Some(_) => Err(hangs()),
@@ -177,18 +179,18 @@ fn refuse_if_it_hangs(store: &StoreClient) -> Result<(), Refusal> {
     }
 }
 
-/// Why the writer gave no answer.
+/// Returns why the writer gave no answer.
 fn silent(store: &StoreClient) -> Refusal {
     refuse_if_it_hangs(store).err().unwrap_or_else(closed)
 }
 
-/// Reads the store on a thread of its own without a time limit, unless the writer hangs: then the
-/// disk does, and the caller stops waiting. Later requests are rejected at once, so that threads do
-/// not pile up.
+/// Reads the store on a separate thread, without a time limit. If the writer hangs, the disk hangs
+/// as well, and the caller stops waiting. Later requests are rejected immediately, so that threads
+/// do not pile up.
 ///
 /// # Errors
 ///
-/// If the journal hangs, or is closed.
+/// Returns an error if the journal hangs or is closed.
 pub(crate) async fn read_unless_it_hangs<T: Send + 'static>(
     store: StoreClient,
     work: impl FnOnce(&StoreClient) -> T + Send + 'static,
@@ -219,7 +221,7 @@ async fn read_in<T: Send + 'static>(
     }
 }
 
-/// Completes when the writer hangs.
+/// Returns when the writer hangs.
 async fn writer_hangs(store: &StoreClient) {
     while store.hangs_for().is_none() {
         tokio::time::sleep(WATCH_PAUSE).await;
@@ -241,7 +243,7 @@ async fn feed_near(
     let is_near = |missed: &Vec<Arc<Event>>| missed.len() <= MISSED_MAX;
     let missed = match after {
         None => Some(Vec::new()),
-        // The number of another journal.
+        // The number is from another journal.
         Some(after) if after > seen.past.upto => None,
         Some(_) => seen.past.missed.filter(is_near),
     };
@@ -298,7 +300,8 @@ where
     Ok(())
 }
 
-/// Sends events from the file; some may stay for the next message. `false` if the reader is gone.
+/// Sends events from the file. Some may stay for the next message. Returns `false` if the reader
+/// has disconnected.
 fn read_file<T: From<client::JournalLines>>(
     store: &StoreClient,
     after: i64,
@@ -319,7 +322,7 @@ fn read_file<T: From<client::JournalLines>>(
     Ok((batch, is_there))
 }
 
-/// Prunes or flushes.
+/// Prunes or flushes the journal.
 pub(crate) async fn act(store: StoreClient, action: JournalAction) -> Reply {
     if let Err(refusal) = refuse_if_it_hangs(&store) {
         return refusal.into();
@@ -335,7 +338,7 @@ pub(crate) async fn act(store: StoreClient, action: JournalAction) -> Reply {
     }
 }
 
-/// Completes the file. Waits some time for its readers.
+/// Moves everything from the log into the file. Waits some time for readers of the file.
 fn flush(store: &StoreClient) -> Result<(), String> {
     let end = Instant::now() + READER_WAIT;
     loop {
@@ -346,7 +349,7 @@ fn flush(store: &StoreClient) -> Result<(), String> {
     }
 }
 
-/// Runs a query of a user.
+/// Runs a user's query.
 pub(crate) async fn query(store: StoreClient, asked: client::SqlQuery) -> Reply {
     let limits = QueryLimits {
         time: Duration::from_nanos(asked.time_limit_ns).min(QUERY_TIME_MAX),

@@ -1,9 +1,9 @@
-//! Determines the server that a start continues: the last server of the directory, how it ended,
-//! and the resulting decision.
+//! Determines the server that a start continues: which server of the directory was the last one,
+//! how it ended, and what follows from that.
 //!
-//! The stores record how their servers ended; `hq-current` does not, because a crash leaves it and
-//! a cleanup removes it. The caller holds the start lock of the directory from this check until the
-//! new server is published, so the result stays valid.
+//! The stores record how their servers ended. `hq-current` does not, because a crash leaves it
+//! behind and a cleanup removes it. The caller holds the start lock of the directory from this
+//! check until the new server is published, so the result stays valid.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -20,27 +20,28 @@ use crate::config::{Journal, ServerConfig, StartError};
 use crate::probe;
 use crate::state_file::{FILE_NAME, noted_journal};
 
-/// Name of the start lock in the server directory, without the suffix of lock files.
+/// The name of the start lock in the server directory, without the suffix of lock files.
 const START_LOCK: &str = "hq-start";
-/// Longest wait for another start in the same directory, which may watch a heartbeat for ten
+/// How long to wait for another start in the same directory, which may watch a heartbeat for ten
 /// seconds.
 const START_PATIENCE: Duration = Duration::from_secs(20);
-/// Longest wait for a server that has withdrawn its link and closed its ports, and is closing its
+/// How long to wait for a server that has removed its link and closed its ports, and is closing its
 /// journal.
 const ENDING_PATIENCE: Duration = Duration::from_secs(10);
-/// Pause between two attempts.
+/// The pause between two attempts.
 const LOOK_INTERVAL: Duration = Duration::from_millis(50);
 
-/// Requested kind of start.
+/// The requested kind of start.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum StartRequest {
-    /// Nothing: the last server decides.
+    /// No option was given, so the last server determines the kind of start.
     Plain,
     /// `--resume`.
     Resume,
     /// `--fresh`.
     Fresh,
-    /// `--journal FILE` or `--no-journal`: the state is elsewhere than that of the last server.
+    /// `--journal FILE` or `--no-journal`: the state is in another place than that of the last
+    /// server.
     Elsewhere,
 }
 
@@ -58,50 +59,50 @@ impl StartRequest {
 /// The last server of a directory. Instances that were never published or never used do not count.
 #[derive(Clone, PartialEq, Eq, Debug)]
 enum Last {
-    /// There is none.
+    /// There is no such server.
     None,
-    /// It ran with `--no-journal`; with the server before it.
+    /// The server ran with `--no-journal`. Contains the server before it.
     Unkept(Box<Last>),
-    /// It lives: this process.
+    /// The server is running as this process.
     Alive(String),
-    /// It was stopped together with its workers, with this many unfinished jobs.
+    /// The server was stopped together with its workers, with this many unfinished jobs.
     Stopped(u64),
-    /// It ended in another way: SIGTERM, `server stop --keep-workers`, a crash, a failure of its
-    /// store.
+    /// The server ended in another way, with this many unfinished jobs: by SIGTERM, `server stop
+    /// --keep-workers`, a crash, or a failure of its store.
     Left(u64),
-    /// Its state is damaged, of a later format, or cannot be opened now.
+    /// The server's state is damaged, has a later format, or cannot be opened now.
     Unknown,
-    /// The file of its `--journal` is gone.
+    /// The file given with `--journal` is gone.
     JournalGone,
 }
 
-/// Decision of a start.
+/// The decision about a start.
 #[derive(Clone, PartialEq, Eq, Debug)]
 enum Decision {
-    /// It fails: the server lives as this process.
+    /// Fails because the server is running as this process.
     RefuseOnline(String),
-    /// Fails: `--resume` without a server that kept its state.
+    /// Fails because `--resume` was given and no server has kept its state.
     RefuseNothing,
-    /// Fails: the journal of the last server is gone.
+    /// Fails because the journal of the last server is gone.
     RefuseGone,
-    /// Opens the state of the last server, or fails with the reason why that cannot be opened.
+    /// Opens the state of the last server, or fails with the reason why it cannot be opened.
     Continue,
-    /// It makes a new instance.
+    /// Creates a new instance.
     Begin(Notice),
 }
 
-/// Notice about the last server when a start does not continue it.
+/// A notice about the last server when a start does not continue it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Notice {
     Nothing,
-    /// It left unfinished jobs, and how to continue them.
+    /// The server left this many unfinished jobs. The notice says how to continue them.
     Unfinished(u64),
-    /// How to open its state.
+    /// The notice says how to open the server's state.
     SetAside,
 }
 
 impl Notice {
-    /// Description of the server's remains, after its name.
+    /// Returns the text that follows the server's name.
     fn words(self) -> String {
         match self {
             Self::Nothing => "left nothing".to_owned(),
@@ -112,7 +113,8 @@ impl Notice {
     }
 }
 
-/// The rule. A plain start continues everything that was not stopped on purpose.
+/// Decides about a start. Without options, a start continues every server that was not stopped on
+/// purpose.
 fn decide(last: &Last, request: StartRequest) -> Decision {
     let begin = |unfinished| match unfinished {
         0 => Decision::Begin(Notice::Nothing),
@@ -139,7 +141,7 @@ fn decide(last: &Last, request: StartRequest) -> Decision {
     }
 }
 
-/// The right to start a server in a directory. File systems without locks grant it always.
+/// The right to start a server in a directory. Always granted on file systems without locks.
 pub(crate) struct StartLock {
     _lock: Option<Lock>,
 }
@@ -178,18 +180,18 @@ impl StartLock {
 /// The server that a start continues.
 #[derive(Debug)]
 pub(crate) struct Continued {
-    /// Its directory.
+    /// The instance directory.
     pub(crate) instance: PathBuf,
-    /// Where its state is.
+    /// Where the server's state is.
     pub(crate) journal: Journal,
-    /// Its store, locked; `None` if it could not be read.
+    /// The server's store, locked. `None` if it could not be read.
     pub(crate) looked: Option<InspectedStore>,
-    /// Whether it is continued without `--resume`.
+    /// Whether the server is continued without `--resume`.
     is_by_itself: bool,
 }
 
 impl Continued {
-    /// Warns that the server continues with the unfinished jobs among these.
+    /// Warns that the server continues, with the number of unfinished jobs.
     pub(crate) fn report(&self, dir: &ServerDir, jobs: &BTreeMap<JobId, Job>) {
         if !self.is_by_itself {
             return;
@@ -208,23 +210,23 @@ impl Continued {
     }
 }
 
-/// Contents of the directory.
+/// The contents of the server directory.
 struct DirectoryState {
     last: Last,
-    /// Instance and state of the last server that kept its state.
+    /// The instance and the state of the last server that kept its state.
     place: Option<(PathBuf, Journal)>,
     looked: Option<InspectedStore>,
     /// The latest instance that was published and never used. Users and workers may have its keys.
     unused: Option<(PathBuf, Journal)>,
-    /// Whether its server was stopped together with its workers.
+    /// Whether the server of the unused instance was stopped together with its workers.
     was_unused_stopped: bool,
-    /// Remains of the server before the last one, if the last one cannot be continued or started
-    /// fresh on request.
+    /// The notice about the server before the last one, if the last one cannot be continued, or if
+    /// a fresh start was requested.
     earlier: Option<(Notice, (PathBuf, Journal))>,
 }
 
 impl DirectoryState {
-    /// Description of this server for a later start.
+    /// Returns the notice about this server for a later start.
     fn into_earlier(self) -> Option<(Notice, (PathBuf, Journal))> {
         let notice = match self.last {
             Last::Left(count) if count > 0 => Notice::Unfinished(count),
@@ -248,7 +250,7 @@ pub(crate) async fn find(
 ) -> Result<(Option<Continued>, Vec<String>), StartError> {
     let request = StartRequest::of(config);
     if request == StartRequest::Fresh && dir.copied_from().is_some() {
-        // The original may be running; its processes say nothing about the copy.
+        // The original may be running, but its processes say nothing about the copy.
         return Ok((None, Vec::new()));
     }
     let found = look(dir).await?;
@@ -322,7 +324,7 @@ async fn look(dir: &ServerDir) -> Result<DirectoryState, StartError> {
     Ok(found)
 }
 
-/// Likewise; sets `is_unkept` if a later server ran with `--no-journal`.
+/// Like [`look`], but sets `is_unkept` if a later server ran with `--no-journal`.
 async fn find_kept(
     dir: &ServerDir,
     instances: &[PathBuf],
@@ -380,7 +382,7 @@ async fn find_kept(
     Ok(found)
 }
 
-/// Remains of the last server of these instances.
+/// Returns the notice about the last server of these instances.
 async fn find_earlier(
     dir: &ServerDir,
     instances: &[PathBuf],
@@ -389,7 +391,8 @@ async fn find_earlier(
     Ok(found.into_earlier())
 }
 
-/// State in the store of an instance; `None` if it was never used.
+/// Returns how the server of an instance ended, and its store. `None` if the instance was never
+/// used.
 async fn look_at(
     dir: &ServerDir,
     instance: &Path,
@@ -427,12 +430,13 @@ async fn look_at(
     }
 }
 
-/// Whether the server of an instance was published: a start stores the access file before that.
+/// Returns whether the server of an instance was published. A start stores the access file before
+/// that.
 fn is_published(dir: &ServerDir, instance: &Path) -> bool {
     instance.join(ACCESS_FILE_NAME).is_file() && !was_interrupted(dir, instance)
 }
 
-/// Whether the start of an instance was interrupted while it wrote the access file, before
+/// Returns whether the start of an instance was interrupted while it wrote the access file, before
 /// publishing.
 pub(crate) fn was_interrupted(dir: &ServerDir, instance: &Path) -> bool {
     let is_current = dir.resolve().is_ok_and(|current| current == instance);
@@ -445,7 +449,7 @@ fn was_stopped(looked: &InspectedStore) -> bool {
     history.is_ok_and(|history| history.ending == Ending::Stopped)
 }
 
-/// Whether the server of an instance has withdrawn its link and closed its ports.
+/// Returns whether the server of an instance has removed its link and closed its ports.
 async fn is_ending(dir: &ServerDir, instance: &Path) -> bool {
     let is_current = dir.resolve().is_ok_and(|current| current == instance);
     if is_current {
@@ -460,7 +464,8 @@ async fn is_ending(dir: &ServerDir, instance: &Path) -> bool {
     }
 }
 
-/// Warning of a fresh start about the server whose state it leaves, and how to continue that.
+/// Returns the warning of a fresh start about the server whose state it leaves, and how to continue
+/// that server.
 fn warning(
     notice: Notice,
     whose: &str,
@@ -471,7 +476,7 @@ fn warning(
     let (instance, journal) = place;
     let file = journal.path(instance);
     if config.journal.is_at(&file) {
-        // It is opened.
+        // That state is opened.
         return None;
     }
     if notice == Notice::Nothing {
@@ -486,7 +491,7 @@ fn warning(
     ))
 }
 
-/// The command that continues the server of an instance.
+/// Returns the command that continues the server of an instance.
 fn command((instance, journal): &(PathBuf, Journal), dir: &ServerDir) -> String {
     let quoted = |path: &Path| double_quoted(&path.to_string_lossy());
     let file = journal.path(instance);
@@ -503,14 +508,14 @@ fn command((instance, journal): &(PathBuf, Journal), dir: &ServerDir) -> String 
     )
 }
 
-/// Whether a store, or a rest of one, exists.
+/// Returns whether a store, or the remains of one, exists.
 fn exists(file: &Path) -> bool {
     let mut log = file.as_os_str().to_owned();
     log.push("-wal");
     [file, Path::new(&log)].iter().any(|path| path.is_file())
 }
 
-/// Refuses `--fresh` with a journal that has content.
+/// Rejects `--fresh` with a journal that has content.
 pub(crate) fn check_fresh(config: &ServerConfig) -> Result<(), StartError> {
     match &config.journal {
         Journal::File(path) if config.fresh => {
@@ -524,24 +529,24 @@ pub(crate) fn check_fresh(config: &ServerConfig) -> Result<(), StartError> {
     }
 }
 
-/// State of a server that does not answer, according to its files.
+/// The state of a server that does not answer, according to its files.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum SilentServer {
-    /// It crashed on this host, with this many unfinished jobs, if they can be counted.
+    /// The server crashed on this host, with this many unfinished jobs if they can be counted.
     Crashed(Option<u64>),
-    /// Likewise for a server without a store.
+    /// The same for a server without a store.
     CrashedUnkept,
-    /// It lives: this process.
+    /// The server is running as this process.
     Alive(String),
-    /// It was this process of another host.
+    /// The server ran as this process of another host.
     Elsewhere(String),
-    /// Its state is not here.
+    /// The server's state is not here.
     Unknown,
 }
 
 impl SilentServer {
-    /// Reads the lock file of the store in the directory of the server's instance, and the store if
-    /// no process can have it open.
+    /// Reads the lock file of the store in the instance directory, and the store if no process can
+    /// have it open.
     #[must_use]
     pub fn of(instance: &Path) -> Self {
         let journal = noted_journal(instance);
@@ -564,7 +569,7 @@ async fn blocking<T: Send + 'static>(
     done.map_err(|error| StartError::System(io::Error::other(error)))
 }
 
-/// The directory of a server without a store is locked as well, so that another start sees its
+/// Locks the directory of a server without a store as well, so that another start detects this
 /// server.
 pub(crate) fn lock_unkept(instance: &Path) -> Option<Lock> {
     match Lock::take(&instance.join(FILE_NAME)) {
@@ -576,7 +581,8 @@ pub(crate) fn lock_unkept(instance: &Path) -> Option<Lock> {
     }
 }
 
-/// Whether this start has nothing to examine, and must not create the directory either.
+/// Creates the server directory, unless this start needs an existing server and there is no
+/// directory.
 pub(crate) fn check_dir(dir: &ServerDir, config: &ServerConfig) -> Result<(), StartError> {
     if config.resume && !dir.root().exists() {
         return Err(StartError::NothingToResume {

@@ -1,8 +1,8 @@
-//! The server: one thread owns the state ([`hq_core::server_state`]), tokio tasks around it talk to
-//! clients and workers.
+//! The server. One thread owns the state ([`hq_core::server_state`]), and tokio tasks around it
+//! communicate with clients and workers.
 //!
-//! [`Server`] listens on TCP and publishes an access file; [`EmbeddedServer`] serves connections
-//! inside its own process, without ports, keys or files. The decisions are made in core: see
+//! [`Server`] listens on TCP and publishes an access file. [`EmbeddedServer`] serves connections
+//! inside its own process, without ports, keys or files. All decisions are made in core, see
 //! `docs/architecture.md`.
 
 #![forbid(unsafe_code)]

@@ -1,5 +1,5 @@
-//! The ports of clients and workers, and the channels of relays: handshakes, then a tokio task per
-//! connection.
+//! The ports for clients and workers, and the channels of relays: performs handshakes, then starts
+//! a tokio task per connection.
 
 use std::future::Future;
 use std::io;
@@ -17,21 +17,22 @@ use tokio::sync::mpsc;
 use crate::peer_stream::{PeerStream, Relayed};
 use crate::stats::PlaneStats;
 
-/// Time after which the kernel probes a silent connection, and after which it closes one with
-/// unacknowledged data. This includes clients, which send no heartbeats.
+/// How long a connection is silent before the kernel probes it, and how long data may be
+/// unacknowledged before the kernel closes it. This also applies to clients, which send no
+/// heartbeats.
 ///
-/// Longer than the silence limit of a worker with the default heartbeat
+/// This is longer than the silence limit of a worker with the default heartbeat
 /// (`WorkerConfig::silence_max`), so that a worker on a vanished machine is usually lost by its
-/// heartbeat. With a longer limit, the kernel closes the connection first. The worker then counts
-/// as disconnected and is expected back for the limit from that time, so it is lost up to this much
-/// later.
+/// heartbeat. If a worker has a longer limit, the kernel closes the connection first. The worker
+/// then counts as disconnected and is expected back for the limit from that time, so it is lost up
+/// to this much later.
 const KEEPALIVE: Duration = Duration::from_secs(30);
 
-/// Binds a port on all interfaces; `None` = any free port.
+/// Binds a port on all interfaces. `None` means any free port.
 ///
 /// # Errors
 ///
-/// If the port is taken or may not be bound.
+/// Returns an error if the port is taken or may not be bound.
 pub(crate) fn bind(port: Option<u16>) -> io::Result<TcpListener> {
     let socket = Socket::new(Domain::IPV4, Type::STREAM, Some(Protocol::TCP))?;
     socket.set_reuse_address(true)?;
@@ -53,16 +54,16 @@ fn tune(stream: &TcpStream) -> io::Result<()> {
     socket.set_tcp_user_timeout(Some(KEEPALIVE))
 }
 
-/// Sources of peers of one plane.
+/// Where the peers of one plane come from.
 pub(crate) struct Listening {
     pub(crate) listener: TcpListener,
     pub(crate) plane: Plane,
     pub(crate) key: Option<SecretKey>,
-    /// Channels of relays; `None` = no relays on this plane.
+    /// The channels of relays. `None` if this plane has no relays.
     pub(crate) relayed: Option<mpsc::Receiver<Relayed>>,
 }
 
-/// Shared data of all connections.
+/// The data that all connections share.
 struct ConnectionContext<S> {
     plane: Plane,
     key: Option<SecretKey>,
@@ -85,7 +86,8 @@ where
                 return tracing::debug!(%peer, %plane, %error, "peer refused");
             }
         };
-        // Only now: before the handshake it is not worth the system calls.
+        // Done only after the handshake, because before it the system calls are not worth their
+        // cost.
         if let PeerStream::Tcp(stream) = connection.stream()
             && tune(stream).is_err()
         {
@@ -98,8 +100,8 @@ where
     }
 }
 
-/// Accepts connections until dropped, which ends all of them. `serve` gets each authenticated one,
-/// and proves with its permit that the first message is valid.
+/// Accepts connections until the future is dropped, which ends all of them. `serve` gets each
+/// authenticated connection, and proves with its permit that the first message is valid.
 pub(crate) async fn run<F>(
     listening: Listening,
     stats: PlaneStats,

@@ -1,8 +1,8 @@
-//! The metrics of the server as OpenMetrics text.
+//! The server's metrics as OpenMetrics text.
 //!
-//! [`read`] collects figures from the state on the core's thread; its cost depends on workers and
-//! resources, never on tasks or jobs. [`render`] is pure. Names are a public interface, see
-//! `docs/metrics.md`; no label takes more than [`LABEL_VALUES_MAX`] values.
+//! [`read`] collects figures from the state on the core's thread. Its cost depends on workers and
+//! resources, never on tasks or jobs. [`render`] is pure. The names are a public interface, see
+//! `docs/metrics.md`. No label has more than [`LABEL_VALUES_MAX`] values.
 
 use std::collections::BTreeMap;
 
@@ -20,29 +20,29 @@ use prometheus_client::registry::{Registry, Unit};
 use crate::core_handle::View;
 use crate::stats::Stats;
 
-/// Limit of values per label; further ones are left out, and counted by `hq_hidden_resources`.
+/// The maximum number of values per label. Others are omitted and counted by `hq_hidden_resources`.
 const LABEL_VALUES_MAX: usize = 32;
 
 type Labels = Vec<(&'static str, String)>;
 
-/// One resource over all connected workers, in units of 1/10 000.
+/// One resource summed over all connected workers, in units of 1/10 000.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) struct ResourceFigures {
     pub(crate) total: u64,
     pub(crate) used: u64,
 }
 
-/// Figures of the state at one moment.
+/// Figures from the state at one moment.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub(crate) struct Figures {
     pub(crate) totals: Totals,
     pub(crate) ready: u64,
     pub(crate) ignored: Ignored,
     pub(crate) connected: u64,
-    /// Disconnected workers that are expected back.
+    /// The number of disconnected workers that are expected back.
     pub(crate) away: u64,
     pub(crate) lost: BTreeMap<&'static str, u64>,
-    /// Tasks that were sent to workers ahead of time.
+    /// The number of tasks that were sent to workers ahead of time.
     pub(crate) backlog: u64,
     pub(crate) resources: BTreeMap<String, ResourceFigures>,
 }
@@ -94,33 +94,33 @@ const fn reason_label(reason: LostReason) -> &'static str {
     }
 }
 
-/// Figures from outside of the state.
+/// Figures from outside the state.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub(crate) struct ProcessFigures {
-    /// Allocations by state.
+    /// The number of allocations by state.
     pub(crate) allocations: BTreeMap<&'static str, u64>,
-    /// Allocation queues, active and paused.
+    /// The number of allocation queues, active and paused.
     pub(crate) queues: BTreeMap<&'static str, u64>,
-    /// Events that wait for the core's thread.
+    /// The number of events that wait for the core's thread.
     pub(crate) events_waiting: u64,
-    /// Size of the store's file and its log.
+    /// The size of the store's file and its log in bytes.
     pub(crate) store_bytes: u64,
-    /// Memory of the process.
+    /// The memory of the process in bytes.
     pub(crate) resident_bytes: u64,
-    /// When the server started, since 1970 in seconds.
+    /// When the server started, in seconds since 1970.
     pub(crate) start_unix_s: i64,
-    /// Version of this program.
+    /// The version of this program.
     pub(crate) version: String,
 }
 
-/// All metrics as OpenMetrics text.
+/// Returns all metrics as OpenMetrics text.
 pub(crate) fn render(figures: &Figures, around: &ProcessFigures, stats: &Stats) -> String {
     let mut registry = Registry::with_prefix("hq");
     add_work(&mut registry, figures);
     add_workers(&mut registry, figures);
     add_server(&mut registry, figures, around, stats);
     let mut text = String::new();
-    // Writing to a string does not fail.
+    // Writing to a string cannot fail.
     let _ = encode(&mut text, &registry);
     text
 }
@@ -305,8 +305,8 @@ fn whole(units: u64) -> f64 {
     units as f64 / UNITS_PER_WHOLE as f64
 }
 
-/// Converts to the older text format of Prometheus, where a counter's family has the name of its
-/// samples and units are not declared.
+/// Converts to the older text format of Prometheus, in which a counter's family has the same name
+/// as its samples and units are not declared.
 pub(crate) fn as_classic(text: &str) -> String {
     let mut counters = std::collections::BTreeSet::new();
     for line in text.lines() {

@@ -1,8 +1,10 @@
-//! Sends notifications: a command, or a request to a web server; retried with growing pauses.
+//! Sends notifications: runs a command or sends a request to a web server, and retries with growing
+//! pauses.
 //!
-//! The core sends pending notifications when they are on disk, and gets their outcomes back. If the
-//! server ends during a delivery, its next run sends it again: at least once. Notifications about
-//! workers go to the targets given at the start of the server, and are not stored.
+//! The core passes on pending notifications when they are on disk, and receives their outcomes. If
+//! the server ends during a delivery, its next run repeats the delivery, so each one is sent at
+//! least once. Notifications about workers go to the targets that were given when the server
+//! started, and are not stored.
 
 mod command;
 mod queue;
@@ -32,29 +34,29 @@ use crate::questions::Questions;
 use crate::words::{self, Words};
 use queue::Queue;
 
-/// Longest time of one attempt.
+/// How long one attempt may take.
 const ATTEMPT_TIMEOUT: Duration = Duration::from_secs(30);
-/// Pauses between attempts; after the last one delivery fails for good.
+/// The pauses between attempts. After the last attempt, delivery fails for good.
 const PAUSES: [Duration; 4] = [
     Duration::from_secs(1),
     Duration::from_secs(10),
     Duration::from_secs(60),
     Duration::from_secs(300),
 ];
-/// Longest text of an error that is kept.
+/// The maximum length of an error text that is kept, in bytes.
 const ERROR_LEN_MAX: usize = 500;
 
-/// Sending end of the queue of notifications; used by the core's thread.
+/// The sending end of the queue of notifications. Used by the core's thread.
 #[derive(Clone)]
 pub(crate) struct Outbox(UnboundedSender<QueuedNotification>);
 
-/// Receiving end of the queue of notifications.
+/// The receiving end of the queue of notifications.
 pub(crate) struct PendingNotifications {
     owed: UnboundedReceiver<QueuedNotification>,
     about_workers: WorkerNotices,
 }
 
-/// A notification to send.
+/// A notification in the queue.
 enum QueuedNotification {
     /// About a job.
     Job(NoticeKey),
@@ -62,23 +64,23 @@ enum QueuedNotification {
     Worker(WorkerNews),
 }
 
-/// News about a worker.
+/// A change of a worker's state.
 #[derive(Clone, Debug)]
 struct WorkerNews {
     worker: WorkerId,
-    /// Name of the event.
+    /// The name of the event.
     event: &'static str,
-    /// A sentence without full stop.
+    /// The reason, as a sentence without a full stop.
     why: Box<str>,
-    /// Time of the next probe task, if it is in quarantine.
+    /// The time of the next probe task, if the worker is in quarantine.
     until: Option<Timestamp>,
 }
 
-/// Targets of notifications about workers.
+/// The targets of notifications about workers.
 #[derive(Clone, Default)]
 pub(crate) struct WorkerNotices {
     pub(crate) targets: Vec<NotifyTarget>,
-    /// Where commands run.
+    /// The directory where commands run.
     pub(crate) dir: PathBuf,
 }
 
@@ -94,11 +96,12 @@ pub(crate) fn outbox(about_workers: WorkerNotices) -> (Outbox, PendingNotificati
 
 impl Outbox {
     pub(crate) fn send(&self, key: NoticeKey) {
-        // If the receiver has ended, so has the server; its next run sends it.
+        // If the receiver has ended, the server has ended as well. Its next run sends the
+        // notification.
         let _ = self.0.send(QueuedNotification::Job(key));
     }
 
-    /// Queues a notification about a worker, if the change was not requested by a user.
+    /// Queues a notification about a worker, unless a user requested the change.
     pub(crate) fn note_change(&self, change: &ChangeKind) {
         let news = if let ChangeKind::WorkerQuarantined(quarantine) = change
             && !quarantine.is_asked
@@ -123,29 +126,29 @@ impl Outbox {
     }
 }
 
-/// Content of a notification, from the time when it became due.
+/// The content of a notification, from the time when it became due.
 struct Message {
     target: NotifyTarget,
-    /// Its subject, for the log.
+    /// The subject, for the log.
     subject: String,
-    /// Essentials for commands.
+    /// The essential facts, as environment variables for commands.
     env: Vec<(&'static str, String)>,
-    /// Where commands run.
+    /// The directory where commands run.
     dir: Box<[u8]>,
     body: Value,
-    /// The failed task that it names, until the last line of its output was read.
+    /// The failed task that the notification names, until the last line of its output is read.
     unread: Option<TaskKey>,
 }
 
-/// One notification, with its number of attempts.
+/// A notification and the number of attempts.
 struct Delivery {
-    /// `None` = about a worker: its outcome is not stored.
+    /// `None` for a notification about a worker, whose outcome is not stored.
     key: Option<NoticeKey>,
     message: Message,
     attempts: u32,
 }
 
-/// Sends until dropped.
+/// Sends notifications until the future is dropped.
 pub(crate) async fn run(
     core: CoreHandle,
     questions: Arc<Questions>,
@@ -186,7 +189,7 @@ pub(crate) async fn run(
     }
 }
 
-/// Adds a notification; nothing if the job was forgotten.
+/// Adds a notification. Does nothing if the job was forgotten.
 async fn add(
     core: &CoreHandle,
     key: NoticeKey,
@@ -205,7 +208,7 @@ async fn add(
     }
 }
 
-/// Adds news about a worker, once per target.
+/// Adds a notification about a worker, once per target.
 async fn add_news(
     core: &CoreHandle,
     news: WorkerNews,
@@ -254,11 +257,12 @@ async fn add_news(
 }
 
 async fn note(core: &CoreHandle, key: NoticeKey, (attempts, error): (u32, Option<Box<str>>)) {
-    // If the core has ended, the next run of the server sends it again.
+    // If the core has ended, the next run of the server sends the notification again.
     let _ = core.notified(key, attempts, error).await;
 }
 
-/// Tries once. Returns the delivery to retry and the time; otherwise records the outcome.
+/// Makes one attempt. Returns the delivery and the time of the next attempt, or else records the
+/// outcome.
 async fn attempt(
     core: CoreHandle,
     questions: Arc<Questions>,
@@ -304,7 +308,7 @@ async fn attempt(
     None
 }
 
-/// Adds the last line of the failed task's output, read on its worker; tries only once.
+/// Adds the last line of the failed task's output, read on its worker. Makes only one attempt.
 async fn add_words(core: &CoreHandle, questions: &Arc<Questions>, message: &mut Message) {
     let Some(task) = message.unread.take() else {
         return;
@@ -314,7 +318,7 @@ async fn add_words(core: &CoreHandle, questions: &Arc<Questions>, message: &mut 
     }
 }
 
-/// Notifications that hang or fail together: of a web server, or of a program.
+/// Returns the web server or program of a target. Its notifications hang or fail together.
 fn place(target: &NotifyTarget) -> Box<str> {
     match target {
         NotifyTarget::Command(command) => {
@@ -393,7 +397,7 @@ fn message(view: &View<'_>, key: NoticeKey, server_uid: &str) -> Option<Message>
     })
 }
 
-/// The failed task with the lowest id.
+/// Returns the failed task with the lowest id.
 fn failure(view: &View<'_>, job: &Job) -> Value {
     let task = job.failed_lowest().next();
     let found = task.and_then(|task| query::failed_task(view.state, job, task));

@@ -10,7 +10,7 @@ use crate::core_handle::{CoreGone, CoreHandle};
 use crate::query::output::{OutputLocation, output_location};
 use crate::questions::Questions;
 
-/// Reads output on the worker of the task. Waits as long as the client wants if there is none yet.
+/// Reads output on the worker of the task. If there is none yet, waits as long as the client wants.
 pub(crate) async fn read(
     query: OutputQuery,
     core: &CoreHandle,
@@ -49,7 +49,7 @@ pub(crate) async fn read(
         } else {
             query.from
         },
-        // After its end there is nothing to wait for.
+        // An ended task writes nothing more, so there is nothing to wait for.
         wait: if state == TaskState::Running {
             query.wait
         } else {
@@ -74,8 +74,8 @@ pub(crate) async fn read(
             output.source = Some((&source).into());
         }
     }
-    // Between two attempts there is nothing to read; a client that asks again at once would only
-    // cause load.
+    // Between two attempts there is nothing to read, and a client that immediately asks again would
+    // only cause load.
     let is_between = state == TaskState::Waiting && output.data.is_empty();
     let is_lost = state == TaskState::Running && output.kind() == Kind::Unreachable;
     if is_between || is_lost {
