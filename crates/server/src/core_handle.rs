@@ -1,12 +1,12 @@
-//! The handle of the thread that owns the state, and its queues.
+//! The handle of the thread that owns the state, and the queues to that thread.
 //!
-//! Handles can be cloned freely. The thread ends with the last of them; its loop is
+//! Handles can be cloned freely. The thread ends with the last handle. Its loop is
 //! [`crate::core_thread`].
 //!
-//! There are two queues, each in order. One is for workers, which may report faster than the core
-//! handles it. The other is for clients, which must not wait behind thousands of reports. There is
-//! no order between the two: a request that depends on a report must be sent after an effect of the
-//! report was seen.
+//! There are two queues, each in order. One is for workers, which may send reports faster than the
+//! core handles them. The other is for clients, which must not wait behind thousands of reports.
+//! There is no order between the two: a request that depends on a report must be sent after an
+//! effect of the report was seen.
 
 use std::collections::VecDeque;
 use std::future::poll_fn;
@@ -28,67 +28,68 @@ use hq_core::time::Now;
 use hq_core::worker_config::WorkerConfig;
 use tokio::sync::{OwnedSemaphorePermit, mpsc, oneshot};
 
-/// Limit of queued events of workers; senders wait when it is full.
+/// The maximum number of queued events of workers. Senders wait when the queue is full.
 const REPORT_QUEUE_LEN: usize = 4_096;
-/// Limit of other queued events. A client has one request at a time.
+/// The maximum number of other queued events. A client has one request at a time.
 const REQUEST_QUEUE_LEN: usize = 1_024;
-/// Events of workers that are taken at a time.
+/// How many events of workers are taken from the queue at once.
 const REPORTS_AT_ONCE: usize = 256;
-/// Requests per turn: few, so that dashboards cannot delay workers.
+/// The maximum number of requests per turn: few, so that dashboards cannot delay workers.
 pub(crate) const REQUESTS_PER_TURN: usize = 16;
-/// Longest wait for the last changes to be stored at shutdown; a sync on a busy file system takes
+/// How long a shutdown waits for the last changes to be stored. A sync on a busy file system takes
 /// seconds.
 const STORE_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// A query, run on the core's thread; it returns the code that delivers the answer.
+/// A query, which runs on the core's thread. Returns the code that delivers the answer.
 pub(crate) type QueryFn = Box<dyn FnOnce(&View<'_>) -> QueryResult + Send>;
 /// Delivers an answer.
 pub(crate) type SendReply = Box<dyn FnOnce() + Send>;
 
-/// Result of a query.
+/// The result of a query.
 pub(crate) enum QueryResult {
-    /// The final answer: it may reveal changes, so it waits until they are on disk.
+    /// The final answer. It may reveal changes, so it waits until they are on disk.
     Final(SendReply),
-    /// A partial answer, not shown to the client: the last part waits for everything seen before.
+    /// A partial answer that the client does not see. The last part waits for everything seen
+    /// before.
     Partial(SendReply),
 }
 
-/// A worker that registers.
+/// A worker that is registering.
 pub(crate) struct PendingRegistration {
     pub(crate) config: Box<WorkerConfig>,
-    /// Its previous state, if it reconnects.
+    /// The worker's previous state, if it reconnects.
     pub(crate) reattach: Option<Box<Reattach>>,
-    /// Receives the registration; closed if the worker no longer waits.
+    /// Receives the registration. Closed if the worker no longer waits.
     pub(crate) reply: oneshot::Sender<WorkerRegistration>,
 }
 
-/// Messages to the core's thread.
+/// A message to the core's thread.
 pub(crate) enum Event {
     Asked(ChangeRequest, oneshot::Sender<Result<Reply, Refusal>>),
     Watch(WatchSpec, UpdateSender, oneshot::Sender<RequestId>),
     Unwatch(RequestId),
     Query(QueryFn),
     WorkerConnected(PendingRegistration),
-    /// The permit is released after the message was handled.
+    /// The permit is released after the message is handled.
     WorkerMessage(WorkerId, LinkId, WorkerMessage, OwnedSemaphorePermit),
     WorkerGone(WorkerId, LinkId, LinkEnd),
-    /// Outcome of a notification: attempts, and why delivery failed for good.
+    /// The outcome of a notification: the number of attempts, and why delivery failed for good.
     Notified(NoticeKey, u32, Option<Box<str>>),
-    /// Resources of workers that automatic allocation can request now.
+    /// The resources of workers that automatic allocation can request now.
     QueueOffers(Vec<WorkerKind>),
-    /// The server shuts down: whether workers stay, and a channel that reports when all others have
-    /// left.
+    /// The server shuts down. Contains whether workers stay, and a channel that reports when all
+    /// other workers have left.
     Ending(bool, oneshot::Sender<()>),
-    /// The server ends now and accepts nothing more; the channel reports when everything accepted
+    /// The server ends now and accepts nothing more. The channel reports when everything accepted
     /// is stored and answered.
     Ended(oneshot::Sender<()>),
-    /// The last changes cannot be stored in time; requests that wait for them are rejected.
+    /// The last changes cannot be stored in time. Requests that wait for them are rejected.
     GiveUp,
     /// Changes of automatic allocation's own state, and a channel that reports their commit.
     Persist(Vec<ChangeKind>, oneshot::Sender<()>),
 }
 
-/// A request for a change, prepared as far as possible without the state.
+/// A request for a change, prepared as far as possible without access to the state.
 pub(crate) enum ChangeRequest {
     Command(Command),
     Submit(Box<Submission>),
@@ -96,7 +97,7 @@ pub(crate) enum ChangeRequest {
 }
 
 impl ChangeRequest {
-    /// Whether it may add jobs or tasks.
+    /// Returns whether the request may add jobs or tasks.
     pub(crate) const fn adds(&self) -> bool {
         match self {
             Self::Command(command) => matches!(command, Command::OpenJob { .. }),
@@ -104,7 +105,7 @@ impl ChangeRequest {
         }
     }
 
-    /// The corresponding input of the state, answered under this id.
+    /// Converts the request to an input of the state, which answers it under this id.
     pub(crate) fn input(self, id: RequestId) -> Input {
         match self {
             Self::Command(command) => Input::Request(id, command),
@@ -114,32 +115,32 @@ impl ChangeRequest {
     }
 }
 
-/// The state that queries can see.
+/// What queries can see.
 pub(crate) struct View<'a> {
-    /// The state, between two batches.
+    /// The state between two batches.
     pub(crate) state: &'a ServerState,
-    /// Both clocks.
+    /// The time on both clocks.
     pub(crate) now: Now,
 }
 
-/// A registered worker from the perspective of its link.
+/// A registered worker, as its connection sees it.
 pub(crate) struct WorkerRegistration {
     pub(crate) id: WorkerId,
-    /// This connection, unique among all connections of the worker.
+    /// This connection. Its id is unique among all connections of the worker.
     pub(crate) link: LinkId,
-    /// Whether it was recognized as an earlier worker.
+    /// Whether the server recognized the worker.
     pub(crate) reattached: bool,
-    /// Ends when the server wants the connection closed.
+    /// Commands for the worker. Ends when the server wants to close the connection.
     pub(crate) commands: mpsc::Receiver<WorkerCommand>,
 }
 
-/// The core has ended; only during shutdown.
+/// The core has ended, which happens only during shutdown.
 #[derive(Clone, Copy, Debug, thiserror::Error)]
 #[error("the server is shutting down")]
 pub(crate) struct CoreGone;
 
-/// The other end of [`CoreHandle`]: queued events, and events taken from the queues but not handled
-/// yet.
+/// The receiving end of [`CoreHandle`]: queued events, and events that were taken from the queues
+/// but not handled yet.
 pub(crate) struct Events {
     requests: mpsc::Receiver<Event>,
     reports: mpsc::Receiver<(Instant, Event)>,
@@ -147,16 +148,16 @@ pub(crate) struct Events {
     taken_reports: VecDeque<(Instant, Event)>,
     request_buffer: Vec<Event>,
     report_buffer: Vec<(Instant, Event)>,
-    /// Arrival of the last handled report; before the first one, creation of the queues.
+    /// When the last handled report arrived or, before the first one, when the queues were created.
     last_heard: Instant,
 }
 
 impl Events {
-    /// Waits for events; `false` if there are none and all handles are gone.
+    /// Waits for events. Returns `false` if there are none and all handles are gone.
     ///
     /// # Cancel safety
     ///
-    /// Dropping the future loses nothing.
+    /// If the future is dropped, nothing is lost.
     pub(crate) async fn take(&mut self) -> bool {
         poll_fn(|cx| {
             let room = REQUESTS_PER_TURN - self.taken_requests.len();
@@ -186,19 +187,20 @@ impl Events {
         .await
     }
 
-    /// A request of this turn.
+    /// Returns the next request of this turn.
     pub(crate) fn next_request(&mut self) -> Option<Event> {
         self.taken_requests.pop_front()
     }
 
-    /// A message of a worker.
+    /// Returns the next message of a worker.
     pub(crate) fn next_report(&mut self) -> Option<Event> {
         let (arrived, report) = self.taken_reports.pop_front()?;
         self.last_heard = arrived;
         Some(report)
     }
 
-    /// Arrival time of the last event of workers whose predecessors are all handled; `None` = all.
+    /// Returns the arrival time up to which all events of workers are handled. `None` if all are
+    /// handled.
     pub(crate) fn heard_until(&self) -> Option<Instant> {
         if self.taken_reports.is_empty() && self.reports.is_empty() {
             return None;
@@ -208,7 +210,7 @@ impl Events {
         Some(next.unwrap_or(self.last_heard))
     }
 
-    /// Whether a taken event is not handled yet.
+    /// Returns whether a taken event is not handled yet.
     fn are_left(&self) -> bool {
         !self.taken_requests.is_empty() || !self.taken_reports.is_empty()
     }
@@ -222,18 +224,18 @@ fn encoded(mut submission: Submission, encoder: Option<BodyEncoder>) -> Submissi
     submission
 }
 
-/// Talks to the core's thread.
+/// Sends requests and events to the core's thread.
 #[derive(Clone)]
 pub(crate) struct CoreHandle {
     requests: mpsc::Sender<Event>,
     reports: mpsc::Sender<(Instant, Event)>,
-    /// `None` = nothing is stored.
+    /// `None` if nothing is stored.
     encoder: Option<BodyEncoder>,
     blocking_pool: BlockingPool,
 }
 
 impl CoreHandle {
-    /// A handle, and the receiving end.
+    /// Creates a handle and the receiving end.
     pub(crate) fn new() -> (Self, Events) {
         let (requests, requests_rx) = mpsc::channel(REQUEST_QUEUE_LEN);
         let (reports, reports_rx) = mpsc::channel(REPORT_QUEUE_LEN);
@@ -255,7 +257,7 @@ impl CoreHandle {
         (handle, events)
     }
 
-    /// Threads for long work of single clients.
+    /// Returns the threads for long work of single clients.
     pub(crate) const fn blocking_pool(&self) -> &BlockingPool {
         &self.blocking_pool
     }
@@ -265,7 +267,7 @@ impl CoreHandle {
         self.encoder = Some(encoder);
     }
 
-    /// Events that wait at this moment.
+    /// Returns the number of waiting events.
     pub(crate) fn waiting(&self) -> u64 {
         fn waiting<T>(queue: &mpsc::Sender<T>) -> usize {
             queue.max_capacity() - queue.capacity()
@@ -279,19 +281,19 @@ impl CoreHandle {
 
     /// Sends an event that must not overtake earlier messages of workers.
     async fn send_behind(&self, event: Event) -> Result<(), CoreGone> {
-        // Events that wait for room in the queue have arrived as well.
+        // Events that wait for room in the queue count as arrived.
         let arrived = Instant::now();
         let sent = self.reports.send((arrived, event)).await;
         sent.map_err(|_| CoreGone)
     }
 
-    /// Carries out a command. On return its consequences are visible to queries and on disk. The
-    /// inner error is a rejection: the store takes no changes at present.
+    /// Carries out a command. When this returns, the command's effects are visible to queries and
+    /// on disk. The inner error is a rejection: the store takes no changes at present.
     pub(crate) async fn command(
         &self,
         command: Command,
     ) -> Result<Result<Reply, Refusal>, CoreGone> {
-        // Work on very many tasks is done here, where only the client waits for it.
+        // Work on very many tasks is done here, where only this client waits for it.
         let asked = match command {
             Command::Submit(spec) => {
                 let is_large = is_large(spec.body.listed());
@@ -324,7 +326,7 @@ impl CoreHandle {
         self.ask(asked).await
     }
 
-    /// Prepares submits outside the state.
+    /// Prepares submits without access to the state.
     async fn prepare(
         &self,
         is_large: bool,
@@ -341,7 +343,7 @@ impl CoreHandle {
         Ok(ChangeRequest::Submit(Box::new(prepared.ok_or(CoreGone)?)))
     }
 
-    /// Has prepared submits accepted.
+    /// Sends prepared submits to the core.
     pub(crate) async fn submit(
         &self,
         submission: Submission,
@@ -351,7 +353,7 @@ impl CoreHandle {
         self.ask(asked).await
     }
 
-    /// Resubmits jobs. Large ones are prepared before, one by one: each needs a copy.
+    /// Resubmits jobs. Large jobs are prepared first, one by one, because each needs a copy.
     async fn resubmit(&self, mut again: Again) -> Result<Result<Reply, Refusal>, CoreGone> {
         let jobs = again.jobs().clone();
         let found = self.look(move |view| view.state.find_again(&jobs), |_| false);
@@ -363,14 +365,14 @@ impl CoreHandle {
                 .acquire_for_resubmit()
                 .await
                 .ok_or(CoreGone)?;
-            // Held until the state has taken the copies, not until the answer, which waits for the
-            // disk. While the disk hangs, other requests should be rejected instead of waiting
-            // here.
+            // The permit is held until the state has taken the copies. It is not held until the
+            // answer, which waits for the disk: while the disk hangs, other requests should be
+            // rejected instead of waiting here.
             again.keep(Arc::new(alone));
         }
         for id in large {
             let copy = move |view: &View<'_>| view.state.jobs().get(&id).map(Job::outline);
-            // It may have been forgotten meanwhile.
+            // The job may have been forgotten in the meantime.
             let Some(job) = self.look(copy, |_| false).await? else {
                 continue;
             };
@@ -407,7 +409,7 @@ impl CoreHandle {
         self.send(Event::Unwatch(request)).await
     }
 
-    /// Runs `look` on the core's thread; it must be short.
+    /// Runs `look`, which must be short, on the core's thread.
     pub(crate) async fn query<T: Send + 'static>(
         &self,
         look: impl FnOnce(&View<'_>) -> T + Send + 'static,
@@ -426,7 +428,7 @@ impl CoreHandle {
             let found = look(view);
             let is_answer = is_answer(&found);
             let tell: SendReply = Box::new(move || {
-                // The requester may be gone.
+                // The caller may have been dropped.
                 let _ = tx.send(found);
             });
             if is_answer {
@@ -439,8 +441,8 @@ impl CoreHandle {
         rx.await.map_err(|_| CoreGone)
     }
 
-    /// Registers a worker; the receiver gets the result. A caller that stops waiting must close the
-    /// receiver and then check it: a registration that arrived must be given up with
+    /// Registers a worker. The receiver gets the result. A caller that stops waiting must close the
+    /// receiver and then check it. If a registration has arrived, it must be given up with
     /// [`CoreHandle::worker_gone`].
     pub(crate) async fn register(
         &self,
@@ -469,7 +471,7 @@ impl CoreHandle {
     }
 
     /// Stores changes of automatic allocation, in the order of the calls. The receiver completes
-    /// when they, and all before them, are on disk.
+    /// when these and all earlier changes are on disk.
     pub(crate) async fn persist(
         &self,
         changes: Vec<ChangeKind>,
@@ -479,7 +481,7 @@ impl CoreHandle {
         Ok(rx)
     }
 
-    /// Outcome of a notification.
+    /// Reports the outcome of a notification.
     pub(crate) async fn notified(
         &self,
         key: NoticeKey,
@@ -489,18 +491,18 @@ impl CoreHandle {
         self.send(Event::Notified(key, attempts, error)).await
     }
 
-    /// Resources of workers that automatic allocation can request now.
+    /// Reports the resources of workers that automatic allocation can request now.
     pub(crate) async fn queue_offers(&self, kinds: Vec<WorkerKind>) -> Result<(), CoreGone> {
         self.send(Event::QueueOffers(kinds)).await
     }
 
-    /// Fails all requests that wait for commits: these will not happen in this server's life.
+    /// Fails all requests that wait for commits, because this server will make no further commits.
     pub(crate) async fn give_up(&self) -> Result<(), CoreGone> {
         self.send_behind(Event::GiveUp).await
     }
 
-    /// Lets workers leave, and accepts nothing from then on. Returns when all workers that should
-    /// end have left and everything accepted is stored and answered, or after a timeout.
+    /// Lets workers leave and stops accepting anything. Returns when all workers that should end
+    /// have left and everything accepted is stored and answered, or after a timeout.
     pub(crate) async fn end(&self, keep_workers: bool, patience: Duration) -> Result<(), CoreGone> {
         let (tx, left) = oneshot::channel();
         self.send_behind(Event::Ending(keep_workers, tx)).await?;

@@ -1,12 +1,12 @@
-//! The thread that owns the state: takes a bounded batch of events per turn, applies them, carries
-//! out the effects.
+//! The thread that owns the state. In each turn, it takes a bounded batch of events, applies them
+//! and carries out the effects.
 //!
-//! Others reach it through [`CoreHandle`]. Nothing on this thread waits for a peer: a peer that
-//! does not read its messages in time is disconnected.
+//! Other threads reach it through [`CoreHandle`]. Nothing on this thread waits for a peer: a peer
+//! that does not read its messages in time is disconnected.
 //!
-//! Each turn is short and handles some of everything: some requests, about [`ROWS_PER_ROUND_MAX`]
-//! rows of workers' messages, and the answers that waited for a commit. So clients are served even
-//! under a flood of reports.
+//! Each turn is short and handles some work of every kind: some requests, about
+//! [`ROWS_PER_ROUND_MAX`] rows of workers' messages, and the answers that waited for a commit.
+//! Clients are therefore served even under a flood of reports.
 
 mod deferred;
 mod turn;
@@ -38,15 +38,15 @@ use crate::updates::UpdateSender;
 use deferred::DeferredRegistrations;
 use turn::{Part, Turn};
 
-/// CPU time after which a turn takes no further request. A page of tasks takes some milliseconds,
-/// and each dashboard requests one.
+/// The CPU time after which a turn takes no further requests. A page of tasks takes a few
+/// milliseconds, and each dashboard requests one.
 const REQUESTS_CPU_MAX: Duration = Duration::from_millis(5);
 
 /// Starts the core's thread. It ends when all handles are gone.
 ///
 /// # Errors
 ///
-/// If the thread or its timer cannot be created.
+/// Returns an error if the thread or its timer cannot be created.
 pub(crate) fn start(
     state: ServerState,
     store: Option<(StoreHandle, watch::Receiver<Progress>)>,
@@ -71,23 +71,23 @@ pub(crate) fn start(
 struct Core {
     state: ServerState,
     clock: Clock,
-    /// All recipients of messages.
+    /// Delivers messages to all recipients.
     delivery: Delivery,
     next_id: u64,
     /// Receives a signal when all workers that should end have left.
     left: Option<oneshot::Sender<()>>,
-    /// Nothing is accepted any more.
+    /// Set when nothing is accepted any more.
     has_ended: bool,
     deferred: DeferredRegistrations,
     /// Whether automatic allocation must ask again soon.
     is_demand_partial: bool,
-    /// Nothing was applied since the last round.
+    /// Whether nothing was applied since the last round.
     is_settled: bool,
-    /// Effects of the inputs since the last round.
+    /// The effects of the inputs since the last round.
     effects: Vec<Effect>,
     turn: Turn,
     stats: Stats,
-    /// [`REQUESTS_CPU_MAX`]; unlimited in tests that count requests, because time stolen by a
+    /// [`REQUESTS_CPU_MAX`], but unlimited in tests that count requests, because time stolen by a
     /// hypervisor counts as CPU time.
     requests_cpu_max: Duration,
 }
@@ -116,19 +116,19 @@ impl Core {
             stats,
             requests_cpu_max: REQUESTS_CPU_MAX,
         };
-        // Effects of a restored state are due now, not with the first message, which may never
-        // come.
+        // Effects of a restored state are due now. The first message, which may never come, must
+        // not delay them.
         core.end_round();
         core
     }
 
-    /// Waits for work and does some of it; `false` when all handles are gone.
+    /// Waits for work and does some of it. Returns `false` when all handles are gone.
     async fn turn(&mut self, events: &mut Events) -> bool {
         let (deadline, clock) = (self.state.next_deadline(), self.clock);
         let timer = async {
             match deadline {
-                // The timer rounds up to milliseconds, and work in portions is due at once very
-                // often.
+                // The timer rounds up to milliseconds, but work that is done in portions is often
+                // due immediately.
                 Some(time) if time <= clock.now().mono => {}
                 Some(time) => tokio::time::sleep_until(clock.instant(time).into()).await,
                 None => std::future::pending().await,
@@ -141,7 +141,7 @@ impl Core {
                 None => std::future::pending().await,
             }
         };
-        // Messages first: a heartbeat that has arrived counts before its deadline does.
+        // Messages come first: a heartbeat that has arrived counts before its deadline does.
         tokio::select! {
             biased;
             has_more = events.take() => {
@@ -174,8 +174,8 @@ impl Core {
         true
     }
 
-    /// Applies the taken requests, and a round of workers' messages. The rest follows in the next
-    /// turn. Returns the number of rows of workers.
+    /// Applies the taken requests and a round of workers' messages. The rest follows in the next
+    /// turn. Returns the number of rows in the workers' messages.
     fn digest(&mut self, events: &mut Events) -> usize {
         let mut rows = 0;
         while self.turn.cpu() < self.requests_cpu_max
@@ -189,7 +189,7 @@ impl Core {
             }
         }
         self.turn.lap(Part::Requests);
-        // A separate round: a series of large submits must not delay workers.
+        // Workers have a separate round, because a series of large submits must not delay them.
         rows = 0;
         while rows < ROWS_PER_ROUND_MAX
             && let Some(report) = events.next_report()
@@ -206,7 +206,7 @@ impl Core {
         {
             let timer = match events.heard_until() {
                 _ if self.delivery.is_held() => Input::TimerHeld,
-                // The heartbeat in question may be among the queued events.
+                // The heartbeat may be among the queued events.
                 Some(heard) => Input::TimerBehind(self.clock.time(heard)),
                 None => Input::Timer,
             };
@@ -232,12 +232,12 @@ impl Core {
     /// Reports to the shutdown that all workers have left.
     fn note_left(&mut self) {
         if let Some(left) = self.left.take_if(|_| self.state.leaving() == 0) {
-            // The waiting task may have timed out.
+            // The receiver may have timed out.
             let _ = left.send(());
         }
     }
 
-    /// Schedules and tells watching clients.
+    /// Schedules and notifies watching clients.
     fn settle(&mut self, now: Now) {
         let start = Instant::now();
         self.is_settled = true;
@@ -260,7 +260,7 @@ impl Core {
         self.state.apply(now, input, &mut self.effects);
     }
 
-    /// Handles an event; returns its approximate number of rows.
+    /// Handles an event. Returns its approximate number of rows.
     fn on_event(&mut self, event: Event) -> usize {
         let now = self.clock.now();
         let input = match event {
@@ -323,14 +323,14 @@ impl Core {
         rows
     }
 
-    /// The server ends. Its connections are closed after this, so everything accepted is answered
-    /// first, and nothing more is accepted.
+    /// Handles the end of the server. Its connections are closed after this, so everything accepted
+    /// is answered first, and nothing more is accepted.
     fn on_ended(&mut self, now: Now, told: oneshot::Sender<()>) {
         self.apply(now, Input::Ended);
         self.end_round();
         self.has_ended = true;
         let told: SendReply = Box::new(move || {
-            // The waiting task may have timed out.
+            // The receiver may have timed out.
             let _ = told.send(());
         });
         self.delivery.when_stored(&self.state, told);
@@ -338,7 +338,7 @@ impl Core {
     }
 
     fn on_query(&mut self, now: Now, look: QueryFn) {
-        // Earlier events of this turn must be visible, effects included. A series of queries needs
+        // Earlier events of this turn and their effects must be visible. A series of queries needs
         // no further rounds.
         if !self.is_settled {
             self.turn.lap(Part::Requests);
@@ -362,19 +362,19 @@ impl Core {
     ) -> Input {
         let id = self.next_request();
         self.delivery.add_watch(id, updates);
-        // A client that is gone is noticed with its first update.
+        // If the client is gone, this is noticed at its first update.
         let _ = id_reply.send(id);
         Input::Request(id, Command::Watch(spec))
     }
 
-    /// Whether there is work for [`Self::register_deferred`].
+    /// Returns whether there is work for [`Self::register_deferred`].
     fn can_register_deferred(&self) -> bool {
         self.delivery.has_abandoned() || !self.deferred.is_empty() && !self.delivery.is_held()
     }
 
     /// Registers workers whose registration was deferred while the store was stalled, as many as
-    /// fit into a round with `rows` rows, and drops abandoned registrations. Returns the number of
-    /// rows of this work.
+    /// fit into a round that has `rows` rows already. Drops abandoned registrations. Returns the
+    /// number of rows of this work.
     fn register_deferred(&mut self, rows: usize) -> usize {
         let mut taken = 0;
         while let Some(worker) = self.delivery.take_abandoned() {
@@ -417,23 +417,23 @@ impl Core {
         }
         self.delivery.expect_worker(link, reply);
         if *reattach.server_uid == *self.state.uid() {
-            // Messages of its older connection must not count from here on.
+            // Messages of the worker's older connection must not count from here on.
             self.delivery.forget_link(reattach.worker);
         }
         Input::WorkerReattached(link, config, reattach)
     }
 
-    /// Stores changes of automatic allocation, and reports their commit.
+    /// Stores changes of automatic allocation and reports their commit.
     fn persist(&mut self, now: Now, changes: Vec<ChangeKind>, stored: oneshot::Sender<()>) {
         let at = now.wall;
         let changes = changes.into_iter().map(|kind| Change { at, kind });
         self.delivery.store(&self.state, changes.collect(), stored);
     }
 
-    /// Assigns an id to a request to be answered, unless it is rejected at once.
+    /// Assigns an id to a request to be answered, unless the request is rejected immediately.
     fn expect_reply(&mut self, adds: bool, reply: ReplyTo) -> Option<RequestId> {
         if let Some(refusal) = self.refusal(adds) {
-            // The requester may be gone.
+            // The receiver may have been dropped.
             let _ = reply.send(Err(refusal));
             return None;
         }
@@ -447,9 +447,9 @@ impl Core {
         RequestId(self.next_id)
     }
 
-    /// Why a command is rejected: the server ends, or the store takes no changes; `adds` = it adds
-    /// jobs or tasks. Cancels and similar commands stay possible; they are acknowledged when
-    /// stored.
+    /// Returns why a command is rejected: the server ends, or the store takes no changes. `adds`
+    /// says whether the command adds jobs or tasks. Cancels and similar commands remain possible
+    /// and are acknowledged when they are stored.
     fn refusal(&self, adds: bool) -> Option<Refusal> {
         let text = match self.delivery.health() {
             Health::Broken(reason) => format!("the server is stopping: {reason}"),

@@ -1,4 +1,4 @@
-//! The stream of a peer: a TCP connection, or a channel of a relay, which is served likewise.
+//! The stream of a peer: a TCP connection or a channel of a relay. Both are served in the same way.
 
 use std::io;
 use std::net::IpAddr;
@@ -10,39 +10,40 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 use tokio::sync::mpsc;
 
-/// Limit of channels that wait for their handshake: as many as connections in the kernel's queue.
+/// The maximum number of channels that wait for their handshake, the same as for connections in the
+/// kernel's queue.
 const RELAYED_WAITING_MAX: usize = 1_024;
 
-/// A worker that has come through a relay.
+/// A worker that is connected through a relay.
 #[derive(Debug)]
 pub(crate) struct Relayed {
     pub(crate) stream: ChannelStream,
-    /// Its address, as the relay says.
+    /// The worker's address, as the relay reports it.
     pub(crate) from: IpAddr,
-    /// Address of the relay, for display.
+    /// The address of the relay, for display.
     pub(crate) relay: Box<str>,
-    /// Address that the relay connects from.
+    /// The address from which the relay connects.
     pub(crate) relay_ip: IpAddr,
 }
 
-/// Where relays hand in their channels.
+/// The queue to which relays send their channels.
 pub(crate) type RelayedTx = mpsc::Sender<Relayed>;
 
-/// A queue from relays to the listener.
+/// Creates a queue from relays to the listener.
 pub(crate) fn relayed() -> (RelayedTx, mpsc::Receiver<Relayed>) {
     mpsc::channel(RELAYED_WAITING_MAX)
 }
 
-/// Stream of a peer.
+/// The stream of a peer.
 #[derive(Debug)]
 pub(crate) enum PeerStream {
     Tcp(TcpStream),
-    /// With the address of the relay, for display.
+    /// A channel, with the address of its relay for display.
     Relayed(ChannelStream, Box<str>),
 }
 
 impl PeerStream {
-    /// Address of the relay that it comes through.
+    /// Returns the address of the relay, if the peer is connected through one.
     pub(crate) fn relay(&self) -> Option<&str> {
         match self {
             Self::Tcp(_) => None,
@@ -50,7 +51,7 @@ impl PeerStream {
         }
     }
 
-    /// Address of a peer without a relay.
+    /// Returns the address of a peer that is not connected through a relay.
     pub(crate) fn direct_ip(&self) -> Option<IpAddr> {
         match self {
             Self::Tcp(stream) => Some(stream.peer_addr().ok()?.ip().to_canonical()),

@@ -1,4 +1,4 @@
-//! Checks whether a server of the directory answers, and prevents a second one.
+//! Checks whether a server of the directory answers, and prevents a second one from starting.
 
 use std::time::Duration;
 
@@ -9,10 +9,10 @@ use hq_store::Holder;
 use crate::config::{ServerConfig, StartError};
 use crate::state_file::noted_journal;
 
-/// Longest wait for an answer of a possibly running server.
+/// How long to wait for an answer from a server that may be running.
 const PROBE_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// Error of a second start; `state` describes the process of the running server.
+/// Returns the error of a second start. `state` describes the process of the running server.
 pub(crate) fn already_online(dir: &ServerDir, state: String) -> StartError {
     StartError::AlreadyOnline {
         dir: dir.root().to_path_buf(),
@@ -21,7 +21,7 @@ pub(crate) fn already_online(dir: &ServerDir, state: String) -> StartError {
     }
 }
 
-/// Error for a server that has its state open but does not answer.
+/// Returns the error for a server that has its state open but does not answer.
 pub(crate) fn silent(dir: &ServerDir, owner: &str) -> StartError {
     already_online(
         dir,
@@ -29,8 +29,8 @@ pub(crate) fn silent(dir: &ServerDir, owner: &str) -> StartError {
     )
 }
 
-/// Fails if a server of any release runs in this directory: a second one would take over the
-/// directory with all its workers and users.
+/// Returns an error if a server of any release runs in this directory. A second server would take
+/// over the directory with all its workers and users.
 pub(crate) async fn check_not_online(
     dir: &ServerDir,
     config: &ServerConfig,
@@ -38,7 +38,8 @@ pub(crate) async fn check_not_online(
     let Ok(current) = dir.resolve() else {
         return Ok(());
     };
-    // Permissions and release of the file determine who may use it, not whether a server is there.
+    // Permissions and release of the file determine who may use it, but not whether a server is
+    // running.
     let Ok(access) = AccessFile::load_to_probe(&current.join(ACCESS_FILE_NAME)) else {
         return Ok(());
     };
@@ -74,16 +75,16 @@ pub(crate) async fn check_not_online(
     })
 }
 
-/// Whether the server of an access file answers.
+/// Returns whether the server of an access file answers.
 pub(crate) async fn answers(client: &Access) -> bool {
     let probe = async {
         let stream = hq_protocol::connect_tcp(&client.host, client.port)
             .await
             .ok()?;
         match hq_protocol::connect(stream, Plane::Client, client.key.as_ref()).await {
-            // Versions are compared before the key.
+            // The server compares versions before it checks the key.
             Ok(_) | Err(HandshakeError::VersionMismatch { .. }) => Some(()),
-            // Another program, or another server, has the port now.
+            // Another program, or another server, now has the port.
             Err(_) => None,
         }
     };

@@ -1,5 +1,5 @@
-//! Current problems, by the rules of [`hq_core::diagnosis`], for every display: since when, whether
-//! it is over, and whether it is acknowledged.
+//! The current problems, by the rules of [`hq_core::diagnosis`], for all displays: since when they
+//! exist, whether they are over, and whether they are acknowledged.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -30,59 +30,61 @@ use crate::shares::{Found, Shares};
 use crate::words::{self, Words};
 use crate::{journal_link, query};
 
-/// Number of oldest waiting jobs that are explained.
+/// The maximum number of waiting jobs that are explained, oldest first.
 const EXPLAINED_MAX: usize = 10;
-/// Jobs examined in one step of the core's thread.
+/// The maximum number of jobs examined in one step of the core's thread.
 const JOBS_MAX: usize = 16_384;
-/// Limits of submits per job, and templates per submit, that are examined for memory limits.
+/// The maximum numbers of submits per job, and of templates per submit, that are examined for
+/// memory limits.
 const SUBMITS_MAX: usize = 16;
 const TEMPLATES_MAX: usize = 16;
-/// Limits of problems whose failed tasks' output is read, and of tasks per problem.
+/// The maximum number of problems for which the output of failed tasks is read, and of tasks per
+/// problem.
 const CAUSES_MAX: usize = 10;
 const TASKS_READ_MAX: usize = 3;
-/// Limit of submits of one job whose notes are examined.
+/// The maximum number of submits of a job whose notes are examined.
 const NOTED_SUBMITS_MAX: usize = 1_000;
-/// Notes of one job that are shown.
+/// The maximum number of notes that are shown for a job.
 const NOTES_MAX: usize = 5;
 /// How long silent workers are not asked again.
 const SILENCE: Duration = Duration::from_secs(60);
-/// Causes that are remembered.
+/// The maximum number of cached causes.
 const CAUSES_KEPT_MAX: usize = 1_000;
-/// Limit of acknowledged problems; far more than a user acknowledges.
+/// The maximum number of acknowledged problems, far more than a user acknowledges.
 const ACKNOWLEDGED_MAX: usize = 1_000;
 
-/// One thing that is wrong.
+/// A problem.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Problem {
-    /// Id for acknowledgement.
+    /// The id by which it is acknowledged.
     pub(crate) id: String,
-    /// Severity, subject and text.
+    /// The severity, subject and text.
     pub(crate) finding: Finding,
-    /// When it began, if known.
+    /// When the problem began, if known.
     pub(crate) since: Option<Timestamp>,
-    /// When it last happened.
+    /// When the problem last occurred.
     pub(crate) last: Option<Timestamp>,
-    /// Failures of an ended job: it cannot get worse.
+    /// Whether these are failures of an ended job, so that it cannot get worse.
     pub(crate) is_over: bool,
-    /// Whether a user has acknowledged it, and nothing was added since.
+    /// Whether a user has acknowledged the problem and nothing was added since.
     pub(crate) is_acknowledged: bool,
-    /// The job that resubmits the tasks of an ended one.
+    /// The job in which the tasks of an ended job were resubmitted.
     pub(crate) resubmitted_as: Option<JobId>,
-    /// Last line of the failed tasks' output, with `#` for numbers.
+    /// The last line of the failed tasks' output, with `#` for numbers.
     pub(crate) cause: Option<String>,
 }
 
 impl Problem {
-    /// Whether it needs attention now.
+    /// Returns whether the problem needs attention now.
     pub(crate) const fn is_open(&self) -> bool {
         !self.is_over && !self.is_acknowledged
     }
 }
 
-/// A journal that cannot be written at present.
+/// A journal that currently cannot be written.
 struct HeldJournal {
     path: String,
-    /// Why it cannot be written; `None` = its disk hangs.
+    /// Why the journal cannot be written. `None` if its disk hangs.
     reason: Option<String>,
     since: Timestamp,
 }
@@ -96,33 +98,34 @@ impl HeldJournal {
     }
 }
 
-/// Finds problems, and stores acknowledgements.
+/// Finds problems and stores acknowledgements.
 pub(crate) struct Problems {
     core: CoreHandle,
     store: Option<StoreClient>,
     alloc: Option<AllocHandle>,
     questions: Arc<Questions>,
     shares: Shares,
-    /// By id, with the extent at that time; `None` = not read from the store yet.
+    /// The extent of each problem when it was acknowledged, by id. `None` until they are read from
+    /// the store.
     acknowledged: Mutex<Option<BTreeMap<String, u64>>>,
-    /// Last lines of failed tasks, by job and number of its failures.
+    /// The last lines of failed tasks, by job and number of its failures.
     causes: Mutex<HashMap<(JobId, u32), Cause>>,
 }
 
-/// The examined part of the state, without jobs.
+/// The examined part of the state, except jobs.
 struct Looked {
     connected: u64,
     lost: u64,
     ended: u64,
-    /// Host of the most recently lost worker, and the time of its loss.
+    /// The host of the most recently lost worker, and when that worker was lost.
     last_lost: String,
     last_lost_at: Option<Timestamp>,
     unkillable: u64,
-    /// Where the first of these tasks is.
+    /// The location of the first unkillable task.
     first_unkillable: String,
-    /// Workers that cannot enforce memory limits.
+    /// The number of workers that cannot enforce memory limits.
     unlimited: u64,
-    /// The first of them, and why not.
+    /// The first of these workers, and why it cannot enforce limits.
     first_unlimited: (String, &'static str),
     broken: Vec<BrokenNode>,
 }
@@ -139,7 +142,7 @@ struct Job {
 }
 
 impl Job {
-    /// Key of the cached cause: another failure may have another one.
+    /// Returns the key of the cached cause. After another failure, the cause may be different.
     const fn cause_key(&self) -> (JobId, u32) {
         (self.id, self.counts.failed)
     }
@@ -177,7 +180,7 @@ impl Problems {
         }
     }
 
-    /// Outcomes of tasks; nothing without a store.
+    /// Returns the outcomes of tasks, or none without a store.
     pub(crate) async fn shares(&self) -> Result<Found, Refusal> {
         match &self.store {
             Some(store) => self.shares.get(&self.core, store).await,
@@ -189,8 +192,8 @@ impl Problems {
         }
     }
 
-    /// All problems: unacknowledged ones first, then by severity; `true` if there were too many
-    /// kinds of outcomes to examine all.
+    /// Returns all problems: unacknowledged ones first, then by severity. The flag is set if there
+    /// were too many kinds of outcomes to examine all of them.
     pub(crate) async fn look(&self) -> Result<(Vec<Problem>, bool), Refusal> {
         let gone = |_| Refusal::shutting_down();
         let looked = self.core.query(read_state).await.map_err(gone)?;
@@ -199,7 +202,7 @@ impl Problems {
         let mut next = Some(JobId(0));
         while let Some(from) = next {
             let looks_for_limits = looked.unlimited > 0 && !has_limits;
-            // Only the last part waits for the store, for all of them.
+            // Only the last part waits for the store, on behalf of all parts.
             let read = move |view: &View<'_>| {
                 let limits = looks_for_limits && has_limited_tasks(view, from);
                 (read_jobs(view, from), limits)
@@ -211,7 +214,7 @@ impl Problems {
             next = part.1;
         }
         let found = match self.shares().await {
-            // Problems in memory are shown, with the journal as the first one.
+            // Shows the problems that are known in memory, the journal first.
             Err(_) if self.journal_hangs_for().is_some() => Found::default(),
             found => found?,
         };
@@ -258,7 +261,7 @@ impl Problems {
         self.store.as_ref()?.hangs_for()
     }
 
-    /// The journal, if it cannot be written at present.
+    /// Returns the journal if it currently cannot be written.
     async fn held_journal(&self) -> Result<Option<HeldJournal>, Refusal> {
         let Some(store) = &self.store else {
             return Ok(None);
@@ -291,7 +294,7 @@ impl Problems {
         }
     }
 
-    /// Why the first waiting tasks of some jobs do not run.
+    /// Explains why the first waiting tasks of some jobs do not run.
     async fn obstacles(&self, jobs: &[JobFacts<'_>]) -> Result<Vec<Obstacle>, Refusal> {
         let mut found = Vec::new();
         let starving = jobs.iter().filter(|job| job.is_starving());
@@ -317,7 +320,7 @@ impl Problems {
                 task: TaskId(task),
                 until_able: true,
             };
-            // It may have started meanwhile, or be gone.
+            // The task may have started or been removed in the meantime.
             if let Reply::Explanation(explanation) = self.ask(question).await?
                 && let Some(why) = why_nothing_runs(&explanation)
             {
@@ -336,7 +339,7 @@ impl Problems {
     async fn note_acknowledged(&self, problems: &mut [Problem]) -> Result<(), Refusal> {
         let mut known = self.acknowledged.lock().await;
         let known = match self.known(&mut known).await {
-            // Not read before the store began to hang: then nothing is hidden.
+            // If the store hung before acknowledgements were read, no problem is hidden.
             Err(_) if self.journal_hangs_for().is_some() => return Ok(()),
             known => known?,
         };
@@ -347,7 +350,7 @@ impl Problems {
         Ok(())
     }
 
-    /// Acknowledgements; reads them from the store on first use.
+    /// Returns the acknowledgements. Reads them from the store on first use.
     async fn known<'a>(
         &self,
         place: &'a mut Option<BTreeMap<String, u64>>,
@@ -363,7 +366,8 @@ impl Problems {
         Ok(place.get_or_insert_default())
     }
 
-    /// Acknowledges a problem, or withdraws that. Returns when it is on disk.
+    /// Acknowledges a problem, or withdraws the acknowledgement. Returns when the change is on
+    /// disk.
     pub(crate) async fn acknowledge(&self, id: &str, is_known: bool) -> Result<(), Refusal> {
         let part = if is_known {
             let (problems, _) = self.look().await?;
@@ -399,16 +403,17 @@ impl Problems {
         };
         let stored = self.core.persist(vec![change]).await;
         let stored = stored.map_err(|_| Refusal::shutting_down())?;
-        // While the disk is full this takes long, and queries must work meanwhile.
+        // While the disk is full, the wait is long, and queries must work during that time.
         drop(place);
-        // Dropped without a message: the server ended before it could store it.
+        // The channel was dropped without a message: the server ended before it could store the
+        // change.
         let ended =
             || Refusal::unavailable("the server ended before this was stored. Repeat the command");
         stored.await.map_err(|_| ended())
     }
 
     /// Adds the last lines of failed tasks to the first problems. All tasks are asked at the same
-    /// time: a silent node delays this once.
+    /// time, so that silent nodes delay this only once.
     async fn add_causes(&self, problems: &mut [Problem], jobs: &[Job]) {
         let failing = problems.iter_mut().filter_map(|problem| {
             let (Subject::FailingJob(id) | Subject::FailedTasks(id)) = problem.finding.subject
@@ -446,10 +451,10 @@ impl Problems {
     }
 }
 
-/// Last lines that failed tasks of a job wrote.
+/// The last lines of a job's failed tasks.
 struct Cause {
     text: Option<String>,
-    /// Some did not answer: they are asked again from then on.
+    /// Set if some workers did not answer: when they can be asked again.
     again: Option<Instant>,
 }
 
@@ -476,7 +481,8 @@ impl Cause {
     }
 }
 
-/// When the first and the last task ended: failed ones by job and host, all of them by job.
+/// When the first and the last failed task ended, by job and host, and when the last task of each
+/// job ended.
 #[derive(Default)]
 struct Spans<'a> {
     failed: HashMap<(u32, &'a str), (Timestamp, Timestamp)>,
@@ -498,7 +504,7 @@ impl<'a> Spans<'a> {
         spans
     }
 
-    /// First and last failure of some jobs or hosts.
+    /// Returns the first and the last failure of the selected jobs or hosts.
     fn failures(&self, wanted: impl Fn(u32, &str) -> bool) -> Option<(Timestamp, Timestamp)> {
         let found = self
             .failed
@@ -565,7 +571,7 @@ fn problem(
     }
 }
 
-/// Id of a problem, which stays while it grows.
+/// Returns the id of a problem, which does not change while the problem grows.
 fn id(subject: &Subject) -> String {
     match subject {
         Subject::Node { host, .. } => format!("node-{host}"),
@@ -581,7 +587,8 @@ fn id(subject: &Subject) -> String {
     }
 }
 
-/// Reads jobs from this one on that may have problems; also returns the next id.
+/// Reads jobs that may have problems, starting with the given one. Also returns the id to continue
+/// with.
 fn read_jobs(view: &View<'_>, from: JobId) -> (Vec<Job>, Option<JobId>) {
     let mut jobs = view.state.jobs().range(from..);
     let part = jobs.by_ref().take(JOBS_MAX);
@@ -605,7 +612,7 @@ fn read_jobs(view: &View<'_>, from: JobId) -> (Vec<Job>, Option<JobId>) {
     (troubled.collect(), jobs.next().map(|(id, _)| *id))
 }
 
-/// Whether a task of the jobs from this one on has an enforced memory limit.
+/// Returns whether a task of these jobs, starting with the given one, has an enforced memory limit.
 fn has_limited_tasks(view: &View<'_>, from: JobId) -> bool {
     let jobs = view.state.jobs().range(from..).take(JOBS_MAX);
     let submits = jobs.flat_map(|(_, job)| job.submits.iter().take(SUBMITS_MAX));
@@ -613,7 +620,7 @@ fn has_limited_tasks(view: &View<'_>, from: JobId) -> bool {
     templates.any(|template| template.task.has_memory_limit())
 }
 
-/// Number of workers. Ended ones are only counted.
+/// Counts the workers and reads their problems. Ended workers are only counted.
 fn read_state(view: &View<'_>) -> Looked {
     let state = view.state;
     let ended = state.ended_counts();
@@ -709,7 +716,7 @@ fn queue_facts(queue: &client::AllocQueue) -> QueueFacts<'_> {
     }
 }
 
-/// Word for the subject of a problem.
+/// Returns the name of the kind of a problem's subject.
 pub(crate) const fn kind(subject: &Subject) -> &'static str {
     match subject {
         Subject::Node { .. } => "node",
@@ -726,7 +733,7 @@ pub(crate) const fn kind(subject: &Subject) -> &'static str {
     }
 }
 
-/// Job or queue that a problem is about.
+/// Returns the number of the job or queue that a problem is about.
 pub(crate) const fn number(subject: &Subject) -> Option<u32> {
     match subject {
         Subject::FailingJob(id)
@@ -743,7 +750,7 @@ pub(crate) const fn number(subject: &Subject) -> Option<u32> {
     }
 }
 
-/// For clients.
+/// Converts a problem to a message for clients.
 pub(crate) fn message(problem: &Problem) -> client::Problem {
     let finding = &problem.finding;
     let (host, worker) = if let Subject::Node { host, worker, .. } = &finding.subject {

@@ -1,7 +1,7 @@
 //! Answers to queries: pure functions from the state to messages.
 //!
-//! They run on the core's thread, so each costs no more than it shows: lists of tasks come in
-//! pages, and long answers in parts.
+//! They run on the core's thread, so each of them costs no more than it shows: lists of tasks are
+//! split into pages, and long answers into parts.
 
 mod aborted;
 pub(crate) mod dump;
@@ -26,7 +26,7 @@ use listed::ListedJob;
 pub(crate) use parts::{PartialQuery, ask};
 pub(crate) use worker::on_request;
 
-/// Answers a query in the steps of the core's thread; calls `between` between two steps. For
+/// Answers a query in steps of the core's thread and calls `between` between two steps. For
 /// measurements and tests.
 pub fn answer_in_steps(
     state: &ServerState,
@@ -45,13 +45,13 @@ pub fn answer_in_steps(
     }
 }
 
-/// A job for dashboards, including the data of lists.
+/// Returns a job for dashboards, including the data of lists.
 pub(crate) fn job_overview(view: &View<'_>, id: JobId) -> Option<(JobOverview, ListedJob)> {
     let listed = listed::listed(view, view.state.jobs().get(&id)?);
     Some((job::overview(view, id)?, listed))
 }
 
-/// A failed task in the details of a job.
+/// Returns a failed task for the details of a job.
 pub(crate) fn failed_task(
     state: &ServerState,
     job: &Job,
@@ -60,8 +60,8 @@ pub(crate) fn failed_task(
     task::failed(state, job, task)
 }
 
-/// An update of a watch with the present summaries of its jobs; of a job that was forgotten only
-/// its id.
+/// Returns an update of a watch with the current summaries of its jobs. For a forgotten job, the
+/// summary contains only the id.
 pub(crate) fn update(state: &ServerState, update: WatchUpdate) -> Update {
     Update::new(update, |id| {
         let forgotten = || client::JobSummary {
@@ -72,8 +72,8 @@ pub(crate) fn update(state: &ServerState, update: WatchUpdate) -> Update {
     })
 }
 
-/// Makes details of ended tasks, as many as one message holds. Tasks of a job that was forgotten
-/// meanwhile have failed for the client: their results are lost.
+/// Prepares details of ended tasks, as many as one message holds. If their job was forgotten in the
+/// meantime, tasks count as failed for the client, because their results are lost.
 pub(crate) fn make_details(
     state: &ServerState,
     update: &mut Update,

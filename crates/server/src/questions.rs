@@ -1,7 +1,7 @@
 //! Requests to workers for the output of their tasks.
 //!
-//! They bypass the core, which only knows where a task ran. A worker that is gone, or does not
-//! answer in time, is no error; its output may be readable elsewhere.
+//! The requests bypass the core, which only knows where a task ran. It is not an error if a worker
+//! is gone or does not answer in time, because the output may be readable in another way.
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -13,13 +13,13 @@ use hq_protocol::convert::OutputRequest;
 use hq_protocol::worker;
 use tokio::sync::{mpsc, oneshot};
 
-/// Limit of queued requests per worker connection; further ones wait.
+/// The maximum number of queued requests per worker connection. Further requests wait.
 const QUEUE_LEN: usize = 16;
 
-/// Longest wait for an answer, in addition to the requested wait.
+/// How long to wait for an answer, in addition to the requested wait.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Pending requests, and the connections of workers.
+/// The pending requests and the connections of workers.
 #[derive(Debug)]
 pub(crate) struct Questions {
     inner: Mutex<Inner>,
@@ -33,8 +33,9 @@ struct Inner {
 }
 
 impl Questions {
-    /// `start` is a time in nanoseconds and differs from that of any earlier server, so that a late
-    /// answer to an earlier server cannot be confused.
+    /// Creates an empty set of requests. `start` is a time in nanoseconds that differs from that of
+    /// every earlier server, so that a late answer to an earlier server is not mistaken for a
+    /// current one.
     pub(crate) fn new(start: u64) -> Self {
         Self {
             inner: Mutex::new(Inner {
@@ -46,18 +47,19 @@ impl Questions {
     }
 
     fn lock(&self) -> MutexGuard<'_, Inner> {
-        // The tables are whole between any two statements.
+        // The tables are consistent between any two statements, so a poisoned lock is usable.
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A worker can be asked. Its queue ends when it has a newer connection.
+    /// Registers a worker's connection for requests. The returned queue ends when the worker has a
+    /// newer connection.
     pub(crate) fn connect(&self, worker: WorkerId, link: LinkId) -> mpsc::Receiver<OutputRequest> {
         let (tx, rx) = mpsc::channel(QUEUE_LEN);
         self.lock().links.insert(worker, (link, tx));
         rx
     }
 
-    /// This connection is over: requests that wait for its answers fail.
+    /// Removes a connection that has ended. Requests that wait for its answers fail.
     pub(crate) fn disconnect(&self, worker: WorkerId, link: LinkId) {
         let mut inner = self.lock();
         if inner
@@ -70,7 +72,8 @@ impl Questions {
         }
     }
 
-    /// Asks a worker. `None`: it is not connected, or does not answer.
+    /// Sends a request to a worker. Returns `None` if the worker is not connected or does not
+    /// answer.
     pub(crate) async fn ask(
         &self,
         worker: WorkerId,
@@ -94,7 +97,7 @@ impl Questions {
         tokio::time::timeout(limit, exchange).await.ok()?
     }
 
-    /// Passes an answer to the waiting client, if it still waits.
+    /// Passes an answer to the client, if it still waits.
     pub(crate) fn answer(&self, worker: WorkerId, output: worker::Output) {
         let mut inner = self.lock();
         if inner
@@ -108,7 +111,7 @@ impl Questions {
     }
 }
 
-/// Forgets a request whose client no longer waits.
+/// Forgets a request when its client no longer waits.
 struct Waiting<'a>(&'a Questions, u64);
 
 impl Drop for Waiting<'_> {

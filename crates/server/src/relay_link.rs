@@ -1,5 +1,5 @@
-//! One connection of a relay: each of its channels goes to the listener, like an accepted
-//! connection. Also records which workers come through relays.
+//! A connection of a relay. Each of its channels goes to the listener like an accepted connection.
+//! Also records which workers are connected through relays.
 //!
 //! The content of channels is opaque. Their handshakes, limits and heartbeats are the same as for
 //! any other connection.
@@ -48,7 +48,8 @@ pub(crate) async fn serve<R, W>(
             relay: address.clone(),
             relay_ip: *relay_ip,
         };
-        // Dropping closes it: the listener is overloaded, and the worker tries again.
+        // Dropping the channel closes it. The listener is overloaded, and the worker will try
+        // again.
         if relayed.try_send(relayed_channel).is_err() {
             tracing::debug!(peer = %from, relay = %address, "too many handshakes are in progress");
         }
@@ -61,23 +62,23 @@ pub(crate) async fn serve<R, W>(
     );
 }
 
-/// The address that a relay reports; all invalid ones count as the same address.
+/// Returns the address that a relay reports. All invalid addresses count as the same one.
 fn address_of(peer: &str) -> IpAddr {
     peer.parse::<SocketAddr>()
         .map_or(IpAddr::V4(Ipv4Addr::UNSPECIFIED), |address| address.ip())
 }
 
-/// Workers that are connected through relays, for display.
+/// The workers that are connected through relays, for display.
 #[derive(Debug, Default)]
 pub(crate) struct Routes(Mutex<BTreeMap<WorkerId, (LinkId, Box<str>)>>);
 
 impl Routes {
     fn lock(&self) -> MutexGuard<'_, BTreeMap<WorkerId, (LinkId, Box<str>)>> {
-        // It is whole between any two statements.
+        // The map is consistent between any two statements, so a poisoned lock is usable.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Notes how a worker is connected until the guard is dropped.
+    /// Records how a worker is connected until the guard is dropped.
     pub(crate) fn note(
         &self,
         of: (WorkerId, LinkId),
@@ -85,7 +86,7 @@ impl Routes {
     ) -> Option<RouteGuard<'_>> {
         let (worker, link) = of;
         let Some(relay) = relay else {
-            // The end of the previous connection may not have been noticed yet.
+            // The server may not have noticed yet that the previous connection has ended.
             self.lock().remove(&worker);
             return None;
         };
@@ -104,14 +105,14 @@ impl Routes {
     }
 }
 
-/// A worker that is connected through a relay.
+/// The record of a worker that is connected through a relay, removed on drop.
 #[derive(Debug)]
 pub(crate) struct RouteGuard<'a>(&'a Routes, WorkerId, LinkId);
 
 impl Drop for RouteGuard<'_> {
     fn drop(&mut self) {
         let mut routes = self.0.lock();
-        // It may have reconnected already.
+        // The worker may have reconnected already.
         if routes.get(&self.1).is_some_and(|(link, _)| *link == self.2) {
             routes.remove(&self.1);
         }

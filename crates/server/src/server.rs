@@ -1,4 +1,4 @@
-//! The standalone server: checks the directory, opens ports, publishes the access file.
+//! The standalone server: checks the directory, opens the ports and publishes the access file.
 
 use std::future::Future;
 use std::io;
@@ -35,21 +35,21 @@ use crate::values::Values;
 use crate::worker_link::WorkerPlane;
 use crate::{alloc, client_link, listener, notify, peer_stream, probe, state_file, worker_link};
 
-/// Longest wait for workers at shutdown. They give their tasks a second to end, and kill the rest
+/// How long a shutdown waits for workers. They give their tasks a second to end, and kill the rest
 /// within five.
 const LEAVE_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Longest wait for the server directory when its link is removed; before the workers are stopped,
-/// and once more at the end.
+/// How long to wait for the server directory when its link is removed: before the workers are
+/// stopped, and once more at the end.
 const WITHDRAW_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// Longest wait for the last answers to be written, after all are known.
+/// How long to wait until the last answers are written, after all of them are known.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// Longest wait for the journal to be closed: a hanging disk would block it forever.
+/// How long to wait for the journal to be closed. A hanging disk would block it forever.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// A started server. It serves from [`Server::run`] on.
+/// A started server. It serves clients and workers as soon as [`Server::run`] is called.
 pub struct Server {
     dir: ServerDir,
     instance: PathBuf,
@@ -63,12 +63,12 @@ pub struct Server {
     http_parts: HttpParts,
     stops: mpsc::Receiver<Stop>,
     owed: notify::PendingNotifications,
-    /// Thread of the core.
+    /// The core's thread.
     thread: std::thread::JoinHandle<()>,
-    /// Progress of the journal.
+    /// The progress of the journal.
     progress: Option<watch::Receiver<Progress>>,
     failed: Arc<Notify>,
-    /// Only for a server without a store. Others have the lock of their store.
+    /// The lock of a server without a store. Other servers have the lock of their store.
     lock: Option<Lock>,
 }
 
@@ -86,7 +86,7 @@ impl Server {
     ///
     /// # Errors
     ///
-    /// See [`StartError`]; no instance directory is left behind.
+    /// See [`StartError`]. No instance directory is left behind.
     pub async fn start(config: ServerConfig) -> Result<Self, StartError> {
         raise_descriptor_limit();
         let StartContext {
@@ -102,7 +102,8 @@ impl Server {
         let worker_listener = open(Plane::Worker, config.worker_port, given.as_ref(), may_move)?;
         let (instance, fresh) = instance_of(&dir, continued.as_ref(), &config.journal)?;
         let http = open_http(&config, &instance).await?;
-        // Owned from here on, if it is that of an earlier run: a failed start has changed nothing.
+        // From here on, this start owns the instance of an earlier run. Until now, a failed start
+        // has changed nothing.
         let (uid, opened) = restore(&config, &instance, continued.as_mut(), given.as_ref())
             .map_err(|error| error.with_way_out(continued.is_some(), &dir))?;
         let ports = (&client_listener, &worker_listener);
@@ -110,7 +111,7 @@ impl Server {
         tracing::info!("No online server found, starting a new server");
         store_access(&access, &instance, continued.is_some())?;
         publish_token(&config, http.as_ref())?;
-        // Before clients find the server: a start in the background ends then.
+        // Warns before clients find the server, because a start in the background ends then.
         warn_all(&warnings);
         if let Some(continued) = &continued {
             continued.report(&dir, opened.state.jobs());
@@ -159,24 +160,24 @@ impl Server {
         })
     }
 
-    /// The server's description of itself.
+    /// Returns the server's description of itself.
     #[must_use]
     pub fn info(&self) -> &client::ServerInfo {
         &self.clients.info
     }
 
-    /// The server directory, absolute.
+    /// Returns the absolute path of the server directory.
     #[must_use]
     pub fn server_dir(&self) -> &Path {
         self.dir.root()
     }
 
-    /// Serves until a client asks it to stop or `shutdown` completes; then withdraws the access
-    /// link, stops or keeps workers, and closes all connections.
+    /// Serves until a client asks the server to stop or `shutdown` completes. Then removes the
+    /// access link, stops or keeps workers, and closes all connections.
     ///
     /// # Errors
     ///
-    /// If the link cannot be removed or the state can no longer be written.
+    /// Returns an error if the link cannot be removed or the state can no longer be written.
     pub async fn run(self, shutdown: impl Future<Output = Stop>) -> Result<(), RunError> {
         let Self {
             dir,
@@ -207,7 +208,7 @@ impl Server {
         let stats = &http_parts.stats;
         let clients = accept_clients((client_listener, keys.0), stats, clients);
         let workers = accept_workers((worker_listener, keys.1), stats, workers);
-        // In tokio tasks of their own, so that neither plane waits for the other.
+        // Separate tokio tasks, so that neither plane waits for the other.
         let mut planes = tokio::task::JoinSet::new();
         planes.spawn(clients);
         planes.spawn(workers);
@@ -216,13 +217,14 @@ impl Server {
         planes.spawn(http::keep(http, instance.clone(), asks, http_parts));
         let how = tokio::select! {
             Some(how) = stops.recv() => Some(how),
-            // A restarted server finds its workers and allocations again.
+            // Workers and allocations are kept, so that a restarted server finds them again.
             () = failed.notified() => None,
             how = shutdown => Some(how),
         };
         tracing::debug!(?how, "the server ends");
         let mut withdrawing = tokio::task::spawn_blocking(move || dir.withdraw(&instance));
-        // At once, if the disk answers: clients must not find a stopping server.
+        // The link is removed immediately if the disk answers, because clients must not find a
+        // stopping server.
         let mut withdrawn = in_time(&mut withdrawing).await;
         if let Some(how) = how {
             let keep = how == Stop::KeepWorkers;
@@ -236,7 +238,7 @@ impl Server {
             if let Some(store) = store.filter(|_| !keep) {
                 store.note_stopped();
             }
-            // A client that does not read is not waited for.
+            // Do not wait for a client that does not read.
             let _ = tokio::time::timeout(ANSWER_TIMEOUT, answering.none()).await;
         }
         planes.shutdown().await;
@@ -255,18 +257,18 @@ impl Server {
     }
 }
 
-/// State of the server directory before a start changes it.
+/// The state of the server directory before a start changes it.
 struct StartContext {
     dir: ServerDir,
-    /// Held until the link leads to the new server: of several simultaneous starts one finds no
-    /// server, and the others find that one.
+    /// Held until the link leads to the new server. Of several simultaneous starts, one finds no
+    /// server, and the others find the server of that one.
     start_lock: StartLock,
-    /// With the journal of the server that is continued.
+    /// The configuration, with the journal of the server to be continued.
     config: ServerConfig,
     continued: Option<Continued>,
-    /// For the user, if the start succeeds.
+    /// Warnings for the user, if the start succeeds.
     warnings: Vec<String>,
-    /// Hosts, ports, keys and uid to take over.
+    /// The hosts, ports, keys and uid to take over.
     given: Option<AccessFile>,
 }
 
@@ -307,16 +309,17 @@ fn worker_notices(config: &ServerConfig) -> notify::WorkerNotices {
     }
 }
 
-/// Outcome of an operation on the link in the server directory; `None` = not in time.
+/// Returns the outcome of an operation on the link in the server directory. `None` if it took too
+/// long.
 async fn in_time(
     withdrawing: &mut tokio::task::JoinHandle<Result<(), AccessError>>,
 ) -> Option<Result<(), AccessError>> {
     let ended = tokio::time::timeout(WITHDRAW_TIMEOUT, withdrawing).await;
-    // It does not panic.
+    // The task does not panic.
     ended.ok().map(|ended| ended.unwrap_or(Ok(())))
 }
 
-/// Serves clients until it is dropped.
+/// Serves clients until the future is dropped.
 fn accept_clients(
     (listener, key): (TcpListener, Option<SecretKey>),
     stats: &Stats,
@@ -327,7 +330,7 @@ fn accept_clients(
         listener,
         plane,
         key,
-        // No relay carries clients.
+        // No relay forwards clients.
         relayed: None,
     };
     let serve =
@@ -335,7 +338,7 @@ fn accept_clients(
     listener::run(listening, stats.plane(plane).clone(), serve)
 }
 
-/// Serves workers and relays until it is dropped.
+/// Serves workers and relays until the future is dropped.
 fn accept_workers(
     (listener, key): (TcpListener, Option<SecretKey>),
     stats: &Stats,
@@ -364,8 +367,8 @@ fn accept_workers(
     listener::run(listening, stats.plane(plane).clone(), serve)
 }
 
-/// Waits until the core's thread has closed the journal, as long as that progresses: a slow disk is
-/// no reason to lose reported results. Returns whether it is closed.
+/// Waits until the core's thread has closed the journal, as long as it makes progress: a slow disk
+/// is no reason to lose reported results. Returns whether it is closed.
 async fn close(
     thread: std::thread::JoinHandle<()>,
     progress: Option<watch::Receiver<Progress>>,
@@ -392,7 +395,7 @@ async fn close(
     }
 }
 
-/// Parts of the server that the HTTP listener gets.
+/// Returns the parts of the server that the HTTP listener needs.
 fn http_parts(
     core: CoreHandle,
     info: client::ServerInfo,
@@ -417,7 +420,7 @@ fn http_parts(
     }
 }
 
-/// Handles for the connections of clients and of workers.
+/// Returns what connections of clients and of workers need.
 fn planes(
     parts: &HttpParts,
     idle_timeout: Option<Duration>,
@@ -440,7 +443,7 @@ fn planes(
         curves: curves.clone(),
         questions: Arc::clone(&parts.questions),
         routes: Arc::clone(&routes),
-        // Known for each connection.
+        // Set for each connection.
         via: None,
         relayed: None,
     };
@@ -462,7 +465,7 @@ fn planes(
     (clients, workers)
 }
 
-/// Restores the server's uid, and its state at the end.
+/// Restores the server's uid, and its state last.
 fn restore(
     config: &ServerConfig,
     instance: &Path,
@@ -486,7 +489,7 @@ fn restore(
     Ok((uid, opened))
 }
 
-/// The instance directory: that of the continued server, or a new one.
+/// Returns the instance directory: that of the server to be continued, or a new one.
 fn instance_of(
     dir: &ServerDir,
     continued: Option<&Continued>,
@@ -501,12 +504,12 @@ fn instance_of(
     Ok((instance, Some(fresh)))
 }
 
-/// The directory of an instance that is being started. Dropping it removes it, so that a failed
-/// start does not count as the last server of the directory.
+/// The directory of an instance that is being started. Dropping this removes the directory, so that
+/// a failed start does not count as the last server.
 struct FreshInstance(Option<PathBuf>);
 
 impl FreshInstance {
-    /// The server has started.
+    /// Keeps the directory, because the server has started.
     fn keep(mut self) {
         self.0 = None;
     }
@@ -523,7 +526,8 @@ impl Drop for FreshInstance {
     }
 }
 
-/// Keys, hosts, ports and uid of the resumed run; `None` = it has no access file.
+/// Returns the keys, hosts, ports and uid of the run to be resumed. `None` if it has no access
+/// file.
 fn earlier_access(dir: &ServerDir, instance: &Path) -> Result<Option<AccessFile>, StartError> {
     let path = instance.join(ACCESS_FILE_NAME);
     if !path.exists() {
@@ -537,8 +541,8 @@ fn earlier_access(dir: &ServerDir, instance: &Path) -> Result<Option<AccessFile>
         );
         return Ok(None);
     }
-    // Of any release: copies of the file, and workers, know these keys. If they cannot be read, the
-    // user has to decide.
+    // Accepts the file of any release, because workers and copies of the file have these keys. If
+    // it cannot be read, the user has to decide.
     let loaded = AccessFile::load_any(&path).and_then(|earlier| {
         earlier.check_for_server(&path)?;
         Ok(earlier)
@@ -549,7 +553,7 @@ fn earlier_access(dir: &ServerDir, instance: &Path) -> Result<Option<AccessFile>
     }
 }
 
-/// Writes the access file; with `replace` in place of that of the earlier run, which has the same
+/// Writes the access file. If `replace`, it replaces that of the earlier run, which has the same
 /// keys.
 fn store_access(access: &AccessFile, instance: &Path, replace: bool) -> Result<(), StartError> {
     let path = instance.join(ACCESS_FILE_NAME);
@@ -583,7 +587,8 @@ fn publish_token(config: &ServerConfig, http: Option<&HttpServer>) -> Result<(),
         .map_err(|source| StartError::Http { address, source })
 }
 
-/// Many connections need many descriptors, so the soft limit is raised to the hard one.
+/// Raises the soft limit of file descriptors to the hard limit, because many connections need many
+/// descriptors.
 fn raise_descriptor_limit() {
     let limit = rustix::process::getrlimit(Resource::Nofile);
     let raised = Rlimit {
@@ -644,7 +649,7 @@ fn access_file(
     Ok(AccessFile::full(&config.version, uid, clients, workers))
 }
 
-/// The server's key pair: that of the access file, else a new one.
+/// Returns the server's key pair: that of the access file or, without one, a new one.
 fn key_pair(given: Option<&AccessFile>) -> Result<ServerKey, StartError> {
     if let Some(pair) = given.and_then(AccessFile::server_key) {
         return Ok(pair.clone());
@@ -685,7 +690,7 @@ fn plane_access(
     Ok(Access { host, port, key })
 }
 
-/// That of the access file, else that of the state, else a new one.
+/// Returns the uid of the access file, otherwise that of the state, otherwise a new one.
 fn uid(given: Option<&AccessFile>, stored: Option<String>) -> Result<ServerUid, AccessError> {
     let stored = stored.map(ServerUid::from_text);
     match given.and_then(|file| file.server_uid.clone()).or(stored) {
@@ -718,7 +723,7 @@ fn server_info(config: &ServerConfig, access: &AccessFile) -> client::ServerInfo
         version: config.version.clone(),
         pid: std::process::id(),
         start_unix_ns: Clock::new().now().wall.0,
-        // Filled in with each answer.
+        // Each answer sets these fields.
         now_unix_ns: 0,
         internal_error_count: 0,
         knows_nonces: true,

@@ -1,8 +1,8 @@
-//! Tasks that ended by themselves, by job, worker and how: summed up once, then kept up to date by
-//! the events.
+//! Counts tasks that ended by themselves, by job, worker and outcome. They are summed up once, and
+//! events then keep the sums up to date.
 //!
-//! A pass over a million tasks takes most of a second, so one pass serves all readers. Without
-//! readers for a while, the sums are dropped.
+//! A pass over a million tasks takes most of a second, so all readers share one pass. If there are
+//! no readers for a while, the sums are dropped.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Weak};
@@ -19,25 +19,26 @@ use tokio::sync::Mutex;
 use crate::core_handle::CoreHandle;
 use crate::journal_link;
 
-/// Idle time after which the sums are dropped.
+/// How long the sums are kept without readers.
 const IDLE_MAX: Duration = Duration::from_secs(60);
-/// Interval for adding new events, even without readers.
+/// How often new events are added, even without readers.
 const CATCH_UP: Duration = Duration::from_secs(5);
-/// Sums that are kept, some 30 MB; what is beyond is not counted, which [`Found::is_cut`] tells.
+/// The maximum number of sums, which take about 30 MB. More are not counted, and [`Found::is_cut`]
+/// is set.
 const SUMS_MAX: usize = 200_000;
 
-/// Events that are added up in one go.
+/// How many events are added at once.
 const EVENTS_AT_ONCE: usize = 4_096;
 
 #[derive(PartialEq, Eq, Hash)]
 struct Key {
     job: u32,
     worker: u32,
-    /// `None` = finished.
+    /// `None` if the tasks finished.
     outcome: Option<i64>,
 }
 
-/// How many, what one of them said, and when the first and the last one ended.
+/// The number of tasks, the message of one of them, and when the first and the last of them ended.
 struct Sum {
     count: u64,
     message: Option<Box<str>>,
@@ -49,18 +50,18 @@ struct Tally {
     sums: HashMap<Key, Sum>,
     live: Live,
     asked: Instant,
-    /// Whether there were more sums.
+    /// Whether there were too many sums.
     is_cut: bool,
 }
 
 /// How tasks ended.
 #[derive(Default)]
 pub(crate) struct Found {
-    /// Failures first, then the large ones; shares of forgotten jobs omitted.
+    /// The shares, failures first and then by size. Shares of forgotten jobs are omitted.
     pub(crate) shares: Vec<Share>,
-    /// When the first and the last task of each of them ended.
+    /// When the first and the last task of each share ended.
     pub(crate) spans: Vec<(Timestamp, Timestamp)>,
-    /// Whether some are missing.
+    /// Whether some shares are missing.
     pub(crate) is_cut: bool,
 }
 
@@ -103,7 +104,7 @@ impl Tally {
         }
     }
 
-    /// Adds what happened meanwhile; `false` if some of it is lost.
+    /// Adds the events that arrived in the meantime. Returns `false` if some of them are lost.
     fn catch_up(&mut self) -> bool {
         while let Some(events) = self.live.ready(EVENTS_AT_ONCE) {
             if events.is_empty() {
@@ -122,7 +123,7 @@ impl Tally {
 pub(crate) struct Shares(Arc<Mutex<Option<Tally>>>);
 
 impl Shares {
-    /// All sums.
+    /// Returns all sums.
     pub(crate) async fn get(
         &self,
         core: &CoreHandle,
@@ -182,7 +183,7 @@ fn share((key, sum): (&Key, &Sum)) -> Share {
     }
 }
 
-/// Adds new events, so that they do not pile up; ends after the last reader.
+/// Adds new events, so that they do not pile up. Ends when there are no more readers.
 async fn keep_current(place: Weak<Mutex<Option<Tally>>>) {
     loop {
         tokio::time::sleep(CATCH_UP).await;

@@ -1,4 +1,4 @@
-//! Location of the state, and opening of the store.
+//! Locates the state and opens the store.
 
 use std::io;
 use std::os::unix::fs::symlink;
@@ -14,11 +14,11 @@ use crate::config::{Journal, ServerConfig};
 
 pub(crate) use hq_protocol::access::STATE_FILE_NAME as FILE_NAME;
 use hq_protocol::access::{JOURNAL_LINK_NAME as NOTE_NAME, ServerDir};
-/// Target of the link of a server without a store.
+/// The target of the journal link of a server without a store.
 const NOWHERE: &str = "/dev/null";
 
-/// Records the location of an instance's state. A journal inside the server directory is recorded
-/// as a relative path, which stays valid in a copy of the directory.
+/// Records where the state of an instance is. A journal inside the server directory is recorded as
+/// a relative path, which stays valid in a copy of the directory.
 pub(crate) fn note_journal(dir: &ServerDir, instance: &Path, journal: &Journal) -> io::Result<()> {
     let target = match journal {
         Journal::InServerDir => return Ok(()),
@@ -46,7 +46,7 @@ pub(crate) fn noted_journal(instance: &Path) -> Journal {
 }
 
 impl Journal {
-    /// State file of an instance's server, which need not exist.
+    /// Returns the state file of an instance's server, which need not exist.
     pub(crate) fn path(&self, instance: &Path) -> PathBuf {
         match self {
             Self::File(path) => path.clone(),
@@ -65,7 +65,8 @@ impl Journal {
     }
 }
 
-/// `None` without a store. `looked` is the store of the continued server, if it could be read.
+/// Opens the store, or returns `None` for a server without one. `looked` is the store of the server
+/// to be continued, if it could be read.
 pub(crate) fn open(
     config: &ServerConfig,
     instance: &Path,
@@ -86,18 +87,18 @@ pub(crate) fn open(
 /// The restored state, and the store to continue with.
 pub(crate) struct RestoredServer {
     pub(crate) state: ServerState,
-    /// Queues of automatic allocation, `None` = removed.
+    /// The queues of automatic allocation. `None` means that a queue was removed.
     pub(crate) queues: Vec<(QueueId, Option<Vec<u8>>)>,
-    /// Tokens for programs by name, with their records.
+    /// The tokens for programs: names and records.
     pub(crate) tokens: Vec<(String, String)>,
     /// The writer and its progress.
     pub(crate) store: Option<(StoreHandle, watch::Receiver<Progress>)>,
-    /// Lock of the instance of a server without a store.
+    /// The lock of the instance of a server without a store.
     pub(crate) lock: Option<Lock>,
 }
 
 impl RestoredServer {
-    /// The state of a server without a store.
+    /// Returns the empty state of a server without a store.
     pub(crate) fn unstored(uid: &str, lock: Option<Lock>) -> Self {
         Self {
             state: ServerState::new(uid),

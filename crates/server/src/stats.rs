@@ -1,7 +1,7 @@
 //! The server's measurements of itself: durations and connections.
 //!
-//! Recording costs an atomic or two, or a short uncontended lock. Figures that can be read from the
-//! state are in [`crate::metrics`].
+//! Recording costs one or two atomic operations, or a short uncontended lock. Figures that can be
+//! read from the state are in [`crate::metrics`].
 
 use std::time::Duration;
 
@@ -10,28 +10,28 @@ use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
 
-/// Upper bound of the first bucket, in seconds: a batch with one small message.
+/// The upper bound of the first bucket in seconds, about a batch with one small message.
 const SHORTEST: f64 = 16e-6;
-/// Number of buckets, by factors of four up to about one second, which nothing on the core's thread
-/// should ever take.
+/// The number of buckets. They grow by a factor of four up to about one second, which nothing on
+/// the core's thread should ever take.
 const BUCKETS: u16 = 9;
 
-/// Handles to the measurements; clones record into the same ones.
+/// Handles to the measurements. Clones record into the same measurements.
 #[derive(Clone, Debug)]
 pub(crate) struct Stats {
-    /// A batch of the core's thread: inputs, scheduling, effects.
+    /// The time of a batch on the core's thread: inputs, scheduling and effects.
     pub(crate) batches: Durations,
-    /// The scheduling part of a batch.
+    /// The time of the scheduling part of a batch.
     pub(crate) rounds: Durations,
-    /// From the core to the disk.
+    /// The time from the core to the disk.
     pub(crate) commits: Durations,
     pub(crate) clients: PlaneStats,
     pub(crate) workers: PlaneStats,
-    /// Peers that were disconnected because they did not read in time.
+    /// The number of peers that were disconnected because they did not read in time.
     pub(crate) cut_off: Counter,
-    /// Requests that showed the token.
+    /// The number of requests with a valid token.
     pub(crate) http_requests: Counter,
-    /// Requests that did not.
+    /// The number of requests without a valid token.
     pub(crate) http_refused: Counter,
 }
 
@@ -57,7 +57,7 @@ impl Stats {
     }
 }
 
-/// Distribution of a duration.
+/// The distribution of a duration.
 #[derive(Clone, Debug)]
 pub(crate) struct Durations(pub(crate) Histogram);
 
@@ -71,13 +71,13 @@ impl Durations {
     }
 }
 
-/// Connections of one plane.
+/// The connections of one plane.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct PlaneStats {
-    /// Authenticated ones that are open.
+    /// The number of open authenticated connections.
     pub(crate) open: Gauge,
     pub(crate) accepted: Counter,
-    /// Peers that failed to authenticate, or used another protocol.
+    /// The number of peers that failed to authenticate or used another protocol.
     pub(crate) refused: Counter,
 }
 

@@ -1,8 +1,8 @@
-//! Updates on their way to clients that watch jobs.
+//! Updates for clients that watch jobs.
 //!
-//! Updates that a client has not taken yet are merged. So a slow client costs one row for each job
-//! and one range of ids for tasks that ended together, not a queue. The details of ended tasks are
-//! made for one message at a time.
+//! Updates that a client has not received yet are merged. A slow client therefore needs one row per
+//! job and one range of ids for tasks that ended together, instead of a queue. Details of ended
+//! tasks are prepared for one message at a time.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -13,23 +13,23 @@ use hq_core::server_state::{Notification, WatchUpdate};
 use hq_protocol::client;
 use tokio::sync::mpsc;
 
-/// Maximum overhead of a list element besides its own bytes: its tag and its length.
+/// The maximum overhead in bytes of a list element besides its own bytes: its tag and its length.
 const ELEMENT_BYTES: usize = 12;
-/// Maximum ended tasks per message; preparing their details takes a few milliseconds of the core's
-/// thread.
+/// The maximum number of ended tasks per message. Preparing their details takes a few milliseconds
+/// of the core's thread.
 const TASKS_MAX: usize = 4_096;
-/// Maximum notifications that wait for a client, of at most 1 KiB each.
+/// The maximum number of notifications that wait for a client. Each has at most 1 KiB.
 const NOTIFICATIONS_MAX: usize = 4_096;
-/// Maximum ranges of ended tasks that wait for a client: 8 MiB. If tasks end in random order, one
-/// range covers about two of them.
+/// The maximum number of ranges of ended tasks that wait for a client, 8 MiB in total. If tasks end
+/// in random order, one range covers about two of them.
 const RANGES_MAX: usize = 1 << 19;
 
-/// Details of ended tasks that a client wants.
+/// Which details of ended tasks a client wants.
 #[derive(Clone, Copy, Default, Debug)]
 pub(crate) struct Details {
-    /// Values of calls instead of paths of output files.
+    /// Whether to send values of calls instead of paths of output files.
     pub(crate) with_values: bool,
-    /// One outcome for tasks with consecutive ids that never started.
+    /// Whether one outcome covers tasks with consecutive ids that never started.
     pub(crate) with_ranges: bool,
 }
 
@@ -39,13 +39,13 @@ pub(crate) struct Update {
     jobs: BTreeMap<JobId, JobUpdate>,
     not_found: IdArray,
     notifications: VecDeque<client::Notification>,
-    /// All jobs have ended; nothing follows.
+    /// Whether all jobs have ended, so that nothing follows.
     pub(crate) done: bool,
-    /// Total length of the lists `tasks`.
+    /// The total length of the lists `tasks`.
     task_count: usize,
-    /// Total bytes of the lists `tasks`.
+    /// The total size of the lists `tasks` in bytes.
     task_bytes: usize,
-    /// Total length of the lists `rest`.
+    /// The total length of the lists `rest`.
     range_count: usize,
 }
 
@@ -55,12 +55,12 @@ struct JobUpdate {
     ended: bool,
     /// Ended tasks with their details.
     tasks: Vec<client::EndedTask>,
-    /// Tasks that ended later than `tasks`, in the order of their ends.
+    /// Tasks that ended later than `tasks`, in the order in which they ended.
     rest: VecDeque<IdRange>,
 }
 
 impl Update {
-    /// The content of an update of the core. `summary` returns a job's present number of tasks per
+    /// Converts an update of the core. `summary` returns the current number of a job's tasks per
     /// state.
     pub(crate) fn new(update: WatchUpdate, summary: impl Fn(JobId) -> client::JobSummary) -> Self {
         let range_count = update.jobs.iter().map(|job| job.ended_tasks.len()).sum();
@@ -84,7 +84,7 @@ impl Update {
         }
     }
 
-    /// Adds a later update.
+    /// Merges a later update into this one.
     fn merge(&mut self, later: Self) {
         for (id, mut job) in later.jobs {
             if let Some(known) = self.jobs.get_mut(&id) {
@@ -108,8 +108,8 @@ impl Update {
     }
 
     /// Prepares details of ended tasks, as many as fit into a message of `bytes_max`. `make`
-    /// returns the details of the first task of a range, and the number of tasks of the range that
-    /// they cover; `None` omits these tasks.
+    /// returns the details of the first task of a range and the number of tasks that they cover.
+    /// `None` omits these tasks.
     pub(crate) fn make_details(
         &mut self,
         bytes_max: usize,
@@ -139,9 +139,9 @@ impl Update {
         }
     }
 
-    /// Takes the next message, of about `bytes_max`. After a message with `more` set, call
-    /// [`Self::make_details`] before the next. A job with many ended tasks is spread over several
-    /// messages and ends with the last of them.
+    /// Removes the next message, of about `bytes_max`. After a message with `more` set,
+    /// [`Self::make_details`] must be called before the next. A job with many ended tasks is spread
+    /// over several messages and counts as ended in the last of them.
     pub(crate) fn take_message(&mut self, bytes_max: usize) -> client::WatchUpdate {
         let mut message = client::WatchUpdate::default();
         let not_found = std::mem::take(&mut self.not_found);
@@ -149,7 +149,7 @@ impl Update {
         let mut bytes = 0;
         self.jobs.retain(|_, job| {
             let is_whole = job.rest.is_empty();
-            // Without details it waits for the next message.
+            // Tasks whose details are missing wait for the next message.
             if bytes >= bytes_max || !is_whole && job.tasks.is_empty() {
                 return true;
             }
@@ -187,12 +187,12 @@ fn notification(notification: &Notification) -> client::Notification {
     }
 }
 
-/// Bytes of a list element in a message.
+/// Returns the size of a list element in a message, in bytes.
 fn element_bytes(element: &impl hq_protocol::Message) -> usize {
     element.encoded_len() + ELEMENT_BYTES
 }
 
-/// An update that waits for its client; `None` = the client has taken everything.
+/// An update that waits for its client. `None` if the client has received everything.
 type Waiting = Arc<Mutex<Option<Update>>>;
 
 fn lock(waiting: &Waiting) -> MutexGuard<'_, Option<Update>> {
@@ -212,12 +212,12 @@ pub(crate) struct UpdateReceiver {
     wakeup: mpsc::Receiver<()>,
 }
 
-/// Why no further update can be sent.
+/// The reason why no further update can be sent.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum SendError {
-    /// The client has gone.
+    /// The client has disconnected.
     Gone,
-    /// The client does not take its notifications or ended tasks; it must start a new watch.
+    /// The client does not read its notifications or ended tasks. It must start a new watch.
     Slow,
 }
 
@@ -235,7 +235,7 @@ pub(crate) fn channel(details: Details) -> (UpdateSender, UpdateReceiver) {
 }
 
 impl UpdateSender {
-    /// Adds an update; calls `make_details` with everything that waits.
+    /// Adds an update and calls `make_details` with everything that waits.
     pub(crate) fn send(
         &self,
         update: Update,
@@ -258,16 +258,16 @@ impl UpdateSender {
 }
 
 impl UpdateReceiver {
-    /// Everything since the last call; `None` if nothing is left and the server has dropped its
-    /// end.
+    /// Returns everything since the last call. `None` if nothing is left and the server has dropped
+    /// its end.
     ///
     /// # Cancel safety
     ///
-    /// Dropping the future loses no update.
+    /// If the future is dropped, no update is lost.
     pub(crate) async fn recv(&mut self) -> Option<Update> {
         loop {
             self.wakeup.recv().await?;
-            // An earlier wakeup may have delivered this update.
+            // An earlier wakeup may have delivered this update already.
             if let Some(update) = lock(&self.waiting).take() {
                 return Some(update);
             }

@@ -1,8 +1,8 @@
-//! Values of calls, on their way from workers to the store and to waiting clients.
+//! Passes values of calls from workers to the store and to waiting clients.
 //!
-//! The core does not know values. They arrive before the ends of their tasks and are passed to the
-//! store first, so that they are on disk when the end is reported. Recent values are kept here for
-//! the client; older ones are read from the store. Values are opaque.
+//! The core does not handle values. They arrive before the ends of their tasks and are passed to
+//! the store first, so that they are on disk when the end is reported. Recent values are kept here
+//! for the client, and older ones are read from the store. Values are opaque.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -16,24 +16,24 @@ use hq_protocol::worker;
 use hq_store::StoreClient;
 use hq_store::values::{self, CallValue};
 
-/// Limit of values kept for waiting clients, in addition to the store.
+/// The maximum total size of values kept for waiting clients, in addition to the store.
 const KEPT_MAX: usize = 64 << 20;
-/// The limit without a store, where dropped values are lost: only values that no client has
+/// The same limit without a store, where dropped values are lost. Only values that no client has
 /// requested are dropped.
 const KEPT_MAX_ALONE: usize = 1 << 30;
-/// Overhead of a value in memory.
+/// The overhead of a value in memory, in bytes.
 const VALUE_BYTES: usize = 128;
-/// Tasks of one message whose values are searched in the store.
+/// How many tasks of one message are looked up in the store.
 const MISSING_MAX: usize = 2_000;
 
 /// Identifies a value. Includes the worker, so that no worker can provide a value for a task that
-/// ran elsewhere.
+/// ran on another.
 type Key = (TaskKey, InstanceId, WorkerId);
 
 #[derive(Default)]
 struct ValueBuffer {
     values: HashMap<Key, Box<[u8]>>,
-    /// Oldest first; some of them have been taken.
+    /// The keys, oldest first. The values of some keys have already been taken.
     order: VecDeque<Key>,
     bytes: usize,
 }
@@ -60,7 +60,7 @@ impl ValueBuffer {
         {
             self.take(&oldest);
         }
-        // Taken values leave their keys behind.
+        // The keys of values that were taken are still in `order`.
         if self.order.len() > 2 * self.values.len() + 1_024 {
             let values = &self.values;
             self.order.retain(|key| values.contains_key(key));
@@ -68,7 +68,7 @@ impl ValueBuffer {
     }
 }
 
-/// Values that are on their way.
+/// Values that are not delivered yet.
 pub(crate) struct Values {
     kept: Mutex<ValueBuffer>,
     store: Option<StoreClient>,
@@ -86,7 +86,7 @@ impl Values {
         self.kept.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Takes what a worker sent.
+    /// Adds the values that a worker sent.
     pub(crate) fn add(&self, worker: WorkerId, values: Vec<worker::Value>) {
         let values: Vec<CallValue> = values
             .into_iter()
@@ -111,7 +111,7 @@ impl Values {
         }
     }
 
-    /// Divides an update that is about to be sent, and adds the values of its outcomes.
+    /// Splits an update that is about to be sent into pages, and adds the values of its outcomes.
     pub(crate) fn pages(&self, mut update: client::WatchUpdate) -> Pages<'_> {
         let jobs = std::mem::take(&mut update.jobs).into_iter();
         let jobs = jobs.map(|mut job| {
@@ -125,7 +125,7 @@ impl Values {
         }
     }
 
-    /// Takes tasks of a job for a message with `left` free bytes, and adds their values.
+    /// Removes tasks of a job for a message with `left` free bytes, and adds their values.
     async fn fill(
         &self,
         job: u32,
@@ -140,7 +140,7 @@ impl Values {
         if missing.is_empty() {
             return page;
         }
-        // At least one is read, so that each message makes progress.
+        // At least one value is read, so that each message makes progress.
         let found = match self.find(job, missing, (*left).max(1)).await {
             Ok(found) => found,
             Err(error) => {
@@ -164,8 +164,8 @@ impl Values {
         page
     }
 
-    /// Takes tasks until nothing is `left`, and adds the values kept here. Returns them, and the
-    /// tasks whose values may be in the store, in ascending order.
+    /// Removes tasks until `left` is used up, and adds the values kept here. Returns these tasks,
+    /// and in ascending order the tasks whose values may be in the store.
     fn fill_kept(
         &self,
         job: u32,
@@ -206,14 +206,14 @@ impl Values {
         let Some(store) = self.store.clone() else {
             return Ok(values::Found::default());
         };
-        // Without a time limit: for a waiting client, a value that cannot be read now would be
-        // lost.
+        // There is no time limit, because a value that cannot be read now would be lost for a
+        // waiting client.
         let work = move || values::read(&store.read()?, job, &tasks, bytes_max);
         let read = tokio::task::spawn_blocking(work).await;
         read.unwrap_or_else(|error| Err(error.to_string()))
     }
 
-    /// Answers a client.
+    /// Answers a client's request for values.
     pub(crate) async fn read(&self, job: JobId, tasks: IdArray) -> Reply {
         match self.find(job.as_u32(), tasks, PAGE_BYTES_MAX).await {
             Ok(found) => {
@@ -229,21 +229,21 @@ impl Values {
     }
 }
 
-/// An update in messages with at most [`PAGE_BYTES_MAX`] bytes of values, unless one value is
-/// larger.
+/// An update split into messages with at most [`PAGE_BYTES_MAX`] bytes of values. A single larger
+/// value is sent anyway.
 ///
-/// Each of them is an update of its own: waiting clients take values as they come. Other parts of
-/// the update were limited before.
+/// Each message is a complete update, because waiting clients process values as they arrive. The
+/// other parts of the update have been limited before.
 pub(crate) struct Pages<'a> {
     values: &'a Values,
-    /// Jobs with their tasks that are not sent yet.
+    /// The jobs with tasks that are not sent yet.
     jobs: VecDeque<(client::WatchedJob, VecDeque<client::EndedTask>)>,
-    /// Message after the jobs' messages; `None` after the last message.
+    /// The message after those of the jobs. `None` after the last message.
     rest: Option<client::WatchUpdate>,
 }
 
 impl Pages<'_> {
-    /// The next message; `None` after the last one.
+    /// Returns the next message, or `None` after the last one.
     pub(crate) async fn next(&mut self) -> Option<client::WatchUpdate> {
         let mut page = self.rest.take()?;
         let mut left = PAGE_BYTES_MAX;
@@ -253,7 +253,7 @@ impl Pages<'_> {
             let is_whole = tasks.is_empty();
             page.jobs.push(client::WatchedJob {
                 summary: job.summary.clone(),
-                // Its end is sent with its last tasks.
+                // The end of the job is sent with its last tasks.
                 ended: job.ended && is_whole,
                 ended_tasks: filled,
             });
@@ -268,7 +268,7 @@ impl Pages<'_> {
                 more: page.more,
                 ..client::WatchUpdate::default()
             });
-            // The client need not wait for the rest of it.
+            // The client need not wait for the rest of the update.
             page.more = false;
         }
         Some(page)
@@ -358,7 +358,7 @@ mod tests {
         Change { at, kind }
     }
 
-    /// Values of maximal length, in memory and in the store, among tasks without any.
+    /// Values of maximum length, in memory and in the store, among tasks without values.
     #[tokio::test]
     async fn the_largest_update_comes_in_messages_of_which_none_is_long() {
         const LONG: u32 = 40;

@@ -1,4 +1,4 @@
-//! Last lines of failed tasks' output, read on their workers.
+//! Reads the last lines of failed tasks' output on their workers.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,23 +14,24 @@ use crate::core_handle::CoreHandle;
 use crate::output_link;
 use crate::questions::Questions;
 
-/// Number of last lines that are searched.
+/// The number of lines at the end of the output that are searched.
 const LINES: u32 = 30;
-/// Timeout of workers: once for all tasks, however many ran there.
+/// How long to wait for all workers together, however many tasks ran there.
 const TIMEOUT: Duration = Duration::from_secs(2);
 
-/// Last line that a task wrote.
+/// The last line that a task wrote.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) enum Words {
-    /// On standard error, or else on standard output.
+    /// The line from standard error or, if there is none, from standard output.
     Said(String),
-    /// It wrote nothing, or its output was not kept.
+    /// The task wrote nothing, or its output was not kept.
     Nothing,
-    /// Its worker did not answer, is gone, or could not read it.
+    /// The worker did not answer, is gone, or could not read the output.
     Unknown,
 }
 
-/// Asks for all tasks at the same time, so that it takes as long as the slowest worker.
+/// Requests the lines of all tasks at the same time, so that this takes as long as the slowest
+/// worker.
 pub(crate) async fn read(
     core: &CoreHandle,
     questions: &Arc<Questions>,
@@ -43,7 +44,7 @@ pub(crate) async fn read(
         let (core, questions) = (core.clone(), Arc::clone(questions));
         asked.spawn(async move { (at, words(&core, &questions, task).await) });
     }
-    // The others are no longer asked when the set is dropped.
+    // Dropping the set cancels the requests that are not answered yet.
     while let Ok(Some(answer)) = timeout_at(deadline, asked.join_next()).await {
         if let Ok((at, words)) = answer
             && let Some(place) = found.get_mut(at)
@@ -66,8 +67,8 @@ async fn words(core: &CoreHandle, questions: &Questions, task: TaskKey) -> Words
         let Ok(Reply::Output(output)) = output_link::read(query, core, questions).await else {
             return Words::Unknown;
         };
-        // A missing output is no error: this one could not be read, e.g. because its file system
-        // hangs.
+        // Missing output is not an error. This output could not be read, for example because its
+        // file system hangs.
         if output.kind() == Kind::Unreachable || output.error.is_some() {
             return Words::Unknown;
         }

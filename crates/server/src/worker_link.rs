@@ -1,4 +1,4 @@
-//! One connection of a worker: registration, then reports in and commands out.
+//! A connection of a worker: its registration, and then its reports and the server's commands.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -26,46 +26,47 @@ use crate::relay_link::{self, Routes};
 use crate::request_shares::{LARGE_REGISTRATIONS, LARGE_REQUEST};
 use crate::values::Values;
 
-/// A connected peer that does not register within this time is no worker.
+/// How long a connected peer may take to register before it is disconnected.
 const REGISTER_TIMEOUT: Duration = Duration::from_secs(10);
-/// Commands written with one flush, and bytes after which there is one before.
+/// The maximum number of commands that are written with one flush, and the number of bytes after
+/// which they are flushed earlier.
 const COMMANDS_PER_FLUSH: usize = 64;
 const BYTES_PER_FLUSH: usize = 1 << 20;
 /// How long an acknowledgement may wait for another message. The worker needs it only to drop
 /// reports before another registration, and the server ignores repeated reports.
 const ACKNOWLEDGE_AFTER: Duration = Duration::from_millis(50);
-/// Rows of one worker's messages that may wait for the core, so that one worker cannot fill its
-/// queue with all the memory of the server. Far more than a worker says before the core has
-/// listened.
+/// The maximum number of rows of one worker's messages that wait for the core, so that one worker
+/// cannot exhaust the server's memory. This is far more than a worker sends before the core handles
+/// its messages.
 const ROWS_WAITING_MAX: u32 = 1 << 18;
 
-/// Handles that connections of workers need.
+/// What connections of workers need.
 #[derive(Clone)]
 pub(crate) struct WorkerPlane {
     pub(crate) core: CoreHandle,
     pub(crate) info: Arc<ServerInfo>,
-    /// Idle timeout of workers that set none.
+    /// The idle timeout of workers that did not set one.
     pub(crate) idle_timeout: Option<Duration>,
-    /// Which workers run in allocations of this server.
+    /// The batch jobs that workers of this server's allocations run in.
     pub(crate) own_jobs: OwnJobs,
-    /// Values of calls.
+    /// The values of calls.
     pub(crate) values: Arc<Values>,
-    /// Usage of tasks over time.
+    /// The usage curves of tasks.
     pub(crate) curves: Curves,
-    /// Carries questions about output to workers.
+    /// Sends requests for output to workers.
     pub(crate) questions: Arc<Questions>,
-    /// Which workers come through relays.
+    /// The workers that are connected through relays.
     pub(crate) routes: Arc<Routes>,
-    /// Address of the relay through which this connection comes.
+    /// The address of the relay that forwards this connection.
     pub(crate) via: Option<Box<str>>,
-    /// Takes the channels of relays to the listener, with the address of this connection; `None` in
-    /// a server without ports, and for what comes through a relay.
+    /// Sends the channels of relays to the listener, with the address of this connection. `None` in
+    /// a server without ports, and for connections through a relay.
     pub(crate) relayed: Option<(RelayedTx, IpAddr)>,
 }
 
-/// Serves a worker until it goes.
+/// Serves a worker until it disconnects.
 ///
-/// `permit` is that of its connection; `None` in a server without ports.
+/// `permit` belongs to the connection and is `None` in a server without ports.
 pub(crate) async fn serve<S>(connection: Connection<S>, plane: WorkerPlane, permit: Option<Permit>)
 where
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
@@ -115,14 +116,15 @@ where
     let how = how.await;
     sending.abort();
     // A worker that reconnected and has sent nothing since may have abandoned this connection and
-    // be reconnecting through another, for example while a slow disk delays its registration.
+    // be reconnecting through another one, for example because a slow disk delays its registration.
     let how = if has_spoken { how } else { LinkEnd::Broken };
     plane.questions.disconnect(worker, link);
     // Fails only if the core has ended.
     let _ = plane.core.worker_gone(worker, link, how).await;
 }
 
-/// The peer's request; `None` if its first message was unreadable, after a reply that says so.
+/// Returns the peer's request. `None` if its first message was unreadable, which the peer is
+/// notified about.
 async fn first_message<R, W>(
     reader: &mut MessageReader<R>,
     writer: &mut MessageWriter<W>,
@@ -135,7 +137,7 @@ where
     let first = timeout(REGISTER_TIMEOUT, reader.next_or_large(LARGE_REQUEST)).await;
     let first = match first {
         Ok(Ok(Incoming::Message(message))) => Ok(message.decode().map(Some)),
-        // Others may hold the places for that long themselves: only the time with a place counts.
+        // Other workers may hold the places for that long, so only the time with a place counts.
         Ok(Ok(Incoming::Large)) => {
             let _large = LARGE_REGISTRATIONS.enter(holder).await;
             let first = timeout(REGISTER_TIMEOUT, reader.next::<worker::ToServer>()).await;
@@ -181,7 +183,7 @@ where
     let server_wait = plane.own_jobs.server_wait(&config);
     let asked = tokio::select! {
         asked = plane.core.register(config, reattach) => asked.ok()?,
-        // A worker sends nothing before the reply, so it has left.
+        // A worker sends nothing before the reply, so it has disconnected.
         _ = reader.next::<worker::ToServer>() => return None,
     };
     let registration = match wait_for_registration(asked, reader).await {
@@ -213,8 +215,8 @@ where
     Some(registration)
 }
 
-/// Waits for the registration of a worker. `Err` = the worker has left; it contains a registration
-/// that arrived at the same moment, which the caller must give up.
+/// Waits for the registration of a worker. `Err` means that the worker has disconnected. It
+/// contains a registration that arrived at the same moment, which the caller must give up.
 async fn wait_for_registration<R: AsyncRead + Unpin>(
     mut asked: oneshot::Receiver<WorkerRegistration>,
     reader: &mut MessageReader<R>,
@@ -228,7 +230,7 @@ async fn wait_for_registration<R: AsyncRead + Unpin>(
     }
 }
 
-/// Gives up the registration of a worker that disconnected.
+/// Gives up the registration of a worker that has disconnected.
 async fn leave(plane: &WorkerPlane, registration: &WorkerRegistration) {
     // Fails only if the core has ended.
     let _ = plane
@@ -243,7 +245,7 @@ pub(crate) async fn refuse<W: AsyncWrite + Unpin>(writer: &mut MessageWriter<W>,
         reason: reason.to_owned(),
     };
     let message = to_worker::Message::Refused(refused);
-    // Whether it hears of it or not, the connection is closed next.
+    // The connection is closed next, whether or not the worker receives this.
     let _ = writer
         .send(&worker::ToWorker {
             message: Some(message),
@@ -251,8 +253,8 @@ pub(crate) async fn refuse<W: AsyncWrite + Unpin>(writer: &mut MessageWriter<W>,
         .await;
 }
 
-/// Feeds messages to the core until the connection ends or the core closes it. Notes whether there
-/// was one.
+/// Passes messages to the core until the connection ends or the core closes it. Sets `has_spoken`
+/// at the first message.
 async fn receive<R: AsyncRead + Unpin>(
     plane: &WorkerPlane,
     (worker, link): (WorkerId, LinkId),
@@ -264,14 +266,14 @@ async fn receive<R: AsyncRead + Unpin>(
     loop {
         let message = tokio::select! {
             message = reader.next::<worker::ToServer>() => message,
-            // The core let go of this worker, or it does not take its messages.
+            // The core has dropped this worker, or the worker does not read its messages.
             _ = &mut *sending => return LinkEnd::Broken,
         };
         let mut message = match message {
             Ok(Some(message)) => message,
             Ok(None) => return LinkEnd::Closed,
             Err(error) => {
-                // An invalid message is a fault of one of the two programs, and comes again.
+                // An invalid message is a bug in one of the two programs and will be repeated.
                 if matches!(error, ReadError::Io(_) | ReadError::Truncated) {
                     tracing::debug!(%worker, %error, "worker connection broke");
                 } else {
@@ -281,7 +283,7 @@ async fn receive<R: AsyncRead + Unpin>(
             }
         };
         *has_spoken = true;
-        // Ahead of the ends in the same report, so that they are stored with them.
+        // Added before the ends in the same report, so that they are stored together.
         let (curves, malformed) = take_curves(&mut message);
         if malformed > 0 {
             tracing::warn!(%worker, malformed, "a message about the usage of tasks is invalid");
@@ -300,7 +302,7 @@ async fn receive<R: AsyncRead + Unpin>(
                 }
             }
             Ok(FromWorker::Output(output)) => plane.questions.answer(worker, output),
-            // Ahead of the report of their ends, so that they are stored with it.
+            // Added before the report of their ends, so that they are stored together.
             Ok(FromWorker::Values(values)) => plane.values.add(worker, values),
             Ok(FromWorker::Register(..) | FromWorker::Relay(_)) => {
                 tracing::warn!(%worker, "second registration on one connection ignored");
@@ -313,7 +315,8 @@ async fn receive<R: AsyncRead + Unpin>(
     }
 }
 
-/// A process that is killed while something is on its way to it leaves a reset behind.
+/// Returns how a connection ended. If a process is killed while data is on its way to it, the
+/// connection is reset.
 fn end_of(error: &ReadError) -> LinkEnd {
     match error {
         ReadError::Truncated => LinkEnd::Closed,
@@ -327,7 +330,7 @@ fn end_of(error: &ReadError) -> LinkEnd {
     }
 }
 
-/// An error with its cause.
+/// Formats an error with its cause.
 fn describe(error: &ReadError) -> String {
     match std::error::Error::source(error) {
         Some(source) => format!("{error}: {source}"),
@@ -342,8 +345,8 @@ async fn send_commands<W: AsyncWrite + Unpin>(
 ) {
     let mut commands = registration.commands;
     let mut batch = Vec::new();
-    // The last acknowledgement, which stands for those before it, and when it is sent at the
-    // latest.
+    // The last acknowledgement, which also covers earlier ones, and the time by which it has to be
+    // sent.
     let mut held: Option<(u64, Instant)> = None;
     loop {
         let acknowledge_at = async {
@@ -378,7 +381,7 @@ async fn send_commands<W: AsyncWrite + Unpin>(
                 tracing::error!(%error, "a message to a worker cannot be sent");
                 return;
             }
-            // Each of them may be large.
+            // Each command may be large.
             if writer.buffered() >= BYTES_PER_FLUSH && writer.flush().await.is_err() {
                 return;
             }
@@ -393,7 +396,7 @@ async fn send_commands<W: AsyncWrite + Unpin>(
             return;
         }
     }
-    // The core let go of this worker: what was queued is written, now the stream ends.
+    // The core has dropped this worker. Everything queued is written, and then the stream ends.
     if let Some((seq, _)) = held
         && writer.feed(&acknowledgement(seq)).is_err()
     {
@@ -412,7 +415,7 @@ mod tests {
     use hq_protocol::{Plane, accept, connect};
     use tokio::io::{ReadHalf, duplex};
 
-    /// The next message.
+    /// Receives the next message.
     async fn next<S: AsyncRead>(
         reader: &mut MessageReader<ReadHalf<S>>,
     ) -> Option<worker::ToWorker> {
@@ -432,7 +435,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_registration_that_arrives_when_its_worker_leaves_is_given_up() {
-        // Which of both is seen first is drawn.
+        // Which of the two is handled first is random.
         for _ in 0..64 {
             let (ours, theirs) = duplex(1 << 16);
             let (ours, theirs) = tokio::join!(

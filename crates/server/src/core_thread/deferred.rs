@@ -1,18 +1,18 @@
-//! Registrations deferred while the store cannot commit: a worker whose connection ended meanwhile
-//! would count as lost. Workers retry every few seconds, so many of these registrations are
-//! abandoned.
+//! Registrations that are deferred while the store cannot commit. If such a worker were registered,
+//! it would count as lost when its connection ended. Workers retry every few seconds, so many of
+//! these registrations are abandoned.
 
 use std::collections::VecDeque;
 
 use crate::core_handle::PendingRegistration;
 
-/// Number of entries before the first check which ones still wait.
+/// The number of entries at which abandoned ones are removed for the first time.
 const LOOK_MIN: usize = 64;
 
 #[derive(Default)]
 pub(super) struct DeferredRegistrations {
     waiting: VecDeque<PendingRegistration>,
-    /// Number of entries at which that is checked again.
+    /// The number of entries at which abandoned ones are removed next.
     look_at: usize,
 }
 
@@ -26,7 +26,7 @@ impl DeferredRegistrations {
         self.waiting.push_back(pending);
     }
 
-    /// The oldest one that still waits.
+    /// Returns the oldest registration whose worker still waits.
     pub(super) fn pop(&mut self) -> Option<PendingRegistration> {
         std::iter::from_fn(|| self.waiting.pop_front()).find(|pending| !pending.reply.is_closed())
     }

@@ -1,4 +1,4 @@
-//! The thread with a store whose commits the test controls.
+//! Tests of the thread with a store whose commits the test controls.
 
 mod peers;
 mod turns;
@@ -20,10 +20,10 @@ use super::*;
 use crate::core_handle::CoreGone;
 use crate::query::PartialQuery;
 
-/// Longer than anything here takes on a busy machine.
+/// Longer than any step takes on a busy machine.
 const LIMIT: Duration = Duration::from_secs(60);
 
-/// A store that commits when the test says so.
+/// Creates a store that commits when the test says so.
 fn held_store() -> (tempfile::TempDir, StoreHandle, watch::Sender<Progress>) {
     let dir = tempfile::tempdir().expect("a directory");
     let store = Store::open(&dir.path().join("state.db")).expect("a new store");
@@ -63,7 +63,7 @@ impl Held {
         }
     }
 
-    /// Everything is on disk.
+    /// Marks everything as on disk.
     fn commit(&self) {
         self.progress
             .send_modify(|progress| progress.committed = u64::MAX);
@@ -78,7 +78,7 @@ impl Held {
         looked.expect("not held back").expect("the core is there")
     }
 
-    /// Submits, and waits until the job is there.
+    /// Submits a job and waits until it exists.
     async fn submit(&self) -> tokio::task::JoinHandle<Result<Result<Reply, Refusal>, CoreGone>> {
         let core = self.core.clone();
         let spec = Box::new(array_submit(1, template(&["true"])));
@@ -166,7 +166,7 @@ async fn a_server_ends_behind_the_answers_to_what_it_has_accepted() {
     held.end();
 }
 
-/// A core without a store, and the news that automatic allocation receives.
+/// Returns a core without a store, and the news that automatic allocation receives.
 fn unstored(
     state: ServerState,
 ) -> (
@@ -186,7 +186,7 @@ async fn hears(heard: &crate::alloc::NewsReceiver, of: &str) {
     changed.expect(of);
 }
 
-/// A job of `count` tasks, each with a priority of its own.
+/// Returns a job of `count` tasks that all have different priorities.
 fn graph(count: u32) -> SubmitSpec {
     let templates = (0..count).map(|number| {
         let mut template = template(&["true"]);

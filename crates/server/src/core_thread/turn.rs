@@ -1,14 +1,14 @@
-//! Duration of a turn, by part.
+//! Measures how long each part of a turn takes.
 
 use std::fmt;
 use std::time::{Duration, Instant};
 
 use crate::clock::thread_cpu_time;
 
-/// Turns with more CPU time than this are logged.
+/// Turns that use more CPU time than this are logged.
 const TURN_CPU_MAX: Duration = Duration::from_millis(10);
 
-/// Parts of a turn.
+/// The parts of a turn.
 #[derive(Clone, Copy)]
 pub(super) enum Part {
     /// Requests of clients, without the rounds that they trigger.
@@ -19,7 +19,7 @@ pub(super) enum Part {
     Timer,
     /// Scheduling.
     Round,
-    /// Resulting messages and changes, handed to senders and the store.
+    /// The resulting messages and changes, passed to senders and to the store.
     Effects,
     /// Messages that waited for a commit.
     Release,
@@ -36,11 +36,11 @@ const PARTS: [(Part, &str); 6] = [
 
 /// A turn in progress.
 pub(super) struct Turn {
-    /// CPU time of the thread when it began.
+    /// The CPU time of the thread when the turn began.
     begin: Duration,
     /// When the last part ended.
     last: Instant,
-    /// By part, in wall-clock time, which is almost free to read.
+    /// The wall-clock time of each part. Reading the wall clock costs almost nothing.
     took: [Duration; PARTS.len()],
 }
 
@@ -53,7 +53,8 @@ impl Turn {
         }
     }
 
-    /// CPU time so far. Saturating: a clock that steps back must not stop the server.
+    /// Returns the CPU time so far. Saturates, because a clock that steps back must not stop the
+    /// server.
     pub(super) fn cpu(&self) -> Duration {
         thread_cpu_time().saturating_sub(self.begin)
     }
@@ -67,7 +68,7 @@ impl Turn {
         self.last = now;
     }
 
-    /// Logs a slow turn, for diagnosis; `rows` = rows of workers' messages in it.
+    /// Logs a slow turn for diagnosis. `rows` is the number of rows of workers' messages in it.
     pub(super) fn end(&self, rows: usize) {
         let cpu = self.cpu();
         if cpu >= TURN_CPU_MAX {

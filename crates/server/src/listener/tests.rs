@@ -1,4 +1,4 @@
-//! Many peers at once, and silent peers.
+//! Tests with many simultaneous peers, and with silent peers.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -6,7 +6,7 @@ use futures_util::future::join_all;
 
 use super::*;
 
-/// A listener that counts admitted peers, and its port.
+/// Returns the port of a listener and the number of peers that it has admitted.
 async fn listening() -> (u16, Arc<AtomicUsize>, tokio::task::JoinHandle<()>) {
     let listener = bind(None).expect("a port");
     let port = listener.local_addr().expect("an address").port();
@@ -44,7 +44,7 @@ fn unproven() -> usize {
 #[tokio::test]
 async fn a_burst_comes_in_as_a_whole() {
     let (port, served, listener) = listening().await;
-    // All have connected before the first one sends anything.
+    // All peers have connected before the first one sends anything.
     let count = unproven().min(300);
     let streams = silent(port, count).await;
     let peers = streams.into_iter();

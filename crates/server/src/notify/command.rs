@@ -1,4 +1,5 @@
-//! A notification by a command: the message on standard input, the essentials in the environment.
+//! Notifies by a command, with the message on standard input and the essential facts in the
+//! environment.
 
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt as _;
@@ -9,14 +10,14 @@ use tokio::process::Command;
 use super::{ATTEMPT_TIMEOUT, Message};
 use crate::command::{self, Limits, RunError};
 
-/// Bytes of its streams that are read.
+/// The limits of the command, with the number of bytes read from its streams.
 const LIMITS: Limits = Limits {
     time: ATTEMPT_TIMEOUT,
     output_bytes: 4_096,
 };
 
-/// Runs it in a shell, in the directory of the submit, or of the server, if that exists. Its output
-/// is discarded.
+/// Runs the command in a shell, in the directory of the submit or of the server if it exists. The
+/// output is discarded.
 pub(super) async fn run(line: &str, message: &Message) -> Result<(), String> {
     let directory = Path::new(OsStr::from_bytes(&message.dir));
     let directory = if directory.is_dir() {

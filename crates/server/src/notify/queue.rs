@@ -1,24 +1,24 @@
-//! Order of notifications: next to send, pauses after failures, and concurrency per target. Knows
-//! neither deliveries nor the clock.
+//! The order of notifications: which one is sent next, the pauses after failures, and the
+//! concurrency per target. This module knows neither deliveries nor the clock.
 //!
-//! A target that does not answer blocks its deliveries until they time out. It may use two of the
-//! eight slots, so that others continue; pauses use none.
+//! A target that does not answer blocks its deliveries until they time out. A target may use two of
+//! the eight slots, so that others can continue. Pauses use no slot.
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::hash::Hash;
 use std::time::Instant;
 
-/// Notifications under way at once.
+/// The maximum number of simultaneous deliveries.
 const RUNNING_MAX: usize = 8;
-/// Concurrent deliveries to one target.
+/// The maximum number of simultaneous deliveries to one target.
 const RUNNING_TO_ONE_MAX: usize = 2;
-/// Limit of waiting and pausing notifications; further ones are dropped.
+/// The maximum number of waiting and pausing notifications. Further ones are dropped.
 const WAITING_MAX: usize = 10_000;
 
-/// Unfinished notifications. `K` identifies one in delivery.
+/// The unfinished notifications. `K` identifies a delivery in progress.
 pub(super) struct Queue<K, T> {
     ready: VecDeque<(Box<str>, T)>,
-    /// By due time, and a number that keeps their order.
+    /// Pausing notifications, by the time when they are due and a number that keeps their order.
     resting: BTreeMap<(Instant, u64), (Box<str>, T)>,
     running: HashMap<K, Box<str>>,
     last: u64,
@@ -38,17 +38,17 @@ impl<K: Eq + Hash, T> Queue<K, T> {
         self.ready.len() + self.resting.len() >= WAITING_MAX
     }
 
-    /// Adds a notification to `place`.
+    /// Adds a notification for `place`.
     pub(super) fn add(&mut self, place: Box<str>, item: T) {
         self.ready.push_back((place, item));
     }
 
-    /// Notes the start of a delivery to `place`.
+    /// Notes that a delivery to `place` has started.
     pub(super) fn begin(&mut self, key: K, place: Box<str>) {
         self.running.insert(key, place);
     }
 
-    /// A delivery is over. With `again` it returns at that time.
+    /// Notes that a delivery has ended. If `again` is given, the notification returns at that time.
     pub(super) fn end(&mut self, key: &K, again: Option<(Instant, T)>) {
         let place = self.running.remove(key);
         if let (Some(place), Some((at, item))) = (place, again) {
@@ -57,12 +57,12 @@ impl<K: Eq + Hash, T> Queue<K, T> {
         }
     }
 
-    /// When the next one has rested enough.
+    /// Returns when the next pause ends.
     pub(super) fn next_due(&self) -> Option<Instant> {
         self.resting.first_key_value().map(|((at, _), _)| *at)
     }
 
-    /// The next to send, if a slot is free.
+    /// Returns the next notification to send, if a slot is free.
     pub(super) fn next(&mut self, now: Instant) -> Option<(Box<str>, T)> {
         while let Some(due) = self.resting.first_entry().filter(|due| due.key().0 <= now) {
             self.ready.push_back(due.remove());

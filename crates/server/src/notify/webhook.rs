@@ -1,4 +1,4 @@
-//! A notification by a POST request with the message as JSON.
+//! Notifies by a POST request with the message as JSON.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,14 +10,14 @@ use ureq::tls::{RootCerts, TlsConfig, TlsProvider};
 
 use super::ATTEMPT_TIMEOUT;
 
-/// Longest time of one request: shorter than the attempt, so that no thread stays behind.
+/// How long a request may take. Shorter than an attempt, so that no thread is left behind.
 const TIMEOUT: Duration = ATTEMPT_TIMEOUT.saturating_sub(Duration::from_secs(2));
 
-/// Checks whether a request to an address can be made, by the rules of the HTTP library.
+/// Checks whether a request can be sent to an address, by the rules of the HTTP library.
 ///
 /// # Errors
 ///
-/// Why it is not valid.
+/// Returns why the address is not valid.
 pub fn check_webhook(url: &str) -> Result<(), String> {
     let uri: Uri = url.parse().map_err(|error: InvalidUri| error.to_string())?;
     let authority = uri.authority().ok_or("it has no host")?;
@@ -38,14 +38,15 @@ pub fn check_webhook(url: &str) -> Result<(), String> {
     Ok(())
 }
 
-/// Sends it; any status but 2xx is an error. Checks certificates against the system's certificates.
+/// Sends the request. Any status other than 2xx is an error. Certificates are checked against those
+/// of the system.
 pub(super) async fn post(url: String, body: String) -> Result<(), String> {
     let (tx, rx) = oneshot::channel();
-    // Not on a thread of the runtime, which would delay the end of the server.
+    // A thread of the runtime would delay the end of the server.
     std::thread::Builder::new()
         .name("webhook".into())
         .spawn(move || {
-            // The waiter may be gone.
+            // The receiver may have been dropped.
             let _ = tx.send(post_now(&url, &body));
         })
         .map_err(|error| format!("no thread for the request: {error}"))?;
@@ -59,7 +60,7 @@ fn post_now(url: &str, body: &str) -> Result<(), String> {
         .root_certs(RootCerts::PlatformVerifier)
         .unversioned_rustls_crypto_provider(Arc::new(rustls::crypto::ring::default_provider()))
         .build();
-    // A redirect could lead a secret elsewhere.
+    // A redirect could send a secret to another place.
     let config = ureq::Agent::config_builder()
         .tls_config(tls)
         .timeout_global(Some(TIMEOUT))

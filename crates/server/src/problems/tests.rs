@@ -1,4 +1,4 @@
-//! Acknowledgements; the tests play the part of the loop that stores them.
+//! Tests of acknowledgements, in which the test acts as the loop that stores them.
 
 use super::*;
 use crate::core_handle::Event;
@@ -11,7 +11,7 @@ fn acknowledged(core: CoreHandle) -> Arc<Problems> {
     })
 }
 
-/// Withdraws an acknowledgement, up to the moment when it would be stored.
+/// Withdraws an acknowledgement, up to the moment when the change would be stored.
 async fn takes_back() -> (
     Arc<Problems>,
     tokio::task::JoinHandle<Result<(), Refusal>>,
@@ -39,7 +39,7 @@ async fn what_was_not_stored_is_not_said_to_be_done() {
 #[tokio::test]
 async fn others_can_look_while_an_acknowledgement_is_being_stored() {
     let (problems, taking, stored) = takes_back().await;
-    // The lock is free once the caller waits for the disk.
+    // The lock is free while the caller waits for the disk.
     let known = problems.acknowledged.lock().await;
     assert!(known.as_ref().is_some_and(BTreeMap::is_empty));
     assert!(!taking.is_finished(), "it is not on disk");

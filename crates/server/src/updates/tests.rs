@@ -1,4 +1,4 @@
-//! Updates that wait for slow clients, and the messages made of them.
+//! Tests of updates that wait for slow clients, and of the messages made from them.
 
 use hq_core::id::{TaskId, TaskKey, WorkerId};
 use hq_core::selector::Selector;
@@ -16,7 +16,7 @@ const EACH: Details = Details {
     with_ranges: false,
 };
 
-/// A server with a canceled job of so many tasks.
+/// Returns a server with a canceled job of `count` tasks.
 fn canceled(count: u32) -> ServerState {
     let mut state = ServerState::new("uid");
     let mut spec = array_submit(count, template(&["true"]));
@@ -33,7 +33,7 @@ fn canceled(count: u32) -> ServerState {
     state
 }
 
-/// The end of tasks of the first job.
+/// Returns an update with ended tasks of the first job.
 fn end_of(first: u32, count: u32, done: bool) -> WatchUpdate {
     WatchUpdate {
         jobs: vec![WatchedJob {

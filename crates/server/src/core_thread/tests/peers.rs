@@ -1,4 +1,4 @@
-//! Workers and clients in memory around the loop, without sockets and processes.
+//! Runs the loop with workers and clients in memory, without sockets and processes.
 
 use std::collections::BTreeMap;
 
@@ -26,7 +26,7 @@ pub(super) struct Peer {
     turns: Arc<Semaphore>,
 }
 
-/// Messages of a worker that may wait.
+/// The maximum number of a worker's messages that may wait.
 const TURNS: usize = 4_096;
 
 impl Peer {
@@ -57,17 +57,17 @@ impl Peer {
         said.expect("the core is there");
     }
 
-    /// Counter of its messages; the worker is gone.
+    /// Returns the counter of the worker's messages. The worker is gone afterwards.
     pub(super) fn into_turns(self) -> Arc<Semaphore> {
         self.turns
     }
 
-    /// Messages that the core has not digested.
+    /// Returns the number of messages that the core has not handled.
     pub(super) fn unheard(&self) -> usize {
         TURNS - self.turns.available_permits()
     }
 
-    /// Returns when the core has handled all its messages.
+    /// Returns when the core has handled all messages of this worker.
     async fn is_heard(&self) {
         let all = u32::try_from(TURNS).expect("few");
         let heard = tokio::time::timeout(LIMIT, self.turns.acquire_many(all)).await;
@@ -78,7 +78,7 @@ impl Peer {
         );
     }
 
-    /// The next command; `None` when the server has closed the connection.
+    /// Receives the next command. Returns `None` when the server has closed the connection.
     async fn hear(&mut self) -> Option<WorkerCommand> {
         let heard = tokio::time::timeout(LIMIT, self.registration.commands.recv()).await;
         heard.expect("something comes")
@@ -230,7 +230,7 @@ async fn a_worker_that_does_not_read_loses_its_connection() {
     for _ in 0..=WORKER_QUEUE_LEN {
         worker.say(WorkerMessage::heartbeat()).await;
     }
-    // All of them are answered before the first answer is read.
+    // All requests are answered before the first answer is read.
     worker.is_heard().await;
     core.query(|_| ()).await.expect("the core is there");
     let mut heard = 0;
@@ -381,7 +381,7 @@ async fn a_server_that_gives_its_last_changes_up_keeps_nobody_waiting() {
     ended.expect("who watches is not kept, either");
     let answer = submitted.await.expect("no panic");
     assert!(answer.expect("the core is there").is_err(), "not stored");
-    // A later request does not begin to wait.
+    // A later request does not start to wait.
     let after = held.core.persist(change()).await;
     let told = tokio::time::timeout(LIMIT, after.expect("the core is there")).await;
     assert!(told.expect("it is told").is_err(), "nobody will know it");

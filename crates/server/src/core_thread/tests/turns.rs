@@ -8,13 +8,13 @@ use super::*;
 use crate::clock::thread_cpu_time;
 use crate::core_handle::{Events, REQUESTS_PER_TURN};
 
-/// Rows of one report, and number of queued reports: many rounds.
+/// The number of rows in a report, and the number of queued reports, which need many rounds.
 const ROWS: usize = 100;
 const REPORTS: usize = 300;
-/// Reports of one round.
+/// The number of reports in one round.
 const REPORTS_PER_ROUND: usize = ROWS_PER_ROUND_MAX.div_ceil(ROWS + 1);
 
-/// A loop that the test turns by hand.
+/// A loop whose turns the test runs one by one.
 struct Turning {
     core: CoreHandle,
     looped: Core,
@@ -38,13 +38,13 @@ impl Turning {
             turned.expect("there is something to do"),
             "a handle is there"
         );
-        // The test's runtime has one thread: all runnable tasks progress.
+        // The test's runtime has one thread, so all tasks that can run make progress.
         for _ in 0..10 {
             tokio::task::yield_now().await;
         }
     }
 
-    /// Sends a request, and returns when it is queued.
+    /// Sends a request and returns when it is queued.
     async fn ask<T, F>(&self, asking: F) -> tokio::task::JoinHandle<T>
     where
         T: Send + 'static,
@@ -70,7 +70,7 @@ impl Turning {
     }
 }
 
-/// A worker sends far more than fits into a round; about unknown tasks, which cost as much.
+/// Sends far more from a worker than fits into a round. The tasks are unknown, but cost as much.
 async fn flood(worker: &Peer) {
     let age = Duration::ZERO;
     let row = |number| StartedRow {
@@ -192,7 +192,7 @@ async fn a_sign_of_life_that_waits_behind_other_reports_is_in_time() {
     let worker = turning.worker(None).await;
     flood(&worker).await;
     worker.say(WorkerMessage::heartbeat()).await;
-    // Its deadline passes while its messages are queued.
+    // The worker's deadline passes while its messages are queued.
     let period = hq_core::testing::worker_config(1).heartbeat;
     turning.looped.clock.ahead = period * 2 + Duration::from_millis(100);
     while worker.unheard() > 0 {
