@@ -1,4 +1,4 @@
-//! Answers to questions about queues and allocations.
+//! Answers to requests about queues and allocations.
 
 use std::collections::BTreeMap;
 use std::os::unix::ffi::OsStrExt as _;
@@ -13,7 +13,7 @@ use super::dirs::Dirs;
 use super::record::QueueShell;
 use super::{reply, script};
 
-/// Data for answers.
+/// The data for answers.
 pub(super) struct AnswerContext<'a> {
     pub(super) state: &'a AutoallocState,
     pub(super) queues: &'a BTreeMap<QueueId, QueueShell>,
@@ -22,7 +22,7 @@ pub(super) struct AnswerContext<'a> {
 }
 
 impl AnswerContext<'_> {
-    /// All queues.
+    /// Lists all queues.
     pub(super) fn queues(&self) -> Reply {
         let queues = self.state.queues();
         let queues = queues.filter_map(|queue| self.queue(queue)).collect();
@@ -57,7 +57,7 @@ impl AnswerContext<'_> {
         reason.map(|reason| reason.to_string()).unwrap_or_default()
     }
 
-    /// Allocations of a queue.
+    /// Lists the allocations of a queue.
     pub(super) fn allocations(&self, id: QueueId) -> Reply {
         let Some(queue) = self.state.queue(id) else {
             return Refusal::not_found(format!("Queue {id} not found")).into();
@@ -70,7 +70,8 @@ impl AnswerContext<'_> {
         }))
     }
 
-    /// `None` while it is unknown whether the allocation has one.
+    /// Returns an allocation for display. `None` while it is unknown whether the allocation has a
+    /// job.
     fn allocation(&self, allocation: &Allocation) -> Option<client::AllocAllocation> {
         use alloc_allocation::State;
         let record = allocation.record();
@@ -92,7 +93,7 @@ impl AnswerContext<'_> {
         })
     }
 
-    /// Directory of an allocation of any queue.
+    /// Returns the directory of an allocation of any queue.
     pub(super) fn log_dir(&self, job: &str) -> Reply {
         let mut allocations = self.state.queues().flat_map(Queue::allocations);
         let is_asked = |a: &Allocation| a.job() == Some(job) || a.job_id() == Some(job);

@@ -1,4 +1,5 @@
-//! Commands of a batch system: run with a time limit, off every thread that decides.
+//! Runs the commands of batch systems, with a time limit and never on a thread that makes
+//! decisions.
 
 use std::path::Path;
 use std::time::Duration;
@@ -9,24 +10,24 @@ use tokio::process::Command;
 
 use crate::command::{self, Limits, RunError};
 
-/// Longest wait for an answer. Clients of batch systems retry by themselves for many seconds while
-/// their server restarts.
+/// How long to wait for an answer. Clients of batch systems retry for many seconds while their
+/// server restarts.
 pub(super) const TIMEOUT: Duration = Duration::from_secs(90);
-/// Limit of kept output per stream; the state of ten thousand jobs fits.
+/// The maximum output that is kept per stream, in bytes. The states of ten thousand jobs fit.
 const OUTPUT_MAX: u64 = 64 << 20;
 
-/// Result of a program that was started.
+/// The result of a program that was started.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub(super) struct ProgramResult {
-    /// Name of the program.
+    /// The name of the program.
     pub(super) program: String,
-    /// Exit code; `None` = ended by a signal.
+    /// The exit code. `None` if a signal ended the program.
     pub(super) code: Option<i32>,
     pub(super) stdout: String,
     pub(super) stderr: String,
 }
 
-/// Why there is no answer.
+/// The reason why there is no answer.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum CommandError {
     /// The program cannot be started.
@@ -35,10 +36,10 @@ pub(super) enum CommandError {
         program: String,
         source: std::io::Error,
     },
-    /// It did not end in time and was killed.
+    /// The program did not end in time and was killed.
     #[error("{program} execution failed\nno answer within {} s", time.as_secs())]
     Timeout { program: String, time: Duration },
-    /// The system lost track of it.
+    /// The system lost track of the program.
     #[error("{program} execution failed\n{source}")]
     Wait {
         program: String,
@@ -46,7 +47,7 @@ pub(super) enum CommandError {
     },
 }
 
-/// Error for a missing program, with the places that were searched.
+/// Returns the error for a missing program, with the directories that were searched.
 fn not_found(program: &str, error: &std::io::Error) -> String {
     if error.kind() != std::io::ErrorKind::NotFound {
         return String::new();
@@ -57,12 +58,12 @@ fn not_found(program: &str, error: &std::io::Error) -> String {
 }
 
 impl ProgramResult {
-    /// Whether it exited with 0.
+    /// Returns whether the program exited with 0.
     pub(super) fn is_ok(&self) -> bool {
         self.code == Some(0)
     }
 
-    /// Description of the result, for users.
+    /// Returns a description of the result for users.
     pub(super) fn failure(&self) -> String {
         let code = self
             .code
@@ -76,13 +77,14 @@ impl ProgramResult {
     }
 }
 
-/// Whether a variable comes from the batch job that the server itself runs in, or contradicts the
-/// script of an allocation: the batch system's programs would take it for an option.
+/// Returns whether a variable comes from the batch job that the server itself runs in, or
+/// contradicts the script of an allocation. The batch system's programs would interpret it as an
+/// option.
 fn is_of_own_job(name: &str) -> bool {
     const KEPT: [&str; 2] = ["SLURM_CONF", "SLURM_CLUSTERS"];
     const AGAINST_SCRIPT: &str =
         "SBATCH_TIMELIMIT SBATCH_OUTPUT SBATCH_JOB_NAME SBATCH_ARRAY_INX SBATCH_WAIT";
-    // Without the PBS variables that select the installation, such as `PBS_CONF_FILE`.
+    // This excludes the PBS variables that select the installation, such as `PBS_CONF_FILE`.
     const OF_JOBS: &str = "SLURM_ SRUN_ PMI PBS_ACCOUNT PBS_ARRAY PBS_ENVIRONMENT PBS_HOOK PBS_JOB PBS_MOMPORT \
         PBS_NODE PBS_NP PBS_O_ PBS_QUEUE PBS_TASKNUM";
     has_word(AGAINST_SCRIPT, name)
@@ -109,14 +111,15 @@ pub(super) async fn run(
         }
     }
     if is_parsed {
-        // The environment of a submission travels with the job; answers are only parsed here.
+        // The environment of a submission is passed on to the job. All other output is only parsed
+        // here.
         command
             .env("LC_ALL", "C")
             .env("SLURM_TIME_FORMAT", "standard")
             .env_remove("SQUEUE_FORMAT");
     }
     if let Some(cluster) = cluster {
-        // Also for commands of a description that does not mention clusters.
+        // This is set even if the batch system's description does not mention clusters.
         command.env("SLURM_CLUSTERS", cluster);
     }
     let limits = Limits {
@@ -136,7 +139,7 @@ pub(super) async fn run(
     }
 }
 
-/// The words of a command for some jobs, with `%{name}` replaced.
+/// Returns the arguments of a command for some jobs, with `%{name}` replaced.
 pub(super) fn words(
     template: &CommandTemplate,
     values: &[(&str, &str)],
@@ -144,7 +147,7 @@ pub(super) fn words(
 ) -> Vec<String> {
     let mut argv = Vec::new();
     let has_cluster = values.iter().any(|(name, _)| *name == "cluster");
-    // Words with an empty placeholder are left out, like lines of a script.
+    // Arguments with an empty placeholder are omitted, like lines of a script.
     let is_void = |word: &str| !has_cluster && word.contains("%{cluster}");
     for group in &template.0 {
         let first = jobs.first().copied().unwrap_or_default();

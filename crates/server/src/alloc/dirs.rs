@@ -1,4 +1,4 @@
-//! Directories of allocations: created, kept for a while, removed.
+//! The directories of allocations. They are created, kept for a while, and removed.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::io::{self, Read as _, Seek as _, SeekFrom};
@@ -6,21 +6,22 @@ use std::path::{Path, PathBuf};
 
 use hq_core::id::AllocationKey;
 
-/// Limit of kept directories of ended allocations, over all queues.
+/// The maximum number of directories of ended allocations that are kept, over all queues.
 const KEPT_MAX: usize = 20;
 
-/// The script in the directory of an allocation.
+/// The name of the script in the directory of an allocation.
 pub(super) const SCRIPT: &str = "hq-submit.sh";
-/// The batch system's id.
+/// The name of the file with the batch system's id.
 pub(super) const JOB_ID: &str = "jobid";
 
-/// Standard error of the job.
+/// The name of the file with the job's standard error.
 pub(super) const STDERR: &str = "stderr";
-/// Size of the end of a file that is searched for its last line, and longest line that is shown.
+/// How many bytes at the end of a file are searched for its last line, and how long a shown line
+/// may be.
 const TAIL_MAX: u64 = 4_096;
 const LINE_MAX: usize = 300;
 
-/// The last line of a file that is not blank.
+/// Returns the last line of a file that is not blank.
 pub(super) fn last_line(path: &Path) -> Option<String> {
     let mut file = std::fs::File::open(path).ok()?;
     let len = file
@@ -46,17 +47,17 @@ pub(super) fn last_line(path: &Path) -> Option<String> {
     )
 }
 
-/// Directories of one server.
+/// The directories of one server.
 #[derive(Debug)]
 pub(super) struct Dirs {
     root: PathBuf,
     known: BTreeMap<AllocationKey, PathBuf>,
-    /// Ended allocations, oldest first.
+    /// The ended allocations, oldest first.
     over: VecDeque<AllocationKey>,
 }
 
 impl Dirs {
-    /// Below this directory.
+    /// Keeps the directories below the instance directory.
     pub(super) fn new(instance: &Path) -> Self {
         Self {
             root: instance.join("autoalloc"),
@@ -65,7 +66,7 @@ impl Dirs {
         }
     }
 
-    /// Path of an allocation's directory; it need not exist.
+    /// Returns the path for an allocation's directory, which need not exist.
     pub(super) fn assign(&mut self, key: AllocationKey, queue_name: Option<&str>) -> PathBuf {
         let queue = match queue_name {
             Some(name) => format!("{}-{name}", key.queue),
@@ -76,17 +77,17 @@ impl Dirs {
         dir
     }
 
-    /// Remembers the directory of an allocation of an earlier run.
+    /// Records the directory of an allocation of an earlier run.
     pub(super) fn restore(&mut self, key: AllocationKey, dir: PathBuf) {
         self.known.insert(key, dir);
     }
 
-    /// Directory of an allocation.
+    /// Returns the directory of an allocation.
     pub(super) fn get(&self, key: AllocationKey) -> Option<&Path> {
         self.known.get(&key).map(PathBuf::as_path)
     }
 
-    /// The allocation has ended. Returns the directories to remove.
+    /// Marks an allocation as ended. Returns the directories to remove.
     pub(super) fn retire(&mut self, key: AllocationKey) -> Vec<PathBuf> {
         if self.known.contains_key(&key) && !self.over.contains(&key) {
             self.over.push_back(key);
@@ -106,7 +107,7 @@ pub(super) async fn write_script(dir: &Path, script: &str) -> io::Result<PathBuf
     Ok(path)
 }
 
-/// Writes a file to the directory of an allocation, which is created if missing.
+/// Writes a file to the directory of an allocation, which is created if it is missing.
 pub(super) async fn write(path: PathBuf, text: String) -> io::Result<()> {
     let written = move || {
         hq_private::ensure_dir(path.parent().unwrap_or(&path))?;
@@ -117,7 +118,7 @@ pub(super) async fn write(path: PathBuf, text: String) -> io::Result<()> {
         .map_err(io::Error::other)?
 }
 
-/// Removes directories, best effort.
+/// Removes directories and ignores errors.
 pub(super) async fn remove(dirs: Vec<PathBuf>) {
     for dir in dirs {
         if let Err(error) = tokio::fs::remove_dir_all(&dir).await {

@@ -1,4 +1,5 @@
-//! The task that owns the decisions: inputs in, effects out.
+//! The task that owns the state of automatic allocation: it passes inputs to the state and carries
+//! out the effects.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -29,32 +30,32 @@ use super::{AllocMessage, NewsReceiver, OwnJobs, WorkerNews, record, reply};
 use crate::clock::Clock;
 use crate::core_handle::CoreHandle;
 
-/// Longest wait for running submissions at shutdown.
+/// How long a shutdown waits for submissions in progress.
 const LAST_SUBMIT_TIMEOUT: Duration = Duration::from_secs(10);
-/// Limit of remembered workers whose allocation no queue knows.
+/// The maximum number of remembered workers whose allocation is not known to any queue.
 const EARLY_MAX: usize = 1_024;
-/// Longest wait for the last changes to be stored.
+/// How long a shutdown waits for the last changes to be stored.
 const LAST_STORE_TIMEOUT: Duration = Duration::from_secs(6);
 
 pub(super) struct Driver {
     state: AutoallocState,
     queues: BTreeMap<QueueId, QueueShell>,
     own: OwnJobs,
-    /// The core's view of their workers.
+    /// The worker kinds that the core knows.
     offered: Vec<WorkerKind>,
     dirs: Dirs,
     hosts: Hosts,
-    /// Workers that connected before any queue knew their allocation: the answer of the batch
-    /// system may be on its way.
+    /// Workers that connected before any queue knew their allocation, because the answer of the
+    /// batch system may still be on its way.
     early: Vec<(Box<str>, WorkerId, Arc<WorkerConfig>)>,
     clock: Clock,
     core: CoreHandle,
     commands: Arc<BatchCommands>,
-    /// Commands under way.
+    /// The commands in progress.
     jobs: JoinSet<Vec<Input>>,
-    /// Running test submissions; they send their own replies.
+    /// The test submissions in progress, which send their own replies.
     trials: JoinSet<()>,
-    /// Answers that wait for the store.
+    /// The answers that wait for the store.
     answers: JoinSet<()>,
 }
 
@@ -77,7 +78,8 @@ impl Driver {
         }
     }
 
-    /// Restores queues of an earlier run; the state of their allocations is requested at once.
+    /// Restores the queues of an earlier run. The states of their allocations are requested
+    /// immediately.
     pub(super) fn restore(&mut self, stored: Vec<(QueueId, Option<Vec<u8>>)>) {
         for (id, record) in stored {
             self.state.restore_last_queue(id.0);
@@ -98,7 +100,7 @@ impl Driver {
         self.note_own();
         for queue in self.state.queues() {
             for allocation in queue.allocations().filter(|a| !a.may_be_alive()) {
-                // Within the limit of kept directories.
+                // The directories are within the limit, so none is removed.
                 let _ = self.dirs.retire(allocation.key());
             }
         }
@@ -122,7 +124,7 @@ impl Driver {
                     None => return,
                     Some(AllocMessage::Shutdown(keep, done)) => {
                         self.shutdown(keep).await;
-                        // The requester may have timed out.
+                        // The caller may have timed out.
                         let _ = done.send(());
                         return;
                     }
@@ -157,7 +159,7 @@ impl Driver {
             }
             self.apply(input).await;
             self.note_early();
-            // A rejected submission leaves only its directory.
+            // A rejected submission leaves nothing but its directory.
             let is_gone = |key: &AllocationKey| {
                 let queue = self.state.queue(key.queue);
                 queue.is_none_or(|queue| queue.allocations().all(|a| a.key() != *key))
@@ -168,7 +170,8 @@ impl Driver {
         }
     }
 
-    /// Records the resources of an allocation's worker; `false` = no queue knows the allocation.
+    /// Records the resources of an allocation's worker. Returns `false` if no queue knows the
+    /// allocation.
     fn note_worker(&mut self, job: &str, worker: WorkerId, config: &WorkerConfig) -> bool {
         let Some(id) = self.state.find_job(job).map(|key| key.queue) else {
             return false;
@@ -187,7 +190,7 @@ impl Driver {
         true
     }
 
-    /// Likewise for workers that connected before their allocation was known.
+    /// Does the same for workers that connected before their allocation was known.
     fn note_early(&mut self) {
         for (job, worker, config) in std::mem::take(&mut self.early) {
             if !self.note_worker(&job, worker, &config) {
@@ -247,7 +250,7 @@ impl Driver {
                     let outcome = commands.try_out(&params).await;
                     let (answer, left) = match outcome {
                         Ok(()) => (done(), None),
-                        // The client puts the prefix before it.
+                        // The client adds the prefix.
                         Err(failed) => (Refusal::failed(failed.text).bare().into(), failed.left),
                     };
                     let _ = reply.send(answer);
@@ -285,11 +288,11 @@ impl Driver {
             AllocRequest::Resume(queue) => no_queue(queue, "resumed"),
         };
         if only_looks {
-            // The core replies once the queried state is on disk, or at once if the disk hangs.
+            // The core replies once the queried state is on disk, or immediately if the disk hangs.
             let core = self.core.clone();
             self.answers.spawn(async move {
                 if core.query(|_| ()).await.is_ok() {
-                    // A client that is gone needs no answer.
+                    // The client may have disconnected.
                     let _ = reply.send(answer);
                 }
             });
@@ -299,16 +302,16 @@ impl Driver {
             return;
         };
         self.answers.spawn(async move {
-            // The client gets its answer when the change is on disk. If the core is gone, no client
-            // waits.
+            // The client gets its answer when the change is on disk. If the core has ended, no
+            // client waits.
             if stored.await.is_ok() {
-                // Fails only if the client is gone.
+                // Fails only if the client has disconnected.
                 let _ = reply.send(answer);
             }
         });
     }
 
-    /// Data for answers.
+    /// Returns the data for answers.
     fn known(&self, now: Now) -> AnswerContext<'_> {
         AnswerContext {
             state: &self.state,
@@ -318,13 +321,13 @@ impl Driver {
         }
     }
 
-    /// Has changes stored; `None` = the server goes down.
+    /// Stores changes. Returns `None` if the server is shutting down.
     async fn persist(&self, changes: Vec<AllocationChange>) -> Option<oneshot::Receiver<()>> {
         let changes = changes.into_iter().map(ChangeKind::Allocation).collect();
         self.core.persist(changes).await.ok()
     }
 
-    /// The stored form of a queue.
+    /// Returns the stored form of a queue.
     fn stored(&self, id: QueueId) -> AllocationChange {
         let known = self.state.record(id).zip(self.queues.get(&id));
         let record = known.map(|(record, shell)| record::encode(&record, shell, &self.dirs).into());
@@ -350,7 +353,7 @@ impl Driver {
     }
 
     async fn carry_out(&mut self, effects: Vec<Effect>) {
-        // A submission must find its directory among the stored ones.
+        // The directory of a submission must be among the stored ones before it is submitted.
         for effect in &effects {
             if let Effect::Submit { key, .. } = effect
                 && let Some(shell) = self.queues.get(&key.queue)
@@ -404,7 +407,7 @@ impl Driver {
                     });
                 }
                 Effect::Event(event) => self.on_event(&event),
-                // Stored above.
+                // Already stored above.
                 Effect::Changed(_) => {}
                 Effect::Tell(Level::Info, text) => tracing::info!("{text}"),
                 Effect::Tell(Level::Warn, text) => tracing::warn!("{text}"),
@@ -413,7 +416,8 @@ impl Driver {
         }
     }
 
-    /// Tells the core the sizes of workers that can be requested, which bound the growth of tasks.
+    /// Reports the sizes of workers that can be requested to the core. They bound the growth of
+    /// tasks' requests.
     async fn report_offers(&mut self) {
         let kinds = self.state.worker_kinds();
         if kinds == self.offered {
@@ -424,7 +428,7 @@ impl Driver {
         let _ = self.core.queue_offers(kinds).await;
     }
 
-    /// Submits once all its data is stored.
+    /// Submits an allocation once all its data is stored.
     async fn submit(&mut self, key: AllocationKey, workers: u32) {
         let (Some(params), Some(dir)) = (self.params(key.queue), self.dirs.get(key)) else {
             return;
@@ -493,7 +497,7 @@ impl Driver {
         }
     }
 
-    /// An allocation, for questions to its batch system.
+    /// Returns an allocation in the form that commands of its batch system need.
     fn asked(&self, key: AllocationKey, job: &str) -> QueriedAllocation {
         QueriedAllocation {
             key,
@@ -510,8 +514,8 @@ impl Driver {
         self.queues.get(&queue).map(|shell| shell.params.clone())
     }
 
-    /// Waits for running submissions, and cancels all possibly live allocations unless they are
-    /// kept.
+    /// Waits for submissions in progress, and cancels all allocations that may be alive unless they
+    /// are kept.
     async fn shutdown(mut self, keep: bool) {
         let waiting = async {
             while self.state.is_submitting() {
@@ -538,14 +542,14 @@ impl Driver {
             self.cancel_all().await;
         }
         if let Some(stored) = self.persist(Vec::new()).await {
-            // Fails only if the core is gone. On a full disk it may take forever, and a stopping
-            // server must not wait for that.
+            // Fails only if the core has ended. On a full disk this may take forever, and a
+            // stopping server must not wait for that.
             let stored = tokio::time::timeout(LAST_STORE_TIMEOUT, stored).await;
             if !matches!(stored, Ok(Ok(_))) {
                 tracing::warn!("the last changes of allocation queues could not be stored");
                 return;
             }
-            // Earlier changes are stored as well, and their answers only need to be forwarded.
+            // Earlier changes are also stored by now, and their answers only need to be forwarded.
             while self.answers.join_next().await.is_some() {}
         }
     }
@@ -588,7 +592,7 @@ fn job_of(config: &WorkerConfig) -> Option<Box<str>> {
     })
 }
 
-/// Whether a request changes nothing.
+/// Returns whether a request changes nothing.
 const fn only_looks(request: &AllocRequest) -> bool {
     match request {
         AllocRequest::List | AllocRequest::Info(_) | AllocRequest::Log(_) => true,

@@ -1,21 +1,21 @@
-//! Hosts of the workers of an allocation: two workers on one host are rarely intended, and a
-//! multi-node task gets that host twice.
+//! The hosts of an allocation's workers. Two workers on one host are rarely intended, because a
+//! multi-node task then gets that host twice.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use hq_core::id::{QueueId, WorkerId};
 
-/// Hosts of connected workers, by the id of their job.
+/// The hosts of connected workers, by the id of their batch job.
 #[derive(Debug, Default)]
 pub(super) struct Hosts {
     of_jobs: BTreeMap<Box<str>, BTreeMap<WorkerId, Box<str>>>,
-    /// Queues that were reported.
+    /// The queues for which a shared host was reported.
     told: BTreeSet<QueueId>,
 }
 
 impl Hosts {
-    /// Records a worker; returns whether it shares its host, unless that was already reported for
-    /// this queue.
+    /// Records a worker. Returns whether it shares its host with another one, unless that was
+    /// already reported for this queue.
     pub(super) fn connected(
         &mut self,
         queue: QueueId,
@@ -29,7 +29,7 @@ impl Hosts {
         same > 1 && self.told.insert(queue)
     }
 
-    /// A worker is gone.
+    /// Removes a lost worker.
     pub(super) fn lost(&mut self, job: &str, worker: WorkerId) {
         if let Some(of_job) = self.of_jobs.get_mut(job) {
             of_job.remove(&worker);
@@ -49,7 +49,7 @@ mod tests {
         let mut hosts = Hosts::default();
         let queue = QueueId(1);
         assert!(!hosts.connected(queue, "1", WorkerId(1), "a"));
-        // The same worker again, another host, another allocation.
+        // The same worker again, another host, and another allocation.
         assert!(!hosts.connected(queue, "1", WorkerId(1), "a"));
         assert!(!hosts.connected(queue, "1", WorkerId(2), "b"));
         assert!(!hosts.connected(queue, "2", WorkerId(3), "a"));

@@ -1,7 +1,7 @@
-//! Parses output of batch systems into inputs of automatic allocation. Pure.
+//! Parses the output of batch systems into inputs of automatic allocation. Pure.
 //!
-//! Nothing here trusts the output: unless it is clearly an answer it is an error, and unless it is
-//! clearly a rejection the submission may have happened.
+//! The output is not trusted: unless it is clearly an answer it counts as an error, and unless it
+//! is clearly a rejection the submission may have happened.
 
 mod pbs;
 mod slurm;
@@ -13,13 +13,13 @@ use hq_core::batch::{
 
 use super::command::{CommandError, ProgramResult};
 
-/// Longest quotation of output in messages.
+/// The maximum length of output quoted in messages, in bytes.
 const SHOWN_LEN_MAX: usize = 2_000;
-/// Longest id of a job that is believed.
+/// The maximum length of a job id, in bytes. Longer texts are not accepted as ids.
 const JOB_LEN_MAX: usize = 256;
 
-/// Errors of `qsub` and `sbatch` that did not reach their server: for descriptions without their
-/// own, as of queues from before that entry existed.
+/// Errors of `qsub` and `sbatch` that mean that they did not reach their server. Used for
+/// descriptions without such an entry, for example of queues created before the entry existed.
 const UNREACHABLE: [&str; 2] = [
     "cannot connect to server",
     "Unable to contact slurm controller",
@@ -28,17 +28,18 @@ const UNREACHABLE: [&str; 2] = [
 /// The result of running a command.
 pub(super) type Answer = Result<ProgramResult, CommandError>;
 
-/// Expected name and directory of our job: no other may be canceled or counted. Empty = unknown.
+/// The expected name and directory of our job, because no other job may be canceled or counted.
+/// Empty if unknown.
 #[derive(Clone, Debug, Default)]
 pub(super) struct ExpectedJob {
     pub(super) name: Option<String>,
-    /// The directory of submission by all its names.
+    /// All names of the directory from which the job was submitted.
     pub(super) dirs: Vec<String>,
 }
 
 impl ExpectedJob {
-    /// Whether a job is foreign. The directory decides if it is known: a site may change names, and
-    /// another server of the user has allocations of the same name.
+    /// Returns whether a job is foreign. If the directory is known, it decides, because a site may
+    /// change names and another server of the same user has allocations with the same names.
     fn is_foreign(&self, name: Option<&str>, dir: Option<&str>) -> bool {
         match dir {
             Some(dir) if !self.dirs.is_empty() => self.dirs.iter().all(|own| own != dir),
@@ -49,7 +50,7 @@ impl ExpectedJob {
         }
     }
 
-    /// Whether a job is the one in question.
+    /// Returns whether a job is the one that was searched for.
     fn is_found(&self, name: Option<&str>, dir: Option<&str>) -> bool {
         let has_name = self
             .name
@@ -60,7 +61,7 @@ impl ExpectedJob {
         !self.is_foreign(name, dir) && has_name.unwrap_or(dir_decides)
     }
 
-    /// Report about a foreign job.
+    /// Returns the report about a foreign job.
     fn foreign(&self, name: Option<&str>, dir: Option<&str>) -> Option<Report> {
         let is_foreign = self.is_foreign(name, dir);
         is_foreign.then(|| {
@@ -74,12 +75,12 @@ impl ExpectedJob {
 /// A job whose state is requested.
 #[derive(Clone, Debug)]
 pub(super) struct Question<'a> {
-    /// Its id, without a cluster.
+    /// The job's id, without a cluster.
     pub(super) id: &'a str,
     pub(super) ours: ExpectedJob,
 }
 
-/// Outcome of a submission.
+/// Returns the outcome of a submission.
 pub(super) fn submitted(system: &SystemSpec, answer: &Answer) -> SubmitOutcome {
     let ran = match answer {
         Ok(ran) => ran,
@@ -119,13 +120,13 @@ pub(super) fn submitted(system: &SystemSpec, answer: &Answer) -> SubmitOutcome {
     }
 }
 
-/// The last line that is not blank.
+/// Returns the last line that is not blank.
 fn last_line(text: &str) -> Option<&str> {
     let mut lines = text.lines().rev().map(str::trim);
     lines.find(|line| !line.is_empty())
 }
 
-/// Whether a failed submission did not reach the batch system.
+/// Returns whether a failed submission did not reach the batch system.
 fn is_unreachable(system: &SystemSpec, ran: &ProgramResult) -> bool {
     if system.unreachable.is_empty() {
         return UNREACHABLE.iter().any(|text| ran.stderr.contains(text));
@@ -133,12 +134,12 @@ fn is_unreachable(system: &SystemSpec, ran: &ProgramResult) -> bool {
     says_one_of(ran, &system.unreachable)
 }
 
-/// Whether standard error contains one of the texts.
+/// Returns whether standard error contains one of the texts.
 fn says_one_of(ran: &ProgramResult, texts: &[Box<str>]) -> bool {
     texts.iter().any(|text| ran.stderr.contains(&**text))
 }
 
-/// Whether it can be an id: one word of moderate length.
+/// Returns whether a text can be an id: one word of moderate length.
 fn is_job_id(text: &str) -> bool {
     !text.is_empty()
         && text.len() <= JOB_LEN_MAX
@@ -146,8 +147,8 @@ fn is_job_id(text: &str) -> bool {
         && !text.contains(|c: char| c.is_whitespace() || c.is_control())
 }
 
-/// State of each job in an answer, `None` for jobs that it does not mention; `None` overall =
-/// unusable answer.
+/// Returns the state of each job in an answer, with `None` for jobs that it does not mention.
+/// Returns `None` for the whole answer if it cannot be used.
 pub(super) fn reports(
     system: &SystemSpec,
     answer: &Answer,
@@ -166,7 +167,8 @@ pub(super) fn reports(
                 .then(|| slurm::report(system, &ran.stdout, jobs))?;
             Some(found.into_iter().map(Some).collect())
         }
-        // It prints the jobs that it knows, even if its exit code reports others as unknown.
+        // The program prints the jobs that it knows, even if its exit code reports others as
+        // unknown.
         StatusFormat::PbsJson => pbs::reports(system, ran, jobs),
         StatusFormat::Lines => {
             if !ran.is_ok() && !knows_not_all {
@@ -181,14 +183,14 @@ pub(super) fn reports(
     }
 }
 
-/// Whether the batch system returned nothing about any job because ended ones were requested as
+/// Returns whether the batch system reported no jobs at all because ended jobs were requested as
 /// well.
 pub(super) fn keeps_no_history(system: &SystemSpec, answer: &Answer) -> bool {
     let is_pbs = system.status_format == StatusFormat::PbsJson;
     is_pbs && answer.as_ref().is_ok_and(pbs::keeps_no_history)
 }
 
-/// The command to run if the first one gives no answer; empty if there is none.
+/// Returns the command to run if the first one gives no answer. Empty if there is none.
 pub(super) fn status_fallback(system: &SystemSpec) -> CommandTemplate {
     if !system.status_fallback.is_empty() {
         return system.status_fallback.clone();
@@ -196,7 +198,7 @@ pub(super) fn status_fallback(system: &SystemSpec) -> CommandTemplate {
     if system.status_format != StatusFormat::PbsJson {
         return CommandTemplate::default();
     }
-    // Descriptions without a fallback must not lose allocations for that.
+    // Allocations must not be lost because a description has no fallback command.
     let other = pbs::without_history(&system.status);
     if other == system.status {
         CommandTemplate::default()
@@ -205,7 +207,7 @@ pub(super) fn status_fallback(system: &SystemSpec) -> CommandTemplate {
     }
 }
 
-/// The status command with plain output, for unreadable JSON; empty if there is none.
+/// Returns the status command with plain output, for unreadable JSON. Empty if there is none.
 pub(super) fn status_plain(system: &SystemSpec) -> CommandTemplate {
     if system.status_format != StatusFormat::PbsJson {
         return CommandTemplate::default();
@@ -213,7 +215,8 @@ pub(super) fn status_plain(system: &SystemSpec) -> CommandTemplate {
     pbs::without_history(&pbs::in_plain_text(&system.status))
 }
 
-/// How to search for a job if `find` failed for lack of history; `None` = it was an answer.
+/// Returns how to search for a job if `find` failed for lack of history. `None` if it gave an
+/// answer.
 pub(super) fn find_without_history(
     system: &SystemSpec,
     answer: &Answer,
@@ -223,13 +226,13 @@ pub(super) fn find_without_history(
     is_refused.then(|| pbs::without_history(&system.find))
 }
 
-/// How to make sure that a job does not exist; `None` = the first answer was enough.
+/// Returns how to verify that a job does not exist. `None` if the first answer is sufficient.
 pub(super) fn find_again(system: &SystemSpec, asked: &CommandTemplate) -> Option<CommandTemplate> {
-    // Some releases of PBS leave jobs out of JSON.
+    // Some releases of PBS omit jobs from JSON.
     (system.find_format == FindFormat::PbsJson).then(|| pbs::in_plain_text(asked))
 }
 
-/// Outcome of the question of [`find_again`].
+/// Returns the outcome of the command of [`find_again`].
 pub(super) fn parse_second_lookup(answer: &Answer, ours: &ExpectedJob) -> LookupOutcome {
     match answer {
         Ok(ran) if ran.is_ok() && !pbs::keeps_no_history(ran) => {
@@ -257,7 +260,7 @@ fn of_lines(system: &SystemSpec, text: &str, job: &str) -> Report {
     meaning(system, state, &rest.join(" "))
 }
 
-/// Meaning of a state word; `hint` is additional text of the batch system.
+/// Returns the meaning of a state word. `hint` is additional text of the batch system.
 fn meaning(system: &SystemSpec, state: &str, hint: &str) -> Report {
     let failed = |may_return| {
         let text = if hint.is_empty() {
@@ -285,7 +288,7 @@ fn meaning(system: &SystemSpec, state: &str, hint: &str) -> Report {
     }
 }
 
-/// Outcome of the search for our job.
+/// Returns the outcome of the search for our job.
 pub(super) fn parse_lookup(
     system: &SystemSpec,
     answer: &Answer,
@@ -315,8 +318,8 @@ pub(super) fn parse_lookup(
     }
 }
 
-/// Id in the first line with our directory, or without any, with the cluster from the preceding
-/// line `CLUSTER: name`.
+/// Returns the id in the first line that has our directory or none. Adds the cluster from a
+/// preceding line `CLUSTER: name`.
 fn find_line(text: &str, ours: &ExpectedJob) -> Option<String> {
     let mut cluster = None;
     text.lines().find_map(|line| {
@@ -335,7 +338,7 @@ fn find_line(text: &str, ours: &ExpectedJob) -> Option<String> {
     })
 }
 
-/// Whether a job is canceled or does not exist.
+/// Returns `Ok` if a job is canceled or does not exist.
 pub(super) fn canceled(system: &SystemSpec, answer: &Answer) -> Result<(), Box<str>> {
     match answer {
         Ok(ran) if ran.is_ok() => Ok(()),
@@ -345,11 +348,11 @@ pub(super) fn canceled(system: &SystemSpec, answer: &Answer) -> Result<(), Box<s
     }
 }
 
-/// Meaning of an unreadable answer for a job.
+/// Returns what an unreadable answer means for a job.
 pub(super) fn unread(answer: &Answer, job: &str) -> Report {
     let text = complaint(answer);
     match answer {
-        // It exists: no reason to give it up.
+        // The job exists, so there is no reason to give it up.
         Ok(ran) if pbs::names(&ran.stdout.replace(['"', ':', '='], " "), job) => {
             Report::Unreadable(text)
         }
@@ -357,7 +360,7 @@ pub(super) fn unread(answer: &Answer, job: &str) -> Report {
     }
 }
 
-/// Why an answer is of no use.
+/// Returns why an answer cannot be used.
 pub(super) fn complaint(answer: &Answer) -> Box<str> {
     match answer {
         Ok(ran) if ran.is_ok() => shown(&format!(
@@ -370,7 +373,7 @@ pub(super) fn complaint(answer: &Answer) -> Box<str> {
     }
 }
 
-/// A text of bounded length.
+/// Truncates a text to a bounded length.
 fn shown(text: &str) -> Box<str> {
     let text = text.trim();
     if text.len() <= SHOWN_LEN_MAX {

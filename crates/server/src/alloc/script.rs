@@ -1,6 +1,7 @@
-//! The script of an allocation, and its command that starts a worker.
+//! The script of an allocation, and the command in it that starts a worker.
 //!
-//! Pure: texts in, text out. The format of both is a public interface, see `docs/batch-systems.md`.
+//! Pure: it only converts texts. The format of both is a public interface, see
+//! `docs/batch-systems.md`.
 
 use std::fmt::Write as _;
 use std::path::Path;
@@ -12,36 +13,36 @@ use hq_core::words::duration;
 
 use super::command::replace;
 
-/// Values common to all scripts of a server.
+/// The values that all scripts of a server have in common.
 #[derive(Clone, Debug)]
 pub(super) struct Program {
-    /// This executable.
+    /// The path of this executable.
     pub(super) hq: String,
     /// The server's own log filter.
     pub(super) rust_log: Option<String>,
 }
 
-/// One script.
+/// The values of one script.
 #[derive(Clone, Debug)]
 pub(super) struct Job<'a> {
     pub(super) params: &'a QueueParams,
     pub(super) program: &'a Program,
-    /// Name of the job.
+    /// The name of the job.
     pub(super) name: &'a str,
-    /// Directory of the allocation.
+    /// The directory of the allocation.
     pub(super) dir: &'a Path,
-    /// Server directory for its workers.
+    /// The server directory for the workers.
     pub(super) server_dir: &'a Path,
-    /// Number of workers.
+    /// The number of workers.
     pub(super) workers: u32,
-    /// Nodes to avoid, separated by commas.
+    /// The nodes to avoid, separated by commas.
     pub(super) excluded: &'a str,
-    /// Whether it is submitted only to be canceled.
+    /// Whether the job is submitted only to be canceled.
     pub(super) is_test: bool,
 }
 
 impl Job<'_> {
-    /// The whole script.
+    /// Returns the whole script.
     pub(super) fn script(&self) -> String {
         let system = &self.params.system;
         let nodes = self.workers.to_string();
@@ -63,7 +64,7 @@ impl Job<'_> {
         };
         let mut script = String::new();
         for line in system.script.split_inclusive('\n') {
-            // Lines with an empty placeholder are left out.
+            // Lines with an empty placeholder are omitted.
             let is_void = (ScriptPlaceholder::Args.is_in(line) && args.is_empty())
                 || (ScriptPlaceholder::Excluded.is_in(line) && self.excluded.is_empty())
                 || (ScriptPlaceholder::IfTest.is_in(line) && !self.is_test);
@@ -80,7 +81,7 @@ impl Job<'_> {
         script
     }
 
-    /// The command that starts all workers of the allocation.
+    /// Returns the command that starts all workers of the allocation.
     fn command(&self) -> String {
         let command = self.worker_command();
         if self.workers <= 1 {
@@ -107,7 +108,7 @@ impl Job<'_> {
         })
     }
 
-    /// Whether the command is more than a program and its arguments.
+    /// Returns whether the command is more than a program and its arguments.
     fn needs_shell(&self) -> bool {
         let params = self.params;
         let has_syntax =
@@ -118,7 +119,7 @@ impl Job<'_> {
             || params.wrap_command.as_deref().is_some_and(has_syntax)
     }
 
-    /// The command that starts one worker.
+    /// Returns the command that starts one worker.
     fn worker_command(&self) -> String {
         let params = self.params;
         let mut text = String::new();
@@ -149,7 +150,7 @@ impl Job<'_> {
     }
 }
 
-/// Visible arguments of the workers, quoted for a shell.
+/// Returns the visible arguments of the workers, quoted for a shell.
 pub(super) fn worker_args(params: &QueueParams) -> Vec<String> {
     let mut args: Vec<String> = params.worker_args.iter().map(ToString::to_string).collect();
     args.push("--time-limit".to_owned());
@@ -158,7 +159,7 @@ pub(super) fn worker_args(params: &QueueParams) -> Vec<String> {
     args
 }
 
-/// `HH:MM:SS`, the hours as they are.
+/// Formats a duration as `HH:MM:SS`. There may be more than 99 hours.
 fn walltime(limit: Duration) -> String {
     let seconds = limit.as_secs();
     format!(
@@ -169,7 +170,7 @@ fn walltime(limit: Duration) -> String {
     )
 }
 
-/// A line of options with quotes around the value that names the directory.
+/// Returns a line of options with quotes around the value that names the directory.
 fn with_quotes(line: &str) -> String {
     let quoted = |word: &str| {
         let value = word.trim_end();
@@ -191,7 +192,7 @@ fn with_quotes(line: &str) -> String {
         .collect()
 }
 
-/// Unquoted if a shell leaves it unchanged.
+/// Quotes a word for a shell, unless the shell leaves it unchanged.
 fn word(text: &str) -> String {
     if shell::is_plain(text) {
         text.to_owned()

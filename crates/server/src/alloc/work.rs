@@ -1,4 +1,4 @@
-//! The slow part: runs the commands of batch systems and writes their files.
+//! Runs the commands of batch systems and writes the files for them, which is slow.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -12,16 +12,16 @@ use super::dirs;
 use super::parse::{self, Answer, ExpectedJob, Question};
 use super::script::{Job, Program};
 
-/// Longest wait for a status or cancel command.
+/// How long to wait for a status or cancel command.
 const ASK_TIMEOUT: Duration = Duration::from_secs(60);
-/// Linux marks the path of an executable that was replaced.
+/// Linux appends this to the path of an executable that was replaced.
 const DELETED: &str = " (deleted)";
 
-/// Longest wait for the name of a job to be canceled.
+/// How long to wait for the name of a job to be canceled.
 const IDENTITY_TIMEOUT: Duration = Duration::from_secs(5);
-/// Pause before a second search for a trial job.
+/// The pause before a second search for the job of a test submission.
 const TRIAL_PAUSE: Duration = Duration::from_secs(1);
-/// Number of attempts to cancel a trial job, and the pause between them.
+/// The number of attempts to cancel the job of a test submission, and the pause between them.
 const TRIAL_CANCELS: u32 = 60;
 const TRIAL_CANCEL_PAUSE: Duration = Duration::from_secs(30);
 
@@ -29,17 +29,17 @@ const TRIAL_CANCEL_PAUSE: Duration = Duration::from_secs(30);
 #[derive(Clone, Debug)]
 pub(super) struct QueriedAllocation {
     pub(super) key: AllocationKey,
-    /// The batch system's id and cluster; empty while it is unknown.
+    /// The batch system's id and cluster. Empty while the id is unknown.
     pub(super) job: Box<str>,
-    /// Directory of the allocation; it need not exist.
+    /// The directory of the allocation, which need not exist.
     pub(super) dir: PathBuf,
 }
 
 impl QueriedAllocation {
-    /// How its job shows.
+    /// Returns what identifies the allocation's job.
     async fn ours(&self, params: &QueueParams) -> ExpectedJob {
         let mut dirs = Vec::new();
-        // A user option may choose another directory or name.
+        // A user's option may select another directory or name.
         if params.own_dir().is_none() && !self.dir.as_os_str().is_empty() {
             dirs.push(self.dir.to_string_lossy().into_owned());
             if let Ok(real) = tokio::fs::canonicalize(&self.dir).await {
@@ -55,7 +55,8 @@ impl QueriedAllocation {
         }
     }
 
-    /// Adds the last line of the job's standard error to a failure, which mostly gives the reason.
+    /// Adds the last line of the job's standard error to a failure, because it usually gives the
+    /// reason.
     async fn with_last_words(&self, report: Report) -> Report {
         let Report::Failed { text, may_return } = report else {
             return report;
@@ -76,7 +77,7 @@ impl QueriedAllocation {
         }
     }
 
-    /// An existing working directory for commands about it.
+    /// Returns an existing working directory for commands about the allocation.
     fn cwd(&self) -> &Path {
         if self.dir.is_dir() {
             &self.dir
@@ -102,9 +103,9 @@ impl QueriedAllocation {
 
 /// A test submission that failed.
 pub(super) struct FailedTrial {
-    /// Why, for people.
+    /// The reason, for users.
     pub(super) text: String,
-    /// Its job, if that could not be canceled.
+    /// The allocation, if its job could not be canceled.
     pub(super) left: Option<QueriedAllocation>,
 }
 
@@ -154,7 +155,8 @@ impl BatchCommands {
             is_test: false,
         };
         let mut outcome = submit_script(params, &job).await;
-        // It may not know a node by that name: an allocation on it is better than none.
+        // The batch system may not know a node by that name. An allocation that includes the node
+        // is better than none.
         if let SubmitOutcome::Refused(text) = &outcome
             && !excluded.is_empty()
         {
@@ -176,7 +178,7 @@ impl BatchCommands {
         outcome
     }
 
-    /// Submits for a test, and cancels at once.
+    /// Submits an allocation as a test and cancels it immediately.
     pub(super) async fn try_out(&self, params: &QueueParams) -> Result<(), FailedTrial> {
         let cannot = |error: std::io::Error| FailedTrial {
             text: format!("Could not prepare a test submission: {error}"),
@@ -215,7 +217,7 @@ impl BatchCommands {
         };
         let found = match outcome {
             SubmitOutcome::Accepted(id) => Some(id),
-            // The job must not remain after any answer.
+            // Whatever the answer was, no job must remain.
             SubmitOutcome::Unclear(_) => find_trial(params, &trial).await,
             SubmitOutcome::Refused(_) | SubmitOutcome::Unreachable(_) => None,
         };
@@ -230,7 +232,7 @@ impl BatchCommands {
         }
         let Some(text) = text else { return Ok(()) };
         let script = trial.dir.join(dirs::SCRIPT);
-        // Kept for the user to inspect.
+        // Kept so that the user can inspect it.
         let _ = temporary.keep();
         let text = format!(
             "{}\n\nYou can find the submitted script at {}",
@@ -241,8 +243,8 @@ impl BatchCommands {
     }
 }
 
-/// Finds the job of a trial whose submission had no clear answer. A batch system may show it with a
-/// delay.
+/// Finds the job of a test submission that had no clear answer. A batch system may show the job
+/// with a delay.
 async fn find_trial(params: &QueueParams, trial: &QueriedAllocation) -> Option<Box<str>> {
     for _ in 0..3 {
         if let LookupOutcome::Found(id) = look(params, trial).await {
@@ -263,7 +265,7 @@ pub(super) async fn cancel_in_time(params: &QueueParams, job: &QueriedAllocation
     }
 }
 
-/// The first line, and the others as its cause.
+/// Returns the first line, with the others as its cause.
 fn explained(text: &str) -> String {
     match text.split_once('\n') {
         Some((first, cause)) => {
@@ -296,7 +298,7 @@ async fn submit_script(params: &QueueParams, job: &Job<'_>) -> SubmitOutcome {
     let argv = command::words(&params.system.submit, &values, &[]);
     let answer = command::run(&argv, job.dir, false, None, TIMEOUT).await;
     match (parse::submitted(&params.system, &answer), params.clusters()) {
-        // With several clusters the search by name finds the right one.
+        // If there are several clusters, a search by name finds the right one.
         (SubmitOutcome::Accepted(id), Some(clusters))
             if !id.contains(';') && (clusters.contains(',') || clusters == "all") =>
         {
@@ -309,7 +311,7 @@ async fn submit_script(params: &QueueParams, job: &Job<'_>) -> SubmitOutcome {
     }
 }
 
-/// Name of a job; unique together with its submit directory.
+/// Returns the name of a job, which is unique together with its submit directory.
 fn job_name(params: &QueueParams, key: AllocationKey) -> String {
     match &params.name {
         Some(name) => format!("{name}-{}", key.number),
@@ -317,7 +319,7 @@ fn job_name(params: &QueueParams, key: AllocationKey) -> String {
     }
 }
 
-/// Requests states of jobs, all at once if the batch system supports it.
+/// Requests the states of jobs, in one command if the batch system supports it.
 pub(super) async fn poll(params: &QueueParams, jobs: Vec<QueriedAllocation>) -> Vec<Input> {
     if params.system.status.takes_many() {
         return ask_status(params, &jobs).await.0;
@@ -341,7 +343,7 @@ pub(super) async fn poll(params: &QueueParams, jobs: Vec<QueriedAllocation>) -> 
     inputs
 }
 
-/// States of some jobs, and whether the batch system timed out.
+/// Returns the states of some jobs, and whether the batch system timed out.
 async fn ask_status(params: &QueueParams, jobs: &[QueriedAllocation]) -> (Vec<Input>, bool) {
     let Some(first) = jobs.first() else {
         return (Vec::new(), false);
@@ -375,7 +377,7 @@ async fn ask_status(params: &QueueParams, jobs: &[QueriedAllocation]) -> (Vec<In
             inputs.map(|(job, asked)| Input::Reported(job.key, parse::unread(&answer, asked.id)));
         return (inputs.collect(), is_silent);
     };
-    // Each alone: an answer about several may leave some out.
+    // Each job is requested separately, because an answer about several jobs may omit some.
     let mut single = Vec::new();
     if keeps_history && jobs.len() > 1 {
         single.push(&system.status);
@@ -400,7 +402,7 @@ async fn ask_status(params: &QueueParams, jobs: &[QueriedAllocation]) -> (Vec<In
     (inputs, is_silent)
 }
 
-/// Requests the state of one job until there is an answer; also returns whether the last request
+/// Requests the state of one job until there is an answer. Also returns whether the last request
 /// timed out.
 async fn ask_alone(
     params: &QueueParams,
@@ -426,8 +428,8 @@ async fn ask_alone(
     (last, false)
 }
 
-/// Searches for the job of a submission by name. Its absence needs more evidence than one answer
-/// without it: a wrong result leads to a second job for the same allocation.
+/// Searches for the job of a submission by name. A single answer without the job does not prove its
+/// absence: a wrong conclusion leads to a second job for the same allocation.
 pub(super) async fn look(params: &QueueParams, asked: &QueriedAllocation) -> LookupOutcome {
     let system = &params.system;
     let ours = asked.ours(params).await;

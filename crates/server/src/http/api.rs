@@ -1,7 +1,8 @@
 //! `/api/v1`: data for dashboards, and a few actions. Described in `docs/openapi.yaml`.
 //!
-//! Lists come in pages, so that no request costs the core more than a page. Errors are `{"error":
-//! "…"}` with a sentence for users; for rejections by the core, `kind` is for programs.
+//! Lists are split into pages, so that no request costs the core more than a page. Errors are
+//! `{"error": "…"}` with a human-readable message. For rejections by the core, programs can use
+//! `kind`.
 
 mod actions;
 mod answers;
@@ -35,24 +36,24 @@ pub(super) use answers::{Error, ErrorKind};
 pub use submit::{JobFormat, JobText, ReadJob};
 pub(super) use views::Graphs;
 
-/// Description of the interface, for programs.
+/// The machine-readable description of the interface.
 const OPEN_API: Packed = Packed::new(include_bytes!(concat!(env!("OUT_DIR"), "/openapi.yaml.gz")));
 
-/// Longest words of an error.
+/// The maximum length of an error text in bytes.
 const TEXT_MAX: usize = 2 << 10;
 
-/// Why a request is not answered.
+/// The reason why a request failed.
 #[derive(Debug)]
 pub(super) struct ApiError(StatusCode, String, Option<RefusalKind>);
 
 impl ApiError {
     pub(super) fn bad(text: impl Into<String>) -> Self {
-        // A quoted address is bounded by the listener; other texts are shorter.
+        // The listener bounds the length of a quoted address. Other texts are shorter.
         let text = shortened(&Into::<String>::into(text), TEXT_MAX);
         Self(StatusCode::BAD_REQUEST, text, None)
     }
 
-    /// The present state does not permit it.
+    /// The current state does not permit the request.
     pub(super) fn conflict(text: impl Into<String>) -> Self {
         Refusal::conflict(Into::<String>::into(text)).into()
     }
@@ -80,7 +81,7 @@ impl IntoResponse for ApiError {
     }
 }
 
-/// Status of a refusal.
+/// Returns the HTTP status of a rejection.
 const fn status(kind: RefusalKind) -> StatusCode {
     match kind {
         RefusalKind::NotFound => StatusCode::NOT_FOUND,
@@ -109,13 +110,13 @@ impl From<crate::core_handle::CoreGone> for ApiError {
     }
 }
 
-/// Answer of a handler.
+/// The answer of a handler.
 type Answer<T> = Result<axum::Json<T>, ApiError>;
 
-/// Like an answer, but kept for a while.
+/// An answer that is cached for a while.
 type KeptAnswer<T> = Result<CachedJson<T>, ApiError>;
 
-/// All of it, below `/api/v1`.
+/// Returns all routes below `/api/v1`.
 pub(super) fn router() -> Router<Arc<App>> {
     Router::new()
         .route("/openapi.yaml", get(open_api))
@@ -165,12 +166,12 @@ pub(super) fn router() -> Router<Arc<App>> {
         })
 }
 
-/// Whether a request with this path waits for an event.
+/// Returns whether a request with this path waits for an event.
 pub(super) fn is_waiting(path: &str) -> bool {
     path.ends_with("/wait") || path.ends_with("/events")
 }
 
-/// Whether a body is announced. Otherwise there is none (RFC 9112, section 6.3).
+/// Returns whether a body is announced. Otherwise there is none (RFC 9112, section 6.3).
 pub(super) fn has_body(headers: &HeaderMap) -> bool {
     let mut lengths = headers.get_all(header::CONTENT_LENGTH).iter();
     headers.contains_key(header::TRANSFER_ENCODING) || lengths.any(|length| length != "0")
@@ -184,17 +185,17 @@ async fn open_api(headers: HeaderMap) -> impl IntoResponse {
     (kind, OPEN_API.response(&headers))
 }
 
-/// Parameters of the query string.
+/// The parameters of the query string.
 type Parameters<T> = Result<UrlQuery<T>, QueryRejection>;
 
-/// The parameters, if valid.
+/// Returns the parameters if they are valid.
 fn parameters<T>(found: Parameters<T>) -> Result<T, ApiError> {
     found
         .map(|UrlQuery(found)| found)
         .map_err(|rejection| ApiError::bad(rejection.body_text()))
 }
 
-/// A number in the path.
+/// Parses a number in the path.
 pub(super) fn id(text: &str, what: &str) -> Result<u32, ApiError> {
     text.parse().map_err(|_| {
         ApiError::bad(format!(
@@ -203,7 +204,7 @@ pub(super) fn id(text: &str, what: &str) -> Result<u32, ApiError> {
     })
 }
 
-/// A number of the query string within its bounds.
+/// Checks that a number of the query string is within its bounds.
 pub(super) fn bounded<T: PartialOrd + std::fmt::Display>(
     name: &str,
     found: Option<T>,

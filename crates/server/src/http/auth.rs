@@ -1,14 +1,14 @@
-//! Authentication: every request shows a token (`Authorization: Bearer TOKEN`) or is signed with
-//! it.
+//! Authentication: every request contains a token (`Authorization: Bearer TOKEN`) or is signed with
+//! one.
 //!
-//! After the server has ended its port is free, and on the far side of an `ssh -L` it always was:
-//! any user may listen there. A dashboard reconnects by itself for days, so it never sends the
-//! token. First the server proves that it has the token (`/login/proof`); then requests carry a
-//! signature that is valid for one request, one minute, and one run of the server.
+//! After the server has ended, its port is free, and on the far side of an `ssh -L` it always was:
+//! any user may listen there. A dashboard reconnects automatically for days, so it never sends the
+//! token. First the server proves that it has the token (`/login/proof`). After that, requests
+//! carry a signature that is valid for one request, one minute, and one run of the server.
 //!
-//! Programs such as Prometheus send the token itself to any listener, so each run of the server
-//! has a new one. Tokens created for programs ([`Tokens`]) survive a run: send them only to a port
-//! that certainly belongs to the server.
+//! Programs such as Prometheus send the token itself to any listener, so each run of the server has
+//! a new one. Tokens that users create for programs ([`Tokens`]) remain valid in later runs, so
+//! they should be sent only to a port that certainly belongs to the server.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -23,19 +23,21 @@ use super::api::{ApiError, Error, ErrorKind, has_body};
 use super::secret::{Token, from_hex, hex};
 use super::tokens::{IssuedToken, Tokens};
 
-/// Limit of the clock difference of a signed request. The page follows the server's clock.
+/// The maximum clock difference of a signed request in milliseconds. The page follows the server's
+/// clock.
 const FRESH_MS: u64 = 60_000;
-/// Limit of recent signed requests that change something; more than a user clicks.
+/// The maximum number of recent signed requests that change something. Users do not click this
+/// often.
 const USED_MAX: usize = 1_024;
 
-/// Signatures and their times.
+/// Signatures with their times.
 type Used = VecDeque<(i64, Box<str>)>;
 
-/// The parts of a request that are signed, and its headers.
+/// The signed parts of a request, and its headers.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct SignedRequest<'a> {
     pub(super) method: &'a Method,
-    /// Path and query as the client wrote them.
+    /// The path and query, as the client wrote them.
     pub(super) target: &'a str,
     pub(super) headers: &'a HeaderMap,
 }
@@ -43,20 +45,20 @@ pub(super) struct SignedRequest<'a> {
 /// An admitted request.
 #[derive(Clone, Debug)]
 pub(super) struct Admission {
-    /// Role of the client.
+    /// The role of the client.
     pub(super) role: Role,
-    /// The token that it showed, if that can be revoked.
+    /// The request's token, if it can be revoked.
     pub(super) issued: Option<Arc<IssuedToken>>,
-    /// Owner of the limits that its connection and requests count toward.
+    /// The holder whose limits apply to the connection and its requests.
     pub(super) holder: Holder,
 }
 
-/// Prefix of paths that only change jobs.
+/// The prefix of paths that only change jobs.
 const JOBS_PATH: &str = "/api/v1/jobs";
 
-/// Required role of a request, for all routes: reading needs any role, changing jobs the submit
-/// role, anything else, including future routes, the full role. The path is as the client wrote it,
-/// like in routing, so no other route has such a prefix.
+/// Returns the role that a request needs, for all routes. Reading needs any role, changing jobs the
+/// submit role, and everything else, including future routes, the full role. The path is as the
+/// client wrote it, like in routing, so no other route has this prefix.
 pub(super) fn needed(method: &Method, path: &str) -> Role {
     if *method == Method::GET || *method == Method::HEAD {
         return Role::Read;
@@ -67,14 +69,15 @@ pub(super) fn needed(method: &Method, path: &str) -> Role {
     }
 }
 
-/// Checks tokens: two of this run of the server, and tokens created by users.
+/// Checks tokens: two tokens of this run of the server, and the tokens that users created.
 pub(crate) struct Authenticator {
     tokens: Arc<Tokens>,
     token: Token,
     /// The read-only token.
     read_token: Token,
-    /// Signatures of requests that change something, with their time: each is valid once. A list
-    /// per token, so that one cannot fill the other's.
+    /// The signatures of requests that change something, with their times, because each is valid
+    /// only once. Each token has its own list, so that requests with one cannot fill the list of
+    /// the other.
     used: [Mutex<Used>; 2],
 }
 
@@ -88,16 +91,17 @@ impl Authenticator {
         }
     }
 
-    /// Proves to a client that this server has the token, before the client shows anything. One
-    /// proof per token, because the client does not reveal which one it has.
+    /// Proves to a client that this server has the token, before the client sends a request. There
+    /// is one proof per token, because the client does not reveal which one it has.
     pub(super) fn prove(&self, nonce: &str, now_ms: i64) -> [String; 2] {
         let text = format!("hq-server\n{nonce}\n{now_ms}");
         let proof = |token: &Token| hex(hmac::sign(&token.key(), text.as_bytes()).as_ref());
         [proof(&self.token), proof(&self.read_token)]
     }
 
-    /// Role of a request with a token (`Bearer`) or signed with one of this run (`HQ`); `None` =
-    /// rejected. Of created tokens only a hash is known, which cannot verify signatures.
+    /// Returns the role of a request that contains a token (`Bearer`) or is signed with one of this
+    /// run (`HQ`). Returns `None` if it is rejected. For created tokens only a hash is known, which
+    /// cannot verify signatures.
     pub(super) fn admits(&self, asked: SignedRequest<'_>, now_ms: i64) -> Option<Admission> {
         let shown = asked.headers.get(header::AUTHORIZATION);
         let (scheme, shown) = shown
@@ -134,7 +138,7 @@ impl Authenticator {
 }
 
 /// Verifies `TIME.RANDOM.SIGNATURE`. The signature covers method, target, time and random text,
-/// which is the whole request: a body is not accepted, so that a forwarding program (such as `ssh
+/// which is the whole request. Bodies are not accepted, so that a forwarding program (such as `ssh
 /// -L`, or an impostor) cannot add content to a signed request.
 fn is_signed(
     token: &Token,
@@ -162,7 +166,7 @@ fn is_signed(
     is_ours && (*method == Method::GET || is_first(used, at, stamp, now_ms))
 }
 
-/// Whether a signed request that changes something arrives for the first time.
+/// Returns whether a signed request that changes something arrives for the first time.
 fn is_first(used: &Mutex<Used>, at: i64, stamp: &str, now_ms: i64) -> bool {
     let mut used = used.lock().unwrap_or_else(PoisonError::into_inner);
     used.retain(|(at, _)| now_ms.abs_diff(*at) <= FRESH_MS);
@@ -172,7 +176,7 @@ fn is_first(used: &Mutex<Used>, at: i64, stamp: &str, now_ms: i64) -> bool {
     }
     is_first
 }
-/// The response to a request beyond the rights of its token.
+/// Returns the response to a request that its token does not permit.
 pub(super) fn forbidden(role: Role) -> Response {
     let (kind, text) = match role {
         Role::Read => (
@@ -191,7 +195,7 @@ pub(super) fn forbidden(role: Role) -> Response {
     (StatusCode::FORBIDDEN, axum::Json(body)).into_response()
 }
 
-/// The response to a request whose token has too many connections.
+/// Returns the response to a request whose token has too many connections.
 pub(super) fn crowded() -> Response {
     let busy = ApiError::busy(
         "too many connections are open with this token, or in total. Try again later",
@@ -199,7 +203,7 @@ pub(super) fn crowded() -> Response {
     ([(header::CONNECTION, "close")], busy).into_response()
 }
 
-/// The answer to a request without a token.
+/// Returns the response to a request without a token.
 pub(super) fn refusal() -> Response {
     let how = [(header::WWW_AUTHENTICATE, "Bearer realm=\"hq\"")];
     let text = "the token is missing, wrong or revoked; send `Authorization: Bearer TOKEN` with a token from `hq token create`, or with the content of the file http-token in the running server's directory\n";
@@ -248,7 +252,7 @@ mod tests {
         entrance.admits(asked, now).is_some()
     }
 
-    /// The header that the page sends.
+    /// Returns the header that the page sends.
     fn signed(entrance: &Authenticator, method: &Method, target: &str, stamp: &str) -> String {
         let text = format!("hq-request\n{method}\n{target}\n{stamp}");
         let signature = hmac::sign(&entrance.token.key(), text.as_bytes());
@@ -398,7 +402,7 @@ mod tests {
         }
         assert!(!send("1000002.ff", now), "the memory for them is bounded");
         assert!(send("1070000.ff", now + 70_000), "and empties with time");
-        // Requests signed with the read token do not fill it.
+        // Requests signed with the read token do not fill the list.
         let key = hmac::Key::new(hmac::HMAC_SHA256, "r".repeat(64).as_bytes());
         for number in 0..USED_MAX {
             let stamp = format!("1140000.{number:x}");
@@ -419,7 +423,7 @@ mod tests {
         );
     }
 
-    /// The values that `crypto.subtle` gives for these texts.
+    /// Checks the values that `crypto.subtle` returns for these texts.
     #[test]
     fn the_proof_is_an_hmac_over_nonce_and_time() {
         let [proof, read_proof] = entrance().prove("00ff", 5);

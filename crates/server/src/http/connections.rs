@@ -1,7 +1,7 @@
 //! The connections of the HTTP listener.
 //!
-//! A connection is unauthenticated until a request on it shows a token; from then on it counts
-//! toward the role of that token.
+//! A connection is unauthenticated until a request on it contains a token. From then on, it counts
+//! toward that token.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -16,12 +16,12 @@ use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
 use tokio::net::{TcpListener, TcpStream};
 
-/// Longest time for a request to arrive, and longest idle time of a connection.
+/// How long a request may take to arrive, and how long a connection may be idle.
 const REQUEST_WAIT_MAX: Duration = Duration::from_secs(20);
-/// Limit of bytes of an incomplete request, without its body.
+/// The maximum size of an incomplete request without its body, in bytes.
 const REQUEST_HEAD_MAX: usize = 64 << 10;
 
-/// Accepts connections until dropped, which ends all of them.
+/// Accepts connections until the future is dropped, which ends all of them.
 pub(super) async fn serve(listener: TcpListener, router: Router) {
     let pool = Pool::new(Share::http(descriptors()));
     let serve = |stream, peer, permit| connection(stream, peer, router.clone(), permit);

@@ -1,4 +1,4 @@
-//! A response body that counts as being answered until it is written.
+//! A response body that counts as a request in progress until it is written.
 
 use std::pin::Pin;
 use std::task::{Context, Poll};
@@ -8,8 +8,8 @@ use hyper::body::{Frame, SizeHint};
 
 use crate::answering::RequestInFlight;
 
-/// The body of an answer. It is dropped when it was passed to the connection, which writes it in
-/// the same poll.
+/// The body of a response. It is dropped when it has been passed to the connection, which writes it
+/// in the same poll.
 pub(super) struct Counted {
     body: Body,
     _counted: RequestInFlight,

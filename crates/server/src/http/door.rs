@@ -10,30 +10,30 @@ use tokio::task::JoinSet;
 
 use super::{HttpParts, HttpServer};
 
-/// Clients that may wait for the listener at the same time.
+/// The maximum number of clients that wait for the listener at the same time.
 const ASKS_MAX: usize = 16;
 
 type Ask = oneshot::Sender<Result<client::HttpOpened, Refusal>>;
 
-/// Handle for requesting the listener.
+/// The handle for requesting the listener.
 #[derive(Clone)]
 pub(crate) struct HttpControl(mpsc::Sender<Ask>);
 
-/// The other end of [`HttpControl`].
+/// The receiving end of [`HttpControl`].
 pub(crate) struct HttpControlRx(mpsc::Receiver<Ask>);
 
-/// Both ends.
+/// Creates both ends.
 pub(crate) fn door() -> (HttpControl, HttpControlRx) {
     let (tx, rx) = mpsc::channel(ASKS_MAX);
     (HttpControl(tx), HttpControlRx(rx))
 }
 
 impl HttpControl {
-    /// Opens the listener on this machine only, unless it is open, and returns its address.
+    /// Opens the listener on this machine only, unless it is already open. Returns its address.
     ///
     /// # Errors
     ///
-    /// If it cannot be opened, or the server ends.
+    /// Returns an error if the listener cannot be opened, or the server ends.
     pub(crate) async fn open(&self) -> Result<client::HttpOpened, Refusal> {
         let (tx, rx) = oneshot::channel();
         self.0
@@ -44,7 +44,7 @@ impl HttpControl {
     }
 }
 
-/// Serves the open listener, and opens it on demand; until dropped.
+/// Serves the open listener, or opens it on demand, until the future is dropped.
 pub(crate) async fn keep(
     opened: Option<HttpServer>,
     instance: PathBuf,
@@ -60,7 +60,7 @@ pub(crate) async fn keep(
             match opened.and_then(|server| server.publish().map(|()| server)) {
                 Ok(server) => known = Some(begin(server, &parts, &mut serving)),
                 Err(error) => {
-                    // The client may be gone.
+                    // The client may have disconnected.
                     let _ = ask.send(Err(Refusal::failed(format!(
                         "cannot listen for HTTP: {error}"
                     ))));

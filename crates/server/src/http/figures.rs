@@ -1,4 +1,4 @@
-//! Figures from outside the state: allocations, the store's file, this process.
+//! Figures from outside the state: allocations, the store's file, and this process.
 
 use hq_core::id::QueueId;
 use hq_protocol::client::{alloc_allocation::State, alloc_reply, reply::Reply};
@@ -7,10 +7,10 @@ use hq_protocol::convert::AllocRequest;
 use super::HttpParts;
 use crate::metrics::ProcessFigures;
 
-/// Limit of queues whose allocations are counted; users have a handful.
+/// The maximum number of queues whose allocations are counted. Users have only a few.
 const QUEUES_MAX: usize = 64;
 
-/// Collects figures; none of them waits for a batch system.
+/// Collects the figures. None of them waits for a batch system.
 pub(super) async fn around(parts: &HttpParts) -> ProcessFigures {
     let mut around = ProcessFigures {
         events_waiting: parts.core.waiting(),
@@ -69,7 +69,7 @@ fn inner(reply: Reply) -> Option<alloc_reply::Reply> {
     reply.reply
 }
 
-/// Resident memory of this process, from /proc.
+/// Returns the resident memory of this process, from /proc.
 fn resident_bytes() -> Option<u64> {
     let text = std::fs::read_to_string("/proc/self/statm").ok()?;
     let pages: u64 = text.split(' ').nth(1)?.parse().ok()?;

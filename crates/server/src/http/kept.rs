@@ -1,5 +1,5 @@
-//! Cache of expensive answers: the longer an answer took, the longer it is kept. However many users
-//! watch however large a run, the store is asked no more often than that.
+//! A cache of expensive answers. The longer an answer took, the longer it is kept. The load on the
+//! store is therefore bounded, however many users watch and however large the run is.
 
 use std::collections::HashMap;
 use std::marker::PhantomData;
@@ -12,12 +12,13 @@ use bytes::Bytes;
 use serde::Serialize;
 use tokio::sync::Mutex;
 
-/// The least time that an answer is used.
+/// The minimum time for which an answer is used.
 const REST_MIN: Duration = Duration::from_millis(300);
 const REST_MAX: Duration = Duration::from_secs(120);
-/// Lifetime of an answer as a multiple of its cost: at most one percent of a core.
+/// The lifetime of an answer as a multiple of its cost, so that answers take at most one percent of
+/// a core.
 const REST_FACTOR: u32 = 100;
-/// Limit of different cached answers.
+/// The maximum number of different cached answers.
 const KEPT_MAX: usize = 64;
 
 /// The JSON of a `T`.
@@ -63,8 +64,8 @@ pub(super) struct ResponseCache {
 }
 
 impl ResponseCache {
-    /// The cached answer of this name, or the result of `make`. Concurrent requests wait for the
-    /// same one.
+    /// Returns the cached answer with this name, or the result of `make`. Concurrent requests wait
+    /// for the same answer.
     pub(super) async fn get<T: Serialize, E>(
         &self,
         name: String,
@@ -73,7 +74,7 @@ impl ResponseCache {
         self.get_version(name, None, make).await
     }
 
-    /// Likewise with a maximum lifetime: most of its cost was waiting, which is free.
+    /// Like [`Self::get`], with a maximum lifetime, for answers whose cost is mostly waiting.
     pub(super) async fn get_for<T: Serialize, E>(
         &self,
         name: &str,
@@ -83,7 +84,7 @@ impl ResponseCache {
         self.get_entry(name.to_owned(), None, rest_max, make).await
     }
 
-    /// Likewise; an answer of the same version stays valid however old it is.
+    /// Like [`Self::get`], but an answer of the same version stays valid however old it is.
     pub(super) async fn get_version<T: Serialize, E>(
         &self,
         name: String,
@@ -117,16 +118,16 @@ impl ResponseCache {
         Ok(CachedJson::of(body))
     }
 
-    /// Drops all answers after a change, so that the next requests show it.
+    /// Drops all answers after a change, so that later requests see the change.
     pub(super) async fn forget(&self) {
-        // A request that waits for an answer in progress still gets that one.
+        // A request that waits for an answer in progress still gets that answer.
         self.places.lock().await.clear();
     }
 
     async fn place(&self, name: String) -> Place {
         let mut places = self.places.lock().await;
         if places.len() >= KEPT_MAX && !places.contains_key(&name) {
-            // Answers without waiting requests can be made again.
+            // Answers that no request is waiting for can be recomputed.
             places.retain(|_, place| Arc::strong_count(place) > 1);
         }
         Arc::clone(places.entry(name).or_default())
@@ -149,7 +150,7 @@ mod tests {
         let (kept, made) = (ResponseCache::default(), AtomicU32::new(0));
         let ask = |name: &str| {
             kept.get(name.to_owned(), async {
-                // Long enough for the answer to be kept until the end of the test.
+                // This takes long enough for the answer to be kept until the test ends.
                 tokio::time::sleep(Duration::from_millis(200)).await;
                 Ok::<_, Infallible>(made.fetch_add(1, Ordering::Relaxed))
             })

@@ -6,13 +6,14 @@ use std::hash::{DefaultHasher, Hasher as _};
 use axum::http::{HeaderMap, HeaderValue, header};
 use axum::response::{IntoResponse as _, Response};
 
-/// Bytes of a gzip file before and after the compressed data; `build.rs` writes no optional parts.
+/// The number of bytes before and after the compressed data in a gzip file. `build.rs` writes no
+/// optional parts.
 const HEADER: usize = 10;
 const TRAILER: usize = 8;
-/// Limit of a file's size, so that a damaged program does not request all memory.
+/// The maximum size of a file, so that a damaged program does not allocate all memory.
 const SIZE_MAX: usize = 4 * 1024 * 1024;
 
-/// A file.
+/// An embedded file.
 pub(super) struct Packed {
     gzip: &'static [u8],
 }
@@ -22,7 +23,7 @@ impl Packed {
         Self { gzip }
     }
 
-    /// The uncompressed content.
+    /// Returns the uncompressed content.
     pub(super) fn plain(&self) -> Vec<u8> {
         let end = self.gzip.len().saturating_sub(TRAILER);
         let deflated = self.gzip.get(HEADER..end).unwrap_or_default();
@@ -35,7 +36,7 @@ impl Packed {
         }
     }
 
-    /// The response for this client: compressed, if it accepts that.
+    /// Returns the response for a client, compressed if the client accepts that.
     pub(super) fn response(&self, headers: &HeaderMap) -> Response {
         let is_packed = takes_gzip(headers);
         let body = if is_packed {
@@ -53,7 +54,7 @@ impl Packed {
         response
     }
 
-    /// Changes with the sent bytes: the compressed form has another tag.
+    /// Returns the entity tag, which differs for the compressed form.
     pub(super) fn tag(&self, headers: &HeaderMap) -> String {
         let mut hasher = DefaultHasher::new();
         hasher.write(self.gzip);
@@ -62,7 +63,7 @@ impl Packed {
     }
 }
 
-/// Whether a client accepts gzip: `gzip, deflate, br;q=0.5`.
+/// Returns whether a client accepts gzip: `gzip, deflate, br;q=0.5`.
 fn takes_gzip(headers: &HeaderMap) -> bool {
     let listed = headers.get_all(header::ACCEPT_ENCODING).iter();
     let mut codings = listed
@@ -70,7 +71,7 @@ fn takes_gzip(headers: &HeaderMap) -> bool {
         .flat_map(|value| value.split(','));
     codings.any(|coding| {
         let (name, weight) = coding.split_once(';').unwrap_or((coding, ""));
-        // A weight of zero refuses it.
+        // A weight of zero means that the client rejects it.
         let weight = weight.trim().strip_prefix("q=");
         let is_refused = weight.is_some_and(|weight| weight.trim().parse() == Ok(0.0_f32));
         name.trim().eq_ignore_ascii_case("gzip") && !is_refused

@@ -1,9 +1,9 @@
 //! The web dashboard: embedded files, and who may load them.
 //!
-//! Without a token only the login page is served, which contains no data. Showing the token sets a
-//! cookie that opens the files of the dashboard and nothing else; for data the page signs each
-//! request with the token. Cookies are shared by all ports of a machine, so another user's server
-//! may see this one: it is worthless there.
+//! Without a token, only the login page is served, which contains no data. A request with the token
+//! sets a cookie that gives access to the files of the dashboard and to nothing else. For data, the
+//! page signs each request with the token. All ports of a machine share cookies, so another user's
+//! server may see this one, but it is worthless there.
 
 use std::sync::Arc;
 
@@ -19,18 +19,18 @@ use serde_json::json;
 use super::packed::Packed;
 use super::{App, auth, now_ms};
 
-/// Content security policy of a page: its own files; no text becomes script or markup.
+/// The content security policy of a page: only its own files, and no text becomes script or markup.
 const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; \
                       base-uri 'none'; form-action 'none'; frame-ancestors 'none'; \
                       require-trusted-types-for 'script'; trusted-types 'none'";
 
-/// Longest nonce of a page that requests a proof; twice the necessary length.
+/// The maximum length of the nonce in a request for a proof, twice the necessary length.
 const NONCE_LEN_MAX: usize = 128;
 
-/// Files of the dashboard by their paths, sorted.
+/// The files of the dashboard, sorted by their paths.
 const FILES: &[(&str, Packed)] = include!(concat!(env!("OUT_DIR"), "/pages.rs"));
 
-/// All pages, except the API.
+/// Returns the routes of all pages, except the API.
 pub(super) fn router() -> Router<Arc<App>> {
     Router::new()
         .route("/", get(home))
@@ -57,14 +57,15 @@ async fn home(State(app): State<Arc<App>>, request: Request) -> Response {
 
 async fn login_page(request: Request) -> Response {
     let mut headers = request.headers().clone();
-    // An unknown client always gets the page: a 304 would become a 401 without content.
+    // A client without a token always gets the page, because a 304 would become a 401 without
+    // content.
     headers.remove(header::IF_NONE_MATCH);
     let mut response = file("login.html", &headers);
     *response.status_mut() = StatusCode::UNAUTHORIZED;
     response
 }
 
-/// The token for the cookie.
+/// Exchanges the token for the cookie.
 async fn log_in(State(app): State<Arc<App>>, request: Request) -> Response {
     if let Err(refusal) = app.admits(&request) {
         return refused(&app, *refusal);
@@ -94,8 +95,8 @@ struct Challenge {
     nonce: String,
 }
 
-/// Proves to a page that this server has its token, and sends the time for its signatures. No token
-/// is needed: the reply is useless to others.
+/// Proves to a page that this server has its token, and sends the time for the page's signatures.
+/// This needs no token, because the reply is useless to other clients.
 async fn prove(State(app): State<Arc<App>>, Query(challenge): Query<Challenge>) -> Response {
     let nonce = &challenge.nonce;
     if nonce.len() > NONCE_LEN_MAX {
@@ -115,14 +116,14 @@ fn refused(app: &App, mut response: Response) -> Response {
     response
 }
 
-/// Distinguishes several servers of a machine.
+/// Returns the cookie's name, which distinguishes several servers on a machine.
 fn cookie_name(app: &App) -> String {
     let uid = &app.parts.info.server_uid;
     let word: String = uid.chars().filter(char::is_ascii_alphanumeric).collect();
     format!("hq-page-{}", word.to_ascii_lowercase())
 }
 
-/// Whether a request has the cookie, or the token itself.
+/// Returns whether a request has the cookie or the token itself.
 fn is_known(app: &App, request: &Request) -> bool {
     let name = cookie_name(app);
     let cookies = request.headers().get_all(header::COOKIE).iter();
@@ -134,7 +135,7 @@ fn is_known(app: &App, request: &Request) -> bool {
     has_cookie || app.admits(request).is_ok()
 }
 
-/// A file, or the status that the browser's copy is current.
+/// Returns a file, or the status that the browser's copy is current.
 fn file(path: &str, headers: &HeaderMap) -> Response {
     let Some((_, found)) = FILES.iter().find(|(name, _)| *name == path) else {
         return (StatusCode::NOT_FOUND, "there is nothing here\n").into_response();
@@ -164,7 +165,7 @@ fn file(path: &str, headers: &HeaderMap) -> Response {
 fn protect(response: &mut Response) {
     let headers = response.headers_mut();
     for (name, value) in [
-        // Revalidated each time: a new server may have other files.
+        // Browsers revalidate each time, because a new server may have other files.
         (header::CACHE_CONTROL, "private, no-cache"),
         (header::VARY, "cookie, accept-encoding"),
         (header::X_CONTENT_TYPE_OPTIONS, "nosniff"),
@@ -206,7 +207,7 @@ mod tests {
         }
     }
 
-    /// All files with their contents.
+    /// Returns all files with their contents.
     fn texts() -> impl Iterator<Item = (&'static str, String)> {
         let unpacked = |file: &Packed| String::from_utf8(file.plain()).expect("text");
         FILES

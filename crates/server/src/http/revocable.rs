@@ -13,9 +13,9 @@ use hyper::body::{Frame, SizeHint};
 use super::auth;
 use super::tokens::IssuedToken;
 
-/// Answers a request with this token.
+/// Answers a request that uses this token.
 pub(super) async fn run(request: Request, next: Next, issued: &IssuedToken) -> Response {
-    // A change was begun while the token was good, and its client should learn the outcome.
+    // The change started while the token was valid, and its client should learn the outcome.
     let is_action = !request.method().is_safe();
     let answer = next.run(request);
     if is_action {
@@ -30,7 +30,7 @@ pub(super) async fn run(request: Request, next: Next, issued: &IssuedToken) -> R
     }
 }
 
-/// A body that ends in the middle when the token is revoked.
+/// A body that is cut off when the token is revoked.
 struct Revocable {
     body: Body,
     revoked: Pin<Box<dyn Future<Output = ()> + Send>>,

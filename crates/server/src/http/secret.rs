@@ -5,7 +5,7 @@ use std::path::Path;
 
 use ring::hmac;
 
-/// Random bytes of a token; the text has twice as many hexadecimal digits.
+/// The number of random bytes in a token. Its text has twice as many hexadecimal digits.
 const TOKEN_LEN: usize = 32;
 
 /// A secret text.
@@ -19,14 +19,14 @@ impl std::fmt::Debug for Token {
 }
 
 impl Token {
-    /// Writes it to a file that only its owner can read, replacing that of an earlier run.
+    /// Writes the secret to a file that only its owner can read, replacing that of an earlier run.
     pub(super) fn store(&self, path: &Path) -> io::Result<()> {
-        // Atomically: a scraper reads the old or the new one.
+        // The file is replaced atomically, so that a scraper reads either the old or the new token.
         hq_private::replace_file(path, self.0.as_bytes())
     }
 
-    /// A new token for each run: a client that sends the token of an earlier run to another
-    /// program, on a port that the server had left, reveals nothing.
+    /// Generates a new token for each run. If a client sends the token of an earlier run to another
+    /// program, on a port that the server has left, it reveals nothing.
     pub(super) fn random() -> io::Result<Self> {
         let mut bytes = [0; TOKEN_LEN];
         getrandom::fill(&mut bytes).map_err(io::Error::other)?;
@@ -34,19 +34,19 @@ impl Token {
         Ok(Self(text.into()))
     }
 
-    /// The secret itself.
+    /// Returns the secret itself.
     pub(super) fn as_str(&self) -> &str {
         &self.0
     }
 
-    /// Compares in constant time.
+    /// Compares a text with the secret in constant time.
     pub(super) fn matches(&self, shown: &str) -> bool {
         let (ours, shown) = (self.0.as_bytes(), shown.as_bytes());
         let differences = ours.iter().zip(shown).fold(0, |sum, (a, b)| sum | (a ^ b));
         ours.len() == shown.len() && differences == 0
     }
 
-    /// For signatures.
+    /// Returns the key for signatures.
     pub(super) fn key(&self) -> hmac::Key {
         hmac::Key::new(hmac::HMAC_SHA256, self.0.as_bytes())
     }

@@ -1,8 +1,9 @@
-//! Tokens that users create for programs (`hq token`). Each has a name and a role, is stored with
-//! the state of the server, and is invalid from the moment it is revoked.
+//! Tokens that users create for programs (`hq token`). Each token has a name and a role, is stored
+//! with the state of the server, and becomes invalid as soon as it is revoked.
 //!
-//! Only a hash is stored: a reader of the journal, or of a copy, cannot use the token. It has 256
-//! random bits, so a plain hash is enough, and timing of the comparison does not help to guess it.
+//! Only a hash is stored, so that a reader of the journal or of a copy cannot use the token. A
+//! token has 256 random bits, so a plain hash is sufficient, and the timing of the comparison does
+//! not help to guess it.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -22,17 +23,17 @@ use super::secret::{Token, from_hex, hex};
 use crate::clock::Clock;
 use crate::core_handle::CoreHandle;
 
-/// Limit of tokens. Each request with a token is compared with all.
+/// The maximum number of tokens. Each request with a token is compared with all of them.
 const TOKENS_MAX: usize = 256;
 
-/// Prefix of each token, for users and secret scanners.
+/// The prefix of each token, for users and secret scanners.
 const PREFIX: &str = "hq_";
 
 /// A token that can be revoked.
 pub(crate) struct IssuedToken {
     role: Role,
     created_unix_ns: i64,
-    /// Last use since the server started; 0 = unused.
+    /// The time of the last use since the server started, 0 if unused.
     used_unix_ns: AtomicI64,
     hash: [u8; digest::SHA256_OUTPUT_LEN],
     revoked: watch::Sender<bool>,
@@ -61,7 +62,7 @@ impl IssuedToken {
         self.role
     }
 
-    /// A random number, unique among tokens; 0 is the read token.
+    /// Returns a random number that is unique among tokens. 0 is the read token.
     pub(super) fn number(&self) -> u64 {
         let [first, ..] = self.hash.as_chunks().0 else {
             return 1;
@@ -69,16 +70,16 @@ impl IssuedToken {
         u64::from_le_bytes(*first).max(1)
     }
 
-    /// Completes when it is revoked.
+    /// Returns when the token is revoked.
     pub(super) fn revoked(&self) -> impl Future<Output = ()> + Send + use<> {
         let mut revoked = self.revoked.subscribe();
         async move {
-            // An error is the end of the token itself.
+            // An error means that the token itself was dropped.
             let _ = revoked.wait_for(|is_revoked| *is_revoked).await;
         }
     }
 
-    /// The stored form.
+    /// Returns the stored form.
     fn record(&self) -> String {
         let hash = hex(&self.hash);
         json!({"role": self.role.name(), "created_unix_ns": self.created_unix_ns, "sha256": hash})
@@ -108,12 +109,12 @@ impl IssuedToken {
 pub(crate) struct Tokens {
     core: CoreHandle,
     known: RwLock<BTreeMap<Box<str>, Arc<IssuedToken>>>,
-    /// Held while a change is passed to the store: keeps the order.
+    /// Held while a change is passed to the store, to keep the order.
     changing: tokio::sync::Mutex<()>,
 }
 
 impl Tokens {
-    /// The tokens that the store holds.
+    /// Creates the tokens that the store contains.
     pub(crate) fn new(core: CoreHandle, kept: Vec<(String, String)>) -> Self {
         let restored = kept.into_iter().filter_map(|(name, record)| {
             let issued = IssuedToken::from_record(&record);
@@ -131,7 +132,7 @@ impl Tokens {
         }
     }
 
-    /// The token with this text.
+    /// Returns the token with this text.
     pub(super) fn find(&self, shown: &str) -> Option<Arc<IssuedToken>> {
         let hash = sha256(shown);
         let known = self.known.read().unwrap_or_else(PoisonError::into_inner);
@@ -142,12 +143,13 @@ impl Tokens {
         Some(Arc::clone(found))
     }
 
-    /// Creates or revokes a token, if requested, and lists all. Returns when the change is on disk;
-    /// a revoked token is invalid from the start of the call.
+    /// Creates or revokes a token if requested, and lists all tokens. Returns when the change is on
+    /// disk. A revoked token is invalid from the start of the call.
     ///
     /// # Errors
     ///
-    /// If the token does not exist, or exists already, or there are too many, or the server ends.
+    /// Returns an error if the token does not exist or exists already, if there are too many, or if
+    /// the server ends.
     pub(crate) async fn ask(&self, change: Option<TokenChange>) -> Result<client::Tokens, Refusal> {
         let secret = match change {
             None => String::new(),
@@ -182,7 +184,7 @@ impl Tokens {
                     "{TOKENS_MAX} tokens exist, which is the limit. Revoke some of them"
                 )));
             }
-            // Its text is secret until it is on disk.
+            // The token's text is secret until it is on disk.
             known.insert(name.clone(), Arc::clone(&issued));
         }
         let record = Some(issued.record().into());
@@ -213,9 +215,11 @@ impl Tokens {
     ) -> Result<(), Refusal> {
         let stored = self.core.persist(vec![change]).await;
         let stored = stored.map_err(|_| Refusal::shutting_down())?;
-        // While the disk is full this takes long, and others can be revoked meanwhile.
+        // While the disk is full, the wait is long, and other tokens can be revoked in the
+        // meantime.
         drop(turn);
-        // Dropped without a message: the server ended before it could store it.
+        // The channel was dropped without a message: the server ended before it could store the
+        // change.
         let ended =
             || Refusal::unavailable("the server ended before this was stored. Repeat the command");
         stored.await.map_err(|_| ended())
@@ -233,7 +237,7 @@ mod tests {
     use super::*;
     use crate::core_handle::{Event, Events};
 
-    /// Sends a change to the store, and returns the result.
+    /// Passes a change to the store and returns the result.
     async fn change(
         tokens: &Arc<Tokens>,
         events: &mut Events,
@@ -281,7 +285,7 @@ mod tests {
         let (told, record) = change(&tokens, &mut events, revoke).await;
         assert!(told.tokens.is_empty() && record.is_none());
         assert!(tokens.find(&secret).is_none());
-        // Requests that began with it end.
+        // Requests that use the token end.
         found.revoked().await;
     }
 

@@ -1,15 +1,16 @@
-//! Why the server aborted a task. Derived from the states of its job and of earlier jobs; the store
-//! does not keep the reason.
+//! Explains why the server aborted a task. The reason is derived from the states of the task's job
+//! and of earlier jobs, because the store does not keep it.
 
 use hq_core::id::TaskId;
 use hq_core::job::{Job, JobState, Submit, TaskSlot};
 use hq_core::server_state::ServerState;
 use hq_core::task::Phase;
 
-/// Longest path from an aborted task to the cause. Beyond it the nearest aborted task is named.
+/// The maximum length of a path from an aborted task to the cause. Beyond it, the nearest aborted
+/// task is named.
 const STEPS_MAX: usize = 32;
 
-/// The reason as a sentence; `None` if the cause was forgotten.
+/// Returns the reason as a sentence. `None` if the cause was forgotten.
 pub(super) fn reason(
     state: &ServerState,
     job: &Job,
@@ -23,7 +24,7 @@ pub(super) fn reason(
     Some(format!("Aborted: {why}"))
 }
 
-/// A dependency, near or far, that did not finish.
+/// Names a direct or indirect dependency that did not finish.
 fn by_dependency(job: &Job, slot: TaskSlot, task: TaskId) -> Option<String> {
     let (mut slot, mut first) = (slot, None);
     for step in 0..=STEPS_MAX {
@@ -51,7 +52,7 @@ fn by_dependency(job: &Job, slot: TaskSlot, task: TaskId) -> Option<String> {
     None
 }
 
-/// The verb for a task that did not succeed.
+/// Returns the verb for a task that did not succeed.
 const fn ending(phase: Phase) -> Option<&'static str> {
     match phase {
         Phase::Failed => Some("failed"),
@@ -61,7 +62,7 @@ const fn ending(phase: Phase) -> Option<&'static str> {
     }
 }
 
-/// A job after which the task was to run.
+/// Names a job after which the task was to run.
 fn by_earlier_job(state: &ServerState, submit: &Submit, task: TaskId) -> Option<String> {
     submit.after.iter().find_map(|after| {
         let (job, id) = (state.jobs().get(&after.job)?, after.job);
@@ -82,7 +83,7 @@ fn by_earlier_job(state: &ServerState, submit: &Submit, task: TaskId) -> Option<
     })
 }
 
-/// The limit of failures of the job.
+/// Names the job's limit of failures.
 fn by_failures(job: &Job) -> Option<String> {
     let max = job.max_fails.filter(|_| job.exceeds_max_fails())?;
     Some(format!(

@@ -1,4 +1,4 @@
-//! Jobs: lists, details, task ids.
+//! Jobs: lists, details and task ids.
 
 use hq_core::id::JobId;
 use hq_core::job::{Job, Submit, SubmitKind};
@@ -12,7 +12,7 @@ use hq_protocol::common;
 use super::worker_ref;
 use crate::core_handle::View;
 
-/// Workers named in the details of a job.
+/// The number of workers named in the details of a job.
 const WORKERS_SHOWN_MAX: usize = 2;
 
 pub(super) fn summary(job: &Job) -> client::JobSummary {
@@ -47,11 +47,11 @@ fn pace(facts: PaceFacts) -> client::PaceFacts {
     }
 }
 
-/// A job in a reduced form for frequent refreshes: only the first template of each submit, and no
-/// ids.
+/// A job in a reduced form for frequent refreshes, with only the first template of each submit and
+/// without ids.
 pub(crate) struct JobOverview {
     pub(crate) detail: client::JobDetail,
-    /// How many templates each submit has.
+    /// The number of templates of each submit.
     pub(crate) template_counts: Vec<usize>,
 }
 
@@ -66,7 +66,7 @@ pub(super) fn overview(view: &View<'_>, id: JobId) -> Option<JobOverview> {
     })
 }
 
-/// All data of a job except its submits and the ids of its tasks, see [`add_submits`].
+/// Returns all data of a job except its submits and the ids of its tasks, see [`add_submits`].
 pub(super) fn detail(view: &View<'_>, job: &Job) -> client::JobDetail {
     let finished = if !job.is_idle() {
         None
@@ -118,11 +118,11 @@ fn notification(notice: &Notice) -> client::JobNotice {
     }
 }
 
-/// Number of graph tasks that cost as much as a template.
+/// The number of graph tasks that cost as much as a template.
 const TASKS_PER_UNIT: usize = 256;
 
-/// Continues adding the parts that [`detail`] leaves out. Each template takes one off `left`, each
-/// submit at least one; returns whether everything is added.
+/// Continues adding the parts that [`detail`] omits. Each template takes one off `left`, and each
+/// submit at least one. Returns whether everything is added.
 pub(super) fn add_submits(job: &Job, detail: &mut client::JobDetail, left: &mut usize) -> bool {
     loop {
         let told = detail.submits.len();
@@ -149,7 +149,7 @@ pub(super) fn add_submits(job: &Job, detail: &mut client::JobDetail, left: &mut 
                         of.copied().collect::<Vec<u32>>()
                     }
                 };
-                // Tasks cost next to nothing, but there may be very many.
+                // A task costs almost nothing, but there may be very many.
                 let cost = 1 + graph_templates.len() / TASKS_PER_UNIT;
                 *left -= cost.min(*left);
                 detail.submits.push(client::SubmitInfo {
@@ -179,7 +179,7 @@ fn template_count(submit: &Submit) -> usize {
     }
 }
 
-/// At most `most` templates, from position `first` on.
+/// Returns at most `most` templates, starting at position `first`.
 fn templates(submit: &Submit, first: usize, most: usize) -> Vec<common::TaskTemplate> {
     let all = match &submit.kind {
         SubmitKind::Array { template, .. } => std::slice::from_ref(template),
@@ -190,7 +190,7 @@ fn templates(submit: &Submit, first: usize, most: usize) -> Vec<common::TaskTemp
         .collect()
 }
 
-/// Names and values of the parameters of an array, in short form.
+/// Returns the names and abbreviated values of an array's parameters.
 fn described_params(submit: &Submit) -> Vec<client::Param> {
     let SubmitKind::Array { template, .. } = &submit.kind else {
         return Vec::new();
@@ -204,7 +204,8 @@ fn described_params(submit: &Submit) -> Vec<client::Param> {
     .collect()
 }
 
-/// A submit with at most `templates_max` templates, and without the templates of graph tasks.
+/// Returns a submit with at most `templates_max` templates, and without the templates of graph
+/// tasks.
 fn submit_info(submit: &Submit, templates_max: usize) -> client::SubmitInfo {
     let is_graph = matches!(submit.kind, SubmitKind::Graph { .. });
     client::SubmitInfo {

@@ -1,4 +1,4 @@
-//! Jobs in lists of dashboards, searchable by command, host and failure.
+//! Jobs in lists of dashboards. They can be searched by command, host and failure.
 
 use hq_core::id::{JobId, TaskId, TaskKey, WorkerId};
 use hq_core::job::{Job, SharedTemplate, SubmitKind};
@@ -13,11 +13,11 @@ use hq_protocol::client;
 use super::job;
 use crate::core_handle::View;
 
-/// Jobs that a search examines in one step of the core's thread.
+/// The number of jobs that a search examines in one step of the core's thread.
 const LOOKED_MAX: usize = 1_024;
-/// Templates per submit, and hosts per job, that a search examines.
+/// The maximum number of templates per submit, and of hosts per job, that a search examines.
 const PARTS_MAX: usize = 64;
-/// Tasks of a worker that are named.
+/// The maximum number of a worker's tasks that are named.
 const NAMED_MAX: usize = 20;
 
 /// A job with the additional data of a list.
@@ -27,20 +27,20 @@ pub(crate) struct ListedJob {
     pub(crate) finished: Option<Timestamp>,
     pub(crate) worker_count: usize,
     pub(crate) asked: RequestedResources,
-    /// Its pace; `None` before the first end, and when nothing is left to do.
+    /// The job's rate. `None` before the first end, and when no tasks are left.
     pub(crate) pace: Option<Pace>,
 }
 
-/// Resources that one task of a job requests.
+/// The resources that one task of a job requests.
 pub(crate) struct RequestedResources {
-    /// Units of cpus; `None` = a whole worker.
+    /// Units of cpus. `None` for a whole worker.
     pub(crate) cpus: Option<u64>,
-    /// Everything, as `2 cpus, 1 gpus/nvidia`.
+    /// All requested resources, such as `2 cpus, 1 gpus/nvidia`.
     pub(crate) words: String,
 }
 
 impl RequestedResources {
-    /// Of several variants the preferred one counts.
+    /// Uses the preferred variant if there are several.
     pub(crate) fn of(template: &SharedTemplate) -> Self {
         let variants = template.task.requests.as_slice();
         let Some(first) = variants.first() else {
@@ -117,15 +117,16 @@ pub(crate) fn listed(view: &View<'_>, job: &Job) -> ListedJob {
     }
 }
 
-/// A part of the jobs, the newest first.
+/// A part of the jobs, newest first.
 pub(crate) struct JobsPart {
     pub(crate) jobs: Vec<ListedJob>,
-    /// Jobs below this id were not examined; `None` = all were.
+    /// Jobs below this id were not examined. `None` if all jobs were.
     pub(crate) next: Option<JobId>,
 }
 
-/// Jobs below the id `before`, at most `limit`. With `text`, in lower case, only jobs that contain
-/// it; after a number of jobs the rest is left to another step.
+/// Returns at most `limit` jobs below the id `before`. If `text`, which is in lower case, is given,
+/// returns only jobs that contain it. After a number of examined jobs, the rest is left to another
+/// step.
 pub(crate) fn newest(
     view: &View<'_>,
     before: Option<JobId>,
@@ -157,8 +158,8 @@ pub(crate) fn newest(
     }
 }
 
-/// Whether a text occurs in a job's name, commands, directory, hosts, or reason of failure or
-/// cancel.
+/// Returns whether a job's name, commands, directory, hosts, or reason for a failure or cancel
+/// contain a text.
 fn has(state: &ServerState, job: &Job, text: &str) -> bool {
     let is_in = |place: &str| contains(place, text);
     let reasons = || {
@@ -198,14 +199,15 @@ fn command(template: &SharedTemplate) -> String {
     words.collect::<Vec<_>>().join(" ")
 }
 
-/// Whether `place` contains `text`, which is in lower case.
+/// Returns whether `place` contains `text`, which is in lower case.
 pub(crate) fn contains(place: &str, text: &str) -> bool {
     place.to_lowercase().contains(text)
 }
 
-/// Units of cpus that tasks requested; `None` = a whole worker. For unknown tasks: one cpu.
+/// Returns the units of cpus that tasks requested, `None` for a whole worker, and one cpu for
+/// unknown tasks.
 pub(crate) fn cpus_of(view: &View<'_>, tasks: &[(u32, u32)]) -> Vec<Option<u64>> {
-    // The tasks of an array are alike.
+    // All tasks of an array request the same.
     let mut known: Option<(u32, Option<u64>)> = None;
     let mut found = Vec::with_capacity(tasks.len());
     for (id, task) in tasks {
@@ -233,7 +235,7 @@ pub(crate) fn cpus_of(view: &View<'_>, tasks: &[(u32, u32)]) -> Vec<Option<u64>>
     found
 }
 
-/// The first tasks that run on each worker.
+/// Returns the first tasks that run on each worker.
 pub(crate) fn running_on(view: &View<'_>) -> Vec<(WorkerId, Vec<TaskKey>)> {
     let workers = view.state.workers().values();
     workers

@@ -1,4 +1,4 @@
-//! Location of a task's output, and whether there will be more.
+//! Finds where a task's output is, and whether more will follow.
 
 use hq_core::id::{InstanceId, WorkerId};
 use hq_core::placeholder::{PathPattern, PathPatterns, PathValues, join};
@@ -7,24 +7,24 @@ use hq_core::task::{Phase, TaskState};
 use hq_core::template::StdioSpec;
 use hq_protocol::convert::{OutputQuery, OutputSource};
 
-/// The state's knowledge about the output of a task.
+/// What the state knows about the output of a task.
 #[derive(Debug)]
 pub(crate) enum OutputLocation {
-    /// No such job or task.
+    /// The job or task does not exist.
     Unknown,
-    /// It was never started.
+    /// The task was never started.
     NotStarted(TaskState),
-    /// It was started.
+    /// The task was started.
     Known {
         state: TaskState,
         instance: InstanceId,
         worker: WorkerId,
-        /// `None` = thrown away.
+        /// Where the output is. `None` if it is discarded.
         source: Option<OutputSource>,
     },
 }
 
-/// Looks a task up.
+/// Looks up the output of a task.
 pub(crate) fn output_location(state: &ServerState, query: &OutputQuery) -> OutputLocation {
     find(state, query).unwrap_or(OutputLocation::Unknown)
 }
@@ -34,7 +34,7 @@ fn find(state: &ServerState, query: &OutputQuery) -> Option<OutputLocation> {
     let slot = job.find(query.task.task)?;
     let submit = job.submit(slot)?;
     let phase = submit.tasks.phase(slot.index)?;
-    // Its program may not run yet, so there is nothing to read or to wait for on the worker.
+    // The program may not run yet, so there is nothing on the worker to read or to wait for.
     let task_state = if phase == Phase::Placed {
         TaskState::Waiting
     } else {
@@ -81,7 +81,7 @@ fn find(state: &ServerState, query: &OutputQuery) -> Option<OutputLocation> {
     })
 }
 
-/// The directory of a stream, which `pattern` names.
+/// Returns the directory of a stream, which `pattern` names.
 pub(super) fn stream_dir(pattern: &[u8], values: &PathValues<'_>) -> Vec<u8> {
     let mut dir = Vec::new();
     PathPattern::parse(pattern).render(values, &mut dir);

@@ -1,7 +1,7 @@
-//! Answers about very many jobs or workers, made in parts, so that others have their turn between
-//! two parts.
+//! Answers about very many jobs or workers. They are built in parts, so that other requests are
+//! handled between two parts.
 //!
-//! So a long list is no snapshot: each row is from the time when it was made.
+//! A long list is therefore not a snapshot: each row is from the time when it was built.
 
 use std::collections::VecDeque;
 
@@ -19,15 +19,15 @@ use hq_protocol::could_run;
 use super::{job, task, worker};
 use crate::core_handle::{CoreGone, CoreHandle, View};
 
-/// Rows per part, by cost: about 1 µs, 5 µs, 3 µs, 5 µs and 20 µs each.
+/// The number of rows per part, by cost: about 1 µs, 5 µs, 3 µs, 5 µs and 20 µs each.
 const JOBS_MAX: usize = 2_048;
 const DETAILS_MAX: usize = 256;
-/// Submits and templates.
+/// The number of submits and templates per part.
 const TEMPLATES_MAX: usize = 512;
 const EXPLAINED_MAX: usize = 512;
 const WORKERS_MAX: usize = 128;
 
-/// Answers a query, in parts if it is long: others have their turn between two parts.
+/// Answers a query, in parts if the answer is long, so that other requests are handled in between.
 pub(crate) async fn ask(core: &CoreHandle, query: Query) -> Result<Reply, CoreGone> {
     let mut asked = PartialQuery::New(query);
     loop {
@@ -38,15 +38,15 @@ pub(crate) async fn ask(core: &CoreHandle, query: Query) -> Result<Reply, CoreGo
     }
 }
 
-/// Jobs that are still to be sent.
+/// The jobs that are still to be sent.
 pub(crate) enum Jobs {
-    /// All from this one on.
+    /// All jobs, starting with this one.
     From(JobId),
     These(VecDeque<JobId>),
 }
 
 impl Jobs {
-    /// Takes the first of them; the answer is complete if that leaves `None`.
+    /// Takes the first jobs. The answer is complete if `None` is left.
     fn take(self, state: &ServerState, most: usize) -> (Vec<&Job>, Option<Self>) {
         let known = |id| state.jobs().get(&id);
         match self {
@@ -64,14 +64,14 @@ impl Jobs {
     }
 }
 
-/// A query, or its partial answer and the rest.
+/// A query, or its partial answer and what is left of it.
 pub(crate) enum PartialQuery {
     New(Query),
     JobList(Jobs, client::JobList),
     JobInfos {
         left: Option<Jobs>,
         reply: client::JobInfos,
-        /// Rows that have all their submits.
+        /// The number of rows that have all their submits.
         whole: usize,
     },
     TaskIds(Jobs, Vec<TaskState>, client::TaskIdsReply),
@@ -82,7 +82,7 @@ pub(crate) enum PartialQuery {
     },
     Explain {
         task: (JobRef, TaskId),
-        /// Whether the answer is complete with the first worker that could run the task.
+        /// Whether the answer ends with the first worker that could run the task.
         until_able: bool,
         /// The worker of the last row.
         after: WorkerId,
@@ -91,13 +91,13 @@ pub(crate) enum PartialQuery {
 }
 
 impl PartialQuery {
-    /// Makes the next part. Only the last one waits for the store.
+    /// Builds the next part. Only the last part waits for the store.
     pub(crate) async fn next(self, core: &CoreHandle) -> Result<Result<Reply, Self>, CoreGone> {
         core.look(move |view| self.continue_with(view), Result::is_ok)
             .await
     }
 
-    /// Makes the next part; returns the answer after the last one.
+    /// Builds the next part. Returns the answer after the last part.
     pub(crate) fn continue_with(self, view: &View<'_>) -> Result<Reply, Self> {
         match self {
             Self::New(query) => Self::begin(view, query),
@@ -146,7 +146,7 @@ impl PartialQuery {
         }
     }
 
-    /// The first part.
+    /// Builds the first part.
     fn begin(view: &View<'_>, query: Query) -> Result<Reply, Self> {
         let jobs = |selector: &Selector| match selector {
             Selector::All => (Jobs::From(JobId(0)), IdArray::default()),
@@ -156,7 +156,7 @@ impl PartialQuery {
             }
         };
         let begun = match query {
-            // Needs no state; the link answers it.
+            // This needs no state, so the connection answers it.
             Query::ServerInfo => return Ok(Refusal::invalid("not a question for the core").into()),
             Query::TaskPage(page) => return Ok(Reply::TaskPage(task::page(view, &page))),
             Query::JobList(selector) => {
@@ -222,8 +222,8 @@ impl PartialQuery {
         begun.continue_with(view)
     }
 
-    /// Adds rows, or continues the first incomplete one: one job may have very many submits and
-    /// templates.
+    /// Adds rows, or continues the first incomplete row, because a job may have very many submits
+    /// and templates.
     fn job_infos(
         view: &View<'_>,
         mut left: Option<Jobs>,
@@ -241,7 +241,7 @@ impl PartialQuery {
         let mut budget = TEMPLATES_MAX;
         for row in reply.jobs.iter_mut().skip(whole) {
             let id = row.summary.as_ref().map_or(JobId(0), |job| JobId(job.id));
-            // A job that was forgotten meanwhile stays as far as it was read.
+            // If a job was forgotten in the meantime, its row stays as far as it was read.
             let job = view.state.jobs().get(&id);
             if job.is_some_and(|job| !job::add_submits(job, row, &mut budget)) {
                 break;
@@ -254,7 +254,7 @@ impl PartialQuery {
         Err(Self::JobInfos { left, reply, whole })
     }
 
-    /// The explanation of the last part is sent, with the workers of all parts.
+    /// Returns the explanation of the last part, with the workers of all parts.
     fn explain(
         view: &View<'_>,
         (task, until_able): ((JobRef, TaskId), bool),
@@ -317,7 +317,7 @@ mod tests {
         state
     }
 
-    /// An answer, and its number of steps.
+    /// Returns an answer and the number of its steps.
     fn ask(state: &ServerState, query: Query) -> (Reply, usize) {
         let mut steps = 1;
         let reply = answer_in_steps(state, NOW, query, || steps += 1);

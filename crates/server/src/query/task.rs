@@ -1,4 +1,4 @@
-//! Tasks, page by page, in the order of submits and ids.
+//! Tasks in pages, in the order of submits and ids.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -22,18 +22,21 @@ use crate::core_handle::View;
 use crate::curves;
 use crate::updates::Details;
 
-/// Limit of tasks examined or shown per page; keeps a page below a millisecond or two.
+/// The maximum number of tasks examined or shown per page, which keeps a page below a millisecond
+/// or two.
 const PAGE_MAX: u32 = 4_096;
-/// Different templates of a page with their definitions, 5 µs each.
+/// The maximum number of different templates in a page with definitions. Each takes 5 µs.
 const TEMPLATES_MAX: usize = 512;
 
-/// Limit of explained aborted tasks per page: each explanation may follow many dependencies.
+/// The maximum number of aborted tasks explained per page. Each explanation may follow many
+/// dependencies.
 const REASONS_MAX: usize = 64;
 
-/// Bytes of a parameter value next to an error.
+/// The maximum length in bytes of a parameter value next to an error.
 const SHORT_VALUE_MAX: usize = 100;
 
-/// Cursor of a page: submit in the high half, index or position in the low half.
+/// Returns the cursor of a page: the submit in the high half, and the index or position in the low
+/// half.
 fn cursor(high: u32, low: u32) -> u64 {
     u64::from(high) << 32 | u64::from(low)
 }
@@ -49,7 +52,7 @@ struct Page<'a> {
     job: &'a Job,
     query: &'a TaskPageQuery,
     reply: client::TaskPageReply,
-    /// Size of the reply; definitions and paths may be long.
+    /// The size of the reply. Definitions and paths may be long.
     bytes: usize,
     is_full_of_templates: bool,
     templates: BTreeMap<TemplateId, (u32, PathPatterns)>,
@@ -91,7 +94,7 @@ impl Page<'_> {
         }
     }
 
-    /// Whether the next task goes to the next page; each page has at least one.
+    /// Returns whether the next task goes to the next page. Each page has at least one task.
     const fn is_full(&self) -> bool {
         self.bytes >= PAGE_BYTES_MAX || self.is_full_of_templates
     }
@@ -100,7 +103,7 @@ impl Page<'_> {
         self.query.states.is_empty() || self.query.states.contains(&state)
     }
 
-    /// The tasks that the user named, in that order.
+    /// Adds the tasks that the user named, in that order.
     fn add_selected(&mut self, ids: &hq_core::range::IdArray) {
         let (_, mut at) = split_cursor(self.query.cursor);
         let mut missing = Vec::new();
@@ -232,7 +235,7 @@ impl Page<'_> {
     }
 }
 
-/// Values of a task's parameters.
+/// Returns the values of a task's parameters.
 fn params(template: &SharedTemplate, id: TaskId) -> Vec<client::Param> {
     let Some(params) = template.task.params.as_deref() else {
         return Vec::new();
@@ -245,7 +248,8 @@ fn params(template: &SharedTemplate, id: TaskId) -> Vec<client::Param> {
     values.map(param).collect()
 }
 
-/// Short form: for very many ended tasks in one message, and for lines about failures.
+/// Returns abbreviated values, for very many ended tasks in one message and for lines about
+/// failures.
 fn short_params(template: &SharedTemplate, id: TaskId) -> Vec<client::Param> {
     let mut params = params(template, id);
     for param in &mut params {
@@ -259,7 +263,7 @@ fn short_params(template: &SharedTemplate, id: TaskId) -> Vec<client::Param> {
     params
 }
 
-/// Everything but paths, parameters and definition.
+/// Returns everything except paths, parameters and definition.
 fn describe(state: &ServerState, submit: &Submit, slot: TaskSlot, id: TaskId) -> client::TaskInfo {
     let task_state = submit
         .tasks
@@ -303,13 +307,13 @@ fn usage_message(usage: &Usage) -> client::TaskUsage {
     }
 }
 
-/// Attempts before the last one.
+/// Returns the attempts before the last one.
 fn attempts(state: &ServerState, submit: &Submit, index: u32) -> Vec<client::TaskAttempt> {
     let attempts = submit.tasks.attempts(index).iter();
     attempts
         .map(|attempt| {
             let template = submit.template_at(index, attempt.instance);
-            // All other attempts got the same, which is sent once.
+            // Without growth, all attempts get the same amounts, which are sent once.
             let growing = template
                 .map(|template| &template.task)
                 .filter(|task| task.retry.grow != GrowSpec::default());
@@ -328,7 +332,7 @@ fn attempts(state: &ServerState, submit: &Submit, index: u32) -> Vec<client::Tas
         .collect()
 }
 
-/// Workers of the last instance, the root of a multi-node task first.
+/// Returns the workers of the last instance. The root of a multi-node task comes first.
 fn workers_of(
     state: &ServerState,
     submit: &Submit,
@@ -341,7 +345,7 @@ fn workers_of(
     }
 }
 
-/// Final paths of a task that was started at least once.
+/// Returns the resolved paths of a task that was started at least once.
 fn paths(
     state: &ServerState,
     job: &Job,
@@ -376,7 +380,7 @@ fn paths(
     })
 }
 
-/// A failed task for the overview of its job.
+/// Returns a failed task for the overview of its job.
 pub(super) fn failed(state: &ServerState, job: &Job, task: TaskId) -> Option<client::FailedTask> {
     let slot = job.find(task)?;
     let submit = job.submit(slot)?;
@@ -391,7 +395,8 @@ pub(super) fn failed(state: &ServerState, job: &Job, task: TaskId) -> Option<cli
     })
 }
 
-/// The first of these ended tasks for a watching client, and how many of the tasks it stands for.
+/// Returns the first of these ended tasks for a watching client, and the number of tasks that it
+/// stands for.
 pub(super) fn ended(
     state: &ServerState,
     job: &Job,
@@ -409,7 +414,7 @@ pub(super) fn ended(
     let paths = template
         .filter(|_| !details.with_values)
         .and_then(|template| paths(state, job, submit, slot, &PathPatterns::new(&template.task)));
-    // Clients need the values only for failed tasks.
+    // Clients need the parameter values only for failed tasks.
     let failed = template.filter(|_| info.error.is_some());
     let alike = match details.with_ranges && tasks.step() == 1 {
         true => untouched(submit, slot.index).clamp(1, tasks.count()),
@@ -429,7 +434,7 @@ pub(super) fn ended(
     (Some(ended), alike)
 }
 
-/// The same for a job that was forgotten before its client received the ends.
+/// The same as [`ended`] for a job that was forgotten before its client received the ends.
 pub(super) fn forgotten(
     job: JobId,
     tasks: &IdRange,
@@ -451,7 +456,7 @@ pub(super) fn forgotten(
     (Some(ended), alike)
 }
 
-/// How many consecutive tasks from this one on have no record and the same state.
+/// Returns how many consecutive tasks, starting with this one, have no record and the same state.
 fn untouched(submit: &Submit, index: u32) -> u32 {
     let ids = submit.ids.range_from(index);
     let ids = ids

@@ -1,4 +1,4 @@
-//! Long answers come in parts.
+//! Tests that long answers come in parts.
 
 use hq_core::id::{InstanceId, JobId, TaskId};
 use hq_core::range::IdArray;
@@ -30,7 +30,7 @@ fn submit(state: &mut ServerState, target: SubmitTarget, count: u32, template: T
     request(state, Command::Submit(Box::new(spec)));
 }
 
-/// A worker with all fields of maximal length.
+/// Returns a worker whose fields all have the maximum length.
 fn largest_worker() -> WorkerConfig {
     let mut config = worker_config(4);
     let name = |number: usize| format!("{number:0>200}").into_boxed_str();

@@ -20,10 +20,12 @@ use hq_protocol::could_run;
 use super::resolve;
 use crate::core_handle::View;
 
-/// Limit of a worker's unkillable tasks in an explanation; `worker info` lists all.
+/// The maximum number of a worker's unkillable tasks in an explanation. `worker info` lists all of
+/// them.
 const UNKILLABLE_TOLD_MAX: usize = 3;
-/// A worker with room starts a task within milliseconds, and one that briefly lacks processes or
-/// memory within seconds.
+/// How long a task may wait on a worker before its start counts as overdue. A worker with room
+/// starts a task within milliseconds, and one that briefly lacks processes or memory within
+/// seconds.
 const START_OVERDUE: Duration = Duration::from_secs(10);
 
 pub(super) fn worker_info(
@@ -61,7 +63,7 @@ pub(super) fn worker_info(
         is_draining: worker.is_draining() && worker.is_live(),
         unkillable: worker.unkillable().iter().map(unkillable_task).collect(),
         quarantine: quarantine(state, worker),
-        // Not known to the core.
+        // The core does not know this.
         via: None,
         node_faults: worker
             .node_faults()
@@ -71,7 +73,7 @@ pub(super) fn worker_info(
     }
 }
 
-/// Obstacle of a worker that keeps a task away.
+/// Describes why a worker does not get a task.
 fn obstacle(state: &ServerState, worker: &Worker, found: &Hindrance) -> String {
     let asked = on_request(state, worker.id).filter(|_| *found == Hindrance::Quarantined);
     asked.map_or_else(
@@ -80,10 +82,10 @@ fn obstacle(state: &ServerState, worker: &Worker, found: &Hindrance) -> String {
     )
 }
 
-/// The quarantine of a worker, if a user requested it and its time is not over.
+/// Describes the quarantine of a worker, if a user requested it and it has not expired.
 pub(crate) fn on_request(state: &ServerState, worker: WorkerId) -> Option<String> {
     let asked = state.quarantine(worker).filter(|known| known.is_asked)?;
-    // After it follows a probe, as after any other quarantine.
+    // A probe task follows, as after any other quarantine.
     let standing = state.worker(worker).map(Worker::standing);
     if standing.is_some_and(|standing| standing != Standing::Quarantined) {
         return None;
@@ -128,7 +130,7 @@ fn unkillable_task(one: &Unkillable) -> client::UnkillableTask {
     }
 }
 
-/// Where a task is that cannot be killed.
+/// Describes the location of a task that cannot be killed.
 fn unkillable_at(state: &ServerState, task: TaskKey) -> Option<String> {
     state.workers().values().find_map(|worker| {
         let mut there = worker.unkillable().iter();
@@ -146,8 +148,9 @@ fn resource_use(state: &ServerState, worker: &Worker) -> Vec<client::ResourceUse
     rows.collect()
 }
 
-/// Explains why a task waits: against at most `most` workers after one, and with `true` none after
-/// the first that could run it. The error is a rejection.
+/// Explains why a task waits. Examines at most the given number of workers after the given one. If
+/// the flag is set, it stops after the first worker that could run the task. The error is a
+/// rejection.
 pub(super) fn explain(
     view: &View<'_>,
     (job, task): (JobRef, TaskId),
@@ -218,7 +221,7 @@ pub(super) fn explain(
     })
 }
 
-/// The workers of [`explain`]; one of them may have the task already.
+/// Returns the rows of [`explain`]. One of the workers may have the task already.
 fn explain_workers(
     view: &View<'_>,
     class: &Class,
@@ -244,7 +247,7 @@ fn explain_workers(
     workers
 }
 
-/// An ended task has nothing to explain.
+/// Returns the rejection for an ended task, which has nothing to explain.
 fn has_ended(key: TaskKey, unkillable: Option<String>) -> Refusal {
     let TaskKey { job, task } = key;
     let text = "Explain command works only for tasks in WAITING or RUNNING state";
@@ -255,7 +258,8 @@ fn has_ended(key: TaskKey, unkillable: Option<String>) -> Refusal {
     Refusal::conflict(text).about(Some(job), Some(task))
 }
 
-/// How long ago a task was sent to a worker that counts it as running without a reported start.
+/// Returns how long ago a task was sent to a worker that has room for it, if the worker should have
+/// reported its start by now.
 fn start_overdue(worker: &Worker, job: JobId, task: TaskId, now: Time) -> Option<Duration> {
     let assigned = worker.assigned().get(&TaskKey::new(job, task))?;
     let age = now.since(assigned.at);
@@ -263,8 +267,8 @@ fn start_overdue(worker: &Worker, job: JobId, task: TaskId, now: Time) -> Option
         .then_some(age)
 }
 
-/// Demand of each variant on one worker, and obstacles of a ready task there. `is_sent`: it waits
-/// there.
+/// Compares each variant with a worker, and lists why a ready task does not start there. `is_sent`
+/// means that the task waits on this worker.
 fn explain_worker(
     view: &View<'_>,
     class: &Class,
@@ -309,9 +313,9 @@ fn explain_worker(
 /// Facts about a group of workers.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 struct Group {
-    /// Number of its workers.
+    /// The number of workers in the group.
     members: u32,
-    /// Nodes that a multi-node task could have now.
+    /// The number of nodes that a multi-node task could have now.
     empty: u32,
 }
 

@@ -1,8 +1,8 @@
 //! Output of `qstat -f -F json`. Numbers may be strings, and attributes differ between states.
 //!
-//! A job missing from the output may exist: a server without history answers `-x` with no jobs at
-//! all, and some releases print only the first of several. Only a line on standard error that names
-//! the job is conclusive.
+//! A job that is missing from the output may exist: a server without history answers `-x` with no
+//! jobs at all, and some releases print only the first of several jobs. Only a line on standard
+//! error that names the job is conclusive.
 
 use hq_core::autoalloc::Report;
 use hq_core::batch::{CommandTemplate, SystemSpec, Words, qstat};
@@ -11,12 +11,13 @@ use serde_json::Value;
 use super::super::command::ProgramResult;
 use super::{ExpectedJob, Question, meaning, shown};
 
-/// Standard error of a server without history that was asked for ended jobs.
+/// What a server without history prints to standard error if ended jobs are requested.
 const NO_HISTORY: &str = "not configured to maintain job history";
-/// Standard error about an ended job, if ended jobs were not requested.
+/// What the server prints to standard error about an ended job if ended jobs are not requested.
 const HAS_FINISHED: &str = "has finished";
 
-/// State of each job, `None` for missing ones; `None` overall = not output of `qstat`.
+/// Returns the state of each job, `None` for missing ones. Returns `None` for everything if the
+/// text is not output of `qstat`.
 pub(super) fn reports(
     system: &SystemSpec,
     ran: &ProgramResult,
@@ -35,7 +36,7 @@ pub(super) fn reports(
     Some(jobs.iter().map(of_job).collect())
 }
 
-/// State of a job, by its id, from standard error.
+/// Returns the state of a job, by its id, from standard error.
 fn complaint(system: &SystemSpec, ran: &ProgramResult, job: &str) -> Option<Report> {
     // `qstat` succeeds if it found all jobs, or searched for none.
     if ran.is_ok() {
@@ -49,7 +50,7 @@ fn complaint(system: &SystemSpec, ran: &ProgramResult, job: &str) -> Option<Repo
     is_missing.then_some(Report::Missing)
 }
 
-/// Whether one of the words is this id, with or without parts of its domain.
+/// Returns whether one of the words is this id, with or without parts of its domain.
 pub(super) fn names(line: &str, job: &str) -> bool {
     let extends = |long: &str, short: &str| {
         let rest = long.strip_prefix(short);
@@ -59,18 +60,18 @@ pub(super) fn names(line: &str, job: &str) -> bool {
         .any(|word| extends(word, job) || extends(job, word))
 }
 
-/// Whether the server was asked for ended jobs and has no history: then it reports no live jobs
-/// either.
+/// Returns whether ended jobs were requested from a server without history, which then does not
+/// report live jobs either.
 pub(super) fn keeps_no_history(ran: &ProgramResult) -> bool {
     ran.stderr.contains(NO_HISTORY)
 }
 
-/// The command without the option for ended jobs.
+/// Returns the command without the option for ended jobs.
 pub(super) fn without_history(command: &CommandTemplate) -> CommandTemplate {
     without(command, &["-x"])
 }
 
-/// The command with a plain answer instead of JSON.
+/// Returns the command with plain output instead of JSON.
 pub(super) fn in_plain_text(command: &CommandTemplate) -> CommandTemplate {
     without(command, &["-F", "json"])
 }
@@ -96,13 +97,13 @@ fn parse(text: &str) -> Option<Value> {
     let answer: Value = strict
         .or_else(|_| serde_json::from_str(&qstat::strict_json(text)))
         .ok()?;
-    // An empty object would say that no job exists.
+    // An empty object would mean that no job exists.
     let known = ["pbs_version", "timestamp", "Jobs"];
     known.iter().find_map(|key| answer.get(key))?;
     Some(answer)
 }
 
-/// By id; a server may add or omit the domain.
+/// Finds a job by its id, to which a server may add the domain or from which it may omit it.
 fn find_job<'a>(known: &'a Value, job: &str) -> Option<&'a Value> {
     let known = known.as_object()?;
     let number = |id: &str| id.split('.').next().map(str::to_owned);
@@ -140,10 +141,10 @@ fn number(value: &Value) -> Option<i64> {
     }
 }
 
-/// That is not what `qstat` prints.
+/// The text is not what `qstat` prints.
 pub(super) struct NotJson;
 
-/// Id of our job, the last one if there are several.
+/// Returns the id of our job, or the last one if there are several.
 pub(super) fn find(text: &str, ours: &ExpectedJob) -> Result<Option<String>, NotJson> {
     let answer = parse(text).ok_or(NotJson)?;
     let Some(known) = answer.get("Jobs").and_then(Value::as_object) else {
@@ -157,12 +158,12 @@ pub(super) fn find(text: &str, ours: &ExpectedJob) -> Result<Option<String>, Not
     Ok(ours.next_back().map(|(id, _)| id.clone()))
 }
 
-/// Name and directory of submission.
+/// Returns the name of a job and the directory from which it was submitted.
 fn identity(job: &Value) -> (Option<&str>, Option<&str>) {
     let dir = job
         .get("Variable_List")
         .and_then(|list| match list.as_str() {
-            // As plain text has it: `A=1,PBS_O_WORKDIR=/dir,PBS_O_SYSTEM=Linux`.
+            // The format of plain text: `A=1,PBS_O_WORKDIR=/dir,PBS_O_SYSTEM=Linux`.
             Some(text) => {
                 let (_, rest) = text.split_once("PBS_O_WORKDIR=")?;
                 let end = rest

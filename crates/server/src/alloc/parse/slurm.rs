@@ -5,8 +5,8 @@ use hq_core::batch::SystemSpec;
 
 use super::{Question, last_line, meaning};
 
-/// The id, with the cluster after a semicolon: from the `Submitted batch job` line, or from a last
-/// line with nothing else, as `sbatch --parsable` and wrappers of `sbatch` print it.
+/// Returns the id, with the cluster after a semicolon. It is in the `Submitted batch job` line, or
+/// alone in the last line, as `sbatch --parsable` and wrappers of `sbatch` print it.
 pub(super) fn submitted_id(text: &str) -> Option<String> {
     const BEGIN: &str = "submitted batch job";
     let mut lines = text.lines().map(str::trim);
@@ -28,7 +28,7 @@ pub(super) fn submitted_id(text: &str) -> Option<String> {
     }
 }
 
-/// A value that can contain blanks: up to the next key, or the end of its line.
+/// Returns a value that can contain blanks and ends at the next key or at the end of its line.
 fn text_of<'a>(record: &'a str, key: &str) -> Option<&'a str> {
     let mut lines = record.lines();
     let text = lines.find_map(|line| Some(line.split_once(key)?.1))?;

@@ -1,4 +1,4 @@
-//! Answers of real batch systems, and answers that are none.
+//! Tests with answers of real batch systems, and with texts that are not answers.
 
 mod recorded;
 
@@ -59,7 +59,7 @@ fn ran(code: i32, stdout: &str, stderr: &str) -> Answer {
     })
 }
 
-/// Reports about jobs with known ids and nothing else.
+/// Returns the reports about jobs of which only the ids are known.
 fn reports(system: &SystemSpec, answer: &Answer, jobs: &[&str]) -> Option<Vec<Option<Report>>> {
     let jobs: Vec<_> = jobs
         .iter()
@@ -163,7 +163,7 @@ fn what_is_no_clear_refusal_may_have_happened() {
     }
 }
 
-/// As Slurm 22.05 prints it, shortened.
+/// Returns output in the format of Slurm 22.05, abbreviated.
 fn scontrol(state: &str, reason: &str) -> String {
     format!(
         "JobId=12 JobName=hq-1-1\n   UserId=root(0) GroupId=root(0) MCS_label=N/A\n   \

@@ -1,4 +1,4 @@
-//! Scripts to the letter: users' tools read them.
+//! Tests the exact text of scripts, because users' tools read them.
 
 use super::*;
 use hq_core::batch::{CommandTemplate, FindFormat, StatusFormat, SubmitFormat, SystemSpec, Words};
@@ -6,7 +6,7 @@ use hq_core::batch::{CommandTemplate, FindFormat, StatusFormat, SubmitFormat, Sy
 const SLURM: &str = include_str!("../../../../cli/src/batch_system/slurm.toml");
 const PBS: &str = include_str!("../../../../cli/src/batch_system/pbs.toml");
 
-/// The part of a description between two texts.
+/// Returns the part of a description between two texts.
 fn part(description: &str, from: &str, to: &str) -> Box<str> {
     let (_, after) = description.split_once(from).expect("part begins");
     after.split_once(to).expect("part ends").0.into()
@@ -81,7 +81,7 @@ fn script_avoiding(excluded: &str, params: &QueueParams, workers: u32, is_test: 
     job.script()
 }
 
-/// The last line of a script for this many workers.
+/// Returns the last line of a script for this many workers.
 fn command(params: &QueueParams, workers: u32) -> String {
     let script = script(params, workers, false);
     script.lines().last().expect("a command").to_owned()

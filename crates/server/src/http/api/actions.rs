@@ -32,11 +32,11 @@ fn only(text: &str, what: &str) -> Result<Selector, ApiError> {
     Ok(Selector::Ids(IdArray::single(id(text, what)?)))
 }
 
-/// Longest reason of a cancel, in characters, as on the command line.
+/// The maximum length of the reason for a cancel, in characters, as on the command line.
 const REASON_MAX: usize = 200;
 
 query! {
-    /// Parameters of a cancel.
+    /// The parameters of a cancel.
     CancelQuery {
         /// Shown to users who look for their tasks. Not in the body, because signed requests have
         /// none.
@@ -73,7 +73,7 @@ pub(in crate::http) async fn cancel(
     }
 }
 
-/// Lets no more tasks into an open job.
+/// Closes an open job, which then accepts no more tasks.
 pub(in crate::http) async fn close(
     State(app): State<Arc<App>>,
     Path(job): Path<String>,
@@ -89,7 +89,7 @@ pub(in crate::http) async fn close(
     }
 }
 
-/// Submits the failed tasks again, as a new job.
+/// Resubmits the failed tasks as a new job.
 pub(in crate::http) async fn resubmit(
     State(app): State<Arc<App>>,
     Path(job): Path<String>,
@@ -126,7 +126,7 @@ pub(in crate::http) async fn acknowledge(
     Ok(Json(Acknowledged { acknowledged: true }))
 }
 
-/// Takes that back.
+/// Withdraws an acknowledgement.
 pub(in crate::http) async fn take_back(
     State(app): State<Arc<App>>,
     Path(problem): Path<String>,
@@ -157,7 +157,7 @@ pub(in crate::http) async fn stop_worker(
     }
 }
 
-/// Drains a worker: it gets no new tasks, and stops when its running ones have ended.
+/// Drains a worker: it gets no new tasks, and stops when its running tasks have ended.
 pub(in crate::http) async fn drain_worker(
     State(app): State<Arc<App>>,
     Path(worker): Path<String>,
@@ -178,7 +178,7 @@ pub(in crate::http) async fn drain_worker(
     }
 }
 
-/// It gets tasks again.
+/// Releases a worker from quarantine, so that it gets tasks again.
 pub(in crate::http) async fn release_worker(
     State(app): State<Arc<App>>,
     Path(worker): Path<String>,

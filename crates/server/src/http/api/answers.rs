@@ -1,4 +1,4 @@
-//! The answers of `/api/v1`. Names and units are a public interface: fields may be added, none is
+//! The answers of `/api/v1`. Names and units are a public interface: fields may be added but never
 //! removed.
 
 mod nodes;
@@ -15,7 +15,7 @@ use super::described::{ByState, Id, Word, answer, words};
 pub(in crate::http) use nodes::*;
 pub(in crate::http) use past::*;
 
-/// Numbers of tasks by state.
+/// The number of tasks in each state.
 pub(in crate::http) type Tasks = ByState<u64>;
 
 answer! {
@@ -31,7 +31,7 @@ answer! {
 }
 
 words! {
-    /// Why a request was rejected.
+    /// The reason why a request was rejected.
     ErrorKind {
         NotFound,
         Conflict,
@@ -329,7 +329,7 @@ answer! {
 }
 
 words! {
-    /// Owner of the GPU memory in the figures.
+    /// The owner of the GPU memory in the figures.
     GpuMemoryOf {
         Processes,
         Devices,
@@ -337,7 +337,7 @@ words! {
 }
 
 words! {
-    /// Availability of an output.
+    /// The availability of an output.
     OutputKind {
         Data,
         NotFound,
@@ -475,7 +475,7 @@ answer! {
 }
 
 words! {
-    /// Kind of the requirement.
+    /// The kind of a requirement.
     BlockedKind {
         Resource,
         Time,

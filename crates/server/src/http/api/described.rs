@@ -1,10 +1,10 @@
-//! Types of the API: the values that handlers read and write, together with their text in
+//! The types of the API: the values that handlers read and write, with their descriptions in
 //! `docs/openapi.yaml`.
 //!
 //! [`answer`], [`words`] and [`query`] define a type and, for tests, its schema, so that the two
-//! cannot differ. One test generates the answers of the description and compares them, another
-//! compares parameters and routes. Comments of fields are descriptions for users of the API. Why no
-//! crate is used: `docs/adr/0021-types-describe-the-interface.md`.
+//! cannot differ. One test generates the answers in the description and compares them, and another
+//! compares parameters and routes. Comments on fields are descriptions for users of the API.
+//! `docs/adr/0021-types-describe-the-interface.md` explains why no crate is used.
 
 #[cfg(test)]
 pub(super) mod schema;
@@ -15,8 +15,8 @@ use hq_core::task::TaskState;
 use hq_protocol::convert::Role;
 use serde::{Serialize, Serializer};
 
-/// An answer. All fields are always present, except those after `optional`. `Name: Base { … }`
-/// includes the fields of `Base`.
+/// Defines an answer. All fields are always present, except those after `optional`.
+/// `Name: Base { … }` includes the fields of `Base`.
 macro_rules! answer {
     (
         $(#[doc = $about:literal])*
@@ -62,7 +62,7 @@ macro_rules! answer {
 }
 pub(super) use answer;
 
-/// An enumeration whose words are the variant names in lower case.
+/// Defines an enumeration whose values are the variant names in lower case.
 macro_rules! words {
     ($(#[doc = $about:literal])* $name:ident { $($word:ident,)* }) => {
         $(#[doc = $about])*
@@ -80,7 +80,7 @@ macro_rules! words {
 }
 pub(super) use words;
 
-/// Parameters of the query string. Only `Option` fields may be missing.
+/// Defines parameters of the query string. Only `Option` fields may be missing.
 macro_rules! query {
     (
         $(#[doc = $about:literal])*
@@ -107,11 +107,11 @@ macro_rules! query {
 }
 pub(super) use query;
 
-/// Id of a job, task, worker or queue.
+/// The id of a job, task, worker or queue.
 #[derive(Serialize, Clone, Copy, PartialEq, Eq, Debug)]
 pub(in crate::http) struct Id(pub(in crate::http) u32);
 
-/// A value for each state of tasks.
+/// A value for each task state.
 #[derive(Clone, Copy, Debug)]
 pub(in crate::http) struct ByState<T>(pub(in crate::http) [T; TaskState::ALL.len()]);
 
@@ -123,7 +123,7 @@ impl<T: Serialize> Serialize for ByState<T> {
 
 /// A value of the core that has a name.
 pub(in crate::http) trait Named: Copy {
-    /// Its name.
+    /// Returns the name.
     fn word(self) -> &'static str;
 }
 
@@ -147,7 +147,7 @@ macro_rules! named {
 }
 named!(TaskState, JobState, ReasonKind, Role);
 
-/// The name of a value of the core.
+/// Serializes a value of the core as its name.
 #[derive(Clone, Copy, Debug)]
 pub(in crate::http) struct Word<T>(pub(in crate::http) T);
 

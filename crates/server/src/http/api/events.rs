@@ -1,4 +1,4 @@
-//! Live events with a cursor: a reader that reconnects continues where it was.
+//! Live events with a cursor, so that a reader that reconnects continues where it stopped.
 
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -17,23 +17,24 @@ use crate::http::App;
 use crate::journal_link::{self, Part};
 use crate::request_shares::STREAMS;
 
-/// Longer lines are reduced to the fact that the event happened.
+/// The maximum length of a line in bytes. For a longer line, only the fact that the event happened
+/// is sent.
 const LINE_LEN_MAX: usize = 64 * 1024;
 
 type Parts = Receiver<Result<Part, Refusal>>;
 
 query! {
-    /// Where to begin.
+    /// Where to start.
     EventsQuery {
-        /// Events behind this number; without it those from now on.
+        /// Events after this number. Without it, events from now on.
         after: Option<u64>,
-        /// Whether events that are long ago, or many, can be left out.
+        /// Whether old or very many events can be left out.
         resync: Option<bool>,
     }
 }
 
-/// The number of an event is its `id`, so that a browser that reconnects sends it as
-/// `Last-Event-ID`.
+/// Streams events. The number of an event is its `id`, so that a browser that reconnects sends it
+/// as `Last-Event-ID`.
 pub(in crate::http) async fn stream(
     State(app): State<Arc<App>>,
     headers: HeaderMap,
@@ -65,14 +66,15 @@ pub(in crate::http) async fn stream(
     let batches = stream::unfold((parts, permit), next_batch);
     let mut ended = app.ended.clone();
     let over = async move {
-        // No value is ever sent: this is the end of the listener.
+        // No value is ever sent. This returns when the listener ends.
         let _ = ended.changed().await;
     };
     let events = batches.flat_map(stream::iter).take_until(over);
     Ok(Sse::new(events).keep_alive(KeepAlive::default()))
 }
 
-/// Ends when the journal cannot be read or this reader is too slow: it reconnects with its cursor.
+/// Returns the next lines. The stream ends if the journal cannot be read or this reader is too
+/// slow, and the reader reconnects with its cursor.
 async fn next_batch(
     (mut parts, permit): (Parts, Permit),
 ) -> Option<(Vec<Result<Event, Infallible>>, (Parts, Permit))> {

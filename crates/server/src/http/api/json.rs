@@ -1,4 +1,4 @@
-//! Messages of the client protocol as answers of the interface.
+//! Converts messages of the client protocol to answers of the API.
 
 use std::collections::BTreeMap;
 
@@ -19,7 +19,7 @@ use super::answers::{
 use super::described::{ByState, Id, Word};
 use crate::query::{JobOverview, listed as query};
 
-/// Units of one whole amount.
+/// Converts units to whole amounts.
 #[expect(
     clippy::cast_precision_loss,
     reason = "amounts are far below 2^53 units"
@@ -28,7 +28,7 @@ pub(super) fn amount(units: u64) -> f64 {
     units as f64 / hq_core::resource::amount::UNITS_PER_WHOLE as f64
 }
 
-/// Milliseconds of a time in nanoseconds.
+/// Converts nanoseconds to milliseconds.
 #[expect(
     clippy::cast_precision_loss,
     reason = "2^53 ms are longer than anything runs"
@@ -41,12 +41,12 @@ fn lossy(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
 }
 
-/// Milliseconds since 1970, which fit into a JavaScript number.
+/// Converts a time to milliseconds since 1970, which fit into a JavaScript number.
 pub(super) const fn ms(unix_ns: i64) -> i64 {
     unix_ns.div_euclid(1_000_000)
 }
 
-/// Numbers of tasks by state.
+/// Converts the numbers of tasks by state.
 pub(super) fn tasks(mut counts: TaskTotals) -> Tasks {
     ByState(TaskState::ALL.map(|state| *counts.of(state)))
 }
@@ -64,7 +64,7 @@ pub(super) fn job(job: &client::JobSummary) -> Job {
     }
 }
 
-/// A job of a list.
+/// Converts a job of a list.
 pub(super) fn listed(found: &query::ListedJob) -> ListedJob {
     let left = found.pace.and_then(|pace| pace.left);
     ListedJob {
@@ -153,14 +153,14 @@ pub(super) fn task(task: &client::TaskInfo) -> Task {
     }
 }
 
-/// A task with its command. `words` describe its resources.
+/// Converts a task with its command. `words` describes its resources.
 pub(super) fn task_detail(
     found: &client::TaskInfo,
     template: Option<&common::TaskTemplate>,
     words: &str,
 ) -> TaskDetail {
     let variables = template.iter().flat_map(|template| &template.env);
-    // Variables of the user; the others are the same for every task.
+    // Keeps the user's variables. The others are the same for every task.
     let own = variables.filter(|variable| !variable.name.starts_with(b"HQ_"));
     let cwd = found.paths.as_ref().map(|paths| &*paths.cwd);
     let path = |stdio: Option<&common::Stdio>| stdio.and_then(|stdio| path_of(stdio, cwd));
@@ -195,8 +195,8 @@ pub(super) fn task_detail(
     }
 }
 
-/// The visible part of a task's entry. The entry of a call is pickled, and contains the key of
-/// values that workers hold: a reader must not be able to read or drop those.
+/// Returns the visible part of a task's entry. The entry of a call is pickled and contains the key
+/// of values that workers hold, which readers must not be able to read or drop.
 pub(super) fn entry<'a>(
     found: &'a client::TaskInfo,
     template: Option<&common::TaskTemplate>,
@@ -205,12 +205,12 @@ pub(super) fn entry<'a>(
     found.entry.as_deref().filter(|_| is_shown)
 }
 
-/// Arguments of a template.
+/// Returns the arguments of a template.
 pub(super) fn command(template: &common::TaskTemplate) -> Vec<String> {
     template.args.iter().map(|arg| lossy(arg)).collect()
 }
 
-/// Path of the output file; `None` if there is none, or the output is streamed.
+/// Returns the path of the output file. `None` if there is no file or the output is streamed.
 fn path_of(stdio: &common::Stdio, cwd: Option<&[u8]>) -> Option<String> {
     if stdio.kind() != common::stdio::Kind::File {
         return None;
@@ -222,7 +222,7 @@ fn path_of(stdio: &common::Stdio, cwd: Option<&[u8]>) -> Option<String> {
     }
 }
 
-/// Memory and cpus over time; none for short tasks, or without samples.
+/// Converts memory and cpus over time. `None` for short tasks or without samples.
 fn curve(found: Option<&common::Curve>) -> Option<Usage> {
     let curve = found.and_then(|found| Curve::try_from(found.clone()).ok())?;
     let asked = curve.asked;
@@ -332,7 +332,7 @@ fn quarantine(quarantine: &client::Quarantine) -> Quarantine {
     }
 }
 
-/// Hardware usage of a machine; shares from 0 to 1.
+/// Converts the hardware usage of a machine to fractions from 0 to 1.
 fn load(load: client::WorkerLoad) -> Load {
     let share = |hundredths: u32| f64::from(hundredths) / 10_000.0;
     Load {

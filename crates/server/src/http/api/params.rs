@@ -1,4 +1,4 @@
-//! Parameters of the tasks of a job: a table of their values by state, and the values of single
+//! The parameters of a job's tasks: a table of their values by state, and the values of single
 //! tasks.
 
 use std::collections::BTreeMap;
@@ -15,16 +15,17 @@ use super::described::ByState;
 use super::{ApiError, KeptAnswer, id};
 use crate::http::App;
 
-/// Parameters with more values are listed without them: the table would be as long as the list of
-/// tasks.
+/// The maximum number of values that are listed for a parameter. With more values, the table would
+/// be as long as the list of tasks.
 const VALUES_MAX: usize = 100;
-/// Longest value in the table, in characters. A value may be as long as an argument.
+/// The maximum length of a value in the table, in characters. A value may be as long as an
+/// argument.
 const VALUE_LEN_MAX: usize = 100;
 
-/// Names of parameters and the values of one task.
+/// The names of parameters and the values of one task.
 pub(super) type TaskParams = BTreeMap<String, String>;
 
-/// The parameters of a job, each with the states of the tasks that have its values.
+/// Returns the parameters of a job. Each value has the number of its tasks in each state.
 pub(in crate::http) async fn table(
     State(app): State<Arc<App>>,
     Path(job): Path<String>,
@@ -40,7 +41,7 @@ pub(in crate::http) async fn table(
     app.kept.get(format!("parameters {job}"), make).await
 }
 
-/// The parameters of some tasks of a job; `None` for a task without any.
+/// Returns the parameters of some tasks of a job. `None` for a task without parameters.
 pub(super) async fn of_tasks(
     app: &App,
     job: u32,
@@ -87,7 +88,7 @@ fn table_of(job: &Job) -> ParameterTable {
     table
 }
 
-/// Adds a parameter of a submit. Submits of one job may share names of parameters.
+/// Adds a parameter of a submit. Submits of one job may have parameters with the same name.
 fn add(table: &mut Vec<Parameter>, submit: &Submit, params: &Params, position: usize) {
     let Some(param) = params.list().get(position) else {
         return;
@@ -132,7 +133,7 @@ fn add(table: &mut Vec<Parameter>, submit: &Submit, params: &Params, position: u
     row.value_count = row.values.len() as u64;
 }
 
-/// Tasks by state, for each value of a parameter.
+/// Counts tasks by state for each value of a parameter.
 fn count_states(
     submit: &Submit,
     params: &Params,

@@ -1,6 +1,7 @@
-//! Views from the store: sums over tasks, the timeline, failures, the last lines of the journal.
+//! Views from the store: sums over tasks, the timeline, failures, and the last lines of the
+//! journal.
 //!
-//! Read on threads of their own and cached for a while, see
+//! They are read on separate threads and cached for a while, see
 //! [`ResponseCache`](crate::http::kept::ResponseCache).
 
 use std::sync::Arc;
@@ -30,18 +31,18 @@ use crate::journal_link;
 use crate::query::listed::cpus_of;
 use crate::request_shares::TIMELINES;
 
-/// Longest run of a query.
+/// How long a query may run.
 const TIME_MAX: Duration = Duration::from_secs(20);
-/// Limit of tasks in a timeline; beyond it sums are returned, with the same limit.
+/// The maximum number of tasks in a timeline. Beyond it, sums are returned, with the same limit.
 const TIMELINE_MAX: u64 = 100_000;
-/// Tasks of a timeline that one step of the core's thread looks up.
+/// How many tasks of a timeline one step of the core's thread looks up.
 const CPUS_STEP: usize = 8_192;
 const STEPS_MAX: i64 = 1_000;
 const EVENTS_MAX: u32 = 1_000;
-/// Largest time in ms that fits as ns into 64 bits.
+/// The largest time in milliseconds that fits into 64 bits as nanoseconds.
 const MS_MAX: i64 = i64::MAX / 1_000_000;
 
-/// Runs a query; also returns whether there are more than `limit` rows.
+/// Runs a query. Also returns whether there are more than `limit` rows.
 pub(super) async fn rows<R: Send + 'static>(
     app: &App,
     query: Query<R>,
@@ -63,7 +64,7 @@ pub(super) async fn rows<R: Send + 'static>(
         .map_err(ApiError::bad)
 }
 
-/// Tasks that ended by themselves, by job, worker and outcome.
+/// Returns the tasks that ended by themselves, by job, worker and outcome.
 pub(in crate::http) async fn ended(State(app): State<Arc<App>>) -> Answer<Ended> {
     const SHARES_MAX: usize = 5_000;
     if app.parts.store.is_none() {
@@ -87,7 +88,7 @@ pub(in crate::http) async fn ended(State(app): State<Arc<App>>) -> Answer<Ended>
     }))
 }
 
-/// Number of failed tasks of a job; an error if the job does not exist.
+/// Returns the number of failed tasks of a job, or an error if the job does not exist.
 pub(super) async fn failed_count(app: &App, job: u32) -> Result<u64, ApiError> {
     let count = move |view: &View<'_>| {
         let job = view.state.jobs().get(&JobId(job));
@@ -97,7 +98,7 @@ pub(super) async fn failed_count(app: &App, job: u32) -> Result<u64, ApiError> {
     found.ok_or_else(|| ApiError::not_found(format!("there is no job {job}")))
 }
 
-/// The last failures of a job, and all of them by reason and host.
+/// Returns the last failures of a job, and all failures by reason and host.
 pub(in crate::http) async fn failures(
     State(app): State<Arc<App>>,
     Path(job): Path<String>,
@@ -139,9 +140,10 @@ pub(in crate::http) async fn failures(
     app.kept.get_version(name, version, make).await
 }
 
-/// Ended tasks of a job by run time: for [`RUN_BOUNDS`] and beyond.
+/// Counts the ended tasks of a job by run time, with a bin for each of [`RUN_BOUNDS`] and one
+/// beyond.
 pub(super) async fn run_times(app: &App, job: u32) -> Result<Vec<RunBin>, ApiError> {
-    /// Different ends of tasks in a bin.
+    /// The number of different outcomes of tasks in a bin.
     const KINDS_MAX: u64 = 8;
     let bounds = RUN_BOUNDS.iter().copied().map(Some).chain([None]);
     let bins = bounds.map(|up_to_us| RunBin {
@@ -173,7 +175,7 @@ pub(super) async fn run_times(app: &App, job: u32) -> Result<Vec<RunBin>, ApiErr
 }
 
 query! {
-    /// A time and its steps.
+    /// A period and its steps.
     TimelineQuery {
         from_ms: i64,
         to_ms: i64,
@@ -181,7 +183,7 @@ query! {
     }
 }
 
-/// Attempts by worker and time: single ones, or sums in steps if there are too many.
+/// Returns attempts by worker and time: single attempts, or sums in steps if there are too many.
 pub(in crate::http) async fn bars(
     State(app): State<Arc<App>>,
     asked: Parameters<TimelineQuery>,
@@ -209,7 +211,7 @@ pub(in crate::http) async fn bars(
         width = ((to - from) / steps_for(workers, steps)).max(1);
         let sums_query = timeline::bar_sums(from, to, width);
         let (found, is_cut) = rows(&app, sums_query, TIMELINE_MAX).await?;
-        // Only if there are more workers than rows.
+        // This happens only if there are more workers than rows.
         has_gaps = is_cut;
         sums = Some(found.iter().map(bar_sum).collect::<Vec<_>>());
     }
@@ -240,7 +242,7 @@ fn worker(row: WorkerRow) -> TimelineWorker {
     }
 }
 
-/// The tasks with their requested cpus, which the core knows.
+/// Adds the requested cpus of tasks, which the core knows.
 async fn with_cpus(app: &App, bars: &[BarRow]) -> Result<Vec<Bar>, ApiError> {
     let small = |number: i64| u32::try_from(number).unwrap_or(u32::MAX);
     let mut found = Vec::with_capacity(bars.len());
@@ -281,24 +283,24 @@ fn bar_sum(row: &BarSumRow) -> BarSum {
     )
 }
 
-/// Step width so that each worker can have a row per step: wider with many workers, and none is
-/// left out.
+/// Returns the number of steps for which each worker can have a row per step. With many workers
+/// there are fewer and wider steps, so that no worker is left out.
 fn steps_for(workers: i64, steps: i64) -> i64 {
     let rows = i64::try_from(TIMELINE_MAX).unwrap_or(i64::MAX);
-    // Attempts that began at the very end count as a step of their own.
+    // Attempts that started at the very end count as an additional step.
     (rows / workers.max(1) - 1).clamp(1, steps)
 }
 
 query! {
-    /// Which events.
+    /// Which events to return.
     LogQuery {
         limit: Option<u32>,
-        /// Events with lower numbers than this one.
+        /// Only events with lower numbers than this one.
         before: Option<u32>,
     }
 }
 
-/// The last events that are not about single tasks, the newest first.
+/// Returns the last events that are not about single tasks, newest first.
 pub(in crate::http) async fn log(
     State(app): State<Arc<App>>,
     asked: Parameters<LogQuery>,
@@ -332,8 +334,8 @@ mod tests {
         let limit = i64::try_from(TIMELINE_MAX).expect("small");
         for (workers, steps) in [(0, 400), (1, 400), (250, 399), (400, 249), (6_000, 15)] {
             assert_eq!(steps_for(workers, 400), steps.min(400), "{workers} workers");
-            // Steps are numbered from 0, and a task that began at the very end has a step of its
-            // own.
+            // Steps are numbered from 0, and a task that started at the very end counts as an
+            // additional step.
             assert!(workers * (steps_for(workers, 400) + 1) <= limit);
         }
         assert_eq!(

@@ -1,4 +1,4 @@
-//! Current problems, as JSON.
+//! The current problems as JSON.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,12 +13,12 @@ use super::{ApiError, KeptAnswer};
 use crate::http::App;
 use crate::problems::{self, Problem};
 
-/// Longest use of a cached answer: it may have waited for a silent node, and users watch it.
+/// How long a cached answer may be used. It may have waited for a silent node, and users watch it.
 const REST_MAX: Duration = Duration::from_secs(2);
-/// Most findings that are listed.
+/// The maximum number of listed problems.
 const SHOWN_MAX: usize = 50;
 
-/// All findings, unacknowledged ones first.
+/// Lists all problems, unacknowledged ones first.
 pub(in crate::http) async fn problems(State(app): State<Arc<App>>) -> KeptAnswer<ProblemList> {
     let make = async {
         let (found, is_cut) = app.parts.problems.look().await?;

@@ -1,4 +1,4 @@
-//! Reading: pages of jobs and tasks, workers, queues, output, the past.
+//! Read requests: pages of jobs and tasks, workers, queues, output, and past events.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -26,16 +26,16 @@ use crate::http::App;
 use crate::query::listed;
 use crate::{metrics, output_link, query};
 
-/// Limit of jobs and tasks per page.
+/// The maximum number of jobs or tasks per page.
 const PAGE_MAX: u32 = 1_000;
-/// Longest text that is searched for.
+/// The maximum length of a search text.
 const SEARCH_LEN_MAX: usize = 200;
-/// Steps of the core's thread per search; the client continues with a cursor.
+/// The maximum number of steps of the core's thread per search. The client continues with a cursor.
 const SEARCH_STEPS_MAX: usize = 64;
 const HISTORY_STEPS_MAX: i64 = 1_000;
-/// Three rows for each step, and then some.
+/// Three rows for each step, and some reserve.
 const HISTORY_ROWS_MAX: u64 = 100_000;
-/// Largest cursor or offset: fits into a signed number.
+/// The largest cursor or offset, which fits into a signed number.
 const POSITION_MAX: u64 = i64::MAX.unsigned_abs();
 
 pub(in crate::http) async fn server(
@@ -82,17 +82,17 @@ pub(in crate::http) async fn summary(State(app): State<Arc<App>>) -> Answer<Summ
 }
 
 query! {
-    /// Which jobs.
+    /// Which jobs to return.
     JobsQuery {
-        /// Jobs with lower ids than this one.
+        /// Only jobs with lower ids than this one.
         before: Option<u32>,
         limit: Option<u32>,
-        /// Only jobs that have this text somewhere.
+        /// Only jobs that contain this text somewhere.
         q: Option<String>,
     }
 }
 
-/// The newest first.
+/// Lists jobs, newest first.
 pub(in crate::http) async fn jobs(
     State(app): State<Arc<App>>,
     asked: Parameters<JobsQuery>,
@@ -148,7 +148,7 @@ pub(super) async fn task_page(app: &App, page: TaskPageQuery) -> Result<TaskPage
     Ok(page)
 }
 
-/// The answer, unless it is a refusal.
+/// Returns the answer unless it is a rejection.
 pub(super) fn accepted(reply: Reply) -> Result<Reply, ApiError> {
     if let Reply::Error(error) = reply {
         return Err(error.refusal().map_or_else(unexpected, ApiError::from));
@@ -156,7 +156,7 @@ pub(super) fn accepted(reply: Reply) -> Result<Reply, ApiError> {
     Ok(reply)
 }
 
-/// Search text, in lower case; `None` = everything.
+/// Returns the search text in lower case. `None` matches everything.
 fn searched(text: Option<String>) -> Result<Option<String>, ApiError> {
     let Some(text) = text.filter(|text| !text.trim().is_empty()) else {
         return Ok(None);
@@ -171,12 +171,12 @@ fn searched(text: Option<String>) -> Result<Option<String>, ApiError> {
 }
 
 query! {
-    /// Which tasks.
+    /// Which tasks to return.
     TasksQuery {
-        /// Only tasks that have this text as id, in host, failure, command, entry or the value of a
-        /// parameter, or as `NAME=VALUE` of one.
+        /// Only tasks that contain this text in their id, host, failure, command, entry or a
+        /// parameter's value, or for which it is `NAME=VALUE` of a parameter.
         q: Option<String>,
-        /// States, separated by commas.
+        /// The states, separated by commas.
         state: Option<String>,
         cursor: Option<u64>,
         limit: Option<u32>,
@@ -216,7 +216,8 @@ pub(in crate::http) async fn tasks(
     let mut tasks = Vec::new();
     let mut next = None;
     for _ in 0..SEARCH_STEPS_MAX {
-        // At most as many as fit if all match: the cursor is after the last examined one.
+        // At most as many as fit if all of them match, because the cursor is after the last
+        // examined task.
         query.limit = limit - u32::try_from(tasks.len()).unwrap_or(limit);
         let page = task_page(&app, query.clone()).await?;
         if !page.job_found {
@@ -236,7 +237,7 @@ pub(in crate::http) async fn tasks(
     }))
 }
 
-/// Whether any field of a task contains a text, in lower case.
+/// Returns whether any field of a task contains a text in lower case.
 fn has(task: &TaskInfo, page: &TaskPageReply, text: &str) -> bool {
     let is_in = |place: &str| listed::contains(place, text);
     let template = page.templates.get(task.template as usize);
@@ -246,18 +247,18 @@ fn has(task: &TaskInfo, page: &TaskPageReply, text: &str) -> bool {
         || shape::entry(task, template).is_some_and(|entry| is_in(&String::from_utf8_lossy(entry)))
         || task.params.iter().any(|param| {
             let value = String::from_utf8_lossy(&param.value);
-            // `seed=1` is not `seed=10`.
+            // The whole text is compared, because `seed=1` is not `seed=10`.
             is_in(&value) || format!("{}={value}", param.name).to_lowercase() == text
         })
         || template.is_some_and(|template| is_in(&shape::command(template).join(" ")))
 }
 
 query! {
-    /// Which part of an output.
+    /// Which part of an output to return.
     OutputParameters {
         /// `stderr` or `stdout`, the default.
         stream: Option<String>,
-        /// From this byte on; without it the last lines.
+        /// The offset of the first byte. Without it, the last lines.
         from: Option<u64>,
         instance: Option<u32>,
         lines: Option<u32>,
@@ -342,7 +343,7 @@ pub(in crate::http) async fn queues(State(app): State<Arc<App>>) -> Answer<Queue
     Ok(Json(QueueList { queues }))
 }
 
-/// Asks automatic allocation; `None` if there is none.
+/// Sends a request to automatic allocation. `None` if there is none.
 pub(super) async fn alloc(
     app: &App,
     request: AllocRequest,
@@ -357,7 +358,7 @@ pub(super) async fn alloc(
 }
 
 query! {
-    /// A time and its steps.
+    /// A period and its steps.
     HistoryQuery {
         from_ms: i64,
         to_ms: i64,
@@ -365,7 +366,7 @@ query! {
     }
 }
 
-/// Tasks that started and ended in each step of a time.
+/// Returns the tasks that started and ended in each step of a period.
 pub(in crate::http) async fn history(
     State(app): State<Arc<App>>,
     asked: Parameters<HistoryQuery>,
@@ -383,7 +384,7 @@ pub(in crate::http) async fn history(
     let query = timeline::history(from, to, width);
     let (found, _) = rows(&app, query, HISTORY_ROWS_MAX).await?;
     let length = usize::try_from(steps).unwrap_or(1);
-    // Started tasks have the state of running ones here.
+    // Started tasks are shown as running here.
     let shown = [
         TaskState::Running,
         TaskState::Finished,
@@ -415,7 +416,7 @@ pub(in crate::http) async fn history(
     }))
 }
 
-/// Cpus in use and existing cpus, at the end of each step.
+/// Returns the cpus in use and the existing cpus at the end of each step.
 async fn cpus(
     app: &App,
     from: i64,

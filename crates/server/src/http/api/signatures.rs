@@ -1,4 +1,4 @@
-//! Failure signatures of a job: the last line that failed tasks wrote.
+//! The failure signatures of a job: the last lines that its failed tasks wrote.
 
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
@@ -18,14 +18,14 @@ use super::{ApiError, KeptAnswer, id, params, past};
 use crate::http::App;
 use crate::words::{self, Words};
 
-/// Number of recent failures whose output is read, spread over all of them. `hq job failures` reads
-/// more.
+/// How many recent failures have their output read, spread over all of them. `hq job failures`
+/// reads more.
 const READ_MAX: usize = 40;
-/// Most different signatures that are listed.
+/// The maximum number of different signatures that are listed.
 const GROUPS_MAX: usize = 20;
-/// Longest example, in bytes.
+/// The maximum length of an example, in bytes.
 const EXAMPLE_MAX: usize = 300;
-/// Longest use of a cached answer: it may have waited for a silent node.
+/// How long a cached answer may be used. It may have waited for a silent node.
 const REST_MAX: Duration = Duration::from_secs(10);
 
 /// Failed tasks with the same error and signature.
@@ -34,9 +34,9 @@ struct Group {
     first: u32,
     /// The common part of their last lines.
     words: String,
-    /// The last line of `first`.
+    /// The last line of the task `first`.
     example: String,
-    /// Parameter values that they share.
+    /// The parameter values that all of them share.
     params: Option<TaskParams>,
 }
 
@@ -64,7 +64,7 @@ impl Group {
     }
 }
 
-/// The signatures of the last failures, the most frequent first.
+/// Returns the signatures of the last failures, most frequent first.
 pub(in crate::http) async fn signatures(
     State(app): State<Arc<App>>,
     Path(job): Path<String>,
@@ -92,7 +92,7 @@ pub(in crate::http) async fn signatures(
             };
             read += 1;
             let words = signature(&line);
-            // Lines that differ only in paths have one cause.
+            // Lines that differ only in paths have the same cause.
             let cause = without_paths(&words);
             match groups.entry((error.clone(), cause.clone())) {
                 Entry::Occupied(mut group) => {

@@ -1,5 +1,4 @@
-//! `POST /jobs` and `POST /jobs/{job}/tasks`: tasks described by programs, in the format of job
-//! files.
+//! `POST /jobs` and `POST /jobs/{job}/tasks`: programs describe tasks in the format of job files.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -26,23 +25,23 @@ use crate::http::App;
 use crate::http::secret::hex;
 use crate::request_shares::DESCRIPTIONS;
 
-/// Largest description of a job.
+/// The maximum size of a job description in bytes.
 pub(super) const DESCRIPTION_MAX: usize = 64 << 20;
 
-/// Longest time for a description to arrive.
+/// How long a description may take to arrive.
 const ARRIVAL_MAX: Duration = Duration::from_secs(60);
 
-/// Longest key of a submit.
+/// The maximum length of a submit's key.
 const KEY_LEN_MAX: usize = 255;
 
-/// How a description is written.
+/// The format of a description.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum JobFormat {
     /// `application/json`.
     Json,
     /// `application/toml`: a job file.
     Toml,
-    /// `application/yaml`: the same.
+    /// `application/yaml`: a job file.
     Yaml,
 }
 
@@ -72,27 +71,27 @@ impl JobFormat {
 pub struct JobText<'a> {
     /// The description.
     pub text: &'a str,
-    /// How it is written.
+    /// The format of the description.
     pub format: JobFormat,
-    /// Directory against which its paths are resolved; absolute.
+    /// The absolute directory against which paths in the description are resolved.
     pub submit_dir: &'a std::path::Path,
-    /// Uid of the server, which paths may contain.
+    /// The uid of the server, which paths may contain.
     pub server_uid: &'a str,
-    /// Open job that gets the tasks; `None` = a new job.
+    /// The open job that gets the tasks. `None` for a new job.
     pub open_job: Option<JobId>,
 }
 
-/// Parses a job description: returns the submit and warnings, in sentences, or the reason why it is
-/// invalid.
+/// Parses a job description. Returns the submit and warnings in sentences, or the reason why the
+/// description is invalid.
 pub type ReadJob = fn(JobText<'_>) -> Result<(SubmitSpec, Vec<String>), String>;
 
 query! {
-    /// Parameters of a submit. One that is not known would be ignored, and the submit would be
-    /// another one than was meant.
+    /// The parameters of a submit. Unknown parameters are rejected: if they were ignored, the
+    /// submit would not be the intended one.
     #[serde(deny_unknown_fields)]
     SubmitQuery {
-        /// Directory of the user on the workers' machines; paths of the description are relative to
-        /// it.
+        /// The directory of the user on the workers' machines. Paths in the description are
+        /// relative to it.
         submit_dir: String,
     }
 }
@@ -172,7 +171,7 @@ async fn take(
     Ok(Json(Submitted { job, warnings }))
 }
 
-/// The job that was made or extended.
+/// Returns the job that was created or extended.
 fn accepted(outcome: Outcome) -> Result<Id, ApiError> {
     match outcome {
         Outcome::Submitted(job) => Ok(Id(job.as_u32())),
@@ -185,7 +184,7 @@ fn accepted(outcome: Outcome) -> Result<Id, ApiError> {
     }
 }
 
-/// The same checks as for a client's submit: the parser is not trusted more.
+/// Performs the same checks as for a client's submit, because the parser is not trusted.
 fn checked(spec: &SubmitSpec) -> Result<Box<SubmitSpec>, String> {
     let checked = SubmitSpec::try_from(client::Submit::from(spec));
     checked
@@ -194,7 +193,7 @@ fn checked(spec: &SubmitSpec) -> Result<Box<SubmitSpec>, String> {
 }
 
 query! {
-    /// The job to open; as for a submit.
+    /// The job to open. Unknown parameters are rejected, as for a submit.
     #[serde(deny_unknown_fields)]
     OpenQuery {
         name: Option<String>,
@@ -235,14 +234,14 @@ pub(in crate::http) async fn open(
     Ok(Json(Opened { job }))
 }
 
-/// The digest of jobs that are opened.
+/// Returns the digest of a job that is opened.
 fn opened_digest(name: &str, max_fails: Option<u32>) -> Box<str> {
     let mut context = digest::Context::new(&digest::SHA256);
     context.update(format!("open {max_fails:?}\0{name}").as_bytes());
     hex(context.finish().as_ref()).into()
 }
 
-/// The client's key, which identifies repetitions of the submit.
+/// Returns the client's key, which identifies repetitions of the submit.
 fn key_name(headers: &HeaderMap) -> Result<Option<Box<str>>, ApiError> {
     let Some(told) = headers.get("idempotency-key") else {
         return Ok(None);
@@ -258,11 +257,11 @@ fn key_name(headers: &HeaderMap) -> Result<Option<Box<str>>, ApiError> {
     }
 }
 
-/// Distinguishes different submits with the same key.
+/// Returns a digest that distinguishes different submits with the same key.
 fn digest(open_job: Option<JobId>, submit_dir: &str, body: &[u8]) -> Box<str> {
     let mut context = digest::Context::new(&digest::SHA256);
     if let Some(job) = open_job {
-        // Directories begin with a slash, so this cannot be confused with a submit without a job.
+        // Directories start with a slash, so this cannot be confused with a submit without a job.
         context.update(format!("{job}\0").as_bytes());
     }
     context.update(submit_dir.as_bytes());
@@ -271,7 +270,7 @@ fn digest(open_job: Option<JobId>, submit_dir: &str, body: &[u8]) -> Box<str> {
     hex(context.finish().as_ref()).into()
 }
 
-/// The body, up to the largest that is taken.
+/// Receives the body, up to the maximum size.
 async fn receive(request: Request) -> Result<Bytes, ApiError> {
     let length = request.headers().get(header::CONTENT_LENGTH);
     let length = length.and_then(|length| length.to_str().ok()?.parse().ok());

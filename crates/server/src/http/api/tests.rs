@@ -1,4 +1,4 @@
-//! Consistency of description and API: the answers in `docs/openapi.yaml` are generated from their
+//! Consistency of description and API. The answers in `docs/openapi.yaml` are generated from their
 //! types, and routes, parameters and names of answers are compared with the handlers.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -11,7 +11,7 @@ use axum::extract::{Path, Request, State};
 use super::described::schema::{Asked, Components, Described, Schema};
 use super::*;
 
-/// First line of the generated part, which reaches to the end of the file.
+/// The first line of the generated part, which extends to the end of the file.
 const MADE: &str = "    # Generated from the types in crates/server/src/http/api/answers.rs; a test compares it.\n";
 /// If set, the test writes the generated part instead of comparing it.
 const WRITE: &str = "HQ_WRITE_DESCRIPTION";
@@ -22,12 +22,12 @@ fn description() -> String {
 
 /// An argument of a handler.
 trait Argument {
-    /// Its parameters in the query string.
+    /// Returns its parameters in the query string.
     fn fields() -> Vec<(&'static str, Schema)> {
         Vec::new()
     }
 
-    /// Number of path parameters.
+    /// Returns the number of path parameters.
     fn path_parts() -> usize {
         0
     }
@@ -112,7 +112,7 @@ macro_rules! operations {
     ($($handler:path),* $(,)?) => { vec![$($handler.operation(stringify!($handler))),*] };
 }
 
-/// All handlers with JSON answers.
+/// Returns all handlers with JSON answers.
 fn operations() -> Vec<Operation> {
     operations![
         read::server,
@@ -152,10 +152,10 @@ fn operations() -> Vec<Operation> {
     ]
 }
 
-/// Handlers with another answer.
+/// Handlers with other answers.
 const OTHERS: [&str; 2] = ["open_api", "events::stream"];
 
-/// Method, path and handler of each route.
+/// Returns the method, path and handler of each route.
 fn routes() -> Vec<(&'static str, String, String)> {
     let source = include_str!("../api.rs");
     let mut routes = Vec::new();
@@ -173,7 +173,7 @@ fn routes() -> Vec<(&'static str, String, String)> {
     routes
 }
 
-/// Description of each method of each path, including the parameters of its path.
+/// Returns the description of each method of each path, including the parameters of its path.
 fn described() -> Vec<(&'static str, String, String)> {
     let text = description();
     let paths = text.split_once("\npaths:\n").expect("paths").1;
@@ -201,7 +201,7 @@ fn described() -> Vec<(&'static str, String, String)> {
     found
 }
 
-/// Elements of lists, each as one line.
+/// Returns the elements of lists, each as one line.
 fn elements(text: &str) -> Vec<String> {
     let mut found: Vec<String> = Vec::new();
     for line in text.lines().map(str::trim) {
@@ -260,7 +260,7 @@ fn the_description_has_what_handlers_take_and_give() {
     }
 }
 
-/// Requires that a part of the description has the parameters of a handler.
+/// Checks that a part of the description has the parameters of a handler.
 fn assert_same_parameters(operation: &Operation, text: &str, place: &str) {
     let said: BTreeMap<String, String> = elements(text)
         .into_iter()
@@ -314,7 +314,7 @@ fn answers_are_described_by_their_types() {
     );
 }
 
-/// Covers words of the core and of answers, fields named like Rust keywords, and optional fields.
+/// Covers names of core and answer values, fields named like Rust keywords, and optional fields.
 #[test]
 fn what_is_sent_is_what_the_description_says() {
     let event = answers::LoggedEvent {

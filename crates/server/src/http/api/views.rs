@@ -1,4 +1,4 @@
-//! Views from the core: a job as a strip, its graph, one task, why a task waits.
+//! Views from the core: a job as a strip, its graph, one task, and why a task waits.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -30,10 +30,10 @@ use crate::http::App;
 use crate::query::listed::RequestedResources;
 
 const BINS_MAX: u32 = 2_000;
-/// Limit of templates in a graph; beyond it similar ones are merged.
+/// The maximum number of templates in a graph. Beyond it, similar ones are merged.
 const GROUPS_MAX: usize = 60;
 
-/// Tasks by the number of their state.
+/// The number of tasks in each state, by the number of the state.
 type Counts = [u64; TaskState::ALL.len()];
 
 fn number(state: TaskState) -> usize {
@@ -44,7 +44,7 @@ fn no_job(job: u32) -> ApiError {
     ApiError::not_found(format!("there is no job {job}"))
 }
 
-/// One task.
+/// Returns one task.
 pub(in crate::http) async fn task(
     State(app): State<Arc<App>>,
     Path((job, task)): Path<(String, String)>,
@@ -75,7 +75,7 @@ pub(in crate::http) async fn task(
     Ok(Json(found.ok_or_else(missing)?))
 }
 
-/// Why a task does not run.
+/// Explains why a task does not run.
 pub(in crate::http) async fn explain(
     State(app): State<Arc<App>>,
     Path((job, task)): Path<(String, String)>,
@@ -90,7 +90,7 @@ pub(in crate::http) async fn explain(
         return Err(unexpected());
     };
     let workers = found.workers.iter().map(|worker| {
-        // The variant that comes closest.
+        // Shows the variant that comes closest.
         let blocked = |variant: &client::VariantExplanation| -> Vec<Blocked> {
             variant.items.iter().filter_map(blocking).collect()
         };
@@ -115,7 +115,7 @@ pub(in crate::http) async fn explain(
     }))
 }
 
-/// A condition, unless it holds.
+/// Converts a condition that does not hold.
 fn blocking(item: &client::ExplainItem) -> Option<Blocked> {
     match item.item.as_ref()? {
         Item::Time(time) => {
@@ -143,13 +143,13 @@ fn blocking(item: &client::ExplainItem) -> Option<Blocked> {
 }
 
 query! {
-    /// How many bins.
+    /// The number of bins.
     StripQuery {
         bins: Option<u32>,
     }
 }
 
-/// The tasks of a job in the order of their ids, in few bins, with their run times.
+/// Returns the tasks of a job in the order of their ids, in a few bins, with their run times.
 pub(in crate::http) async fn strip(
     State(app): State<Arc<App>>,
     Path(job): Path<String>,
@@ -180,7 +180,7 @@ pub(in crate::http) async fn strip(
     app.kept.get(format!("strip {job} {bins}"), make).await
 }
 
-/// Tasks by bin of ids.
+/// The tasks in each bin of ids.
 struct Strip {
     first: u32,
     last: u32,
@@ -188,7 +188,7 @@ struct Strip {
 }
 
 impl Strip {
-    /// Linear in runs of equal states, unless ids are unordered.
+    /// Takes linear time in the number of runs of equal states, unless the ids are unordered.
     fn of(job: &Job, bins: u32) -> Self {
         let ranges = || job.submits.iter().flat_map(|submit| submit.ids.ranges());
         let first = ranges().map(|range| range.first()).min().unwrap_or(0);
@@ -223,7 +223,7 @@ impl Strip {
         }
     }
 
-    /// Adds the ids from `from` to `to`, both included.
+    /// Adds the ids from `from` to `to`, both inclusive.
     fn add_range(&mut self, from: u32, to: u32, state: usize) {
         let (span, length) = (
             u64::from(self.last - self.first) + 1,
@@ -246,20 +246,20 @@ impl Strip {
     }
 }
 
-/// Cache of the last viewed job's graph, without the states of its tasks.
+/// A cache of the last viewed job's graph, without the states of its tasks.
 #[derive(Default)]
 pub(in crate::http) struct Graphs(Mutex<Option<(JobId, usize, Arc<Shape>)>>);
 
-/// Steps of a job, and the dependencies between them.
+/// The steps of a job, and the dependencies between them.
 #[derive(Default)]
 struct Shape {
     steps: Vec<Step>,
-    /// The group of each task, or of all, per submit.
+    /// For each submit, the group of each task or of all tasks.
     groups: Vec<GroupOf>,
     edges: BTreeMap<(u32, u32), u64>,
 }
 
-/// Common properties of the tasks of one step.
+/// The common properties of the tasks of one step.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
 struct Step {
     label: String,
@@ -271,13 +271,13 @@ enum GroupOf {
     Each(Vec<u32>),
 }
 
-/// The part of the core's data needed to find the shape.
+/// The part of the core's data that is needed to find the shape.
 enum ShapeInput {
     Array(Arc<TaskTemplate>),
     Graph(Vec<Arc<TaskTemplate>>, Vec<u32>, Box<Graph>),
 }
 
-/// Dependencies in a job, its tasks collapsed by template.
+/// Returns the dependencies in a job, with tasks grouped by template.
 pub(in crate::http) async fn graph(
     State(app): State<Arc<App>>,
     Path(job): Path<String>,
@@ -333,7 +333,7 @@ async fn shape_of(app: &App, job: JobId) -> Result<Arc<Shape>, ApiError> {
     {
         return Ok(Arc::clone(shape));
     }
-    // Copied in one piece; the slow part happens elsewhere.
+    // The data is copied at once, and the slow part runs elsewhere.
     let copied = app
         .parts
         .core
@@ -364,13 +364,13 @@ fn copy(job: &Job) -> Vec<ShapeInput> {
     submits.collect()
 }
 
-/// How much of a name and a command counts in comparisons.
+/// How much of a name and a command is compared.
 #[derive(Clone, Copy)]
 enum NameMatch {
     Whole,
-    /// Numbers are alike.
+    /// Numbers count as equal.
     Numbers,
-    /// Only the program counts.
+    /// Only the program is compared.
     Program,
 }
 
@@ -392,7 +392,7 @@ impl Step {
     }
 }
 
-/// A text with `#` in place of each number.
+/// Replaces each number in a text by `#`.
 fn masked(text: &str) -> String {
     let mut shorter = String::new();
     for c in text.chars() {
@@ -405,8 +405,8 @@ fn masked(text: &str) -> String {
     shorter
 }
 
-/// The finest grouping with at most [`GROUPS_MAX`] steps, first by command and dependencies: tasks
-/// with the same command and different dependencies are different steps.
+/// Finds the finest grouping with at most [`GROUPS_MAX`] steps, first by command and dependencies:
+/// tasks with the same command but different dependencies are different steps.
 fn find_shape(submits: &[ShapeInput]) -> Shape {
     let all = [
         (NameMatch::Whole, true),
@@ -423,10 +423,10 @@ fn find_shape(submits: &[ShapeInput]) -> Shape {
     found.unwrap_or_else(|| Grouping::new(NameMatch::Program, false).of(submits))
 }
 
-/// Puts the tasks of a job into groups.
+/// Assigns the tasks of a job to groups.
 struct Grouping {
     likeness: NameMatch,
-    /// Whether tasks of a group must depend on the same groups.
+    /// Whether the tasks of a group must depend on the same groups.
     by_deps: bool,
     numbers: BTreeMap<(Step, Vec<u32>), u32>,
     shape: Shape,
@@ -460,7 +460,7 @@ impl Grouping {
         self.shape
     }
 
-    /// Whether there is a coarser grouping; then this one can be abandoned.
+    /// Returns whether there is a coarser grouping, so that this one can be abandoned.
     fn can_be_coarser(&self) -> bool {
         self.by_deps || !matches!(self.likeness, NameMatch::Program)
     }
@@ -474,7 +474,7 @@ impl Grouping {
         })
     }
 
-    /// The group of each task.
+    /// Returns the group of each task.
     fn add_graph(
         &mut self,
         templates: &[Arc<TaskTemplate>],
@@ -522,7 +522,7 @@ impl Grouping {
 #[derive(Clone, Default)]
 struct Group {
     counts: Counts,
-    /// The first of each state: where to look.
+    /// The first task in each state.
     first: [Option<u32>; TaskState::ALL.len()],
 }
 
@@ -585,8 +585,8 @@ mod tests {
         assert_eq!(all.bins[598][3], 0);
     }
 
-    /// Steps and edges of a graph with one task per (command, dependencies). Returns commands, or
-    /// `name: command`; then the edges.
+    /// Returns the steps and edges of a graph with one task per (command, dependencies). Steps are
+    /// commands, or `name: command`.
     fn shape(tasks: &[(&str, &[u32])]) -> (Vec<String>, Vec<((u32, u32), u64)>) {
         let templates = tasks.iter().map(|(task, _)| {
             let named = task.split_once(": ");

@@ -1,4 +1,4 @@
-//! Waiting for the end of a job.
+//! Waiting until a job ends.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,9 +16,9 @@ use crate::core_handle::CoreHandle;
 use crate::http::App;
 use crate::updates::Details;
 
-/// Default wait of a request.
+/// How long a request waits by default, in milliseconds.
 const USUAL_MS: u64 = 30_000;
-/// Proxies end requests that take longer.
+/// How long a request may wait, in milliseconds. Proxies end longer requests.
 const WAIT_MAX_MS: u64 = 600_000;
 
 query! {
@@ -53,28 +53,28 @@ pub(in crate::http) async fn wait(
                 return Ok(());
             }
         }
-        // Ended without `done`: the server ends.
+        // The watch ended without `done`, because the server ends.
         Err(ApiError::gone())
     };
     let is_ended = match tokio::time::timeout(Duration::from_millis(timeout), ends).await {
         Ok(ended) => ended.map(|()| true)?,
         Err(_) => false,
     };
-    // For an unknown job, which is over at once, this returns the error.
+    // An unknown job counts as ended immediately. This returns the error for it.
     let Json(job) = read::job(State(Arc::clone(&app)), Path(job)).await?;
     Ok(Json(Waited { is_ended, job }))
 }
 
-/// Ends the watch when its client is gone.
+/// Ends the watch when its client has disconnected.
 struct Watch(CoreHandle, RequestId);
 
 impl Drop for Watch {
     fn drop(&mut self) {
         let (core, request) = (self.0.clone(), self.1);
-        // No runtime exists when the server has ended.
+        // After the server has ended, there is no runtime.
         if let Ok(runtime) = tokio::runtime::Handle::try_current() {
             runtime.spawn(async move {
-                // Fails only if the core is gone.
+                // Fails only if the core has ended.
                 let _ = core.unwatch(request).await;
             });
         }

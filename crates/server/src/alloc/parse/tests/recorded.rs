@@ -1,4 +1,4 @@
-//! Recorded answers of OpenPBS 23.06.06, word for word.
+//! Verbatim recorded answers of OpenPBS 23.06.06.
 
 use super::*;
 

@@ -1,4 +1,4 @@
-//! Workers, queues of automatic allocation, problems.
+//! Workers, queues of automatic allocation, and problems.
 
 use hq_core::autoalloc::ReasonKind;
 
@@ -37,7 +37,7 @@ answer! {
 }
 
 words! {
-    /// State of a worker.
+    /// The state of a worker.
     WorkerState {
         Connected,
         ConnectionLost,
@@ -62,7 +62,7 @@ answer! {
 }
 
 words! {
-    /// Stage of the quarantine.
+    /// The stage of a quarantine.
     QuarantineStage {
         Suspected,
         Quarantined,
@@ -145,7 +145,7 @@ answer! {
 }
 
 words! {
-    /// Severity.
+    /// The severity of a problem.
     ProblemSeverity {
         Error,
         Warning,
@@ -153,7 +153,7 @@ words! {
 }
 
 words! {
-    /// Subject of a problem.
+    /// The subject of a problem.
     ProblemKind {
         Node,
         FailingJob,
@@ -205,7 +205,7 @@ answer! {
 }
 
 words! {
-    /// State of an allocation.
+    /// The state of an allocation.
     AllocationState {
         Queued,
         Running,

@@ -229,8 +229,8 @@ answer! {
     }
 }
 
-/// An attempt in a timeline: numbers in the order given in the description of `tasks`. There may be
-/// very many.
+/// An attempt in a timeline, as numbers in the order given in the description of `tasks`, because
+/// there may be very many attempts.
 #[derive(Serialize, Clone, Debug)]
 pub(in crate::http) struct Bar(
     pub(in crate::http) i64,
@@ -242,7 +242,7 @@ pub(in crate::http) struct Bar(
     pub(in crate::http) Option<f64>,
 );
 
-/// Attempts within a step of a timeline; likewise.
+/// The attempts within a step of a timeline, in the same form.
 #[derive(Serialize, Clone, Debug)]
 pub(in crate::http) struct BarSum(
     pub(in crate::http) i64,

@@ -1,4 +1,5 @@
-//! Converts types to OpenAPI 3.1 schemas. Only for tests: the description is in the repository.
+//! Converts types to OpenAPI 3.1 schemas. Used only in tests, because the description is in the
+//! repository.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
@@ -12,16 +13,16 @@ use crate::http::api::answers::{Bar, BarSum};
 
 /// A type with its schema.
 pub(in crate::http) trait Described {
-    /// The schema where the type is used.
+    /// Returns the schema for places where the type is used.
     fn schema() -> Schema;
 
-    /// Adds the named schemas that this one refers to.
+    /// Adds the named schemas that this type refers to.
     fn note(_all: &mut Components) {}
 }
 
-/// A type of parameters.
+/// A type of query parameters.
 pub(in crate::http) trait Asked {
-    /// Names and schemas; optional fields can be null.
+    /// Returns names and schemas. Optional fields can be null.
     fn fields() -> Vec<(&'static str, Schema)>;
 }
 
@@ -39,12 +40,12 @@ impl Schema {
         self
     }
 
-    /// One that has a name.
+    /// Refers to a named schema.
     pub(in crate::http) fn component(name: &str) -> Self {
         Self(vec![("$ref", format!("\"#/components/schemas/{name}\""))])
     }
 
-    /// One of the words that these values serialize to.
+    /// Accepts one of the words that these values serialize to.
     pub(in crate::http) fn words<T: Serialize>(all: &[T]) -> Self {
         let words = all.iter().map(|word| {
             let word = serde_json::to_value(word).expect("a word");
@@ -77,13 +78,13 @@ impl Schema {
         Self(keywords.collect())
     }
 
-    /// Value of a keyword.
+    /// Returns the value of a keyword.
     pub(in crate::http) fn keyword(&self, name: &str) -> Option<&str> {
         let found = self.0.iter().find(|(keyword, _)| *keyword == name);
         found.map(|(_, value)| value.as_str())
     }
 
-    /// Whether null is one of the values.
+    /// Returns whether null is one of the values.
     pub(in crate::http) fn can_be_null(&self) -> bool {
         let places = ["type", "anyOf"]
             .into_iter()
@@ -100,12 +101,12 @@ impl Schema {
     }
 }
 
-/// The lines of a doc comment as one YAML text.
+/// Returns the lines of a doc comment as one YAML text.
 fn text(lines: &[&str]) -> Option<String> {
     let lines: Vec<&str> = lines.iter().map(|line| line.trim()).collect();
     let text = lines.join(" ");
     let text = text.trim().trim_end_matches('.');
-    // YAML takes texts of JSON.
+    // YAML accepts JSON strings.
     (!text.is_empty()).then(|| Value::from(text).to_string())
 }
 
@@ -117,7 +118,7 @@ pub(in crate::http) struct Components {
 }
 
 impl Components {
-    /// Whether to generate it: only once, even if it refers to itself.
+    /// Returns whether to generate a schema. This happens only once, even if it refers to itself.
     pub(in crate::http) fn begin(&mut self, name: &'static str) -> bool {
         self.begun.insert(name)
     }
@@ -131,7 +132,7 @@ impl Components {
         self.made.insert(name, line);
     }
 
-    /// All schemas in the order of their names.
+    /// Returns all schemas in the order of their names.
     pub(in crate::http) fn yaml(&self) -> String {
         self.made.values().map(String::as_str).collect()
     }
@@ -230,7 +231,7 @@ plain! {
     usize => Schema::of("integer").and("minimum", 0);
     Map<String, Value> => Schema::of("object");
     BTreeMap<String, String> => Schema::of("object").and("additionalProperties", "{ type: string }");
-    // Unnamed rows; the schema only fixes the type and number of columns.
+    // Unnamed rows. The schema only defines the type and the number of columns.
     Bar => Schema::array_of(&Option::<f64>::schema()).sized(7);
     BarSum => Schema::array_of(&f64::schema()).sized(5);
     ByState<Option<u32>> => Schema::of("object").and("additionalProperties", Option::<u32>::schema().flow());
