@@ -1,6 +1,7 @@
-//! How many more workers of a given kind would get tasks that existing workers cannot take now.
+//! Determines how many more workers of a given kind would get tasks that existing workers cannot
+//! take now.
 //!
-//! First fit on counts, as in [`super::solve`], into imagined workers: first workers that are on
+//! Uses first fit on counts, as in [`super::solve`], with imagined workers: first those that are on
 //! their way, then new ones. One call answers for all queues, so that no task is counted twice.
 //! O(classes × imagined workers), independent of the number of tasks.
 
@@ -11,33 +12,33 @@ use crate::class::{Class, ClassId, Classes, Offer, VariantDemand};
 use crate::id::{QueueId, WorkerId};
 use crate::resource::amount::Amount;
 
-/// Limit of imagined workers per queue and answer; the next answer finds more.
+/// The maximum number of imagined workers per queue and answer. The next answer finds more.
 const IMAGINED_MAX: u32 = 4_096;
-/// Limit of examined imagined workers per answer, some milliseconds; beyond it only the newest are
-/// examined.
+/// The maximum number of imagined workers that are examined per answer, which takes a few
+/// milliseconds. Beyond it, only the newest are examined.
 const LOOKS_MAX: usize = 262_144;
 const NEWEST: usize = 8;
-/// Tasks per worker of a request without limits.
+/// How many tasks with an unlimited request fit on a worker.
 const UNLIMITED: u64 = u64::MAX;
 
 /// Resources and lifetime of the workers that an allocation queue will bring.
 #[derive(Clone, PartialEq, Debug)]
 pub struct WorkerKind {
-    /// Units by name.
+    /// The units of each resource, by name.
     pub resources: BTreeMap<Box<str>, u64>,
-    /// Whether unnamed resources are plentiful; otherwise they do not exist.
+    /// Whether resources that are not named are plentiful. Otherwise they do not exist.
     pub others_plentiful: bool,
-    /// Lifetime of a worker.
+    /// The lifetime of a worker.
     pub time_limit: Duration,
-    /// Lower bound of the share of its cpus that must be busy, 0.0 to 1.0.
+    /// The minimum fraction of the worker's cpus that must be busy, 0.0 to 1.0.
     pub min_utilization: f32,
 }
 
-/// Units of a plentiful resource.
+/// The units of a plentiful resource.
 pub(crate) const PLENTY: u64 = u64::MAX >> 1;
 
 impl WorkerKind {
-    /// Offers of such a worker, by resource number.
+    /// Returns the offers of such a worker, by resource number.
     pub(crate) fn offers(&self, classes: &Classes) -> Vec<Offer> {
         let units = |name: &str| match self.resources.get(name) {
             Some(units) => *units,
@@ -52,99 +53,100 @@ impl WorkerKind {
     }
 }
 
-/// An allocation that owes workers.
+/// An allocation whose workers have not all connected yet.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Coming {
-    /// Its number in the queue.
+    /// The number of the allocation in its queue.
     pub number: u32,
-    /// Requested workers.
+    /// The number of requested workers.
     pub workers: u32,
-    /// Workers that have not connected yet.
+    /// The number of workers that have not connected yet.
     pub owed: u32,
 }
 
-/// The query for one queue.
+/// A query for one queue.
 #[derive(Clone, PartialEq, Debug)]
 pub struct QueueQuery {
-    /// Id of the queue.
+    /// The id of the queue.
     pub queue: QueueId,
-    /// Kinds of its workers, at least one: recent workers, the newest last, else the assumed kind.
+    /// The kinds of the queue's workers, at least one: those of recent workers, newest last, or
+    /// else the assumed kind.
     pub kinds: Vec<WorkerKind>,
     /// The assumed kind.
     pub assumed: WorkerKind,
-    /// Allocations with missing workers, the nearest first.
+    /// The allocations with missing workers, starting with the one expected first.
     pub coming: Vec<Coming>,
-    /// Its connected workers.
+    /// The queue's connected workers.
     pub connected: Vec<WorkerId>,
-    /// Limit of additional workers in the answer.
+    /// The maximum number of additional workers in the answer.
     pub workers_max: u32,
-    /// Limit of nodes per allocation.
+    /// The maximum number of nodes per allocation.
     pub nodes_max: u32,
 }
 
 /// The answer for one queue.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct QueueDemand {
-    /// Id of the queue.
+    /// The id of the queue.
     pub queue: QueueId,
-    /// Additional workers that single-node tasks would use.
+    /// The number of additional workers that single-node tasks would use.
     pub workers: u32,
-    /// Node counts of multi-node tasks that each need an allocation of their own.
+    /// The node counts of multi-node tasks that each need a separate allocation.
     pub gangs: Vec<u32>,
-    /// Tasks that no existing worker can take now.
+    /// The number of tasks that no existing worker can take now.
     pub waiting: u64,
-    /// Some waiting tasks will run on workers that are on their way.
+    /// Whether some waiting tasks will run on workers that are on their way.
     pub covered: bool,
     /// Why some waiting tasks would not run on workers of this queue.
     pub unfit: Option<Unfit>,
-    /// Nodes for a task that would run on workers of the assumed kind, but not on the connected
-    /// workers.
+    /// The number of nodes for a task that would run on workers of the assumed kind, but not on the
+    /// connected workers.
     pub larger: Option<u32>,
-    /// Allocations with missing workers that no task waits for.
+    /// The allocations with missing workers that no task waits for.
     pub unneeded: Vec<u32>,
-    /// Connected workers that never got a task.
+    /// The connected workers that never got a task.
     pub unused: Vec<WorkerId>,
 }
 
 impl QueueDemand {
-    /// Whether tasks would use more workers.
+    /// Returns whether tasks would use more workers.
     #[must_use]
     pub fn wants_workers(&self) -> bool {
         self.workers > 0 || !self.gangs.is_empty()
     }
 }
 
-/// Why a task cannot use a worker of a queue.
+/// The reason why a task cannot use a worker of a queue.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Unfit {
-    /// It needs the worker for longer than the worker's lifetime.
+    /// The task needs the worker for longer than the worker's lifetime.
     Time {
-        /// Time request.
+        /// The time request.
         needed: Duration,
-        /// Lifetime of a worker.
+        /// The lifetime of a worker.
         lifetime: Duration,
     },
-    /// It requests more of a resource than the worker has.
+    /// The task requests more of a resource than the worker has.
     Resource {
-        /// Name of the resource.
+        /// The name of the resource.
         name: Box<str>,
-        /// Request.
+        /// The requested amount.
         needed: Amount,
-        /// Offer of a worker.
+        /// The amount that a worker offers.
         offered: Amount,
     },
-    /// It requests more nodes than an allocation has.
+    /// The task requests more nodes than an allocation has.
     Nodes {
-        /// Request.
+        /// The requested number of nodes.
         needed: u32,
-        /// Most nodes of an allocation.
+        /// The maximum number of nodes of an allocation.
         most: u32,
     },
-    /// The worker would not be busy enough.
+    /// The task would not keep the worker busy enough.
     Utilization,
 }
 
-/// Answers all queries. `waiting` are ready tasks by class, most urgent first.
+/// Answers all queries. `waiting` contains the ready tasks by class, most urgent first.
 #[must_use]
 pub fn demand(
     waiting: &[(ClassId, u64)],
@@ -159,7 +161,8 @@ pub fn demand(
         };
         let mut left = *count;
         for plan in &mut plans {
-            // In the order of queues: tasks for an earlier queue are not counted again.
+            // The queues are handled in order, so that tasks for an earlier queue are not counted
+            // again.
             if left == 0 {
                 break;
             }
@@ -169,12 +172,12 @@ pub fn demand(
     plans.into_iter().map(|plan| plan.answer(total)).collect()
 }
 
-/// One imagined worker.
+/// An imagined worker.
 #[derive(Clone)]
 struct HypotheticalWorker {
-    /// Index of its kind.
+    /// The index of the worker's kind.
     kind: usize,
-    /// Free units by resource number; `None` = plenty.
+    /// The free units by resource number. `None` if the resource is plentiful.
     free: Vec<Option<u64>>,
 }
 
@@ -184,7 +187,7 @@ struct Plan<'a> {
     cpus: Option<usize>,
     /// An empty worker of each kind.
     empty: Vec<Vec<Option<u64>>>,
-    /// The same as it was assumed.
+    /// An empty worker of the assumed kind.
     assumed: Vec<Option<u64>>,
     larger: Option<u32>,
     coming: Vec<Coming>,
@@ -200,7 +203,7 @@ impl<'a> Plan<'a> {
         let offers = |kind: &WorkerKind| {
             let offer = |name: &str| match kind.resources.get(name) {
                 Some(units) => Some(*units),
-                // Unknown: a task that requests it gets a chance.
+                // Nothing is known about the resource, so a task that requests it gets a chance.
                 None if kind.others_plentiful => None,
                 None => Some(0),
             };
@@ -229,7 +232,7 @@ impl<'a> Plan<'a> {
         }
     }
 
-    /// Places tasks of a class; returns how many are left for other queues.
+    /// Places tasks of a class. Returns how many are left for other queues.
     fn fill(&mut self, class: &Class, mut left: u64) -> u64 {
         for variant in &class.variants {
             if left == 0 {
@@ -239,7 +242,7 @@ impl<'a> Plan<'a> {
             let kinds: Vec<usize> = kinds
                 .filter_map(|(index, kind)| has_time(variant, kind).then_some(index))
                 .collect();
-            // Such a worker would end before the task may; another variant can be shorter.
+            // Such a worker would end before the task. Another variant can be shorter.
             if kinds.is_empty() {
                 self.note_larger(variant);
                 let lives = self.query.kinds.iter().map(|kind| kind.time_limit);
@@ -270,7 +273,7 @@ impl<'a> Plan<'a> {
                 .coming
                 .iter()
                 .position(|coming| coming.workers == nodes);
-            // An allocation of this size is on its way, or lacks workers.
+            // An allocation of this size is on its way, or some of its workers are missing.
             if let Some(position) = found {
                 self.coming.remove(position);
                 self.covered = true;
@@ -297,18 +300,18 @@ impl<'a> Plan<'a> {
             let empty = self.empty.get(kind)?;
             Some((fitting(variant, empty, empty), kind)).filter(|(count, _)| *count > 0)
         };
-        // Not even an empty worker of any kind could run one.
+        // Not even an empty worker of any kind could run one of the tasks.
         let Some((each, best)) = kinds.iter().filter_map(|kind| fits(*kind)).max() else {
             self.note_too_small(variant, kinds);
             return left;
         };
-        // With very many imagined workers, usually only the newest have room.
+        // If there are very many imagined workers, usually only the newest have room.
         let first = if self.looks_left == 0 {
             self.workers.len().saturating_sub(NEWEST)
         } else {
             0
         };
-        // First fit: fills workers imagined for more urgent tasks.
+        // First fit also uses workers that were imagined for more urgent tasks.
         for worker in self.workers.iter_mut().skip(first) {
             if left == 0 {
                 return 0;
@@ -334,7 +337,7 @@ impl<'a> Plan<'a> {
         left
     }
 
-    /// Workers of allocations that no multi-node task has.
+    /// Returns the number of missing workers of allocations that no multi-node task uses.
     fn owed(&self) -> u32 {
         self.coming
             .iter()
@@ -350,7 +353,7 @@ impl<'a> Plan<'a> {
         }
     }
 
-    /// Notes what the workers that come nearest lack.
+    /// Notes what the best-fitting workers lack.
     fn note_too_small(&mut self, variant: &VariantDemand, kinds: &[usize]) {
         self.note_larger(variant);
         let short = kinds.iter().filter_map(|kind| {
@@ -383,14 +386,14 @@ impl<'a> Plan<'a> {
             first += allocation.owed as usize;
         }
         self.covered |= coming > 0 && !self.workers.is_empty();
-        // The first ones stand for workers that are on their way.
+        // The first ones represent workers that are on their way.
         let new = self.workers.split_off(coming.min(self.workers.len()));
         let all = new.len();
         let busy = new
             .into_iter()
             .filter(|worker| self.is_busy_enough(worker))
             .count();
-        // Workers below the utilization bound are not requested.
+        // Workers below the utilization limit are not requested.
         if busy < all {
             self.unfit.get_or_insert(Unfit::Utilization);
         }
@@ -426,7 +429,7 @@ impl<'a> Plan<'a> {
     }
 }
 
-/// Whether a worker of this kind lives long enough, even if the task is not its first.
+/// Returns whether a worker of this kind lives long enough, even if the task is not its first.
 fn has_time(variant: &VariantDemand, kind: &WorkerKind) -> bool {
     variant.min_time_ns == 0 || variant.min_time_ns < crate::time::nanos(kind.time_limit)
 }
@@ -439,7 +442,7 @@ fn fitting(variant: &VariantDemand, free: &[Option<u64>], empty: &[Option<u64>])
         fit = fit.min(match (demand.units, have) {
             (Some(units), Some(have)) => have / units.max(1),
             (Some(_), None) => UNLIMITED,
-            // The whole pool: one task, if no other task uses the pool.
+            // A task that takes the whole pool fits once, if no other task uses the pool.
             (None, have) => {
                 u64::from(have != Some(0) && have == empty.get(slot).copied().flatten())
             }
@@ -494,7 +497,7 @@ mod tests {
         }
     }
 
-    /// `tasks` as (cpus, nodes, time request in seconds, count).
+    /// Asks with `tasks` given as (cpus, nodes, time request in seconds, count).
     fn ask(tasks: &[(u32, u32, u64, u64)], queries: &[QueueQuery]) -> Vec<QueueDemand> {
         let mut classes = Classes::default();
         let mut waiting = Vec::new();
@@ -575,7 +578,7 @@ mod tests {
 
     #[test]
     fn what_came_corrects_what_was_assumed() {
-        // (cpus of a task, its time request, assumed lifetime): nodes for a larger worker.
+        // (cpus of a task, its time request, assumed lifetime, nodes for a larger worker)
         for (cpus, time, assumed_life, larger) in [
             (2, 0, 3_600, None),
             (3, 0, 3_600, Some(1)),
@@ -648,7 +651,8 @@ mod tests {
 
     #[test]
     fn resources_and_lifetime_are_those_of_one_worker() {
-        // (cpus, licences, seconds of the task): workers that are asked for, and (resource, offer) that is too small.
+        // (cpus, licences, seconds of the task, requested workers, (resource, offer) that is too
+        // small)
         for (cpus, licences, time, workers, short) in [
             (8, 0, 0, 1, None),
             (1, 4, 0, 1, None),
@@ -683,7 +687,8 @@ mod tests {
         }
     }
 
-    /// The answer for tasks with these variants, on workers with 4 cpus, 2 licences and nothing else.
+    /// Returns the answer for tasks with these variants, on workers with 4 cpus, 2 licences and
+    /// nothing else.
     fn ask_variants(variants: Vec<ResourceRequest>, count: u64) -> QueueDemand {
         let mut classes = Classes::default();
         let request = RequestVariants::new(variants).expect("valid");

@@ -1,5 +1,5 @@
-//! Why a task does or does not run: requests of each variant against each worker, from the numbers
-//! that the scheduler uses.
+//! Explains why a task does or does not run, by comparing each variant with each worker. Uses the
+//! same numbers as the scheduler.
 
 use std::fmt;
 use std::time::Duration;
@@ -12,36 +12,36 @@ use crate::time::Time;
 use crate::words::quantity;
 use crate::worker::Worker;
 
-/// One condition, fulfilled or not.
+/// A condition, which may or may not hold.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Condition {
-    /// Remaining lifetime.
+    /// The remaining lifetime of the worker.
     Time {
-        /// Asked for.
+        /// The requested time.
         min: Duration,
-        /// Left; `None` = unlimited.
+        /// The remaining time. `None` if it is unlimited.
         remaining: Option<Duration>,
     },
-    /// Amount of a resource that the worker has in all.
+    /// The total amount of a resource that the worker has.
     Resource {
-        /// Name.
+        /// The name of the resource.
         name: Box<str>,
-        /// Requested amount; for `all` the smallest possible amount.
+        /// The requested amount. For `all`, this is the smallest possible amount.
         request: Amount,
-        /// Offered.
+        /// The offered amount.
         offer: Amount,
     },
-    /// Nodes in the worker's group.
+    /// The nodes in the worker's group.
     Group {
-        /// Asked for.
+        /// The requested number of nodes.
         n_nodes: u32,
-        /// Connected workers of the group.
+        /// The number of connected workers in the group.
         group_size: u32,
     },
 }
 
 impl Condition {
-    /// Whether the worker fulfils it.
+    /// Returns whether the worker meets the condition.
     #[must_use]
     pub fn holds(&self) -> bool {
         match self {
@@ -55,7 +55,7 @@ impl Condition {
     }
 }
 
-/// Conditions of every variant of a class on one worker.
+/// Returns the conditions of all variants of a class on one worker.
 #[must_use]
 pub fn explain(
     class: &Class,
@@ -75,7 +75,7 @@ pub fn explain(
                     remaining: worker.remaining(now),
                 });
             }
-            // Nodes come from one group.
+            // All nodes must be in one group.
             if variant.n_nodes > 0 {
                 conditions.push(Condition::Group {
                     n_nodes: variant.n_nodes,
@@ -92,7 +92,7 @@ pub fn explain(
         .collect()
 }
 
-/// Present obstacle to starting a ready task on a worker. `Display` is the text for users.
+/// A current obstacle to starting a ready task on a worker. `Display` is the text for users.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Hindrance {
     /// The worker is about to end.
@@ -101,37 +101,37 @@ pub enum Hindrance {
     Draining,
     /// The worker is in quarantine.
     Quarantined,
-    /// Something is wrong with the worker's node.
+    /// The worker's node has a problem.
     Unfit,
-    /// The worker has no connection and is expected back.
+    /// The worker has no connection but is expected back.
     Away,
     /// The worker is a node of this multi-node task.
     Node(TaskKey),
-    /// The worker is drained for a multi-node task of at least the same priority.
+    /// The worker is being drained for a multi-node task of at least the same priority.
     Kept,
-    /// Not enough of a resource.
+    /// Not enough of a resource is free.
     Lacking {
-        /// Name.
+        /// The name of the resource.
         name: Box<str>,
-        /// Shortage of the task.
+        /// The amount that the task lacks.
         missing: Amount,
-        /// Not given to tasks.
+        /// The amount that is not assigned to tasks.
         free: Amount,
-        /// Total amount of the worker.
+        /// The worker's total amount.
         total: Amount,
-        /// Free amount that is reserved for more urgent tasks.
+        /// The free amount that is reserved for more urgent tasks.
         kept: Amount,
     },
-    /// Enough is free in total, but not in one item or in the required groups.
+    /// Enough is free in total, but not in a single item or in the required groups.
     Scattered,
     /// Not enough workers of the group are empty.
     Nodes {
-        /// Asked for.
+        /// The requested number of nodes.
         n_nodes: u32,
-        /// Empty ones.
+        /// The number of empty workers.
         empty: u32,
     },
-    /// The worker requires at least this percentage of its cpus busy.
+    /// The worker requires that at least this percentage of its cpus is busy.
     Utilization(u8),
 }
 
@@ -176,9 +176,9 @@ impl fmt::Display for Hindrance {
     }
 }
 
-/// Obstacles to starting a task of this queue with one variant on one worker. Empty = it starts in
-/// the next round unless tasks of the same priority take precedence. `empty_nodes` of the worker's
-/// group are available to a multi-node task.
+/// Returns the obstacles to starting a task of this queue with one variant on one worker. If there
+/// are none, the task starts in the next round unless tasks of the same priority take precedence.
+/// `empty_nodes` of the worker's group are available to a multi-node task.
 #[must_use]
 pub fn hindrances(
     key: QueueKey,
@@ -210,7 +210,7 @@ pub fn hindrances(
     if let Some(whole) = whole {
         return vec![whole];
     }
-    // Multi-node tasks take whole workers: amounts do not matter.
+    // Multi-node tasks take whole workers, so amounts do not matter.
     if demand.n_nodes > 0 {
         let is_short = empty_nodes < demand.n_nodes;
         let nodes = is_short.then_some(Hindrance::Nodes {
@@ -222,11 +222,11 @@ pub fn hindrances(
     plan.note_reservations(|_| true);
     plan.enter(key, classes);
     let lacking: Vec<Hindrance> = lacking(&plan, demand, classes);
-    // Amounts first: users can act on them.
+    // Shortages come first, because users can do something about them.
     if !lacking.is_empty() {
         return lacking;
     }
-    // The sums are enough, but not within single items or groups.
+    // Enough is free in total, but not within single items or groups.
     if plan.room(demand) == 0 || worker.is_stuck(key.class, number) {
         return vec![Hindrance::Scattered];
     }
@@ -247,7 +247,7 @@ fn lacking(plan: &WorkerPlan<'_>, demand: &VariantDemand, classes: &Classes) -> 
     let mut found = Vec::new();
     for (asked, (slot, need)) in demand.demands.iter().zip(plan.costs(demand)) {
         let available = plan.available(slot);
-        // Not the bottleneck.
+        // This resource is not the bottleneck.
         if available >= need {
             continue;
         }

@@ -1,9 +1,10 @@
-//! Nodes for multi-node tasks: start where enough workers of a group are empty, else drain some.
+//! Finds nodes for multi-node tasks: starts a task where enough workers of a group are empty, and
+//! drains workers otherwise.
 //!
-//! Each round decides again which workers are reserved for waiting multi-node tasks. But a worker
-//! that is being drained is never given to another task of equal priority. Workers with a
-//! reservation come first, then workers that will be empty soonest. Reserved workers get only more
-//! urgent tasks.
+//! Each round decides again which workers are reserved for waiting multi-node tasks. However, a
+//! worker that is being drained is never given to another task of equal priority. Reserved workers
+//! are chosen first, and then the workers that will be empty soonest. Reserved workers get only
+//! more urgent tasks.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -13,26 +14,27 @@ use crate::id::WorkerId;
 use crate::time::Time;
 use crate::worker::Worker;
 
-/// Limit of multi-node tasks with reserved workers.
+/// The maximum number of multi-node tasks that workers are reserved for.
 const RESERVED_TASKS_MAX: u32 = 64;
 
 /// A multi-node task that can start.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct GangStart {
-    /// Queue of its task.
+    /// The queue of the task.
     pub key: QueueKey,
-    /// Variant of the request.
+    /// The variant of the request.
     pub variant: u32,
-    /// Nodes, the root first; all empty and of one group.
+    /// The nodes, root first. All of them are empty and in the same group.
     pub workers: Vec<WorkerId>,
 }
 
-/// Finds nodes within one round.
+/// Finds nodes in one round.
 #[derive(Debug)]
 pub(super) struct GangPlanner<'a> {
-    /// Workers that are neither reserved nor taken, by group, soonest empty first.
+    /// The workers that are neither reserved nor taken, by group, those that are empty soonest
+    /// first.
     groups: BTreeMap<&'a str, Vec<Node<'a>>>,
-    /// Queues with ready tasks; reservations for other queues are void.
+    /// The queues with ready tasks. Reservations for other queues are void.
     queues: BTreeSet<QueueKey>,
     now: Time,
     reserved_tasks: u32,
@@ -50,19 +52,19 @@ struct Node<'a> {
 }
 
 impl Node<'_> {
-    /// The soonest empty first.
+    /// Returns the sort key. Workers that are empty soonest come first.
     const fn order(&self) -> (bool, u32, WorkerId) {
         (self.is_busy, self.running, self.id)
     }
 }
 
-/// Nodes for one task.
+/// The nodes chosen for one task.
 struct Choice<'a> {
     group: &'a str,
     nodes: BTreeSet<WorkerId>,
-    /// Nodes that are not empty.
+    /// The number of nodes that are not empty.
     busy: usize,
-    /// Number of busy nodes that were not reserved for this queue before.
+    /// The number of busy nodes that were not reserved for this queue before.
     fresh: usize,
 }
 
@@ -73,10 +75,10 @@ impl<'a> GangPlanner<'a> {
         now: Time,
     ) -> Self {
         let mut groups: BTreeMap<&str, Vec<Node<'_>>> = BTreeMap::new();
-        // With a node that may be broken the others would wait for nothing.
+        // A node that may be broken could keep the other nodes waiting.
         let able = workers.filter(|worker| worker.accepts_work() && worker.is_trusted());
         for worker in able {
-            // A backlog does not matter for other tasks, but a node must be empty.
+            // For other tasks a backlog does not matter, but a node must be empty.
             let is_busy = !worker.assigned().is_empty();
             let group = groups.entry(&worker.config.group).or_default();
             group.push(Node {
@@ -99,7 +101,7 @@ impl<'a> GangPlanner<'a> {
         }
     }
 
-    /// Whether a single-node task of at least this priority waits on an unreserved worker.
+    /// Returns whether a single-node task of at least this priority waits on an unreserved worker.
     pub(super) fn waits_somewhere(&self, key: QueueKey) -> bool {
         let nodes = self.groups.values().flatten();
         nodes
@@ -110,12 +112,12 @@ impl<'a> GangPlanner<'a> {
             })
     }
 
-    /// Whether a worker is a node of a task that starts.
+    /// Returns whether a worker is a node of a task that starts.
     pub(super) fn is_given(&self, id: WorkerId) -> bool {
         self.starts.iter().any(|start| start.workers.contains(&id))
     }
 
-    /// Notes the workers that got tasks in this round; `plans` by ascending id.
+    /// Notes the workers that got tasks in this round. `plans` is sorted by worker id.
     pub(super) fn note_given(&mut self, plans: &[WorkerPlan<'_>]) {
         let is_given = |id: WorkerId| {
             let at = plans.binary_search_by_key(&id, |plan| plan.worker.id).ok();
@@ -135,9 +137,9 @@ impl<'a> GangPlanner<'a> {
         }
     }
 
-    /// Finds nodes for up to `ready` tasks of one queue and starts up to `start_max` of them;
-    /// returns how many start. Renews existing reservations of further tasks, and adds new ones
-    /// while fewer than `reserve_max` tasks have some.
+    /// Finds nodes for up to `ready` tasks of one queue and starts up to `start_max` of them.
+    /// Returns how many start. Renews existing reservations for further tasks, and adds new ones
+    /// while fewer than `reserve_max` tasks have any.
     pub(super) fn plan(
         &mut self,
         key: QueueKey,
@@ -151,14 +153,14 @@ impl<'a> GangPlanner<'a> {
             let Some(choice) = self.choose(key, demand) else {
                 break;
             };
-            // Draining workers for many tasks at once would idle the cluster; running drains
-            // continue.
+            // Draining workers for many tasks at once would leave the cluster idle. Drains in
+            // progress continue.
             let may_keep = self.reserved_tasks < RESERVED_TASKS_MAX
                 && (reserved < before || self.reserved_tasks < reserve_max);
             if choice.busy > 0 && !may_keep || choice.busy == 0 && started >= start_max {
                 break;
             }
-            // Taken or reserved: no other task of this round gets these nodes.
+            // These nodes are taken or reserved, so no other task of this round gets them.
             if let Some(members) = self.groups.get_mut(choice.group) {
                 members.retain(|node| !choice.nodes.contains(&node.worker.id));
             }
@@ -186,13 +188,15 @@ impl<'a> GangPlanner<'a> {
         u32::try_from(reserved.count()).unwrap_or(u32::MAX)
     }
 
-    /// The nodes of one group that are empty soonest; groups with nodes being drained come first.
+    /// Chooses the nodes of one group that are empty soonest. Groups whose nodes are being drained
+    /// come first.
     fn choose(&self, key: QueueKey, demand: &VariantDemand) -> Option<Choice<'a>> {
         let count = demand.n_nodes as usize;
         let mut best: Option<Choice<'a>> = None;
         for (group, nodes) in &self.groups {
             let usable = |node: &&Node<'_>| node.worker.has_time(demand, self.now);
-            // Empty and reserved for this queue, empty, reserved for this queue, others.
+            // Four ranks: empty and reserved for this queue, empty, reserved for this queue, and
+            // others.
             let mut ranks: [Vec<WorkerId>; 4] = Default::default();
             for node in nodes.iter().filter(usable) {
                 let reserved = node.worker.reserved_for();

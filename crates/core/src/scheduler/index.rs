@@ -1,13 +1,15 @@
-//! Ready requests, indexed by amounts: finds requests that fit a worker without a scan.
+//! An index of ready requests by their amounts. It finds requests that fit on a worker without a
+//! scan.
 //!
-//! A tree over variants of requests. On the way down, first the weight becomes known, then the set
-//! of resources, then each amount with increasing precision. So a node is a box that contains the
-//! requests below it. If the lower corner of a box does not fit, the whole box is skipped; its
-//! upper corner bounds the value of its requests. A search visits the most urgent first, among
-//! these the most valuable, and costs O(found × depth) if requests differ in one or two amounts. It
-//! counts its steps, so that a round is bounded in all other cases.
+//! The index is a tree of request variants. On the way down, first the weight becomes known, then
+//! the set of resources, and then each amount with increasing precision. A node is therefore a box
+//! that contains the requests below it. If the lower corner of a box does not fit, the whole box is
+//! skipped, and its upper corner bounds the value of its requests. A search visits the most urgent
+//! requests first, and among these the most valuable. It costs O(found × depth) if requests differ
+//! in one or two amounts. In all other cases, a limit on its steps bounds the round.
 //!
-//! It knows neither task counts nor workers: the caller skips requests that are not ready anymore.
+//! The index knows neither task counts nor workers. The caller skips requests that are no longer
+//! ready.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, BinaryHeap};
@@ -17,27 +19,27 @@ use std::sync::Arc;
 use super::pack::{Bin, SHARE_UNIT, value_of, weights_of_shares};
 use crate::class::{Class, Demand, Offer, QueueKey, ResourceId, VariantDemand};
 
-/// Requests beyond which a node branches: up to here a linear scan is fast.
+/// The number of requests above which a node branches. A linear scan of fewer requests is fast.
 const LEAF_MAX: usize = 32;
-/// Steps from the root beyond which a node does not branch. Amounts are known exactly long before,
-/// unless a request names dozens of resources.
+/// The depth below which a node does not branch. Amounts are exact long before that, unless a
+/// request names dozens of resources.
 const PATH_MAX: usize = 64;
-/// Bits of an amount that each step determines.
+/// The number of bits of an amount that each step determines.
 const BITS_PER_STEP: u32 = 4;
 
 /// A property that distinguishes requests.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Dimension {
     Weight,
-    /// Units of a resource.
+    /// The units of a resource.
     Units(ResourceId),
     /// The whole pool of a resource.
     Whole(ResourceId),
-    /// Least lifetime.
+    /// The minimum lifetime.
     Time,
 }
 
-/// Range of one dimension in a node, inclusive.
+/// The range of one dimension in a node, inclusive.
 #[derive(Clone, Copy, Debug)]
 struct Range {
     dimension: Dimension,
@@ -45,17 +47,17 @@ struct Range {
     most: u64,
 }
 
-/// One step down.
+/// A step from a node to its child.
 #[derive(Clone, Copy, Debug)]
 struct Step {
     digit: u64,
-    /// Range that it narrows; `None` = the set of resources is complete.
+    /// The range that the step narrows. `None` if the set of resources is complete.
     range: Option<Range>,
-    /// The digit is the next resource, or marks the end of the set.
+    /// Whether the digit is the next resource, or marks the end of the set.
     names_resource: bool,
 }
 
-/// Marker after the last resource. Other digits are twice the resource number, or one more.
+/// The digit after the last resource. Other digits are twice the resource number, or one more.
 const LAST_RESOURCE: u64 = u64::MAX;
 
 type Requests = BTreeMap<(QueueKey, u32), Arc<Class>>;
@@ -65,7 +67,7 @@ enum Body {
     Leaf(Requests),
     Inner {
         children: BTreeMap<u64, Node>,
-        /// Children are resources.
+        /// Whether the children are resources.
         by_resource: bool,
     },
 }
@@ -75,20 +77,20 @@ struct Node {
     ranges: Box<[Range]>,
     /// Whether the set of resources in `ranges` is complete.
     is_named: bool,
-    /// Requests by priority.
+    /// The number of requests of each priority.
     priorities: BTreeMap<Reverse<i32>, u32>,
-    /// All requests.
+    /// The number of all requests.
     len: u32,
     body: Body,
 }
 
-/// Ready requests, indexed by amounts.
+/// An index of ready requests by their amounts.
 #[derive(Clone, Debug)]
 pub(crate) struct RequestIndex {
     root: Node,
     known: BTreeSet<QueueKey>,
-    /// Per resource, the sum over the first variants of all requests: units, and the number of
-    /// requests for all of it.
+    /// For each resource, the sum over the first variants of all requests: the units, and the
+    /// number of requests for the whole resource.
     asked: BTreeMap<ResourceId, (u128, u64)>,
 }
 
@@ -103,21 +105,21 @@ impl Default for RequestIndex {
 }
 
 impl RequestIndex {
-    /// Adds a queue, unless it is present.
+    /// Adds a queue, unless it is already present.
     pub(super) fn insert(&mut self, key: QueueKey, class: &Arc<Class>) {
         if !self.known.insert(key) {
             return;
         }
         self.count_asked(class, true);
         for (variant, number) in class.variants.iter().zip(0_u32..) {
-            // Multi-node tasks take whole workers: amounts do not matter.
+            // Multi-node tasks take whole workers, so their amounts do not matter.
             if variant.n_nodes == 0 {
                 self.insert_variant((key, number), variant, class);
             }
         }
     }
 
-    /// Removes a queue, if present.
+    /// Removes a queue, if it is present.
     pub(super) fn remove(&mut self, key: QueueKey, class: &Class) {
         if !self.known.remove(&key) {
             return;
@@ -131,13 +133,13 @@ impl RequestIndex {
         }
     }
 
-    /// Weight of a share of each resource, like [`super::pack::resource_weights`] for equally many
-    /// tasks of each request.
+    /// Returns the weight of a share of each resource, like [`super::pack::resource_weights`] for
+    /// the same number of tasks of each request.
     pub(super) fn resource_weights(&self, offers: &[Offer]) -> Vec<u64> {
         let shares = offers.iter().zip(0..).map(|(offer, number)| {
             let asked = self.asked.get(&ResourceId(number)).copied();
             let (units, wholes) = asked.unwrap_or_default();
-            // A worker may have none of a resource.
+            // A worker may not have this resource.
             let share = units.saturating_mul(SHARE_UNIT.into()) / u128::from(offer.units.max(1));
             let wholes = wholes.saturating_mul(SHARE_UNIT);
             u64::try_from(share)
@@ -147,7 +149,7 @@ impl RequestIndex {
         weights_of_shares(shares.collect())
     }
 
-    /// Dismantles the index, to be freed in steps.
+    /// Converts the index to a form that can be freed in steps.
     pub(super) fn into_deferred_free(self) -> DeferredFree {
         DeferredFree {
             nodes: vec![self.root],
@@ -175,7 +177,7 @@ impl RequestIndex {
         let mut depth = 0;
         loop {
             node.count_priority(at.0.priority);
-            // At the end of its path a request is equal to the others there.
+            // At the end of its path, a request is equal to the others there.
             if depth < path.len() {
                 node.branch_if_full(depth);
             }
@@ -206,8 +208,8 @@ impl RequestIndex {
                     return;
                 }
                 (Body::Inner { children, .. }, Some(step)) => {
-                    // Removing the last request of a child removes the child: no search visits
-                    // empty boxes.
+                    // Removing the last request of a child removes the child, so that searches do
+                    // not visit empty boxes.
                     if children.get(&step.digit).is_none_or(|node| node.len <= 1) {
                         children.remove(&step.digit);
                         return;
@@ -223,7 +225,7 @@ impl RequestIndex {
     }
 }
 
-/// Remains of an index that is no longer needed.
+/// The remains of an index that is no longer needed.
 #[derive(Clone, Debug)]
 pub(super) struct DeferredFree {
     nodes: Vec<Node>,
@@ -231,7 +233,7 @@ pub(super) struct DeferredFree {
 }
 
 impl DeferredFree {
-    /// Frees up to `left` requests; returns whether those were all.
+    /// Frees up to `left` requests. Returns whether all are freed.
     pub(super) fn free(&mut self, left: &mut usize) -> bool {
         while *left > 0
             && let Some(node) = self.nodes.pop()
@@ -272,7 +274,7 @@ impl Node {
         }
     }
 
-    /// A child without requests.
+    /// Creates a child without requests.
     fn below(ranges: &[Range], is_named: bool, step: Step) -> Self {
         let mut ranges = ranges.to_vec();
         if let Some(range) = step.range {
@@ -280,7 +282,7 @@ impl Node {
                 .iter_mut()
                 .find(|known| known.dimension == range.dimension);
             match known {
-                // Each digit narrows a dimension further: only its last range matters.
+                // Each digit narrows a dimension further, so only its last range matters.
                 Some(known) => *known = range,
                 None => ranges.push(range),
             }
@@ -308,7 +310,7 @@ impl Node {
         let Body::Leaf(requests) = &mut self.body else {
             return;
         };
-        // A linear scan of few requests is faster than a tree.
+        // A linear scan of a few requests is faster than a tree.
         if requests.len() < LEAF_MAX {
             return;
         }
@@ -335,7 +337,7 @@ impl Node {
         };
     }
 
-    /// Whether the lower corner fits.
+    /// Returns whether the lower corner of the box fits.
     fn may_fit(&self, view: &View<'_>) -> bool {
         self.ranges.iter().all(|range| match range.dimension {
             Dimension::Weight => true,
@@ -348,7 +350,7 @@ impl Node {
         })
     }
 
-    /// Upper bound of the value of its requests.
+    /// Returns an upper bound of the value of the requests in this box.
     fn value_max(&self, view: &View<'_>) -> u64 {
         let mut weight = u64::from(u32::MAX);
         let mut share = 0_u64;
@@ -362,12 +364,12 @@ impl Node {
                 Dimension::Units(resource) => (resource, range.most.min(view.available(resource))),
                 Dimension::Whole(resource) => (resource, view.total(resource)),
             };
-            // Until the set is complete, other resources could add any share: counted below.
+            // Until the set is complete, other resources may add any share, which is counted below.
             if self.is_named {
                 share = share.saturating_add(view.share(units.0, units.1));
             }
         }
-        // Some request may take everything that is free.
+        // A request may take everything that is free.
         if !self.is_named {
             let all = (0..view.bin.offers.len()).map(|slot| {
                 let resource = ResourceId(u32::try_from(slot).unwrap_or(u32::MAX));
@@ -379,12 +381,12 @@ impl Node {
     }
 }
 
-/// A worker from the perspective of a search.
+/// A worker as a search sees it.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct View<'v> {
-    /// Resources, available amounts, and weights of shares.
+    /// The resources, the available amounts, and the weights of shares.
     pub(super) bin: Bin<'v>,
-    /// Lifetime that it has left.
+    /// The remaining lifetime of the worker.
     pub(super) time_left_ns: u64,
 }
 
@@ -405,7 +407,7 @@ impl View<'_> {
     }
 }
 
-/// Order of requests: by priority, then by value, then by age.
+/// The order of requests: by priority, then by value, then by age.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 struct Rank {
     priority: i32,
@@ -413,7 +415,7 @@ struct Rank {
     class: Reverse<u32>,
 }
 
-/// Work item of a search.
+/// A work item of a search.
 #[derive(Clone, Debug)]
 enum Item<'i> {
     /// A node, or the rest of a leaf after a request.
@@ -444,7 +446,8 @@ impl Ord for Ranked<'_> {
     }
 }
 
-/// A search for fitting requests. Available amounts may shrink between calls of [`Search::next`].
+/// A search for requests that fit. The available amounts may decrease between calls of
+/// [`Search::next`].
 #[derive(Clone, Debug)]
 pub(super) struct Search<'i> {
     heap: BinaryHeap<Ranked<'i>>,
@@ -465,8 +468,8 @@ impl<'i> Search<'i> {
         Self { heap }
     }
 
-    /// The next request that may fit, with its variant; `None` = no more, or out of steps. The
-    /// caller checks fractions of items.
+    /// Returns the next request that may fit, with its variant. `None` if there are no more, or the
+    /// steps are used up. The caller checks fractions of items.
     pub(super) fn next(
         &mut self,
         view: &View<'_>,
@@ -480,7 +483,8 @@ impl<'i> Search<'i> {
                 Item::Node(node, after) if node.may_fit(view) => {
                     self.open(node, after, view, steps);
                 }
-                // The available amounts shrank since the push: nothing below it fits.
+                // The available amounts have decreased since the push, so nothing below this node
+                // fits.
                 Item::Node(..) => {}
             }
         }
@@ -514,7 +518,7 @@ impl<'i> Search<'i> {
         }
     }
 
-    /// A leaf with many equal requests is visited in parts.
+    /// Visits a leaf with many equal requests in parts.
     fn open_leaf(
         &mut self,
         node: &'i Node,
@@ -532,7 +536,7 @@ impl<'i> Search<'i> {
             let Some(demand) = class.variants.get(*number as usize) else {
                 continue;
             };
-            // A box that may fit can contain requests that do not.
+            // A box that may fit can contain requests that do not fit.
             if demand.min_time_ns <= view.time_left_ns && view.bin.has_room(demand) {
                 let rank = Rank {
                     priority: key.priority.0,
@@ -543,7 +547,7 @@ impl<'i> Search<'i> {
                     .push(Ranked(rank, Item::Request(*key, *number, class)));
             }
         }
-        // The rest competes with other items by its best request.
+        // The best request of the rest determines its order among the other items.
         if let Some(((key, _), _)) = rest.next() {
             let rank = Rank {
                 priority: key.priority.0,
@@ -559,7 +563,7 @@ impl<'i> Search<'i> {
         let Some((priority, _)) = node.priorities.first_key_value() else {
             return;
         };
-        // Boxes that cannot fit are not pushed, so each costs one step.
+        // Boxes that cannot fit are not pushed, so each of them costs one step.
         if node.may_fit(view) {
             let rank = Rank {
                 priority: priority.0,
@@ -571,7 +575,8 @@ impl<'i> Search<'i> {
     }
 }
 
-/// Path to a request. Requests with a common prefix have the same kinds of steps after it.
+/// Returns the path to a request. Requests with a common prefix have the same kinds of steps after
+/// it.
 fn path(variant: &VariantDemand) -> Vec<Step> {
     let mut steps = Vec::new();
     let weight = (Dimension::Weight, u64::from(variant.weight));
@@ -616,7 +621,7 @@ fn path(variant: &VariantDemand) -> Vec<Step> {
     let time = (Dimension::Time, variant.min_time_ns);
     steps.push(octave(time));
     amounts.push(time);
-    // The precision of all amounts grows evenly: elongated boxes exclude less.
+    // The precision of all amounts grows evenly, because elongated boxes exclude fewer requests.
     for nth in 0..u64::BITS.div_ceil(BITS_PER_STEP) {
         steps.extend(amounts.iter().filter_map(|amount| digits(*amount, nth)));
     }
@@ -624,7 +629,7 @@ fn path(variant: &VariantDemand) -> Vec<Step> {
     steps
 }
 
-/// The number of bits of an amount.
+/// Returns the number of bits of an amount.
 const fn octave((dimension, amount): (Dimension, u64)) -> Step {
     let bits = u64::BITS - amount.leading_zeros();
     let least = if bits == 0 { 0 } else { 1 << (bits - 1) };
@@ -644,7 +649,7 @@ const fn octave((dimension, amount): (Dimension, u64)) -> Step {
     }
 }
 
-/// The next bits of an amount; `None` = already exact.
+/// Returns the next bits of an amount. `None` if the amount is already exact.
 fn digits((dimension, amount): (Dimension, u64), nth: u32) -> Option<Step> {
     let unknown = (u64::BITS - amount.leading_zeros()).saturating_sub(1 + nth * BITS_PER_STEP);
     if unknown == 0 {

@@ -1,46 +1,49 @@
-//! The best mix of equally urgent requests for one worker.
+//! Finds the best mix of equally urgent requests for one worker.
 //!
-//! Value of a task: the sum of its shares of the worker's resources, weighted by scarcity ("dot
-//! product" in Panigrahy et al., Heuristics for Vector Bin Packing, 2011), to the power of 5/4,
-//! times its weight. The power favors large tasks over slightly better filling with small ones,
-//! which fit later as well. The search runs over counts, most valuable request first, so its first
-//! result is the greedy one. When its budget is exhausted it returns the best found.
+//! The value of a task is the sum of its shares of the worker's resources, weighted by scarcity
+//! ("dot product" in Panigrahy et al., Heuristics for Vector Bin Packing, 2011), to the power of
+//! 5/4, times the weight of the request. The power favors large tasks over slightly better packing
+//! with small ones, which also fit later. The search tries counts, starting with the most valuable
+//! request, so its first result is the greedy mix. When its budget is used up, it returns the best
+//! mix found.
 //!
 //! For the last few tasks, it takes the mix that minimizes the number of workers like this one that
-//! the rest needs (exact bin packing, by dynamic programming over counts). The most valuable mix
-//! can leave a rest that packs badly, and with few tasks nothing makes up for that.
+//! the remaining tasks need (exact bin packing, by dynamic programming over counts). The most
+//! valuable mix may leave tasks that pack badly, and if there are few tasks, nothing compensates
+//! for that.
 
 use crate::class::{Offer, VariantDemand, fitting};
 
-/// Limit of counts that one search tries.
+/// The maximum number of counts that one search tries.
 const NODES_PER_SEARCH: u32 = 256;
-/// Limit of candidates that one search examines, repeats included.
+/// The maximum number of candidates that one search examines, counting repetitions.
 const STEPS_PER_SEARCH: u32 = 8_192;
-/// Candidates of one search, the most valuable; the others are added greedily.
+/// The number of candidates of one search, most valuable first. The others are added greedily.
 const CANDIDATES_MAX: usize = 64;
-/// Shares are counted in millionths.
+/// The unit of shares: one millionth.
 pub(super) const SHARE_UNIT: u64 = 1_000_000;
-/// Weight of the scarcest resource; others weigh less by the square of the ratio.
+/// The weight of the scarcest resource. Others weigh less, by the square of the ratio.
 const WORTH_MAX: u64 = 256;
-/// Limit of tasks that are packed exactly: with more, later mixes compensate for a bad rest.
+/// The maximum number of tasks that are packed exactly. With more tasks, later mixes compensate for
+/// a bad rest.
 pub(super) const EXACT_TASKS_MAX: u64 = 24;
-/// Limit of remainders in the exact comparison.
+/// The maximum number of remainders in the exact comparison.
 const RESTS_MAX: usize = 2_048;
-/// Limit of mixes tried for all remainders together.
+/// The maximum number of mixes tried for all remainders together.
 const REST_NODES: u32 = 8_192;
 
 /// A worker to be filled.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Bin<'a> {
-    /// Free amounts, by resource number.
+    /// The worker's offers, by resource number.
     pub(super) offers: &'a [Offer],
-    /// Available units, by resource number.
+    /// The available units, by resource number.
     pub(super) available: &'a [i64],
-    /// Weight of each resource, see [`resource_weights`].
+    /// The weight of each resource, see [`resource_weights`].
     pub(super) resource_weights: &'a [u64],
 }
 
-/// Weight of each resource, 1 to 256, for this total demand: `(request, tasks)`.
+/// Returns the weight of each resource, 1 to 256, for this total demand: `(request, tasks)`.
 pub(super) fn resource_weights<'a>(
     offers: &[Offer],
     asked: impl Iterator<Item = (&'a VariantDemand, u64)>,
@@ -57,7 +60,7 @@ pub(super) fn resource_weights<'a>(
     weights_of_shares(shares)
 }
 
-/// Weights for these shares of each resource.
+/// Converts shares of the resources to weights.
 pub(super) fn weights_of_shares(shares: Vec<u64>) -> Vec<u64> {
     let most = shares.iter().copied().max().unwrap_or(0).max(1);
     let worth = |share: u64| {
@@ -68,7 +71,7 @@ pub(super) fn weights_of_shares(shares: Vec<u64>) -> Vec<u64> {
     shares.into_iter().map(worth).collect()
 }
 
-/// Value of shares with this sum of weights: its power of 5/4.
+/// Returns the value of a weighted sum of shares, which is its power of 5/4.
 pub(super) fn value_of(share: u64) -> u64 {
     let squared = u128::from(share) * u128::from(share);
     let power = squared.saturating_mul(u128::from(share.isqrt())).isqrt();
@@ -78,11 +81,11 @@ pub(super) fn value_of(share: u64) -> u64 {
 /// A request that may be placed.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Candidate<'a> {
-    /// Position of its queue in the round.
+    /// The position of the request's queue in the round.
     pub(super) queue: usize,
     pub(super) number: u32,
     pub(super) demand: &'a VariantDemand,
-    /// Tasks there are.
+    /// The number of tasks.
     pub(super) left: u64,
     value: u64,
 }
@@ -106,7 +109,7 @@ impl<'a> Candidate<'a> {
 }
 
 impl Bin<'_> {
-    /// Value of a task of a variant.
+    /// Returns the value of a task of a variant.
     pub(super) fn value(&self, demand: &VariantDemand) -> u64 {
         let shares = costs(demand, self.offers).map(|(slot, units)| self.share(slot, units));
         value_of(shares.fold(0, u64::saturating_add))
@@ -114,18 +117,18 @@ impl Bin<'_> {
             .max(1)
     }
 
-    /// Whether a task of a variant fits into the available amounts.
+    /// Returns whether a task of a variant fits into the available amounts.
     pub(super) fn has_room(&self, demand: &VariantDemand) -> bool {
         self.room(demand, self.available) > 0
     }
 
-    /// How much units of a resource count.
+    /// Returns the weighted share that `units` of a resource are.
     pub(super) fn share(&self, slot: usize, units: i64) -> u64 {
         let worth = self.resource_weights.get(slot).copied().unwrap_or(1);
         share_of(units, total(self.offers, slot)).saturating_mul(worth)
     }
 
-    /// How many tasks of a variant fit into the available amounts.
+    /// Returns how many tasks of a variant fit into the available amounts.
     fn room(&self, demand: &VariantDemand, available: &[i64]) -> u32 {
         fitting(demand, self.offers, |slot| {
             available.get(slot).copied().unwrap_or(0)
@@ -134,13 +137,13 @@ impl Bin<'_> {
 }
 
 impl Candidate<'_> {
-    /// The most valuable first.
+    /// Returns the sort key. The most valuable candidate comes first.
     pub(super) fn rank(&self) -> (std::cmp::Reverse<u64>, usize) {
         (std::cmp::Reverse(self.value), self.queue)
     }
 }
 
-/// Units that one task takes, by resource number.
+/// Returns the units that one task takes, by resource number.
 fn costs<'a>(
     demand: &'a VariantDemand,
     offers: &'a [Offer],
@@ -162,7 +165,7 @@ fn share_of(units: i64, total: u64) -> u64 {
     u64::try_from(share).unwrap_or(u64::MAX)
 }
 
-/// Subtracts an amount from the available ones; a negative count adds it.
+/// Subtracts the demand of `count` tasks from the available amounts. A negative count adds it.
 fn take(available: &mut [i64], demand: &VariantDemand, offers: &[Offer], count: i64) {
     for (slot, units) in costs(demand, offers) {
         if let Some(available) = available.get_mut(slot) {
@@ -171,12 +174,12 @@ fn take(available: &mut [i64], demand: &VariantDemand, offers: &[Offer], count: 
     }
 }
 
-/// Remaining steps of all searches of a round; without any, placement is greedy.
+/// The remaining steps of all searches of a round. When they are used up, placement is greedy.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Budget {
-    /// Counts that are tried.
+    /// The number of counts that may still be tried.
     nodes: u32,
-    /// Looks at a candidate, about 50 ns each.
+    /// The number of candidates that may still be examined, about 50 ns each.
     steps: u32,
 }
 
@@ -187,13 +190,14 @@ impl Budget {
     };
 }
 
-/// Number of tasks of each candidate; sorts the candidates accordingly.
+/// Returns the number of tasks of each candidate. Sorts the candidates accordingly.
 pub(super) fn best_mix(
     bin: Bin<'_>,
     candidates: &mut [Candidate<'_>],
     budget: &mut Budget,
 ) -> Vec<u32> {
-    // Most valuable first, so that the first path of the search is the greedy mix.
+    // The most valuable candidates come first, so that the first path of the search is the greedy
+    // mix.
     candidates.sort_by_key(Candidate::rank);
     if let Some((searched, rest)) = candidates.split_at_checked(CANDIDATES_MAX)
         && !rest.is_empty()
@@ -208,7 +212,7 @@ pub(super) fn best_mix(
                 i64::from(*count),
             );
         }
-        // The least valuable ones fill the rest, in order.
+        // The least valuable candidates fill the rest, in order.
         counts.extend(rest.iter().map(|candidate| {
             let room = u64::from(bin.room(candidate.demand, &available)).min(candidate.left);
             let count = u32::try_from(room).unwrap_or(u32::MAX);
@@ -225,21 +229,21 @@ pub(super) fn best_mix(
     best_of(bin, candidates, budget)
 }
 
-/// The best mix of a few sorted candidates.
+/// Finds the best mix of a few sorted candidates.
 fn best_of(bin: Bin<'_>, candidates: &[Candidate<'_>], budget: &mut Budget) -> Vec<u32> {
-    // One request, the usual case: as many as fit.
+    // If there is only one request, which is the usual case, as many tasks as fit are taken.
     if let [only] = candidates {
         let room = u64::from(bin.room(only.demand, bin.available)).min(only.left);
         return vec![u32::try_from(room).unwrap_or(u32::MAX)];
     }
-    // At the end of a run the rest matters more than the present gain.
+    // At the end of a run, the rest matters more than the value of this mix.
     if let Some(mix) = best_of_few(bin, candidates, &mut budget.nodes) {
         return mix;
     }
     search(bin, candidates, budget)
 }
 
-/// The most valuable mix within the budget.
+/// Finds the most valuable mix within the budget.
 fn search(bin: Bin<'_>, candidates: &[Candidate<'_>], budget: &mut Budget) -> Vec<u32> {
     let mut used: Vec<usize> = Vec::new();
     for candidate in candidates.iter() {
@@ -271,7 +275,7 @@ fn search(bin: Bin<'_>, candidates: &[Candidate<'_>], budget: &mut Budget) -> Ve
     search.best
 }
 
-/// The counts that take the most of one resource in total; sorts the candidates accordingly.
+/// Returns the counts that use most of one resource in total. Sorts the candidates accordingly.
 pub(super) fn most_cpus(
     bin: Bin<'_>,
     cpus: usize,
@@ -290,13 +294,13 @@ pub(super) fn most_cpus(
 struct Search<'s> {
     bin: Bin<'s>,
     candidates: &'s [Candidate<'s>],
-    /// Resources that any candidate takes.
+    /// The resources that any candidate takes.
     used: Vec<usize>,
     weight: u64,
     available: Vec<i64>,
-    /// Counts up to the current candidate; later ones are 0.
+    /// The counts up to the current candidate. Later ones are 0.
     counts: Vec<u32>,
-    /// Value of all candidates before each candidate, together.
+    /// The total value of all candidates before each candidate.
     values: Vec<u64>,
     best: Vec<u32>,
     best_value: u64,
@@ -305,8 +309,8 @@ struct Search<'s> {
 }
 
 impl Search<'_> {
-    /// Depth first, largest counts first. The path is a list instead of recursion: the number of
-    /// candidates is unbounded.
+    /// Searches depth first, largest counts first. The path is a list instead of recursion, because
+    /// the number of candidates is unbounded.
     fn run(&mut self) {
         let mut next = Some(0);
         while let Some(value) = next {
@@ -315,7 +319,7 @@ impl Search<'_> {
         }
     }
 
-    /// Takes as many as fit of each candidate in turn, until nothing can be gained.
+    /// Takes as many tasks of each candidate in turn as fit, until nothing can be gained.
     fn go_down(&mut self, mut value: u64) {
         loop {
             if value > self.best_value {
@@ -327,12 +331,12 @@ impl Search<'_> {
             let Some(candidate) = self.candidates.get(at).copied() else {
                 return;
             };
-            // Branch and bound: even with all remaining resources this branch would not beat the
-            // best.
+            // Branch and bound: even with all remaining resources, this branch would not beat the
+            // best mix.
             if value.saturating_add(self.bound()) <= self.best_value {
                 return;
             }
-            // Saturating: the first, greedy path is always completed.
+            // Saturates, because the first, greedy path is always completed.
             self.steps = self.steps.saturating_sub(1);
             let room = self.bin.room(candidate.demand, &self.available);
             let most = u64::from(room).min(candidate.left);
@@ -344,14 +348,14 @@ impl Search<'_> {
         }
     }
 
-    /// Takes one less of the last nonzero candidate; returns the new value, or nothing at the end
-    /// of the search or budget.
+    /// Takes one task less of the last candidate with a nonzero count. Returns the new value, or
+    /// `None` at the end of the search or of the budget.
     fn go_back(&mut self) -> Option<u64> {
         while let Some(value) = self.values.pop() {
             let at = self.values.len();
             let candidate = *self.candidates.get(at)?;
             let count = self.counts[at];
-            // The first path is the greedy one and is always completed.
+            // The first path is greedy and is always completed.
             if count > 0 && self.nodes > 0 && self.steps > 0 {
                 self.nodes -= 1;
                 self.take(&candidate, -1);
@@ -366,13 +370,13 @@ impl Search<'_> {
         None
     }
 
-    /// Upper bound of the additional value.
+    /// Returns an upper bound of the additional value.
     fn bound(&self) -> u64 {
         let shares = self.used.iter().map(|slot| {
             let free = self.available.get(*slot).copied().unwrap_or(0).max(0);
             self.bin.share(*slot, free) + WORTH_MAX
         });
-        // The power of a sum is at least the sum of the powers; rounding errors are added.
+        // The power of a sum is at least the sum of the powers. Rounding errors are added.
         (value_of(shares.sum()) + 1)
             .saturating_mul(self.weight)
             .max(u64::from(self.used.is_empty()))
@@ -388,8 +392,8 @@ impl Search<'_> {
     }
 }
 
-/// The mix of few tasks whose rest needs the fewest workers, among these the most valuable; `None`
-/// if there are too many to compare.
+/// Returns the mix of a few tasks for which the remaining tasks need the fewest workers, and among
+/// such mixes the most valuable. `None` if there are too many mixes to compare.
 fn best_of_few(bin: Bin<'_>, candidates: &[Candidate<'_>], nodes: &mut u32) -> Option<Vec<u32>> {
     let left: Vec<u32> = candidates
         .iter()
@@ -435,7 +439,7 @@ fn best_of_few(bin: Bin<'_>, candidates: &[Candidate<'_>], nodes: &mut u32) -> O
         let is_better = best
             .as_ref()
             .is_none_or(|(needed, value, _)| rank < (*needed, *value));
-        // Fewer workers for the rest first, then the higher value.
+        // Fewer workers for the rest come first, then the higher value.
         if is_better {
             best = Some((rank.0, rank.1, counts));
         }
@@ -445,25 +449,25 @@ fn best_of_few(bin: Bin<'_>, candidates: &[Candidate<'_>], nodes: &mut u32) -> O
     best.map(|(_, _, counts)| counts)
 }
 
-/// Marks an unknown table entry.
+/// Marks an unknown entry of the table.
 const UNKNOWN: u32 = u32::MAX;
 
-/// Number of empty workers that a rest of the candidates needs, by its counts.
+/// The number of empty workers that a rest of the candidates needs, by its counts.
 struct RemainderTable<'s> {
     bin: Bin<'s>,
     candidates: &'s [Candidate<'s>],
-    /// Offset in `fewest` for one more task of a candidate.
+    /// The offset in `fewest` for one more task of each candidate.
     strides: Vec<usize>,
     fewest: Vec<u32>,
     empty: Vec<i64>,
     nodes: u32,
 }
 
-/// Called with the amounts that a mix leaves; `None` = out of steps.
+/// Called with the amounts that a mix leaves. Returns `None` if the steps are used up.
 type OnRest<'f, 's> = &'f mut dyn FnMut(&mut RemainderTable<'s>, &mut [u32]) -> Option<()>;
 
 impl<'s> RemainderTable<'s> {
-    /// Visits the rest of each maximal mix; `None` = out of steps.
+    /// Visits the rest of each maximal mix. Returns `None` if the steps are used up.
     fn each_mix(
         &mut self,
         at: usize,
@@ -480,7 +484,7 @@ impl<'s> RemainderTable<'s> {
         };
         let most = self.bin.room(candidate.demand, available).min(rest[at]);
         for count in (0..=most).rev() {
-            // Out of steps: the caller falls back to the search by value.
+            // If the steps are used up, the caller falls back to the search by value.
             self.nodes = self.nodes.checked_sub(1)?;
             take(
                 available,
@@ -497,19 +501,20 @@ impl<'s> RemainderTable<'s> {
                 self.bin.offers,
                 -i64::from(count),
             );
-            // Only after the amounts are restored: the caller continues with them.
+            // This must follow the restoration of the amounts, because the caller continues with
+            // them.
             goes_on?;
         }
         Some(())
     }
 
-    /// Whether no task of a rest fits.
+    /// Returns whether no task of a rest fits.
     fn is_full(&self, available: &[i64], rest: &[u32]) -> bool {
         let mut more = self.candidates.iter().zip(rest);
         !more.any(|(candidate, rest)| *rest > 0 && self.bin.room(candidate.demand, available) > 0)
     }
 
-    /// Empty workers for a rest; `None` = out of steps.
+    /// Returns the number of empty workers for a rest. `None` if the steps are used up.
     fn fewest(&mut self, rest: &mut [u32]) -> Option<u32> {
         let place = |rest: &[u32], strides: &[usize]| -> usize {
             let parts = rest.iter().zip(strides);
@@ -520,7 +525,7 @@ impl<'s> RemainderTable<'s> {
         if at == 0 {
             return Some(0);
         }
-        // Different mixes leave the same rest: computed once (dynamic programming).
+        // Different mixes leave the same rest, which is computed only once (dynamic programming).
         if self.fewest[at] != UNKNOWN {
             return Some(self.fewest[at]);
         }
@@ -528,7 +533,7 @@ impl<'s> RemainderTable<'s> {
         let mut fewest = UNKNOWN - 1;
         let mut left = rest.to_vec();
         self.each_mix(0, &mut available, &mut left, &mut |rests, rest| {
-            // A request that does not fit an empty worker of this kind does not count.
+            // A request that does not fit on an empty worker of this kind is not counted.
             let after = if place(rest, &rests.strides) == at {
                 0
             } else {

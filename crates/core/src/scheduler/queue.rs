@@ -1,10 +1,10 @@
 //! Ready tasks by priority and class, stored as ranges.
 //!
-//! Order: higher priority first; within a priority the earlier job, then the lower task. All
-//! operations cost O(log) of the number of (job, submit) entries and ranges, never of tasks.
+//! Order: higher priority first, then the earlier job, then the lower task. All operations cost
+//! O(log) of the number of (job, submit) entries and ranges, never of the number of tasks.
 //!
-//! Many queues are also in a [`RequestIndex`], so that a round finds the relevant ones. The index
-//! is updated in bounded steps, see [`ReadyQueue::follow`].
+//! If there are many queues, they are also in a [`RequestIndex`], so that a round finds the
+//! relevant ones. The index is updated in bounded steps, see [`ReadyQueue::follow`].
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound::{Excluded, Included, Unbounded};
@@ -14,16 +14,16 @@ use crate::class::{ClassId, Classes, QueueKey};
 use crate::id::JobId;
 use crate::range::IndexSet;
 
-/// Consecutive indices of one submit taken from a queue; `to` is exclusive.
+/// Consecutive indices of one submit that were taken from a queue.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct TakenRange {
-    /// Job.
+    /// The job.
     pub job: JobId,
-    /// Submit within the job.
+    /// The submit in the job.
     pub submit: u32,
-    /// First index.
+    /// The first index.
     pub from: u32,
-    /// End, exclusive.
+    /// The end, exclusive.
     pub to: u32,
 }
 
@@ -33,23 +33,24 @@ struct ClassQueue {
     len: u64,
 }
 
-/// Up to this number of queues a round examines all; beyond it uses the index.
+/// The maximum number of queues that a round examines completely. For more, it uses the index.
 pub(crate) const QUEUES_SEEN_MAX: usize = 256;
-/// Below this number the index is dropped; lower than the other limit, to avoid repeated rebuilds.
+/// The number of queues below which the index is dropped. It is lower than the other limit, to
+/// avoid repeated rebuilds.
 const QUEUES_INDEXED_MIN: usize = QUEUES_SEEN_MAX / 2;
-/// Queues that one step adds to the index: some milliseconds.
+/// How many queues one step adds to the index, which takes a few milliseconds.
 const FOLLOWED_MAX: usize = 1_024;
 
-/// Requests of an index freed in one step, about 0.3 µs each.
+/// How many requests of an index are freed in one step, about 0.3 µs each.
 const FREED_MAX: usize = 8_192;
 
-/// The index and its pending changes.
+/// The index and the changes that it does not contain yet.
 #[derive(Clone, Debug, Default)]
 struct Indexed {
     index: RequestIndex,
-    /// Queues that appeared or ended since.
+    /// The queues that appeared or ended since the last step.
     changed: BTreeSet<QueueKey>,
-    /// All queues up to this one were added.
+    /// All queues up to this one have been added.
     built_to: Option<QueueKey>,
     is_built: bool,
 }
@@ -58,20 +59,20 @@ struct Indexed {
 #[derive(Clone, Debug, Default)]
 pub struct ReadyQueue {
     queues: BTreeMap<QueueKey, ClassQueue>,
-    /// Queues that have tasks of a job.
+    /// The queues that have tasks of a job.
     by_job: BTreeSet<(JobId, QueueKey)>,
-    /// Queues of multi-node tasks, with the minimal number of nodes.
+    /// The queues of multi-node tasks, with their minimum number of nodes.
     multi_node: BTreeMap<QueueKey, u32>,
-    /// These queues by their number of nodes.
+    /// The same queues by their number of nodes.
     by_nodes: BTreeSet<(u32, QueueKey)>,
     len: u64,
     indexed: Option<Box<Indexed>>,
-    /// Discarded indexes: freeing a large one takes long.
+    /// Discarded indexes, which are kept because freeing a large one takes long.
     freed: Vec<DeferredFree>,
 }
 
 impl ReadyQueue {
-    /// Adds indices `from..to` of a submit; returns whether the queue was empty.
+    /// Adds the indices `from..to` of a submit. Returns whether the queue was empty.
     pub fn insert(&mut self, key: QueueKey, job: JobId, submit: u32, from: u32, to: u32) -> bool {
         if from >= to {
             return false;
@@ -79,7 +80,7 @@ impl ReadyQueue {
         let queue = self.queues.entry(key).or_default();
         let is_first = queue.len == 0;
         let set = queue.entries.entry((job, submit)).or_default();
-        // First tasks of this submit here: makes the job findable by queue.
+        // These are the first tasks of this submit here, so the job may be new to the queue.
         if set.is_empty() {
             self.by_job.insert((job, key));
         }
@@ -88,7 +89,7 @@ impl ReadyQueue {
         let added = u64::from(set.len() - before);
         queue.len += added;
         self.len += added;
-        // The index knows queues, not task counts.
+        // The index knows queues, but not task counts.
         if is_first {
             self.note_changed(key);
         }
@@ -101,7 +102,7 @@ impl ReadyQueue {
         self.by_nodes.insert((n_nodes, key));
     }
 
-    /// Removes one index; returns whether it was there.
+    /// Removes one index. Returns whether it was present.
     pub fn remove(&mut self, key: QueueKey, job: JobId, submit: u32, index: u32) -> bool {
         let Some(queue) = self.queues.get_mut(&key) else {
             return false;
@@ -119,8 +120,8 @@ impl ReadyQueue {
         removed
     }
 
-    /// Removes all tasks of a submit from a queue, unless those are more than `most` ranges; then
-    /// `None`.
+    /// Removes all tasks of a submit from a queue. Returns `None`, without removing any, if they
+    /// are more than `most` ranges.
     pub fn remove_submit(
         &mut self,
         key: QueueKey,
@@ -144,8 +145,8 @@ impl ReadyQueue {
         Some(set)
     }
 
-    /// Removes tasks of the first submits of a job, from after the queue `done_to` and at most
-    /// `left` entries (one submit in one queue); returns whether that was all.
+    /// Removes tasks of the first submits of a job, starting after the queue `done_to`, and at most
+    /// `left` entries (one submit in one queue). Returns whether nothing is left.
     pub fn remove_some(
         &mut self,
         job: JobId,
@@ -157,7 +158,7 @@ impl ReadyQueue {
             if let Some(queue) = self.queues.get_mut(&key) {
                 let of_job = (job, 0)..(job, submits);
                 while let Some((entry, _)) = queue.entries.range(of_job.clone()).next() {
-                    // The rest follows in the next portion, from this queue on.
+                    // The rest follows in the next portion, starting at this queue.
                     if *left == 0 {
                         return false;
                     }
@@ -175,7 +176,7 @@ impl ReadyQueue {
         true
     }
 
-    /// The next less urgent queue with tasks of a job.
+    /// Returns the next less urgent queue with tasks of a job.
     pub(crate) fn next_of(&self, job: JobId, behind: Option<QueueKey>) -> Option<QueueKey> {
         let first = Included((job, QueueKey::new(i32::MAX, ClassId(0))));
         let from = behind.map_or(first, |key| Excluded((job, key)));
@@ -208,7 +209,7 @@ impl ReadyQueue {
                 queue.len -= u64::from(to - from);
                 self.len -= u64::from(to - from);
             }
-            // All of an earlier submit comes before a later one.
+            // An earlier submit is used up before a later one.
             if entry.get().is_empty() {
                 entry.remove();
                 ended.push(job);
@@ -220,7 +221,7 @@ impl ReadyQueue {
         taken
     }
 
-    /// Cleans up after tasks of a job were removed.
+    /// Updates `by_job` after tasks of a job were removed.
     fn forget_entry(&mut self, key: QueueKey, job: JobId) {
         let Some(queue) = self.queues.get(&key) else {
             return;
@@ -252,19 +253,19 @@ impl ReadyQueue {
     /// Updates the index by a bounded number of queues, if there are enough queues.
     pub(crate) fn follow(&mut self, classes: &Classes) {
         self.free_some();
-        // With few queues a round examines all, and the index only costs memory.
+        // If there are few queues, a round examines all of them, and the index only costs memory.
         if self.queues.len() < QUEUES_INDEXED_MIN {
             let indexed = self.indexed.take();
             self.freed
                 .extend(indexed.map(|indexed| indexed.index.into_deferred_free()));
             return;
         }
-        // A round still examines all queues: an index would only cost time.
+        // A round still examines all queues, so an index would only cost time.
         if self.indexed.is_none() && self.queues.len() <= QUEUES_SEEN_MAX {
             return;
         }
         let indexed = self.indexed.get_or_insert_default();
-        // Changes first: they concern queues that rounds see already.
+        // Changes come first, because they affect queues that rounds already see.
         let mut left = FOLLOWED_MAX;
         while left > 0
             && let Some(key) = indexed.changed.pop_first()
@@ -273,7 +274,7 @@ impl ReadyQueue {
             let Some(class) = classes.get(key.class) else {
                 continue;
             };
-            // It may have vanished and returned since the note.
+            // The queue may have ended and reappeared since the change was noted.
             if self.queues.contains_key(&key) {
                 indexed.index.insert(key, class);
             } else {
@@ -283,7 +284,8 @@ impl ReadyQueue {
         if indexed.is_built {
             return;
         }
-        // Most urgent first, so the least urgent queues are missing at first.
+        // The most urgent queues come first, so that only the least urgent ones are missing at
+        // first.
         let from = indexed.built_to.map_or(Unbounded, Excluded);
         let mut rest = self.queues.range((from, Unbounded));
         for (key, _) in rest.by_ref().take(left) {
@@ -307,38 +309,38 @@ impl ReadyQueue {
         }
     }
 
-    /// Whether an index is being freed.
+    /// Returns whether an index is being freed.
     pub(crate) fn is_freeing(&self) -> bool {
         !self.freed.is_empty()
     }
 
-    /// The index; `None` = too few queues.
+    /// Returns the index. `None` if there are too few queues.
     pub(crate) fn index(&self) -> Option<&RequestIndex> {
         self.indexed.as_ref().map(|indexed| &indexed.index)
     }
 
-    /// Whether queues are missing in the index.
+    /// Returns whether queues are missing in the index.
     pub(crate) fn is_behind(&self) -> bool {
         let behind = |indexed: &Indexed| !indexed.is_built || !indexed.changed.is_empty();
         self.indexed.as_deref().is_some_and(behind)
     }
 
-    /// Number of queues.
+    /// Returns the number of queues.
     pub(crate) fn queue_count(&self) -> usize {
         self.queues.len()
     }
 
-    /// Whether multi-node tasks are ready.
+    /// Returns whether multi-node tasks are ready.
     pub(crate) fn has_multi_node(&self) -> bool {
         !self.multi_node.is_empty()
     }
 
-    /// Queues of multi-node tasks, the most urgent first.
+    /// Returns the queues of multi-node tasks, most urgent first.
     pub(crate) fn multi_node(&self) -> impl Iterator<Item = QueueKey> + '_ {
         self.multi_node.keys().copied()
     }
 
-    /// The most urgent queue for each number of nodes up to this, large numbers first.
+    /// Returns the most urgent queue for each number of nodes up to `n_nodes`, large numbers first.
     pub(crate) fn multi_node_up_to(&self, n_nodes: u32) -> impl Iterator<Item = QueueKey> + '_ {
         let first = |n_nodes: u32| (n_nodes, QueueKey::new(i32::MAX, ClassId(0)));
         let mut end = n_nodes.checked_add(1).map(first);
@@ -350,42 +352,42 @@ impl ReadyQueue {
         })
     }
 
-    /// Ready tasks of a queue.
+    /// Returns the number of ready tasks of a queue.
     pub(crate) fn count(&self, key: QueueKey) -> u64 {
         self.queues.get(&key).map_or(0, |queue| queue.len)
     }
 
-    /// Some queues in the order of [`ReadyQueue::counts_by_age`].
+    /// Returns some queues in the order of [`ReadyQueue::counts_by_age`].
     pub(crate) fn by_age(&self, keys: impl Iterator<Item = QueueKey>) -> Vec<(QueueKey, u64)> {
         let found = keys.filter_map(|key| Some((key, self.queues.get(&key)?)));
         sorted_by_age(found)
     }
 
-    /// The queues in order of priority: `(key, number of ready tasks)`.
+    /// Returns the queues in order of priority: `(key, number of ready tasks)`.
     pub fn counts(&self) -> impl Iterator<Item = (QueueKey, u64)> + '_ {
         self.queues.iter().map(|(key, queue)| (*key, queue.len))
     }
 
-    /// Counts sorted by priority, then by the earliest job.
+    /// Returns the counts sorted by priority, then by the earliest job.
     #[must_use]
     pub fn counts_by_age(&self) -> Vec<(QueueKey, u64)> {
-        // Without lookups: every round begins with this.
+        // This avoids lookups, because every round begins with it.
         sorted_by_age(self.queues.iter().map(|(key, queue)| (*key, queue)))
     }
 
-    /// Whether nothing is ready.
+    /// Returns whether nothing is ready.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.queues.is_empty()
     }
 
-    /// Number of ready tasks.
+    /// Returns the number of ready tasks.
     #[must_use]
     pub const fn len(&self) -> u64 {
         self.len
     }
 
-    /// Whether a task is ready.
+    /// Returns whether a task is ready.
     #[must_use]
     pub fn contains(&self, key: QueueKey, job: JobId, submit: u32, index: u32) -> bool {
         self.queues
@@ -395,7 +397,7 @@ impl ReadyQueue {
     }
 }
 
-/// Queues by priority, and within one by their earliest job.
+/// Sorts queues by priority, and within a priority by their earliest job.
 fn sorted_by_age<'a>(
     queues: impl Iterator<Item = (QueueKey, &'a ClassQueue)>,
 ) -> Vec<(QueueKey, u64)> {

@@ -1,35 +1,36 @@
-//! One scheduling round: how many tasks of each class go to each worker.
+//! A scheduling round: decides how many tasks of each class go to each worker.
 //!
-//! A round is a function from [`RoundInput`] to [`RoundPlan`]; nothing changes until the caller
-//! applies the plan. Levels of equal priority are visited from the highest, each in these phases:
+//! A round is a function from [`RoundInput`] to [`RoundPlan`]. Nothing changes until the caller
+//! applies the plan. Levels of equal priority are visited from the highest down, each in these
+//! phases:
 //!
-//! 1. *Gang scheduling* (`gang`): multi-node tasks take empty workers, or reserve workers that
+//! 1. *Gang scheduling* (`gang`): multi-node tasks take empty workers, or reserve the workers that
 //!    will be empty soonest.
-//! 2. *Fill*: each worker, low ids first, gets the best mix of what fits (`pack`: vector bin
+//! 2. *Fill*: each worker, lowest id first, gets the best mix of what fits (`pack`: vector bin
 //!    packing).
-//! 3. *Send ahead*: what is left is spread evenly over backlogs, so that no worker idles for a
-//!    round trip.
-//! 4. *Reserve*: workers reserve room for the most valuable requests that found none.
+//! 3. *Send ahead*: the remaining tasks are spread evenly over backlogs, so that no worker idles
+//!    for a round trip.
+//! 4. *Reserve*: workers reserve room for the most valuable requests for which they have no room.
 //!
-//! Lower levels *backfill* what is free, but never what a more urgent task waits for
-//! (`worker_plan`). That is conservative backfilling (Mu'alem and Feitelson, Utilization,
+//! Lower levels *backfill* free resources, but never take what a more urgent task waits for
+//! (`worker_plan`). This is conservative backfilling (Mu'alem and Feitelson, Utilization,
 //! Predictability, Workloads, and User Runtime Estimates in Scheduling the IBM SP2 with
 //! Backfilling, 2001) without run times: any set of running tasks may be the next to end.
 //!
 //! # Example
 //!
-//! Two workers of 4 cpus; on the first a task of 2 cpus runs. Ready are, at priority 1, two tasks
-//! of 4 cpus, and at priority 0 six tasks of 1 cpu.
+//! There are two workers with 4 cpus, and a task with 2 cpus runs on the first. Two tasks with 4
+//! cpus are ready at priority 1, and six tasks with 1 cpu at priority 0.
 //!
 //! | level | phase | worker 1 | worker 2 |
 //! |---|---|---|---|
-//! | 1 | fill | 2 cpus are free: nothing fits | one task of 4 cpus starts |
-//! | 1 | send ahead | gets the other task of 4 cpus | |
-//! | 0 | fill | it misses 2 cpus, and the end of the running task gives just these: the 2 free ones are reserved for it | full |
-//! | 0 | send ahead | 3 tasks, which it starts behind the urgent one | 3 tasks |
+//! | 1 | fill | 2 cpus are free, so nothing fits | one task with 4 cpus starts |
+//! | 1 | send ahead | gets the other task with 4 cpus | |
+//! | 0 | fill | the waiting task lacks 2 cpus, exactly those that the running task will free, so the 2 free ones are reserved for it | full |
+//! | 0 | send ahead | 3 tasks, which start after the urgent one | 3 tasks |
 //!
-//! Cost O(levels + queues × workers with room), independent of the number of tasks; with very many
-//! queues, it sees only the relevant ones (`window`).
+//! Costs O(levels + queues × workers with room), independent of the number of tasks. If there are
+//! very many queues, a round sees only the relevant ones (`window`).
 
 mod demanding;
 mod lower_priority;
@@ -47,72 +48,72 @@ use crate::time::Time;
 use crate::worker::Worker;
 use lower_priority::LowerPriorityBacklog;
 
-/// Requests per level that a worker reserves room for.
+/// The number of requests per level that a worker reserves room for.
 const RESERVATIONS_MAX: usize = 2;
-/// Workers whose reservations one round recomputes (round-robin). The others keep theirs, which
-/// matter only when a task ends there.
+/// The number of workers whose reservations one round recomputes (round-robin). The others keep
+/// theirs, which matter only when a task ends there.
 const RESERVATION_WORKERS_MAX: usize = 32;
-/// Cost of starting a multi-node task, in single tasks.
+/// The cost of starting a multi-node task, in single tasks.
 const GANG_COST: u64 = 16;
-/// Mixes remembered for like workers.
+/// The number of mixes remembered for equal workers.
 const MEMO_MAX: usize = 4;
 
-/// Tasks of one class for one worker.
+/// Tasks of one class that go to one worker.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Placement {
-    /// Queue of the tasks.
+    /// The queue of the tasks.
     pub key: QueueKey,
-    /// Id of the worker.
+    /// The id of the worker.
     pub worker: WorkerId,
-    /// Variant of the request.
+    /// The variant of the request.
     pub variant: u32,
-    /// Number of tasks.
+    /// The number of tasks.
     pub count: u64,
-    /// Whether they start at once; otherwise they are sent ahead.
+    /// Whether they start immediately. Otherwise they are sent ahead.
     pub placed: bool,
 }
 
-/// Input of a round.
+/// The input of a round.
 #[derive(Clone, Copy, Debug)]
 pub struct RoundInput<'a> {
-    /// Ready tasks by priority; within one in order of precedence.
+    /// The ready tasks by priority, and within a priority in order of precedence.
     pub queues: &'a [(QueueKey, u64)],
-    /// Their classes.
+    /// The classes of these tasks.
     pub classes: &'a Classes,
-    /// Every worker there is.
+    /// All workers.
     pub workers: &'a BTreeMap<WorkerId, Worker>,
-    /// Workers with possible room, and how much of `queues` matters to them.
+    /// The workers that may have room, and how much of `queues` matters to them.
     pub rooms: &'a BTreeMap<WorkerId, SeenPriority>,
-    /// Number of workers with a reservation per queue.
+    /// The number of workers with a reservation, by queue.
     pub reservation_counts: &'a BTreeMap<QueueKey, u64>,
-    /// Round-robin cursor: the worker whose reservations were recomputed last.
+    /// The round-robin cursor: the worker whose reservations were recomputed last.
     pub reservation_cursor: Option<WorkerId>,
     /// Whether to place multi-node tasks and recompute their reservations.
     pub with_gangs: bool,
-    /// Limit of dispatched tasks; multi-node tasks count more.
+    /// The maximum number of dispatched tasks. Multi-node tasks count more.
     pub tasks_max: u64,
-    /// Now.
+    /// The current time.
     pub now: Time,
 }
 
-/// Result of a round.
+/// The result of a round.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct RoundPlan {
-    /// In the order of removal from their queues.
+    /// The placements, in the order in which tasks are removed from their queues.
     pub placements: Vec<Placement>,
-    /// Multi-node tasks that start.
+    /// The multi-node tasks that start.
     pub gangs: Vec<GangStart>,
-    /// Workers reserved for multi-node tasks; only with [`RoundInput::with_gangs`].
+    /// The workers reserved for multi-node tasks. Only set with [`RoundInput::with_gangs`].
     pub reserved: BTreeMap<WorkerId, QueueKey>,
-    /// New reservations of the examined workers, for requests that were not sent to them; empty if
-    /// the round was cut.
+    /// The new reservations of the examined workers, for requests that were not sent to them. Empty
+    /// if the round was cut.
     pub reservations: BTreeMap<WorkerId, Vec<(QueueKey, u32)>>,
     /// The next value of [`RoundInput::reservation_cursor`].
     pub reservation_cursor: Option<WorkerId>,
-    /// Workers whose sent-ahead tasks of lower priority must be retracted, with the queues of the
-    /// same class that have more ready tasks than these workers were sent.
+    /// The workers whose sent-ahead tasks of lower priority must be retracted. Each has the queues
+    /// of the same class that have more ready tasks than these workers were sent.
     pub overtaken: BTreeMap<WorkerId, Vec<QueueKey>>,
-    /// The limit of tasks was reached: more work remains.
+    /// Whether the limit of tasks was reached, so that more work remains.
     pub is_cut: bool,
 }
 
@@ -134,7 +135,7 @@ pub fn solve(input: &RoundInput<'_>) -> RoundPlan {
             plan.reserved = None;
         }
         if worker.config.min_utilization > 0.0 {
-            // It takes enough or nothing, which is known only after all levels.
+            // The worker takes enough tasks or none, which is known only after all levels.
             demanding.push(plan);
         } else {
             plans.push(plan);
@@ -144,8 +145,8 @@ pub fn solve(input: &RoundInput<'_>) -> RoundPlan {
         let queues = input.queues.iter().map(|(key, _)| *key);
         GangPlanner::new(input.workers.values(), queues, input.now)
     });
-    // Before tasks are sent ahead to other workers. Must not take nodes of more urgent multi-node
-    // tasks.
+    // This must happen before tasks are sent ahead to other workers. It must not take nodes of more
+    // urgent multi-node tasks.
     if !input.with_gangs {
         round.fill_demanding(&mut demanding);
     }
@@ -165,7 +166,7 @@ pub fn solve(input: &RoundInput<'_>) -> RoundPlan {
                 }
             }
         }
-        // Most workers are full: skips workers that cannot start even the smallest task.
+        // Most workers are full, so workers that cannot start even the smallest task are skipped.
         let floor = round.floor(level);
         for plan in plans.iter_mut().filter(|plan| plan.reaches(&floor)) {
             round.fill(level, plan);
@@ -173,7 +174,7 @@ pub fn solve(input: &RoundInput<'_>) -> RoundPlan {
         round.send_ahead(level, &mut plans, &lower);
         round.reserve(level, &mut plans);
         if round.is_used_up() {
-            // Less urgent levels follow in the next round, at once.
+            // Less urgent levels follow in the next round, which starts immediately.
             break;
         }
     }
@@ -181,8 +182,8 @@ pub fn solve(input: &RoundInput<'_>) -> RoundPlan {
         round.fill_demanding(&mut demanding);
     }
     if round.is_used_up() {
-        // In a cut round a request without room may only have lacked time, which justifies no
-        // reservation.
+        // In a cut round, a request without room may only have lacked time, which does not justify
+        // a reservation.
         round.reservations.clear();
     }
     let (gang_starts, reserved) = gangs.map_or_else(Default::default, |g| (g.starts, g.reserved));
@@ -197,7 +198,7 @@ pub fn solve(input: &RoundInput<'_>) -> RoundPlan {
     }
 }
 
-/// Selects the workers whose reservations this round recomputes (round-robin); returns the last of
+/// Selects the workers whose reservations this round recomputes (round-robin). Returns the last of
 /// them.
 fn select_for_reservation(
     after: Option<WorkerId>,
@@ -212,7 +213,7 @@ fn select_for_reservation(
     })
 }
 
-/// Queues of one priority, by their positions in [`RoundInput::queues`].
+/// The queues of one priority, as positions in [`RoundInput::queues`].
 #[derive(Clone, Copy, Debug)]
 struct Level {
     start: usize,
@@ -220,13 +221,13 @@ struct Level {
 }
 
 impl Level {
-    /// Positions of its queues.
+    /// Returns the positions of the level's queues.
     const fn queues(self) -> std::ops::Range<usize> {
         self.start..self.end
     }
 }
 
-/// Levels of priority, the highest first.
+/// Returns the levels of priority, highest first.
 fn levels(queues: &[(QueueKey, u64)]) -> Vec<Level> {
     let mut levels = Vec::new();
     let mut start = 0;
@@ -238,7 +239,7 @@ fn levels(queues: &[(QueueKey, u64)]) -> Vec<Level> {
     levels
 }
 
-/// The mix found for a worker, reused for the next equal one.
+/// The mix found for a worker, reused for equal workers.
 struct Memo<'a> {
     available: Vec<i64>,
     worker: &'a Worker,
@@ -247,37 +248,38 @@ struct Memo<'a> {
 
 struct Round<'a> {
     input: RoundInput<'a>,
-    /// Numbers of the kinds of workers.
+    /// The numbers of the kinds of workers.
     kinds: BTreeMap<&'a [Offer], usize>,
-    /// Tasks that an empty worker could run at once, by kind and variant. Variants of all queues
-    /// are concatenated, see `first_variants`: one list per queue would cost more than filling it.
+    /// The number of tasks that an empty worker could run at once, by kind and variant. Variants of
+    /// all queues are concatenated, see `first_variants`, because one list per queue would cost
+    /// more than filling it.
     capacities: Vec<Vec<u32>>,
-    /// By queue: the position of its first variant.
+    /// The position of each queue's first variant.
     first_variants: Vec<usize>,
     classes: Vec<Option<&'a Class>>,
     left: Vec<u64>,
     tasks_left: u64,
-    /// Levels that may still be skipped for workers which take enough or nothing.
+    /// The number of levels that may still be skipped for workers that take enough tasks or none.
     levels_left: usize,
     budget: Budget,
     placements: Vec<Placement>,
     memo: Vec<Memo<'a>>,
     memo_level: usize,
-    /// By level and kind of worker.
+    /// The rankings by level and kind of worker.
     rankings: BTreeMap<(usize, usize), Arc<Ranking>>,
-    /// Differences from [`RoundInput::reservation_counts`].
+    /// The counts that differ from [`RoundInput::reservation_counts`].
     reservation_counts: BTreeMap<QueueKey, u64>,
     reservations: BTreeMap<WorkerId, Vec<(QueueKey, u32)>>,
-    /// Classes with more urgent tasks left than the current level.
+    /// The classes with remaining tasks that are more urgent than the current level.
     left_over: BTreeSet<ClassId>,
     overtaken: BTreeMap<WorkerId, Vec<QueueKey>>,
 }
 
-/// The requests of a level from the perspective of a kind of worker.
+/// The requests of a level as one kind of worker sees them.
 struct Ranking {
-    /// Weights of shares of its resources.
+    /// The weights of shares of the worker's resources.
     resource_weights: Vec<u64>,
-    /// Feasible queues, each with its first feasible variant, most valuable first.
+    /// The feasible queues, most valuable first, each with its first feasible variant.
     queues: Vec<(usize, u32)>,
 }
 
@@ -315,7 +317,7 @@ impl<'a> Round<'a> {
         }
     }
 
-    /// The kind of a worker: workers with equal offers share one.
+    /// Returns the kind of a worker. Workers with equal offers have the same kind.
     fn kind_of(&mut self, worker: &'a Worker) -> usize {
         if let Some(kind) = self.kinds.get(worker.offers()) {
             return *kind;
@@ -330,12 +332,13 @@ impl<'a> Round<'a> {
         kind
     }
 
-    /// Tasks of a variant that the worker could run at once if it were empty.
+    /// Returns how many tasks of a variant the worker could run at once if it were empty.
     fn capacity(&self, plan: &WorkerPlan<'_>, queue: usize, number: u32) -> u32 {
         self.capacities[plan.kind][self.first_variants[queue] + number as usize]
     }
 
-    /// Position of a queue in the round. Few lookups occur: a map of all queues would cost more.
+    /// Returns the position of a queue in the round. There are few lookups, so a map of all queues
+    /// would cost more.
     fn position(&self, key: QueueKey) -> Option<usize> {
         let queues = self.input.queues;
         let first = queues.partition_point(|(other, _)| other.priority < key.priority);
@@ -358,8 +361,9 @@ impl<'a> Round<'a> {
 
     fn plan_gangs(&mut self, level: Level, planner: &mut GangPlanner<'_>) {
         let is_gang = |class: &Option<&Class>| class.is_some_and(Class::is_multi_node);
-        // Next to equally urgent small tasks, one multi-node task at a time drains workers, else
-        // all. Tasks waiting on workers count as well: retracting them must not change the answer.
+        // If there are equally urgent small tasks, one multi-node task at a time drains workers,
+        // otherwise all of them do. Tasks waiting on workers count as well, because retracting them
+        // must not change the result.
         let has_small = level
             .queues()
             .any(|queue| !is_gang(&self.classes[queue]) && self.left[queue] > 0)
@@ -389,13 +393,13 @@ impl<'a> Round<'a> {
         let Some((first, _)) = self.input.queues.get(level.start) else {
             return;
         };
-        // Cheap checks first: most workers have no room for most levels.
+        // Cheap checks come first, because most workers have no room for most levels.
         if self.is_used_up() || !plan.admits(*first) || !self.may_fill(level, plan) {
             return;
         }
         plan.note_reservations(|key| self.position(key).is_some());
         plan.enter(*first, self.input.classes);
-        // Mixes of another level are of other queues.
+        // The mixes of another level belong to other queues.
         if self.memo_level != level.start {
             self.memo_level = level.start;
             self.memo.clear();
@@ -428,7 +432,7 @@ impl<'a> Round<'a> {
         }
     }
 
-    /// Whether a task of a level could start on a worker without reservations.
+    /// Returns whether a task of a level could start on a worker if there were no reservations.
     fn may_fill(&self, level: Level, plan: &WorkerPlan<'_>) -> bool {
         level.queues().any(|queue| {
             let class = self.classes[queue].filter(|_| self.left[queue] > 0);
@@ -437,8 +441,8 @@ impl<'a> Round<'a> {
         })
     }
 
-    /// Minimal units per resource over all ready tasks of a level. Most workers are full, and this
-    /// shows quickly that nothing fits.
+    /// Returns the minimum units per resource over all ready tasks of a level. Most workers are
+    /// full, and this quickly shows that nothing fits on them.
     fn floor(&self, level: Level) -> Vec<(usize, i64)> {
         let ready = level.queues().filter(|queue| self.left[*queue] > 0);
         let mut variants = ready
@@ -446,12 +450,12 @@ impl<'a> Round<'a> {
             .flat_map(|class| &class.variants)
             .filter(|variant| variant.n_nodes == 0);
         let Some(first) = variants.next() else {
-            // Nothing is ready: no worker reaches that.
+            // Nothing is ready. No worker reaches this floor.
             return vec![(0, i64::MAX)];
         };
         let mut floor: Vec<(usize, i64)> = first.least().collect();
         for variant in variants {
-            // The first request sets the floor, others can only lower it.
+            // The first request sets the floor, and others can only lower it.
             for (slot, least) in &mut floor {
                 let same = variant.least().find(|(other, _)| other == slot);
                 *least = same.map_or(0, |(_, units)| units.min(*least));
@@ -478,7 +482,7 @@ impl<'a> Round<'a> {
             u64::from(*count) <= same && same <= self.left[*queue]
         });
         if !enough || total > self.tasks_left {
-            // Near the end of a queue another mix may be better.
+            // Near the end of a queue, another mix may be better.
             return false;
         }
         for (queue, number, count) in mix {
@@ -487,7 +491,7 @@ impl<'a> Round<'a> {
         true
     }
 
-    /// First variants first; the others fill the rest.
+    /// Uses first variants first. Other variants fill the rest.
     fn fill_by_rank(&mut self, level: Level, plan: &mut WorkerPlan<'a>) {
         let mut rank = 0;
         let are_few = self.left[level.queues()].iter().sum::<u64>() <= EXACT_TASKS_MAX;
@@ -573,7 +577,7 @@ impl<'a> Round<'a> {
         found
     }
 
-    /// The most valuable ready requests of a level without room on a worker.
+    /// Returns the most valuable ready requests of a level for which a worker has no room.
     fn blocked(
         &mut self,
         level: Level,
@@ -592,8 +596,8 @@ impl<'a> Round<'a> {
         blocked.take(most).collect()
     }
 
-    /// Reserves room for the most valuable request of a level that has waited long for this worker;
-    /// returns whether one has.
+    /// Reserves room for the most valuable request of a level that has waited long for this worker.
+    /// Returns whether there is one.
     fn reserve_overdue(&mut self, level: Level, plan: &mut WorkerPlan<'a>) -> bool {
         let now = self.input.now;
         if !plan.is_overdue(now) {
@@ -610,7 +614,7 @@ impl<'a> Round<'a> {
         is_due
     }
 
-    /// Whether a task of a level could start on a worker outside its reservations.
+    /// Returns whether a task of a level could start on a worker outside its reservations.
     fn has_room(&self, level: Level, plan: &WorkerPlan<'_>) -> bool {
         level.queues().any(|queue| {
             let class = self.classes[queue].filter(|_| self.left[queue] > 0);
@@ -619,7 +623,7 @@ impl<'a> Round<'a> {
         })
     }
 
-    /// Records reservations for unsent requests, at most as many as tasks.
+    /// Records reservations for unsent requests, at most as many as there are tasks.
     fn reserve(&mut self, level: Level, plans: &mut [WorkerPlan<'a>]) {
         let choosing = plans.iter_mut().filter(|plan| {
             let may_change = plan.has_choice || plan.worker.has_reservations();
@@ -635,13 +639,13 @@ impl<'a> Round<'a> {
                 }
             }
             if !plan.has_choice {
-                // Tasks for it were sent ahead, which reserves their room.
+                // Tasks of this request were sent ahead, which reserves room for them.
                 continue;
             }
             for (key, number) in self.blocked(level, plan, RESERVATIONS_MAX) {
                 let ready = self.ready_of(key);
                 let count = self.reservation_count(key);
-                // A task starts on one worker only: the others need no reservation.
+                // A task starts on only one worker, so the others need no reservation.
                 if count < ready {
                     self.reservation_counts.insert(key, count + 1);
                     plan.block(key, number);
@@ -654,7 +658,7 @@ impl<'a> Round<'a> {
         }
     }
 
-    /// Number of workers with reservations for a queue.
+    /// Returns the number of workers with reservations for a queue.
     fn reservation_count(&self, key: QueueKey) -> u64 {
         let changed = self.reservation_counts.get(&key);
         let known = changed.or_else(|| self.input.reservation_counts.get(&key));
@@ -683,8 +687,8 @@ impl<'a> Round<'a> {
     }
 
     /// Sends tasks ahead that could not start, spread evenly. A worker with a choice of requests
-    /// gets only as many as it needs not to idle: the best combination is known only when a task
-    /// ends.
+    /// gets only as many as it needs not to idle, because the best combination is known only when a
+    /// task ends.
     fn send_ahead(
         &mut self,
         level: Level,
@@ -698,7 +702,7 @@ impl<'a> Round<'a> {
                 continue;
             };
             if self.left_over.contains(&key.class) {
-                // Those go first, wherever this could go.
+                // More urgent tasks of this class go first on every worker that could take these.
                 continue;
             }
             let mut rooms: Vec<(usize, u32, u32)> = Vec::new();
@@ -725,7 +729,7 @@ impl<'a> Round<'a> {
                 let fair = self.left[queue].div_ceil(remaining.max(1));
                 let count = u64::from(room).min(fair).min(self.tasks_left);
                 remaining -= 1;
-                // The previous workers took all.
+                // The previous workers took all tasks.
                 if count == 0 {
                     continue;
                 }
@@ -741,8 +745,8 @@ impl<'a> Round<'a> {
                 });
             }
             if self.left[queue] > 0 {
-                // They must not get to their less urgent tasks of this class, however long the next
-                // message takes.
+                // These workers must not start their less urgent tasks of this class, however long
+                // the next message takes.
                 self.left_over.insert(key.class);
                 for worker in lower.less_urgent(key) {
                     self.overtaken.entry(worker).or_default().push(key);
@@ -751,7 +755,8 @@ impl<'a> Round<'a> {
         }
     }
 
-    /// Workers that may be sent tasks of a level; also notes which of them have a choice.
+    /// Returns the workers that may be sent tasks of a level. Also notes which of them have a
+    /// choice.
     fn open_plans(&mut self, level: Level, plans: &mut [WorkerPlan<'a>]) -> Vec<usize> {
         let Some((first, _)) = self.input.queues.get(level.start) else {
             return Vec::new();
@@ -774,13 +779,13 @@ impl<'a> Round<'a> {
         open
     }
 
-    /// Tasks of a queue that are not dispatched.
+    /// Returns the number of tasks of a queue that are not dispatched.
     fn ready_of(&self, key: QueueKey) -> u64 {
         let at = self.position(key);
         at.and_then(|at| self.left.get(at)).copied().unwrap_or(0)
     }
 
-    /// Whether tasks of several feasible requests of a level are left for a worker.
+    /// Returns whether tasks of several feasible requests of a level are left for a worker.
     fn has_choice(&mut self, level: Level, plan: &WorkerPlan<'_>) -> bool {
         let ranking = self.ranking(level, plan);
         let mut left = ranking

@@ -1,10 +1,10 @@
-//! The window of one round: everything, or a relevant part of very many requests and workers.
+//! The window of a round: everything, or the relevant part of very many requests and workers.
 //!
-//! With few queues a round sees all of them. With many it sees, for each examined worker, the most
-//! urgent and valuable requests that fit there now, and requests that could be sent ahead. A partly
-//! seen worker gets nothing less urgent than the seen requests, so priorities stay strict; the next
-//! round follows at once. So the cost of a round depends on the number of tasks that it starts, not
-//! on the number of waiting tasks.
+//! If there are few queues, a round sees all of them. If there are many, it sees, for each examined
+//! worker, the most urgent and valuable requests that fit there now, and requests that could be
+//! sent ahead. A worker for which not all requests were seen gets nothing less urgent than the seen
+//! ones, so priorities stay strict, and the next round follows immediately. The cost of a round
+//! therefore depends on the number of tasks that it starts, not on the number of waiting tasks.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
@@ -20,48 +20,50 @@ use crate::id::WorkerId;
 use crate::time::{Time, nanos};
 use crate::worker::Worker;
 
-/// Limit of worker-queue pairs that one round examines: a few milliseconds.
+/// The maximum number of worker-queue pairs that one round examines, which takes a few
+/// milliseconds.
 const PAIRS_MAX: usize = 50_000;
-/// Limit of workers that one round examines.
+/// The maximum number of workers that one round examines.
 const ROOMS_MAX: usize = 1_024;
-/// Number of most urgent requests used to find workers with room.
+/// How many of the most urgent requests are used to find workers with room.
 const URGENT_MAX: usize = 4;
-/// Workers that one round examines if it does not see all queues.
+/// The number of workers that a round examines if it does not see all queues.
 const WORKERS_MAX: usize = 24;
-/// Queues that such a round sees.
+/// The number of queues that such a round sees.
 const CHOSEN_MAX: usize = 384;
-/// Limit of fitting requests seen per worker; the best mix is chosen from them.
+/// The maximum number of fitting requests seen per worker, from which the best mix is chosen.
 const FITTING_MAX: usize = 64;
-/// The same limit for a worker that takes enough or nothing: they must fill it.
+/// The same limit for a worker that takes enough tasks or none, because they must fill it.
 const FITTING_DEMANDED: usize = 256;
-/// Upper limit of requests seen per worker for sending ahead.
+/// The maximum number of requests seen per worker for sending ahead.
 const AHEAD_MAX: usize = 256;
 const AHEAD_MIN: usize = 16;
-/// Limit of search steps per round, about 200 ns each.
+/// The maximum number of search steps per round, about 200 ns each.
 const STEPS_MAX: u32 = 8_192;
 /// How often that limit is doubled while searches end without a fit: up to a quarter of a million
-/// steps, some 50 ms.
+/// steps, about 50 ms.
 pub(crate) const SEARCH_WIDENED_MAX: u32 = 5;
-/// Queues of multi-node tasks that such a round sees: most urgent ones, and feasible ones.
+/// The number of multi-node queues that such a round sees: the most urgent ones, and feasible ones.
 pub(crate) const MULTI_NODE_MAX: usize = 16;
-/// Node counts examined for the latter.
+/// How many node counts are examined to find feasible ones.
 const SIZES_MAX: usize = 1_024;
 
-/// Queues and workers that one round examines.
+/// The queues and workers that one round examines.
 #[derive(Clone, Debug, Default)]
 pub struct Window {
-    /// As [`super::solve::RoundInput::queues`].
+    /// The queues, as in [`super::solve::RoundInput::queues`].
     pub queues: Vec<(QueueKey, u64)>,
-    /// Workers, each with the seen part.
+    /// The workers, each with the part of the queues that it sees.
     pub rooms: BTreeMap<WorkerId, SeenPriority>,
-    /// Nothing else could go to these workers.
+    /// Whether nothing else could go to these workers.
     pub is_all: bool,
-    /// Some queues are not in the index yet.
+    /// Whether some queues are not in the index yet.
     pub is_behind: bool,
 }
 
-/// Chooses what a round examines. `rooms` are workers that may have room, in order. Call
-/// [`ReadyQueue::follow`] before. `widened`: how often the step limit is doubled.
+/// Chooses what a round examines. `rooms` contains the workers that may have room, in order.
+/// [`ReadyQueue::follow`] must be called before. `widened` says how often the step limit is
+/// doubled.
 pub(crate) fn window(
     ready: &ReadyQueue,
     (classes, workers): (&Classes, &BTreeMap<WorkerId, Worker>),
@@ -73,7 +75,7 @@ pub(crate) fn window(
         let queues = ready.counts_by_age();
         let most = (PAIRS_MAX / queues.len().max(1)).min(ROOMS_MAX);
         let mut rooms: Vec<WorkerId> = rooms.collect();
-        // Workers with room now first; the others follow in the next rounds.
+        // Workers with room now come first. The others follow in the next rounds.
         if rooms.len() > most {
             let urgent = queues.iter().take(URGENT_MAX).map(|(key, _)| key.class);
             let urgent: Vec<_> = urgent.filter_map(|class| classes.get(class)).collect();
@@ -107,11 +109,11 @@ pub(crate) fn window(
     let mut seen = BTreeMap::new();
     for id in rooms.take(WORKERS_MAX) {
         let Some(worker) = workers.get(&id).filter(|worker| worker.accepts_work()) else {
-            // It takes nothing and need not be examined again.
+            // The worker takes nothing and need not be examined again.
             seen.insert(id, SeenPriority::default());
             continue;
         };
-        // The first one is examined at any cost, to ensure progress.
+        // The first worker is always examined, to ensure progress.
         let is_spent = chooser.steps == 0 || chooser.chosen.len() >= CHOSEN_MAX;
         if is_spent && !seen.is_empty() {
             break;
@@ -129,8 +131,8 @@ pub(crate) fn window(
     }
 }
 
-/// Selects `most` of these workers, first workers with room for an urgent request: no task should
-/// be sent ahead to one worker while another is idle.
+/// Selects `most` of these workers, starting with workers that have room for an urgent request,
+/// because no task should be sent ahead to one worker while another is idle.
 fn first_with_room(
     rooms: Vec<WorkerId>,
     most: usize,
@@ -157,15 +159,15 @@ fn first_with_room(
     first.into_iter().chain(later).take(most).collect()
 }
 
-/// Workers that offer the same.
+/// Workers with the same offers.
 struct Kind<'a> {
     resource_weights: Vec<u64>,
-    /// Requests that such a worker could run, in order of sending ahead, as far as known.
+    /// The requests that such a worker could run, as far as known, in the order of sending ahead.
     ahead: Vec<QueueKey>,
     search: Search<'a>,
 }
 
-/// Offers of a worker, and their free part.
+/// The offers of a worker, and their free part.
 type OfferKey<'a> = (&'a [Offer], &'a [i64]);
 
 struct Chooser<'a> {
@@ -177,7 +179,7 @@ struct Chooser<'a> {
     steps: u32,
     chosen: BTreeSet<QueueKey>,
     kinds: BTreeMap<&'a [Offer], Kind<'a>>,
-    /// Result for a worker with these free units, reused for equal ones.
+    /// The result for a worker with these free units, reused for equal workers.
     alike: BTreeMap<OfferKey<'a>, Option<Reverse<i32>>>,
     is_all: bool,
 }
@@ -198,13 +200,13 @@ impl<'a> Chooser<'a> {
             && worker.config.min_utilization <= 0.0;
         let like = (offers, worker.free());
         let known = self.alike.get(&like).filter(|_| is_plain).copied();
-        // Thousands of equal workers need one search.
+        // Thousands of equal workers need only one search.
         let fitting = known.unwrap_or_else(|| self.find_fitting(worker));
         if is_plain {
             self.alike.insert(like, fitting);
         }
         let ahead = self.find_ahead(worker);
-        // Some requests were left out: the next round follows at once.
+        // Some requests were left out, so the next round follows immediately.
         if fitting.is_some() || ahead.is_some() {
             self.is_all = false;
         }
@@ -215,7 +217,7 @@ impl<'a> Chooser<'a> {
     /// [`SeenPriority::fitting`].
     fn find_fitting(&mut self, worker: &'a Worker) -> Option<Reverse<i32>> {
         let mut plan = WorkerPlan::new(worker);
-        // Reservations for multi-node tasks are decided again in this round.
+        // This round decides again about reservations for multi-node tasks.
         if self.with_gangs {
             plan.reserved = None;
         }
@@ -242,7 +244,7 @@ impl<'a> Chooser<'a> {
                 time_left_ns: worker.remaining(self.now).map_or(u64::MAX, nanos),
             };
             let Some((key, number, class)) = search.next(&view, &mut self.steps) else {
-                // Out of steps, so requests below this priority are unknown.
+                // The steps are used up, so requests below this priority are unknown.
                 let here = level.unwrap_or(Reverse(i32::MAX));
                 return (self.steps == 0).then_some(here);
             };
@@ -250,14 +252,14 @@ impl<'a> Chooser<'a> {
             if !plan.admits(key) {
                 return None;
             }
-            // The search descends by priority: at each new level, room for more urgent waiting
+            // The search descends by priority. At each new level, room for more urgent waiting
             // tasks is reserved.
             if level != Some(key.priority) {
                 level = Some(key.priority);
                 plan.enter(key, self.classes);
                 available = plan.available_all();
             }
-            // The index may lag behind the queue, and does not know fractions of items.
+            // The index may lag behind the queue, and it does not know fractions of items.
             let fits = self.ready.count(key) > 0
                 && class.variants.get(number as usize).is_some_and(|demand| {
                     plan.room(demand) > 0 && plan.serves(key.class, number, demand, self.now)
@@ -266,8 +268,8 @@ impl<'a> Chooser<'a> {
                 self.chosen.insert(key);
                 found += 1;
             }
-            // Less urgent requests wait for the next round: this one gives the worker nothing below
-            // this level.
+            // Less urgent requests wait for the next round, because this round gives the worker
+            // nothing below this level.
             if found >= most {
                 return level;
             }
@@ -279,7 +281,7 @@ impl<'a> Chooser<'a> {
         let kind = self.kinds.get_mut(worker.offers())?;
         let by_rate = worker.backlog_by_rate(self.now) as usize;
         let wanted = by_rate.saturating_sub(worker.backlog_len());
-        // Enough to choose from, even for a worker without a known rate.
+        // This is enough to choose from, even for a worker whose rate is unknown.
         let wanted = wanted.clamp(AHEAD_MIN, AHEAD_MAX);
         let whole = everything(worker.offers());
         let view = View {
@@ -290,7 +292,7 @@ impl<'a> Chooser<'a> {
             },
             time_left_ns: u64::MAX,
         };
-        // Equal workers could run the same requests: continues the previous search.
+        // Equal workers could run the same requests, so the previous search is continued.
         while kind.ahead.len() < wanted
             && let Some((key, _, _)) = kind.search.next(&view, &mut self.steps)
         {
@@ -308,7 +310,7 @@ impl<'a> Chooser<'a> {
         }
     }
 
-    /// Chooses multi-node tasks: the most urgent, for reservations, and feasible ones.
+    /// Chooses multi-node tasks: the most urgent ones for reservations, and feasible ones.
     fn find_nodes(&mut self, workers: impl Iterator<Item = &'a Worker>) {
         let mut empty: BTreeMap<&str, u32> = BTreeMap::new();
         let able = workers.filter(|worker| worker.accepts_work() && worker.is_trusted());
@@ -319,14 +321,15 @@ impl<'a> Chooser<'a> {
         self.chosen
             .extend(self.ready.multi_node().take(MULTI_NODE_MAX));
         let sizes = self.ready.multi_node_up_to(most).take(SIZES_MAX);
-        // After very many large ones there may be a small one that can start.
+        // After very many large tasks, there may be a small one that can start.
         let mut able: Vec<QueueKey> = sizes.collect();
         able.sort_by_key(|key| key.priority);
         self.chosen.extend(able.into_iter().take(MULTI_NODE_MAX));
     }
 }
 
-/// Queues that some kind of worker could run, at most `most`, most urgent and valuable first.
+/// Returns at most `most` queues that some kind of worker could run, most urgent and valuable
+/// first.
 pub(crate) fn able(
     ready: &ReadyQueue,
     offers: &[Offer],
@@ -369,7 +372,7 @@ mod tests {
     use crate::testing::worker_config;
     use crate::time::Timestamp;
 
-    /// Very many multi-node requests; the most nodes have the highest priority.
+    /// Very many multi-node requests. Those with the most nodes have the highest priority.
     struct Bench {
         classes: Classes,
         ready: ReadyQueue,
@@ -444,7 +447,7 @@ mod tests {
     fn of_more_tasks_that_could_start_the_most_urgent_are_seen() {
         let mut bench = Bench::new(&["a"; 40]);
         let few = i32::try_from(MULTI_NODE_MAX).expect("few");
-        // Larger ones are more urgent here.
+        // Larger requests are more urgent here.
         let able: Vec<QueueKey> = (1..=few + 4)
             .map(|size| bench.queue(size - 100, size.unsigned_abs()))
             .collect();
@@ -475,7 +478,7 @@ mod tests {
         let offers = bench.classes.offers(&worker_config(1).resources);
         let first = |bench: &Bench| able(&bench.ready, &offers, 1, u64::MAX);
         assert_eq!(first(&bench), [urgent]);
-        // The index hears of it with the next round.
+        // The index is updated in the next round.
         assert_eq!(bench.ready.take(urgent, 1).len(), 1);
         assert_eq!(first(&bench), [other]);
     }

@@ -1,5 +1,5 @@
-//! One worker within one round: free amounts, and reservations of blocked tasks against less urgent
-//! ones.
+//! One worker in one round: its free amounts, and the reservations of blocked tasks against less
+//! urgent ones.
 
 use std::cmp::Reverse;
 use std::time::Duration;
@@ -10,33 +10,34 @@ use crate::resource::shadow::{freed_alongside, slack};
 use crate::time::Time;
 use crate::worker::{BACKLOG_MAX, Split, Worker};
 
-/// Tasks sent in front of less urgent ones regardless of their length. As many of the shortest
-/// tasks last for many round trips to the server.
+/// The maximum number of tasks sent in front of less urgent ones regardless of their length. That
+/// many of the shortest tasks last for many round trips to the server.
 const COVER_MAX: u32 = 256;
-/// Limit of blocked requests whose needs are computed; beyond it nothing is left over.
+/// The maximum number of blocked requests whose needs are computed. With more, nothing is left for
+/// others.
 const BLOCKED_MAX: usize = 8;
-/// Divisor: a backlog is refilled when this part of it is missing. The rest lasts for several round
-/// trips.
+/// A backlog is refilled when the target divided by this is missing. The rest lasts for several
+/// round trips.
 const TOP_UP_PART: u32 = 4;
 
-/// Limit of backlog requests examined to find what the worker starts next.
+/// The maximum number of backlog requests examined to find what the worker starts next.
 const PROMOTED_LOOKS_MAX: usize = 256;
 
-/// How long equally urgent tasks may overtake the most valuable request without room: long enough
-/// for short tasks to flow, short enough for large tasks not to starve.
+/// How long equally urgent tasks may overtake the most valuable request that has no room: long
+/// enough for short tasks to flow, and short enough for large tasks not to starve.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(5);
 
-/// The lowest priority with all relevant requests seen by a worker.
+/// The lowest priority for which a worker has seen all relevant requests.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct SeenPriority {
-    /// For starts; `None` = all is seen.
+    /// The priority for starts. `None` if everything was seen.
     pub fitting: Option<Reverse<i32>>,
-    /// For sending ahead; `None` = all is seen.
+    /// The priority for sending ahead. `None` if everything was seen.
     pub ahead: Option<Reverse<i32>>,
 }
 
 impl SeenPriority {
-    /// Whether no request that could start there was seen.
+    /// Returns whether no request was seen that could start on the worker.
     pub(crate) fn is_blind(&self) -> bool {
         self.fitting == Some(Reverse(i32::MAX))
     }
@@ -47,26 +48,27 @@ impl SeenPriority {
 pub(crate) struct WorkerPlan<'a> {
     pub(crate) worker: &'a Worker,
     free: Vec<i64>,
-    /// Units reserved for tasks more urgent than the current level.
+    /// The units reserved for tasks more urgent than the current level.
     reserved_room: Vec<i64>,
-    /// Tasks that wait on the worker, most urgent first; those before `absorbed` are included in
-    /// the reservations.
+    /// The tasks that wait on the worker, most urgent first. The reservations include those before
+    /// `absorbed`.
     blocked: Vec<(QueueKey, u32)>,
     absorbed: usize,
-    /// Whether the worker's reservations are in `blocked`.
+    /// Whether `blocked` includes the worker's reservations.
     reservations_noted: bool,
-    /// Placed and sent ahead in this round.
+    /// The tasks placed and sent ahead in this round.
     placed: Vec<(ClassId, u32, u32)>,
     sent: Vec<(QueueKey, u32)>,
-    /// The worker is drained for this multi-node task: only more urgent tasks may go there.
+    /// The multi-node task for which the worker is being drained. Only more urgent tasks may go
+    /// there.
     pub(crate) reserved: Option<QueueKey>,
     /// How far the ready requests were seen.
     pub(crate) seen: SeenPriority,
-    /// Position among the kinds of workers of a round.
+    /// The position among the kinds of workers of a round.
     pub(crate) kind: usize,
-    /// Whether several requests of the current level are left for it.
+    /// Whether several requests of the current level are left for the worker.
     pub(crate) has_choice: bool,
-    /// This round recomputes its reservations.
+    /// Whether this round recomputes the worker's reservations.
     pub(crate) is_selected: bool,
     /// Backlog size for its present rate; computed on demand.
     rate_target: Option<u32>,
@@ -95,10 +97,10 @@ impl<'a> WorkerPlan<'a> {
         }
     }
 
-    /// Reserves room for the worker's reservations that still have ready tasks. Call before
-    /// [`WorkerPlan::enter`]; only the first call has an effect.
+    /// Reserves room for the worker's reservations that still have ready tasks. Must be called
+    /// before [`WorkerPlan::enter`]. Only the first call has an effect.
     pub(crate) fn note_reservations(&mut self, is_ready: impl Fn(QueueKey) -> bool) {
-        // Only at the first level; later ones would add them twice.
+        // This happens only at the first level, because later ones would add them twice.
         if std::mem::replace(&mut self.reservations_noted, true) {
             return;
         }
@@ -111,7 +113,7 @@ impl<'a> WorkerPlan<'a> {
         self.blocked.dedup();
     }
 
-    /// A plan that ignores the worker's backlog.
+    /// Creates a plan that ignores the worker's backlog.
     pub(crate) fn without_backlog(worker: &'a Worker) -> Self {
         Self {
             blocked: Vec::new(),
@@ -119,7 +121,7 @@ impl<'a> WorkerPlan<'a> {
         }
     }
 
-    /// Units free and not reserved, by resource number.
+    /// Returns the units that are free and not reserved, by resource number.
     pub(crate) fn available(&self, slot: usize) -> i64 {
         let reserved = self.reserved_room.get(slot).copied().unwrap_or(0);
         self.free.get(slot).copied().unwrap_or(0) - reserved
@@ -131,7 +133,7 @@ impl<'a> WorkerPlan<'a> {
             .collect()
     }
 
-    /// Whether tasks of this queue may go here at all.
+    /// Returns whether tasks of this queue may go to this worker at all.
     pub(crate) fn admits(&self, key: QueueKey) -> bool {
         let is_seen = self.seen.fitting.is_none_or(|last| key.priority <= last);
         is_seen
@@ -140,13 +142,13 @@ impl<'a> WorkerPlan<'a> {
                 .is_none_or(|reserved| key.priority < reserved.priority)
     }
 
-    /// Whether tasks of this queue may be sent ahead here at all.
+    /// Returns whether tasks of this queue may be sent ahead to this worker at all.
     pub(crate) fn admits_ahead(&self, key: QueueKey) -> bool {
         let is_seen = self.seen.ahead.is_none_or(|last| key.priority <= last);
         is_seen && self.reserved.is_none()
     }
 
-    /// Whether tasks of a variant may go here, apart from free amounts.
+    /// Returns whether tasks of a variant may go to this worker, apart from free amounts.
     pub(crate) fn serves(
         &self,
         class: ClassId,
@@ -157,34 +159,35 @@ impl<'a> WorkerPlan<'a> {
         self.worker.has_time(demand, now) && !self.worker.is_stuck(class, number)
     }
 
-    /// Tasks of a variant that could start now.
+    /// Returns how many tasks of a variant could start now.
     pub(crate) fn room(&self, demand: &VariantDemand) -> u32 {
         fitting(demand, self.worker.offers(), |slot| self.available(slot))
     }
 
-    /// Whether at least these units of each of these resources are free.
+    /// Returns whether at least these units of all these resources are free.
     pub(crate) fn reaches(&self, floor: &[(usize, i64)]) -> bool {
         let mut floor = floor.iter();
         floor.all(|(slot, least)| self.free.get(*slot).copied().unwrap_or(0) >= *least)
     }
 
-    /// Whether a task of a variant could start without reservations; much cheaper than computing
-    /// those.
+    /// Returns whether a task of a variant could start without reservations. Much cheaper than
+    /// computing reservations.
     pub(crate) fn has_free(&self, demand: &VariantDemand) -> bool {
         let free = |slot: usize| self.free.get(slot).copied().unwrap_or(0);
         fitting(demand, self.worker.offers(), free) > 0
     }
 
-    /// Descends to queues of this priority or less.
+    /// Descends to queues of this priority or lower.
     pub(crate) fn enter(&mut self, key: QueueKey, classes: &Classes) {
         // Each blocked request is added once, when the round descends below its priority.
         while let Some((blocked, variant)) = self.blocked.get(self.absorbed).copied() {
-            // Of equal priority: it competes in the mix, without a reservation.
+            // The blocked request has the same priority, so it competes in the mix, without a
+            // reservation.
             if blocked.priority >= key.priority {
                 break;
             }
-            // With that many blocked requests hardly anything would be left: less urgent tasks get
-            // nothing.
+            // With this many blocked requests, almost nothing would be left, so less urgent tasks
+            // get nothing.
             if self.absorbed >= BLOCKED_MAX {
                 let urgent = |(other, _): &(QueueKey, u32)| other.priority < key.priority;
                 self.absorbed = self.blocked.partition_point(urgent);
@@ -201,7 +204,7 @@ impl<'a> WorkerPlan<'a> {
         }
     }
 
-    /// Whether equally urgent tasks have overtaken a reserved request for too long.
+    /// Returns whether equally urgent tasks have overtaken a reserved request for too long.
     pub(crate) fn is_overdue(&self, now: Time) -> bool {
         self.worker.oldest_reservation(now, PATIENCE).is_some()
     }
@@ -215,12 +218,13 @@ impl<'a> WorkerPlan<'a> {
         }
     }
 
-    /// Reserved units, to undo later reservations with [`WorkerPlan::restore_reserved`].
+    /// Returns the reserved units, so that [`WorkerPlan::restore_reserved`] can undo later
+    /// reservations.
     pub(crate) fn reserved_units(&self) -> Vec<i64> {
         self.reserved_room.clone()
     }
 
-    /// Reserves just this.
+    /// Replaces all reservations by these.
     pub(crate) fn restore_reserved(&mut self, reserved: Vec<i64>) {
         self.reserved_room = reserved;
     }
@@ -233,7 +237,7 @@ impl<'a> WorkerPlan<'a> {
         }
     }
 
-    /// Reserves the need of a blocked variant, and all of its future need that is free now.
+    /// Reserves what a blocked variant needs now, and everything free that it will need later.
     fn reserve(&mut self, demand: &VariantDemand, classes: &Classes) {
         let missing = |lacking: &Demand| {
             let available = self.available(lacking.resource.0 as usize).max(0);
@@ -254,7 +258,7 @@ impl<'a> WorkerPlan<'a> {
             })
             .collect();
         for (slot, units) in reserved {
-            // Resources without reservations so far.
+            // These resources have no reservations so far.
             if self.reserved_room.len() <= slot {
                 self.reserved_room.resize(slot + 1, 0);
             }
@@ -270,10 +274,10 @@ impl<'a> WorkerPlan<'a> {
     ) -> i64 {
         let available = self.available(demand.resource.0 as usize).max(0);
         let need = self.need(demand);
-        // Not the bottleneck of the blocked task.
+        // This resource is not the bottleneck of the blocked task.
         if available >= need {
-            // It starts when another resource is freed, and some of this one is freed with that:
-            // for each lacking resource, the certain minimum.
+            // The task starts when another resource is freed, which also frees some of this one.
+            // For each lacking resource, this is the guaranteed minimum.
             let beside = lacking.iter().map(|(other, missing)| {
                 let held = self.held(classes);
                 let pairs =
@@ -283,12 +287,12 @@ impl<'a> WorkerPlan<'a> {
             let beside = i64::try_from(beside.max().unwrap_or(0)).unwrap_or(i64::MAX);
             return (need - beside).max(0);
         }
-        // Everything is in use: freed amounts go to the blocked task anyway.
+        // Everything is in use, so the blocked task gets what is freed anyway.
         if available == 0 {
             return 0;
         }
-        // The excess that any sufficient set of ending tasks frees may be used (slack); the rest is
-        // reserved.
+        // Other tasks may use the excess that any sufficient set of ending tasks frees (slack). The
+        // rest is reserved.
         let missing = u64::try_from(need - available).unwrap_or(0);
         let held = self.held(classes);
         let held = held.map(|(held, count)| (self.held_of(held, demand), count));
@@ -296,13 +300,13 @@ impl<'a> WorkerPlan<'a> {
         available - slack.min(available)
     }
 
-    /// Units that a task takes.
+    /// Returns the units that a task takes.
     fn need(&self, demand: &Demand) -> i64 {
         let need = demand.units.unwrap_or_else(|| self.worker.total(demand));
         i64::try_from(need).unwrap_or(i64::MAX)
     }
 
-    /// Variants that run here, with counts.
+    /// Returns the variants that run on this worker, with counts.
     fn held<'b>(&'b self, classes: &'b Classes) -> impl Iterator<Item = (&'b VariantDemand, u32)> {
         let held = self.worker.placed().chain(self.placed.iter().copied());
         held.filter_map(|(class, variant, count)| {
@@ -311,7 +315,7 @@ impl<'a> WorkerPlan<'a> {
         })
     }
 
-    /// Units that something that runs has of a resource.
+    /// Returns the units of a resource that a running task holds.
     fn held_of(&self, held: &VariantDemand, of: &Demand) -> u64 {
         let found = held.demands.iter().find(|d| d.resource == of.resource);
         found.map_or(0, |held| {
@@ -319,7 +323,7 @@ impl<'a> WorkerPlan<'a> {
         })
     }
 
-    /// Notes tasks that start here now.
+    /// Notes tasks that start on this worker now.
     pub(crate) fn place(
         &mut self,
         class: ClassId,
@@ -336,7 +340,7 @@ impl<'a> WorkerPlan<'a> {
         self.placed.push((class, number, count));
     }
 
-    /// Units that one task of a variant takes, by resource number.
+    /// Returns the units that one task of a variant takes, by resource number.
     pub(crate) fn costs<'b>(
         &'b self,
         demand: &'b VariantDemand,
@@ -350,7 +354,7 @@ impl<'a> WorkerPlan<'a> {
         })
     }
 
-    /// Notes tasks that wait here.
+    /// Notes tasks that are sent ahead to wait on this worker.
     pub(crate) fn send_ahead(&mut self, key: QueueKey, number: u32, count: u32) {
         self.sent.push((key, count));
         if let Some((level, split)) = &mut self.split {
@@ -359,39 +363,40 @@ impl<'a> WorkerPlan<'a> {
         self.block(key, number);
     }
 
-    /// Notes that tasks of this variant wait here.
+    /// Notes that tasks of this variant wait on this worker.
     pub(crate) fn block(&mut self, key: QueueKey, number: u32) {
-        // Requests up to `absorbed` are more urgent than everything still to be decided.
+        // Requests up to `absorbed` are more urgent than everything that is still to be decided.
         let rest = self.blocked.get(self.absorbed..).unwrap_or_default();
-        // It may be present already: one entry reserves for all of its tasks.
+        // The request may be present already. One entry reserves room for all of its tasks.
         if let Err(at) = rest.binary_search(&(key, number)) {
             self.blocked.insert(self.absorbed + at, (key, number));
         }
     }
 
-    /// How many more tasks may be sent ahead for this queue: `least` in total, more if they are
-    /// short.
+    /// Returns how many more tasks of this queue may be sent ahead: `least` in total, and more if
+    /// they are short.
     pub(crate) fn backlog_room(&mut self, key: QueueKey, least: u32, now: Time) -> u32 {
         let split = self.backlog_split(key);
         let by_rate = *self
             .rate_target
             .get_or_insert_with(|| self.worker.backlog_by_rate(now));
-        // Short tasks need many, so that the next message arrives in time; long ones only what fits
-        // at once.
+        // Many short tasks are needed, so that the next message arrives in time, but only as many
+        // long ones as fit at once.
         let target = by_rate.max(least).min(BACKLOG_MAX);
-        // Less urgent tasks must not start before this: covers all of them, or as many as last
-        // until the next message.
+        // Less urgent tasks must not start before these, so all of them are covered, or as many as
+        // last until the next message.
         let cover = split.below.min(COVER_MAX);
         // Tasks of equal or higher priority count toward the target.
         let room = target.saturating_sub(split.above + split.level);
-        // In batches: for an almost full backlog a message costs more than its tasks are worth.
+        // Tasks are sent in batches, because a message to an almost full backlog costs more than
+        // its tasks are worth.
         let room = if room < target / TOP_UP_PART { 0 } else { room };
         // Less urgent tasks are covered even beyond the target.
         room.max(cover.saturating_sub(split.level))
     }
 
     fn backlog_split(&mut self, key: QueueKey) -> Split {
-        // Valid for the whole level; tasks sent in this round are added.
+        // Valid for the whole level. Tasks sent in this round are added.
         if let Some((level, split)) = self.split
             && level == key.priority
         {
@@ -405,25 +410,25 @@ impl<'a> WorkerPlan<'a> {
         split
     }
 
-    /// Whether the worker has no tasks, from this round or before.
+    /// Returns whether the worker has no tasks, from this round or earlier.
     pub(crate) fn is_untouched(&self) -> bool {
         self.placed.is_empty() && self.sent.is_empty()
     }
 
-    /// Used share of a resource, 0.0 to 1.0.
+    /// Returns the used fraction of a resource, 0.0 to 1.0.
     pub(crate) fn busy_share(&self, slot: usize) -> f64 {
         self.busy_share_with(slot, 0)
     }
 
-    /// Used share with `more` units used.
+    /// Returns the used fraction if `more` units were used.
     pub(crate) fn busy_share_with(&self, slot: usize, more: i64) -> f64 {
         let free = self.free.get(slot).copied().unwrap_or(0);
         self.worker.share_taken(slot, free.saturating_sub(more))
     }
 }
 
-/// Marks backlog entries of a worker as placed while they fit, in the order of starting, and placed
-/// ones as waiting if they do not fit anymore. Returns the changed tasks.
+/// Marks backlog entries of a worker as placed while they fit, in the order in which they start,
+/// and placed ones as waiting if they no longer fit. Returns the changed tasks.
 pub(crate) fn promote(worker: &mut Worker, classes: &Classes, now: Time) -> Vec<TaskKey> {
     let mut changed = worker.displace(classes);
     let demand = |key: QueueKey, number: u32| {
@@ -437,7 +442,7 @@ pub(crate) fn promote(worker: &mut Worker, classes: &Classes, now: Time) -> Vec<
     let mut waiting = worker.waiting().take(PROMOTED_LOOKS_MAX);
     let has_room = waiting.any(|(key, number)| fits(key, number));
     drop(waiting);
-    // On a full worker, the usual case, the walk would find nothing.
+    // On a full worker, which is the usual case, the walk would find nothing.
     if !has_room {
         return changed;
     }
@@ -457,7 +462,7 @@ pub(crate) fn promote(worker: &mut Worker, classes: &Classes, now: Time) -> Vec<
             plan.place(key.class, number, demand, fits);
             promoted.push((key, number, fits));
         }
-        // Like on the worker: a task that does not fit reserves its room before less urgent ones.
+        // As on the worker, a task that does not fit reserves its room before less urgent ones.
         if fits < count {
             plan.block(key, number);
         }
@@ -468,8 +473,8 @@ pub(crate) fn promote(worker: &mut Worker, classes: &Classes, now: Time) -> Vec<
     changed
 }
 
-/// Panics if the most urgent waiting task of a worker has room there, or a task counts as placed
-/// without room. Less urgent tasks may have room that is reserved against them.
+/// Panics if there is room for the most urgent waiting task of a worker, or a task counts as placed
+/// without room. There may be room for less urgent tasks that is reserved against them.
 #[cfg(any(test, feature = "testing"))]
 pub(crate) fn check_room(worker: &Worker, classes: &Classes) {
     use crate::resource::amount::UNITS_PER_WHOLE;
@@ -480,7 +485,8 @@ pub(crate) fn check_room(worker: &Worker, classes: &Classes) {
     if let Some((key, number)) = first.filter(|(key, n)| !worker.is_stuck(key.class, *n)) {
         let class = classes.get(key.class);
         let demand = class.and_then(|class| class.variants.get(number as usize));
-        // Sums of fractions say little: two free quarters of different devices cannot hold a half.
+        // Sums of fractions do not say enough: two free quarters of different devices cannot hold a
+        // half.
         let is_whole = |demand: &&VariantDemand| {
             let mut units = demand.demands.iter().filter_map(|demand| demand.units);
             units.all(|units| units % UNITS_PER_WHOLE == 0)
@@ -528,7 +534,7 @@ mod tests {
             plan.backlog_room(key, 16, Time(0))
         };
         assert_eq!([0, 12, 13, 16].map(&mut room_with), [16, 4, 0, 0]);
-        // Of so few, each counts.
+        // With so few tasks, each one counts.
         let mut plan = WorkerPlan::new(&worker);
         plan.send_ahead(key, 0, 2);
         assert_eq!(plan.backlog_room(key, 3, Time(0)), 1);

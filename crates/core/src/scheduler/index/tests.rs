@@ -1,4 +1,4 @@
-//! The index against looking at every request.
+//! Compares the index with a scan of all requests.
 
 use proptest::collection::vec;
 use proptest::prelude::*;
@@ -10,7 +10,8 @@ use crate::resource::request::{Policy, RequestVariants, ResourceEntry, ResourceR
 
 const NAMES: [&str; 3] = ["a", "b", "c"];
 
-/// Requests as `(priority, weight, amounts of each resource)`; 0 = not requested, 1 = all of it.
+/// Requests as `(priority, weight, amounts of each resource)`. 0 means not requested, 1 means all
+/// of it.
 type Asked = (i32, u32, [u32; 3]);
 
 fn request((_, weight, amounts): &Asked) -> RequestVariants {
@@ -127,7 +128,7 @@ fn a_request_whose_time_is_just_left_is_found() {
     assert_eq!((found(minute - 1), found(minute)), (false, true));
 }
 
-/// Among a hundred thousand amounts of one resource, some hundred steps find the fitting ones.
+/// Among a hundred thousand amounts of one resource, a few hundred steps find those that fit.
 #[test]
 fn few_steps_find_the_largest_that_fits_among_very_many() {
     let mut classes = Classes::default();

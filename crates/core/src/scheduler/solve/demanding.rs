@@ -1,31 +1,31 @@
-//! Tasks for a worker that takes enough of them or nothing (`--min-utilization`).
+//! Fills workers that take enough tasks or none (`--min-utilization`).
 //!
-//! The best mix is not always enough: three tasks of 3 cpus leave a quarter of 12 cpus idle, while
-//! a task of 12 waits. Further mixes are tried until one is enough: first the mix with the most
-//! cpus, then mixes without the most urgent tasks, which cannot use such a worker now. See
+//! The best mix is not always enough: three tasks with 3 cpus leave a quarter of 12 cpus idle while
+//! a task with 12 cpus waits. Further mixes are tried until one is enough: first the mix with the
+//! most cpus, and then mixes without the most urgent tasks, which cannot use such a worker now. See
 //! `docs/scheduling.md`.
 
 use super::super::pack::{Bin, Candidate, most_cpus};
 use super::super::worker_plan::WorkerPlan;
 use super::{Level, Round, levels};
 
-/// Limit of priority levels skipped for a worker, one after the other, to find enough among less
-/// urgent tasks.
+/// The maximum number of consecutive priority levels that are skipped for a worker to find enough
+/// less urgent tasks.
 const LEVELS_MAX: usize = 8;
-/// Further skipped levels, in total over all workers of a round: some 50 µs each.
+/// The maximum number of further skipped levels over all workers of a round, about 50 µs each.
 pub(super) const MORE_LEVELS_MAX: usize = 64;
 
 /// A way to fill such a worker.
 #[derive(Clone, Copy, Debug)]
 struct Attempt {
-    /// The first level with tasks for it.
+    /// The first level with tasks for the worker.
     first: usize,
     /// Whether to take the mix with the most cpus instead of the most valuable one.
     is_for_cpus: bool,
 }
 
 impl<'a> Round<'a> {
-    /// Gives tasks to workers that take enough or nothing.
+    /// Gives tasks to workers that take enough tasks or none.
     pub(super) fn fill_demanding(&mut self, plans: &mut [WorkerPlan<'a>]) {
         for plan in plans {
             self.fill_enough(plan);
@@ -33,13 +33,13 @@ impl<'a> Round<'a> {
     }
 
     fn fill_enough(&mut self, plan: &mut WorkerPlan<'a>) {
-        // No task and no worker has ever named cpus: utilization is 0.
+        // No task and no worker has ever named cpus, so utilization is 0.
         let Some(cpus) = self.input.classes.find_resource("cpus") else {
             return;
         };
         let cpus = cpus.0 as usize;
         let levels = levels(self.input.queues).into_iter();
-        // Requests without room now have none in a mix either.
+        // Requests without room now have no room in a mix either.
         let levels: Vec<_> = levels.filter(|level| self.may_fill(*level, plan)).collect();
         let (left, tasks_left) = (self.left.clone(), self.tasks_left);
         let placed = self.placements.len();
@@ -48,12 +48,12 @@ impl<'a> Round<'a> {
             for is_for_cpus in [false, true] {
                 self.follow(Attempt { first, is_for_cpus }, &levels, cpus, plan);
                 let share = plan.busy_share(cpus);
-                // Busy enough: keeps this attempt. Nothing is sent ahead, because after an end the
-                // worker may be less busy than required.
+                // The worker is busy enough, so this attempt is kept. Nothing is sent ahead,
+                // because after a task ends the worker may be less busy than required.
                 if share >= f64::from(plan.worker.config.min_utilization) && !plan.is_untouched() {
                     return;
                 }
-                // Not enough: undoes the attempt.
+                // The worker is not busy enough, so this attempt is undone.
                 self.left.clone_from(&left);
                 self.tasks_left = tasks_left;
                 self.placements.truncate(placed);
@@ -62,8 +62,8 @@ impl<'a> Round<'a> {
         }
     }
 
-    /// The levels to begin with, in order. Includes a level where the tasks of one request suffice,
-    /// if there is any.
+    /// Returns the levels to start with, in order. If there is a level where the tasks of one
+    /// request are enough, it is included.
     fn first_levels(&mut self, levels: &[Level], cpus: usize, plan: &WorkerPlan<'a>) -> Vec<usize> {
         let more = levels
             .len()
@@ -82,7 +82,7 @@ impl<'a> Round<'a> {
         first
     }
 
-    /// Whether the tasks of one queue that fit on a worker are enough.
+    /// Returns whether the tasks of one queue that fit on a worker are enough.
     fn is_enough(&self, queue: usize, cpus: usize, plan: &WorkerPlan<'a>) -> bool {
         let key = self.input.queues[queue].0;
         let variants = self.classes[queue]
@@ -108,7 +108,7 @@ impl<'a> Round<'a> {
         plan: &mut WorkerPlan<'a>,
     ) {
         let mut rest = levels.iter().skip(attempt.first).copied();
-        // The mix with the most cpus can be enough where the most valuable one is not.
+        // The mix with the most cpus may be enough when the most valuable one is not.
         if attempt.is_for_cpus
             && let Some(level) = rest.next()
         {

@@ -1,4 +1,4 @@
-//! Rounds on small clusters, against hand-made results and the optimum.
+//! Compares rounds on small clusters with results computed by hand and with the optimum.
 
 use std::sync::Arc;
 
@@ -71,7 +71,7 @@ impl Bench {
         })
     }
 
-    /// Worker, number of tasks, whether they start at once.
+    /// Returns worker, number of tasks, and whether they start immediately.
     fn rows(&self) -> Vec<(u32, u64, bool)> {
         let placements = self.solve().placements;
         placements
@@ -164,12 +164,12 @@ fn weight_prefers_a_request() {
 
 #[test]
 fn less_urgent_tasks_fill_only_what_does_not_delay() {
-    // 6 cpus: one task of 4 runs, the next one waits; the other two cpus may be used.
+    // Of 6 cpus, one task with 4 runs and the next one waits. The other two cpus may be used.
     let mut bench = Bench::with(&[6]);
     bench.queue(5, cpus(4), 2);
     let small = bench.queue(0, cpus(1), 9);
     assert_eq!(bench.placed(small), 2);
-    // 8 cpus with two tasks of 3: the end of one frees 5, exactly what the waiting task of 5 needs.
+    // On 8 cpus with two tasks of 3, the end of one frees 5, exactly what the waiting task needs.
     let mut bench = Bench::with(&[8]);
     bench.queue(6, cpus(3), 2);
     bench.queue(5, cpus(5), 1);
@@ -237,7 +237,7 @@ fn a_demanding_worker_takes_what_fills_it_even_if_something_else_goes_first() {
         assert_eq!(bench.placed(all), 1, "priority {priority}");
         assert_eq!(bench.rows()[0], (1, 1, true), "and nothing else starts");
     }
-    // Eleven cpus are worth more than three times four, and not enough.
+    // Eleven cpus are worth more than three times four, but are not enough.
     let mut bench = demanding();
     bench.queue(0, cpus(11), 1);
     let four = bench.queue(0, cpus(4), 3);
@@ -321,7 +321,7 @@ fn every_worker_has_its_turn_to_keep_room() {
     );
 }
 
-/// Workers of 8 cpus with a running task of 6 each.
+/// Creates workers with 8 cpus on which a task with 6 cpus runs.
 fn nearly_full(count: usize) -> Bench {
     let mut bench = Bench::with(&vec![8; count]);
     bench.queue(0, cpus(6), count as u64);
@@ -361,8 +361,8 @@ fn a_worker_gives_its_reservations_up_when_one_request_is_left() {
     worker.set_reservations(&[(eight, 0), (five, 0)], Time(0));
     bench.queues.remove(&five);
     let answer = bench.solve();
-    // Tasks waiting there reserve their room. If the worker still counted as reserving, others
-    // would be left out.
+    // Tasks that wait on a worker reserve their room. If the worker still counted as reserving,
+    // others would be left out.
     assert_eq!(
         answer.reservations,
         BTreeMap::from([(WorkerId(1), Vec::new())])
@@ -377,7 +377,7 @@ fn a_demanding_worker_is_sent_nothing_ahead() {
     let mut bench = Bench::default();
     bench.join(config);
     bench.queue(0, cpus(3), 50);
-    // It would start at the next end, even if the worker is not busy enough then.
+    // The task would start at the next end, even if the worker is not busy enough then.
     assert_eq!(bench.rows(), [(1, 1, true)]);
 }
 
@@ -406,7 +406,7 @@ fn nodes_come_from_one_group_and_are_kept_until_they_are_empty() {
         .map(|start| start.workers.iter().map(|id| id.0).collect())
         .collect();
     assert_eq!(ids, [[2, 3, 5]]);
-    // More urgent small tasks go first; the nodes are withheld from less urgent ones.
+    // More urgent small tasks go first. Less urgent tasks do not get the nodes.
     bench.queues.insert(gang, 1);
     bench.queue(1, cpus(4), 3);
     let low = bench.queue(-1, cpus(1), 100);
@@ -441,8 +441,8 @@ fn equal_gangs_do_not_take_each_others_nodes() {
     bench.queues.clear();
     bench.queue(1, cpus(1), 3);
     carry_out(&mut bench);
-    // All are drained for the task of three nodes; then another one arrives that would otherwise go
-    // first.
+    // All nodes are drained for the task with three nodes. Then another task arrives that would
+    // otherwise go first.
     bench.queues.insert(three, 1);
     assert_eq!(bench.solve().reserved.len(), 3);
     for (number, worker) in bench.workers.values_mut().enumerate() {
@@ -488,7 +488,7 @@ fn less_urgent_of_a_class_are_not_sent_ahead_while_more_urgent_are_left() {
     );
 }
 
-/// Workers of a size that are needed if each is filled in turn with what the previous ones left.
+/// Returns how many workers are needed if each is filled in turn with what the previous ones left.
 fn workers_needed(total: u32, sizes: &[(u32, u64)]) -> u32 {
     let mut bench = Bench::with(&[total]);
     for (size, ready) in sizes {
@@ -505,7 +505,7 @@ fn workers_needed(total: u32, sizes: &[(u32, u64)]) -> u32 {
     needed
 }
 
-/// The most valuable mix of the first worker leaves a rest that packs badly.
+/// The most valuable mix of the first worker leaves tasks that pack badly.
 #[test]
 fn a_mix_is_judged_by_what_it_leaves() {
     assert_eq!(workers_needed(9, &[(3, 3), (5, 3), (7, 1)]), 4);
@@ -532,10 +532,11 @@ fn more_candidates_than_are_compared_are_placed_one_after_the_other() {
     assert!(free <= 1, "{free} cpus are idle");
 }
 
-/// Minimal number of workers of `total` cpus for tasks of these sizes, by brute force; few tasks.
+/// Returns the minimum number of workers with `total` cpus for a few tasks of these sizes, by brute
+/// force.
 fn fewest_workers(total: u32, tasks: &[u32]) -> u32 {
     let all = (1_usize << tasks.len()) - 1;
-    // For each set, from the sets with one task less.
+    // Each set is computed from the sets with one task less.
     let mut sizes = vec![0; all + 1];
     for set in 1..=all {
         let last = usize::BITS - 1 - set.leading_zeros();
@@ -555,7 +556,7 @@ fn fewest_workers(total: u32, tasks: &[u32]) -> u32 {
     fewest[all]
 }
 
-/// The maximal value of a mix of any number of tasks of these sizes.
+/// Returns the maximum value of a mix of any number of tasks of these sizes.
 fn best_value(total: u32, sizes: &[u32]) -> f64 {
     let mut best = vec![0.0_f64; total as usize + 1];
     for filled in 1..=total {
@@ -567,8 +568,8 @@ fn best_value(total: u32, sizes: &[u32]) -> f64 {
 }
 
 proptest! {
-    // Inputs where the rest matters are rare; a case takes some microseconds. `PROPTEST_CASES`
-    // lowers the number.
+    // Inputs for which the rest matters are rare, but a case takes only a few microseconds.
+    // `PROPTEST_CASES` lowers the number.
     #![proptest_config(ProptestConfig {
         cases: ProptestConfig::default().cases.saturating_mul(32),
         ..ProptestConfig::default()
@@ -613,7 +614,7 @@ proptest! {
         prop_assert!(value >= best * 0.999, "{value} of {best}");
     }
 
-    /// No overcommit, no idle worker while a task fits, priorities in order.
+    /// No overcommit, no idle worker while a task fits, and priorities in order.
     #[test]
     fn rounds_keep_their_promises(
         workers in vec(1_u32..9, 1..6),
@@ -676,7 +677,7 @@ fn what_was_sent_ahead_makes_way_for_more_urgent_tasks_of_its_class() {
     assert!(answer.placements.iter().all(|p| p.key != low));
 }
 
-/// Gives the workers the tasks of a round.
+/// Assigns the tasks of a round to the workers.
 fn carry_out(bench: &mut Bench) {
     let mut next = 0;
     for placement in bench.solve().placements {
