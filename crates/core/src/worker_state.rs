@@ -1,14 +1,14 @@
-//! The worker's reducer: its reactions to tasks, processes, time and the loss of its server.
+//! The worker's state machine: how it reacts to tasks, processes, time and the loss of its server.
 //!
-//! Inputs in, effects out; it knows neither processes nor sockets. A task passes through
-//!
+//! Inputs go in, effects come out. The state machine knows neither processes nor sockets. The
+//! states of a task are
 //! ```text
 //!  assigned ──▶ backlog ──▶ launched (see `running.rs`) ──▶ outbox ──▶ reported
 //!                  │ retract, request cannot be served here      ▲
 //!                  └─────────────────────────────────────────────┘
 //! ```
 //!
-//! and the worker itself through
+//! and those of the worker itself are
 //!
 //! ```text
 //!  Active ◀──▶ Detached (no server, reconnects)
@@ -18,9 +18,9 @@
 //! ```
 //!
 //! Invariants: free plus granted resources are the worker's resources; every assigned instance ends
-//! in exactly one report row (repeated until it is acknowledged), in the end of the worker or void;
-//! a task never takes what a waiting task of higher priority could use. Late, duplicate and unknown
-//! messages change nothing and are counted.
+//! in exactly one report row (repeated until it is acknowledged), with the end of the worker, or
+//! void; a task never takes what a waiting task of higher priority could use. Late, duplicate and
+//! unknown messages change nothing and are counted.
 
 mod backlog;
 mod effect;
@@ -61,53 +61,54 @@ use crate::template::CrashLimit;
 use crate::time::{Now, Time};
 use crate::worker_config::{OnServerLost, WorkerConfig};
 
-/// How long a task may run while successors wait for its end here. After that the successors return
-/// to the server, because they would overtake more urgent or larger tasks.
+/// How long a task may run while successors wait on this worker for its end. After that, the
+/// successors return to the server, because they would overtake more urgent or larger tasks.
 pub(crate) const SUCCESSOR_PATIENCE: Duration = Duration::from_millis(100);
 
-/// Shortest interval between checks of waiting tasks' time requests, regardless of the
+/// The minimum interval between checks of waiting tasks' time requests, regardless of the
 /// configuration.
 const TIME_REQUEST_CHECK_MIN: Duration = Duration::from_millis(100);
 
-/// Meaningless messages or messages about unknown things; each is harmless by itself.
+/// Counts messages that make no sense or refer to unknown objects. Each of them is harmless by
+/// itself.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Ignored {
-    /// Assigned instances that were here already.
+    /// Assigned instances that the worker already had.
     pub assigned: u64,
     /// Assignments whose template, variant or entries do not exist.
     pub malformed: u64,
-    /// Templates received twice with different content, or dropped while unknown.
+    /// Templates that were received twice with different content, or dropped while unknown.
     pub templates: u64,
-    /// Retracted instances that are not here or have started.
+    /// Retracted instances that are not on this worker or have started.
     pub retracted: u64,
-    /// Killed instances that are not here.
+    /// Killed instances that are not on this worker.
     pub killed: u64,
-    /// Launcher events for unknown tokens or in an impossible order.
+    /// Launcher events for unknown tokens, or in an impossible order.
     pub launcher: u64,
 }
 
-/// Phase of the worker.
+/// The phase of the worker.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Mode {
-    /// Takes and starts tasks.
+    /// Accepts and starts tasks.
     Active,
-    /// Without a server; running tasks continue, reports are kept.
+    /// Has no server. Running tasks continue, and reports are kept.
     Detached,
-    /// Starts nothing; exits when the running tasks have ended.
+    /// Starts no tasks, and exits when the running tasks have ended.
     Draining(ExitReason),
-    /// Tasks were asked to end; exits when they have, or at the deadline.
+    /// Has asked tasks to end, and exits when they have ended or at the deadline.
     Stopping { reason: ExitReason, deadline: Time },
-    /// Nothing happens any more.
+    /// Has exited. Nothing happens any more.
     Exited,
 }
 
-/// A template and its requests in terms of this worker's pools.
+/// A template, and its requests in terms of this worker's pools.
 #[derive(Clone, Debug)]
 struct KnownTemplate {
     work: Arc<WorkTemplate>,
-    /// One per variant; `None` = this worker can never serve it.
+    /// One request per variant. `None` if this worker can never serve it.
     requests: Vec<Option<PoolRequest>>,
-    /// Run time of its tasks; a moving average.
+    /// The run time of the template's tasks, as a moving average.
     run: Option<Duration>,
 }
 
@@ -119,32 +120,33 @@ pub struct WorkerState {
     running: RunningTasks,
     outbox: Outbox,
     templates: BTreeMap<TemplateId, KnownTemplate>,
-    /// Assigned instances that will not start here: returned on request, when their obstacle has
-    /// ended, or with the end of the worker. Not at once: the server does not know the reason and
-    /// would send them again and again.
+    /// Assigned instances that will not start on this worker. They are returned on request, when
+    /// their obstacle is gone, or when the worker ends. They are not returned immediately, because
+    /// the server does not know the reason and would send them again and again.
     declined: BTreeSet<InstanceKey>,
-    /// Instances that ended together with the worker and are reported by its end: until then the
-    /// server must not take them for instances that never ran.
+    /// Instances that ended together with the worker and are reported by its end. Until then, the
+    /// server must not conclude that they never ran.
     spent: BTreeSet<InstanceKey>,
     mode: Mode,
     on_server_lost: OnServerLost,
-    /// How long it waits for a lost server when its last task has ended, with [`OnServerLost::FinishRunning`].
+    /// How long to wait for a lost server after the last task has ended, with
+    /// [`OnServerLost::FinishRunning`].
     server_wait: Duration,
-    /// It runs in a job of a batch system, whose signals reach the tasks as well.
+    /// Whether the worker runs in a job of a batch system, whose signals reach the tasks as well.
     in_allocation: bool,
     idle_timeout: Option<Duration>,
     idle_since: Option<Time>,
-    /// A node of a multi-node task that runs elsewhere.
+    /// Whether the worker is a node of a multi-node task that runs on another worker.
     is_held: bool,
-    /// Others reach the server through this worker.
+    /// Whether other workers reach the server through this worker.
     is_relaying: bool,
-    /// Time of the loss of the server; `None` while connected.
+    /// When the server was lost. `None` while it is connected.
     serverless_since: Option<Time>,
-    /// When the worker's own time limit ends it.
+    /// When the worker's own time limit expires.
     life_end: Option<Time>,
     time_request_check: Duration,
     next_time_request_check: Time,
-    /// Time of the next check of waiting successors; `None` = no running task has any.
+    /// When waiting successors are checked next. `None` if no running task has any.
     next_successor_check: Option<Time>,
     /// See [`SUCCESSOR_PATIENCE`].
     successor_patience: Duration,
@@ -154,8 +156,8 @@ pub struct WorkerState {
 }
 
 impl WorkerState {
-    /// A newly registered worker. Its life began at `born`; `idle_timeout_default` of the server
-    /// applies if the worker has none of its own.
+    /// Creates the state of a newly registered worker. Its life began at `born`. The server's
+    /// `idle_timeout_default` applies if the worker has no idle timeout of its own.
     #[must_use]
     pub fn new(born: Now, config: &WorkerConfig, idle_timeout_default: Option<Duration>) -> Self {
         let check = config.retract_check_interval.max(TIME_REQUEST_CHECK_MIN);
@@ -186,15 +188,16 @@ impl WorkerState {
         }
     }
 
-    /// With [`OnServerLost::FinishRunning`]: waits this long for a lost server when the last task has ended.
+    /// Sets how long to wait for a lost server after the last task has ended, with
+    /// [`OnServerLost::FinishRunning`].
     pub const fn wait_for_server(&mut self, wait: Duration) {
         self.server_wait = wait;
     }
 
-    /// Digests one input and appends what is to be done about it.
+    /// Handles one input and appends the resulting effects.
     pub fn apply(&mut self, now: Now, input: Input, effects: &mut Vec<Effect>) {
         let now = now.mono;
-        // The shell may still have inputs queued; their effects would follow the exit.
+        // The shell may still have queued inputs, but no effect may follow the exit.
         if self.mode == Mode::Exited {
             return;
         }
@@ -208,7 +211,8 @@ impl WorkerState {
                 for assignment in assignments {
                     self.on_assignment(now, assignment);
                 }
-                // Last: a task of the same message may still need one of them.
+                // This comes last, because a task of the same message may still need one of the
+                // templates.
                 self.on_drop_templates(drop_templates, effects);
             }
             Input::Retract(keys) => self.on_retract(keys),
@@ -244,13 +248,13 @@ impl WorkerState {
         self.advance(now, effects);
     }
 
-    /// Shortens the wait of successors for tasks that take long.
+    /// Shortens the time for which successors wait for long tasks.
     #[cfg(any(test, feature = "testing"))]
     pub const fn limit_patience(&mut self, patience: Duration) {
         self.successor_patience = patience;
     }
 
-    /// Time of the next [`Input::Timer`]; `None` = no timer.
+    /// Returns when the next [`Input::Timer`] is due. `None` if no timer is needed.
     #[must_use]
     pub fn next_deadline(&self) -> Option<Time> {
         let idle = self.idle_deadline();
@@ -296,31 +300,32 @@ impl WorkerState {
         deadlines.into_iter().flatten().min()
     }
 
-    /// Number of tasks whose program is being started or runs.
+    /// Returns the number of tasks whose program is being started or running.
     #[must_use]
     pub fn running_count(&self) -> usize {
         self.running.len()
     }
 
-    /// Tasks that wait.
+    /// Returns the number of waiting tasks.
     #[must_use]
     pub fn queued_count(&self) -> u64 {
         self.backlog.len()
     }
 
-    /// Messages that were ignored so far.
+    /// Returns the number of messages ignored so far.
     #[must_use]
     pub const fn ignored(&self) -> Ignored {
         self.ignored
     }
 
-    /// Names and sizes of the pools; grants refer to them.
+    /// Returns the pools, which grants refer to, with their names and sizes.
     #[must_use]
     pub const fn pools(&self) -> &PoolSet {
         &self.pools
     }
 
-    /// Whether an instance was asked to end, so that its exit status no longer decides its outcome.
+    /// Returns whether an instance was asked to end, so that its exit status no longer determines
+    /// its outcome.
     #[must_use]
     pub fn is_ending(&self, token: LaunchToken) -> bool {
         self.running
@@ -331,8 +336,8 @@ impl WorkerState {
     fn on_templates(&mut self, templates: Vec<Arc<WorkTemplate>>) {
         for work in templates {
             if let Some(known) = self.templates.get(&work.id) {
-                // A number identifies one template: another one with it is a fault of the server,
-                // counted here.
+                // A number identifies one template. Another template with the same number is a bug
+                // in the server, which is counted here.
                 if known.work != work {
                     self.ignored.templates += 1;
                 }
@@ -380,14 +385,15 @@ impl WorkerState {
         let work = Arc::clone(&known.work);
         let job = work.job;
         let key = |id| InstanceKey::new(job, id, instance);
-        // Returned at the end, or on request: at once the server would only send them again.
+        // They are returned at the end or on request, because the server would only send them
+        // again.
         if self.mode != Mode::Active {
             self.declined.extend(ids.iter().map(key));
             return;
         }
         let request = known.requests.get(variant as usize);
         let asked = work.task.requests.as_slice().get(variant as usize);
-        // A missing entry would give a task the entry of its neighbor.
+        // If an entry is missing, a task would get the entry of its neighbor.
         let count_fits = entries
             .as_ref()
             .is_none_or(|entries| entries.len() == ids.len() as usize)
@@ -409,7 +415,8 @@ impl WorkerState {
             self.outbox.push_retracted(returned);
             return;
         };
-        // Known instances must not run twice: an assignment can be repeated after a reconnect.
+        // Known instances must not run twice, because an assignment can be repeated after a
+        // reconnect.
         let skip = self.skip_launched(job, &ids, instance);
         let count = ids.len();
         let class = Class::new(request, min_time, &work.task);
@@ -434,12 +441,12 @@ impl WorkerState {
         }
         let added = self.backlog.push(class, entry, &skip);
         self.may_start |= added > 0;
-        // Instances that wait or run already are not added again.
+        // Instances that already wait or run are not added again.
         self.ignored.assigned += u64::from(count - added);
     }
 
-    /// Positions of instances that are launched here. If one ends unreported, the new instance is
-    /// kept for later.
+    /// Returns the positions of instances that are already launched. If one of them ends
+    /// unreported, the new instance is kept for later.
     fn skip_launched(&mut self, job: JobId, ids: &IdArray, instance: InstanceId) -> Vec<u32> {
         let launched = self
             .running
@@ -449,20 +456,20 @@ impl WorkerState {
         let mut skip = Vec::with_capacity(launched.len());
         for key in launched {
             let Some(position) = ids.position(key.task.task.as_u32()) else {
-                // In a gap of these ids.
+                // The id is in a gap of these ids.
                 continue;
             };
             skip.push(position);
             if self.is_void(key) {
-                // Of another server, or of one that lost its state: two tasks of the same name must
-                // not run.
+                // The running task was assigned by another server, or by one that lost its state.
+                // Two tasks with the same name must not run.
                 self.declined.insert(key);
             }
         }
         skip
     }
 
-    /// A task arrived that follows another one.
+    /// Handles the arrival of a task that follows another one.
     fn on_successor(&mut self, after: InstanceKey, successor: Successor) {
         if self.knows(after) && !self.is_void(after) {
             self.backlog.push_behind(after, successor);
@@ -470,58 +477,60 @@ impl WorkerState {
                 self.note_awaited(token);
             }
         } else if self.outbox.has_finished(after) {
-            // The predecessor ended while this was in transit.
+            // The predecessor ended while this task was in transit.
             self.backlog.push(successor.class, successor.entry, &[]);
             self.may_start = true;
         } else {
-            // The predecessor failed, or was returned, which the server knows by now.
+            // The predecessor failed or was returned, which the server knows by now.
             self.outbox.push_retracted([successor.key]);
         }
     }
 
-    /// Returns an instance that will not start here, with its successors.
+    /// Returns an instance that will not start on this worker, with its successors.
     fn give_back(&mut self, key: InstanceKey) {
         self.outbox.push_retracted([key]);
         self.give_up_successors(key);
     }
 
-    /// Returns the successors of an instance that does not finish here.
+    /// Returns the successors of an instance that does not finish on this worker.
     fn give_up_successors(&mut self, key: InstanceKey) {
         let behind = self.backlog.drop_behind(key);
         self.outbox.push_retracted(behind);
     }
 
-    /// The instances among these that neither wait nor run here, or run only to end unreported.
+    /// Returns the instances that neither wait nor run on this worker, or that run but will end
+    /// unreported.
     fn not_here(&self, keys: impl Iterator<Item = InstanceKey>) -> Vec<InstanceKey> {
         keys.filter(|key| !self.knows(*key) || self.is_void(*key))
             .collect()
     }
 
-    /// Whether an instance waits or is launched.
+    /// Returns whether an instance waits or is launched.
     fn knows(&self, key: InstanceKey) -> bool {
         self.running.token_of(key).is_some() || self.backlog.contains(key)
     }
 
-    /// Whether an instance is being ended because the server does not want its result.
+    /// Returns whether an instance is being ended because the server does not want its result.
     fn is_void(&self, key: InstanceKey) -> bool {
         let task = self.running.token_of(key);
         let task = task.and_then(|token| self.running.get(token));
         task.is_some_and(|task| task.phase == Phase::Ending(EndCause::Void))
     }
 
-    /// A task that is not here anymore gets no answer: one is in transit already. A second one
-    /// could be taken for the answer to the next assignment of the same instance.
+    /// Handles a retraction. A task that is no longer here gets no answer, because one is already
+    /// in transit. The server could mistake a second answer for that to the next assignment of the
+    /// same instance.
     fn on_retract(&mut self, keys: Vec<InstanceKey>) {
         for key in keys {
             // Kept until now, and returned once, however often it is requested.
             if self.declined.remove(&key) {
                 self.outbox.push_retracted([key]);
             } else if self.backlog.remove(key) {
-                // No room is reserved for it anymore.
+                // No room is reserved for the task any more.
                 self.may_start = true;
                 self.give_back(key);
             } else {
-                // It may still return unstarted from its lane.
+                // The task may still return unstarted from its lane.
                 self.running.ask_for(key);
                 self.ignored.retracted += 1;
             }
@@ -530,7 +539,7 @@ impl WorkerState {
 
     fn on_kill(&mut self, now: Time, keys: Vec<InstanceKey>, effects: &mut Vec<Effect>) {
         for key in keys {
-            // Not started: its end is reported here, because no process will end.
+            // The task has not started, so its end is reported here. No process will end.
             if self.declined.remove(&key) || self.backlog.remove(key) {
                 self.may_start = true;
                 let ended = EndReport::unstarted(key, Outcome::Killed, now);
@@ -553,7 +562,7 @@ impl WorkerState {
                 self.running.set_phase(token, Phase::Ending(cause));
                 effects.push(Effect::Terminate(token));
             }
-            // The signals were sent already; only the reported outcome changes.
+            // The signals have already been sent, so only the reported outcome changes.
             (Some(Phase::Ending(EndCause::TimeLimit)), EndCause::Killed)
             | (Some(Phase::Ending(EndCause::TimeLimit | EndCause::Killed)), EndCause::Void) => {
                 self.running.set_phase(token, Phase::Ending(cause));
@@ -577,22 +586,22 @@ impl WorkerState {
                 let Some(task) = self.take_ended(now, token) else {
                     return;
                 };
-                // Before the outcome: the run time for the next task of its kind depends on the
-                // phase only.
+                // This must come before the outcome: the run time for the next task of the same
+                // kind depends only on the phase.
                 self.note_run(&task, run);
                 let is_by_itself = matches!(task.phase, Phase::Starting | Phase::Running { .. });
                 let outcome = match task.phase {
                     Phase::Starting | Phase::Running { .. } => Some(outcome_of(status, message)),
                     Phase::Ending(EndCause::Killed) => Some(Outcome::Killed),
-                    // It had ended by itself when its time limit expired.
+                    // The task had ended by itself when its time limit expired.
                     Phase::Ending(EndCause::TimeLimit)
                         if task.time_limit.is_some_and(|limit| run < limit) =>
                     {
                         Some(outcome_of(status, message))
                     }
                     Phase::Ending(EndCause::TimeLimit) => Some(Outcome::TimeLimit),
-                    // Not reported: the server requeues it when this worker is gone, and then knows
-                    // the reason.
+                    // This end is not reported. The server requeues the task when this worker is
+                    // gone, and then knows the reason.
                     Phase::Ending(EndCause::WorkerEnd) => {
                         self.spent.insert(task.key);
                         None
@@ -605,7 +614,8 @@ impl WorkerState {
                     self.give_up_successors(task.key);
                 }
                 if let Some(outcome) = outcome {
-                    // The server needs this end soon: it may retry the task, or fail its job.
+                    // The server needs this end soon, because it may retry the task or fail its
+                    // job.
                     let haste = match has_finished {
                         true if goes_on => Urgency::Link,
                         true if task.is_one_of_many => Urgency::Stream,
@@ -636,7 +646,8 @@ impl WorkerState {
         match task.phase {
             Phase::Starting => {
                 let deadline = task.time_limit.map(|limit| at + limit);
-                // The server needs this start soon: the task takes long, or must not start twice.
+                // The server needs this start soon, because the task takes long or must not start
+                // twice.
                 let is_link = self.backlog.is_any_behind(task.key);
                 let is_in_company = task.is_one_of_many || is_link;
                 let is_short = is_in_company && task.expected < AHEAD_OF_MANY;
@@ -654,9 +665,9 @@ impl WorkerState {
                     .set_phase(token, Phase::Running { since, deadline });
                 self.note_awaited(token);
             }
-            // A process cannot start twice; the first start counts.
+            // A process cannot start twice, so only the first start counts.
             Phase::Running { .. } => self.ignored.launcher += 1,
-            // Asked to end during its start; its end counts.
+            // The task was asked to end while it started. Its end counts.
             Phase::Ending(_) => {}
         }
     }
@@ -670,8 +681,8 @@ impl WorkerState {
         };
         let outcome = match (task.phase, failure) {
             (Phase::Ending(EndCause::WorkerEnd), _) => {
-                // Successors are declined as well. It never ran, so the next worker may use the
-                // same instance.
+                // Its successors are declined as well. The task never ran, so the next worker may
+                // use the same instance.
                 self.declined.insert(task.key);
                 return;
             }
@@ -694,7 +705,7 @@ impl WorkerState {
         self.give_up_successors(key);
     }
 
-    /// Removes an instance and frees its resources, unless its lane continues.
+    /// Removes an instance, and frees its resources unless its lane continues.
     fn take_ended(&mut self, now: Time, token: LaunchToken) -> Option<RunningTask> {
         let Some(task) = self.running.remove(token) else {
             self.ignored.launcher += 1;
@@ -712,10 +723,10 @@ impl WorkerState {
     }
 }
 
-/// Outcome of an instance that ended by itself.
+/// Returns the outcome of an instance that ended by itself.
 fn outcome_of(status: ExitStatus, message: Option<Box<str>>) -> Outcome {
     match (status, message) {
-        // Success first: a message left by a successful task explains nothing.
+        // Success comes first, because a message from a successful task explains nothing.
         (ExitStatus::Code(0), _) => Outcome::Finished,
         (ExitStatus::ExceededMemory, words) => Outcome::OutOfMemory(words),
         (_, Some(message)) => Outcome::Message(message),

@@ -26,8 +26,10 @@
 //! |---|---|---|---|
 //! | 1 | fill | 2 cpus are free, so nothing fits | one task with 4 cpus starts |
 //! | 1 | send ahead | gets the other task with 4 cpus | |
-//! | 0 | fill | the waiting task lacks 2 cpus, exactly those that the running task will free, so the 2 free ones are reserved for it | full |
+//! | 0 | fill | its 2 free cpus are reserved for the waiting task | full |
 //! | 0 | send ahead | 3 tasks, which start after the urgent one | 3 tasks |
+//!
+//! The waiting task lacks 2 cpus, exactly those that the running task will free.
 //!
 //! Costs O(levels + queues × workers with room), independent of the number of tasks. If there are
 //! very many queues, a round sees only the relevant ones (`window`).

@@ -1,11 +1,13 @@
 //! Assigned tasks that have not started, stored as ranges until they are touched.
 //!
-//! Tasks with equal resource request, time request and kind form a class: if the first of a class
-//! does not fit, none does. Within a class the order is priority (highest first), job, first task
-//! id of the assignment, arrival. An assignment costs one entry however many ids it has.
+//! Tasks with the same resource request, time request and kind form a class: if the first task of a
+//! class does not fit, none does. Within a class, tasks are ordered by priority (highest first),
+//! job, first task id of the assignment, and arrival. An assignment costs one entry, however many
+//! ids it has.
 //!
-//! Costs: adding O(log entries) unless id spans of one job cross, taking the first O(log), looking
-//! up an instance O(log) plus the entries of its job whose spans contain the id.
+//! Adding costs O(log entries) unless the id spans of a job overlap. Taking the first task costs
+//! O(log). Looking up an instance costs O(log) plus the number of entries of its job whose spans
+//! contain the id.
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
@@ -22,12 +24,12 @@ use crate::range::{IdArray, IndexSet};
 use crate::template::Entries;
 use crate::time::Time;
 
-/// Position of an entry in the start order of its class.
+/// The position of an entry in the start order of its class.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(super) struct QueueKey {
     pub(super) priority: Reverse<i32>,
     pub(super) job: JobId,
-    /// Smallest id of the assignment.
+    /// The lowest id of the assignment.
     first: u32,
     arrival: u64,
 }
@@ -35,14 +37,14 @@ pub(super) struct QueueKey {
 #[derive(Clone, Debug)]
 struct Entry {
     what: NewEntry,
-    /// Positions in the ids that wait.
+    /// The positions of the waiting tasks among the ids.
     left: IndexSet,
 }
 
 /// A task taken from the backlog.
 #[derive(Clone, Debug)]
 pub(super) struct BacklogTask {
-    /// It came in an assignment of many tasks.
+    /// Whether the task came in an assignment of many tasks.
     pub(super) is_one_of_many: bool,
     pub(super) template: Arc<WorkTemplate>,
     pub(super) key: InstanceKey,
@@ -54,33 +56,34 @@ pub(super) struct BacklogTask {
 #[derive(Clone, Debug, Default)]
 struct ClassQueue {
     entries: BTreeMap<QueueKey, Entry>,
-    /// Since when the first task of the class has found no room.
+    /// Since when there has been no room for the first task of the class.
     blocked_since: Option<Time>,
 }
 
-/// Entries of one job by smallest id.
+/// The entries of one job by their lowest id.
 #[derive(Clone, Debug, Default)]
 struct JobIndex {
     by_first: BTreeMap<(u32, u64), (Arc<Class>, QueueKey)>,
-    /// Largest distance between first and last id of any entry so far; bounds lookups.
+    /// The largest distance between the first and the last id of any entry so far, which bounds
+    /// lookups.
     span_max: u32,
 }
 
 /// All waiting tasks of a worker.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Backlog {
-    /// Only classes with entries.
+    /// The classes that have entries.
     classes: BTreeMap<Arc<Class>, ClassQueue>,
     jobs: BTreeMap<JobId, JobIndex>,
     arrivals: u64,
-    /// In the classes.
+    /// The number of tasks in the classes.
     len: u64,
-    /// Tasks that also wait for another task.
+    /// The tasks that also wait for another task.
     successors: Successors,
 }
 
 impl Backlog {
-    /// Number of waiting tasks.
+    /// Returns the number of waiting tasks.
     pub(super) fn len(&self) -> u64 {
         self.len + self.successors.len()
     }
@@ -89,17 +92,17 @@ impl Backlog {
         self.len() == 0
     }
 
-    /// Number of tasks that wait for room only.
+    /// Returns the number of tasks that only wait for room.
     pub(super) const fn ready_len(&self) -> u64 {
         self.len
     }
 
-    /// Whether a task of this job waits for room.
+    /// Returns whether a task of this job waits for room.
     pub(super) fn has_job(&self, job: JobId) -> bool {
         self.jobs.contains_key(&job)
     }
 
-    /// Number of tasks that wait for others here.
+    /// Returns the number of tasks that wait for other tasks on this worker.
     pub(super) fn successors_len(&self) -> u64 {
         self.successors.len()
     }
@@ -108,17 +111,18 @@ impl Backlog {
         self.successors.len() > 0
     }
 
-    /// Adds a task that waits for another one here; its own successors may be added before.
+    /// Adds a task that waits for another one on this worker. Its own successors may have been
+    /// added before.
     pub(super) fn push_behind(&mut self, after: InstanceKey, successor: Successor) {
         self.successors.add(after, successor);
     }
 
-    /// Whether a task waits for this instance.
+    /// Returns whether a task waits for this instance.
     pub(super) fn is_any_behind(&self, key: InstanceKey) -> bool {
         self.successors.is_any_behind(key)
     }
 
-    /// An instance has finished: its successors wait for room. Returns whether there are any.
+    /// Makes the successors of a finished instance wait for room. Returns whether there are any.
     pub(super) fn go_on_from(&mut self, key: InstanceKey) -> bool {
         let behind = self.successors.take_behind(key);
         let is_any = !behind.is_empty();
@@ -133,9 +137,8 @@ impl Backlog {
         self.successors.drop_behind(key)
     }
 
-    /// Adds an assignment without the positions in `skip`; returns the number of new tasks.
-    ///
-    /// Skips instances that wait already.
+    /// Adds an assignment without the positions in `skip` and without instances that already wait.
+    /// Returns the number of new tasks.
     pub(super) fn push(&mut self, class: Class, entry: NewEntry, skip: &[u32]) -> u32 {
         let mut left = IndexSet::new();
         left.insert_range(0, entry.ids.len());
@@ -144,7 +147,7 @@ impl Backlog {
         }
         let (first, last) = span(&entry.ids);
         let job = entry.template.job;
-        // Received twice, for example after a reconnect: such a task waits once.
+        // If a task was received twice, for example after a reconnect, it waits only once.
         self.leave_out_waiting(job, first, last, &entry, &mut left);
         if left.is_empty() {
             return 0;
@@ -158,7 +161,7 @@ impl Backlog {
             first,
             arrival,
         };
-        // Entries share their class, because a million assignments may have the same.
+        // Entries share their class, because a million assignments may have the same one.
         let class = match self.classes.get_key_value(&class) {
             Some((known, _)) => Arc::clone(known),
             None => Arc::new(class),
@@ -167,7 +170,8 @@ impl Backlog {
         queue.entries.insert(key, Entry { what: entry, left });
         let index = self.jobs.entry(job).or_default();
         index.by_first.insert((first, arrival), (class, key));
-        // Only grows: it bounds the search below, and a bound that is too wide only costs time.
+        // This only grows. It bounds the search below, and a bound that is too large only costs
+        // time.
         index.span_max = index.span_max.max(last - first);
         self.len += u64::from(added);
         added
@@ -184,7 +188,7 @@ impl Backlog {
         let Some(index) = self.jobs.get(&job) else {
             return;
         };
-        // Entries that begin before this end before the ids in question.
+        // Entries that start before this end before the ids in question.
         let from = first.saturating_sub(index.span_max);
         for (class, key) in index
             .by_first
@@ -219,7 +223,7 @@ impl Backlog {
         }
     }
 
-    /// The first entry of each class, in no particular order.
+    /// Returns the first entry of each class, in no particular order.
     pub(super) fn heads(&self) -> impl Iterator<Item = (QueueKey, Arc<Class>)> + '_ {
         self.classes.iter().filter_map(|(class, queue)| {
             let (key, _) = queue.entries.first_key_value()?;
@@ -227,7 +231,7 @@ impl Backlog {
         })
     }
 
-    /// The first entry of one class.
+    /// Returns the first entry of one class.
     pub(super) fn head(&self, class: &Class) -> Option<QueueKey> {
         self.classes
             .get(class)?
@@ -236,12 +240,12 @@ impl Backlog {
             .map(|(key, _)| *key)
     }
 
-    /// Template of the first task of a class.
+    /// Returns the template of the first task of a class.
     pub(super) fn head_template(&self, class: &Class) -> Option<TemplateId> {
         self.first(class).map(|entry| entry.what.template.id)
     }
 
-    /// Whether the first task of a class came in an assignment of many.
+    /// Returns whether the first task of a class came in an assignment of many tasks.
     pub(super) fn is_head_one_of_many(&self, class: &Class) -> bool {
         self.first(class)
             .is_some_and(|entry| entry.what.is_of_many())
@@ -251,10 +255,10 @@ impl Backlog {
         self.classes.get(class)?.entries.values().next()
     }
 
-    /// Takes the first task of a class.
+    /// Removes and returns the first task of a class.
     pub(super) fn pop(&mut self, class: &Class) -> Option<BacklogTask> {
         let queue = self.classes.get_mut(class)?;
-        // A task of the class starts: the waiting time of the next one begins anew.
+        // A task of the class starts, so the waiting time of the next task starts again.
         queue.blocked_since = None;
         let (key, entry) = queue.entries.iter_mut().next()?;
         let key = *key;
@@ -267,7 +271,7 @@ impl Backlog {
         Some(popped)
     }
 
-    /// Notes that the first task of a class finds no room; returns for how long.
+    /// Notes that there is no room for the first task of a class. Returns for how long.
     pub(super) fn note_blocked(&mut self, class: &Class, now: Time) -> Duration {
         let Some(queue) = self.classes.get_mut(class) else {
             return Duration::ZERO;
@@ -275,7 +279,7 @@ impl Backlog {
         now.since(*queue.blocked_since.get_or_insert(now))
     }
 
-    /// Removes one instance; `false` if it does not wait here. Its successors stay.
+    /// Removes one instance but keeps its successors. Returns `false` if it does not wait here.
     pub(super) fn remove(&mut self, wanted: InstanceKey) -> bool {
         if self.successors.remove(wanted) {
             return true;
@@ -310,7 +314,7 @@ impl Backlog {
         drained
     }
 
-    /// Takes everything out.
+    /// Removes and returns all tasks.
     pub(super) fn drain(&mut self) -> Vec<InstanceKey> {
         let drained = self
             .classes
@@ -329,20 +333,20 @@ impl Backlog {
         self.successors.contains(key) || self.find(key).is_some()
     }
 
-    /// Predecessors of all successors. For tests.
+    /// Returns the predecessors of all successors. For tests.
     #[cfg(any(test, feature = "testing"))]
     pub(super) fn awaited(&self) -> impl Iterator<Item = InstanceKey> + '_ {
         self.successors.awaited()
     }
 
-    /// Puts a removed instance back in its place; `false` if all others of its assignment were
-    /// removed as well.
+    /// Puts a removed instance back in its place. Returns `false` if all other tasks of its
+    /// assignment were removed as well.
     pub(super) fn put_back(
         &mut self,
         key: InstanceKey,
         (template, variant): (TemplateId, u32),
     ) -> bool {
-        // It may have been assigned again in another entry, where it did not wait before.
+        // The task may have been assigned again in another entry, where it did not wait before.
         let is_origin = |entry: &Entry, position| {
             let is_same = (entry.what.template.id, entry.what.variant) == (template, variant);
             is_same && !entry.left.contains(position)
@@ -363,7 +367,7 @@ impl Backlog {
         self.find_in(wanted, |entry, position| entry.left.contains(position))
     }
 
-    /// A matching entry that contains an instance, and its position there.
+    /// Returns a matching entry that contains an instance, and the position of the instance in it.
     fn find_in(
         &self,
         wanted: InstanceKey,
@@ -385,7 +389,7 @@ impl Backlog {
         let queue = self.classes.get_mut(class)?;
         let entry = queue.entries.remove(&key);
         if queue.entries.is_empty() {
-            // Its waiting time is dropped, so that a later task of the class does not inherit it.
+            // The waiting time is dropped, so that a later task of the class does not inherit it.
             self.classes.remove(class);
         }
         if let Some(index) = self.jobs.get_mut(&key.job) {
@@ -441,7 +445,7 @@ impl Entry {
     }
 }
 
-/// Smallest and largest id; 0 and 0 without ids.
+/// Returns the lowest and the highest id, or 0 and 0 if there are no ids.
 pub(super) fn span(ids: &IdArray) -> (u32, u32) {
     let first = ids.ranges().iter().map(crate::range::IdRange::first).min();
     (first.unwrap_or(0), ids.max().unwrap_or(0))

@@ -1,4 +1,4 @@
-//! Effects of a worker's state, for its shell to carry out.
+//! The effects of a worker's state, which its shell carries out.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,55 +11,57 @@ use crate::outcome::{Outcome, Usage};
 use crate::resource::pool::Grant;
 use crate::template::Entries;
 
-/// One action of the shell. Effects of one input are carried out in order.
+/// An action for the shell. The effects of one input are carried out in order.
 #[derive(Clone, Debug)]
 pub enum Effect {
-    /// Launches these, in order. Each token gets exactly one `Failed` or `Exited` event in return.
+    /// Launches these instances in order. Each token gets exactly one `Failed` or `Exited` event in
+    /// return.
     Launch(Vec<LaunchTask>),
-    /// Fails these as canceled, unless their turn in the lane has come: those continue.
+    /// Fails these instances as canceled, unless their turn in the lane has come. In that case they
+    /// continue.
     Withdraw(Vec<LaunchToken>),
-    /// Sends the template's signal to the process group, and SIGKILL to leftovers after the grace
-    /// period.
+    /// Sends the template's signal to the process group. After the grace period, sends SIGKILL to
+    /// the processes that are left.
     Terminate(LaunchToken),
-    /// Sends SIGKILL to the whole task, now.
+    /// Sends SIGKILL to the whole task immediately.
     Kill(LaunchToken),
-    /// Tell the server.
+    /// Sends a report to the server.
     Report(Report),
-    /// No later launch uses this template.
+    /// Drops a template that no later launch uses.
     DropTemplate(TemplateId),
-    /// Says goodbye to the server, which shuts down: tasks continue here, but it gets no further
-    /// reports.
+    /// Says goodbye to a server that shuts down. The tasks continue, but this server gets no
+    /// further reports.
     Farewell,
-    /// Kills leftovers, says goodbye, exits. Nothing follows.
+    /// Kills remaining processes, says goodbye and exits. No effect follows.
     Exit(ExitReason),
 }
 
-/// One instance to launch.
+/// An instance to launch.
 #[derive(Clone, Debug)]
 pub struct LaunchTask {
-    /// It came with many others at once, so no client waits for each end.
+    /// Whether it came together with many others, so that no client waits for each end.
     pub is_one_of_many: bool,
-    /// Name of the launch.
+    /// The token of the launch.
     pub token: LaunchToken,
-    /// Token of the first launch of its lane: launches of one lane share a grant and run one after
-    /// the other, in the order of launching.
+    /// The token of the first launch in the lane. The launches of a lane share a grant and run one
+    /// after the other, in launch order.
     pub lane: LaunchToken,
     /// The task to launch.
     pub template: Arc<WorkTemplate>,
-    /// Task and instance.
+    /// The task and instance.
     pub key: InstanceKey,
-    /// Variant of the resource request, valid for the template.
+    /// The variant of the resource request, which is valid for the template.
     pub variant: u32,
-    /// Resources that it may use.
+    /// The resources that it may use.
     pub grant: Arc<Grant>,
-    /// Entries of its assignment and its position among them.
+    /// The entries of its assignment, and its position among them.
     pub entries: Option<(Entries, u32)>,
-    /// Host names of a multi-node task, the root first; empty for others.
+    /// The host names of a multi-node task, root first. Empty for other tasks.
     pub nodes: Arc<[Box<str>]>,
 }
 
 impl LaunchTask {
-    /// `HQ_ENTRY` of the task.
+    /// Returns `HQ_ENTRY` of the task.
     #[must_use]
     pub fn entry(&self) -> Option<&[u8]> {
         self.entries
@@ -67,50 +69,50 @@ impl LaunchTask {
             .and_then(|(entries, position)| entries.get(*position))
     }
 
-    /// Id of the task inside its job.
+    /// Returns the id of the task in its job.
     #[must_use]
     pub const fn task_id(&self) -> TaskId {
         self.key.task.task
     }
 }
 
-/// Why a worker ends.
+/// The reason why a worker ends.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum ExitReason {
-    /// The server said so.
+    /// The server stopped it.
     Stopped,
-    /// Idle for longer than the idle timeout.
+    /// It was idle for longer than the idle timeout.
     IdleTimeout,
-    /// The worker's own time limit.
+    /// Its own time limit expired.
     TimeLimit,
-    /// A signal, or a person.
+    /// A signal or a user interrupted it.
     Interrupted,
     /// The batch system ended the allocation.
     Preempted,
-    /// The server is gone.
+    /// The server is lost.
     ServerLost,
-    /// The server shut down, and learned of the end of the worker.
+    /// The server shut down and knows that the worker ends.
     ServerEnded,
 }
 
-/// One batch of news for the server.
+/// A batch of events for the server.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Report {
-    /// Number of the report, counting reports with ends from 1; the worker keeps these reports
-    /// until the server acknowledges the number. 0 = no ends.
+    /// The number of the report. Reports with ends are numbered from 1, and the worker keeps them
+    /// until the server acknowledges their number. 0 means no ends.
     pub seq: u64,
-    /// Instances that started and, as far as known, still run.
+    /// The instances that started and are still running as far as the worker knows.
     pub started: Vec<StartedRow>,
-    /// Instances that ended. One that is in no `started` list started and ended since the last
-    /// report.
+    /// The instances that ended. An instance that is in no `started` list started and ended since
+    /// the last report.
     pub ended: Vec<EndedRow>,
-    /// Instances that have not started and will not: retracted by the server, or returned because
-    /// they cannot start here.
+    /// The instances that have not started and will not start, because the server retracted them or
+    /// because they cannot start on this worker.
     pub retracted: Vec<InstanceKey>,
 }
 
 impl Report {
-    /// Whether there is nothing to say.
+    /// Returns whether the report is empty.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.started.is_empty() && self.ended.is_empty() && self.retracted.is_empty()
@@ -118,7 +120,7 @@ impl Report {
 }
 
 impl Report {
-    /// Upper bound of the bytes of its message.
+    /// Returns an upper bound of the size of the report's message in bytes.
     #[must_use]
     pub fn wire_bytes(&self) -> usize {
         let ended = self.ended.iter().map(|row| end_bytes(&row.outcome));
@@ -129,19 +131,21 @@ impl Report {
     }
 }
 
-/// All tasks of a worker, for the server that it reconnects to; by job and task.
+/// All tasks of a worker, sorted by job and task, for the server to which it reconnects.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Holding {
-    /// Handed to the launcher, and may start any moment; or ended, which a later report contains.
+    /// The instances that were passed to the launcher and may start at any moment, and those that
+    /// have ended, whose ends are in a later report.
     pub launching: Vec<InstanceKey>,
-    /// All that runs.
+    /// The running instances.
     pub started: Vec<StartedRow>,
-    /// Variants of the resource request, for instances with another than the first.
+    /// The variants of the resource request, for instances that do not use the first one.
     pub variants: Vec<(InstanceKey, u32)>,
 }
 
 impl Holding {
-    /// Upper bound of the encoded registration with all this, without the configuration.
+    /// Returns an upper bound of the size of the encoded registration in bytes, without the
+    /// configuration.
     #[must_use]
     pub fn wire_bytes(&self) -> usize {
         self.launching.len() * KEY_BYTES
@@ -151,26 +155,26 @@ impl Holding {
     }
 }
 
-/// Start of an instance.
+/// The start of an instance.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct StartedRow {
-    /// Task and instance.
+    /// The task and instance.
     pub key: InstanceKey,
-    /// How long before the report.
+    /// How long before the report it started.
     pub age: Duration,
 }
 
-/// End of an instance.
+/// The end of an instance.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct EndedRow {
-    /// Task and instance.
+    /// The task and instance.
     pub key: InstanceKey,
-    /// Outcome.
+    /// The outcome.
     pub outcome: Outcome,
-    /// How long before the report.
+    /// How long before the report it ended.
     pub age: Duration,
-    /// Run time; zero if it never started.
+    /// The run time. Zero if it never started.
     pub run: Duration,
-    /// Resource usage.
+    /// The resource usage.
     pub usage: Usage,
 }

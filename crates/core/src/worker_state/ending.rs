@@ -1,4 +1,4 @@
-//! End of a worker, and reaction to the loss of its server.
+//! How a worker ends, and how it reacts to the loss of its server.
 
 use std::time::Duration;
 
@@ -10,20 +10,21 @@ use crate::outcome::Outcome;
 use crate::time::{Time, nanos};
 use crate::worker_config::OnServerLost;
 
-/// Longest wait of a stopping worker for its tasks; the usual sequence takes a second.
+/// How long a stopping worker waits for its tasks. The usual sequence takes a second.
 const STOP_LIMIT: Duration = Duration::from_secs(5);
 
 impl WorkerState {
     pub(super) fn on_server_lost(&mut self, now: Time, effects: &mut Vec<Effect>) {
         // Tasks that were sent but are not here belong to the server again.
         self.declined.clear();
-        // Also for a draining or stopping worker: reports would reach no server.
+        // This also applies to a draining or stopping worker, whose reports would reach no server.
         self.serverless_since.get_or_insert(now);
         if self.mode != Mode::Active {
             return;
         }
         self.is_held = false;
-        // Unstarted tasks belong to the server again; it assigns them again after a reconnect.
+        // Tasks that have not started belong to the server again, which assigns them after a
+        // reconnect.
         self.backlog.drain();
         let known = std::mem::take(&mut self.templates);
         effects.extend(known.into_keys().map(Effect::DropTemplate));
@@ -33,7 +34,8 @@ impl WorkerState {
         }
     }
 
-    /// The server shuts down on request, and the results of running tasks are not wanted.
+    /// Handles the shutdown of the server on request, when the results of running tasks are not
+    /// wanted.
     pub(super) fn on_server_ends(&mut self, now: Time, effects: &mut Vec<Effect>) {
         match (self.on_server_lost, self.mode) {
             (OnServerLost::FinishRunning, Mode::Active | Mode::Detached | Mode::Draining(_)) => {
@@ -47,7 +49,7 @@ impl WorkerState {
         }
     }
 
-    /// Ends up to now are reported; after the goodbye none could be.
+    /// Reports the ends up to now, because none can be reported after the goodbye.
     fn on_server_goodbye(&mut self, now: Time, effects: &mut Vec<Effect>) {
         // No server is connected.
         if self.serverless_since.is_some() {
@@ -59,14 +61,14 @@ impl WorkerState {
         if !matches!(self.mode, Mode::Draining(_)) {
             self.mode = Mode::Draining(ExitReason::ServerLost);
         }
-        // The last report precedes the farewell: afterwards the server does not listen.
+        // The last report precedes the goodbye, because the server does not listen afterwards.
         effects.extend(self.outbox.take(now).into_iter().map(Effect::Report));
         self.serverless_since = Some(now);
         effects.push(Effect::Farewell);
     }
 
-    /// Whether the server has said that it ends: then there is none to look for. To be asked before the loss of the server
-    /// is applied.
+    /// Returns whether the server has announced that it ends, so that the worker does not look for
+    /// it. Must be called before the loss of the server is applied.
     #[must_use]
     pub const fn is_dismissed(&self) -> bool {
         let has_taken_leave = self.serverless_since.is_some();
@@ -80,15 +82,15 @@ impl WorkerState {
         has_taken_leave || is_ended
     }
 
-    /// Whether it only waits for the ends of its tasks, which were asked to end.
+    /// Returns whether the worker only waits for tasks to end that it has asked to end.
     #[must_use]
     pub const fn is_stopping(&self) -> bool {
         matches!(self.mode, Mode::Stopping { .. })
     }
 
-    /// While it stops: when every task has received SIGKILL, because all grace periods are over.
-    /// Before that, a task may be saving its data, which looks like a hung file system from
-    /// outside.
+    /// Returns when every task of a stopping worker has received SIGKILL because all grace periods
+    /// are over. Before that, a task may be saving its data, which looks like a hanging file system
+    /// from outside.
     #[must_use]
     pub fn all_killed_at(&self) -> Option<Time> {
         let Mode::Stopping { deadline, .. } = self.mode else {
@@ -103,27 +105,28 @@ impl WorkerState {
         Some(Time(deadline.0.saturating_sub(nanos(left))))
     }
 
-    /// The server has no location to return to: running tasks may end, nothing more starts.
+    /// Handles a server that has no location to return to: running tasks may finish, but no more
+    /// tasks start.
     pub(super) fn on_server_gone(&mut self) {
         if self.mode == Mode::Detached {
             self.mode = Mode::Draining(ExitReason::ServerLost);
         }
     }
 
-    /// State for the server that the worker reconnects to. It is complete: earlier unreported news
-    /// is in it or void.
+    /// Returns the state for the server to which the worker reconnects. It is complete: earlier
+    /// unreported events are included or void.
     ///
-    /// For unacknowledged ends it lists only the instances, as if they were being launched; the
-    /// ends follow in reports, however many they are. So the server does not take them for lost,
-    /// and the registration stays small.
+    /// Unacknowledged ends appear only as instances that seem to be launching, and the ends
+    /// themselves follow in reports. This way, the server does not consider these instances lost,
+    /// and the registration stays small however many there are.
     pub fn holding(&mut self, now: Time) -> Holding {
         self.outbox.rewind();
         let mut holding = Holding {
             launching: self.spent.iter().copied().collect(),
             ..Holding::default()
         };
-        // A restarted server that does not know of a kill must not adopt the killed task: it would
-        // wait for an end that it does not count.
+        // A restarted server that does not know about a kill must not adopt the killed task,
+        // because it would wait for an end that it does not count.
         let ended = self.outbox.ended();
         let ended = ended.filter(|ended| ended.outcome != Outcome::Killed);
         holding.launching.extend(ended.map(|ended| ended.key));
@@ -137,7 +140,7 @@ impl WorkerState {
                     key: task.key,
                     age: now.since(since),
                 }),
-                // It may not have started; its end, or that of the worker, counts.
+                // The task may not have started. Its end, or that of the worker, counts.
                 Phase::Ending(EndCause::Killed | EndCause::TimeLimit | EndCause::WorkerEnd) => {
                     holding.launching.push(task.key);
                 }
@@ -158,7 +161,7 @@ impl WorkerState {
                 self.end_task(token, EndCause::Void, effects);
             }
         }
-        // The server repeats it if it still holds.
+        // The server repeats this if it still applies.
         self.is_held = false;
         self.serverless_since = None;
         if self.mode == Mode::Detached {
@@ -223,7 +226,7 @@ impl WorkerState {
             | ExitReason::ServerLost
             | ExitReason::ServerEnded => self.outbox.release_all_ends(),
         }
-        // Reported at the end: until then the server would only send it again.
+        // These are reported at the end, because the server would only send them again until then.
         self.declined.extend(self.backlog.drain());
         for token in self.running.tokens() {
             self.end_task(token, EndCause::WorkerEnd, effects);

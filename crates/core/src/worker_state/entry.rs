@@ -1,4 +1,4 @@
-//! Per-task part of an assignment.
+//! The part of an assignment that is specific to a task.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -9,17 +9,17 @@ use crate::range::IdArray;
 use crate::resource::pool::PoolRequest;
 use crate::template::{Entries, TaskTemplate};
 
-/// From this many tasks in one assignment they count as parts of one piece of work. A task of a
-/// graph with dependents comes alone or with few others, and so does a call.
+/// The number of tasks from which an assignment counts as one large piece of work. A graph task
+/// with dependents comes alone or with few others, and so does a call.
 const MANY: u32 = 4;
 
-/// Facts that decide whether a task can start.
+/// What determines whether a task can start.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(super) struct Class {
     pub(super) request: PoolRequest,
-    /// Least remaining life of the worker.
+    /// The minimum remaining lifetime of the worker.
     pub(super) min_time: Duration,
-    /// Calls and programs never share a lane: different parts of the launcher start them.
+    /// Calls and programs never share a lane, because different parts of the launcher start them.
     pub(super) is_call: bool,
 }
 
@@ -37,7 +37,7 @@ impl Class {
     }
 }
 
-/// Tasks of one assignment that wait.
+/// The waiting tasks of one assignment.
 #[derive(Clone, Debug)]
 pub(super) struct NewEntry {
     pub(super) template: Arc<WorkTemplate>,
@@ -49,7 +49,7 @@ pub(super) struct NewEntry {
 }
 
 impl NewEntry {
-    /// Whether so many came at once that no client waits for each end.
+    /// Returns whether so many tasks came together that no client waits for each end.
     pub(super) fn is_of_many(&self) -> bool {
         self.ids.len() >= MANY
     }

@@ -1,4 +1,4 @@
-//! Inputs of a worker: the closed set of [`super::WorkerState::apply`].
+//! The inputs of a worker, all handled by [`super::WorkerState::apply`].
 
 use std::fmt;
 use std::sync::Arc;
@@ -14,14 +14,14 @@ use crate::time::Time;
 /// One start of one task: the unit that is assigned, retracted, killed and reported.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct InstanceKey {
-    /// Job and id of the task.
+    /// The job and id of the task.
     pub task: TaskKey,
-    /// Number of the instance.
+    /// The number of the instance.
     pub instance: InstanceId,
 }
 
 impl InstanceKey {
-    /// Combines the ids.
+    /// Combines job, task and instance.
     #[must_use]
     pub const fn new(job: JobId, task: u32, instance: InstanceId) -> Self {
         Self {
@@ -37,84 +37,84 @@ impl fmt::Display for InstanceKey {
     }
 }
 
-/// Id of a launched instance between state and shell; never reused by one state.
+/// Identifies a launched instance between state and shell. A state never reuses a token.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct LaunchToken(pub u64);
 
-/// The shared part of the tasks of one submit, as a worker keeps it.
+/// What the tasks of one submit have in common, as a worker keeps it.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct WorkTemplate {
-    /// Number of the template on the wire.
+    /// The number of the template on the wire.
     pub id: TemplateId,
-    /// Job of the tasks.
+    /// The job of the tasks.
     pub job: JobId,
-    /// Name of the job.
+    /// The name of the job.
     pub job_name: Box<str>,
-    /// Where the user submitted; absolute.
+    /// The absolute directory from which the user submitted.
     pub submit_dir: ByteText,
-    /// Stream directory with placeholders, if output is streamed.
+    /// The stream directory with placeholders, if output is streamed.
     pub stream_dir: Option<ByteText>,
-    /// The user's part.
+    /// The part that the user specified.
     pub task: Arc<TaskTemplate>,
 }
 
-/// Tasks that share template, instance and variant.
+/// Tasks that have the same template, instance and variant.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct WorkAssignment {
-    /// Their template.
+    /// The template of the tasks.
     pub template: TemplateId,
-    /// Ids of the tasks.
+    /// The ids of the tasks.
     pub ids: IdArray,
-    /// Instance of all of them.
+    /// The instance of all the tasks.
     pub instance: InstanceId,
-    /// Variant of the resource request.
+    /// The variant of the resource request.
     pub variant: u32,
-    /// An entry each, if the submit has entries.
+    /// One entry per task, if the submit has entries.
     pub entries: Option<Entries>,
-    /// Host names of a multi-node task, the root first; empty for others.
+    /// The host names of a multi-node task, root first. Empty for other tasks.
     pub nodes: Arc<[Box<str>]>,
-    /// Predecessor of its only task, an instance of the same job on this worker.
+    /// The predecessor of the only task: an instance of the same job on this worker.
     pub follows: Option<(TaskId, InstanceId)>,
 }
 
-/// One thing that happened.
+/// An event that the worker reacts to.
 #[derive(Clone, Debug)]
 pub enum Input {
     /// The server assigns tasks. Templates are added before the assignments are handled.
     Assign {
-        /// Templates that are new to the worker.
+        /// The templates that are new to the worker.
         templates: Vec<Arc<WorkTemplate>>,
-        /// The tasks.
+        /// The assigned tasks.
         assignments: Vec<WorkAssignment>,
-        /// No later assignment names these.
+        /// Templates that no later assignment refers to.
         drop_templates: Vec<TemplateId>,
     },
-    /// The server retracts unstarted tasks.
+    /// The server retracts tasks that have not started.
     Retract(Vec<InstanceKey>),
     /// The server ends these tasks.
     Kill(Vec<InstanceKey>),
-    /// The server kills these at once, even within their grace period.
+    /// The server kills these tasks immediately, even within their grace period.
     KillNow(Vec<InstanceKey>),
-    /// Whether the worker is a node of a multi-node task that runs elsewhere: then it does not idle
-    /// out.
+    /// Whether the worker is a node of a multi-node task that runs on another worker. It then has
+    /// no idle timeout.
     Hold(bool),
-    /// Whether other workers reach the server through this one: then it does not idle out.
+    /// Whether other workers reach the server through this one. It then has no idle timeout.
     Relaying(bool),
     /// The server wants the worker to end.
     Stop,
-    /// The server shuts down: the worker does not wait for it.
+    /// The server shuts down, and the worker does not wait for it.
     ServerEnds,
-    /// News of launched processes.
+    /// Events of launched processes.
     Launcher(Vec<LaunchEvent>),
     /// [`super::WorkerState::next_deadline`] has passed.
     Timer,
-    /// The connection to the server is gone.
+    /// The connection to the server is lost.
     ServerLost,
-    /// The lost server cannot come back: the directory with its location no longer exists.
+    /// The lost server cannot come back, because the directory with its location no longer exists.
     ServerGone,
     /// The worker is registered again.
     ServerBack {
-        /// Whether the server recognized the worker; otherwise all its tasks are void.
+        /// Whether the server recognized the worker. Otherwise all its tasks are void.
         reattached: bool,
     },
     /// The server has stored the reports up to this number.
@@ -126,71 +126,72 @@ pub enum Input {
 /// How the worker is asked to end, from its node.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Interrupt {
-    /// Ends the tasks, then the worker; a second one ends everything at once.
+    /// Ends the tasks and then the worker. A second one ends everything immediately.
     Terminate,
-    /// Starts no more tasks, lets running ones end, then ends.
+    /// Starts no more tasks, lets running ones finish, and then ends.
     Drain,
-    /// The batch system ends the allocation: as `Terminate`, and no task is to blame.
+    /// The batch system ends the allocation. Like `Terminate`, but the tasks are not to blame.
     Preempt,
-    /// A signal arrived in an allocation; another interrupt follows as soon as the batch system
+    /// A signal arrived in an allocation. Another interrupt follows as soon as the batch system
     /// gives the reason.
     Signalled,
 }
 
-/// News of one launched instance.
+/// An event of a launched instance.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum LaunchEvent {
-    /// Its program runs.
+    /// The program has started.
     Started {
-        /// Token of the launch.
+        /// The token of the launch.
         token: LaunchToken,
-        /// Time of the start.
+        /// When it started.
         at: Time,
     },
-    /// It never ran, and will not.
+    /// The instance never ran and will not run.
     Failed {
-        /// Token of the launch.
+        /// The token of the launch.
         token: LaunchToken,
-        /// Reason of the failure.
+        /// The reason for the failure.
         failure: LaunchFailure,
     },
-    /// It ended without leftovers.
+    /// The instance has ended, and no process is left.
     Exited {
-        /// Token of the launch.
+        /// The token of the launch.
         token: LaunchToken,
-        /// Exit status.
+        /// The exit status.
         status: ExitStatus,
-        /// Time of the end.
+        /// When it ended.
         ended: Time,
         /// How long it ran.
         run: Duration,
-        /// Resource usage.
+        /// The resource usage.
         usage: Usage,
-        /// The task's own error message, or the worker's; ignored on success.
+        /// The error message of the task itself or of the worker. Ignored on success.
         message: Option<Box<str>>,
     },
 }
 
-/// Why an instance could not be launched.
+/// The reason why an instance could not be launched.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum LaunchFailure {
-    /// The task's fault; the text is shown to users.
+    /// The task is at fault. The text is shown to users.
     Permanent(Box<str>),
-    /// The node lacks a resource; the task can run elsewhere or later.
+    /// The node lacks a resource. The task can run on another node or later.
     Transient,
-    /// It was asked to end before it started.
+    /// The instance was asked to end before it started.
     Cancelled,
 }
 
 /// How a process ended.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum ExitStatus {
-    /// Exit code, 0 to 255.
+    /// The exit code, 0 to 255.
     Code(i32),
-    /// Signal number.
+    /// The number of the signal.
     Signal(i32),
-    /// Killed by the kernel, which was out of memory.
+    /// The kernel killed the process because it was out of memory.
     OutOfMemory,
-    /// Killed by the worker for using more memory than requested; the message gives the amount.
+    /// The worker killed the process for using more memory than requested. The message contains the
+    /// amount.
     ExceededMemory,
 }

@@ -1,10 +1,10 @@
-//! Lanes: short tasks launched ahead, one after the other on the same grant.
+//! Lanes: short tasks that are launched ahead, one after the other, with the same grant.
 //!
 //! Between the end of a short task and the start of the next one, the launcher would have to ask
-//! the state, which takes two wake-ups of sleeping threads. Instead, some milliseconds' worth of
-//! tasks are launched ahead: so little that it delays no other task noticeably, and no other worker
-//! lacks them. If a task takes unexpectedly long, or blocks a more urgent one, the tasks behind it
-//! are taken back: they wait again in their old place, and the server can retract them.
+//! the state, which takes two wake-ups of sleeping threads. Instead, tasks for a few milliseconds
+//! are launched ahead: so few that they do not noticeably delay any other task, and that no other
+//! worker lacks them. If a task takes unexpectedly long, or blocks a more urgent one, the tasks
+//! after it are taken back. They wait again in their old place, and the server can retract them.
 
 use std::cmp::Reverse;
 use std::sync::Arc;
@@ -21,11 +21,11 @@ use crate::time::Time;
 /// How long one task of a lane may delay the others.
 const PATIENCE: Duration = Duration::from_millis(100);
 
-/// Expected run time of unknown tasks.
+/// The expected run time of unknown tasks.
 const UNKNOWN: Duration = Duration::MAX;
 
 impl WorkerState {
-    /// Expected run time of the first entry of a class.
+    /// Returns the expected run time of the first entry of a class.
     fn expected_run(&self, class: &Class) -> Duration {
         let template = self.backlog.head_template(class);
         template
@@ -33,23 +33,25 @@ impl WorkerState {
             .unwrap_or(UNKNOWN)
     }
 
-    /// Learns from a task that has ended.
+    /// Learns the run time of a task that has ended.
     pub(super) fn note_run(&mut self, task: &RunningTask, run: Duration) {
         if let Some(known) = self.templates.get_mut(&task.template)
-            // A task that was asked to end says nothing about its kind's run time.
+            // A task that was asked to end says nothing about the run time of its kind.
             && !matches!(task.phase, Phase::Ending(_))
         {
-            // A quarter of it is new: one odd run does not make a kind short or long.
+            // The new value counts for a quarter, so that one unusual run does not make a kind
+            // short or long.
             known.run = Some(known.run.map_or(run, |before| (before * 3 + run) / 4));
         }
     }
 
-    /// Whether tasks of a class may be launched ahead in a lane: they are known to be short.
+    /// Returns whether tasks of a class may be launched ahead in a lane, because they are known to
+    /// be short.
     pub(super) fn is_short(&self, class: &Class) -> bool {
         self.expected_run(class) < self.ahead(class)
     }
 
-    /// How much of a class is launched ahead.
+    /// Returns how much work of a class is launched ahead.
     fn ahead(&self, class: &Class) -> Duration {
         if self.backlog.is_head_one_of_many(class) {
             AHEAD_OF_MANY
@@ -58,7 +60,7 @@ impl WorkerState {
         }
     }
 
-    /// Launches the first task of a class ahead, if it and its lane are short.
+    /// Launches the first task of a class ahead, if the task and its lane are short.
     pub(super) fn start_ahead(&mut self, class: &Arc<Class>) -> Option<LaunchTask> {
         if !self.is_short(class) {
             return None;
@@ -102,12 +104,12 @@ impl WorkerState {
         })
     }
 
-    /// Time at which tasks are taken back from a delayed lane.
+    /// Returns when tasks are taken back from a delayed lane.
     pub(super) fn withdrawal_due(&self) -> Option<Time> {
         self.running.next_withdrawal(PATIENCE)
     }
 
-    /// Asks tasks back from lanes that are held up.
+    /// Takes back tasks from delayed lanes.
     pub(super) fn withdraw_held_up(&mut self, now: Time, effects: &mut Vec<Effect>) {
         let tokens = self.running.withdraw_held_up(now, PATIENCE);
         if !tokens.is_empty() {
@@ -127,8 +129,9 @@ impl WorkerState {
         }
     }
 
-    /// Puts an instance from a lane back in its old place in the backlog. The server gets it if it
-    /// has retracted it meanwhile, or if no more tasks start here.
+    /// Puts an instance from a lane back in its old place in the backlog. It is returned to the
+    /// server if the server has retracted it in the meantime, or if no more tasks start on this
+    /// worker.
     pub(super) fn put_back(&mut self, task: RunningTask, class: Option<Arc<Class>>) {
         if self.mode != Mode::Active || task.is_asked_for {
             self.give_back(task.key);

@@ -1,4 +1,4 @@
-//! Random histories against a small reference model: assignments, running tasks, reports.
+//! Compares random histories with a small reference model: assignments, running tasks and reports.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -15,7 +15,7 @@ const CPUS: u32 = 4;
 /// So short that tasks are launched ahead.
 const RUN: Duration = Duration::from_millis(4);
 
-/// The model of one instance.
+/// What became of an instance in the model.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Fate {
     Waiting,
@@ -29,7 +29,7 @@ struct Known {
     priority: i32,
     fate: Fate,
     start_reported: bool,
-    /// Its predecessor.
+    /// The predecessor.
     follows: Option<InstanceKey>,
 }
 
@@ -58,7 +58,7 @@ enum Op {
     DropTemplate(usize),
 }
 
-/// cpus and priority of each template.
+/// The cpus and the priority of each template.
 const KINDS: [(u32, i32); 6] = [(1, 0), (2, 0), (4, 0), (1, 5), (3, 5), (5, 9)];
 
 fn op() -> impl Strategy<Value = Op> {
@@ -84,15 +84,15 @@ fn op() -> impl Strategy<Value = Op> {
 struct Model {
     bench: Bench,
     known: BTreeMap<InstanceKey, Known>,
-    /// Launched instances that have not ended, with whether the start was reported.
+    /// Launched instances that have not ended, and whether their start was reported.
     live: Vec<(LaunchToken, InstanceKey, bool)>,
-    /// Lane of each launch.
+    /// The lane of each launch.
     lanes: BTreeMap<LaunchToken, LaunchToken>,
     /// Instances reported as exited with 0.
     succeeded: BTreeSet<InstanceKey>,
     /// Launched instances with a predecessor.
     launched_behind: BTreeMap<InstanceKey, InstanceKey>,
-    /// Told to have finished.
+    /// Instances whose processes have finished.
     finished: BTreeSet<InstanceKey>,
     seen_tokens: BTreeSet<LaunchToken>,
 }
@@ -112,7 +112,7 @@ impl Model {
     }
 
     fn free(&self) -> u32 {
-        // Launches of one lane use the same cpus one after the other.
+        // The launches of one lane use the same cpus one after the other.
         let by_lane: BTreeMap<LaunchToken, u32> = self
             .live
             .iter()
@@ -172,7 +172,7 @@ impl Model {
         }
     }
 
-    /// Tasks that wait and did not end unreported.
+    /// Returns the tasks that wait and did not end unreported.
     fn waiting(&self) -> impl Iterator<Item = &Known> {
         let here = |key: &InstanceKey| self.bench.state.knows(*key);
         let waiting = self
@@ -184,7 +184,7 @@ impl Model {
             .map(|(_, known)| known)
     }
 
-    /// Whether the predecessor of a task has not succeeded.
+    /// Returns whether the predecessor of a task has not succeeded.
     fn has_to_wait(&self, known: &Known) -> bool {
         known
             .follows
@@ -291,7 +291,7 @@ impl Model {
         }
     }
 
-    /// A retracted task has not started.
+    /// Retracts a task that has not started.
     fn take_back(&mut self, at: usize) {
         let (token, key, has_started) = self.live[at];
         if has_started {
@@ -305,10 +305,11 @@ impl Model {
         }]));
     }
 
-    /// Assigns ids that were never assigned with that instance, and some that are here.
+    /// Assigns ids that were never assigned with that instance, and some that the worker already
+    /// has.
     fn assign(&mut self, kind: usize, first: u32, count: u32, instance: u32) {
         let (cpus_wanted, priority) = KINDS[kind];
-        // A task that ended but is not reported yet is not here anymore, which the model does not
+        // A task that ended but is not reported yet is no longer here, which the model does not
         // know.
         let allowed: Vec<u32> = (first..first + count)
             .filter(|id| {
@@ -371,7 +372,7 @@ impl Model {
         self.input(input);
     }
 
-    /// Ended, but the report has not gone out.
+    /// Returns whether an instance has ended but its report has not been sent.
     fn gone_unreported(&self, key: InstanceKey) -> bool {
         match self.known.get(&key).map(|known| known.fate) {
             Some(Fate::Launched(token)) => !self.live.iter().any(|(live, _, _)| *live == token),

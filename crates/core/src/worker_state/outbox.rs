@@ -1,9 +1,10 @@
-//! Unreported news, and the decision when to send it.
+//! Unreported events, and the decision when to send them.
 //!
 //! Ends are kept until the server has acknowledged their report, because a report in transit is
-//! lost when the connection breaks. News of one moment is divided into reports of bounded size.
+//! lost if the connection breaks. Events of the same moment are split into reports of bounded size.
 //!
-//! A lone task is reported at once, a stream of short tasks some tens of times per second.
+//! A single task is reported immediately, and a stream of short tasks is reported some tens of
+//! times per second.
 
 use std::collections::{BTreeSet, VecDeque};
 use std::time::Duration;
@@ -19,55 +20,57 @@ use crate::limits::{
 use crate::outcome::{Outcome, Usage};
 use crate::time::Time;
 
-/// Shortest time between two reports while the worker is busy.
+/// The minimum time between two reports while the worker is busy.
 pub(super) const REPORT_INTERVAL: Duration = Duration::from_millis(3);
 
-/// Shortest time between two reports if all news is about tasks that came with many others, of jobs
-/// with more tasks waiting here. A report wakes five threads in turn, with cold caches, and needs a
-/// commit: as much CPU as some twenty more tasks in it.
+/// The minimum time between two reports if all events are about tasks that came with many others
+/// and more tasks of their jobs wait on this worker. A report wakes five threads in turn, with cold
+/// caches, and needs a commit, which takes as much CPU time as about twenty more tasks in it.
 pub(crate) const STREAM_INTERVAL: Duration = Duration::from_millis(50);
 
-/// How long the start of one of many tasks, and its end if the next one starts at once, may wait in
-/// the launcher to be reported together. More than that is launched ahead.
+/// How long the launcher may delay the start of one of many tasks, and its end if the next task
+/// starts immediately, in order to report them together. More work than that is launched ahead.
 pub const EVENT_DELAY: Duration = Duration::from_millis(30);
 
-/// How long an unsuccessful end is held back in an allocation: the worker itself receives a signal
-/// to the whole allocation sooner.
+/// How long an unsuccessful end is held back in an allocation. If the whole allocation receives a
+/// signal, the worker receives it within this time.
 pub(super) const HOLD: Duration = Duration::from_millis(300);
 
-/// Divisor of the backlog: number of tasks that may end before the server is notified anyway, so
-/// that it sends more in time.
+/// The backlog divided by this is the number of tasks that may end before the server is notified,
+/// so that it sends more tasks in time.
 pub(crate) const STREAM_PART: u64 = 4;
 
 #[derive(Clone, Debug, Default)]
 pub(super) struct Outbox {
     started: Vec<(InstanceKey, Time)>,
     ended: VecDeque<EndReport>,
-    /// Unsuccessful ends that the batch system may have caused, with the time when they start to
+    /// Unsuccessful ends that the batch system may have caused, and when each of them starts to
     /// count.
     held: VecDeque<(Time, EndReport)>,
-    /// The batch system is being queried: until it answers, they do not count.
+    /// Whether the batch system is being queried. Until it answers, the held ends do not count.
     is_asking: bool,
-    /// Ends under way, by number of their report.
+    /// Ends in transit, by the number of their report.
     unacknowledged: VecDeque<(u64, Vec<EndReport>)>,
-    /// Kept ends, sent or not, and their bytes.
+    /// The number of kept ends, sent or not, and their size in bytes.
     kept_len: usize,
     kept_bytes: usize,
     last_seq: u64,
     retracted: Vec<InstanceKey>,
     last_report: Option<Time>,
     haste: Urgency,
-    /// Jobs of what is in no haste.
+    /// The jobs of the events that are not urgent.
     stream_jobs: BTreeSet<JobId>,
 }
 
-/// How soon news must be sent.
+/// How soon an event must be sent.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default, Debug)]
 pub(super) enum Urgency {
-    /// Its successor has started here: [`STREAM_INTERVAL`] while more of the chain is here.
+    /// A successor has started on this worker: [`STREAM_INTERVAL`] while more of the chain is on
+    /// this worker.
     #[default]
     Link,
-    /// No client needs each end while more of its job waits here: [`STREAM_INTERVAL`].
+    /// No client needs each end while more tasks of the job wait on this worker:
+    /// [`STREAM_INTERVAL`].
     Stream,
     /// A client may wait for it: [`REPORT_INTERVAL`].
     Soon,
@@ -95,7 +98,7 @@ impl EndReport {
         }
     }
 
-    /// End of an instance that never ran.
+    /// Returns the end of an instance that never ran.
     pub(super) fn unstarted(key: InstanceKey, outcome: Outcome, at: Time) -> Self {
         Self {
             key,
@@ -113,7 +116,7 @@ impl Outbox {
         self.started.push((key, at));
     }
 
-    /// Adds an end; it implies an unreported start.
+    /// Adds an end, which implies a start that is not reported yet.
     pub(super) fn push_ended(&mut self, ended: EndReport, haste: Urgency) {
         self.hasten(ended.key, haste);
         if let Some(position) = self.started.iter().rposition(|(key, _)| *key == ended.key) {
@@ -124,15 +127,15 @@ impl Outbox {
         self.ended.push_back(ended);
     }
 
-    /// Adds an end that the batch system may have caused. Its start is reported meanwhile, so that
-    /// the server sends more.
+    /// Adds an end that the batch system may have caused. The start is reported in the meantime, so
+    /// that the server sends more tasks.
     pub(super) fn hold_end(&mut self, now: Time, ended: EndReport) {
         let ended = self.keep_end(ended);
         self.held.push_back((now + HOLD, ended));
     }
 
     fn keep_end(&mut self, mut ended: EndReport) -> EndReport {
-        // A launcher's text of any length must fit into a report.
+        // A text of any length from a launcher must fit into a report.
         if let Outcome::Message(text) | Outcome::OutOfMemory(Some(text)) = &mut ended.outcome {
             *text = shorten(std::mem::take(text), ERROR_TEXT_MAX);
         }
@@ -141,18 +144,18 @@ impl Outbox {
         ended
     }
 
-    /// When the first held end counts.
+    /// Returns when the first held end starts to count.
     pub(super) fn hold_over(&self) -> Option<Time> {
         let first = self.held.front().filter(|_| !self.is_asking);
         first.map(|(until, _)| *until)
     }
 
-    /// A signal arrived: the held ends wait for the answer of the batch system.
+    /// After a signal, makes the held ends wait for the answer of the batch system.
     pub(super) const fn await_answer(&mut self) {
         self.is_asking = true;
     }
 
-    /// Releases held ends whose time is over.
+    /// Releases held ends whose time is up.
     pub(super) fn release_ends(&mut self, now: Time) {
         while self.hold_over().is_some_and(|until| until <= now)
             && let Some((_, ended)) = self.held.pop_front()
@@ -162,13 +165,13 @@ impl Outbox {
         }
     }
 
-    /// Lets all held ends count.
+    /// Makes all held ends count.
     pub(super) fn release_all_ends(&mut self) {
         self.is_asking = false;
         self.release_ends(Time(u64::MAX));
     }
 
-    /// Converts a held end to one on request; `false` if there is none.
+    /// Converts a held end to an end on request. Returns `false` if there is none.
     pub(super) fn kill_held(&mut self, key: InstanceKey) -> bool {
         let Some(at) = self.held.iter().position(|(_, ended)| ended.key == key) else {
             return false;
@@ -182,7 +185,7 @@ impl Outbox {
         true
     }
 
-    /// Removes the held ends: the allocation ended, and the tasks with it.
+    /// Removes the held ends, because the tasks ended with the allocation.
     pub(super) fn take_held(&mut self) -> Vec<InstanceKey> {
         self.is_asking = false;
         let held: Vec<EndReport> = self.held.drain(..).map(|(_, ended)| ended).collect();
@@ -207,7 +210,7 @@ impl Outbox {
         }
     }
 
-    /// Adds returned instances; the server waits for them.
+    /// Adds returned instances, which the server waits for.
     pub(super) fn push_retracted(&mut self, keys: impl IntoIterator<Item = InstanceKey>) {
         let before = self.retracted.len();
         self.retracted.extend(keys);
@@ -220,13 +223,13 @@ impl Outbox {
         self.started.is_empty() && self.ended.is_empty() && self.retracted.is_empty()
     }
 
-    /// Whether the server has acknowledged every end.
+    /// Returns whether the server has acknowledged all ends.
     pub(super) fn is_settled(&self) -> bool {
         self.ended.is_empty() && self.held.is_empty() && self.unacknowledged.is_empty()
     }
 
-    /// Time at which the news must be sent; `None` = no news. `starved`: the worker has nothing to
-    /// start.
+    /// Returns when the events must be sent. `None` if there are none. `starved` means that the
+    /// worker has nothing to start.
     pub(super) fn due(&self, starved: bool, backlog: &Backlog) -> Option<Time> {
         if self.is_empty() {
             return None;
@@ -240,7 +243,8 @@ impl Outbox {
     }
 
     fn interval(&self, backlog: &Backlog) -> Duration {
-        // Backlog after all possible starts: the server must learn of classes that run out.
+        // The backlog after all possible starts counts, because the server must be notified about
+        // classes that run out.
         let ended = self.ended.len() as u64;
         let may_wait = |left: u64| ended.saturating_mul(STREAM_PART) < left && !self.is_full();
         let has_jobs = || self.stream_jobs.iter().all(|job| backlog.has_job(*job));
@@ -252,7 +256,7 @@ impl Outbox {
         }
     }
 
-    /// Takes all news, in reports of bounded size.
+    /// Removes and returns all events, in reports of bounded size.
     pub(super) fn take(&mut self, now: Time) -> Vec<Report> {
         self.last_report = Some(now);
         self.haste = Urgency::default();
@@ -264,14 +268,15 @@ impl Outbox {
         reports
     }
 
-    /// Takes as much as fits into one report. Ends come first: the server may retract an instance
-    /// that has ended, and must learn of the end before it learns that the instance is not here.
+    /// Removes as many events as fit into one report. Ends come first: the server may retract an
+    /// instance that has ended, and must learn of the end before it learns that the instance is not
+    /// on this worker.
     fn take_some(&mut self, now: Time) -> Report {
         let mut left = REPORT_BYTES_MAX - REPORT_BYTES;
         let ended = take_while(&mut self.ended, |ended| {
             spend(&mut left, end_bytes(&ended.outcome))
         });
-        // Ends have precedence: each of them lets the server start another task.
+        // Ends take precedence, because each of them lets the server start another task.
         let started = if self.ended.is_empty() {
             take_up_to(&mut self.started, left / START_BYTES)
         } else {
@@ -298,33 +303,33 @@ impl Outbox {
         }
     }
 
-    /// Keeps ends until their report is acknowledged; returns the number of the report.
+    /// Keeps ends until their report is acknowledged. Returns the number of the report.
     fn keep(&mut self, ended: Vec<EndReport>) -> u64 {
         if ended.is_empty() {
             return 0;
         }
-        // Only reports with ends are numbered: nothing else needs an acknowledgement.
+        // Only reports with ends are numbered, because nothing else needs an acknowledgement.
         self.last_seq += 1;
         self.unacknowledged.push_back((self.last_seq, ended));
         self.last_seq
     }
 
-    /// Forgets the ends of all reports up to this number.
+    /// Drops the ends of all reports up to this number.
     pub(super) fn acknowledge(&mut self, seq: u64) {
         while let Some((_, ended)) = self.unacknowledged.pop_front_if(|(first, _)| *first <= seq) {
             self.forget(&ended);
         }
     }
 
-    /// Whether so many ends are unacknowledged that no more tasks should start.
+    /// Returns whether so many ends are unacknowledged that no more tasks should start.
     pub(super) const fn is_full(&self) -> bool {
         self.kept_len >= UNACKNOWLEDGED_MAX || self.kept_bytes >= UNACKNOWLEDGED_BYTES_MAX
     }
 
-    /// Marks all unacknowledged ends for another report; other news is void, because the receiver
-    /// gets the complete state.
+    /// Marks all unacknowledged ends for another report. Other events are void, because the
+    /// receiver gets the complete state.
     pub(super) fn rewind(&mut self) {
-        // The registration contains running instances, so old starts and returns are void.
+        // The registration contains the running instances, so old starts and returns are void.
         self.started.clear();
         self.retracted.clear();
         self.haste = self.haste.max(Urgency::Soon);
@@ -335,7 +340,7 @@ impl Outbox {
         }
     }
 
-    /// Whether an unacknowledged end of an instance is a success.
+    /// Returns whether an unacknowledged end of an instance is a success.
     pub(super) fn has_finished(&self, key: InstanceKey) -> bool {
         let under_way = self.unacknowledged.iter().rev();
         let under_way = under_way.flat_map(|(_, ended)| ended.iter().rev());
@@ -343,15 +348,16 @@ impl Outbox {
         all.any(|ended| ended.key == key && ended.outcome == Outcome::Finished)
     }
 
-    /// Unreported ends.
+    /// Returns the unreported ends.
     pub(super) fn ended(&self) -> impl Iterator<Item = &EndReport> {
         let held = self.held.iter().map(|(_, ended)| ended);
         self.ended.iter().chain(held)
     }
 
-    /// Forgets everything: no server wants it.
+    /// Drops everything, because no server wants it.
     pub(super) fn clear(&mut self) {
-        // Numbers continue: an acknowledgement in transit must not pass for a newer one.
+        // The numbers continue, because an acknowledgement in transit must not be mistaken for a
+        // newer one.
         let last_seq = self.last_seq;
         *self = Self {
             last_seq,
@@ -361,7 +367,7 @@ impl Outbox {
     }
 }
 
-/// Subtracts `cost` from what is `left`, if possible.
+/// Subtracts `cost` from `left`, if possible.
 const fn spend(left: &mut usize, cost: usize) -> bool {
     match left.checked_sub(cost) {
         Some(rest) => {
@@ -372,13 +378,13 @@ const fn spend(left: &mut usize, cost: usize) -> bool {
     }
 }
 
-/// Takes elements from the front while they fit; one with a bounded text always does.
+/// Removes elements from the front while they fit. An element with a bounded text always fits.
 fn take_while<T>(queue: &mut VecDeque<T>, mut fits: impl FnMut(&T) -> bool) -> Vec<T> {
     let count = queue.iter().take_while(|item| fits(item)).count();
     queue.drain(..count).collect()
 }
 
-/// Takes at most `count` elements from the front.
+/// Removes at most `count` elements from the front.
 fn take_up_to<T>(list: &mut Vec<T>, count: usize) -> Vec<T> {
     if list.len() <= count {
         return std::mem::take(list);
@@ -386,5 +392,5 @@ fn take_up_to<T>(list: &mut Vec<T>, count: usize) -> Vec<T> {
     list.drain(..count).collect()
 }
 
-// Each row fits into an empty report, so each report makes progress.
+// Each row fits into an empty report, so every report makes progress.
 const _: () = assert!(END_BYTES + ERROR_TEXT_MAX <= REPORT_BYTES_MAX - REPORT_BYTES);

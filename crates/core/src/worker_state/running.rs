@@ -24,89 +24,89 @@ use crate::time::Time;
 /// How much work is launched ahead: one and a half times the delay until an end is noticed.
 pub(super) const AHEAD: Duration = Duration::from_millis(15);
 
-/// The same for tasks that came with many others: the delay is longer, because no client waits for
+/// The same for tasks that came with many others. The delay is longer, because no client waits for
 /// each end.
 pub(crate) const AHEAD_OF_MANY: Duration = Duration::from_millis(45);
 
-/// Limit of tasks in a lane, however short they are.
+/// The maximum number of tasks in a lane, however short they are.
 const LANE_MAX: usize = 128;
 
-/// A grant and the launched instances that use it, one after the other.
+/// A grant, and the launched instances that use it one after the other.
 #[derive(Clone, Debug)]
 pub(super) struct Lane {
     pub(super) grant: Arc<Grant>,
     pub(super) class: Arc<Class>,
-    /// Their tokens, in order of running; at least one.
+    /// The tokens of the instances, in the order in which they run. There is at least one.
     tasks: VecDeque<LaunchToken>,
-    /// Expected run time of all of them.
+    /// The expected total run time of the instances.
     pub(super) expected: Duration,
-    /// Time of the last end, or of the first launch.
+    /// When the last instance ended or, before that, when the first one was launched.
     pub(super) since: Time,
-    /// Lowest priority among them.
+    /// The lowest priority among the instances.
     pub(super) least: Reverse<i32>,
-    /// All but the first were taken back; none is added anymore.
+    /// Whether all instances except the first were taken back. No more are added then.
     pub(super) withdrawn: bool,
 }
 
 impl Lane {
-    /// Whether another task may be added: the expected time is short.
+    /// Returns whether another task may be added, because the expected time is short.
     fn is_open(&self) -> bool {
-        // A withdrawn lane is not filled again: another task waits for its end.
+        // A withdrawn lane is not filled again, because another task waits for its end.
         !self.withdrawn && self.expected < AHEAD_OF_MANY && self.tasks.len() < LANE_MAX
     }
 
-    /// Whether some of them wait for the first.
+    /// Returns whether some of the instances wait for the first one.
     fn is_ahead(&self) -> bool {
         !self.withdrawn && self.tasks.len() > 1
     }
 }
 
-/// One launched instance.
+/// A launched instance.
 #[derive(Clone, Debug)]
 pub(super) struct RunningTask {
     pub(super) key: InstanceKey,
     pub(super) lane: LaunchToken,
     pub(super) template: TemplateId,
-    /// Variant of the resource request.
+    /// The variant of the resource request.
     pub(super) variant: u32,
     pub(super) priority: Reverse<i32>,
-    /// Expected run time.
+    /// The expected run time.
     pub(super) expected: Duration,
     pub(super) time_limit: Option<Duration>,
     pub(super) phase: Phase,
-    /// It came with many others.
+    /// Whether it came with many others.
     pub(super) is_one_of_many: bool,
-    /// Its entry, with the position of the task in them.
+    /// The entries of its assignment, with the position of the task among them.
     pub(super) entries: Option<(Entries, u32)>,
     pub(super) nodes: Arc<[Box<str>]>,
     /// Whether the server retracted it while it waited in its lane.
     pub(super) is_asked_for: bool,
 }
 
-/// Where a launched instance is.
+/// The phase of a launched instance.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Phase {
-    /// Handed to the launcher.
+    /// Passed to the launcher.
     Starting,
-    /// Its program runs; with the expiry of its time limit.
+    /// The program is running.
     Running {
         /// When it started.
         since: Time,
-        /// `None` = no limit.
+        /// When its time limit expires. `None` if there is no limit.
         deadline: Option<Time>,
     },
-    /// Told to end.
+    /// Asked to end.
     Ending(EndCause),
 }
 
-/// Why a launched instance was asked to end.
+/// The reason why a launched instance was asked to end.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum EndCause {
     /// The server asked for it.
     Killed,
-    /// Its time limit.
+    /// Its time limit expired.
     TimeLimit,
-    /// The worker ends; the server hears of that, not of the task.
+    /// The worker ends, which the server is notified about instead.
     WorkerEnd,
     /// The server does not want its result.
     Void,
@@ -118,20 +118,20 @@ pub(super) struct RunningTasks {
     tasks: BTreeMap<LaunchToken, RunningTask>,
     by_key: BTreeMap<InstanceKey, LaunchToken>,
     deadlines: BTreeSet<(Time, LaunchToken)>,
-    /// Lanes by the token of their first instance.
+    /// The lanes by the token of their first instance.
     lanes: BTreeMap<LaunchToken, Lane>,
     index: LaneIndex,
     next_token: u64,
 }
 
-/// Lookup tables of lanes; see [`Lane::is_open`] and [`Lane::is_ahead`].
+/// Lookup tables of lanes, see [`Lane::is_open`] and [`Lane::is_ahead`].
 #[derive(Clone, Debug, Default)]
 struct LaneIndex {
-    /// Open lanes by class, soonest end first.
+    /// The open lanes by class, soonest end first.
     open: BTreeMap<Arc<Class>, BTreeSet<(Duration, LaunchToken)>>,
-    /// Lanes with tasks launched ahead, by the last sign of life.
+    /// The lanes with tasks launched ahead, by the time of the last activity.
     since: BTreeSet<(Time, LaunchToken)>,
-    /// The same lanes, by lowest priority.
+    /// The same lanes by lowest priority.
     least: BTreeSet<(Reverse<i32>, LaunchToken)>,
 }
 
@@ -180,7 +180,7 @@ impl RunningTasks {
         self.tasks.is_empty()
     }
 
-    /// Adds a lane for the next inserted instance; returns its name.
+    /// Adds a lane for the next inserted instance. Returns its name.
     pub(super) fn open_lane(
         &mut self,
         grant: Arc<Grant>,
@@ -191,11 +191,11 @@ impl RunningTasks {
         let lane = Lane {
             grant,
             class,
-            // Long tasks, the majority, are alone in their lane.
+            // Most lanes have a single, long task.
             tasks: VecDeque::with_capacity(1),
             expected: Duration::ZERO,
             since: now,
-            // Below every priority, so that the first task decides.
+            // Lower than every priority, so that the first task determines the value.
             least: Reverse(i32::MAX),
             withdrawn: false,
         };
@@ -225,25 +225,26 @@ impl RunningTasks {
         self.lanes.iter().map(|(name, lane)| (*name, lane))
     }
 
-    /// Whether every lane has only one instance left.
+    /// Returns whether every lane has only one instance left.
     pub(super) fn nothing_ahead(&self) -> bool {
         self.lanes.len() == self.tasks.len()
     }
 
-    /// The open lane of a class with the soonest end.
+    /// Returns the open lane of a class that ends soonest.
     pub(super) fn open_for(&self, class: &Arc<Class>) -> Option<LaunchToken> {
         let lanes = self.index.open.get(class)?;
         lanes.first().map(|(_, name)| *name)
     }
 
-    /// Changes a lane and the indices with it.
+    /// Changes a lane and updates the lookup tables.
     fn change_lane<T>(
         &mut self,
         name: LaunchToken,
         change: impl FnOnce(&mut Lane) -> T,
     ) -> Option<T> {
         let lane = self.lanes.get_mut(&name)?;
-        // Removed from the tables and added again, because the change may affect their keys.
+        // The lane is removed from the tables and added again, because the change may affect its
+        // keys.
         self.index.remove(name, lane);
         let changed = change(lane);
         // An empty lane is about to be removed and must not be found.
@@ -253,7 +254,7 @@ impl RunningTasks {
         Some(changed)
     }
 
-    /// An instance of a lane has ended; returns the grant if it was the last.
+    /// Removes an ended instance from its lane. Returns the grant if it was the last one.
     pub(super) fn leave_lane(
         &mut self,
         token: LaunchToken,
@@ -268,7 +269,7 @@ impl RunningTasks {
                 Some(_) | None => lane.tasks.retain(|other| *other != token),
             }
             lane.expected = lane.expected.saturating_sub(task.expected);
-            // The next one starts now, and its time begins.
+            // The next instance starts now, and its time begins.
             lane.since = now;
             lane.tasks.is_empty()
         })?;
@@ -278,13 +279,13 @@ impl RunningTasks {
         self.lanes.remove(&task.lane).map(|lane| lane.grant)
     }
 
-    /// Time at which the first delayed lane is withdrawn.
+    /// Returns when the first delayed lane is withdrawn.
     pub(super) fn next_withdrawal(&self, patience: Duration) -> Option<Time> {
         self.index.since.first().map(|(since, _)| *since + patience)
     }
 
-    /// Withdraws lanes without a sign of life for this long; returns the instances behind the first
-    /// ones, each once.
+    /// Withdraws lanes without activity for this long. Returns the instances after the first one of
+    /// each lane, each of them once.
     pub(super) fn withdraw_held_up(&mut self, now: Time, patience: Duration) -> Vec<LaunchToken> {
         let mut tokens = Vec::new();
         while let Some((since, name)) = self.index.since.first().copied()
@@ -295,8 +296,8 @@ impl RunningTasks {
         tokens
     }
 
-    /// Withdraws lanes with a lower priority than this; returns the instances behind the first
-    /// ones.
+    /// Withdraws lanes with a lower priority than this. Returns the instances after the first one
+    /// of each lane.
     pub(super) fn withdraw_less_urgent(&mut self, priority: Reverse<i32>) -> Vec<LaunchToken> {
         let mut tokens = Vec::new();
         while let Some((least, name)) = self.index.least.last().copied()
@@ -310,7 +311,7 @@ impl RunningTasks {
     fn withdraw(&mut self, name: LaunchToken, tokens: &mut Vec<LaunchToken>) {
         self.change_lane(name, |lane| {
             lane.withdrawn = true;
-            // The first one runs; only later ones can be taken back.
+            // The first instance is running, so only later ones can be taken back.
             tokens.extend(lane.tasks.iter().skip(1));
         });
     }
@@ -331,7 +332,7 @@ impl RunningTasks {
         self.tasks.iter().map(|(token, task)| (*token, task))
     }
 
-    /// Instances of the tasks of one job in a range of ids.
+    /// Returns the instances of one job's tasks in a range of ids.
     pub(super) fn between(
         &self,
         job: JobId,
@@ -342,7 +343,7 @@ impl RunningTasks {
         self.by_key.range(start..=end).map(|(key, _)| *key)
     }
 
-    /// Changes the phase; the only place where phases and deadlines change.
+    /// Changes the phase. Phases and deadlines change only here.
     pub(super) fn set_phase(&mut self, token: LaunchToken, phase: Phase) {
         let Some(task) = self.tasks.get_mut(&token) else {
             return;
@@ -352,8 +353,8 @@ impl RunningTasks {
             ..
         } = task.phase
         {
-            // A task that was asked to end has no time limit anymore: it would be asked again and
-            // again.
+            // A task that was asked to end no longer has a time limit, or it would be asked again
+            // and again.
             self.deadlines.remove(&(deadline, token));
         }
         if let Phase::Running {
@@ -366,7 +367,7 @@ impl RunningTasks {
         task.phase = phase;
     }
 
-    /// Notes that the server retracts an instance, if it exists.
+    /// Notes that the server retracts an instance, if the instance exists.
     pub(super) fn ask_for(&mut self, key: InstanceKey) {
         if let Some(token) = self.by_key.get(&key)
             && let Some(task) = self.tasks.get_mut(token)
@@ -375,7 +376,7 @@ impl RunningTasks {
         }
     }
 
-    /// Takes an ended instance out.
+    /// Removes an ended instance.
     pub(super) fn remove(&mut self, token: LaunchToken) -> Option<RunningTask> {
         let task = self.tasks.remove(&token)?;
         self.by_key.remove(&task.key);
@@ -389,12 +390,12 @@ impl RunningTasks {
         Some(task)
     }
 
-    /// Next expiry of a time limit.
+    /// Returns when the next time limit expires.
     pub(super) fn next_deadline(&self) -> Option<Time> {
         self.deadlines.first().map(|(deadline, _)| *deadline)
     }
 
-    /// An instance whose time limit has run out.
+    /// Returns an instance whose time limit has expired.
     pub(super) fn overdue(&self, now: Time) -> Option<LaunchToken> {
         self.deadlines
             .first()

@@ -1,11 +1,12 @@
-//! Consequences of state and time alone: expired limits, starts, reports.
+//! What follows from the state and the time alone: expired limits, starts and reports.
 //!
-//! One round examines the first task of each class in start order. A task that does not fit blocks
-//! its class and reserves what it needs: against lower priorities at once, against the same
-//! priority after [`PATIENCE`]. So small tasks fill what a large one cannot use, but cannot starve
-//! it; of what it cannot use yet they may take as much as it will not miss (`resource::shadow`). A
-//! round costs O((classes + started tasks) log classes), plus O(lanes) for each blocked class that
-//! precedes one with room. Rounds only run after a task came, left or ended.
+//! A round examines the first task of each class in start order. A task that does not fit blocks
+//! its class and reserves what it needs: immediately against lower priorities, and after
+//! [`PATIENCE`] against the same priority. Small tasks therefore use what a large task cannot use,
+//! but do not starve it. They may take as much of what it cannot use yet as it will not need
+//! (`resource::shadow`). A round costs O((classes + started tasks) log classes), plus O(lanes) for
+//! each blocked class that precedes one with room. Rounds run only after a task arrived, left or
+//! ended.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -22,12 +23,12 @@ use crate::resource::pool::Reservation;
 use crate::time::Time;
 use crate::worker_config::OnServerLost;
 
-/// How long tasks of the same priority may overtake one that does not fit. Long enough for short
-/// tasks to flow, short enough for a large task not to starve.
+/// How long tasks of the same priority may overtake a task that does not fit. Long enough for short
+/// tasks to flow, and short enough for a large task not to starve.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// How long an idle worker without unreported news waits for a lost server. A reboot or a repair of
-/// the server's machine takes less.
+/// How long an idle worker without unreported events waits for a lost server. A reboot or a repair
+/// of the server's machine takes less time.
 const SERVERLESS_MAX: Duration = Duration::from_secs(3_600);
 
 /// Resources reserved for blocked tasks in a round.
@@ -35,7 +36,7 @@ const SERVERLESS_MAX: Duration = Duration::from_secs(3_600);
 struct Round {
     /// Reserved against all later tasks.
     reserved: Reservation,
-    /// Kept from lower priorities only.
+    /// Reserved only against lower priorities.
     level: Reservation,
     level_priority: Option<Reverse<i32>>,
 }
@@ -45,13 +46,13 @@ struct Round {
 struct ClassHead {
     key: QueueKey,
     class: Arc<Class>,
-    /// It could start without any reservations.
+    /// Whether it could start if there were no reservations.
     is_hopeful: bool,
 }
 
 impl Round {
     fn enter(&mut self, priority: Reverse<i32>) {
-        // Reservations of the level apply to all less urgent tasks.
+        // The reservations of a level apply to all less urgent tasks.
         if self.level_priority != Some(priority) {
             self.reserved.absorb(&mut self.level);
             self.level_priority = Some(priority);
@@ -60,9 +61,9 @@ impl Round {
 }
 
 impl WorkerState {
-    /// Brings the state up to date with the time; ends every input.
+    /// Updates the state to the current time. Every input ends with this.
     pub(super) fn advance(&mut self, now: Time, effects: &mut Vec<Effect>) {
-        // In this order: expired limits, starts, and only then idleness.
+        // The order matters: expired limits, then starts, and only then idleness.
         self.end_overdue_tasks(now, effects);
         self.outbox.release_ends(now);
         if self.life_end.is_some_and(|end| end <= now) {
@@ -84,7 +85,8 @@ impl WorkerState {
         }
         let exit = self.exit_reason(now);
         if exit.is_some() {
-            // With the last report, so that the server need not wait for the loss of this worker.
+            // This is sent with the last report, so that the server need not wait for the loss of
+            // this worker.
             let declined = std::mem::take(&mut self.declined);
             self.outbox.push_retracted(declined);
         }
@@ -105,7 +107,8 @@ impl WorkerState {
         }
     }
 
-    /// Time at which a worker without a server ends: it runs nothing, and has no unreported news.
+    /// Returns when a worker without a server ends, if it runs nothing and has no unreported
+    /// events.
     pub(super) fn abandon_deadline(&self) -> Option<Time> {
         if self.mode != Mode::Detached {
             return None;
@@ -119,13 +122,13 @@ impl WorkerState {
         if !self.outbox.is_settled() {
             return None;
         }
-        // Only without unreported ends, which would be lost with it.
+        // This requires that there are no unreported ends, which would be lost with the worker.
         Some(self.idle_since?.max(self.serverless_since?) + SERVERLESS_MAX)
     }
 
-    /// Time at which waiting news must be sent; never while disconnected.
+    /// Returns when waiting events must be sent. Never while disconnected.
     pub(super) fn report_due(&self) -> Option<Time> {
-        // An otherwise idle worker reports a lone task at once; other reports are collected.
+        // An otherwise idle worker reports a single task immediately. Other reports are collected.
         let starved = self.running.is_empty()
             || self.backlog.ready_len() == 0 && self.running.nothing_ahead();
         match self.mode {
@@ -137,9 +140,10 @@ impl WorkerState {
         }
     }
 
-    /// When time requests of waiting tasks are compared with the worker's remaining life.
+    /// Returns when time requests of waiting tasks are compared with the worker's remaining
+    /// lifetime.
     pub(super) fn check_due(&self) -> Option<Time> {
-        // Without a limit no task can take too long.
+        // Without a limit, no task can take too long.
         self.life_end?;
         (!self.backlog.is_empty()).then_some(self.next_time_request_check)
     }
@@ -192,7 +196,7 @@ impl WorkerState {
         }
     }
 
-    /// Time when the wait of a running task's successors becomes too long.
+    /// Returns when the successors of a running task have waited too long.
     fn held_up_from(&self, task: &RunningTask) -> Option<Time> {
         match task.phase {
             Phase::Running { since, .. } if self.backlog.is_any_behind(task.key) => {
@@ -202,7 +206,7 @@ impl WorkerState {
         }
     }
 
-    /// Notes that a successor waits for the end of a task, which may run.
+    /// Notes that a successor waits for the end of a task, which may be running.
     pub(super) fn note_awaited(&mut self, token: LaunchToken) {
         let task = self.running.get(token);
         let due = task.and_then(|task| self.held_up_from(task));
@@ -211,7 +215,7 @@ impl WorkerState {
     }
 
     /// Periodically also returns tasks that wait for room but no longer fit into the remaining
-    /// time: other workers may have room.
+    /// time, because other workers may have room.
     fn check_time_requests(&mut self, now: Time) {
         if self.life_end.is_some() && self.next_time_request_check <= now {
             self.next_time_request_check = now + self.time_request_check;
@@ -241,15 +245,15 @@ impl WorkerState {
     fn note_idle(&mut self, now: Time) {
         let is_needed = self.is_held || self.is_relaying;
         if !self.running.is_empty() || !self.backlog.is_empty() || is_needed {
-            // Also while held: a node of a multi-node task must not leave the others. Likewise a
-            // relay: its workers may have no other route to the server.
+            // This also applies while held, because a node of a multi-node task must not leave the
+            // others, and to a relay, because its workers may have no other route to the server.
             self.idle_since = None;
         } else if self.idle_since.is_none() {
             self.idle_since = Some(now);
         }
     }
 
-    /// Starts every task that can start now; does nothing unless something changed since the last
+    /// Starts every task that can start now. Does nothing unless something changed since the last
     /// round.
     fn start_tasks(&mut self, now: Time, effects: &mut Vec<Effect>) {
         if !self.may_start || self.mode != Mode::Active || self.outbox.is_full() {
@@ -260,10 +264,10 @@ impl WorkerState {
             // The next acknowledgement or end triggers a round.
             return;
         }
-        // They fitted when they arrived.
+        // These tasks fit when they arrived.
         self.return_tasks_that_take_too_long(now);
-        // Set again only by arrivals, departures and ends: otherwise the next round would find the
-        // same.
+        // Only arrivals, departures and ends set this again. Otherwise the next round would have
+        // the same result.
         self.may_start = false;
         let mut heads: Vec<Reverse<ClassHead>> = Vec::new();
         for (key, class) in self.backlog.heads() {
@@ -328,7 +332,7 @@ impl WorkerState {
         }
     }
 
-    /// Whether the first task of a class could start without reservations.
+    /// Returns whether the first task of a class could start without reservations.
     fn could_start(&self, class: &Class) -> bool {
         self.is_short(class) || self.pools.fits(&class.request, &Reservation::default())
     }

@@ -1,8 +1,8 @@
-//! Successors: assigned tasks that follow others here.
+//! Successors: assigned tasks that follow other tasks on the same worker.
 //!
-//! A task with one dependency may be sent together with it, and waits for room once that has
-//! finished here, without asking the server. If the dependency ends in any other way, or leaves,
-//! its successors return to the server.
+//! A task with one dependency may be sent together with it. When the dependency has finished on
+//! this worker, the task waits for room without asking the server. If the dependency ends in any
+//! other way, or leaves, its successors return to the server.
 
 use std::collections::BTreeMap;
 
@@ -12,9 +12,9 @@ use super::input::InstanceKey;
 /// All successors of a worker.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Successors {
-    /// By predecessor.
+    /// The successors of each predecessor.
     behind: BTreeMap<InstanceKey, Vec<Successor>>,
-    /// Predecessor of each of them.
+    /// The predecessor of each successor.
     follows: BTreeMap<InstanceKey, InstanceKey>,
 }
 
@@ -23,7 +23,7 @@ pub(super) struct Successors {
 pub(super) struct Successor {
     pub(super) key: InstanceKey,
     pub(super) class: Class,
-    /// Entry of this task only.
+    /// The entry of this task only.
     pub(super) entry: NewEntry,
 }
 
@@ -36,7 +36,7 @@ impl Successors {
         self.follows.contains_key(&key)
     }
 
-    /// Whether an instance has a successor.
+    /// Returns whether an instance has a successor.
     pub(super) fn is_any_behind(&self, key: InstanceKey) -> bool {
         self.behind.contains_key(&key)
     }
@@ -67,7 +67,7 @@ impl Successors {
         dropped
     }
 
-    /// Removes one; its successors stay. `false` = it is not here.
+    /// Removes one successor but keeps its own successors. Returns `false` if it is not here.
     pub(super) fn remove(&mut self, key: InstanceKey) -> bool {
         let Some(after) = self.follows.remove(&key) else {
             return false;
@@ -81,7 +81,7 @@ impl Successors {
         true
     }
 
-    /// Takes everything out.
+    /// Removes and returns all successors.
     pub(super) fn drain(&mut self) -> impl Iterator<Item = InstanceKey> + use<> {
         self.behind.clear();
         std::mem::take(&mut self.follows).into_keys()
@@ -97,7 +97,7 @@ impl Successors {
         assert_eq!(pairs.collect::<BTreeMap<_, _>>(), self.follows);
     }
 
-    /// Predecessors of all of them. For tests.
+    /// Returns the predecessors of all successors. For tests.
     #[cfg(any(test, feature = "testing"))]
     pub(super) fn awaited(&self) -> impl Iterator<Item = InstanceKey> + '_ {
         self.behind.keys().copied()

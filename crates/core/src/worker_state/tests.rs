@@ -16,7 +16,7 @@ use crate::time::Timestamp;
 
 pub(super) const JOB: JobId = JobId(1);
 
-/// A worker under test with its clock.
+/// A worker under test, with its clock.
 pub(super) struct Bench {
     pub(super) state: WorkerState,
     pub(super) now: Time,
@@ -45,7 +45,7 @@ impl Bench {
         self.apply(Input::Timer)
     }
 
-    /// Time until the next timer.
+    /// Returns the time until the next timer.
     fn due_in(&self) -> Option<Duration> {
         Some(self.state.next_deadline()?.since(self.now))
     }
@@ -253,26 +253,26 @@ fn busy_worker_tells_within_a_few_milliseconds_of_what_somebody_may_wait_for() {
         assert_eq!(bench.due_in(), Some(Duration::from_millis(50)));
         (bench, LaunchToken(first.0 + 2))
     };
-    // It failed.
+    // The task failed.
     let (mut bench, running) = busy();
     bench.exited(running, ExitStatus::Code(1));
     assert_eq!(bench.due_in(), Some(Duration::from_millis(3)));
-    // It was canceled.
+    // The task was canceled.
     let (mut bench, _) = busy();
     bench.apply(Input::Kill(vec![key(500)]));
     assert_eq!(bench.due_in(), Some(Duration::from_millis(3)));
-    // It came alone, like a link of a chain.
+    // The task came alone, like a task of a chain.
     let (mut bench, running) = busy();
     bench.apply(assign(work(2, cpus(1, 9)), ids_of(&[2_000])));
     let lone = tokens(&bench.exited(running, OK))[0];
     assert_eq!(bench.due_in(), Some(Duration::from_millis(50)));
     bench.exited(lone, OK);
     assert_eq!(bench.due_in(), Some(Duration::from_millis(3)));
-    // The next ones belong to the many again.
+    // The next tasks again belong to the large assignment.
     bench.wait(Duration::from_millis(3));
     bench.exited(LaunchToken(lone.0 + 1), OK);
     assert_eq!(bench.due_in(), Some(Duration::from_millis(50)));
-    // It is the last task of its job here.
+    // It is the last task of its job on this worker.
     let (mut bench, running) = busy();
     let ids = IdArray::consecutive(0, 8).expect("valid");
     let other = WorkTemplate {
@@ -420,7 +420,7 @@ fn kill_ends_running_and_waiting_instances() {
         bench.apply(Input::Kill(vec![key(0)])).is_empty(),
         "told once is enough"
     );
-    // A program that exits 0 on SIGINT is still killed.
+    // A program that exits with 0 on SIGINT still counts as killed.
     assert_eq!(outcomes(&bench.exited(token, OK)), [(0, Outcome::Killed)]);
 }
 
@@ -536,7 +536,7 @@ fn duplicates_and_nonsense_are_ignored_and_counted() {
     assert_eq!(bench.state.ignored().launcher, 2);
 }
 
-/// A task for a worker with at least 50 s left.
+/// Returns a task for a worker with at least 50 s left.
 fn asking_for_50_s() -> TaskTemplate {
     let mut request = ResourceRequest::cpus(1);
     request.min_time = Duration::from_secs(50);

@@ -1,4 +1,4 @@
-//! How a worker ends.
+//! Tests of how a worker ends.
 
 use super::*;
 use crate::worker_config::{Allocation, BatchSystem};
@@ -522,7 +522,7 @@ fn a_worker_that_was_to_end_with_its_tasks_does_not_keep_the_server_from_ending(
     assert_eq!(exit(&effects), Some(ExitReason::Interrupted));
 }
 
-/// A worker with one cpu in a batch job, whose first of two tasks has just failed.
+/// Returns a worker with one cpu in a batch job. The first of its two tasks has just failed.
 fn failed_in_an_allocation() -> Bench {
     let config = WorkerConfig {
         allocation: Some(Allocation {
@@ -574,7 +574,7 @@ fn a_failure_counts_unless_the_allocation_ends_at_the_same_time() {
         let mut all = Vec::new();
         for input in inputs {
             all.extend(outcomes(&bench.apply(input)));
-            // Longer than any hold: the answer of the batch system is slow.
+            // The answer of the batch system takes longer than any end is held.
             all.extend(outcomes(&bench.wait(Duration::from_secs(1))));
         }
         all.extend(outcomes(&bench.wait(Duration::from_secs(1))));

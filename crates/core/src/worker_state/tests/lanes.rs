@@ -1,11 +1,11 @@
-//! Short tasks that are launched ahead.
+//! Tests of short tasks that are launched ahead.
 
 use super::super::running::AHEAD_OF_MANY;
 use super::*;
 
 const SHORT: Duration = Duration::from_millis(1);
 
-/// A worker that knows the run time of template 1, with one task launched: its token.
+/// Makes a worker learn the run time of template 1. Returns the token of a launched task.
 fn learnt(bench: &mut Bench, run: Duration) -> (LaunchToken, Vec<Effect>) {
     let first = tokens(&bench.assign(cpus(1, 0), 0, 1_000))[0];
     let event = exited_after(run, first, OK, bench.now);
@@ -115,7 +115,7 @@ fn a_task_that_takes_unexpectedly_long_gives_the_others_back() {
         token: *token,
         failure: LaunchFailure::Cancelled,
     });
-    // The server retracts one of them while the worker does not know yet that they came back.
+    // The server retracts a task while the worker does not know yet that the tasks were taken back.
     bench.apply(Input::Retract(vec![key(3)]));
     let effects = bench.apply(Input::Launcher(failed.collect()));
     let returned: Vec<_> = reports(&effects)

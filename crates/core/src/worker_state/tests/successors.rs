@@ -1,9 +1,9 @@
-//! Tasks that follow others here.
+//! Tests of tasks that follow others on the same worker.
 
 use super::*;
 use crate::id::TaskId;
 
-/// The worker runs task 0, with a chain of `behind` successors.
+/// Returns a worker that runs task 0, with a chain of `behind` successors.
 fn chain(behind: u32) -> (Bench, LaunchToken) {
     let mut bench = Bench::new(2);
     let effects = bench.assign(template(&["true"]), 0, 1);
@@ -22,7 +22,7 @@ fn follow(bench: &mut Bench, task: u32, after: u32) -> Vec<Effect> {
     bench.apply(input)
 }
 
-/// Tasks returned within a second.
+/// Returns the tasks that are returned within a second.
 fn given_back(bench: &mut Bench, mut effects: Vec<Effect>) -> Vec<InstanceKey> {
     effects.extend(bench.wait(Duration::from_secs(1)));
     let back = reports(&effects).into_iter();
@@ -232,7 +232,7 @@ fn what_comes_behind_a_task_that_runs_waits_for_the_rest_of_the_patience() {
     );
     bench.wait(SUCCESSOR_PATIENCE / 2);
     assert_eq!(bench.state.queued_count(), 0);
-    // Later there is none left.
+    // Later, none is left.
     follow(&mut bench, 2, 0);
     bench.wait(Duration::from_millis(1));
     assert_eq!(bench.state.queued_count(), 0);
