@@ -1,6 +1,6 @@
-//! Resources: offers of workers, requests of tasks, and the concrete free indices.
+//! Resources: what workers offer, what tasks request, and which concrete indices are free.
 //!
-//! The server counts amounts; the worker owns the indices. See `docs/architecture.md`.
+//! The server counts amounts, and the worker manages the indices. See `docs/architecture.md`.
 
 pub mod amount;
 pub mod descriptor;

@@ -1,5 +1,5 @@
-//! State of the tasks of one submit, packed: an untouched task costs nothing, a touched one a
-//! record, and neighbors that have all finished a few bytes each.
+//! The state of the tasks of one submit, in compact form: an untouched task needs no memory, a
+//! touched one needs a record, and neighbors that have all finished need a few bytes each.
 //!
 //! ```text
 //!            assign            room            started           exit 0
@@ -10,8 +10,9 @@
 //!   └─ (blocked by dependencies or in the ready queue: both are Waiting)
 //! ```
 //!
-//! Users see `Queued` as WAITING and `Placed` as RUNNING. The last four are final. This module only
-//! stores; [`crate::job::Job`] owns the counters and is the only caller that changes a phase.
+//! Users see `Queued` as WAITING and `Placed` as RUNNING. The last four states are final. This
+//! module only stores states. [`crate::job::Job`] maintains the counters and is the only caller
+//! that changes a phase.
 
 mod outline;
 mod packed;
@@ -27,17 +28,17 @@ use crate::time::Timestamp;
 use packed::Packed;
 pub use state::{Phase, TaskState};
 
-/// Limit of kept attempts of one task, the latest.
+/// The number of attempts that are kept for each task, latest ones.
 pub(crate) const ATTEMPTS_KEPT_MAX: usize = 32;
 
-/// Record of a task that was dispatched at least once. 48 bytes.
+/// The record of a task that was dispatched at least once. 48 bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct TaskRecord {
     started: Timestamp,
     run_us: u64,
     worker: u32,
     instance: u32,
-    /// Texts are stored separately because they are rare.
+    /// Texts are stored separately, because they are rare.
     outcome: OutcomeCode,
     max_rss_kib: u32,
     user_ms: u32,
@@ -74,68 +75,69 @@ impl TaskRecord {
         }
     }
 
-    /// State inside the server.
+    /// Returns the state inside the server.
     #[must_use]
     pub const fn phase(self) -> Phase {
         self.phase
     }
 
-    /// Worker of the current or last instance; meaningless before the first assignment.
+    /// Returns the worker of the current or last instance. Meaningless before the first assignment.
     #[must_use]
     pub const fn worker(self) -> WorkerId {
         WorkerId(self.worker)
     }
 
-    /// Current instance, or the next one while the task waits.
+    /// Returns the current instance, or the next one while the task waits.
     #[must_use]
     pub const fn instance(self) -> InstanceId {
         InstanceId(self.instance)
     }
 
-    /// Losses of workers that counted.
+    /// Returns the number of lost workers that counted.
     #[must_use]
     pub const fn crash_count(self) -> u32 {
         self.crash_count as u32
     }
 
-    /// Attempts after the first one that failures led to.
+    /// Returns the number of attempts that followed a failure.
     #[must_use]
     pub const fn retry_count(self) -> u16 {
         self.retry_count
     }
 
-    /// Whether a worker reported the start of any instance.
+    /// Returns whether a worker reported the start of any instance.
     #[must_use]
     pub const fn was_started(self) -> bool {
         self.was_started
     }
 
-    /// Start of the current instance, or of the last one of an ended task; `None` if that did not
-    /// run. Before the report of the start, the time at which the worker had it and room for it.
+    /// Returns when the current instance started or, for an ended task, the last one. `None` if it
+    /// did not run. Before the start is reported, returns when the task was on the worker and the
+    /// worker had room for it.
     #[must_use]
     pub fn started(self) -> Option<Timestamp> {
         self.has_run().then_some(self.started)
     }
 
-    /// Whether the current instance runs, or the last one of an ended task ran.
+    /// Returns whether the current instance runs or, for an ended task, the last instance ran.
     #[must_use]
     pub const fn has_run(self) -> bool {
         match self.phase {
             Phase::Placed | Phase::Running | Phase::Finished | Phase::Failed => true,
             Phase::Waiting | Phase::Queued => false,
-            // Most of these never ran; one that did has an end time.
+            // Most of these tasks never ran. A task that ran has an end time.
             Phase::Canceled | Phase::Aborted => self.was_cut_short,
         }
     }
 
-    /// End of the task, if it ran and has ended.
+    /// Returns when the task ended, if it ran and has ended.
     #[must_use]
     pub fn finished(self) -> Option<Timestamp> {
         (self.has_run() && self.phase.is_terminal())
             .then(|| self.started.plus(Duration::from_micros(self.run_us)))
     }
 
-    /// Resource usage of the last instance that ended by itself.
+    /// Returns the resource usage of the last instance that ended by itself.
     #[must_use]
     pub fn usage(self) -> Usage {
         Usage {
@@ -149,7 +151,7 @@ impl TaskRecord {
         self.worker = worker.0;
     }
 
-    /// Marks it as placed; the report of the start corrects the time.
+    /// Marks the task as placed. The reported start will correct the time.
     pub(crate) fn place(&mut self, at: Timestamp) {
         self.started = at;
     }
@@ -159,7 +161,7 @@ impl TaskRecord {
         self.was_started = true;
     }
 
-    /// The next start gets a new instance.
+    /// Makes the next start use a new instance.
     pub(crate) fn supersede(&mut self) {
         self.instance = InstanceId(self.instance).next().0;
     }
@@ -174,7 +176,7 @@ impl TaskRecord {
         self.retry_count
     }
 
-    /// Restores stored fields except phase and end; a run that does not continue is superseded.
+    /// Restores the stored fields except phase and end. A run that does not continue is superseded.
     pub(crate) fn restore(&mut self, stored: &StoredTask, goes_on: bool) {
         self.worker = stored.worker.0;
         self.instance = stored.instance.0;
@@ -186,32 +188,33 @@ impl TaskRecord {
         if let Some(run) = stored.run_until_dropped {
             self.cut_short(run);
         }
-        // The old instance may still run somewhere: its report must not count for the next one.
+        // The old instance may still be running somewhere, and its report must not count for the
+        // next one.
         if stored.state == TaskState::Running && !goes_on {
             self.supersede();
         }
     }
 
-    /// Records its run time until it was canceled or aborted.
+    /// Records the run time until the task was canceled or aborted.
     fn cut_short(&mut self, run: Duration) {
         self.was_cut_short = true;
-        // Only a clock error exceeds half a million years.
+        // This is exceeded only after half a million years, or by a clock error.
         self.run_us = u64::try_from(run.as_micros()).unwrap_or(u64::MAX);
     }
 
-    /// Sets the instance that a multi-node task last got nodes for.
+    /// Sets the instance for which a multi-node task last got nodes.
     pub(crate) fn resume(&mut self, instance: InstanceId) {
         self.instance = instance.0;
     }
 
-    /// Sets the instance of the next start, unless it is later already.
+    /// Sets the instance of the next start, unless it is already later.
     fn skip_to(&mut self, instance: InstanceId) {
         self.instance = self.instance.max(instance.0);
     }
 
     fn finish(&mut self, end: &TaskEnd) {
         let millis = |d: Duration| u32::try_from(d.as_millis()).unwrap_or(u32::MAX);
-        // Derived from the worker's run time: the start may never have been reported.
+        // Derived from the run time on the worker, because the start may never have been reported.
         self.started = end.at.minus(end.run);
         self.was_started = true;
         self.run_us = u64::try_from(end.run.as_micros()).unwrap_or(u64::MAX);
@@ -222,46 +225,47 @@ impl TaskRecord {
     }
 }
 
-/// A stored task; tasks that never started have none.
+/// A stored task. Tasks that never started are not stored.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct StoredTask {
-    /// Id inside the job.
+    /// The id in the job.
     pub task: TaskId,
-    /// Last recorded state.
+    /// The last recorded state.
     pub state: TaskState,
-    /// Last instance; the next one of a waiting task.
+    /// The last instance or, for a waiting task, the next one.
     pub instance: InstanceId,
-    /// Where that ran.
+    /// The worker on which that instance ran.
     pub worker: WorkerId,
-    /// Variant of its resource request.
+    /// The variant of the task's resource request.
     pub variant: u32,
-    /// Losses of workers that counted.
+    /// The number of lost workers that counted.
     pub crash_count: u32,
-    /// Attempts that failures led to.
+    /// The number of attempts that followed a failure.
     pub retry_count: u32,
-    /// Start of the last instance.
+    /// When the last instance started.
     pub started: Option<Timestamp>,
-    /// End, of finished and failed tasks.
+    /// The end, for finished and failed tasks.
     pub end: Option<TaskEnd>,
-    /// Run time until it was canceled or aborted; `None` if it was not running.
+    /// The run time until the task was canceled or aborted. `None` if it was not running.
     pub run_until_dropped: Option<Duration>,
-    /// Nodes of the latest instance that had some.
+    /// The nodes of the latest instance that had some.
     pub nodes: Option<StoredNodes>,
 }
 
-/// Nodes of an instance of a multi-node task, stored before it is sent to its root.
+/// The nodes of an instance of a multi-node task, which are stored before the task is sent to its
+/// root.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct StoredNodes {
-    /// Number of the instance.
+    /// The number of the instance.
     pub instance: InstanceId,
-    /// Variant of its resource request.
+    /// The variant of the task's resource request.
     pub variant: u32,
-    /// Workers of the instance, the root first.
+    /// The workers of the instance, root first.
     pub workers: Vec<WorkerId>,
 }
 
 impl StoredTask {
-    /// A task whose only record is its nodes.
+    /// Creates a task for which only the nodes are recorded.
     #[must_use]
     pub fn with_nodes(task: TaskId, nodes: StoredNodes) -> Self {
         Self {
@@ -279,9 +283,9 @@ impl StoredTask {
         }
     }
 
-    /// Nodes that may have the task now.
+    /// Returns the nodes that may have the task now.
     pub(crate) fn current_nodes(&self) -> Option<&StoredNodes> {
-        // Nodes of an instance that was given up, or of an ended task, are meaningless.
+        // The nodes of an instance that was given up, or of an ended task, are meaningless.
         let is_unfinished = matches!(self.state, TaskState::Waiting | TaskState::Running);
         self.nodes
             .as_ref()
@@ -289,44 +293,45 @@ impl StoredTask {
     }
 }
 
-/// End of an instance with all recorded fields.
+/// The end of an instance, with all recorded fields.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct TaskEnd {
-    /// Outcome.
+    /// The outcome.
     pub outcome: Outcome,
-    /// When it ended, by the server's clock.
+    /// When the instance ended, by the server's clock.
     pub at: Timestamp,
-    /// Run time; zero if it could not start.
+    /// The run time. Zero if the instance could not start.
     pub run: Duration,
-    /// Resources that it used.
+    /// The resources that it used.
     pub usage: Usage,
 }
 
 /// An ended instance that was not the last one of its task.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Attempt {
-    /// Number of the instance.
+    /// The number of the instance.
     pub instance: InstanceId,
-    /// Where it ran.
+    /// The worker on which it ran.
     pub worker: WorkerId,
     /// How and when it ended.
     pub end: TaskEnd,
 }
 
-/// Tasks per chunk: large enough that ten million waiting tasks cost some 10 000 entries, small
-/// enough that one touched task does not allocate many records for its neighbors.
+/// The number of tasks per chunk: large enough that ten million waiting tasks cost only some tens
+/// of thousands of entries, and small enough that one touched task does not allocate many records
+/// for its neighbors.
 const CHUNK_LEN: u32 = 256;
 
 #[derive(Clone, Debug)]
 enum Chunk {
-    /// No task of the chunk was ever dispatched; all are in this phase.
+    /// No task of the chunk was ever dispatched, and all are in this phase.
     Uniform(Phase),
     Records {
         records: Box<[TaskRecord]>,
-        /// Number of unfinished tasks among them.
+        /// The number of unfinished tasks in the chunk.
         unfinished: u32,
     },
-    /// All of them have finished.
+    /// All tasks of the chunk have finished.
     Packed(Box<Packed>),
 }
 
@@ -336,33 +341,33 @@ impl Chunk {
             .iter()
             .filter(|record| record.phase != Phase::Finished);
         Self::Records {
-            // At most `CHUNK_LEN`.
+            // There are at most `CHUNK_LEN`.
             unfinished: u32::try_from(open.count()).unwrap_or(CHUNK_LEN),
             records,
         }
     }
 }
 
-/// Phases and records of the tasks of one submit, by index.
+/// The phases and records of the tasks of one submit, by index.
 #[derive(Clone, Debug)]
 pub struct TaskTable {
     len: u32,
-    /// Up to the last chunk with a touched task.
+    /// The chunks up to the last one with a touched task.
     chunks: Vec<Chunk>,
-    /// Phase of everything beyond `chunks`, so that the size of an array costs nothing by itself.
+    /// The phase of all tasks beyond `chunks`, so that a large array needs no memory by itself.
     tail: Phase,
-    /// First instance of untouched tasks.
+    /// The first instance of untouched tasks.
     first_instance: InstanceId,
-    /// Texts of failures that have no code.
+    /// The texts of failures that have no code.
     messages: BTreeMap<u32, Box<str>>,
-    /// Earlier attempts of tasks that were started more than once.
+    /// The earlier attempts of tasks that were started more than once.
     attempts: BTreeMap<u32, Vec<Attempt>>,
-    /// Workers of dispatched multi-node tasks, the root first.
+    /// The workers of dispatched multi-node tasks, root first.
     nodes: BTreeMap<u32, Box<[WorkerId]>>,
 }
 
 impl TaskTable {
-    /// `len` waiting tasks.
+    /// Creates `len` waiting tasks.
     #[must_use]
     pub fn new(len: u32) -> Self {
         Self {
@@ -376,26 +381,26 @@ impl TaskTable {
         }
     }
 
-    /// Number of tasks.
+    /// Returns the number of tasks.
     #[must_use]
     pub const fn len(&self) -> u32 {
         self.len
     }
 
-    /// Whether there are no tasks.
+    /// Returns whether there are no tasks.
     #[must_use]
     pub const fn is_empty(&self) -> bool {
         self.len == 0
     }
 
-    /// Phase of a task; `None` beyond the end.
+    /// Returns the phase of a task. `None` beyond the end.
     #[must_use]
     pub fn phase(&self, index: u32) -> Option<Phase> {
         if index >= self.len {
             return None;
         }
         match self.chunks.get((index / CHUNK_LEN) as usize) {
-            // Beyond the last touched chunk.
+            // The task is beyond the last touched chunk.
             None => Some(self.tail),
             Some(Chunk::Uniform(phase)) => Some(*phase),
             Some(Chunk::Packed(_)) => Some(Phase::Finished),
@@ -405,7 +410,7 @@ impl TaskTable {
         }
     }
 
-    /// Record of a task whose chunk was touched.
+    /// Returns the record of a task whose chunk was touched.
     #[must_use]
     pub fn record(&self, index: u32) -> Option<TaskRecord> {
         let place = (index % CHUNK_LEN) as usize;
@@ -416,24 +421,25 @@ impl TaskTable {
         }
     }
 
-    /// Current instance of a task, or the next one while it waits.
+    /// Returns the current instance of a task, or the next one while it waits.
     #[must_use]
     pub fn instance(&self, index: u32) -> InstanceId {
         let record = self.record(index);
         record.map_or(self.first_instance, TaskRecord::instance)
     }
 
-    /// Record of a task, created if missing; `None` beyond the end.
+    /// Returns the record of a task, which is created if it is missing. `None` beyond the end.
     pub(crate) fn touch(&mut self, index: u32) -> Option<&mut TaskRecord> {
         if index >= self.len {
             return None;
         }
         let number = index / CHUNK_LEN;
-        // The last chunk is as short as the rest, so that a submit of one task costs one record.
+        // The last chunk contains only the remaining tasks, so that a submit with one task needs
+        // one record.
         let width = (self.len - number * CHUNK_LEN).min(CHUNK_LEN) as usize;
         if number as usize >= self.chunks.len() {
             let tail = Chunk::Uniform(self.tail);
-            // Chunks in between stay uniform, which costs a few bytes each.
+            // The chunks in between stay uniform, which costs a few bytes each.
             self.chunks.resize(number as usize + 1, tail);
         }
         let chunk = self.chunks.get_mut(number as usize)?;
@@ -444,7 +450,7 @@ impl TaskTable {
                 let records = vec![record; width].into_boxed_slice();
                 *chunk = Chunk::of(records);
             }
-            // Rare: finished tasks do not change.
+            // This is rare, because finished tasks do not change.
             Chunk::Packed(packed) => *chunk = Chunk::of(packed.records()),
         }
         match chunk {
@@ -453,8 +459,8 @@ impl TaskTable {
         }
     }
 
-    /// Sets the phase; returns the previous one. When the last task of a chunk finishes, the chunk
-    /// is packed, because its records are complete.
+    /// Sets the phase and returns the previous one. When the last task of a chunk finishes, the
+    /// chunk is packed, because its records are complete.
     pub(crate) fn set_phase(&mut self, index: u32, phase: Phase) -> Option<Phase> {
         let record = self.touch(index)?;
         let earlier = std::mem::replace(&mut record.phase, phase);
@@ -479,9 +485,9 @@ impl TaskTable {
         Some(earlier)
     }
 
-    /// Advances the instances of waiting tasks, because dispatched ones may have started
-    /// on an unreachable worker. Tasks whose instance was never sent keep it. Returns the first
-    /// instance of untouched tasks, and the indices that got a later one of their own.
+    /// Advances the instances of waiting tasks, because dispatched ones may have started on an
+    /// unreachable worker. Tasks whose instance was never sent keep it. Returns the first instance
+    /// of untouched tasks, and the indices that got an individual later instance.
     pub(crate) fn supersede_waiting(
         &mut self,
         is_fresh: impl Fn(u32) -> bool,
@@ -511,18 +517,19 @@ impl TaskTable {
         (self.first_instance, own)
     }
 
-    /// First instance of untouched tasks.
+    /// Returns the first instance of untouched tasks.
     pub(crate) const fn first_instance(&self) -> InstanceId {
         self.first_instance
     }
 
-    /// Restores the result of [`Self::supersede_waiting`] of an earlier run; before any task.
+    /// Restores the result of [`Self::supersede_waiting`] of an earlier run. Must be called before
+    /// any task is restored.
     pub(crate) fn restore_first_instance(&mut self, first: InstanceId) {
         self.first_instance = first;
     }
 
-    /// Advances the instance of a waiting task that was dispatched before others were superseded to
-    /// at least theirs.
+    /// Advances the instance of a waiting task to at least that of superseded tasks. The task was
+    /// dispatched before the others were superseded.
     pub(crate) fn skip_superseded(&mut self, index: u32) {
         let first = self.first_instance;
         if let Some(record) = self.touch(index) {
@@ -555,15 +562,16 @@ impl TaskTable {
         }
     }
 
-    /// Records that a running task is ended at the time `at`.
+    /// Records that a running task ended at the time `at`.
     pub(crate) fn cut_short(&mut self, index: u32, at: Timestamp) {
         if let Some(record) = self.touch(index) {
             record.cut_short(at.since(record.started));
         }
     }
 
-    /// Moves the unfinished tasks of an index range to `to` at the time `at`; returns how many were
-    /// visible as waiting and as running. Cost and memory are linear in chunks, not tasks.
+    /// Moves the unfinished tasks of an index range to `to` at the time `at`. Returns how many were
+    /// visible as waiting and as running. Time and memory are linear in the number of chunks, not
+    /// tasks.
     pub(crate) fn end_part(&mut self, part: Range<u32>, to: Phase, at: Timestamp) -> (u32, u32) {
         let (start, end) = (part.start, part.end.min(self.len));
         if start >= end {
@@ -577,7 +585,7 @@ impl TaskTable {
         for (chunk, chunk_start) in self.chunks.iter_mut().skip(first as usize).zip(starts) {
             let width = (self.len - chunk_start).min(CHUNK_LEN);
             match chunk {
-                // All of it has ended before, and stays unchanged.
+                // The whole chunk has already ended and stays unchanged.
                 Chunk::Packed(_) => {}
                 Chunk::Uniform(phase) if phase.is_terminal() => {}
                 Chunk::Uniform(phase) => {
@@ -591,7 +599,7 @@ impl TaskTable {
                         match record.phase {
                             Phase::Running => {
                                 running += 1;
-                                // The run time is known only after a reported start.
+                                // The run time is known only if the start was reported.
                                 record.cut_short(at.since(record.started));
                             }
                             Phase::Placed => running += 1,
@@ -605,7 +613,7 @@ impl TaskTable {
                 }
             }
         }
-        // In one step for all untouched tasks, however many they are.
+        // All untouched tasks change in one step, however many there are.
         if end > tail_start && !self.tail.is_terminal() {
             self.tail = to;
             waiting += end - tail_start;
@@ -613,7 +621,7 @@ impl TaskTable {
         (waiting, running)
     }
 
-    /// Index of the first task behind the chunks.
+    /// Returns the index of the first task after the chunks.
     fn chunked_len(&self) -> u32 {
         let chunks = u32::try_from(self.chunks.len()).unwrap_or(u32::MAX);
         chunks.saturating_mul(CHUNK_LEN).min(self.len)
@@ -621,7 +629,7 @@ impl TaskTable {
 
     /// Separates the tasks before an index from the common phase of the tail.
     fn split_at(&mut self, index: u32) {
-        // Ended tasks stay unchanged.
+        // Ended tasks do not change.
         if self.phase(index).is_none_or(Phase::is_terminal) {
             return;
         }
@@ -638,7 +646,7 @@ impl TaskTable {
         if let Outcome::Message(text) | Outcome::OutOfMemory(Some(text)) = &end.outcome {
             self.messages.insert(index, text.clone());
         } else {
-            // The text of an earlier attempt must not pass for that of this end.
+            // The text of an earlier attempt must not be mistaken for that of this end.
             self.messages.remove(&index);
         }
         if let Some(record) = self.touch(index) {
@@ -646,29 +654,31 @@ impl TaskTable {
         }
     }
 
-    /// Remembers an attempt that another one follows.
+    /// Records an attempt that is followed by another one.
     pub(crate) fn record_attempt(&mut self, index: u32, attempt: Attempt) {
         let attempts = self.attempts.entry(index).or_default();
         if attempts.len() >= ATTEMPTS_KEPT_MAX {
-            // Drops the oldest: with endless retries the latest ends say most.
+            // The oldest attempt is dropped. With endless retries, the latest ends are the most
+            // informative.
             attempts.remove(0);
         }
         attempts.push(attempt);
     }
 
-    /// Earlier attempts of a task, oldest first; the latest [`ATTEMPTS_KEPT_MAX`] of them.
+    /// Returns the earlier attempts of a task, oldest first, limited to the latest
+    /// [`ATTEMPTS_KEPT_MAX`].
     #[must_use]
     pub fn attempts(&self, index: u32) -> &[Attempt] {
         self.attempts.get(&index).map_or(&[], Vec::as_slice)
     }
 
-    /// The latest earlier attempt of each task that has one.
+    /// Returns the latest earlier attempt of each task that has one.
     pub(crate) fn last_attempts(&self) -> impl Iterator<Item = (u32, &Attempt)> {
         let attempts = self.attempts.iter();
         attempts.filter_map(|(index, attempts)| Some((*index, attempts.last()?)))
     }
 
-    /// Outcome of a finished or failed task.
+    /// Returns the outcome of a finished or failed task.
     #[must_use]
     pub fn outcome(&self, index: u32) -> Option<Outcome> {
         let record = self.record(index)?;
@@ -678,13 +688,14 @@ impl TaskTable {
         }
         let outcome = record.outcome.outcome(self.messages.get(&index).cloned());
         if outcome == Outcome::Finished && record.phase == Phase::Failed {
-            // A failed task that exited with 0 shows that code.
+            // A failed task that exited with 0 shows this code.
             return Some(Outcome::ExitCode(0));
         }
         Some(outcome)
     }
 
-    /// Workers of the last instance of a multi-node task, the root first; empty for others.
+    /// Returns the workers of the last instance of a multi-node task, root first. Empty for other
+    /// tasks.
     #[must_use]
     pub fn nodes(&self, index: u32) -> &[WorkerId] {
         self.nodes.get(&index).map_or(&[], AsRef::as_ref)
@@ -694,8 +705,8 @@ impl TaskTable {
         self.nodes.insert(index, nodes.into());
     }
 
-    /// Number of untouched tasks from this one on, up to the first that has a record or another
-    /// phase.
+    /// Returns the number of consecutive untouched tasks, starting with this one, up to the first
+    /// that has a record or another phase.
     #[must_use]
     pub fn untouched(&self, index: u32) -> u32 {
         let chunk = |index: u32| match self.chunks.get((index / CHUNK_LEN) as usize) {
@@ -716,8 +727,8 @@ impl TaskTable {
         end - index
     }
 
-    /// Runs of equal phase among `from..to`, ascending: `(from, to, phase)`. Cost follows the
-    /// number of chunks and touched tasks, not the number of tasks.
+    /// Returns the runs of equal phase in `from..to`, ascending: `(from, to, phase)`. The cost
+    /// depends on the number of chunks and touched tasks, not on the number of tasks.
     pub fn runs(&self, from: u32, to: u32) -> impl Iterator<Item = (u32, u32, Phase)> + '_ {
         let to = to.min(self.len);
         let mut index = from;
@@ -729,8 +740,8 @@ impl TaskTable {
             let phase = self.phase(index)?;
             while index < to {
                 match self.chunks.get((index / CHUNK_LEN) as usize) {
-                    // Skips whole stretches without records, so that a million tasks are a few
-                    // steps.
+                    // Whole stretches without records are skipped, so that a million tasks take
+                    // only a few steps.
                     None if self.tail == phase => index = to,
                     Some(Chunk::Packed(_)) if phase == Phase::Finished => {
                         index = (index / CHUNK_LEN + 1).saturating_mul(CHUNK_LEN).min(to);

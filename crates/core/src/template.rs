@@ -1,8 +1,8 @@
-//! Templates, shared by the tasks of one submit, and the specification of a submit.
+//! Templates, which the tasks of one submit share, and the specification of a submit.
 //!
-//! A template is sent to a worker once; a task adds only its id, instance and entry. Paths are
-//! bytes as the user gave them, placeholders included: the worker replaces placeholders that differ
-//! per task.
+//! A template is sent to a worker once, and a task adds only its id, instance and entry. Paths are
+//! the bytes that the user gave, including placeholders. The worker replaces placeholders that
+//! differ between tasks.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -23,12 +23,12 @@ pub enum StdioSpec {
     None,
     /// A file, relative to the working directory of the task.
     File {
-        /// Path with placeholders.
+        /// The path, with placeholders.
         path: ByteText,
-        /// Delete the file if the task finishes.
+        /// Whether to delete the file if the task finishes.
         remove_if_finished: bool,
     },
-    /// Into the stream directory of the submit.
+    /// The stream directory of the submit.
     Stream,
 }
 
@@ -44,14 +44,14 @@ pub enum PinMode {
     OpenMp,
 }
 
-/// How many lost workers a task survives.
+/// How many worker losses a task survives.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum CrashLimit {
-    /// Fails with the first loss of its worker, for any reason.
+    /// The task fails with the first loss of its worker, for any reason.
     NeverRestart,
-    /// Fails after this many crashes of its worker; at least 1.
+    /// The task fails after this many crashes of its worker, at least 1.
     Max(u32),
-    /// Always restarts.
+    /// The task always restarts.
     Unlimited,
 }
 
@@ -64,53 +64,53 @@ impl Default for CrashLimit {
 /// Everything that the tasks of one submit share.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct TaskTemplate {
-    /// Program and arguments; never empty.
+    /// The program and its arguments. Never empty.
     pub args: Vec<ByteText>,
-    /// Variables the user set, sorted by name, names unique.
+    /// The variables that the user set, sorted by name. Names are unique.
     pub env: Vec<(ByteText, ByteText)>,
-    /// Working directory, absolute or relative to the submit directory, with placeholders.
+    /// The working directory with placeholders, absolute or relative to the submit directory.
     pub cwd: ByteText,
     /// Standard output.
     pub stdout: StdioSpec,
     /// Standard error.
     pub stderr: StdioSpec,
-    /// Bytes fed to standard input; `None` = `/dev/null`.
+    /// The bytes for standard input. `None` means `/dev/null`.
     pub stdin: Option<Arc<[u8]>>,
     /// Whether each task gets a private directory.
     pub task_dir: bool,
-    /// Cpu binding.
+    /// How cpus are bound to the task.
     pub pin: PinMode,
-    /// Longest run of an instance.
+    /// How long an instance may run.
     pub time_limit: Option<Duration>,
-    /// Larger runs first.
+    /// The priority. Tasks with larger values run first.
     pub priority: i32,
-    /// Survived losses.
+    /// How many worker losses the task survives.
     pub crash_limit: CrashLimit,
-    /// Resource request.
+    /// The resource request.
     pub requests: RequestVariants,
-    /// How it is stopped.
+    /// How the task is stopped.
     pub stop: StopSpec,
-    /// Whether it is retried after a failure.
+    /// Whether and how the task is retried after a failure.
     pub retry: RetrySpec,
     /// Whether the program is an interpreter that executes the entries of tasks one after the
-    /// other, and answers each with a value.
+    /// other, and answers each of them with a value.
     pub is_call: bool,
-    /// Parameters used in arguments and paths; only for arrays.
+    /// The parameters used in arguments and paths. Only for arrays.
     pub params: Option<Arc<Params>>,
-    /// Needs learned from finished tasks.
+    /// The requests that are learned from finished tasks.
     pub learn: LearnSpec,
-    /// Input and output files named by the user.
+    /// The input and output files that the user named.
     pub files: TaskFiles,
-    /// Whether a worker that can enforces its `mem` request as a limit.
+    /// Whether a worker that can enforces the `mem` request as a limit.
     pub enforce_memory: bool,
-    /// Name of its step in a job file, if the step is one task. Only for display.
+    /// The name of the step in its job file, if the step is one task. Only for display.
     pub name: Option<Box<str>>,
     /// Whether `{}` in the arguments is replaced by the entry.
     pub entry_in_args: bool,
 }
 
 impl TaskTemplate {
-    /// Whether it requests `mem` and enforces it.
+    /// Returns whether the task requests `mem` and enforces it.
     #[must_use]
     pub fn has_memory_limit(&self) -> bool {
         let asks = || {
@@ -125,8 +125,8 @@ impl TaskTemplate {
         self.enforce_memory && (self.learn.memory.is_some() || asks())
     }
 
-    /// Names and values that the arguments of a task are filled with; `entry` has the empty name:
-    /// its placeholder is `{}`.
+    /// Returns the names and values for a task's arguments. `entry` has the empty name, because its
+    /// placeholder is `{}`.
     #[must_use]
     pub fn arg_values(&self, task: TaskId, entry: Option<&[u8]>) -> Vec<(&str, ByteText)> {
         let params = self.params.as_deref();
@@ -136,7 +136,7 @@ impl TaskTemplate {
         values
     }
 
-    /// The arguments of a task with these values.
+    /// Returns the arguments of a task with these values.
     #[must_use]
     pub fn filled_args(&self, values: &[(&str, ByteText)]) -> Vec<ByteText> {
         let args = self.args.iter();
@@ -144,79 +144,81 @@ impl TaskTemplate {
     }
 }
 
-/// Files that a task reads and writes: paths with placeholders, relative to the working directory.
+/// The files that a task reads and writes: paths with placeholders, relative to the working
+/// directory.
 #[derive(Clone, PartialEq, Eq, Hash, Debug, Default)]
 pub struct TaskFiles {
-    /// Files that it reads.
+    /// The files that the task reads.
     pub inputs: Vec<ByteText>,
-    /// Output files. The record of completed work is stored next to the first one, see
-    /// [`crate::done`].
+    /// The files that the task writes. The record of completed work is stored next to the first
+    /// one, see [`crate::done`].
     pub outputs: Vec<ByteText>,
     /// Whether a task that exits with 0 fails if an output is missing.
     pub must_exist: bool,
-    /// Whether the record contains digests, so that files with other times may count as unchanged.
+    /// Whether the record contains digests, so that files with different times can count as
+    /// unchanged.
     pub by_content: bool,
 }
 
 impl TaskFiles {
-    /// Whether the user named no files.
+    /// Returns whether the user named no files.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.inputs.is_empty() && self.outputs.is_empty()
     }
 }
 
-/// One task of a graph submit.
+/// A task of a graph submit.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct GraphTask {
-    /// Id inside the job.
+    /// The id in the job.
     pub id: TaskId,
-    /// Position in [`GraphSpec::templates`].
+    /// The position of its template in [`GraphSpec::templates`].
     pub template: u32,
-    /// Ids of dependencies in the same submit; no duplicates.
+    /// The ids of its dependencies in the same submit, without duplicates.
     pub deps: Vec<TaskId>,
 }
 
 /// Tasks with dependencies.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct GraphSpec {
-    /// Distinct templates.
+    /// The distinct templates.
     pub templates: Vec<Arc<TaskTemplate>>,
     /// The tasks, in any order.
     pub tasks: Vec<GraphTask>,
 }
 
-/// Ids of an array submit.
+/// The ids of an array submit.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum ArrayIds {
-    /// As given; new in the job.
+    /// These ids, which are new in the job.
     Given(IdArray),
-    /// This many ids: from 0 in a new job, after the highest existing id in an open one.
+    /// This many ids, starting at 0 in a new job, or after the highest existing id in an open one.
     Next(u32),
 }
 
 /// Tasks that share one template.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct ArraySpec {
-    /// Ids of the tasks.
+    /// The ids of the tasks.
     pub ids: ArrayIds,
-    /// Entries in the order of the ids, one per id.
+    /// The entries, one per id and in the same order.
     pub entries: Option<Entries>,
-    /// Template of the tasks.
+    /// The template of the tasks.
     pub template: Arc<TaskTemplate>,
 }
 
-/// Body of a submit.
+/// The body of a submit.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum SubmitBody {
-    /// One template, many ids.
+    /// One template for many ids.
     Array(ArraySpec),
     /// Tasks with dependencies.
     Graph(GraphSpec),
 }
 
 impl SubmitBody {
-    /// The different templates of its tasks.
+    /// Returns the distinct templates of the tasks.
     #[must_use]
     pub fn templates(&self) -> &[Arc<TaskTemplate>] {
         match self {
@@ -225,7 +227,7 @@ impl SubmitBody {
         }
     }
 
-    /// Number of tasks with individual data.
+    /// Returns the number of tasks with individual data.
     #[must_use]
     pub fn listed(&self) -> usize {
         match self {
@@ -240,61 +242,63 @@ impl SubmitBody {
 pub enum SubmitTarget {
     /// A new, closed job.
     NewJob {
-        /// Name shown to users.
+        /// The name that users see.
         name: Box<str>,
-        /// Tolerated number of failed tasks; `None` = all.
+        /// The number of tolerated failed tasks. `None` means that all may fail.
         max_fails: Option<u32>,
     },
-    /// A new job that its own tasks can submit to; it closes when no task is left that could.
+    /// A new job to which its own tasks can submit. It closes when no task is left that could do
+    /// so.
     SelfClosing {
-        /// Name shown to users.
+        /// The name that users see.
         name: Box<str>,
-        /// Tolerated number of failed tasks; `None` = all.
+        /// The number of tolerated failed tasks. `None` means that all may fail.
         max_fails: Option<u32>,
-        /// Limit of tasks over its lifetime; `None` = the number of ids.
+        /// The maximum number of tasks over the job's lifetime. `None` means the number of ids.
         tasks_max: Option<u32>,
     },
     /// An open job.
     Attach(JobId),
 }
 
-/// The task that submits to its own job. A repetition by a later attempt adds nothing: submits are
-/// recognized by key, otherwise by order.
+/// A task that submits to its own job. If a later attempt repeats a submit, no tasks are added.
+/// Repetitions are recognized by key, or otherwise by order.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Origin {
     /// The submitting task, in the same job.
     pub task: TaskId,
-    /// The attempt of it that submits.
+    /// The attempt that submits.
     pub instance: InstanceId,
-    /// A name that the task gave to this submit.
+    /// The name that the task gave to this submit.
     pub key: Option<Box<str>>,
-    /// Hash of the submit. Two submits with equal hashes count as equal.
+    /// A hash of the submit. Two submits with equal hashes count as equal.
     pub digest: u64,
 }
 
 /// Another job that the tasks of a submit wait for.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct After {
-    /// Id of the job.
+    /// The id of the job.
     pub job: JobId,
-    /// Whether each task waits for the task with its id; otherwise all wait for the end of the
-    /// whole job.
+    /// Whether each task waits for the task with the same id. Otherwise all tasks wait until the
+    /// whole job has ended.
     pub is_each: bool,
-    /// Whether any outcome will do; otherwise the tasks are aborted unless it finishes.
+    /// Whether any outcome is accepted. Otherwise the tasks are aborted unless the job or task
+    /// finishes.
     pub is_any: bool,
 }
 
-/// Event of a notification.
+/// The event of a notification.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum NotifyEvent {
     /// The job has ended, in any way.
     End,
-    /// Its first task has failed.
+    /// The first task has failed.
     Failure,
 }
 
 impl NotifyEvent {
-    /// Its name for users and programs.
+    /// Returns the name for users and programs.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -304,43 +308,43 @@ impl NotifyEvent {
     }
 }
 
-/// Recipient of a notification.
+/// The target of a notification.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum NotifyTarget {
-    /// A shell command, run on the server's machine.
+    /// A shell command that runs on the server's machine.
     Command(Box<str>),
-    /// An `http` or `https` URL that gets a POST request.
+    /// An `http` or `https` URL that receives a POST request.
     Webhook(Box<str>),
 }
 
 /// A notification.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct NotifySpec {
-    /// Recipient.
+    /// The target.
     pub target: NotifyTarget,
-    /// Event that is reported.
+    /// The event that is reported.
     pub event: NotifyEvent,
 }
 
 /// A validated submit.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct SubmitSpec {
-    /// New or open job.
+    /// The new or open job.
     pub target: SubmitTarget,
-    /// Directory where the user submitted; absolute.
+    /// The absolute directory from which the user submitted.
     pub submit_dir: ByteText,
-    /// Stream directory with placeholders, if output is streamed.
+    /// The stream directory with placeholders, if output is streamed.
     pub stream_dir: Option<ByteText>,
-    /// Other jobs that the tasks wait for.
+    /// The other jobs that the tasks wait for.
     pub after: Vec<After>,
-    /// Notifications of its end or its first failure.
+    /// The notifications about the job's end or first failure.
     pub notify: Vec<NotifySpec>,
-    /// The submitting task, if it submits to its own job; `None` = a user, or another job.
+    /// The submitting task, if it submits to its own job. `None` for a user or another job.
     pub origin: Option<Origin>,
-    /// Random number of the client that identifies a repetition, if it adds an array to an open
-    /// job.
+    /// A random number that identifies repetitions by the client, if the submit adds an array to an
+    /// open job.
     pub nonce: Option<u64>,
-    /// Probable mistakes found by the client, complete sentences; shown with the job.
+    /// Possible mistakes that the client found, as complete sentences. Shown with the job.
     pub notes: Vec<Box<str>>,
     /// The tasks.
     pub body: SubmitBody,

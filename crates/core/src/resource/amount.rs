@@ -2,54 +2,54 @@
 
 use std::fmt;
 
-/// Units in one whole.
+/// The number of units in one whole.
 pub const UNITS_PER_WHOLE: u64 = 10_000;
 
 /// An amount of a resource in units of 1/10 000 (2 cpus = 20 000).
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
 pub struct Amount(pub u64);
 
-/// A text that is no valid amount.
+/// A text that is not a valid amount.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum AmountError {
-    /// Not a decimal number.
+    /// The text is not a decimal number.
     #[error("expected a number such as 2 or 0.5")]
     NotANumber,
-    /// More than four decimals.
+    /// The amount has more than four decimals.
     #[error("Resource precision exceeded")]
     Precision,
-    /// Larger than 2^32 - 1.
+    /// The amount is larger than 2^32 - 1.
     #[error("number is too large")]
     TooLarge,
 }
 
 impl Amount {
-    /// Nothing.
+    /// An amount of zero.
     pub const ZERO: Amount = Amount(0);
 
-    /// A whole number of items.
+    /// Creates an amount of whole items.
     #[must_use]
     pub const fn whole(count: u32) -> Self {
         Amount(count as u64 * UNITS_PER_WHOLE)
     }
 
-    /// Complete items in the amount, without the fraction.
+    /// Returns the number of complete items, without the fraction.
     #[must_use]
     pub const fn whole_part(self) -> u64 {
         self.0 / UNITS_PER_WHOLE
     }
 
-    /// Units beyond the last complete item, below [`UNITS_PER_WHOLE`].
+    /// Returns the units beyond the last complete item, fewer than [`UNITS_PER_WHOLE`].
     #[must_use]
     pub const fn fraction_units(self) -> u64 {
         self.0 % UNITS_PER_WHOLE
     }
 
-    /// Parses `2`, `0.5`, `1_000`, `3.1400`.
+    /// Parses an amount such as `2`, `0.5`, `1_000` or `3.1400`.
     ///
     /// # Errors
     ///
-    /// See [`AmountError`]; accepts zero, which requests reject.
+    /// See [`AmountError`]. Zero is accepted here, although requests reject it.
     pub fn parse(text: &str) -> Result<Self, AmountError> {
         let (whole, fraction) = text.split_once('.').unwrap_or((text, ""));
         let has_point = text.contains('.');

@@ -1,36 +1,36 @@
-//! Resources of a worker: named pools with indices, groups of indices, or a plain quantity.
+//! The resources of a worker: named pools with indices, groups of indices, or a plain quantity.
 
 use super::amount::Amount;
 
-/// One named pool of a worker.
+/// A named pool of a worker.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct ResourceItem {
-    /// Name such as `cpus`, `mem`, `gpus/nvidia`.
+    /// The name, such as `cpus`, `mem` or `gpus/nvidia`.
     pub name: Box<str>,
-    /// Kind and size.
+    /// The kind and size.
     pub kind: ResourceKind,
 }
 
-/// Kinds of pools.
+/// The kind of a pool.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum ResourceKind {
     /// Named indices in one group.
     List(Vec<Box<str>>),
     /// Indices `start..=end` in one group.
     Range {
-        /// First index.
+        /// The first index.
         start: u32,
-        /// Last index, inclusive; not below `start`.
+        /// The last index, inclusive, which is not below `start`.
         end: u32,
     },
-    /// Named indices in several groups (sockets, NUMA nodes); no group is empty.
+    /// Named indices in several groups, such as sockets or NUMA nodes. No group is empty.
     Groups(Vec<Vec<Box<str>>>),
-    /// A quantity without identity.
+    /// A quantity without individual items.
     Sum(Amount),
 }
 
 impl ResourceKind {
-    /// Everything the pool holds.
+    /// Returns the total amount of the pool.
     #[must_use]
     pub fn total(&self) -> Amount {
         let whole = |n: usize| Amount::whole(u32::try_from(n).unwrap_or(u32::MAX));
@@ -44,7 +44,7 @@ impl ResourceKind {
         }
     }
 
-    /// Names of the indices, group by group; empty for a sum.
+    /// Returns the names of the indices, group by group. Empty for a sum.
     #[must_use]
     pub fn indices(&self) -> Vec<Vec<Box<str>>> {
         match self {
@@ -62,56 +62,56 @@ impl ResourceKind {
     }
 }
 
-/// Coupling of two groups, with its weight.
+/// The coupling of two groups, with its weight.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct CouplingWeight {
-    /// Position of the first resource in [`ResourceDescriptor::items`].
+    /// The position of the first resource in [`ResourceDescriptor::items`].
     pub resource1: u32,
-    /// Group of the first resource.
+    /// The group of the first resource.
     pub group1: u32,
-    /// Position of the second resource.
+    /// The position of the second resource.
     pub resource2: u32,
-    /// Group of the second resource.
+    /// The group of the second resource.
     pub group2: u32,
-    /// Strength of the coupling; 256 by default.
+    /// The strength of the coupling, 256 by default.
     pub weight: u32,
 }
 
-/// All pools of a worker, sorted by name, names unique.
+/// All pools of a worker, sorted by name. Names are unique.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct ResourceDescriptor {
     /// The pools.
     pub items: Vec<ResourceItem>,
-    /// Coupled groups.
+    /// The coupled groups.
     pub coupling: Vec<CouplingWeight>,
 }
 
-/// A descriptor that breaks a rule.
+/// A descriptor that violates a rule.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum DescriptorError {
-    /// Two pools with one name.
+    /// Two pools have the same name.
     #[error("Resource {0} defined twice")]
     Duplicate(Box<str>),
-    /// A pool without content.
+    /// A pool is empty.
     #[error("Resource {0} is empty")]
     Empty(Box<str>),
-    /// One index name twice in a pool.
+    /// A pool contains an index name twice.
     #[error("Invalid resource definition for {0}: GenericError(\"Non unique indices\")")]
     NonUniqueIndices(Box<str>),
-    /// CPUs as a sum.
+    /// The cpus are a sum.
     #[error("Resource kind `sum` cannot be used with CPUs. CPUs must have identity")]
     CpusWithoutIdentity,
-    /// A coupling names an unknown resource or group.
+    /// A coupling refers to an unknown resource or group.
     #[error("coupling refers to a resource or group that does not exist")]
     BadCoupling,
 }
 
 impl ResourceDescriptor {
-    /// Sorts the pools by name and checks every rule of the type.
+    /// Sorts the pools by name and checks all rules of the type.
     ///
     /// # Errors
     ///
-    /// The first broken rule.
+    /// Returns the first violated rule.
     pub fn new(
         mut items: Vec<ResourceItem>,
         coupling: Vec<CouplingWeight>,
@@ -143,7 +143,7 @@ impl ResourceDescriptor {
         Ok(Self { items, coupling })
     }
 
-    /// A worker that offers only `count` cpus; for tests and embedded use.
+    /// Returns the resources of a worker that offers only `count` cpus. For tests and embedded use.
     #[must_use]
     pub fn cpus(count: u32) -> Self {
         let kind = ResourceKind::Range {

@@ -1,10 +1,10 @@
-//! Free indices of a worker's resources, and their grants to tasks.
+//! The free indices of a worker's resources, and their assignment to tasks.
 //!
-//! Only the worker uses this; the server counts amounts. A pool is either a quantity (`sum`) or a
-//! set of named indices in groups. It does not know tasks or priorities.
+//! Only the worker uses this module. The server counts amounts. A pool is either a quantity (`sum`)
+//! or a set of named indices in groups. It knows neither tasks nor priorities.
 //!
-//! Invariants: an index is granted whole to one task or in fractions that add up to at most one;
-//! free plus granted is the whole pool. See `docs/architecture.md`.
+//! Invariants: an index is granted either whole to one task, or in fractions that add up to at most
+//! one. Free and granted amounts add up to the whole pool. See `docs/architecture.md`.
 
 mod choose;
 mod coupling;
@@ -17,18 +17,18 @@ use super::request::{Policy, ResourceRequest};
 use super::shadow::{freed_alongside, slack};
 use crate::bug;
 
-/// Units of one complete index, in the integer type used per index.
+/// The units of a complete index, in the integer type used per index.
 const FULL: u32 = 10_000;
 const _: () = assert!(FULL as u64 == UNITS_PER_WHOLE);
 
-/// All pools of one worker, in the order of its descriptor.
+/// All pools of a worker, in the order of its descriptor.
 #[derive(Clone, Debug)]
 pub struct PoolSet {
     pools: Vec<Pool>,
     coupling: Option<Arc<Coupling>>,
 }
 
-/// Groups that belong together.
+/// The coupling weights of groups.
 #[derive(Debug)]
 struct Coupling {
     pairs: Vec<CouplingWeight>,
@@ -52,11 +52,11 @@ enum PoolKind {
 
 #[derive(Clone, Debug)]
 struct IndexedPool {
-    /// Names of all indices, group after group.
+    /// The names of all indices, group by group.
     names: Vec<Box<str>>,
-    /// Free units of each index.
+    /// The free units of each index.
     free: Vec<u32>,
-    /// Group of each index.
+    /// The group of each index.
     group_of: Vec<u32>,
     groups: Vec<Group>,
 }
@@ -66,19 +66,19 @@ struct IndexedPool {
 struct Group {
     start: u32,
     size: u32,
-    /// One bit per index of the group: completely free.
+    /// One bit per index of the group, set if the index is completely free.
     whole_bits: Vec<u64>,
-    /// Number of completely free indices.
+    /// The number of completely free indices.
     whole: u32,
-    /// Indices (of the pool) that are partly free.
+    /// The partly free indices, numbered as in the pool.
     partial: Vec<u32>,
 }
 
-/// A request translated to the pools of one worker.
+/// A request in terms of one worker's pools.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub struct PoolRequest {
     entries: Vec<PoolEntry>,
-    /// Minimal coupling weight of the groups it takes; `None` = coupling does not matter.
+    /// The minimum coupling weight of the chosen groups. `None` if coupling does not matter.
     coupling_min: Option<u64>,
 }
 
@@ -86,48 +86,48 @@ pub struct PoolRequest {
 struct PoolEntry {
     pool: u32,
     policy: Policy,
-    /// The amount; the pool's total for [`Policy::All`].
+    /// The amount. For [`Policy::All`], the total of the pool.
     units: u64,
-    /// Limit of groups the choice may span; only for forced policies.
+    /// The maximum number of groups that the choice may span. Only for forced policies.
     groups_max: u32,
 }
 
-/// Resources that one running instance holds.
+/// The resources that one running instance holds.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Grant {
     /// One entry per requested resource, in the order of the request.
     pub entries: Vec<GrantEntry>,
 }
 
-/// Share of one resource that one running instance holds.
+/// The part of one resource that one running instance holds.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct GrantEntry {
-    /// Position of the resource in the worker's descriptor.
+    /// The position of the resource in the worker's descriptor.
     pub pool: u32,
-    /// Granted amount.
+    /// The granted amount.
     pub amount: Amount,
-    /// Granted indices, a fractional one last; empty for a sum.
+    /// The granted indices, with a fractional one last. Empty for a sum.
     pub indices: Vec<GrantedIndex>,
 }
 
-/// A granted index or a part of one.
+/// A granted index, or a part of one.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct GrantedIndex {
-    /// Position of the index in its pool, see [`PoolSet::index_name`].
+    /// The position of the index in its pool, see [`PoolSet::index_name`].
     pub index: u32,
-    /// Granted part, 1 to 10 000 units.
+    /// The granted units, 1 to 10 000.
     pub units: u32,
 }
 
-/// Free amounts withheld for blocked requests; valid within one scheduling round.
+/// Free amounts that are withheld for blocked requests. Valid within one scheduling round.
 #[derive(Clone, Debug, Default)]
 pub struct Reservation {
-    /// Reserved units per pool.
+    /// The reserved units of each pool.
     units: Vec<u64>,
 }
 
 impl Reservation {
-    /// Forgets everything.
+    /// Removes all reservations.
     pub fn clear(&mut self) {
         self.units.clear();
     }
@@ -153,7 +153,7 @@ impl Reservation {
 }
 
 impl PoolSet {
-    /// Pools of a worker, everything free.
+    /// Creates the pools of a worker with everything free.
     #[must_use]
     pub fn new(descriptor: &ResourceDescriptor) -> Self {
         let pools = descriptor.items.iter().map(|item| {
@@ -181,7 +181,7 @@ impl PoolSet {
         Self { pools, coupling }
     }
 
-    /// Translates a request; `None` if this worker could not serve it even when empty.
+    /// Translates a request. Returns `None` if this worker could not serve it even when empty.
     #[must_use]
     pub fn compile(&self, request: &ResourceRequest) -> Option<PoolRequest> {
         let mut entries = Vec::with_capacity(request.entries.len());
@@ -224,7 +224,8 @@ impl PoolSet {
         })
     }
 
-    /// Groups for a request with coupling; `None` if it cannot be served as requested.
+    /// Chooses groups for a request with coupling. Returns `None` if it cannot be served as
+    /// requested.
     fn choose_coupled(&self, request: &PoolRequest) -> Option<coupling::Choice> {
         let (Some(coupling), Some(least)) = (&self.coupling, request.coupling_min) else {
             return Some(coupling::Choice::default());
@@ -233,7 +234,7 @@ impl PoolSet {
             .filter(|choice| choice.forced_weight() >= least)
     }
 
-    /// Whether the request can be served now without touching reservations.
+    /// Returns whether the request can be served now without using reserved amounts.
     #[must_use]
     pub fn fits(&self, request: &PoolRequest, reserved: &Reservation) -> bool {
         let each_fits = request.entries.iter().all(|entry| {
@@ -241,17 +242,17 @@ impl PoolSet {
             let spare = pool.free_units.saturating_sub(reserved.of(entry.pool));
             spare >= entry.units && pool.can_serve(entry)
         });
-        // Without a minimal weight coupling is only a preference.
+        // Without a minimum weight, coupling is only a preference.
         each_fits
             && (request.coupling_min.is_none_or(|least| least == 0)
                 || self.choose_coupled(request).is_some())
     }
 
     /// Reserves amounts for a request that does not fit, so that later requests leave them alone.
-    /// `held` are the grants of running instances.
+    /// `held` contains the grants of running instances.
     ///
     /// If the request could be served, reserves its amount. Otherwise reserves everything free that
-    /// it may need, whichever of the running instances end first.
+    /// it may need, whichever running instances end first.
     pub fn reserve<'a>(
         &self,
         request: &PoolRequest,
@@ -296,7 +297,8 @@ impl PoolSet {
         }
     }
 
-    /// Takes everything requested, or nothing (`None`) if some of it is not free.
+    /// Takes everything that is requested. Returns `None`, without taking anything, if some of it
+    /// is not free.
     pub fn take(&mut self, request: &PoolRequest) -> Option<Grant> {
         if !self.fits(request, &Reservation::default()) {
             return None;
@@ -317,7 +319,7 @@ impl PoolSet {
                     });
                 }
                 None => {
-                    // Cannot happen after `fits`; gives back rather than leak.
+                    // This cannot happen after `fits`. Releases the grant so that nothing leaks.
                     debug_assert!(false, "a pool refused what it said it can serve");
                     self.release(&grant);
                     return None;
@@ -327,7 +329,7 @@ impl PoolSet {
         Some(grant)
     }
 
-    /// Gives a grant back.
+    /// Releases a grant.
     pub fn release(&mut self, grant: &Grant) {
         for entry in &grant.entries {
             let Some(pool) = self.pools.get_mut(entry.pool as usize) else {
@@ -341,7 +343,7 @@ impl PoolSet {
         }
     }
 
-    /// Whether nothing is granted.
+    /// Returns whether nothing is granted.
     #[must_use]
     pub fn is_all_free(&self) -> bool {
         self.pools
@@ -349,7 +351,7 @@ impl PoolSet {
             .all(|pool| pool.free_units == pool.total_units)
     }
 
-    /// Free amount of the pool at this position; zero if unknown.
+    /// Returns the free amount of the pool at this position, or zero if there is none.
     #[must_use]
     pub fn free(&self, pool: u32) -> Amount {
         Amount(
@@ -359,7 +361,7 @@ impl PoolSet {
         )
     }
 
-    /// Size of the pool at this position; zero if unknown.
+    /// Returns the size of the pool at this position, or zero if there is none.
     #[must_use]
     pub fn total(&self, pool: u32) -> Amount {
         Amount(
@@ -369,20 +371,20 @@ impl PoolSet {
         )
     }
 
-    /// Position of the pool with this name.
+    /// Returns the position of the pool with this name.
     #[must_use]
     pub fn position(&self, name: &str) -> Option<u32> {
         let index = self.pools.iter().position(|pool| &*pool.name == name)?;
         u32::try_from(index).ok()
     }
 
-    /// Name of a pool.
+    /// Returns the name of a pool.
     #[must_use]
     pub fn name(&self, pool: u32) -> &str {
         self.pools.get(pool as usize).map_or("", |pool| &pool.name)
     }
 
-    /// Name of an index of a pool.
+    /// Returns the name of an index of a pool.
     #[must_use]
     pub fn index_name(&self, pool: u32, index: u32) -> &str {
         match self.pools.get(pool as usize).map(|pool| &pool.kind) {
@@ -404,7 +406,7 @@ impl Pool {
         }
     }
 
-    /// Minimal number of groups that the empty pool needs, for forced policies.
+    /// Returns the minimum number of groups that the empty pool needs, for forced policies.
     fn groups_max(&self, policy: Policy, units: u64) -> u32 {
         match (&self.kind, policy) {
             (PoolKind::Indexed(indexed), Policy::ForceCompact | Policy::ForceTight) => {
@@ -484,7 +486,7 @@ impl IndexedPool {
         Some(GrantedIndex { index, units })
     }
 
-    /// Takes a fraction of an index that is partly free already.
+    /// Takes a fraction of an index that is already partly free.
     fn take_partial(&mut self, index: u32, units: u32) -> Option<GrantedIndex> {
         let free = self.free.get_mut(index as usize)?;
         *free = free.checked_sub(units)?;

@@ -1,44 +1,44 @@
-//! Resource requests of tasks: amounts with a policy, in one or more variants.
+//! The resource requests of tasks: amounts with a policy, in one or more variants.
 
 use std::fmt;
 use std::time::Duration;
 
 use super::amount::{Amount, UNITS_PER_WHOLE};
 
-/// Limit of variants of one task.
+/// The maximum number of variants of a task.
 pub const VARIANTS_MAX: usize = 32;
 
 /// How indices are chosen when a pool has several groups.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
 pub enum Policy {
-    /// As few groups as now possible, evenly filled.
+    /// As few groups as currently possible, filled evenly.
     #[default]
     Compact,
-    /// As few groups as the empty worker needs.
+    /// As few groups as the empty worker would need.
     ForceCompact,
-    /// As few groups as now possible, one filled after the other.
+    /// As few groups as currently possible, filled one after the other.
     Tight,
-    /// As `Tight`, with as few groups as the empty worker needs.
+    /// Like `Tight`, with as few groups as the empty worker would need.
     ForceTight,
     /// As many groups as possible.
     Scatter,
-    /// The whole pool; the amount is ignored.
+    /// The whole pool. The amount is ignored.
     All,
 }
 
-/// Request for one resource.
+/// A request for one resource.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct ResourceEntry {
-    /// Name of the resource.
+    /// The name of the resource.
     pub resource: Box<str>,
     /// How indices are chosen.
     pub policy: Policy,
-    /// Amount; zero for [`Policy::All`].
+    /// The amount. Zero for [`Policy::All`].
     pub amount: Amount,
 }
 
 impl ResourceEntry {
-    /// Whether a worker with this total could grant it.
+    /// Returns whether a worker with this total amount could grant the request.
     #[must_use]
     pub fn fits(&self, total: Amount) -> bool {
         match self.policy {
@@ -53,7 +53,7 @@ impl ResourceEntry {
 }
 
 impl fmt::Display for ResourceEntry {
-    /// `2 compact`, `0.5 tight!`, `all`: the text of `HQ_RESOURCE_REQUEST_*`.
+    /// Formats the text of `HQ_RESOURCE_REQUEST_*`, such as `2 compact`, `0.5 tight!` or `all`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let policy = match self.policy {
             Policy::Compact => "compact",
@@ -67,21 +67,21 @@ impl fmt::Display for ResourceEntry {
     }
 }
 
-/// One alternative of a task's request.
+/// One variant of a task's request.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct ResourceRequest {
-    /// Single-node resources, `cpus` first, then by name; empty for multi-node requests.
+    /// The single-node resources, `cpus` first and then by name. Empty for multi-node requests.
     pub entries: Vec<ResourceEntry>,
-    /// Requested whole nodes; 0 = a single-node task.
+    /// The number of requested whole nodes. 0 for a single-node task.
     pub n_nodes: u32,
-    /// Least remaining lifetime of the worker.
+    /// The minimum remaining lifetime of the worker.
     pub min_time: Duration,
-    /// Scheduling weight in units of 1/10 000.
+    /// The scheduling weight, in units of 1/10 000.
     pub weight: u32,
 }
 
 impl ResourceRequest {
-    /// `count` cpus, the default policy and weight.
+    /// Returns a request for `count` cpus with the default policy and weight.
     #[must_use]
     pub fn cpus(count: u32) -> Self {
         let cpus = ResourceEntry {
@@ -98,36 +98,37 @@ impl ResourceRequest {
     }
 }
 
-/// All alternatives of a task, in order of preference; never empty, at most [`VARIANTS_MAX`].
+/// All variants of a task's request in order of preference: at least one, and at most
+/// [`VARIANTS_MAX`].
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct RequestVariants(Vec<ResourceRequest>);
 
-/// A request that breaks a rule.
+/// A request that violates a rule.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum RequestError {
-    /// No variant, or too many.
+    /// There is no variant, or there are too many.
     #[error("a task needs between 1 and {VARIANTS_MAX} resource requests, found {0}")]
     VariantCount(usize),
-    /// An amount of zero.
+    /// An amount is zero.
     #[error("Zero resources cannot be requested")]
     Zero,
-    /// One resource twice in one variant.
+    /// A variant names a resource twice.
     #[error("Resource '{0}' defined more than once")]
     Duplicate(Box<str>),
-    /// Nodes together with other resources.
+    /// A variant requests nodes together with other resources.
     #[error("a multi-node request cannot be combined with other resources")]
     NodesWithResources,
-    /// Weight of zero.
+    /// A weight is zero.
     #[error("Resource weight has to be positive number")]
     Weight,
 }
 
 impl RequestVariants {
-    /// Checks every rule and puts the entries into their order.
+    /// Checks all rules and sorts the entries.
     ///
     /// # Errors
     ///
-    /// The first broken rule.
+    /// Returns the first violated rule.
     pub fn new(mut variants: Vec<ResourceRequest>) -> Result<Self, RequestError> {
         if variants.is_empty() || variants.len() > VARIANTS_MAX {
             return Err(RequestError::VariantCount(variants.len()));
@@ -138,13 +139,13 @@ impl RequestVariants {
         Ok(Self(variants))
     }
 
-    /// The variants, first preferred.
+    /// Returns the variants, the preferred one first.
     #[must_use]
     pub fn as_slice(&self) -> &[ResourceRequest] {
         &self.0
     }
 
-    /// Whether the task takes whole nodes.
+    /// Returns whether the task takes whole nodes.
     #[must_use]
     pub fn is_multi_node(&self) -> bool {
         self.0.iter().any(|request| request.n_nodes > 0)
@@ -152,7 +153,7 @@ impl RequestVariants {
 }
 
 impl Default for RequestVariants {
-    /// One cpu.
+    /// Returns a request for one cpu.
     fn default() -> Self {
         Self(vec![ResourceRequest::cpus(1)])
     }

@@ -1,28 +1,28 @@
-//! Amount of a resource that other tasks may take without delaying a waiting request.
+//! Computes how much of a resource other tasks may take without delaying a waiting request.
 //!
 //! Run times are unknown, so any holder may be the next to end. A request that lacks `missing` can
 //! start once holders of at least that much have ended. The smallest such set frees `reach`. As
-//! long as others take no more than `reach - missing`, each set that would have sufficed still
-//! does.
+//! long as others take no more than `reach - missing`, each set that would have been sufficient
+//! still is.
 //!
 //! `reach` is a subset sum. Amounts are mostly small multiples of a unit, so a bit set of a few
-//! words holds all sums. Otherwise a bounded number of sums is tried, and beyond that nothing is
-//! given away.
+//! words can represent all sums. Otherwise a bounded number of sums is tried, and beyond that
+//! nothing may be taken.
 
-/// Words of the set of sums; 64 cpus in halves need two of them.
+/// The maximum number of words in the set of sums. 64 cpus in halves need two words.
 const WORDS: usize = 64;
-/// Limit of sums that are examined one by one; beyond it the answer is 0.
+/// The maximum number of sums that are examined one by one. Beyond it, the result is 0.
 const SUMS_MAX: usize = 64;
 
-/// Holders of an equal amount.
+/// Holders of the same amount.
 #[derive(Clone, Copy, Debug)]
 struct Kind {
     units: u64,
     holders: u64,
 }
 
-/// Amount that others may take, given the shortage and the amount that each holder would free:
-/// `(units, holders)`.
+/// Returns the amount that others may take, given the shortage and the amount that each holder
+/// would free: `(units, holders)`.
 #[must_use]
 pub fn slack(missing: u64, held: impl Iterator<Item = (u64, u32)>) -> u64 {
     if missing == 0 {
@@ -55,15 +55,15 @@ pub fn slack(missing: u64, held: impl Iterator<Item = (u64, u32)>) -> u64 {
     reach.map_or(0, |reach| reach - missing)
 }
 
-/// The minimal sufficient sum over holders that do not suffice alone; `None` = too many steps for a
-/// bit set. O(kinds × log holders × words).
+/// Returns the minimum sufficient sum over holders that are not sufficient alone. `None` if there
+/// are too many steps for a bit set. O(kinds × log holders × words).
 fn by_bits(missing: u64, kinds: &[Kind]) -> Option<Option<u64>> {
     let step = kinds.iter().fold(0, |step, kind| gcd(step, kind.units));
     if step == 0 {
         return Some(None);
     }
     let target = usize::try_from(missing.div_ceil(step)).ok()?;
-    // Without its last summand, which is below `missing`, the minimal sum does not suffice.
+    // Without its last summand, which is below `missing`, the minimum sum is not sufficient.
     let words = target.checked_mul(2)?.div_ceil(64);
     if words > WORDS {
         return None;
@@ -88,7 +88,7 @@ fn by_bits(missing: u64, kinds: &[Kind]) -> Option<Option<u64>> {
     Some(first_from(sums, target).map(|sum| sum as u64 * step))
 }
 
-/// Adds to each sum of a set the sum that is `by` larger; drops those beyond its end.
+/// Adds to a set the sums that are larger by `by`. Drops sums beyond the end of the set.
 fn or_shifted(sums: &mut [u64], by: usize) {
     let (words, bits) = (by / 64, by % 64);
     for at in (words..sums.len()).rev() {
@@ -108,9 +108,9 @@ fn first_from(sums: &[u64], from: usize) -> Option<usize> {
     })
 }
 
-/// Units of another resource that are certain to become free before a request that lacks `missing`
-/// of one can start: those need no reservation. `held` = each holder's amounts of the two,
-/// `(lacking, other)`.
+/// Returns how many units of another resource are certain to become free before a request that
+/// lacks `missing` of one resource can start. These units need no reservation. `held` contains each
+/// holder's amounts of both resources, `(lacking, other)`.
 #[must_use]
 pub fn freed_alongside(missing: u64, held: impl Iterator<Item = (u64, u64)>) -> u64 {
     let (mut sum, mut most, mut least) = (0_u64, 0, u64::MAX);
@@ -122,11 +122,11 @@ pub fn freed_alongside(missing: u64, held: impl Iterator<Item = (u64, u64)>) -> 
     if missing == 0 || sum < missing {
         return 0;
     }
-    // At least this many must end, each with at least `least`.
+    // At least this many holders must end, each with at least `least`.
     missing.div_ceil(most).saturating_mul(least)
 }
 
-/// Like [`by_bits`], for amounts of any granularity; `None` = too many sums.
+/// Like [`by_bits`], for amounts of any granularity. `None` if there are too many sums.
 fn one_by_one(missing: u64, kinds: &[Kind]) -> Option<Option<u64>> {
     let mut sums = vec![0_u64];
     let mut reach: Option<u64> = None;
@@ -168,7 +168,7 @@ mod tests {
     fn what_is_freed_beyond_the_need_may_be_taken() {
         // 4 of 6 cpus are busy, 2 are free, 4 are requested.
         assert_eq!(slack(2, [(4, 1)].into_iter()), 2);
-        // The end of either would suffice: nothing to give away.
+        // The end of either holder would be sufficient, so nothing may be taken.
         assert_eq!(slack(2, [(2, 2)].into_iter()), 0);
         assert_eq!(slack(3, [(2, 2)].into_iter()), 1);
         assert_eq!(slack(3, [(2, 1), (5, 1)].into_iter()), 2);
@@ -178,7 +178,7 @@ mod tests {
 
     #[test]
     fn what_comes_back_with_the_lacking_resource_is_not_kept() {
-        // Two of six licences are missing, three tasks hold two each and a cpu.
+        // Two of six licences are missing. Three tasks hold two licences and one cpu each.
         assert_eq!(freed_alongside(2, [(2, 1); 3].into_iter()), 1);
         assert_eq!(freed_alongside(3, [(2, 1); 3].into_iter()), 2);
         assert_eq!(freed_alongside(2, [(2, 4), (2, 0), (0, 9)].into_iter()), 0);
@@ -197,7 +197,7 @@ mod tests {
     }
 
     proptest! {
-        /// Both ways agree with trying every set.
+        /// Both algorithms agree with trying every set.
         #[test]
         fn the_least_set_that_is_enough_is_found(
             missing in 1_u64..400,

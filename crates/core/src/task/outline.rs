@@ -3,7 +3,7 @@
 use super::TaskTable;
 
 impl TaskTable {
-    /// A copy without texts, earlier attempts and nodes.
+    /// Returns a copy without texts, earlier attempts and nodes.
     pub(crate) fn outline(&self) -> Self {
         Self {
             chunks: self.chunks.clone(),

@@ -1,4 +1,4 @@
-//! Records of finished neighbors: a few bytes per task instead of a record each.
+//! The records of finished neighbors, with a few bytes per task instead of a record each.
 
 use super::{Phase, TaskRecord};
 use crate::column;
@@ -6,8 +6,8 @@ use crate::id::InstanceId;
 use crate::outcome::OutcomeCode;
 use crate::time::Timestamp;
 
-/// Fields that differ between finished tasks: worker, start, run time, memory, user and system
-/// time, instance. A constant field takes no bytes.
+/// The number of fields that differ between finished tasks: worker, start, run time, memory, user
+/// and system time, instance. A constant field takes no bytes.
 const COLUMNS: usize = 7;
 
 /// Tasks that finished without a crash or a retry.
@@ -18,7 +18,7 @@ pub(super) struct Packed {
 }
 
 impl Packed {
-    /// `None` if a record has further information.
+    /// Packs records. Returns `None` if a record contains other information.
     pub(super) fn new(records: &[TaskRecord]) -> Option<Self> {
         let count = u16::try_from(records.len()).ok()?;
         let first = records.first()?;
@@ -27,7 +27,7 @@ impl Packed {
         let mut highest = lowest;
         for record in records {
             let values = values(record)?;
-            // Checks all other fields of a record, including future ones.
+            // Compares all other fields of the record, including future ones.
             if plain(values) != *record {
                 return None;
             }
@@ -47,21 +47,21 @@ impl Packed {
         Some(Self { count, columns })
     }
 
-    /// The record at a place.
+    /// Returns the record at a position.
     pub(super) fn record(&self, place: usize) -> Option<TaskRecord> {
         let count = usize::from(self.count);
         let value = |(low, bytes): &(i64, Box<[u8]>)| column::value_at(*low, bytes, count, place);
         (place < count).then(|| finished(self.columns.each_ref().map(value)))
     }
 
-    /// The records of all.
+    /// Returns all records.
     pub(super) fn records(&self) -> Box<[TaskRecord]> {
         let places = 0..usize::from(self.count);
         places.filter_map(|place| self.record(place)).collect()
     }
 }
 
-/// The columns of a record; `None` if a number is too large for one.
+/// Returns the columns of a record. `None` if a number is too large for its column.
 fn values(record: &TaskRecord) -> Option<[i64; COLUMNS]> {
     Some([
         record.worker.into(),
@@ -85,7 +85,7 @@ fn finished(
         instance,
     ]: [i64; COLUMNS],
 ) -> TaskRecord {
-    // They were numbers of these types.
+    // The values were numbers of these types before.
     let small = |value| u32::try_from(value).unwrap_or(u32::MAX);
     TaskRecord {
         started: Timestamp(started),

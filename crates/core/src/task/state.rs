@@ -1,20 +1,19 @@
-//! States of a task: internal and visible ones.
+//! The states of a task: internal and visible ones.
 
-/// Visible state of a task.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
+/// The visible state of a task.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum TaskState {
-    /// Blocked by dependencies, without a fitting worker, or queued on a worker.
-    #[default]
+    /// The task is blocked by dependencies, has no suitable worker, or is queued on a worker.
     Waiting,
-    /// On a worker with room for it: its program runs, or is about to.
+    /// The task is on a worker with room for it. Its program runs or is about to run.
     Running,
-    /// Exit code 0.
+    /// The task ended with exit code 0.
     Finished,
-    /// Any other end of its own.
+    /// The task ended by itself in any other way.
     Failed,
-    /// Ended by the user.
+    /// The user ended the task.
     Canceled,
-    /// Given up by the server.
+    /// The server gave up the task.
     Aborted,
 }
 
@@ -29,8 +28,8 @@ impl TaskState {
         Self::Aborted,
     ];
 
-    /// Number in rows of the store and in the web interface; it never changes, because files
-    /// contain it.
+    /// Returns the number in rows of the store and in the web interface. It never changes, because
+    /// files contain it.
     #[must_use]
     pub const fn number(self) -> u8 {
         match self {
@@ -43,13 +42,13 @@ impl TaskState {
         }
     }
 
-    /// Inverse of [`number`](Self::number).
+    /// Returns the state with this [`number`](Self::number).
     #[must_use]
     pub fn from_number(number: i64) -> Option<Self> {
         Self::ALL.get(usize::try_from(number).ok()?).copied()
     }
 
-    /// Word for users and programs: `finished`.
+    /// Returns the name for users and programs, such as `finished`.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -62,36 +61,36 @@ impl TaskState {
         }
     }
 
-    /// Inverse of [`name`](Self::name).
+    /// Returns the state with this [`name`](Self::name).
     #[must_use]
     pub fn from_name(name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|state| state.name() == name)
     }
 }
 
-/// State of a task inside the server.
+/// The state of a task inside the server.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Phase {
-    /// Blocked or ready.
+    /// The task is blocked or ready.
     Waiting,
-    /// On a worker, where it waits for other tasks.
+    /// The task is on a worker, where it waits for other tasks.
     Queued,
-    /// On a worker that has room for it; its start was not reported yet.
+    /// The task is on a worker that has room for it, but its start has not been reported yet.
     Placed,
-    /// Reported as started.
+    /// The task was reported as started.
     Running,
-    /// Exit code 0.
+    /// The task ended with exit code 0.
     Finished,
-    /// Any other end of its own.
+    /// The task ended by itself in any other way.
     Failed,
-    /// Ended by the user.
+    /// The user ended the task.
     Canceled,
-    /// Given up by the server.
+    /// The server gave up the task.
     Aborted,
 }
 
 impl Phase {
-    /// State as users see it.
+    /// Returns the state that users see.
     #[must_use]
     pub const fn state(self) -> TaskState {
         match self {
@@ -104,13 +103,13 @@ impl Phase {
         }
     }
 
-    /// Whether a worker has the task without a reported start.
+    /// Returns whether a worker has the task but has not reported its start.
     #[must_use]
     pub const fn is_sent(self) -> bool {
         matches!(self, Self::Queued | Self::Placed)
     }
 
-    /// Whether the task has ended for good.
+    /// Returns whether the task has ended and will not change any more.
     #[must_use]
     pub const fn is_terminal(self) -> bool {
         matches!(

@@ -1,4 +1,4 @@
-//! Packing, and the records that tasks have afterwards.
+//! Tests of packing, and of the records that tasks have afterwards.
 
 use super::*;
 
@@ -77,8 +77,8 @@ fn neighbours_that_all_finished_tell_what_their_records_told() {
     };
     let mut told = Vec::new();
     for index in 0..700 {
-        // A task of the first chunk is lost, one of the second fails first, and the last chunk is
-        // shorter.
+        // A task of the first chunk is lost, a task of the second chunk fails first, and the last
+        // chunk is shorter.
         if index == 30 {
             table.touch(index).expect("it exists").supersede();
         }
@@ -160,7 +160,8 @@ fn runs_join_equal_neighbours_across_chunks() {
     assert_eq!(table.phase(999), Some(Phase::Finished));
 }
 
-/// Ending tasks in parts equals ending them one by one, at every border of chunks; giant parts cost
+/// Ending tasks in parts has the same result as ending them one by one, at every border of chunks.
+/// Very large parts need no records.
 /// no records.
 #[test]
 fn parts_end_as_their_tasks_do() {

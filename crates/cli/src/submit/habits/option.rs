@@ -177,6 +177,3 @@ pub(crate) fn given_options(command: &[OsString]) -> Vec<String> {
 }
 
 /// A word as the user would type it.
-pub(super) fn quoted(word: &str) -> String {
-    shlex::try_quote(word).map_or_else(|_| word.to_owned(), std::borrow::Cow::into_owned)
-}

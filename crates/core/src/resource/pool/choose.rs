@@ -1,27 +1,28 @@
-//! Number of indices that each group of a pool contributes, by policy.
+//! Chooses how many indices each group of a pool contributes, by policy.
 //!
-//! First the number of groups, then the distribution of indices over them. A fraction comes from
-//! one index: a partly used one if that costs no additional group, else a completely free one.
-//! Every choice is deterministic. Cost is O(groups²) at worst and O(1) for the usual single group.
+//! First the number of groups is chosen, then the distribution of indices over them. A fraction
+//! comes from one index: a partly used one if that needs no additional group, and otherwise a
+//! completely free one. Every choice is deterministic. It costs O(groups²) at worst, and O(1) for
+//! the usual single group.
 
 use super::{FULL, GrantedIndex, IndexedPool, PoolEntry};
 use crate::resource::amount::Amount;
 use crate::resource::request::Policy;
 
-/// Request to an indexed pool.
+/// A request to an indexed pool.
 #[derive(Clone, Copy)]
 pub(super) struct Need {
-    /// Complete indices.
+    /// The number of complete indices.
     whole: u32,
-    /// Units of one further index; 0 = none.
+    /// The units of one further index, 0 if there is none.
     fraction: u32,
 }
 
-/// Amounts that the groups give.
+/// The indices that the groups contribute.
 struct Choice {
-    /// Completely free indices to take, per chosen group.
+    /// The number of completely free indices to take from each chosen group.
     takes: Vec<(usize, u32)>,
-    /// Partly used index for the fraction; `None` = the last index is taken in part.
+    /// The partly used index for the fraction. `None` if the last index is taken in part.
     partial: Option<u32>,
 }
 
@@ -37,14 +38,15 @@ impl Need {
         }
     }
 
-    /// Completely free indices to take, including one for the fraction if needed.
+    /// Returns the number of completely free indices to take, including one for the fraction if
+    /// needed.
     const fn whole_only(self) -> u32 {
         self.whole.saturating_add((self.fraction > 0) as u32)
     }
 }
 
 impl IndexedPool {
-    /// Whether the pool at present satisfies amount and policy.
+    /// Returns whether the pool can serve the amount now with this policy.
     pub(super) fn can_serve(&self, entry: &PoolEntry) -> bool {
         let need = Need::new(entry.units);
         let whole: u64 = self.groups.iter().map(|group| u64::from(group.whole)).sum();
@@ -62,8 +64,8 @@ impl IndexedPool {
                     .is_some_and(|(count, _)| count <= entry.groups_max))
     }
 
-    /// Takes the amount of the entry; `None`, with nothing taken, if it cannot be served. `groups`
-    /// are the groups for compact and tight policies, if already chosen.
+    /// Takes the amount of the entry. Returns `None`, without taking anything, if it cannot be
+    /// served. `groups` are the groups for compact and tight policies, if they have been chosen.
     pub(super) fn take(
         &mut self,
         entry: &PoolEntry,
@@ -104,7 +106,7 @@ impl IndexedPool {
         Some(granted)
     }
 
-    /// Groups that an empty pool needs for this many indices.
+    /// Returns the number of groups that an empty pool needs for this many indices.
     pub(super) fn groups_needed_when_empty(&self, indices: u64) -> u32 {
         let mut sizes: Vec<u64> = self
             .groups
@@ -115,7 +117,7 @@ impl IndexedPool {
         count_until(sizes.into_iter(), indices).unwrap_or(u32::MAX)
     }
 
-    /// The partly used index of the group with the smallest sufficient rest.
+    /// Returns the partly used index of the group with the smallest sufficient rest.
     fn best_partial(&self, group: &super::Group, need: Need) -> Option<u32> {
         let fitting = group.partial.iter().copied();
         fitting
@@ -123,8 +125,8 @@ impl IndexedPool {
             .min_by_key(|index| (self.free[*index as usize], *index))
     }
 
-    /// Minimal number of groups that now serve the need, and the partly used index for its
-    /// fraction.
+    /// Returns the minimum number of groups that serve the need now, and the partly used index for
+    /// its fraction.
     fn fewest_groups(&self, need: Need) -> Option<(u32, Option<u32>)> {
         let by_whole = self.groups_by_whole();
         let wholes = |skip: usize| {
@@ -153,14 +155,14 @@ impl IndexedPool {
         }
     }
 
-    /// Positions of the groups, most completely free indices first.
+    /// Returns the positions of the groups, those with the most completely free indices first.
     fn groups_by_whole(&self) -> Vec<usize> {
         let mut order: Vec<usize> = (0..self.groups.len()).collect();
         order.sort_by_key(|group| std::cmp::Reverse(self.groups[*group].whole));
         order
     }
 
-    /// The default groups if few are wanted, and the partly used index.
+    /// Returns the default groups if few are wanted, and the partly used index.
     pub(super) fn fewest_chosen(&self, need: Need) -> Option<(Vec<usize>, Option<u32>)> {
         let (count, partial) = self.fewest_groups(need)?;
         let wanted = if partial.is_some() {
@@ -179,7 +181,7 @@ impl IndexedPool {
         Some((chosen, partial))
     }
 
-    /// Whether exactly these groups serve the need.
+    /// Returns whether exactly these groups serve the need.
     pub(super) fn serves(&self, groups: &[usize], need: Need) -> bool {
         let whole: u64 = groups
             .iter()
@@ -189,7 +191,7 @@ impl IndexedPool {
             || whole >= u64::from(need.whole) && self.partial_of(groups, need).is_some()
     }
 
-    /// The partly used index of these groups with the smallest sufficient rest.
+    /// Returns the partly used index of these groups with the smallest sufficient rest.
     fn partial_of(&self, groups: &[usize], need: Need) -> Option<u32> {
         if need.fraction == 0 {
             return None;
@@ -200,7 +202,7 @@ impl IndexedPool {
         partials.min_by_key(|index| (self.free[*index as usize], *index))
     }
 
-    /// As few groups as possible; `spread` distributes the indices over them.
+    /// Chooses as few groups as possible. `spread` distributes the indices over them.
     fn choose_few(&self, need: Need, groups: Option<Vec<usize>>, spread: Spread) -> Option<Choice> {
         let (mut chosen, partial) = match groups {
             Some(groups) => {
@@ -224,8 +226,8 @@ impl IndexedPool {
         Some(Choice { takes, partial })
     }
 
-    /// Replaces the smallest chosen group by the smallest one that still suffices, so that large
-    /// groups stay free for requests that need them.
+    /// Replaces the smallest chosen group by the smallest one that is still sufficient, so that
+    /// large groups stay free for requests that need them.
     fn swap_last_for_closest_fit(&self, chosen: &mut Vec<usize>, home: Option<usize>, wanted: u32) {
         if chosen.last().copied() == home {
             return;
@@ -239,7 +241,7 @@ impl IndexedPool {
         chosen.push(best.unwrap_or(last));
     }
 
-    /// As many groups as possible, one index of each in turn.
+    /// Chooses as many groups as possible, with one index from each in turn.
     fn choose_many(&self, need: Need) -> Option<Choice> {
         let partials = self.groups.iter().filter_map(|group| {
             let index = self.best_partial(group, need)?;
@@ -278,7 +280,8 @@ impl IndexedPool {
     }
 }
 
-/// Length of the shortest prefix with a sum of at least `goal`; 0 for a goal of 0.
+/// Returns the length of the shortest prefix with a sum of at least `goal`, which is 0 for a goal
+/// of 0.
 fn count_until(numbers: impl Iterator<Item = u64>, goal: u64) -> Option<u32> {
     if goal == 0 {
         return Some(0);
@@ -293,7 +296,7 @@ fn count_until(numbers: impl Iterator<Item = u64>, goal: u64) -> Option<u32> {
     None
 }
 
-/// Equal shares for all groups, as far as their room allows.
+/// Gives all groups equal shares, as far as they have room.
 fn spread_evenly(takes: &mut [(usize, u32)], rooms: &[u32], mut left: u32) -> Option<()> {
     while left > 0 {
         let before = left;
@@ -310,7 +313,7 @@ fn spread_evenly(takes: &mut [(usize, u32)], rooms: &[u32], mut left: u32) -> Op
     Some(())
 }
 
-/// One group is used up before the next.
+/// Uses up one group before the next.
 fn fill_in_order(takes: &mut [(usize, u32)], rooms: &[u32], mut left: u32) -> Option<()> {
     for ((_, count), room) in takes.iter_mut().zip(rooms) {
         *count = left.min(*room);

@@ -3,30 +3,30 @@
 //!
 //! The weight of a choice is the sum of the weights of all its coupled pairs of groups. Pairs of
 //! forced entries (`compact!`, `tight!`) take precedence over all others. Coupling does not affect
-//! `scatter` and sums. All sets of groups are tried up to fixed limits, enough for machines with
-//! eight groups per resource; beyond them, the best set tried wins.
+//! `scatter` and sums. All sets of groups are tried up to fixed limits, which suffice for machines
+//! with eight groups per resource. Beyond them, the best set tried is used.
 
 use super::choose::Need;
 use super::{IndexedPool, Pool, PoolEntry, PoolKind};
 use crate::resource::descriptor::CouplingWeight;
 use crate::resource::request::Policy;
 
-/// Sets of groups of one pool that are considered.
+/// The maximum number of sets of groups of one pool that are considered.
 const SETS_MAX: usize = 256;
-/// Limit of sets of groups of one pool that are examined to find candidates.
+/// The maximum number of sets of groups of one pool that are examined to find candidates.
 const SETS_TRIED_MAX: usize = 4_096;
-/// Combinations of sets of several pools that are compared.
+/// The maximum number of combinations of sets of several pools that are compared.
 const CHOICES_MAX: u32 = 4_096;
 
-/// Groups to take, per entry of a request.
+/// The groups to take for each entry of a request.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Choice {
-    /// `None` = not steered.
+    /// `None` if coupling does not affect the entry.
     pub(super) groups: Vec<Option<Vec<usize>>>,
     weight: Weight,
 }
 
-/// Ordered by requirements first, then preferences.
+/// The weight of a choice, compared by requirements first and then by preferences.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Default)]
 struct Weight {
     forced: u64,
@@ -34,13 +34,13 @@ struct Weight {
 }
 
 impl Choice {
-    /// Weight of the pairs of entries that insist on their groups.
+    /// Returns the weight of the pairs of entries with a forced policy.
     pub(super) const fn forced_weight(&self) -> u64 {
         self.weight.forced
     }
 }
 
-/// Whether coupling matters for a request with these entries.
+/// Returns whether coupling matters for a request with these entries.
 pub(super) fn is_coupled(couplings: &[CouplingWeight], entries: &[PoolEntry]) -> bool {
     let entry = |pool: u32| entries.iter().find(|entry| entry.pool == pool);
     couplings.iter().any(
@@ -55,7 +55,7 @@ pub(super) fn is_coupled(couplings: &[CouplingWeight], entries: &[PoolEntry]) ->
     )
 }
 
-/// The best choice; `None` if some entry cannot be served.
+/// Returns the best choice. `None` if some entry cannot be served.
 pub(super) fn choose(
     pools: &[Pool],
     couplings: &[CouplingWeight],
@@ -96,7 +96,8 @@ const fn is_forced(policy: Policy) -> bool {
     matches!(policy, Policy::ForceCompact | Policy::ForceTight)
 }
 
-/// Sets of groups that an entry may take, the default one first; `None` if it cannot be served.
+/// Returns the sets of groups that an entry may take, the default set first. `None` if it cannot be
+/// served.
 fn candidates_of(pool: &Pool, entry: &PoolEntry) -> Option<Vec<Option<Vec<usize>>>> {
     let PoolKind::Indexed(indexed) = &pool.kind else {
         return Some(vec![None]);
@@ -128,7 +129,7 @@ impl Search<'_> {
         let Some(sets) = self.candidates.get(self.picked.len()) else {
             self.left = self.left.saturating_sub(1);
             let weight = self.weight();
-            // The first one wins a tie: it is the default.
+            // The first choice wins a tie, because it is the default.
             if self.best.as_ref().is_none_or(|(_, best)| weight > *best) {
                 self.best = Some((self.picked.clone(), weight));
             }
@@ -160,7 +161,7 @@ impl Search<'_> {
         weight
     }
 
-    /// Policy of the entry that takes this group, if any.
+    /// Returns the policy of the entry that takes this group, if any.
     fn taking(&self, pool: u32, group: u32) -> Option<Policy> {
         let at = self.entries.iter().position(|entry| entry.pool == pool)?;
         let set = self.candidates[at].get(*self.picked.get(at)?)?.as_ref()?;
@@ -170,7 +171,7 @@ impl Search<'_> {
 }
 
 impl IndexedPool {
-    /// Other sets of `count` groups that now serve a need.
+    /// Returns other sets of `count` groups that serve a need now.
     fn sets_that_serve(&self, need: Need, count: usize, except: &[usize]) -> Vec<Vec<usize>> {
         let mut except = except.to_vec();
         except.sort_unstable();
@@ -191,7 +192,8 @@ impl IndexedPool {
     }
 }
 
-/// The next set of numbers below `end` in lexical order; `false` after the last.
+/// Advances to the next set of numbers below `end` in lexical order. Returns `false` after the
+/// last.
 fn next_set(set: &mut [usize], end: usize) -> bool {
     let count = set.len();
     let Some(at) = (0..count).rev().find(|at| set[*at] + count - at < end) else {

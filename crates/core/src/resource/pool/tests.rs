@@ -1,4 +1,4 @@
-//! Choosing indices, against brute force on small pools.
+//! Compares the choice of indices with brute force on small pools.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -9,7 +9,7 @@ use super::*;
 use crate::resource::descriptor::ResourceItem;
 use crate::resource::request::{RequestVariants, ResourceEntry};
 
-/// A pool `r` with groups of these sizes; indices are named `0`, `1`, ….
+/// Returns a pool `r` with groups of these sizes. The indices are named `0`, `1`, ….
 fn grouped(sizes: &[u32]) -> PoolSet {
     let mut next = 0;
     let groups = sizes.iter().map(|size| {
@@ -56,7 +56,7 @@ fn compile(set: &PoolSet, policy: Policy, amount: &str) -> PoolRequest {
         .expect("can be served when empty")
 }
 
-/// Takes `amount` of `r`; index names, or `None` if it does not fit.
+/// Takes `amount` of `r`. Returns the index names, or `None` if the amount does not fit.
 fn take(set: &mut PoolSet, policy: Policy, amount: &str) -> Option<(Grant, String)> {
     let request = compile(set, policy, amount);
     let grant = set.take(&request)?;
@@ -69,7 +69,7 @@ fn take(set: &mut PoolSet, policy: Policy, amount: &str) -> Option<(Grant, Strin
     Some((grant, names))
 }
 
-/// Number of indices that each group contributes to a request, largest share first.
+/// Returns the number of indices that each group contributes to a request, largest share first.
 fn shares(sizes: &[u32], policy: Policy, amount: &str) -> Vec<usize> {
     let mut set = grouped(sizes);
     let (grant, _) = take(&mut set, policy, amount).expect("fits");
@@ -102,7 +102,8 @@ fn forced_policies_wait_for_what_the_empty_worker_could_do() {
         take(&mut set, Policy::Scatter, "2").expect("fits"),
         take(&mut set, Policy::Scatter, "2").expect("fits"),
     ];
-    // Two are left in each group: four indices need both, the empty pool would need one.
+    // Two indices are left in each group. Four indices need both groups, but the empty pool would
+    // need only one.
     for forced in [Policy::ForceCompact, Policy::ForceTight] {
         assert!(take(&mut set, forced, "4").is_none());
     }
@@ -217,7 +218,7 @@ fn reservation_keeps_free_amounts_for_the_blocked() {
     assert!(set.fits(&small, &reserved));
 }
 
-/// Every way to serve `units` from the free indices: the set of groups used by each.
+/// Returns the set of groups used by each possible way to serve `units` from the free indices.
 fn all_choices(free: &[u32], group_of: &[u32], units: u64) -> BTreeSet<Vec<usize>> {
     let whole = usize::try_from(units / UNITS_PER_WHOLE).expect("small");
     let fraction = u32::try_from(units % UNITS_PER_WHOLE).expect("small");
@@ -242,7 +243,7 @@ fn all_choices(free: &[u32], group_of: &[u32], units: u64) -> BTreeSet<Vec<usize
     found
 }
 
-/// Checks one take against brute force; returns the grant.
+/// Compares one take with brute force. Returns the grant.
 fn check_take(set: &mut PoolSet, policy: Policy, units: u64) -> Option<Grant> {
     let entry = ResourceEntry {
         resource: "r".into(),

@@ -1,4 +1,4 @@
-//! Choices of coupled groups, against brute force on small machines.
+//! Compares choices of coupled groups with brute force on small machines.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -11,7 +11,8 @@ use crate::resource::descriptor::{ResourceDescriptor, ResourceItem, ResourceKind
 use crate::resource::pool::{Grant, GrantEntry, PoolSet, Reservation};
 use crate::resource::request::{ResourceEntry, ResourceRequest};
 
-/// `cpus` with groups of 4, `gpus` with groups of these sizes; coupling by position unless given.
+/// Returns `cpus` with groups of 4, and `gpus` with groups of these sizes. Groups are coupled by
+/// position unless `pairs` is given.
 fn machine(gpus: &[u32], pairs: Option<&[(u32, u32, u32)]>) -> PoolSet {
     let groups = |sizes: &[u32]| {
         let mut next = 0;
@@ -62,7 +63,7 @@ fn request(entries: &[(&str, Policy, u32)]) -> ResourceRequest {
     }
 }
 
-/// Takes a request; groups of each entry, or `None` if it must wait.
+/// Takes a request. Returns the groups of each entry, or `None` if the request must wait.
 fn take(set: &mut PoolSet, entries: &[(&str, Policy, u32)]) -> Option<(Grant, Vec<BTreeSet<u32>>)> {
     let compiled = set.compile(&request(entries)).expect("fits when empty");
     let fits = set.fits(&compiled, &Reservation::default());
