@@ -1,9 +1,9 @@
-//! Automatic allocation as a pure state machine: decides how many allocations to request from a
-//! batch system, and when to stop requesting. Knows no commands, clocks or files: the shell reports
-//! answers of batch systems, events of workers and demand of the scheduler, and executes the
-//! effects. A batch system's answers are not trusted: an unknown id does not prove that the job is
-//! gone, an error is not an answer, and an unanswered submission may have happened. An allocation's
-//! place in the quota becomes free only on evidence.
+//! Automatic allocation as a pure state machine. It decides how many allocations to request from a
+//! batch system, and when to stop requesting. It knows no commands, clocks or files: the shell
+//! reports answers of batch systems, events of workers and the demand of the scheduler, and carries
+//! out the effects. The answers of a batch system are not trusted: an unknown id does not prove
+//! that the job is gone, an error is not an answer, and an unanswered submission may have happened.
+//! The place of an allocation in the quota becomes free only on evidence.
 //!
 //! ```text
 //!              accepted             worker connects, or the batch system says so
@@ -16,9 +16,9 @@
 //!                                                Finished | Failed ◀──── ended ────┘
 //! ```
 //!
-//! Invariant: when a queue submits, the batch system has at most [`QueueSpec::backlog`] allocations
-//! that have not started, and its allocations that may be alive have at most
-//! [`QueueSpec::max_worker_count`] workers, including the new one.
+//! Invariant: when a queue submits, the batch system has at most [`QueueSpec::backlog`] of its
+//! allocations that have not started, and its allocations that may be alive have at most
+//! [`QueueSpec::max_worker_count`] workers, including the new allocation.
 
 mod allocation;
 mod events;
@@ -45,13 +45,13 @@ use crate::time::{Now, Time};
 /// Timers and limits that users can set.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Limits {
-    /// Period of status queries for all active allocations.
+    /// The interval between status queries for all active allocations.
     pub refresh: Duration,
-    /// Minimum time between two attempts to submit.
+    /// The minimum time between two attempts to submit.
     pub tick: Duration,
-    /// Time until the next attempt if nothing happens.
+    /// The time until the next attempt if nothing happens.
     pub schedule_delay: Duration,
-    /// Consecutive failed allocations that pause a queue.
+    /// The number of consecutive failed allocations that pauses a queue.
     pub allocation_fails_max: u32,
 }
 
@@ -66,13 +66,13 @@ impl Default for Limits {
     }
 }
 
-/// Why a queue was not removed.
+/// The reason why a queue was not removed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum RemoveError {
     /// The queue does not exist.
     #[error("Allocation queue not found")]
     NotFound,
-    /// Some of its allocations run.
+    /// Some allocations of the queue are running.
     #[error(
         "Allocation queue has running jobs, so it will not be removed. Use `--force` if you want \
          to remove the queue anyway"
@@ -90,15 +90,15 @@ impl From<RemoveError> for Refusal {
     }
 }
 
-/// Limit of remembered workers of unknown jobs; a submission with an unclear outcome may turn out
-/// to be theirs.
+/// The maximum number of remembered workers with unknown jobs. Their job may turn out to be that of
+/// a submission with an unclear outcome.
 const STRAYS_MAX: usize = 1_024;
-/// Time until an unanswered demand query is repeated.
+/// The time after which an unanswered demand query is repeated.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(60);
-/// Delay after the first event, to collect events that come with it.
+/// How long to wait after the first event, to collect events that come with it.
 const SETTLE: Duration = Duration::from_millis(200);
 
-/// A worker and its offer.
+/// A worker and what it offers.
 type StrayWorker = (WorkerId, WorkerOffer);
 
 /// All queues of a server.
@@ -107,7 +107,7 @@ pub struct AutoallocState {
     limits: Limits,
     queues: BTreeMap<QueueId, Queue>,
     last_queue: u32,
-    /// Time of the first unexamined event.
+    /// The time of the first event that has not been examined.
     dirty_since: Option<Time>,
     last_try: Option<Time>,
     asked_at: Option<Time>,
@@ -115,7 +115,7 @@ pub struct AutoallocState {
 }
 
 impl AutoallocState {
-    /// Without queues.
+    /// Creates a state without queues.
     #[must_use]
     pub const fn new(limits: Limits) -> Self {
         Self {
@@ -138,7 +138,8 @@ impl AutoallocState {
         id
     }
 
-    /// Restores a queue of an earlier server. Allocations that may be alive are queried at once.
+    /// Restores a queue of an earlier server. Allocations that may be alive are queried
+    /// immediately.
     pub fn restore_queue(&mut self, now: Now, record: QueueRecord) {
         self.last_queue = self.last_queue.max(record.id.0);
         self.queues.insert(record.id, Queue::restore(now, record));
@@ -150,11 +151,11 @@ impl AutoallocState {
         self.last_queue = self.last_queue.max(last);
     }
 
-    /// Drops a queue and cancels its allocations.
+    /// Removes a queue and cancels its allocations.
     ///
     /// # Errors
     ///
-    /// [`RemoveError`]; then nothing was changed.
+    /// Returns a [`RemoveError`]. In that case nothing has changed.
     pub fn remove_queue(
         &mut self,
         now: Now,
@@ -171,12 +172,12 @@ impl AutoallocState {
         Ok(())
     }
 
-    /// The server ends and has canceled this allocation: ends it without counting a failure.
+    /// Ends an allocation that the stopping server has canceled, without counting a failure.
     pub fn close(&mut self, now: Now, key: AllocationKey, effects: &mut Vec<Effect>) {
         self.end(now, key, false, effects);
     }
 
-    /// Stops submitting; `false` if the queue does not exist.
+    /// Stops submitting. Returns `false` if the queue does not exist.
     pub fn pause(&mut self, id: QueueId) -> bool {
         self.queue_mut(id).is_some_and(|queue| {
             queue.pause(Reason::PausedByUser);
@@ -184,7 +185,8 @@ impl AutoallocState {
         })
     }
 
-    /// Submits again and resets all failure counts; `false` if the queue does not exist.
+    /// Resumes submitting and resets all failure counts. Returns `false` if the queue does not
+    /// exist.
     pub fn resume(&mut self, now: Now, id: QueueId) -> bool {
         let found = self.queue_mut(id).is_some_and(|queue| {
             queue.resume();
@@ -196,12 +198,12 @@ impl AutoallocState {
         found
     }
 
-    /// The queues in order of their ids.
+    /// Returns the queues in the order of their ids.
     pub fn queues(&self) -> impl Iterator<Item = &Queue> + '_ {
         self.queues.values().filter(|queue| !queue.is_retired())
     }
 
-    /// A queue.
+    /// Returns a queue.
     #[must_use]
     pub fn queue(&self, id: QueueId) -> Option<&Queue> {
         self.queues.get(&id).filter(|queue| !queue.is_retired())
@@ -217,8 +219,8 @@ impl AutoallocState {
         self.queues.get_mut(&id).filter(|queue| !queue.is_retired())
     }
 
-    /// Allocations that may be alive, with their batch job ids, for example to cancel them at the
-    /// end.
+    /// Returns the allocations that may be alive, with the ids of their batch jobs, for example to
+    /// cancel them when the server ends.
     pub fn alive(&self) -> impl Iterator<Item = (AllocationKey, &str)> + '_ {
         self.queues.values().flat_map(|queue| {
             queue
@@ -228,7 +230,8 @@ impl AutoallocState {
         })
     }
 
-    /// The allocation of a worker that reports this job; the newest, if an id was reused.
+    /// Returns the allocation of a worker that reports this job, or the newest one if an id was
+    /// reused.
     #[must_use]
     pub fn find_job(&self, job: &str) -> Option<AllocationKey> {
         let all = self.queues.values().flat_map(Queue::allocations);
@@ -237,7 +240,8 @@ impl AutoallocState {
         best.map(Allocation::key)
     }
 
-    /// Allocations whose jobs may or may not exist, for example to search for them at the end.
+    /// Returns the allocations for which a job may or may not exist, for example to search for it
+    /// when the server ends.
     pub fn unsure(&self) -> impl Iterator<Item = AllocationKey> + '_ {
         self.queues.values().flat_map(|queue| {
             let all = queue.allocations();
@@ -245,19 +249,19 @@ impl AutoallocState {
         })
     }
 
-    /// Whether a submission is in progress.
+    /// Returns whether a submission is in progress.
     #[must_use]
     pub fn is_submitting(&self) -> bool {
         self.queues.values().any(Queue::is_submitting)
     }
 
-    /// One line: why nothing is requested, or what is.
+    /// Returns why nothing is requested, or what is requested, as one line.
     #[must_use]
     pub fn reason(&self, now: Now, id: QueueId) -> Option<Reason> {
         self.queue(id).map(|queue| queue.reason(now.mono))
     }
 
-    /// Applies one input. Appends effects in the order of their execution.
+    /// Applies one input. Appends effects in the order in which they have to be carried out.
     pub fn apply(&mut self, now: Now, input: Input, effects: &mut Vec<Effect>) {
         match input {
             Input::Changed => self.note_change(now),
@@ -303,7 +307,7 @@ impl AutoallocState {
         self.purge();
     }
 
-    /// When [`Input::Timer`] is due next.
+    /// Returns when the next [`Input::Timer`] is due.
     #[must_use]
     pub fn next_deadline(&self) -> Option<Time> {
         let of_queues = self.queues.values().filter_map(Queue::next_deadline).min();
@@ -314,7 +318,7 @@ impl AutoallocState {
         self.dirty_since.get_or_insert(now.mono);
     }
 
-    /// Time of the next check whether workers are needed.
+    /// Returns when to check next whether workers are needed.
     fn next_try(&self) -> Option<Time> {
         self.queues()
             .find(|queue| queue.state() == QueueState::Active)?;

@@ -1,65 +1,67 @@
-//! Batch systems: the description of one, and the parameters of a queue.
+//! Batch systems: their descriptions, and the parameters of a queue.
 //!
-//! A description is data: the commands to run, how to parse their output, the meaning of its state
-//! words. A new batch system is a file. New parser code is only needed if its commands print a new
-//! format. `docs/batch-systems.md` explains the entries. Other modules read files, convert messages
-//! and run commands.
+//! A description is data: the commands to run, how to parse their output, and the meaning of the
+//! state words. A new batch system needs only a file. New parser code is needed only if its
+//! commands print a new format. `docs/batch-systems.md` explains the entries. Other modules read
+//! files, convert messages and run commands.
 
 pub mod qstat;
 
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-/// Parameters of a queue.
+/// The parameters of a queue.
 #[derive(Clone, PartialEq, Debug)]
 pub struct QueueParams {
     /// The batch system.
     pub system: SystemSpec,
-    /// Prefix of names and directories.
+    /// The prefix of names and directories.
     pub name: Option<Box<str>>,
-    /// Wall time of an allocation.
+    /// The wall time of an allocation.
     pub time_limit: Duration,
-    /// Allocations that may wait, at least 1.
+    /// The number of allocations that may wait, at least 1.
     pub backlog: u32,
-    /// Most nodes of an allocation, at least 1.
+    /// The maximum number of nodes of an allocation, at least 1.
     pub max_workers_per_alloc: u32,
-    /// Most workers of the queue.
+    /// The maximum number of workers of the queue.
     pub max_worker_count: Option<u32>,
-    /// Shell command run before each worker.
+    /// A shell command that runs before each worker.
     pub start_command: Option<Box<str>>,
-    /// Shell command run after each worker.
+    /// A shell command that runs after each worker.
     pub stop_command: Option<Box<str>>,
-    /// Command prefix of `hq worker start`.
+    /// A command that is put in front of `hq worker start`.
     pub wrap_command: Option<Box<str>>,
-    /// Lifetime of a worker, at most `time_limit`.
+    /// The lifetime of a worker, at most `time_limit`.
     pub worker_time_limit: Option<Duration>,
-    /// Whether allocations stay in the batch system when no task needs them anymore.
+    /// Whether allocations stay in the batch system when no task needs them any more.
     pub keep_waiting: bool,
-    /// Idle timeout of a worker.
+    /// The idle timeout of a worker.
     pub idle_timeout: Duration,
-    /// Lower bound of the share of a worker's cpus that must be busy.
+    /// The minimum fraction of a worker's cpus that must be busy.
     pub min_utilization: f32,
-    /// Words of `worker start`, quoted for a shell.
+    /// Arguments of `worker start`, quoted for a shell.
     pub worker_args: Vec<Box<str>>,
-    /// Further words of the submit command.
+    /// Additional arguments for the submit command.
     pub additional_args: Vec<Box<str>>,
-    /// Units that workers are configured to offer, by name.
+    /// The units that workers are configured to offer, by resource name.
     pub amounts: BTreeMap<Box<str>, u64>,
 }
 
-/// A worker ends this long before its allocation, to stop its tasks and to report to the server.
+/// How long before the end of its allocation a worker ends, to stop its tasks and to report to the
+/// server.
 const MARGIN_MAX: Duration = Duration::from_secs(10);
-/// Margin of a short allocation, as a divisor of its time limit.
+/// For a short allocation, the margin is its time limit divided by this.
 const MARGIN_PART: u32 = 10;
 
-/// Lifetime of a worker, given the time left of its allocation.
+/// Returns the lifetime of a worker, given the remaining time of its allocation.
 #[must_use]
 pub fn worker_lifetime(left: Duration) -> Duration {
     Duration::from_secs((left - MARGIN_MAX.min(left / MARGIN_PART)).as_secs())
 }
 
 impl QueueParams {
-    /// Value of an option among the words after `--`; the last one wins, as in batch systems.
+    /// Returns the value of an option among the arguments after `--`. The last one wins, as in
+    /// batch systems.
     #[must_use]
     pub fn option(&self, long: &[&str], short: char) -> Option<&str> {
         let mut words = self
@@ -90,7 +92,7 @@ impl QueueParams {
         &*self.system.manager == "slurm"
     }
 
-    /// Name of its jobs, if set by its options.
+    /// Returns the name of the queue's jobs, if its options set one.
     #[must_use]
     pub fn own_name(&self) -> Option<&str> {
         match &*self.system.manager {
@@ -100,14 +102,14 @@ impl QueueParams {
         }
     }
 
-    /// Directory of its jobs, if set by its options.
+    /// Returns the directory of the queue's jobs, if its options set one.
     #[must_use]
     pub fn own_dir(&self) -> Option<&str> {
         self.is_slurm()
             .then(|| self.option(&["chdir", "workdir"], 'D'))?
     }
 
-    /// Slurm clusters that its options name, if any.
+    /// Returns the Slurm clusters that the queue's options name, if any.
     #[must_use]
     pub fn clusters(&self) -> Option<&str> {
         self.is_slurm()
@@ -115,54 +117,54 @@ impl QueueParams {
     }
 }
 
-/// Splits a job text into id and cluster. With several clusters the text is `ID;CLUSTER`, as
-/// `sbatch --parsable` prints it: each cluster numbers jobs by itself.
+/// Splits the text of a job into id and cluster. If there are several clusters, the text is
+/// `ID;CLUSTER`, as `sbatch --parsable` prints it, because each cluster has its own job numbers.
 #[must_use]
 pub fn job_parts(job: &str) -> (&str, Option<&str>) {
     job.split_once(';')
         .map_or((job, None), |(id, cluster)| (id, Some(cluster)))
 }
 
-/// Commands and formats of a batch system.
+/// The commands and formats of a batch system.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct SystemSpec {
-    /// Name for people.
+    /// The name, for display.
     pub name: Box<str>,
-    /// Value of `worker start --manager`.
+    /// The value of `worker start --manager`.
     pub manager: Box<str>,
     /// The script.
     pub script: Box<str>,
-    /// Starts a program on each of several nodes.
+    /// The command that starts a program on each of several nodes.
     pub each_node: Box<str>,
-    /// Runs a shell command on each of several nodes.
+    /// The command that runs a shell command on each of several nodes.
     pub each_node_shell: Box<str>,
-    /// Submits a script.
+    /// The command that submits a script.
     pub submit: CommandTemplate,
-    /// Where the output contains the id.
+    /// Where the output of `submit` contains the id.
     pub submit_format: SubmitFormat,
-    /// Asks for the states of jobs.
+    /// The command that requests the states of jobs.
     pub status: CommandTemplate,
-    /// Used if `status` gives no usable output; may be empty.
+    /// The command to use if `status` gives no usable output. May be empty.
     pub status_fallback: CommandTemplate,
-    /// Format of the output.
+    /// The format of the output of `status`.
     pub status_format: StatusFormat,
-    /// Cancels a job.
+    /// The command that cancels a job.
     pub cancel: CommandTemplate,
-    /// Looks for a job by name.
+    /// The command that searches for a job by name.
     pub find: CommandTemplate,
-    /// Format of the output.
+    /// The format of the output of `find`.
     pub find_format: FindFormat,
-    /// Output fragments that mean an unknown job.
+    /// Fragments of output that mean an unknown job.
     pub missing: Vec<Box<str>>,
-    /// Error fragments of failed submissions that may have happened nevertheless.
+    /// Fragments of errors of failed submissions that may have happened nevertheless.
     pub unclear: Vec<Box<str>>,
-    /// Error fragments of submissions that did not reach the batch system.
+    /// Fragments of errors of submissions that did not reach the batch system.
     pub unreachable: Vec<Box<str>>,
-    /// Meaning of each state word of the batch system.
+    /// The meaning of each state word of the batch system.
     pub states: BTreeMap<Box<str>, StateMeaning>,
 }
 
-/// Words of a command, with placeholders.
+/// The words of a command, with placeholders.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct CommandTemplate(pub Vec<Words>);
 
@@ -171,25 +173,25 @@ pub struct CommandTemplate(pub Vec<Words>);
 pub struct Words {
     /// The words.
     pub words: Vec<Box<str>>,
-    /// Repeated for each job.
+    /// Whether the words are repeated for each job.
     pub each_job: bool,
 }
 
 impl CommandTemplate {
-    /// Whether there is nothing to run.
+    /// Returns whether there is nothing to run.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// Whether it begins with a program that does not depend on the job.
+    /// Returns whether the command starts with a program that does not depend on the job.
     #[must_use]
     pub fn names_program(&self) -> bool {
         let first = self.0.first().filter(|first| !first.each_job);
         first.is_some_and(|first| first.words.first().is_some_and(|word| !word.is_empty()))
     }
 
-    /// Whether one run handles several jobs.
+    /// Returns whether one run handles several jobs.
     #[must_use]
     pub fn takes_many(&self) -> bool {
         self.0.iter().any(|words| words.each_job)
@@ -199,16 +201,16 @@ impl CommandTemplate {
 /// Where the output of a submission contains the id.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum SubmitFormat {
-    /// All of the last line that is not blank.
+    /// The last line that is not blank, as a whole.
     LastLine,
-    /// Fourth word of a line that begins with `submitted batch job`.
+    /// The fourth word of a line that begins with `submitted batch job`.
     Sbatch,
 }
 
-/// Format of the output of a status command.
+/// The format of the output of a status command.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum StatusFormat {
-    /// Lines of id, state and, perhaps, a text.
+    /// Lines with id, state and, optionally, a text.
     Lines,
     /// `Key=Value` words of one job.
     Scontrol,
@@ -216,45 +218,46 @@ pub enum StatusFormat {
     PbsJson,
 }
 
-/// Format of the output of a search by name.
+/// The format of the output of a search by name.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum FindFormat {
-    /// Lines of id and optional working directory. No output with exit code 0 means no such job.
+    /// Lines with an id and an optional working directory. No output with exit code 0 means that
+    /// there is no such job.
     Lines,
     /// JSON of `qstat -f -F json`.
     PbsJson,
 }
 
-/// Meaning of a state word.
+/// The meaning of a state word.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum StateMeaning {
-    /// Waits.
+    /// The job waits.
     Queued,
-    /// Has nodes.
+    /// The job has nodes.
     Running,
-    /// Has nodes, and its processes are suspended.
+    /// The job has nodes, but its processes are suspended.
     Suspended,
-    /// Is about to end, or to be requeued.
+    /// The job is about to end or to be requeued.
     Completing,
-    /// Succeeded.
+    /// The job succeeded.
     Finished,
-    /// Failed.
+    /// The job failed.
     Failed,
-    /// Failed; the batch system may restart it.
+    /// The job failed, but the batch system may restart it.
     FailedMayReturn,
 }
 
-/// Error in a description. `Display` names the entry.
+/// An error in a description. `Display` names the entry.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum DescriptionError {
-    /// Unknown placeholder.
+    /// A placeholder is unknown.
     #[error("{entry}: unknown placeholder `%{{{name}}}`, expected one of: {}", .allowed.join(", "))]
     Placeholder {
-        /// Name of the entry.
+        /// The name of the entry.
         entry: &'static str,
         /// The text between the braces.
         name: Box<str>,
-        /// Names that are allowed there.
+        /// The names that are allowed there.
         allowed: &'static [&'static str],
     },
     /// The script starts no worker.
@@ -263,7 +266,7 @@ pub enum DescriptionError {
     /// The command is empty.
     #[error("{0}: expected the name of a program first")]
     NoProgram(&'static str),
-    /// Only a status command can be about several jobs.
+    /// A command other than a status command is about several jobs.
     #[error("{0}: words for each job belong to status.command")]
     EachJob(&'static str),
     /// An empty fragment would match every output.
@@ -273,8 +276,9 @@ pub enum DescriptionError {
     EmptyText(&'static str),
 }
 
-/// Defines the placeholders of an entry as an enum, so that the code that fills them in must cover
-/// each: an accepted placeholder without a value would end up in the script verbatim.
+/// Defines the placeholders of an entry as an enum, so that the code that replaces them must cover
+/// all of them. Otherwise an accepted placeholder without a value would end up in the script
+/// verbatim.
 macro_rules! placeholders {
     ($(#[$doc:meta])* $name:ident { $($(#[$variant_doc:meta])* $variant:ident = $text:literal,)+ }) => {
         $(#[$doc])*
@@ -286,10 +290,10 @@ macro_rules! placeholders {
         impl $name {
             /// All placeholders.
             pub const ALL: &[Self] = &[$(Self::$variant),+];
-            /// Names between the braces, in the same order.
+            /// The names between the braces, in the same order.
             const NAMES: &[&str] = &[$($text),+];
 
-            /// Name between the braces.
+            /// Returns the name between the braces.
             #[must_use]
             pub const fn name(self) -> &'static str {
                 match self {
@@ -297,13 +301,13 @@ macro_rules! placeholders {
                 }
             }
 
-            /// The placeholder of this name.
+            /// Returns the placeholder with this name.
             #[must_use]
             pub fn from_name(name: &str) -> Option<Self> {
                 Self::ALL.iter().copied().find(|placeholder| placeholder.name() == name)
             }
 
-            /// Whether a text contains it.
+            /// Returns whether a text contains the placeholder.
             #[must_use]
             pub fn is_in(self, text: &str) -> bool {
                 text.contains(&format!("%{{{}}}", self.name()))
@@ -313,58 +317,58 @@ macro_rules! placeholders {
 }
 
 placeholders! {
-    /// Placeholders of `script.text`.
+    /// The placeholders of `script.text`.
     ScriptPlaceholder {
-        /// Number of nodes.
+        /// The number of nodes.
         Nodes = "nodes",
-        /// Name of the job.
+        /// The name of the job.
         Name = "name",
-        /// Directory of the allocation.
+        /// The directory of the allocation.
         Dir = "dir",
-        /// Time limit as `HH:MM:SS`.
+        /// The time limit as `HH:MM:SS`.
         Walltime = "walltime",
-        /// Time limit in seconds.
+        /// The time limit in seconds.
         Seconds = "seconds",
-        /// Further words of the submit command. A line that contains it is dropped if there are
-        /// none.
+        /// Additional arguments for the submit command. A line that contains this is omitted if
+        /// there are none.
         Args = "args",
-        /// Command that starts the workers.
+        /// The command that starts the workers.
         Command = "command",
-        /// Nodes to avoid, separated by commas. A line that contains it is dropped if there are
-        /// none.
+        /// The nodes to avoid, separated by commas. A line that contains this is omitted if there
+        /// are none.
         Excluded = "excluded",
-        /// Empty. A line that contains it is dropped unless the job is submitted only to be
-        /// canceled.
+        /// Always empty. A line that contains this is omitted unless the job is submitted only to
+        /// be canceled.
         IfTest = "if-test",
     }
 }
 
 placeholders! {
-    /// Placeholders of `script.each-node` and `script.each-node-shell`.
+    /// The placeholders of `script.each-node` and `script.each-node-shell`.
     EachNodePlaceholder {
-        /// Number of nodes.
+        /// The number of nodes.
         Nodes = "nodes",
         /// `--export=ALL ` if the user's options contain `--export`, because workers would
         /// otherwise have no PATH.
         Export = "export",
-        /// Command that starts one worker.
+        /// The command that starts one worker.
         Command = "command",
-        /// The same command, quoted as one shell word.
+        /// The same command, quoted as a single shell word.
         QuotedCommand = "quoted-command",
     }
 }
 
-/// Placeholders of the other entries, whose values `server::alloc::work` has.
+/// The placeholders of the other entries, for which `server::alloc::work` has the values.
 const IN_SUBMIT: &[&str] = &["script", "dir", "name"];
 const IN_FIND: &[&str] = &["name", "dir", "cluster"];
 const IN_JOB: &[&str] = &["job", "cluster"];
 
 impl SystemSpec {
-    /// Checks that the entries are consistent, as far as possible without the batch system.
+    /// Checks that the entries are consistent, as far as this is possible without the batch system.
     ///
     /// # Errors
     ///
-    /// The first inconsistency.
+    /// Returns the first inconsistency.
     pub fn check(&self) -> Result<(), DescriptionError> {
         let each_node = EachNodePlaceholder::NAMES;
         check_text("script.text", &self.script, ScriptPlaceholder::NAMES)?;
@@ -394,7 +398,7 @@ impl SystemSpec {
 }
 
 impl CommandTemplate {
-    /// Checks that it begins with a program, and that every placeholder is known.
+    /// Checks that the command starts with a program and that all placeholders are known.
     fn check(
         &self,
         entry: &'static str,
@@ -415,7 +419,7 @@ impl CommandTemplate {
     }
 }
 
-/// Checks that every placeholder is known.
+/// Checks that all placeholders are known.
 fn check_text(
     entry: &'static str,
     text: &str,
@@ -441,7 +445,7 @@ mod tests {
     /// The page that explains the entries.
     const PAGE: &str = include_str!("../../../docs/batch-systems.md");
 
-    /// The row of an entry.
+    /// Returns the row of an entry.
     fn row(entry: &str) -> &'static str {
         let mut lines = PAGE.lines();
         let is_of = |line: &&str| line.starts_with(&format!("| `{entry}`"));

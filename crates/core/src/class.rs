@@ -1,8 +1,8 @@
-//! Request classes: tasks with equal requests are interchangeable, so the scheduler decides on
+//! Request classes: tasks with equal requests are interchangeable, so the scheduler works with
 //! counts of classes.
 //!
-//! This module knows the demands of a class, the offers of a worker, and how often one fits into
-//! the other. It knows neither tasks nor workers.
+//! This module knows the demands of a class, the offers of a worker, and how many tasks of a class
+//! fit on a worker. It knows neither tasks nor workers.
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
@@ -12,7 +12,7 @@ use crate::resource::amount::UNITS_PER_WHOLE;
 use crate::resource::descriptor::{ResourceDescriptor, ResourceKind};
 use crate::resource::request::{Policy, RequestVariants};
 
-/// Tasks per worker of a request without resources; an arbitrary safe bound.
+/// How many tasks of a request without resources fit on a worker. An arbitrary safe limit.
 const UNLIMITED_FIT: u64 = 4_096;
 
 /// An interned [`RequestVariants`].
@@ -23,48 +23,48 @@ pub struct ClassId(pub u32);
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct ResourceId(pub u32);
 
-/// One demand of a variant.
+/// The demand of a variant for one resource.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Demand {
-    /// Number of the resource.
+    /// The number of the resource.
     pub resource: ResourceId,
-    /// Requested units; `None` = the whole pool.
+    /// The requested units. `None` means the whole pool.
     pub units: Option<u64>,
 }
 
 /// A variant in interned form.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct VariantDemand {
-    /// Amounts taken from one worker.
+    /// The amounts taken from one worker.
     pub demands: Vec<Demand>,
-    /// Whole nodes; 0 = part of one node.
+    /// The number of whole nodes. 0 means a part of one node.
     pub n_nodes: u32,
-    /// Required remaining lifetime in nanoseconds.
+    /// The required remaining lifetime in nanoseconds.
     pub min_time_ns: u64,
-    /// Value of the request in a mix, in units of 1/10 000.
+    /// The value of the request in a mix, in units of 1/10 000.
     pub weight: u32,
 }
 
-/// Amount of one resource that a worker offers.
+/// The amount of one resource that a worker offers.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Default)]
 pub struct Offer {
-    /// Total units.
+    /// The total units.
     pub units: u64,
-    /// Whether it consists of items: then a fraction must come from a single item.
+    /// Whether the resource consists of items, so that a fraction must come from a single item.
     pub has_items: bool,
 }
 
-/// A class: the request as users wrote it and in interned form.
+/// A class: a request as users wrote it, and in interned form.
 #[derive(Clone, Debug)]
 pub struct Class {
-    /// As users wrote it.
+    /// The request as users wrote it.
     pub request: RequestVariants,
-    /// Interned, same order.
+    /// The interned variants, in the same order.
     pub variants: Vec<VariantDemand>,
 }
 
 /// Interns request classes and resource names for the life of the server. Their number grows with
-/// the distinct requests, not with the tasks.
+/// the number of distinct requests, not with the number of tasks.
 #[derive(Clone, Debug, Default)]
 pub struct Classes {
     by_request: BTreeMap<RequestVariants, ClassId>,
@@ -74,7 +74,7 @@ pub struct Classes {
 }
 
 impl Classes {
-    /// The class of a request; created on first use.
+    /// Returns the class of a request, which is created on first use.
     pub fn intern(&mut self, request: &RequestVariants) -> ClassId {
         if let Some(id) = self.by_request.get(request) {
             return *id;
@@ -112,13 +112,13 @@ impl Classes {
         id
     }
 
-    /// The class behind an id.
+    /// Returns the class with this id.
     #[must_use]
     pub fn get(&self, id: ClassId) -> Option<&Arc<Class>> {
         self.classes.get(id.0 as usize)
     }
 
-    /// Cpus that a task of a variant takes, if the request gives a number.
+    /// Returns the cpus that a task of a variant takes, if the request gives a number.
     #[must_use]
     pub fn cpus(&self, id: ClassId, variant: u32) -> Option<f64> {
         let (class, cpus) = (self.get(id)?, self.find_resource("cpus")?);
@@ -134,7 +134,7 @@ impl Classes {
         Some(units / whole)
     }
 
-    /// The id of a resource name; created on first use.
+    /// Returns the id of a resource name, which is created on first use.
     pub fn resource(&mut self, name: &str) -> ResourceId {
         if let Some(id) = self.resources.get(name) {
             return *id;
@@ -145,24 +145,24 @@ impl Classes {
         id
     }
 
-    /// The id of a known resource name.
+    /// Returns the id of a known resource name.
     #[must_use]
     pub fn find_resource(&self, name: &str) -> Option<ResourceId> {
         self.resources.get(name).copied()
     }
 
-    /// Name of a resource.
+    /// Returns the name of a resource.
     #[must_use]
     pub fn resource_name(&self, id: ResourceId) -> &str {
         self.names.get(id.0 as usize).map_or("", AsRef::as_ref)
     }
 
-    /// Names of all resources, by number.
+    /// Returns the names of all resources, by number.
     pub(crate) fn resource_names(&self) -> &[Box<str>] {
         &self.names
     }
 
-    /// Offers of a worker, by resource id.
+    /// Returns the offers of a worker, by resource id.
     pub fn offers(&mut self, descriptor: &ResourceDescriptor) -> Vec<Offer> {
         let mut offers = Vec::new();
         for item in &descriptor.items {
@@ -180,7 +180,7 @@ impl Classes {
 }
 
 impl VariantDemand {
-    /// Resource ids, each with the minimum that any task takes.
+    /// Returns resource ids, each with the minimum that any task takes.
     pub(crate) fn least(&self) -> impl Iterator<Item = (usize, i64)> + '_ {
         self.demands.iter().map(|demand| {
             // A whole pool is at least one unit.
@@ -192,31 +192,32 @@ impl VariantDemand {
 }
 
 impl Class {
-    /// The minimum of whole nodes over all variants; `None` = no variant takes whole nodes.
+    /// Returns the minimum number of whole nodes over all variants. `None` if no variant takes
+    /// whole nodes.
     #[must_use]
     pub fn nodes_min(&self) -> Option<u32> {
         let nodes = self.variants.iter().map(|variant| variant.n_nodes);
         nodes.filter(|nodes| *nodes > 0).min()
     }
 
-    /// Whether some variant takes whole nodes.
+    /// Returns whether some variant takes whole nodes.
     #[must_use]
     pub fn is_multi_node(&self) -> bool {
         self.variants.iter().any(|variant| variant.n_nodes > 0)
     }
 }
 
-/// Key of one queue: tasks in it are interchangeable for the scheduler.
+/// The key of a queue. For the scheduler, the tasks in a queue are interchangeable.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub struct QueueKey {
-    /// Priority, highest first.
+    /// The priority, highest first.
     pub priority: Reverse<i32>,
-    /// Request class.
+    /// The request class.
     pub class: ClassId,
 }
 
 impl QueueKey {
-    /// Builds a key.
+    /// Creates a key.
     #[must_use]
     pub const fn new(priority: i32, class: ClassId) -> Self {
         Self {
@@ -225,14 +226,14 @@ impl QueueKey {
         }
     }
 
-    /// Whether its tasks take precedence over tasks of `other` on every worker that could run
-    /// either.
+    /// Returns whether tasks of this queue take precedence over tasks of `other` on every worker
+    /// that could run both.
     pub(crate) fn overtakes(self, other: Self) -> bool {
         self.class == other.class && self.priority < other.priority
     }
 }
 
-/// How many tasks of a variant fit into what is available.
+/// Returns how many tasks of a variant fit into the available amounts.
 pub(crate) fn fitting(
     variant: &VariantDemand,
     offers: &[Offer],
@@ -257,7 +258,7 @@ pub(crate) fn fitting(
     u32::try_from(fit).unwrap_or(u32::MAX)
 }
 
-/// How often an amount can be taken. A fraction of an item comes from one item.
+/// Returns how often an amount can be taken. A fraction of an item comes from a single item.
 fn times(have: u64, units: u64, has_items: bool) -> u64 {
     let by_units = have / units;
     let fraction = units % UNITS_PER_WHOLE;

@@ -1,8 +1,7 @@
-//! Identifiers of jobs, tasks, instances, workers and allocations.
+//! The ids of jobs, tasks, instances, workers and allocations.
 //!
-//! All are dense `u32` counters. Job and worker ids start at 1 and are never reused within the life
-//! of a server; task ids are chosen by the user inside a job; instance ids count the starts of a
-//! task.
+//! All ids are dense `u32` counters. Job and worker ids start at 1 and are never reused during the
+//! life of a server. Users choose task ids within a job. Instance ids count the starts of a task.
 
 use std::fmt;
 
@@ -13,7 +12,7 @@ macro_rules! id_type {
         pub struct $name(pub u32);
 
         impl $name {
-            /// The id as the plain number that users see.
+            /// Returns the id as the plain number that users see.
             #[must_use]
             pub const fn as_u32(self) -> u32 {
                 self.0
@@ -35,32 +34,33 @@ macro_rules! id_type {
 }
 
 id_type!(
-    /// Names a job; starts at 1, grows, is never reused.
+    /// The id of a job. Ids start at 1, increase, and are never reused.
     JobId
 );
 id_type!(
-    /// Names a task inside its job; chosen by the user or assigned at submit.
+    /// The id of a task in its job. The user chooses it, or it is assigned at submit.
     TaskId
 );
 id_type!(
-    /// Counts the starts of one task from 0 and fences results of superseded starts.
+    /// The number of a start of a task, counted from 0. It makes results of superseded starts
+    /// recognizable.
     InstanceId
 );
 id_type!(
-    /// Names a worker; starts at 1, grows, is never reused.
+    /// The id of a worker. Ids start at 1, increase, and are never reused.
     WorkerId
 );
 id_type!(
-    /// Names a queue of automatic allocation; starts at 1, grows, is never reused.
+    /// The id of a queue of automatic allocation. Ids start at 1, increase, and are never reused.
     QueueId
 );
 
 /// An allocation of a queue, numbered from 1 in the order of submission.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct AllocationKey {
-    /// Queue it belongs to.
+    /// The queue to which the allocation belongs.
     pub queue: QueueId,
-    /// Number within the queue.
+    /// The number in the queue.
     pub number: u32,
 }
 
@@ -70,12 +70,12 @@ impl fmt::Display for AllocationKey {
     }
 }
 
-/// A task in the whole server: job and task id, shown as `JOB@TASK`.
+/// A task in the whole server: the job and task id, shown as `JOB@TASK`.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct TaskKey {
-    /// Job the task belongs to.
+    /// The job to which the task belongs.
     pub job: JobId,
-    /// Id of the task inside the job.
+    /// The id of the task in the job.
     pub task: TaskId,
 }
 
@@ -94,7 +94,7 @@ impl fmt::Display for TaskKey {
 }
 
 impl InstanceId {
-    /// The instance of the next start; saturates instead of wrapping.
+    /// Returns the instance of the next start. Saturates instead of wrapping.
     #[must_use]
     pub const fn next(self) -> Self {
         Self(self.0.saturating_add(1))

@@ -1,9 +1,10 @@
 //! Size limits of messages, as far as core enforces them.
 //!
-//! Core does not know the wire format, but decides the content of each message. So it counts
-//! potentially long parts (texts, entries, arguments) exactly, and the rest by an upper bound of
-//! its encoding. The tests of `hq_protocol::limits`, which has all limits of the wire, check these
-//! bounds, and that readers accept what they allow. See `docs/protocol.md`.
+//! Core does not know the wire format, but it decides the content of each message. It therefore
+//! counts potentially long parts (texts, entries, arguments) exactly, and all other parts by an
+//! upper bound of their encoded size. The tests of `hq_protocol::limits`, which defines all limits
+//! of the wire, check these bounds, and that readers accept what the bounds allow. See
+//! `docs/protocol.md`.
 
 mod submit;
 
@@ -13,69 +14,74 @@ pub use submit::{
     PATH_BYTES_MAX, STRING_BYTES_MAX, TEMPLATE_BYTES_MAX, TooLarge, check_submit, template_bytes,
 };
 
-/// Limit of one report in bytes. The server handles that in a few milliseconds, with some tens of
-/// MiB of temporary memory for any content.
+/// The maximum size of a report in bytes. The server handles such a report in a few milliseconds,
+/// with a few tens of MiB of temporary memory for any content.
 pub const REPORT_BYTES_MAX: usize = 1 << 20;
 
-/// Limit of one assignment in bytes, without templates, which cannot be divided. A network carries
-/// it in a small part of the time after which a silent peer is given up, so messages behind it do
-/// not wait long.
+/// The maximum size in bytes of an assignment without templates, which cannot be split. A network
+/// transfers it in a small part of the time after which a silent peer counts as lost, so messages
+/// after it do not wait long.
 pub const ASSIGN_BYTES_MAX: usize = 4 << 20;
 
-/// Tasks that a worker may have launched at one time; more than any machine's processes. Bounds the
-/// registration of a reconnecting worker, which lists all of them.
+/// The maximum number of tasks that a worker may have launched at one time, more than the number of
+/// processes on any machine. Bounds the registration of a reconnecting worker, which lists all of
+/// them.
 pub const LAUNCHED_MAX: usize = 1 << 17;
 
-/// Limit of instances that a worker reports as unkillable; more would add no information.
+/// The maximum number of instances that a worker reports as unkillable. More would add no
+/// information.
 pub const UNKILLABLE_MAX: usize = 256;
 
-/// Limit of jobs in one heartbeat whose values the worker holds; the next one lists others.
+/// The maximum number of jobs in a heartbeat whose values the worker holds. The next heartbeat
+/// lists others.
 pub const HELD_JOBS_MAX: usize = 256;
 
-/// Most faults that a worker names of its node.
+/// The maximum number of problems that a worker reports about its node.
 pub const NODE_FAULTS_MAX: usize = 16;
 
-/// Unacknowledged ends beyond which a worker starts no tasks. Far more than a live server leaves
-/// open; a few tens of MiB.
+/// The number of unacknowledged ends above which a worker starts no tasks. Far more than a running
+/// server leaves unacknowledged, and a few tens of MiB in size.
 pub const UNACKNOWLEDGED_MAX: usize = 1 << 16;
 
-/// The same limit in bytes: most ends have no text, but all may have a long one.
+/// The same limit in bytes. Most ends have no text, but all of them may have a long one.
 pub const UNACKNOWLEDGED_BYTES_MAX: usize = 32 << 20;
 
-/// Longest error text of a task. A text written by the task is cut at 2 KiB when read; invalid
-/// bytes may triple its size.
+/// The maximum length of a task's error text in bytes. A text that the task wrote is truncated to 2
+/// KiB when it is read, and invalid bytes may triple its size.
 pub const ERROR_TEXT_MAX: usize = 8 << 10;
 
-/// An instance in a list: `TaskGroup` with one row, if neighbors belong to different jobs.
+/// The size of an instance in a list: a `TaskGroup` with one row, if neighbors belong to different
+/// jobs.
 pub const KEY_BYTES: usize = 24;
 
-/// A start in a report: `Started` with one row.
+/// The size of a start in a report: `Started` with one row.
 pub const START_BYTES: usize = 40;
 
-/// An end in a report without its text: `Ended` with one row, and the rest of its `Failure`.
+/// The size of an end in a report, without its text: `Ended` with one row, and the rest of its
+/// `Failure`.
 pub const END_BYTES: usize = 128;
 
-/// A held variant in a registration.
+/// The size of a held variant in a registration.
 pub const VARIANT_BYTES: usize = 24;
 
-/// A report or a registration without its rows.
+/// The size of a report or a registration without its rows.
 pub const REPORT_BYTES: usize = 128;
 
-/// An assignment without ids, entries and nodes, and any message without lists.
+/// The size of an assignment without ids, entries and nodes, and of any message without lists.
 pub(crate) const ASSIGNMENT_BYTES: usize = 80;
 
-/// One range of ids.
+/// The size of a range of ids.
 pub(crate) const RANGE_BYTES: usize = 28;
 
-/// Overhead of an entry or a node's name.
+/// The overhead of an entry or of a node's name.
 pub(crate) const ITEM_BYTES: usize = 10;
 
-/// Upper bound of the bytes of an end in a report.
+/// Returns an upper bound of the size of an end in a report, in bytes.
 pub(crate) fn end_bytes(outcome: &Outcome) -> usize {
     END_BYTES + outcome.text().map_or(0, str::len)
 }
 
-/// Upper bound of the bytes that one more task adds to an assignment.
+/// Returns an upper bound of how many bytes one more task adds to an assignment.
 pub(crate) const fn task_bytes(entry: Option<&[u8]>) -> usize {
     let entry = match entry {
         Some(entry) => entry.len() + ITEM_BYTES,
@@ -84,20 +90,21 @@ pub(crate) const fn task_bytes(entry: Option<&[u8]>) -> usize {
     RANGE_BYTES + entry
 }
 
-/// Cuts a text between two characters to at most `max` bytes, with a note of how much was left out.
+/// Truncates a text at a character boundary to at most `max` bytes, with a note of how much was
+/// omitted.
 #[must_use]
 pub fn shortened(text: &str, max: usize) -> String {
     if text.len() <= max {
         return text.to_owned();
     }
     let note = |left_out: usize| format!("… ({left_out} bytes left out)");
-    // The note must fit for any omitted length, and the length grows with the note.
+    // The note must fit for any omitted length, and the omitted length grows with the note.
     let room = max.saturating_sub(note(text.len()).len());
     let end = text.floor_char_boundary(room);
     text[..end].to_owned() + &note(text.len() - end)
 }
 
-/// As [`shortened`], in place of a boxed text.
+/// Like [`shortened`], for a boxed text.
 pub(crate) fn shorten(text: Box<str>, max: usize) -> Box<str> {
     if text.len() <= max {
         return text;

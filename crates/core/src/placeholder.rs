@@ -1,7 +1,7 @@
 //! Paths with placeholders, such as `%{TASK_ID}.out`.
 //!
-//! A path is split once per template and rendered per task without another search. Unknown
-//! placeholders stay unchanged. Handles bytes only; nothing accesses a file system.
+//! A path is split once per template and then rendered for each task without another search.
+//! Unknown placeholders stay unchanged. This module handles only bytes and accesses no file system.
 
 use std::sync::Arc;
 
@@ -9,20 +9,20 @@ use crate::id::{InstanceId, JobId, TaskId};
 use crate::params::{Params, placeholder_at};
 use crate::template::{ByteText, StdioSpec, TaskTemplate};
 
-/// Placeholder of a path, written `%{NAME}`.
+/// A placeholder in a path, written `%{NAME}`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Placeholder {
-    /// Job id.
+    /// The id of the job.
     JobId,
-    /// Task id.
+    /// The id of the task.
     TaskId,
-    /// Instance id.
+    /// The id of the instance.
     InstanceId,
-    /// Directory of the submit.
+    /// The directory of the submit.
     SubmitDir,
-    /// Uid of the server.
+    /// The uid of the server.
     ServerUid,
-    /// Working directory of the task.
+    /// The working directory of the task.
     Cwd,
 }
 
@@ -44,7 +44,7 @@ impl Placeholder {
 enum Part {
     Literal(Box<[u8]>),
     Placeholder(Placeholder),
-    /// Value of the parameter with this number.
+    /// The value of the parameter with this number.
     Param(usize),
 }
 
@@ -52,25 +52,25 @@ enum Part {
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct PathPattern(Vec<Part>);
 
-/// Values of the placeholders in one task.
+/// The values of the placeholders for one task.
 #[derive(Clone, Copy, Debug)]
 pub struct PathValues<'a> {
-    /// Job.
+    /// The job.
     pub job: JobId,
-    /// Task.
+    /// The task.
     pub task: TaskId,
-    /// Instance.
+    /// The instance.
     pub instance: InstanceId,
-    /// Directory of the submit, absolute.
+    /// The absolute directory of the submit.
     pub submit_dir: &'a [u8],
-    /// Uid of the server.
+    /// The uid of the server.
     pub server_uid: &'a str,
-    /// Working directory of the task, absolute; empty while it is itself rendered.
+    /// The absolute working directory of the task. Empty while it is being rendered itself.
     pub cwd: &'a [u8],
 }
 
 impl PathPattern {
-    /// Splits a path.
+    /// Splits a path into literals and placeholders.
     #[must_use]
     pub fn parse(path: &[u8]) -> Self {
         Self::parse_with(path, None)
@@ -107,7 +107,7 @@ impl PathPattern {
         Self(parts)
     }
 
-    /// Whether every rendering gives the same path for all tasks of a submit.
+    /// Returns whether all tasks of a submit have the same path.
     #[must_use]
     pub fn is_constant(&self) -> bool {
         self.0.iter().all(|part| {
@@ -142,8 +142,8 @@ impl PathPattern {
     }
 }
 
-/// The placeholder at the start of `rest`, and its length; only placeholders that every path may
-/// have.
+/// Returns the placeholder at the start of `rest` and its length, if it is a placeholder that every
+/// path may contain.
 fn known_at(rest: &[u8]) -> Option<(Part, usize)> {
     let inner = rest.strip_prefix(b"%{")?;
     let end = inner.iter().position(|byte| *byte == b'}')?;
@@ -157,7 +157,7 @@ fn push_number(number: u32, out: &mut Vec<u8>) {
     let _ = write!(out, "{number}");
 }
 
-/// Joins a path to a base directory unless it is absolute.
+/// Joins a path to a base directory, unless the path is absolute.
 #[must_use]
 pub fn join(base: &[u8], path: &[u8]) -> Vec<u8> {
     if path.first() == Some(&b'/') {
@@ -171,7 +171,7 @@ pub fn join(base: &[u8], path: &[u8]) -> Vec<u8> {
     joined
 }
 
-/// Replaces the placeholders that are known when a submit is accepted, `%{JOB_ID}` and
+/// Replaces the placeholders whose values are known when a submit is accepted, `%{JOB_ID}` and
 /// `%{SERVER_UID}`, and keeps all others.
 #[must_use]
 pub fn fill_known(path: &[u8], job: JobId, server_uid: &str) -> Vec<u8> {
@@ -200,18 +200,18 @@ fn replace(text: &[u8], from: &[u8], to: &[u8]) -> Vec<u8> {
     out
 }
 
-/// Final paths of one task.
+/// The resolved paths of one task.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct TaskPaths {
-    /// Working directory, absolute.
+    /// The absolute working directory.
     pub cwd: Vec<u8>,
-    /// Standard output, its path absolute.
+    /// The standard output, with an absolute path.
     pub stdout: StdioSpec,
-    /// Standard error, its path absolute.
+    /// The standard error, with an absolute path.
     pub stderr: StdioSpec,
 }
 
-/// Patterns of one template, split once.
+/// The patterns of one template, each split once.
 #[derive(Clone, Debug)]
 pub struct PathPatterns {
     cwd: PathPattern,
@@ -224,12 +224,12 @@ pub struct PathPatterns {
     params: Option<Arc<Params>>,
 }
 
-/// Final paths of the files that one task reads and writes.
+/// The resolved paths of the files that one task reads and writes.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct FilePaths {
-    /// Files that it reads, absolute.
+    /// The absolute paths of the files that the task reads.
     pub inputs: Vec<Vec<u8>>,
-    /// Files that it writes, absolute.
+    /// The absolute paths of the files that the task writes.
     pub outputs: Vec<Vec<u8>>,
 }
 
@@ -267,7 +267,7 @@ impl PathPatterns {
         }
     }
 
-    /// Files of one task, with the working directory `values.cwd`.
+    /// Returns the files of one task, with the working directory `values.cwd`.
     #[must_use]
     pub fn files(&self, values: &PathValues<'_>) -> FilePaths {
         let params = self.params.as_deref();
@@ -286,7 +286,8 @@ impl PathPatterns {
         }
     }
 
-    /// Paths of one task. `values.cwd` is ignored: it is derived from the others.
+    /// Returns the paths of one task. `values.cwd` is ignored, because it is derived from the other
+    /// values.
     #[must_use]
     pub fn render(&self, values: &PathValues<'_>) -> TaskPaths {
         let params = self.params.as_deref();
@@ -411,7 +412,7 @@ mod tests {
         assert_eq!(path(&template), "/s/d-{x}/%{x}.7.${x}");
         let params = Params::new(params, 7).expect("fits");
         template.params = Some(Arc::new(params));
-        // Placeholders in a value are not filled in.
+        // Placeholders in a value are not replaced.
         let expected = "/s/d-a%{JOB_ID}{x}/a%{JOB_ID}{x}.7.${x}";
         assert_eq!(path(&template), expected);
     }

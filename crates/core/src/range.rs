@@ -1,44 +1,45 @@
-//! Sets of task ids as ranges: the user's notation (`1-10,20-100:10`), and dense index sets.
+//! Sets of task ids as ranges: the user's notation (`1-10,20-100:10`) and dense sets of indices.
 //!
-//! [`IdArray`] keeps ids in the given order and with the given steps; position `i` of an array is
+//! [`IdArray`] keeps ids in the given order and with the given steps. Position `i` of an array is
 //! the *index* of the task in the server. [`IndexSet`] is a set of such indices as disjoint ranges.
-//! Neither needs memory per element.
+//! Neither of them needs memory per element.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::fmt;
 use std::ops::RangeInclusive;
 
-/// `count` ids starting at `first`, `step` apart. `count >= 1`, `step >= 1`, the last id fits
-/// `u32`.
+/// `count` ids, starting at `first` and `step` apart. `count` and `step` are at least 1, and the
+/// last id fits into a `u32`.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct IdRange {
     first: u32,
     count: u32,
     step: u32,
-    /// Distance of the written end from the last id: 1 for `1-10:2`.
+    /// The distance from the last id to the end that the user wrote: 1 for `1-10:2`.
     slack: u32,
 }
 
-/// A range that does not exist.
+/// A range that is not valid.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum RangeError {
-    /// Empty, step zero, or beyond `u32`.
+    /// The range is empty, has a step of zero, or exceeds `u32`.
     #[error("Invalid range")]
     Invalid,
-    /// One id in two ranges.
+    /// An id is in two ranges.
     #[error("Ranges overlap")]
     Overlap,
-    /// More ids than a `u32` counts.
+    /// There are more ids than a `u32` can count.
     #[error("too many ids")]
     TooMany,
 }
 
 impl IdRange {
-    /// Builds a range.
+    /// Creates a range.
     ///
     /// # Errors
     ///
-    /// [`RangeError::Invalid`] if `count` or `step` is 0 or the last id does not fit `u32`.
+    /// Returns [`RangeError::Invalid`] if `count` or `step` is 0, or the last id does not fit into
+    /// a `u32`.
     pub fn new(first: u32, count: u32, step: u32) -> Result<Self, RangeError> {
         if count == 0 || step == 0 {
             return Err(RangeError::Invalid);
@@ -55,8 +56,8 @@ impl IdRange {
         })
     }
 
-    /// Remembers the end that the user wrote, so that `1-10:2` is shown as such. Ignores an end
-    /// beyond `u32`, or one that would contain another id.
+    /// Stores the end that the user wrote, so that `1-10:2` is shown unchanged. Ignores an end that
+    /// exceeds `u32` or would include another id.
     #[must_use]
     pub const fn with_end(mut self, end: u32) -> Self {
         if let Some(slack) = end.checked_sub(self.last())
@@ -67,13 +68,13 @@ impl IdRange {
         self
     }
 
-    /// The end as the user wrote it; the last id unless the step skips it.
+    /// Returns the end that the user wrote, which is the last id unless the step skips it.
     #[must_use]
     pub const fn end(&self) -> u32 {
         self.last() + self.slack
     }
 
-    /// A single id.
+    /// Creates a range with a single id.
     #[must_use]
     pub const fn single(id: u32) -> Self {
         Self {
@@ -84,31 +85,31 @@ impl IdRange {
         }
     }
 
-    /// First id.
+    /// Returns the first id.
     #[must_use]
     pub const fn first(&self) -> u32 {
         self.first
     }
 
-    /// Number of ids.
+    /// Returns the number of ids.
     #[must_use]
     pub const fn count(&self) -> u32 {
         self.count
     }
 
-    /// Distance of neighbours; 1 for a single id.
+    /// Returns the distance between neighbors, which is 1 for a single id.
     #[must_use]
     pub const fn step(&self) -> u32 {
         self.step
     }
 
-    /// Last id.
+    /// Returns the last id.
     #[must_use]
     pub const fn last(&self) -> u32 {
         self.first + (self.count - 1) * self.step
     }
 
-    /// Position of `id` in the range.
+    /// Returns the position of `id` in the range.
     #[must_use]
     pub const fn position(&self, id: u32) -> Option<u32> {
         if id < self.first || id > self.last() || !(id - self.first).is_multiple_of(self.step) {
@@ -117,7 +118,7 @@ impl IdRange {
         Some((id - self.first) / self.step)
     }
 
-    /// The ids at positions `from..to`; `None` if there are none.
+    /// Returns the ids at positions `from..to`, or `None` if there are none.
     #[must_use]
     pub const fn part(&self, from: u32, to: u32) -> Option<Self> {
         let to = if to < self.count { to } else { self.count };
@@ -133,7 +134,7 @@ impl IdRange {
         })
     }
 
-    /// Lowest id that both ranges have, by the Chinese remainder theorem. O(log step).
+    /// Returns the lowest id in both ranges, by the Chinese remainder theorem. O(log step).
     #[must_use]
     pub fn first_common(&self, other: &Self) -> Option<u32> {
         let (a, b) = (i128::from(self.step), i128::from(other.step));
@@ -142,8 +143,7 @@ impl IdRange {
         if distance % gcd != 0 {
             return None;
         }
-        // `self.first + steps * a` is a member of both endless progressions, which meet every
-        // `period`.
+        // `self.first + steps * a` is in both infinite progressions, which meet every `period`.
         let steps = (distance / gcd * inverse).rem_euclid(b / gcd);
         let (common, period) = (i128::from(self.first) + steps * a, a / gcd * b);
         let low = i128::from(self.first.max(other.first));
@@ -152,7 +152,8 @@ impl IdRange {
         u32::try_from(found).ok().filter(|_| found <= high)
     }
 
-    /// Appends the range to a list, as a part of the last one if it continues it.
+    /// Appends the range to a list. If it continues the last range of the list, that range is
+    /// extended.
     pub fn append_to(self, ranges: &mut VecDeque<Self>) {
         if let Some(last) = ranges.back_mut()
             && last.step == 1
@@ -166,7 +167,7 @@ impl IdRange {
         }
     }
 
-    /// All ids in order.
+    /// Returns all ids in order.
     pub fn iter(&self) -> impl Iterator<Item = u32> + use<> {
         let Self {
             first, count, step, ..
@@ -185,22 +186,22 @@ impl fmt::Display for IdRange {
     }
 }
 
-/// Disjoint id ranges in the given order; may be empty.
+/// Disjoint id ranges in the given order. May be empty.
 #[derive(Clone, PartialEq, Eq, Hash, Debug, Default)]
 pub struct IdArray {
     ranges: Vec<IdRange>,
-    /// Index of the first id of each range.
+    /// The index of the first id of each range.
     starts: Vec<u32>,
     len: u32,
 }
 
 impl IdArray {
-    /// Builds an array from ranges.
+    /// Creates an array from ranges.
     ///
     /// # Errors
     ///
-    /// [`RangeError::Overlap`] if an id occurs twice, [`RangeError::TooMany`] if the total exceeds
-    /// `u32`.
+    /// Returns [`RangeError::Overlap`] if an id occurs twice, and [`RangeError::TooMany`] if the
+    /// total exceeds `u32`.
     pub fn new(ranges: Vec<IdRange>) -> Result<Self, RangeError> {
         if has_overlap(&ranges) {
             return Err(RangeError::Overlap);
@@ -222,7 +223,7 @@ impl IdArray {
         })
     }
 
-    /// A single id.
+    /// Creates an array with a single id.
     #[must_use]
     pub fn single(id: u32) -> Self {
         Self {
@@ -232,11 +233,11 @@ impl IdArray {
         }
     }
 
-    /// `first, first + 1, …`: `count` consecutive ids; empty for 0.
+    /// Creates an array of `count` consecutive ids starting at `first`. Empty if `count` is 0.
     ///
     /// # Errors
     ///
-    /// [`RangeError::Invalid`] if the last id does not fit `u32`.
+    /// Returns [`RangeError::Invalid`] if the last id does not fit into a `u32`.
     pub fn consecutive(first: u32, count: u32) -> Result<Self, RangeError> {
         if count == 0 {
             return Ok(Self::default());
@@ -244,11 +245,11 @@ impl IdArray {
         Self::from_disjoint(vec![IdRange::new(first, count, 1)?])
     }
 
-    /// Merges sorted, distinct ids into ranges of step 1.
+    /// Merges sorted, distinct ids into ranges with step 1.
     ///
     /// # Errors
     ///
-    /// [`RangeError::Overlap`] if the ids are not strictly ascending.
+    /// Returns [`RangeError::Overlap`] if the ids are not strictly ascending.
     pub fn from_sorted(ids: impl IntoIterator<Item = u32>) -> Result<Self, RangeError> {
         let mut ranges: Vec<IdRange> = Vec::new();
         for id in ids {
@@ -261,31 +262,31 @@ impl IdArray {
         Self::from_disjoint(ranges)
     }
 
-    /// Number of ids.
+    /// Returns the number of ids.
     #[must_use]
     pub const fn len(&self) -> u32 {
         self.len
     }
 
-    /// Whether there is no id.
+    /// Returns whether there are no ids.
     #[must_use]
     pub const fn is_empty(&self) -> bool {
         self.len == 0
     }
 
-    /// The ranges as given.
+    /// Returns the ranges as given.
     #[must_use]
     pub fn ranges(&self) -> &[IdRange] {
         &self.ranges
     }
 
-    /// Largest id.
+    /// Returns the largest id.
     #[must_use]
     pub fn max(&self) -> Option<u32> {
         self.ranges.iter().map(IdRange::last).max()
     }
 
-    /// Id at `index`. O(log ranges).
+    /// Returns the id at `index`. O(log ranges).
     #[must_use]
     pub fn get(&self, index: u32) -> Option<u32> {
         if index >= self.len {
@@ -296,7 +297,7 @@ impl IdArray {
         Some(range.first + (index - self.starts[slot]) * range.step)
     }
 
-    /// Index of `id`. O(ranges).
+    /// Returns the index of `id`. O(ranges).
     #[must_use]
     pub fn position(&self, id: u32) -> Option<u32> {
         self.ranges
@@ -305,12 +306,13 @@ impl IdArray {
             .find_map(|(range, start)| range.position(id).map(|offset| start + offset))
     }
 
-    /// All ids in index order.
+    /// Returns all ids in index order.
     pub fn iter(&self) -> impl Iterator<Item = u32> + '_ {
         self.ranges.iter().flat_map(IdRange::iter)
     }
 
-    /// The ids from `index` on that belong to the range there; `None` beyond the end.
+    /// Returns the ids from `index` to the end of the range that contains it. `None` beyond the
+    /// end.
     #[must_use]
     pub fn range_from(&self, index: u32) -> Option<IdRange> {
         let slot = self.starts.partition_point(|start| *start <= index);
@@ -319,9 +321,9 @@ impl IdArray {
         range.part(index - self.starts.get(slot)?, range.count)
     }
 
-    /// Separates existing from unknown ids; both keep their order. `existing` returns the existing
-    /// ids of a span, ascending. O(ranges + existing ids in their spans), however many ids the
-    /// array has.
+    /// Separates existing from unknown ids, both in their original order. `existing` returns the
+    /// existing ids in a span, ascending. O(ranges + existing ids in their spans), however many ids
+    /// the array has.
     pub fn split<I: IntoIterator<Item = u32>>(
         &self,
         existing: impl Fn(RangeInclusive<u32>) -> I,
@@ -339,11 +341,11 @@ impl IdArray {
             }
             missing.extend(range.part(next, range.count));
         }
-        // Parts of disjoint ranges are disjoint, and no more ids than before.
+        // Parts of disjoint ranges are disjoint, and there are no more ids than before.
         (found, Self::from_disjoint(missing).unwrap_or_default())
     }
 
-    /// The ids at indices `from..to` as ranges; `to` is cut at the length.
+    /// Returns the ids at indices `from..to` as ranges. `to` is limited to the length.
     #[must_use]
     pub fn slice(&self, from: u32, to: u32) -> Vec<IdRange> {
         let to = to.min(self.len);
@@ -375,8 +377,8 @@ impl fmt::Display for IdArray {
     }
 }
 
-/// Whether any id occurs twice. Compares ranges only where their spans cross: O(r log r) plus the
-/// crossing pairs.
+/// Returns whether any id occurs twice. Compares only ranges whose spans overlap: O(r log r) plus
+/// the number of such pairs.
 fn has_overlap(ranges: &[IdRange]) -> bool {
     let mut sorted: Vec<&IdRange> = ranges.iter().collect();
     sorted.sort_by_key(|range| range.first);
@@ -391,8 +393,8 @@ fn has_overlap(ranges: &[IdRange]) -> bool {
     false
 }
 
-/// Greatest common divisor of two positive numbers, and the inverse of `a / gcd` modulo `b / gcd`
-/// (extended Euclidean algorithm).
+/// Returns the greatest common divisor of two positive numbers, and the inverse of `a / gcd` modulo
+/// `b / gcd` (extended Euclidean algorithm).
 const fn gcd_with_inverse(a: i128, b: i128) -> (i128, i128) {
     let (mut rest, mut next) = (a, b);
     let (mut factor, mut next_factor) = (1, 0);
@@ -407,13 +409,13 @@ const fn gcd_with_inverse(a: i128, b: i128) -> (i128, i128) {
 /// A set of `u32` indices as disjoint, non-adjacent half-open ranges.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct IndexSet {
-    /// start -> end (exclusive)
+    /// From start to end (exclusive).
     ranges: BTreeMap<u32, u32>,
     len: u32,
 }
 
 impl IndexSet {
-    /// The empty set.
+    /// Creates an empty set.
     #[must_use]
     pub const fn new() -> Self {
         Self {
@@ -422,19 +424,19 @@ impl IndexSet {
         }
     }
 
-    /// Number of members.
+    /// Returns the number of members.
     #[must_use]
     pub const fn len(&self) -> u32 {
         self.len
     }
 
-    /// Whether there is no member.
+    /// Returns whether the set is empty.
     #[must_use]
     pub const fn is_empty(&self) -> bool {
         self.len == 0
     }
 
-    /// Whether `index` is a member. O(log ranges).
+    /// Returns whether `index` is a member. O(log ranges).
     #[must_use]
     pub fn contains(&self, index: u32) -> bool {
         self.ranges
@@ -443,13 +445,13 @@ impl IndexSet {
             .is_some_and(|(_, end)| index < *end)
     }
 
-    /// Adds `from..to`; existing members stay.
+    /// Adds `from..to`. Existing members stay.
     pub fn insert_range(&mut self, from: u32, to: u32) {
         if from >= to {
             return;
         }
         let (mut start, mut end) = (from, to);
-        // Swallow every range that touches `from..to`.
+        // Merges all ranges that touch `from..to`.
         while let Some((&s, &e)) = self.ranges.range(..=end).next_back() {
             if e < start {
                 break;
@@ -463,14 +465,14 @@ impl IndexSet {
         self.len += end - start;
     }
 
-    /// Adds one index.
+    /// Adds an index.
     pub fn insert(&mut self, index: u32) {
         if let Some(end) = index.checked_add(1) {
             self.insert_range(index, end);
         }
     }
 
-    /// Removes `from..to`, as far as present.
+    /// Removes the members in `from..to`.
     pub fn remove_range(&mut self, from: u32, to: u32) {
         if from >= to {
             return;
@@ -492,7 +494,7 @@ impl IndexSet {
         }
     }
 
-    /// Removes one index; returns whether it was a member.
+    /// Removes an index. Returns whether it was a member.
     pub fn remove(&mut self, index: u32) -> bool {
         let before = self.len;
         if let Some(end) = index.checked_add(1) {
@@ -501,8 +503,8 @@ impl IndexSet {
         self.len < before
     }
 
-    /// Removes the smallest members as one range of at most `limit`; `None` if empty or `limit` is
-    /// 0.
+    /// Removes the smallest members as one range of at most `limit`. Returns `None` if the set is
+    /// empty or `limit` is 0.
     pub fn pop_front(&mut self, limit: u32) -> Option<(u32, u32)> {
         if limit == 0 {
             return None;
@@ -513,12 +515,12 @@ impl IndexSet {
         Some((start, to))
     }
 
-    /// The ranges `(from, to)`, `to` exclusive, ascending.
+    /// Returns the ranges `(from, to)`, with `to` exclusive, ascending.
     pub fn ranges(&self) -> impl Iterator<Item = (u32, u32)> + '_ {
         self.ranges.iter().map(|(start, end)| (*start, *end))
     }
 
-    /// All members, ascending.
+    /// Returns all members, ascending.
     pub fn iter(&self) -> impl Iterator<Item = u32> + '_ {
         self.ranges().flat_map(|(from, to)| from..to)
     }

@@ -1,14 +1,14 @@
-//! Time as a value: the core never reads a clock, the shell passes the time in.
+//! Time as a value: the core never reads a clock. The shell passes the time to it.
 
 use std::ops::Add;
 use std::time::Duration;
 
-/// Monotonic time in nanoseconds since an arbitrary origin of the process; all timers use it.
+/// Monotonic time in nanoseconds since an arbitrary origin of the process. All timers use it.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
 pub struct Time(pub u64);
 
 impl Time {
-    /// Time since `earlier`; zero if `earlier` lies in the future.
+    /// Returns the time since `earlier`, or zero if `earlier` is in the future.
     #[must_use]
     pub const fn since(self, earlier: Time) -> Duration {
         Duration::from_nanos(self.0.saturating_sub(earlier.0))
@@ -23,13 +23,13 @@ impl Add<Duration> for Time {
     }
 }
 
-/// Wall-clock time in nanoseconds since 1970-01-01 UTC; for records and display. No decision
-/// compares it, except for the rest of a delay that an earlier server began.
+/// Wall-clock time in nanoseconds since 1970-01-01 UTC, for records and display. It is never used
+/// in a decision, except for the rest of a delay that began under an earlier server.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
 pub struct Timestamp(pub i64);
 
 impl Timestamp {
-    /// The instant `age` before this one.
+    /// Returns the instant `age` before this one.
     #[must_use]
     pub fn minus(self, age: Duration) -> Timestamp {
         Timestamp(
@@ -38,7 +38,7 @@ impl Timestamp {
         )
     }
 
-    /// The instant `span` after this one.
+    /// Returns the instant `span` after this one.
     #[must_use]
     pub fn plus(self, span: Duration) -> Timestamp {
         Timestamp(
@@ -47,23 +47,23 @@ impl Timestamp {
         )
     }
 
-    /// Time since `earlier`; zero if `earlier` lies in the future.
+    /// Returns the time since `earlier`, or zero if `earlier` is in the future.
     #[must_use]
     pub fn since(self, earlier: Timestamp) -> Duration {
         Duration::from_nanos(u64::try_from(self.0.saturating_sub(earlier.0)).unwrap_or(0))
     }
 }
 
-/// Both clocks, read together by the shell before it feeds an input.
+/// The time on both clocks, which the shell reads together before it passes an input.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Now {
-    /// Monotonic clock; decides.
+    /// The monotonic clock, used for decisions.
     pub mono: Time,
-    /// Wall clock; is recorded.
+    /// The wall clock, used for records.
     pub wall: Timestamp,
 }
 
-/// A duration in whole nanoseconds, saturating at `u64::MAX` (584 years).
+/// Returns a duration in whole nanoseconds, saturating at `u64::MAX` (584 years).
 #[must_use]
 pub fn nanos(duration: Duration) -> u64 {
     u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)

@@ -1,4 +1,4 @@
-//! One allocation: its known state, and the evidence for it.
+//! An allocation: its known state, and the evidence for it.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -8,43 +8,44 @@ use crate::id::{AllocationKey, WorkerId};
 use crate::scheduler::demand::Coming;
 use crate::time::{Now, Time, Timestamp};
 
-/// Workers lost sooner than this never worked.
+/// A worker that is lost sooner than this has not worked at all.
 pub(super) const FAST_LOSS: Duration = Duration::from_secs(60);
-/// Consecutive status errors after which a queued allocation counts as failed.
+/// The number of consecutive status errors after which a queued allocation counts as failed.
 pub(super) const QUEUED_ERRORS_MAX: u32 = 10;
-/// Consecutive status errors after which a running allocation counts as finished.
+/// The number of consecutive status errors after which a running allocation counts as finished.
 pub(super) const RUNNING_ERRORS_MAX: u32 = 20;
-/// Consecutive answers without the job after which it counts as gone.
+/// The number of consecutive answers without the job after which it counts as gone.
 pub(super) const MISSING_MAX: u32 = 2;
-/// Longest wait for missing workers after the first sign of their allocation.
+/// How long to wait for missing workers after the first sign of their allocation.
 const OWED_MAX: Duration = Duration::from_secs(300);
-/// A new worker without a task for this time was not needed: the scheduler would have assigned one.
+/// If a new worker has no task for this long, it was not needed, because the scheduler would have
+/// assigned one.
 const UNUSED_MIN: Duration = Duration::from_secs(5);
-/// After this time, waiting tasks may have been submitted after the worker came.
+/// If a worker has been connected for this long, waiting tasks may have been submitted later.
 const UNUSED_MAX: Duration = Duration::from_secs(120);
-/// Time after which an unneeded allocation is canceled, unless its queue keeps it.
+/// How long an allocation may be unneeded before it is canceled, unless its queue keeps it.
 pub(super) const UNNEEDED_MAX: Duration = Duration::from_secs(600);
-/// Time after which a running allocation without workers is canceled.
+/// How long a running allocation may have no workers before it is canceled.
 pub(super) const LEAVE_GRACE: Duration = Duration::from_secs(120);
-/// Longest time for a job to end, or to be requeued, after its last worker has left.
+/// How long a job may take to end, or to be requeued, after its last worker has left.
 pub(super) const ENDING_MAX: Duration = Duration::from_secs(120);
-/// Failed searches after which a submission of a removed queue counts as not made.
+/// The number of failed searches after which a submission of a removed queue counts as not made.
 pub(super) const TRIES_MAX: u32 = 20;
 
-/// State for users.
+/// The state that users see.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum AllocationState {
-    /// Waits in the batch system.
+    /// The allocation waits in the batch system.
     Queued,
-    /// Has nodes.
+    /// The allocation has nodes.
     Running,
-    /// Has ended.
+    /// The allocation has ended.
     Finished,
-    /// Has ended too early.
+    /// The allocation has ended too early.
     Failed,
 }
 
-/// Internal state of an allocation.
+/// The internal state of an allocation.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Phase {
     /// The submission is in progress.
@@ -56,11 +57,12 @@ pub(super) enum Phase {
         absent: u32,
         errors: u32,
     },
-    /// Waits in the batch system.
+    /// The allocation waits in the batch system.
     Queued,
-    /// Has nodes.
+    /// The allocation has nodes.
     Running,
-    /// Ended for users, but keeps its place in the quota until the batch system confirms the end.
+    /// The allocation has ended for users, but keeps its place in the quota until the batch system
+    /// confirms the end.
     Leaving {
         failed: bool,
         started: bool,
@@ -69,45 +71,46 @@ pub(super) enum Phase {
         tries: u32,
         asked: bool,
     },
-    /// Has ended.
+    /// The allocation has ended.
     Ended { failed: bool },
 }
 
-/// The last worker has left; the next answer of the batch system decides the outcome.
+/// The state after the last worker has left. The next answer of the batch system determines the
+/// outcome.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Ending {
     pub(super) since: Time,
-    /// All workers were lost at once.
+    /// Whether all workers were lost at once.
     pub(super) failed: bool,
-    /// The last one left without a goodbye.
+    /// Whether the last worker left without a goodbye.
     pub(super) crashed: bool,
-    /// The query was sent after it had left.
+    /// Whether the query was sent after the last worker had left.
     pub(super) asked: bool,
 }
 
-/// An allocation as it is stored and shown.
+/// The data of an allocation that is stored and shown.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct AllocationRecord {
-    /// Queue and number.
+    /// The queue and the number of the allocation.
     pub key: AllocationKey,
-    /// Requested workers.
+    /// The number of requested workers.
     pub workers: u32,
-    /// The batch system's id, and cluster; `None` while it is unknown whether a job exists.
+    /// The batch system's id, and the cluster. `None` while it is unknown whether a job exists.
     pub job: Option<Box<str>>,
-    /// State for users.
+    /// The state that users see.
     pub state: AllocationState,
-    /// Time of the request.
+    /// When it was requested.
     pub queued_at: Timestamp,
-    /// Time of its start.
+    /// When it started.
     pub started_at: Option<Timestamp>,
-    /// Time of its end.
+    /// When it ended.
     pub ended_at: Option<Timestamp>,
     /// Over for users, although the batch system may still have its job. Set in stored records
     /// only.
     pub is_leaving: bool,
 }
 
-/// One allocation.
+/// An allocation.
 #[derive(Clone, Debug)]
 pub struct Allocation {
     pub(super) record: AllocationRecord,
@@ -119,24 +122,24 @@ pub struct Allocation {
     pub(super) errors: u32,
     pub(super) missing: u32,
     pub(super) next_poll: Time,
-    /// Deadline of the answer to a status query.
+    /// The deadline for the answer to a status query.
     pub(super) polling: Option<Time>,
     pub(super) started: Option<Time>,
     pub(super) ending: Option<Ending>,
-    /// Time when its newest worker connected.
+    /// When its newest worker connected.
     pub(super) last_came: Option<Time>,
     /// Whether a worker that left had received a task.
     pub(super) used: bool,
-    /// Whether its workers took none of the waiting tasks; counted as a failure.
+    /// Whether its workers took none of the waiting tasks, which is counted as a failure.
     pub(super) is_useless: bool,
-    /// Since when no task needs it.
+    /// Since when no task has needed it.
     pub(super) unneeded: Option<Time>,
-    /// Last answer of the batch system.
+    /// The last answer of the batch system.
     pub(super) hint: Box<str>,
-    /// Whether it was given up for lack of answers, not on evidence.
+    /// Whether it was given up because there were no answers, and not on evidence.
     pub(super) is_doubtful: bool,
-    /// Whether it started, or may have started, without a server: its end says nothing about the
-    /// queue, because a worker that lost its server exits with a special code.
+    /// Whether it started, or may have started, without a server. In that case its end says nothing
+    /// about the queue, because a worker that has lost its server exits with a special code.
     pub(super) is_unwatched: bool,
 }
 
@@ -170,7 +173,7 @@ impl Allocation {
         };
         let mut allocation = Self::with(record, phase, now);
         allocation.is_unwatched = matches!(phase, Phase::Queued | Phase::Running);
-        // Its workers reconnect later; until then it counts as complete.
+        // The workers will reconnect later. Until then, the allocation counts as complete.
         if phase == Phase::Running {
             allocation.seen = allocation.record.workers;
             allocation.started = Some(now.mono);
@@ -202,26 +205,26 @@ impl Allocation {
         }
     }
 
-    /// Queue and number.
+    /// Returns the queue and the number.
     #[must_use]
     pub const fn key(&self) -> AllocationKey {
         self.record.key
     }
 
-    /// The batch system's id, with the cluster if known: see [`job_parts`].
+    /// Returns the batch system's id, with the cluster if it is known, see [`job_parts`].
     #[must_use]
     pub fn job(&self) -> Option<&str> {
         self.record.job.as_deref()
     }
 
-    /// Likewise, without the cluster.
+    /// Returns the batch system's id without the cluster.
     #[must_use]
     pub fn job_id(&self) -> Option<&str> {
         self.job().map(|job| job_parts(job).0)
     }
 
-    /// How well it matches the job that a worker reports: 0 = not at all. A missing cluster, on
-    /// either side, matches every cluster.
+    /// Returns how well the allocation matches the job that a worker reports. 0 means not at all.
+    /// If either side has no cluster, it matches every cluster.
     pub(super) fn fit(&self, job: &str) -> u8 {
         let (id, cluster) = job_parts(job);
         let own = self.job().map(job_parts);
@@ -255,12 +258,12 @@ impl Allocation {
         !matches!(self.phase, Phase::Ended { .. })
     }
 
-    /// Whether it is unknown if a job exists.
+    /// Returns whether it is unknown if a job exists.
     pub(super) const fn is_unsure(&self) -> bool {
         matches!(self.phase, Phase::Unsure { .. })
     }
 
-    /// Whether it takes a place among the allocations that have not started.
+    /// Returns whether it takes a place among the allocations that have not started.
     pub(super) const fn is_waiting(&self) -> bool {
         matches!(
             self.phase,
@@ -271,7 +274,7 @@ impl Allocation {
         )
     }
 
-    /// Workers that may exist.
+    /// Returns the number of workers that may exist.
     pub(super) fn workers_alive(&self) -> u32 {
         if self.may_be_alive() {
             self.record.workers
@@ -280,13 +283,14 @@ impl Allocation {
         }
     }
 
-    /// Whether some of its workers are missing and not late: then it still counts with all of them.
+    /// Returns whether some of its workers are missing but not late, so that it still counts with
+    /// all of them.
     fn is_owing(&self, now: Time) -> bool {
         self.seen.max(self.lost) < self.record.workers
             && self.started.is_some_and(|at| now.since(at) < OWED_MAX)
     }
 
-    /// The missing workers; `None` if none are missing.
+    /// Returns the missing workers. `None` if no workers are missing.
     pub(super) fn coming(&self, now: Time) -> Option<Coming> {
         let workers = self.record.workers;
         let owed = match self.phase {
@@ -301,8 +305,8 @@ impl Allocation {
         })
     }
 
-    /// Whether its workers are here and none of them ever got a task, although the scheduler had
-    /// time for it.
+    /// Returns whether its workers have connected and none of them ever got a task, although the
+    /// scheduler had time for it.
     pub(super) fn has_idled(&self, now: Time, unused: &[WorkerId]) -> bool {
         let has_just_come = |at| (UNUSED_MIN..=UNUSED_MAX).contains(&now.since(at));
         let has_waited = self.last_came.is_some_and(has_just_come);
@@ -315,7 +319,7 @@ impl Allocation {
             && self.connected.iter().all(|worker| unused.contains(worker))
     }
 
-    /// Requeued by the batch system, or found again: starts over.
+    /// Starts over, because the batch system requeued the job or it was found again.
     pub(super) fn wait_again(&mut self) {
         self.phase = Phase::Queued;
         self.record.state = AllocationState::Queued;
@@ -347,7 +351,7 @@ impl Allocation {
         }
     }
 
-    /// Ends it for users; keeps known times.
+    /// Ends the allocation for users. Known times are kept.
     pub(super) fn show_end(&mut self, now: Now, failed: bool) {
         self.record.state = if failed {
             AllocationState::Failed

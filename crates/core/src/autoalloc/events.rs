@@ -1,4 +1,4 @@
-//! Handlers for answers of batch systems and events of workers.
+//! Handles answers of batch systems and events of workers.
 
 use std::time::Duration;
 
@@ -13,23 +13,23 @@ use crate::batch::job_parts;
 use crate::id::{AllocationKey, WorkerId};
 use crate::time::Now;
 
-/// Minimum time between the two failed searches that prove that a submission did not happen.
+/// The minimum time between the two failed searches that prove that a submission did not happen.
 const ABSENT_APART: Duration = Duration::from_secs(60);
-/// Pause between two queries for a job that is about to end.
+/// The pause between two queries for a job that is about to end.
 const ENDING_LOOK: Duration = Duration::from_secs(2);
-/// Grace of an allocation that must not be canceled.
+/// The grace period of an allocation that must not be canceled.
 const NEVER: Duration = Duration::from_secs(100 * 365 * 86_400);
-/// Pause between a surprising answer and the second query.
+/// The pause between a surprising answer and the second query.
 const SECOND_LOOK: Duration = Duration::from_secs(10);
 
 /// How a worker was lost.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Loss {
-    /// Without a goodbye.
+    /// Whether the worker left without a goodbye.
     pub(super) crashed: bool,
-    /// Too soon to have worked.
+    /// Whether the worker was lost too soon to have worked.
     pub(super) is_fast: bool,
-    /// It received a task at least once.
+    /// Whether the worker received at least one task.
     pub(super) used: bool,
 }
 
@@ -157,7 +157,7 @@ impl AutoallocState {
             return;
         }
         queue.submit_next(now, effects);
-        // Its workers may have connected before the answer.
+        // The allocation's workers may have connected before the answer arrived.
         let is_ours = |stray: &str| self.find_job(stray) == Some(key);
         let early: Vec<Box<str>> = self
             .strays
@@ -243,7 +243,7 @@ impl AutoallocState {
                     effects.push(Effect::Tell(Level::Warn, told));
                 }
             }
-            // Retried at the next deadline.
+            // The cancel is retried at the next deadline.
             (
                 Phase::Leaving { .. }
                 | Phase::Submitting
@@ -272,7 +272,7 @@ impl AutoallocState {
                 self.on_report_of_leaving(now, key, failed, &report, effects);
             }
             (Phase::Submitting | Phase::Unsure { .. } | Phase::Ended { .. }, _) => {}
-            // The query is older than the end of the last worker.
+            // The query was sent before the last worker left.
             (Phase::Queued | Phase::Running, Some(ending)) if !ending.asked => {
                 allocation.next_poll = now.mono;
             }
@@ -285,7 +285,7 @@ impl AutoallocState {
         }
     }
 
-    /// Report on an allocation that has ended for users.
+    /// Handles a report on an allocation that has ended for users.
     fn on_report_of_leaving(
         &mut self,
         now: Now,
@@ -300,12 +300,12 @@ impl AutoallocState {
         };
         let is_asked = matches!(allocation.phase, Phase::Leaving { asked: true, .. });
         match report {
-            // Jobs of others stay.
+            // Other users' jobs are not canceled.
             Report::Finished | Report::Failed { .. } | Report::Foreign(_) => {
                 self.end(now, key, failed, effects);
                 self.note_change(now);
             }
-            // Doubtful, but canceling an absent job does no harm.
+            // The report is doubtful, but canceling a job that does not exist does no harm.
             Report::Missing => allocation.cancel_now(now),
             Report::Queued(_) if !is_retired && !is_asked && !allocation.is_doubtful => {
                 allocation.wait_again();
@@ -326,8 +326,8 @@ impl AutoallocState {
         }
     }
 
-    /// Report on an allocation whose last worker has left: a requeued or suspended one is still
-    /// ours.
+    /// Handles a report on an allocation whose last worker has left. If it is requeued or
+    /// suspended, it still belongs to us.
     fn on_report_of_ending(
         &mut self,
         now: Now,
@@ -392,7 +392,7 @@ impl AutoallocState {
         match report {
             Report::Queued(hint) => {
                 (allocation.missing, allocation.errors) = (0, 0);
-                // From now on a server observes it.
+                // From now on, a server observes the allocation.
                 allocation.is_unwatched = false;
                 allocation.hint = hint;
                 if allocation.phase == Phase::Running && allocation.connected.is_empty() {
@@ -414,7 +414,8 @@ impl AutoallocState {
             Report::Missing => {
                 allocation.missing += 1;
                 allocation.next_poll = now.mono + refresh.min(SECOND_LOOK);
-                // Connected workers outweigh a batch system that does not know the job.
+                // Connected workers are stronger evidence than a batch system that does not know
+                // the job.
                 if allocation.missing >= MISSING_MAX && allocation.connected.is_empty() {
                     self.on_vanished(now, key, "the batch system no longer knows it", effects);
                 }
@@ -425,7 +426,7 @@ impl AutoallocState {
                 let text = "the batch system says nothing of it";
                 self.on_status_error(now, key, text, true, effects);
             }
-            // The job exists, even if the rest is unreadable.
+            // The job exists, even if the rest of the answer is unreadable.
             Report::Unreadable(text) => {
                 (allocation.missing, allocation.errors) = (0, 0);
                 tracing::debug!(allocation = %key, "status: {text}");
@@ -456,7 +457,7 @@ impl AutoallocState {
         } else {
             QUEUED_ERRORS_MAX
         };
-        // Connected workers outweigh a batch system that does not answer.
+        // Connected workers are stronger evidence than a batch system that does not answer.
         if allocation.errors <= errors_max || !allocation.connected.is_empty() {
             return;
         }
@@ -470,7 +471,7 @@ impl AutoallocState {
             // The job may simply be waiting, so it is not deleted; its workers remain welcome.
             self.end(now, key, !started, effects);
         } else {
-            // Canceled as soon as the batch system answers again, and replaced.
+            // The job is replaced, and canceled as soon as the batch system answers again.
             allocation.is_doubtful = true;
             self.leave(now, key, !started, NEVER, effects);
         }
@@ -481,7 +482,7 @@ impl AutoallocState {
         self.note_change(now);
     }
 
-    /// Probably gone; canceled to be sure.
+    /// Handles an allocation that is probably gone. It is canceled to be certain.
     fn on_vanished(&mut self, now: Now, key: AllocationKey, text: &str, effects: &mut Vec<Effect>) {
         let Some(allocation) = self.allocation_mut(key) else {
             return;
@@ -494,8 +495,8 @@ impl AutoallocState {
         self.count_end(now, key, worked, text, effects);
     }
 
-    /// The batch system reports the end; `failure` contains the reason, and whether the job may
-    /// start again.
+    /// Handles the end of a job that the batch system reports. `failure` contains the reason, and
+    /// whether the job may start again.
     fn on_ended(
         &mut self,
         now: Now,
@@ -523,7 +524,7 @@ impl AutoallocState {
         self.count_end(now, key, worked, &text, effects);
     }
 
-    /// Counts an end as success or failure of the queue.
+    /// Counts the end of an allocation as a success or failure of the queue.
     fn count_end(
         &mut self,
         now: Now,
@@ -537,13 +538,13 @@ impl AutoallocState {
             let known = queue.allocations.get(&key.number);
             let known = known.map(|a| (a.is_unwatched, a.is_useless, a.used));
             if let Some((true, _, _)) = known {
-                // Unobserved, so neither a failure nor a success.
+                // No server observed the allocation, so it is neither a failure nor a success.
                 tracing::debug!(allocation = %key, "ended without a server: {text}");
             } else if let Some((_, true, false)) = known {
-                // Counted already when its workers took nothing.
+                // The failure was counted when the workers took no tasks.
             } else if let (true, Some((_, _, false))) = (worked, known) {
-                // No success if the tasks that waited then still wait; the scheduler's next answer
-                // shows that.
+                // This is not a success if the tasks that waited then are still waiting, which the
+                // scheduler's next answer shows.
                 queue.unused_end = Some(key.number);
             } else if worked {
                 queue.on_allocation_ok();
@@ -587,7 +588,7 @@ impl AutoallocState {
         }
         let was_over = allocation.phase != Phase::Queued;
         allocation.start(now);
-        // Earlier losses say nothing about the present workers.
+        // Earlier losses say nothing about the current workers.
         (allocation.lost, allocation.lost_fast) = (0, 0);
         if !was_over {
             let job = job_parts(job).0.into();
@@ -596,7 +597,7 @@ impl AutoallocState {
         effects.push(Effect::Changed(key.queue));
     }
 
-    /// A worker of an unknown job.
+    /// Handles a worker of an unknown job.
     fn on_stray(
         &mut self,
         now: Now,

@@ -1,4 +1,4 @@
-//! Inputs and effects of automatic allocation.
+//! The inputs and effects of automatic allocation.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -6,20 +6,20 @@ use std::time::Duration;
 use crate::id::{AllocationKey, QueueId, WorkerId};
 use crate::scheduler::demand::{QueueDemand, QueueQuery};
 
-/// One event.
+/// An event.
 #[derive(Clone, Debug)]
 pub enum Input {
     /// Tasks were submitted, or the workers changed.
     Changed,
     /// The scheduler's answer to [`Effect::AskDemand`].
     Demand(Vec<QueueDemand>),
-    /// Outcome of [`Effect::Submit`].
+    /// The outcome of [`Effect::Submit`].
     Submitted(AllocationKey, SubmitOutcome),
-    /// Outcome of [`Effect::Look`].
+    /// The outcome of [`Effect::Look`].
     Looked(AllocationKey, LookupOutcome),
-    /// The batch system's answer to [`Effect::Poll`], per allocation.
+    /// The batch system's answer to [`Effect::Poll`], for each allocation.
     Reported(AllocationKey, Report),
-    /// Outcome of [`Effect::Cancel`]: an unknown job counts as canceled.
+    /// The outcome of [`Effect::Cancel`]. An unknown job counts as canceled.
     Canceled(AllocationKey, Result<(), Box<str>>),
     /// A worker in a batch job connected.
     WorkerConnected {
@@ -27,155 +27,155 @@ pub enum Input {
         job: Box<str>,
         /// The worker.
         worker: WorkerId,
-        /// Offered units by name.
+        /// The offered units by resource name.
         resources: BTreeMap<Box<str>, u64>,
-        /// Its lifetime; `None` = as long as its allocation.
+        /// The lifetime of the worker. `None` if it is the same as that of its allocation.
         lifetime: Option<Duration>,
     },
-    /// A worker is gone.
+    /// A worker in a batch job is gone.
     WorkerLost {
         /// The batch system's id of its job.
         job: Box<str>,
         /// The worker.
         worker: WorkerId,
-        /// It went without a goodbye.
+        /// Whether it left without a goodbye.
         crashed: bool,
         /// How long it was connected.
         lived: Duration,
-        /// It received a task at least once.
+        /// Whether it received at least one task.
         used: bool,
     },
     /// [`super::AutoallocState::next_deadline`] has passed.
     Timer,
 }
 
-/// Outcome of a submission.
+/// The outcome of a submission.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum SubmitOutcome {
-    /// The batch system's id of the job.
+    /// The submission was accepted with this id.
     Accepted(Box<str>),
-    /// No job exists, for certain.
+    /// The submission was rejected, and certainly no job exists.
     Refused(Box<str>),
-    /// The batch system is unreachable: no job exists, and none was rejected.
+    /// The batch system could not be reached: no job exists, and no job was rejected.
     Unreachable(Box<str>),
-    /// A job may exist: no answer, or an unreadable one.
+    /// There was no answer, or an unreadable one, so a job may exist.
     Unclear(Box<str>),
 }
 
-/// Outcome of a search for a job by name.
+/// The outcome of a search for a job by name.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum LookupOutcome {
     /// The job has this id.
     Found(Box<str>),
     /// The batch system answered and has no such job.
     Absent,
-    /// It did not answer.
+    /// The batch system did not answer.
     Error(Box<str>),
 }
 
-/// State of a job according to the batch system.
+/// The state of a job according to the batch system.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Report {
-    /// It waits (or is held, or requeued), with the reason if known.
+    /// The job waits (or is held, or requeued), with the reason if it is known.
     Queued(Box<str>),
-    /// It runs.
+    /// The job is running.
     Running,
-    /// It has nodes, and its processes are suspended.
+    /// The job has nodes, but its processes are suspended.
     Suspended,
-    /// It is about to end, or to be requeued.
+    /// The job is about to end or to be requeued.
     Completing,
-    /// It succeeded.
+    /// The job succeeded.
     Finished,
-    /// It failed or was canceled.
+    /// The job failed or was canceled.
     Failed {
-        /// Reason.
+        /// The reason.
         text: Box<str>,
-        /// The batch system may start it again.
+        /// Whether the batch system may start the job again.
         may_return: bool,
     },
-    /// The batch system explicitly does not know this id.
+    /// The batch system says explicitly that it does not know this id.
     Missing,
     /// The id belongs to a job with another name or directory, given in the text.
     Foreign(Box<str>),
     /// The answer does not mention the id, which does not prove that the job is gone.
     Silent,
-    /// It knows the job, but the rest of the answer is unreadable.
+    /// The batch system knows the job, but the rest of the answer is unreadable.
     Unreadable(Box<str>),
-    /// No answer, or an unreadable one.
+    /// There was no answer, or an unreadable one.
     Error(Box<str>),
 }
 
-/// Level of a message.
+/// The level of a message.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Level {
     /// Normal operation.
     Info,
-    /// Worth a look.
+    /// Something that deserves attention.
     Warn,
     /// A failure.
     Error,
 }
 
-/// Recorded events of an allocation.
+/// An event of an allocation that is recorded.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum AllocationEvent {
-    /// The batch system accepted it.
+    /// The batch system accepted the allocation.
     Queued {
-        /// Number of the allocation in its queue.
+        /// The allocation.
         key: AllocationKey,
         /// The batch system's id.
         job: Box<str>,
-        /// Requested workers.
+        /// The number of requested workers.
         workers: u32,
     },
-    /// Its first worker connected.
+    /// The first worker of the allocation connected.
     Started {
-        /// The allocation that runs.
+        /// The allocation.
         key: AllocationKey,
         /// The batch system's id.
         job: Box<str>,
     },
-    /// It has ended.
+    /// The allocation has ended.
     Finished {
-        /// The ended allocation.
+        /// The allocation.
         key: AllocationKey,
         /// The batch system's id.
         job: Box<str>,
     },
 }
 
-/// Actions for the shell.
+/// An action for the shell.
 #[derive(Clone, PartialEq, Debug)]
 pub enum Effect {
-    /// Query the scheduler; answered by [`Input::Demand`].
+    /// Queries the scheduler. [`Input::Demand`] is the answer.
     AskDemand(Vec<QueueQuery>),
-    /// Record the allocation, then submit it; answered by [`Input::Submitted`].
+    /// Records the allocation and then submits it. [`Input::Submitted`] is the answer.
     Submit {
         /// The allocation to submit.
         key: AllocationKey,
-        /// Workers, one per node.
+        /// The number of workers, one per node.
         workers: u32,
     },
-    /// Search for a submission's job by name; answered by [`Input::Looked`].
+    /// Searches for a submission's job by name. [`Input::Looked`] is the answer.
     Look(AllocationKey),
-    /// Query the states of jobs; answered by one [`Input::Reported`] each.
+    /// Queries the states of jobs. Each of them is answered by an [`Input::Reported`].
     Poll {
-        /// Their queue.
+        /// The queue of the jobs.
         queue: QueueId,
-        /// Keys of the allocations, with the batch system's ids.
+        /// The allocations, with the batch system's ids.
         jobs: Vec<(AllocationKey, Box<str>)>,
     },
-    /// Cancel a job; answered by [`Input::Canceled`].
+    /// Cancels a job. [`Input::Canceled`] is the answer.
     Cancel {
         /// The allocation to cancel.
         key: AllocationKey,
         /// The batch system's id.
         job: Box<str>,
     },
-    /// Record an event.
+    /// Records an event.
     Event(AllocationEvent),
-    /// Store the queue and its allocations again: something changed.
+    /// Stores the queue and its allocations again, because something changed.
     Changed(QueueId),
-    /// Log a message for users.
+    /// Logs a message for users.
     Tell(Level, String),
 }

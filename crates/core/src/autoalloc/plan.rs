@@ -1,4 +1,4 @@
-//! Converts demand into sizes of allocations to request.
+//! Converts the demand to the sizes of allocations to request.
 
 use std::collections::VecDeque;
 
@@ -7,7 +7,7 @@ use crate::scheduler::demand::{QueueDemand, WorkerKind};
 use crate::time::{Now, Time};
 
 impl AutoallocState {
-    /// Queries the scheduler for all queues that may submit.
+    /// Queries the scheduler on behalf of all queues that may submit.
     pub(super) fn ask_demand(&mut self, now: Now, effects: &mut Vec<Effect>) {
         self.dirty_since = None;
         self.last_try = Some(now.mono);
@@ -28,7 +28,8 @@ impl AutoallocState {
         }
     }
 
-    /// Worker kinds of the active queues, including queues that cannot submit at present.
+    /// Returns the worker kinds of the active queues, including queues that currently cannot
+    /// submit.
     #[must_use]
     pub fn worker_kinds(&self) -> Vec<WorkerKind> {
         let active = self
@@ -74,7 +75,7 @@ impl AutoallocState {
     }
 }
 
-/// Adds figures, if known.
+/// Adds figures to a text, if they are known.
 fn why_useless(text: String, answer: &QueueDemand) -> String {
     match &answer.unfit {
         Some(unfit) => format!("{text}: {unfit}"),
@@ -82,7 +83,8 @@ fn why_useless(text: String, answer: &QueueDemand) -> String {
     }
 }
 
-/// Multi-node tasks first, each with its own allocation; then single workers, packed.
+/// Returns the sizes of the allocations: first multi-node tasks, each with a separate allocation,
+/// and then single workers, packed.
 fn sizes(queue: &Queue, demand: &QueueDemand) -> VecDeque<u32> {
     let spec = queue.spec();
     let mut places = spec.backlog.saturating_sub(queue.waiting());

@@ -1,4 +1,4 @@
-//! One queue: its parameters, its allocations, its failures and its timers.
+//! A queue: its parameters, allocations, failures and timers.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
@@ -12,7 +12,7 @@ use crate::id::{AllocationKey, QueueId, WorkerId};
 use crate::scheduler::demand::{Coming, QueueDemand, QueueQuery, Unfit, WorkerKind};
 use crate::time::{Now, Time, Timestamp};
 
-/// Pause before the next attempt, by the number of consecutive failures.
+/// The pause before the next attempt, by the number of consecutive failures.
 const DELAYS: [Duration; 5] = [
     Duration::ZERO,
     Duration::from_secs(60),
@@ -20,120 +20,121 @@ const DELAYS: [Duration; 5] = [
     Duration::from_secs(30 * 60),
     Duration::from_secs(60 * 60),
 ];
-/// Consecutive rejected submissions that pause a queue.
+/// The number of consecutive rejected submissions that pauses a queue.
 const SUBMIT_FAILS_MAX: u32 = 10;
-/// Longest interval between status queries of queued allocations: one that vanished blocks others.
+/// The maximum interval between status queries of queued allocations, because an allocation that
+/// vanished blocks others.
 const QUEUED_POLL: Duration = Duration::from_secs(120);
-/// Time after which an allocation that should have ended is queried.
+/// How long an allocation may be overdue before it is queried.
 const OVERDUE: Duration = Duration::from_secs(60);
-/// Longest wait for an answer of the batch system.
+/// How long to wait for an answer of the batch system.
 const POLL_TIMEOUT: Duration = Duration::from_secs(300);
-/// Longest pause between two attempts of a query.
+/// The maximum pause between two attempts of a query.
 const RETRY_MAX: Duration = Duration::from_secs(300);
-/// Shortest pause between two attempts of a query.
+/// The minimum pause between two attempts of a query.
 const RETRY_MIN: Duration = Duration::from_secs(10);
-/// Number of recent workers whose offers correct the assumed offer.
+/// The number of recent workers whose offers correct the assumed offer.
 const OFFERS_MAX: usize = 8;
-/// Limit of allocations requested only to see whether larger workers come.
+/// The maximum number of allocations that are requested only to see whether larger workers come.
 const PROBES_MAX: usize = 2;
-/// Limit of remembered ended allocations.
+/// The maximum number of remembered ended allocations.
 const ENDED_MAX: usize = 1_000;
 
-/// Parameters that decisions need; the shell knows the others.
+/// The parameters that decisions need. Only the shell knows the others.
 #[derive(Clone, PartialEq, Debug)]
 pub struct QueueSpec {
-    /// Allocations that may wait in the batch system, at least 1.
+    /// The number of allocations that may wait in the batch system, at least 1.
     pub backlog: u32,
-    /// Maximum workers (nodes) of one allocation, at least 1.
+    /// The maximum number of workers (nodes) of one allocation, at least 1.
     pub max_workers_per_alloc: u32,
-    /// Maximum workers of all its allocations that may be alive; `None` = unlimited.
+    /// The maximum number of workers of all allocations that may be alive. `None` means unlimited.
     pub max_worker_count: Option<u32>,
-    /// Wall time of an allocation.
+    /// The wall time of an allocation.
     pub time_limit: Duration,
-    /// Lifetime of a worker, at most `time_limit`.
+    /// The lifetime of a worker, at most `time_limit`.
     pub worker_time_limit: Duration,
-    /// Minimum fraction of busy cpus, 0.0 to 1.0.
+    /// The minimum fraction of busy cpus, 0.0 to 1.0.
     pub min_utilization: f32,
-    /// Units that its workers must offer, by name.
+    /// The units that workers must offer, by resource name.
     pub resources: BTreeMap<Box<str>, u64>,
-    /// Whether unneeded allocations stay.
+    /// Whether allocations are kept when no task needs them.
     pub keep_waiting: bool,
 }
 
-/// Resources and lifetime that a worker offered.
+/// The resources and lifetime that a worker offered.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) struct WorkerOffer {
-    /// Units by name.
+    /// The units by resource name.
     pub(super) resources: BTreeMap<Box<str>, u64>,
-    /// `None` = as long as its allocation.
+    /// The lifetime. `None` if it is the same as that of its allocation.
     pub(super) lifetime: Option<Duration>,
 }
 
 /// Whether a queue submits.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum QueueState {
-    /// Submits allocations.
+    /// The queue submits allocations.
     Active,
-    /// Submits none until it is resumed.
+    /// The queue submits no allocations until it is resumed.
     Paused,
 }
 
 /// Consecutive failures of a queue.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct QueueFailure {
-    /// Time of the first failure.
+    /// When the first failure happened.
     pub since: Timestamp,
-    /// Text of the last failure.
+    /// The text of the last failure.
     pub last: Box<str>,
 }
 
-/// Stored form of a queue.
+/// The stored form of a queue.
 #[derive(Clone, PartialEq, Debug)]
 pub struct QueueRecord {
-    /// Queue id.
+    /// The id of the queue.
     pub id: QueueId,
-    /// Parameters.
+    /// The parameters.
     pub spec: QueueSpec,
-    /// Reason of the pause; `None` = active.
+    /// The reason for the pause. `None` if the queue is active.
     pub paused: Option<Box<str>>,
-    /// Offer of the newest of its recent workers with the most cpus, by name.
+    /// The offer, by resource name, of the newest of the recent workers with the most cpus.
     pub known_resources: Option<BTreeMap<Box<str>, u64>>,
-    /// Highest number of an allocation.
+    /// The highest number of an allocation.
     pub last_number: u32,
-    /// Allocations that may be alive, and remembered ones.
+    /// The allocations that may be alive, and remembered ones.
     pub allocations: Vec<AllocationRecord>,
-    /// For readers of the journal; a restored queue tries again.
+    /// The failure, for readers of the journal. A restored queue tries again.
     pub failure: Option<QueueFailure>,
     /// A user has removed it, and some of its allocations are still to be canceled.
     pub is_removed: bool,
 }
 
-/// One queue.
+/// A queue.
 #[derive(Clone, Debug)]
 pub struct Queue {
     pub(super) id: QueueId,
     pub(super) spec: QueueSpec,
     paused: Option<Reason>,
     retired: bool,
-    /// Offers of its recent workers, the newest last.
+    /// The offers of recent workers, newest last.
     offers: VecDeque<WorkerOffer>,
     /// An allocation whose workers left without ever getting a task.
     pub(super) unused_end: Option<u32>,
-    /// Number of allocations requested to see whether larger workers come, and the time of the
-    /// next.
+    /// The number of allocations that were requested to see whether larger workers come, and the
+    /// time of the next one.
     probes: usize,
     probe_at: Option<Time>,
     last_number: u32,
     /// Its last allocation when the demand was queried; `None` = the answer was processed.
     queried_number: Option<u32>,
     pub(super) allocations: BTreeMap<u32, Allocation>,
-    /// Sizes of the allocations that this round still has to submit.
+    /// The sizes of the allocations that this round still has to submit.
     pub(super) plan: VecDeque<u32>,
     submit_fails: u32,
     allocation_fails: u32,
     level: usize,
     retry_at: Option<Time>,
-    /// Time of the first of the consecutive failures.
+    /// When the first of the consecutive failures happened.
     failing_since: Option<Timestamp>,
     last_failure: String,
     pub(super) demand: Option<QueueDemand>,
@@ -185,19 +186,19 @@ impl Queue {
         queue
     }
 
-    /// Queue id.
+    /// Returns the id of the queue.
     #[must_use]
     pub const fn id(&self) -> QueueId {
         self.id
     }
 
-    /// Parameters of the queue.
+    /// Returns the parameters of the queue.
     #[must_use]
     pub const fn spec(&self) -> &QueueSpec {
         &self.spec
     }
 
-    /// Whether it submits.
+    /// Returns whether the queue submits.
     #[must_use]
     pub const fn state(&self) -> QueueState {
         match self.paused {
@@ -219,12 +220,12 @@ impl Queue {
         self.offers.push_back(offer);
     }
 
-    /// Its allocations, in the order of their requests.
+    /// Returns the allocations in the order in which they were requested.
     pub fn allocations(&self) -> impl Iterator<Item = &Allocation> + '_ {
         self.allocations.values()
     }
 
-    /// Its stored form.
+    /// Returns the stored form.
     #[must_use]
     pub fn record(&self) -> QueueRecord {
         let allocations = self.allocations.values();
@@ -282,7 +283,8 @@ impl Queue {
         self.failing_since = None;
     }
 
-    /// Cancels everything; unclear submissions are canceled once they are clear.
+    /// Cancels everything. Submissions with an unclear outcome are canceled once the outcome is
+    /// clear.
     pub(super) fn retire(&mut self, now: Now, effects: &mut Vec<Effect>) {
         self.retired = true;
         self.plan.clear();
@@ -301,7 +303,7 @@ impl Queue {
         found.map(|(number, _)| *number).collect()
     }
 
-    /// Why nothing may be submitted now; `None` = submitting is allowed.
+    /// Returns why nothing may be submitted now. `None` if submitting is allowed.
     pub(super) fn gate(&self, now: Time) -> Option<Reason> {
         if let Some(reason) = &self.paused {
             return Some(reason.clone());
@@ -347,7 +349,7 @@ impl Queue {
         alive.fold(0, u32::saturating_add)
     }
 
-    /// The query for the scheduler.
+    /// Returns the query for the scheduler.
     pub(super) fn query(&self, now: Time) -> QueueQuery {
         // While this queue cannot submit, later queues get its demand.
         let places = match self.gate(now) {
@@ -446,7 +448,7 @@ impl Queue {
         }
     }
 
-    /// Describes an allocation that came while its tasks waited and took none of them.
+    /// Describes an allocation whose workers connected while tasks waited but took none of them.
     pub(super) fn find_useless(
         &mut self,
         now: Time,
@@ -473,8 +475,8 @@ impl Queue {
         })
     }
 
-    /// Whether to request an allocation only to see whether larger workers come, if the answer
-    /// calls for it.
+    /// Returns whether to request an allocation only to see whether larger workers come, if the
+    /// answer suggests it.
     pub(super) fn may_probe(&mut self, now: Time, demand: &QueueDemand) -> bool {
         if demand.unfit.is_none() {
             (self.probes, self.probe_at) = (0, None);
@@ -530,8 +532,8 @@ impl Queue {
         }
     }
 
-    /// Retries after the shortest pause, regardless of earlier attempts: an outage says nothing
-    /// about the request.
+    /// Retries after the shortest pause, regardless of earlier attempts, because an outage says
+    /// nothing about the request.
     pub(super) fn on_unreachable(&mut self, now: Now, text: &str) {
         self.plan.clear();
         self.retry_at = self.retry_at.max(Some(now.mono + DELAYS[1]));
@@ -580,8 +582,8 @@ impl Queue {
         text.clone_into(&mut self.last_failure);
     }
 
-    /// Ends it for users; its place in the quota becomes free when the batch system confirms the
-    /// end.
+    /// Ends an allocation for users. Its place in the quota becomes free when the batch system
+    /// confirms the end.
     pub(super) fn leave(
         &mut self,
         now: Now,
@@ -600,7 +602,7 @@ impl Queue {
         effects.push(Effect::Changed(self.id));
     }
 
-    /// Ends it on evidence.
+    /// Ends an allocation on evidence.
     pub(super) fn end(&mut self, now: Now, number: u32, failed: bool, effects: &mut Vec<Effect>) {
         let Some(allocation) = self.allocations.get_mut(&number) else {
             return;
@@ -646,7 +648,7 @@ impl Queue {
         .min()
     }
 
-    /// Executes due actions.
+    /// Carries out actions that are due.
     pub(super) fn on_time(&mut self, now: Now, refresh: Duration, effects: &mut Vec<Effect>) {
         let mut due = false;
         for allocation in self.allocations.values_mut() {
@@ -656,7 +658,7 @@ impl Queue {
                 Phase::Submitting | Phase::Ended { .. } => {}
                 Phase::Unsure { next, errors, .. } => {
                     if *next <= now.mono {
-                        // Until the answer arrives.
+                        // This applies until the answer arrives.
                         *next = now.mono + POLL_TIMEOUT.max(retry_pause(*errors));
                         effects.push(Effect::Look(key));
                     }
@@ -695,7 +697,8 @@ impl Queue {
         }
     }
 
-    /// Queries all allocations at once; most batch systems answer for all as quickly as for one.
+    /// Queries all allocations at once, because most batch systems answer for all as quickly as for
+    /// one.
     fn poll(&mut self, now: Now, refresh: Duration, effects: &mut Vec<Effect>) {
         let mut jobs = Vec::new();
         for allocation in self.allocations.values_mut() {
@@ -734,7 +737,7 @@ impl Queue {
         }
     }
 
-    /// One line: why nothing is requested, or what is.
+    /// Returns why nothing is requested, or what is requested, as one line.
     pub(super) fn reason(&self, now: Time) -> Reason {
         if let Some(reason) = self.gate(now) {
             return reason;
@@ -760,7 +763,8 @@ impl Queue {
         }
     }
 
-    /// Whether the queue's options promise room for the task, so the failure needs attention.
+    /// Returns whether the queue's options promise room for the task, so that the failure needs
+    /// attention.
     fn is_surprising(&self, unfit: &Unfit) -> bool {
         let is_larger = self
             .demand
@@ -776,7 +780,7 @@ impl Queue {
     }
 }
 
-/// Pause before the next attempt of a query: doubled each time.
+/// Returns the pause before the next attempt of a query, which doubles each time.
 pub(super) fn retry_pause(tries: u32) -> Duration {
     RETRY_MIN
         .saturating_mul(1 << tries.saturating_sub(1).min(10))

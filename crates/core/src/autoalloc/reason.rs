@@ -6,38 +6,38 @@ use std::time::Duration;
 use crate::scheduler::demand::Unfit;
 use crate::words::{self, count};
 
-/// Reason, with figures.
+/// The reason, with figures.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Reason {
-    /// `hq alloc pause`.
+    /// A user paused the queue with `hq alloc pause`.
     PausedByUser,
-    /// Paused in an earlier run of the server, for this reason.
+    /// The queue was paused in an earlier run of the server, for this reason.
     PausedBefore(Box<str>),
-    /// Too many rejected submissions; text of the last one.
+    /// There were too many rejected submissions. Contains the text of the last one.
     PausedBySubmissions(String),
-    /// Too many failed allocations; text of the last one.
+    /// There were too many failed allocations. Contains the text of the last one.
     PausedByAllocations(String),
     /// It is unknown whether a submission happened.
     Unsure(String),
     /// Enough allocations wait in the batch system.
     Backlog {
-        /// Number of allocations.
+        /// The number of waiting allocations.
         waiting: u32,
-        /// Limit of waiting allocations.
+        /// The maximum number of waiting allocations.
         max: u32,
-        /// The batch system's reason for the first one.
+        /// The batch system's reason for the first allocation.
         hint: String,
     },
     /// The limit of workers is reached.
     WorkerCount {
-        /// Number of workers.
+        /// The number of workers.
         workers: u32,
-        /// Limit of workers.
+        /// The maximum number of workers.
         max: u32,
     },
-    /// A pause after a failure.
+    /// The queue pauses after a failure.
     BackOff {
-        /// Remaining pause.
+        /// The remaining pause.
         left: Duration,
         /// The failure.
         why: String,
@@ -46,33 +46,33 @@ pub enum Reason {
     NotAsked,
     /// Existing workers can take all tasks.
     NoTasks,
-    /// Requests allocations, or requests them again after a failure.
+    /// The queue requests allocations, or requests them again after a failure.
     Asking(Option<String>),
     /// Workers on their way will take the waiting tasks.
     Covered,
-    /// Its workers cannot run the waiting tasks.
+    /// The queue's workers cannot run the waiting tasks.
     Unfit {
-        /// Number of tasks.
+        /// The number of waiting tasks.
         waiting: u64,
-        /// Reason.
+        /// The reason.
         unfit: Unfit,
-        /// The queue's options promise room for them.
+        /// Whether the queue's options promise room for the tasks.
         is_failing: bool,
     },
     /// Other queues serve the waiting tasks.
     OtherQueues,
 }
 
-/// Kind of a [`Reason`], for decisions.
+/// The kind of a [`Reason`], for decisions.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum ReasonKind {
-    /// `hq alloc pause`.
+    /// A user paused the queue with `hq alloc pause`.
     PausedByUser,
-    /// Paused in an earlier run of the server.
+    /// The queue was paused in an earlier run of the server.
     PausedBefore,
-    /// Too many rejected submissions.
+    /// There were too many rejected submissions.
     PausedBySubmissions,
-    /// Too many failed allocations.
+    /// There were too many failed allocations.
     PausedByAllocations,
     /// It is unknown whether a submission happened.
     Unsure,
@@ -80,19 +80,19 @@ pub enum ReasonKind {
     Backlog,
     /// The limit of workers is reached.
     WorkerCount,
-    /// A pause after a failure.
+    /// The queue pauses after a failure.
     BackOff,
     /// The queue is new.
     NotAsked,
     /// Existing workers can take all tasks.
     NoTasks,
-    /// Requests allocations.
+    /// The queue requests allocations.
     Asking,
-    /// Requests allocations again, after a failure.
+    /// The queue requests allocations again, after a failure.
     AskingAgain,
     /// Workers on their way will take the waiting tasks.
     Covered,
-    /// Its workers cannot run the waiting tasks.
+    /// The queue's workers cannot run the waiting tasks.
     Unfit,
     /// Other queues serve the waiting tasks.
     OtherQueues,
@@ -118,7 +118,7 @@ impl ReasonKind {
         Self::OtherQueues,
     ];
 
-    /// Name for programs: `back-off`.
+    /// Returns the name for programs, such as `back-off`.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -140,7 +140,7 @@ impl ReasonKind {
         }
     }
 
-    /// Whether the batch system rejects submissions, or allocations fail.
+    /// Returns whether the batch system rejects submissions, or allocations fail.
     #[must_use]
     pub const fn is_failing(self) -> bool {
         match self {
@@ -164,7 +164,7 @@ impl ReasonKind {
 }
 
 impl Reason {
-    /// Kind of the reason.
+    /// Returns the kind of the reason.
     #[must_use]
     pub const fn kind(&self) -> ReasonKind {
         match self {
@@ -181,7 +181,7 @@ impl Reason {
             Self::Asking(None) => ReasonKind::Asking,
             Self::Asking(Some(_)) => ReasonKind::AskingAgain,
             Self::Covered => ReasonKind::Covered,
-            // Requested again only after a pause.
+            // The queue requests allocations again only after a pause.
             Self::Unfit {
                 is_failing: true, ..
             } => ReasonKind::BackOff,
@@ -289,7 +289,7 @@ impl fmt::Display for Unfit {
     }
 }
 
-/// Joins a text of several lines into one.
+/// Joins the lines of a text into one line.
 struct Line<'a>(&'a str);
 
 impl fmt::Display for Line<'_> {

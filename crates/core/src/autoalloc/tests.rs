@@ -1,4 +1,4 @@
-//! Single rules of automatic allocation.
+//! Tests of single rules of automatic allocation.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -29,7 +29,7 @@ fn spec(backlog: u32, per_alloc: u32, max: Option<u32>) -> QueueSpec {
     }
 }
 
-/// One queue and a clock.
+/// A queue and a clock.
 struct World {
     state: AutoallocState,
     secs: u64,
@@ -76,7 +76,8 @@ impl World {
         self.apply(Input::Timer)
     }
 
-    /// Answers the demand query; returns keys and sizes of the submissions, which are all accepted.
+    /// Answers the demand query. Returns the keys and sizes of the submissions, which are all
+    /// accepted.
     fn demand(&mut self, workers: u32, gangs: &[u32]) -> Vec<u32> {
         let mut effects = self.answer(workers, gangs);
         let mut sizes = Vec::new();
@@ -91,7 +92,7 @@ impl World {
         self.apply(Input::Demand(vec![demanded(workers, gangs)]))
     }
 
-    /// Answers for a queue whose workers took none of the waiting tasks.
+    /// Answers on behalf of a queue whose workers took none of the waiting tasks.
     fn answer_useless(&mut self, unused: &[u32]) -> Vec<Effect> {
         let mut answer = demanded(1, &[]);
         answer.unused = unused.iter().copied().map(WorkerId).collect();
@@ -126,7 +127,7 @@ impl World {
         });
     }
 
-    /// A worker that never had a task says goodbye.
+    /// Makes a worker that never had a task leave with a goodbye.
     fn lose_unused(&mut self, number: u32, worker: u32) {
         self.apply(Input::WorkerLost {
             job: number.to_string().into(),
@@ -220,7 +221,7 @@ fn a_full_backlog_asks_for_nothing_and_says_so() {
     let mut world = World::new(spec(1, 1, None));
     world.demand(1, &[]);
     world.report(1, Report::Queued("Priority".into()));
-    // It only checks whether the allocation is still needed.
+    // The queue only checks whether the allocation is still needed.
     assert!(submitted(&world.pass(60)).is_none());
     assert_eq!(world.answer(1, &[]), []);
     assert_eq!(
@@ -248,7 +249,7 @@ fn an_allocation_ends_with_its_last_worker() {
 
 #[test]
 fn workers_that_can_take_nothing_slow_the_queue_down() {
-    // State of the worker while its tasks still wait: connected, or gone without a task.
+    // The worker's state while its tasks still wait: connected, or gone without a task.
     for has_left in [false, true] {
         let mut world = World::new(spec(9, 1, None));
         for number in 1..=3 {
@@ -268,7 +269,7 @@ fn workers_that_can_take_nothing_slow_the_queue_down() {
                 "{}",
                 world.reason()
             );
-            // Its later end counts neither as a second failure nor as a success.
+            // The later end counts neither as a second failure nor as a success.
             world.lose_unused(number, number);
             world.report(number, Report::Finished);
             world.pass(4_000);
@@ -441,7 +442,7 @@ fn answers_that_cannot_be_read_never_give_an_allocation_up() {
         (world.allocation(1), cancels(&effects)),
         (AllocationState::Queued, 0)
     );
-    // The same applies to a broken batch system while workers are connected.
+    // The same applies if the batch system is broken while workers are connected.
     world.connect(1, 1);
     for _ in 0..50 {
         world.report(1, Report::Error("broken".into()));
@@ -667,8 +668,8 @@ fn a_job_of_somebody_else_is_never_canceled() {
     assert_eq!(world.state.alive().count(), 0);
 }
 
-/// A queue with three running allocations and connected workers. Its server crashed and was started
-/// again.
+/// Returns a queue with three running allocations and connected workers, after its server crashed
+/// and was started again.
 fn after_a_crash() -> World {
     let mut world = World::new(spec(3, 1, None));
     assert_eq!(world.demand(3, &[]), [1, 1, 1]);
@@ -689,7 +690,7 @@ fn allocations_that_end_while_no_server_is_there_are_nobodys_failure() {
     };
     let mut world = after_a_crash();
     world.report(1, failed());
-    // Its worker still finishes the task that was running when the server was lost.
+    // The worker still finishes the task that was running when the server was lost.
     world.report(2, Report::Running);
     world.report(2, failed());
     world.report(3, failed());

@@ -1,4 +1,5 @@
-//! Output of `qstat -f` as strict JSON: older releases of PBS print invalid JSON under `-F json`.
+//! Converts the output of `qstat -f` to strict JSON, because older releases of PBS print invalid
+//! JSON with `-F json`.
 
 use std::fmt::Write as _;
 
@@ -17,7 +18,7 @@ pub fn strict_json(text: &str) -> String {
     strict
 }
 
-/// Appends a string, whose opening quote was already consumed; returns the rest of the input.
+/// Appends a string whose opening quote was already consumed. Returns the rest of the input.
 fn push_string<'a>(strict: &mut String, text: &'a str) -> &'a str {
     strict.push('"');
     let mut chars = text.char_indices();
@@ -73,8 +74,9 @@ fn push_bare(strict: &mut String, text: &str) {
     strict.push_str(rest);
 }
 
-/// Converts the plain output of `qstat -f` to the JSON of `-F json`: `Job Id: X`, then lines `
-/// name = value`, continued with a tab. `Variable_List` stays one text.
+/// Converts the plain output of `qstat -f` to the JSON of `-F json`. The output has a line `Job Id:
+/// X` followed by indented lines `name = value`, which are continued with a tab. `Variable_List`
+/// stays a single text.
 #[must_use]
 pub fn plain_as_json(text: &str) -> String {
     let quoted = |text: &str| {

@@ -1,7 +1,8 @@
-//! Size limits of a submit: a larger one could never be delivered, or never be started on any
+//! Size limits of a submit. A larger submit could never be delivered, or never be started on any
 //! Linux.
 //!
-//! Checked only when a client submits: submits that an older server accepted stay valid.
+//! They are checked only when a client submits, so submits that an older server accepted stay
+//! valid.
 
 use std::fmt;
 
@@ -11,40 +12,41 @@ use crate::template::{
     ByteText, Entries, StdioSpec, SubmitBody, SubmitSpec, SubmitTarget, TaskTemplate,
 };
 
-/// Limit of the bytes that the tasks of one submit share (arguments, environment, standard input,
-/// paths). Each worker gets them once, in one message; the server holds a copy for each worker that
-/// it is sending to.
+/// The maximum size in bytes of what the tasks of a submit share (arguments, environment, standard
+/// input, paths). Each worker receives it once, in one message. The server holds a copy for each
+/// worker to which it is sending.
 pub const TEMPLATE_BYTES_MAX: usize = 64 << 20;
 
-/// Longest argument, variable or entry. The kernel accepts 32 pages including the NUL
-/// (`MAX_ARG_STRLEN`), and no machine has pages above 64 KiB. The usual 4 KiB allow less, which
-/// only the worker knows.
+/// The maximum length of an argument, variable or entry in bytes. The kernel accepts 32 pages
+/// including the NUL (`MAX_ARG_STRLEN`), and no machine has pages above 64 KiB. The usual 4 KiB
+/// pages allow less, which only the worker knows.
 pub const STRING_BYTES_MAX: usize = (32 << 16) - 1;
 
-/// Longest path, placeholders included (`PATH_MAX` without its NUL).
+/// The maximum length of a path in bytes, including placeholders (`PATH_MAX` without its NUL).
 pub const PATH_BYTES_MAX: usize = 4_095;
 
-/// Overhead of a template without its texts: numbers, requests, and tags.
+/// The overhead of a template besides its texts: numbers, requests and tags.
 const TEMPLATE_BYTES: usize = 1 << 10;
 
-/// Overhead of one text of a template.
+/// The overhead of a text in a template.
 const TEXT_BYTES: usize = 16;
 
-/// Overhead of one resource of a request without its name, and of a request without its resources.
+/// The overhead of a resource in a request besides its name, and of a request besides its
+/// resources.
 const REQUEST_BYTES: usize = 40;
 
-/// One cause of another attempt.
+/// The size of a cause for another attempt.
 const CAUSE_BYTES: usize = 16;
 
 /// A part of a submit that is too large.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 #[error("{what} has {found} bytes, at most {limit} are possible{hint}")]
 pub struct TooLarge {
-    /// Name of the part, for users.
+    /// The name of the part, for users.
     pub what: Box<str>,
-    /// Size in bytes.
+    /// The size in bytes.
     pub found: usize,
-    /// Most bytes that are allowed.
+    /// The maximum size in bytes.
     pub limit: usize,
     hint: &'static str,
 }
@@ -76,11 +78,11 @@ impl TooLarge {
     }
 }
 
-/// Checks that each task of a submit can be sent to a worker, and that Linux could start it.
+/// Checks that each task of a submit can be sent to a worker, and that Linux can start it.
 ///
 /// # Errors
 ///
-/// [`TooLarge`] names the first part that is too large.
+/// Returns a [`TooLarge`] that names the first part that is too large.
 pub fn check_submit(spec: &SubmitSpec) -> Result<(), TooLarge> {
     path("the directory of the submit", &spec.submit_dir)?;
     if let Some(dir) = &spec.stream_dir {
@@ -148,7 +150,7 @@ fn check_template(template: &TaskTemplate, shared: usize) -> Result<(), TooLarge
     TooLarge::check(what, total, TEMPLATE_BYTES_MAX, TooLarge::TEMPLATE)
 }
 
-/// Checks texts with parameters: a worker fills them in without a limit.
+/// Checks texts with parameters, because a worker expands them without a limit.
 fn check_params(template: &TaskTemplate, params: &Params) -> Result<(), TooLarge> {
     let longest = params.longest();
     for (param, longest) in params.list().iter().zip(&longest) {
@@ -176,7 +178,7 @@ fn check_params(template: &TaskTemplate, params: &Params) -> Result<(), TooLarge
     Ok(())
 }
 
-/// Working directory and output files, each with its name for users.
+/// Returns the working directory and the output files, each with its name for users.
 fn paths(template: &TaskTemplate) -> impl Iterator<Item = (&'static str, &ByteText)> {
     let files = [
         ("the path of standard output", &template.stdout),
@@ -189,10 +191,10 @@ fn paths(template: &TaskTemplate) -> impl Iterator<Item = (&'static str, &ByteTe
     std::iter::once(("the working directory", &template.cwd)).chain(files)
 }
 
-/// Upper bound of the bytes of parameters in a message.
+/// Returns an upper bound of the size of parameters in a message, in bytes.
 fn params_bytes(params: &Params) -> usize {
     let piece = |values: &Values| match values {
-        // Texts are shared with the length of each.
+        // Texts are concatenated, with the length of each.
         Values::Texts(texts) => texts.data_len() + texts.len() * size_of::<u64>() + TEXT_BYTES,
         Values::Decimals(_) => REQUEST_BYTES,
     };
@@ -206,7 +208,7 @@ fn path(what: &str, path: &ByteText) -> Result<(), TooLarge> {
     TooLarge::check(what, path.len(), PATH_BYTES_MAX, TooLarge::PATH)
 }
 
-/// Upper bound of the bytes of a template in a message.
+/// Returns an upper bound of the size of a template in a message, in bytes.
 #[must_use]
 pub fn template_bytes(template: &SharedTemplate) -> usize {
     task_template_bytes(&template.task)
@@ -345,7 +347,7 @@ mod tests {
                 1,
                 "the working directory, with",
             ),
-            // A worker would expand it to ten gigabytes.
+            // A worker would expand this to ten gigabytes.
             (
                 &[&"{x}".repeat(10_000)],
                 "/",

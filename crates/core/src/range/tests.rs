@@ -1,4 +1,4 @@
-//! Ranges and sets against brute force.
+//! Compares ranges and sets with brute force.
 
 use std::collections::BTreeSet;
 
@@ -99,7 +99,7 @@ proptest! {
         }
     }
 
-    /// The cost of a selector depends on existing ids, not on the size of its ranges.
+    /// The cost of a selector depends on the existing ids, not on the size of its ranges.
     #[test]
     fn separating_looks_at_each_existing_id_once(
         first in 0u32..1_000,

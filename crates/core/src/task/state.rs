@@ -1,9 +1,10 @@
 //! The states of a task: internal and visible ones.
 
 /// The visible state of a task.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
 pub enum TaskState {
     /// The task is blocked by dependencies, has no suitable worker, or is queued on a worker.
+    #[default]
     Waiting,
     /// The task is on a worker with room for it. Its program runs or is about to run.
     Running,

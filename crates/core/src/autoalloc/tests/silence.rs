@@ -1,4 +1,4 @@
-//! Allocations about which the batch system says nothing.
+//! Tests of allocations that the batch system's answers do not mention.
 
 use super::*;
 
@@ -14,7 +14,7 @@ fn too_many_status_errors_give_an_allocation_up() {
     assert_eq!(world.allocation(1), AllocationState::Failed);
 }
 
-/// A queue of one allocation, after a number of answers in a row that said nothing.
+/// Returns a queue with one allocation that a number of consecutive answers did not mention.
 fn after_silence(answers: u32) -> (World, Vec<Effect>) {
     let mut world = World::new(spec(1, 1, None));
     world.demand(1, &[]);
@@ -37,7 +37,7 @@ fn silence_about_an_allocation_never_cancels_it() {
         (world.allocation(1), cancels(&effects)),
         (AllocationState::Failed, 0)
     );
-    // It is replaced at once, and its workers are welcome all the same.
+    // The allocation is replaced immediately, but its workers are still accepted.
     world.pass(10);
     assert_eq!(world.demand(1, &[]), [1]);
     world.connect(1, 1);
