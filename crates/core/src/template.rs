@@ -19,7 +19,7 @@ pub use crate::texts::{ByteText, Entries};
 /// Where a standard stream of a task goes.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub enum StdioSpec {
-    /// `/dev/null`.
+    /// Discarded (`/dev/null`).
     None,
     /// A file, relative to the working directory of the task.
     File {
@@ -35,12 +35,12 @@ pub enum StdioSpec {
 /// How cpus are bound to a task.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub enum PinMode {
-    /// Not at all.
+    /// Cpus are not bound.
     #[default]
     None,
-    /// Affinity mask.
+    /// By an affinity mask.
     Taskset,
-    /// OpenMP variables only.
+    /// Only by OpenMP variables.
     OpenMp,
 }
 

@@ -8,7 +8,7 @@
 //!                  └─────────────────────────────────────────────┘
 //! ```
 //!
-//! and those of the worker itself are
+//! The states of the worker itself are
 //!
 //! ```text
 //!  Active ◀──▶ Detached (no server, reconnects)
@@ -148,7 +148,7 @@ pub struct WorkerState {
     next_time_request_check: Time,
     /// When waiting successors are checked next. `None` if no running task has any.
     next_successor_check: Option<Time>,
-    /// See [`SUCCESSOR_PATIENCE`].
+    /// The value of [`SUCCESSOR_PATIENCE`], unless it was shortened.
     successor_patience: Duration,
     /// Whether anything happened since the last round that may let a task start.
     may_start: bool,

@@ -203,13 +203,13 @@ impl<'a> GangPlanner<'a> {
                 let reserved = reserved.filter(|key| self.queues.contains(key));
                 let rank = match reserved {
                     Some(other) if other == key => usize::from(node.is_busy) * 2,
-                    // A worker drained for another task of equal priority stays with it: otherwise
-                    // both could wait forever.
+                    // A worker that is drained for another task of equal priority stays reserved
+                    // for that task, because otherwise both tasks could wait forever.
                     Some(other) if other.priority <= key.priority => continue,
                     Some(_) | None => usize::from(node.is_busy) * 2 + 1,
                 };
                 ranks[rank].push(node.worker.id);
-                // Nodes are sorted empty first: enough are found.
+                // Nodes are sorted with empty ones first, so enough have been found.
                 if ranks[0].len() + ranks[1].len() >= count {
                     break;
                 }
@@ -227,12 +227,12 @@ impl<'a> GangPlanner<'a> {
                 busy,
                 fresh,
             };
-            // First groups with the most empty nodes, then with the most reservations for this
-            // queue.
+            // Groups with the most empty nodes come first, then those with the most reservations
+            // for this queue.
             if best.as_ref().is_none_or(|best| rank(&choice) < rank(best)) {
                 best = Some(choice);
             }
-            // It can start at once: no other group is better.
+            // The task can start immediately, and no other group is better.
             if busy == 0 {
                 break;
             }

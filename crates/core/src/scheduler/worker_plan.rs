@@ -70,9 +70,9 @@ pub(crate) struct WorkerPlan<'a> {
     pub(crate) has_choice: bool,
     /// Whether this round recomputes the worker's reservations.
     pub(crate) is_selected: bool,
-    /// Backlog size for its present rate; computed on demand.
+    /// The target size of the worker's backlog at its current rate, computed on demand.
     rate_target: Option<u32>,
-    /// Its backlog relative to the current level.
+    /// The worker's backlog relative to the current level.
     split: Option<(Reverse<i32>, Split)>,
 }
 

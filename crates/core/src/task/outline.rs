@@ -1,4 +1,4 @@
-//! Copies of phases.
+//! Copies the phases of tasks.
 
 use super::TaskTable;
 

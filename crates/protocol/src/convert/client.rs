@@ -141,8 +141,8 @@ pub enum Query {
         job: JobRef,
         /// The id of the task in that job.
         task: TaskId,
-        /// Whether the answer ends with the first worker that could run the task. Most of a
-        /// thousand workers are alike.
+        /// Whether the answer ends with the first worker that could run the task. Among thousands
+        /// of workers, most are alike.
         until_able: bool,
     },
 }

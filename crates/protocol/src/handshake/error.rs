@@ -21,7 +21,7 @@ pub enum HandshakeError {
         /// The announced length.
         found: usize,
     },
-    /// No common version.
+    /// The sides have no common version.
     #[error(
         "no common protocol version: this side speaks {ours}, the peer {theirs}; use the same program on both sides \
          (builds of one release can differ) and the server's current access file"

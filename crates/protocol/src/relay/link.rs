@@ -56,7 +56,7 @@ pub enum LinkError {
 
 struct Shared {
     mux: Mutex<Mux>,
-    /// There may be frames to send.
+    /// Notified when there may be frames to send.
     work: Notify,
     /// Whether all frames have left this process.
     is_flushed: AtomicBool,

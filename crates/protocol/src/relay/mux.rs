@@ -101,7 +101,7 @@ struct Channel {
     allowed: u32,
     /// The number of bytes that our end has read and that are not yet returned as credit.
     consumed: u32,
-    /// Nothing more arrives.
+    /// Set when no more data arrives.
     is_inbound_ended: bool,
     /// Set once the channel is reset.
     reset: Option<Reset>,

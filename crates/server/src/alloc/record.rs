@@ -17,17 +17,17 @@ use serde_json::json;
 use super::dirs::Dirs;
 use super::script;
 
-/// Limit of stored ended allocations, whose directories may exist.
+/// The maximum number of ended allocations that are stored, because their directories may exist.
 const ENDED_STORED_MAX: usize = 20;
 
 /// The part of a queue that the core does not need.
 pub(super) struct QueueShell {
     pub(super) params: Arc<QueueParams>,
-    /// Resources that its last worker offered.
+    /// The resources that the queue's last worker offered.
     pub(super) known: Option<ResourceDescriptor>,
 }
 
-/// The core's part of a queue with these parameters.
+/// Returns the core's part of a queue with these parameters.
 pub(super) fn spec(params: &QueueParams) -> QueueSpec {
     QueueSpec {
         backlog: params.backlog,
@@ -41,7 +41,7 @@ pub(super) fn spec(params: &QueueParams) -> QueueSpec {
     }
 }
 
-/// Everything about a queue.
+/// Encodes everything about a queue.
 pub(super) fn encode(record: &QueueRecord, shell: &QueueShell, dirs: &Dirs) -> Vec<u8> {
     let is_alive = |a: &&AllocationRecord| {
         a.is_leaving || matches!(a.state, AllocationState::Queued | AllocationState::Running)
@@ -93,14 +93,14 @@ fn stored(allocation: &AllocationRecord, dirs: &Dirs) -> client::AllocStored {
     }
 }
 
-/// A queue that was stored.
+/// A restored queue.
 pub(super) struct Restored {
     pub(super) record: QueueRecord,
     pub(super) shell: QueueShell,
     pub(super) dirs: Vec<(AllocationKey, PathBuf)>,
 }
 
-/// Why a stored queue cannot be read.
+/// The reason why a stored queue cannot be read.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum RecordError {
     #[error("it is damaged")]
@@ -109,7 +109,7 @@ pub(super) enum RecordError {
     Invalid(#[from] ConvertError),
 }
 
-/// Reads what [`encode`] wrote.
+/// Decodes the bytes that [`encode`] returned.
 pub(super) fn decode(bytes: &[u8]) -> Result<Restored, RecordError> {
     let message = client::AllocQueueRecord::decode(bytes).map_err(|_| RecordError::Damaged)?;
     let params: QueueParams = message.spec.ok_or(RecordError::Damaged)?.try_into()?;
@@ -167,7 +167,8 @@ pub(super) fn decode(bytes: &[u8]) -> Result<Restored, RecordError> {
     })
 }
 
-/// An amount as a pool: cpus always have indices, of others only the amount is known.
+/// Returns an amount as a pool. Cpus always have indices, and for other resources only the amount
+/// is known.
 fn kind_json(name: &str, units: u64) -> serde_json::Value {
     let whole = units / UNITS_PER_WHOLE;
     if name == "cpus" && whole > 0 {
@@ -176,7 +177,7 @@ fn kind_json(name: &str, units: u64) -> serde_json::Value {
     json!({"Sum": {"size": units}})
 }
 
-/// Parameters as the journal tells them.
+/// Returns the parameters in the form that the journal has.
 pub(super) fn params_json(params: &QueueParams) -> String {
     let manager = match &*params.system.manager {
         "slurm" => "Slurm",

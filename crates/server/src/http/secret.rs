@@ -1,4 +1,4 @@
-//! Secret texts, and bytes as text.
+//! Secret texts, and the conversion of bytes to text.
 
 use std::io;
 use std::path::Path;

@@ -70,7 +70,7 @@ fn an_allocation_that_was_given_up_is_canceled_when_the_batch_system_answers_aga
         for _ in 0..11 {
             effects.extend(world.report(1, Report::Error("cannot connect".into())));
         }
-        // However long that takes.
+        // It makes no difference how long this takes.
         for _ in 0..100 {
             effects.extend(world.pass(400));
             effects.extend(world.report(1, Report::Error("cannot connect".into())));

@@ -286,7 +286,7 @@ async fn while_the_disk_is_full_nothing_is_submitted_and_everybody_can_look() {
     };
     loop {
         let reply = held.core.command(open("x")).await;
-        // The news has to arrive first.
+        // The core has to receive the store's new health first.
         if let Err(refusal) = reply.expect("the core is there") {
             assert!(
                 refusal.text.contains("cannot write its state"),

@@ -38,8 +38,8 @@ const REASON_MAX: usize = 200;
 query! {
     /// The parameters of a cancel.
     CancelQuery {
-        /// Shown to users who look for their tasks. Not in the body, because signed requests have
-        /// none.
+        /// The reason, which is shown to users who look for their tasks. It is not in the body,
+        /// because signed requests have none.
         reason: Option<String>,
     }
 }
