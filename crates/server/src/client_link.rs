@@ -493,8 +493,8 @@ async fn ask_alloc(request: Box<AllocRequest>, plane: &ClientPlane) -> reply::Re
     }
 }
 
-/// Writes the server's state to a new file at an absolute path. The client may have another working
-/// directory than the server and cannot know what it would overwrite.
+/// Writes the server's state to a new file and replies with its absolute path. The client may have
+/// another working directory than the server and cannot know which file it would overwrite.
 async fn write_dump(path: &[u8], dump: &serde_json::Value) -> reply::Reply {
     use std::io::Write as _;
     let path = std::path::Path::new(std::ffi::OsStr::from_bytes(path));

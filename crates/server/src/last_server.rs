@@ -67,8 +67,8 @@ enum Last {
     Alive(String),
     /// The server was stopped together with its workers, with this many unfinished jobs.
     Stopped(u64),
-    /// The server ended in another way, with this many unfinished jobs: by SIGTERM, `server stop
-    /// --keep-workers`, a crash, or a failure of its store.
+    /// The server ended in another way, with this many unfinished jobs: by SIGTERM,
+    /// `server stop --keep-workers`, a crash, or a failure of its store.
     Left(u64),
     /// The server's state is damaged, has a later format, or cannot be opened now.
     Unknown,

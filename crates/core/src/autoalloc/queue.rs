@@ -35,7 +35,7 @@ const RETRY_MAX: Duration = Duration::from_secs(300);
 const RETRY_MIN: Duration = Duration::from_secs(10);
 /// The number of recent workers whose offers correct the assumed offer.
 const OFFERS_MAX: usize = 8;
-/// The maximum number of allocations that are requested only to see whether larger workers come.
+/// The maximum number of allocations requested only to see whether they have larger workers.
 const PROBES_MAX: usize = 2;
 /// The maximum number of remembered ended allocations.
 const ENDED_MAX: usize = 1_000;

@@ -74,9 +74,9 @@ fn push_bare(strict: &mut String, text: &str) {
     strict.push_str(rest);
 }
 
-/// Converts the plain output of `qstat -f` to the JSON of `-F json`. The output has a line `Job Id:
-/// X` followed by indented lines `name = value`, which are continued with a tab. `Variable_List`
-/// stays a single text.
+/// Converts the plain output of `qstat -f` to the JSON of `-F json`. The output has a line
+/// `Job Id: X` followed by indented lines `name = value`, which are continued with a tab.
+/// `Variable_List` stays a single text.
 #[must_use]
 pub fn plain_as_json(text: &str) -> String {
     let quoted = |text: &str| {

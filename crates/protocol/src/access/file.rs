@@ -249,8 +249,8 @@ impl AccessFile {
     ///
     /// # Errors
     ///
-    /// See [`AccessError`]. Like ssh, rejects a file with keys that other users can read, and a file
-    /// that belongs to another user.
+    /// See [`AccessError`]. Like ssh, rejects a file with keys that other users can read, and a
+    /// file that belongs to another user.
     pub fn load(path: &Path, version: &str) -> Result<Self, AccessError> {
         let file = open_to_read(path).map_err(AccessError::read(path))?;
         Self::load_from(file, path, Some(version))

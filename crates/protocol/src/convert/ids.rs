@@ -14,8 +14,8 @@ use crate::{client, common};
 /// larger sets should be split over several submits.
 pub const ID_RANGES_MAX: usize = 1 << 22;
 
-/// The maximum number of pairs of overlapping ranges of which one has a step. Each pair is
-/// compared.
+/// The maximum number of pairs of overlapping ranges if one range of each pair has a step. Each
+/// pair is compared.
 const CROSSINGS_MAX: usize = 1 << 20;
 
 /// The same limit for pairs in which both ranges have a step. It also bounds how often a selector

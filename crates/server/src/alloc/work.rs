@@ -217,7 +217,7 @@ impl BatchCommands {
         };
         let found = match outcome {
             SubmitOutcome::Accepted(id) => Some(id),
-            // Whatever the answer was, no job must remain.
+            // No job must remain, even after an unclear answer.
             SubmitOutcome::Unclear(_) => find_trial(params, &trial).await,
             SubmitOutcome::Refused(_) | SubmitOutcome::Unreachable(_) => None,
         };

@@ -138,8 +138,8 @@ impl Authenticator {
 }
 
 /// Verifies `TIME.RANDOM.SIGNATURE`. The signature covers method, target, time and random text,
-/// which is the whole request. Bodies are not accepted, so that a forwarding program (such as `ssh
-/// -L`, or an impostor) cannot add content to a signed request.
+/// which is the whole request. Bodies are not accepted, so that a forwarding program (such as
+/// `ssh -L`, or an impostor) cannot add content to a signed request.
 fn is_signed(
     token: &Token,
     used: &Mutex<Used>,

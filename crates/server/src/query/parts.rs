@@ -22,7 +22,7 @@ use crate::core_handle::{CoreGone, CoreHandle, View};
 /// The number of rows per part, by cost: about 1 µs, 5 µs, 3 µs, 5 µs and 20 µs each.
 const JOBS_MAX: usize = 2_048;
 const DETAILS_MAX: usize = 256;
-/// The number of submits and templates per part.
+/// The number of submits and templates per part of an answer.
 const TEMPLATES_MAX: usize = 512;
 const EXPLAINED_MAX: usize = 512;
 const WORKERS_MAX: usize = 128;

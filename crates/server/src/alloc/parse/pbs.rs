@@ -103,7 +103,7 @@ fn parse(text: &str) -> Option<Value> {
     Some(answer)
 }
 
-/// Finds a job by its id, to which a server may add the domain or from which it may omit it.
+/// Finds a job by its id. A server may add the domain to the id or omit it.
 fn find_job<'a>(known: &'a Value, job: &str) -> Option<&'a Value> {
     let known = known.as_object()?;
     let number = |id: &str| id.split('.').next().map(str::to_owned);

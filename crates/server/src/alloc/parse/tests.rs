@@ -59,7 +59,7 @@ fn ran(code: i32, stdout: &str, stderr: &str) -> Answer {
     })
 }
 
-/// Returns the reports about jobs of which only the ids are known.
+/// Returns the reports about jobs if only their ids are known.
 fn reports(system: &SystemSpec, answer: &Answer, jobs: &[&str]) -> Option<Vec<Option<Report>>> {
     let jobs: Vec<_> = jobs
         .iter()
