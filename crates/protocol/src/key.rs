@@ -4,8 +4,8 @@
 //! | digits | content | where |
 //! |---|---|---|
 //! | 64 | shared secret | value ports; files of earlier releases |
-//! | 128 | and the server's public key | files for clients and for workers |
-//! | 192 | and its private key | the full file, which makes a server |
+//! | 128 | also the server's public key | files for clients and for workers |
+//! | 192 | also the server's private key | the full file, which a server needs |
 //!
 //! A key never appears in logs, because `Debug` hides it. Memory is not wiped on drop, which would
 //! need unsafe code. Other processes of the same user are outside the threat model.
