@@ -7,9 +7,7 @@ mod learn_from;
 
 use std::convert::Infallible;
 use std::ffi::OsString;
-use std::fs::File;
 use std::io::IsTerminal as _;
-use std::os::fd::AsFd as _;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -24,6 +22,7 @@ use crate::args::submit::{FollowArgs, SubmitArgs};
 use crate::client::Client;
 use crate::config::complete_tasks;
 use crate::error::{CliError, CliResult};
+use crate::output::console::is_stdout_file;
 use crate::parse::selector::one_job;
 use crate::submit::build::{SubmitRequest, build};
 use crate::submit::habits::{Front, Verb, given_options};
@@ -242,15 +241,7 @@ async fn send(
     context.output.job_submitted(&mut context.out, job)?;
     // Scripts use the id while we wait.
     context.flush()?;
-    let stdout = std::io::stdout().as_fd().try_clone_to_owned();
-    let goes_to_file = || {
-        stdout.is_ok_and(|stdout| {
-            File::from(stdout)
-                .metadata()
-                .is_ok_and(|found| found.is_file())
-        })
-    };
-    if context.mode() == OutputMode::Cli && std::io::stderr().is_terminal() && goes_to_file() {
+    if context.mode() == OutputMode::Cli && std::io::stderr().is_terminal() && is_stdout_file() {
         tracing::warn!(
             "Standard output is a file, and the output of tasks is not written there: `hq job cat {job} stdout` prints it; \
              `hq run … > FILE` runs tasks and writes what they print"

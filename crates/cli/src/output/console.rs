@@ -3,6 +3,8 @@
 use std::io::{self, BufWriter, IsTerminal, Stdout, Write};
 use std::os::fd::AsFd;
 
+use rustix::fs::FileType;
+
 use super::format::printable;
 use crate::args::global::{ColorMode, OutputMode};
 
@@ -14,6 +16,12 @@ const BUFFER_LEN: usize = 64 * 1024;
 pub(crate) trait Shown: Write {
     /// The underlying writer, for requested task output and for colors around escaped texts.
     fn as_is(&mut self) -> &mut dyn Write;
+}
+
+/// Whether standard output is a regular file.
+pub(crate) fn is_stdout_file() -> bool {
+    let found = rustix::fs::fstat(io::stdout());
+    found.is_ok_and(|found| FileType::from_raw_mode(found.st_mode).is_file())
 }
 
 /// Buffered standard output; flush it before a command ends.

@@ -5,13 +5,12 @@ use std::path::Path;
 
 use hq_core::words::has_word;
 
-use super::option::quoted;
 use super::reader::{Reader, is_shell, is_tool, may_repeat, name};
 use super::script::Script;
 use super::variable::has_gap;
 use super::{Remark, Source, Text, Typed, Verb};
 use crate::submit::placeholder::{self, Piece};
-use crate::text::closest;
+use crate::text::{closest, quoted};
 
 /// Placeholders of paths, and the variable of a task with the same value.
 const VARIABLES: [(&str, &str); 6] = [

@@ -6,9 +6,9 @@ use std::os::fd::AsFd as _;
 use std::path::Path;
 
 use super::Verb;
-use super::option::quoted;
 use super::reader::is_here;
 use crate::error::{CliError, CliResult};
+use crate::text::quoted;
 
 /// The words in front of a command, and where standard input comes from.
 #[derive(Clone, PartialEq, Eq, Debug)]

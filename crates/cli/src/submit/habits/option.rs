@@ -175,5 +175,3 @@ pub(crate) fn given_options(command: &[OsString]) -> Vec<String> {
         .map(|word| word.split('=').next().unwrap_or(word).to_owned())
         .collect()
 }
-
-/// A word as the user would type it.

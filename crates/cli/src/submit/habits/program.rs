@@ -7,11 +7,12 @@ use std::path::Path;
 use hq_core::command_text::no_program;
 use hq_core::words::has_word;
 
-use super::option::{self, quoted};
+use super::option;
 use super::reader::is_here;
 use super::{Remark, Source, Text, Typed, Verb, reader, script};
 use crate::args;
 use crate::submit::similar_file;
+use crate::text::quoted;
 use crate::text::{closest, is_printed_quote, with_hyphens};
 
 /// `hq submit ""`.

@@ -8,8 +8,9 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 
 use super::reader::{self, Reader, name};
-use super::{Remark, Text, Typed, Verb, option};
+use super::{Remark, Text, Typed, Verb};
 use crate::submit::content;
+use crate::text::quoted;
 
 /// Examined bytes of a script.
 const HEAD_LEN: u64 = 64 << 10;
@@ -256,9 +257,7 @@ fn behind_interpreter(typed: &Typed<'_>, script: &Script) -> String {
     let is_shell = word.ends_with(".sh");
     let options = if is_shell { "" } else { "--directives file " };
     let rest = typed.words[script.number + 1..].iter();
-    let rest: String = rest
-        .map(|word| format!(" {}", option::quoted(word)))
-        .collect();
+    let rest: String = rest.map(|word| format!(" {}", quoted(word))).collect();
     let first = if is_shell || script.has_first_line() {
         String::new()
     } else {

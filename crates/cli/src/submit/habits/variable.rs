@@ -6,7 +6,7 @@ use hq_core::words::has_word;
 use super::option;
 use super::reader::{Reader, may_repeat};
 use super::{Remark, Source, Text, Typed, Verb};
-use crate::text::closest;
+use crate::text::{closest, quoted};
 
 /// Variables of tasks, in addition to `HQ_PARAM_…`, `HQ_RESOURCE_…` and the server's variables.
 const KNOWN: &str = "HQ_JOB_ID HQ_TASK_ID HQ_INSTANCE_ID HQ_ENTRY HQ_SUBMIT_DIR HQ_CPUS HQ_TASK_DIR HQ_ERROR_FILENAME HQ_PIN \
@@ -119,7 +119,7 @@ fn argument(typed: &Typed<'_>, text: Text<'_>) -> Option<Remark> {
     // The same command as a shell line.
     let words = typed.words.iter().map(|word| match names(word).next() {
         _ if is_own(word) => format!("\"{own}\""),
-        None if !is_code(word) => option::quoted(word),
+        None if !is_code(word) => quoted(word),
         name => {
             let foreign = FOREIGN.iter().find(|(foreign, _)| name == Some(foreign));
             let word = match foreign {
