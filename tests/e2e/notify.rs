@@ -220,7 +220,7 @@ fn what_fails_is_tried_again_and_a_redirect_is_no_success() {
         env.json(&["job", "info", &job])[0]["notifications"][0]["attempts"],
         3
     );
-    assert!(env.read("server.log").contains("the answer was 500"));
+    assert!(env.read("server.log").contains("the response was 500"));
 }
 
 /// A web server that never answers uses only its share of the delivery slots.

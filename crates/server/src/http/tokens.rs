@@ -309,7 +309,7 @@ mod tests {
         change(&tokens, &mut events, create(Role::Read)).await;
         let refused = tokens.ask(Some(create(Role::Full))).await;
         let text = refused.expect_err("it is there").text;
-        assert!(text.contains("there is a token `ci` already"), "{text}");
+        assert!(text.contains("the token `ci` exists already"), "{text}");
         let refused = tokens.ask(Some(TokenChange::Revoke("x".into()))).await;
         let text = refused.expect_err("it is not there").text;
         assert!(text.contains("there is no token `x`"), "{text}");

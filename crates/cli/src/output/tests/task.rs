@@ -405,7 +405,8 @@ fn explain_says_what_is_missing_now() {
         let text = print(OutputMode::Cli, |o, out| {
             o.explanation(out, &overdue, is_verbose)
         });
-        let said = "Worker 4 has had the task for 1m 13s and room for it, and has not started it";
+        let said =
+            "Worker 4 has had the task and free resources for 1m 13s, but has not started it";
         assert!(text.contains(said), "{text}");
         assert!(!text.contains("as soon as it has room"), "{text}");
     }

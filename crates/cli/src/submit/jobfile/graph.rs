@@ -404,7 +404,7 @@ mod tests {
             "the first in the file"
         );
         assert_eq!(told(&[(1, &[1])]), invalid(1, "it waits for itself"));
-        let unknown = invalid(1, "there is no task 9 in this file");
+        let unknown = invalid(1, "task 9 does not exist in this file");
         assert_eq!(told(&[(1, &[9])]), unknown);
         // Task 1 is not on the cycle of 2 and 3; it only depends on it.
         let cycle = invalid(2, "tasks wait for each other: 2 -> 3 -> 2");

@@ -423,7 +423,7 @@ fn programs_write_the_same_in_json() {
         ("{}", "No tasks defined"),
         (
             "{\"task\": [{\"command\": [\"a\"], \"deps\": [9]}]}",
-            "there is no task 9",
+            "task 9 does not exist",
         ),
     ] {
         let text = refusal(content);
@@ -494,7 +494,10 @@ fn yaml_says_the_same_and_mistakes_have_their_place() {
             "expected a list, such as `[a, b]`\njob.toml, line 2, column 14 (key `command`)",
         ),
         ("name: a\nname: b\n".to_owned(), "line 2"),
-        (task("deps: [9]"), "line 3, column 12: there is no task 9"),
+        (
+            task("deps: [9]"),
+            "line 3, column 12: task 9 does not exist",
+        ),
         (
             task("deps: [7]\n    id: 7"),
             "line 3, column 12: it waits for itself",

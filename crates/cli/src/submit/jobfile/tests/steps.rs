@@ -54,12 +54,12 @@ fn wrong_names_are_refused_where_they_stand() {
         ),
         (
             "deps = [\"prepp\"]",
-            "Task 2 is part of dependency cycle or has an invalid dependencies\njob.toml, line 6, column 9: there is no task `prepp` in this file",
+            "Task 2 is part of dependency cycle or has an invalid dependencies\njob.toml, line 6, column 9: task `prepp` does not exist in this file",
             "did you mean `prep`?",
         ),
         (
             "id = \"a\"\ndeps = [\"z\"]",
-            "Task `a` is part of dependency cycle or has an invalid dependencies\njob.toml, line 7, column 9: there is no task `z` in this file",
+            "Task `a` is part of dependency cycle or has an invalid dependencies\njob.toml, line 7, column 9: task `z` does not exist in this file",
             "this file names `prep`",
         ),
         (
@@ -130,7 +130,10 @@ fn wrong_names_are_refused_where_they_stand() {
         error.expect_err(task).text().unwrap_or_default()
     };
     for (task, said) in [
-        ("deps: [prpe]", "line 3, column 12: there is no task `prpe`"),
+        (
+            "deps: [prpe]",
+            "line 3, column 12: task `prpe` does not exist",
+        ),
         ("id: \"7\"", "line 3, column 9"),
         (
             "id: 1.5",
