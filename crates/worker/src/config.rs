@@ -15,19 +15,21 @@ use crate::scratch_dir::ScratchDir;
 /// Everything a worker needs before it registers.
 #[derive(Debug)]
 pub struct WorkerParams {
-    /// The part that the worker reports to the server and obeys. `MemoryLimits::Enforced` is only a
-    /// request until the launcher has started.
+    /// The settings that the worker obeys and reports to the server. `MemoryLimits::Enforced` is
+    /// only a request until the launcher has started.
     pub config: WorkerConfig,
     /// Absolute path of the running executable; tasks see it as `HQ`.
     pub hq_path: PathBuf,
-    /// Directory of the worker's own files; removed when the worker ends.
+    /// The directory for the worker's own files. It is removed when the worker ends.
     pub work_dir: WorkDir,
-    /// Front process of this worker, if it has one. With it, the worker kills every descendant when
-    /// it ends. Without it, only the tasks: the process may have other children.
+    /// The front process of this worker, if it has one. If so, the worker kills all its descendants
+    /// when it ends. Otherwise it kills only the tasks, because the process may have other
+    /// children.
     pub keeper: Option<KeeperContext>,
-    /// Threads that create processes; `None` = derived from the number of cpus.
+    /// The number of threads that create processes. `None` = derived from the number of cpus.
     pub spawn_threads: Option<usize>,
-    /// Cache limit for values of calls, in bytes; `None` = half of the free space in `work_dir`.
+    /// The maximum size in bytes of the cache for values of calls. `None` = half of the free space
+    /// in `work_dir`.
     pub values_limit: Option<u64>,
 }
 
@@ -40,20 +42,21 @@ pub struct WorkDirError {
     source: io::Error,
 }
 
-/// The worker's directory. The parts that the worker created are removed on drop, or by a later
+/// The worker's directory. Everything that the worker created is removed on drop, or by a later
 /// worker if this one is killed.
 #[derive(Debug)]
 pub struct WorkDir {
     path: PathBuf,
-    /// Directory to remove: all of it if the worker chose the path, else a private subdirectory.
+    /// The directory to remove: the whole directory if the worker chose the path, otherwise a
+    /// private subdirectory.
     own: ScratchDir,
     /// Parent of the tasks' private directories.
     tasks: PathBuf,
 }
 
 impl WorkDir {
-    /// Uses `path`, created if missing, or `hq-worker<random>/work` below the system's temporary
-    /// directory.
+    /// Uses `path`, or `hq-worker<random>/work` below the system's temporary directory. A missing
+    /// directory is created.
     ///
     /// # Errors
     ///
@@ -85,7 +88,7 @@ impl WorkDir {
         }
     }
 
-    /// Path of the directory, as shown to users.
+    /// Returns the path of the directory, as shown to users.
     #[must_use]
     pub fn path(&self) -> &Path {
         &self.path
@@ -95,21 +98,23 @@ impl WorkDir {
         &self.tasks
     }
 
-    /// Whether the directory still exists: a cleaner of temporary directories may have removed it.
+    /// Returns whether the directory still exists: a cleaner of temporary directories may have
+    /// removed it.
     #[must_use]
     pub fn exists(&self) -> bool {
         self.own.path().is_dir()
     }
 }
 
-/// The worker's own listening port. It closes every connection at once until it serves values.
+/// The worker's own listening port. Until the worker serves values, each connection is closed at
+/// once.
 #[derive(Debug)]
 pub struct DataProvider {
     port: u16,
     task: JoinHandle<()>,
 }
 
-/// Pause after a failed `accept`, which most likely ran out of descriptors.
+/// The pause after a failed `accept`, most likely for lack of file descriptors.
 const ACCEPT_PAUSE: Duration = Duration::from_secs(1);
 
 impl DataProvider {
@@ -137,7 +142,7 @@ impl DataProvider {
         Ok(Self { port, task })
     }
 
-    /// Port for `WorkerConfig::listen_address`.
+    /// Returns the port for `WorkerConfig::listen_address`.
     #[must_use]
     pub const fn port(&self) -> u16 {
         self.port

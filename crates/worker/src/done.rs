@@ -1,6 +1,6 @@
-//! Inputs and outputs of tasks: checks that the outputs exist at the end, and writes the record by
-//! which a later submit knows that the work is done. [`hq_core::done`] decides the content of the
-//! record.
+//! Inputs and outputs of tasks. When a task ends, checks that its outputs exist and writes a record
+//! from which a later submit can see that the work is done. [`hq_core::done`] defines the content
+//! of the record.
 //!
 //! Everything here may block on a file system: [`Done::begin`] runs on the thread that creates the
 //! process, [`Done::end`] on a blocking thread.
@@ -17,16 +17,17 @@ use std::time::{Duration, Instant};
 use hq_core::done::{Content, Digest, Stamp, record, record_path, record_with_contents};
 use hq_core::placeholder::FilePaths;
 
-/// Time limit for reading the files of one task for its record. Files beyond it are recorded by
-/// modification time only. Below the time that the end of such a task waits.
+/// Time limit for reading the files of one task for its record. Files that are not read in time are
+/// recorded only by modification time. Must be shorter than the time that the end of such a task
+/// waits.
 const READ_TIME_MAX: Duration = Duration::from_secs(30);
-/// Size of one read.
+/// The number of bytes of a single read.
 const PIECE_BYTES: usize = 256 << 10;
 
 /// Files and their stamps.
 type Stamps = Vec<(Vec<u8>, Stamp)>;
 
-/// Inputs and outputs of one instance.
+/// The inputs and outputs of one instance.
 #[derive(Debug)]
 pub(crate) struct Done {
     files: FilePaths,
@@ -36,29 +37,29 @@ pub(crate) struct Done {
     cwd: Box<[u8]>,
     /// Whether a missing output makes the task fail.
     must_exist: bool,
-    /// Whether the record also contains digests of the contents.
+    /// Whether the record also contains digests of file contents.
     by_content: bool,
     /// Path of the record, next to the first output.
     record: PathBuf,
-    /// Never held while a file is accessed.
+    /// The lock is never held during a file access.
     progress: Mutex<Progress>,
 }
 
 #[derive(Debug, Default)]
 struct Progress {
-    /// Inputs as they were before the task; `None` = at least one was missing or could not be
-    /// accessed.
+    /// The inputs as they were before the task ran. `None` = at least one was missing or
+    /// inaccessible.
     inputs: Option<Stamps>,
     end: End,
 }
 
-/// Result of the check of the outputs of a task that exited with 0.
+/// Result of the output check of a task that exited with 0.
 #[derive(Debug, Default)]
 enum End {
     /// Not checked yet.
     #[default]
     Open,
-    /// Checked, with the error message if a missing output makes the task fail.
+    /// Checked. Contains the error message if a missing output makes the task fail.
     Known(Option<Box<str>>),
     /// The check took too long; its result is ignored.
     GivenUp,
@@ -68,8 +69,8 @@ enum End {
 const UNKNOWN: &str = "The task exited with 0, but the file system of its outputs did not answer in time, so they could not be checked";
 
 impl Done {
-    /// Prepares the check; `None` without outputs, because then nothing shows whether the work is
-    /// done.
+    /// Prepares the check. Returns `None` if there are no outputs, because then nothing shows
+    /// whether the work is done.
     pub(crate) fn new(
         files: FilePaths,
         (command, cwd): (u64, &[u8]),
@@ -87,21 +88,21 @@ impl Done {
         })
     }
 
-    /// Whether the task fails if an output is missing.
+    /// Returns whether the task fails if an output is missing.
     pub(crate) const fn must_exist(&self) -> bool {
         self.must_exist
     }
 
-    /// Whether contents are read for the record.
+    /// Returns whether file contents are read for the record.
     pub(crate) const fn by_content(&self) -> bool {
         self.by_content
     }
 
     /// Records the state of the inputs before the task reads them, and removes the record of an
-    /// earlier run: from now on the outputs may be half written.
+    /// earlier run, because from now on the outputs may be incomplete.
     pub(crate) fn begin(&self) {
         if let Err(error) = forget(&self.record) {
-            // The old record would vouch for outputs that this attempt may leave half written.
+            // The old record would vouch for outputs that this attempt may leave incomplete.
             tracing::warn!(path = ?self.record, %error, "cannot remove the record of an earlier run");
         }
         let inputs = self.files.inputs.iter();
@@ -143,20 +144,22 @@ impl Done {
             let written = hq_spawn::create_guarded(&self.record)
                 .and_then(|mut file| io::Write::write_all(&mut file, &text));
             if let Err(error) = written {
-                // Not an error of the task: it only runs again next time.
+                // This is not an error of the task. It only means that the task runs again next
+                // time.
                 tracing::warn!(path = ?self.record, %error, "cannot keep a record of a finished task");
             }
         }
         Ok(())
     }
 
-    /// Builds the record. Reads contents if requested, until the time limit.
+    /// Builds the record, reading file contents if requested and if the time limit allows.
     fn record_of(&self, inputs: Stamps, outputs: Stamps) -> Vec<u8> {
         if !self.by_content {
             return record(self.command, &self.cwd, &inputs, &outputs);
         }
         let until = Instant::now() + READ_TIME_MAX;
-        // Outputs first: inputs may be shared with other tasks and are compared less often.
+        // Outputs go first, because inputs may be shared with other tasks and are compared less
+        // often.
         let outputs = contents(outputs, output_stamp, until);
         let inputs = contents(inputs, stamp, until);
         record_with_contents(self.command, &self.cwd, &inputs, &outputs)
@@ -166,8 +169,8 @@ impl Done {
     fn settle(&self, failure: Option<Box<str>>) -> Result<Option<Stamps>, Box<str>> {
         let mut progress = self.progress();
         if matches!(progress.end, End::GivenUp) {
-            // The end was reported some time ago. Another attempt may have half written the files
-            // that were checked.
+            // The end has already been reported. Another attempt may be overwriting the files that
+            // were checked.
             return if self.must_exist {
                 Err(UNKNOWN.into())
             } else {
@@ -197,13 +200,13 @@ impl Done {
     }
 }
 
-/// Digests of the files that still match `stamps` and can be read before `until`.
+/// Returns the digests of the files that still match `stamps` and can be read before `until`.
 fn contents(stamps: Stamps, look: fn(&Path) -> Option<Stamp>, until: Instant) -> Vec<Content> {
     let content = |(bytes, stamp): (Vec<u8>, Stamp)| {
         let file = path(&bytes);
         let found = digest(&file, || Instant::now() < until);
-        // Checked after the last byte: the digest may or may not contain a change made while
-        // reading.
+        // Checked after the last byte was read: if the file changed meanwhile, the digest may or
+        // may not include the change.
         let digest = found.filter(|_| look(&file) == Some(stamp));
         Content {
             path: bytes,
@@ -225,8 +228,8 @@ fn forget(record: &Path) -> io::Result<()> {
     }
 }
 
-/// SHA-256 of a file. `None` = not a file, unreadable, or `goes_on` returned false between two
-/// reads. Blocks on the file system.
+/// Returns the SHA-256 digest of a file. `None` = it is not a file, is unreadable, or `goes_on`
+/// returned false between two reads. Blocks on the file system.
 #[must_use]
 pub fn digest(path: &Path, goes_on: impl Fn() -> bool) -> Option<Digest> {
     let mut file = hq_stream::open_regular(path).ok()?;
@@ -243,15 +246,16 @@ pub fn digest(path: &Path, goes_on: impl Fn() -> bool) -> Option<Digest> {
     None
 }
 
-/// Size and modification time of a file; `None` = missing or inaccessible. Blocks on the file
-/// system.
+/// Returns the size and modification time of a file, or `None` if it is missing or inaccessible.
+/// Blocks on the file system.
 #[must_use]
 pub fn stamp(path: &Path) -> Option<Stamp> {
     fs::metadata(path).ok().as_ref().map(stamp_of)
 }
 
-/// Stamp of an output. Directories and other non-files only count as present: files added to a
-/// directory later, such as records, do not change the work. Blocks on the file system.
+/// Returns the stamp of an output. For directories and other non-files, only their presence counts:
+/// files such as records that are later added to a directory do not change the result. Blocks on
+/// the file system.
 #[must_use]
 pub fn output_stamp(path: &Path) -> Option<Stamp> {
     stat_output(path).ok()
@@ -315,7 +319,7 @@ mod tests {
             "{text}"
         );
         assert_eq!(text.matches("\noutput ").count(), 2, "{text}");
-        // The next run may leave its outputs half written.
+        // The next run may leave its outputs incomplete.
         lenient.begin();
         assert!(!kept.exists());
         fs::remove_file(at("in")).expect("removed");

@@ -1,10 +1,10 @@
-//! The loop that owns the worker's state: every source becomes an input, every effect is carried
-//! out.
+//! The loop that owns the worker's state. It turns every event into an input and executes every
+//! effect.
 //!
-//! Sources are the server, the spawn engine, finished cleanups, timers and interrupts. If the front
-//! process dies, the keeper ends the whole worker. The order of one turn never varies: take what
-//! has arrived, apply, act. Writing to the server never blocks the loop: unsent messages wait in
-//! the writer, bounded by the number of running tasks.
+//! Events come from the server, the spawn engine, finished cleanups, timers and interrupts. If the
+//! front process dies, the keeper ends the whole worker. Each turn has the same order: take what
+//! has arrived, apply it, act. Writing to the server never blocks the loop: unsent messages wait in
+//! the writer, and their number is bounded by the number of running tasks.
 
 mod reaching;
 mod relay_liveness;
@@ -48,28 +48,28 @@ use relay_liveness::RelayLiveness;
 /// Why a worker ended.
 pub type WorkerEnd = ExitReason;
 
-/// Messages of the server that the loop handles in one turn.
+/// The maximum number of server messages that the loop handles in one turn.
 const MESSAGES_PER_TURN: usize = 64;
 
-/// Longest wait for the server to accept the goodbye and close the connection.
+/// How long to wait for the server to accept the goodbye and close the connection.
 const GOODBYE_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// Longest wait for leftover processes of tasks when the worker ends.
+/// How long to wait for leftover processes of tasks when the worker ends.
 const LEFTOVER_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// Longest wait for the end of all tasks and their streams when the worker ends: their file system
+/// How long to wait for all tasks and their streams to end when the worker ends. Their file system
 /// may hang.
 const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Unsent bytes above which tasks have to wait with their notifications.
+/// If more bytes than this are unsent, notifications of tasks have to wait.
 const NOTIFY_BUFFER_MAX: usize = 1 << 20;
 
-/// Unsent bytes above which messages of tasks no longer go out before their ends. Fits the longest
-/// messages of four thousand tasks that end while the server reads nothing.
+/// If more bytes than this are unsent, messages of tasks are no longer sent before their ends. The
+/// limit fits the longest messages of four thousand tasks that end while the server reads nothing.
 const LAST_WORDS_BUFFER_MAX: usize = 4 << 20;
 
-/// Pause between two checks of a stopping worker whether every leftover process is unkillable.
-/// [`HUNG_LOOKS`] consecutive checks must agree, because a healthy program sleeps
+/// While the worker stops, the pause between two checks whether every leftover process is
+/// unkillable. [`HUNG_LOOKS`] consecutive checks must agree, because a healthy program sleeps
 /// uninterruptibly only for moments.
 const HUNG_LOOK: Duration = Duration::from_millis(250);
 const HUNG_LOOKS: u32 = 4;
@@ -78,9 +78,9 @@ impl<S> RegisteredWorker<S>
 where
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
-    /// Works until there is a reason to end. On return no task is left, the goodbye was sent if the
-    /// server was reachable, and the working directory is removed. A closed `control` is not an
-    /// interrupt.
+    /// Works until there is a reason to end. On return, no task is left, the goodbye has been sent
+    /// if the server was reachable, and the working directory is removed. Closing `control` does
+    /// not count as an interrupt.
     pub async fn run(self, control: mpsc::Receiver<Interrupt>) -> WorkerEnd {
         let Self {
             link,
@@ -146,7 +146,7 @@ where
     }
 }
 
-/// Event that wakes the loop.
+/// An event that wakes the loop.
 enum LoopEvent<S> {
     Launcher(Vec<LaunchEvent>),
     Server(Vec<ToWorker>),
@@ -165,7 +165,7 @@ enum LoopEvent<S> {
     NodeChanged,
     Interrupt(Interrupt),
     ControlClosed,
-    /// Time to check whether leftover processes can still end.
+    /// It is time to check whether leftover processes can still end.
     Look,
     /// Whether other workers reach the server through this one.
     Relaying(bool),
@@ -177,14 +177,14 @@ enum LoopEvent<S> {
 #[expect(clippy::large_enum_variant, reason = "there is exactly one of it")]
 enum LinkState<S> {
     Up(Link<S>),
-    /// Attempts to reach the server; yields `None` if it is gone for good.
+    /// Trying to reach the server. Yields `None` if the server is gone for good.
     Redialing(Attempt<Option<(Redial<S>, Connection<S>)>>),
-    /// Waits for the reply to the registration.
+    /// Waiting for the reply to the registration.
     Introducing(Attempt<Result<Link<S>, RegisterError>>),
     Down,
 }
 
-/// Work on a tokio task of its own; aborted when dropped.
+/// Work on a separate tokio task, which is aborted on drop.
 struct Attempt<T>(JoinHandle<T>);
 
 impl<T> Drop for Attempt<T> {
@@ -239,7 +239,7 @@ where
         }
     }
 
-    /// Bytes received over this connection.
+    /// Returns the number of bytes received over this connection.
     const fn received(&self) -> u64 {
         match self {
             Self::Up(link) => link.reader.received(),
@@ -247,7 +247,7 @@ where
         }
     }
 
-    /// Unsent bytes; 0 without a connection.
+    /// Returns the number of unsent bytes; 0 without a connection.
     fn buffered(&self) -> usize {
         match self {
             Self::Up(link) => link.writer.buffered(),
@@ -255,7 +255,8 @@ where
         }
     }
 
-    /// Whether tasks may send more messages: a slow server must not let them fill the memory.
+    /// Returns whether tasks may send more messages. Otherwise their messages would fill the memory
+    /// while the server is slow.
     fn has_room(&self) -> bool {
         self.buffered() < NOTIFY_BUFFER_MAX
     }
@@ -264,7 +265,7 @@ where
         matches!(self, Self::Up(_))
     }
 
-    /// Queues a message; drops it if there is no connection.
+    /// Queues a message, or drops it if there is no connection.
     fn feed(&mut self, message: &ToServer) {
         if let Self::Up(link) = self
             && let Err(error) = link.writer.feed(message)
@@ -282,22 +283,22 @@ struct EventLoop<S> {
     outputs: OutputService,
     overviews: Overviews,
     link: LinkState<S>,
-    /// Id of this worker, and uid of its server.
+    /// The id of this worker, and the uid of its server.
     identity: (WorkerId, Box<str>),
     /// Lets the server recognize this worker when it reconnects.
     secret: SecretKey,
     redial: Option<Redial<S>>,
     relay: Option<Relay>,
-    /// Pause before the next attempt to reach a lost server.
+    /// The pause before the next attempt to reach a lost server.
     pause: Duration,
     relay_liveness: RelayLiveness,
-    /// Heartbeats sent since the last message of the server.
+    /// The number of heartbeats sent since the server's last message.
     silent_heartbeats: u32,
-    /// Bytes received when the last heartbeat was sent.
+    /// The number of bytes received when the last heartbeat was sent.
     received: u64,
-    /// Failed registrations since the server was lost.
+    /// The failed registrations since the server was lost.
     refusals: Refusals,
-    /// Attempts to register again.
+    /// The number of attempts to register again.
     registrations: u64,
     config: Arc<WorkerConfig>,
     heartbeat: Interval,
@@ -308,8 +309,8 @@ struct EventLoop<S> {
     events: Vec<LaunchEvent>,
     reported: Reported,
     end: Option<ExitReason>,
-    /// While the worker stops: time of the next check for unkillable processes, and how many checks
-    /// in a row found only those.
+    /// While the worker stops: the time of the next check for unkillable processes, and the number
+    /// of consecutive checks that found no other processes.
     next_look: Time,
     hung_looks: u32,
 }
@@ -351,8 +352,8 @@ where
                 self.silent_heartbeats = 0;
                 self.relay_liveness.on_reply();
                 self.pause = REDIAL_PAUSE_MIN;
-                // Ends first: a task that has already exited must not be killed, or count as ended
-                // by the worker.
+                // Ends come first: a task that has already exited must not be killed or count as
+                // ended by the worker.
                 self.collect_news();
                 for message in messages {
                     self.on_message(message);
@@ -376,7 +377,7 @@ where
                 self.apply(Input::ServerGone);
             }
             LoopEvent::Timer => {
-                // Pending ends come before overdue timers.
+                // Pending ends are applied before overdue timers.
                 self.collect_news();
                 self.apply(Input::Timer);
             }
@@ -385,7 +386,7 @@ where
             LoopEvent::Output(output) => self.link.feed(&ToServer {
                 message: Some(to_server::Message::Output(*output)),
             }),
-            // Not counted against the turn limit.
+            // This does not count toward the turn limit.
             LoopEvent::NodeChanged => {
                 self.feed_heartbeat();
             }
@@ -401,14 +402,15 @@ where
         }
         self.collect_news();
         if self.launcher.take_unkillable_changed() {
-            // Not counted against the turn limit.
+            // This does not count toward the turn limit.
             self.feed_heartbeat();
         }
         self.act();
     }
 
-    /// Ends the worker at once if every leftover process got SIGKILL and does not react. Only with
-    /// a front process: without one, processes that the worker does not know may remain.
+    /// Ends the worker at once if every leftover process has received SIGKILL and does not react.
+    /// Only with a front process: without one, there may be processes that the worker does not
+    /// know.
     fn check_hung(&mut self) {
         self.next_look = clock::now().mono + HUNG_LOOK;
         let left = unreachable_descendants().filter(|_| self.keeper.is_some());
@@ -438,12 +440,12 @@ where
         }
     }
 
-    /// Sends messages of tasks before the ends that follow: a waiting client leaves at the end of
-    /// its job.
+    /// Sends messages of tasks before the ends that follow, because a waiting client leaves when
+    /// its job ends.
     fn forward_messages(&mut self) {
         let mut arrived = self.notify.iter_mut().flat_map(NotifySocket::arrived);
-        // Each end lets in all messages of the queue. While the server reads nothing they would
-        // fill the memory, so the rest waits until there is room.
+        // At each end, all queued messages are sent. They would fill the memory if the server reads
+        // nothing, so the rest waits until there is room.
         while self.link.is_up()
             && self.link.buffered() < LAST_WORDS_BUFFER_MAX
             && let Some(notification) = arrived.next()
@@ -491,7 +493,7 @@ where
         self.apply(Input::ServerLost);
     }
 
-    /// Starts to look for the server.
+    /// Starts to connect to the server.
     fn dial(&mut self) {
         self.link = LinkState::Down;
         if let Some(redial) = self.redial.take() {
@@ -502,7 +504,7 @@ where
         }
     }
 
-    /// Registers again at a server that was reached.
+    /// Registers again over a new connection to the server.
     fn introduce_again(&mut self, connection: Connection<S>) {
         let holding = self.state.holding(clock::now().mono);
         let (worker, server_uid) = &self.identity;
@@ -531,7 +533,7 @@ where
         self.silent_heartbeats = 0;
         self.relay_liveness.on_reply();
         if link.server_uid != self.identity.1 {
-            // Equal ids of jobs mean other jobs at a new server.
+            // At a new server, the same job ids belong to different jobs.
             self.launcher.calls().long.forget_jobs(None);
         }
         self.identity = (link.worker, link.server_uid.clone());
@@ -546,7 +548,7 @@ where
         self.apply(Input::ServerBack { reattached });
     }
 
-    /// Queues a heartbeat. A worker whose front process is suspended sends none, as if it were
+    /// Queues a heartbeat. If the front process is suspended, the worker sends none, as if it were
     /// suspended itself.
     fn feed_heartbeat(&mut self) -> bool {
         if is_stopped(self.keeper.as_deref()) {
@@ -555,7 +557,7 @@ where
         let now = clock::now();
         let node = (&*self.checks.faults(), Some(now.wall));
         let mut message = heartbeat(&mut self.launcher, node);
-        // Without a connection the curves would be dropped, and not sent again for minutes.
+        // Without a connection, the curves would be dropped and not sent again for minutes.
         if matches!(self.link, LinkState::Up(_)) {
             convert::add_curves(&mut message, &self.launcher.curves().news(now.mono));
         }
@@ -589,7 +591,7 @@ where
         if self.link.received() == self.received {
             self.on_server_lost("neither the server nor the relay in front of it answers");
         } else {
-            // Part of a large message arrived.
+            // A part of a large message arrived.
             self.relay_liveness.on_reply();
         }
     }
@@ -620,7 +622,7 @@ where
         }
     }
 
-    /// Ends all tasks, sends the goodbye, removes the working directory.
+    /// Ends all tasks, sends the goodbye and removes the working directory.
     async fn finish(self, reason: ExitReason, work_dir: WorkDir) {
         let Self {
             mut launcher,
@@ -647,7 +649,7 @@ where
         let ending = in_time("ending the tasks", SHUTDOWN_TIMEOUT, end_tasks);
         let beat = || (!is_stopped(keeper.as_deref())).then_some(&alive);
         stay_alive(&mut link, &mut ticks, beat, ending).await;
-        // The socket for notifications lies in that directory.
+        // The notification socket is in that directory.
         let removal = remove_in_time((notify, work_dir));
         if reason != ExitReason::ServerLost {
             link.feed(&ToServer::from(reason));
@@ -666,8 +668,8 @@ fn heartbeat(launcher: &mut TaskLauncher, node: (&[NodeFault], Option<Timestamp>
     convert::heartbeat(launcher.unkillable(), held.into_iter(), node)
 }
 
-/// Sends heartbeats until `done` completes, so that the server does not take a slow shutdown for a
-/// lost worker.
+/// Sends heartbeats until `done` completes, so that the server does not declare the worker lost
+/// during a slow shutdown.
 async fn stay_alive<'a, S>(
     link: &mut LinkState<S>,
     heartbeat: &mut Interval,
@@ -699,7 +701,7 @@ async fn stay_alive<'a, S>(
 }
 
 /// Sends queued messages and waits until the server closes the connection. If the worker closed it
-/// first with unread data, the kernel would discard the goodbye.
+/// first while data was unread, the kernel would discard the goodbye.
 async fn say_goodbye<S: AsyncRead + AsyncWrite + Unpin>(mut link: Link<S>) {
     let goodbye = async {
         link.writer

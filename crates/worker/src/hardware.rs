@@ -1,8 +1,8 @@
-//! Detects resources of the node: cpus by NUMA node, memory, GPUs.
+//! Detects the resources of the node: cpus by NUMA node, memory, GPUs.
 //!
-//! Reads only `/proc`, `/sys` and the environment; executes nothing. All files are looked up below
-//! a root directory, so that tests can describe other machines. Resources that this process may not
-//! use (affinity mask, control group limits) are left out.
+//! Reads only `/proc`, `/sys` and the environment, and executes nothing. All files are looked up
+//! below a root directory, so that tests can describe other machines. Resources that this process
+//! may not use (because of its affinity mask or control group limits) are left out.
 
 mod cgroup;
 mod cpus;
@@ -18,7 +18,7 @@ use hq_core::words;
 
 /// Name of the cpu resource.
 pub const CPUS: &str = "cpus";
-/// Name of the memory resource, in MiB.
+/// Name of the memory resource, whose amount is in MiB.
 pub const MEMORY: &str = "mem";
 /// Name of the NVIDIA GPU resource.
 pub const GPUS_NVIDIA: &str = "gpus/nvidia";
@@ -45,7 +45,7 @@ pub struct DetectSet {
 }
 
 impl DetectSet {
-    /// Everything, with every hardware thread.
+    /// All resources, with every hardware thread.
     pub const ALL: Self = Self {
         cpus: true,
         memory: true,
@@ -71,13 +71,14 @@ impl Default for Detector {
 }
 
 impl Detector {
-    /// The machine and environment of this process.
+    /// Creates a detector for this machine and the environment of this process.
     #[must_use]
     pub fn this_machine() -> Self {
         Self::new("/", |name| std::env::var_os(name))
     }
 
-    /// A machine described by files below `root`, with these environment variables.
+    /// Creates a detector for a machine described by the files below `root` and these environment
+    /// variables.
     #[must_use]
     pub fn new(
         root: impl Into<PathBuf>,
@@ -89,7 +90,7 @@ impl Detector {
         }
     }
 
-    /// Every existing resource of `set`, in no particular order.
+    /// Returns every existing resource of `set`, in no particular order.
     #[must_use]
     pub fn detect(&self, set: DetectSet) -> Vec<ResourceItem> {
         let item = |name: &str, kind| ResourceItem {
@@ -112,7 +113,7 @@ impl Detector {
         items
     }
 
-    /// Usable cpus: groups by NUMA node, or a list if there is one node.
+    /// Returns the usable cpus: grouped by NUMA node, or as a list if there is only one node.
     #[must_use]
     pub fn cpus(&self, one_per_core: bool) -> ResourceKind {
         let mut groups = cpus::usable(self, one_per_core);
@@ -121,7 +122,7 @@ impl Detector {
         }
         // Batch systems that set no affinity still announce the job's share of the node.
         for name in ["SLURM_CPUS_ON_NODE", "NCPUS"] {
-            // `NCPUS` has this meaning only inside PBS.
+            // Only inside PBS does `NCPUS` have this meaning.
             if name == "NCPUS" && self.text_variable("PBS_JOBID").is_none() {
                 continue;
             }
@@ -147,8 +148,8 @@ impl Detector {
         }
     }
 
-    /// Memory in MiB: the minimum of the machine's memory and the limits of control group and batch
-    /// system.
+    /// Returns the memory in MiB: the minimum of the machine's memory and the limits of the control
+    /// group and the batch system.
     #[must_use]
     pub fn memory(&self) -> Option<ResourceKind> {
         let machine = self.machine_memory();
@@ -160,7 +161,8 @@ impl Detector {
         let known = limits
             .into_iter()
             .filter_map(|(bytes, who)| Some((bytes?, who)));
-        // The first of equals: a limit that restricts nothing is not worth a log line.
+        // Returns the first of equal minimums: a limit that restricts nothing is not worth a log
+        // line.
         let (bytes, who) = known.min_by_key(|(bytes, _)| *bytes)?;
         let amount = |bytes: u64| {
             let units = u128::from(bytes) * u128::from(UNITS_PER_WHOLE) / u128::from(MIB);
@@ -176,7 +178,8 @@ impl Detector {
         (amount > Amount::ZERO).then_some(ResourceKind::Sum(amount))
     }
 
-    /// Memory of this node that Slurm granted; Slurm reports 0 for all of it.
+    /// Returns the memory of this node that Slurm granted. Slurm reports 0 if it granted all
+    /// memory.
     fn slurm_memory(&self) -> Option<u64> {
         let number = |name: &str| {
             let text = self.text_variable(name)?;
@@ -198,13 +201,14 @@ impl Detector {
         Some(kib.saturating_mul(1024))
     }
 
-    /// Limits of the control groups around this process.
+    /// Reads the limits of the control groups that contain this process.
     #[must_use]
     pub fn control_groups(&self) -> ControlGroups {
         cgroup::survey(self)
     }
 
-    /// NVIDIA GPUs: those named in the environment, else those listed by the driver.
+    /// Returns the NVIDIA GPUs named in the environment or, if it names none, those that the driver
+    /// lists.
     #[must_use]
     pub fn gpus_nvidia(&self) -> Option<ResourceKind> {
         const VARIABLE: &str = "CUDA_VISIBLE_DEVICES";
@@ -223,7 +227,7 @@ impl Detector {
         ))
     }
 
-    /// AMD GPUs named in the environment.
+    /// Returns the AMD GPUs named in the environment.
     #[must_use]
     pub fn gpus_amd(&self) -> Option<ResourceKind> {
         const VARIABLE: &str = "ROCR_VISIBLE_DEVICES";
@@ -243,7 +247,8 @@ impl Detector {
     }
 }
 
-/// GPUs named by a variable of a GPU runtime. Programs do not see names that follow an invalid one.
+/// Returns the GPUs named by a variable of a GPU runtime. Programs do not see GPUs whose names
+/// follow an invalid one.
 fn gpus_of_variable(variable: &str, list: &str) -> Option<ResourceKind> {
     let names: Vec<&str> = list
         .split(',')
@@ -265,7 +270,7 @@ fn gpus_of_variable(variable: &str, list: &str) -> Option<ResourceKind> {
     ))
 }
 
-/// Parses `0-3,8,10-11`. Invalid text gives an empty list.
+/// Parses `0-3,8,10-11`. Returns an empty list for invalid text.
 fn parse_cpu_list(text: &str) -> Vec<u32> {
     let mut cpus = Vec::new();
     for part in text.trim().split(',').filter(|part| !part.is_empty()) {
@@ -281,7 +286,7 @@ fn parse_cpu_list(text: &str) -> Vec<u32> {
     cpus
 }
 
-/// More cpus than any kernel supports.
+/// A number of cpus that no kernel supports.
 const CPUS_MAX: u32 = 1 << 16;
 
 #[cfg(test)]

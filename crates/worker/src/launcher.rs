@@ -1,8 +1,8 @@
-//! Turns tasks into running processes and back: plans for the spawn engine, its events for the
-//! core.
+//! Turns tasks into running processes: makes plans for the spawn engine and translates its events
+//! for the core.
 //!
-//! Owns the spawn engine and with it all processes: dropping it kills them. It decides nothing and
-//! does not know the server.
+//! Owns the spawn engine and with it all processes: dropping the launcher kills them. It makes no
+//! decisions and does not know the server.
 
 mod amounts;
 mod busy;
@@ -66,7 +66,7 @@ use running_task::{RunningTask, RunningTasks};
 use streaming::Streaming;
 use template::{BaseEnvironment, CompiledTemplate};
 
-/// Signal that the kernel's OOM killer sends; other senders exist.
+/// The signal that the kernel's OOM killer sends. It may also come from other senders.
 const SIGKILL: i32 = rustix::process::Signal::KILL.as_raw();
 
 /// Launches tasks and collects their events.
@@ -74,40 +74,40 @@ pub(crate) struct TaskLauncher {
     engine: Launcher,
     wake: Arc<Notify>,
     surroundings: BaseEnvironment,
-    /// Identifier that is unique per worker, on this machine and in this process.
+    /// An identifier that is unique per worker on this machine, even within this process.
     nonce: Box<str>,
     task_dirs: PathBuf,
     templates: BTreeMap<TemplateId, Arc<CompiledTemplate>>,
     running: RunningTasks,
-    /// Boxed, because futures that contain this are moved.
+    /// Boxed because futures that contain the launcher are moved.
     calls: Box<CallPool>,
     oom: OomWatch,
     /// Set if memory limits are enforced.
     memory: Option<MemoryWatch>,
-    /// Set if the kernel enforces them; tasks without a group are watched instead.
+    /// Set if the kernel enforces memory limits. Tasks without a group are watched instead.
     groups: Option<Box<ControlGroups>>,
     excess_tx: mpsc::UnboundedSender<MemoryOveruse>,
     excess_rx: mpsc::UnboundedReceiver<MemoryOveruse>,
-    /// How tasks send messages to the worker; `None` = they cannot.
+    /// How tasks send messages to the worker. `None` = they cannot.
     notify: Option<NotifyAccess>,
     /// Usage of tasks over time.
     curves: Curves,
-    /// Buffer for events of the engine.
+    /// A buffer for events of the engine.
     drained: Vec<Event>,
     /// Launches that failed before they reached the engine.
     failed: Vec<LaunchEvent>,
     /// Instances whose output goes to stream files.
     streaming: Streaming,
     busy: BusyPrograms,
-    /// Templates that a leaked process was already reported for.
+    /// Templates for which a leaked process has already been reported.
     leaking: BTreeSet<TemplateId>,
-    /// Ends that wait for the cleanup behind their task.
+    /// Ends that wait for the cleanup after their task.
     cleaners: Cleaners,
-    /// Instances that outlived SIGKILL.
+    /// Instances that survived SIGKILL.
     unkillable: BTreeMap<LaunchToken, Unkillable>,
     /// Whether the set has changed since the last call of [`Self::take_unkillable_changed`].
     unkillable_changed: bool,
-    /// Directories of the latest tasks.
+    /// Directories of the most recent tasks.
     recent_dirs: Arc<RecentDirs>,
 }
 
@@ -125,9 +125,9 @@ impl TaskLauncher {
         let notify = Arc::clone(&wake);
         let mut config = LauncherConfig::new(Arc::new(move || notify.notify_one()));
         config.threads = threads.unwrap_or(0);
-        // Each running task uses descriptors and soon reaches the usual soft limit of 1024.
+        // Each running task uses descriptors, so the usual soft limit of 1024 is soon reached.
         config.raise_descriptor_limit = true;
-        // Unbounded channel: at most one message per running task.
+        // The channel is unbounded, but holds at most one message per running task.
         let (excess_tx, excess_rx) = mpsc::unbounded_channel();
         let engine = Launcher::start(config)?;
         let curves = Curves::start(hq_path.clone());
@@ -163,7 +163,7 @@ impl TaskLauncher {
         })
     }
 
-    /// Starts to kill tasks that use more memory than they requested; applies to tasks launched
+    /// Starts to kill tasks that use more memory than they requested. Applies to tasks launched
     /// later.
     pub(crate) fn enforce_memory(&mut self) -> std::io::Result<()> {
         self.memory = Some(MemoryWatch::start(self.excess_tx.clone())?);
@@ -180,12 +180,12 @@ impl TaskLauncher {
         Ok(())
     }
 
-    /// Identifier that is unique per worker.
+    /// Returns the identifier that is unique per worker.
     pub(crate) fn nonce(&self) -> &str {
         &self.nonce
     }
 
-    /// Sets the server of all tasks launched later, and this worker's id there.
+    /// Sets the server and this worker's id there for all tasks launched later.
     pub(crate) fn set_server(&mut self, uid: Box<str>, worker: WorkerId, ip: Option<IpAddr>) {
         self.calls.long.set_worker(worker.as_u32(), ip);
         self.surroundings.server_uid = uid;
@@ -197,7 +197,7 @@ impl TaskLauncher {
         self.notify = Some(access);
     }
 
-    /// Starts tasks. Failed starts are among the next events.
+    /// Starts tasks. Failed starts are reported with the next events.
     pub(crate) fn launch(&mut self, tasks: Vec<LaunchTask>, pools: &PoolSet) {
         let mut plans = Vec::with_capacity(tasks.len());
         for task in tasks {
@@ -210,15 +210,15 @@ impl TaskLauncher {
             match self.prepare(&task, pools) {
                 Ok((plan, running)) => {
                     self.running.insert(token, running);
-                    // A streamed task waits until its file is open.
+                    // A task with streamed output waits until its file is open.
                     plans.extend(self.streaming.park(task.lane, token, plan));
                 }
                 Err(failure) => self.failed.push(LaunchEvent::Failed { token, failure }),
             }
         }
-        // All at once: each hand-over wakes a thread.
+        // All at once, because each hand-over wakes a thread.
         self.engine.spawn_in_lanes(plans);
-        // These failures have no process whose end would wake the collector.
+        // For these failures, no process ends that would wake the collector.
         if !self.failed.is_empty() {
             self.wake.notify_one();
         }
@@ -229,13 +229,13 @@ impl TaskLauncher {
         if self.calls.has(token) {
             self.calls.take_back(token, false);
             self.wake.notify_one();
-        // The engine does not know a launch that still waits for its file.
+        // The engine does not know a launch that still waits for its stream file.
         } else if !self.streaming.give_up(token) {
             self.engine.withdraw(Token(token.0));
         }
     }
 
-    /// Sends the task's stop signal to its process group, and SIGKILL to all leftover processes
+    /// Sends the task's stop signal to its process group, and SIGKILL to all remaining processes
     /// after the grace period.
     pub(crate) fn terminate(&mut self, token: LaunchToken) {
         let running = self.running.get(token);
@@ -270,7 +270,8 @@ impl TaskLauncher {
     /// Forgets a template that no task will use again.
     pub(crate) fn drop_template(&mut self, id: TemplateId) {
         self.templates.remove(&id);
-        // By number: a template that arrives later with the same number is a different one.
+        // Compared by number: a template that arrives later with the same number is a different
+        // one.
         self.busy.forget(id);
         self.leaking.remove(&id);
     }
@@ -298,17 +299,17 @@ impl TaskLauncher {
         }
     }
 
-    /// Calls, with the values that the server has not acknowledged.
+    /// Returns the calls, including values that the server has not acknowledged.
     pub(crate) fn calls(&mut self) -> &mut CallPool {
         &mut self.calls
     }
 
-    /// Usage curves, including unacknowledged ones.
+    /// Returns the usage curves, including unacknowledged ones.
     pub(crate) const fn curves(&mut self) -> &mut Curves {
         &mut self.curves
     }
 
-    /// Collects events. `is_ending` says whether the worker has asked an instance to end.
+    /// Collects events. `is_ending` returns whether the worker has asked an instance to end.
     pub(crate) fn collect(
         &mut self,
         events: &mut Vec<LaunchEvent>,
@@ -316,7 +317,7 @@ impl TaskLauncher {
     ) {
         events.append(&mut self.failed);
         self.cleaners.collect(None, events);
-        // Before the ends: a task may have exited since the watcher found it.
+        // Before the ends, because a task may have exited since the watcher found it.
         while let Ok(excess) = self.excess_rx.try_recv() {
             self.end_for_memory(excess);
         }
@@ -327,7 +328,7 @@ impl TaskLauncher {
                 self.on_interpreter_event(event);
                 continue;
             }
-            // The core needs no warnings.
+            // The core does not need warnings.
             let Some((event, has_exited_well)) = self.translate(event, &is_ending) else {
                 continue;
             };
@@ -336,7 +337,7 @@ impl TaskLauncher {
                 self.forget_unkillable(token_of(&event));
             }
             if !is_start && self.streaming.has(token_of(&event)) {
-                // Its end counts once its output is in the file.
+                // The end counts once the output is in the file.
                 self.streaming.hold(event, has_exited_well);
             } else {
                 self.conclude(event, has_exited_well, &is_ending, events);
@@ -346,12 +347,12 @@ impl TaskLauncher {
         let others = events.len();
         self.calls.collect(events);
         self.follow_calls(&events[others..]);
-        // Includes calls whose values have just arrived.
+        // This includes calls whose values have just arrived.
         self.start_wanted();
         events.append(&mut self.failed);
         let news = self.streaming.collect();
         self.engine.spawn_in_lanes(news.start);
-        // Further output of such a task would be lost, so the task must stop.
+        // Further output of these tasks would be lost, so they must stop.
         for token in news.broken {
             self.terminate(token);
         }
@@ -360,7 +361,7 @@ impl TaskLauncher {
         }
     }
 
-    /// Forwards an event, an end only after the cleanup.
+    /// Forwards an event. An end is forwarded only after the cleanup.
     fn conclude(
         &mut self,
         event: LaunchEvent,
@@ -386,14 +387,14 @@ impl TaskLauncher {
         if cleanup.is_empty() {
             events.push(event);
         } else {
-            // A task that exits with 0 after it was asked to end has not finished; its own message
+            // A task that exits with 0 after it was asked to end has not finished. Its own message
             // explains the end.
             let has_finished = has_exited_well && !is_ending;
             self.cleaners.add(event, cleanup, has_finished);
         }
     }
 
-    /// Directories that a failed task may have found full.
+    /// Returns the directories whose file system may have been full when the task failed.
     fn places_of(&self, task: &RunningTask, event: &LaunchEvent, is_ending: bool) -> Vec<PathBuf> {
         let has_failed = match event {
             LaunchEvent::Exited { status, .. } => match status {
@@ -422,14 +423,14 @@ impl TaskLauncher {
             .collect()
     }
 
-    /// Kills every task and waits up to a few seconds for their end. Blocks.
+    /// Kills every task and waits up to a few seconds until they have ended. Blocks.
     pub(crate) fn shutdown(self) {
         self.engine.shutdown();
-        // Dropping the streams first stores what the tasks wrote until now.
+        // Dropping the streams first stores what the tasks have written so far.
         drop(self.streaming);
     }
 
-    /// The event for the core, if it is one, and whether a process exited with 0.
+    /// Returns the event for the core, if there is one, and whether a process exited with 0.
     fn translate(
         &mut self,
         event: Event,
@@ -470,7 +471,7 @@ impl TaskLauncher {
                 self.curves.end(token, run, Duration::from_micros(cpu));
                 // A task may lose one process to the OOM killer and still succeed.
                 let by_kernel = self.leave_group(token).filter(|_| !status.success());
-                // The kernel's figures are exact, the watcher's are from its last look.
+                // The kernel's figures are exact; the watcher's come from its last look.
                 let excess = by_kernel.or(watched);
                 let is_ended = excess.is_some() || is_ending(token);
                 if leaked > 0 && !is_ended {
@@ -479,8 +480,8 @@ impl TaskLauncher {
                 let event = LaunchEvent::Exited {
                     token,
                     status: match status {
-                        // Even if it exited before the signal arrived: a control group would have
-                        // killed it.
+                        // This holds even if the task exited before the signal arrived: a control
+                        // group would have killed it.
                         _ if excess.is_some() => ExitStatus::ExceededMemory,
                         hq_spawn::ExitStatus::Code(code) => ExitStatus::Code(code),
                         hq_spawn::ExitStatus::Signal { signal, .. }
@@ -505,18 +506,18 @@ impl TaskLauncher {
         Some(translated)
     }
 
-    /// The program of a task was executed.
+    /// Records that the program of a task was executed.
     fn note_start(&mut self, token: LaunchToken, pid: u32, at: Time) {
         self.watch_memory(token, pid);
         if let Some(task) = self.running.get(token) {
             let what = (task.key, task.given.clone());
             self.curves.add(token, what, (pid, at));
-            // The program could be executed, so no writer has it open anymore.
+            // The program could be executed, so no process has it open for writing anymore.
             self.busy.forget(task.template.id);
         }
     }
 
-    /// Why a task could not be started, and whether to retry.
+    /// Returns why a task could not be started, and whether to retry.
     fn failure_of(&mut self, token: LaunchToken, error: &SpawnError) -> LaunchFailure {
         let Some(task) = self.running.get(token) else {
             return LaunchFailure::Permanent(error.to_string().into());
@@ -530,13 +531,13 @@ impl TaskLauncher {
         failure::translate(error, &args, &task.cwd, is_hopeless)
     }
 
-    /// Warns that a task left processes behind. Once per template: all its tasks may do so.
+    /// Warns that a task left processes behind.
     fn warn_of_leak(&mut self, token: LaunchToken, leaked: u32) {
         let Some(task) = self.running.get(token) else {
             return;
         };
         let task_key = task.key;
-        // Once per template: a job of a million such tasks would fill the log.
+        // Warn once per template: a job with a million such tasks would fill the log.
         if self.leaking.insert(task.template.id) {
             tracing::warn!(
                 task = %task_key,
@@ -548,7 +549,7 @@ impl TaskLauncher {
         }
     }
 
-    /// Warns that the start of a task takes longer than a second.
+    /// Warns that a task takes longer than a second to start.
     fn warn_of_stall(&self, token: LaunchToken, pid: Option<u32>) {
         let Some(task) = self.running.get(token) else {
             return;
@@ -561,7 +562,7 @@ impl TaskLauncher {
         );
     }
 
-    /// Notes a task that did not react to SIGKILL.
+    /// Records a task that did not react to SIGKILL.
     fn note_unkillable(&mut self, token: LaunchToken, pid: Option<u32>) {
         let Some(running) = self.running.get(token) else {
             return;
@@ -582,7 +583,7 @@ impl TaskLauncher {
         self.unkillable_changed = true;
     }
 
-    /// Forgets an instance that ended, even if it was unkillable.
+    /// Removes the record of an instance that has ended after all.
     fn forget_unkillable(&mut self, token: LaunchToken) {
         if let Some(ended) = self.unkillable.remove(&token) {
             self.unkillable_changed = true;
@@ -590,17 +591,17 @@ impl TaskLauncher {
         }
     }
 
-    /// Instances that did not react to SIGKILL, for the server.
+    /// Returns the instances that did not react to SIGKILL, for the server.
     pub(crate) fn unkillable(&self) -> impl Iterator<Item = Unkillable> + '_ {
         self.unkillable.values().copied()
     }
 
-    /// Directories of the latest tasks.
+    /// Returns the directories of the most recent tasks.
     pub(crate) const fn recent_dirs(&self) -> &Arc<RecentDirs> {
         &self.recent_dirs
     }
 
-    /// Whether the set has changed since the last call.
+    /// Returns whether the set has changed since the last call.
     pub(crate) fn take_unkillable_changed(&mut self) -> bool {
         std::mem::take(&mut self.unkillable_changed)
     }
@@ -634,7 +635,7 @@ impl TaskLauncher {
             return Err("the worker was sent a task whose variant does not exist".into());
         };
         let uid = &self.surroundings.server_uid;
-        // In the environment as well, so that a worker that starts later recognizes leftover
+        // Also set in the environment, so that a worker that starts later recognizes leftover
         // processes.
         let mark = format!("{uid}/{}/{}", task.key, self.nonce);
         task_env.set(MARK, &mark).map_err(text)?;
@@ -651,7 +652,7 @@ impl TaskLauncher {
         let spec = &compiled.work.task;
         let mut preparation = Preparation::new(cleanup.done.clone());
         if spec.retry.limit > 0 {
-            // The files of the previous attempt show why there is another one.
+            // The files of the previous attempt show why another one was needed.
             preparation.keep_earlier(task.key.instance, [&stdout, &stderr]);
         }
         let affinity = match spec.pin {
@@ -672,7 +673,7 @@ impl TaskLauncher {
             .stdout(stdout)
             .stderr(stderr)
             .marker(format!("{MARK}={mark}"))
-            // If the server has not heard of the start when this worker is lost, it restarts the
+            // If this worker is lost before the server learns of the start, the server restarts the
             // task elsewhere.
             .report_start_at_once(spec.crash_limit == CrashLimit::NeverRestart)
             .create_dirs(true)
@@ -706,14 +707,14 @@ impl TaskLauncher {
         ))
     }
 
-    /// Names the task's directory, and sets the variables that refer to files in it.
+    /// Chooses the task's directory and sets the variables that refer to files in it.
     fn name_task_dir(
         &self,
         task: &LaunchTask,
         task_env: &mut TaskEnv,
     ) -> Result<PathBuf, hq_spawn::PlanError> {
-        // The token makes it unique per launch: the directory of an earlier attempt may still be
-        // under removal.
+        // The token makes the name unique per launch: the directory of an earlier attempt may still
+        // be in the process of being removed.
         let key = task.key.to_string().replace('/', "-");
         let directory = self.task_dirs.join(format!("{key}-{}", task.token.0));
         task_env.set("HQ_TASK_DIR", &directory)?;
@@ -733,7 +734,7 @@ impl TaskLauncher {
     ) -> Result<Arc<CompiledTemplate>, Box<str>> {
         let work = &task.template;
         if let Some(known) = self.templates.get(&work.id)
-            // After a reconnect a number may mean another template.
+            // After a reconnect, the same number may refer to another template.
             && Arc::ptr_eq(&known.work, work)
         {
             return Ok(Arc::clone(known));

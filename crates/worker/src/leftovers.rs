@@ -1,9 +1,9 @@
-//! Unique names of workers on their machine, and leftover processes of tasks whose workers are
+//! Names workers uniquely on their machine, and kills leftover processes of tasks whose workers are
 //! gone.
 //!
 //! A worker that is killed together with its front process cannot kill its tasks. Their processes
-//! live on, on cpus that the next worker offers again. So each worker looks for such processes when
-//! it starts.
+//! live on, using cpus that the next worker offers again. So each worker looks for such processes
+//! when it starts.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::mpsc;
@@ -11,21 +11,22 @@ use std::time::Duration;
 
 use hq_spawn::leftovers::{self, Ended, Launched};
 
-/// Variable, unique per instance, that marks the processes of a task for the spawn engine:
+/// A variable, unique per instance, that marks the processes of a task for the spawn engine:
 /// `<server>/<job>/<task>/<instance>/<nonce of the worker>`.
 pub(crate) const MARK: &str = "HQ_INSTANCE_KEY";
 
-/// Number of killed processes that the log names.
+/// The maximum number of killed processes that the log names.
 const NAMED_MAX: usize = 5;
 
-/// Longest delay of the worker's start by the search, which usually takes milliseconds.
+/// How long the search, which usually takes milliseconds, may delay the worker's start.
 const PATIENCE: Duration = Duration::from_secs(2);
 
-/// Differs between any two launchers: process id, its start time, the clock, and a counter.
+/// Returns a string that differs between any two launchers: process id, its start time, the clock,
+/// and a counter.
 pub(crate) fn nonce() -> String {
     static COUNTER: AtomicU32 = AtomicU32::new(0);
     let count = COUNTER.fetch_add(1, Ordering::Relaxed);
-    // Without `/proc` no worker looks for leftovers either.
+    // Without `/proc`, no worker looks for leftovers either.
     let began = Launched::own().map_or(0, |own| own.began);
     format!(
         "{:x}-{began:x}-{:x}-{count:x}",
@@ -34,8 +35,8 @@ pub(crate) fn nonce() -> String {
     )
 }
 
-/// Process id and start time of the launcher in a nonce or a string that starts with one; 0 = not
-/// known.
+/// Returns the process id and the start time of the launcher from a nonce, or from a string that
+/// starts with one. A start time of 0 is unknown.
 pub(crate) fn process_of(nonce: &str) -> Option<(u32, u64)> {
     let mut fields = nonce.split('-');
     let pid = u32::from_str_radix(fields.next()?, 16).ok()?;
@@ -54,7 +55,7 @@ pub fn end_leftovers() {
         if !ended.is_empty() {
             tracing::warn!("{}", report_on(&ended));
         }
-        // Fails if the start no longer waits.
+        // Fails if the worker's start no longer waits.
         let _ = done.send(());
     };
     let started = std::thread::Builder::new()
@@ -72,7 +73,7 @@ pub fn end_leftovers() {
     }
 }
 
-/// Log text about the killed processes.
+/// Returns a log text about the killed processes.
 fn report_on(ended: &[Ended]) -> String {
     let mut named: Vec<_> = ended.iter().take(NAMED_MAX).map(Ended::to_string).collect();
     let unnamed = ended.len().saturating_sub(NAMED_MAX);

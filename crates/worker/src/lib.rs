@@ -1,12 +1,12 @@
-//! Worker of hq: one per node, launches and watches tasks.
+//! The hq worker. One runs on each node, where it launches and watches tasks.
 //!
 //! A thin shell around [`hq_core::worker_state`]: it connects to the server, turns tasks into
 //! processes through `hq-spawn`, and forwards events both ways. The core makes all decisions. The
-//! worker does not know jobs, dependencies or other workers. See `docs/architecture.md`.
+//! worker does not know about jobs, dependencies or other workers. See `docs/architecture.md`.
 //!
-//! Usual sequence: detect hardware ([`hardware`]), build a `WorkerConfig`, [`Connector::register`]
-//! (or [`register`] over any stream, for a worker inside another process),
-//! [`RegisteredWorker::run`].
+//! The usual sequence: detect the hardware ([`hardware`]), build a `WorkerConfig`, call
+//! [`Connector::register`] (or [`register`] over any stream, for a worker inside another process),
+//! then [`RegisteredWorker::run`].
 
 #![forbid(unsafe_code)]
 

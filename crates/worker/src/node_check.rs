@@ -1,10 +1,10 @@
-//! Checks the node periodically: full temporary directories, and file systems that hang or return
-//! only errors.
+//! Checks the node periodically for full temporary directories, and for file systems that hang or
+//! only return errors.
 //!
-//! A check may block forever, so each has a thread of its own. It does not use the runtime's
-//! blocking threads, because on a node without free processes there is only one. A directory is not
-//! checked again before the previous check has returned. [`hq_core::node_check`] interprets the
-//! results.
+//! A check may block forever, so each runs on a separate thread. It does not use the runtime's
+//! blocking threads, because there is only one on a node that has run out of processes. A directory
+//! is not checked again before the previous check has returned. [`hq_core::node_check`] interprets
+//! the results.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::path::{Path, PathBuf};
@@ -19,20 +19,22 @@ use tokio::sync::{oneshot, watch};
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, MissedTickBehavior};
 
-/// Number of recent working directories of tasks that are checked.
+/// The number of tasks' recent working directories that are checked.
 const RECENT_MAX: usize = 4;
-/// Concurrent checks: each that hangs keeps a thread.
+/// The maximum number of concurrent checks. Each check that hangs occupies a thread.
 const LOOKS_MAX: usize = 12;
-/// Stack size of such a thread, in bytes.
+/// The stack size of such a thread, in bytes.
 const STACK: usize = 64 << 10;
-/// Time after which a file system counts as hanging; one that is only busy answers earlier.
+/// A file system that does not answer for this long counts as hanging. One that is only busy
+/// answers earlier.
 const ANSWER_MAX: Duration = Duration::from_secs(20);
-/// Bounds of the pause between two checks. Every second heartbeat is often enough, and does not
-/// burden file servers.
+/// The pause between two checks is bounded. Checking at every second heartbeat is often enough, and
+/// does not burden file servers.
 const PAUSE_MIN: Duration = Duration::from_millis(250);
 const PAUSE_MAX: Duration = Duration::from_secs(30);
 
-/// Errors of a broken file system. Others concern the directory, which a user may have removed.
+/// Errors of a broken file system. Other errors concern the directory, which a user may have
+/// removed.
 const BROKEN: [Errno; 9] = [
     Errno::STALE,
     Errno::IO,
@@ -45,14 +47,14 @@ const BROKEN: [Errno; 9] = [
     Errno::NXIO,
 ];
 
-/// Scope of the check of a directory.
+/// What to check about a directory. Each variant includes the previous ones.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 enum Use {
     /// Its file system answers.
     Read,
-    /// And it has free space.
+    /// It has free space.
     Room,
-    /// And the worker can write to it.
+    /// The worker can write to it.
     Write,
 }
 
@@ -63,7 +65,7 @@ struct Answer {
     is_read_only: bool,
 }
 
-/// Working directories of the latest tasks.
+/// The working directories of the most recent tasks.
 #[derive(Debug, Default)]
 pub(crate) struct RecentDirs(Mutex<VecDeque<PathBuf>>);
 
@@ -84,7 +86,7 @@ impl RecentDirs {
     }
 }
 
-/// Checks the node on a tokio task of its own, which ends when this is dropped.
+/// Checks the node on a separate tokio task, which ends when this is dropped.
 #[derive(Debug)]
 pub(crate) struct NodeChecks {
     faults: watch::Receiver<Vec<NodeFault>>,
@@ -92,8 +94,8 @@ pub(crate) struct NodeChecks {
 }
 
 impl NodeChecks {
-    /// Starts to check the worker's directory, the one for temporary files, the one where the
-    /// worker was started, and working directories of tasks.
+    /// Starts to check the worker's directory, the directory for temporary files, the directory
+    /// where the worker was started, and the working directories of tasks.
     pub(crate) fn start(work_dir: &Path, recent: Arc<RecentDirs>, heartbeat: Duration) -> Self {
         let mut places = BTreeMap::new();
         if let Ok(dir) = std::env::current_dir() {
@@ -109,7 +111,7 @@ impl NodeChecks {
         }
     }
 
-    /// All present problems of the node.
+    /// Returns all current problems of the node.
     pub(crate) fn faults(&self) -> Vec<NodeFault> {
         self.faults.borrow().clone()
     }
@@ -140,7 +142,8 @@ struct RunningCheck {
 }
 
 impl RunningCheck {
-    /// Starts a check; `None` if no thread can be created because tasks use up the user's limit.
+    /// Starts a check. Returns `None` if no thread can be created because tasks have used up the
+    /// user's limit.
     fn begin(
         wanted: Use,
         ask: impl FnOnce() -> Result<Answer, Errno> + Send + 'static,
@@ -174,7 +177,7 @@ async fn look(
     let mut known: BTreeMap<PathBuf, Vec<NodeFault>> = BTreeMap::new();
     loop {
         ticks.tick().await;
-        // First collects results, then starts new checks.
+        // Collect results before starting new checks.
         collect(&mut looks, &mut known);
         let dirs = recent.all();
         known.retain(|path, _| places.contains_key(path) || dirs.contains(path));
@@ -188,7 +191,7 @@ async fn look(
                 );
             }
         }
-        // Most checks return at once.
+        // Most checks return immediately.
         tokio::time::sleep(PAUSE_MIN / 4).await;
         collect(&mut looks, &mut known);
         let hanging = looks
@@ -202,14 +205,14 @@ async fn look(
                     .iter()
                     .zip(&found)
                     .all(|(one, other)| one.is_like(other));
-            // The free space of a full disk changes constantly; the next heartbeat reports it.
+            // The free space of a full disk changes constantly. The next heartbeat reports it.
             *before = found;
             !is_same
         });
     }
 }
 
-/// Collects available results.
+/// Collects the available results.
 fn collect(
     looks: &mut BTreeMap<PathBuf, RunningCheck>,
     known: &mut BTreeMap<PathBuf, Vec<NodeFault>>,
@@ -299,7 +302,7 @@ mod tests {
         let dir = PathBuf::from("/x");
         let (sender, receiver) = std::sync::mpsc::channel::<()>();
         let look = RunningCheck::begin(Use::Room, move || {
-            // Blocks as long as the file system does not answer.
+            // Blocks as long as the simulated file system does not answer.
             let _ = receiver.recv();
             Err(Errno::STALE)
         });

@@ -1,9 +1,9 @@
-//! Messages from tasks to clients that wait for the job, through a socket in the worker's
+//! Receives messages from tasks for clients that wait for the job, through a socket in the worker's
 //! directory.
 //!
-//! `HQ_ACCESS_KEY` of a task contains `<socket path>:<token>`. The task sends the token, a newline,
+//! A task's `HQ_ACCESS_KEY` contains `<socket path>:<token>`. The task sends the token, a newline
 //! and the message; the reply is `ok` or an error message. The token only prevents mistakes: any
-//! process that can read a task's environment may send in its name.
+//! process that can read a task's environment may send messages in its name.
 
 use std::ffi::OsString;
 use std::io;
@@ -22,35 +22,35 @@ use tokio::task::JoinHandle;
 
 use crate::scratch_dir::ScratchDir;
 
-/// Name of the socket in its directory.
+/// The name of the socket in its directory.
 const SOCKET: &str = "notify";
 
-/// Longest path that fits a socket's address.
+/// The maximum length of a path that fits into a socket address.
 const SOCKET_PATH_MAX: usize = 100;
 
-/// Longest token with its newline.
+/// The maximum length of a token with its newline.
 const TOKEN_MAX: usize = 128;
 
-/// Tasks that may send at one time; others wait in the listen queue.
+/// The maximum number of tasks that send at the same time. Others wait in the listen queue.
 const SENDERS_MAX: usize = 64;
 
-/// Messages that may wait for the event loop; their senders wait for the reply.
+/// The maximum number of messages that wait for the event loop. Their senders wait for the reply.
 const QUEUE_LEN: usize = 64;
 
-/// A sender that is silent for this long is disconnected.
+/// How long a sender may be silent before it is disconnected.
 const SEND_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Longest wait for the event loop to take a message. Shorter than the sender's own timeout, so
-/// that it still gets the reason.
+/// How long a message may wait for the event loop. Shorter than the sender's own timeout, so that
+/// the sender still gets the reason.
 const TAKE_TIMEOUT: Duration = Duration::from_secs(8);
 
-/// A message, and a channel that tells its sender that it is on the way to the server.
+/// A message, and a channel that informs its sender that the message is on its way to the server.
 pub(crate) type PendingMessage = (Notification, oneshot::Sender<()>);
 
-/// Pause after a failed `accept`, which most likely ran out of descriptors.
+/// The pause after a failed `accept`, most likely for lack of file descriptors.
 const ACCEPT_PAUSE: Duration = Duration::from_secs(1);
 
-/// Message of a task.
+/// A message from a task.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Notification {
     pub(crate) task: TaskKey,
@@ -71,7 +71,7 @@ impl From<Notification> for ToServer {
     }
 }
 
-/// Address and secret that a task needs to send messages.
+/// The address and the secret that a task needs to send messages.
 #[derive(Clone, Debug)]
 pub(crate) struct NotifyAccess {
     socket: PathBuf,
@@ -79,7 +79,7 @@ pub(crate) struct NotifyAccess {
 }
 
 impl NotifyAccess {
-    /// Value of `HQ_ACCESS_KEY` for a task.
+    /// Returns the value of `HQ_ACCESS_KEY` for a task.
     pub(crate) fn key_of(&self, task: TaskKey) -> OsString {
         let mut key = self.socket.as_os_str().as_bytes().to_vec();
         key.extend_from_slice(format!(":{}", self.token(task)).as_bytes());
@@ -90,7 +90,7 @@ impl NotifyAccess {
         format!("{}.{}.{}", self.secret, task.job, task.task)
     }
 
-    /// The task with this token.
+    /// Returns the task with this token.
     fn task_of(&self, token: &[u8]) -> Option<TaskKey> {
         let text = std::str::from_utf8(token).ok()?;
         let rest = text.strip_prefix(&*self.secret)?.strip_prefix('.')?;
@@ -108,7 +108,7 @@ pub(crate) struct NotifySocket {
     access: NotifyAccess,
     notifications: mpsc::Receiver<PendingMessage>,
     task: JoinHandle<()>,
-    /// Directory of the socket if the path of the worker's own directory is too long.
+    /// The directory of the socket if the path of the worker's own directory is too long.
     _short_dir: Option<ScratchDir>,
 }
 
@@ -145,7 +145,8 @@ impl NotifySocket {
         &self.access
     }
 
-    /// The next message whose sender still waits; never `None` while the socket lives.
+    /// Returns the next message whose sender is still waiting. Never `None` while the socket
+    /// exists.
     ///
     /// # Cancel safety
     ///
@@ -159,17 +160,17 @@ impl NotifySocket {
         }
     }
 
-    /// All messages that have arrived. Complete for a task that has ended, because each sender
-    /// waits for its reply.
+    /// Returns all messages that have arrived. This includes all messages of tasks that have ended,
+    /// because each sender waits for its reply.
     pub(crate) fn arrived(&mut self) -> impl Iterator<Item = Notification> + '_ {
-        // Only messages that are queued at the beginning: tasks that keep sending must not block
-        // the caller.
+        // Takes only messages that are queued now, so that tasks that keep sending do not block the
+        // caller.
         let count = self.notifications.len();
         let said = (0..count).map_while(|_| self.notifications.try_recv().ok());
         said.filter_map(take)
     }
 
-    /// A socket whose messages come from a test.
+    /// Creates a socket whose messages come from a test.
     #[cfg(test)]
     pub(crate) fn fed_by_test() -> (mpsc::Sender<PendingMessage>, Self) {
         let (tx, notifications) = mpsc::channel(QUEUE_LEN);
@@ -193,7 +194,7 @@ impl Drop for NotifySocket {
     }
 }
 
-/// Confirms a message to its sender, unless that has given up.
+/// Confirms a message to its sender, unless the sender has given up.
 fn take((notification, taken): PendingMessage) -> Option<Notification> {
     taken.send(()).is_ok().then_some(notification)
 }
@@ -216,7 +217,7 @@ async fn listen(
         let (access, notifications) = (access.clone(), notifications.clone());
         tokio::spawn(async move {
             let serve = serve(stream, &access, &notifications);
-            // Errors and timeouts only concern the sender.
+            // Errors and timeouts only affect the sender.
             let _ = tokio::time::timeout(SEND_TIMEOUT, serve).await;
             drop(permit);
         });

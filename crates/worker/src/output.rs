@@ -1,4 +1,4 @@
-//! Files of a task: its private directory, its own error message, outputs to remove when it
+//! Files of a task: its private directory, its own error message, and outputs to remove when it
 //! finishes.
 //!
 //! Everything here may block on a file system: [`Preparation::run`] runs on the thread that creates
@@ -17,42 +17,42 @@ use rustix::fs::{Mode, OFlags, StatVfsMountFlags};
 
 use crate::done::Done;
 
-/// Longest error message that is taken from a task, in bytes.
+/// The maximum length in bytes of an error message that is taken from a task.
 const MESSAGE_MAX: usize = 2048;
 
-/// Name of the file in the task directory into which a task writes its error message.
+/// The name of the file in the task directory to which a task writes its error message.
 pub(crate) const ERROR_FILE: &str = "hq-error";
 
-/// Names of the files in the task directory that list the nodes of a multi-node task.
+/// The names of the files in the task directory that list the nodes of a multi-node task.
 pub(crate) const NODE_FILE: &str = "hq-nodefile";
 pub(crate) const HOST_FILE: &str = "hq-hostfile";
 
-/// Cleanup after the end of an instance.
+/// The cleanup after an instance has ended.
 #[derive(Debug, Default)]
 pub(crate) struct Cleanup {
     /// Output files to remove if the task finishes.
     pub(crate) remove_if_finished: Vec<PathBuf>,
-    /// Private directory, removed however the task ends.
+    /// The private directory, which is removed no matter how the task ends.
     pub(crate) task_dir: Option<PathBuf>,
-    /// Its inputs and outputs.
+    /// The task's inputs and outputs.
     pub(crate) done: Option<Arc<Done>>,
     /// Files or directories whose file system may have been full when the task failed.
     pub(crate) places: Vec<PathBuf>,
 }
 
-/// Result of a cleanup that is reported before the cleanup completes.
+/// A result that is reported before the cleanup completes.
 #[derive(Debug)]
 pub(crate) enum CleanupFinding {
     /// The task's own error message.
     Words(Box<str>),
     /// Why a task failed although it exited with 0.
     Failure(Box<str>),
-    /// The file system of this place is full.
+    /// The file system of this path is full.
     Full(PathBuf),
 }
 
 impl Cleanup {
-    /// Cleanup for a task with these inputs and outputs.
+    /// Creates the cleanup for a task with these inputs and outputs.
     pub(crate) fn new(done: Option<Done>) -> Self {
         Self {
             done: done.map(Arc::new),
@@ -67,7 +67,7 @@ impl Cleanup {
             && self.places.is_empty()
     }
 
-    /// Runs the cleanup. Passes results that the end waits for to `found` as soon as they are
+    /// Runs the cleanup. Passes results for which the end waits to `found` as soon as they are
     /// known.
     pub(crate) fn finish(self, has_finished: bool, mut found: impl FnMut(CleanupFinding)) {
         let mut has_finished = has_finished;
@@ -76,7 +76,7 @@ impl Cleanup {
             // The output files explain the failure, so they are kept.
             has_finished = false;
             found(CleanupFinding::Failure(words));
-        // First, because the end waits for it.
+        // Reported first, because the end waits for it.
         } else if let Some(directory) = self.task_dir.as_deref().filter(|_| !has_finished)
             && let Some(words) = read_message(&directory.join(ERROR_FILE))
         {
@@ -96,10 +96,11 @@ impl Cleanup {
     }
 }
 
-/// Less free space than this, in bytes, counts as full: file systems reserve the last few blocks.
+/// If less space than this is free, in bytes, the file system counts as full: file systems reserve
+/// the last few blocks.
 const ROOM_MIN: u64 = 64 << 10;
 
-/// Whether the file system of a place is full; false in doubt.
+/// Returns whether the file system of a path is full, or false if unknown.
 fn is_full(place: &Path) -> bool {
     let Ok(found) = rustix::fs::statvfs(place) else {
         return false;
@@ -117,21 +118,21 @@ fn is_full(place: &Path) -> bool {
     has_no_files || blocks.saturating_mul(found.f_frsize) < ROOM_MIN
 }
 
-/// Directories and files that must be created, or moved away, before an instance starts.
+/// Directories and files that must be created or moved away before an instance starts.
 #[derive(Debug, Default)]
 pub(crate) struct Preparation {
-    /// Number of the earlier attempt, and the output files that it may have written.
+    /// The number of the earlier attempt, and the output files that it may have written.
     earlier: Option<(InstanceId, Vec<PathBuf>)>,
     task_dir: Option<PathBuf>,
-    /// Nodes of a multi-node task, for files in that directory.
+    /// The nodes of a multi-node task, for files in that directory.
     nodes: Arc<[Box<str>]>,
     is_dir_made: bool,
-    /// Inputs and outputs, until their state was recorded.
+    /// The inputs and outputs, until their state has been recorded.
     done: Option<Arc<Done>>,
 }
 
 impl Preparation {
-    /// Preparation for a task with these inputs and outputs.
+    /// Creates the preparation for a task with these inputs and outputs.
     pub(crate) fn new(done: Option<Arc<Done>>) -> Self {
         Self {
             done,
@@ -139,8 +140,9 @@ impl Preparation {
         }
     }
 
-    /// Moves output of an earlier attempt out of the way: `0.stdout` becomes `0.stdout.attempt-0`.
-    /// A file that cannot be moved is overwritten, as without an earlier attempt.
+    /// Moves the output of an earlier attempt out of the way: `0.stdout` becomes
+    /// `0.stdout.attempt-0`. A file that cannot be moved is overwritten, as if there had been no
+    /// earlier attempt.
     pub(crate) fn keep_earlier(&mut self, instance: InstanceId, files: [&Stdio; 2]) {
         let Some(earlier) = instance.as_u32().checked_sub(1) else {
             return;
@@ -156,7 +158,7 @@ impl Preparation {
         self.earlier = Some((InstanceId(earlier), paths)).filter(|(_, paths)| !paths.is_empty());
     }
 
-    /// A private directory, with files that list the nodes of a multi-node task.
+    /// Requests a private directory, with files that list the nodes of a multi-node task.
     pub(crate) fn make_task_dir(&mut self, path: PathBuf, nodes: &Arc<[Box<str>]>) {
         self.task_dir = Some(path);
         self.nodes = Arc::clone(nodes);
@@ -166,11 +168,11 @@ impl Preparation {
         self.earlier.is_none() && self.task_dir.is_none() && self.done.is_none()
     }
 
-    /// Runs the preparation. After a failure it can be called again; [`Cleanup::finish`] removes
+    /// Runs the preparation. It can be called again after a failure. [`Cleanup::finish`] removes
     /// what was created.
     ///
-    /// `is_cancelled`: whether the attempt was canceled. Then files stay as they are, because the
-    /// task may run elsewhere by now and write to them.
+    /// `is_cancelled` returns whether the attempt was canceled. If so, files are left alone,
+    /// because the task may already be running elsewhere and writing to them.
     pub(crate) fn run(
         &mut self,
         is_cancelled: &dyn Fn() -> bool,
@@ -197,7 +199,7 @@ impl Preparation {
     }
 }
 
-/// Why [`Preparation::run`] has failed.
+/// Describes why [`Preparation::run`] failed.
 pub(crate) fn describe(path: &Path, error: &io::Error) -> String {
     let shown = path.display();
     let name = path.file_name().and_then(OsStr::to_str);
@@ -208,18 +210,18 @@ pub(crate) fn describe(path: &Path, error: &io::Error) -> String {
     }
 }
 
-/// Longest chain of symbolic links, the same as the kernel's.
+/// The maximum length of a chain of symbolic links, the same as the kernel's.
 const LINKS_MAX: usize = 40;
 
-/// Renames the output of an earlier attempt. If it is a link, renames the file that it leads to:
-/// the link stays, so that this attempt writes to the same place, and a second link next to it
-/// leads to the renamed file.
+/// Renames the output of an earlier attempt. If it is a link, renames its target instead. The link
+/// stays, so that this attempt writes to the same place, and a second link next to it points to the
+/// renamed file.
 fn keep(path: &Path, earlier: InstanceId, is_cancelled: &dyn Fn() -> bool) -> io::Result<()> {
     let kept = attempt_name(path, earlier);
     let Some(file) = behind_links(path)? else {
         return Ok(());
     };
-    // A hanging file system may have answered only after the attempt was canceled.
+    // The file system may have hung and answered only after the attempt was canceled.
     if is_cancelled() {
         return Ok(());
     }
@@ -234,14 +236,15 @@ fn keep(path: &Path, earlier: InstanceId, is_cancelled: &dyn Fn() -> bool) -> io
     }
     let target = attempt_name(&file, earlier);
     fs::rename(&file, &target)?;
-    // An existing file is from an earlier job. Anything but a link or a regular file stays.
+    // An existing file is from an earlier job. Anything other than a link or a regular file is left
+    // alone.
     if fs::symlink_metadata(&kept).is_ok_and(|found| found.is_symlink() || found.is_file()) {
         fs::remove_file(&kept)?;
     }
     std::os::unix::fs::symlink(std::path::absolute(target)?, kept)
 }
 
-/// Name under which the output of an attempt is kept.
+/// Returns the name under which the output of an attempt is kept.
 #[must_use]
 pub fn attempt_name(path: &Path, attempt: InstanceId) -> PathBuf {
     let mut name = path.to_owned().into_os_string();
@@ -249,8 +252,8 @@ pub fn attempt_name(path: &Path, attempt: InstanceId) -> PathBuf {
     PathBuf::from(name)
 }
 
-/// Whether a path is the default output path, such as `job-1/0.stdout`, which other users can guess
-/// in advance.
+/// Returns whether a path is the default output path, such as `job-1/0.stdout`, which other users
+/// can guess in advance.
 pub(crate) fn has_default_name(path: &Path) -> bool {
     let is_number = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
     let dir = path
@@ -266,7 +269,7 @@ pub(crate) fn has_default_name(path: &Path) -> bool {
     job.is_some_and(is_number) && task.is_some_and(is_number)
 }
 
-/// Creates or empties a file for output.
+/// Creates or truncates a file for output.
 pub(crate) fn create_output(path: &Path) -> io::Result<File> {
     if has_default_name(path) {
         hq_spawn::create_guarded(path)
@@ -275,8 +278,8 @@ pub(crate) fn create_output(path: &Path) -> io::Result<File> {
     }
 }
 
-/// The file at a path, after links were resolved. `None` for links of other users and of the
-/// system, such as `/dev/stdout`: they may lead to a file of the worker.
+/// Returns the file at a path, after resolving links. Returns `None` for links of other users and
+/// of the system, such as `/dev/stdout`, which may lead to a file of the worker.
 fn behind_links(path: &Path) -> io::Result<Option<PathBuf>> {
     let mut file = path.to_owned();
     let user = rustix::process::geteuid().as_raw();
@@ -297,8 +300,8 @@ fn behind_links(path: &Path) -> io::Result<Option<PathBuf>> {
     Ok(None)
 }
 
-/// Removes kept output of an earlier job with the same paths, for attempts that this job has not
-/// made yet: it would look like output of this job.
+/// Removes kept output that has the names of attempts that this job has not made yet. It is from an
+/// earlier job with the same paths, and would look like output of this job.
 fn forget_later(path: &Path, earlier: InstanceId) {
     for attempt in earlier.as_u32().saturating_add(1)..=u32::MAX {
         let name = attempt_name(path, InstanceId(attempt));
@@ -310,8 +313,8 @@ fn forget_later(path: &Path, earlier: InstanceId) {
     }
 }
 
-/// Whether a path is a regular file that may be moved or removed. Devices such as `/dev/null` and
-/// links such as `/dev/stdout` must stay: root could remove them for all users.
+/// Returns whether a path is a regular file that may be moved or removed. Devices such as
+/// `/dev/null` and links such as `/dev/stdout` must stay: root could remove them for all users.
 fn is_regular(path: &Path) -> io::Result<bool> {
     fs::symlink_metadata(path).map(|found| found.is_file())
 }
@@ -338,7 +341,7 @@ fn write_node_files(directory: &Path, nodes: &[Box<str>]) -> Result<(), (PathBuf
     write(HOST_FILE, lines(&str::to_owned))
 }
 
-/// Up to the first dot; addresses stay whole.
+/// Returns the name up to the first dot. Addresses are returned unchanged.
 fn short_name(host: &str) -> String {
     let is_address = host.parse::<std::net::IpAddr>().is_ok();
     match host.split_once('.') {
@@ -353,7 +356,7 @@ fn read_message(path: &Path) -> Option<Box<str>> {
     // A task may have put anything there: a FIFO would block, and a link could lead to another
     // user's file.
     let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-    // Usually the file is missing; an unreadable one counts as no message.
+    // Usually the file does not exist. An unreadable one counts as no message.
     let file = File::from(rustix::fs::open(path, flags, Mode::empty()).ok()?);
     if !file.metadata().ok()?.is_file() {
         return Some("Task created an error file, but it is not a regular file".into());
@@ -480,7 +483,7 @@ mod tests {
             assert!(fs::symlink_metadata(path(name)).is_ok(), "{name}");
             assert!(fs::symlink_metadata(kept).is_err(), "{name}");
         }
-        // Devices that root could remove for all users.
+        // These are devices that root could remove for all users.
         assert_eq!(behind_links(Path::new("/dev/stdout")).ok(), Some(None));
         std::os::unix::fs::symlink("/dev/null", path("null")).expect("a link");
         attempt(1, &path("null"))
@@ -581,13 +584,13 @@ mod tests {
         fs::write(&path, "second").expect("writable");
         preparation.run(&|| false).expect("nothing that can fail");
         assert_eq!(kept().expect("kept"), "first");
-        // The same attempt is launched again, elsewhere.
+        // The same attempt is launched again on another worker.
         fs::write(&path, "").expect("writable");
         attempt(1, &path)
             .run(&|| false)
             .expect("nothing that can fail");
         assert_eq!(kept().expect("kept"), "first");
-        // Another job in the same directory.
+        // Another job runs in the same directory.
         fs::write(&path, "other").expect("writable");
         attempt(1, &path)
             .run(&|| false)
@@ -600,7 +603,7 @@ mod tests {
         let parent = tempfile::tempdir().expect("temporary directory");
         let path = |name: &str| parent.path().join(name);
         let content = |name: &str| fs::read_to_string(path(name)).expect("it stayed");
-        // The second attempt hung; meanwhile a fourth one runs on another worker.
+        // The second attempt hung. Meanwhile a fourth one runs on another worker.
         for name in ["out.attempt-0", "out.attempt-1", "out.attempt-2", "out"] {
             fs::write(path(name), name).expect("writable");
         }

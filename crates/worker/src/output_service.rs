@@ -2,7 +2,7 @@
 //!
 //! A request names a file or a stream and an offset, so no state is needed between requests.
 //! Positions in stream files are cached for a while to save searching. No file system reports
-//! reliably when a file grows, so a request that waits polls.
+//! reliably when a file grows, so a waiting request polls.
 
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStringExt;
@@ -15,18 +15,19 @@ use hq_protocol::worker;
 use hq_stream::{Channel, Key, OutputReader, Source};
 use tokio::sync::{Semaphore, mpsc};
 
-/// Concurrent reads; others wait. On a slow file system each costs a thread.
+/// The maximum number of concurrent reads. On a slow file system, each occupies a thread.
 const READS_MAX: usize = 8;
-/// Limit of running and waiting reads: on a hanging file system they would pile up.
+/// The maximum number of running and waiting reads. On a hanging file system they would pile up.
 const QUEUE_MAX: usize = 256;
-/// Longest time of a read with its wait. Less than the server's timeout, so that the server gets
-/// the reason of a delay.
+/// How long a read may take including its wait. Shorter than the server's timeout, so that the
+/// server learns the reason for a delay.
 const PATIENCE: Duration = Duration::from_secs(8);
 
-/// Cached stream readers.
+/// The maximum number of cached stream readers.
 const READERS_MAX: usize = 64;
 
-/// Pauses between two reads of a file that does not grow: doubled from the first to the last.
+/// The pause between two reads of a file that does not grow doubles from this value up to the
+/// maximum.
 const PAUSE_MIN: Duration = Duration::from_millis(10);
 const PAUSE_MAX: Duration = Duration::from_millis(100);
 
@@ -44,7 +45,7 @@ struct Shared {
     /// Permits for running and waiting reads.
     places: Semaphore,
     patience: Duration,
-    /// Unused readers, the latest last.
+    /// Unused readers, the most recent last.
     readers: Mutex<Vec<(Source, OutputReader)>>,
 }
 
@@ -54,7 +55,7 @@ impl OutputService {
     }
 
     fn with_limits(reads: usize, queue: usize, patience: Duration) -> Self {
-        // An answer has at most a quarter of a MiB; the next one waits in its tokio task.
+        // An answer is at most a quarter of a MiB; the next one waits in its tokio task.
         let (answers_tx, answers) = mpsc::channel(1);
         Self {
             shared: Arc::new(Shared {
@@ -74,12 +75,12 @@ impl OutputService {
         let answers = self.answers_tx.clone();
         tokio::spawn(async move {
             let answer = shared.answer(request).await;
-            // Fails only if the worker ends.
+            // This fails only if the worker ends.
             let _ = answers.send(answer).await;
         });
     }
 
-    /// The next answer.
+    /// Returns the next answer.
     ///
     /// # Cancel safety
     ///
@@ -87,7 +88,7 @@ impl OutputService {
     pub(crate) async fn next(&mut self) -> worker::Output {
         match self.answers.recv().await {
             Some(answer) => answer,
-            // Cannot happen: `self` holds a sender.
+            // Unreachable: `self` holds a sender.
             None => std::future::pending().await,
         }
     }
@@ -146,7 +147,7 @@ impl Shared {
             let permit = Arc::clone(&self.reads).acquire_owned().await;
             let shared = Arc::clone(self);
             let read = move || {
-                // Held until the read ends, even if the request has timed out.
+                // The permit is held until the read ends, even if the request has timed out.
                 let _permit = permit;
                 let mut reader = shared.take_reader(&source);
                 let part = reader.read(from, OUTPUT_DATA_MAX as u64);
@@ -261,7 +262,7 @@ mod tests {
     async fn reads_that_do_not_end_hold_up_neither_those_who_ask_nor_memory() {
         let path = std::path::Path::new("/dev/null");
         let mut service = OutputService::with_limits(2, 3, Duration::from_millis(50));
-        // Two reads that hang in the kernel.
+        // Simulates two reads that hang in the kernel.
         let hung = Arc::clone(&service.shared.reads).acquire_many_owned(2);
         let hung = hung.await.expect("never closed");
         for id in 1..=3 {
@@ -275,7 +276,7 @@ mod tests {
             let error = answer.error.expect("it could not be read");
             assert!(error.contains("file system there"), "{error}");
         }
-        // Three requests that wait for long.
+        // Simulates three requests that wait for a long time.
         let shared = Arc::clone(&service.shared);
         let waiting = shared.places.try_acquire_many(3);
         let waiting = waiting.expect("their places are free again");
@@ -286,7 +287,7 @@ mod tests {
         let dir = tempfile::tempdir().expect("directory");
         let file = dir.path().join("out");
         std::fs::write(&file, "x").expect("written");
-        // A busy machine may need longer than the service's timeout.
+        // A busy machine may take longer than the service's timeout.
         let answer = loop {
             service.read(request(5, &file, 0, Duration::ZERO));
             let answer = service.next().await;

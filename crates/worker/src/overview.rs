@@ -2,7 +2,7 @@
 //!
 //! Reads `/proc` below a root directory, so that tests can describe other machines, and runs the
 //! vendors' tools for GPUs. Values that cannot be read are left out and logged once. Tasks never
-//! wait for any of it.
+//! wait for any of this.
 
 mod gpus;
 
@@ -18,10 +18,10 @@ use tokio::time::MissedTickBehavior;
 
 use gpus::GpuTools;
 
-/// Shortest interval: more frequent reports cost more than they show.
+/// The shortest interval. More frequent reports would cost more than they show.
 const INTERVAL_MIN: Duration = Duration::from_millis(100);
 
-/// Samples the machine on a tokio task of its own, which ends when this is dropped.
+/// Samples the machine on a separate tokio task, which ends when this is dropped.
 #[derive(Debug)]
 pub(crate) struct Overviews {
     usages: mpsc::Receiver<HardwareUsage>,
@@ -31,7 +31,7 @@ pub(crate) struct Overviews {
 impl Overviews {
     /// Starts sampling if the configuration asks for it.
     pub(crate) fn start(config: &WorkerConfig) -> Self {
-        // With a slow server, samples are dropped.
+        // If the server is slow, samples are dropped.
         let (sender, usages) = mpsc::channel(1);
         let looking = config.overview_interval.map(|interval| {
             let tools = GpuTools::of(&config.resources);
@@ -40,7 +40,7 @@ impl Overviews {
         Self { usages, looking }
     }
 
-    /// The next sample; pending forever if sampling is off.
+    /// Returns the next sample. Pending forever if sampling is off.
     ///
     /// # Cancel safety
     ///
@@ -65,7 +65,7 @@ async fn look(interval: Duration, mut gpus: GpuTools, usages: mpsc::Sender<Hardw
     let mut ticks = tokio::time::interval(interval);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let mut machine = Machine::new("/");
-    // Loads are relative to the last report, so the first one has none.
+    // Loads are relative to the last report, so the first report has none.
     ticks.tick().await;
     machine.cpus();
     loop {
@@ -84,14 +84,14 @@ async fn look(interval: Duration, mut gpus: GpuTools, usages: mpsc::Sender<Hardw
     }
 }
 
-/// Time of one cpu since boot, in clock ticks.
+/// The time of one cpu since boot, in clock ticks.
 #[derive(Clone, Copy, Debug, Default)]
 struct CpuTime {
     busy: u64,
     total: u64,
 }
 
-/// Counters of a machine, now and at the previous sample.
+/// The counters of a machine, now and at the previous sample.
 #[derive(Debug)]
 struct Machine {
     root: PathBuf,
@@ -120,7 +120,7 @@ impl Machine {
         }
     }
 
-    /// Load of each cpu since the last call.
+    /// Returns the load of each cpu since the last call.
     fn cpus(&mut self) -> Vec<Share> {
         let now = cpu_times(&self.read("proc/stat"));
         let before = std::mem::replace(&mut self.before, now);
@@ -140,7 +140,8 @@ impl Machine {
     }
 }
 
-/// `proc_stat(5)`: user, nice, system, idle, iowait, irq, softirq, steal; guests are part of user.
+/// See `proc_stat(5)`: user, nice, system, idle, iowait, irq, softirq, steal. Guest time is
+/// included in user.
 fn cpu_times(stat: &str) -> Vec<CpuTime> {
     let lines = stat.lines().filter_map(|line| line.strip_prefix("cpu"));
     let of_one = lines.filter(|rest| rest.starts_with(|first: char| first.is_ascii_digit()));
@@ -161,7 +162,7 @@ fn cpu_times(stat: &str) -> Vec<CpuTime> {
     of_one.map(time).collect()
 }
 
-/// Available and total memory in bytes, from `proc_meminfo(5)`.
+/// Returns the available and total memory in bytes, from `proc_meminfo(5)`.
 fn memory(meminfo: &str) -> (u64, u64) {
     let field = |name: &str| {
         let line = meminfo.lines().find_map(|line| line.strip_prefix(name));
@@ -172,7 +173,7 @@ fn memory(meminfo: &str) -> (u64, u64) {
     (field("MemAvailable:"), field("MemTotal:"))
 }
 
-/// Sums of all interfaces but the loopback, from `proc_pid_net(5)`.
+/// Returns the sums over all interfaces except the loopback, from `proc_pid_net(5)`.
 fn network(dev: &str) -> NetworkCounters {
     let mut sum = NetworkCounters::default();
     for (name, counters) in dev.lines().filter_map(|line| line.split_once(':')) {

@@ -1,4 +1,4 @@
-//! A worker before it runs: registered, with its configuration.
+//! A registered worker with its configuration, before it runs.
 
 use std::sync::Arc;
 
@@ -21,12 +21,12 @@ use crate::server_link::{
     Connector, Link, Redial, RegisterError, Search, ServerLocation, introduce,
 };
 
-/// A worker known to the server; idle until [`Self::run`]. Dropping it ends it.
+/// A worker known to the server and idle until [`Self::run`]. It ends when dropped.
 pub struct RegisteredWorker<S> {
     id: WorkerId,
     server_uid: Box<str>,
     pub(crate) config: Arc<WorkerConfig>,
-    /// Proves to the server that a reconnecting worker is this one.
+    /// Proves to the server, on a reconnect, that this is the same worker.
     pub(crate) secret: SecretKey,
     pub(crate) link: Link<S>,
     pub(crate) launcher: TaskLauncher,
@@ -69,19 +69,19 @@ where
         }
     }
 
-    /// Id the server gave.
+    /// Returns the id that the server assigned.
     #[must_use]
     pub const fn id(&self) -> WorkerId {
         self.id
     }
 
-    /// Uid of the server.
+    /// Returns the uid of the server.
     #[must_use]
     pub fn server_uid(&self) -> &str {
         &self.server_uid
     }
 
-    /// Configuration reported to the server.
+    /// Returns the configuration reported to the server.
     #[must_use]
     pub fn config(&self) -> &WorkerConfig {
         &self.config
@@ -94,7 +94,7 @@ where
         self
     }
 
-    /// How to reach a lost server. Without it `OnServerLost::Reconnect` acts as `Stop`.
+    /// Sets how to reach a lost server. Without it, `OnServerLost::Reconnect` acts like `Stop`.
     #[must_use]
     pub fn with_redial(mut self, redial: Redial<S>) -> Self {
         self.redial = Some(redial);
@@ -103,15 +103,16 @@ where
 }
 
 impl Connector {
-    /// Connects and registers, with retries. Before each attempt but the first, `find` looks up the
-    /// present location of the server, as later for a lost server: a restarted server has another
-    /// port and other keys. If the location is unknown, the last one is used.
+    /// Connects and registers, with retries. Before each attempt except the first, and whenever the
+    /// server is lost later, `find` looks up its current location, because a restarted server has
+    /// another port and other keys. If the location is unknown, the last one is used.
     ///
-    /// On failure the working directory is removed before this returns, unless that takes too long.
+    /// On failure, the working directory is removed before this returns, unless that takes too
+    /// long.
     ///
     /// # Errors
     ///
-    /// [`RegisterError`] of the last attempt, or of the first with a permanent error;
+    /// The [`RegisterError`] of the last attempt, or of the first one with a permanent error;
     /// [`RegisterError::Interrupted`] if one of `interrupts` arrives first.
     pub async fn register(
         &self,
@@ -123,8 +124,8 @@ impl Connector {
         let mut search = Search::new(self, find);
         let registration = ToServer::from(&params.config);
         let result = tokio::select! {
-            // If both are ready, the registration wins: a worker that the server knows must say
-            // goodbye.
+            // If both are ready, the registration wins, because a worker that the server knows must
+            // say goodbye.
             biased;
             result = search.register(&registration) => result,
             // The server may be away for minutes, and batch systems soon kill processes that do not
@@ -137,7 +138,7 @@ impl Connector {
                 Ok(worker.with_redial(search.redial()))
             }
             Err(error) => {
-                // Its file system may hang by now, and this thread must handle the next signal.
+                // The file system may hang by now, and this thread must handle the next signal.
                 remove_in_time(params.work_dir).await;
                 Err(error)
             }
@@ -149,7 +150,7 @@ impl Connector {
 ///
 /// # Errors
 ///
-/// [`RegisterError`]; without retries.
+/// A [`RegisterError`], after a single attempt.
 pub async fn register<S>(
     connection: Connection<S>,
     mut params: WorkerParams,

@@ -1,9 +1,9 @@
-//! A worker as a relay: it carries the connections of other workers to the server, over one of its
-//! own.
+//! A worker as a relay: it carries the connections of other workers to the server over a connection
+//! of its own.
 //!
-//! It runs on a thread and a runtime of its own, so that many workers behind it do not delay the
+//! The relay runs on a separate thread and runtime, so that many workers behind it do not delay the
 //! tasks of this one. It connects only to the server of its access file. Connections are encrypted
-//! from end to end: see [`hq_protocol::relay`], `docs/network.md` and
+//! end to end: see [`hq_protocol::relay`], `docs/network.md` and
 //! `docs/adr/0020-relays-carry-what-they-cannot-read.md`.
 
 mod addresses;
@@ -29,25 +29,25 @@ use tokio::sync::{oneshot, watch};
 use crate::server_link::{ConnectError, Connector, Search, ServerLocation};
 use serving::{Serving, Stop};
 
-/// Length of the listen queue.
+/// The length of the listen queue.
 const BACKLOG_LEN: i32 = 1_024;
 
-/// Descriptors that a worker needs without relayed workers and tasks, rounded up.
+/// The number of descriptors that a worker needs without relayed workers and tasks, rounded up.
 const OWN_DESCRIPTORS: u64 = 64;
-/// Workers that a relay accepts however few descriptors there are.
+/// The number of workers that a relay accepts even if there are few descriptors.
 const CHANNELS_MIN: usize = 4;
 
-/// Longest wait for the thread's end, in addition to the linger time.
+/// How long to wait for the thread to end, in addition to the linger time.
 const END_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// Address of a relay.
+/// The address of a relay.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct RelayOptions {
-    /// Port; 0 = any.
+    /// The port; 0 = any.
     pub port: u16,
-    /// Name or address announced to other workers; `None` = all addresses of this machine.
+    /// The name or address announced to other workers. `None` = all addresses of this machine.
     pub host: Option<String>,
-    /// Host name of this machine.
+    /// The host name of this machine.
     pub hostname: String,
 }
 
@@ -59,7 +59,7 @@ pub enum RelayError {
     Listen {
         /// The port.
         port: u16,
-        /// Error of the operating system.
+        /// The error of the operating system.
         #[source]
         source: io::Error,
     },
@@ -69,7 +69,7 @@ pub enum RelayError {
     /// The server cannot be reached.
     #[error(transparent)]
     Connect(ConnectError),
-    /// The server does not know relays, or allows none here.
+    /// The server does not support relays, or does not allow one here.
     #[error(
         "be a relay: the server does not support relays ({0}). Update the server, or start the worker without --relay"
     )]
@@ -80,7 +80,7 @@ pub enum RelayError {
 }
 
 impl RelayError {
-    /// Whether another attempt may succeed.
+    /// Returns whether another attempt may succeed.
     const fn is_retryable(&self) -> bool {
         match self {
             Self::Connect(ConnectError::Handshake { source, .. }) => source.is_retryable(),
@@ -90,21 +90,21 @@ impl RelayError {
     }
 }
 
-/// A running relay. Dropping it ends it.
+/// A running relay. It ends when dropped.
 #[derive(Debug)]
 pub struct Relay {
     address: RelayAddress,
     stop: Option<oneshot::Sender<Stop>>,
-    /// Number of workers that use it.
+    /// The number of workers that use the relay.
     workers: watch::Receiver<usize>,
     thread: Option<JoinHandle<()>>,
 }
 
 impl Relay {
     /// Listens, connects to the server as a relay, and announces itself. Retries like a worker that
-    /// registers, because the server may just be starting; `find` looks up the server, as for
-    /// [`Connector::register`]. `runtime` makes a runtime for the calling thread that has a
-    /// blocking thread for its whole life.
+    /// registers, because the server may only just be starting. `find` looks up the server, as for
+    /// [`Connector::register`]. `runtime` creates a runtime for the calling thread that has a
+    /// blocking thread for its entire life.
     ///
     /// # Errors
     ///
@@ -128,7 +128,7 @@ impl Relay {
             .map_err(|source| RelayError::Listen { port: 0, source })?
             .port();
         let at = |host| RelayAddress { host, port };
-        // A name given by the user is reachable from other machines; the host name may not resolve
+        // A name given by the user is reachable from other machines. The host name may not resolve
         // there.
         let (address, addresses) = match options.host.map(at) {
             Some(address) => (address.clone(), vec![address]),
@@ -168,13 +168,14 @@ impl Relay {
         }
     }
 
-    /// Address where it listens.
+    /// Returns the address at which the relay listens.
     #[must_use]
     pub const fn address(&self) -> &RelayAddress {
         &self.address
     }
 
-    /// Waits until the relay gets its first or loses its last worker; returns whether it has any.
+    /// Waits until the relay gets its first worker or loses its last one. Returns whether it has
+    /// any.
     ///
     /// # Cancel safety
     ///
@@ -185,22 +186,22 @@ impl Relay {
         {
             return *relay.workers.borrow_and_update() > 0;
         }
-        // There is no relay, or its thread has ended, and with it all connections.
+        // There is no relay, or its thread has ended and with it all connections.
         std::future::pending().await
     }
 
-    /// Ends it at once: connected workers look for another route.
+    /// Ends the relay at once. Connected workers look for another route.
     pub async fn finish(self) {
         self.stop(Stop::Now).await;
     }
 
-    /// Ends it together with its worker.
+    /// Ends the relay together with its worker.
     pub(crate) async fn end(relay: Option<Self>, reason: ExitReason) {
         let how = match reason {
             // Workers behind the relay may end for the same reason (`worker stop all`, the end of
-            // their allocation), and need the relay to receive the stop request and to say goodbye.
-            // Without a goodbye they would count as lost, and their tasks as crashed. Other workers
-            // can reconnect either way.
+            // their allocation). They need the relay to receive the stop request and to say
+            // goodbye. Without a goodbye they would count as lost, and their tasks as crashed.
+            // Other workers can reconnect either way.
             ExitReason::Stopped
             | ExitReason::IdleTimeout
             | ExitReason::TimeLimit
@@ -227,7 +228,7 @@ impl Relay {
     }
 }
 
-/// Limits of the relay.
+/// Returns the limits of the relay.
 fn terms() -> Terms {
     let all = descriptors();
     Terms {
@@ -236,15 +237,15 @@ fn terms() -> Terms {
     }
 }
 
-/// Number of workers for this limit of descriptors: each needs one, and the worker with its tasks
-/// needs some.
+/// Returns how many workers fit into this limit of descriptors. Each needs one, and this worker
+/// needs some for itself and its tasks.
 fn channels_max(descriptors: u64) -> usize {
     let half = descriptors.saturating_sub(OWN_DESCRIPTORS) / 2;
     let half = usize::try_from(half).unwrap_or(usize::MAX);
     half.clamp(CHANNELS_MIN, CHANNELS_MAX)
 }
 
-/// Listens on IPv6 and IPv4 where possible.
+/// Listens on IPv6 and on IPv4 where possible.
 fn bind(port: u16) -> io::Result<TcpListener> {
     let any_v6 = SocketAddr::from((Ipv6Addr::UNSPECIFIED, port));
     let any_v4 = SocketAddr::from((Ipv4Addr::UNSPECIFIED, port));
@@ -260,11 +261,11 @@ fn listen(address: SocketAddr) -> io::Result<TcpListener> {
     let socket = net::socket_with(family, SocketType::STREAM, flags, None)?;
     net::sockopt::set_socket_reuseaddr(&socket, true)?;
     if is_v6 {
-        // Otherwise a system setting (`net.ipv6.bindv6only`) decides.
+        // Otherwise a system setting (`net.ipv6.bindv6only`) would decide.
         net::sockopt::set_ipv6_v6only(&socket, false)?;
     }
     net::bind(&socket, &address)?;
-    // A longer queue than std's, for workers that a batch system starts together.
+    // The queue is longer than std's, for workers that a batch system starts at the same time.
     net::listen(&socket, BACKLOG_LEN)?;
     Ok(socket.into())
 }

@@ -1,5 +1,5 @@
-//! Values of calls on their way to the server: sent before the report of their ends, kept until
-//! that is acknowledged.
+//! Values of calls on their way to the server. They are sent before the report of the calls' ends,
+//! and kept until that report is acknowledged.
 
 use std::collections::VecDeque;
 
@@ -8,17 +8,17 @@ use hq_protocol::worker::{ToServer, Value, Values, to_server};
 
 use crate::launcher::CallPool;
 
-/// Bytes of values in one message.
+/// The maximum size in bytes of the values in one message.
 const MESSAGE_BYTES: usize = 1 << 20;
-/// Encoding overhead of a value, in bytes.
+/// The encoding overhead of a value, in bytes.
 const VALUE_BYTES: usize = 32;
 
-/// Calls whose values were sent, by the number of the report with their ends.
+/// Calls whose values were sent, by the number of the report that contains their ends.
 #[derive(Debug, Default)]
 pub(crate) struct Reported(VecDeque<(u64, Vec<InstanceKey>)>);
 
 impl Reported {
-    /// Messages with the values of calls whose ends are in the next report.
+    /// Returns messages with the values of the calls whose ends are in the next report.
     pub(crate) fn values(&mut self, report: &Report, calls: &CallPool) -> Vec<ToServer> {
         let mut messages = Vec::new();
         if report.ended.is_empty() || !calls.has_values() {
@@ -51,7 +51,7 @@ impl Reported {
         messages
     }
 
-    /// Calls whose ends the server has stored.
+    /// Returns the calls whose ends the server has stored.
     pub(crate) fn acknowledge(&mut self, seq: u64) -> Vec<InstanceKey> {
         let mut recorded = Vec::new();
         while let Some((_, mut keys)) = self.0.pop_front_if(|(number, _)| *number <= seq) {

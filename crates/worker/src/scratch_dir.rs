@@ -1,13 +1,13 @@
-//! Temporary directories that do not outlive a killed process for long.
+//! Temporary directories that are removed soon even if their process is killed.
 //!
-//! A killed process cannot remove its directory. So each directory holds a file that its owner
-//! keeps locked; the kernel unlocks it at the owner's end. A worker that creates a directory of the
-//! same kind removes neighbors with an unlocked file.
+//! A killed process cannot remove its directory. So each directory contains a file that its owner
+//! keeps locked, and the kernel releases the lock when the owner ends. A worker that creates a
+//! directory removes neighbors of the same kind whose file is unlocked.
 //!
-//! On many shared file systems locks hold on one machine only (`localflock` of Lustre, `local_lock`
-//! of NFS), so locks of other machines seem free. So the file also names the machine and its boot,
-//! and only directories of the same machine and boot are removed. Directories from before a reboot
-//! stay.
+//! On many shared file systems, locks are only effective on one machine (`localflock` of Lustre,
+//! `local_lock` of NFS), so files locked on other machines seem free. Therefore the file also names
+//! the machine and its boot, and only directories of the same machine and boot are removed.
+//! Directories from before a reboot stay.
 
 use std::fs::File;
 use std::io::{self, Read as _, Write as _};
@@ -16,11 +16,11 @@ use std::path::Path;
 
 use hq_private::TempDir;
 
-/// Name of the locked file inside the directory.
+/// The name of the locked file inside the directory.
 const LOCK: &str = ".lock";
 
-/// A directory with a random name that only its owner can enter. It is removed with its content: on
-/// drop, or by a later process.
+/// A directory with a random name that only its owner can enter. It is removed with its content,
+/// either on drop or by a later process.
 #[derive(Debug)]
 pub struct ScratchDir {
     dir: TempDir,
@@ -34,17 +34,18 @@ impl ScratchDir {
     ///
     /// # Errors
     ///
-    /// If the directory or its lock cannot be created. Leftovers that cannot be removed stay.
+    /// If the directory or its lock cannot be created. Leftovers that cannot be removed are not an
+    /// error.
     pub fn create_in(parent: &Path, prefix: &str) -> io::Result<Self> {
         sweep(parent, prefix);
-        // Regardless of the umask: it contains programs and results of calls that other users must
-        // not replace.
+        // Private regardless of the umask: the directory contains programs and results of calls
+        // that other users must not replace.
         let dir = hq_private::temp_dir(parent, prefix)?;
-        // Locked before it gets its name: another worker must never find it unlocked.
+        // Locked before it gets its final name, so that another worker never finds it unlocked.
         let unnamed = dir.path().join(".lock-new");
         let mut lock = hq_private::new_file(&unnamed)?;
         lock.write_all(this_machine().as_bytes())?;
-        // A file system without locks is no reason to fail; its leftovers then stay.
+        // A file system without locks is not a reason to fail. Leftovers on it are not removed.
         if lock.try_lock().is_ok() {
             std::fs::rename(&unnamed, dir.path().join(LOCK))?;
         } else {
@@ -53,7 +54,7 @@ impl ScratchDir {
         Ok(Self { dir, _lock: lock })
     }
 
-    /// The directory.
+    /// Returns the path of the directory.
     #[must_use]
     pub fn path(&self) -> &Path {
         self.dir.path()
@@ -67,7 +68,7 @@ impl Drop for ScratchDir {
     }
 }
 
-/// Removes everything but the lock, so that a later process finds the leftovers.
+/// Removes everything but the lock file, by which a later process recognizes what remains.
 fn empty(dir: &Path) -> io::Result<()> {
     for entry in std::fs::read_dir(dir)? {
         let entry = entry?;
@@ -94,7 +95,7 @@ fn sweep(parent: &Path, prefix: &str) {
         {
             continue;
         }
-        // Metadata of the entry itself, not of a link's target.
+        // Reads the metadata of the entry itself, not of a link's target.
         let is_ours = entry
             .metadata()
             .is_ok_and(|found| found.is_dir() && found.uid() == user);
@@ -104,22 +105,22 @@ fn sweep(parent: &Path, prefix: &str) {
     }
 }
 
-/// Whether the directory's lock was made on this machine and is free.
+/// Returns whether the directory's lock was created on this machine and is free.
 fn is_abandoned(dir: &Path) -> bool {
     let machine = this_machine();
     let Ok(lock) = hq_private::read_file(&dir.join(LOCK)) else {
         return false;
     };
     let mut owner = Vec::new();
-    // One byte more than valid, to detect longer files.
+    // Reads one byte more than is valid, to detect longer files.
     let read = (&lock)
         .take(machine.len() as u64 + 1)
         .read_to_end(&mut owner);
     read.is_ok() && owner == machine.as_bytes() && lock.try_lock().is_ok()
 }
 
-/// Name of this machine and its boot id. Containers of one machine share the boot id, and locks as
-/// well.
+/// Returns the name of this machine and its boot id. Containers on the same machine share the boot
+/// id, and also the locks.
 pub(crate) fn this_machine() -> String {
     let start = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
     let name = rustix::system::uname();
@@ -140,7 +141,7 @@ mod tests {
         std::fs::write(killed.path().join("left"), "x").expect("writable");
         let foreign = parent.path().join("kind-without-lock");
         std::fs::create_dir(&foreign).expect("can be created");
-        // Like a kill: the lock is released, the directory stays.
+        // As with a kill, the lock is released and the directory stays.
         let [killed, other_kind] = [killed, other_kind].map(|scratch| {
             let path = scratch.path().to_owned();
             scratch._lock.unlock().expect("it is locked");

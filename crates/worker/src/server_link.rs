@@ -1,6 +1,6 @@
-//! Connection to the server: connect directly or through a relay, register, reconnect.
+//! The connection to the server: connects directly or through a relay, registers, and reconnects.
 //!
-//! Knows connections and the first two messages, nothing of tasks. Every wait is bounded;
+//! Knows connections and the first two messages, but nothing about tasks. Every wait is bounded.
 //! [`RegisterError::is_retryable`] decides whether to retry.
 
 mod routes;
@@ -34,113 +34,114 @@ use tracing::Level;
 
 use routes::Route;
 
-/// Timeout of one TCP connection; a host that does not answer would take minutes.
+/// The timeout of one TCP connection. Without it, a host that does not answer would take minutes.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Timeout of the reply to the registration. The server replies in milliseconds.
+/// The timeout for the reply to the registration. The server replies in milliseconds.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(15);
 
-/// Longest wait for the directory with the server's location, which is often on a network file
+/// How long to wait for the directory with the server's location, which is often on a network file
 /// system. A later result is used at the next attempt.
 const FIND_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// Data unacknowledged for longer means that the server's machine or the network is gone. A worker
-/// with reconnect usually notices earlier, by `UNANSWERED_HEARTBEATS_MAX` of core; this is for
-/// other workers, and for long heartbeat periods.
+/// If data stays unacknowledged for this long, the server's machine or the network is gone. A
+/// worker that reconnects usually notices earlier, by `UNANSWERED_HEARTBEATS_MAX` of core. This
+/// limit is for other workers, and for long heartbeat periods.
 const UNACKNOWLEDGED_MAX: Duration = Duration::from_secs(30);
 
-/// The same timeout between a worker and its relay, and between a relay and its server. Shorter
-/// than a heartbeat period: when a node or network vanishes silently, workers find another route
-/// before the server declares them lost. A connection dropped by mistake is established again.
+/// The same timeout between a worker and its relay, and between a relay and its server. It is
+/// shorter than a heartbeat period, so that workers find another route before the server declares
+/// them lost when a node or network vanishes silently. A connection dropped by mistake is
+/// established again.
 const UNACKNOWLEDGED_AT_RELAY_MAX: Duration = Duration::from_secs(5);
 
-/// Silence after which the kernel probes the connection.
+/// How long a connection is silent before the kernel probes it.
 const KEEPALIVE_IDLE: Duration = Duration::from_secs(30);
-/// Time between two probes.
+/// The time between two probes.
 const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(10);
-/// Unanswered probes after which the connection is gone.
+/// The number of unanswered probes after which the connection counts as lost.
 const KEEPALIVE_PROBES: u32 = 3;
 
-/// Number and pace of attempts.
+/// The number and pace of attempts.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Retry {
-    /// Number of attempts; at least one is made.
+    /// The number of attempts; at least one is made.
     pub attempts: u32,
-    /// Pause between two attempts.
+    /// The pause between two attempts.
     pub pause: Duration,
 }
 
 impl Retry {
-    /// The TCP connection of a starting worker: its server may still be starting too.
+    /// For the TCP connection of a starting worker, whose server may still be starting too.
     pub const CONNECT: Self = Self {
         attempts: 20,
         pause: Duration::from_secs(2),
     };
-    /// The registration as a whole.
+    /// For the registration as a whole.
     pub const REGISTER: Self = Self {
         attempts: 8,
         pause: Duration::from_secs(10),
     };
 }
 
-/// Location of the server, and how to retry.
+/// The location of the server, and how to retry.
 #[derive(Clone, Debug)]
 pub struct Connector {
-    /// Host name or address.
+    /// The host name or address.
     pub host: String,
     /// The server's worker port.
     pub port: u16,
     /// The worker key; `None` = neither authentication nor encryption.
     pub key: Option<SecretKey>,
-    /// Relays that the user named: tried first.
+    /// Relays that the user named. They are tried first.
     pub via: Vec<RelayAddress>,
-    /// Announced relays: tried when the server is not reached soon.
+    /// Announced relays. They are tried when the server is not reached soon.
     pub relays: Vec<RelayAddress>,
-    /// Directory of the access file, where relays are announced.
+    /// The directory of the access file, where relays are announced.
     pub instance: Option<PathBuf>,
-    /// Attempts of the TCP connection.
+    /// How to retry the TCP connection.
     pub connect_retry: Retry,
-    /// Attempts of the registration.
+    /// How to retry the registration.
     pub register_retry: Retry,
 }
 
 /// A connection could not be established.
 #[derive(Debug, thiserror::Error)]
 pub enum ConnectError {
-    /// No TCP connection.
+    /// No TCP connection could be established.
     #[error("connect to the server at {host}:{port}")]
     Tcp {
-        /// Host that was tried.
+        /// The host that was tried.
         host: String,
-        /// Port that was tried.
+        /// The port that was tried.
         port: u16,
-        /// The last attempt's failure.
+        /// The failure of the last attempt.
         #[source]
         source: io::Error,
     },
     /// The handshake failed.
     #[error("agree with the server at {host}:{port} on a connection")]
     Handshake {
-        /// Host that was tried.
+        /// The host that was tried.
         host: String,
-        /// Port that was tried.
+        /// The port that was tried.
         port: u16,
         /// The failure.
         #[source]
         source: HandshakeError,
     },
-    /// The last location does not answer, and the directory with the server's location no longer
-    /// exists.
+    /// The server does not answer at its last location, and the directory with its location no
+    /// longer exists.
     #[error("find the server: its directory is gone")]
     Gone,
 }
 
-/// Present location of a lost server.
+/// The current location of a lost server.
 #[derive(Clone, Debug)]
 pub enum ServerLocation {
     /// At this address.
     At(Box<Connector>),
-    /// Unknown; the last location may still be right.
+    /// The location is unknown; the last one may still be right.
     Unknown,
     /// The server directory no longer exists, so the server cannot return elsewhere.
     Gone,
@@ -167,7 +168,7 @@ pub enum RegisterError {
     /// The answer is malformed.
     #[error("understand the server's answer to the registration")]
     Malformed(#[source] ConvertError),
-    /// The answer is another message.
+    /// The answer is a different message.
     #[error("register: expected the server's answer, found another message")]
     Unexpected,
     /// The server rejected the registration.
@@ -176,16 +177,16 @@ pub enum RegisterError {
     /// The server closed the connection.
     #[error("register: the server closed the connection")]
     Closed,
-    /// No answer.
+    /// The server did not answer in time.
     #[error("register: no answer from the server for {} s", ANSWER_TIMEOUT.as_secs())]
     Timeout,
-    /// The worker was asked to end before it began.
+    /// The worker was asked to end before it started.
     #[error("register: interrupted")]
     Interrupted(Interrupt),
 }
 
 impl RegisterError {
-    /// Whether another attempt may succeed.
+    /// Returns whether another attempt may succeed.
     #[must_use]
     pub const fn is_retryable(&self) -> bool {
         match self {
@@ -211,17 +212,17 @@ impl RegisterError {
 
 /// An attempt to connect.
 pub type Dialing<S> = Pin<Box<dyn Future<Output = Result<Connection<S>, ConnectError>> + Send>>;
-/// A probe whether the relay of a connection is alive.
+/// A probe that checks whether the relay of a connection is alive.
 pub type Probing = Pin<Box<dyn Future<Output = bool> + Send>>;
 
-/// Reconnects to a lost server, and probes the relay of the present connection.
+/// Reconnects to a lost server, and probes the relay of the current connection.
 pub struct Redial<S> {
     dial: Box<dyn FnMut() -> Dialing<S> + Send>,
     probe: Option<Box<dyn Fn() -> Probing + Send>>,
 }
 
 impl<S> Redial<S> {
-    /// Without a relay.
+    /// Creates a redial that uses no relay.
     pub fn new(dial: impl FnMut() -> Dialing<S> + Send + 'static) -> Self {
         Self {
             dial: Box::new(dial),
@@ -229,8 +230,8 @@ impl<S> Redial<S> {
         }
     }
 
-    /// Adds a probe of the relay that carries the present connection; it returns `true` if there is
-    /// no relay.
+    /// Adds a probe of the relay that carries the current connection. The probe returns `true` if
+    /// there is no relay.
     #[must_use]
     pub fn with_probe(mut self, probe: impl Fn() -> Probing + Send + 'static) -> Self {
         self.probe = Some(Box::new(probe));
@@ -242,14 +243,14 @@ impl<S> Redial<S> {
         (self.dial)()
     }
 
-    /// Starts a probe; `None` if there is no relay to probe.
+    /// Starts a probe. Returns `None` if there is no relay to probe.
     pub(crate) fn probe(&mut self) -> Option<Probing> {
         self.probe.as_mut().map(|probe| probe())
     }
 }
 
 impl Connector {
-    /// A connector with the default retries.
+    /// Creates a connector with the default retries.
     #[must_use]
     pub fn new(host: impl Into<String>, port: u16, key: Option<SecretKey>) -> Self {
         Self {
@@ -269,14 +270,14 @@ impl Connector {
         self.agree(self.reach().await?).await
     }
 
-    /// Only the TCP connection.
+    /// Establishes only the TCP connection.
     async fn reach(&self) -> Result<TcpStream, ConnectError> {
         let (host, port) = (self.host.clone(), self.port);
         let stream = self.connect_tcp().await;
         stream.map_err(|source| ConnectError::Tcp { host, port, source })
     }
 
-    /// Whether both lead to the same server, as far as known.
+    /// Returns whether both lead to the same server, as far as known.
     fn is_same_place(&self, other: &Self) -> bool {
         (&self.host, self.port, &self.key) == (&other.host, other.port, &other.key)
     }
@@ -301,19 +302,19 @@ impl Connector {
     }
 }
 
-/// Half to one and a half times a pause: workers that a batch system started together, and that
-/// were rejected together, do not return at once.
+/// Returns a random time between half and one and a half times a pause, so that workers that were
+/// started and rejected together do not all return at once.
 pub(crate) fn spread(pause: Duration) -> Duration {
     let random = RandomState::new().hash_one(0) % 1_000;
     pause / 2 + pause * u32::try_from(random).unwrap_or(0) / 1_000
 }
 
-/// Looks up and connects to the server, with retries.
+/// Looks up the server and connects to it, with retries.
 pub(crate) struct Search {
-    /// Route of the last connection. The next attempt starts with others.
+    /// The route of the last connection. The next attempt starts with other routes.
     route: Option<Route>,
     find: Arc<dyn Fn() -> ServerLocation + Send + Sync>,
-    /// A lookup that hangs; another one would hang as well.
+    /// A lookup that hangs. Another one would hang as well.
     lookup: Option<JoinHandle<ServerLocation>>,
     last: Connector,
 }
@@ -331,8 +332,9 @@ impl Search {
         }
     }
 
-    /// Makes later connections, one attempt each. Before each it looks up the server's location on
-    /// a blocking thread. If that is unknown, or not known in time, it uses the last one.
+    /// Returns a redial that makes later connections, one attempt each. Before each attempt, it
+    /// looks up the server's location on a blocking thread. If the location is unknown, or not
+    /// known in time, it uses the last one.
     pub(crate) fn redial(self) -> Redial<TcpStream> {
         let search = Arc::new(tokio::sync::Mutex::new(self));
         let probed = Arc::clone(&search);
@@ -350,7 +352,7 @@ impl Search {
             Box::pin(async move {
                 let search = search.lock().await;
                 let (place, route) = (search.last.clone(), search.route.clone());
-                // The next attempt may need it.
+                // The next attempt may need the lock.
                 drop(search);
                 match route {
                     Some(Route::Relay(address)) => routes::is_relay_alive(&place, &address).await,
@@ -387,7 +389,7 @@ impl Search {
             attempt += 1;
             let tried = self.last.clone();
             self.look().await;
-            // For example, a rejected key may be that of an earlier server.
+            // For example, a rejected key may belong to an earlier server.
             if !error.is_retryable() && self.last.is_same_place(&tried) {
                 return Err(error);
             }
@@ -396,7 +398,7 @@ impl Search {
         }
     }
 
-    /// Connects, with retries while the server does not listen.
+    /// Connects, and retries while the server does not listen.
     pub(crate) async fn connect(&mut self) -> Result<Connection<TcpStream>, ConnectError> {
         let retry = self.last.connect_retry;
         let mut attempt = 1;
@@ -413,24 +415,24 @@ impl Search {
         }
     }
 
-    /// Last known location.
+    /// Returns the last known location.
     pub(crate) const fn place(&self) -> &Connector {
         &self.last
     }
 
-    /// Connects, with one attempt per route. Problems of relays are logged at `level`.
+    /// Connects, with one attempt per route. Problems with relays are logged at `level`.
     async fn attempt(&mut self, level: Level) -> Result<Connection<TcpStream>, ConnectError> {
         let (connection, route) = routes::connect(&self.last, self.route.as_ref(), level).await?;
         self.route = Some(route);
         Ok(connection)
     }
 
-    /// Updates the last location; returns whether the server is gone for good.
+    /// Updates the last location. Returns whether the server is gone for good.
     ///
     /// # Cancel safety
     ///
-    /// If the future is dropped, the lookup continues and serves the next call: there is never more
-    /// than one.
+    /// If the future is dropped, the lookup continues and its result is used by the next call.
+    /// There is never more than one lookup.
     pub(crate) async fn look(&mut self) -> bool {
         let find = &self.find;
         let look = self.lookup.get_or_insert_with(|| {
@@ -486,9 +488,11 @@ pub(crate) struct Link<S> {
     pub(crate) idle_timeout_default: Option<Duration>,
     /// Whether the server recognized this worker.
     pub(crate) reattached: bool,
-    /// How long to wait for the server if it is lost, without tasks and with `finish-running`.
+    /// How long to wait for the server if it is lost while the worker has no tasks and uses
+    /// `finish-running`.
     pub(crate) server_wait: Duration,
-    /// Our address on the route to the server; `None` = it is in this process, or this is no first registration.
+    /// Our address on the route to the server. `None` = the server is in this process, or this is
+    /// not the first registration.
     pub(crate) ip: Option<IpAddr>,
     pub(crate) reader: MessageReader<ReadHalf<S>>,
     pub(crate) writer: MessageWriter<WriteHalf<S>>,

@@ -1,4 +1,4 @@
-//! Reconnects to a lost server, and logs the attempts.
+//! Reconnects to a lost server and logs the attempts.
 
 use std::collections::hash_map::RandomState;
 use std::hash::BuildHasher;
@@ -12,21 +12,23 @@ use tokio::time::Instant;
 use super::describe;
 use crate::server_link::{ConnectError, Redial};
 
-/// Pause between attempts to reach a lost server, doubled from the first to the last. Each is
-/// shortened randomly, so that a thousand workers do not reconnect at the same moment.
+/// The pause between attempts to reach a lost server doubles from this value up to the maximum.
+/// Each pause is shortened randomly, so that a thousand workers do not reconnect at the same
+/// moment.
 pub(super) const REDIAL_PAUSE_MIN: Duration = Duration::from_millis(100);
 pub(super) const REDIAL_PAUSE_MAX: Duration = Duration::from_secs(5);
 
-/// Pause between two checks whether a suspended front process was continued. One check reads one
-/// small file of /proc.
+/// The pause between two checks whether a suspended front process was resumed. Each check reads one
+/// small file in /proc.
 const STOPPED_PAUSE: Duration = Duration::from_millis(200);
 
-/// Failed registrations before the worker warns, and how often it warns then.
+/// The number of failed registrations before the worker warns, and the interval of further
+/// warnings.
 const REFUSALS_SILENT: u32 = 3;
 const REFUSAL_WARNING_INTERVAL: Duration = Duration::from_secs(60);
 
-/// How long the server's directory must be missing before the server counts as gone: longer than a
-/// move of the directory or an outage of its file system.
+/// How long the server's directory must be missing before the server counts as gone. Longer than it
+/// takes to move the directory, or than an outage of its file system.
 pub(super) const GONE_MIN: Duration = Duration::from_secs(60);
 
 /// Failed registrations of a reconnecting worker.
@@ -37,7 +39,7 @@ pub(super) struct Refusals {
 }
 
 impl Refusals {
-    /// Logs a failure: one or two are normal while a server starts, more need attention.
+    /// Logs a failure. One or two are normal while a server starts; more need attention.
     pub(super) fn note(&mut self, why: &str) {
         self.count += 1;
         let is_time = self
@@ -55,10 +57,9 @@ impl Refusals {
     }
 }
 
-/// Retries until there is a connection, or the server's directory has been missing for
-/// [`GONE_MIN`].
+/// Retries until there is a connection or the server's directory has been missing for [`GONE_MIN`].
 ///
-/// A worker whose front process is suspended makes no attempt. It would register, send no
+/// A worker whose front process is suspended makes no attempt. Otherwise it would register, send no
 /// heartbeat, be declared lost and register as a new worker, over and over.
 pub(super) async fn reach_again<S>(
     mut redial: Redial<S>,
@@ -86,7 +87,7 @@ pub(super) async fn reach_again<S>(
     }
 }
 
-/// Whether the front process is suspended; false without one.
+/// Returns whether the front process is suspended; false if there is none.
 pub(super) fn is_stopped(keeper: Option<&KeeperContext>) -> bool {
     keeper.is_some_and(KeeperContext::front_is_stopped)
 }

@@ -1,9 +1,9 @@
 //! Checks whether the relay in front of a silent server is alive.
 //!
-//! A suspended relay keeps its connections open and sends nothing. Its workers take it for a busy
-//! server, and wait longer for it than the server waits for them. So when a heartbeat is not
-//! answered soon, the worker probes the relay. If the relay does not answer either, the worker has
-//! time for another route before the server declares it lost.
+//! A suspended relay keeps its connections open and sends nothing. Workers behind it cannot tell it
+//! from a busy server, and wait longer for it than the server waits for them. So when a heartbeat
+//! is not answered soon, the worker probes the relay. If the relay does not answer either, there is
+//! time to switch to another route before the server declares the worker lost.
 
 use std::future::pending;
 use std::time::Duration;
@@ -13,12 +13,12 @@ use tokio::time::{Instant, sleep_until, timeout};
 
 use crate::server_link::Redial;
 
-/// Divisor of the heartbeat period: the time the server has to answer, and then the relay. One
-/// silent period plus twice this time must stay below `SILENT_PERIODS_MAX` of core by the time
-/// another route takes.
+/// The heartbeat period divided by this is how long the server has to answer, and then how long the
+/// relay has. One silent period plus twice this time must stay below `SILENT_PERIODS_MAX` of core
+/// by the time that it takes to switch to another route.
 const PATIENCE_SHARE: u32 = 4;
 
-/// State of the relay that carries the present connection.
+/// The state of the relay that carries the current connection.
 #[derive(Debug, Default)]
 pub(super) enum RelayLiveness {
     /// The server has answered the last heartbeat, or the connection uses no relay.
@@ -28,13 +28,13 @@ pub(super) enum RelayLiveness {
     Waiting { until: Instant, patience: Duration },
     /// The relay is being probed.
     Probing(JoinHandle<bool>),
-    /// The relay answered: the server, or the route behind the relay, is silent. Probed again after
-    /// the next heartbeat.
+    /// The relay answered, so the server or the route behind the relay is silent. The relay is
+    /// probed again after the next heartbeat.
     Alive,
 }
 
 impl RelayLiveness {
-    /// Notes a heartbeat that was sent.
+    /// Records that a heartbeat was sent.
     pub(super) fn on_heartbeat(&mut self, period: Duration) {
         if matches!(self, Self::Fine | Self::Alive) {
             let patience = period / PATIENCE_SHARE;
@@ -45,7 +45,7 @@ impl RelayLiveness {
         }
     }
 
-    /// Notes a sign of life of the server, or a new connection.
+    /// Records a sign of life from the server, or a new connection.
     pub(super) fn on_reply(&mut self) {
         if let Self::Probing(probe) = std::mem::take(self) {
             probe.abort();
@@ -95,8 +95,8 @@ mod tests {
     use crate::server_link::Probing;
 
     const PERIOD: Duration = Duration::from_secs(8);
-    /// Another route takes less: a relay is nearby, and the next one is tried after a fraction of a
-    /// second.
+    /// Switching to another route takes less: a relay is nearby, and the next one is tried after a
+    /// fraction of a second.
     const OTHER_ROUTE: Duration = Duration::from_secs(3);
 
     fn redial(probe: impl Fn() -> Probing + Send + 'static) -> Redial<tokio::net::TcpStream> {
@@ -112,7 +112,7 @@ mod tests {
             liveness.on_heartbeat(PERIOD);
             let sent = Instant::now();
             liveness.dies(Some(&mut relay)).await;
-            // The previous heartbeat was the last that the server received.
+            // The previous heartbeat was the last one that the server received.
             let silence = PERIOD + sent.elapsed();
             assert!(
                 silence + OTHER_ROUTE < PERIOD * SILENT_PERIODS_MAX,
@@ -168,7 +168,7 @@ mod tests {
         let mut silent = redial(|| Box::pin(pending()));
         let mut liveness = RelayLiveness::default();
         liveness.on_heartbeat(PERIOD);
-        // While the probe runs.
+        // The probe is still running.
         let soon = PERIOD * 3 / (PATIENCE_SHARE * 2);
         assert!(
             timeout(soon, liveness.dies(Some(&mut silent)))

@@ -1,4 +1,4 @@
-//! The whole worker against a scripted server, with real processes.
+//! Tests of the whole worker against a scripted server, with real processes.
 
 mod ending;
 mod fake_server;
@@ -82,7 +82,7 @@ async fn exit_status_signal_and_usage_are_reported() {
     assert!(server.row(3).run > Duration::ZERO);
 }
 
-/// The worker receives both at the same time, after it was blocked for a while.
+/// The worker was blocked for a while, so it receives both at the same time.
 #[tokio::test]
 async fn what_a_task_said_is_told_before_its_end() {
     let (tell, socket) = NotifySocket::fed_by_test();
@@ -114,7 +114,7 @@ async fn what_a_task_said_is_told_before_its_end() {
     assert_eq!(server.stop().await, WorkerEnd::Stopped);
 }
 
-/// Each end lets in pending messages, up to a bound, and none is lost.
+/// At each end, pending messages are sent up to a bound, and none is lost.
 #[tokio::test]
 async fn what_tasks_say_does_not_fill_the_memory_while_the_server_takes_nothing() {
     let (tell, socket) = NotifySocket::fed_by_test();
@@ -135,7 +135,7 @@ async fn what_tasks_say_does_not_fill_the_memory_while_the_server_takes_nothing(
             senders.push(is_taken);
             told += 1;
         }
-        // Plus messages in the queue and in transit.
+        // Allows for messages in the queue and in transit.
         let bytes = told * NOTIFICATION_MAX;
         assert!(bytes < LAST_WORDS_BUFFER_MAX + (1 << 20), "{bytes} bytes");
         tokio::task::yield_now().await;

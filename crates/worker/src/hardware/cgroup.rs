@@ -1,8 +1,8 @@
-//! Limits of the control groups around this process, versions 1 and 2.
+//! Limits of the control groups that contain this process, versions 1 and 2.
 //!
-//! Any level above this process may set a limit; the smallest one counts. Inside a container the
-//! paths of `/proc/self/cgroup` may not exist below `/sys/fs/cgroup`, so the mount's root is always
-//! read.
+//! Any level above this process may set a limit; the smallest one applies. Inside a container, the
+//! paths in `/proc/self/cgroup` may not exist below `/sys/fs/cgroup`, so the root of the mount is
+//! always read.
 
 use std::path::{Path, PathBuf};
 
@@ -10,7 +10,7 @@ use super::Detector;
 
 const MOUNT: &str = "sys/fs/cgroup";
 
-/// Whole cpus worth of time per period, at least 1; `None` = no limit.
+/// Returns the cpu time per period in whole cpus, at least 1. `None` = no limit.
 pub(super) fn cpu_quota(detector: &Detector) -> Option<u32> {
     let v2 = levels(detector, "").into_iter().filter_map(|directory| {
         let text = detector.read(directory.join("cpu.max"))?;
@@ -33,7 +33,7 @@ pub(super) fn cpu_quota(detector: &Detector) -> Option<u32> {
         .map(|cpus| u32::try_from(cpus).unwrap_or(u32::MAX).max(1))
 }
 
-/// Bytes; `None` = no limit.
+/// Returns the limit in bytes. `None` = no limit.
 pub(super) fn memory_limit(detector: &Detector) -> Option<u64> {
     let number = |path: PathBuf| {
         detector
@@ -48,8 +48,8 @@ pub(super) fn memory_limit(detector: &Detector) -> Option<u64> {
     v2.chain(v1).min()
 }
 
-/// Directories of this process's control group and of all above it, for a version 1 controller or
-/// version 2 (`""`).
+/// Returns the directories of this process's control group and of all its ancestors, for a version
+/// 1 controller or for version 2 (`""`).
 fn levels(detector: &Detector, controller: &str) -> Vec<PathBuf> {
     let base = Path::new(MOUNT).join(controller);
     let membership = detector.read("proc/self/cgroup").unwrap_or_default();
@@ -70,22 +70,22 @@ fn levels(detector: &Detector, controller: &str) -> Vec<PathBuf> {
     relative.ancestors().map(|level| base.join(level)).collect()
 }
 
-/// Limits of the control groups around this process.
+/// Limits of the control groups that contain this process.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct ControlGroups {
     /// 2 or 1; `None` = no control group is visible.
     pub version: Option<u8>,
     /// Whether this user may create groups with memory limits for tasks.
     pub can_limit_memory: bool,
-    /// Whole cpus worth of time; `None` = no limit.
+    /// The cpu time limit in whole cpus. `None` = no limit.
     pub cpus: Option<u32>,
-    /// Bytes; `None` = no limit.
+    /// The memory limit in bytes. `None` = no limit.
     pub memory_bytes: Option<u64>,
-    /// Processes and threads that may still be started; `None` = no limit.
+    /// The number of processes and threads that may still be started. `None` = no limit.
     pub processes_left: Option<u64>,
 }
 
-/// Reads all limits; changes nothing.
+/// Reads all limits without changing anything.
 pub(super) fn survey(detector: &Detector) -> ControlGroups {
     let groups = levels(detector, "");
     let has = |file: &str, word: &str| {
@@ -118,7 +118,7 @@ fn is_writable(path: &Path) -> bool {
     rustix::fs::access(path, rustix::fs::Access::WRITE_OK).is_ok()
 }
 
-/// The minimum that any level has left.
+/// Returns the smallest remaining number of any level.
 fn processes_left(detector: &Detector) -> Option<u64> {
     let both = levels(detector, "")
         .into_iter()

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use super::{Detector, parse_cpu_list};
 
-/// Cpus that this process may use, by NUMA node; never empty.
+/// Returns the cpus that this process may use, by NUMA node. Never empty.
 pub(super) fn usable(detector: &Detector, one_per_core: bool) -> Vec<Vec<u32>> {
     let allowed = allowed(detector);
     let mut groups = numa_groups(detector);
@@ -36,7 +36,7 @@ pub(super) fn usable(detector: &Detector, one_per_core: bool) -> Vec<Vec<u32>> {
     groups
 }
 
-/// Keeps the first `count` cpus, in order of groups.
+/// Keeps the first `count` cpus, in the order of the groups.
 pub(super) fn limit(groups: &mut Vec<Vec<u32>>, count: u32, who: &str) {
     let mut left = count.max(1);
     let before: usize = groups.iter().map(Vec::len).sum();
@@ -58,8 +58,8 @@ fn keep(groups: &mut Vec<Vec<u32>>, mut wanted: impl FnMut(u32) -> bool) {
     groups.retain(|group| !group.is_empty());
 }
 
-/// The affinity mask. The kernel's text has no upper limit on cpu numbers, unlike a fixed-size
-/// mask.
+/// Returns the affinity mask. It is read as text, which has no upper limit on cpu numbers, unlike a
+/// fixed-size mask.
 fn allowed(detector: &Detector) -> Option<BTreeSet<u32>> {
     let status = detector.read("proc/self/status")?;
     let list = status
@@ -76,7 +76,7 @@ fn numa_groups(detector: &Detector) -> Vec<Vec<u32>> {
     };
     let nodes = parse_cpu_list(&possible).into_iter();
     let cpus = nodes.filter_map(|node| detector.read(format!("{NODES}/node{node}/cpulist")));
-    // Nodes that are offline or have only memory have no cpus.
+    // Nodes that are offline or only have memory have no cpus.
     cpus.map(|list| parse_cpu_list(&list))
         .filter(|cpus| !cpus.is_empty())
         .collect()
@@ -95,7 +95,7 @@ fn is_first_of_its_core(detector: &Detector, cpu: u32, usable: &BTreeSet<u32>) -
         .is_none_or(|f| f == cpu)
 }
 
-/// `0, 1, …` up to the count of the standard library.
+/// Returns `0, 1, …` up to the number of cpus that the standard library reports.
 fn counted() -> Vec<u32> {
     let count = std::thread::available_parallelism().map_or(1, usize::from);
     (0..u32::try_from(count).unwrap_or(1)).collect()

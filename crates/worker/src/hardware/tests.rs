@@ -1,4 +1,4 @@
-//! Detection on fixture trees.
+//! Tests detection on fixture trees.
 
 use std::collections::BTreeMap;
 
@@ -6,7 +6,7 @@ use tempfile::TempDir;
 
 use super::*;
 
-/// A machine made of files and variables.
+/// A machine described by files and environment variables.
 struct Machine {
     root: TempDir,
     variables: BTreeMap<&'static str, &'static str>,

@@ -1,4 +1,4 @@
-//! Memory, cpus and GPUs that a task was granted.
+//! Amounts of memory, cpus and GPUs granted to a task.
 
 use std::sync::Arc;
 
@@ -10,13 +10,13 @@ use hq_core::worker_state::LaunchTask;
 use super::gpus::HeldGpus;
 use crate::hardware::{CPUS, GPUS_NVIDIA, MEMORY};
 
-/// Memory in KiB that a task requested, if any.
+/// Returns the memory in KiB that a task requested, if any.
 pub(super) fn memory_of(task: &LaunchTask, pools: &PoolSet) -> Option<u64> {
     // Units are ten-thousandths of a MiB.
     Some(units_of(task, pools, MEMORY)?.saturating_mul(1024) / UNITS_PER_WHOLE)
 }
 
-/// Granted units of a resource, if the task requested any.
+/// Returns the granted units of a resource, if the task requested any.
 fn units_of(task: &LaunchTask, pools: &PoolSet, resource: &str) -> Option<u64> {
     let pool = pools.position(resource)?;
     let entry = task.grant.entries.iter().find(|entry| entry.pool == pool)?;

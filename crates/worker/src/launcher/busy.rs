@@ -1,7 +1,7 @@
 //! Programs that cannot be executed because a process has them open for writing.
 //!
-//! Usually the file is being copied and will soon be complete, so the task waits, here or on
-//! another worker. The wait is bounded, because a writer may never close the file.
+//! Usually the file is still being copied and will soon be complete, so the task waits, on this
+//! worker or on another. The wait is bounded, because a writer may never close the file.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -11,11 +11,11 @@ use hq_core::job::TemplateId;
 /// How long tasks of a template wait for their program.
 const WAIT_MAX: Duration = Duration::from_secs(60);
 
-/// How long a program counts as busy after it was last found so. Longer than the pause until a
-/// waiting task is launched again, here or on another worker.
+/// How long a program counts as busy after it was last found busy. Longer than the pause until a
+/// waiting task is launched again, on this worker or on another.
 const FRESH: Duration = Duration::from_secs(60);
 
-/// Time of the first failure without a longer break since, and of the last one.
+/// The first failure in a row without a longer break, and the last one.
 #[derive(Clone, Copy, Debug)]
 struct BusySpan {
     first: Instant,
@@ -27,11 +27,11 @@ struct BusySpan {
 pub(super) struct BusyPrograms(BTreeMap<TemplateId, BusySpan>);
 
 impl BusyPrograms {
-    /// Records that the program was busy; returns whether its tasks have waited long enough.
+    /// Records that the program was busy. Returns whether its tasks have waited long enough.
     pub(super) fn found(&mut self, template: TemplateId, program: &str, now: Instant) -> bool {
         let before = self.0.get(&template).copied();
-        // A program that was busy long ago, and whose tasks ran elsewhere or were canceled, starts
-        // over.
+        // If the last failure was long ago, the tasks ran elsewhere or were canceled, and the wait
+        // starts over.
         let before = before.filter(|found| now.saturating_duration_since(found.last) < FRESH);
         if before.is_none() {
             tracing::warn!(
@@ -40,13 +40,13 @@ impl BusyPrograms {
                 WAIT_MAX.as_secs()
             );
         }
-        // The wait counts from the first failure of any task of the template.
+        // The wait is measured from the first failure of any task of the template.
         let first = before.map_or(now, |found| found.first);
         self.0.insert(template, BusySpan { first, last: now });
         now.saturating_duration_since(first) >= WAIT_MAX
     }
 
-    /// Forgets a template whose program could be executed, or that has no more tasks.
+    /// Forgets a template whose program could be executed, or which has no more tasks.
     pub(super) fn forget(&mut self, template: TemplateId) {
         self.0.remove(&template);
     }
@@ -79,7 +79,7 @@ mod tests {
             busy.found(TemplateId(1), "program", now)
         };
         assert!(!found(0) && !found(15));
-        // Its tasks were canceled; others arrive an hour later.
+        // The tasks were canceled, and new ones arrive an hour later.
         assert!(!found(3600) && !found(3650));
         assert!(found(3661));
     }

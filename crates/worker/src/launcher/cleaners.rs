@@ -1,5 +1,5 @@
-//! Cleans up after ended tasks, each independently: a hanging file system, or a directory with a
-//! million files, delays only the end of its own task, and for a bounded time.
+//! Cleans up after ended tasks, independently for each task: a hanging file system or a directory
+//! with a million files delays only that task's end, and only for a bounded time.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::path::PathBuf;
@@ -14,17 +14,18 @@ use tokio::time::Instant;
 use crate::done::Done;
 use crate::output::{Cleanup, CleanupFinding};
 
-/// Longest wait of an end for its cleanup, counted from the begin of the cleanup, or from the last
-/// progress if cleanups before it hang. The task's resources stay reserved that long; the cleanup
-/// itself continues.
+/// How long an end waits for its cleanup, measured from the start of the cleanup, or from the last
+/// progress if earlier cleanups hang. The task's resources stay reserved meanwhile. The cleanup
+/// itself continues afterwards.
 const WAIT_MAX: Duration = Duration::from_secs(5);
-/// Longest wait if outputs must be checked or digested before the end is known.
+/// How long an end waits if outputs must be checked or digested first.
 const CHECK_WAIT_MAX: Duration = Duration::from_secs(60);
 /// A cleanup that takes longer no longer counts toward [`CLEANERS_MAX`].
 const SLOW: Duration = Duration::from_secs(1);
-/// Concurrent cleanups: more would only contend for the same file system.
+/// The maximum number of concurrent cleanups. More would only contend for the same file system.
 const CLEANERS_MAX: usize = 4;
-/// Concurrent cleanups including slow ones, which most likely hang: each keeps a thread.
+/// The maximum number of concurrent cleanups including slow ones, which most likely hang. Each
+/// occupies a thread.
 const THREADS_MAX: usize = 64;
 
 /// An end that waits for its cleanup.
@@ -32,11 +33,11 @@ const THREADS_MAX: usize = 64;
 struct Waiting {
     event: LaunchEvent,
     since: Instant,
-    /// The task's own error message, if it is known yet.
+    /// The task's own error message, if it is already known.
     words: Option<Box<str>>,
-    /// Full file system that a failed task wrote to.
+    /// The full file system that a failed task wrote to.
     full: Option<PathBuf>,
-    /// Inputs and outputs of a task that exited with 0.
+    /// The inputs and outputs of a task that exited with 0.
     done: Option<Arc<Done>>,
 }
 
@@ -65,9 +66,9 @@ impl Waiting {
 /// Progress of a cleanup.
 #[derive(Debug)]
 pub(super) enum Step {
-    /// An early result.
+    /// A result that is available before the cleanup is complete.
     Found(LaunchToken, CleanupFinding),
-    /// All is done.
+    /// The cleanup is complete.
     Done(LaunchToken),
 }
 
@@ -92,12 +93,12 @@ struct Queue {
     /// Cleaners by number.
     at_work: BTreeMap<u64, CurrentCleanup>,
     next_cleaner: u64,
-    /// Time at which a cleaner last took work.
+    /// When a cleaner last took work.
     last_taken: Option<Instant>,
 }
 
 impl Queue {
-    /// Begin of each running cleanup.
+    /// Returns the start time of each running cleanup.
     fn under_way(&self) -> BTreeMap<LaunchToken, Instant> {
         let named = |work: &CurrentCleanup| Some((work.token?, work.since));
         self.at_work.values().filter_map(named).collect()
@@ -115,7 +116,7 @@ pub(super) struct Cleaners {
 
 impl Cleaners {
     pub(super) fn new() -> Self {
-        // Unbounded channel: at most two messages per task.
+        // The channel is unbounded, but holds at most two messages per task.
         let (steps_tx, steps) = mpsc::unbounded_channel();
         Self {
             queue: Arc::default(),
@@ -125,7 +126,7 @@ impl Cleaners {
         }
     }
 
-    /// Queues the cleanup after a task; [`Self::collect`] returns its end. Needs a tokio runtime.
+    /// Queues the cleanup after a task. [`Self::collect`] returns its end. Needs a tokio runtime.
     pub(super) fn add(&mut self, event: LaunchEvent, cleanup: Cleanup, has_finished: bool) {
         let token = super::token_of(&event);
         let since = Instant::now();
@@ -137,7 +138,7 @@ impl Cleaners {
             done: cleanup.done.clone().filter(|_| has_finished),
         };
         self.ends.insert(token, end);
-        // After the entry above: a cleaner may finish at once.
+        // The entry above must come first, because a cleaner may finish at once.
         lock(&self.queue).waiting.push_back(CleanupWork {
             token,
             cleanup,
@@ -155,14 +156,15 @@ impl Cleaners {
         if self.ends.is_empty() {
             return self.steps.recv().await;
         }
-        // An end may have waited long enough, or a cleaner may have become slow and block others.
+        // After the timeout, an end may have waited long enough, or a cleaner may have become slow
+        // and block others.
         tokio::select! {
             step = self.steps.recv() => step,
             () = tokio::time::sleep(SLOW) => None,
         }
     }
 
-    /// Appends the ends that are final now.
+    /// Appends the ends that are now final.
     pub(super) fn collect(&mut self, step: Option<Step>, ended: &mut Vec<LaunchEvent>) {
         let mut next = step;
         while let Some(step) = next.take().or_else(|| self.steps.try_recv().ok()) {
@@ -179,7 +181,7 @@ impl Cleaners {
                 }
             }
         }
-        // After the finished ones, so that an end with a known result does not count as late.
+        // After the finished ends, so that an end with a known result does not count as late.
         self.collect_late(ended);
         self.work();
     }
@@ -194,7 +196,7 @@ impl Cleaners {
         let (under_way, last_taken) = (queue.under_way(), queue.last_taken);
         drop(queue);
         let is_late = |token: &LaunchToken, end: &mut Waiting| {
-            // A queued cleanup keeps waiting while the others make progress.
+            // A queued cleanup keeps waiting as long as others make progress.
             let since = under_way.get(token).copied();
             let since =
                 since.unwrap_or_else(|| last_taken.map_or(end.since, |at| at.max(end.since)));
@@ -213,7 +215,7 @@ impl Cleaners {
         }
     }
 
-    /// Starts as many cleaners as useful.
+    /// Starts as many cleaners as are useful.
     fn work(&self) {
         let mut queue = lock(&self.queue);
         // Slow cleaners most likely hang; they must not block others.
@@ -238,7 +240,8 @@ impl Cleaners {
 fn clean(number: u64, shared: &Mutex<Queue>, steps: &mpsc::UnboundedSender<Step>) {
     loop {
         let mut queue = lock(shared);
-        // Under the lock that adds work: no work can be added to a queue whose last cleaner leaves.
+        // Done under the lock that guards the queue, so that no work is added after its last
+        // cleaner has left.
         let Some(work) = queue.waiting.pop_front() else {
             queue.at_work.remove(&number);
             return;
@@ -251,7 +254,7 @@ fn clean(number: u64, shared: &Mutex<Queue>, steps: &mpsc::UnboundedSender<Step>
         queue.at_work.insert(number, begun);
         queue.last_taken = Some(since);
         drop(queue);
-        // The receiver is gone only if the worker is.
+        // The receiver is gone only if the worker has ended.
         let found = |found| drop(steps.send(Step::Found(token, found)));
         work.cleanup.finish(work.has_finished, found);
         let _ = steps.send(Step::Done(token));
@@ -259,11 +262,11 @@ fn clean(number: u64, shared: &Mutex<Queue>, steps: &mpsc::UnboundedSender<Step>
 }
 
 fn lock(queue: &Mutex<Queue>) -> MutexGuard<'_, Queue> {
-    // A panic leaves nothing inconsistent here.
+    // No code can panic while the data is inconsistent.
     queue.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Adds the task's own message, or that its file system was full, to its end.
+/// Adds to an end the task's own message, or a note that its file system was full.
 fn with_message(end: Waiting) -> LaunchEvent {
     let Waiting {
         mut event,

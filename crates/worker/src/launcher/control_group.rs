@@ -1,9 +1,9 @@
-//! Enforces memory limits of tasks by control groups, if this process may create some.
+//! Enforces memory limits of tasks with control groups, if this process may create them.
 //!
-//! Needs version 2, a group delegated to this user (`Delegate=yes` of systemd, most containers),
-//! and the memory controller in it; see `cgroup-v2.rst` of the kernel. In a tree with delegated
-//! controllers only leaves may hold processes, so this process and its front move into one. Other
-//! processes are never moved.
+//! Requires version 2, a group delegated to this user (`Delegate=yes` in systemd, most containers),
+//! and the memory controller in that group; see the kernel's `cgroup-v2.rst`. In a tree with
+//! delegated controllers, only leaves may contain processes, so this process and its front process
+//! move into a leaf. Other processes are never moved.
 //!
 //! ```text
 //!  ours ─┬─ hq-NS-NAME-worker     this process and its front, if they were in `ours`
@@ -11,8 +11,8 @@
 //!                       └─ 18
 //! ```
 //!
-//! NS identifies the namespaces that make NAME unique: workers of several containers may share a
-//! group.
+//! NS identifies the namespaces in which NAME is unique, because workers in several containers may
+//! share a group.
 
 use std::fs;
 use std::io::{self, Write as _};
@@ -25,7 +25,7 @@ use super::processes::{self, KIB};
 /// Why control groups cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum Unusable {
-    /// Only version 1, or none at all.
+    /// Only version 1 is mounted, or none at all.
     #[error("there are no control groups of version 2")]
     NoVersion2,
     /// The controller is bound to version 1, or was not delegated.
@@ -39,10 +39,10 @@ pub(super) enum Unusable {
     NotOurs(PathBuf, io::Error),
 }
 
-/// Limit of empty groups that are kept for later tasks.
+/// The maximum number of empty groups that are kept for later tasks.
 const IDLE_MAX: usize = 512;
-/// Divisor of the limit: a group is reused only if at most this part is still charged to it. Cached
-/// files and kernel objects of an ended task would count for the next one.
+/// A group is reused only if the memory still charged to it is at most the limit divided by this.
+/// Cached files and kernel objects of an ended task would count toward the next one.
 const CHARGED_MAX: u64 = 16;
 
 /// Control groups for tasks. Creating and removing one costs more than a short task, so groups are
@@ -52,7 +52,7 @@ pub(super) struct ControlGroups {
     base: PathBuf,
     /// Empty groups for later tasks.
     idle: Vec<TaskGroup>,
-    /// Groups of ended tasks with a process that is still exiting.
+    /// Groups of ended tasks that still contain an exiting process.
     leftovers: Vec<PathBuf>,
 }
 
@@ -60,15 +60,15 @@ pub(super) struct ControlGroups {
 #[derive(Debug)]
 pub(super) struct TaskGroup {
     dir: PathBuf,
-    /// Descriptor of the directory, for the spawn engine.
+    /// A descriptor of the directory, for the spawn engine.
     pub(super) fd: Arc<OwnedFd>,
-    /// In KiB.
+    /// The memory limit in KiB.
     pub(super) limit: u64,
 }
 
 impl ControlGroups {
-    /// Prepares the group of this process for groups of tasks. `root` is `/`, `name` is unique per
-    /// worker.
+    /// Prepares this process's group for the groups of tasks. `root` is `/`, and `name` is unique
+    /// per worker.
     pub(super) fn find(root: &Path, name: &str) -> Result<Self, Unusable> {
         let ours = own_group(root).ok_or(Unusable::NoVersion2)?;
         if !lists_memory(&ours.join("cgroup.controllers")) {
@@ -76,11 +76,12 @@ impl ControlGroups {
         }
         let not_ours = |error| Unusable::NotOurs(ours.clone(), error);
         let prefix = prefix(root);
-        // Before the new one: a worker that was killed here could not remove its own.
+        // Sweep before creating the new group: a worker that was killed could not remove its own.
         sweep(root, &ours, &prefix);
         let base = ours.join(format!("{prefix}{name}"));
         if !lists_memory(&ours.join("cgroup.subtree_control")) && hand_memory_on(&ours).is_err() {
-            // The kernel lets only groups without processes of their own delegate a controller.
+            // The kernel requires that a group has no processes of its own before it delegates a
+            // controller.
             step_aside(&ours, &format!("{prefix}{name}-worker"))?;
             hand_memory_on(&ours).map_err(not_ours)?;
         }
@@ -99,9 +100,10 @@ impl ControlGroups {
         &self.base
     }
 
-    /// A group with a limit of `limit` KiB including swap; `name` if it must be created.
+    /// Returns a group with a limit of `limit` KiB including swap. `name` is used if it must be
+    /// created.
     pub(super) fn get(&mut self, name: &str, limit: u64) -> io::Result<TaskGroup> {
-        // Limits rarely change back and forth, and writing one costs as much as creating a group.
+        // Requested limits rarely change, and writing a limit costs as much as creating a group.
         let known = self.idle.iter().rposition(|group| group.limit == limit);
         if let Some(at) = known {
             let group = self.idle.swap_remove(at);
@@ -125,10 +127,11 @@ impl ControlGroups {
             fs::create_dir(&dir)?;
         }
         let fill = || {
-            // Before any process is in it: later the kernel might have to reclaim memory.
+            // Must be set before the group contains processes: later the kernel might have to
+            // reclaim memory.
             let bytes = limit.saturating_mul(KIB);
             fs::write(dir.join("memory.max"), bytes.to_string())?;
-            // Missing without swap, or before Linux 4.19.
+            // This file is missing without swap, or before Linux 4.19.
             let _ = fs::write(dir.join("memory.swap.max"), "0");
             let _ = fs::write(dir.join("memory.oom.group"), "1");
             fs::File::open(&dir)
@@ -146,15 +149,15 @@ impl ControlGroups {
         }
     }
 
-    /// Takes back the group of an ended task: keeps it for a later task, or kills its processes and
-    /// removes it, at the latest when the next group is taken back.
+    /// Takes back the group of an ended task. Either keeps it for a later task, or kills its
+    /// processes and removes it, at the latest when the next group is taken back.
     pub(super) fn take_back(&mut self, group: TaskGroup, has_exceeded: bool) {
         if !has_exceeded && self.idle.len() < IDLE_MAX && group.is_as_new() {
             self.idle.push(group);
             return;
         }
         self.leftovers.push(group.dir.clone());
-        // A group stays until its last process is reaped; the next end retries.
+        // A group exists until its last process is reaped. The removal is retried at the next end.
         self.leftovers.retain(|dir| !remove(dir));
     }
 }
@@ -171,7 +174,7 @@ impl Drop for ControlGroups {
 }
 
 impl TaskGroup {
-    /// Whether no memory of the previous task would count for the next one.
+    /// Returns whether no memory of the previous task would count toward the next one.
     fn is_as_new(&self) -> bool {
         let read = |name: &str| fs::read_to_string(self.dir.join(name)).unwrap_or_default();
         let is_empty = || {
@@ -184,14 +187,16 @@ impl TaskGroup {
         is_empty() && charged().is_some_and(is_small)
     }
 
-    /// Memory that the task used, in KiB, if the OOM killer killed some of it because of the limit.
+    /// Returns the memory that the task used, in KiB, if the OOM killer killed any of its processes
+    /// because of the limit.
     pub(super) fn excess(&self) -> Option<u64> {
         let events = fs::read_to_string(self.dir.join("memory.events")).ok()?;
-        // Reaching the limit is no excess: the kernel first reclaims memory.
+        // Reaching the limit does not mean exceeding it: the kernel first reclaims memory.
         if oom_kills(&events) == 0 {
             return None;
         }
-        // Since Linux 5.19. Without the file: a task at its limit has used all of it.
+        // Exists since Linux 5.19. Without the file, assume that a task at its limit has used all
+        // of it.
         let peak = fs::read_to_string(self.dir.join("memory.peak")).ok();
         let peak = peak.and_then(|text| text.trim().parse::<u64>().ok());
         Some(peak.map_or(self.limit, |bytes| bytes / KIB))
@@ -204,7 +209,7 @@ impl Drop for TaskGroup {
     }
 }
 
-/// OOM kills in a group, from its `memory.events`.
+/// Returns the number of OOM kills in a group, from its `memory.events`.
 fn oom_kills(events: &str) -> u64 {
     let mut lines = events.lines();
     let found = lines.find_map(|line| line.strip_prefix("oom_kill "));
@@ -213,14 +218,14 @@ fn oom_kills(events: &str) -> u64 {
         .unwrap_or(0)
 }
 
-/// Directory of this process's version 2 group.
+/// Returns the directory of this process's version 2 group.
 pub(super) fn own_group(root: &Path) -> Option<PathBuf> {
     group_of(root, &|line| line.strip_prefix("0::"), &|kind| {
         kind.starts_with("cgroup2 ")
     })
 }
 
-/// Directory of this process's group of the version 1 memory controller.
+/// Returns the directory of this process's group in the version 1 memory controller.
 pub(super) fn own_memory_group_v1(root: &Path) -> Option<PathBuf> {
     group_of(root, &memory_membership_v1, &|kind| {
         let options = kind.rsplit(' ').next().unwrap_or_default();
@@ -228,7 +233,8 @@ pub(super) fn own_memory_group_v1(root: &Path) -> Option<PathBuf> {
     })
 }
 
-/// The group in a line `NUMBER:CONTROLLERS:PATH` of the memory controller.
+/// Returns the group if `line`, in the form `NUMBER:CONTROLLERS:PATH`, is that of the memory
+/// controller.
 fn memory_membership_v1(line: &str) -> Option<&str> {
     let (_, line) = line.split_once(':')?;
     let (names, path) = line.split_once(':')?;
@@ -239,8 +245,8 @@ fn names_memory(names: &str) -> bool {
     names.split(',').any(|name| name == "memory")
 }
 
-/// Directory of the group that `membership` finds in `/proc/self/cgroup`, below the mount of this
-/// kind.
+/// Returns the directory of the group that `membership` finds in `/proc/self/cgroup`, below the
+/// mount of this kind.
 fn group_of(
     root: &Path,
     membership: &dyn for<'a> Fn(&'a str) -> Option<&'a str>,
@@ -250,8 +256,8 @@ fn group_of(
     let memberships = read("proc/self/cgroup");
     let path = memberships.lines().find_map(membership)?;
     let mounts = read("proc/self/mountinfo");
-    // See `proc_pid_mountinfo(5)`: the root of the mount and the mount point are the 4th and 5th
-    // field.
+    // See `proc_pid_mountinfo(5)`: the 4th and 5th fields are the root of the mount and the mount
+    // point.
     let (top, point) = mounts.lines().find_map(|line| {
         let (fields, kind) = line.split_once(" - ")?;
         let mut fields = fields.split(' ').skip(3);
@@ -275,7 +281,7 @@ fn hand_memory_on(dir: &Path) -> io::Result<()> {
     fs::write(dir.join("cgroup.subtree_control"), "+memory")
 }
 
-/// Moves this process and its front into a group of their own.
+/// Moves this process and its front process into a separate group.
 fn step_aside(ours: &Path, aside: &str) -> Result<(), Unusable> {
     let not_ours = |error| Unusable::NotOurs(ours.to_owned(), error);
     let front = rustix::process::getppid().map(|pid| pid.as_raw_nonzero().get());
@@ -286,7 +292,8 @@ fn step_aside(ours: &Path, aside: &str) -> Result<(), Unusable> {
         .iter()
         .any(|pid| Some(*pid) != own && Some(*pid) != front)
     {
-        // Foreign processes cannot be moved, and keep the group from delegating the controller.
+        // Processes of other programs cannot be moved, and prevent the group from delegating the
+        // controller.
         return Err(Unusable::Shared(ours.to_owned()));
     }
     let aside = ours.join(aside);
@@ -297,10 +304,10 @@ fn step_aside(ours: &Path, aside: &str) -> Result<(), Unusable> {
     Ok(())
 }
 
-/// Prefix of group names of workers in the pid and time namespace of this process: only there
-/// process ids and start times have a meaning.
+/// Returns the prefix of group names of workers in this process's pid and time namespaces. Process
+/// ids and start times are only meaningful there.
 fn prefix(root: &Path) -> String {
-    // A link such as `pid:[4026531836]`; the time namespace exists since Linux 5.6.
+    // The link looks like `pid:[4026531836]`. Time namespaces exist since Linux 5.6.
     let number = |kind: &str| {
         let link = fs::read_link(root.join("proc/self/ns").join(kind)).ok()?;
         let link = link.to_str()?;
@@ -311,8 +318,9 @@ fn prefix(root: &Path) -> String {
     format!("hq-{pid:x}.{time:x}-")
 }
 
-/// Removes groups of dead workers of this user. Left over, they would keep the parent group alive,
-/// and a batch system from removing it. The state of workers in other namespaces is unknown.
+/// Removes groups of this user's dead workers. If left over, they would keep the parent group
+/// alive, and a batch system could not remove it. Groups of workers in other namespaces stay,
+/// because the state of these workers is unknown.
 fn sweep(root: &Path, ours: &Path, prefix: &str) {
     let Ok(entries) = fs::read_dir(ours) else {
         return;
@@ -320,7 +328,7 @@ fn sweep(root: &Path, ours: &Path, prefix: &str) {
     for entry in entries.flatten() {
         let name = entry.file_name();
         let name = name.to_str().and_then(|name| name.strip_prefix(prefix));
-        // Groups of other names and namespaces belong to others.
+        // The group has another name, or belongs to another namespace.
         let Some((pid, began)) = name.and_then(crate::leftovers::process_of) else {
             continue;
         };
@@ -337,8 +345,8 @@ fn sweep(root: &Path, ours: &Path, prefix: &str) {
     }
 }
 
-/// Whether the process still exists; true in doubt. Its start time is compared because pids are
-/// reused.
+/// Returns whether the process still exists, or true if unknown. Compares the start time because
+/// pids are reused.
 fn is_alive(root: &Path, pid: u32, began: u64) -> bool {
     match fs::read(root.join(format!("proc/{pid}/stat"))) {
         Ok(stat) => processes::began(&processes::lossy(stat))
@@ -347,9 +355,9 @@ fn is_alive(root: &Path, pid: u32, began: u64) -> bool {
     }
 }
 
-/// Kills all processes of a group and removes it; returns whether it is gone.
+/// Kills all processes of a group and removes it. Returns whether it is gone.
 fn remove(dir: &Path) -> bool {
-    // Since Linux 5.14; before, only the spawn engine kills leftover processes.
+    // Exists since Linux 5.14. On older kernels, only the spawn engine kills leftover processes.
     if let Ok(mut kill) = fs::File::options()
         .write(true)
         .open(dir.join("cgroup.kill"))

@@ -1,12 +1,12 @@
-//! Memory, cpus and GPUs of tasks over time: a thread samples the process trees of tasks that run
-//! for seconds.
+//! Records memory, cpus and GPUs of tasks over time: a thread samples the process trees of tasks
+//! that have been running for seconds.
 //!
-//! A short task costs an entry in a table, and nothing is read for it. One sample of all processes
-//! serves all tasks. The pause between samples is the shortest spacing of points of any curve, and
-//! at least a hundred times the duration of the last sample. Calls are sampled like tasks: at their
-//! interpreter, less what it had used before. The event loop never waits for a sample: the table is
-//! locked only while numbers are copied, and a sample that hangs leaves gaps in curves. See
-//! `docs/usage.md`.
+//! A short task costs a table entry, and nothing is read for it. One sample of all processes serves
+//! all tasks. The pause between samples is the shortest spacing of points of any curve, and at
+//! least a hundred times the duration of the last sample. Calls are sampled like tasks: the usage
+//! of their interpreter, minus what it used before the call. The event loop never waits for a
+//! sample: the table is locked only while numbers are copied, and a sample that hangs leaves gaps
+//! in the curves. See `docs/usage.md`.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::path::PathBuf;
@@ -26,28 +26,28 @@ use super::processes::{Families, KIB, Process, Processes};
 use super::shares::Shares;
 use crate::clock;
 
-/// Pause after a sample, as a multiple of its duration: sampling costs at most one percent of a
-/// cpu.
+/// The pause after a sample, as a multiple of its duration. Sampling thus costs at most one percent
+/// of a cpu.
 const REST: u32 = 100;
-/// Longest pause between two samples: shorter peaks are not seen.
+/// The longest pause between two samples. Shorter peaks are not seen.
 const PAUSE_MAX: Duration = Duration::from_secs(10);
-/// Longest pause after a slow sample, so that curves have points even on a very busy machine.
+/// The longest pause after a slow sample, so that curves have points even on a very busy machine.
 const REST_MAX: Duration = Duration::from_secs(30);
-/// The thread asks for shared memory if the processes of a tree other than the largest have this
-/// much, in KiB: after a `fork` most of it is shared.
+/// If all processes of a tree except the largest use at least this much memory, in KiB, the thread
+/// asks for the shared memory: after a `fork`, most of it is shared.
 const SHARED_MIN_KIB: u64 = 64 * KIB;
 
-/// A process at most this much older than a call counts as its own. The kernel knows its start only
-/// in ticks, and on a busy machine an interpreter begins a call before the worker records the
-/// start.
+/// A process that is older than a call by at most this much counts as part of the call. The kernel
+/// records start times only in ticks, and on a busy machine an interpreter begins a call before the
+/// worker records the start.
 const BEGIN_TOLERANCE: Duration = Duration::from_millis(500);
 
-/// Tasks whose samples are stored under one lock.
+/// The maximum number of tasks whose samples are stored under one lock.
 const NOTED_AT_ONCE: usize = 512;
 
-/// Minimum age of a running task whose curve is sent to the server: most tasks end earlier.
+/// The minimum age of a running task whose curve is sent to the server. Most tasks end earlier.
 const TOLD_AGE_MIN: Duration = Duration::from_secs(30);
-/// The curve is sent again when the task is half as old again, and at least this often.
+/// A curve is sent again when the task's age has grown by half, and at least this often.
 const TOLD_PAUSE_MAX: Duration = Duration::from_secs(300);
 
 /// A running task.
@@ -57,22 +57,22 @@ struct Watched {
     pid: u32,
     started: Time,
     given: GrantedAmounts,
-    /// Start time of the process by the kernel's clock: its pid may be reused.
+    /// The start time of the process by the kernel's clock, because its pid may be reused.
     began: Option<u64>,
-    /// For a call: CPU time of its interpreter before.
+    /// For a call: the CPU time that its interpreter had used before.
     before: Option<Duration>,
-    /// For a call: CPU time of older processes at the first sample.
+    /// For a call: the CPU time of older processes at the first sample.
     old: Duration,
     builder: CurveBuilder,
-    /// Age when the curve was last sent.
+    /// The age of the task when its curve was last sent.
     told: Duration,
 }
 
 impl Watched {
     fn note(&mut self, seen: &TaskSample) {
         if self.began.is_none() && self.before.is_some() {
-            // Usage of processes left by an earlier call counts from here on: how much of it came
-            // before this call is unknown.
+            // The usage of processes left by an earlier call counts from here on. How much of it
+            // came before this call is unknown.
             self.old = seen.cpu_of_old;
         }
         if *self.began.get_or_insert(seen.began) != seen.began {
@@ -90,7 +90,7 @@ impl Watched {
 #[derive(Debug, Default)]
 struct State {
     tasks: BTreeMap<LaunchToken, Watched>,
-    /// The thread wants to be woken by the next task.
+    /// Whether the thread wants the next task to wake it.
     is_slow: bool,
     is_over: bool,
 }
@@ -103,12 +103,12 @@ struct Shared {
 
 impl Shared {
     fn lock(&self) -> MutexGuard<'_, State> {
-        // A panic leaves nothing inconsistent here.
+        // No code can panic while the data is inconsistent.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// Curves of the tasks of a worker: of running tasks, and of ended ones that the server has not
+/// The curves of a worker's running tasks, and of ended tasks whose curves the server has not
 /// acknowledged.
 #[derive(Debug)]
 pub(crate) struct Curves {
@@ -121,7 +121,7 @@ pub(crate) struct Curves {
 }
 
 impl Curves {
-    /// Starts the thread. `hq`: path of this program.
+    /// Starts the thread. `hq` is the path of this program.
     pub(super) fn start(hq: PathBuf) -> Self {
         let shared = Arc::new(Shared::default());
         let sampler = Sampler {
@@ -157,7 +157,7 @@ impl Curves {
         self.watch(token, what, process, None);
     }
 
-    /// Starts the curve of a call, in an interpreter that had used `before`.
+    /// Starts the curve of a call, in an interpreter that has already used `before`.
     pub(super) fn add_call(
         &self,
         token: LaunchToken,
@@ -191,22 +191,22 @@ impl Curves {
         };
         let mut state = self.shared.lock();
         state.tasks.insert(token, watched);
-        // In a stream of short tasks this wakes the thread at most every two seconds.
+        // With many short tasks, this wakes the thread at most every two seconds.
         if std::mem::take(&mut state.is_slow) {
             self.shared.changed.notify_one();
         }
     }
 
-    /// Ends the curve of a task after `run`; the kernel counted its CPU time.
+    /// Ends the curve of a task that ran for `run` and used `cpu` by the kernel's count.
     pub(super) fn end(&mut self, token: LaunchToken, run: Duration, cpu: Duration) {
         let Some(watched) = self.shared.lock().tasks.remove(&token) else {
             return;
         };
-        // A task that was never sampled has no memory to show, however long it ran.
+        // If a task was never sampled, its memory is unknown, however long it ran.
         if watched.began.is_none() {
             return;
         }
-        // Whether the interpreter has waited for older processes is unknown, so the samples count.
+        // The interpreter may or may not have waited for older processes, so the samples are used.
         let cpu = if watched.old.is_zero() {
             cpu
         } else {
@@ -216,7 +216,7 @@ impl Curves {
         if let Some(curve) = curve {
             self.ended.insert(watched.key, curve);
         }
-        // Ends that are never reported leave their curves behind.
+        // The curves of ends that are never reported would stay forever.
         if self.ended.len() > UNACKNOWLEDGED_MAX {
             self.ended.pop_first();
         }
@@ -227,7 +227,8 @@ impl Curves {
         self.shared.lock().tasks.remove(&token);
     }
 
-    /// Curves of the tasks whose ends are in a report. They are kept until it is acknowledged.
+    /// Returns the curves of the tasks whose ends are in a report. They are kept until it is
+    /// acknowledged.
     pub(crate) fn of_report(&mut self, report: &Report) -> Vec<(InstanceKey, Curve)> {
         if self.ended.is_empty() {
             return Vec::new();
@@ -252,19 +253,20 @@ impl Curves {
         }
     }
 
-    /// Handles a reconnect. The worker sends unacknowledged reports again with other numbers. If
+    /// Handles a reconnect. The worker sends unacknowledged reports again under other numbers. If
     /// the server does not know this worker, they are void.
     pub(crate) fn on_server_back(&mut self, reattached: bool) {
         self.sent.clear();
         if !reattached {
             self.ended.clear();
-            // Tasks that still run are about to be killed. Tasks of the new server may have the
+            // The tasks still running are about to be killed. Tasks of the new server may have the
             // same ids.
             self.shared.lock().tasks.clear();
         }
     }
 
-    /// Curves of running tasks that are due to be sent, at most [`HEARTBEAT_CURVES_MAX`].
+    /// Returns the curves of running tasks that are due to be sent, at most
+    /// [`HEARTBEAT_CURVES_MAX`].
     pub(crate) fn news(&self, now: Time) -> Vec<(InstanceKey, Curve)> {
         let mut state = self.shared.lock();
         let due = state.tasks.values_mut().filter_map(|task| {
@@ -300,9 +302,9 @@ struct Sampler {
     gpus: Option<GpuWatch>,
     /// Whether the GPU driver uses the pids of this namespace.
     numbers: Numbers,
-    /// Time that the last sample waited for a driver, which costs no cpu.
+    /// How long the last sample waited for a driver, which costs no CPU time.
     waited: Duration,
-    /// CPU time of the last sample in the GPU probe process.
+    /// The CPU time that the last sample used in the GPU probe process.
     elsewhere: Duration,
 }
 
@@ -314,20 +316,20 @@ struct DueTask {
     gpus: Option<Arc<HeldGpus>>,
 }
 
-/// Sample of one task.
+/// A sample of one task.
 struct TaskSample {
     token: LaunchToken,
     age: Duration,
     memory_kib: u64,
     cpu: Duration,
-    /// Part of the CPU time that belongs to processes older than the call.
+    /// The part of the CPU time that belongs to processes older than the call.
     cpu_of_old: Duration,
     began: u64,
-    /// Only for a task that holds GPUs.
+    /// Set only for a task that holds GPUs.
     gpus: Option<(GpusGiven, GpuLook)>,
 }
 
-/// Time since boot, the clock of process start times.
+/// Returns the time since boot, the clock for process start times.
 fn uptime() -> Duration {
     let time = clock_gettime(ClockId::Boottime);
     let seconds = u64::try_from(time.tv_sec).unwrap_or(0);
@@ -339,8 +341,8 @@ impl Sampler {
         let (mut pause, mut rest) = (SPACING_MIN, Duration::ZERO);
         while self.wait(pause, rest) {
             let begin = Instant::now();
-            // Read first: a pause of this thread must not make a process of the call seem older
-            // than it.
+            // Read first, so that a pause of this thread cannot make a process of the call seem
+            // older than the call.
             let since_boot = uptime();
             self.look(clock::now().mono, since_boot);
             let took = begin.elapsed().saturating_sub(self.waited);
@@ -350,7 +352,8 @@ impl Sampler {
         }
     }
 
-    /// Waits until there are tasks, and for `pause`, at least `rest`; returns whether to continue.
+    /// Waits until there are tasks, and then for `pause`, at least `rest`. Returns whether to
+    /// continue.
     fn wait(&self, pause: Duration, rest: Duration) -> bool {
         let begin = Instant::now();
         let mut until = begin + pause.max(rest);
@@ -361,7 +364,7 @@ impl Sampler {
             state = waited.unwrap_or_else(PoisonError::into_inner);
             until = Instant::now() + SPACING_MIN;
         }
-        // A task that starts is sampled soon, even if all others have run for hours.
+        // A new task is sampled soon, even if all others have been running for hours.
         state.is_slow = until > Instant::now() + SPACING_MIN;
         while !state.is_over
             && let left = until.saturating_duration_since(Instant::now())
@@ -377,7 +380,7 @@ impl Sampler {
         !state.is_over
     }
 
-    /// The shortest spacing of points of all tasks.
+    /// Returns the shortest spacing of points of all tasks.
     fn spacing_min(&self) -> Duration {
         let state = self.shared.lock();
         let spans = state.tasks.values().map(|task| task.builder.spacing());
@@ -388,7 +391,7 @@ impl Sampler {
     fn look(&mut self, now: Time, uptime: Duration) {
         (self.waited, self.elsewhere) = (Duration::ZERO, Duration::ZERO);
         let tasks = self.due(now);
-        // Reads nothing for tasks that are too young.
+        // Nothing is read for tasks that are too young.
         if tasks.is_empty() {
             return;
         }
@@ -431,11 +434,11 @@ impl Sampler {
                 gpus,
             });
         }
-        // In chunks: with very many tasks the event loop would wait for the lock.
+        // Done in chunks: with very many tasks, the event loop would have to wait for the lock.
         for some in seen.chunks(NOTED_AT_ONCE) {
             let mut state = self.shared.lock();
             for seen in some {
-                // It may have ended meanwhile.
+                // The task may have ended meanwhile.
                 if let Some(task) = state.tasks.get_mut(&seen.token) {
                     task.note(seen);
                 }
@@ -443,7 +446,7 @@ impl Sampler {
         }
     }
 
-    /// Tasks that are old enough.
+    /// Returns the tasks that are old enough.
     fn due(&self, now: Time) -> Vec<DueTask> {
         let state = self.shared.lock();
         let tasks = state.tasks.iter();
@@ -457,7 +460,7 @@ impl Sampler {
         due.collect()
     }
 
-    /// Requests the devices that tasks hold. The answer arrives while processes are sampled.
+    /// Asks for the devices that tasks hold. The answer arrives while processes are sampled.
     fn ask_for_gpus(&mut self, tasks: &[DueTask]) {
         let held = tasks.iter().filter_map(|task| task.gpus.as_ref());
         let names: BTreeSet<Box<str>> = held.flat_map(|held| held.names.iter().cloned()).collect();
@@ -474,10 +477,10 @@ impl Sampler {
         answer
     }
 
-    /// Anonymous memory of a tree in KiB; shared pages count once, if the kernel reports them in
-    /// time.
+    /// Returns the anonymous memory of a tree in KiB. Shared pages count once if the kernel reports
+    /// them in time.
     fn memory_of(&mut self, tree: &[&Process]) -> u64 {
-        // Before Linux 4.5 the kernel does not report the anonymous part.
+        // Before Linux 4.5, the kernel does not report the anonymous part.
         let own = |process: &&Process| {
             let own = self.processes.own(process.pid);
             (process.pid, own.unwrap_or(process.rss))
@@ -492,7 +495,7 @@ impl Sampler {
             .shares
             .get_or_insert_with(|| Shares::start(&self.processes));
         let shared = shares.sum(own.iter().map(|(pid, _)| *pid).collect());
-        // Shares include swap, so the sum without swap is no upper bound.
+        // The shares include swap, so the sum without swap is not an upper bound.
         shared.map_or(sum, |shared| shared.max(largest))
     }
 }
@@ -539,7 +542,7 @@ mod tests {
         }
     }
 
-    /// A process with its anonymous memory, its CPU time in ticks, and its start time.
+    /// Describes a process with its anonymous memory, its CPU time in ticks, and its start time.
     fn process(proc: &Path, pid: u32, parent: u32, (kib, ticks, began): (u64, u64, u64)) {
         let own = proc.join(pid.to_string());
         fs::create_dir_all(&own).expect("writable");
@@ -551,7 +554,7 @@ mod tests {
         fs::write(own.join("status"), status).expect("writable");
     }
 
-    /// Time since boot at each sample.
+    /// The time since boot at each sample.
     const UPTIME: Duration = Duration::from_secs(1_000);
 
     fn sampler(curves: &Curves, proc: &Path) -> Sampler {
@@ -615,7 +618,7 @@ mod tests {
             .points()
             .map(|point| (point.memory_kib, point.cpu_milli))
             .collect();
-        // A byte has 255 steps.
+        // The fraction is stored in a byte, in 255 steps.
         assert_eq!(points[1..], [(3_000, 501), (3_000, 1_000)]);
         assert_eq!(points[0].1, 1_000);
         assert!((1_500..1_512).contains(&points[0].0), "{points:?}");
@@ -628,11 +631,11 @@ mod tests {
         let mut sampler = sampler(&curves, proc.path());
         let second = rustix::param::clock_ticks_per_second();
         let of_machine = |seconds: u64| seconds * second;
-        // The interpreter has run for 500 s, the call for 2 s at the first sample.
+        // The interpreter has been running for 500 s, and the call for 2 s at the first sample.
         let before = Duration::from_secs(300);
         curves.add_call(LaunchToken(7), (key(3), given()), (10, at(98)), before);
         process(proc.path(), 10, 1, (1_000, 301 * second, of_machine(500)));
-        // One process is left from an earlier call. Another is the call's own: the interpreter
+        // One process is left from an earlier call. Another belongs to this call: the interpreter
         // began before the worker recorded the start.
         let own = of_machine(998) - second * 2 / 5;
         process(proc.path(), 11, 10, (100, 70 * second, of_machine(600)));
@@ -641,7 +644,7 @@ mod tests {
         process(proc.path(), 11, 10, (100, 71 * second, of_machine(600)));
         process(proc.path(), 12, 10, (10, 2 * second, own));
         sampler.look(at(102), UPTIME);
-        // The interpreter waited for both, though not at the end.
+        // The interpreter waited for both processes, but only after the last sample.
         let cpu = Duration::from_secs(301 + 71 + 2) - before;
         curves.end(LaunchToken(7), Duration::from_millis(4_100), cpu);
         let [(_, curve)] = &curves.of_report(&report(1, &[3]))[..] else {
@@ -672,7 +675,7 @@ mod tests {
             curves.end(token, Duration::from_secs(9), Duration::ZERO);
         }
         assert_eq!(curves.of_report(&report(1, &[1])).len(), 1);
-        // The connection breaks, and both ends go in the next report.
+        // The connection breaks, and both ends are sent again in the next report.
         curves.on_server_back(true);
         assert_eq!(curves.of_report(&report(2, &[1, 2])).len(), 2);
         curves.acknowledge(1);
@@ -698,7 +701,7 @@ mod tests {
         curves.on_server_back(false);
         assert!(curves.news(at(60)).is_empty());
         curves.end(LaunchToken(2), Duration::from_secs(60), Duration::ZERO);
-        // Tasks of the new server have the same ids and are too short.
+        // Tasks of the new server have the same ids, and are too short for curves.
         assert!(curves.of_report(&report(1, &[1, 2])).is_empty());
     }
 

@@ -1,4 +1,4 @@
-//! Why a task could not be started, as texts that users and scripts know.
+//! Describes why a task could not be started, in texts that users and scripts know.
 
 use std::path::Path;
 
@@ -8,16 +8,16 @@ use hq_core::template::ByteText;
 use hq_core::worker_state::LaunchFailure;
 use hq_spawn::{SpawnError, SpawnErrorKind, Stage};
 
-/// Bytes of a program's name in an error text; longer than file names can be.
+/// The maximum length in bytes of a program's name in an error text. Longer than any file name.
 const PROGRAM_SHOWN_MAX: usize = 512;
 
-/// Whether the program is open for writing.
+/// Returns whether the program is open for writing.
 pub(crate) fn is_busy_program(error: &SpawnError) -> bool {
     error.errno == rustix::io::Errno::TXTBSY.raw_os_error()
 }
 
-/// Translates an error of the spawn engine. `args` and `cwd` belong to the task; `is_hopeless`:
-/// retries are exhausted.
+/// Translates an error of the spawn engine. `args` and `cwd` are those of the task. `is_hopeless`
+/// means that retries are exhausted.
 pub(crate) fn translate(
     error: &SpawnError,
     args: &[ByteText],
@@ -35,7 +35,7 @@ pub(crate) fn translate(
 }
 
 fn describe(error: &SpawnError, args: &[ByteText], cwd: &Path) -> String {
-    // Errors from before the lookup of the program have a step and often a path.
+    // Errors that precede the program lookup have a step and often a path.
     if !matches!(error.stage, Stage::Resolve | Stage::Exec) {
         let (step, reason) = (error.stage.describe(), error.os_error());
         let mut text = match error.path() {
@@ -54,7 +54,7 @@ fn describe(error: &SpawnError, args: &[ByteText], cwd: &Path) -> String {
         text +=
             &format!("\nThe program that you have tried to execute (`{program}`) was not found.");
         let here = cwd.join(program);
-        // A shell would not search there either, but users expect it.
+        // A shell would not search the current directory either, but users expect it.
         if !program.contains('/') && here.is_file() {
             let here = here.display();
             text +=

@@ -1,8 +1,9 @@
-//! Usage of NVIDIA GPUs by tasks: a separate process queries the driver's library, which may hang
+//! Usage of NVIDIA GPUs by tasks. A separate process queries the driver's library, which may hang
 //! or crash.
 //!
-//! Without tasks that hold GPUs no such process exists. The sampling thread waits a moment for the
-//! reply. A late reply serves the next sample; until then the curve has a gap. See `docs/usage.md`.
+//! The process exists only while tasks hold GPUs. The sampling thread waits a moment for the reply.
+//! A late reply is used for the next sample, and the curve has a gap until then. See
+//! `docs/usage.md`.
 
 #[cfg(feature = "nvml")]
 mod answers;
@@ -26,11 +27,11 @@ use hq_core::curve::{GpuLook, GpusGiven};
 pub use answers::serve_gpu_usage;
 pub(super) use watch::{Answer, GpuWatch};
 
-/// Number of the initial pid namespace of a machine, see `namespaces(7)`.
+/// The number of a machine's initial pid namespace, see `namespaces(7)`.
 const FIRST_NAMESPACE: u64 = 0xEFFF_FFFC;
 
 impl GpuWatch {
-    /// Queries a process of this program, at `hq`, if that can access a driver.
+    /// Starts to query a process of the program `hq`, which replies if it can access a driver.
     pub(super) fn start(hq: &Path) -> Self {
         let is_over = Arc::new(AtomicBool::new(false));
         #[cfg(feature = "nvml")]
@@ -60,18 +61,19 @@ impl watch::GpuProbe for NoProbe {
 /// GPUs that an instance holds.
 #[derive(PartialEq, Eq, Debug)]
 pub(super) struct HeldGpus {
-    /// Their names: positions by bus address, or unique ids of devices or device parts.
+    /// The names of the GPUs: positions ordered by bus address, or unique ids of devices or device
+    /// parts.
     pub(super) names: Box<[Box<str>]>,
-    /// Requested amount, in ten-thousandths.
+    /// The requested amount, in ten-thousandths.
     pub(super) units: u64,
 }
 
-/// Driver's data about one device.
+/// The driver's data about one device.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub(super) struct Device {
-    /// Utilisation in thousandths.
+    /// Utilization in thousandths.
     busy_milli: Option<u64>,
-    /// Memory in use, and all of it, in KiB.
+    /// The memory in use and the total memory, in KiB.
     memory_kib: Option<(u64, u64)>,
     /// `None` = the driver reports no usage per process.
     processes: Option<Vec<Process>>,
@@ -81,34 +83,34 @@ pub(super) struct Device {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Process {
     pid: u32,
-    /// `None` = the driver does not know.
+    /// `None` = unknown to the driver.
     kib: Option<u64>,
 }
 
 /// Devices by name; devices that do not answer are missing.
 pub(super) type Devices = BTreeMap<Box<str>, Device>;
 
-/// Processes of this machine, as far as relevant for GPUs.
+/// The processes of this machine, as far as they matter for GPUs.
 pub(super) struct ProcessView<'a> {
     /// Processes of the instance.
     pub(super) own: &'a BTreeSet<u32>,
-    /// Whether a pid is visible in this namespace.
+    /// Returns whether a pid is visible in this namespace.
     pub(super) is_here: &'a dyn Fn(u32) -> bool,
     pub(super) numbers: &'a mut Numbers,
 }
 
-/// Whether the driver's pids are valid in this namespace: in a container they may differ.
+/// Whether the driver's pids are valid in this namespace. In a container they may differ.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Numbers {
     Certain,
     /// Not known yet.
     Doubtful,
-    /// The driver has reported the pid of an own process on a device that it holds.
+    /// The driver has reported the pid of a process of the task, on a device that the task holds.
     Proven,
 }
 
 impl Numbers {
-    /// Determined from this process's namespace.
+    /// Derives the answer from this process's namespace.
     pub(super) fn find() -> Self {
         let is_first = |found: std::fs::Metadata| found.ino() == FIRST_NAMESPACE;
         if std::fs::metadata("/proc/self/ns/pid").is_ok_and(is_first) {
@@ -120,7 +122,8 @@ impl Numbers {
 }
 
 impl HeldGpus {
-    /// Usage of the instance's devices. A value unknown for one device is unknown for the sum.
+    /// Returns the usage of the instance's devices. If a value is unknown for one device, it is
+    /// unknown for the sum.
     pub(super) fn look(
         &self,
         devices: &Devices,
@@ -152,7 +155,7 @@ struct MemoryUse {
 }
 
 impl Device {
-    /// Memory that an instance uses.
+    /// Returns the memory that an instance uses.
     fn used(&self, seen: &mut ProcessView<'_>) -> Option<MemoryUse> {
         let kib = self.processes.as_deref().and_then(|all| own(all, seen));
         if let Some(kib) = kib {
@@ -169,7 +172,7 @@ impl Device {
     }
 }
 
-/// Memory of the instance's processes; `None` = unknown.
+/// Returns the memory of the instance's processes; `None` = unknown.
 fn own(all: &[Process], seen: &mut ProcessView<'_>) -> Option<u64> {
     let own = all.iter().filter(|one| seen.own.contains(&one.pid));
     let sum = own.clone().map(|one| one.kib).sum();
@@ -180,8 +183,8 @@ fn own(all: &[Process], seen: &mut ProcessView<'_>) -> Option<u64> {
         *seen.numbers = Numbers::Proven;
         return sum;
     }
-    // In a container the list may be missing or use other pids. Pids that are invisible here may be
-    // the instance's own.
+    // In a container, the list may be missing or contain other pids. Pids that are invisible here
+    // may belong to the instance.
     let is_nobody_else = all.iter().all(|one| (seen.is_here)(one.pid));
     (*seen.numbers == Numbers::Proven && is_nobody_else).then_some(0)
 }
@@ -215,7 +218,7 @@ mod tests {
             .collect()
     }
 
-    /// Processes 10 to 19 belong to the task, those below 100 are visible.
+    /// Processes 10 to 19 belong to the task; processes below 100 are visible.
     fn usage_with(
         held: &HeldGpus,
         devices: &Devices,
@@ -276,7 +279,7 @@ mod tests {
             assert_eq!(found.memory_kib, Some(kib));
             assert!(given.is_memory_of_devices);
         }
-        // One reports no utilization, like a part of a device.
+        // One device reports no utilization, like a part of a device.
         let part = Device {
             busy_milli: None,
             ..device(0, (5_000, 80_000), &[(10, 9)])
@@ -293,8 +296,7 @@ mod tests {
             (found.memory_kib, given.is_memory_of_devices)
         };
         let numbers = &mut Numbers::Doubtful;
-        // No listed pid is visible, one has the pid of another process by chance, or there is no
-        // list.
+        // No listed pid is visible, or one happens to match another process, or there is no list.
         assert_eq!(of(&[(4_711, 3_000)], numbers), (Some(5_000), true));
         assert_eq!(of(&[(50, 3_000)], numbers), (Some(5_000), true));
         assert_eq!(of(&[], numbers), (Some(5_000), true));

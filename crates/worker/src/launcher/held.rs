@@ -1,4 +1,4 @@
-//! Enforces memory limits of tasks, by control groups or by watching processes.
+//! Enforces memory limits of tasks, with control groups or by watching processes.
 
 use std::sync::Arc;
 
@@ -20,12 +20,12 @@ impl TaskLauncher {
         let Some(task) = self.running.get_mut(excess.token) else {
             return;
         };
-        // Before the signal: the end must not arrive without its reason.
+        // Set before the signal is sent, so that the end does not arrive without its reason.
         task.excess = Some(excess);
         self.kill(excess.token);
     }
 
-    /// Memory in KiB that a task may use; `None` = any.
+    /// Returns the memory in KiB that a task may use; `None` = unlimited.
     pub(super) fn memory_limit(&self, task: &LaunchTask, pools: &PoolSet) -> Option<u64> {
         let watch = self.memory.as_ref()?;
         let is_limit = task.template.task.enforce_memory;
@@ -37,24 +37,25 @@ impl TaskLauncher {
     /// Starts to watch the memory of a task.
     pub(super) fn watch_memory(&self, token: LaunchToken, pid: u32) {
         let Some(watch) = &self.memory else { return };
-        // The kernel enforces limits of groups, better than samples.
+        // The kernel enforces the limits of groups better than sampling could.
         let task = self.running.get(token).filter(|task| task.group.is_none());
         if let Some(limit) = task.and_then(|task| task.memory_limit) {
             watch.add(token, pid, limit);
         }
     }
 
-    /// Stops watching the memory of a task; returns the excess if it was killed for that.
+    /// Stops watching the memory of a task. Returns the excess if the task was killed because of
+    /// it.
     pub(super) fn stop_watching(&self, token: LaunchToken) -> Option<MemoryOveruse> {
         let task = self.running.get(token)?;
-        // Immediately at the end: its pid may soon be reused.
+        // Done immediately at the end, because the pid may soon be reused.
         if let (Some(watch), Some(_)) = (&self.memory, task.memory_limit) {
             watch.remove(token);
         }
         task.excess
     }
 
-    /// Whether the OOM killer ended a task that died by SIGKILL.
+    /// Returns whether the OOM killer ended a task that died by SIGKILL.
     pub(super) fn is_oom_victim(&mut self, token: LaunchToken) -> bool {
         let before = self
             .running
@@ -63,7 +64,8 @@ impl TaskLauncher {
         self.oom.has_struck(before)
     }
 
-    /// Leaves the control group of a task, if it has one; returns the excess if it used too much.
+    /// Removes a task from its control group, if it has one. Returns the excess if it used too much
+    /// memory.
     pub(super) fn leave_group(&mut self, token: LaunchToken) -> Option<MemoryOveruse> {
         let group = self.running.get_mut(token)?.group.take()?;
         let used = group.excess();
@@ -77,8 +79,8 @@ impl TaskLauncher {
     /// Adds the enforcement of the memory limit to a plan.
     pub(super) fn hold(&self, mut plan: SpawnPlan, group: Option<&TaskGroup>) -> SpawnPlan {
         if let Some(score) = self.memory.as_ref().and_then(MemoryWatch::task_score) {
-            // Set by the child itself: processes that it starts before the worker knows would
-            // otherwise inherit the worker's score.
+            // Set by the child itself. Otherwise, processes that it starts early would inherit the
+            // worker's score.
             plan = plan.oom_score_adj(score);
         }
         if let Some(group) = group {
@@ -87,7 +89,7 @@ impl TaskLauncher {
         plan
     }
 
-    /// A control group for a task; `None` = it is watched instead.
+    /// Returns a control group for a task, or `None` if the task must be watched instead.
     pub(super) fn make_group(&mut self, token: LaunchToken, limit: u64) -> Option<TaskGroup> {
         let made = self.groups.as_mut()?.get(&token.0.to_string(), limit);
         made.inspect_err(|error| {

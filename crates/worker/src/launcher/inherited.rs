@@ -1,30 +1,30 @@
-//! Which of the worker's own environment variables its tasks get.
+//! Selects which of the worker's environment variables its tasks inherit.
 
 use std::ffi::OsStr;
 
 use hq_core::words::has_word;
 use hq_spawn::EnvBlock;
 
-/// Variables of a task that another task must not inherit when a worker runs inside one.
+/// Variables of a task that must not reach the tasks of a worker that runs inside it.
 const TASK_VARIABLES: &str = "HQ_ACCESS_KEY HQ_CPUS HQ_ENTRY HQ_ERROR_FILENAME HQ_HOST_FILE HQ_NODE_FILE HQ_NUM_NODES HQ_PIN \
     HQ_TASK_DIR";
 
-/// Prefixes of variables that describe the worker's job step, set by batch systems
-/// and process managers. A task that inherited them would count as part of that step: `srun`
-/// repeats its options, `mpirun` uses its nodes, and an MPI library waits for peers that do not
+/// Prefixes of variables that batch systems and process managers set to describe the worker's job
+/// step. A task that inherited them would count as part of that step: `srun` would repeat its
+/// options, `mpirun` would use its nodes, and an MPI library would wait for peers that do not
 /// exist.
 const STEP_PREFIXES: [&str; 9] = [
     "SLURM_", "SLURMD_", "SRUN_", "PMI_", "PMI2_", "PMIX_", "OMPI_", "HYDRA_", "PBS_",
 ];
 
-/// Exceptions that describe the surrounding job and do no harm.
+/// Exceptions: these describe the surrounding job and are harmless.
 const STEP_NAMES_KEPT: &str = "SLURM_CONF SLURM_CLUSTER_NAME SLURM_JOB_ID SLURM_JOB_ACCOUNT SLURM_JOB_PARTITION \
     SLURM_SUBMIT_DIR PBS_JOBID PBS_O_WORKDIR";
 
-/// Set in the worker's environment, it lets tasks inherit everything.
+/// If this is set in the worker's environment, tasks inherit everything.
 const KEEP_STEP: &str = "HQ_KEEP_BATCH_ENV";
 
-/// Users' settings with the same prefix.
+/// Returns whether a variable with such a prefix is a user's setting.
 fn is_user_setting(name: &str) -> bool {
     // The framework `ess` describes a process's place in a step; the others are tuning parameters.
     name.starts_with("OMPI_MCA_") && !name.starts_with("OMPI_MCA_ess")
@@ -36,7 +36,7 @@ fn is_of_step(name: &str) -> bool {
         && !is_user_setting(name)
 }
 
-/// The worker's environment without variables of a surrounding task or job step.
+/// Returns the worker's environment without the variables of a surrounding task or job step.
 pub(super) fn inherited() -> EnvBlock {
     let keeps_step = std::env::var_os(KEEP_STEP).is_some_and(|value| value == "1");
     let is_of_task = |name: &OsStr| {
@@ -47,12 +47,12 @@ pub(super) fn inherited() -> EnvBlock {
                 || (!keeps_step && is_of_step(name))
         })
     };
-    // In the usual case the block is shared unchanged.
+    // In the usual case, the block is shared unchanged.
     if !std::env::vars_os().any(|(name, _)| is_of_task(&name)) {
         return EnvBlock::capture();
     }
     let kept = std::env::vars_os().filter(|(name, _)| !is_of_task(name));
-    // Fails only for a name that no shell can set.
+    // This fails only for a name that no shell can set.
     EnvBlock::empty()
         .overlay(kept)
         .unwrap_or_else(|_| EnvBlock::capture())

@@ -1,16 +1,16 @@
 //! Enforces memory limits of tasks by watching their process trees.
 //!
 //! A thread looks for the processes of all watched trees about ten times a second. Every few
-//! milliseconds in between it glances at the resident memory of the known processes, because many
-//! programs allocate within some tens of milliseconds and exit.
+//! milliseconds in between, it glances at the resident memory of the known processes, because many
+//! programs allocate and exit within some tens of milliseconds.
 //!
-//! Resident memory counts shared pages more than once, and includes pages of files, which the
-//! kernel can reclaim. So a tree only exceeds its limit by its proportional share of anonymous
-//! memory. The kernel computes that on request, which is expensive: it walks all pages of a
-//! process.
+//! Resident memory counts shared pages more than once, and includes file pages, which the kernel
+//! can reclaim. Therefore a tree exceeds its limit only if its proportional share of anonymous
+//! memory does. The kernel computes that share on request, which is expensive because it walks all
+//! pages of a process.
 //!
-//! Not seen are processes that leave both the tree and the session of their task. A fast growing
-//! tree can exceed its limit by what it touches between two glances.
+//! Processes that leave both the tree and the session of their task are not seen. A fast growing
+//! tree can exceed its limit by the memory that it touches between two glances.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -25,24 +25,25 @@ use tokio::sync::mpsc;
 
 use super::processes::{Families, KIB, Process, Processes};
 
-/// Shortest pause between two looks at all processes of the machine.
+/// The shortest pause between two looks at all processes of the machine.
 const LOOK_PAUSE: Duration = Duration::from_millis(20);
-/// Shortest pause between two glances at the known processes: a program touches some ten MiB in it.
+/// The shortest pause between two glances at the known processes. A program can touch some ten MiB
+/// during that time.
 const GLANCE_PAUSE: Duration = Duration::from_millis(5);
-/// Pause after a look or a glance, as a multiple of its CPU time, so that watching costs at most 2
+/// The pause after a look or a glance, as a multiple of its CPU time. Watching thus costs at most 2
 /// % of a cpu.
 const REST: u32 = 50;
-/// Longest pause: a task that grows meanwhile must not exhaust the machine's memory.
+/// The longest pause. A task that grows meanwhile must not exhaust the machine's memory.
 const REST_MAX: Duration = Duration::from_secs(2);
-/// Divisor: shares of memory that differ by less than this part count as the same memory. They are
-/// not exactly equal, because the parent may have other threads.
+/// Shares of memory that differ by less than one part in this many count as the same memory. They
+/// are not exactly equal, because the parent may have other threads.
 const SAME_MEMORY: u64 = 64;
-/// How long a tree whose shares were below the limit is not checked again, unless its resident
-/// memory grows.
+/// How long a tree is not checked again after its shares were found below the limit, unless its
+/// resident memory grows.
 const ACQUITTED: Duration = Duration::from_secs(2);
 /// Added to the OOM score of tasks (-1000 to 1000), so that the kernel prefers to kill them.
 const TASK_SCORE: i16 = 500;
-/// OOM score of the worker, where it has the right to lower it.
+/// The OOM score of the worker, if it is permitted to lower it.
 const WORKER_SCORE: &str = "-500";
 
 /// A process tree that used more memory than it may.
@@ -56,14 +57,14 @@ pub(super) struct MemoryOveruse {
 }
 
 impl MemoryOveruse {
-    /// Text for users.
+    /// Returns a text for users.
     pub(super) fn words(self) -> Box<str> {
         let [used, limit] = [self.used, self.limit].map(mib);
         format!("used {used} of {limit} MiB").into()
     }
 }
 
-/// MiB with one decimal, or none if it is zero.
+/// Formats KiB as MiB with one decimal, or none if it is zero.
 fn mib(kib: u64) -> String {
     let tenths = kib * 10 / KIB;
     match tenths % 10 {
@@ -95,7 +96,7 @@ struct State {
 #[derive(Debug)]
 pub(super) struct MemoryWatch {
     shared: Arc<Shared>,
-    /// OOM score of tasks; set with the first task that has a limit.
+    /// The OOM score of tasks. It is set with the first task that has a limit.
     task_score: OnceLock<Option<i16>>,
 }
 
@@ -123,25 +124,26 @@ impl MemoryWatch {
         })
     }
 
-    /// Makes the kernel kill tasks before this worker when memory runs out. Called for each task
-    /// with a limit. Workers without such tasks avoid the cost: a child that sets a score is
-    /// created in a slower way.
+    /// Makes the kernel kill tasks before this worker when memory runs out. It is called for each
+    /// task with a limit. Workers without such tasks avoid the cost: creating a child that sets a
+    /// score is slower.
     pub(super) fn protect_worker(&self) {
         self.task_score.get_or_init(|| {
             let score = task_score();
-            // After the score of tasks, which is derived from the original score of this process.
+            // Done after computing the score of tasks, which is derived from this process's
+            // original score.
             lower_own_score();
             score
         });
     }
 
-    /// The score that tasks start with, if any. Tasks without a limit need it as well, because the
-    /// worker lowered its own.
+    /// Returns the score with which tasks start, if any. Tasks without a limit need it as well,
+    /// because the worker lowered its own.
     pub(super) fn task_score(&self) -> Option<i16> {
         self.task_score.get().copied().flatten()
     }
 
-    /// Starts to watch a tree; `limit` in KiB.
+    /// Starts to watch a tree. `limit` is in KiB.
     pub(super) fn add(&self, token: LaunchToken, pid: u32, limit: u64) {
         let since = Instant::now();
         let watched = Watched { pid, limit, since };
@@ -164,31 +166,31 @@ impl Drop for MemoryWatch {
 
 impl Shared {
     fn lock(&self) -> MutexGuard<'_, State> {
-        // A panic leaves nothing inconsistent here.
+        // No code can panic while the data is inconsistent.
         self.watched.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// CPU time of this thread.
+/// Returns the CPU time of this thread.
 fn cpu_time() -> Duration {
     let time = clock_gettime(ClockId::ThreadCPUTime);
     let seconds = u64::try_from(time.tv_sec).unwrap_or(0);
     Duration::new(seconds, u32::try_from(time.tv_nsec).unwrap_or(0))
 }
 
-/// The pause after a look or glance with this CPU time.
+/// Returns the pause after a look or glance that used this CPU time.
 fn pause_after(took: Duration, shortest: Duration) -> Duration {
     took.saturating_mul(REST).clamp(shortest, REST_MAX)
 }
 
-/// The score that makes the kernel prefer tasks; `None` if it cannot be set here.
+/// Returns the score that makes the kernel prefer tasks, or `None` if it cannot be set here.
 fn task_score() -> Option<i16> {
     let path = "/proc/self/oom_score_adj";
     let own = fs::read_to_string(path).ok()?;
-    // Writes the present score back, only to find out whether that is permitted.
+    // Writes the current score back, only to find out whether that is permitted.
     fs::write(path, &own).ok()?;
-    // Only privileged processes may lower it, and tasks inherit the worker's: containers often
-    // start with a higher one.
+    // Only privileged processes may lower the score, and tasks inherit the worker's. In containers,
+    // it often starts higher.
     own.trim().parse().ok().map(|own: i16| own.max(TASK_SCORE))
 }
 
@@ -204,7 +206,7 @@ struct Watcher {
     shared: Arc<Shared>,
     processes: Processes,
     found: mpsc::UnboundedSender<MemoryOveruse>,
-    /// Processes of the trees at the last look.
+    /// The processes of the trees at the last look.
     members: BTreeMap<LaunchToken, Vec<u32>>,
     /// Trees with high resident memory whose shares were below the limit.
     acquitted: BTreeMap<LaunchToken, Acquittal>,
@@ -213,9 +215,9 @@ struct Watcher {
 /// A tree whose shares were summed up and found to be small enough.
 #[derive(Clone, Copy, Debug)]
 struct Acquittal {
-    /// Resident memory at that check, in KiB.
+    /// The resident memory at that check, in KiB.
     own: u64,
-    /// Time of the next check even if the memory has not grown.
+    /// When to check again even if the memory has not grown.
     until: Instant,
 }
 
@@ -232,17 +234,17 @@ impl Watcher {
                 if state.is_over {
                     return;
                 }
-                // A copy, so that tasks can start and end during the look.
+                // Copied so that tasks can start and end during the look.
                 state.tasks.clone()
             };
             let now = Instant::now();
-            // For short tasks a glance at their own processes is enough.
+            // For short tasks, a glance at their first processes is enough.
             let mut ages = tasks
                 .values()
                 .map(|task| now.saturating_duration_since(task.since));
             let is_look = now >= next_look && ages.any(|age| age >= LOOK_PAUSE);
-            // CPU time instead of elapsed time: waiting on a busy machine costs other processes
-            // nothing.
+            // CPU time is used instead of elapsed time, because waiting on a busy machine costs
+            // other processes nothing.
             let before = cpu_time();
             self.acquitted.retain(|token, _| tasks.contains_key(token));
             let found = if is_look {
@@ -251,7 +253,7 @@ impl Watcher {
                 self.check(&tasks)
             };
             for excess in found {
-                // Reported once: the next look may come before it is dead.
+                // Reported only once: the process may still be alive at the next look.
                 self.shared.lock().tasks.remove(&excess.token);
                 if self.found.send(excess).is_err() {
                     return;
@@ -295,9 +297,9 @@ impl Watcher {
         found
     }
 
-    /// Memory use of a tree if it exceeds the limit.
+    /// Returns the memory use of a tree if it exceeds the limit.
     fn judge(&mut self, token: LaunchToken, limit: u64, tree: &[Process]) -> Option<MemoryOveruse> {
-        // Each check is more expensive than the previous one.
+        // The checks below are ordered by increasing cost.
         if tree.iter().map(|process| process.rss).sum::<u64>() <= limit {
             return None;
         }
@@ -308,7 +310,8 @@ impl Watcher {
             return None;
         }
         let used = match (tree, self.used(tree)) {
-            // It has exited meanwhile, and shared nothing with other processes of its tree.
+            // The process has exited meanwhile, and shared nothing with other processes of its
+            // tree.
             ([_], 0) => own,
             (_, used) => used,
         };
@@ -320,11 +323,11 @@ impl Watcher {
         Some(MemoryOveruse { token, used, limit })
     }
 
-    /// Memory of processes in KiB, shared pages in proportion.
+    /// Returns the memory of processes in KiB, counting shared pages proportionally.
     fn used(&self, tree: &[Process]) -> u64 {
         let share = |process: &Process| {
             let share = self.processes.share(process.pid);
-            // That of another user cannot be asked for.
+            // The share of another user's process cannot be read.
             share.or_else(|| self.processes.own(process.pid))
         };
         let shares: BTreeMap<u32, u64> = tree
@@ -332,8 +335,8 @@ impl Watcher {
             .filter_map(|process| Some((process.pid, share(process)?)))
             .collect();
         let is_same = |one: u64, other: u64| one.abs_diff(other) <= other / SAME_MEMORY;
-        // Between `vfork` and `execve` a process is in the memory of its parent: both show all of
-        // it, and nothing as shared.
+        // Between `vfork` and `execve`, a process uses the memory of its parent. Both report all of
+        // it, and report nothing as shared.
         let is_in_parent = |process: &Process| {
             let own = shares.get(&process.pid).zip(shares.get(&process.parent));
             own.is_some_and(|(own, parent)| {
@@ -355,7 +358,7 @@ impl Watcher {
 mod tests {
     use super::*;
 
-    /// A machine of processes `(pid, parent, session, pages, share)`.
+    /// Creates a machine of processes `(pid, parent, session, pages, share)`.
     fn machine(processes: &[(u32, u32, u32, u64, u64)]) -> (tempfile::TempDir, Watcher) {
         let dir = tempfile::tempdir().expect("temporary directory");
         for (pid, parent, session, pages, share) in processes {
@@ -396,14 +399,14 @@ mod tests {
         let pause = |millis| pause_after(Duration::from_millis(millis), LOOK_PAUSE);
         assert_eq!(pause(0), LOOK_PAUSE);
         assert_eq!(pause(10), Duration::from_millis(500));
-        // On a machine that swaps, say.
+        // Such a long look can happen on a machine that swaps.
         assert_eq!(pause(60_000), REST_MAX);
     }
 
     #[test]
     fn a_tree_counts_with_its_session_and_its_share() {
-        // 11 is a child, 12 its child in another session, 13 an orphan of the session; 20 is not
-        // ours.
+        // 11 is a child, 12 is its child in another session, 13 is an orphan in the session, and
+        // 20 is unrelated.
         let all = [
             (10, 1, 10, 100, 90),
             (11, 10, 10, 100, 90),
@@ -432,7 +435,7 @@ mod tests {
         let (dir, mut watcher) = machine(&[(10, 1, 10, 100, 0)]);
         fs::remove_file(dir.path().join("10/smaps_rollup")).expect("is there");
         assert_eq!(watcher.look(&watched(300)).len(), 1, "by its own memory");
-        // How much of an ended process was files is unknown.
+        // How much memory of an ended process was file pages is unknown.
         fs::remove_file(dir.path().join("10/status")).expect("is there");
         assert!(watcher.look(&watched(300)).is_empty());
         fs::remove_file(dir.path().join("10/stat")).expect("is there");

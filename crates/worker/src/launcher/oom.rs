@@ -1,8 +1,8 @@
-//! Tells tasks killed by the OOM killer from tasks that a user killed.
+//! Distinguishes tasks killed by the OOM killer from tasks that a user killed.
 //!
-//! Both end by SIGKILL. The kernel counts its OOM kills. A task that dies by SIGKILL counts as a
-//! victim if the count grew during its lifetime. The worker uses the count of its control group
-//! where possible, because that excludes other jobs and containers of the node.
+//! Both die by SIGKILL. The kernel counts its OOM kills, and a task that dies by SIGKILL counts as
+//! a victim if the count grew during its lifetime. Where possible, the worker uses the count of its
+//! control group, because that excludes other jobs and containers on the node.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -10,19 +10,19 @@ use std::time::{Duration, Instant};
 
 use super::control_group;
 
-/// Counter of the whole machine.
+/// The counter of the whole machine.
 const OF_MACHINE: &str = "proc/vmstat";
 const COUNTER_NAME: &str = "oom_kill";
 
-/// Starts within this time share one sample of the count. A kill in that time before a start may be
-/// attributed to the task.
+/// Starts within this time share one sample of the count. A kill between the sample and a start may
+/// be attributed to that task.
 const SAMPLE_AGE_MAX: Duration = Duration::from_millis(500);
 
-/// The count, and how many kills were attributed to a task.
+/// The count, and the number of kills already attributed to a task.
 #[derive(Debug)]
 pub(super) struct OomWatch {
     path: PathBuf,
-    /// Kills up to this number are attributed.
+    /// Kills up to this number have been attributed.
     attributed: u64,
     sample: u64,
     sampled: Instant,
@@ -44,9 +44,9 @@ impl OomWatch {
         watch
     }
 
-    /// Number of kills so far, for a task that starts.
+    /// Returns the number of kills so far, for a task that starts.
     pub(super) fn before_start(&mut self) -> u64 {
-        // Reading it for each short task would cost more than the start.
+        // Reading the count for each short task would cost more than the start.
         if self.sampled.elapsed() > SAMPLE_AGE_MAX {
             self.sample = self.count();
             self.sampled = Instant::now();
@@ -54,10 +54,11 @@ impl OomWatch {
         self.sample
     }
 
-    /// Whether a task that just died by SIGKILL is a victim of the OOM killer. `before` is the
-    /// count at its start. Each kill has one victim.
+    /// Returns whether a task that just died by SIGKILL is a victim of the OOM killer. `before` is
+    /// the count at its start. Each kill has one victim.
     pub(super) fn has_struck(&mut self, before: u64) -> bool {
-        // Each kill explains one task: if two died by SIGKILL, a user may have killed the second.
+        // Each kill explains one task: if two tasks died by SIGKILL, a user may have killed the
+        // second.
         let done = self.attributed.max(before);
         let has_struck = self.count() > done;
         if has_struck {
@@ -66,7 +67,7 @@ impl OomWatch {
         has_struck
     }
 
-    /// 0 if the kernel does not count (before Linux 4.13).
+    /// Returns the count, or 0 if the kernel does not count (before Linux 4.13).
     fn count(&self) -> u64 {
         let text = fs::read_to_string(&self.path).unwrap_or_default();
         text.lines()
@@ -77,7 +78,7 @@ impl OomWatch {
     }
 }
 
-/// The file with the narrowest count.
+/// Returns the file with the narrowest count.
 fn counter(root: &Path) -> PathBuf {
     let of_group = [
         control_group::own_group(root).map(|dir| dir.join("memory.events")),
@@ -87,7 +88,7 @@ fn counter(root: &Path) -> PathBuf {
         let text = fs::read_to_string(path).unwrap_or_default();
         text.lines().any(|line| line.starts_with("oom_kill "))
     };
-    // The narrowest available: kills elsewhere on the machine do not matter.
+    // Use the narrowest available count: kills elsewhere on the machine do not matter.
     let found = of_group.into_iter().flatten().find(counts);
     found.unwrap_or_else(|| root.join(OF_MACHINE))
 }
@@ -110,7 +111,7 @@ mod tests {
         kills(5);
         assert!(watch.has_struck(start) && watch.has_struck(start));
         assert!(!watch.has_struck(start));
-        // The OOM killer hits a foreign process; then a task starts and is killed by a user.
+        // The OOM killer kills another process. Then a task starts, and a user kills it.
         kills(9);
         watch.sampled = Instant::now() - 2 * SAMPLE_AGE_MAX;
         let later = watch.before_start();

@@ -1,4 +1,4 @@
-//! Processes of this machine from /proc, grouped by parent and session.
+//! The processes of this machine from /proc, grouped by parent and session.
 //!
 //! The kernel fills `stat` and `status` without waiting for the process. [`Processes::share`] waits
 //! for the lock of the memory map, which a page fault may hold for as long as a file system hangs.
@@ -16,9 +16,9 @@ pub(super) struct Process {
     pub(super) pid: u32,
     pub(super) parent: u32,
     session: u32,
-    /// Resident memory in KiB, pages of files included.
+    /// Resident memory in KiB, including file pages.
     pub(super) rss: u64,
-    /// CPU time of it and of the children that it has waited for.
+    /// The CPU time of the process and of the children that it has waited for.
     pub(super) cpu: Duration,
     /// Start time, in ticks since boot.
     pub(super) began: u64,
@@ -48,7 +48,7 @@ impl Processes {
         }
     }
 
-    /// All visible processes.
+    /// Returns all visible processes.
     pub(super) fn look(&self) -> Vec<Process> {
         let Ok(entries) = fs::read_dir(&self.proc) else {
             return Vec::new();
@@ -58,19 +58,19 @@ impl Processes {
             .collect()
     }
 
-    /// One visible process.
+    /// Returns one visible process.
     pub(super) fn get(&self, pid: u32) -> Option<Process> {
         let stat = self.read(pid, "stat")?;
         self.parse(pid, &stat)
     }
 
-    /// See `proc_pid_stat(5)`. The name in brackets may hold anything.
+    /// See `proc_pid_stat(5)`. The name in parentheses may contain any characters.
     fn parse(&self, pid: u32, stat: &str) -> Option<Process> {
         let (_, rest) = stat.rsplit_once(')')?;
-        // Two fields stand before the end of the name.
+        // Two fields precede the end of the name.
         let fields: Vec<&str> = rest.split_ascii_whitespace().take(22).collect();
         let number = |field: usize| fields.get(field - 3)?.parse::<u64>().ok();
-        // Of it and of its reaped children, in user mode and in the kernel.
+        // User and kernel time of the process and of its reaped children.
         let ticks = [14, 15, 16, 17].map(|field| number(field).unwrap_or(0));
         let ticks = ticks.into_iter().fold(0, u64::saturating_add);
         Some(Process {
@@ -83,27 +83,27 @@ impl Processes {
         })
     }
 
-    /// Start time of a process since boot.
+    /// Returns the start time of a process since boot.
     pub(super) const fn began_at(&self, process: &Process) -> Duration {
         Duration::from_millis(process.began.saturating_mul(1_000) / self.ticks)
     }
 
-    /// Anonymous memory in KiB, shared pages counted in full, without swap.
+    /// Returns the anonymous memory in KiB without swap. Shared pages count in full.
     pub(super) fn own(&self, pid: u32) -> Option<u64> {
         let text = self.read(pid, "status")?;
-        // Since Linux 4.5. Before, pages of files are included.
+        // These fields exist since Linux 4.5. On older kernels, file pages are included.
         match (kib(&text, "RssAnon:"), kib(&text, "RssShmem:")) {
             (Some(anon), Some(shmem)) => Some(anon + shmem),
             (None, _) | (_, None) => kib(&text, "VmRSS:"),
         }
     }
 
-    /// Anonymous memory in KiB, shared pages counted in proportion, with swap.
+    /// Returns the anonymous memory in KiB including swap. Shared pages count proportionally.
     pub(super) fn share(&self, pid: u32) -> Option<u64> {
         let text = self.read(pid, "smaps_rollup")?;
         let swapped = kib(&text, "SwapPss:").unwrap_or(0);
-        // These fields exist since Linux 5.3. Before, all pages of files are subtracted, including
-        // other processes' shares of them.
+        // These fields exist since Linux 5.3. On older kernels, all file pages are subtracted,
+        // including other processes' shares of them.
         let resident = match (kib(&text, "Pss_Anon:"), kib(&text, "Pss_Shmem:")) {
             (Some(anon), Some(shmem)) => anon + shmem,
             (None, _) | (_, None) => {
@@ -114,28 +114,28 @@ impl Processes {
         Some(resident + swapped)
     }
 
-    /// A file of /proc about a process.
+    /// Reads a file about a process in /proc.
     fn read(&self, pid: u32, name: &str) -> Option<String> {
         let text = fs::read(self.proc.join(pid.to_string()).join(name)).ok()?;
         Some(lossy(text))
     }
 }
 
-/// Decodes text of the kernel. It contains the process name, which may be any bytes, even a
+/// Decodes text from the kernel. It contains the process name, which may be any bytes, even a
 /// truncated character.
 pub(super) fn lossy(text: Vec<u8>) -> String {
     String::from_utf8(text)
         .unwrap_or_else(|error| String::from_utf8_lossy(error.as_bytes()).into_owned())
 }
 
-/// Start time of a process from its `stat`: see `proc_pid_stat(5)`, field 22; two fields precede
-/// the end of the name.
+/// Returns the start time of a process from its `stat`. See `proc_pid_stat(5)`, field 22; two
+/// fields precede the end of the name.
 pub(super) fn began(stat: &str) -> Option<u64> {
     let (_, rest) = stat.rsplit_once(')')?;
     rest.split_ascii_whitespace().nth(19)?.parse().ok()
 }
 
-/// The number in the line that begins with `name`.
+/// Returns the number in the line that begins with `name`.
 fn kib(text: &str, name: &str) -> Option<u64> {
     let line = text.lines().find_map(|line| line.strip_prefix(name))?;
     line.trim().trim_end_matches("kB").trim().parse().ok()
@@ -166,12 +166,13 @@ impl Families {
         families
     }
 
-    /// One process.
+    /// Returns one process.
     pub(super) fn get(&self, pid: u32) -> Option<&Process> {
         self.processes.get(&pid)
     }
 
-    /// Descendants of a process and members of its session with their descendants, in linear time.
+    /// Returns the descendants of a process, and the members of its session with their descendants,
+    /// in linear time.
     pub(super) fn tree(&self, root: u32) -> Vec<&Process> {
         // An orphan has left the tree, but not the session that the task leads.
         let in_session = self.sessions.get(&root).into_iter().flatten();
@@ -198,7 +199,7 @@ mod tests {
         let own = proc.path().join("7");
         fs::create_dir(&own).expect("writable");
         let named = |before: &str, after: &str| {
-            // The kernel cuts names after 15 bytes, here within a character.
+            // The kernel truncates names after 15 bytes, in this case within a character.
             [before.as_bytes(), b"r\xc3\xa9cup\xc3", after.as_bytes()].concat()
         };
         let stat = " S 1 7 7 0 0 0 0 0 0 0 0 0 0 0 0 0 0 0 5 0 9 0\n";

@@ -1,4 +1,4 @@
-//! The shell's record of a launched instance: what to clean up and how to name it in errors.
+//! The launcher's record of a launched instance: what to clean up, and how to name it in errors.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -17,38 +17,38 @@ use crate::output::Cleanup;
 pub(super) struct RunningTask {
     pub(super) key: InstanceKey,
     pub(super) template: Arc<WorkTemplate>,
-    /// Entries of its assignment, and the task's position among them.
+    /// The entries of its assignment, and the task's position among them.
     pub(super) entries: Option<(Entries, u32)>,
     pub(super) cwd: PathBuf,
-    /// `None` = nothing to clean up, the usual case.
+    /// `None` = nothing to clean up, which is the usual case.
     pub(super) cleanup: Option<Cleanup>,
-    /// Memory it may use, in KiB; `None` = not watched.
+    /// The memory that it may use, in KiB; `None` = not watched.
     pub(super) memory_limit: Option<u64>,
-    /// Granted amounts, shown next to its usage curve.
+    /// The granted amounts, shown next to its usage curve.
     pub(super) given: GrantedAmounts,
-    /// Control group that enforces the limit.
+    /// The control group that enforces the limit.
     pub(super) group: Option<TaskGroup>,
-    /// OOM kills counted before its launch.
+    /// The number of OOM kills before its launch.
     pub(super) oom_kills_before: u64,
     /// Set if it was killed for using too much memory.
     pub(super) excess: Option<MemoryOveruse>,
 }
 
 impl RunningTask {
-    /// `HQ_ENTRY` of the task.
+    /// Returns the value of `HQ_ENTRY` for the task.
     pub(super) fn entry(&self) -> Option<&[u8]> {
         let (entries, position) = self.entries.as_ref()?;
         entries.get(*position)
     }
 
-    /// Program and arguments with the task's parameters filled in.
+    /// Returns the program and its arguments with the task's parameters filled in.
     pub(super) fn args(&self) -> Vec<ByteText> {
         let template = &self.template.task;
         template.filled_args(&template.arg_values(self.key.task.task, self.entry()))
     }
 }
 
-/// All launched instances that still have launcher events to come.
+/// All launched instances for which more launcher events will come.
 #[derive(Debug, Default)]
 pub(super) struct RunningTasks(BTreeMap<LaunchToken, RunningTask>);
 

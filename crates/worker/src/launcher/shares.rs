@@ -6,28 +6,31 @@ use std::time::Duration;
 
 use super::processes::Processes;
 
-/// Longest wait for the kernel's answer.
+/// How long to wait for the kernel's answer.
 const SHARES_TIMEOUT: Duration = Duration::from_millis(500);
 
-/// Queries shared memory on a thread of its own: it waits for locks of memory maps, which may hang.
+/// Queries shared memory on a separate thread, because the query waits for locks of memory maps and
+/// may hang.
 pub(super) struct Shares {
     questions: SyncSender<Vec<u32>>,
     answers: Receiver<Option<u64>>,
-    /// An answer is outstanding.
+    /// Whether an answer is outstanding.
     is_behind: bool,
 }
 
 impl Shares {
     pub(super) fn start(processes: &Processes) -> Self {
         let processes = processes.clone();
-        // Processes of other users or with more privileges cannot be queried; they count in full.
+        // Processes of other users or with more privileges cannot be queried, so they count in
+        // full.
         Self::asking(move |pid| processes.share(pid).or_else(|| processes.own(pid)))
     }
 
     fn asking(share: impl Fn(u32) -> Option<u64> + Send + 'static) -> Self {
         let (questions, asked) = sync_channel::<Vec<u32>>(1);
         let (answer, answers) = sync_channel(1);
-        // Without a thread there are no answers, and shared pages count more than once.
+        // If the thread cannot be started, there are no answers, and shared pages count more than
+        // once.
         let _ = thread::Builder::new()
             .name("hq-shares".into())
             .spawn(move || {
@@ -46,7 +49,7 @@ impl Shares {
         }
     }
 
-    /// Memory of these processes in KiB; `None` = not known in time.
+    /// Returns the memory of these processes in KiB, or `None` if it is not known in time.
     pub(super) fn sum(&mut self, pids: Vec<u32>) -> Option<u64> {
         if self.is_behind {
             // Drops the answer to an earlier question.
@@ -96,7 +99,7 @@ mod tests {
         let (let_go, held) = sync_channel::<()>(0);
         let mut shares = Shares::asking(move |pid| {
             if pid == 13 {
-                // Like a memory map that is locked.
+                // Simulates a locked memory map.
                 let _ = held.recv();
             }
             Some(u64::from(pid))
@@ -109,7 +112,7 @@ mod tests {
         assert_eq!(shares.sum(vec![3]), None);
         assert!(begin.elapsed() < SHARES_TIMEOUT, "asked nobody");
         drop(let_go);
-        // Not the answer to the previous question.
+        // Must not be the answer to the previous question.
         let again = std::iter::repeat_with(|| shares.sum(vec![5]));
         assert_eq!(again.flatten().next(), Some(5));
     }

@@ -1,9 +1,9 @@
-//! Instances with streamed output, from before their start until all output is written.
+//! Instances with streamed output, from before their start until all their output is written.
 //!
 //! An instance starts once its file is open, and its end counts once all its output is in that
-//! file. Launches queued in a lane behind one that waits for its file wait with it, streamed or
-//! not, so that a lane keeps its order. A launcher without streamed instances has no thread for
-//! them.
+//! file. If a launch waits for its file, all launches behind it in the same lane wait too, streamed
+//! or not, so that a lane keeps its order. A launcher without streamed instances starts no thread
+//! for them.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::ffi::OsString;
@@ -20,18 +20,18 @@ use tokio::sync::Notify;
 
 use super::token_of;
 
-/// State of an instance.
+/// The state of an instance.
 enum Phase {
-    /// Its file is not open yet, or that of an earlier launch in its lane.
+    /// Its file, or the file of an earlier launch in its lane, is not open yet.
     Parked {
-        /// Name of its lane.
+        /// The name of its lane.
         lane: LaunchToken,
-        /// False if it only waits for earlier launches.
+        /// Whether its own output is streamed. If false, it only waits for earlier launches.
         streamed: bool,
     },
-    /// It runs, or is being started.
+    /// It is running or being started.
     Running,
-    /// It ended; its output is being written.
+    /// It has ended, and its output is being written.
     Ending(LaunchEvent, bool),
 }
 
@@ -47,9 +47,9 @@ struct Waiting {
 pub(super) struct StreamEvents {
     /// Launches that may start now, in the order of their lanes.
     pub(super) start: Vec<(Lane, Token, SpawnPlan)>,
-    /// Instances whose output is lost: they must be killed.
+    /// Instances whose output is lost. They must be killed.
     pub(super) broken: Vec<LaunchToken>,
-    /// Ends that are final now, and whether the process exited with 0.
+    /// Ends that are now final, and whether the process exited with 0.
     pub(super) ended: Vec<(LaunchEvent, bool)>,
 }
 
@@ -60,9 +60,9 @@ pub(super) struct Streaming {
     wake: Arc<Notify>,
     worker: WorkerId,
     phases: BTreeMap<LaunchToken, Phase>,
-    /// By lane, in the order of the calls; no list is empty.
+    /// By lane, in the order of the launches. No list is empty.
     parked: BTreeMap<LaunchToken, VecDeque<Waiting>>,
-    /// Not collected yet.
+    /// Events that have not been collected yet.
     news: StreamEvents,
 }
 
@@ -105,7 +105,7 @@ impl Streaming {
             worker: self.worker.as_u32(),
             channels,
         };
-        // Started with the first streamed instance: most workers never need its threads.
+        // Started with the first streamed instance, because most workers never need its threads.
         let pump = match self.pump.take() {
             Some(pump) => pump,
             None => {
@@ -129,8 +129,8 @@ impl Streaming {
         Ok(plan)
     }
 
-    /// Keeps the plan of a streamed instance until its file is open, and plans behind it in the
-    /// same lane. Returns any other plan.
+    /// Parks the plan of a streamed instance until its file is open, and any plans behind it in the
+    /// same lane. Returns all other plans.
     pub(super) fn park(
         &mut self,
         lane: LaunchToken,
@@ -141,25 +141,26 @@ impl Streaming {
         if !streamed && !self.parked.contains_key(&lane) {
             return Some((Lane(lane.0), Token(token.0), plan));
         }
-        // Recorded as well, so that it can be given up while it waits.
+        // Recorded as well, so that the launch can be given up while it waits.
         if !streamed {
             self.phases.insert(token, Phase::Parked { lane, streamed });
         }
         self.parked.entry(lane).or_default().push_back(Waiting {
             token,
             plan,
-            // It waits only for earlier launches.
+            // A launch that is not streamed waits only for earlier launches.
             is_ready: !streamed,
         });
         None
     }
 
-    /// Whether the output of this instance is streamed.
+    /// Returns whether the output of this instance is streamed.
     pub(super) fn has(&self, token: LaunchToken) -> bool {
         self.phases.contains_key(&token)
     }
 
-    /// Fails a launch that has not reached the spawn engine as canceled; `false` if unknown.
+    /// Fails a launch that has not reached the spawn engine as canceled. Returns `false` if it is
+    /// unknown.
     pub(super) fn give_up(&mut self, token: LaunchToken) -> bool {
         let Some(Phase::Parked { lane, streamed }) = self.phases.get(&token) else {
             return false;
@@ -167,7 +168,7 @@ impl Streaming {
         let (lane, streamed) = (*lane, *streamed);
         let failure = LaunchFailure::Cancelled;
         let event = LaunchEvent::Failed { token, failure };
-        // The pump has created a file for it, and reports when that is closed.
+        // The pump has created a file for the launch, and will report when the file is closed.
         if streamed {
             self.hold(event, false);
         } else {
@@ -179,7 +180,7 @@ impl Streaming {
         true
     }
 
-    /// Removes a launch from its lane; those behind it may become ready.
+    /// Removes a launch from its lane. Launches behind it may become ready.
     fn leave(&mut self, lane: LaunchToken, token: LaunchToken) {
         if let Some(waiting) = self.parked.get_mut(&lane) {
             waiting.retain(|launch| launch.token != token);
@@ -187,15 +188,15 @@ impl Streaming {
         self.release(lane);
     }
 
-    /// Releases the first launches of a lane as far as they are ready.
+    /// Releases the launches at the front of a lane that are ready.
     fn release(&mut self, lane: LaunchToken) {
         let Some(waiting) = self.parked.get_mut(&lane) else {
             return;
         };
-        // Up to the first without an open file: a lane keeps its order.
+        // Stops at the first launch without an open file, because a lane keeps its order.
         while let Some(launch) = waiting.pop_front_if(|launch| launch.is_ready) {
             let token = launch.token;
-            // Only the end of a streamed task must wait for output.
+            // Only the end of a streamed task has to wait for output.
             if let Some(Phase::Parked { streamed: true, .. }) = self.phases.get(&token) {
                 self.phases.insert(token, Phase::Running);
             } else {
@@ -209,11 +210,11 @@ impl Streaming {
         }
     }
 
-    /// Keeps an end until all output is written.
+    /// Holds an end back until all output is written.
     pub(super) fn hold(&mut self, event: LaunchEvent, has_exited_well: bool) {
         let token = token_of(&event);
         let how = match &event {
-            // The task may start elsewhere with the same instance number; readers must not take
+            // The task may start elsewhere with the same instance number, so readers must not take
             // this for its end.
             LaunchEvent::Failed {
                 failure: LaunchFailure::Transient | LaunchFailure::Cancelled,
@@ -230,7 +231,7 @@ impl Streaming {
         }
     }
 
-    /// Events since the last call.
+    /// Returns the events since the last call.
     pub(super) fn collect(&mut self) -> StreamEvents {
         let mut events = Vec::new();
         if let Some(pump) = &self.pump {
@@ -252,7 +253,7 @@ impl Streaming {
         match event {
             PumpEvent::Ready { token } => {
                 let token = LaunchToken(token);
-                // An instance that was given up is in no list anymore.
+                // An instance that was given up is no longer in any list.
                 if let Some(Phase::Parked { lane, .. }) = self.phases.get(&token) {
                     let lane = *lane;
                     let waiting = self.parked.get_mut(&lane).into_iter().flatten();
@@ -287,8 +288,8 @@ impl Streaming {
     }
 }
 
-/// Why an instance has no pipes or no reader. A lack of descriptors, processes or memory is
-/// transient: other tasks will end.
+/// Explains why an instance has no pipes or no reader. A lack of descriptors, processes or memory
+/// is transient, because other tasks will end.
 fn begin_failure(error: std::io::Error) -> LaunchFailure {
     use rustix::io::Errno;
     match Errno::from_io_error(&error) {

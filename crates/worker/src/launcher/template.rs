@@ -1,7 +1,7 @@
-//! A template compiled for this worker: everything that its tasks share is encoded once.
+//! A template compiled for this worker. Everything that its tasks share is encoded only once.
 //!
-//! Each task adds only ids, entry, indices and rendered paths; arguments and environment are shared
-//! by reference.
+//! Each task adds only ids, its entry, indices and rendered paths. Arguments and environment are
+//! shared by reference.
 
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
@@ -25,13 +25,13 @@ use crate::hardware::{CPUS, GPUS_AMD, GPUS_NVIDIA};
 pub(crate) struct BaseEnvironment {
     /// The worker's own environment.
     pub(crate) env: EnvBlock,
-    /// `HQ`.
+    /// The value of `HQ`.
     pub(crate) hq_path: PathBuf,
-    /// For `%{SERVER_UID}` and the mark in the environment of tasks.
+    /// For `%{SERVER_UID}` and for the marker in the environment of tasks.
     pub(crate) server_uid: Box<str>,
 }
 
-/// A template ready for launches.
+/// A template that is ready for launches.
 #[derive(Debug)]
 pub(crate) struct CompiledTemplate {
     pub(crate) work: Arc<WorkTemplate>,
@@ -50,23 +50,23 @@ pub(crate) struct IndexValues {
 #[derive(Debug)]
 struct CompiledVariant {
     env: EnvBlock,
-    /// Variables for granted indices, per entry of the request.
+    /// The variables for granted indices, for each entry of the request.
     index_variables: Vec<IndexVariables>,
 }
 
 #[derive(Debug)]
 struct IndexVariables {
-    /// Position in the grant.
+    /// The position in the grant.
     entry: usize,
-    /// Names that get the comma separated indices.
+    /// The variables that are set to the comma-separated indices.
     names: Vec<String>,
-    /// Whether `OMP_PLACES` gets them as well.
+    /// Whether `OMP_PLACES` is set to them as well.
     is_omp_places: bool,
     is_cpus: bool,
 }
 
 impl CompiledTemplate {
-    /// Encodes what the tasks share.
+    /// Encodes everything that the tasks share.
     pub(crate) fn new(
         work: &Arc<WorkTemplate>,
         surroundings: &BaseEnvironment,
@@ -94,13 +94,13 @@ impl CompiledTemplate {
         })
     }
 
-    /// Values of the parameters of one task; empty without parameters.
+    /// Returns the parameter values of one task; empty if it has no parameters.
     pub(crate) fn params(&self, key: InstanceKey) -> Vec<(&str, ByteText)> {
         let params = self.work.task.params.as_deref();
         params.map_or_else(Vec::new, |params| params.values(key.task.task))
     }
 
-    /// Arguments of a task.
+    /// Returns the arguments of a task.
     pub(crate) fn args(&self, launch: &LaunchTask) -> Result<ArgBlock, PlanError> {
         let task = &self.work.task;
         let values = task.arg_values(launch.key.task.task, launch.entry());
@@ -112,7 +112,7 @@ impl CompiledTemplate {
         ArgBlock::new(filled.iter().map(|arg| OsStr::from_bytes(arg)))
     }
 
-    /// Paths of one task.
+    /// Returns the paths of one task.
     pub(crate) fn paths(&self, key: InstanceKey, server_uid: &str) -> TaskPaths {
         self.paths.render(&PathValues {
             job: key.task.job,
@@ -124,7 +124,7 @@ impl CompiledTemplate {
         })
     }
 
-    /// Inputs and outputs of one task; `None` if its outputs are not declared.
+    /// Returns the inputs and outputs of one task, or `None` if its outputs are not declared.
     pub(crate) fn done(&self, launch: &LaunchTask, cwd: &Path, server_uid: &str) -> Option<Done> {
         let task = &self.work.task;
         // Most tasks declare no outputs.
@@ -146,8 +146,8 @@ impl CompiledTemplate {
         Done::new(files, (command, cwd), how)
     }
 
-    /// Variables of one task that name granted indices. Programs read the `fixed` ones at their
-    /// start; the others may differ for the next call of an interpreter.
+    /// Returns the variables of one task that name granted indices. Programs read the `fixed` ones
+    /// when they start. The others may differ for the next call of an interpreter.
     pub(crate) fn index_values(&self, launch: &LaunchTask, pools: &PoolSet) -> IndexValues {
         let mut values = IndexValues::default();
         let Some(variant) = self.variants.get(launch.variant as usize) else {
@@ -173,7 +173,7 @@ impl CompiledTemplate {
         values
     }
 
-    /// Environment of one task: the shared block plus its own variables.
+    /// Returns the environment of one task: the shared block plus its own variables.
     pub(crate) fn environment(
         &self,
         launch: &LaunchTask,
@@ -185,7 +185,7 @@ impl CompiledTemplate {
         let mut env = TaskEnv::new();
         env.set_display("HQ_TASK_ID", launch.key.task.task)?;
         env.set_display("HQ_INSTANCE_ID", launch.key.instance)?;
-        // The entry of a call goes to its interpreter.
+        // The entry of a call is passed to its interpreter instead.
         let entry = launch.entry().filter(|_| !self.work.task.is_call);
         if let Some(entry) = entry {
             env.set("HQ_ENTRY", OsStr::from_bytes(entry))?;
@@ -205,7 +205,7 @@ impl CompiledTemplate {
         Ok(Some((variant.env.clone(), env)))
     }
 
-    /// Names of the granted cpus; empty if the task has none.
+    /// Returns the names of the granted cpus; empty if the task has none.
     pub(crate) fn cpu_names<'a>(&self, launch: &'a LaunchTask, pools: &'a PoolSet) -> Vec<&'a str> {
         let variant = self.variants.get(launch.variant as usize);
         let cpus = variant.and_then(|v| v.index_variables.iter().find(|vars| vars.is_cpus));
@@ -231,7 +231,8 @@ impl CompiledVariant {
                 .iter()
                 .map(|(name, value)| (os_string(name), os_string(value))),
         );
-        // After the user's variables: a later one replaces an earlier one of the same name.
+        // Set after the user's variables, because a later variable replaces an earlier one with the
+        // same name.
         env.set("HQ_JOB_ID", work.job.to_string());
         env.set("HQ_SUBMIT_DIR", os_string(&work.submit_dir));
         env.set("HQ", surroundings.hq_path.clone().into_os_string());
@@ -240,10 +241,10 @@ impl CompiledVariant {
         }
         let mut index_variables = Vec::new();
         for (position, entry) in request.entries.iter().enumerate() {
-            // Names of resources may contain characters that variables cannot.
+            // Resource names may contain characters that are not allowed in variable names.
             let suffix = variable_suffix(&entry.resource);
             env.set(&format!("HQ_RESOURCE_REQUEST_{suffix}"), entry.to_string());
-            // A number that the user sets fits the program better.
+            // If the user sets a number, it fits the program better.
             if &*entry.resource == CPUS
                 && !is_user_set("OMP_NUM_THREADS")
                 && let Some(count) = whole_amount(entry, pools)
@@ -290,7 +291,7 @@ fn set_pin(
             let cpus = index_variables
                 .iter_mut()
                 .find(|variables| variables.is_cpus);
-            // Set for each task: only its grant determines the places.
+            // Set for each task, because the places depend only on its grant.
             if let Some(cpus) = cpus.filter(|_| !is_user_set("OMP_PLACES")) {
                 cpus.is_omp_places = true;
             }
@@ -298,7 +299,7 @@ fn set_pin(
     }
 }
 
-/// Variables that carry the indices of one resource; none for a sum.
+/// Returns the variables that contain the indices of one resource, or `None` for a sum.
 fn index_variables_of(
     entry: &ResourceEntry,
     position: usize,
@@ -317,7 +318,7 @@ fn index_variables_of(
         CPUS => names.push("HQ_CPUS".to_string()),
         GPUS_NVIDIA => {
             names.push("CUDA_VISIBLE_DEVICES".to_string());
-            // Our indices follow bus addresses; by default CUDA numbers the fastest GPU first.
+            // Our indices follow bus addresses. By default, CUDA numbers the fastest GPU first.
             env.set("CUDA_DEVICE_ORDER", "PCI_BUS_ID");
         }
         GPUS_AMD => names.push("ROCR_VISIBLE_DEVICES".to_string()),
@@ -331,7 +332,7 @@ fn index_variables_of(
     })
 }
 
-/// The requested number of items if it has no fraction.
+/// Returns the requested number of items if it has no fraction.
 fn whole_amount(entry: &ResourceEntry, pools: &PoolSet) -> Option<u64> {
     let amount = match entry.policy {
         Policy::All => pools.total(pools.position(&entry.resource)?),
@@ -341,7 +342,7 @@ fn whole_amount(entry: &ResourceEntry, pools: &PoolSet) -> Option<u64> {
         | Policy::ForceTight
         | Policy::Scatter => entry.amount,
     };
-    // Half a cpu is no number of threads.
+    // Half a cpu is not a number of threads.
     (amount.fraction_units() == 0).then_some(amount.whole_part())
 }
 
@@ -370,7 +371,7 @@ fn index_list(launch: &LaunchTask, entry: usize, pools: &PoolSet) -> String {
     list
 }
 
-/// A resource's name as part of a variable's name.
+/// Returns a resource's name in the form in which it can be part of a variable's name.
 fn variable_suffix(resource: &str) -> String {
     resource
         .chars()

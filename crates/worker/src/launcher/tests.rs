@@ -1,4 +1,4 @@
-//! From a task to a plan.
+//! Tests how a task becomes a plan, and how its events are translated.
 
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
@@ -50,11 +50,11 @@ fn env_vars(pairs: &[(&str, &str)]) -> Vec<(ByteText, ByteText)> {
         .collect()
 }
 
-/// Environment of a task.
+/// The environment of a task.
 struct TaskEnvironment(Option<(EnvBlock, TaskEnv)>);
 
 impl TaskEnvironment {
-    /// The task's variables for variant `variant` of `requests`.
+    /// Returns the task's variables for variant `variant` of `requests`.
     fn new(task: TaskTemplate, requests: Vec<ResourceRequest>, variant: u32) -> Self {
         let mut pools = pools();
         let requests = RequestVariants::new(requests).expect("valid");
@@ -171,7 +171,7 @@ fn resources_are_told_by_name() {
         ("ROCR_VISIBLE_DEVICES", "3"),
         ("HQ_RESOURCE_REQUEST_mem", "12.5 compact"),
         ("HQ_CPUS", "0"),
-        // Not a whole number of cpus: the worker's value is inherited.
+        // The number of cpus is not whole, so the worker's value is inherited.
         ("OMP_NUM_THREADS", "99"),
     ]);
     env.check_unset(&["HQ_RESOURCE_VALUES_mem"]);
@@ -231,7 +231,7 @@ fn affinity_needs_numbered_cpus() {
     assert!(affinity(&["a"]).is_err());
 }
 
-/// A launcher with task directories below `dirs`, and a task to launch there.
+/// Returns a launcher with task directories below `dirs`, and a task to launch there.
 fn launcher_with(task: TaskTemplate, dirs: &Path) -> (TaskLauncher, LaunchTask, PoolSet) {
     let launcher = TaskLauncher::start(Some(1), "/opt/hq".into(), dirs.into(), "host", None)
         .expect("it starts");
@@ -318,7 +318,7 @@ async fn a_task_that_uses_more_memory_than_it_asked_for_is_ended_if_that_is_enfo
     assert_eq!(status, ExitStatus::ExceededMemory);
 }
 
-/// The exit of the task, with this code.
+/// Returns the event of a task that exits with this code.
 fn exited(code: i32, leaked: u32) -> Event {
     Event::Exited {
         token: Token(1),
@@ -330,7 +330,7 @@ fn exited(code: i32, leaked: u32) -> Event {
     }
 }
 
-/// Whether the worker warns about processes that a task left behind.
+/// Returns whether the worker warns about processes that a task left behind.
 fn is_blamed(is_ending: bool) -> bool {
     let (mut launcher, task, pools) = launcher_with(template(&["true"]), Path::new("/nowhere"));
     let (_, running) = launcher.prepare(&task, &pools).expect("possible");
@@ -347,7 +347,8 @@ async fn only_a_task_that_ends_by_itself_is_blamed_for_what_it_leaves_behind() {
     assert!(!is_blamed(true));
 }
 
-/// Whether output with the `if-finished` removal option is still there after the end of the task.
+/// Returns whether output with the `if-finished` removal option still exists after the task has
+/// ended.
 async fn is_output_kept(code: i32, is_ending: bool) -> bool {
     let dir = tempfile::tempdir().expect("directory");
     let output = dir.path().join("out");
@@ -377,7 +378,7 @@ async fn output_stays_unless_the_task_ended_well_and_by_itself() {
     assert!(is_output_kept(0, true).await, "a time limit ended it");
 }
 
-/// End of a task that is really started; `started` is called once it runs.
+/// Starts a real task and returns its end. `started` is called once the task runs.
 async fn end_of(
     task: TaskTemplate,
     dirs: &Path,
@@ -388,7 +389,7 @@ async fn end_of(
     end(launcher, started).await
 }
 
-/// The end of the only task of a launcher.
+/// Returns the end of a launcher's only task.
 async fn end(mut launcher: TaskLauncher, started: impl Fn(&mut TaskLauncher)) -> LaunchEvent {
     loop {
         let mut events = launcher.news().await;
@@ -402,7 +403,7 @@ async fn end(mut launcher: TaskLauncher, started: impl Fn(&mut TaskLauncher)) ->
     }
 }
 
-/// Error of a task that cannot be started in this directory.
+/// Returns the error message of a task that cannot be started in this directory.
 async fn failure_of(args: &[&str], dir: &Path) -> String {
     let mut task = template(args);
     task.cwd = dir.as_os_str().as_bytes().into();
@@ -451,7 +452,7 @@ async fn what_cannot_be_executed_is_told_with_what_was_probably_meant() {
     );
 }
 
-/// The engine's error for a task that cannot be started.
+/// Returns the engine's error for a task that cannot be started.
 async fn error_of(launcher: &mut TaskLauncher) -> SpawnError {
     let mut drained = Vec::new();
     loop {
@@ -471,7 +472,8 @@ async fn a_program_that_stays_open_for_writing_fails_its_task_in_the_end() {
     let (token, template) = (task.token, task.template.id);
     launcher.launch(vec![task], &pools);
     let mut error = error_of(&mut launcher).await;
-    // Not provoked by an open file: some kernels execute that.
+    // The error is made up: with a file that is open for writing, some kernels would still execute
+    // it.
     error.errno = rustix::io::Errno::TXTBSY.raw_os_error();
     let first = launcher.failure_of(token, &error);
     assert_eq!(first, LaunchFailure::Transient, "it may soon be whole");
@@ -563,7 +565,7 @@ async fn what_the_attempt_before_wrote_is_kept_as_soon_as_a_task_may_be_tried_ag
     }
 }
 
-/// A call whose interpreter is a silent program.
+/// Creates a call whose interpreter is a program that never answers.
 fn call(args: &[&str]) -> TaskTemplate {
     let mut task = template(args);
     task.cwd = Box::from(*b"/");
@@ -571,7 +573,7 @@ fn call(args: &[&str]) -> TaskTemplate {
     task
 }
 
-/// Only an end that never comes takes this long.
+/// Far longer than any end takes.
 const IN_TIME: Duration = Duration::from_secs(120);
 
 #[tokio::test]
@@ -596,7 +598,7 @@ async fn an_interpreter_that_uses_too_much_memory_is_killed() {
         limit: 1,
     });
     let event = tokio::time::timeout(IN_TIME, end(launcher, |_| {})).await;
-    // It may have been killed before it was created.
+    // The process may have been killed before it was created.
     event.expect("it does not go on");
 }
 

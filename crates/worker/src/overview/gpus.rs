@@ -22,7 +22,7 @@ const AMD: &[&str] = &[
     "--showmemuse",
 ];
 
-/// A tool that takes longer hangs with its driver.
+/// A tool that takes longer than this counts as hanging, together with its driver.
 const TOOL_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// The tools for the GPUs that the worker offers.
@@ -93,7 +93,7 @@ impl Tool {
     }
 }
 
-/// One line `00000000:01:00.0, 5 %, 100 MiB, 24576 MiB` per device.
+/// Parses one line `00000000:01:00.0, 5 %, 100 MiB, 24576 MiB` per device.
 fn parse_nvidia(text: &str) -> Option<Vec<GpuUsage>> {
     let lines = text.lines().filter(|line| !line.trim().is_empty());
     lines
@@ -112,7 +112,7 @@ fn parse_nvidia(text: &str) -> Option<Vec<GpuUsage>> {
         .collect()
 }
 
-/// A JSON object per card, with numbers as strings.
+/// Parses a JSON object per card, with numbers as strings.
 fn parse_amd(text: &str) -> Option<Vec<GpuUsage>> {
     let cards: Value = serde_json::from_str(text).ok()?;
     let cards = cards.as_object()?.values();
@@ -126,14 +126,14 @@ fn parse_amd(text: &str) -> Option<Vec<GpuUsage>> {
             Some(GpuUsage {
                 id: card.get("PCI Bus")?.as_str()?.into(),
                 processor: field(&["GPU use (%)"]),
-                // The name differs between releases.
+                // The field name differs between releases.
                 memory: field(&["GPU memory use (%)", "GPU Memory Allocated (VRAM%)"]),
             })
         })
         .collect()
 }
 
-/// Parses a percentage; "not supported" and unknown values are zero.
+/// Parses a percentage. "Not supported" and unknown values are zero.
 fn percent(text: &str) -> Share {
     let (whole, rest) = text.trim().split_once('.').unwrap_or((text.trim(), ""));
     let whole: u64 = whole.parse().unwrap_or(0);

@@ -1,10 +1,10 @@
-//! Addresses at which other machines may reach this one, from the kernel.
+//! Reads from the kernel the addresses at which other machines may reach this one.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use hq_protocol::access::RelayAddress;
 
-/// Addresses of a relay on this machine; its host name if the kernel lists none.
+/// Returns the addresses of a relay on this machine, or its host name if the kernel lists none.
 pub(super) fn own(hostname: &str, port: u16) -> Vec<RelayAddress> {
     let read = |path: &str| std::fs::read_to_string(path).unwrap_or_default();
     let mut found = ipv4(&read("/proc/net/fib_trie"));
@@ -19,7 +19,7 @@ pub(super) fn own(hostname: &str, port: u16) -> Vec<RelayAddress> {
         .collect()
 }
 
-/// Local addresses in the routing table: each is a leaf, followed by its type.
+/// Returns the local addresses in the routing table. Each is a leaf, followed by its type.
 fn ipv4(table: &str) -> Vec<IpAddr> {
     let mut found: Vec<IpAddr> = Vec::new();
     let mut leaf: Option<Ipv4Addr> = None;
@@ -31,14 +31,15 @@ fn ipv4(table: &str) -> Vec<IpAddr> {
             && let Some(address) = leaf.filter(|address| !address.is_loopback())
             && !found.contains(&address.into())
         {
-            // Listed in the main and in the local table.
+            // Each address is listed both in the main and in the local table.
             found.push(address.into());
         }
     }
     found
 }
 
-/// Global addresses: `ADDRESS INDEX PREFIX SCOPE FLAGS NAME`, in hexadecimal digits.
+/// Returns the global addresses. A line is `ADDRESS INDEX PREFIX SCOPE FLAGS NAME`, in hexadecimal
+/// digits.
 fn ipv6(list: &str) -> Vec<IpAddr> {
     const GLOBAL: &str = "00";
     let address = |line: &str| {

@@ -12,9 +12,9 @@ use tokio::time::timeout;
 
 use super::state::{Never, State};
 
-/// Longest wait for that directory, which is often on a network file system.
+/// How long to wait for that directory, which is often on a network file system.
 const ANNOUNCE_TIMEOUT: Duration = Duration::from_secs(5);
-/// Longest wait when the worker ends.
+/// How long to wait for it when the worker ends.
 const WITHDRAW_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Keeps the announcement up to date.
@@ -22,7 +22,7 @@ pub(super) struct Announcer {
     announcement: Option<Arc<Mutex<Announcement>>>,
     addresses: Vec<RelayAddress>,
     is_told: bool,
-    /// A write that hangs; further attempts would hang as well.
+    /// A write that hangs. Further attempts would hang as well.
     under_way: Option<JoinHandle<Result<(), (PathBuf, io::Error)>>>,
 }
 
@@ -38,7 +38,8 @@ impl Announcer {
         }
     }
 
-    /// Renews the announcement while the relay has a link: without one it is useless.
+    /// Renews the announcement while the relay has a link. Without a link the announcement would be
+    /// useless.
     pub(super) async fn keep(&mut self, state: &State) -> Never {
         let mut is_announced = false;
         loop {
@@ -92,7 +93,7 @@ impl Announcer {
         };
         if let Some(before) = &mut self.under_way {
             if timeout(WITHDRAW_TIMEOUT, before).await.is_err() {
-                // A remaining announcement expires.
+                // If the announcement remains, it expires.
                 return;
             }
             self.under_way = None;

@@ -1,4 +1,4 @@
-//! One worker behind the relay: admitted, then carried until either end closes.
+//! One worker behind the relay. It is admitted, then carried until either end closes.
 
 use std::io;
 use std::net::SocketAddr;
@@ -14,21 +14,21 @@ use tokio::time::timeout;
 use super::state::State;
 use crate::server_link::set_options_at_relay;
 
-/// Bytes copied at a time.
+/// The number of bytes copied at a time.
 const COPY_BYTES: usize = 8 << 10;
 
-/// A worker that does not accept the one byte of the answer is gone.
+/// How long a worker has to accept the one byte of the answer. After that, it counts as gone.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Which end of a connection failed.
 enum Failed {
-    /// Closed without sending anything, as a liveness probe does.
+    /// The worker closed the connection without sending anything, as a liveness probe does.
     Silent,
     Worker(io::Error),
     Server,
 }
 
-/// The handshake with a new connection; `None` if it has no key.
+/// Performs the handshake with a new connection. Returns `None` if the peer does not have the key.
 pub(super) async fn admit(stream: TcpStream, state: &State) -> Option<TcpStream> {
     set_options_at_relay(&stream).ok()?;
     let key = state.key();
@@ -41,7 +41,7 @@ pub(super) async fn admit(stream: TcpStream, state: &State) -> Option<TcpStream>
     }
 }
 
-/// Carries an admitted worker.
+/// Carries the connection of an admitted worker.
 pub(super) async fn carry(
     mut stream: TcpStream,
     peer: SocketAddr,
@@ -69,15 +69,15 @@ pub(super) async fn carry(
     tracing::debug!(%peer, how, "a worker has gone from this relay");
 }
 
-/// Copies bytes both ways until both directions end, or one side fails.
+/// Copies bytes both ways until both directions have ended or one side fails.
 async fn exchange(stream: &mut TcpStream, channel: ChannelStream) -> &'static str {
     let aborter = channel.aborter();
     let (mut from_worker, mut to_worker) = stream.split();
     let (mut from_server, mut to_server) = tokio::io::split(channel);
     let up = async {
         match copy(&mut from_worker, &mut to_server).await {
-            // Closed here at once: a busy server would be slow to close it, and the channel is
-            // needed for real workers.
+            // Closed here at once, because a busy server would be slow to close it, and the channel
+            // is needed for real workers.
             Ok(0) => Err(Failed::Silent),
             Ok(_) => Ok(()),
             Err(CopyError::Read(error)) => Err(Failed::Worker(error)),
@@ -96,7 +96,7 @@ async fn exchange(stream: &mut TcpStream, channel: ChannelStream) -> &'static st
         Ok(_) => "both ends were done",
         Err(Failed::Silent) => "it said nothing",
         Err(Failed::Server) => "the server or the connection to it was lost",
-        // The worker's kernel sends a reset if the process is killed with unread data.
+        // The worker's kernel sends a reset if the process is killed while data is unread.
         Err(Failed::Worker(error)) if error.kind() == io::ErrorKind::ConnectionReset => {
             aborter.peer_reset();
             "its connection was reset"
@@ -113,7 +113,7 @@ enum CopyError {
     Write(io::Error),
 }
 
-/// Copies until the end of `from`, then shuts `to` down; returns the number of bytes. Reads no more
+/// Copies until the end of `from`, then shuts `to` down. Returns the number of bytes. Reads no more
 /// than it can write.
 async fn copy<R, W>(from: &mut R, to: &mut W) -> Result<u64, CopyError>
 where

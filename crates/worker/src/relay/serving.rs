@@ -25,23 +25,23 @@ use super::state::{Never, State};
 use super::{RelayError, peer, terms};
 use crate::server_link::{Search, set_options_at_relay, spread};
 
-/// Time for workers to say goodbye when they end together with the relay. Longer than they need to
-/// kill tasks that ignore the stop signal.
+/// How long workers have to say goodbye when they end together with the relay. Longer than they
+/// need to kill tasks that ignore the stop signal.
 pub(super) const LINGER_MAX: Duration = Duration::from_secs(7);
-/// Pause between two checks whether all have left.
+/// The pause between two checks whether all workers have left.
 const LINGER_STEP: Duration = Duration::from_millis(20);
 
-/// Longest wait for the server's answer to a relay.
+/// How long to wait for the server's answer to a relay.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(15);
 
-/// Pause between attempts to reach a lost server, doubled from the first to the last.
+/// The pause between attempts to reach a lost server doubles from this value up to the maximum.
 const PAUSE_MIN: Duration = Duration::from_millis(100);
 const PAUSE_MAX: Duration = Duration::from_secs(5);
 
 /// How a relay ends.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Stop {
-    /// At once: connected workers look for another route.
+    /// At once. Connected workers look for another route.
     Now,
     /// When all workers have left, or after [`LINGER_MAX`].
     Linger,
@@ -62,7 +62,8 @@ type Halves = (
     Terms,
 );
 
-/// Main function of the thread. It reports to `started` that the relay works, or why it does not.
+/// The main function of the thread. It reports to `started` that the relay works, or why it does
+/// not.
 pub(super) fn run(
     serving: Serving,
     listener: StdListener,
@@ -72,7 +73,7 @@ pub(super) fn run(
     match runtime() {
         Ok(runtime) => {
             runtime.block_on(serve(serving, listener, started));
-            // A hanging file system must not block the end.
+            // A hanging file system must not block the shutdown.
             runtime.shutdown_background();
         }
         Err(error) => drop(started.send(Err(RelayError::Thread(error)))),
@@ -111,7 +112,8 @@ async fn serve(
         never = &mut linked => match never {},
         how = &mut stopped => how.unwrap_or(Stop::Now),
     };
-    // The port is closed by now, so the announcement must go: new workers choose another route.
+    // The port is already closed, so the announcement must go, and new workers choose another
+    // route.
     announcer.withdraw().await;
     tracing::debug!(?how, "the relay ends");
     if how == Stop::Linger && !state.is_unused() {
@@ -126,7 +128,7 @@ async fn serve(
     }
 }
 
-/// Connects for the first time, with the retries of a worker that registers.
+/// Connects for the first time, with the same retries as a worker that registers.
 async fn first_link(
     search: &mut Search,
     request: &RelayRequest,
@@ -153,7 +155,7 @@ async fn first_link(
     }
 }
 
-/// Introduces this connection to the server as a relay's.
+/// Introduces this connection to the server as a relay's connection.
 async fn open(
     connection: Connection<TcpStream>,
     request: &RelayRequest,
@@ -219,12 +221,12 @@ async fn keep_link(
 async fn accept(listener: TcpListener, state: &Arc<State>) -> Infallible {
     let share = Share::relay(descriptors(), terms().channels_max);
     let serve = |stream, peer: SocketAddr, permit| {
-        // Shows an IPv4 address as such, not in its IPv6 form.
+        // Logs an IPv4 address as such, not in its IPv6 form.
         let peer = SocketAddr::new(peer.ip().to_canonical(), peer.port());
         let state = Arc::clone(state);
         async move {
             if let Some(stream) = peer::admit(stream, &state).await {
-                // In a task of its own, because workers stay connected after the relay stops
+                // Runs as a separate task, because workers stay connected after the relay stops
                 // accepting.
                 drop(tokio::spawn(peer::carry(stream, peer, state, permit)));
             }
@@ -233,7 +235,7 @@ async fn accept(listener: TcpListener, state: &Arc<State>) -> Infallible {
     port::serve(listener, Pool::new(share), "workers to the relay", serve).await
 }
 
-/// Waits, for a bounded time, until all workers have left and the last bytes are sent.
+/// Waits for a bounded time until all workers have left and the last bytes are sent.
 async fn all_gone(state: &State) {
     let start = Instant::now();
     while start.elapsed() < LINGER_MAX {

@@ -1,4 +1,4 @@
-//! State shared by the parts of a relay: the link to the server, the key, and the number of
+//! The state shared by the parts of a relay: the link to the server, the key, and the number of
 //! workers.
 
 use std::path::PathBuf;
@@ -13,10 +13,10 @@ use tokio::time::Instant;
 use super::terms;
 use crate::server_link::Search;
 
-/// Shortest time between two log messages about the same problem.
+/// The shortest time between two log messages about the same problem.
 const COMPLAINT_INTERVAL: Duration = Duration::from_secs(60);
 
-/// Shared state of a relay.
+/// The shared state of a relay.
 pub(super) struct State {
     inner: Mutex<Inner>,
     workers: watch::Sender<usize>,
@@ -28,7 +28,7 @@ pub(super) struct State {
 struct Inner {
     link: Option<RelayLink>,
     key: Option<SecretKey>,
-    /// Directory of the server's instance, for the announcement.
+    /// The directory of the server's instance, for the announcement.
     instance: Option<PathBuf>,
     complained: Option<Instant>,
 }
@@ -43,21 +43,21 @@ impl State {
     }
 
     fn lock(&self) -> MutexGuard<'_, Inner> {
-        // The fields are independent of each other, so a panic leaves nothing inconsistent.
+        // The fields are independent of each other, so they stay consistent after a panic.
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The link to the server, while there is one.
+    /// Returns the link to the server, if there is one.
     pub(super) fn link(&self) -> Option<RelayLink> {
         self.lock().link.clone()
     }
 
-    /// The key that workers must prove.
+    /// Returns the key that workers must prove to have.
     pub(super) fn key(&self) -> Option<SecretKey> {
         self.lock().key.clone()
     }
 
-    /// Sets the link, with the key and directory of its server, or clears it.
+    /// Sets the link with the key and the directory of its server, or clears it.
     pub(super) fn set_link(&self, link: Option<RelayLink>, search: &Search) {
         let place = search.place();
         let mut inner = self.lock();
@@ -74,7 +74,8 @@ impl State {
         RelayedWorker(self)
     }
 
-    /// Directory of the announcement; `None` without a link, because then the relay is useless.
+    /// Returns the directory of the announcement, or `None` without a link, because the relay is
+    /// useless then.
     pub(super) fn linked_instance(&self) -> Option<PathBuf> {
         let inner = self.lock();
         let is_linked = inner.link.is_some();
@@ -86,12 +87,12 @@ impl State {
         self.relinked.notified().await;
     }
 
-    /// Whether no worker is connected.
+    /// Returns whether no worker is connected.
     pub(super) fn is_unused(&self) -> bool {
         *self.workers.borrow() == 0
     }
 
-    /// Whether the last complaint is old enough for another.
+    /// Returns whether the last complaint is old enough for another.
     pub(super) fn is_time_to_complain(&self) -> bool {
         let complained = &mut self.lock().complained;
         let is_time = complained.is_none_or(|last| last.elapsed() >= COMPLAINT_INTERVAL);
@@ -113,7 +114,7 @@ impl State {
     }
 }
 
-/// Counts a connected worker; dropped at its end.
+/// Counts a connected worker until dropped.
 pub(super) struct RelayedWorker<'a>(&'a State);
 
 impl Drop for RelayedWorker<'_> {
@@ -122,5 +123,5 @@ impl Drop for RelayedWorker<'_> {
     }
 }
 
-/// Type without values.
+/// A type without values.
 pub(super) enum Never {}

@@ -1,4 +1,4 @@
-//! A relay between workers and a scripted server.
+//! Tests a relay between workers and a scripted server.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -26,7 +26,7 @@ fn runtime() -> io::Result<Runtime> {
         .build()
 }
 
-/// A port of a server, and the directory of its instance.
+/// The port of a server, and the directory of its instance.
 struct Server {
     listener: Listener,
     dir: tempfile::TempDir,
@@ -74,14 +74,14 @@ impl Server {
             .expect("the same key")
     }
 
-    /// Accepts a relay; the link lasts as long as the returned task.
+    /// Accepts a relay. The link lasts as long as the returned task.
     async fn take_relay(&self) -> (Channels, Task<()>) {
         let (mut reader, mut writer) = self.accept().await.split();
         let first: ToServer = reader.next().await.expect("valid").expect("a message");
         let Ok(FromWorker::Relay(request)) = FromWorker::try_from(first) else {
             panic!("expected a relay");
         };
-        // An address that users can pass to `--via`, not the host name, which may not resolve
+        // This must be an address that users can pass to `--via`. The host name may not resolve
         // there.
         assert!(request.address.starts_with("127.0.0.1:"));
         let opened = ToWorker::from(Terms::OURS);
@@ -110,7 +110,7 @@ async fn reach(relay: &Relay, key: &SecretKey) -> Result<TcpStream, EntryError> 
     enter(stream, Some(key)).await
 }
 
-/// A worker connected to the server through the relay.
+/// Connects a worker to the server through the relay.
 async fn pass(
     relay: &Relay,
     channels: &mut Channels,
@@ -162,7 +162,7 @@ async fn those_with_the_key_reach_the_server_and_nobody_else() {
         .await
         .expect("open");
     let mut answer = Vec::new();
-    // The relay may reset the connection, because it has not read all bytes.
+    // The relay may reset the connection, because it has not read all the data.
     let _ = stranger.read_to_end(&mut answer).await;
     assert!(answer.is_empty(), "a stranger gets no data");
     let (worker, end) = pass(&relay, &mut channels).await;
@@ -211,7 +211,7 @@ async fn a_lost_server_cuts_workers_off_and_a_new_one_is_found() {
     until("it is not announced", || !is_announced(server.dir.path())).await;
     let error = reach(&relay, &KEY).await.expect_err("no server");
     assert!(matches!(error, EntryError::NoServer), "{error}");
-    // Its attempts may have arrived earlier and waited.
+    // The relay's attempts may have arrived earlier and waited.
     let (mut channels, _link) = server.take_relay().await;
     until("it is announced again", || is_announced(server.dir.path())).await;
     pass(&relay, &mut channels).await;
@@ -222,7 +222,7 @@ async fn an_older_server_is_an_error_that_says_so() {
     let server = Server::new().await;
     let refuse = async {
         let (mut reader, mut writer) = server.accept().await.split();
-        // A server without this message.
+        // This simulates a server that does not know this message.
         reader.next::<ToServer>().await.expect("valid");
         let reason = "field `message` is missing".to_owned();
         let refused = to_worker::Message::Refused(Refused { reason });
@@ -251,7 +251,7 @@ async fn a_relay_that_ends_with_its_workers_carries_their_last_words() {
     relay = watched.expect("still there");
     let port = relay.address().port;
     let ending = tokio::spawn(Relay::end(Some(relay), ExitReason::Preempted));
-    // The relay rejects new workers, but carries existing ones.
+    // The relay rejects new workers but still carries existing ones.
     while connect_tcp("127.0.0.1", port).await.is_ok() {
         tokio::task::yield_now().await;
     }
@@ -291,7 +291,7 @@ async fn a_relay_that_has_ended_lets_its_workers_go() {
     let read = reader.next::<ToWorker>().await;
     assert!(!matches!(read, Ok(Some(_))), "{read:?}");
     let (mut reader, _writer) = end.split();
-    // The server must not count the relay as dead: it reconnects.
+    // The server must not count the relay as dead, because it reconnects.
     let error = reader.next::<ToServer>().await.expect_err("the link broke");
     assert!(matches!(error, hq_protocol::ReadError::Io(error)
         if error.kind() == io::ErrorKind::ConnectionAborted));

@@ -1,10 +1,10 @@
-//! One attempt per route to the server: directly, and through each known relay.
+//! Tries each route to the server once: directly, and through each known relay.
 //!
-//! Routes are tried in an order, each a moment after the previous one and without waiting for its
-//! end: a firewall that drops packets would cost ten seconds per route. The first route that
-//! connects wins; the others are dropped. While the peer of one route has answered, no other is
-//! tried: a server with a thousand returning workers is slow, and would get several connections
-//! from each.
+//! Routes are tried in order. Each starts a moment after the previous one, without waiting for it
+//! to end, because a firewall that drops packets would cost ten seconds per route. The first route
+//! that connects wins; the others are dropped. Once the peer of one route has answered, no other
+//! route is started: a server with a thousand returning workers is slow, and would get several
+//! connections from each.
 
 use std::collections::hash_map::RandomState;
 use std::fmt;
@@ -23,20 +23,20 @@ use tracing::Level;
 
 use super::{ConnectError, Connector, set_options_at_relay};
 
-/// Head start of the direct route before relays are tried, and of one relay that the user named
-/// before the next. Enough for a busy or distant server.
+/// The head start of the direct route over relays, and of a relay that the user named over the next
+/// one. Enough for a busy or distant server.
 const HEAD_START: Duration = Duration::from_secs(3);
 const HEAD_START_OF_NAMED: Duration = Duration::from_secs(1);
-/// Head start of an announced address. Most machines have several, and some do not work.
+/// The head start of an announced address. Most machines have several, and some do not work.
 const HEAD_START_OF_ANNOUNCED: Duration = Duration::from_millis(200);
 
-/// Timeout of the TCP connection to a relay, which is nearby.
+/// The timeout of the TCP connection to a relay, which is nearby.
 const RELAY_CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Announced addresses per attempt, chosen randomly.
+/// The maximum number of announced addresses per attempt, chosen randomly.
 const ANNOUNCED_MAX: usize = 24;
 
-/// Route to the server.
+/// A route to the server.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) enum Route {
     Direct,
@@ -63,18 +63,19 @@ enum RelayRouteError {
     Handshake(#[source] HandshakeError),
 }
 
-/// End of one attempt.
+/// The outcome of one attempt.
 enum AttemptOutcome {
     Connected(Box<Connection<TcpStream>>, Route),
     Blocked(ConnectError),
     Unusable(RelayAddress, RelayRouteError),
 }
 
-/// Connects. `last` is the route used before, which may be lost or bad: among relays it comes last.
+/// Connects. `last` is the route used before, which may be lost or bad, so it is tried last among
+/// the relays.
 ///
 /// # Errors
 ///
-/// The error of the direct route if no route connects; errors of relays are logged.
+/// The error of the direct route if no route connects. Errors of relays are logged.
 ///
 /// # Cancel safety
 ///
@@ -95,7 +96,7 @@ pub(crate) async fn connect(
     loop {
         let is_more = routes.len() > 0;
         if !is_more && attempts.is_empty() {
-            // The direct route is one of them.
+            // This includes the direct route.
             return Err(blocked.unwrap_or(ConnectError::Gone));
         }
         tokio::select! {
@@ -113,7 +114,7 @@ pub(crate) async fn connect(
                     log_unusable(place, &address, &error, level);
                     next_at = Instant::now();
                 }
-                // It cannot panic.
+                // Unreachable: the task cannot panic.
                 Err(_) => {}
             },
             () = sleep_until(next_at), if is_more => {
@@ -129,7 +130,8 @@ pub(crate) async fn connect(
     }
 }
 
-/// Problems of an address that the user named matter to the user; some announced ones never work.
+/// Problems with an address that the user named matter to the user; some announced addresses never
+/// work.
 fn log_unusable(place: &Connector, address: &RelayAddress, error: &RelayRouteError, level: Level) {
     if level == Level::WARN && place.via.contains(address) {
         tracing::warn!("The relay {address} cannot be used: {}", ErrorChain(error));
@@ -138,7 +140,7 @@ fn log_unusable(place: &Connector, address: &RelayAddress, error: &RelayRouteErr
     }
 }
 
-/// All routes, each with its head start.
+/// Returns all routes, each with its head start.
 fn in_order(place: &Connector, last: Option<&Route>) -> Vec<(Route, Duration)> {
     let relays = |addresses: &[RelayAddress], head_start: Duration| {
         let mut routes: Vec<(Route, Duration)> = Vec::new();
@@ -153,8 +155,8 @@ fn in_order(place: &Connector, last: Option<&Route>) -> Vec<(Route, Duration)> {
     let mut announced = relays(&place.relays, HEAD_START_OF_ANNOUNCED);
     announced.retain(|(route, _)| named.iter().all(|(other, _)| other != route));
     announced.truncate(ANNOUNCED_MAX);
-    // A worker that came through a relay probably has no direct route: it is tried, but gets no
-    // long head start.
+    // A worker that used a relay probably has no direct route. The direct route is tried, but gets
+    // no long head start.
     let head_start = match last {
         Some(Route::Relay(_)) => HEAD_START_OF_ANNOUNCED,
         Some(Route::Direct) | None => HEAD_START,
@@ -167,7 +169,8 @@ fn in_order(place: &Connector, last: Option<&Route>) -> Vec<(Route, Duration)> {
     }
 }
 
-/// In random order, so that workers which a batch system started together are spread over relays.
+/// Returns the addresses in random order, so that workers that a batch system started together are
+/// spread over the relays.
 fn shuffled(addresses: &[RelayAddress]) -> Vec<RelayAddress> {
     let random = RandomState::new();
     let mut addresses = addresses.to_vec();
@@ -176,7 +179,7 @@ fn shuffled(addresses: &[RelayAddress]) -> Vec<RelayAddress> {
     addresses
 }
 
-/// Number of routes whose peer has answered and that wait for the rest.
+/// The number of routes whose peer has answered and whose handshake is not yet complete.
 #[derive(Clone, Default)]
 struct AnsweredRoutes(Arc<AtomicUsize>);
 
@@ -229,7 +232,7 @@ async fn through(
     answered: &AnsweredRoutes,
 ) -> Result<Connection<TcpStream>, RelayRouteError> {
     let stream = enter(place, address).await?;
-    // Counted only now: another program may listen there.
+    // Counted only now, because another program may listen there.
     let _counted = answered.count();
     hq_protocol::connect(stream, Plane::Worker, place.key.as_ref())
         .await
@@ -248,8 +251,9 @@ async fn enter(place: &Connector, address: &RelayAddress) -> Result<TcpStream, R
         .map_err(RelayRouteError::Entry)
 }
 
-/// Whether a relay answers a new connection. Its reply does not matter, nor does the server behind
-/// it: a suspended process says nothing, although its kernel still accepts connections and data.
+/// Returns whether a relay answers a new connection. The content of its reply does not matter, and
+/// neither does the server behind it. A suspended process does not answer, although its kernel
+/// still accepts connections and data.
 pub(super) async fn is_relay_alive(place: &Connector, address: &RelayAddress) -> bool {
     match enter(place, address).await {
         Ok(_) => true,
@@ -266,10 +270,10 @@ pub(super) async fn is_relay_alive(place: &Connector, address: &RelayAddress) ->
     }
 }
 
-/// Whether an error means that the host is silent. A host with a closed port does answer: a relay
-/// that ends still carries the goodbyes of its workers, and connections of a killed relay break by
-/// themselves. A failed name lookup or a lack of descriptors here says nothing about the relay, and
-/// without this connection there might be no other.
+/// Returns whether an error means that the host is silent. A host with a closed port does answer: a
+/// relay that ends still carries the goodbyes of its workers, and connections of a killed relay
+/// break by themselves. A failed name lookup or a lack of descriptors here says nothing about the
+/// relay, and without this connection there might be no other.
 fn is_silence(error: &std::io::Error) -> bool {
     use std::io::ErrorKind;
     matches!(

@@ -1,4 +1,4 @@
-//! Registration over TCP.
+//! Tests the registration over TCP.
 
 use std::error::Error;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -29,12 +29,12 @@ fn params() -> WorkerParams {
     }
 }
 
-/// The server directory names no other location.
+/// Simulates a server directory that names no other location.
 fn stays() -> ServerLocation {
     ServerLocation::Unknown
 }
 
-/// Interrupts that never arrive.
+/// Returns interrupts that never arrive.
 fn quiet() -> mpsc::Receiver<Interrupt> {
     mpsc::channel(1).1
 }
@@ -46,7 +46,7 @@ async fn register_at(
     connector.register(params(), find, &mut quiet()).await
 }
 
-/// A connector with short timeouts, and its port.
+/// Returns a connector with short timeouts, and the listener on its port.
 async fn connector() -> (Connector, TcpListener) {
     let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
     let port = listener.local_addr().expect("bound").port();
@@ -184,7 +184,7 @@ async fn a_server_that_was_started_again_is_found_with_its_new_port_and_key() {
     let port = second.local_addr().expect("bound").port();
     let other = SecretKey::from_bytes([1; 32]);
     let server = async {
-        // Another server has the first port by now, with other keys.
+        // By now, another server with other keys has the first port.
         let (stream, _) = first.accept().await.expect("the first attempt");
         let refused = accept(stream, Plane::Worker, Some(&other)).await;
         refused.map(drop).expect_err("another key");
@@ -254,8 +254,7 @@ async fn an_interrupted_registration_removes_its_directory_beside_the_loop() {
         matches!(error, RegisterError::Interrupted(Interrupt::Terminate)),
         "{error}"
     );
-    // On a slow machine the removal may take longer than the worker waits; it continues
-    // nevertheless.
+    // On a slow machine, the removal may take longer than the worker waits, but it still continues.
     let gone = async {
         while dir.exists() {
             tokio::time::sleep(Duration::from_millis(1)).await;
@@ -263,7 +262,7 @@ async fn an_interrupted_registration_removes_its_directory_beside_the_loop() {
     };
     let gone = tokio::time::timeout(Duration::from_secs(60), gone).await;
     gone.expect("the directory is removed");
-    // Other tasks made progress while it was removed.
+    // Other tasks made progress while the directory was removed.
     assert!(
         seen.iter().any(|left| (1..FILES).contains(left)),
         "{seen:?}"
@@ -276,7 +275,7 @@ async fn a_worker_that_the_server_knows_already_is_not_dropped_for_an_interrupt(
     let (interrupt, mut interrupts) = mpsc::channel(1);
     let server = async {
         let connection = answer(&listener, registered()).await;
-        // Both are ready when the worker polls next.
+        // Both are ready at the worker's next poll.
         tokio::task::yield_now().await;
         interrupt.try_send(Interrupt::Terminate).expect("room");
         connection
@@ -321,7 +320,7 @@ async fn data_provider_closes_connections() {
 async fn a_server_directory_that_does_not_answer_holds_up_nothing_else() {
     let (answer, wait) = std::sync::mpsc::channel();
     let wait = std::sync::Mutex::new(wait);
-    // A closed port.
+    // The port is closed.
     let connector = Connector::new("127.0.0.1", 1, None);
     let search = Search::new(&connector, move || {
         let answered = wait.lock().map(|wait| wait.recv());
@@ -361,7 +360,7 @@ async fn a_look_that_hangs_is_not_made_twice() {
         ServerLocation::Gone
     });
     for _ in 0..3 {
-        // The caller gave up.
+        // The caller gives up.
         let look = tokio::time::timeout(Duration::from_millis(20), search.look());
         look.await.expect_err("nobody answers");
     }

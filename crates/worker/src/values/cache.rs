@@ -1,8 +1,8 @@
-//! Which values are stored here, and which are evicted to make room.
+//! Tracks which values are stored here, and which ones are evicted to make room.
 //!
-//! Copies go first, because they can be fetched again, then own values whose calls may be repeated;
-//! least recently used first. Values that a running call reads, and own values that cannot be
-//! reproduced, stay.
+//! Copies are evicted first, because they can be fetched again, then own values whose calls may be
+//! repeated; in each group the least recently used first. Values that a running call reads, and own
+//! values that cannot be reproduced, are never evicted.
 
 use std::collections::{BTreeMap, HashMap};
 use std::path::{Path, PathBuf};
@@ -12,10 +12,10 @@ use std::time::Duration;
 use hq_core::id::JobId;
 use tokio::time::Instant;
 
-/// How long a copy is kept after the last call that needed it: others may follow.
+/// How long a copy is kept after the last call that needed it, because other calls may need it too.
 const COPY_KEPT: Duration = Duration::from_secs(60);
 
-/// A file with a value.
+/// A file that contains a value.
 #[derive(Debug)]
 pub(crate) struct ValueFile(PathBuf);
 
@@ -25,14 +25,14 @@ impl ValueFile {
     }
 }
 
-/// Origin of a value.
+/// The origin of a value.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Source {
-    /// A call of this job made it here. `can_be_made_again`: it may be evicted.
+    /// A call of this job produced it on this worker. If `can_be_made_again`, it may be evicted.
     Own { job: JobId, can_be_made_again: bool },
     /// It was fetched from another worker.
     Copied,
-    /// The file belongs to another worker on this machine and does not count here.
+    /// The file belongs to another worker on this machine, and does not count toward the limit.
     Foreign,
 }
 
@@ -41,12 +41,12 @@ struct Entry {
     size: u64,
     source: Source,
     used: Instant,
-    /// Position in the order of use.
+    /// The position in the order of use.
     turn: u64,
 }
 
 impl Entry {
-    /// Key in the order of eviction; `None` = never evicted.
+    /// Returns the key in the order of eviction; `None` = never evicted.
     const fn order(&self) -> Option<(bool, u64)> {
         match self.source {
             Source::Copied => Some((false, self.turn)),
@@ -62,12 +62,12 @@ impl Entry {
 #[derive(Default)]
 struct Inner {
     entries: HashMap<Box<str>, Entry>,
-    /// Names of evictable values, in order of eviction.
+    /// The names of evictable values, in order of eviction.
     order: BTreeMap<(bool, u64), Box<str>>,
     last_turn: u64,
-    /// Bytes of the stored values and of reservations.
+    /// The total size in bytes of stored values and reservations.
     bytes: u64,
-    /// Number of own values per job.
+    /// The number of own values per job.
     jobs: BTreeMap<JobId, usize>,
     /// The last job that a heartbeat listed.
     last_named: Option<JobId>,
@@ -108,7 +108,7 @@ impl Inner {
         Some(entry)
     }
 
-    /// Removes a value; returns its path if the file must be deleted.
+    /// Removes a value. Returns its path if the file must be deleted.
     fn remove(&mut self, name: &str) -> Option<PathBuf> {
         let entry = self.entries.remove(name)?;
         if let Some(order) = entry.order() {
@@ -134,7 +134,7 @@ impl Inner {
         Arc::strong_count(&entry.file) > 1
     }
 
-    /// Bytes of values in use, except foreign ones.
+    /// Returns the total size in bytes of values in use, except foreign ones.
     fn bytes_read(&self) -> u64 {
         let ours = self
             .entries
@@ -154,14 +154,14 @@ impl Inner {
 pub(crate) struct NoRoom {
     size: u64,
     kept: u64,
-    /// Bytes of values in use.
+    /// The total size in bytes of values in use.
     read: u64,
     limit: u64,
 }
 
 /// All stored values.
 pub(super) struct ValueCache {
-    /// Limit in bytes.
+    /// The limit in bytes.
     limit: u64,
     inner: Mutex<Inner>,
 }
@@ -182,7 +182,7 @@ impl Drop for Reservation {
 }
 
 impl Reservation {
-    /// Stores the value; it stays while the returned file is in use.
+    /// Stores the value. It is not evicted while the returned file is in use.
     pub(super) fn fill(mut self, name: &str, path: PathBuf, source: Source) -> Arc<ValueFile> {
         self.is_taken = true;
         let file = Arc::new(ValueFile(path));
@@ -209,7 +209,7 @@ impl ValueCache {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Reserves space; also returns the files of evicted values, which the caller must delete.
+    /// Reserves space. Also returns the files of evicted values, which the caller must delete.
     pub(super) fn reserve(
         self: &Arc<Self>,
         size: u64,
@@ -247,8 +247,8 @@ impl ValueCache {
         Ok((reservation, removed))
     }
 
-    /// Whether there can be room for all of these at once: with no other value in use, or, if
-    /// `now`, at present.
+    /// Returns whether there can be room for all of these at once: right now if `now`, otherwise
+    /// when no other value is in use.
     pub(super) fn fits(&self, needs: &[(&str, u64)], now: bool) -> bool {
         let inner = self.lock();
         let needs: HashMap<&str, u64> = needs.iter().copied().collect();
@@ -278,7 +278,7 @@ impl ValueCache {
         needed.saturating_add(taken) <= self.limit
     }
 
-    /// Notes a file of another worker.
+    /// Records a file of another worker.
     pub(super) fn add_foreign(&self, name: &str, path: PathBuf) -> Arc<ValueFile> {
         let file = Arc::new(ValueFile(path));
         self.lock()
@@ -286,14 +286,15 @@ impl ValueCache {
         file
     }
 
-    /// An own value with its size; it stays while the returned file is in use.
+    /// Returns an own value with its size. It is not evicted while the returned file is in use.
     pub(super) fn own(&self, name: &str) -> Option<(Arc<ValueFile>, u64)> {
         let mut inner = self.lock();
         let entry = inner.touch(name)?;
         matches!(entry.source, Source::Own { .. }).then(|| (Arc::clone(&entry.file), entry.size))
     }
 
-    /// A value of another worker, if it is here; it stays while the returned file is in use.
+    /// Returns a value of another worker if it is here. It is not evicted while the returned file
+    /// is in use.
     pub(super) fn other(&self, name: &str) -> Option<Arc<ValueFile>> {
         let mut inner = self.lock();
         let entry = inner.touch(name)?;
@@ -312,7 +313,7 @@ impl ValueCache {
         names.iter().filter_map(|name| inner.remove(name)).collect()
     }
 
-    /// Removes the own values of some jobs; `None` = of all.
+    /// Removes the own values of some jobs; `None` = all jobs.
     pub(super) fn take_of_jobs(&self, jobs: Option<&[JobId]>) -> Vec<PathBuf> {
         let mut inner = self.lock();
         if jobs.is_some_and(|jobs| jobs.iter().all(|job| !inner.jobs.contains_key(job))) {
@@ -327,7 +328,7 @@ impl ValueCache {
         names.iter().filter_map(|name| inner.remove(name)).collect()
     }
 
-    /// Removes copies that were unused for a while; also returns whether others remain.
+    /// Removes copies that have been unused for a while. Also returns whether others remain.
     pub(super) fn take_idle(&self) -> (Vec<PathBuf>, bool) {
         let mut inner = self.lock();
         let (mut idle, mut are_left) = (Vec::new(), false);
@@ -348,7 +349,8 @@ impl ValueCache {
         (removed.collect(), are_left)
     }
 
-    /// Jobs with own values, at most `most`; if there are more, the next call continues after them.
+    /// Returns at most `most` jobs with own values. If there are more, the next call continues
+    /// after them.
     pub(super) fn jobs(&self, most: usize) -> Vec<JobId> {
         let mut inner = self.lock();
         let all = || inner.jobs.keys().copied();

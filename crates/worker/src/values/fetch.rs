@@ -1,4 +1,4 @@
-//! Fetches values from a holder, and drops them there. Used by workers and by clients' bridges.
+//! Fetches values from a holder, and asks it to drop them. Used by workers and by clients' bridges.
 
 use std::fs::File;
 use std::io::{self, Write as _};
@@ -13,14 +13,14 @@ use tokio::task::{JoinHandle, spawn_blocking};
 use super::value_server::LIMITS;
 use super::{NoRoom, Reference};
 
-/// Longest wait for a connection to one address.
+/// How long to wait for a connection to one address.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
-/// Longest wait for the first reply: a holder serves a few dozen peers at a time, and each may take
-/// a long value.
+/// How long to wait for the first reply. A holder serves a few dozen peers at a time, and each may
+/// take a long value.
 const TURN_TIMEOUT: Duration = Duration::from_mins(2);
-/// Longest wait for the next bytes.
+/// How long to wait for the next bytes.
 const STALL_TIMEOUT: Duration = Duration::from_secs(30);
-/// Names in one message.
+/// The maximum number of names in one message.
 const NAMES_MAX: usize = 1_000;
 
 /// Why a value cannot be fetched.
@@ -29,15 +29,15 @@ pub enum FetchError {
     /// Its holder does not have it.
     #[error("the worker that made it no longer holds it")]
     Gone,
-    /// Its holder does not answer: it has ended, or the network is blocked.
+    /// Its holder does not answer, because it has ended or the network is blocked.
     #[error("the worker that made it cannot be reached: {0}")]
     Unreachable(String),
     /// It cannot be stored locally.
     #[error("cannot write its {size} bytes to {place}: {error}")]
     Local {
-        /// Size of the value.
+        /// The size of the value.
         size: u64,
-        /// Path where it was to be stored.
+        /// The path where it should have been stored.
         place: String,
         /// The error.
         error: io::Error,
@@ -45,7 +45,7 @@ pub enum FetchError {
 }
 
 impl FetchError {
-    /// Whether other values take up the room.
+    /// Returns whether other values take up the space.
     pub(crate) fn is_no_room(&self) -> bool {
         let Self::Local { error, .. } = self else {
             return false;
@@ -62,7 +62,7 @@ async fn dial(reference: &Reference) -> Result<Line, FetchError> {
     for (host, port) in &reference.at {
         match tokio::time::timeout(CONNECT_TIMEOUT, dial_one(reference, host, *port)).await {
             Ok(Ok(line)) => return Ok(line),
-            // Another process that listens there has another key.
+            // If another process listens there, it has another key.
             Ok(Err(reason)) => tried.push(format!("{host}:{port}: {reason}")),
             Err(_) => tried.push(format!("{host}:{port}: no answer")),
         }
@@ -98,7 +98,7 @@ async fn next(
 ///
 /// # Errors
 ///
-/// [`FetchError`]; without retries.
+/// A [`FetchError`], after a single attempt.
 pub async fn fetch(reference: &Reference, to: &Path) -> Result<(), FetchError> {
     let (mut reader, mut writer) = dial(reference).await?;
     let get = ToHolder {
@@ -159,17 +159,17 @@ struct Unfinished<'a>(Option<&'a Path>);
 impl Drop for Unfinished<'_> {
     fn drop(&mut self) {
         if let Some(path) = self.0 {
-            // Best effort: the file is useless.
+            // Best effort: the file is useless anyway.
             let _ = std::fs::remove_file(path);
         }
     }
 }
 
-/// Tells a holder to drop values; all must have the same holder.
+/// Asks a holder to drop values. All must have the same holder.
 ///
 /// # Errors
 ///
-/// [`FetchError::Unreachable`]: then the holder keeps them until it ends.
+/// [`FetchError::Unreachable`]. In that case, the holder keeps them until it ends.
 pub async fn drop_values(references: &[Reference]) -> Result<(), FetchError> {
     let Some(first) = references.first() else {
         return Ok(());

@@ -1,4 +1,4 @@
-//! Reference to a value that a worker holds.
+//! A reference to a value that a worker holds.
 
 use std::path::PathBuf;
 
@@ -6,21 +6,22 @@ use hq_core::worker_state::InstanceKey;
 use hq_protocol::SecretKey;
 use serde_json::{Value, json};
 
-/// Digits of the name of a value.
+/// The number of digits in a value's name.
 const NAME_LEN: usize = 32;
 
-/// Location of a value, with the right to read it. The server stores it as the result of the call
-/// without looking into it. Its owner gets it from the server, over an authenticated connection.
+/// The location of a value, with the right to read it. The server stores it as the result of the
+/// call without interpreting it. Its owner gets it from the server over an authenticated
+/// connection.
 #[derive(Clone, Debug)]
 pub struct Reference {
-    /// The complete JSON as passed on, including fields of later releases.
+    /// The complete JSON as it is passed on, including fields of later releases.
     json: Value,
     pub(super) size: u64,
     pub(super) name: String,
     pub(super) key: SecretKey,
-    /// Hosts and ports of the holder.
+    /// The hosts and ports of the holder.
     pub(super) at: Vec<(String, u16)>,
-    /// Machine on which its file can be opened by path.
+    /// The machine on which its file can be opened by path.
     pub(super) machine: String,
     pub(super) path: PathBuf,
 }
@@ -41,7 +42,7 @@ impl Reference {
             "key": secret.to_hex(),
             "at": at,
             "machine": machine,
-            // A path that is not UTF-8 cannot be opened by it; then the holder serves the value.
+            // A path that is not UTF-8 cannot be opened this way. The holder then serves the value.
             "path": path.to_string_lossy(),
         });
         Self {
@@ -55,7 +56,7 @@ impl Reference {
         }
     }
 
-    /// Parses a reference; `None` if a field is missing or invalid.
+    /// Parses a reference. Returns `None` if a field is missing or invalid.
     #[must_use]
     pub fn parse(json: Value) -> Option<Self> {
         let text = |name: &str| Some(json.get(name)?.as_str()?.to_owned());
@@ -82,25 +83,25 @@ impl Reference {
         })
     }
 
-    /// Bytes of the value.
+    /// Returns the size of the value in bytes.
     #[must_use]
     pub const fn size(&self) -> u64 {
         self.size
     }
 
-    /// Unique name of the value.
+    /// Returns the unique name of the value.
     #[must_use]
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// JSON form as passed on.
+    /// Returns the JSON form as it is passed on.
     #[must_use]
     pub const fn json(&self) -> &Value {
         &self.json
     }
 
-    /// JSON form for an interpreter, with a path that it can open.
+    /// Returns the JSON form for an interpreter, with a path that it can open.
     pub(crate) fn at_path(&self, path: &std::path::Path) -> Value {
         let mut json = self.json.clone();
         // The interpreter maps the characters back to bytes.
@@ -113,7 +114,7 @@ impl Reference {
     }
 }
 
-/// A name that cannot be guessed.
+/// Returns a name that cannot be guessed.
 pub(super) fn new_name() -> Option<String> {
     let mut name = SecretKey::generate().ok()?.to_hex();
     name.truncate(NAME_LEN);

@@ -1,4 +1,4 @@
-//! Two workers over real sockets.
+//! Tests two workers over real sockets.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
@@ -8,11 +8,11 @@ use tempfile::TempDir;
 
 use super::*;
 
-/// Only a lost value takes this long.
+/// Far longer than any step takes unless a value is lost.
 const IN_TIME: Duration = Duration::from_secs(60);
-/// More than a few chunks, and no multiple of one.
+/// More than a few chunks, and not a multiple of a chunk.
 const SIZE: usize = 1_234_567;
-/// Room for two of them.
+/// There is room for two values.
 const LIMIT: u64 = 5 * SIZE as u64 / 2;
 
 fn store() -> (ValueStore, TempDir) {
@@ -37,7 +37,7 @@ fn hold(store: &mut ValueStore) -> Reference {
     store.hold(written, key, true).expect("there is room")
 }
 
-/// The same reference as seen from another machine.
+/// Returns the same reference as seen from another machine.
 fn from_afar(reference: &Reference) -> Reference {
     let mut json = reference.json().clone();
     json["machine"] = json!("another");
@@ -69,7 +69,7 @@ async fn a_value_is_moved_once_and_read_where_it_is() {
     assert_eq!(std::fs::read(copy.path()).expect("readable"), content());
     assert!(other.try_next().is_none(), "it was moved twice");
 
-    // On the same machine it is not copied.
+    // On the same machine, the value is not copied.
     let (mut third, _third_dir) = store();
     assert!(third.get(&reference).expect("can be asked for").is_none());
     next(&mut third).await.1.expect("found");
@@ -126,7 +126,7 @@ async fn values_that_nobody_can_ask_for_go_and_those_that_can_be_made_again_when
     let (mut one, dir) = store();
     let files = || std::fs::read_dir(dir.path()).expect("readable").count();
     let held: Vec<Reference> = (0..3).map(|_| hold(&mut one)).collect();
-    // Three are too many: the first is evicted.
+    // Three values are too many, so the first is evicted.
     wait_until(|| files() == 2).await;
     assert!(matches!(one.get(&held[0]), Err(FetchError::Gone)));
     let reader = one.get(&held[1]).expect("held").expect("here");

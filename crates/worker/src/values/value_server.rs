@@ -1,7 +1,7 @@
-//! Serves values of this worker to holders of a reference.
+//! Serves this worker's values to clients that have a reference.
 //!
-//! Any client with the worker's key for values and the name of one may read and drop it. Only
-//! references contain both.
+//! Any client that has the worker's key for values and the name of a value may read and drop it.
+//! Only references contain both.
 
 use std::fs::File;
 use std::io;
@@ -22,18 +22,19 @@ use tokio::task::spawn_blocking;
 
 use super::cache::{ValueCache, ValueFile};
 
-/// Bytes of a value in one message: encryption takes a fraction of a millisecond of the worker's
-/// main thread.
+/// The size in bytes of the part of a value that fits into one message. Its encryption occupies the
+/// worker's main thread for a fraction of a millisecond.
 const CHUNK: usize = 512 << 10;
-/// Limits of both sides of a connection: a chunk, or names.
+/// The limits of both sides of a connection: a chunk, or names.
 pub(super) const LIMITS: Limits = Limits {
     message_max: 1 << 20,
     send_max: 1 << 20,
     decoded: None,
 };
-/// Peers that are served at one time; others wait. Each costs a descriptor and a few buffers.
+/// The maximum number of peers that are served at the same time. Each costs a descriptor and a few
+/// buffers.
 const SERVED_MAX: usize = 64;
-/// Time after which a peer that sends or reads nothing is dropped.
+/// How long a peer may neither send nor read before it is dropped.
 const SILENCE_MAX: Duration = Duration::from_secs(30);
 
 /// Serves connections until it is aborted.
@@ -100,7 +101,7 @@ async fn give(
     writer: &mut MessageWriter<OwnedWriteHalf>,
     value: Option<(Arc<ValueFile>, u64)>,
 ) -> Result<(), String> {
-    // While this is alive, the value stays.
+    // The value is kept while this is alive.
     let Some((value, size)) = value else {
         return say(writer, from_holder::Message::Gone(true)).await;
     };
@@ -116,10 +117,10 @@ async fn give(
         let chunk = reading.await.map_err(|error| error.to_string())?;
         let chunk = chunk.map_err(|error| error.to_string())?;
         from += chunk.len() as u64;
-        // Read while this chunk is encrypted.
+        // The next chunk is read while this one is encrypted.
         ahead = (from < size).then(|| read(&file, from, size));
         say(writer, from_holder::Message::Chunk(chunk)).await?;
-        // Lets other work of the worker run.
+        // Lets the worker do other work.
         tokio::task::yield_now().await;
     }
     Ok(())
@@ -129,7 +130,7 @@ fn read(file: &Arc<File>, from: u64, size: u64) -> tokio::task::JoinHandle<io::R
     let file = Arc::clone(file);
     let len = usize::try_from(size - from).unwrap_or(CHUNK).min(CHUNK);
     spawn_blocking(move || {
-        // Not zeroed first: that would cost a tenth of the time.
+        // The buffer is not zeroed first, because that would cost a tenth of the time.
         let mut chunk = Vec::with_capacity(len);
         while chunk.len() < len {
             let offset = from + chunk.len() as u64;
@@ -137,7 +138,7 @@ fn read(file: &Arc<File>, from: u64, size: u64) -> tokio::task::JoinHandle<io::R
                 return Err(io::ErrorKind::UnexpectedEof.into());
             }
         }
-        // The buffer may have read more than requested.
+        // The buffer may contain more than was requested.
         chunk.truncate(len);
         Ok(chunk.into())
     })

@@ -1,4 +1,4 @@
-//! Ends of a worker and of its connection.
+//! Tests how a worker and its connection end.
 
 use hq_core::id::WorkerId;
 use hq_protocol::worker::{ToServer, to_server};
@@ -23,7 +23,7 @@ async fn stop_leaves_nothing_behind() {
         dir.join("up-0").exists() && dir.join("up-1").exists()
     })
     .await;
-    // A process that is just executing its program has no environment yet, so the test could not
+    // A process that is in the middle of `execve` has no environment yet, so the test could not
     // find it.
     wait_until("what they have started runs", || server.survivors() >= 4).await;
     assert_eq!(server.stop().await, WorkerEnd::Stopped);
@@ -142,7 +142,7 @@ async fn comes_back(policy: OnServerLost) {
     server.assign_one(0, bash(script)).await;
     server.started(1).await;
     server.disconnect();
-    // A report in transit is lost when the connection breaks; this one must not be.
+    // A report in transit is lost when the connection breaks. This one must not be.
     server.dialed_again().await;
     let task = TaskKey::new(JobId(1), TaskId(0));
     let message = b"half done".to_vec();

@@ -37,10 +37,10 @@ const JOB: JobId = JobId(1);
 const UID: &str = "FaKeId";
 const KEY: SecretKey = SecretKey::from_bytes([3; 32]);
 
-/// Far longer than anything here takes, even on a loaded machine.
+/// Far longer than any step takes, even on a loaded machine.
 pub(super) const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Streams for a worker that dials again.
+/// Streams for a worker that reconnects.
 type Waiting = Arc<Mutex<VecDeque<DuplexStream>>>;
 
 pub(super) struct FakeServer {
@@ -55,23 +55,23 @@ pub(super) struct FakeServer {
     started: BTreeSet<u32>,
     ended: BTreeMap<u32, EndedRow>,
     retracted: Vec<u32>,
-    /// Assignment of each task.
+    /// The assignment of each task.
     assigned: BTreeMap<u32, (SharedTemplate, Option<Entries>)>,
     /// Tasks that the server retracted.
     asked_back: BTreeSet<u32>,
     heartbeats: usize,
     goodbye: Option<LostReason>,
-    /// Messages (`true`) and ends of tasks in the order of arrival.
+    /// Messages (`true`) and ends (`false`) of tasks in order of arrival.
     last_words: Vec<(u32, bool)>,
 }
 
 impl FakeServer {
-    /// A registered worker with two cpus that run nothing yet, configured by `change`.
+    /// Starts a registered worker, configured by `change`, with two idle cpus.
     pub(super) async fn start(change: impl FnOnce(&mut WorkerConfig)) -> Self {
         Self::start_with(change, None).await
     }
 
-    /// Like [`Self::start`], with a socket of messages that the test feeds.
+    /// Like [`Self::start`], with a message socket that the test feeds.
     pub(super) async fn start_with(
         change: impl FnOnce(&mut WorkerConfig),
         notify: Option<NotifySocket>,
@@ -145,7 +145,7 @@ impl FakeServer {
             server_uid: UID.to_string(),
             default_idle_timeout_ns: None,
             reattached,
-            // Every allocation is the server's own.
+            // The server submitted every allocation itself.
             server_wait_ns: config.allocation.as_ref().map_or(0, |_| 120_000_000_000),
         };
         let answer = to_worker::Message::Registered(registered);
@@ -159,13 +159,13 @@ impl FakeServer {
         self.writer = Some(writer);
     }
 
-    /// Waits until the worker has noticed the loss and dials again.
+    /// Waits until the worker has noticed the loss and reconnects.
     pub(super) async fn dialed_again(&self) {
         let is_dialed = || !self.dialing.lock().expect("not poisoned").is_empty();
         wait_until("the worker dials again", is_dialed).await;
     }
 
-    /// Admits a worker that dials again.
+    /// Admits a worker that reconnects.
     pub(super) async fn accept_again(&mut self) {
         self.dialed_again().await;
         let stream = self
@@ -177,7 +177,7 @@ impl FakeServer {
         self.admit(stream).await;
     }
 
-    /// Directory of the submit.
+    /// Returns the directory of the submit.
     pub(super) fn dir(&self) -> PathBuf {
         self.dir.path().to_path_buf()
     }
@@ -199,7 +199,8 @@ impl FakeServer {
     ) {
         self.templates += 1;
         let id = TemplateId(self.templates);
-        // The environment variable finds every process of this test, even outside the process tree.
+        // The environment variable identifies every process of this test, even outside the process
+        // tree.
         task.env = vec![(MARK.as_bytes().into(), self.mark().into_bytes().into())];
         let template = SharedTemplate {
             id,
@@ -244,8 +245,8 @@ impl FakeServer {
         .await;
     }
 
-    /// Assigns again the tasks that the worker returned on its own. It returns short tasks queued
-    /// behind one that takes unexpectedly long, which any task may on a busy machine.
+    /// Reassigns tasks that the worker returned on its own. The worker returns short tasks queued
+    /// behind a task that takes unexpectedly long, which can happen on a busy machine.
     async fn assign_returned(&mut self) {
         let asked_back = &self.asked_back;
         let returned: Vec<u32> = self
@@ -396,7 +397,7 @@ impl FakeServer {
         self.goodbye
     }
 
-    /// Handles one message; `false` if the worker closed the connection.
+    /// Handles one message. Returns `false` if the worker closed the connection.
     async fn listen(&mut self, deadline: Instant, what: &str) -> bool {
         let reader = self.reader.as_mut().expect("connected");
         let message = tokio::time::timeout_at(deadline, reader.next::<ToServer>()).await;
@@ -416,7 +417,7 @@ impl FakeServer {
             FromWorker::Message(WorkerMessage::Overview(_)) => {}
             FromWorker::Message(WorkerMessage::Goodbye(reason)) => {
                 self.goodbye = Some(reason);
-                // Like a real server: the connection ends with the goodbye.
+                // As with a real server, the connection ends with the goodbye.
                 return false;
             }
             FromWorker::Message(WorkerMessage::Report(report)) => self.hear(report),
@@ -438,7 +439,7 @@ impl FakeServer {
     }
 
     /// Waits until no process of a task is left. A killed process takes a moment to disappear; the
-    /// promise is two seconds.
+    /// worker promises two seconds.
     pub(super) async fn no_survivors(&self) {
         let deadline = Instant::now() + Duration::from_secs(2);
         while self.survivors() > 0 {
@@ -451,7 +452,7 @@ impl FakeServer {
         self.dir.path().display().to_string()
     }
 
-    /// Number of live processes that belong to tasks of this test.
+    /// Returns the number of live processes that belong to tasks of this test.
     pub(super) fn survivors(&self) -> usize {
         let wanted = format!("{MARK}={}", self.mark());
         let processes = std::fs::read_dir("/proc").expect("proc").flatten();
@@ -494,7 +495,7 @@ fn keys(tasks: &[u32]) -> Vec<(TaskKey, InstanceId)> {
         .collect()
 }
 
-/// A task that runs a script in the directory of the submit, without output files.
+/// Creates a task that runs a script in the directory of the submit, without output files.
 pub(super) fn bash(script: &str) -> TaskTemplate {
     TaskTemplate {
         cwd: Box::from(*b"%{SUBMIT_DIR}"),

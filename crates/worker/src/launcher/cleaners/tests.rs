@@ -1,4 +1,4 @@
-//! Slow cleanups of one task among others.
+//! Tests slow cleanups of some tasks among others.
 
 use std::path::{Path, PathBuf};
 
@@ -32,7 +32,7 @@ fn task_dir(parent: &Path, name: &str) -> (PathBuf, Cleanup) {
     (directory, cleanup)
 }
 
-/// A waiting end whose task wrote a message.
+/// Creates a waiting end whose task wrote a message.
 fn waiting(token: u64, since: Instant) -> Waiting {
     Waiting {
         event: end(token),
@@ -43,7 +43,7 @@ fn waiting(token: u64, since: Instant) -> Waiting {
     }
 }
 
-/// Ends that arrive in time, with their messages.
+/// Returns the ends that arrive in time, with their messages.
 async fn collected(cleaners: &mut Cleaners, count: usize) -> Vec<(LaunchToken, String)> {
     let mut ended = Vec::new();
     while ended.len() < count {
@@ -77,7 +77,7 @@ async fn each_end_comes_with_its_own_words_when_its_directory_is_gone() {
 async fn cleanups_that_hang_hold_up_their_own_ends_only_and_not_for_ever() {
     let parent = tempfile::tempdir().expect("temporary directory");
     let mut cleaners = Cleaners::new();
-    // All cleaners seem to have hung for long.
+    // Pretend that all cleaners have hung for a long time.
     let long_ago = Instant::now() - 10 * SLOW;
     {
         let mut queue = lock(&cleaners.queue);
@@ -101,7 +101,7 @@ async fn cleanups_that_hang_hold_up_their_own_ends_only_and_not_for_ever() {
         found,
         expected.map(|(token, words)| (LaunchToken(token), words.to_owned()))
     );
-    // Its cleanup completes later: the end is not reported twice.
+    // The cleanup completes later, but the end is not reported again.
     let _ = cleaners.steps_tx.send(Step::Done(LaunchToken(1)));
     let mut ended = Vec::new();
     cleaners.collect(None, &mut ended);
@@ -122,13 +122,13 @@ async fn what_waits_behind_cleanups_that_turn_out_to_hang_gets_a_cleaner_of_its_
         }
         queue.next_cleaner = CLEANERS_MAX as u64 + 1;
     };
-    // All cleanups seem to have just begun.
+    // Pretend that all cleanups have just begun.
     all_since(&cleaners, Instant::now() + 1_000 * SLOW);
     let (_, cleanup) = task_dir(parent.path(), "quick");
     cleaners.add(end(100), cleanup, false);
     assert_eq!(lock(&cleaners.queue).at_work.len(), CLEANERS_MAX);
     all_since(&cleaners, Instant::now() - 10 * SLOW);
-    // No other task ends, so only the timer can notice.
+    // No other task ends, so only the timer can trigger the report.
     let found = collected(&mut cleaners, 1).await;
     assert_eq!(found, [(LaunchToken(100), "quick".to_owned())]);
 }
@@ -151,7 +151,7 @@ async fn behind_others_an_end_waits_as_long_as_these_come_to_an_end() {
             .map(crate::launcher::token_of)
             .collect::<Vec<_>>()
     };
-    // The first has only begun now, so others continue.
+    // The first one has only just begun, so the others keep waiting.
     lock(&cleaners.queue).last_taken = Some(now);
     let token = Some(LaunchToken(1));
     let begun = |since| CurrentCleanup { since, token };

@@ -1,4 +1,4 @@
-//! On simulated machines, and as far as possible on this one.
+//! Tests on simulated machines and, as far as possible, on this one.
 
 use std::process::Command;
 use std::time::{Duration, Instant};
@@ -13,7 +13,7 @@ const MOUNTS: &str = "22 1 0:20 / /proc rw - proc proc rw\n\
                       30 1 0:26 /top /sys/fs/cgroup rw,relatime shared:4 - cgroup2 cgroup2 rw\n";
 const OURS: &str = "sys/fs/cgroup/user/job";
 
-/// A machine whose version 2 group of this process has these controllers.
+/// Creates a machine where this process's version 2 group has these controllers.
 fn machine(controllers: &str, handed_on: &str) -> tempfile::TempDir {
     let dir = tempfile::tempdir().expect("temporary directory");
     let write = |path: &str, text: &str| {
@@ -61,7 +61,7 @@ fn a_task_gets_a_group_with_its_limit() {
     fs::write(task.dir.join("memory.peak"), "209711104\n").expect("writable");
     assert_eq!(task.excess(), Some(204_796));
 
-    // Files keep this directory from being removed, as processes do a real group.
+    // Files prevent the removal of this directory, as processes do for a real group.
     let dir = task.dir.clone();
     groups.take_back(task, true);
     assert_eq!(groups.leftovers, std::slice::from_ref(&dir));
@@ -79,7 +79,8 @@ fn a_group_is_used_again_for_the_same_limit_unless_something_in_it_would_count()
     let root = machine("cpu memory pids\n", "");
     let mut groups = ControlGroups::find(root.path(), "a").expect("usable");
     let base = groups.base().to_owned();
-    // Limit in KiB of the first task, what it leaves, and the group of a second one.
+    // Each case has the first task's limit in KiB, the state it leaves behind, and the group of a
+    // second task.
     for (at, (events, current, has_exceeded, limit, second)) in [
         (
             "populated 0\nfrozen 0\n",
@@ -145,7 +146,7 @@ fn what_cannot_be_used_says_why() {
     fs::write(ours.join("cgroup.procs"), "1\n4194304\n").expect("writable");
     let error = ControlGroups::find(root.path(), "b").expect_err("shared");
     assert!(matches!(error, Unusable::Shared(_)), "{error}");
-    // Alone it steps aside.
+    // If the group contains no other process, this process moves out of it.
     fs::write(
         ours.join("cgroup.procs"),
         format!("{}\n", std::process::id()),
@@ -157,7 +158,8 @@ fn what_cannot_be_used_says_why() {
     assert_eq!(moved, std::process::id().to_string());
 }
 
-/// On this machine, if its user may make groups; without a memory controller no limit is set.
+/// Runs on this machine if its user may create groups. Without a memory controller, no limit is
+/// set.
 #[test]
 fn a_real_group_is_removed_with_what_runs_in_it() {
     let Some(ours) = own_group(Path::new("/")) else {
@@ -203,9 +205,9 @@ fn groups_of_workers_that_are_gone_are_removed() {
         "hq-7.8-2a-1-0/17",
         "hq-7.8-2a-1-0-worker",
         "hq-7.8-2b-1-0/3",
-        // The pid belongs to another process by now.
+        // Another process has the pid by now.
         "hq-7.8-2c-1-0/5",
-        // Seen from another pid or time namespace they seem dead.
+        // They belong to another pid or time namespace, from where they only seem dead.
         "hq-9.8-2a-1-0/6",
         "hq-7.9-2a-1-0",
         "hq-other",

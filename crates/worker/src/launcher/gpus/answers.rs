@@ -14,29 +14,30 @@ use rustix::time::{ClockId, clock_gettime};
 use super::watch::GpuReply;
 use super::{nvml, wire};
 
-/// Answers questions about NVIDIA GPUs on standard input, one per line, until end of file or the
-/// end of the process `parent`.
+/// Answers questions about NVIDIA GPUs, read from standard input one per line, until end of file or
+/// until the process `parent` ends.
 ///
 /// # Errors
 ///
-/// If input or output fail.
+/// If reading the input or writing the output fails.
 pub fn serve_gpu_usage(parent: u32) -> io::Result<()> {
-    // The library may hang forever, and after the worker's end no process would kill this one.
+    // The library may hang forever. After the worker has ended, no other process would kill this
+    // one.
     set_parent_process_death_signal(Some(Signal::KILL))?;
     let is_there =
         getppid().is_some_and(|now| now.as_raw_nonzero().get().cast_unsigned() == parent);
-    // The parent may have ended before.
+    // The parent may already have ended.
     if !is_there {
         return Ok(());
     }
-    // A driver that crashes does so again in the next process: core dumps would fill the worker's
-    // directory.
+    // A driver that crashes will crash again in the next process, and core dumps would fill the
+    // worker's directory.
     let no_core = Rlimit {
         current: Some(0),
         maximum: Some(0),
     };
     let _ = setrlimit(Resource::Core, no_core);
-    // The library, or what it loads, may print to standard output.
+    // The library, or code that it loads, may print to standard output.
     let mut output = File::from(fcntl_dupfd_cloexec(io::stdout(), 3)?);
     dup2_stdout(io::stderr())?;
     let library = nvml::open();
@@ -58,7 +59,7 @@ pub fn serve_gpu_usage(parent: u32) -> io::Result<()> {
     Ok(())
 }
 
-/// CPU time of this process.
+/// Returns the CPU time of this process.
 fn cpu() -> Duration {
     let time = clock_gettime(ClockId::ProcessCPUTime);
     let seconds = u64::try_from(time.tv_sec).unwrap_or(0);

@@ -1,4 +1,4 @@
-//! NVML, the library of NVIDIA's driver, loaded on demand: programs are built without it.
+//! NVML, the library of NVIDIA's driver. It is loaded on demand, so programs are built without it.
 
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
@@ -12,21 +12,23 @@ use nvml_wrapper::{Device as Handle, Nvml};
 use super::watch::Names;
 use super::{Device, Devices, Process};
 
-/// The unversioned name belongs to developer packages.
+/// The unversioned name is part of developer packages only.
 const NAME: &str = "libnvidia-ml.so.1";
 
-/// Loads the library. Fails without library or driver, as on most machines. May block indefinitely.
+/// Loads the library. Fails if there is no library or driver, as on most machines. May block
+/// indefinitely.
 pub(super) fn open() -> Result<Nvml, NvmlError> {
     Nvml::builder().lib_path(OsStr::new(NAME)).init()
 }
 
-/// Device handles, looked up once: the driver initializes each device on the first access.
+/// Handles of devices. Each is looked up once, because the driver initializes a device on the first
+/// access.
 pub(super) struct Handles<'a> {
     library: &'a Nvml,
-    /// Devices as programs of tasks count them, as far as needed: by bus address, without
-    /// inaccessible ones.
+    /// The devices in the order in which programs of tasks count them, as far as needed: by bus
+    /// address, without inaccessible ones.
     listed: Vec<Rc<Handle<'a>>>,
-    /// Index of the next device by the library's count.
+    /// The index of the next device in the library's order.
     next: u32,
     found: BTreeMap<Box<str>, Rc<Handle<'a>>>,
 }
@@ -41,7 +43,7 @@ impl<'a> Handles<'a> {
         }
     }
 
-    /// Data of these devices.
+    /// Returns the data of these devices.
     pub(super) fn look(&mut self, names: &Names) -> Devices {
         let mut devices = Devices::new();
         let mut is_lost = false;
@@ -55,7 +57,7 @@ impl<'a> Handles<'a> {
         }
         self.found.retain(|name, _| names.contains(name));
         if is_lost {
-            // The device may be a different one after a reset.
+            // After a reset, the device may be a different one.
             *self = Self::new(self.library);
         }
         devices
@@ -71,7 +73,7 @@ impl<'a> Handles<'a> {
         device
     }
 
-    /// The device or device part of a name that `CUDA_VISIBLE_DEVICES` may hold.
+    /// Returns the device or device part with a name that `CUDA_VISIBLE_DEVICES` may contain.
     fn find(&mut self, name: &str) -> Result<Rc<Handle<'a>>, NvmlError> {
         if let Ok(position) = name.parse::<usize>() {
             self.list(position)?;
@@ -83,7 +85,7 @@ impl<'a> Handles<'a> {
             return found.map(Rc::new);
         }
         self.list(usize::MAX)?;
-        // A prefix of an id is enough if it is unique.
+        // A unique prefix of an id is enough.
         let begins =
             |handle: &&Rc<Handle<'_>>| handle.uuid().is_ok_and(|uuid| uuid.starts_with(name));
         let mut alike = self.listed.iter().filter(begins);
@@ -100,7 +102,7 @@ impl<'a> Handles<'a> {
             match self.library.device_by_index(self.next) {
                 Ok(handle) => self.listed.push(Rc::new(handle)),
                 Err(NvmlError::NoPermission) => {}
-                // Whether this device counts is unknown, and so are all later positions.
+                // Whether this device counts is unknown, and therefore all later positions are too.
                 Err(error) => return Err(error),
             }
             self.next += 1;
@@ -109,7 +111,7 @@ impl<'a> Handles<'a> {
     }
 }
 
-/// Data of a device; an error if the device is lost.
+/// Returns the data of a device, or an error if the device is lost.
 fn device(handle: &Handle<'_>) -> Result<Device, NvmlError> {
     let busy = supported(handle.utilization_rates())?;
     let memory = supported(handle.memory_info())?;
@@ -120,11 +122,12 @@ fn device(handle: &Handle<'_>) -> Result<Device, NvmlError> {
     })
 }
 
-/// Includes graphics processes. A process that does both has its full memory in each list.
+/// Includes graphics processes. A process that computes and renders has its full memory in each
+/// list.
 fn processes(handle: &Handle<'_>) -> Result<Option<Vec<Process>>, NvmlError> {
     let computing = match supported(handle.running_compute_processes())? {
         Some(found) => Some(found),
-        // Drivers before release 510.
+        // For drivers before release 510.
         None => supported(handle.running_compute_processes_v2())?,
     };
     let Some(computing) = computing else {
@@ -149,7 +152,8 @@ fn processes(handle: &Handle<'_>) -> Result<Option<Vec<Process>>, NvmlError> {
     Ok(Some(found.map(|(pid, kib)| Process { pid, kib }).collect()))
 }
 
-/// `None` if driver or device do not report it; an error if the device is lost.
+/// Returns `None` if the driver or the device does not report the value, or an error if the device
+/// is lost.
 fn supported<T>(answer: Result<T, NvmlError>) -> Result<Option<T>, NvmlError> {
     match answer {
         Ok(found) => Ok(Some(found)),

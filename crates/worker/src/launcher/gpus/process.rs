@@ -1,7 +1,7 @@
-//! The GPU probe process: this program once more, with the driver's library.
+//! The GPU probe process: a second process of this program, which loads the driver's library.
 //!
-//! A separate process, because loading a library may hang on a dead file system named by
-//! `LD_LIBRARY_PATH`, with locks held that every thread needs to start or end; and because a crash
+//! The process is separate for two reasons. Loading a library may hang on a dead file system named
+//! by `LD_LIBRARY_PATH`, while holding locks that every thread needs to start or end. And a crash
 //! in the driver must not end the worker.
 
 use std::ffi::OsStr;
@@ -21,14 +21,14 @@ use rustix::process::{Pid, Signal, kill_process_group};
 use super::watch::{Failure, GpuProbe, GpuReply, HANGS_AFTER, Names};
 use super::wire;
 
-/// Hidden subcommand of this program that answers, see
-/// [`tell_of_gpus`](super::answers::tell_of_gpus).
+/// The hidden subcommand of this program that answers, see
+/// [`serve_gpu_usage`](super::answers::serve_gpu_usage).
 const COMMAND: &str = "gpu-usage";
-/// Pause between two checks whether the worker is about to end.
+/// The pause between two checks whether the worker is about to end.
 const LOOK_PAUSE: Duration = Duration::from_millis(200);
-/// Limit of an answer in bytes: 16 devices with thousands of processes each.
+/// The maximum size of an answer in bytes: 16 devices with thousands of processes each.
 const ANSWER_MAX: usize = 4 << 20;
-/// Longest wait for the process to exit by itself, and again after SIGKILL.
+/// How long to wait for the process to exit by itself, and again after SIGKILL.
 const END_MAX: Duration = Duration::from_millis(500);
 const KILL_MAX: Duration = Duration::from_secs(2);
 const END_PAUSE: Duration = Duration::from_millis(5);
@@ -37,7 +37,7 @@ const END_PAUSE: Duration = Duration::from_millis(5);
 pub(super) struct Opener {
     hq: PathBuf,
     is_over: Arc<AtomicBool>,
-    /// A process did not react to SIGKILL.
+    /// Whether a process did not react to SIGKILL.
     is_stuck: Arc<AtomicBool>,
 }
 
@@ -50,7 +50,7 @@ impl Opener {
         }
     }
 
-    /// `None` = it cannot be started, or the previous one still exists.
+    /// Returns `None` if the process cannot be started, or if the previous one still exists.
     pub(super) fn open(&mut self) -> Option<ProbeProcess> {
         // A new one would get stuck at the same place.
         if self.is_stuck.load(Ordering::Relaxed) {
@@ -73,7 +73,7 @@ impl Opener {
     }
 }
 
-/// A process that answers.
+/// A process that answers questions.
 pub(super) struct ProbeProcess {
     /// `None` after it was killed.
     child: Option<Child>,
@@ -88,7 +88,7 @@ impl ProbeProcess {
         program: &Path,
         words: &[impl AsRef<OsStr>],
     ) -> io::Result<(Child, ChildStdin, ChildStdout)> {
-        // Signals from the terminal are for the worker, which then ends it.
+        // Terminal signals are meant for the worker, which then ends the probe process.
         let mut child = Command::new(program)
             .args(words)
             .stdin(Stdio::piped())
@@ -98,8 +98,8 @@ impl ProbeProcess {
             .spawn()?;
         match (child.stdin.take(), child.stdout.take()) {
             (Some(questions), Some(answers)) => {
-                // Otherwise a long question would block on a hanging process. On failure only the
-                // timeout is lost.
+                // Otherwise a long question would block on a hanging process. If this fails, only
+                // the timeout is lost.
                 let _ = rustix::io::ioctl_fionbio(&questions, true);
                 Ok((child, questions, answers))
             }
@@ -121,7 +121,7 @@ impl ProbeProcess {
         Ok(())
     }
 
-    /// Reads one line including its line feed. Further bytes are unrequested and discarded.
+    /// Reads one line including its line feed. Any further bytes are unrequested and are discarded.
     fn read(&mut self, until: Instant) -> Result<Vec<u8>, Failure> {
         let mut line = Vec::new();
         let mut buffer = [0; 4096];
@@ -159,7 +159,8 @@ fn wait(
         let left = until.saturating_duration_since(Instant::now());
         let slice = Timespec::try_from(left.min(LOOK_PAUSE)).map_err(|_| Failure::Ended)?;
         match poll(&mut [PollFd::from_borrowed_fd(pipe, what)], Some(&slice)) {
-            // Poll once more after the deadline: this process may have been suspended meanwhile.
+            // Poll once more after the deadline, because this process may have been suspended
+            // meanwhile.
             Ok(0) if left.is_zero() => return Err(Failure::Hangs),
             Ok(0) | Err(rustix::io::Errno::INTR) => {}
             Ok(_) => return Ok(()),
@@ -183,9 +184,9 @@ impl GpuProbe for ProbeProcess {
 }
 
 impl Drop for ProbeProcess {
-    /// Ends the process; returns soon even if it does not exit.
+    /// Ends the process. Returns soon even if the process does not exit.
     fn drop(&mut self) {
-        // Closing its input ends it and releases the driver.
+        // Closing its input ends the process and releases the driver.
         self.questions = None;
         let Some(mut child) = self.child.take() else {
             return;
@@ -193,8 +194,8 @@ impl Drop for ProbeProcess {
         if ends(&mut child, END_MAX) {
             return;
         }
-        // Not reaped yet, so its pid cannot be reused. The group includes helpers that the driver
-        // started.
+        // The process is not reaped yet, so its pid cannot be reused. The group includes helpers
+        // that the driver started.
         if let Some(group) = i32::try_from(child.id()).ok().and_then(Pid::from_raw) {
             let _ = kill_process_group(group, Signal::KILL);
         }
@@ -202,21 +203,21 @@ impl Drop for ProbeProcess {
         if ends(&mut child, KILL_MAX) {
             return;
         }
-        // The kernel holds it. A thread reaps it whenever it ends.
+        // The process is stuck in the kernel. A thread reaps it whenever it ends.
         self.is_stuck.store(true, Ordering::Relaxed);
         let is_stuck = Arc::clone(&self.is_stuck);
         let reap = move || {
             let _ = child.wait();
             is_stuck.store(false, Ordering::Relaxed);
         };
-        // Without a thread no further process is started.
+        // If the thread cannot be started, no further probe process is started either.
         let _ = thread::Builder::new()
             .name("hq-gpus-end".into())
             .spawn(reap);
     }
 }
 
-/// Whether a process exits in time.
+/// Returns whether a process exits in time.
 fn ends(child: &mut Child, within: Duration) -> bool {
     let until = Instant::now() + within;
     loop {
@@ -229,7 +230,7 @@ fn ends(child: &mut Child, within: Duration) -> bool {
                 );
                 return true;
             }
-            // Already reaped elsewhere.
+            // It was already reaped elsewhere.
             Err(_) => return true,
         }
     }

@@ -1,4 +1,4 @@
-//! Queries of devices with bounded waits for the replies.
+//! Queries devices and waits for the replies for a bounded time.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -9,40 +9,43 @@ use std::time::{Duration, Instant};
 
 use super::Devices;
 
-/// Longest wait for a reply. The first one takes seconds if the driver starts with its first user.
+/// How long to wait for a reply. The first one takes seconds if the driver starts with its first
+/// user.
 const ANSWER_MAX: Duration = Duration::from_secs(1);
-/// Time without a reply after which the probe process is abandoned and the user is warned.
+/// How long the probe process may leave a question unanswered before it is abandoned and the user
+/// is warned.
 pub(super) const HANGS_AFTER: Duration = Duration::from_secs(30);
-/// Even abandoning it can hang, for example if the program's file system does not answer.
+/// How long abandoning it may take. It can hang as well, for example if the program's file system
+/// does not answer.
 const GIVES_UP_WITHIN: Duration = Duration::from_secs(10);
-/// How long the driver stays open without a question: while a process has it open, an administrator
-/// cannot reset a GPU.
+/// How long the driver stays open without a question. An administrator cannot reset a GPU while a
+/// process has the driver open.
 const IDLE: Duration = Duration::from_secs(60);
-/// Pause before a driver that is missing, hangs or reports nothing is tried again.
+/// The pause before retrying a driver that is missing, hangs or reports nothing.
 const RETRY: Duration = Duration::from_secs(60);
-/// Consecutive replies without a device after which the driver is opened again: it may have been
-/// reloaded.
+/// The number of consecutive replies without a device after which the driver is opened again,
+/// because it may have been reloaded.
 const EMPTY_MAX: u32 = 3;
 
-/// Names of devices.
+/// The names of devices.
 pub(super) type Names = BTreeSet<Box<str>>;
 
 /// Source of device data.
 pub(super) trait GpuProbe {
-    /// Data of these devices. Returns within little more than [`HANGS_AFTER`].
+    /// Returns the data of these devices, within little more than [`HANGS_AFTER`].
     fn ask(&mut self, names: &Names) -> Result<GpuReply, Failure>;
 }
 
-/// Reply of a [`GpuProbe`].
+/// A reply of a [`GpuProbe`].
 #[derive(PartialEq, Eq, Debug)]
 pub(super) struct GpuReply {
-    /// CPU time of the query.
+    /// The CPU time of the query.
     pub(super) cpu: Duration,
     /// `None` = no driver.
     pub(super) devices: Option<Devices>,
 }
 
-/// Why a [`GpuProbe`] did not reply; it is unusable afterwards.
+/// Why a [`GpuProbe`] did not reply. The probe is unusable afterwards.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Failure {
     Ended,
@@ -54,35 +57,35 @@ pub(super) enum Failure {
 pub(in super::super) struct Answer {
     /// Devices with known data.
     pub(in super::super) devices: Devices,
-    /// CPU time of the query, in whichever process.
+    /// The CPU time of the query, in either process.
     pub(in super::super) cpu: Duration,
     is_hanging: bool,
 }
 
-/// Queries devices on a thread of its own.
+/// Queries devices on a separate thread.
 pub(in super::super) struct GpuWatch {
     questions: SyncSender<Names>,
     answers: Receiver<Answer>,
-    /// Time of the outstanding question.
+    /// When the outstanding question was sent.
     asked: Option<Instant>,
-    /// Whether that question was sent for the present sample.
+    /// Whether that question was sent for the current sample.
     is_fresh: bool,
-    /// A reply that came too late for its sample; it serves the next one.
+    /// A reply that came too late for its sample and is used for the next one.
     late: Option<Answer>,
     has_warned: bool,
     is_over: Arc<AtomicBool>,
 }
 
 impl GpuWatch {
-    /// Queries the sources that `open` returns. `is_over` is set when no further questions will
-    /// come.
+    /// Queries the sources that `open` returns. `is_over` is set when there will be no further
+    /// questions.
     pub(super) fn asking<T: GpuProbe>(
         open: impl FnMut() -> Option<T> + Send + 'static,
         is_over: Arc<AtomicBool>,
     ) -> Self {
         let (questions, asked) = sync_channel(1);
         let (answer, answers) = sync_channel(1);
-        // Without a thread there are no replies and no GPU data.
+        // If the thread cannot be started, there are no replies and no GPU data.
         let _ = thread::Builder::new()
             .name("hq-gpus".into())
             .spawn(move || serve(open, &asked, &answer));
@@ -113,15 +116,15 @@ impl GpuWatch {
         }
     }
 
-    /// The reply to the last question or, if it is late, the previous late one; each is returned
-    /// once.
+    /// Returns the reply to the last question or, if that is late, the previous late reply. Each
+    /// reply is returned once.
     pub(in super::super) fn answer(&mut self) -> Answer {
         let late = self.late.take();
         let Some(since) = self.asked else {
             return late.unwrap_or_default();
         };
-        // The reply may have arrived while the caller was busy. A question that already timed out
-        // is not waited for again.
+        // The reply may have arrived while the caller was busy. Do not wait again for a question
+        // that has already timed out.
         let wait = if self.is_fresh {
             ANSWER_MAX.saturating_sub(since.elapsed())
         } else {
@@ -196,9 +199,9 @@ struct Service<T, O> {
     probe: Option<T>,
     /// Consecutive replies without any device.
     empty: u32,
-    /// Whether a probe was abandoned since the last reply with a device.
+    /// Whether a probe was abandoned since the last reply that contained a device.
     has_given_up: bool,
-    /// Until when these devices are not queried; `None` = all devices.
+    /// Until when these devices are not queried. Names are `None` for all devices.
     pause: Option<(Instant, Option<Names>)>,
 }
 
@@ -267,7 +270,7 @@ impl<T: GpuProbe, O: FnMut() -> Option<T>> Service<T, O> {
         }
     }
 
-    /// Abandons the source. The first time the next one is asked at once.
+    /// Abandons the source. After the first failure, the next source is queried at once.
     fn give_up(&mut self, names: Option<Names>) {
         if std::mem::replace(&mut self.has_given_up, true) {
             self.rest(names);
@@ -298,7 +301,7 @@ mod tests {
         names.iter().map(|name| (*name).into()).collect()
     }
 
-    /// Data of device 0 only.
+    /// Returns data of device 0 only.
     fn known(names: &Names) -> Devices {
         let found = names.iter().filter(|name| &***name == "0");
         found
@@ -337,7 +340,7 @@ mod tests {
         watch.ask(names(&["0"]));
         assert_eq!(watch.answer(), Answer::default(), "asked nobody");
         let_go.send(()).expect("it hangs");
-        // It hangs again with each next question.
+        // The probe hangs again at every further question.
         let mut looks = std::iter::repeat_with(|| {
             watch.ask(names(&["0"]));
             watch.answer()
@@ -361,12 +364,13 @@ mod tests {
         });
         watch.ask(names(&["0"]));
         answered.recv().expect("it was asked");
-        // As on a very busy machine, where a sample takes long.
+        // Simulates a very busy machine, where a sample takes long.
         thread::sleep(ANSWER_MAX);
         assert_eq!(watch.answer().devices, known(&names(&["0"])));
     }
 
-    /// How often a source was opened for these questions, and which replies had a device.
+    /// Returns how often a source was opened for these questions, and which replies contained a
+    /// device.
     fn course(questions: &[&str], reply: fn(&Names) -> Reply) -> (usize, Vec<bool>) {
         let mut opened = 0;
         let mut service = Service {
@@ -396,13 +400,14 @@ mod tests {
         };
         assert_eq!(course(&["0"; 9], none).0, 1);
         assert_eq!(course(&["0"; 9], |_| Err(Failure::Hangs)).0, 1);
-        // The first time its process may have been killed by accident.
+        // After the first failure it is opened again at once: its process may have been killed by
+        // accident.
         assert_eq!(course(&["0"; 9], |_| Err(Failure::Ended)).0, 2);
     }
 
     #[test]
     fn a_lost_device_silences_no_other_one() {
-        // A driver that may have been reloaded is opened again; then there is a pause.
+        // The driver may have been reloaded, so it is opened again, followed by a pause.
         assert_eq!(course(&["1"; 20], reply), (2, vec![false; 20]));
         assert_eq!(course(&["0", "1", "0", "1", "0"], reply).0, 1);
         let (_, found) = course(&["1", "1", "1", "1", "1", "1", "1", "0", "1", "0"], reply);
@@ -412,7 +417,7 @@ mod tests {
     #[test]
     fn who_hangs_is_told_of() {
         let mut watch = watch(|| Some(Fake(|_: &Names| Err(Failure::Hangs))));
-        // On a busy machine the first reply may be late.
+        // On a busy machine, the first reply may be late.
         while !watch.has_warned {
             watch.ask(names(&["0"]));
             let answer = watch.answer();

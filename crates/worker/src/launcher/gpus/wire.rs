@@ -1,4 +1,4 @@
-//! Messages between worker and GPU probe: one line of JSON each.
+//! Messages between the worker and the GPU probe, as one line of JSON each.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -6,19 +6,19 @@ use std::time::Duration;
 use super::watch::{GpuReply, Names};
 use super::{Device, Process};
 
-/// Most characters of a reason.
+/// The maximum length of a reason in characters.
 const REASON_MAX: usize = 400;
 
-/// Utilization in thousandths; KiB in use and total; processes with their KiB.
+/// Utilization in thousandths; used and total KiB; processes with their KiB.
 type Row = (
     Option<u64>,
     Option<(u64, u64)>,
     Option<Vec<(u32, Option<u64>)>>,
 );
-/// CPU time in µs, devices if there is a driver, and otherwise the reason.
+/// CPU time in µs; the devices if there is a driver; the reason if there is none.
 type Line = (u64, Option<BTreeMap<Box<str>, Row>>, String);
 
-/// A question, with its line feed.
+/// Encodes a question, including its line feed.
 pub(super) fn question(names: &Names) -> Option<String> {
     line(serde_json::to_string(names))
 }
@@ -27,7 +27,7 @@ pub(super) fn read_question(line: &str) -> Option<Names> {
     serde_json::from_str(line).ok()
 }
 
-/// An answer, with its line feed. `reason`: why there is no driver.
+/// Encodes an answer, including its line feed. `reason` is why there is no driver.
 pub(super) fn answer(reply: &GpuReply, reason: &str) -> Option<String> {
     let devices = reply.devices.as_ref().map(|devices| {
         let rows = devices.iter().map(|(name, device)| {
@@ -44,7 +44,7 @@ pub(super) fn answer(reply: &GpuReply, reason: &str) -> Option<String> {
     line(serde_json::to_string(&answer))
 }
 
-/// The answer, and why there is no driver.
+/// Decodes an answer and the reason why there is no driver.
 pub(super) fn read_answer(line: &[u8]) -> Option<(GpuReply, String)> {
     let (cpu, devices, reason): Line = serde_json::from_slice(line).ok()?;
     let devices = devices.map(|rows| {

@@ -1,4 +1,4 @@
-//! Launches that wait for their file, and launches behind them.
+//! Tests launches that wait for their file, and launches behind them.
 
 use std::path::Path;
 use std::time::Instant;
@@ -12,7 +12,7 @@ use hq_spawn::{ArgBlock, EnvBlock};
 
 use super::*;
 
-/// Longest wait for the pump's thread.
+/// How long to wait for the pump's thread.
 const LIMIT: std::time::Duration = std::time::Duration::from_secs(20);
 
 struct Bench {
@@ -30,7 +30,7 @@ impl Bench {
         }
     }
 
-    /// Launches a task of lane 0; with a directory, its output is streamed.
+    /// Launches a task of lane 0. If a directory is given, its output is streamed.
     fn launch(&mut self, token: u32, dir: Option<&Path>) {
         let lane = LaunchToken(0);
         let argv = ArgBlock::new(["true"]).expect("valid");
@@ -61,7 +61,7 @@ impl Bench {
         self.started.extend(plan.map(|(_, token, _)| token.0));
     }
 
-    /// Collects until all of `started` have started and `ended` have ended.
+    /// Collects events until all of `started` have started and `ended` instances have ended.
     fn wait(&mut self, started: &[u64], ended: usize) {
         let limit = Instant::now() + LIMIT;
         while self.started.len() < started.len() || self.ended.len() < ended {
