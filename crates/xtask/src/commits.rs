@@ -1,15 +1,15 @@
-//! `cargo xtask commits`: the subjects of the commits of a branch.
+//! `cargo xtask commits`: checks the subjects of the commits of a branch.
 
 use std::path::Path;
 use std::process::Command;
 
 use anyhow::Context as _;
 
-/// Most characters of a subject.
+/// The maximum length of a subject in characters.
 const LENGTH_MAX: usize = 72;
-/// Branches that a branch begins at, the first that exists.
+/// The branches from which a branch may start. The first one that exists is used.
 const BASES: [&str; 2] = ["origin/main", "main"];
-/// The commit that introduced this check. Earlier ones keep their subjects, because other clones
+/// The commit that introduced this check. Earlier commits keep their subjects, because other clones
 /// have them.
 const FIRST: &str = "6a6d24b90656d8e5daa95208e4d040caef0b3d95";
 /// Imperatives that end like another form of a verb.
@@ -18,8 +18,8 @@ const IMPERATIVES: [&str; 12] = [
     "spring", "string",
 ];
 
-/// Checks the commits that are not on the main branch, or the newest one if the history is unknown;
-/// returns the problems. Without a repository there are no commits.
+/// Checks the commits that are not on the main branch, or only the newest one if the history is
+/// unknown. Returns the problems. Without a repository there are no commits.
 ///
 /// # Errors
 ///

@@ -1,4 +1,5 @@
-//! `cargo xtask dist`: everything that is shipped, from the sources and the registries alone.
+//! `cargo xtask dist`: builds everything that is shipped, using only the sources and the
+//! registries.
 //!
 //! ```text
 //! target/dist-files/  hq-VERSION-TARGET.tar.gz  hq_runtime-VERSION-….whl  hq_VERSION_ARCH.deb  hq-VERSION-1.ARCH.rpm
@@ -6,9 +7,10 @@
 //!                     SHA256SUMS  MISSING
 //! ```
 //!
-//! Artifacts that this machine cannot make are named in `MISSING` with the reason; other failures
-//! are errors. Two runs of one commit give the same bytes: times come from the commit, paths of the
-//! machine are replaced, archives are sorted and have no owners. See `docs/releasing.md`.
+//! Artifacts that this machine cannot build are listed in `MISSING` with the reason; other failures
+//! are errors. Two runs of the same commit produce the same bytes: times come from the commit,
+//! paths of the machine are replaced, and archives are sorted and have no owners. See
+//! `docs/releasing.md`.
 
 mod build;
 mod check;
@@ -28,22 +30,22 @@ use crate::tidy::workspace_root;
 use build::{Target, Tools};
 use shell::{output, run};
 
-/// Artefacts to make.
+/// The artifacts to build.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Options {
     /// Only the artifacts needed to test a change: x86-64 tarball, wheel and Debian package.
     pub(crate) is_short: bool,
-    /// Only for this target of Rust; `None` = for all.
+    /// Build only for this Rust target; `None` = for all.
     pub(crate) target: Option<String>,
-    /// Cargo profile of the programs.
+    /// The Cargo profile of the programs.
     pub(crate) profile: String,
-    /// Pack this program instead of building any, to test the packing: only for the machine's own
+    /// Pack this program instead of building any, to test the packing. Only for the machine's own
     /// target.
     pub(crate) program: Option<PathBuf>,
 }
 
 impl Options {
-    /// Parses the words after `dist`; `None` = invalid.
+    /// Parses the words after `dist`. Returns `None` if they are invalid.
     pub(crate) fn parse(words: &[&str]) -> Option<Self> {
         let mut options = Self {
             is_short: false,
@@ -65,25 +67,25 @@ impl Options {
     }
 }
 
-/// Paths, and values common to all artifacts.
+/// Paths and values common to all artifacts.
 pub(crate) struct Dist {
     root: PathBuf,
     /// The program that is shipped.
     out: PathBuf,
-    /// Intermediate files, kept for the next run.
+    /// Intermediate files, which are kept for the next run.
     work: PathBuf,
     version: String,
-    /// Time of all files in all archives, in seconds since 1970.
+    /// The time of all files in all archives, in seconds since 1970.
     epoch: String,
     profile: String,
     program: Option<PathBuf>,
 }
 
-/// Outcome of an artefact.
+/// The outcome for an artifact.
 pub(crate) enum Made {
-    /// Name of the file.
+    /// The name of the file.
     File(String),
-    /// Name of an artifact, and why this machine cannot build it.
+    /// The name of an artifact, and why this machine cannot build it.
     Missing(String, String),
 }
 
@@ -119,7 +121,7 @@ pub(crate) fn dist(options: &Options) -> anyhow::Result<()> {
     finish(&dist, &made)
 }
 
-/// All artefacts of one target.
+/// Builds all artifacts of one target.
 fn make_target(dist: &Dist, tools: &Tools, target: &Target) -> anyhow::Result<Vec<Made>> {
     let binary = match build::build(dist, tools, target)? {
         Ok(binary) => binary,
@@ -146,7 +148,7 @@ fn make_target(dist: &Dist, tools: &Tools, target: &Target) -> anyhow::Result<Ve
     Ok(made)
 }
 
-/// Checksums, what is missing, and a summary.
+/// Writes the checksums, the list of missing artifacts, and a summary.
 fn finish(dist: &Dist, made: &[Made]) -> anyhow::Result<()> {
     let mut files: Vec<&str> = Vec::new();
     let mut missing = String::new();
@@ -180,7 +182,7 @@ impl Dist {
             std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| root.join("target"), PathBuf::from);
         let target = root.join(target);
         let out = target.join("dist-files");
-        // Files of an earlier run must not pass for files of this one.
+        // Files of an earlier run must not be mistaken for files of this one.
         if out.exists() {
             fs::remove_dir_all(&out).with_context(|| format!("empty {}", out.display()))?;
         }
@@ -202,17 +204,18 @@ impl Dist {
         })
     }
 
-    /// Compression level of archives. A test of the packing only needs the content.
+    /// Returns the compression level of archives. A test of the packing only needs the content.
     fn compression(&self) -> &'static str {
         if self.program.is_some() { "1" } else { "9" }
     }
 
-    /// Compression level of packages that support a level below the first, at half of its time.
+    /// Returns the compression level of packages that support a level below the first, which takes
+    /// half the time.
     fn package_compression(&self) -> &'static str {
         if self.program.is_some() { "0" } else { "9" }
     }
 
-    /// An empty directory for intermediate files.
+    /// Creates an empty directory for intermediate files.
     fn scratch(&self, name: &str) -> anyhow::Result<PathBuf> {
         let path = self.work.join(name);
         if path.exists() {
@@ -222,7 +225,7 @@ impl Dist {
         Ok(path)
     }
 
-    /// A reproducible tar archive of a directory.
+    /// Creates a reproducible tar archive of a directory.
     fn tar(
         &self,
         directory: &std::path::Path,
@@ -246,8 +249,8 @@ impl Dist {
     }
 }
 
-/// `SOURCE_DATE_EPOCH` (<https://reproducible-builds.org/specs/source-date-epoch/>), else the time
-/// of the commit.
+/// Returns `SOURCE_DATE_EPOCH` (<https://reproducible-builds.org/specs/source-date-epoch/>), or the
+/// time of the commit if it is not set.
 fn epoch(root: &std::path::Path) -> anyhow::Result<String> {
     let given = std::env::var("SOURCE_DATE_EPOCH").ok();
     let text = match given {

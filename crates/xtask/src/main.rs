@@ -1,4 +1,4 @@
-//! `cargo xtask`: development tasks that need nothing but cargo.
+//! `cargo xtask`: development tasks that only need cargo.
 
 #![forbid(unsafe_code)]
 

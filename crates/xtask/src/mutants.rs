@@ -1,9 +1,9 @@
-//! Mutation testing: breaks the decision code in one place at a time, and a test must notice.
+//! Mutation testing: breaks the decision code in one place at a time and expects a test to fail.
 //!
 //! cargo-mutants makes the changes and runs the tests; `.cargo/mutants.toml` selects the code. This
-//! task draws a seeded sample, because all mutants would take days, and compares the surviving ones
-//! with a list of reasons. Everything happens in a copy of the sources below `target/`, where each
-//! mutant rebuilds a single crate.
+//! task draws a random sample with a given seed, because all mutants would take days, and compares
+//! the surviving mutants with a list of reasons. Everything happens in a copy of the sources below
+//! `target/`, where only a single crate is rebuilt for each mutant.
 
 mod tree;
 
@@ -14,35 +14,35 @@ use std::process::Command;
 
 use anyhow::{Context as _, ensure};
 
-/// The release of cargo-mutants that is used.
+/// The version of cargo-mutants to use.
 const VERSION: &str = "26.2.0";
 
-/// Changes that no test notices, and why that is so: a line each, `change -- reason`.
+/// Changes that no test notices, with the reason. One line each: `change -- reason`.
 const SURVIVORS: &str = include_str!("mutants/survivors.txt");
 
-/// Numbers of simulated worlds and of cases per property in one test run. The first few find most
-/// mutants, and each mutant pays for all of them. `.cargo/mutants.toml` lists excluded tests.
+/// The number of simulated worlds, and of cases per property, in one test run. The first few find
+/// most mutants, and all of them run for each mutant. `.cargo/mutants.toml` lists excluded tests.
 const SIM_SEEDS: &str = "5";
 const PROPTEST_CASES: &str = "64";
 
-/// Time limit for the tests of one mutant: at least this many seconds, and a multiple of the time
-/// for all crates without a mutant. A busy machine is slower for both, and a mutant is tested by
-/// one crate. An endless loop counts as noticed.
+/// The time limit for the tests of one mutant: at least this many seconds, and a multiple of the
+/// time that the tests of all crates take without a mutant. A busy machine slows down both, and a
+/// mutant is tested by only one crate. An endless loop counts as noticed.
 const TIMEOUT_MIN: &str = "60";
 const TIMEOUT_MULTIPLIER: &str = "1.5";
 
-/// Options.
+/// The options of `cargo xtask mutants`.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Options {
     count: usize,
     seed: u64,
-    /// Mutants with one of these substrings in their name; all, if empty.
+    /// Only mutants whose name contains one of these substrings; all if empty.
     only: Vec<String>,
     is_list: bool,
 }
 
 impl Options {
-    /// `None` for invalid words.
+    /// Parses the words after `mutants`. Returns `None` if they are invalid.
     pub(crate) fn parse(mut words: &[&str]) -> Option<Self> {
         let mut options = Self {
             count: 36,
@@ -83,7 +83,7 @@ impl Options {
 pub(crate) fn mutants(root: &Path, options: &Options) -> anyhow::Result<bool> {
     let tool = installed(root)?;
     let all = all(root, &tool)?;
-    // A reason for a mutant that no longer exists would excuse the next one of its name.
+    // A reason for a mutant that no longer exists would excuse the next one with the same name.
     let gone = gone(&all, &reasons(SURVIVORS));
     ensure!(
         gone.is_empty(),
@@ -115,7 +115,7 @@ pub(crate) fn mutants(root: &Path, options: &Options) -> anyhow::Result<bool> {
     }
     let status = command.status().context("run cargo-mutants")?;
     let code = status.code().unwrap_or(1);
-    // 2 and 3: a mutant survived or timed out. Others: nothing was tested.
+    // With 2 and 3, a mutant survived or timed out. With other codes, nothing was tested.
     ensure!(
         matches!(code, 0 | 2 | 3),
         "cargo-mutants ended with code {code}; its log is in {}",
@@ -130,7 +130,7 @@ fn tool_command(root: &Path, tool: &Path) -> Command {
     command
 }
 
-/// The program, installed below `target/` if missing.
+/// Returns the path of cargo-mutants, and installs it below `target/` if it is missing.
 fn installed(root: &Path) -> anyhow::Result<PathBuf> {
     let folder = root.join("target/tools");
     let tool = folder.join("bin/cargo-mutants");
@@ -147,7 +147,7 @@ fn installed(root: &Path) -> anyhow::Result<PathBuf> {
     Ok(tool)
 }
 
-/// Every possible change, by name.
+/// Returns the names of all possible changes.
 fn all(root: &Path, tool: &Path) -> anyhow::Result<Vec<String>> {
     let output = tool_command(root, tool)
         .args(["--list", "--colors", "never"])
@@ -162,19 +162,19 @@ fn all(root: &Path, tool: &Path) -> anyhow::Result<Vec<String>> {
     Ok(text.lines().map(str::to_owned).collect())
 }
 
-/// The sample of a seed, in the order of the files. No file has a second mutant before each has a
-/// first, so that a small sample covers short modules.
+/// Returns the sample for a seed, in the order of the files. Each file gets one mutant before any
+/// file gets a second, so that even a small sample covers short modules.
 fn sample(mut all: Vec<String>, options: &Options) -> Vec<String> {
     let only = &options.only;
     all.retain(|name| only.is_empty() || only.iter().any(|part| name.contains(part)));
-    // By the change and not by the line: moved lines leave the sample unchanged.
+    // Sorted by the change and not by its line, so that moved lines leave the sample unchanged.
     all.sort_by_cached_key(|name| {
         let mut hasher = DefaultHasher::new();
         (options.seed, without_place(name)).hash(&mut hasher);
         hasher.finish()
     });
     let mut turns: BTreeMap<String, usize> = BTreeMap::new();
-    // Equal turns keep the order from before.
+    // The sort is stable, so mutants with the same turn keep their order.
     all.sort_by_cached_key(|name| {
         let file = name.split(':').next().unwrap_or(name).to_owned();
         let turn = turns.entry(file).or_default();
@@ -186,7 +186,7 @@ fn sample(mut all: Vec<String>, options: &Options) -> Vec<String> {
     all
 }
 
-/// A change without line and column: `crates/core/src/job.rs: replace …`.
+/// Returns the name of a change without line and column: `crates/core/src/job.rs: replace …`.
 fn without_place(name: &str) -> String {
     let mut parts = name.splitn(4, ':');
     match (parts.next(), parts.next(), parts.next(), parts.next()) {
@@ -195,11 +195,12 @@ fn without_place(name: &str) -> String {
     }
 }
 
-/// As a regular expression that matches only this text.
+/// Returns a regular expression that matches only this text.
 fn escaped(name: &str) -> String {
     let mut text = String::new();
     for c in name.chars() {
-        // No others: `\<` and `\>`, for example, match the start and end of a word.
+        // Other characters must not be escaped: `\<` and `\>`, for example, match the start and end
+        // of a word.
         if r".^$*+?()[]{}|\".contains(c) {
             text.push('\\');
         }
@@ -208,14 +209,14 @@ fn escaped(name: &str) -> String {
     text
 }
 
-/// Reasons for mutants that no longer exist.
+/// Returns the reasons for mutants that no longer exist.
 fn gone<'a>(all: &[String], reasons: &BTreeMap<&'a str, &str>) -> Vec<&'a str> {
     let possible: BTreeSet<String> = all.iter().map(|name| without_place(name)).collect();
     let known = reasons.keys().copied();
     known.filter(|name| !possible.contains(*name)).collect()
 }
 
-/// Reasons by change.
+/// Returns the reasons by change.
 fn reasons(text: &str) -> BTreeMap<&str, &str> {
     let lines = text.lines().filter(|line| !line.starts_with('#'));
     lines.filter_map(|line| line.split_once(" -- ")).collect()
@@ -230,7 +231,7 @@ fn report(out: &Path, chosen: usize) -> anyhow::Result<bool> {
     let (missed, unviable) = (read("missed.txt")?, read("unviable.txt")?);
     let parts = [&failed, &endless, &missed, &unviable];
     let tried: usize = parts.map(|part| part.lines().count()).iter().sum();
-    // A change that is not tried would count as noticed.
+    // A change that was not tried would count as noticed.
     ensure!(
         tried == chosen,
         "of {chosen} chosen changes {tried} were tried: the others were not found by their names"
@@ -241,8 +242,8 @@ fn report(out: &Path, chosen: usize) -> anyhow::Result<bool> {
     Ok(is_good)
 }
 
-/// Report of a run, and whether every survivor has a reason. `failed` mutants made a test fail; for
-/// `endless` ones the tests were killed because they did not end.
+/// Returns the report of a run, and whether every survivor has a reason. `failed` mutants made a
+/// test fail. For `endless` mutants, the tests were killed because they did not end.
 fn verdict(
     failed: usize,
     endless: &str,
@@ -250,7 +251,8 @@ fn verdict(
     reasons: &BTreeMap<&str, &str>,
 ) -> (String, bool) {
     let mut text = String::new();
-    // By name: a machine that was suspended for a minute would cause one of these as well.
+    // Listed by name, because a machine that was suspended for a minute would cause one of these as
+    // well.
     for name in endless.lines() {
         text += &format!("endless   {name}\n");
     }

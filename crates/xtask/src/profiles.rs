@@ -2,8 +2,7 @@
 //! …
 //!
 //! Each test program runs once per profile, without the features that the profile's kernel lacks
-//! (`sandbox`). The mechanism for creating processes that `hq doctor` reports must be the expected
-//! one.
+//! (`sandbox`). `hq doctor` must report the expected mechanism for creating processes.
 
 mod sandbox;
 mod system;
@@ -21,34 +20,34 @@ use serde_json::Value;
 use crate::tidy::workspace_root;
 use system::{PROFILES, Profile};
 
-/// Options.
+/// The task, with its options.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) enum Task {
     /// Run the tests.
     Test {
-        /// A few of them only.
+        /// Run only a few of the tests.
         is_short: bool,
-        /// Only this profile; `None` = all.
+        /// Use only this profile; `None` = all.
         only: Option<String>,
     },
-    /// Become a command, on a profile.
+    /// Run a command on a profile, in place of this process.
     Run {
         profile: String,
         command: Vec<String>,
-        /// The namespace is there.
+        /// Whether the process is already in its namespace.
         is_inside: bool,
     },
 }
 
-/// Tests of a short run: each behavior of a process, its end, and `hq run`. Together less than 20 s
-/// of CPU on all profiles.
+/// The tests of a short run: each behavior of a process, its end, and `hq run`. Together they take
+/// less than 20 s of CPU time on all profiles.
 const SHORT: &[(&str, &[&str])] = &[
     ("spawn", &["behaviour::", "termination::"]),
     ("e2e", &["local::"]),
 ];
 
 impl Task {
-    /// Parses the words after `profiles`; `None` = invalid.
+    /// Parses the words after `profiles`. Returns `None` if they are invalid.
     pub(crate) fn parse(words: &[&str]) -> Option<Self> {
         let owned = |words: &[&str]| words.iter().map(|word| (*word).to_owned()).collect();
         match words {
@@ -73,7 +72,7 @@ impl Task {
     }
 }
 
-/// Runs the task. `false` = tests failed.
+/// Runs the task. Returns `false` if tests failed.
 pub(crate) fn profiles(task: &Task) -> anyhow::Result<bool> {
     match task {
         Task::Test { is_short, only } => test(*is_short, only.as_deref()),
@@ -103,8 +102,8 @@ fn find(name: &str) -> anyhow::Result<&'static Profile> {
     bail!("expected one of {}, found `{name}`", names.join(", "))
 }
 
-/// The command on a profile. Only root gets a mount namespace; other users keep their control
-/// groups.
+/// Returns the command to run on a profile. Only root gets a mount namespace; for other users, the
+/// control groups stay visible.
 fn inside(profile: &Profile, command: &[&str]) -> anyhow::Result<Command> {
     let own = std::env::current_exe().context("the path of this program")?;
     let own = own.to_str().context("the path of this program is text")?;
@@ -112,7 +111,7 @@ fn inside(profile: &Profile, command: &[&str]) -> anyhow::Result<Command> {
     let namespace = ["unshare", "--mount", "--propagation=private", "--"];
     let words = [&namespace[..], &inside, command].concat();
     let mut made = Command::new(words[0]);
-    // Tests may skip checks that are impossible there: those run without a profile.
+    // Tests may skip checks that are impossible on a profile. These checks run without a profile.
     made.args(&words[1..]).env_remove("HQ_REQUIRE_ALL");
     Ok(made)
 }
@@ -124,11 +123,11 @@ fn work() -> anyhow::Result<PathBuf> {
     Ok(root.join(target).join("profiles"))
 }
 
-/// A test program and how it went.
+/// A test program and its result.
 struct Suite {
     name: String,
     program: PathBuf,
-    /// Where Cargo runs it.
+    /// The directory in which Cargo runs it.
     directory: PathBuf,
 }
 
@@ -183,14 +182,14 @@ fn test(is_short: bool, only: Option<&str>) -> anyhow::Result<bool> {
     Ok(failures.is_empty())
 }
 
-/// Tests of a program in a short run; `None` = none.
+/// Returns the tests of a program in a short run; `None` = none.
 fn short(name: &str) -> Option<&'static [&'static str]> {
     let found = SHORT.iter().find(|(suite, _)| *suite == name);
     found.map(|(_, arguments)| *arguments)
 }
 
-/// Builds the test programs and hq with the features of `cargo test --workspace`, so that both
-/// share them.
+/// Builds the test programs and hq with the features of `cargo test --workspace`, so that the
+/// builds are shared.
 fn build(root: &Path) -> anyhow::Result<(PathBuf, Vec<Suite>)> {
     let mut command = Command::new("cargo");
     command
@@ -199,8 +198,8 @@ fn build(root: &Path) -> anyhow::Result<(PathBuf, Vec<Suite>)> {
         .args(["--test=spawn", "--test=keeper", "--test=e2e"])
         .current_dir(root)
         .stderr(Stdio::inherit());
-    // Variables that `cargo run` sets for this program look like changes to build scripts that read
-    // them, such as ring's: they would run again, here and in the next build.
+    // `cargo run` sets these variables for this program. To build scripts that read them, such as
+    // ring's, they look like changes: the scripts would run again, here and in the next build.
     let told = |name: &str| name.starts_with("CARGO_PKG_") || name.starts_with("CARGO_MANIFEST_");
     for (name, _) in std::env::vars_os() {
         if name.to_str().is_some_and(told) {
@@ -235,7 +234,7 @@ fn build(root: &Path) -> anyhow::Result<(PathBuf, Vec<Suite>)> {
             });
         }
     }
-    // The quickest first.
+    // The quickest come first.
     suites.sort_by_key(|suite| {
         ["keeper", "spawn", "e2e"]
             .iter()
@@ -244,7 +243,7 @@ fn build(root: &Path) -> anyhow::Result<(PathBuf, Vec<Suite>)> {
     Ok((hq.context("cargo has built hq")?, suites))
 }
 
-/// How hq creates processes there.
+/// Returns how hq creates processes on a profile.
 fn rung(profile: &Profile, hq: &Path) -> anyhow::Result<String> {
     let hq = hq.to_str().context("its path is text")?;
     let output = inside(profile, &[hq, "doctor"])?
@@ -259,16 +258,16 @@ fn rung(profile: &Profile, hq: &Path) -> anyhow::Result<String> {
 }
 
 struct Ran {
-    /// How many tests passed.
+    /// The number of tests that passed.
     count: String,
     text: String,
-    /// A line for each test that failed.
+    /// A line for each failed test.
     failures: String,
 }
 
 fn run(profile: &Profile, suite: &Suite, arguments: &[&str], work: &Path) -> anyhow::Result<Ran> {
     let program = suite.program.to_str().context("its path is text")?;
-    // The other programs have no tests of these names.
+    // The other programs have no tests with these names.
     let left_out = match suite.name.as_str() {
         "e2e" => profile.without,
         _ => &[],
@@ -302,7 +301,7 @@ fn run(profile: &Profile, suite: &Suite, arguments: &[&str], work: &Path) -> any
     let text = String::from_utf8_lossy(&text);
     let is_passed = |line: &&str| line.starts_with("test ") && line.ends_with("... ok");
     let ended_well = text.lines().filter(is_passed).count();
-    // A skipped test succeeds as well. One may skip several things.
+    // A skipped test succeeds as well, and one test may skip several checks.
     let skipped = fs::read_to_string(&skipped).context("read what was skipped")?;
     let skipped = skipped.lines().count().min(ended_well);
     let passed = ended_well - skipped;

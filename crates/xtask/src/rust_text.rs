@@ -1,8 +1,9 @@
-//! Rust source text in layers: code, string literals, and test-only items.
+//! Splits Rust source text into layers: code, string literals, and comments, without test-only
+//! items.
 //!
-//! Knows enough of the lexical grammar to separate comments, literals and items, and nothing of
-//! names or types. Each layer has the length and line breaks of the file, with blanks in place of
-//! other text, so positions are the same.
+//! Knows enough of the lexical grammar to separate comments, literals and items, but does not know
+//! names or types. Each layer has the same length and line breaks as the file, with blanks in place
+//! of other text, so positions are the same.
 
 /// The layers of a file, without test-only items.
 #[derive(Debug)]
@@ -11,14 +12,14 @@ pub(crate) struct Layers {
     pub(crate) code: String,
     /// Contents of string literals; everything else is blank.
     pub(crate) strings: String,
-    /// Comments that are no documentation.
+    /// Comments that are not documentation.
     pub(crate) comments: String,
-    /// Places of the line breaks.
+    /// The positions of the line breaks.
     breaks: Vec<usize>,
 }
 
 impl Layers {
-    /// Takes a file apart.
+    /// Splits a file into its layers.
     pub(crate) fn new(text: &str) -> Self {
         let spans = spans(text);
         let code = keep(text, &spans, Kind::Code);
@@ -32,13 +33,13 @@ impl Layers {
         }
     }
 
-    /// Line number, from 1, of a position.
+    /// Returns the line number of a position, starting from 1.
     pub(crate) fn line_of(&self, place: usize) -> usize {
         self.breaks.partition_point(|at| *at < place) + 1
     }
 }
 
-/// Whether a path inside a crate is only for tests.
+/// Returns whether a path inside a crate contains only tests.
 pub(crate) fn is_test_path(path: &str) -> bool {
     path.split('/').any(|part| {
         let name = part.strip_suffix(".rs").unwrap_or(part);
@@ -46,7 +47,7 @@ pub(crate) fn is_test_path(path: &str) -> bool {
     })
 }
 
-/// Whether a byte can be part of a name.
+/// Returns whether a byte can be part of a name.
 pub(crate) fn is_name(byte: u8) -> bool {
     byte.is_ascii_alphanumeric() || byte == b'_'
 }
@@ -60,10 +61,10 @@ enum Kind {
     Other,
 }
 
-/// Adjacent parts of a file: end and kind of each.
+/// Adjacent parts of a file, with the end and the kind of each.
 type Spans = Vec<(usize, Kind)>;
 
-/// Splits a file into spans of one kind each.
+/// Splits a file into spans that each have a single kind.
 fn spans(text: &str) -> Spans {
     let bytes = text.as_bytes();
     let mut spans = Vec::new();
@@ -78,7 +79,7 @@ fn spans(text: &str) -> Spans {
             at += block_comment(rest);
             spans.push((at, Kind::Comment));
         } else if let Some((begin, end, length)) = string(text, at) {
-            // The quotes stay in the code, so that an argument remains visible.
+            // The quotes stay in the code layer, so that an argument remains visible.
             spans.push((at + begin, Kind::Code));
             spans.push((at + end, Kind::String));
             spans.push((at + length, Kind::Code));
@@ -87,8 +88,8 @@ fn spans(text: &str) -> Spans {
             at += length;
             spans.push((at, Kind::Other));
         } else {
-            // Only these start a comment or a literal, and none of them is part of a longer
-            // character.
+            // Only these bytes start a comment or a literal, and none of them is part of a
+            // multi-byte character.
             let is_first = |byte: &u8| matches!(byte, b'/' | b'"' | b'\'' | b'r' | b'b');
             let skipped = bytes[at + 1..].iter().position(is_first);
             at = skipped.map_or(bytes.len(), |skipped| at + 1 + skipped);
@@ -98,7 +99,7 @@ fn spans(text: &str) -> Spans {
     spans
 }
 
-/// Length of the block comment, including nested ones, at the start of a text.
+/// Returns the length of the block comment, including nested ones, at the start of a text.
 fn block_comment(text: &str) -> usize {
     let mut depth = 0_usize;
     let mut at = 0;
@@ -120,14 +121,14 @@ fn block_comment(text: &str) -> usize {
     at
 }
 
-/// The string literal that starts at a byte: start and end of its contents, and its length.
+/// Returns the start and end of the contents of the string literal at a byte, and its length.
 fn string(text: &str, at: usize) -> Option<(usize, usize, usize)> {
     let rest = &text[at..];
     if let Some(inside) = rest.strip_prefix('"') {
         let end = 1 + end_of_quoted(inside);
         return Some((1, end, (end + 1).min(rest.len())));
     }
-    // `for"` is no raw string.
+    // `for"` does not start a raw string.
     let follows_name = at > 0 && is_name(text.as_bytes()[at - 1]);
     let raw = rest.strip_prefix('b').unwrap_or(rest).strip_prefix('r')?;
     let hashes = raw.bytes().take_while(|byte| *byte == b'#').count();
@@ -141,7 +142,7 @@ fn string(text: &str, at: usize) -> Option<(usize, usize, usize)> {
     Some((begin, end, (end + closing.len()).min(rest.len())))
 }
 
-/// Position of the quote that ends a string whose first quote was consumed.
+/// Returns the position of the quote that ends a string whose first quote was consumed.
 fn end_of_quoted(text: &str) -> usize {
     let mut is_escaped = false;
     for (at, byte) in text.bytes().enumerate() {
@@ -155,11 +156,11 @@ fn end_of_quoted(text: &str) -> usize {
     text.len()
 }
 
-/// Length of the character literal at the start of a text; a lifetime is none.
+/// Returns the length of the character literal at the start of a text, or `None` for a lifetime.
 fn character(text: &str) -> Option<usize> {
     let inside = text.strip_prefix('\'')?;
     if let Some(escaped) = inside.strip_prefix('\\') {
-        // The character after the backslash may be a quote itself.
+        // The character after the backslash may itself be a quote.
         let first = escaped.chars().next()?.len_utf8();
         return Some(2 + first + escaped[first..].find('\'')? + 1);
     }
@@ -169,7 +170,7 @@ fn character(text: &str) -> Option<usize> {
         .then_some(2 + first.len_utf8())
 }
 
-/// The text with blanks in place of other kinds.
+/// Returns the text with blanks in place of other kinds.
 fn keep(text: &str, spans: &Spans, kind: Kind) -> String {
     let mut kept = String::with_capacity(text.len());
     let mut begin = 0;
@@ -184,7 +185,7 @@ fn keep(text: &str, spans: &Spans, kind: Kind) -> String {
     kept
 }
 
-/// The text with blanks at these places.
+/// Returns the text with blanks at these places.
 fn blank(text: &str, places: &[(usize, usize)]) -> String {
     let mut left = String::with_capacity(text.len());
     let mut at = 0;
@@ -206,7 +207,7 @@ fn push_blank(kept: &mut String, left_out: &str) {
     }
 }
 
-/// Start and end of each item with a test-only attribute.
+/// Returns the start and end of each item with a test-only attribute.
 fn test_items(text: &str, code: &str) -> Vec<(usize, usize)> {
     let mut items = Vec::new();
     let mut at = 0;
@@ -224,7 +225,7 @@ fn test_items(text: &str, code: &str) -> Vec<(usize, usize)> {
     items
 }
 
-/// Position after the bracket that closes the one at this position.
+/// Returns the position after the bracket that closes the one at this position.
 fn end_of_group(code: &str, begin: usize) -> usize {
     let mut depth = 0_usize;
     for (at, byte) in code.bytes().enumerate().skip(begin) {
@@ -242,13 +243,14 @@ fn end_of_group(code: &str, begin: usize) -> usize {
     code.len()
 }
 
-/// Keywords of items whose commas separate nothing.
+/// Keywords of items in which commas do not end the item.
 const ITEMS: &[&str] = &[
     "pub", "fn", "struct", "enum", "impl", "mod", "trait", "use", "const", "static", "type",
     "unsafe", "async", "extern", "let",
 ];
 
-/// Position after the item, field, variant or statement at this position, including its attributes.
+/// Returns the position after the item, field, variant or statement at this position, including its
+/// attributes.
 fn end_of_item(code: &str, begin: usize) -> usize {
     let mut at = begin;
     loop {
@@ -277,7 +279,7 @@ fn end_of_item(code: &str, begin: usize) -> usize {
             }
             b';' => return at + 1,
             b',' if !is_item => return at + 1,
-            // The last field of a struct, without a comma.
+            // This is the last field of a struct, without a comma.
             b'}' | b')' | b']' => return at,
             _ => at += 1,
         }
@@ -289,7 +291,7 @@ fn end_of_item(code: &str, begin: usize) -> usize {
 mod tests {
     use super::*;
 
-    /// Words that are left in a layer.
+    /// Returns the words that are left in a layer.
     fn words(layer: &str) -> Vec<&str> {
         layer.split_whitespace().collect()
     }

@@ -1,11 +1,11 @@
-//! Runs simulated worlds manually: the program is an example of the store, so that this crate
-//! depends on no other crate of the project.
+//! Runs simulated worlds manually. The program is an example of the store crate, so that this crate
+//! does not depend on any other crate of the project.
 
 use std::process::{Command, ExitCode};
 
 use anyhow::Context as _;
 
-/// Runs it with these arguments. It is compiled as tests are.
+/// Runs the program with these arguments. It is compiled with the profile of tests.
 ///
 /// # Errors
 ///

@@ -1,8 +1,8 @@
-//! `cargo xtask site`: builds the manual from `docs/` as a site, with Zensical and the settings in
+//! `cargo xtask site`: builds the manual in `docs/` as a site, with Zensical and the settings in
 //! `zensical.toml`.
 //!
 //! Zensical rejects Markdown links to missing pages and headings. It does not check links to other
-//! files, images, HTML and the navigation, so all links of the built pages are checked here.
+//! files, images, HTML and the navigation. So all links of the built pages are checked here.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -13,14 +13,14 @@ use anyhow::{Context as _, ensure};
 
 use crate::tidy;
 
-/// Output directory, relative to the workspace root; also in `zensical.toml`.
+/// The output directory, relative to the workspace root. It is also set in `zensical.toml`.
 const SITE: &str = "target/site";
 
-/// Builds and checks the site with this program of Zensical; returns its directory.
+/// Builds and checks the site with this Zensical program. Returns the site's directory.
 ///
 /// # Errors
 ///
-/// If Zensical warns, a page of `docs/` is not in the navigation, or a link leads nowhere.
+/// If Zensical warns, a page in `docs/` is not in the navigation, or a link is broken.
 pub(crate) fn site(root: &Path, zensical: &Path) -> anyhow::Result<PathBuf> {
     let out = root.join(SITE);
     if out.exists() {
@@ -33,7 +33,7 @@ pub(crate) fn site(root: &Path, zensical: &Path) -> anyhow::Result<PathBuf> {
         .context("run zensical: `pip install -r packaging/site-requirements.txt`")?;
     ensure!(status.success(), "zensical failed: {status}");
     let mut problems: Vec<String> = tidy::check_manual(root)?;
-    // A wrong entry of the navigation is a wrong link of each page.
+    // A wrong entry in the navigation would be a broken link on every page.
     if problems.is_empty() {
         problems = check_links(&out, &read_pages(&out)?);
     }
@@ -41,7 +41,7 @@ pub(crate) fn site(root: &Path, zensical: &Path) -> anyhow::Result<PathBuf> {
     Ok(out)
 }
 
-/// The pages of the site by path from there.
+/// Returns the pages of the site, keyed by their paths relative to its root.
 fn read_pages(site: &Path) -> anyhow::Result<BTreeMap<PathBuf, String>> {
     let mut found = BTreeMap::new();
     let mut left = vec![site.to_owned()];
@@ -61,8 +61,8 @@ fn read_pages(site: &Path) -> anyhow::Result<BTreeMap<PathBuf, String>> {
     Ok(found)
 }
 
-/// Checks that each link within the site leads to a file and to an element of it, and that nothing
-/// is loaded from another host.
+/// Checks that each link within the site leads to an existing file, and to an element in it, and
+/// that nothing is loaded from another host.
 fn check_links(site: &Path, pages: &BTreeMap<PathBuf, String>) -> Vec<String> {
     let ids = |text| tags(text).filter_map(|tag| attribute(tag, "id")).collect();
     let ids: BTreeMap<&PathBuf, BTreeSet<&str>> =
@@ -90,7 +90,7 @@ fn check_links(site: &Path, pages: &BTreeMap<PathBuf, String>) -> Vec<String> {
                 let ids = ids.get(&target);
                 ids.is_some_and(|ids| ids.contains(anchor))
             };
-            // The browser's own top of the page.
+            // The browser itself defines `#` as the top of the page.
             if !is_there && link != "#" {
                 problems.push(format!("{}: leads to {link}", page.display()));
             }
@@ -99,7 +99,7 @@ fn check_links(site: &Path, pages: &BTreeMap<PathBuf, String>) -> Vec<String> {
     problems
 }
 
-/// Tags of a page without `<`; text in them is escaped.
+/// Returns the tags of a page without `<`. In text, this character is escaped.
 fn tags(text: &str) -> impl Iterator<Item = &str> {
     let tags = text.split('<').skip(1);
     tags.filter_map(|rest| Some(rest.split_once('>')?.0))
@@ -110,7 +110,7 @@ fn attribute<'a>(tag: &'a str, name: &str) -> Option<&'a str> {
     Some(rest.split_once('"')?.0)
 }
 
-/// Path from the root of the site of a link in a page.
+/// Returns the path of a link in a page, relative to the root of the site.
 fn resolve(page: &Path, link: &str) -> PathBuf {
     let start = match link {
         "" => page,

@@ -1,8 +1,8 @@
-//! `cargo xtask size`: lines of shipped code, and of comments.
+//! `cargo xtask size`: counts lines of shipped code, and of comments.
 //!
 //! Counts lines with code or the contents of a string, and lines with only a comment. Blank lines,
 //! documentation, tests, test-only code and other languages are left out. The rule is fixed, so
-//! that figures of two versions are comparable; see `docs/testing.md`.
+//! that the figures of two versions are comparable; see `docs/testing.md`.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -14,7 +14,7 @@ use anyhow::ensure;
 use crate::rust_text::Layers;
 use crate::tidy::{self, Product};
 
-/// Lines of a file, a module or a crate.
+/// The lines of a file, a module or a crate.
 #[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
 struct Lines {
     code: usize,
@@ -28,7 +28,7 @@ impl AddAssign for Lines {
     }
 }
 
-/// The figures of each crate, or of each module of one, as lines of text.
+/// Returns the figures of each crate, or of each module of one crate, as lines of text.
 ///
 /// # Errors
 ///
@@ -50,7 +50,7 @@ pub(crate) fn table(root: &Path, package: Option<&str>) -> anyhow::Result<String
     Ok(render(&rows))
 }
 
-/// Adds up the files of each crate, or of each direct module of one.
+/// Adds up the files of each crate, or of each direct module of one crate.
 fn sums(
     products: &[Product<'_>],
     package: Option<&str>,
@@ -94,7 +94,7 @@ fn render(rows: &BTreeMap<String, Lines>) -> String {
     );
     let mut total = Lines::default();
     let mut row = |name: &str, lines: Lines| {
-        // Per hundred lines with one decimal, without floating point.
+        // The rate is per hundred lines with one decimal, without floating point.
         let tenths = lines.comments * 1_000 / lines.code.max(1);
         let (whole, decimal) = (tenths / 10, tenths % 10);
         let Lines { code, comments } = lines;

@@ -1,11 +1,11 @@
-//! Rules of the code base that neither the compiler nor clippy checks; also run as a test.
+//! Rules of the code base that neither the compiler nor clippy checks. They also run as a test.
 //!
-//! `manifest` checks `Cargo.toml` files (which crate may use what), `source` lines of text,
-//! `between` the code between clone and exec, `calls` functions that only some files may call,
-//! `sql`, `numbers` and `refusals` text that only one place may contain, `manual` the pages of the
-//! manual, `imports` which module uses which, `codemap` the map of modules, `queues` the list of
-//! queues. They are pure functions from text to problems; only this file reads the tree. See
-//! `docs/architecture.md`.
+//! The rules are in these modules: `manifest` checks `Cargo.toml` files (which crate may use which
+//! dependency), `source` lines of text, `between` the code between clone and exec, `calls`
+//! functions that only some files may call, `sql`, `numbers` and `refusals` text that may appear in
+//! only one place, `manual` the pages of the manual, `imports` which module uses which, `codemap` the
+//! map of modules, and `queues` the list of queues. They are pure functions from text to problems; only this file
+//! reads the tree. See `docs/architecture.md`.
 
 mod between;
 mod calls;
@@ -33,9 +33,9 @@ use crate::rust_text::Layers;
 /// A violation, and how to fix it.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Problem {
-    /// Path from the workspace's root.
+    /// The path from the workspace root.
     path: String,
-    /// Line, from 1.
+    /// The line, starting from 1.
     line: usize,
     message: String,
 }
@@ -56,13 +56,13 @@ impl fmt::Display for Problem {
     }
 }
 
-/// Root of this crate's workspace.
+/// Returns the root of this crate's workspace.
 ///
 /// # Errors
 ///
 /// If the sources are no longer where they were compiled.
 pub(crate) fn workspace_root() -> anyhow::Result<PathBuf> {
-    // Not the path at compile time: another checkout may have built this program.
+    // Not the path at compile time, because another checkout may have built this program.
     let crate_dir = std::env::var_os("CARGO_MANIFEST_DIR").context("run it as `cargo xtask`")?;
     let root = Path::new(&crate_dir).join("../..");
     root.canonicalize()
@@ -141,7 +141,7 @@ pub(crate) fn check(root: &Path) -> anyhow::Result<Vec<Problem>> {
     Ok(problems)
 }
 
-/// Problems of the pages of the manual and the settings of its site.
+/// Returns the problems of the manual's pages and of the settings of its site.
 ///
 /// # Errors
 ///
@@ -174,8 +174,8 @@ fn read(root: &Path, path: &str) -> anyhow::Result<Vec<u8>> {
     std::fs::read(root.join(path)).with_context(|| format!("read {path}"))
 }
 
-/// Appends the files below `dir` as paths from the root, without build products and hidden folders
-/// except folders with settings of the project.
+/// Appends the files below `dir` as paths from the root. Build products are left out, and so are
+/// hidden folders, except folders with settings of the project.
 fn collect_files(root: &Path, dir: &Path, paths: &mut Vec<String>) -> anyhow::Result<()> {
     let entries = std::fs::read_dir(dir).with_context(|| format!("list {}", dir.display()))?;
     for entry in entries {

@@ -1,4 +1,4 @@
-//! The programs: targets, tools, and system requirements.
+//! Builds the programs: their targets, tools, and system requirements.
 
 use std::env;
 use std::ffi::OsString;
@@ -10,31 +10,31 @@ use anyhow::{Context as _, bail};
 use super::Dist;
 use super::shell::{command, is_there, output, run};
 
-/// Tools from PyPI. Zig is a C compiler and linker that knows the symbols of each glibc.
+/// Tools from PyPI. Zig is a C compiler and linker that knows the symbols of each glibc version.
 const PYTHON_TOOLS: &[&str] = &["cargo-zigbuild==0.24.0", "ziglang==0.15.2"];
 
-/// Page size of the largest aarch64 machines, which refuse programs built for smaller pages.
+/// The page size of the largest aarch64 machines. They refuse programs built for smaller pages.
 const LARGE_PAGE: u64 = 64 * 1024;
 
 /// One kind of program.
 pub(super) struct Target {
-    /// The name in rustc; also in file names.
+    /// The name used by rustc and in file names.
     pub(super) triple: &'static str,
-    /// Oldest glibc with all symbols; `None` = the program is static.
+    /// The oldest glibc that has all the symbols; `None` = the program is static.
     pub(super) glibc: Option<&'static str>,
-    /// Name in Python.
+    /// The name used by Python.
     pub(super) wheel_tag: &'static str,
-    /// Name of the processor in Debian and RPM.
+    /// The name of the processor in Debian and RPM packages.
     pub(super) deb_arch: &'static str,
     pub(super) rpm_arch: &'static str,
     pub(super) is_in_short: bool,
     pub(super) has_packages: bool,
     pub(super) has_image: bool,
-    /// For the report of missing artifacts.
+    /// The artifacts of this target, for the report of missing ones.
     pub(super) artefacts: &'static [&'static str],
 }
 
-/// All of them.
+/// All targets.
 pub(super) const TARGETS: &[Target] = &[
     Target {
         triple: "x86_64-unknown-linux-gnu",
@@ -82,19 +82,19 @@ pub(super) const TARGETS: &[Target] = &[
     },
 ];
 
-/// Python, and the programs in an environment of it.
+/// Python, and a virtual environment with the programs.
 pub(super) struct Tools {
     python: PathBuf,
     bin: PathBuf,
 }
 
 impl Tools {
-    /// Installs them, unless an earlier run has.
+    /// Installs the tools, unless an earlier run has done so.
     pub(super) fn install(dist: &Dist) -> anyhow::Result<Self> {
         let home = dist.work.join("tools");
         let bin = home.join("bin");
         if dist.program.is_some() {
-            // Nothing is built.
+            // No tools are needed if nothing is built.
             let python = PathBuf::from("python3");
             return Ok(Self { python, bin });
         }
@@ -124,12 +124,12 @@ impl Tools {
         Ok(Self { python, bin })
     }
 
-    /// Their Python.
+    /// Returns the Python interpreter of the environment.
     pub(super) fn python(&self) -> &Path {
         &self.python
     }
 
-    /// The program that builds the site: theirs, or that of the system.
+    /// Returns the program that builds the site, from the environment or from the system.
     pub(super) fn zensical(&self) -> Option<PathBuf> {
         let installed = self.bin.join("zensical");
         if installed.is_file() {
@@ -138,7 +138,7 @@ impl Tools {
         is_there("zensical").then(|| "zensical".into())
     }
 
-    /// `PATH` with them first.
+    /// Returns `PATH` with the tools first.
     fn path(&self) -> anyhow::Result<OsString> {
         let path = env::var_os("PATH").unwrap_or_default();
         let all = std::iter::once(self.bin.clone()).chain(env::split_paths(&path));
@@ -146,7 +146,7 @@ impl Tools {
     }
 }
 
-/// Builds the program of a target; the inner error says why this machine cannot.
+/// Builds the program of a target. The inner error says why this machine cannot.
 pub(super) fn build(
     dist: &Dist,
     tools: &Tools,
@@ -179,7 +179,7 @@ pub(super) fn build(
     // mimalloc prints its compile time, and Zig does not pass SOURCE_DATE_EPOCH on to its compiler.
     let flags = format!("CFLAGS_{}", target.triple.replace('-', "_"));
     let c = format!(
-        // From `.cargo/config.toml`, as of all that cargo runs.
+        // The variable from `.cargo/config.toml`, as for everything that cargo runs.
         "{} {} -Wno-builtin-macro-redefined -D__DATE__=\"@{}\" -D__TIME__=\"UTC\"",
         env::var(&flags).unwrap_or_default(),
         option("-ffile-prefix-map"),
@@ -223,7 +223,7 @@ fn pack_given(
     if !is_own {
         return Ok(Err(format!("only {} is packed", program.display())));
     }
-    // Like built programs: symbols are most of the packed bytes.
+    // Stripped like built programs, because symbols are most of the packed bytes.
     let binary = place_of(dist, target)?;
     run(command("strip").arg("-o").arg(&binary).arg(program))?;
     Ok(Ok(binary))
@@ -240,7 +240,7 @@ fn place_of(dist: &Dist, target: &Target) -> anyhow::Result<PathBuf> {
     Ok(dist.scratch(&format!("bin-{}", target.triple))?.join("hq"))
 }
 
-/// Why a target has no standard library here, if so.
+/// Returns why there is no standard library for a target here, if it is missing.
 fn without_std(target: &Target) -> anyhow::Result<Option<String>> {
     let directory =
         output(command("rustc").args(["--print", "target-libdir", "--target", target.triple]))?;
@@ -253,7 +253,7 @@ fn without_std(target: &Target) -> anyhow::Result<Option<String>> {
     )))
 }
 
-/// Directories of this machine and their replacements in the program.
+/// Returns directories of this machine and what replaces them in the program.
 fn prefixes(dist: &Dist) -> anyhow::Result<Vec<(String, String)>> {
     let sysroot = output(command("rustc").args(["--print", "sysroot"]))?;
     let home = env::var_os("HOME").map_or_else(PathBuf::new, PathBuf::from);
@@ -270,8 +270,8 @@ fn prefixes(dist: &Dist) -> anyhow::Result<Vec<(String, String)>> {
     ])
 }
 
-/// Checks that a program runs on old systems: no symbol of a newer glibc, or nothing dynamic at
-/// all.
+/// Checks that a program runs on old systems: it uses no symbol of a newer glibc, or is fully
+/// static.
 fn check_symbols(binary: &Path, target: &Target) -> anyhow::Result<()> {
     let is_dynamic = needs_libraries(binary)?;
     let versions = output(
@@ -313,7 +313,7 @@ fn check_pages(binary: &Path, target: &Target) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Smallest alignment of mapped segments in the output of `readelf`.
+/// Returns the smallest alignment of mapped segments in the output of `readelf`.
 fn smallest_alignment(headers: &str) -> Option<u64> {
     let parts = headers
         .lines()

@@ -1,6 +1,6 @@
-//! Checks each artifact that can be used here: installs it into an empty directory and runs it from
-//! there, static ones in a root without other files. Programs for another processor are run if the
-//! kernel has an emulator for them.
+//! Checks each artifact that can be used on this machine: installs it into an empty directory and
+//! runs it from there. Static programs run in a root directory without other files. Programs for
+//! another processor run if the kernel has an emulator for it.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -15,11 +15,11 @@ use super::{Dist, Made, oci};
 /// How to enable an emulator on Debian, and the path of its C library.
 const EMULATION: &str = "`apt install qemu-user-static binfmt-support libc6-arm64-cross`";
 const FOREIGN_ROOT: &str = "/usr/aarch64-linux-gnu";
-/// Page size of the largest machines, in bytes; only an emulator can be configured for it.
+/// The page size of the largest machines, in bytes. Only an emulator can be configured for it.
 const LARGE_PAGE: &str = "65536";
 
-/// Runs server, worker and job in the directory `$1`, which contains only the program `$2`. The
-/// shell and its tools come from outside; `/proc` and `/dev` are mounted.
+/// Runs a server, a worker and a job in the directory `$1`, which contains only the program `$2`.
+/// The shell and its tools come from outside; `/proc` and `/dev` are mounted.
 const EMPTY_ROOT: &str = r#"
 set -eu
 root=$1 program=$2
@@ -45,8 +45,9 @@ hq server stop >"$root/tmp/stop" 2>&1
 wait "$server"
 "#;
 
-/// Tries the program `$1` for another processor under a slow emulator: a server stores a job in a
-/// journal, the next server continues it, and a worker runs its tasks, which are native programs.
+/// Runs the program `$1`, built for another processor, under a slow emulator: a server stores a job
+/// in a journal, the next server continues it, and a worker runs its tasks, which are native
+/// programs.
 const SERVE: &str = r#"
 set -eu
 serve() {
@@ -66,8 +67,8 @@ timeout --foreground 120 "$1" job wait 1 >wait.log 2>&1 || { cat server.log work
 wait "$server"
 "#;
 
-/// A call of a function of the standard library, and a package that yields to another one of its
-/// name.
+/// Calls a function of the standard library, and uses a package that gives way to another one with
+/// the same name.
 const USE_PACKAGES: &str = r#"
 import hq, hyperqueue, os, sysconfig
 with hq.Executor(1, local=True) as executor:
@@ -76,8 +77,8 @@ site = sysconfig.get_path("purelib")
 assert not os.path.exists(os.path.join(site, "hyperqueue")), "the place of another package"
 "#;
 
-/// Checks the units in the directory `$1` as if it were `/usr`. The manual pages that they name
-/// must exist as well.
+/// Checks the units in the directory `$1` as if it were `/usr`. The manual pages that they
+/// reference must also exist.
 const UNITS: &str = r#"
 set -eu
 mount -t overlay overlay -o "lowerdir=$1:/usr" /usr || { echo "units not checked" >&2; exit 0; }
@@ -102,7 +103,7 @@ pub(super) fn check(dist: &Dist, tools: &Tools, made: &[Made]) -> anyhow::Result
 }
 
 impl Target {
-    /// Whether an artifact contains the program for this target.
+    /// Returns whether an artifact contains the program for this target.
     fn is_for(&self, name: &str) -> bool {
         let (cpu, is_static) = (self.rpm_arch, self.glibc.is_none());
         let tarball = if is_static {
@@ -118,7 +119,8 @@ impl Target {
     }
 }
 
-/// Path of the program after installation; `None` for files that are not installed this way.
+/// Returns the path of the program after installation, or `None` for files that are not installed
+/// this way.
 fn install(
     dist: &Dist,
     tools: &Tools,
@@ -139,7 +141,7 @@ fn install(
         return Ok(Some(root.join("usr/bin/hq")));
     }
     if name.ends_with(".rpm") {
-        // It has a database of its own there, which knows no other package and may be for another
+        // There, rpm has a separate database that knows no other package and may be for another
         // processor.
         let words = ["rpm", "--install", "--nodeps", "--ignorearch", "--root"];
         output(as_root(&words).arg(&root).arg(&file))?;
@@ -160,7 +162,8 @@ fn install(
             .arg(&file))?;
         use_packages(dist, &root, name)?;
     } else {
-        // The local Python differs; into a directory pip installs for any.
+        // The local Python is a different one, but pip can install for any Python if it installs
+        // into a directory.
         let mut install = command(tools.python());
         install.args(pip).args(["--no-deps", "--only-binary=:all:"]);
         install.args([
@@ -178,7 +181,7 @@ fn use_packages(dist: &Dist, root: &Path, name: &str) -> anyhow::Result<()> {
     let drop_in = format!("hq_runtime_hyperqueue-{}-py3-none-any.whl", dist.version);
     let python = || {
         let mut python = command(root.join("bin/python"));
-        // Nothing but what was installed.
+        // Only what was installed must be visible.
         python.arg("-I").current_dir(root);
         python.env_remove("HQ_BINARY").env_remove("HQ_SERVER_DIR");
         python
@@ -197,7 +200,7 @@ fn use_packages(dist: &Dist, root: &Path, name: &str) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// A command that runs as root in namespaces of its own, for any user.
+/// Returns a command that runs as root in separate namespaces. Any user may run it.
 fn as_root(words: &[&str]) -> Command {
     let mut unshare = command("unshare");
     unshare
@@ -219,7 +222,7 @@ fn check_units(name: &str, root: &Path) -> anyhow::Result<()> {
         .with_context(|| format!("the units of {name}"))
 }
 
-/// Uses an installed program, where that is possible.
+/// Uses an installed program, if that is possible here.
 fn use_it(dist: &Dist, target: &Target, name: &str, program: &Path) -> anyhow::Result<()> {
     let is_own = target.rpm_arch == std::env::consts::ARCH;
     let starts = in_place(program).arg("--version").output();
@@ -242,7 +245,7 @@ fn use_it(dist: &Dist, target: &Target, name: &str, program: &Path) -> anyhow::R
     Ok(())
 }
 
-/// A command in a neutral directory; a program for another processor finds its libraries.
+/// Returns a command in a neutral directory. A program for another processor finds its libraries.
 pub(super) fn in_place(program: &Path) -> Command {
     let mut hq = command(program);
     hq.env("QEMU_LD_PREFIX", FOREIGN_ROOT)
@@ -250,7 +253,7 @@ pub(super) fn in_place(program: &Path) -> Command {
     hq
 }
 
-/// Prints its version, inspects the machine and runs tasks, with an empty home.
+/// Makes the program print its version, inspect the machine and run tasks, with an empty home.
 fn work(
     dist: &Dist,
     name: &str,
@@ -270,7 +273,7 @@ fn work(
     let hq = |words: &[&str]| at_home(program, words);
     let told = |words: &[&str]| output(&mut hq(words)).with_context(|| format!("use {name}"));
     expect_version(dist, name, &told(&["--version"])?)?;
-    // Other problems of this machine do not matter here, nor does the exit code.
+    // Other problems of this machine do not matter here, and neither does the exit code.
     let doctor = hq(&["doctor", "--output-mode=quiet"]).output();
     let doctor = doctor.with_context(|| format!("use {name}"))?;
     let doctor = String::from_utf8_lossy(&doctor.stdout).into_owned();
@@ -292,7 +295,7 @@ fn work(
     Ok(())
 }
 
-/// One of each of twenty tasks.
+/// Checks that each of twenty tasks printed one line.
 fn expect_lines(name: &str, printed: &str) -> anyhow::Result<()> {
     let count = printed.lines().count();
     ensure!(
@@ -302,7 +305,7 @@ fn expect_lines(name: &str, printed: &str) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Runs server, worker and a job in a root that contains only the program.
+/// Runs a server, a worker and a job in a root directory that contains only the program.
 fn use_alone(dist: &Dist, name: &str, root: &Path, program: &str) -> anyhow::Result<()> {
     let mut alone = as_root(&["sh", "-c", EMPTY_ROOT, "sh"]);
     let printed = output(alone.arg(root).arg(program))
@@ -314,7 +317,7 @@ fn use_alone(dist: &Dist, name: &str, root: &Path, program: &str) -> anyhow::Res
     expect_version(dist, name, &printed)
 }
 
-/// A program that was not built for a release has a longer version.
+/// Checks the version. It is longer if the program was not built for a release.
 fn expect_version(dist: &Dist, name: &str, found: &str) -> anyhow::Result<()> {
     let expected = format!("hq {}", dist.version);
     ensure!(

@@ -1,7 +1,7 @@
-//! A container image with only the static program, built without a daemon.
+//! Builds a container image with only the static program, without a daemon.
 //!
-//! Format: <https://github.com/opencontainers/image-spec>. `podman load`, `docker load`, `skopeo
-//! copy oci-archive:…` and `apptainer build hq.sif oci-archive:…` read it.
+//! The format is <https://github.com/opencontainers/image-spec>. It can be read by `podman load`,
+//! `docker load`, `skopeo copy oci-archive:…` and `apptainer build hq.sif oci-archive:…`.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
@@ -14,7 +14,7 @@ use super::build::Target;
 use super::shell::{command, output, run};
 use super::{Dist, Made};
 
-/// The image as one file.
+/// Builds the image as one file.
 pub(super) fn image(dist: &Dist, target: &Target, binary: &Path) -> anyhow::Result<Made> {
     let work = dist.scratch("oci")?;
     let layer = work.join("layer.tar");
@@ -53,7 +53,7 @@ pub(super) fn image(dist: &Dist, target: &Target, binary: &Path) -> anyhow::Resu
         }),
     )?;
     let mut listed = manifest.descriptor("application/vnd.oci.image.manifest.v1+json");
-    // Name after `podman load`; without it, the version alone would become the name.
+    // The name after `podman load`. Without it, the name would be the version alone.
     let reference = format!("hq:{}", dist.version);
     listed["annotations"] = json!({ "org.opencontainers.image.ref.name": reference });
     write_json(
@@ -73,7 +73,7 @@ pub(super) fn image(dist: &Dist, target: &Target, binary: &Path) -> anyhow::Resu
     Ok(Made::File(name))
 }
 
-/// Unpacks an image like a runtime, and returns the command that it runs.
+/// Unpacks an image like a runtime would, and returns the command that it runs.
 pub(super) fn unpack(dist: &Dist, name: &str) -> anyhow::Result<(PathBuf, String)> {
     let layout = dist.scratch("image")?;
     run(command("tar")
@@ -92,7 +92,7 @@ pub(super) fn unpack(dist: &Dist, name: &str) -> anyhow::Result<(PathBuf, String
     Ok((root, program.to_owned()))
 }
 
-/// The file of a descriptor, if its content matches the digest in its name.
+/// Returns the file of a descriptor if its content matches the digest in its name.
 fn blob(layout: &Path, descriptor: &Value) -> anyhow::Result<PathBuf> {
     let digest = descriptor["digest"].as_str().unwrap_or_default();
     let sum = digest.strip_prefix("sha256:");
@@ -108,7 +108,7 @@ fn read_json(path: &Path) -> anyhow::Result<Value> {
     serde_json::from_str(&text).with_context(|| format!("parse {}", path.display()))
 }
 
-/// The program, and a directory for temporary files, which is also the home.
+/// Creates a layer with the program and a directory for temporary files, which is also the home.
 fn make_layer(dist: &Dist, binary: &Path, root: &Path, layer: &Path) -> anyhow::Result<()> {
     for (directory, mode) in [("usr/bin", 0o755), ("tmp", 0o1777)] {
         let path = root.join(directory);
@@ -132,7 +132,7 @@ fn labels(dist: &Dist, created: &str) -> Value {
     })
 }
 
-/// Content under its checksum.
+/// Content that is named by its checksum.
 struct Blob {
     digest: String,
     size: u64,

@@ -1,4 +1,4 @@
-//! Packages of one program: tarball, wheel, Debian package, RPM.
+//! Builds the packages of one program: tarball, wheel, Debian package, RPM.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -10,13 +10,13 @@ use super::build::{Target, Tools};
 use super::shell::{command, is_there, output, run};
 use super::{Dist, Made, tree};
 
-/// A directory with the name of the file, to be put anywhere.
+/// Packs a directory that can be unpacked anywhere and is named like the file.
 pub(super) fn tarball(dist: &Dist, target: &Target, tree: &Path) -> anyhow::Result<Made> {
     let parent = tree.parent().context("the tree is in a directory")?;
     archive(dist, parent, &tree::name(dist, target))
 }
 
-/// The manual as a site.
+/// Packs the manual as a site.
 pub(super) fn site(dist: &Dist, tools: &Tools) -> anyhow::Result<Made> {
     let name = format!("hq-{}-site", dist.version);
     let Some(zensical) = tools.zensical() else {
@@ -29,7 +29,7 @@ pub(super) fn site(dist: &Dist, tools: &Tools) -> anyhow::Result<Made> {
     archive(dist, &parent, &name)
 }
 
-/// Packs a directory of this name.
+/// Packs the directory with this name.
 fn archive(dist: &Dist, parent: &Path, name: &str) -> anyhow::Result<Made> {
     let plain = dist.out.join(format!("{name}.tar"));
     dist.tar(parent, &[name], &plain)?;
@@ -38,7 +38,7 @@ fn archive(dist: &Dist, parent: &Path, name: &str) -> anyhow::Result<Made> {
     Ok(Made::File(format!("{name}.tar.gz")))
 }
 
-/// For `pip install`; see `packaging/wheel`.
+/// Builds the wheel for `pip install`; see `packaging/wheel`.
 pub(super) fn wheel(
     dist: &Dist,
     tools: &Tools,
@@ -59,7 +59,7 @@ pub(super) fn wheel(
     Ok(Made::File(name.trim().to_owned()))
 }
 
-/// The platform-independent package `hyperqueue`, which requires the wheel with the program.
+/// Builds the platform-independent package `hyperqueue`, which requires the wheel with the program.
 pub(super) fn drop_in(dist: &Dist, tools: &Tools) -> anyhow::Result<Made> {
     let name = output(
         command(tools.python())
@@ -73,7 +73,7 @@ pub(super) fn drop_in(dist: &Dist, tools: &Tools) -> anyhow::Result<Made> {
     Ok(Made::File(name.trim().to_owned()))
 }
 
-/// For Debian and Ubuntu.
+/// Builds the package for Debian and Ubuntu.
 pub(super) fn deb(dist: &Dist, target: &Target, tree: &Path) -> anyhow::Result<Made> {
     let name = format!("hq_{}_{}.deb", dist.version, target.deb_arch);
     if !is_there("dpkg-deb") {
@@ -117,7 +117,7 @@ fn md5sums(root: &Path) -> anyhow::Result<String> {
     output(command("sh").args(["-c", list]).current_dir(root))
 }
 
-/// For RHEL, Rocky, SLES and Fedora.
+/// Builds the package for RHEL, Rocky, SLES and Fedora.
 pub(super) fn rpm(dist: &Dist, target: &Target, tree: &Path) -> anyhow::Result<Made> {
     let name = format!("hq-{}-1.{}.rpm", dist.version, target.rpm_arch);
     if !is_there("rpmbuild") {
@@ -129,7 +129,7 @@ pub(super) fn rpm(dist: &Dist, target: &Target, tree: &Path) -> anyhow::Result<M
     tree::copy_tree(tree, &files.join("usr"))?;
     let define = |name: &str, value: &str| ["--define".to_owned(), format!("{name} {value}")];
     let top_text = top.display().to_string();
-    // Readable by the rpm of RHEL 7, regardless of the local default.
+    // The rpm of RHEL 7 must be able to read the package, regardless of the local default.
     let payload = format!("w{}.xzdio", dist.package_compression());
     run(command("rpmbuild")
         .args(["-bb", "--quiet", "--target", target.rpm_arch])

@@ -1,7 +1,7 @@
-//! Bill of materials of the program: its packages with versions, licenses and checksums (CycloneDX
-//! 1.6).
+//! Writes the program's bill of materials: its packages with versions, licenses and checksums
+//! (CycloneDX 1.6).
 //!
-//! Only compiled code; build and test dependencies are left out.
+//! Lists only compiled code; build and test dependencies are left out.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -12,10 +12,10 @@ use serde_json::{Value, json};
 use super::shell::{command, output};
 use super::{Dist, Made};
 
-/// The package of the program.
+/// The package that contains the program.
 const ROOT: &str = "hq-cli";
 
-/// Writes the list.
+/// Writes the bill of materials.
 pub(super) fn make(dist: &Dist) -> anyhow::Result<Made> {
     let metadata = output(
         command("cargo")
@@ -34,7 +34,7 @@ pub(super) fn make(dist: &Dist) -> anyhow::Result<Made> {
     Ok(Made::File(name))
 }
 
-/// SHA-256 in the registry, by name and version.
+/// Returns the SHA-256 checksums in the registry, by name and version.
 fn checksums(lock: &toml::Table) -> BTreeMap<(String, String), String> {
     let packages = lock.get("package").and_then(toml::Value::as_array);
     let known = packages.into_iter().flatten().filter_map(|package| {
@@ -95,10 +95,10 @@ fn describe(
     }))
 }
 
-/// Libraries that a package has compiled into itself.
+/// Returns the libraries that a package has compiled into itself.
 fn linked(node: &Value) -> Vec<&str> {
     let uses = list(node, "deps").iter().filter(|used| {
-        // `null` = a normal dependency; others are `build` and `dev`.
+        // `null` is a normal dependency; the others are `build` and `dev`.
         list(used, "dep_kinds")
             .iter()
             .any(|kind| kind["kind"].is_null())
@@ -116,7 +116,7 @@ fn component(package: &Value, checksums: &BTreeMap<(String, String), String>) ->
         component["purl"] = json!(reference);
     }
     if let Some(license) = package["license"].as_str() {
-        // An old way to write a choice.
+        // This is an old notation for alternatives.
         component["licenses"] = json!([{ "expression": license.replace('/', " OR ") }]);
     }
     if let Some(sum) = checksums.get(&(name.to_owned(), version.to_owned())) {

@@ -1,11 +1,11 @@
-//! Running the tools that do the work.
+//! Runs external tools.
 
 use std::ffi::OsStr;
 use std::process::{Command, Stdio};
 
 use anyhow::{Context as _, bail};
 
-/// A program in a neutral locale.
+/// Returns a command that runs a program in a neutral locale.
 pub(super) fn command(program: impl AsRef<OsStr>) -> Command {
     let mut command = Command::new(program);
     command
@@ -15,7 +15,7 @@ pub(super) fn command(program: impl AsRef<OsStr>) -> Command {
     command
 }
 
-/// Runs a program that must succeed; its output is visible.
+/// Runs a program that must succeed. Its output is visible.
 pub(super) fn run(command: &mut Command) -> anyhow::Result<()> {
     let shown = format!("{command:?}");
     let status = command.status().with_context(|| format!("run {shown}"))?;
@@ -37,7 +37,7 @@ pub(super) fn output(command: &mut Command) -> anyhow::Result<String> {
     String::from_utf8(output.stdout).with_context(|| format!("{shown} prints text"))
 }
 
-/// Whether a program can be run here.
+/// Returns whether a program can be run here.
 pub(super) fn is_there(program: &str) -> bool {
     let path = std::env::var_os("PATH").unwrap_or_default();
     std::env::split_paths(&path).any(|directory| directory.join(program).is_file())

@@ -1,4 +1,4 @@
-//! Common files of all packages in their installed layout: program, pages, completions, units and
+//! Creates the installed layout that all packages share: program, pages, completions, units and
 //! license.
 
 use std::fs;
@@ -13,7 +13,7 @@ use super::build::Target;
 use super::check::in_place;
 use super::shell::{command, output, run};
 
-/// Files of the repository and their targets.
+/// Files in the repository, and where they are installed.
 const FILES: &[(&str, &str)] = &[
     (
         "packaging/systemd/hq-server.service",
@@ -29,14 +29,14 @@ const FILES: &[(&str, &str)] = &[
     ("CHANGELOG.md", "share/doc/hq/changelog"),
 ];
 
-/// Shells and their completion files.
+/// Shells, and the names of their completion files.
 const COMPLETIONS: &[(&str, &str)] = &[
     ("bash", "share/bash-completion/completions/hq"),
     ("zsh", "share/zsh/site-functions/_hq"),
     ("fish", "share/fish/vendor_completions.d/hq.fish"),
 ];
 
-/// Creates the layout in a directory named like the tarball; returns that directory.
+/// Creates the layout in a directory named like the tarball, and returns that directory.
 pub(super) fn make(dist: &Dist, target: &Target, binary: &Path) -> anyhow::Result<PathBuf> {
     let tree = dist
         .scratch(&format!("tree-{}", target.triple))?
@@ -51,7 +51,7 @@ pub(super) fn make(dist: &Dist, target: &Target, binary: &Path) -> anyhow::Resul
     Ok(tree)
 }
 
-/// Name of the tarball and of its directory.
+/// Returns the name of the tarball and of its directory.
 pub(super) fn name(dist: &Dist, target: &Target) -> String {
     let cpu = target.rpm_arch;
     let kind = if target.glibc.is_some() {
@@ -62,10 +62,10 @@ pub(super) fn name(dist: &Dist, target: &Target) -> String {
     format!("hq-{}-linux-{cpu}{kind}", dist.version)
 }
 
-/// Directory of pages and completions for programs that cannot be run here.
+/// The directory for pages and completions, for programs that cannot be run here.
 const DESCRIBED: &str = "described";
 
-/// Removes what another commit's program has written.
+/// Removes files that the program of another commit has written.
 pub(super) fn forget(work: &Path) -> anyhow::Result<()> {
     match fs::remove_dir_all(work.join(DESCRIBED)) {
         Err(error) if error.kind() != ErrorKind::NotFound => Err(error).context("remove old pages"),
@@ -73,8 +73,8 @@ pub(super) fn forget(work: &Path) -> anyhow::Result<()> {
     }
 }
 
-/// Generates pages and completions, which are the same for all targets, with the first program that
-/// can be run here.
+/// Generates pages and completions with the first program that can be run here. They are the same
+/// for all targets.
 fn describe(dist: &Dist, binary: &Path) -> anyhow::Result<PathBuf> {
     let directory = dist.work.join(DESCRIBED);
     if in_place(binary)
@@ -103,12 +103,12 @@ fn describe(dist: &Dist, binary: &Path) -> anyhow::Result<PathBuf> {
     Ok(directory)
 }
 
-/// Without name and time, so that the bytes are reproducible.
+/// Compresses a file without storing its name and time, so that the result is reproducible.
 fn compress(file: &Path) -> anyhow::Result<()> {
     run(command("gzip").args(["--no-name", "-9"]).arg(file))
 }
 
-/// Copies a directory tree, readable for all.
+/// Copies a directory tree and makes it readable for all users.
 pub(super) fn copy_tree(from: &Path, to: &Path) -> anyhow::Result<()> {
     for entry in fs::read_dir(from).with_context(|| format!("list {}", from.display()))? {
         let entry = entry.with_context(|| format!("list {}", from.display()))?;

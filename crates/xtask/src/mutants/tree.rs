@@ -1,4 +1,4 @@
-//! The copy of the sources that is mutated. Protects the original in any case.
+//! The copy of the sources in which mutants are made, so that the original is never changed.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -7,8 +7,8 @@ use std::process::Command;
 
 use anyhow::{Context as _, ensure};
 
-/// Makes `to` a copy of the sources below `root`. Equal files keep their times, so that cargo
-/// rebuilds only changes since the last run.
+/// Makes `to` a copy of the sources below `root`. Unchanged files keep their times, so that cargo
+/// rebuilds only what has changed since the last run.
 pub(super) fn copy_sources(root: &Path, to: &Path) -> anyhow::Result<()> {
     let files = sources(root)?;
     for file in &files {
@@ -17,7 +17,7 @@ pub(super) fn copy_sources(root: &Path, to: &Path) -> anyhow::Result<()> {
     remove_others(to, &to.join("crates"), &files)
 }
 
-/// Files that git tracks or would add, relative to `root`.
+/// Returns the files that git tracks or would add, relative to `root`.
 fn sources(root: &Path) -> anyhow::Result<BTreeSet<PathBuf>> {
     let output = Command::new("git")
         .arg("-C")
@@ -33,7 +33,7 @@ fn sources(root: &Path) -> anyhow::Result<BTreeSet<PathBuf>> {
     );
     let text = String::from_utf8(output.stdout).context("read the names of the sources")?;
     let files = text.split_terminator('\0').map(PathBuf::from);
-    // A file that was deleted stays in the index until that is committed.
+    // A deleted file stays in the index until the deletion is committed.
     Ok(files.filter(|file| root.join(file).is_file()).collect())
 }
 
@@ -45,8 +45,8 @@ fn copy_if_changed(from: &Path, to: &Path) -> anyhow::Result<()> {
     if let Some(folder) = to.parent() {
         fs::create_dir_all(folder).with_context(|| format!("make {}", folder.display()))?;
     }
-    // With the permissions: some tests run scripts. The time is now, so that cargo notices the
-    // change.
+    // Permissions are copied as well, because some tests run scripts. The time is the current one,
+    // so that cargo notices the change.
     fs::copy(from, to).with_context(|| format!("write {}", to.display()))?;
     Ok(())
 }

@@ -1,8 +1,8 @@
 //! Runs a command without the features that an old kernel lacks.
 //!
-//! Hides system calls and flags by filters (seccomp(2)), version 2 control groups by a mount
-//! namespace, and the lists of children by a preloaded library. Not hidden: `uname` reports the
-//! real release, and `/proc` and `/sys` have files that old kernels lack.
+//! Hides system calls and flags with filters (seccomp(2)), version 2 control groups with a mount
+//! namespace, and the lists of children with a preloaded library. The rest stays visible: `uname`
+//! reports the real release, and `/proc` and `/sys` have files that old kernels lack.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -18,14 +18,14 @@ use seccompiler::{
 
 use super::system::{FEATURES, Feature, Profile, When};
 
-/// Higher than any call of today's kernel.
+/// Higher than any system call number of today's kernels.
 const HIGHEST_CALL: i64 = 600;
-/// `seccomp` itself stays (Linux 3.17): tests have filters of their own.
+/// `seccomp` itself stays available (Linux 3.17), because tests install their own filters.
 const SECCOMP: i64 = 317;
 const ENOSYS: u32 = 38;
 
-/// The spawn engine opens the list of children with `open`, the standard library opens files with
-/// `open64`: so tests, which read the list as well, still see it.
+/// The spawn engine opens the list of children with `open`, but the standard library opens files
+/// with `open64`. So the tests, which also read the list, still see it.
 const NO_CHILDREN: &str = r#"
 #include <errno.h>
 #include <fcntl.h>
@@ -46,7 +46,7 @@ int open(const char *path, int flags, ...) {
 }
 "#;
 
-/// Becomes the command, on a system of this kind. Returns only on failure.
+/// Replaces this process with the command, on a system with this profile. Returns only on failure.
 pub(super) fn enter(profile: &Profile, command: &[&str], work: &Path) -> anyhow::Result<()> {
     let [program, arguments @ ..] = command else {
         bail!("expected a command to run on {}", profile.name);
@@ -78,11 +78,11 @@ pub(super) fn enter(profile: &Profile, command: &[&str], work: &Path) -> anyhow:
     Err(error).with_context(|| format!("run {program}"))
 }
 
-/// System calls by the error number that they get.
+/// Returns the system calls, by the error number with which they fail.
 fn rules(profile: &Profile) -> anyhow::Result<BTreeMap<u32, BTreeMap<i64, Vec<SeccompRule>>>> {
     let mut all: BTreeMap<u32, BTreeMap<i64, Vec<SeccompRule>>> = BTreeMap::new();
     for call in (profile.last_call + 1..=HIGHEST_CALL).filter(|call| *call != SECCOMP) {
-        // No condition: any arguments.
+        // Without a condition, the rule applies to any arguments.
         all.entry(ENOSYS).or_default().insert(call, Vec::new());
     }
     let is_new = |feature: &&Feature| feature.since > profile.kernel;
@@ -100,7 +100,7 @@ fn rules(profile: &Profile) -> anyhow::Result<BTreeMap<u32, BTreeMap<i64, Vec<Se
     Ok(all)
 }
 
-/// Unmounts version 2 control groups; the caller has made a namespace.
+/// Unmounts version 2 control groups. The caller has already created a mount namespace.
 fn unmount_cgroup2() -> anyhow::Result<()> {
     let mounts = fs::read_to_string("/proc/self/mounts").context("read the mounts")?;
     for mount in mounts.lines() {
@@ -117,7 +117,7 @@ fn unmount_cgroup2() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Compiles the library that hides the lists.
+/// Compiles the library that hides the lists of children.
 fn without_children(work: &Path) -> anyhow::Result<std::path::PathBuf> {
     let (source, library) = (work.join("no-children.c"), work.join("no-children.so"));
     if !library.exists() {

@@ -1,25 +1,25 @@
-//! Old systems: their kernels, and the missing features.
+//! Old systems: their kernels and missing features.
 
-/// A release of the kernel.
+/// A kernel release.
 pub(super) type Kernel = (u32, u32);
 
 /// One kind of system.
 pub(super) struct Profile {
     pub(super) name: &'static str,
-    /// Distributions that are like it.
+    /// The distributions that it represents.
     pub(super) systems: &'static str,
-    /// As released. Distributions backport features, so these systems have rather more than the
-    /// profile.
+    /// The kernel as released. Distributions backport features, so these systems may have more
+    /// features than the profile.
     pub(super) kernel: Kernel,
-    /// The newest system call. On x86-64 numbers only grow; higher ones did not exist.
+    /// The newest system call. On x86-64, numbers only grow, so higher ones did not exist.
     pub(super) last_call: i64,
     /// Whether control groups of version 2 are mounted.
     pub(super) has_cgroup2: bool,
     /// Whether the kernel was built with `CONFIG_PROC_CHILDREN`.
     pub(super) lists_children: bool,
-    /// Expected mechanism for creating processes, as named by `hq doctor`.
+    /// The expected mechanism for creating processes, as named by `hq doctor`.
     pub(super) rung: &'static str,
-    /// Tests of features that are missing there, and why.
+    /// The tests of features that are missing on this system, and why.
     pub(super) without: &'static [(&'static str, &'static str)],
 }
 
@@ -90,18 +90,18 @@ pub(super) const PROFILES: &[Profile] = &[
     },
 ];
 
-/// Something new that an older call was taught.
+/// A feature that was added to an existing system call.
 pub(super) struct Feature {
     pub(super) since: Kernel,
     pub(super) call: i64,
     pub(super) when: When,
-    /// Error of kernels that do not know it.
+    /// The error that kernels return if they do not know the feature.
     pub(super) errno: u32,
 }
 
-/// Condition on its arguments.
+/// A condition on the arguments of a system call.
 pub(super) enum When {
-    /// All.
+    /// Always true.
     Always,
     /// The argument of this index has all of these bits.
     Bits(u8, u64),
@@ -113,10 +113,11 @@ const EINVAL: u32 = 22;
 const EISDIR: u32 = 21;
 const ENOSYS: u32 = 38;
 
-/// Flags of `open`: a file without a name.
+/// A flag of `open`: create a file without a name.
 const TMPFILE: u64 = 0o20_000_000;
 
-/// Conditions on the arguments. A filter does not see memory, and cannot make a flag ignored.
+/// Features that can be detected from the arguments. A filter does not see memory, and cannot make
+/// a flag ignored.
 pub(super) const FEATURES: &[Feature] = &[
     // open, openat
     Feature {
@@ -158,7 +159,7 @@ pub(super) const FEATURES: &[Feature] = &[
         when: When::Equals(2, 8),
         errno: EINVAL,
     },
-    // clone: CLONE_PIDFD. These kernels ignore it; `probe.rs` in the crate spawn tests that.
+    // clone: CLONE_PIDFD. These kernels ignore it; `probe.rs` in the spawn crate tests that.
     Feature {
         since: (5, 2),
         call: 56,
@@ -172,7 +173,8 @@ pub(super) const FEATURES: &[Feature] = &[
         when: When::Equals(0, 3),
         errno: EINVAL,
     },
-    // clone3; older ones lack CLONE_CLEAR_SIGHAND, and its flags are in memory.
+    // clone3: older kernels lack CLONE_CLEAR_SIGHAND, but its flags are in memory, so the whole
+    // call is hidden.
     Feature {
         since: (5, 5),
         call: 435,
@@ -201,7 +203,7 @@ pub(super) const FEATURES: &[Feature] = &[
     },
 ];
 
-/// The profile of this name.
+/// Returns the profile with this name.
 pub(super) fn find(name: &str) -> Option<&'static Profile> {
     PROFILES.iter().find(|profile| profile.name == name)
 }

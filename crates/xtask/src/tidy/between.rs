@@ -1,16 +1,16 @@
 //! Checks the file that runs between clone and exec.
 //!
-//! The parent has other threads and shares its memory. So this code must not allocate, lock,
-//! format, panic or drop a value, and may only call thin wrappers of system calls in the C library.
-//! Lints find some violations; this check makes sure that they are denied, and that nothing else is
-//! called. Works on lines, like `source`.
+//! The parent has other threads and shares its memory with the child. So this code must not
+//! allocate, lock, format, panic or drop a value, and may only call thin wrappers of system calls
+//! in the C library. Lints find some violations. This check makes sure that they are denied, and
+//! that no other functions are called. Works on lines, like `source`.
 
 use super::Problem;
 
-/// The file.
+/// The file that is checked.
 const PATH: &str = "crates/spawn/src/child.rs";
 
-/// Lints that the file must deny.
+/// The lints that the file must deny.
 const DENIED: &[&str] = &[
     "indexing_slicing",
     "arithmetic_side_effects",
@@ -21,7 +21,7 @@ const DENIED: &[&str] = &[
     "alloc_instead_of_core",
 ];
 
-/// Async-signal-safe functions of the C library that only make a system call.
+/// Async-signal-safe functions of the C library that do nothing but make a system call.
 const CALLS: &[&str] = &[
     "__errno_location",
     "_exit",
@@ -69,7 +69,7 @@ const FORBIDDEN: &[&str] = &[
     "write!(",
 ];
 
-/// Checks this file; others have no such rules.
+/// Checks this file. Other files have no such rules.
 pub(super) fn check(path: &str, text: &str) -> Vec<Problem> {
     if path != PATH {
         return Vec::new();
@@ -84,7 +84,7 @@ pub(super) fn check(path: &str, text: &str) -> Vec<Problem> {
         .collect();
     for (line, number) in text.lines().zip(1..) {
         let code = line.trim_start();
-        // A constant assertion is the compiler's business.
+        // The compiler evaluates constant assertions.
         if code.starts_with("//") || code.starts_with("const _: () = assert!(") {
             continue;
         }
@@ -102,7 +102,7 @@ pub(super) fn check(path: &str, text: &str) -> Vec<Problem> {
     problems
 }
 
-/// Names of the functions of the C library that are called in a line.
+/// Returns the names of the C library functions that are called in a line.
 fn calls(code: &str) -> impl Iterator<Item = &str> {
     code.split("libc::").skip(1).filter_map(|rest| {
         let end = rest.find(|c: char| !c.is_alphanumeric() && c != '_')?;

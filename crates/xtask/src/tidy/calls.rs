@@ -1,23 +1,23 @@
-//! Functions that only some files may call.
+//! Checks functions that only some files may call.
 //!
 //! The convenient ways to start a thread panic when the system refuses, so a user's process limit
-//! would end a server or a worker. Text written to a terminal past its console may contain foreign
-//! control characters. Files created by the standard library can be read by other users. Works on
-//! lines, like `source`; tests, benchmarks and examples are exempt.
+//! would end a server or a worker. Text that is written to a terminal without its console may
+//! contain control characters from others. Files created by the standard library can be read by
+//! other users. Works on lines, like `source`; tests, benchmarks and examples are exempt.
 
 use super::Problem;
 
 /// A function, the files that may call it, and the alternative.
 struct Rule {
     word: &'static str,
-    /// Beginnings of paths.
+    /// Prefixes of paths.
     allowed: &'static [&'static str],
     advice: &'static str,
 }
 
 /// Where all runtimes with blocking threads are built.
 const RUNTIMES: &str = "crates/cli/src/runtime.rs";
-/// A runtime with a timer only, on a thread of its own.
+/// A runtime with only a timer, on a separate thread.
 const CORE_THREAD: &str = "crates/server/src/core_thread.rs";
 const BLOCKING: &str = "a client's runtime has no blocking threads; start one with `thread::Builder` and handle the error";
 const RUNTIME: &str = "take one of `cli::runtime`, which keeps a blocking thread";
@@ -26,13 +26,13 @@ const PANICS: &str =
 const NAMES: &str =
     "it takes a blocking thread for a name; use `hq_protocol::{resolve, connect_tcp}`";
 
-/// Files that run on a runtime of [`RUNTIMES`] that has blocking threads.
+/// Files that run on a runtime from [`RUNTIMES`] that has blocking threads.
 const WITH_BLOCKING: &[&str] = &[
     RUNTIMES,
     "crates/cli/src/command/worker/start.rs",
     "crates/server/src/",
     "crates/worker/src/",
-    // Only with the caller's runtime; `worker` does not choose it.
+    // This file uses only the caller's runtime, which `worker` does not choose.
     "crates/spawn/src/launcher.rs",
 ];
 
@@ -43,22 +43,22 @@ const TERMINAL: &str =
 const WITH_TERMINAL: &[&str] = &[
     "crates/cli/src/output/console.rs",
     "crates/cli/src/command/dashboard",
-    // A sentence of its own.
+    // This file only writes a fixed sentence.
     "crates/cli/src/submit.rs",
-    // For other programs.
+    // These files write for other programs.
     "crates/cli/src/command/notify.rs",
     "crates/worker/src/launcher/gpus/answers.rs",
     "crates/cli/src/command/bridge/",
-    // Output of tasks.
+    // This file writes the output of tasks.
     "crates/cli/src/command/run/replay.rs",
 ];
 
 const FILES: &str = "it follows the umask, and links; make it with `hq_private`, or name the file here if users say where it is";
 
-/// Files that create and open files and directories in their own ways.
+/// Files that may create and open files and directories in other ways.
 const WITH_FILES: &[&str] = &[
     "crates/private/src/",
-    // Output of tasks, and other files at paths chosen by users.
+    // These files write the output of tasks, and other files at paths chosen by users.
     "crates/cli/src/command/manual.rs",
     "crates/cli/src/command/journal.rs",
     "crates/spawn/src/",
@@ -67,15 +67,15 @@ const WITH_FILES: &[&str] = &[
     "crates/worker/src/done.rs",
     "crates/worker/src/launcher/calls/interpreter.rs",
     "crates/worker/src/output.rs",
-    // Pages of the manual.
+    // This file writes pages of the manual.
     "crates/cli/src/command/doc.rs",
-    // With checks of their own.
+    // These files do their own checks.
     "crates/cli/src/batch_system.rs",
     "crates/protocol/src/access/file.rs",
     "crates/store/src/lock.rs",
-    // Tests.
+    // These files are tests.
     "crates/store/src/two_servers",
-    // Files of the kernel.
+    // These files access files of the kernel.
     "crates/worker/src/launcher/control_group.rs",
     "crates/worker/src/launcher/memory.rs",
 ];
@@ -114,8 +114,8 @@ const RULES: &[Rule] = &[
         word: concat!("thread::", "scope("),
         allowed: &[
             "crates/store/src/simulation.rs",
-            // Starts each thread with a `Builder`; if none can be started, the caller does all the
-            // work.
+            // This file starts each thread with a `Builder`. If none can be started, the caller
+            // does all the work.
             "crates/cli/src/submit/skip.rs",
         ],
         advice: PANICS,
@@ -162,7 +162,7 @@ const RULES: &[Rule] = &[
     },
     Rule {
         word: concat!("TcpStream::", "connect(("),
-        // The first of the pair is an address there.
+        // In this file, the first element of the pair is an address.
         allowed: &["crates/cli/src/client.rs"],
         advice: NAMES,
     },
@@ -182,7 +182,7 @@ pub(super) fn check(path: &str, text: &str) -> Vec<Problem> {
     let mut after_test_attribute = false;
     for (line, number) in text.lines().zip(1..) {
         let code = line.trim_start();
-        // Tests stand at the end of a file.
+        // Tests are at the end of a file.
         if after_test_attribute && code.contains("mod ") && code.ends_with('{') {
             break;
         }
@@ -190,7 +190,7 @@ pub(super) fn check(path: &str, text: &str) -> Vec<Problem> {
         if code.starts_with("//") {
             continue;
         }
-        // Questions, not output.
+        // This call asks about the terminal and does not write to it.
         let code = code.replace("().is_terminal()", "");
         let code = code
             .replace("terminal_size(std::io::std", "")

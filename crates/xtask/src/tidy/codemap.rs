@@ -1,38 +1,39 @@
-//! The code map of `docs/architecture.md`: it must name every module, and no missing one.
+//! The code map in `docs/architecture.md`: it must name every module, and none that does not exist.
 //!
-//! Modules directly below a crate's root must be named, except test-only ones. If the map names
-//! modules of a folder (`folder/{one,two}`), it must name all of them. Reads the rows of the table
-//! whose first cell is a crate in bold or empty, and the names in backticks in their second cell.
+//! It must name the modules directly below a crate's root, except test-only ones. If the map names
+//! modules of a folder (`folder/{one,two}`), it must name all of them. The check reads the rows of
+//! the table whose first cell is empty or a crate in bold, and the names in backticks in their
+//! second cell.
 //!
-//! Sections about where a change begins name whole paths, which must exist.
+//! Sections about where to begin a change contain whole paths, which must exist.
 
 use std::collections::BTreeSet;
 
 use super::Problem;
 use super::imports::Product;
 
-/// The page with the map.
+/// The page that contains the map.
 pub(super) const PATH: &str = "docs/architecture.md";
 
-/// Sections with whole paths: the page, and the heading.
+/// Sections that contain whole paths, as page and heading.
 const WHOLE_PATHS: [(&str, &str); 2] = [
     (PATH, "## Where a change begins"),
     ("docs/new-batch-system.md", "# Adding a batch system"),
 ];
 
-/// Ends of names that are files.
+/// Endings of names that are files.
 const EXTENSIONS: [&str; 7] = [".rs", ".toml", ".proto", ".js", ".css", ".md", ".yaml"];
 
 /// A module that the map names.
 #[derive(PartialEq, Eq, PartialOrd, Ord, Clone, Debug)]
 struct Named {
     package: String,
-    /// `module` or `folder/module`.
+    /// Either `module` or `folder/module`.
     name: String,
     line: usize,
 }
 
-/// Checks the map; `paths` are all paths of the tree.
+/// Checks the map. `paths` are all paths of the tree.
 pub(super) fn check(page: &str, products: &[Product], paths: &[String]) -> Vec<Problem> {
     let named = named(page);
     let mut problems = Vec::new();
@@ -101,7 +102,7 @@ pub(super) fn check_paths(page: &str, text: &str, paths: &[String]) -> Vec<Probl
     problems
 }
 
-/// Whether a name in backticks is a file or a folder.
+/// Returns whether a name in backticks is a file or a folder.
 fn is_path(name: &str) -> bool {
     name.contains('/') || EXTENSIONS.iter().any(|extension| name.ends_with(extension))
 }
@@ -109,12 +110,12 @@ fn is_path(name: &str) -> bool {
 fn exists(name: &str, paths: &[String]) -> bool {
     paths.iter().any(|path| {
         let rest = path.strip_prefix(name);
-        // A folder ends with a slash, and is not empty.
+        // The name of a folder ends with a slash and is not empty.
         rest.is_some_and(|rest| rest.is_empty() || name.ends_with('/'))
     })
 }
 
-/// Whether a path below a crate is the file or the folder of a module.
+/// Returns whether a path below a crate is the file or the folder of a module.
 fn is_at(below: &str, name: &str) -> bool {
     // The schema is next to `src/`.
     let below = below.strip_prefix("src/").unwrap_or(below);
@@ -123,7 +124,7 @@ fn is_at(below: &str, name: &str) -> bool {
         .is_some_and(|rest| rest == ".rs" || rest.starts_with('/'))
 }
 
-/// The modules that the table names.
+/// Returns the modules that the table names.
 fn named(page: &str) -> Vec<Named> {
     let mut package = None;
     let mut named = Vec::new();
@@ -154,8 +155,8 @@ fn named(page: &str) -> Vec<Named> {
     named
 }
 
-/// The modules denoted by one name in backticks; a folder with some of its modules denotes itself
-/// as well.
+/// Returns the modules denoted by one name in backticks. A folder with some of its modules also
+/// denotes itself.
 fn modules(name: &str) -> Vec<String> {
     let group = name
         .strip_suffix('}')
@@ -187,7 +188,7 @@ mod tests {
         ("crates/core/src/job/two.rs", ""),
     ];
 
-    /// Problems of a map with these rows.
+    /// Returns the problems of a map with these rows.
     fn problems(rows: &str) -> Vec<String> {
         let files: Vec<(String, Layers)> = FILES
             .iter()

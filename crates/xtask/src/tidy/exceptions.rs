@@ -1,14 +1,15 @@
-//! Known exceptions from a rule, as a list that may only shrink.
+//! Known exceptions to a rule, as a list that may only shrink.
 //!
-//! A rule that existing code violates counts its violations per file. More than listed is an error;
-//! so is less, because the list would then allow new ones.
+//! For a rule that existing code violates, the violations are counted per file. More violations
+//! than listed are an error, and so are fewer, because the list would then permit new ones.
 
 use super::Problem;
 
-/// Files with violations, and the number of lines.
+/// Files with violations, and the number of affected lines.
 pub(super) type Exceptions = &'static [(&'static str, usize)];
 
-/// Problems of one file without the excepted ones; `list` names the file of the exceptions.
+/// Returns the problems of one file without the excepted ones. `list` names the file that contains
+/// the exceptions.
 pub(super) fn allow(
     exceptions: Exceptions,
     list: &str,
@@ -29,7 +30,7 @@ pub(super) fn allow(
     Vec::new()
 }
 
-/// Problems for exceptions of missing files.
+/// Returns problems for exceptions whose file does not exist.
 pub(super) fn gone(exceptions: Exceptions, list: &str, paths: &[String]) -> Vec<Problem> {
     let is_there = |known: &str| paths.iter().any(|path| path == known);
     exceptions

@@ -1,6 +1,6 @@
 //! Dependencies between the modules of a crate: no cycles between the modules of a folder.
 //!
-//! `paths` reads the mentions in a file, `modules` resolves them, `circles` finds cycles per
+//! `paths` reads the mentions in a file, `modules` resolves them, and `circles` finds cycles per
 //! folder. Test code is left out, and so are inherent methods, which need no import.
 
 mod circles;
@@ -14,37 +14,37 @@ use self::modules::Crate;
 use super::Problem;
 use crate::rust_text::{self, Layers};
 
-/// A known cycle: folder of the crate below `crates/`, path from its root to the folder of the
-/// modules (empty for the root), and the modules.
+/// A known cycle: the folder of the crate below `crates/`, the path from its root to the folder of
+/// the modules (empty for the root), and the modules.
 type Known = (&'static str, &'static str, &'static str);
 
-/// Cycles to be broken; none may be added.
+/// Cycles that still have to be broken. None may be added.
 const KNOWN: &[Known] = &[];
 
-/// Number of edges in a message: the easiest to reverse.
+/// The number of edges in a message, beginning with those that are easiest to reverse.
 const ARROWS_SHOWN: usize = 2;
 
-/// The modules of one crate that are shipped.
+/// The shipped modules of one crate.
 #[derive(Debug)]
 pub(crate) struct Product<'a> {
-    /// Folder of the crate below `crates/`.
+    /// The folder of the crate below `crates/`.
     pub(crate) package: &'a str,
     content: Crate,
 }
 
 impl Product<'_> {
-    /// The modules, as paths from the crate's root; the root itself is empty.
+    /// Returns the modules as paths from the crate's root. The path of the root itself is empty.
     pub(super) fn modules(&self) -> impl Iterator<Item = &Vec<String>> {
         self.files().map(|(module, _)| module)
     }
 
-    /// The same with the file of each.
+    /// Returns the modules, each with its file.
     pub(crate) fn files(&self) -> impl Iterator<Item = (&Vec<String>, &str)> {
         self.content.files()
     }
 }
 
-/// Reads all crates; `files` are all files of the tree.
+/// Reads all crates. `files` are all files of the tree.
 pub(crate) fn products(files: &[(String, Layers)]) -> Vec<Product<'_>> {
     let mut packages: BTreeMap<&str, Vec<(&str, &str, &Layers)>> = BTreeMap::new();
     for (path, layers) in files {
@@ -52,7 +52,7 @@ pub(crate) fn products(files: &[(String, Layers)]) -> Vec<Product<'_>> {
         let Some((package, below)) = inside.and_then(|path| path.split_once("/src/")) else {
             continue;
         };
-        // Other binaries are crates of their own.
+        // Other binaries are separate crates.
         if !below.starts_with("bin/") && !rust_text::is_test_path(below) {
             let package = packages.entry(package).or_default();
             package.push((below, path, layers));
@@ -75,7 +75,7 @@ pub(super) fn check(products: &[Product<'_>]) -> Vec<Problem> {
     products.iter().flat_map(circles).collect()
 }
 
-/// Compares the circles of a package with the list.
+/// Compares the cycles in a package with the list.
 fn compare(known: &[Known], package: &str, circles: &[Circle]) -> Vec<Problem> {
     let known: Vec<&Known> = known.iter().filter(|known| known.0 == package).collect();
     let in_folder = |known: &Known, circle: &Circle| known.1 == circle.folder.join("::");

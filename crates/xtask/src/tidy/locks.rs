@@ -1,13 +1,14 @@
 //! Checks that only SQLite and a few listed places open the database of a store.
 //!
 //! When a process closes any descriptor of a file, the kernel drops all POSIX locks of the process
-//! on that file. A server that opens its own database thus admits other processes, and the first of
-//! them to leave deletes the log with acknowledged work. So in the store only code with the lock
-//! opens files, and the server reads through `StoreClient::read`. Works on lines, like `source`.
+//! on that file. If a server opened its own database, it would thus admit other processes, and the
+//! first of them to leave would delete the log with acknowledged work. So in the store, only code
+//! that holds the lock opens files, and the server reads through `StoreClient::read`. Works on
+//! lines, like `source`.
 
 use super::Problem;
 
-/// Opens a file.
+/// Calls that open a file.
 const OPENERS: &[&str] = &[
     "File::open",
     "OpenOptions",
@@ -16,18 +17,18 @@ const OPENERS: &[&str] = &[
     "open_regular(",
 ];
 
-/// Files of the store that may open it: the lock, the log on which SQLite has no lock, and repairs,
-/// which need the lock.
+/// Files of the store that may open the database: the lock, the log, on which SQLite has no lock,
+/// and repairs, which need the lock.
 const WITH_LOCK: &[&str] = &[
     "crates/store/src/lock.rs",
     "crates/store/src/log.rs",
     "crates/store/src/salvage.rs",
 ];
 
-/// Functions that open a file by path, which the server must not call.
+/// Functions that open a file by its path. The server must not call them.
 const BY_PATH: &[&str] = &["open_for_reading", "hq_store::check", "hq_store::repair"];
 
-/// Modules of the store for tests.
+/// Modules of the store that contain tests.
 const TESTS: &[&str] = &[
     "tests.rs",
     "testing.rs",
@@ -36,7 +37,7 @@ const TESTS: &[&str] = &[
     "two_servers/failing.rs",
 ];
 
-/// Checks a file; other crates have no such rules.
+/// Checks a file. Other crates have no such rules.
 pub(super) fn check(path: &str, text: &str) -> Vec<Problem> {
     let is_test = TESTS.iter().any(|name| path.ends_with(name));
     let (words, advice) = if path.starts_with("crates/server/src/") {
@@ -49,7 +50,7 @@ pub(super) fn check(path: &str, text: &str) -> Vec<Problem> {
     let mut problems = Vec::new();
     for (line, number) in text.lines().zip(1..) {
         let code = line.trim_start();
-        // Tests stand at the end of a file.
+        // Tests are at the end of a file.
         if code.starts_with("#[cfg(test)]") {
             break;
         }

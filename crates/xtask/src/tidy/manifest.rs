@@ -1,6 +1,6 @@
-//! Allowed dependencies: the edges of the architecture, and the place of each external crate.
+//! Allowed dependencies: the edges of the architecture, and where each external crate may be used.
 //!
-//! Knows `Cargo.toml` files only. The tables below are the architecture; changing one is a
+//! Knows only `Cargo.toml` files. The tables below define the architecture; changing one is a
 //! decision.
 
 use anyhow::Context as _;
@@ -8,7 +8,7 @@ use toml::{Table, Value};
 
 use super::Problem;
 
-/// Our crates and their allowed dependencies among our crates.
+/// Our crates and their allowed dependencies on each other.
 const EDGES: &[(&str, &[&str])] = &[
     ("hq-core", &[]),
     ("hq-spawn", &[]),
@@ -72,7 +72,7 @@ const PLACES: &[(&str, &[&str])] = &[
     ("hyper-util", &["hq-server"]),
     ("ring", &["hq-server", "hq-worker"]),
     ("prometheus-client", &["hq-server"]),
-    // The client has none: its tests run a web server.
+    // The client has no web server, but its tests run one.
     ("rustls", &["hq-server", "hq-cli"]),
     ("rcgen", &["hq-cli"]),
     ("ureq", &["hq-server"]),
@@ -90,13 +90,13 @@ const PLACES: &[(&str, &[&str])] = &[
             "hq-stream",
             "hq-worker",
             "hq-cli",
-            // A thousand simulated workers in one process.
+            // Benchmarks simulate a thousand workers in one process.
             "hq-benchmarks",
         ],
     ),
 ];
 
-/// All external crates of core, tests aside.
+/// All external crates that core may use, except in tests.
 const CORE_EXTERNAL: &[&str] = &["thiserror", "tracing"];
 
 const SECTIONS: &[&str] = &["dependencies", "dev-dependencies", "build-dependencies"];
@@ -118,7 +118,7 @@ pub(super) fn check(path: &str, text: &str) -> anyhow::Result<Vec<Problem>> {
         );
         return Ok(problems);
     };
-    // A workspace of its own can inherit nothing.
+    // A manifest that is its own workspace cannot inherit anything.
     let is_apart = manifest.contains_key("workspace");
     let shares_lints = manifest
         .get("lints")
@@ -184,7 +184,7 @@ fn check_place(
     }
 }
 
-/// All dependencies with their section, including platform-specific ones.
+/// Returns all dependencies with their section, including platform-specific ones.
 fn dependencies(manifest: &Table) -> Vec<(&'static str, &str, &Value)> {
     let platforms = manifest.get("target").and_then(Value::as_table);
     let tables = platforms
@@ -202,7 +202,7 @@ fn dependencies(manifest: &Table) -> Vec<(&'static str, &str, &Value)> {
     found
 }
 
-/// First line that starts with this key; 1 if there is none.
+/// Returns the first line that starts with this key, or 1 if there is none.
 fn line_of(text: &str, key: &str) -> usize {
     let begins = |line: &str| {
         let rest = line.trim_start().strip_prefix(key);

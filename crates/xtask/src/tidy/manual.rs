@@ -1,5 +1,5 @@
-//! Pages of `docs/`: all are in the navigation of the site, and lists render equally on GitHub and
-//! on the site.
+//! Checks the pages in `docs/`: all are in the navigation of the site, and lists render the same on
+//! GitHub and on the site.
 
 use std::collections::BTreeSet;
 
@@ -7,10 +7,10 @@ use anyhow::Context as _;
 
 use super::Problem;
 
-/// Settings of the site.
+/// The settings of the site.
 pub(super) const PATH: &str = "zensical.toml";
 
-/// Checks that the navigation has each page of the manual, and nothing else.
+/// Checks that the navigation contains every page of the manual, and nothing else.
 ///
 /// # Errors
 ///
@@ -48,15 +48,15 @@ fn is_page(path: &str) -> bool {
     path.starts_with("docs/") && path.ends_with(".md")
 }
 
-/// The page whose tables name tests.
+/// The page whose tables list tests by name.
 pub(super) const TESTS: &str = "docs/testing.md";
 
-/// Tests that this page names and that do not exist.
+/// Returns the tests that this page names and that do not exist.
 pub(super) fn check_tests(page: &str, exists: impl Fn(&str) -> bool) -> Vec<Problem> {
     let mut problems = Vec::new();
     for (number, line) in (1..).zip(page.lines()) {
         let words = line.split('`').skip(1).step_by(2);
-        // Names of tests are sentences.
+        // The names of tests are sentences.
         let is_test = |word: &&str| word.matches('_').count() > 3;
         for word in words.filter(is_test).filter(|word| !exists(word)) {
             let message =
@@ -67,7 +67,8 @@ pub(super) fn check_tests(page: &str, exists: impl Fn(&str) -> bool) -> Vec<Prob
     problems
 }
 
-/// GitHub treats a block indented by two as part of the item above, the site only with four.
+/// Checks the indentation in lists: GitHub treats a block indented by two spaces as part of the
+/// item above, but the site requires four.
 pub(super) fn check_lists(path: &str, text: &str) -> Vec<Problem> {
     let mut problems = Vec::new();
     if !is_page(path) {

@@ -1,7 +1,7 @@
-//! Files that may contain the numbers of task states and of outcomes without an exit code.
+//! Checks which files contain the numbers of task states and of outcomes without an exit code.
 //!
-//! A number that is written in two places will one day differ. The schema's own files (`*.sql`) are
-//! not checked: released ones cannot change.
+//! A number that is written in two places will differ one day. The schema's own files (`*.sql`) are
+//! not checked, because released ones cannot change.
 
 use super::Problem;
 use crate::rust_text::{self, Layers};
@@ -9,7 +9,7 @@ use crate::rust_text::{self, Layers};
 /// Where the numbers belong.
 const OWNERS: &[&str] = &["crates/core/src/outcome.rs", "crates/core/src/task.rs"];
 
-/// Numbers of outcomes without an exit code, as written in code.
+/// The numbers of outcomes without an exit code, as written in code.
 const OUTCOMES: &[&str] = &[
     concat!("-10", "00"),
     concat!("-10", "01"),
@@ -44,7 +44,7 @@ pub(super) fn check(path: &str, layers: &Layers) -> Vec<Problem> {
         .collect()
 }
 
-/// Whether code converts between a state and a number.
+/// Returns whether code converts between a state and a number.
 fn converts_state(code: &str) -> bool {
     let Some((left, right)) = code.split_once("=>") else {
         return false;
@@ -57,7 +57,7 @@ fn converts_state(code: &str) -> bool {
     (names_state(left) && is_number(right)) || (is_number(left) && names_state(right))
 }
 
-/// Whether SQL compares a state with a number, or sets it to one.
+/// Returns whether SQL compares a state with a number, or sets it to one.
 fn compares_state(string: &str) -> bool {
     string.match_indices("state").any(|(at, word)| {
         let is_word = !string[..at]
@@ -73,7 +73,7 @@ fn compares_state(string: &str) -> bool {
     })
 }
 
-/// Whether text has the number of an outcome.
+/// Returns whether text contains the number of an outcome.
 fn has_outcome(text: &str) -> bool {
     OUTCOMES.iter().any(|number| {
         text.match_indices(number).any(|(at, _)| {

@@ -1,12 +1,13 @@
-//! Where a rejection becomes a sentence: not in core, server or worker, which return a value.
+//! Checks where a rejection becomes a sentence. Core, server and worker must return a value
+//! instead.
 //!
-//! Scripts look for a prefix of these sentences. If many places wrote it, code would have to parse
-//! sentences to distinguish rejections.
+//! Scripts look for a prefix of these sentences. If they were written in many places, code would
+//! have to parse sentences to distinguish rejections.
 
 use super::Problem;
 use crate::rust_text::{self, Layers};
 
-/// Crates that decide.
+/// The crates that make decisions.
 const DECIDING: &[&str] = &[
     "crates/core/src/",
     "crates/server/src/",

@@ -1,24 +1,24 @@
-//! Rules about lines of text: hygiene of every file, headers and size of Rust files, purity of the
-//! core.
+//! Rules about lines of text: the hygiene of every file, the headers and size of Rust files, and
+//! the purity of the core.
 //!
 //! Works on lines, not on syntax: a rule that needs a parser should be a lint. Search texts are
-//! written in two parts, so that this file obeys its own rules.
+//! split into two parts, so that this file obeys its own rules.
 
 use super::Problem;
 
-/// Longest file that readers still find their way in.
+/// The maximum number of lines in a file. Longer files are hard to navigate.
 const LINES_MAX: usize = 800;
 
-/// Crate roots that may contain unsafe code.
+/// The crate root that may contain unsafe code.
 const UNSAFE_ROOT: &str = "crates/spawn/src/lib.rs";
 
-/// Where documentation examples are compiled and run; other libraries have `doctest = false`.
+/// Where documentation examples are compiled and run. Other libraries have `doctest = false`.
 const WITH_EXAMPLES: &str = "crates/spawn/";
 
 /// The function that tests call to report that they cannot run.
 const SKIP: &str = "tests/skip.rs";
 
-/// Unfinished or switched-off code, and what to do instead.
+/// Markers of unfinished or disabled code, and what to do instead.
 const UNFINISHED: &[(&str, &str)] = &[
     (concat!("#[ign", "ore"), "make the test pass, or remove it"),
     (concat!("tod", "o!("), "write it"),
@@ -29,11 +29,11 @@ const UNFINISHED: &[(&str, &str)] = &[
     ),
 ];
 
-/// Prefixes of paths that exist on one machine only, and a home that examples may use.
+/// Prefixes of paths that exist only on one machine, and a home directory that examples may use.
 const MACHINE_PATHS: &[&str] = &["/home/", "/root/", "/Users/"];
 const EXAMPLE_HOME: &str = "/home/u/";
 
-/// Items that would let the core see more than its inputs, or behave nondeterministically.
+/// Items with which the core would see more than its inputs, or would behave nondeterministically.
 const IMPURE: &[&str] = &[
     "Instant::now",
     "SystemTime::now",
@@ -100,7 +100,7 @@ pub(super) fn check_rust(path: &str, text: &str) -> Vec<Problem> {
     problems
 }
 
-/// Checks that the documentation has no example code that is never run.
+/// Checks that the documentation contains no example code that is never run.
 fn check_examples(path: &str, text: &str) -> Vec<Problem> {
     let mut problems = Vec::new();
     let mut is_inside = false;
@@ -121,7 +121,7 @@ fn check_examples(path: &str, text: &str) -> Vec<Problem> {
     problems
 }
 
-/// Checks that tests report skips through the common function: printed text goes unnoticed.
+/// Checks that tests report skips through the common function, because printed text goes unnoticed.
 fn check_skips(path: &str, text: &str) -> Vec<Problem> {
     let pattern = concat!('"', "skip", "ped: ");
     let lines = text.lines().zip(1..);
@@ -156,7 +156,7 @@ fn check_purity(path: &str, text: &str) -> Vec<Problem> {
     let mut after_test_attribute = false;
     for (line, number) in text.lines().zip(1..) {
         let code = line.trim_start();
-        // Tests stand at the end of a file.
+        // Tests are at the end of a file.
         if after_test_attribute && code.starts_with("mod ") && code.ends_with('{') {
             break;
         }
@@ -186,14 +186,14 @@ fn contains_word(line: &str, word: &str) -> bool {
     })
 }
 
-/// The prefix of a machine-specific path in this line, if any.
+/// Returns the prefix of a machine-specific path in this line, if there is one.
 fn machine_path(line: &str) -> Option<&'static str> {
     MACHINE_PATHS.iter().copied().find(|begin| {
         line.match_indices(begin).any(|(at, _)| {
-            // `src/home/` and `$DIR/home/` are not absolute.
+            // `src/home/` and `$DIR/home/` are not absolute paths.
             let before = line[..at].chars().next_back();
             let inside = before.is_some_and(|c| c.is_alphanumeric() || "_.-})".contains(c));
-            // The lists in this file end right after the word.
+            // The lists in this file end immediately after the word.
             let ends = line[at + begin.len()..].starts_with('"');
             !inside && !ends && !line[at..].starts_with(EXAMPLE_HOME)
         })

@@ -1,25 +1,25 @@
-//! Where SQL may be written: in the store only, so that its tables can change.
+//! Checks that SQL is written only in the store, so that its tables can change.
 //!
-//! Checks string literals of shipped code. Test-only code may query the views, which are a public
-//! interface; the tables behind them (`…_data`) are not, and the end-to-end tests do not use them
-//! either.
+//! Checks the string literals of shipped code. Test-only code may query the views, which are a
+//! public interface. The tables behind them (`…_data`) are not, and the end-to-end tests do not use
+//! them either.
 
 use super::Problem;
 use super::exceptions::{self, Exceptions};
 use crate::rust_text::{self, Layers};
 
-/// Where it belongs.
+/// The folder that may contain SQL.
 const OWNER: &str = "crates/store/";
 
-/// Files outside the store with a statement, and the number of lines.
+/// Files outside the store that contain a statement, and the number of lines.
 const KNOWN: Exceptions = &[
-    // The statement must be refused.
+    // The server must refuse this statement.
     ("tests/e2e/durable.rs", 1),
 ];
 
 const LIST: &str = "KNOWN of tidy/sql.rs";
 
-/// Beginnings of statements, and tables that are no interface.
+/// The beginnings of statements, and tables that are not an interface.
 const STATEMENTS: &[&str] = &[
     concat!("SELE", "CT "),
     concat!("INSERT ", "INTO "),
@@ -28,7 +28,7 @@ const STATEMENTS: &[&str] = &[
     concat!("event", "_log"),
 ];
 
-/// Ends of the names of tables.
+/// The ending of table names.
 const TABLE: &str = concat!("_da", "ta");
 
 /// Checks a Rust file.
@@ -55,12 +55,12 @@ pub(super) fn check(path: &str, layers: &Layers) -> Vec<Problem> {
     exceptions::allow(KNOWN, LIST, path, found)
 }
 
-/// Problems of the list itself, once all paths are known.
+/// Returns the problems of the list itself, once all paths are known.
 pub(super) fn check_list(paths: &[String]) -> Vec<Problem> {
     exceptions::gone(KNOWN, LIST, paths)
 }
 
-/// Whether a line reads from or writes to a table.
+/// Returns whether a line reads from or writes to a table.
 fn names_table(line: &str) -> bool {
     let mut words = line.split(|c: char| !c.is_alphanumeric() && c != '_');
     let mut is_after_keyword = false;

@@ -1,9 +1,9 @@
-//! Cycles between the modules of each folder.
+//! Finds cycles between the modules of each folder.
 //!
 //! The nodes of a folder are its direct modules, each with everything below it. `foo.rs` belongs to
-//! `foo/` and is no node among its own children: a parent and its children may use each other.
-//! Modules that can reach each other form a cycle. Without cycles a reader can go through every
-//! folder from the bottom to the top.
+//! `foo/` and is not a node among its own children: a parent and its children may use each other.
+//! Modules that can reach each other form a cycle. Without cycles, every folder can be read from
+//! the bottom to the top.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -12,27 +12,27 @@ use super::modules::{Edge, Module};
 /// Modules of one folder that use each other.
 #[derive(Debug)]
 pub(super) struct Circle {
-    /// Names from the crate's root to the folder.
+    /// The names from the crate's root to the folder.
     pub(super) folder: Module,
-    /// Names of the modules, in order.
+    /// The names of the modules, in order.
     pub(super) members: Vec<String>,
-    /// Mentions between them, edges with the fewest names first.
+    /// The mentions between them, as edges. Those with the fewest names come first.
     pub(super) arrows: Vec<Arrow>,
 }
 
-/// One module of a folder uses another.
+/// An edge: one module of a folder uses another.
 #[derive(Debug)]
 pub(super) struct Arrow {
     pub(super) from: String,
     pub(super) to: String,
-    /// Names that are used.
+    /// The names that are used.
     pub(super) names: BTreeSet<String>,
-    /// File and line of the first mention.
+    /// The file and line of the first mention.
     pub(super) file: String,
     pub(super) line: usize,
 }
 
-/// All circles of a crate, outer folders first.
+/// Returns all cycles in a crate, outer folders first.
 pub(super) fn find<'a>(modules: impl Iterator<Item = &'a Module>, edges: &[Edge]) -> Vec<Circle> {
     let folders: BTreeSet<(usize, &[String])> = modules
         .filter_map(|module| module.split_last())
@@ -77,13 +77,13 @@ fn in_folder(folder: &[String], edges: &[Edge]) -> Vec<Circle> {
     circles
 }
 
-/// The direct module of a folder that a module belongs to.
+/// Returns the direct module of a folder to which a module belongs.
 fn node<'a>(folder: &[String], module: &'a Module) -> Option<&'a str> {
     let below = module.strip_prefix(folder)?;
     below.first().map(String::as_str)
 }
 
-/// Groups of two or more nodes that can all reach each other.
+/// Returns the groups of two or more nodes that can all reach each other.
 fn groups<'a>(arrows: &BTreeSet<(&'a str, &'a str)>) -> BTreeSet<BTreeSet<&'a str>> {
     let nodes: BTreeSet<&str> = arrows.iter().flat_map(|(from, to)| [*from, *to]).collect();
     let reached: BTreeMap<&str, BTreeSet<&str>> = nodes
@@ -100,7 +100,7 @@ fn groups<'a>(arrows: &BTreeSet<(&'a str, &'a str)>) -> BTreeSet<BTreeSet<&'a st
         .collect()
 }
 
-/// Nodes that can be reached from a node.
+/// Returns the nodes that can be reached from a node.
 fn reached_from<'a>(node: &str, arrows: &BTreeSet<(&'a str, &'a str)>) -> BTreeSet<&'a str> {
     let mut reached = BTreeSet::new();
     let mut open = vec![node];
@@ -118,7 +118,7 @@ fn reached_from<'a>(node: &str, arrows: &BTreeSet<(&'a str, &'a str)>) -> BTreeS
 mod tests {
     use super::*;
 
-    /// Circles of these arrows between modules, as `folder: members`.
+    /// Returns the cycles formed by these edges between modules, as `folder: members`.
     fn circles(arrows: &[(&str, &str)]) -> Vec<String> {
         let module = |path: &str| -> Module { path.split("::").map(ToOwned::to_owned).collect() };
         let edges: Vec<Edge> = arrows

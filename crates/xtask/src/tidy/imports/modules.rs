@@ -1,18 +1,19 @@
-//! The modules of one crate, and their dependencies.
+//! Finds the modules of one crate and their dependencies.
 //!
-//! Follows re-exports and private imports of a parent to the module that defines a name, because
-//! that one is used. Does not see method calls, which need no import: `impl` blocks of one type in
-//! several files can form undetected cycles. Treats an inline `mod x { … }` as part of its file.
+//! Follows re-exports and a parent's private imports to the module that defines a name, because
+//! that module is the one used. Does not see method calls, which need no import, so `impl` blocks
+//! of one type in several files can form undetected cycles. Treats an inline `mod x { … }` as part
+//! of its file.
 
 use std::collections::BTreeMap;
 
 use super::paths::{self, Paths, Segments};
 use crate::rust_text::Layers;
 
-/// Names from the crate's root to a module; the root has none.
+/// The names from the crate's root to a module. Empty for the root.
 pub(super) type Module = Vec<String>;
 
-/// Limit of followed re-exports; more would be a cycle.
+/// The maximum number of re-exports to follow. More would be a cycle.
 const STEPS_MAX: usize = 12;
 
 /// One mention of another module.
@@ -20,9 +21,9 @@ const STEPS_MAX: usize = 12;
 pub(super) struct Edge {
     pub(super) from: Module,
     pub(super) to: Module,
-    /// Name that is used; empty for the module itself.
+    /// The name that is used; empty for the module itself.
     pub(super) name: String,
-    /// Path of the file, and line.
+    /// The path of the file, and the line.
     pub(super) file: String,
     pub(super) line: usize,
 }
@@ -34,12 +35,12 @@ pub(super) struct Crate {
 }
 
 impl Crate {
-    /// Reads the files of a crate, each with its path below `src/` and its path from the
-    /// workspace's root.
+    /// Reads the files of a crate, each with its path below `src/` and its path from the workspace
+    /// root.
     pub(super) fn new(files: &[(&str, &str, &Layers)]) -> Self {
         let roots = ["lib.rs", "main.rs"];
         let has = |root: &&str| files.iter().any(|(below, ..)| below == root);
-        // The binary next to a library is a crate of its own.
+        // The binary next to a library is a separate crate.
         let root = roots.into_iter().find(has).unwrap_or_default();
         let mut modules = BTreeMap::new();
         for (below, file, layers) in files {
@@ -51,7 +52,7 @@ impl Crate {
             };
             modules.insert(module, ((*file).to_owned(), paths::read(layers)));
         }
-        // Test-only modules are not shipped, nor is anything below them.
+        // Test-only modules are not shipped, and neither is anything below them.
         let declared: Vec<Module> = modules
             .iter()
             .flat_map(|(module, (_, paths))| {
@@ -67,13 +68,13 @@ impl Crate {
         Self { modules }
     }
 
-    /// All modules, with the file of each.
+    /// Returns all modules, each with its file.
     pub(super) fn files(&self) -> impl Iterator<Item = (&Module, &str)> {
         let modules = self.modules.iter();
         modules.map(|(module, (file, _))| (module, file.as_str()))
     }
 
-    /// Every mention of another module.
+    /// Returns every mention of another module.
     pub(super) fn edges(&self) -> Vec<Edge> {
         let mut edges = Vec::new();
         for (module, (file, paths)) in &self.modules {
@@ -94,7 +95,7 @@ impl Crate {
         edges
     }
 
-    /// The module that defines a path's meaning in another module, and the name there.
+    /// Returns the module that defines what a path means in another module, and its name there.
     fn resolve(&self, from: &Module, path: &[String], steps: usize) -> Option<(Module, String)> {
         let steps = steps.checked_sub(1)?;
         let mut base = from.clone();
@@ -129,7 +130,7 @@ impl Crate {
             && base != *from
             && let Some(imported) = self.imported(&base, name)
         {
-            // If it belongs to another crate, it uses no module of this one.
+            // If the name belongs to another crate, it uses no module of this one.
             return self.resolve(&base, &[imported, behind].concat(), steps);
         }
         let name = rest.first().cloned().unwrap_or_default();
@@ -151,7 +152,7 @@ impl Crate {
 mod tests {
     use super::*;
 
-    /// Edges between the modules of these files, as `from -> to: name`.
+    /// Returns the edges between the modules of these files, as `from -> to: name`.
     fn arrows(files: &[(&str, &str)]) -> Vec<String> {
         let layers: Vec<Layers> = files.iter().map(|(_, text)| Layers::new(text)).collect();
         let files = files.iter().zip(&layers);

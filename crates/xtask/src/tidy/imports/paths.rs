@@ -1,20 +1,20 @@
 //! The paths mentioned in the code of one module: imports, declared modules, and full paths.
 //!
-//! Knows tokens only. `modules` resolves the paths.
+//! Works on tokens only. `modules` resolves the paths.
 
 use std::collections::BTreeMap;
 
 use crate::rust_text::{self, Layers};
 
-/// Segments of a path, as written.
+/// The segments of a path, as written.
 pub(super) type Segments = Vec<String>;
 
-/// Paths that one file mentions.
+/// The paths that one file mentions.
 #[derive(Default, Debug)]
 pub(super) struct Paths {
-    /// Names of modules that it declares in files of their own.
+    /// The names of modules that it declares in separate files.
     pub(super) declared: Vec<String>,
-    /// Names that it imports, and the path of each.
+    /// The names that it imports, with the path of each.
     pub(super) imported: BTreeMap<String, Segments>,
     /// All paths of two or more segments, and imports of any length, with their lines.
     pub(super) mentioned: Vec<(Segments, usize)>,
@@ -29,7 +29,7 @@ pub(super) fn read(layers: &Layers) -> Paths {
         let next = tokens.get(at + 1).map_or("", |next| next.text);
         let line = layers.line_of(token.place);
         match token.text {
-            // `use<'a>` in a return type is no import.
+            // `use<'a>` in a return type is not an import.
             "use" if next != "<" => {
                 let behind = tokens[at..].iter().position(|token| token.text == ";");
                 let end = behind.map_or(tokens.len(), |length| at + length);
@@ -88,7 +88,7 @@ fn tokens(code: &str) -> Vec<Token<'_>> {
     tokens
 }
 
-/// Number of tokens of the path that starts here: names separated by `::`.
+/// Returns the number of tokens of the path that starts here: names separated by `::`.
 fn path_length(tokens: &[Token<'_>]) -> usize {
     let mut length = 1;
     while let [separator, name, ..] = &tokens[length..]
@@ -100,13 +100,13 @@ fn path_length(tokens: &[Token<'_>]) -> usize {
     length
 }
 
-/// Whether these tokens end in `pub(in`.
+/// Returns whether these tokens end with `pub(in`.
 fn is_visibility(tokens: &[Token<'_>]) -> bool {
     matches!(tokens, [.., public, open, inside]
         if public.text == "pub" && open.text == "(" && inside.text == "in")
 }
 
-/// The paths of one import tree, each with its local name.
+/// Returns the paths of one import tree, each with its local name.
 fn expand(tree: &[Token<'_>]) -> Vec<(Segments, String)> {
     let length = path_length(tree);
     let names = tree.iter().take(length).step_by(2);
@@ -119,7 +119,7 @@ fn expand(tree: &[Token<'_>]) -> Vec<(Segments, String)> {
         }
         [word, alias] if word.text == "as" => return vec![(segments, alias.text.to_owned())],
         _ => {
-            // `{self}` is the path of the group.
+            // `{self}` is the path of the group itself.
             if segments.last().is_some_and(|last| last == "self") {
                 segments.pop();
             }
@@ -131,7 +131,7 @@ fn expand(tree: &[Token<'_>]) -> Vec<(Segments, String)> {
     for part in split(group) {
         for (rest, alias) in expand(part) {
             let whole: Segments = segments.iter().cloned().chain(rest).collect();
-            // The name of `a::{self}` is that of `a`.
+            // The name of `a::{self}` is the name of `a`.
             let is_own = alias.is_empty();
             let alias = if is_own {
                 whole.last().cloned()
@@ -144,7 +144,7 @@ fn expand(tree: &[Token<'_>]) -> Vec<(Segments, String)> {
     paths
 }
 
-/// The parts of a group, separated by commas outside nested groups.
+/// Returns the parts of a group, separated by commas outside nested groups.
 fn split<'t, 'a>(group: &'t [Token<'a>]) -> Vec<&'t [Token<'a>]> {
     let mut depth = 0_usize;
     let parts = group.split(|token| {
