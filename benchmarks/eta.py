@@ -16,7 +16,8 @@ import sys
 import tempfile
 import time
 
-# Name, tasks, what task number N does, cpus of workers and when they start in seconds.
+# The name, the tasks, what task number N does, the cpus of the workers and when they start, in
+# seconds.
 RUNS = [
     ("steady", 160, "sleep 1", [(8, 0)]),
     ("two kinds", 200, "if [ $((N % 10)) = 3 ]; then sleep 4; else sleep 0.5; fi", [(8, 0)]),

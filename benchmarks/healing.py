@@ -188,7 +188,7 @@ def graph(cluster, options, chance):
     right.append(pass_(f"{TOUCHED} inputs of last year", touch(some(made.sources), -365 * 86_400)))
     right.append(pass_("nothing has changed", set()))
     cluster.kill_server()
-    # It would look for the server that is gone.
+    # The worker would look for the server that is gone.
     cluster.worker.terminate()
     cluster.worker.wait()
     cluster.start_server()

@@ -41,7 +41,7 @@ def bare():
 
 
 def main():
-    # Where the tasks find the package.
+    # Tells tasks where to find the package.
     os.environ["PYTHONPATH"] = os.pathsep.join(sys.path)
     with tempfile.TemporaryDirectory() as folder:
         os.chdir(folder)

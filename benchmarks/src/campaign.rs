@@ -1,6 +1,6 @@
-//! A campaign of many tasks with long-tailed memory and lognormal run times, on workers with
-//! walltimes, in virtual time: the server decides, and each worker starts what fits, in the order
-//! of arrival.
+//! Simulates a campaign of many tasks, with long-tailed memory and lognormal run times, on workers
+//! with walltimes, in virtual time. The server makes decisions, and each worker starts tasks that
+//! fit in the order of arrival.
 
 mod real;
 
@@ -32,57 +32,57 @@ pub use real::task as run_task;
 /// Tasks that have not finished by then count as never finished.
 const HORIZON: Duration = Duration::from_secs(72 * 3_600);
 
-/// Time of a message between server and worker.
+/// How long a message takes between server and worker.
 const LINK: Duration = Duration::from_millis(1);
 
-/// Parameters of a simulated campaign.
+/// The parameters of a simulated campaign.
 #[derive(Clone, Copy, Debug)]
 pub struct Campaign {
-    /// Number of tasks.
+    /// The number of tasks.
     pub tasks: u32,
-    /// Number of simultaneous workers; when one ends, another one replaces it.
+    /// The number of simultaneous workers. When one ends, another replaces it.
     pub workers: u32,
-    /// Cpus of a worker; a task takes one.
+    /// The cpus of a worker. A task takes one.
     pub cpus: u32,
-    /// Memory in MiB.
+    /// The memory of a worker in MiB.
     pub memory: u32,
-    /// Memory of the smallest task in MiB.
+    /// The memory of the smallest task in MiB.
     pub memory_least: u32,
-    /// Lifetime.
+    /// The lifetime of a worker.
     pub walltime: Duration,
-    /// Median of the run times.
+    /// The median of the run times.
     pub run: Duration,
-    /// Standard deviation of their logarithms.
+    /// The standard deviation of the logarithms of the run times.
     pub sigma: f64,
 }
 
-/// Requests of the user.
+/// What the user requests.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Asked {
-    /// `mem=auto` instead of the largest need for all.
+    /// Whether to use `mem=auto` instead of the largest need for all tasks.
     pub auto_memory: bool,
-    /// `--predict` in thousandths; 0 = `--no-predict`.
+    /// The value of `--predict` in thousandths; 0 = `--no-predict`.
     pub predict: u16,
 }
 
-/// Results of a campaign.
+/// The results of a campaign.
 #[derive(Clone, Copy, PartialEq, Debug, Default)]
 pub struct Figures {
-    /// Reserved memory times time of all attempts, in GiB · h.
+    /// The sum of reserved memory times duration over all attempts, in GiB · h.
     pub reserved: f64,
-    /// Cpu hours of attempts that were cut off by the end of their worker.
+    /// The cpu hours of attempts that were cut off when their worker ended.
     pub cut_off: f64,
-    /// Number of these attempts.
+    /// The number of these attempts.
     pub cut_off_count: u32,
-    /// Attempts that ran out of memory.
+    /// The number of attempts that ran out of memory.
     pub out_of_memory: u32,
-    /// Tasks that finished.
+    /// The number of tasks that finished.
     pub finished: u32,
     /// Hours until the last task finished.
     pub makespan: f64,
 }
 
-/// Real needs of a task, independent of its grant.
+/// The real needs of a task, independent of its grant.
 #[derive(Clone, Copy, Debug)]
 struct Need {
     mebibytes: u32,
@@ -128,7 +128,7 @@ struct World {
     figures: Figures,
 }
 
-/// Repeatable chance (SplitMix64).
+/// A reproducible random generator (SplitMix64).
 struct Chance(u64);
 
 impl Chance {
@@ -147,8 +147,8 @@ impl Chance {
 }
 
 impl Campaign {
-    /// Memory with a Pareto distribution: every hundredth task needs some 25 times as much as the
-    /// smallest one.
+    /// Returns the needs of all tasks. The memory has a Pareto distribution: every hundredth task
+    /// needs about 25 times as much as the smallest one.
     fn needs(&self, seed: u64) -> Vec<Need> {
         let mut chance = Chance(seed.wrapping_mul(0x9e37_79b9));
         let need = |_| {
@@ -171,7 +171,7 @@ impl Campaign {
         (0..self.tasks).map(need).collect()
     }
 
-    /// Plays it.
+    /// Runs the campaign.
     #[must_use]
     pub fn play(&self, seed: u64, asked: Asked) -> Figures {
         let needs = self.needs(seed);
@@ -192,7 +192,7 @@ impl Campaign {
         let submission = Submission::one(Box::new(spec));
         world.apply(Input::Submit(RequestId(1), Box::new(submission)));
         for number in 0..self.workers {
-            // Allocations start one after the other, as the batch system has room.
+            // Allocations start one after the other, as if the batch system gradually had room.
             world.put(self.walltime * number / self.workers, Event::NodeStart);
         }
         let start = world.now;
@@ -258,7 +258,7 @@ impl World {
         self.apply(Input::WorkerConnected(link, config));
     }
 
-    /// Handles the next event; `false` = everything has ended.
+    /// Handles the next event. Returns `false` if everything has ended.
     fn step(&mut self) -> bool {
         if self.figures.finished == self.campaign.tasks
             || self.server.jobs().values().all(|job| job.is_completed())
@@ -333,7 +333,7 @@ impl World {
         self.put(self.campaign.walltime, Event::NodeEnd(worker));
     }
 
-    /// A worker takes a command.
+    /// Makes a worker execute a command.
     fn take(&mut self, id: WorkerId, command: WorkerCommand) {
         let Some(node) = self.nodes.get_mut(&id) else {
             return;
@@ -387,7 +387,7 @@ impl World {
         }
     }
 
-    /// A worker starts what fits, and returns what would take too long.
+    /// Makes a worker start the tasks that fit and return the tasks that would take too long.
     fn start_some(&mut self, id: WorkerId) {
         let (mut started, mut retracted) = (Vec::new(), Vec::new());
         let mut ends = Vec::new();
@@ -450,7 +450,7 @@ impl World {
     }
 
     fn end(&mut self, id: WorkerId, task: TaskKey, instance: InstanceId, outcome: Outcome) {
-        // Its worker may be gone.
+        // The worker may be gone.
         let Some(node) = self.nodes.get_mut(&id) else {
             return;
         };

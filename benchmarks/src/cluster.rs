@@ -1,4 +1,4 @@
-//! A server and a worker as separate processes of any binary that speaks hq's command line.
+//! A server and a worker as separate processes of any binary with hq's command line.
 
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -6,18 +6,18 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
 
-/// Longest start of server and worker.
+/// How long a server or a worker may take to start.
 const START_TIMEOUT: Duration = Duration::from_secs(20);
 
-/// Includes long turns of the core's thread.
+/// The filter includes long turns of the core's thread.
 const LOG_FILTER: &str = "info,hq_server::core_thread=debug";
 
-/// Server and worker that run until dropped.
+/// A server and a worker that run until dropped.
 #[derive(Debug)]
 pub struct Cluster {
     binary: PathBuf,
     dir: PathBuf,
-    /// Server first.
+    /// The processes; the server is the first.
     children: Vec<Child>,
 }
 
@@ -26,18 +26,18 @@ impl Cluster {
     ///
     /// # Errors
     ///
-    /// If one of them does not come up in time.
+    /// If either of them is not up in time.
     pub fn start(binary: &Path, dir: &Path, cpus: u32, server_args: &[&str]) -> Result<Self> {
         let mut cluster = Self::start_server(binary, dir, server_args)?;
         cluster.start_worker(&[&format!("--cpus={cpus}")])?;
         Ok(cluster)
     }
 
-    /// Starts a worker with only the resources in `args`.
+    /// Starts a worker that has only the resources in `args`.
     ///
     /// # Errors
     ///
-    /// If it does not come up in time.
+    /// If it is not up in time.
     pub fn start_worker(&mut self, args: &[&str]) -> Result<()> {
         let start = ["worker", "start", "--detect-resources=none"];
         self.run_in_background(&[&start, args].concat(), "worker")?;
@@ -49,7 +49,7 @@ impl Cluster {
     ///
     /// # Errors
     ///
-    /// If it does not come up in time.
+    /// If it is not up in time.
     pub fn start_server(binary: &Path, dir: &Path, server_args: &[&str]) -> Result<Self> {
         let mut cluster = Self {
             binary: binary.into(),
@@ -65,7 +65,7 @@ impl Cluster {
     ///
     /// # Errors
     ///
-    /// If it has ended already.
+    /// If it has already ended.
     pub fn kill_server(&mut self) -> Result<()> {
         let server = self.children.first_mut().context("no server")?;
         ensure!(
@@ -77,31 +77,32 @@ impl Cluster {
         Ok(())
     }
 
-    /// Restarts a killed server; returns the time until it answered.
+    /// Restarts a killed server. Returns the time until it answered.
     ///
     /// # Errors
     ///
-    /// If it does not come up in time.
+    /// If it is not up in time.
     pub fn start_server_again(&mut self, server_args: &[&str]) -> Result<Duration> {
         let begun = Instant::now();
         self.run_in_background(&[&["server", "start"], server_args].concat(), "server")?;
-        // The new one replaces the killed one.
+        // The new process replaces the killed one.
         self.children.swap_remove(0).wait()?;
         self.wait_until(&["server", "info"], |output| !output.is_empty())?;
         Ok(begun.elapsed())
     }
 
-    /// Long turns of the core's thread, of all servers so far: CPU time and parts.
+    /// Returns the CPU time and the parts of each long turn of the core's thread, for all servers
+    /// so far.
     ///
     /// # Errors
     ///
-    /// If the log of the server cannot be read.
+    /// If the server's log cannot be read.
     pub fn long_turns(&self) -> Result<Vec<(Duration, String)>> {
         let log = std::fs::read_to_string(self.dir.join("server.log"))?;
         Ok(log.lines().filter_map(long_turn).collect())
     }
 
-    /// The server directory.
+    /// Returns the server directory.
     #[must_use]
     pub fn server_dir(&self) -> PathBuf {
         self.dir.join("server")
@@ -139,7 +140,7 @@ impl Cluster {
         )
     }
 
-    /// A client command against this server.
+    /// Returns a client command for this server.
     #[must_use]
     pub fn command(&self, args: &[&str]) -> Command {
         let mut command = Command::new(&self.binary);
@@ -151,7 +152,7 @@ impl Cluster {
         command
     }
 
-    /// Time of one client command that must succeed.
+    /// Measures the time of a client command that must succeed.
     ///
     /// # Errors
     ///
@@ -173,14 +174,14 @@ impl Cluster {
         Ok(start.elapsed())
     }
 
-    /// Time of a submit that waits for its tasks; all must finish.
+    /// Measures the time of a submit that waits for its tasks. All of them must finish.
     ///
-    /// A waiting submit also exits with 0 if tasks failed, and tasks that fail at once are quick:
-    /// without the count a server that cannot run the program would win.
+    /// A waiting submit also exits with 0 if tasks failed, and tasks that fail immediately are
+    /// quick. So without the count, a server that cannot run the program would win.
     ///
     /// # Errors
     ///
-    /// If the client fails, or anything but `count` tasks finished.
+    /// If the client fails, or if the number of finished tasks is not `count`.
     pub fn time_tasks(&self, submit: &[&str], count: u32) -> Result<Duration> {
         let took = self.time(submit)?;
         let info = self
@@ -199,7 +200,7 @@ impl Cluster {
         Ok(took)
     }
 
-    /// Process id of the process that runs the tasks: the child of the started one.
+    /// Returns the id of the process that runs the tasks, which is a child of the started process.
     #[must_use]
     pub fn worker_pid(&self) -> Option<u32> {
         let front = self.children.last()?.id();
@@ -209,7 +210,7 @@ impl Cluster {
         child.or(Some(front))
     }
 
-    /// Process id of the server.
+    /// Returns the process id of the server.
     #[must_use]
     pub fn server_pid(&self) -> u32 {
         self.children.first().map_or(0, Child::id)
@@ -218,7 +219,7 @@ impl Cluster {
 
 impl Drop for Cluster {
     fn drop(&mut self) {
-        // They are killed if they do not end. A worker would wait for its server.
+        // Processes that do not end are killed. A worker would otherwise wait for its server.
         let _ = self
             .command(&["worker", "stop", "all"])
             .stderr(Stdio::null())
@@ -241,7 +242,7 @@ impl Drop for Cluster {
     }
 }
 
-/// Content of a log line about a long turn.
+/// Parses a log line about a long turn.
 fn long_turn(line: &str) -> Option<(Duration, String)> {
     if !line.contains("a long turn of the core's thread") {
         return None;
@@ -252,7 +253,7 @@ fn long_turn(line: &str) -> Option<(Duration, String)> {
     Some((Duration::from_secs_f64(millis / 1e3), parts.to_owned()))
 }
 
-/// Resident memory of a process in KiB.
+/// Returns the resident memory of a process in KiB.
 ///
 /// # Errors
 ///
@@ -270,18 +271,18 @@ pub fn resident_kib(pid: u32) -> Result<u64> {
         .context("not a number")
 }
 
-/// CPU time of all threads of a process, without its children. Exact to 10 ms.
+/// Returns the CPU time of all threads of a process, without its children, to within 10 ms.
 ///
 /// # Errors
 ///
 /// If the process is gone.
 pub fn cpu_time(pid: u32) -> Result<Duration> {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat"))?;
-    // The name in front may contain anything.
+    // The name before these fields may contain any characters.
     let (_, fields) = stat.rsplit_once(')').context("no name")?;
     let mut fields = fields.split_whitespace().skip(11);
     let mut ticks = || -> Result<u64> { Ok(fields.next().context("too short")?.parse()?) };
-    // The unit of Linux is always a hundredth of a second here.
+    // On Linux, this unit is always a hundredth of a second.
     Ok(Duration::from_millis((ticks()? + ticks()?) * 10))
 }
 

@@ -1,9 +1,9 @@
 //! Many simulated workers for one real server.
 //!
-//! A simulated worker is the real one's state machine behind the real protocol, with its
+//! A simulated worker is the state machine of a real worker behind the real protocol, with its
 //! encryption, registration, heartbeats and reports. Only its tasks are not executed: they end
 //! after a given time. So this measures the server, its store and the wire, with far more workers
-//! than a machine could run.
+//! than one machine could run.
 
 mod home;
 mod links;

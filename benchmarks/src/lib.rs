@@ -1,4 +1,5 @@
-//! Whole-system measurements: everything here runs real processes and compares within one run.
+//! Whole-system measurements. Everything here runs real processes and compares results within one
+//! run.
 
 #![forbid(unsafe_code)]
 
@@ -16,10 +17,10 @@ pub mod scheduler_suite;
 pub mod spawn_suite;
 pub mod stats;
 
-/// A directory below `parent` for the files of the benchmark `name`; removed with the value.
+/// Creates a directory below `parent` for the files of the benchmark `name`. It is removed on drop.
 ///
-/// Its name is unpredictable and only this user may enter it: another user could put a program into
-/// a known directory below a shared temporary directory.
+/// Its name is unpredictable, and only this user may enter it. Otherwise another user could put a
+/// program into a known directory below a shared temporary directory.
 ///
 /// # Errors
 ///

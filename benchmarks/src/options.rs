@@ -14,7 +14,7 @@ pub struct Value {
 }
 
 impl Value {
-    /// The value as a number, or any other type that can be parsed.
+    /// Parses the value as a number or any other type.
     ///
     /// # Errors
     ///
@@ -25,7 +25,8 @@ impl Value {
         value.map_err(|error| anyhow!("{name} does not take '{text}': {error}"))
     }
 
-    /// An existing file, as an absolute path: servers and workers run in directories of their own.
+    /// Returns the absolute path of an existing file, because servers and workers run in other
+    /// directories.
     ///
     /// # Errors
     ///
@@ -34,11 +35,11 @@ impl Value {
         existing(&self.text)
     }
 
-    /// The name and the file of `LABEL=PATH`.
+    /// Returns the name and the file of `LABEL=PATH`.
     ///
     /// # Errors
     ///
-    /// If it has another form, or there is no such file.
+    /// If the value has another form, or if there is no such file.
     pub fn labelled_file(&self) -> Result<(String, PathBuf)> {
         let (label, path) = self
             .text
@@ -47,11 +48,11 @@ impl Value {
         Ok((label.to_owned(), existing(path)?))
     }
 
-    /// Comma-separated numbers.
+    /// Parses comma-separated numbers.
     ///
     /// # Errors
     ///
-    /// If one of them is invalid.
+    /// If any of them is invalid.
     pub fn list<T: FromStr<Err: Display>>(&self) -> Result<Vec<T>> {
         let one = |text: &str| {
             let name = self.name.clone();
@@ -71,7 +72,7 @@ fn existing(path: impl AsRef<Path>) -> Result<PathBuf> {
 ///
 /// # Errors
 ///
-/// Errors of `set`; or an option is unknown or has no value.
+/// If `set` fails, an option is unknown, or an option has no value.
 pub fn each(
     mut args: impl Iterator<Item = String>,
     mut set: impl FnMut(&str, &Value) -> Result<bool>,
@@ -86,7 +87,7 @@ pub fn each(
     Ok(())
 }
 
-/// The `hq` that was built with this benchmark.
+/// Returns the path of the `hq` that was built with this benchmark.
 ///
 /// # Errors
 ///

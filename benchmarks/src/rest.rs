@@ -1,4 +1,4 @@
-//! Waits for the end of compaction after everything was written.
+//! Waits until everything has been written and compacted.
 
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -6,17 +6,19 @@ use std::time::{Duration, Instant};
 use anyhow::{Result, bail};
 use hq_store::reader;
 
-/// Timeout of compaction, and pause between checks: it is done when file and rows do not change.
+/// The timeout of compaction, and the pause between checks. Compaction is done when the file and the
+/// rows no longer change.
 const REST_TIMEOUT: Duration = Duration::from_secs(1_200);
 const REST_INTERVAL: Duration = Duration::from_secs(4);
-/// Rows that may be left: too few for another pass.
+/// The number of rows that may remain, because they are too few for another pass.
 const ROWS_AT_REST: u64 = 1_100;
 
-/// Waits until compaction has merged finished tasks and returned the pages; returns the duration.
+/// Waits until compaction has merged finished tasks and returned the pages. Returns how long it
+/// took.
 ///
 /// # Errors
 ///
-/// If the store cannot be read, or is busy for very long.
+/// If the store cannot be read, or stays busy for too long.
 pub fn wait_for_rest(journal: &Path) -> Result<Duration> {
     let start = Instant::now();
     let mut before = (0, 0);

@@ -1,6 +1,6 @@
-//! Quality and speed of the scheduler's decisions, on virtual clusters: the real state machines of
-//! server and workers, virtual time, no processes or sockets. Only decisions of the server are
-//! timed.
+//! The quality and speed of the scheduler's decisions on virtual clusters. These use the real state
+//! machines of server and workers and virtual time, without processes or sockets. Only the server's
+//! decisions are timed.
 
 pub mod bound;
 pub mod cluster;

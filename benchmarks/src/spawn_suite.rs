@@ -1,8 +1,9 @@
-//! Comparison of ways to spawn processes: contestants, questions, and tables and plots of the
+//! Compares ways to spawn processes: the contestants, the questions, and tables and plots of the
 //! answers.
 //!
-//! Each contestant is a process of its own with one command line (see `baseline/spawn_mech.c`), so
-//! that memory, threads and other burdens are on the spawning process. See `docs/spawn.md`.
+//! Each contestant is a separate process, and all have the same command line (see
+//! `baseline/spawn_mech.c`), so that memory, threads and other burdens are those of the spawning
+//! process. See `docs/spawn.md`.
 
 pub mod contestants;
 pub mod plot;

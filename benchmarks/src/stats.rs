@@ -1,8 +1,8 @@
-//! Figures of one contestant over several rounds.
+//! The figures of one contestant over several rounds.
 
 use std::time::Duration;
 
-/// Durations of one contestant, a round each.
+/// The durations of one contestant, one per round.
 #[derive(Clone, Debug, Default)]
 pub struct Rounds(Vec<Duration>);
 
@@ -12,7 +12,7 @@ impl Rounds {
         self.0.push(took);
     }
 
-    /// Shortest, middle and longest round; `None` before the first.
+    /// Returns the shortest, middle and longest round; `None` before the first.
     #[must_use]
     pub fn spread(&self) -> Option<(Duration, Duration, Duration)> {
         let mut sorted = self.0.clone();
@@ -21,7 +21,8 @@ impl Rounds {
         Some((*sorted.first()?, median, *sorted.last()?))
     }
 
-    /// Median of the ratios `baseline / self`, round by round: 1.0 = as fast as the baseline.
+    /// Returns the median of the ratios `baseline / self`, round by round: 1.0 = as fast as the
+    /// baseline.
     #[must_use]
     pub fn ratio_to(&self, baseline: &Rounds) -> Option<f64> {
         let pairs = baseline.0.iter().zip(&self.0);

@@ -1,5 +1,5 @@
-//! Savings by learned sizes, see docs/learning.md: in virtual time, or with real processes on this
-//! machine.
+//! What learned sizes save, see docs/learning.md. Runs in virtual time, or with real processes on
+//! this machine.
 //!
 //! ```text
 //! cargo run --release -p hq-benchmarks --bin campaign -- [SEEDS]
@@ -14,7 +14,7 @@ use anyhow::Result;
 use hq_benchmarks::campaign::{Asked, Campaign, Figures, run_task};
 use hq_benchmarks::options;
 
-/// Ways to ask for it.
+/// The ways to submit the campaign.
 const CASES: [(&str, Asked); 5] = [
     (
         "largest need, no prediction",
@@ -53,7 +53,7 @@ const CASES: [(&str, Asked); 5] = [
     ),
 ];
 
-/// Cases that are played with real processes; each takes about a minute.
+/// The cases that run with real processes. Each takes about a minute.
 const REAL_CASES: [usize; 3] = [0, 1, 3];
 
 /// Hours of virtual time.
@@ -68,7 +68,7 @@ const SIMULATED: Campaign = Campaign {
     sigma: 0.7,
 };
 
-/// The campaign in seconds, for a small machine: memory is touched, cpus are not used.
+/// The campaign in seconds, for a small machine. Tasks touch memory but do not use their cpus.
 const REAL: Campaign = Campaign {
     tasks: 300,
     workers: 4,
@@ -113,7 +113,7 @@ fn real(args: Vec<String>) -> Result<()> {
     })
 }
 
-/// Plays cases and compares them with the first one, and their cut off work with the second one.
+/// Runs the cases, and compares them with the first one and the work they lost with the second one.
 #[expect(
     clippy::print_stdout,
     reason = "the figures are the product of this program"
@@ -168,7 +168,7 @@ fn line(figures: &Figures) -> String {
     )
 }
 
-/// Median and extremes of the quotients, seed by seed.
+/// Returns the median and the extremes of the quotients, seed by seed.
 fn shares(one: &[Figures], other: &[Figures], of: impl Fn(&Figures) -> f64) -> String {
     let quotients = one
         .iter()

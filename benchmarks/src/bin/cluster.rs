@@ -1,11 +1,11 @@
 //! Question: what does a task cost the server, its store and its clients on a cluster far larger
 //! than one machine?
 //!
-//! One process simulates all workers for a real server with a real store, see `cluster_suite`.
-//! Output: tasks per second at the beginning and at the end, CPU time of the server's threads per
-//! task, memory, bytes in the store and on the wire, and the latencies of `job info` and `submit
-//! --wait` of one task meanwhile. Server and workers share the machine: a rate is a lower bound,
-//! and the share of the workers is printed as well.
+//! One process simulates all workers for a real server with a real store, see `cluster_suite`. The
+//! output shows tasks per second at the beginning and at the end, the CPU time of the server's
+//! threads per task, memory, bytes in the store and on the wire, and the latencies of `job info`
+//! and of `submit --wait` of one task meanwhile. Server and workers share the machine, so each rate
+//! is a lower bound, and the share of the workers is printed as well.
 //!
 //! ```text
 //! cargo run --release -p hq-benchmarks --bin cluster -- [--hq PATH] [--workers N] [--cpus N] [--tasks N]
@@ -13,15 +13,16 @@
 //!     [--pages true] [--rest true]
 //! ```
 //!
-//! With `--rate N` tasks are so long that all cpus together end N of them per second. At the
-//! ceiling, the rate of tasks that take no time, the machine is saturated, which shows in the
-//! latencies; at 70 % of it, they are the server's own. The single tasks run on a real worker.
-//! `--rest true` also prints the size of the store after compaction.
+//! With `--rate N`, tasks take so long that all cpus together end N of them per second. At the
+//! highest rate, with tasks that take no time, the machine is saturated, which shows in the
+//! latencies; at 70 % of it, the latencies are those of the server alone. The single tasks run on a
+//! real worker. `--rest true` also prints the size of the store after compaction.
 //!
-//! `--restarts N` kills the server N times while all cpus are in use and restarts it; the output
-//! shows when all workers are back and what was lost. Tasks should be long then. `--links MILLIS`
-//! is the round-trip time between worker and server, and `--loss PART` the part of packets that TCP
-//! has to send again. With `--pages true` the requests of an open web page are timed as well.
+//! `--restarts N` kills the server N times while all cpus are in use and restarts it. The output
+//! shows when all workers are back and what was lost. Tasks should be long in this case. `--links
+//! MILLIS` is the round-trip time between worker and server, and `--loss PART` is the fraction of
+//! packets that TCP has to send again. With `--pages true`, the requests of an open web page are
+//! timed as well.
 
 #![forbid(unsafe_code)]
 
@@ -51,12 +52,12 @@ struct Options {
     time: TaskTime,
     /// How often all workers lose their connections.
     storms: usize,
-    /// How often the server is killed and started again.
+    /// How often the server is killed and restarted.
     restarts: usize,
     link: SlowLink,
     /// Whether to simulate an open web page.
     pages: bool,
-    /// Whether to wait until the store is at rest.
+    /// Whether to wait until the store is compacted.
     rest: bool,
 }
 
@@ -233,7 +234,8 @@ fn work(
             println!("  {count} x {reason}");
         }
     }
-    // Unstarted tasks of a broken connection are given up, and may have run nevertheless.
+    // A worker gives up tasks that it has not reported when its connection breaks, but they may
+    // have run nevertheless.
     ensure!(
         counts.ended == tasks || (options.storms > 0 && counts.ended > tasks),
         "workers ended {} tasks instead of {tasks}",
@@ -326,7 +328,7 @@ fn tell_turns(mut turns: Vec<(Duration, String)>) {
     }
 }
 
-/// CPU time per task since `before`, and its share of the machine.
+/// Prints the CPU time per task since `before`, and its share of the machine.
 #[expect(
     clippy::print_stdout,
     reason = "the figures are the product of this program"
@@ -391,14 +393,15 @@ fn tell_wait(what: &str, took: &[Duration]) {
     );
 }
 
-/// CPU time of this process, the simulated side; clients are processes of their own.
+/// Returns the CPU time of this process, which is the simulated side; clients are separate
+/// processes.
 fn own_cpu() -> Result<Duration> {
     Ok(cpu_by_thread(std::process::id())?.values().sum())
 }
 
-/// The store may be one file with others next to it, or a directory. The write-ahead log does not
-/// count: it has up to 16 MiB independent of the tasks, and after a flush the file contains all of
-/// it.
+/// Returns the size of the store, which may be one file with others next to it, or a directory. The
+/// write-ahead log does not count: it has up to 16 MiB regardless of the number of tasks, and after
+/// a flush, the file contains all of it.
 fn stored_bytes(journal: &Path) -> Result<u64> {
     let parent = journal.parent().context("no directory")?;
     let mut sum = 0;

@@ -1,8 +1,8 @@
-//! Question: what does the server's state machine cost per task, without sockets or processes, and
-//! how does that grow with the number of workers?
+//! Question: what does a task cost the server's state machine, without sockets or processes, and
+//! how does that cost grow with the number of workers?
 //!
 //! Drives `ServerState` with workers that end all their tasks at once, in reports of 64. The
-//! baseline is one worker in the same run.
+//! baseline is a single worker in the same run.
 
 #![forbid(unsafe_code)]
 
@@ -20,9 +20,9 @@ use hq_core::template::{ArrayIds, ArraySpec, SubmitBody, SubmitSpec, SubmitTarge
 use hq_core::testing::{template, worker_config};
 use hq_core::time::{Now, Time, Timestamp};
 
-/// Tasks of one run.
+/// The number of tasks in one run.
 const TASKS: u32 = 1_000_000;
-/// Rows of one report.
+/// The number of rows in one report.
 const REPORT_ROWS: usize = 64;
 
 #[expect(
@@ -94,12 +94,13 @@ fn run(workers: u32) -> Result<(Duration, Duration)> {
                 }
             }
         }
-        // Dividing completed tasks by the time of all tasks would turn a stall into a speedup.
+        // If the completed tasks were divided by the time of all tasks, a stall would look like a
+        // speedup.
         let (id, rows) = queue
             .pop_front()
             .with_context(|| format!("the scheduler stopped at {done} of {TASKS} tasks"))?;
         done += u32::try_from(rows.len()).unwrap_or(0);
-        // Each worker ends some 2 000 tasks a second.
+        // Each worker ends about 2 000 tasks per second.
         let pause = rows.len() as u64 * 500_000 / u64::from(workers);
         now.mono = now.mono + Duration::from_nanos(pause);
         let report = Report {

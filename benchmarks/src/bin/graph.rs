@@ -1,10 +1,10 @@
 //! Question: how long does a server take to accept a very large task graph, what does each waiting
 //! task cost, and how long do other clients wait meanwhile?
 //!
-//! The graph is a JSON job file; each task depends on a few tasks shortly before it. The server has
-//! no worker, so all tasks wait. Meanwhile the benchmark times `hq server info`, which bypasses the
-//! core's thread, `hq job list`, and small submits, which are answered after their commit, each as
-//! a process of its own.
+//! The graph is a JSON job file in which each task depends on a few tasks shortly before it. The
+//! server has no worker, so all tasks wait. Meanwhile the benchmark times three kinds of requests,
+//! each as a separate process: `hq server info`, which bypasses the core's thread, `hq job list`,
+//! and small submits, which are answered after their commit.
 //!
 //! ```text
 //! cargo run --release -p hq-benchmarks --bin graph -- [--hq PATH] [--tasks N] [--deps N]
@@ -23,11 +23,11 @@ use hq_benchmarks::cluster::{Cluster, resident_kib};
 use hq_benchmarks::cluster_suite::measure::{peak_kib, percentile};
 use hq_benchmarks::{options, scratch_dir};
 
-/// Largest distance between a task and its dependencies.
+/// The largest distance between a task and its dependencies.
 const REACH: u64 = 10_000;
-/// Pause between two questions of the others.
+/// The pause between two requests of the other clients.
 const PAUSE: Duration = Duration::from_millis(20);
-/// Time after which an allocator has returned unused memory.
+/// How long an allocator takes to return unused memory.
 const REST: Duration = Duration::from_secs(10);
 
 struct Options {
@@ -106,7 +106,7 @@ fn run(options: &Options, dir: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Writes the job file; returns the number of dependencies.
+/// Writes the job file. Returns the number of dependencies.
 fn write(file: &Path, options: &Options) -> Result<u64> {
     let mut out = BufWriter::new(File::create(file)?);
     let mut edges = 0;
@@ -133,7 +133,7 @@ fn write(file: &Path, options: &Options) -> Result<u64> {
     Ok(edges)
 }
 
-/// Repeats a request; returns the duration of each.
+/// Repeats a request. Returns the duration of each.
 fn ask(cluster: &Cluster, words: &str, has_ended: &AtomicBool) -> Result<Vec<Duration>> {
     let words: Vec<&str> = words.split(' ').collect();
     let mut all = Vec::new();

@@ -1,10 +1,11 @@
 //! Question: how good are the scheduler's decisions, and how long does one take?
 //!
 //! Runs published graph shapes and mixes on virtual clusters and compares each makespan with a
-//! lower bound, small cases with the optimum, and measures every decision of the server's state
-//! machine. Writes plots to a directory given as argument. `--short` leaves out the largest
-//! clusters, `--scale` runs only the largest case, `--kinds` only cases with very many of one
-//! thing; a number after it sets how many, a word after that selects a case.
+//! lower bound, compares small cases with the optimum, and times every decision of the server's
+//! state machine. Writes plots to the directory given as an argument. `--short` leaves out the
+//! largest clusters, `--scale` runs only the largest case, and `--kinds` runs only cases with a
+//! very large number of one kind of thing. A number after it sets how many, and a word after that
+//! selects a case.
 
 #![forbid(unsafe_code)]
 
@@ -58,7 +59,7 @@ fn main() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// The largest case.
+/// Runs and prints the largest case.
 #[expect(
     clippy::print_stdout,
     reason = "the figures are the product of this program"
@@ -106,7 +107,7 @@ fn largest() {
     }
 }
 
-/// Very many of one thing.
+/// Runs and prints the cases with a very large number of one kind of thing.
 #[expect(
     clippy::print_stdout,
     reason = "the figures are the product of this program"
@@ -148,7 +149,7 @@ fn quantiles([p50, p99, p999, max]: [Duration; 4]) -> String {
     format!("p50 {p50:.1?}, p99 {p99:.1?}, p99.9 {p999:.1?}, max {max:.1?}")
 }
 
-/// Small cases against their optimum.
+/// Compares small cases with their optimum.
 #[expect(
     clippy::print_stdout,
     reason = "the figures are the product of this program"

@@ -1,6 +1,6 @@
 //! Question: what do different ways of spawning processes cost, and what makes that cost grow?
 //!
-//! Asks each question of `hq_benchmarks::spawn_suite` of all its contestants in turn, round by
+//! Runs each question of `hq_benchmarks::spawn_suite` with all its contestants in turn, round by
 //! round, and writes `results.md` and one SVG per question to a directory. See `docs/spawn.md`.
 //!
 //! ```text
@@ -33,7 +33,7 @@ impl Options {
         self.rounds.unwrap_or(if self.quick { 1 } else { 7 })
     }
 
-    /// Duration of one contestant in one round.
+    /// Returns how long one contestant runs in one round.
     fn limit_ms(&self) -> u32 {
         self.limit_ms.unwrap_or(if self.quick { 150 } else { 1000 })
     }
@@ -102,15 +102,15 @@ fn main() -> Result<()> {
     Ok(())
 }
 
-/// A table and a plot.
+/// A table and a plot that answer a question.
 struct Answer {
-    /// Name of its file.
+    /// The name of its file.
     name: String,
     title: String,
     series: Vec<Series>,
 }
 
-/// Machine and settings of the measurement.
+/// Describes the machine and the settings of the measurement.
 fn heading(options: &Options) -> String {
     let read = |path: &str| std::fs::read_to_string(path).unwrap_or_default();
     let (cpus, memory) = (read("/proc/cpuinfo"), read("/proc/meminfo"));
@@ -153,7 +153,7 @@ fn ask(options: &Options, programs: &Programs, question: &Question) -> Result<Ve
     } else {
         &[("", "")]
     };
-    // By line and contestant, then by point, then by round.
+    // Indexed by line, contestant and point, then by round.
     let mut figures = vec![vec![vec![Vec::new(); points.len()]; contestants.len()]; lines.len()];
     for _ in 0..options.rounds() {
         for (place, x) in points.iter().enumerate() {

@@ -1,15 +1,15 @@
 //! Questions: how many bytes does a finished task cost in the store, how long does a server with
-//! many of them take from its start to its first answer, and what does keeping the state cost?
+//! many such tasks take from its start to its first answer, and what does keeping the state cost?
 //!
-//! The store is filled through its writer, as by a server, with ten jobs. Then the real binary
-//! starts with it. For the last question two servers with a worker each run the same array of
-//! `/bin/true` in turn: one normally, one without a store (`--no-journal`).
+//! The store is filled with ten jobs through its writer, as a server would do it. Then the real
+//! binary starts with it. For the last question, two servers with one worker each run the same
+//! array of `/bin/true` in turn: one normally, and one without a store (`--no-journal`).
 //!
 //! ```text
 //! cargo run --release -p hq-benchmarks --bin store -- [--hq PATH] [--tasks N] [--rounds N] [--count N]
 //! ```
 //!
-//! `--tasks 0` and `--count 0` leave a question out.
+//! `--tasks 0` and `--count 0` each skip a question.
 
 #![forbid(unsafe_code)]
 
@@ -33,20 +33,20 @@ use hq_core::testing::{template, worker_config};
 use hq_core::time::Timestamp;
 use hq_store::{Store, StoreHandle};
 
-/// Jobs that share the tasks.
+/// The number of jobs over which the tasks are spread.
 const JOBS: u32 = 10;
-/// Changes of one batch, as of a busy server.
+/// The number of changes in one batch, as on a busy server.
 const BATCH_LEN: usize = 1_000;
-/// Longest start of a server.
+/// How long a server may take to start.
 const START_TIMEOUT: Duration = Duration::from_secs(120);
-/// Pause between two checks whether the server is up.
+/// The pause between two checks whether the server is up.
 const LOOK_INTERVAL: Duration = Duration::from_millis(5);
 
 struct Options {
     hq: PathBuf,
     tasks: u32,
     rounds: u32,
-    /// Tasks of one round of the last question.
+    /// The number of tasks in one round of the last question.
     count: u32,
 }
 
@@ -101,7 +101,7 @@ fn size_and_restart(options: &Options, dir: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Throughput with a store, relative to that without one in the same round.
+/// Prints the throughput with a store relative to that without one in the same round.
 #[expect(
     clippy::print_stdout,
     reason = "the figures are the product of this program"
@@ -125,11 +125,11 @@ fn cost(options: &Options, dir: &Path) -> Result<()> {
     ];
     let mut took = [Rounds::default(), Rounds::default()];
     for round in 0..=options.rounds {
-        // They alternate in going first.
+        // The two servers alternate in going first.
         for turn in 0..2 {
             let which = (round as usize + turn) % 2;
             let time = clusters[which].time_tasks(&submit, options.count)?;
-            // Round 0 warms caches.
+            // Round 0 warms the caches.
             if round > 0 {
                 took[which].push(time);
             }
@@ -263,7 +263,7 @@ fn submitted(job: JobId, ids: &IdArray) -> ChangeKind {
     }
 }
 
-/// Ends the server with the value.
+/// A server that is ended on drop.
 struct Server(Child);
 
 impl Drop for Server {
@@ -273,7 +273,8 @@ impl Drop for Server {
     }
 }
 
-/// Time from the start of a server to its first answer, and its memory then in KiB.
+/// Returns how long a server takes from its start to its first answer, and its memory in KiB at
+/// that time.
 fn restart(hq: &Path, home: &Path, journal: &Path) -> Result<(Duration, u64)> {
     let command = |args: &[&str]| {
         let mut command = Command::new(hq);

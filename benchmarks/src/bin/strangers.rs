@@ -1,17 +1,17 @@
 //! Question: what do a thousand unauthenticated connections cost a busy server?
 //!
-//! Half of them send garbage, half nothing; a connection that the server closes is reopened a
-//! second later, on both ports. Meanwhile a job runs repeatedly, alternating with the same job
-//! without strangers. Also printed: memory of the server before, at peak, and after; after one more
-//! wave without a job, because jobs also leave something in memory; and whether its log contains
-//! received bytes.
+//! Half of the connections send garbage, and half send nothing. A connection that the server closes
+//! is reopened a second later. Both ports are used. Meanwhile a job runs repeatedly, alternating
+//! with the same job without the connections. The benchmark also prints the server's memory before,
+//! at its peak and afterwards; its memory after one more wave without a job, because jobs also
+//! leave something in memory; and whether its log contains received bytes.
 //!
-//! With `--right` the question is: what can the holder of a lesser role take from the owner? The
-//! roles are `stranger`, `worker` or `client` (that key), `read` or `submit` (a token), or `all` of
-//! them in turn. Its connections send long-lasting requests, nothing, or incomplete requests, and
-//! reconnect when they are closed. The same load goes to another program for the same time. Printed
-//! for both: durations of the owner's `job list`; for hq also the registration time of a worker,
-//! and memory. Run it on one cpu: `taskset -c 0`.
+//! With `--right`, the question is: what can the holder of a lesser role take from the owner? The
+//! roles are `stranger`, `worker` or `client` (with that key), `read` or `submit` (with a token),
+//! or `all` of them in turn. Connections of that role send long-lasting requests, nothing, or
+//! incomplete requests, and reconnect when they are closed. Another program gets the same load for
+//! the same time. The benchmark prints the durations of the owner's `job list` for both, and for hq
+//! also a worker's registration time and the memory. Run it on one cpu: `taskset -c 0`.
 //!
 //! ```text
 //! cargo run --release -p hq-benchmarks --bin strangers -- [--hq PATH] [--count N] [--connections N]
@@ -33,24 +33,24 @@ use hq_benchmarks::cluster::{Cluster, resident_kib};
 use hq_benchmarks::stats::Rounds;
 use hq_benchmarks::{options, scratch_dir};
 
-/// Bytes that strangers send and nothing else contains.
+/// Bytes that only strangers send.
 const GARBAGE: &str = "garbage-that-no-log-may-contain";
-/// Threads that hold the strangers' connections.
+/// The number of threads that hold the strangers' connections.
 const THREADS: usize = 4;
-/// Pause of a stranger that was turned away.
+/// The pause before a stranger that was rejected tries again.
 const REOPEN_PAUSE: Duration = Duration::from_secs(1);
-/// Pause between two passes over all connections of a thread.
+/// The pause between two passes over all connections of a thread.
 const LOOK_INTERVAL: Duration = Duration::from_millis(50);
-/// Duration of the wave without a job.
+/// How long the wave without a job takes.
 const IDLE_WAVE: Duration = Duration::from_secs(10);
-/// Pause between the end of the connections and the memory measurement.
+/// The pause between closing the connections and measuring the memory.
 const SETTLE: Duration = Duration::from_secs(8);
 
 #[path = "strangers/rights.rs"]
 mod rights;
 
 struct Options {
-    /// Rights to try, instead of the question about throughput.
+    /// The rights to try instead of measuring throughput.
     rights: Vec<rights::Right>,
     hq: PathBuf,
     count: u32,
@@ -119,7 +119,7 @@ fn run(options: &Options, dir: &Path) -> Result<()> {
         alone.push(cluster.time_tasks(&submit, options.count)?);
         let start = Instant::now();
         let strangers = Strangers::start(ports, options.connections);
-        // Until all have come once.
+        // Wait until all connections have been opened once.
         while strangers.opened() < options.connections as u64 {
             std::thread::sleep(LOOK_INTERVAL);
         }
@@ -155,7 +155,7 @@ fn run(options: &Options, dir: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Client and worker port.
+/// Returns the client port and the worker port.
 fn ports(cluster: &Cluster) -> Result<[u16; 2]> {
     let output = cluster
         .command(&["server", "info", "--output-mode=json"])
@@ -168,7 +168,7 @@ fn ports(cluster: &Cluster) -> Result<[u16; 2]> {
     Ok([port("client_port")?, port("worker_port")?])
 }
 
-/// Connections that are held and reopened until asked to end.
+/// Connections that are held and reopened until they are asked to end.
 struct Strangers {
     is_over: Arc<AtomicBool>,
     opened: Arc<AtomicU64>,
@@ -191,16 +191,16 @@ impl Strangers {
         }
     }
 
-    /// Connections so far.
+    /// Returns the number of connections so far.
     fn opened(&self) -> u64 {
         self.opened.load(Ordering::Relaxed)
     }
 
-    /// Closes all and returns how many there were.
+    /// Closes all connections and returns how many there were.
     fn end(self) -> u64 {
         self.is_over.store(true, Ordering::Relaxed);
         for thread in self.threads {
-            // It does not panic.
+            // The thread does not panic.
             let _ = thread.join();
         }
         self.opened.load(Ordering::Relaxed)
@@ -242,7 +242,7 @@ fn besiege(ports: [u16; 2], count: usize, is_over: &AtomicBool, opened: &AtomicU
 fn open(port: u16, is_silent: bool) -> std::io::Result<TcpStream> {
     let mut stream = TcpStream::connect(("127.0.0.1", port))?;
     if !is_silent {
-        // The server may have hung up already.
+        // The server may already have closed the connection.
         let _ = stream.write_all(GARBAGE.repeat(8).as_bytes());
     }
     stream.set_nonblocking(true)?;

@@ -1,10 +1,10 @@
 //! Question: how fast does the output of tasks go through one worker into a stream file, compared
 //! with `cat > file` fed by the same producers?
 //!
-//! Each round runs the same number of the same producers, equally parallel, once through `hq submit
-//! --stream` and once through one pipe into one `cat`. In a third row each producer writes to a
-//! file itself: an upper bound for anything that reads the bytes. Figures are medians and ratios to
-//! `cat` of the same round.
+//! Each round runs the same number of producers with the same parallelism, once through `hq submit
+//! --stream` and once through one pipe into one `cat`. In a third row, each producer writes to a
+//! file itself, which is an upper bound for anything that reads the bytes. The figures are medians
+//! and ratios to `cat` in the same round.
 //!
 //! ```text
 //! cargo run --release -p hq-benchmarks --bin stream -- [--hq PATH] [--tasks N] [--mib N] [--rounds N]
@@ -26,13 +26,13 @@ use hq_benchmarks::{options, scratch_dir};
 struct Options {
     hq: PathBuf,
     tasks: u32,
-    /// Output of each task.
+    /// The output of each task, in MiB.
     mib: u32,
     rounds: u32,
     cpus: u32,
-    /// Bytes that a task writes at a time.
+    /// The numbers of bytes that a task writes at a time.
     blocks: Vec<u32>,
-    /// Where files are written.
+    /// Where the files are written.
     dir: PathBuf,
     peers: Vec<(String, PathBuf)>,
 }
@@ -87,7 +87,7 @@ fn run(options: &Options, dir: &Path) -> Result<()> {
     }
     let (tasks, mib, cpus) = (options.tasks, options.mib, options.cpus);
     for block in &options.blocks {
-        // Short writes are slow with any reader: fewer of them are enough.
+        // Short writes are slow with any reader, so fewer of them are enough.
         let mib = if *block < 1_024 {
             (mib / 16).max(1)
         } else {
@@ -115,7 +115,7 @@ fn run(options: &Options, dir: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Amount of output to be written.
+/// The output to be written.
 struct Work<'a> {
     producer: &'a Path,
     tasks: u32,
@@ -129,7 +129,7 @@ impl Work<'_> {
         self.tasks as u64 * ((self.mib as u64) << 20)
     }
 
-    /// Through one pipe into one `cat`.
+    /// Writes through one pipe into one `cat`.
     fn cat(&self, dir: &Path) -> Result<Duration> {
         let (tasks, cpus, producer) = (self.tasks, self.cpus, self.producer_command());
         self.shell(
@@ -138,7 +138,7 @@ impl Work<'_> {
         )
     }
 
-    /// Each producer writes into a file of its own.
+    /// Lets each producer write to a separate file.
     fn direct(&self, dir: &Path) -> Result<Duration> {
         let (tasks, cpus, producer) = (self.tasks, self.cpus, self.producer_command());
         self.shell(
@@ -167,7 +167,7 @@ impl Work<'_> {
         Ok(took)
     }
 
-    /// Through a worker into a stream file.
+    /// Writes through a worker into a stream file.
     fn stream(&self, cluster: &Cluster, dir: &Path) -> Result<Duration> {
         let log = dir.join("log");
         let array = format!("--array=1-{}", self.tasks);
@@ -183,7 +183,7 @@ impl Work<'_> {
         Ok(took)
     }
 
-    /// Checks that no output is missing, otherwise the time is meaningless.
+    /// Checks that no output is missing. Otherwise the time would be meaningless.
     fn check_size(&self, dir: &Path) -> Result<()> {
         let mut size = 0;
         for entry in std::fs::read_dir(dir)? {
@@ -213,7 +213,7 @@ fn compare(
     let labels = contestants.iter().map(|(label, _)| label.clone());
     rows.extend(labels.map(|label| (label, Rounds::default())));
     rows.push(("a file each".to_owned(), Rounds::default()));
-    // Round 0 warms caches.
+    // Round 0 warms the caches.
     for round in 0..=rounds {
         let mut took = vec![work.cat(dir)?];
         for (_, cluster) in contestants {

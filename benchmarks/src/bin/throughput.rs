@@ -1,10 +1,10 @@
 //! Question: how close do N short processes through server and worker come to the tightest loop
 //! that spawns and reaps the same N processes on the same cores?
 //!
-//! All contestants run in turn, round by round, with a rotating start: the position matters more
-//! than the differences to be measured. Figures are medians, ratios to the loop and to hq of the
-//! same round, and the CPU time of server and worker per task. Also measured: submit-to-finish of a
-//! single task, and the cost of a million waiting tasks.
+//! All contestants run in turn, round by round. The starting position rotates, because it matters
+//! more than the differences to be measured. The figures are medians, ratios to the loop and to hq
+//! in the same round, and the CPU time of server and worker per task. The benchmark also measures
+//! the time from submit to finish of a single task, and the cost of a million waiting tasks.
 //!
 //! ```text
 //! cargo run --release -p hq-benchmarks --bin throughput -- [--hq PATH] [--count N] [--rounds N]
@@ -22,9 +22,9 @@ use hq_benchmarks::cluster::{Cluster, cpu_time, resident_kib};
 use hq_benchmarks::stats::Rounds;
 use hq_benchmarks::{options, scratch_dir};
 
-/// Tasks of the array that only waits.
+/// The number of tasks of the array that only waits.
 const WAITING_TASKS: u64 = 1_000_000;
-/// Repetitions of the single-task latency.
+/// How often the latency of a single task is measured.
 const LATENCY_RUNS: u32 = 31;
 
 struct Options {
@@ -39,12 +39,12 @@ struct Options {
 /// One contestant.
 struct Row<'a> {
     label: String,
-    /// Runs all tasks once.
+    /// Runs all tasks once, and returns the duration.
     time: Box<dyn Fn() -> Result<Duration> + 'a>,
-    /// Whose CPU time is measured.
+    /// The cluster whose CPU time is measured.
     cluster: Option<&'a Cluster>,
     rounds: Rounds,
-    /// CPU time of server and worker in all rounds, without the tasks.
+    /// The CPU time of server and worker in all rounds, without the tasks.
     cpu: Duration,
 }
 
@@ -59,7 +59,7 @@ impl<'a> Row<'a> {
         }
     }
 
-    /// Duration of all tasks, and the CPU time of server and worker meanwhile.
+    /// Returns the duration of all tasks, and the CPU time of server and worker meanwhile.
     fn run(&self) -> Result<(Duration, Duration)> {
         let used = || match self.cluster {
             Some(cluster) => {
@@ -142,7 +142,7 @@ fn run(options: &Options, dir: &Path) -> Result<()> {
     }
     let run_xargs = || baseline::xargs(count, cpus, program);
     rows.push(Row::new(&format!("xargs -P{cpus}"), Box::new(run_xargs)));
-    // Round 0 warms caches.
+    // Round 0 warms the caches.
     rows.iter_mut().try_for_each(|row| row.run().map(drop))?;
     for round in 0..options.rounds as usize {
         let turns = rows.len();

@@ -1,7 +1,7 @@
-//! The same campaign with a real server, workers and processes that sleep and allocate memory, in
-//! real time.
+//! The same campaign in real time, with a real server, real workers, and processes that sleep and
+//! allocate memory.
 //!
-//! Run times and walltimes are seconds instead of hours; all random draws are the same as in
+//! Run times and walltimes are in seconds instead of hours. All random numbers are the same as in
 //! virtual time.
 
 use std::collections::BTreeMap;
@@ -19,15 +19,15 @@ use super::{Asked, Campaign, Figures, hours};
 use crate::cluster::Cluster;
 use crate::scratch_dir;
 
-/// A campaign that has not ended by then counts as one that never would.
+/// A campaign that takes longer than this counts as one that would never end.
 const DEADLINE: Duration = Duration::from_secs(900);
-/// Pause between two looks at workers and job.
+/// The pause between two checks of the workers and the job.
 const LOOK: Duration = Duration::from_millis(200);
-/// Name of the file with the needs of all tasks, in the working directory of the tasks, and of the
-/// file where each attempt records its grant.
+/// The name of the file with the needs of all tasks, in the working directory of the tasks, and of
+/// the file in which each attempt records its grant.
 const NEEDS: &str = "needs";
 const GRANTS: &str = "grants";
-/// A page of memory.
+/// The size of a memory page.
 const PAGE: usize = 4_096;
 
 /// A worker that is restarted when its lifetime is over.
@@ -39,7 +39,7 @@ struct Seat {
 
 impl Drop for Seat {
     fn drop(&mut self) {
-        // Its server has ended before.
+        // The server has already ended.
         if let Some(child) = &mut self.child {
             let start = Instant::now();
             while matches!(child.try_wait(), Ok(None)) && start.elapsed() < Duration::from_secs(5) {
@@ -51,11 +51,11 @@ impl Drop for Seat {
     }
 }
 
-/// Body of a task of a campaign, called by its process.
+/// The body of a campaign's task, called in its process.
 ///
 /// # Errors
 ///
-/// If it is not one.
+/// If this process is not such a task.
 pub fn task() -> Result<()> {
     let variable = |name: &str| std::env::var(name).with_context(|| format!("{name} is not set"));
     let number: usize = variable("HQ_TASK_ID")?.parse()?;
@@ -82,7 +82,7 @@ pub fn task() -> Result<()> {
 }
 
 impl Campaign {
-    /// Plays it with real processes of this hq binary.
+    /// Runs the campaign with real processes of this hq binary.
     ///
     /// # Errors
     ///
@@ -142,7 +142,7 @@ impl Campaign {
         let memory = if asked.auto_memory {
             "--resource=mem=auto".to_owned()
         } else {
-            // Its own memory comes on top.
+            // The worker's own memory is added.
             format!("--resource=mem={}MiB", largest + largest / 16 + 64)
         };
         let predict = match asked.predict {
@@ -160,8 +160,8 @@ impl Campaign {
         cluster.time(&options).map(drop)
     }
 
-    /// Starts a worker, or its replacement. Allocations start one after the other, as the batch
-    /// system has room.
+    /// Starts a worker, or its replacement. Allocations start one after the other, as if the batch
+    /// system gradually had room.
     fn keep(&self, seat: &mut Seat, cluster: &Cluster, start: Instant) -> Result<()> {
         if start.elapsed() < self.walltime * seat.number / self.workers {
             return Ok(());

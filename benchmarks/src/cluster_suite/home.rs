@@ -1,5 +1,5 @@
-//! How a simulated worker reaches its server, like a real one: it reads the access file, connects,
-//! registers.
+//! How a simulated worker reaches its server. Like a real one, it reads the access file, connects
+//! and registers.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -22,56 +22,56 @@ use tokio::sync::{OnceCell, OwnedSemaphorePermit, Semaphore, watch};
 use super::links::SlowLink;
 use super::tasks::Ledger;
 
-/// Timeouts of a real worker for a connection, and for the reply to its registration.
+/// The timeouts of a real worker for a connection and for the reply to its registration.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(15);
 
-/// Anything that bytes go over.
+/// Any byte stream.
 pub(super) trait Stream: AsyncRead + AsyncWrite + Unpin + Send {}
 
 impl<T: AsyncRead + AsyncWrite + Unpin + Send> Stream for T {}
 
-/// Stream of a worker to its server.
+/// The stream between a worker and its server.
 pub(super) type Wire = Box<dyn Stream>;
 
 /// Work in progress.
 pub(super) type Attempt<T> = Pin<Box<dyn Future<Output = T> + Send>>;
 
-/// Common counters of all workers.
+/// Counters that all workers share.
 #[derive(Debug, Default)]
 pub struct Tally {
-    /// Workers that are registered.
+    /// The number of registered workers.
     up: AtomicUsize,
-    /// Connections that were lost.
+    /// The number of lost connections.
     losses: AtomicUsize,
-    /// Workers that gave up their tasks: the server treated them as new ones.
+    /// The number of workers that gave up their tasks because the server treated them as new.
     given_up: AtomicUsize,
-    /// Failed connections and registrations.
+    /// The number of failed connections and registrations.
     failures: AtomicU64,
     /// Failures by error text.
     reasons: Mutex<BTreeMap<String, u64>>,
 }
 
 impl Tally {
-    /// Workers that are registered now.
+    /// Returns the number of workers that are registered now.
     #[must_use]
     pub fn up(&self) -> usize {
         self.up.load(Ordering::Relaxed)
     }
 
-    /// Connections that were lost so far.
+    /// Returns the number of connections lost so far.
     #[must_use]
     pub fn losses(&self) -> usize {
         self.losses.load(Ordering::Relaxed)
     }
 
-    /// Workers that have given up their tasks so far.
+    /// Returns the number of workers that have given up their tasks so far.
     #[must_use]
     pub fn given_up(&self) -> usize {
         self.given_up.load(Ordering::Relaxed)
     }
 
-    /// Failed reconnects so far.
+    /// Returns the number of failed reconnects so far.
     #[must_use]
     pub fn failures(&self) -> u64 {
         self.failures.load(Ordering::Relaxed)
@@ -92,7 +92,7 @@ impl Tally {
         self.note_registered();
     }
 
-    /// Reasons of failures, with counts.
+    /// Returns the reasons for failures, with counts.
     #[must_use]
     pub fn reasons(&self) -> BTreeMap<String, u64> {
         let reasons = self.reasons.lock();
@@ -101,7 +101,7 @@ impl Tally {
 
     pub(super) fn note_failure(&self, error: &anyhow::Error) {
         self.failures.fetch_add(1, Ordering::Relaxed);
-        // Ports differ, and are no reason.
+        // Removes the ports, which differ and are not part of the reason.
         let reason = format!("{error:#}").replace(|c: char| c.is_ascii_digit(), "");
         let reasons = self.reasons.lock();
         let mut reasons = reasons.unwrap_or_else(PoisonError::into_inner);
@@ -109,7 +109,7 @@ impl Tally {
     }
 }
 
-/// Events at which all workers lose their connections, and common counters.
+/// Makes all workers lose their connections, and has the counters that they share.
 #[derive(Clone, Debug, Default)]
 pub struct Storms {
     pub(super) storm: watch::Sender<()>,
@@ -117,30 +117,30 @@ pub struct Storms {
 }
 
 impl Storms {
-    /// All workers lose their connections now.
+    /// Makes all workers lose their connections now.
     pub fn begin(&self) {
         self.storm.send_replace(());
     }
 
-    /// Counts of the workers.
+    /// Returns the counters of the workers.
     #[must_use]
     pub fn tally(&self) -> &Arc<Tally> {
         &self.tally
     }
 }
 
-/// How a worker reaches its server, and its description.
+/// A worker's description, and how it reaches its server.
 #[derive(Clone)]
 pub(super) struct Home {
     pub(super) server_dir: Arc<Path>,
     pub(super) config: Arc<WorkerConfig>,
     pub(super) storms: Storms,
     pub(super) link: SlowLink,
-    /// The server's address. Ten thousand simultaneous name lookups, a thread each, would block a
-    /// process for minutes; real workers make one each.
+    /// The server's address, looked up once for all workers. Ten thousand simultaneous lookups,
+    /// with a thread each, would block this process for minutes; real workers make only one each.
     pub(super) address: Arc<OnceCell<IpAddr>>,
     pub(super) ledger: Arc<Ledger>,
-    /// Limit of simultaneous connection attempts.
+    /// Limits the number of simultaneous connection attempts.
     pub(super) room: Arc<Semaphore>,
 }
 
@@ -149,8 +149,8 @@ impl Home {
     pub(super) async fn reach(self, pause: Duration) -> Result<Reached> {
         tokio::time::sleep(pause).await;
         let room = Arc::clone(&self.room).acquire_owned().await?;
-        // A small file, read on the one thread of all workers: it costs at most as much as a
-        // handshake.
+        // The file is small and is read on the one thread of all workers, which costs at most as
+        // much as a handshake.
         let (path, access) = ServerDir::new(&*self.server_dir, false).load_access_any()?;
         let Access { host, port, key } = access.plane(Plane::Worker, &path)?;
         let resolve = || async {

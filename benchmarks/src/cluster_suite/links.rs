@@ -1,4 +1,4 @@
-//! Slow links: data arrives later, in order; "lost" data arrives when TCP has sent it again.
+//! Slow links: data arrives later and in order. "Lost" data arrives after TCP has sent it again.
 
 use std::io;
 use std::net::SocketAddr;
@@ -11,18 +11,18 @@ use tokio::time::Instant;
 
 use super::home::Wire;
 
-/// Size of one piece, and limit of pieces in transit per direction.
+/// The size of one piece, and the maximum number of pieces in transit per direction.
 const PIECE_LEN: usize = 8 << 10;
 const PIECES_MAX: usize = 256;
-/// Linux's minimal retransmission time, in addition to a round trip.
+/// Linux's minimum retransmission time, which is added to a round trip.
 const RETRANSMIT_MIN: Duration = Duration::from_millis(200);
 
 /// How slow the link between a worker and its server is.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct SlowLink {
-    /// One-way delay.
+    /// The one-way delay.
     pub delay: Duration,
-    /// Fraction of the pieces that are lost at first: 0 to 1.
+    /// The fraction of the pieces that are lost at first, from 0 to 1.
     pub loss: f64,
 }
 
@@ -43,8 +43,8 @@ impl SlowLink {
         let (from_worker, to_worker) = tokio::io::split(far);
         tokio::spawn(async move {
             tokio::select! {
-                // When the server has closed, its last data still arrives. A worker that is gone
-                // sends no more.
+                // If the server has closed the connection, its last data still arrives. A worker
+                // that is gone sends no more.
                 () = self.carry(from_server, to_worker, seed) => {}
                 () = self.carry(from_worker, to_server, !seed) => {}
             }
@@ -52,7 +52,7 @@ impl SlowLink {
         Ok(Box::new(near))
     }
 
-    /// Carries bytes in one direction until an end is closed.
+    /// Carries bytes in one direction until either end closes.
     async fn carry(
         self,
         mut from: impl AsyncRead + Unpin,
@@ -65,7 +65,7 @@ impl SlowLink {
             let (mut due, mut chance) = (Instant::now(), seed);
             while let Ok(length @ 1..) = from.read(&mut space).await {
                 let piece = space.get(..length).unwrap_or_default().into();
-                // A piece behind one that is sent again waits for it.
+                // A piece waits for earlier pieces that have to be sent again.
                 due = due.max(Instant::now() + self.travel(&mut chance));
                 if sender.send((due, piece)).await.is_err() {
                     return;
@@ -79,13 +79,13 @@ impl SlowLink {
                     return;
                 }
             }
-            // The peer may have closed it already.
+            // The peer may already have closed it.
             let _ = to.shutdown().await;
         };
         tokio::join!(read, write);
     }
 
-    /// Travel time of a piece.
+    /// Returns the travel time of a piece.
     fn travel(self, chance: &mut u64) -> Duration {
         // A linear congruence (Knuth's MMIX): its high bits are random enough.
         *chance = chance
@@ -104,7 +104,7 @@ impl SlowLink {
 mod tests {
     use super::*;
 
-    /// One end of a link to a listener, and the other.
+    /// Connects to a listener over a link. Returns both ends.
     async fn linked(link: SlowLink) -> (Wire, TcpStream) {
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0")
             .await

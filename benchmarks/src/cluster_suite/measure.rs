@@ -1,4 +1,5 @@
-//! Costs of a server, by the kernel's accounting, and latencies of its clients meanwhile.
+//! Measures what a server costs, by the kernel's accounting, and the latencies of its clients
+//! meanwhile.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -11,12 +12,12 @@ use super::home::Storms;
 use super::pages::{self, Answers};
 use crate::cluster::Cluster;
 
-/// Pause between two queries of the job, and between two further jobs of one task.
+/// The pause between two queries about the job, and between two additional jobs with one task.
 const LOOK_INTERVAL: Duration = Duration::from_millis(100);
 /// The array is the first job of its server.
 const ARRAY: &str = "1";
 
-/// CPU time of a process by thread name, without trailing numbers.
+/// Returns the CPU time of a process by thread name, without trailing numbers.
 ///
 /// # Errors
 ///
@@ -41,7 +42,7 @@ pub fn cpu_by_thread(pid: u32) -> Result<BTreeMap<String, Duration>> {
     Ok(times)
 }
 
-/// Peak resident memory of a process, in KiB.
+/// Returns the peak resident memory of a process in KiB.
 ///
 /// # Errors
 ///
@@ -53,11 +54,11 @@ pub fn peak_kib(pid: u32) -> Result<u64> {
     value.context("no value")?.parse().context("not a number")
 }
 
-/// Bytes of all files below a directory.
+/// Returns the total size in bytes of all files below a directory.
 ///
 /// # Errors
 ///
-/// If it cannot be read.
+/// If the directory cannot be read.
 pub fn bytes_below(dir: &Path) -> Result<u64> {
     let mut sum = 0;
     for entry in std::fs::read_dir(dir)? {
@@ -72,23 +73,24 @@ pub fn bytes_below(dir: &Path) -> Result<u64> {
     Ok(sum)
 }
 
-/// Measurements of a client that followed a job while it ran.
+/// What a client measured while a job ran.
 #[derive(Debug)]
 pub struct Watched {
-    /// Durations of `job info`, ascending.
+    /// Durations of `job info`, in ascending order.
     pub looks: Vec<Duration>,
-    /// Durations of `submit --wait` of another task, ascending.
+    /// Durations of `submit --wait` of another task, in ascending order.
     pub submits: Vec<Duration>,
-    /// Time until the last worker was back after each loss of all connections.
+    /// For each loss of all connections, the time until the last worker was back.
     pub storms: Vec<Duration>,
     /// Durations of the web page's requests.
     pub pages: Answers,
-    /// Time since the start, and number of tasks finished by then.
+    /// Times since the start, with the number of tasks finished by then.
     pub finished: Vec<(Duration, u64)>,
 }
 
 impl Watched {
-    /// Tasks per second between two fractions of all tasks; `None` without observations in between.
+    /// Returns the tasks per second between two fractions of all tasks, or `None` if there was no
+    /// observation in between.
     #[must_use]
     pub fn rate(&self, from: f64, to: f64) -> Option<f64> {
         #[expect(clippy::cast_precision_loss, reason = "a rate")]
@@ -104,7 +106,7 @@ impl Watched {
     }
 }
 
-/// The value that `percent` of a hundred are not above, of values in ascending order.
+/// Returns the value below which `percent` percent of the sorted durations lie.
 #[must_use]
 pub fn percentile(sorted: &[Duration], percent: usize) -> Duration {
     let last = sorted.len().saturating_sub(1);
@@ -114,43 +116,44 @@ pub fn percentile(sorted: &[Duration], percent: usize) -> Duration {
         .unwrap_or_default()
 }
 
-/// Load in parallel with an array.
+/// The load that runs in parallel with an array.
 #[derive(Debug)]
 pub struct Meanwhile {
-    /// How all workers lose their connections.
+    /// Makes all workers lose their connections.
     pub storms: Storms,
-    /// How often they do.
+    /// How often they lose their connections.
     pub storm_count: usize,
-    /// Workers that come back.
+    /// The number of workers that come back.
     pub workers: usize,
-    /// Port of the web page, if simulated.
+    /// The port of the web page, if it is simulated.
     pub http_port: Option<u16>,
 }
 
-/// Resource of the one real worker, and of the timed tasks.
+/// The resource of the only real worker, requested by the timed tasks.
 const PROBE: &str = "probe";
 
-/// Starts a real worker for the timed tasks: a user's tasks run on a worker with a process of its
-/// own, while one of a thousand on a shared thread has to wait for its turn.
+/// Starts a real worker for the timed tasks. The tasks of users run on workers with their own
+/// processes, while one of a thousand simulated workers has to wait for its turn on their shared
+/// thread.
 ///
 /// # Errors
 ///
-/// If it does not come up.
+/// If it does not start.
 pub fn start_probed_worker(cluster: &mut Cluster) -> Result<()> {
     let resource = format!("--resource={PROBE}=sum(1)");
     cluster.start_worker(&["--cpus=1", &resource, "--time-limit=12h"])
 }
 
-/// Submits an array of tasks without cost, and follows it until all have finished. Meanwhile
-/// submits single tasks to the real worker and waits for them, besides other load.
+/// Submits an array of tasks without cost, and follows it until all have finished. Meanwhile, in
+/// addition to other load, submits single tasks to the real worker and waits for them.
 ///
 /// # Errors
 ///
-/// If a command fails, or a task does.
+/// If a command or a task fails.
 pub fn run_array(cluster: &Cluster, count: u64, meanwhile: &Meanwhile) -> Result<Watched> {
     let array = format!("--array=1-{count}");
     let begun = Instant::now();
-    // So long that the real worker gets none of them: its lifetime is shorter.
+    // The requested time is longer than the real worker's lifetime, so it gets none of these tasks.
     cluster.time(&submit(&[&array, "--time-request=24h"]))?;
     let has_ended = AtomicBool::new(false);
     std::thread::scope(|scope| {
@@ -172,19 +175,19 @@ pub fn run_array(cluster: &Cluster, count: u64, meanwhile: &Meanwhile) -> Result
     })
 }
 
-/// A submit of tasks that write nothing.
+/// Returns a submit of tasks that write nothing.
 pub(super) fn submit<'a>(options: &[&'a str]) -> Vec<&'a str> {
     let quiet = ["--stdout=none", "--stderr=none", "--", "true"];
     [&["submit"], options, &quiet].concat()
 }
 
-/// Time between two storms.
+/// The time between two losses of all connections.
 const STORM_INTERVAL: Duration = Duration::from_secs(2);
-/// Longest time for workers to come back.
+/// How long workers may take to come back.
 const STORM_TIMEOUT: Duration = Duration::from_secs(300);
 
-/// Makes all workers lose their connections several times, and returns the time until the last one
-/// was back each time. Ends early if the work does.
+/// Makes all workers lose their connections several times. Returns for each time how long it took
+/// until the last one was back. Ends early if the work ends.
 fn rage(meanwhile: &Meanwhile, has_ended: &AtomicBool) -> Result<Vec<Duration>> {
     let (workers, tally) = (meanwhile.workers, meanwhile.storms.tally());
     let mut took = Vec::new();
@@ -231,8 +234,8 @@ fn look_until_finished(cluster: &Cluster, count: u64, begun: Instant) -> Result<
     };
     loop {
         let look = Instant::now();
-        // As a table: as JSON it lists every task of the array, which takes a client longer than
-        // everything else here.
+        // Requested as a table, because the JSON output lists every task of the array, which takes
+        // the client longer than everything else here.
         watched.looks.push(cluster.time(&["job", "info", ARRAY])?);
         let stats = task_stats(cluster)?;
         let number = |name: &str| {
@@ -251,7 +254,7 @@ fn look_until_finished(cluster: &Cluster, count: u64, begun: Instant) -> Result<
     }
 }
 
-/// Counts of the tasks of the array.
+/// Returns the counts of the array's tasks.
 pub(super) fn task_stats(cluster: &Cluster) -> Result<serde_json::Value> {
     let list = cluster
         .command(&["job", "list", "--all", "--output-mode=json"])

@@ -1,4 +1,4 @@
-//! The requests of an open web page, repeated.
+//! Repeats the requests of an open web page.
 
 use std::io::{Read as _, Write as _};
 use std::net::{Ipv4Addr, TcpListener, TcpStream};
@@ -8,12 +8,13 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context as _, Result, ensure};
 
-/// Pause between two rounds: the page asks again after events, at most this often.
+/// The pause between two rounds. After events, the page sends its requests again at most this
+/// often.
 const ROUND_INTERVAL: Duration = Duration::from_millis(400);
-/// Timeout of an answer.
+/// The timeout for an answer.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// Requests of the overview and of the view of a job; the array is the first job.
+/// The requests of the overview and of the view of a job. The array is the first job.
 const PATHS: [&str; 8] = [
     "/summary",
     "/jobs?limit=1000",
@@ -25,30 +26,30 @@ const PATHS: [&str; 8] = [
     "/jobs/1/tasks?limit=100",
 ];
 
-/// Durations of answers, ascending, by path.
+/// The durations of answers in ascending order, by path.
 pub type Answers = Vec<(&'static str, Vec<Duration>)>;
 
-/// The path that scans the past; the page asks for it less often.
+/// The path that reads old data. The page requests it less often.
 const HISTORY: &str = "/history";
-/// Like the page: a minute, or this multiple of its duration.
+/// The page requests it once a minute, or after this multiple of the time that the answer took.
 const HISTORY_INTERVAL: Duration = Duration::from_secs(60);
 const HISTORY_FACTOR: u32 = 400;
 
-/// A free port for the page.
+/// Returns a free port for the page.
 ///
 /// # Errors
 ///
-/// If there is none.
+/// If there is no free port.
 pub fn free_port() -> Result<u16> {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
     Ok(listener.local_addr()?.port())
 }
 
-/// Repeats all requests of one open page, until `has_ended`.
+/// Repeats all requests of one open page until `has_ended`.
 ///
 /// # Errors
 ///
-/// If the server rejects one.
+/// If the server rejects a request.
 pub fn ask_until(server_dir: &Path, port: u16, has_ended: &AtomicBool) -> Result<Answers> {
     let token = std::fs::read_to_string(server_dir.join("hq-current/http-token"))
         .context("no token for the page")?;
@@ -76,7 +77,7 @@ pub fn ask_until(server_dir: &Path, port: u16, has_ended: &AtomicBool) -> Result
     Ok(answers)
 }
 
-/// One request; returns the time until the complete answer.
+/// Sends one request. Returns the time until the answer was complete.
 fn ask(port: u16, token: &str, path: &str) -> Result<Duration> {
     let begun = Instant::now();
     let mut stream = TcpStream::connect((Ipv4Addr::LOCALHOST, port))?;

@@ -11,55 +11,58 @@ use super::home::Tally;
 use super::measure::{cpu_by_thread, peak_kib, submit, task_stats};
 use crate::cluster::Cluster;
 
-/// Pause between two looks.
+/// The pause between two checks.
 const LOOK_INTERVAL: Duration = Duration::from_millis(20);
-/// How long the server stays away: batch systems and users are not faster.
+/// How long the server stays away. Batch systems and users do not restart it faster.
 const AWAY: Duration = Duration::from_secs(1);
-/// Timeout of one step.
+/// The timeout of one step.
 const STEP_TIMEOUT: Duration = Duration::from_secs(600);
-/// How long clients are timed after all workers are back, and the pause before the next kill.
+/// How long clients are timed after all workers are back. The pause before the next kill is the
+/// same.
 const AFTER: Duration = Duration::from_secs(2);
-/// Fraction of all cpus that must be in use before a kill.
+/// The fraction of all cpus that must be in use before the server is killed.
 const LOAD: f64 = 0.9;
 
-/// Results of one restart. Times count from the start of the server.
+/// The results of one restart. Times are measured from the start of the server.
 #[derive(Debug)]
 pub struct Restart {
-    /// Tasks that ran when the server was killed.
+    /// The number of tasks that were running when the server was killed.
     pub running: u64,
-    /// Until it answered a client.
+    /// When it first answered a client.
     pub answered: Duration,
-    /// Until the last worker was back.
+    /// When the last worker was back.
     pub all_back: Duration,
-    /// Time until the server reported the first end of a task.
+    /// When the server first reported that a task had ended.
     pub first_end: Duration,
-    /// Durations of `job info` from the first answer until a while after all were back, ascending.
+    /// The durations of `job info` from the first answer until a while after all workers were back,
+    /// in ascending order.
     pub looks: Vec<Duration>,
-    /// CPU of the new server until all were back: of the core's thread, of all threads.
+    /// The CPU time of the new server until all workers were back: of the core's thread, and of all
+    /// threads.
     pub cpu: (Duration, Duration),
-    /// Long turns of the core's thread, in CPU time, ascending, with their parts.
+    /// The CPU times of long turns of the core's thread, in ascending order, with their parts.
     pub long_turns: Vec<(Duration, String)>,
-    /// Attempts of workers to come back that failed.
+    /// The number of failed attempts of workers to come back.
     pub failures: u64,
-    /// Peak memory of the new server until all were back, in KiB.
+    /// The peak memory of the new server until all workers were back, in KiB.
     pub peak_kib: u64,
 }
 
 /// Number of restarts, and how the server is restarted.
 #[derive(Debug)]
 pub struct Plan<'a> {
-    /// Kills.
+    /// The number of times that the server is killed.
     pub count: usize,
-    /// Workers that come back.
+    /// The number of workers that come back.
     pub workers: usize,
-    /// Tasks that all of them run together.
+    /// The number of tasks that all of them run together.
     pub cpus: u64,
-    /// Arguments of the server.
+    /// The arguments of the server.
     pub server_args: &'a [&'a str],
 }
 
-/// Submits an array of long tasks, kills and restarts the server as often as planned, and waits for
-/// the end of all tasks.
+/// Submits an array of long tasks, kills and restarts the server as often as planned, and waits
+/// until all tasks have ended.
 ///
 /// # Errors
 ///
@@ -158,7 +161,7 @@ fn watch(
     })
 }
 
-/// CPU time of the core's thread, and of all threads.
+/// Returns the CPU time of the core's thread, and of all threads.
 fn cpu(pid: u32) -> Result<(Duration, Duration)> {
     let threads = cpu_by_thread(pid)?;
     let core = threads.get("core").copied().unwrap_or_default();

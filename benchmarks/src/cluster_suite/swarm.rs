@@ -1,4 +1,4 @@
-//! Any number of simulated workers in this process.
+//! Simulates any number of workers in this process.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -17,24 +17,25 @@ use super::links::SlowLink;
 use super::tasks::{Ledger, TaskTime};
 use super::worker::{Counts, SimulatedWorker};
 
-/// Limit of simultaneous connection attempts. More would only wait in the server's queue and be
-/// penalized: all come from one address, and one thread is slow with a thousand handshakes.
+/// The maximum number of simultaneous connection attempts. More would only wait in the server's
+/// queue and be penalized, because all come from one address, and a single thread is slow with a
+/// thousand handshakes.
 const CONNECTING_MAX: usize = 192;
-/// Heartbeats of real workers.
+/// The heartbeat period of real workers.
 const HEARTBEAT: Duration = Duration::from_secs(8);
 
 /// How long a failed run may take to stop the server.
 const END_TIMEOUT: Duration = Duration::from_secs(20);
 
-/// Priority of the workers' thread: it yields to everything else.
+/// The priority of the workers' thread, which yields to everything else.
 const LOWEST_PRIORITY: i32 = 19;
 
-/// Configuration of the workers.
+/// The configuration of the workers.
 #[derive(Clone, Debug)]
 pub struct SwarmConfig {
-    /// How many there are.
+    /// The number of workers.
     pub count: usize,
-    /// Cpus per worker.
+    /// The number of cpus per worker.
     pub cpus: u32,
     /// How long tasks take.
     pub time: TaskTime,
@@ -44,33 +45,33 @@ pub struct SwarmConfig {
     pub ledger: Arc<Ledger>,
 }
 
-/// Simulated workers that are registered.
+/// Simulated workers that have registered.
 #[derive(Debug)]
 pub struct Swarm {
     runtime: Runtime,
     workers: JoinSet<Result<Counts>>,
     storms: Storms,
-    /// From the first connection to the last registration.
+    /// The time from the first connection to the last registration.
     pub registered_in: Duration,
 }
 
 impl Swarm {
-    /// Registers them with the server of a directory.
+    /// Registers the workers with the server of a directory.
     ///
     /// # Errors
     ///
-    /// If one is rejected.
+    /// If a worker is rejected.
     pub fn start(server_dir: &Path, config: &SwarmConfig) -> Result<Self> {
         let SwarmConfig { count, time, .. } = *config;
         raise_descriptor_limit(count)?;
-        // One thread: the server needs the other CPUs.
+        // One thread is used because the server needs the other CPUs.
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()
             .build()?;
         let worker_config = Arc::new(WorkerConfig {
             heartbeat: HEARTBEAT,
             on_server_lost: OnServerLost::Reconnect,
-            // They run no graphs.
+            // Simulated workers do not run task graphs.
             takes_successors: false,
             ..worker_config(config.cpus)
         });
@@ -99,17 +100,17 @@ impl Swarm {
         })
     }
 
-    /// How to have all workers lose their connections.
+    /// Returns the means to make all workers lose their connections.
     #[must_use]
     pub fn storms(&self) -> Storms {
         self.storms.clone()
     }
 
-    /// Runs the workers until `done` returns, on a thread of its own.
+    /// Runs the workers until `done` returns, which runs on a separate thread.
     ///
     /// # Errors
     ///
-    /// If a worker ends before, or `done` fails.
+    /// If a worker ends earlier, or if `done` fails.
     pub fn work<T: Send + 'static>(
         &mut self,
         done: impl FnOnce() -> Result<T> + Send + 'static,
@@ -117,15 +118,15 @@ impl Swarm {
         let workers = &mut self.workers;
         self.runtime.block_on(async {
             let mut done = tokio::task::spawn_blocking(done);
-            // After the thread of `done` was started, which must not inherit it. The workers stand
-            // for other machines: they must not take cpus from the server and from timed commands.
-            // Failure does not matter.
+            // Set after the thread of `done` was started, which must not inherit it. The workers
+            // stand for other machines, so they must not take cpus from the server and from timed
+            // commands. Failure does not matter.
             let _ = setpriority_process(None, LOWEST_PRIORITY);
             let ended = tokio::select! {
                 result = &mut done => return result.context("it panicked")?,
                 Some(ended) = workers.join_next() => ended,
             };
-            // When `done` fails, it stops the server and the workers on its way out.
+            // When `done` fails, it stops the server and the workers before it returns.
             if let Ok(Ok(Err(error))) = tokio::time::timeout(END_TIMEOUT, done).await {
                 return Err(error);
             }
@@ -134,18 +135,18 @@ impl Swarm {
         })
     }
 
-    /// Waits until the server has stopped all workers that it knows; returns their counters.
+    /// Waits until the server has stopped all workers that it knows. Returns their counters.
     ///
     /// # Errors
     ///
-    /// If one of them failed.
+    /// If any worker failed.
     pub fn join(mut self, stop: impl FnOnce() -> Result<()> + Send + 'static) -> Result<Counts> {
         let workers = &mut self.workers;
         self.runtime.block_on(async {
             let stopped = tokio::task::spawn_blocking(stop);
             stopped.await.context("it panicked")??;
             let mut all = Counts::default();
-            // One that lost its connection just before would look for the server forever.
+            // A worker that lost its connection just before would look for the server forever.
             while let Ok(Some(ended)) = tokio::time::timeout(END_TIMEOUT, workers.join_next()).await
             {
                 let counts = ended.context("a worker panicked")??;
@@ -170,7 +171,7 @@ async fn register_all(home: &Home, count: usize, time: TaskTime) -> Result<Vec<S
     Ok(registered)
 }
 
-/// One descriptor per worker, and some for the rest.
+/// Each worker needs one descriptor, and the rest of the process some.
 fn raise_descriptor_limit(count: usize) -> Result<()> {
     let wanted = u64::try_from(count)? + 200;
     let limit = getrlimit(Resource::Nofile);

@@ -1,4 +1,4 @@
-//! Tasks of a simulated worker: they only take time, and are counted.
+//! Tasks of a simulated worker. They only take time and are counted.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap, VecDeque};
@@ -15,14 +15,15 @@ use hq_core::worker_state::{ExitStatus, LaunchEvent, LaunchFailure, LaunchTask, 
 /// How long a task takes.
 #[derive(Clone, Copy, Debug)]
 pub struct TaskTime {
-    /// On average.
+    /// The average duration.
     pub mean: Duration,
-    /// Largest deviation from it, as a fraction: 0 to 1. Uniformly distributed.
+    /// The largest deviation from the average as a fraction of it, from 0 to 1. Uniformly
+    /// distributed.
     pub spread: f64,
 }
 
 impl TaskTime {
-    /// The duration of one task, deterministic per token and worker.
+    /// Returns the duration of one task, which is deterministic per token and worker.
     fn of(self, seed: u64, token: LaunchToken) -> Duration {
         if self.spread <= 0.0 {
             return self.mean;
@@ -37,7 +38,7 @@ impl TaskTime {
     }
 }
 
-/// Number of starts and ends of each task of the array.
+/// The number of starts and ends of each task of the array.
 #[derive(Debug)]
 pub struct Ledger(Box<[Lives]>);
 
@@ -47,25 +48,25 @@ struct Lives {
     ends: AtomicU8,
 }
 
-/// Sums of a [`Ledger`].
+/// The totals of a [`Ledger`].
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct Sums {
-    /// Tasks that were started.
+    /// The number of tasks that were started.
     pub started: u64,
-    /// Tasks that were started more than once.
+    /// The number of tasks that were started more than once.
     pub started_again: u64,
-    /// Tasks that came to their end.
+    /// The number of tasks that ended by themselves.
     pub ended: u64,
-    /// Tasks that came to their end more than once.
+    /// The number of tasks that ended by themselves more than once.
     pub ended_again: u64,
 }
 
 impl Ledger {
-    /// For tasks from 1 to `count`.
+    /// Creates a ledger for tasks from 1 to `count`.
     ///
     /// # Errors
     ///
-    /// If a machine has no room for so many.
+    /// If this machine cannot hold that many tasks in memory.
     pub fn new(count: u64) -> Result<Arc<Self>> {
         let count = usize::try_from(count)?;
         Ok(Arc::new(Self(
@@ -89,7 +90,7 @@ impl Ledger {
         }
     }
 
-    /// Totals over all tasks so far.
+    /// Returns the totals of all tasks so far.
     #[must_use]
     pub fn sums(&self) -> Sums {
         let mut sums = Sums::default();
@@ -105,16 +106,16 @@ impl Ledger {
     }
 }
 
-/// The tasks of a worker. Tasks of one lane run one after the other.
+/// The tasks of a worker. Tasks in the same lane run one after the other.
 pub(super) struct Tasks {
     time: TaskTime,
     seed: u64,
     ledger: Arc<Ledger>,
-    /// Running launches, by their end.
+    /// The running launches, ordered by their end.
     running: BinaryHeap<Reverse<(Time, LaunchToken)>>,
-    /// Each running lane: start of its current token, and the next ones.
+    /// For each running lane, the start of its current token, and the tokens that follow.
     lanes: BTreeMap<LaunchToken, Lane>,
-    /// Each launch that has not ended.
+    /// All launches that have not ended.
     launches: BTreeMap<LaunchToken, Launch>,
     events: Vec<LaunchEvent>,
 }
@@ -127,7 +128,7 @@ struct Lane {
 #[derive(Clone, Copy)]
 struct Launch {
     lane: LaunchToken,
-    /// Id in the array, the only job for these workers.
+    /// The id in the array, which is the only job of these workers.
     task: u32,
 }
 
@@ -144,7 +145,7 @@ impl Tasks {
         }
     }
 
-    /// Time of the next event to report.
+    /// Returns the time of the next event to report.
     pub(super) fn next_end(&self) -> Option<Time> {
         if self.events.is_empty() {
             self.running.peek().map(|Reverse((end, _))| *end)
@@ -179,7 +180,7 @@ impl Tasks {
         self.running.push(Reverse((end, token)));
     }
 
-    /// Removes an unstarted task from its lane; returns whether it was there.
+    /// Removes an unstarted task from its lane. Returns whether it was there.
     pub(super) fn withdraw(&mut self, token: LaunchToken) -> bool {
         let lane = self.launches.get(&token).map(|launch| launch.lane);
         let Some(lane) = lane.and_then(|lane| self.lanes.get_mut(&lane)) else {
@@ -201,7 +202,7 @@ impl Tasks {
             return;
         }
         let running = self.running.len();
-        // Rare: a search is good enough.
+        // This happens rarely, so a linear search is good enough.
         self.running
             .retain(|Reverse((_, running))| *running != token);
         if self.running.len() < running {
@@ -209,7 +210,7 @@ impl Tasks {
         }
     }
 
-    /// Events that are due by now.
+    /// Returns the events that are due by now.
     pub(super) fn due(&mut self, now: Time) -> Vec<LaunchEvent> {
         while let Some(Reverse((end, token))) = self.running.peek().copied() {
             if end > now {

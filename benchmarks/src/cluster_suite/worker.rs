@@ -16,26 +16,26 @@ use tokio::sync::watch;
 use super::home::{Attempt, Home, Link, Reached, introduce};
 use super::tasks::{TaskTime, Tasks};
 
-/// Pause between attempts to reach a lost server, like a real worker: doubled from the first to the
-/// last, each shortened randomly.
+/// The pause between attempts to reach a lost server. As in a real worker, it doubles from this
+/// value up to the maximum, and each pause is shortened randomly.
 const PAUSE_MIN: Duration = Duration::from_millis(100);
 const PAUSE_MAX: Duration = Duration::from_secs(5);
 
-/// Messages handled in one turn, like a real worker.
+/// The maximum number of messages that are handled in one turn, as in a real worker.
 const MESSAGES_PER_TURN: usize = 64;
 
-/// Counters of a simulated worker.
+/// The counters of a simulated worker.
 #[derive(Clone, Copy, Default, Debug)]
 pub struct Counts {
-    /// Bytes that came from the server.
+    /// The number of bytes received from the server.
     pub received: u64,
-    /// Tasks that it ended.
+    /// The number of tasks that it ended.
     pub ended: u64,
-    /// Why it ended.
+    /// Why the worker ended.
     pub exit: Option<ExitReason>,
 }
 
-/// The way to the server.
+/// The connection to the server, or the attempt to establish one.
 #[expect(clippy::large_enum_variant, reason = "nearly all are of the large one")]
 enum Line {
     Up(Link),
@@ -43,14 +43,14 @@ enum Line {
     Introducing(Attempt<Result<Link>>),
 }
 
-/// News of it.
+/// An event of a connection.
 enum News {
-    /// Messages arrived, or something was written.
+    /// Messages arrived, or data was written.
     Traffic,
     Lost,
     Reached(Reached),
     Back(Link),
-    /// An attempt failed; whether the server was reached.
+    /// An attempt failed. Says whether the server was reached.
     Failed {
         was_reached: bool,
         error: anyhow::Error,
@@ -58,7 +58,7 @@ enum News {
 }
 
 impl Line {
-    /// Cancel safe: dropping the future loses nothing.
+    /// Cancel safe: nothing is lost if the future is dropped.
     async fn next(&mut self, batch: &mut Vec<ToWorker>) -> News {
         match self {
             Self::Up(Link { reader, writer, .. }) => tokio::select! {
@@ -88,7 +88,7 @@ impl Line {
         }
     }
 
-    /// Queues a message; without a connection it is dropped.
+    /// Queues a message, or drops it if there is no connection.
     fn feed(&mut self, message: &ToServer) -> Result<()> {
         if let Self::Up(link) = self {
             link.writer.feed(message)?;
@@ -100,18 +100,18 @@ impl Line {
 /// A worker that the server knows.
 pub(super) struct SimulatedWorker {
     home: Home,
-    /// Subscribed at the registration: the worker may run for the first time much later.
+    /// Subscribed at the registration, because the worker may first run much later.
     storms: watch::Receiver<()>,
     state: WorkerState,
     line: Line,
-    /// Its id, and the uid of its server.
+    /// The id of the worker, and the uid of its server.
     identity: (hq_core::id::WorkerId, Box<str>),
-    /// Pause after an attempt that reached the server, and after one that did not.
+    /// The pause after an attempt that reached the server, and after one that did not.
     pause: Duration,
     dial_pause: Duration,
-    /// Attempts to register again.
+    /// The number of attempts to register again.
     registrations: u64,
-    /// Heartbeats since the last message of the server.
+    /// The number of heartbeats sent since the server's last message.
     silent_heartbeats: u32,
     tasks: Tasks,
     exit: Option<ExitReason>,
@@ -145,7 +145,7 @@ impl SimulatedWorker {
         })
     }
 
-    /// Works until the server stops it, or it ends by itself.
+    /// Runs until the server stops the worker or the worker ends by itself.
     ///
     /// # Errors
     ///
@@ -157,7 +157,7 @@ impl SimulatedWorker {
             let wake = self.state.next_deadline().into_iter();
             let wake = wake.chain(self.tasks.next_end()).min();
             let news = tokio::select! {
-                // An error means that no more will come.
+                // An error means that there will be no more storms.
                 Ok(()) = self.storms.changed() => News::Lost,
                 news = self.line.next(&mut batch) => news,
                 () = sleep_until(wake) => News::Traffic,
@@ -176,7 +176,7 @@ impl SimulatedWorker {
             self.turn(&mut effects)?;
         }
         if let Line::Up(link) = &mut self.line {
-            // The server may have closed the connection already.
+            // The server may already have closed the connection.
             let _ = link.writer.flush().await;
             self.counts.received += link.reader.received();
         }
@@ -233,7 +233,7 @@ impl SimulatedWorker {
         self.state.apply(now(), Input::ServerLost, effects);
     }
 
-    /// Starts to look for the server.
+    /// Starts to connect to the server.
     fn dial(&mut self) {
         self.dial_pause = self.pause;
         self.pause = (self.pause * 2).min(PAUSE_MAX);
@@ -247,19 +247,19 @@ impl SimulatedWorker {
         self.line = Line::Reaching(Box::pin(self.home.clone().reach(pause)));
     }
 
-    /// Registers again at a server that was reached.
+    /// Registers again over a new connection to the server.
     fn introduce_again(&mut self, reached: Reached) {
-        // A registration that arrives after a later one is rejected, so each has its number.
+        // A registration that arrives after a later one is rejected, so each has a number.
         self.registrations += 1;
         let holding = self.state.holding(now().mono);
         let (worker, uid) = &self.identity;
-        // It registered without a hash, so any secret will do.
+        // The worker registered without a hash, so any secret will do.
         let known = (&*self.home.config, &SecretKey::from_bytes([0; 32]));
         let message = convert::reattach(known, *worker, uid, &holding, self.registrations);
         self.line = Line::Introducing(Box::pin(introduce(reached, message)));
     }
 
-    /// Applies due inputs, and carries out the effects.
+    /// Applies due inputs and executes the effects.
     fn turn(&mut self, effects: &mut Vec<Effect>) -> Result<()> {
         let time = now();
         let events = self.tasks.due(time.mono);
@@ -299,14 +299,14 @@ impl SimulatedWorker {
 
 async fn sleep_until(wake: Option<Time>) {
     match wake {
-        // The timer rounds up to milliseconds, the longest part of a short task.
+        // The timer rounds up to milliseconds, which would dominate the time of a short task.
         Some(wake) if wake <= now().mono => {}
         Some(wake) => tokio::time::sleep(wake.since(now().mono)).await,
         None => std::future::pending().await,
     }
 }
 
-/// Both clocks, as a real worker reads them.
+/// Reads both clocks, as a real worker does.
 fn now() -> Now {
     let time = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
     let seconds = Duration::from_secs(u64::try_from(time.tv_sec).unwrap_or(0));

@@ -1,15 +1,15 @@
-//! Lower bounds of schedules, and the optimum of small cases.
+//! Lower bounds for schedules, and the optimum of small cases.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
 
 use super::shapes::{Kind, Load};
 
-/// Amounts that a whole cluster offers.
+/// The amounts of resources that a whole cluster offers.
 pub type Capacity = BTreeMap<&'static str, f64>;
 
-/// Lower bound of the makespan from capacity, chains and single tasks. Kinds with two variants are
-/// split to relieve the busiest resource.
+/// Returns a lower bound of the makespan, derived from capacity, chains and single tasks. Kinds
+/// with two variants are split to relieve the busiest resource.
 #[must_use]
 pub fn makespan_min(load: &Load, capacity: &Capacity, workers: u32) -> Duration {
     let choices: Vec<&Kind> = load.kinds.iter().filter(|k| k.variants.len() > 1).collect();
@@ -21,7 +21,8 @@ pub fn makespan_min(load: &Load, capacity: &Capacity, workers: u32) -> Duration 
     Duration::from_secs_f64(by_work).max(load.critical_path)
 }
 
-/// Seconds of the busiest resource if this share of the tasks with variants takes the first one.
+/// Returns the seconds of the busiest resource if the share `first` of the tasks with variants uses
+/// the first one.
 fn busiest(load: &Load, capacity: &Capacity, workers: u32, first: f64) -> f64 {
     let mut used: BTreeMap<&str, f64> = BTreeMap::new();
     let mut node_seconds = 0.0;
@@ -44,13 +45,13 @@ fn busiest(load: &Load, capacity: &Capacity, workers: u32, first: f64) -> f64 {
     }
     let by_resource = used.iter().map(|(name, used)| {
         let all = capacity.get(name).copied().unwrap_or(1.0);
-        // A node in a multi-node task gives all of each resource.
+        // A node of a multi-node task gives all its resources to the task.
         (used + node_seconds * all / f64::from(workers.max(1))) / all
     });
     by_resource.fold(node_seconds / f64::from(workers.max(1)), f64::max)
 }
 
-/// The minimum of a convex function on 0.0 ..= 1.0.
+/// Returns the minimum of a convex function on 0.0 ..= 1.0.
 fn minimum(value: impl Fn(f64) -> f64) -> f64 {
     let (mut low, mut high) = (0.0, 1.0);
     for _ in 0..60 {
@@ -64,12 +65,12 @@ fn minimum(value: impl Fn(f64) -> f64) -> f64 {
     value(f64::midpoint(low, high))
 }
 
-/// Minimal number of rounds for tasks of equal length on `workers` equal workers, by exhaustive
-/// search. A task has an amount per resource; at most 16 tasks.
+/// Returns the minimum number of rounds for tasks of equal length on `workers` equal workers, by
+/// exhaustive search. Each task has an amount per resource. There may be at most 16 tasks.
 ///
 /// # Panics
 ///
-/// If a task fits no worker.
+/// If a task does not fit on a worker.
 #[must_use]
 pub fn rounds_min(tasks: &[Vec<u32>], worker: &[u32], workers: u32) -> u32 {
     let all = (1_usize << tasks.len()) - 1;
@@ -84,7 +85,7 @@ pub fn rounds_min(tasks: &[Vec<u32>], worker: &[u32], workers: u32) -> u32 {
     let mut bins = vec![u32::MAX; all + 1];
     bins[0] = 0;
     for set in 1..=all {
-        // Subsets with the lowest task: each packing is examined once.
+        // Only subsets with the lowest task, so that each packing is examined once.
         let lowest = set & set.wrapping_neg();
         let mut part = set;
         while part > 0 {

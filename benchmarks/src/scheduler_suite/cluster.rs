@@ -1,5 +1,5 @@
 //! A server and workers in virtual time. Messages use the wire format and take [`LINK`] each way.
-//! In a cluster with a clock each decision takes its real duration, and messages that arrive
+//! In a cluster with a clock, each decision takes its real duration, and messages that arrive
 //! meanwhile wait.
 
 use std::cmp::Reverse;
@@ -29,15 +29,15 @@ use hq_protocol::worker::{ToServer, ToWorker};
 
 use super::decision::{Decision, Stopwatch};
 
-/// Time of a message between server and worker.
+/// How long a message takes between server and worker.
 const LINK: Duration = Duration::from_micros(100);
-/// Inputs that the server takes before it decides, like its loop.
+/// The maximum number of inputs that the server takes before it decides, as in its real loop.
 const BATCH_MAX: usize = 256;
 
 /// How long each task of a job runs.
 pub type Runs = Arc<dyn Fn(TaskId) -> Duration + Send + Sync>;
 
-/// Event of the simulation.
+/// An event of the simulation.
 enum Event {
     ServerTimer,
     WorkerTimer(WorkerId),
@@ -68,7 +68,7 @@ impl Node {
         whole(all.unwrap_or_default().0)
     }
 
-    /// Cpus of the lanes that have something to run.
+    /// Returns the number of cpus of the lanes that have something to run.
     fn granted(&self) -> f64 {
         let heads = self.lanes.values().filter_map(VecDeque::front);
         let held = heads.filter_map(|token| self.processes.get(token));
@@ -85,36 +85,36 @@ fn whole(units: u64) -> f64 {
 /// A start of a task.
 #[derive(Clone, Copy, Debug)]
 pub struct Start {
-    /// Time of the start.
+    /// When the task started.
     pub at: Time,
-    /// Job and id of the task.
+    /// The job and id of the task.
     pub task: TaskKey,
-    /// Where; of a multi-node task the root.
+    /// The worker, or the root worker of a multi-node task.
     pub worker: WorkerId,
 }
 
-/// The cluster.
+/// The simulated cluster.
 pub struct Cluster {
     /// The server.
     pub server: ServerState,
     /// Virtual time.
     pub now: Time,
-    /// Input and time of each decision of the server.
+    /// The inputs and time of each decision of the server.
     pub decisions: Vec<Decision>,
-    /// Every start, in order.
+    /// All starts, in order.
     pub starts: Vec<Start>,
-    /// Tasks that the server handed to workers, each time.
+    /// How often the server assigned a task to a worker.
     pub handed_out: u64,
-    /// Tasks that it asked back.
+    /// The number of tasks that the server retracted.
     pub asked_back: u64,
-    /// Cpu seconds that were used by single-node tasks that ended.
+    /// The cpu seconds used by single-node tasks that have ended.
     pub cpu_seconds: f64,
-    /// Cpus of all workers, now and at the beginning the same.
+    /// The number of cpus of all workers. It never changes.
     cpus: f64,
-    /// Cpus that tasks have now.
+    /// The number of cpus that tasks currently have.
     granted: f64,
     granted_seconds: f64,
-    /// Used and total cpu seconds while tasks waited for a worker.
+    /// The used and the total cpu seconds while tasks were waiting for a worker.
     contended: (f64, f64),
     nodes: BTreeMap<WorkerId, Node>,
     joining: BTreeMap<LinkId, WorkerConfig>,
@@ -128,11 +128,11 @@ pub struct Cluster {
     submitted: Vec<Input>,
     check: bool,
     is_timed: bool,
-    /// When the server has carried out its last decision.
+    /// When the server has executed its last decision.
     busy_until: Time,
-    /// Unanswered heartbeats, by send time.
+    /// The unanswered heartbeats, with their send times.
     asked: BTreeMap<WorkerId, Time>,
-    /// Latency of each heartbeat.
+    /// The latency of each heartbeat.
     pub answers: Vec<Duration>,
 }
 
@@ -170,7 +170,7 @@ impl Default for Cluster {
 }
 
 impl Cluster {
-    /// A cluster that checks every invariant after every event.
+    /// Creates a cluster that checks every invariant after every event.
     #[must_use]
     pub fn checked() -> Self {
         Self {
@@ -179,7 +179,7 @@ impl Cluster {
         }
     }
 
-    /// A cluster whose decisions take their real duration.
+    /// Creates a cluster whose decisions take their real duration.
     #[must_use]
     pub fn timed() -> Self {
         Self {
@@ -188,9 +188,9 @@ impl Cluster {
         }
     }
 
-    /// A worker joins.
+    /// Adds a worker.
     pub fn join(&mut self, mut config: WorkerConfig) {
-        // No heartbeats unless requested.
+        // There are no heartbeats unless they are requested.
         config.heartbeat = Duration::from_secs(1_000_000);
         self.next_link += 1;
         let link = LinkId(self.next_link);
@@ -198,7 +198,7 @@ impl Cluster {
         self.decide(vec![Input::WorkerConnected(link, config)]);
     }
 
-    /// The worker with the lowest id vanishes with all its tasks.
+    /// Makes the worker with the lowest id vanish with all its tasks.
     pub fn lose_one(&mut self) {
         if let Some((id, node)) = self.nodes.pop_first() {
             self.cpus -= node.cpus();
@@ -210,7 +210,8 @@ impl Cluster {
         }
     }
 
-    /// Sends heartbeats of workers whose number has the remainder `rest` when divided by `parts`.
+    /// Sends the heartbeats of the workers whose number has the remainder `rest` when divided by
+    /// `parts`.
     pub fn heartbeat(&mut self, parts: usize, rest: usize) {
         let ids = self.nodes.keys().copied().skip(rest).step_by(parts.max(1));
         for id in ids.collect::<Vec<_>>() {
@@ -227,7 +228,7 @@ impl Cluster {
         self.decide(inputs);
     }
 
-    /// Like [`Cluster::submit`], but the server takes it with its next inputs.
+    /// Like [`Cluster::submit`], but the server takes the job with its next inputs.
     pub fn submit_later(&mut self, body: SubmitBody, runs: Runs) {
         let spec = SubmitSpec {
             target: SubmitTarget::NewJob {
@@ -283,13 +284,13 @@ impl Cluster {
         self.decide(vec![Input::Request(RequestId(3), forget)]);
     }
 
-    /// Whether every job has ended.
+    /// Returns whether every job has ended.
     #[must_use]
     pub fn is_done(&self) -> bool {
         self.server.submitting() == 0 && self.server.jobs().values().all(|job| job.is_completed())
     }
 
-    /// Runs until everything has ended; returns the elapsed time.
+    /// Runs until everything has ended. Returns the elapsed time.
     pub fn finish(&mut self) -> Duration {
         let start = self.now;
         let submitted = std::mem::take(&mut self.submitted);
@@ -300,14 +301,14 @@ impl Cluster {
         self.now.since(start)
     }
 
-    /// Runs until a time.
+    /// Runs until the given time.
     pub fn run_until(&mut self, end: Time) {
         while self.step(end) {}
         self.account(end);
         self.now = self.now.max(end);
     }
 
-    /// Handles the next event; `false` if that is later than `end`.
+    /// Handles the next event. Returns `false` if that is later than `end`.
     fn step(&mut self, end: Time) -> bool {
         let Some((time, event)) = self.next_until(end) else {
             return false;
@@ -343,7 +344,7 @@ impl Cluster {
         true
     }
 
-    /// Inputs that have arrived at the server, as many as its loop takes at once.
+    /// Returns the inputs that have arrived at the server, as many as its loop takes at once.
     fn batch(&mut self, first: Input) -> Vec<Input> {
         let mut rows = first.rows();
         let mut inputs = vec![first];
@@ -364,7 +365,7 @@ impl Cluster {
         inputs
     }
 
-    /// Launches of one worker that end at the same time, in one batch.
+    /// Returns all launches of one worker that end at the same time as `first`.
     fn ends(&mut self, id: WorkerId, first: LaunchToken) -> Vec<LaunchToken> {
         let mut tokens = vec![first];
         while let Some(Reverse((at, number))) = self.events.peek().copied()
@@ -394,11 +395,11 @@ impl Cluster {
         self.waiting.insert(self.next_event, event);
     }
 
-    /// The server takes some inputs and decides; this is timed.
+    /// Lets the server take some inputs and make a decision, which is timed.
     ///
     /// # Panics
     ///
-    /// If it rejects one.
+    /// If the server rejects an input.
     fn decide(&mut self, inputs: Vec<Input>) {
         let now = both(self.now);
         let mut effects = Vec::new();
@@ -496,7 +497,7 @@ impl Cluster {
                             self.put(now + LINK, Event::ToServer(id, message));
                         }
                     }
-                    // The server of a benchmark is not stopped.
+                    // The server is not stopped in a benchmark.
                     WorkerEffect::DropTemplate(_)
                     | WorkerEffect::Farewell
                     | WorkerEffect::Kill(_)
@@ -643,21 +644,22 @@ impl Cluster {
         }
     }
 
-    /// Share of all cpu time so far used by single-node tasks, 0.0 to 1.0.
+    /// Returns the share of all cpu time so far that single-node tasks used, from 0.0 to 1.0.
     #[must_use]
     pub fn busy_share(&self) -> f64 {
         let span = self.now.since(Time(0)).as_secs_f64();
         self.granted_seconds / (self.cpus * span).max(f64::MIN_POSITIVE)
     }
 
-    /// The share while tasks waited for a worker; 1.0 if none ever did.
+    /// Returns this share for the time while tasks were waiting for a worker; 1.0 if none ever
+    /// waited.
     #[must_use]
     pub fn contended_share(&self) -> f64 {
         let (granted, all) = self.contended;
         if all > 0.0 { granted / all } else { 1.0 }
     }
 
-    /// Accounts the present grants for the time until `at`.
+    /// Accounts for the current grants until the time `at`.
     fn account(&mut self, at: Time) {
         let span = at.since(self.now).as_secs_f64();
         self.granted_seconds += self.granted * span;

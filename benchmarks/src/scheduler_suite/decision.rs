@@ -1,4 +1,4 @@
-//! Size and duration of one decision of the server.
+//! The size and duration of one decision of the server.
 
 use std::fmt;
 use std::fs::read_to_string;
@@ -8,12 +8,12 @@ use std::time::{Duration, Instant};
 use hq_core::server_state::{Command, Effect, Input, RoundSize, WorkerCommand, WorkerMessage};
 use rustix::time::{ClockId, clock_gettime};
 
-/// A span of time on the clock on the wall and on that of the thread.
+/// A time span in wall-clock time and in the thread's CPU time.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Span {
     /// Wall-clock time, including interference by other programs and virtual machines.
     pub wall: Duration,
-    /// Time that the thread ran on a cpu.
+    /// How long the thread ran on a cpu.
     pub cpu: Duration,
 }
 
@@ -28,7 +28,7 @@ impl Sub for Span {
     }
 }
 
-/// Measures spans of the thread that started it.
+/// Measures time spans of the thread that started it.
 #[derive(Clone, Copy, Debug)]
 pub struct Stopwatch {
     wall: Instant,
@@ -36,7 +36,7 @@ pub struct Stopwatch {
 }
 
 impl Stopwatch {
-    /// From now on.
+    /// Starts measuring.
     #[must_use]
     pub fn start() -> Self {
         let cpu = thread_time();
@@ -44,7 +44,7 @@ impl Stopwatch {
         Self { wall, cpu }
     }
 
-    /// The span since the start.
+    /// Returns the span since the start.
     #[must_use]
     pub fn read(&self) -> Span {
         let wall = self.wall.elapsed();
@@ -62,22 +62,23 @@ fn thread_time() -> Duration {
     Duration::new(seconds, nanos)
 }
 
-/// Position of the stolen time among the times of a cpu, see proc_stat(5).
+/// The position of the stolen time among the times of a cpu, see proc_stat(5).
 const STEAL: usize = 7;
-/// Their unit, the same on all present machines.
+/// The unit of these times, which is the same on all current machines.
 const TICKS_PER_SECOND: u32 = 100;
 
-/// Disturbance of this program by the rest of the machine.
+/// How much the rest of the machine disturbed this program.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Noise {
-    /// Involuntary context switches of the thread.
+    /// The number of involuntary context switches of the thread.
     pub preemptions: u64,
-    /// Time that the host took from the cpus of this virtual machine, summed over cpus.
+    /// The time that the host took from the cpus of this virtual machine, summed over all cpus.
     pub stolen: Duration,
 }
 
 impl Noise {
-    /// Since the start of the thread and of the machine; zero if the system does not report it.
+    /// Returns the totals since the start of the thread and of the machine; zero if the system does
+    /// not report them.
     #[must_use]
     pub fn now() -> Self {
         let status = read_to_string("/proc/thread-self/status").unwrap_or_default();
@@ -91,7 +92,7 @@ impl Noise {
     }
 }
 
-/// A number of the line with this name.
+/// Returns a number from the line with this name.
 fn field(text: &str, name: &str, at: usize) -> Option<u64> {
     let mut words = text.lines().map(str::split_whitespace);
     let line = words.find_map(|mut words| (words.next() == Some(name)).then_some(words));
@@ -109,35 +110,35 @@ impl Sub for Noise {
     }
 }
 
-/// One decision of the server: some inputs, then a round.
+/// A decision of the server: some inputs, then a scheduling round.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Decision {
-    /// All of it.
+    /// The duration of the whole decision.
     pub took: Span,
-    /// The inputs alone.
+    /// The duration of handling the inputs.
     pub digested: Span,
-    /// Inputs.
+    /// The number of inputs.
     pub inputs: usize,
-    /// Starts and ends in them.
+    /// The number of starts and ends in the inputs.
     pub rows: usize,
-    /// Workers that joined.
+    /// The number of workers that joined.
     pub joined: usize,
-    /// Workers that were lost.
+    /// The number of workers that were lost.
     pub lost: usize,
-    /// Submits.
+    /// The number of submits.
     pub submits: usize,
-    /// Commands that end or drop jobs.
+    /// The number of commands that end or drop jobs.
     pub sweeps: usize,
     /// The scheduling round.
     pub round: RoundSize,
-    /// Tasks that workers were given.
+    /// The number of tasks assigned to workers.
     pub handed_out: u64,
-    /// Number of retracted tasks.
+    /// The number of retracted tasks.
     pub asked_back: u64,
 }
 
 impl Decision {
-    /// A decision about these.
+    /// Creates the record of a decision about these inputs.
     #[must_use]
     pub fn of(inputs: &[Input]) -> Self {
         let is_goodbye =
@@ -162,7 +163,7 @@ impl Decision {
         }
     }
 
-    /// Notes what came of it.
+    /// Records the results of the decision.
     pub fn note(&mut self, effects: &[Effect], round: RoundSize) {
         self.round = round;
         for effect in effects {
@@ -215,7 +216,7 @@ impl fmt::Display for Decision {
     }
 }
 
-/// Percentiles of durations: median, 99 %, 99.9 %, longest.
+/// Returns percentiles of durations: median, 99 %, 99.9 %, longest.
 #[must_use]
 pub fn percentiles(durations: impl Iterator<Item = Duration>) -> [Duration; 4] {
     let mut sorted: Vec<Duration> = durations.collect();
@@ -223,7 +224,7 @@ pub fn percentiles(durations: impl Iterator<Item = Duration>) -> [Duration; 4] {
     [0.5, 0.99, 0.999, 1.0].map(|share| percentile(&sorted, share))
 }
 
-/// Value below which this share of the sorted durations lies.
+/// Returns the value below which this share of the sorted durations lies.
 fn percentile(sorted: &[Duration], share: f64) -> Duration {
     #[expect(
         clippy::cast_possible_truncation,

@@ -1,8 +1,8 @@
 //! Question: what does a very large number of one kind of thing cost?
 //!
 //! Each case has many of one thing (requests, priorities, templates, jobs, ended workers, workers)
-//! and little of everything else, and runs until all tasks have ended. The longest decision counts:
-//! it must not grow with the number.
+//! and few of everything else, and runs until all tasks have ended. The result is the longest
+//! decision, which must not grow with the number.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -23,47 +23,47 @@ use super::decision::{Decision, Stopwatch, percentiles};
 use super::quality::worker;
 use super::shapes::{array_of, request, spread, work};
 
-/// Memory of a worker in MB.
+/// The memory of a worker in MB.
 const MEMORY: u32 = 256_000;
 /// How long tasks run.
 const RUN: Duration = Duration::from_millis(20);
 
-/// One case: the longest step of each operation.
+/// The result of one case: the longest step of each operation.
 #[derive(Clone, Debug, Default)]
 pub struct Row {
-    /// Name of the case: the numerous thing.
+    /// The name of the case, which is the numerous thing.
     pub name: &'static str,
-    /// Tasks that started.
+    /// The number of tasks that started.
     pub started: usize,
-    /// Decisions without a command.
+    /// The number of decisions without a command.
     pub decisions: usize,
-    /// Their cpu time: median, 99 %, 99.9 %, longest.
+    /// The CPU time of these decisions: median, 99 %, 99.9 %, longest.
     pub cpu: [Duration; 4],
-    /// The longest in words.
+    /// The details of the longest of them.
     pub longest: Decision,
-    /// With a submit.
+    /// The longest decision with a submit.
     pub submit: Duration,
-    /// With a cancel, or when jobs are forgotten.
+    /// The longest decision that cancels or forgets jobs.
     pub end: Duration,
-    /// An answer about how many more workers would help.
+    /// The duration of the answer to how many more workers would help.
     pub demand: Duration,
-    /// Duration of the answer why a task waits.
+    /// The duration of the answer to why a task is waiting.
     pub explain: Duration,
-    /// Duration of the list of jobs.
+    /// The duration of the list of jobs.
     pub jobs: Duration,
-    /// Duration of the details of the first job.
+    /// The duration of the details of the first job.
     pub info: Duration,
-    /// Duration of the steps of resubmitting the first job.
+    /// The duration of the steps to resubmit the first job.
     pub resubmit: Duration,
-    /// Duration of a page of tasks.
+    /// The duration of a page of tasks.
     pub tasks: Duration,
-    /// Duration of the list of workers.
+    /// The duration of the list of workers.
     pub workers: Duration,
-    /// Maximum of requests that a round examined.
+    /// The maximum number of requests that a round examined.
     pub queues: usize,
 }
 
-/// Creates a cluster with very many of something, and its submits.
+/// Creates a cluster with a very large number of one thing, and submits its jobs.
 type Case = fn(u32) -> Cluster;
 
 const CASES: [(&str, Case); 10] = [
@@ -115,7 +115,8 @@ const CASES: [(&str, Case); 10] = [
     }),
 ];
 
-/// The cases whose names contain `part`, with `many` of each thing; a tenth of it for workers.
+/// Runs the cases whose names contain `part`, with `many` of each thing, or a tenth of that for
+/// workers.
 pub fn measure(many: u32, part: &str) -> impl Iterator<Item = Row> {
     let cases = CASES
         .into_iter()
@@ -146,7 +147,7 @@ fn with_workers(count: u32) -> Cluster {
     cluster
 }
 
-/// Another amount of memory for each task.
+/// Creates tasks that each request a different amount of memory.
 fn different(count: u32, priorities: u32) -> SubmitBody {
     graph(count, |number| {
         let mem = 1.0 + f64::from(number) * (f64::from(MEMORY) / 8.0 / f64::from(count));
@@ -156,7 +157,7 @@ fn different(count: u32, priorities: u32) -> SubmitBody {
     })
 }
 
-/// A template per task, all with the same request.
+/// Creates a template per task, all with the same request.
 fn alike(count: u32) -> SubmitBody {
     graph(count, |_| ("100".to_owned(), 0))
 }
@@ -187,7 +188,7 @@ fn run(name: &'static str, mut cluster: Cluster) -> Row {
     loop {
         second += 1;
         cluster.run_until(Time(0) + Duration::from_secs(1) * second);
-        // Later ones see less.
+        // Later queries would see less.
         if second < 4 || second % 64 == 0 {
             ask(&cluster, &mut row);
         }

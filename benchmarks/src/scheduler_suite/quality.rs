@@ -1,4 +1,4 @@
-//! Makespan against bound and optimum.
+//! Compares makespans with the bound and the optimum.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,38 +14,38 @@ use super::cluster::Cluster;
 use super::decision::percentiles;
 use super::shapes::{Load, array_of, request, scatter, work};
 
-/// Cpus of a worker.
+/// The number of cpus of a worker.
 pub const CPUS: u32 = 16;
-/// GPUs of a worker.
+/// The number of GPUs of a worker.
 pub const GPUS: u32 = 4;
-/// Memory of a worker in MB.
+/// The memory of a worker in MB.
 pub const MEM: u32 = 64_000;
 
-/// Result of one load on one cluster.
+/// The result of one load on one cluster.
 #[derive(Clone, Copy, Debug)]
 pub struct Quality {
-    /// Number of tasks.
+    /// The number of tasks.
     pub tasks: u64,
     /// How long the cluster took.
     pub makespan: Duration,
-    /// Less is impossible.
+    /// A lower bound of the makespan.
     pub bound: Duration,
-    /// Share of the cpu time used while other tasks waited for a worker, 0.0 to 1.0: excludes idle
-    /// time caused by chains and by the last tasks.
+    /// The share of the cpu time used while other tasks were waiting for a worker, from 0.0 to 1.0.
+    /// It excludes idle time caused by chains and by the last tasks.
     pub contended_use: f64,
-    /// Cpu time of decisions: median, 99 %, 99.9 %, longest.
+    /// The CPU time of decisions: median, 99 %, 99.9 %, longest.
     pub decisions: [Duration; 4],
 }
 
 impl Quality {
-    /// Bound over makespan: 1.0 is optimal.
+    /// Returns bound divided by makespan; 1.0 is optimal.
     #[must_use]
     pub fn efficiency(&self) -> f64 {
         self.bound.as_secs_f64() / self.makespan.as_secs_f64()
     }
 }
 
-/// A worker with cpus, GPUs and memory.
+/// Creates a worker with cpus, GPUs and memory.
 ///
 /// # Panics
 ///
@@ -101,7 +101,7 @@ pub fn measure(load: Load, workers: u32) -> Quality {
     }
 }
 
-/// Random small cases of tasks of equal length: makespan relative to the optimum of each.
+/// Returns makespans relative to the optimum, for random small cases of tasks of equal length.
 #[must_use]
 pub fn small_cases(count: u32) -> Vec<f64> {
     (0..count).map(small_case).collect()
@@ -141,7 +141,8 @@ fn small_case(seed: u32) -> f64 {
         }
         bodies.push(array_of(number, work(vec![request(&asked)], 0)));
     }
-    // All at once: the workers join an idle server, the tasks come before it decides anything.
+    // Submitted all at once: the workers join an idle server, and all tasks arrive before it makes
+    // a decision.
     for body in bodies {
         cluster.submit_later(body, Arc::new(move |_: TaskId| run));
     }

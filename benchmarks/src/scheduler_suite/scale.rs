@@ -13,57 +13,57 @@ use super::decision::{Decision, Noise, Span, percentiles};
 use super::quality::worker;
 use super::shapes::{array_of, nodes, request, scatter, work};
 
-/// How large.
+/// The size of the case.
 #[derive(Clone, Copy, Debug)]
 pub struct Scale {
-    /// Workers of 64 cpus and 8 GPUs, in groups of about a hundred.
+    /// The number of workers, with 64 cpus and 8 GPUs each, in groups of about a hundred.
     pub workers: u32,
-    /// Ready tasks at the beginning.
+    /// The number of ready tasks at the beginning.
     pub tasks: u32,
-    /// Different requests; every fifth has variants, every fifth fractions, every tenth whole
-    /// nodes.
+    /// The number of different requests. Every fifth has variants, every fifth has fractions, and
+    /// every tenth requests whole nodes.
     pub classes: u32,
-    /// Workers that are lost a second; as many join.
+    /// The number of workers that are lost per second. As many join.
     pub churn: u32,
-    /// Virtual time that is run.
+    /// The virtual time to run.
     pub span: Duration,
 }
 
-/// Number of decisions that are shown in full.
+/// The number of decisions that are shown in full.
 const TOLD: usize = 5;
 
-/// Measurements.
+/// The measurements.
 #[derive(Clone, Debug)]
 pub struct Outcome {
-    /// Decisions of the server.
+    /// The number of decisions of the server.
     pub decisions: usize,
-    /// Cpu time of the server's thread for a decision: median, 99 %, 99.9 %, longest.
+    /// The CPU time of the server's thread per decision: median, 99 %, 99.9 %, longest.
     pub cpu: [Duration; 4],
-    /// The same on the clock on the wall.
+    /// The same in wall-clock time.
     pub wall: [Duration; 4],
-    /// Decisions with the most cpu time, with their numbers.
+    /// The decisions with the most CPU time, with their numbers.
     pub hardest: Vec<(usize, Decision)>,
-    /// Decisions with the longest wall-clock time, with their numbers.
+    /// The decisions with the longest wall-clock time, with their numbers.
     pub longest: Vec<(usize, Decision)>,
-    /// Time that all decisions were not on a cpu.
+    /// The total time that decisions did not run on a cpu.
     pub off_cpu: Duration,
-    /// Disturbance by the rest of the machine meanwhile.
+    /// How much the rest of the machine disturbed the run.
     pub noise: Noise,
-    /// Longest decision that a submit was part of.
+    /// The longest decision that included a submit.
     pub submit: Span,
-    /// Latency of heartbeats, including the link: median, 99 %, 99.9 %, longest.
+    /// The latency of heartbeats including the link: median, 99 %, 99.9 %, longest.
     pub heartbeats: [Duration; 4],
-    /// Share of all cpu time used while there was work, 0.0 to 1.0.
+    /// The share of all cpu time used while there was work, from 0.0 to 1.0.
     pub busy: f64,
-    /// Tasks that started.
+    /// The number of tasks that started.
     pub started: usize,
-    /// Tasks that were sent to workers, each time.
+    /// How often a task was sent to a worker.
     pub handed_out: u64,
-    /// Number of retracted tasks.
+    /// The number of retracted tasks.
     pub asked_back: u64,
-    /// Multi-node tasks that started.
+    /// The number of multi-node tasks that started.
     pub gangs: u32,
-    /// Real time of the whole run.
+    /// The real time of the whole run.
     pub took: Duration,
 }
 
@@ -101,7 +101,7 @@ pub fn measure(scale: Scale) -> Outcome {
             cluster.lose_one();
             join(&mut cluster, &mut joined, scale);
         }
-        // Every worker once a second.
+        // Every worker sends one heartbeat per second.
         let (parts, rest) = (steps as usize, (step % steps) as usize);
         cluster.heartbeat(parts, rest);
     }
@@ -139,7 +139,7 @@ pub fn measure(scale: Scale) -> Outcome {
     }
 }
 
-/// The greatest decisions by some measure, the greatest first.
+/// Returns the greatest decisions by some measure, in descending order.
 fn greatest(all: &[Decision], measure: impl Fn(&Decision) -> Duration) -> Vec<(usize, Decision)> {
     let mut order: Vec<(usize, Decision)> = all.iter().copied().enumerate().collect();
     order.sort_by_key(|(_, decision)| std::cmp::Reverse(measure(decision)));
@@ -148,7 +148,7 @@ fn greatest(all: &[Decision], measure: impl Fn(&Decision) -> Duration) -> Vec<(u
 }
 
 impl Outcome {
-    /// Number of the slowest decisions that also used the most CPU time.
+    /// Returns how many of the slowest decisions also used the most CPU time.
     #[must_use]
     pub fn shared(&self) -> usize {
         let hardest: BTreeSet<usize> = self.hardest.iter().map(|(number, _)| *number).collect();
@@ -167,7 +167,7 @@ fn join(cluster: &mut Cluster, joined: &mut u32, scale: Scale) {
     cluster.join(config);
 }
 
-/// Requests of a class: sizes vary, kinds alternate.
+/// Returns the requests of a class. Sizes vary, and kinds alternate.
 fn requests(class: u32) -> Vec<ResourceRequest> {
     let cpus = (1 + class % 13).to_string();
     let mem = (500 * (1 + class % 7)).to_string();

@@ -1,4 +1,4 @@
-//! Published shapes of task graphs and mixes of requests, with run times that follow from the task.
+//! Published shapes of task graphs and mixes of requests. Run times are derived from the task id.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,39 +12,39 @@ use hq_core::testing::template;
 
 use super::cluster::Runs;
 
-/// One request: resources and amounts.
+/// One request, as resources and amounts.
 pub type Asked<'a> = &'a [(&'a str, &'a str)];
 
 /// A submit and how long its tasks run.
 pub struct Load {
-    /// Name in tables.
+    /// The name in tables.
     pub name: &'static str,
-    /// Submits, with the run times of their tasks.
+    /// The submits, with the run times of their tasks.
     pub jobs: Vec<(SubmitBody, Runs)>,
-    /// Task count, request variants and mean run time of each kind of task.
+    /// The kinds of tasks.
     pub kinds: Vec<Kind>,
-    /// Length of the longest chain.
+    /// The length of the longest chain.
     pub critical_path: Duration,
 }
 
-/// Tasks with an equal request.
+/// Tasks with the same request.
 #[derive(Clone, Debug)]
 pub struct Kind {
-    /// Number of tasks.
+    /// The number of tasks.
     pub count: u64,
-    /// Amounts that each variant takes.
+    /// The amounts that each variant uses.
     pub variants: Vec<Vec<(&'static str, f64)>>,
-    /// Whole nodes; 0 = part of one.
+    /// The number of whole nodes; 0 = part of a node.
     pub nodes: u32,
-    /// Sum of all run times.
+    /// The sum of all run times.
     pub work: Duration,
 }
 
-/// A request.
+/// Creates a request.
 ///
 /// # Panics
 ///
-/// If an amount is not valid.
+/// If an amount is invalid.
 #[must_use]
 pub fn request(asked: Asked<'_>) -> ResourceRequest {
     let entries = asked.iter().map(|(name, amount)| ResourceEntry {
@@ -58,11 +58,11 @@ pub fn request(asked: Asked<'_>) -> ResourceRequest {
     }
 }
 
-/// A template with these request variants.
+/// Creates a template with these request variants.
 ///
 /// # Panics
 ///
-/// If the variants are not valid.
+/// If the variants are invalid.
 #[must_use]
 pub fn work(variants: Vec<ResourceRequest>, priority: i32) -> TaskTemplate {
     let mut made = template(&["true"]);
@@ -71,13 +71,13 @@ pub fn work(variants: Vec<ResourceRequest>, priority: i32) -> TaskTemplate {
     made
 }
 
-/// An array of tasks with one request.
+/// Creates an array of tasks with one request.
 #[must_use]
 pub fn array(count: u32, asked: Asked<'_>, priority: i32) -> SubmitBody {
     array_of(count, work(vec![request(asked)], priority))
 }
 
-/// An array of tasks with this template.
+/// Creates an array of tasks with this template.
 #[must_use]
 pub fn array_of(count: u32, template: TaskTemplate) -> SubmitBody {
     SubmitBody::Array(ArraySpec {
@@ -87,7 +87,7 @@ pub fn array_of(count: u32, template: TaskTemplate) -> SubmitBody {
     })
 }
 
-/// Whole nodes.
+/// Creates a request for whole nodes.
 #[must_use]
 pub fn nodes(count: u32) -> ResourceRequest {
     ResourceRequest {
@@ -97,13 +97,13 @@ pub fn nodes(count: u32) -> ResourceRequest {
     }
 }
 
-/// Run times between half of `mean` and one and a half of it, by task id.
+/// Returns run times between 0.5 and 1.5 times `mean`, by task id.
 #[must_use]
 pub fn spread(mean: Duration) -> Runs {
     Arc::new(move |task: TaskId| mean.mul_f64(0.5 + scatter(u64::from(task.as_u32()))))
 }
 
-/// A pseudorandom number in 0.0 .. 1.0 (splitmix64).
+/// Returns a pseudorandom number in 0.0 .. 1.0 (SplitMix64).
 #[must_use]
 pub fn scatter(seed: u64) -> f64 {
     let mut z = seed.wrapping_add(1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
@@ -115,14 +115,14 @@ pub fn scatter(seed: u64) -> f64 {
     unit
 }
 
-/// A task of a graph under construction: its needs and its earlier dependencies.
+/// A task of a graph under construction: its needs and the earlier tasks on which it depends.
 struct Step {
     deps: Vec<u32>,
     kind: usize,
     run: Duration,
 }
 
-/// A graph from its steps; kinds are cpus of each.
+/// Creates a graph from its steps. `cpus` are the cpus of each kind.
 fn graph(name: &'static str, cpus: &[&'static str], steps: Vec<Step>) -> Load {
     let mut ends: Vec<Duration> = Vec::with_capacity(steps.len());
     let mut kinds: Vec<Kind> = cpus
@@ -170,7 +170,7 @@ fn seconds(mean: f64, seed: u64) -> Duration {
     Duration::from_secs_f64(mean * (0.5 + scatter(seed)))
 }
 
-/// Independent tasks of one cpu.
+/// Creates independent tasks of one cpu.
 #[must_use]
 pub fn plain_array(cpus: u32) -> Load {
     let steps = (0..cpus * 20).map(|id| Step {
@@ -181,7 +181,7 @@ pub fn plain_array(cpus: u32) -> Load {
     graph("array", &["1"], steps.collect())
 }
 
-/// Maps, then reducers that depend on all of them, twice.
+/// Creates maps, then reducers that depend on all of them, twice.
 #[must_use]
 pub fn map_reduce(cpus: u32) -> Load {
     let mut steps: Vec<Step> = Vec::new();
@@ -205,7 +205,7 @@ pub fn map_reduce(cpus: u32) -> Load {
     graph("map-reduce", &["1", "2"], steps)
 }
 
-/// A tree of pairwise merges above many leaves.
+/// Creates a tree of pairwise merges above many leaves.
 #[must_use]
 pub fn merge(cpus: u32) -> Load {
     let mut steps: Vec<Step> = Vec::new();
@@ -235,7 +235,8 @@ pub fn merge(cpus: u32) -> Load {
     graph("merge tree", &["1"], steps)
 }
 
-/// A ring of cells over time: each depends on itself and its neighbors in the previous step.
+/// Creates a ring of cells over time. Each cell depends on itself and its neighbors in the previous
+/// step.
 #[must_use]
 pub fn stencil(cpus: u32) -> Load {
     let (width, depth) = (cpus * 4, 12);
@@ -262,7 +263,8 @@ pub fn stencil(cpus: u32) -> Load {
     graph("stencil", &["1"], steps)
 }
 
-/// Like the Montage workflow: project, fit differences of neighbours, model, correct, add.
+/// Creates a graph like the Montage workflow: project, fit differences of neighbors, model,
+/// correct, add.
 #[must_use]
 pub fn montage(cpus: u32) -> Load {
     let images = cpus * 8;
@@ -316,8 +318,8 @@ fn count(steps: &[Step]) -> u32 {
     u32::try_from(steps.len()).unwrap_or(u32::MAX)
 }
 
-/// Independent tasks with different resources; one kind can use a GPU or eight cpus. For workers of
-/// 16 cpus, 4 GPUs and 64 GB.
+/// Creates independent tasks with different resources. One kind can use either a GPU or eight cpus.
+/// For workers with 16 cpus, 4 GPUs and 64 GB.
 #[must_use]
 pub fn heterogeneous(workers: u32) -> Load {
     type Part = (u32, &'static [&'static [(&'static str, &'static str)]], f64);
@@ -360,7 +362,7 @@ pub fn heterogeneous(workers: u32) -> Load {
     load
 }
 
-/// Multi-node tasks among small ones of the same priority.
+/// Creates multi-node tasks among small tasks of the same priority.
 #[must_use]
 pub fn with_gangs(workers: u32) -> Load {
     let mean = Duration::from_secs(10);

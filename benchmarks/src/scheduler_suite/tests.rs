@@ -1,4 +1,4 @@
-//! Promises of the scheduler, on virtual clusters: server and workers together.
+//! Tests what the scheduler promises on virtual clusters, with server and workers together.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -103,7 +103,7 @@ fn nothing_is_sent_back_and_forth_for_multi_node_tasks() {
         cluster.join(config);
     }
     let mut tasks = 0;
-    // Least urgent first; multi-node tasks are as urgent as some small ones.
+    // The least urgent tasks come first; multi-node tasks are as urgent as some of the small ones.
     for (count, priority) in [(2_000, 0), (1_000, 1)] {
         let body = array(count, &[("cpus", "1")], priority);
         cluster.submit(body, spread(Duration::from_secs(2)));
@@ -134,9 +134,9 @@ fn small_cases_are_close_to_the_optimum() {
     assert!(mean <= 1.05, "{mean} of the optimum on average");
 }
 
-/// A worker, by cpus and GPUs.
+/// A worker, as cpus and GPUs.
 type Node = (u32, u32);
-/// A job: tasks, cpus, GPUs in quarters, priority, run time in ms.
+/// A job, as tasks, cpus, GPUs in quarters, priority, and run time in ms.
 type Work = (u32, u32, u32, i32, u64);
 
 fn some_work() -> impl Strategy<Value = (Vec<Node>, Vec<Work>)> {
@@ -159,11 +159,11 @@ fn asked(cpus: u32, quarters: u32) -> Vec<(&'static str, String)> {
     asked
 }
 
-/// A task that waits behind others for 50 ms is moved to an idle cpu at the next search, every 10
-/// ms, by a few messages.
+/// If a task waits behind others for 50 ms, the next search, every 10 ms, moves it to an idle cpu
+/// with a few messages.
 const LOST_MAX: Duration = Duration::from_millis(62);
 
-/// Excess over ten rounds for ten tasks of this length per cpu of these workers.
+/// Returns the excess over ten rounds, for ten tasks of this length per cpu of these workers.
 fn lost_in_ten_rounds(all: &[u32], run: Duration) -> Duration {
     let mut cluster = Cluster::default();
     for cpus in all {
@@ -187,7 +187,7 @@ fn the_last_task_of_a_worker_does_not_wait_there_while_another_is_idle() {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(48))]
 
-    /// Nothing is granted twice, tasks that fit somewhere end, and tasks that `explain` calls
+    /// No resource is granted twice, tasks that fit somewhere end, and tasks that `explain` calls
     /// impossible wait.
     #[test]
     fn books_balance_and_explain_agrees((all, jobs) in some_work()) {
@@ -209,7 +209,7 @@ proptest! {
         }
     }
 
-    /// Single-cpu tasks: no cpu idles while some of them wait, from one round after the submit.
+    /// With single-cpu tasks, from one round after the submit, no cpu idles while tasks wait.
     #[test]
     fn no_cpu_idles_while_tasks_wait(
         all in prop::collection::vec(1u32..6, 1..6),
@@ -219,7 +219,7 @@ proptest! {
         prop_assert!(lost <= LOST_MAX, "{lost:?} with tasks of {run} ms");
     }
 
-    /// A multi-node task has all its nodes or none, and nothing else runs there.
+    /// A multi-node task has either all its nodes or none, and nothing else runs on them.
     #[test]
     fn gangs_are_whole(workers in 2u32..7, width in 1u32..5, gangs in 1u32..5, small in 0u32..60) {
         let mut cluster = Cluster::checked();
@@ -236,7 +236,7 @@ proptest! {
         let gang = cluster.server.last_job().expect("submitted");
         let unfinished = cluster.server.jobs()[&gang].counts().unfinished();
         prop_assert_eq!(unfinished == 0, width <= workers);
-        // Starts of gangs that share a node are a run apart.
+        // Starts of multi-node tasks that share a node are at least one run time apart.
         let mut by_root: BTreeMap<_, Vec<Time>> = BTreeMap::new();
         for start in cluster.starts.iter().filter(|start| start.task.job == gang) {
             by_root.entry(start.worker).or_default().push(start.at);
@@ -249,7 +249,7 @@ proptest! {
     }
 }
 
-/// Jobs that some worker could run, according to `explain`.
+/// Returns the jobs that some worker could run, according to `explain`.
 fn runnable(cluster: &Cluster) -> BTreeSet<JobId> {
     let server = &cluster.server;
     let can_run = |job: &&hq_core::job::Job| {

@@ -1,4 +1,4 @@
-//! Builds and runs the compared programs. Does not know the questions.
+//! Builds and runs the programs that are compared. Does not know the questions.
 
 use std::fs::{File, OpenOptions};
 use std::path::{Path, PathBuf};
@@ -11,9 +11,9 @@ use crate::baseline;
 /// The compiled programs.
 #[derive(Debug)]
 pub struct Programs {
-    /// Program that the contestants run.
+    /// The program that the contestants run.
     pub child: PathBuf,
-    /// Directory for files of the measurements.
+    /// The directory for files of the measurements.
     pub dir: PathBuf,
     c: PathBuf,
     rust: PathBuf,
@@ -35,32 +35,32 @@ pub enum Language {
 /// One way to spawn processes.
 #[derive(Clone, Copy, Debug)]
 pub struct Contestant {
-    /// Name in tables and plots.
+    /// The name in tables and plots.
     pub label: &'static str,
-    /// Program that contains it.
+    /// The program that contains the mechanism.
     pub language: Language,
-    /// Name in that program.
+    /// The mechanism's name in that program.
     pub mechanism: &'static str,
-    /// Further distinction of the question, e.g. how the program is named.
+    /// What else the question varies, such as how the program is named.
     pub variant: &'static str,
 }
 
-/// Arguments and environment of a contestant.
+/// The arguments and the environment of a contestant.
 #[derive(Clone, Debug, Default)]
 pub struct Setting {
-    /// `key=value`
+    /// Arguments in the form `key=value`.
     pub args: Vec<String>,
-    /// Variables of the contestant itself.
+    /// The contestant's own environment variables.
     pub env: Vec<(String, String)>,
 }
 
 impl Programs {
-    /// Compiles the C programs into `dir` and the Rust program into the target directory of this
+    /// Compiles the C programs into `dir`, and the Rust program into the target directory of this
     /// program.
     ///
     /// # Errors
     ///
-    /// Without a C compiler or cargo.
+    /// If there is no C compiler or no cargo.
     pub fn build(dir: &Path) -> Result<Self> {
         let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
         let built = Command::new(cargo)
@@ -91,13 +91,13 @@ impl Programs {
         })
     }
 
-    /// Whether the contestant can run here.
+    /// Returns whether the contestant can run here.
     #[must_use]
     pub fn has(&self, contestant: &Contestant) -> bool {
         contestant.language != Language::Python || self.no_python.is_none()
     }
 
-    /// Runs a contestant: returns its output, and the values written by its processes, sorted.
+    /// Runs a contestant. Returns its output, and the sorted values that its processes wrote.
     ///
     /// # Errors
     ///

@@ -1,4 +1,4 @@
-//! A line plot with logarithmic axes as one self-contained SVG. Does not know what it shows.
+//! Draws a line plot with logarithmic axes as one self-contained SVG. Does not know what it shows.
 
 use std::fmt::Write as _;
 
@@ -10,9 +10,9 @@ const LEFT: f64 = 80.0;
 const RIGHT: f64 = 680.0;
 const TOP: f64 = 50.0;
 const BOTTOM: f64 = 430.0;
-/// Height of a line of the legend.
+/// The height of a line in the legend.
 const LINE: f64 = 20.0;
-/// Distinguishable with red-green blindness; with dashes there are twice as many.
+/// Colors that can be distinguished with red-green blindness. Dashes double their number.
 const COLOURS: [&str; 8] = [
     "#000000", "#d55e00", "#0072b2", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#7f7f7f",
 ];
@@ -52,12 +52,12 @@ impl Axis {
     }
 }
 
-/// The plot.
+/// Returns the plot.
 #[must_use]
 pub fn svg(title: &str, x_label: &str, y_label: &str, series: &[Series]) -> String {
     let points = || series.iter().flat_map(|series| series.medians.iter());
     let x_axis = Axis::new(points().map(|point| point.0), LEFT, RIGHT);
-    // Whole powers of ten around the values.
+    // The axis spans whole powers of ten around the values.
     let decades = |value: f64, round: fn(f64) -> f64| 10_f64.powf(round(value.log10()));
     let positive = || points().map(|point| point.1).filter(|y| *y > 0.0);
     let low = decades(positive().fold(f64::INFINITY, f64::min), f64::floor);
@@ -87,7 +87,7 @@ pub fn svg(title: &str, x_label: &str, y_label: &str, series: &[Series]) -> Stri
         y *= 10.0;
     }
     let mut numbered: Vec<_> = series.iter().enumerate().collect();
-    // The line drawn last is on top.
+    // The line that is drawn last is on top.
     numbered.sort_by_key(|(_, line)| line.emphasis);
     for (index, line) in numbered {
         let style = style(index, line.emphasis);

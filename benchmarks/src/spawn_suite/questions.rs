@@ -1,40 +1,40 @@
-//! The questions, their contestants and points. Does not know how answers are shown.
+//! The questions, with their contestants and points. Does not know how answers are shown.
 
 use super::contestants::{Contestant, Language, Programs, Setting};
 
-/// Unit of a contestant's figure.
+/// The unit of a contestant's figures.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Unit {
-    /// Processes a second; more is better.
+    /// Processes per second; more is better.
     Rate,
     /// Nanoseconds of one wait.
     WaitNs,
-    /// Microseconds from request to `main` of the process, p50 and p99.
+    /// Microseconds from the request to `main` of the process, p50 and p99.
     LatencyUs,
 }
 
-/// One question; one table and one plot.
+/// One question, with one table and one plot.
 #[derive(Clone, Debug)]
 pub struct Question {
-    /// Name on the command line and of its files.
+    /// The name on the command line and of its files.
     pub name: &'static str,
     /// The question in words.
     pub title: &'static str,
-    /// Name of the quantity that grows.
+    /// The name of the quantity that grows.
     pub x_label: &'static str,
     /// The unit of the answers.
     pub unit: Unit,
-    /// Values of the quantity that grows.
+    /// The values of the quantity that grows.
     pub points: &'static [u32],
     /// The points of a quick run.
     pub quick_points: &'static [u32],
-    /// Contestants that answer. Ratios are to the first one.
+    /// The contestants that answer. Ratios are relative to the first one.
     pub contestants: Vec<Contestant>,
     setting: fn(&Programs, &Contestant, u32) -> Setting,
 }
 
 impl Question {
-    /// Setting of a contestant at a point.
+    /// Returns the setting of a contestant at a point.
     #[must_use]
     pub fn setting(&self, programs: &Programs, contestant: &Contestant, x: u32) -> Setting {
         let mut setting = (self.setting)(programs, contestant, x);
@@ -85,7 +85,7 @@ fn everyone() -> Vec<Contestant> {
     ]
 }
 
-/// These contestants once with each variant, which the label names.
+/// Returns these contestants, once for each variant, which the label names.
 fn variants(
     contestants: &[(Contestant, [&'static str; 2])],
     names: [&'static str; 2],
@@ -108,7 +108,7 @@ fn key(name: &str, x: u32) -> Setting {
     }
 }
 
-/// Variables of typical length; 180 of them are 30 KiB in total.
+/// The typical length of a variable; 180 of them are 30 KiB in total.
 const VALUE_BYTES: usize = 160;
 
 fn environment(contestant: &Contestant, x: u32) -> Setting {
@@ -125,7 +125,8 @@ fn environment(contestant: &Contestant, x: u32) -> Setting {
     setting
 }
 
-/// `PATH` of `x` directories, the program in the last one. The others exist and are empty.
+/// Sets `PATH` to `x` directories, with the program in the last one. The others exist and are
+/// empty.
 fn path(programs: &Programs, contestant: &Contestant, x: u32) -> Setting {
     let mut directories = Vec::new();
     for index in 1..x {
@@ -182,7 +183,7 @@ fn with_variants() -> [Question; 2] {
     [rate, path]
 }
 
-/// Questions whose answers are times; other fields come from the template.
+/// Returns the questions whose answers are times. Other fields come from the template.
 fn times(template: &Question) -> [Question; 2] {
     use Language::C;
     let latency = Question {
@@ -212,7 +213,7 @@ fn times(template: &Question) -> [Question; 2] {
     [wait, latency]
 }
 
-/// All questions.
+/// Returns all questions.
 #[must_use]
 pub fn all() -> Vec<Question> {
     let processes = Question {

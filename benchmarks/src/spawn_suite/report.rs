@@ -1,4 +1,4 @@
-//! Answers of a question as a Markdown table. Does not know how they were measured.
+//! Formats the answers to a question as a Markdown table. Does not know how they were measured.
 
 use std::fmt::Write as _;
 
@@ -7,22 +7,22 @@ use super::questions::{Question, Unit};
 /// The figures of one contestant.
 #[derive(Clone, Debug)]
 pub struct Series {
-    /// Name of the contestant.
+    /// The name of the contestant.
     pub label: String,
     /// Whether to emphasize it.
     pub emphasis: bool,
-    /// Point and median, points ascending.
+    /// Points and medians, with points in ascending order.
     pub medians: Vec<(f64, f64)>,
 }
 
-/// The median of the figures; `None` without any.
+/// Returns the median of the figures, or `None` if there are none.
 #[must_use]
 pub fn median(mut figures: Vec<f64>) -> Option<f64> {
     figures.sort_by(f64::total_cmp);
     figures.get(figures.len() / 2).copied()
 }
 
-/// The name of the figures' unit.
+/// Returns the name of the figures' unit.
 #[must_use]
 pub const fn unit(unit: Unit) -> &'static str {
     match unit {
@@ -32,7 +32,8 @@ pub const fn unit(unit: Unit) -> &'static str {
     }
 }
 
-/// One row per series, one column per point: the median, and its ratio to the first series.
+/// Returns one row per series and one column per point, with the median and its ratio to the first
+/// series.
 #[must_use]
 pub fn table(question: &Question, title: &str, series: &[Series]) -> String {
     let mut text = format!(

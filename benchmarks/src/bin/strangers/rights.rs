@@ -1,4 +1,4 @@
-//! The holder of a lesser right against the owner.
+//! Measures what the holder of a lesser right can take from the owner.
 
 #![forbid(unsafe_code)]
 
@@ -18,13 +18,13 @@ use tokio::runtime::{Builder, Runtime};
 
 use super::Options;
 
-/// Pause between two commands of the owner.
+/// The pause between two commands of the owner.
 const OWNER_PAUSE: Duration = Duration::from_millis(20);
-/// Commands of the owner between two workers that start.
+/// The number of the owner's commands between the starts of two workers.
 const WORKER_EVERY: usize = 200;
-/// Longest wait for a worker.
+/// How long to wait for a worker.
 const WORKER_TIMEOUT: Duration = Duration::from_secs(20);
-/// Connections that the program that is not hq keeps.
+/// The number of connections that the program other than hq keeps open.
 const SINK_KEEPS: usize = 1_024;
 
 /// A role below the owner's.
@@ -56,7 +56,7 @@ impl Right {
         }
     }
 
-    /// The role of this name, or all of them.
+    /// Returns the role with this name, or all of them.
     pub(super) fn parse(name: &str) -> Result<Vec<Self>> {
         let named = Self::ALL.into_iter();
         let named: Vec<Self> = named
@@ -67,25 +67,25 @@ impl Right {
     }
 }
 
-/// Behavior of each connection of the load.
+/// What each connection of the load does.
 #[derive(Clone)]
 struct Load {
     right: Right,
-    /// Ports of clients, workers and HTTP.
+    /// The ports for clients, workers and HTTP.
     ports: [u16; 3],
     key: Option<SecretKey>,
     token: String,
 }
 
 impl Load {
-    /// Runs this many connections until dropped, each with a number.
+    /// Runs this many connections, each with a number, until dropped.
     fn start(&self, count: usize) -> Result<Runtime> {
         let runtime = runtime()?;
         for number in 0..count {
             let load = self.clone();
             runtime.spawn(async move {
                 loop {
-                    // It was closed or rejected; it tries again.
+                    // The connection was closed or rejected. It is opened again.
                     let _ = load.connect(number).await;
                     tokio::task::yield_now().await;
                 }
@@ -94,7 +94,7 @@ impl Load {
         Ok(runtime)
     }
 
-    /// One connection, until it is closed.
+    /// Runs one connection until it is closed.
     async fn connect(&self, number: usize) -> Result<()> {
         let [clients, workers, http] = self.ports;
         match self.right {
@@ -163,7 +163,7 @@ impl Load {
             if !is_repeated {
                 return until_closed(&mut stream).await;
             }
-            // One read is an answer of a few jobs.
+            // One read returns an answer about a few jobs.
             ensure!(stream.read(&mut answer).await? > 0, "closed");
         }
     }
@@ -186,7 +186,7 @@ async fn until_closed(stream: &mut TcpStream) -> Result<()> {
     Ok(())
 }
 
-/// A program other than hq that takes the load: it completes the handshake, answers repeated
+/// A program other than hq that takes the load. It completes the handshake, answers repeated
 /// requests, and closes the oldest connections.
 async fn sink(listener: TcpListener, plane: Option<Plane>, key: Option<SecretKey>) {
     let mut kept = VecDeque::new();
@@ -194,7 +194,7 @@ async fn sink(listener: TcpListener, plane: Option<Plane>, key: Option<SecretKey
         if let Ok((stream, _)) = listener.accept().await {
             let key = key.clone();
             kept.push_back(tokio::spawn(async move {
-                // It ends like the connection.
+                // An error ends the connection as well.
                 let _ = match plane {
                     Some(plane) => answer_messages(stream, plane, key).await,
                     None => answer_requests(stream).await,
@@ -232,8 +232,8 @@ async fn answer_messages(stream: TcpStream, plane: Plane, key: Option<SecretKey>
     Ok(())
 }
 
-/// Runs the owner's commands for this time: sorted durations, and registration times of workers, if
-/// any are started.
+/// Runs the owner's commands for this time. Returns their sorted durations, and the registration
+/// times of workers if any are started.
 fn observe(
     cluster: &mut Cluster,
     time: Duration,
@@ -253,7 +253,7 @@ fn observe(
     Ok((lists, workers, peak))
 }
 
-/// Starts one more worker; returns how long until the server lists it.
+/// Starts one more worker. Returns how long it takes until the server lists it.
 fn register(cluster: &mut Cluster) -> Result<Duration> {
     let list = ["worker", "list", "--output-mode=quiet"];
     let count = |cluster: &Cluster| -> Result<usize> {
@@ -285,7 +285,8 @@ fn quantile(sorted: &[Duration], part: f64) -> Duration {
         .unwrap_or_default()
 }
 
-/// The load of a role on a server, and the same on another port, with the key that it needs there.
+/// Returns the load of a role on a server, and the same load on another port, with the key that it
+/// needs there.
 fn loads(
     right: Right,
     cluster: &Cluster,
