@@ -6,8 +6,8 @@ use std::time::{Duration, Instant};
 use anyhow::{Result, bail};
 use hq_store::reader;
 
-/// The timeout of compaction, and the pause between checks. Compaction is done when the file and the
-/// rows no longer change.
+/// The timeout of compaction, and the pause between checks. Compaction is done when the file and
+/// the rows no longer change.
 const REST_TIMEOUT: Duration = Duration::from_secs(1_200);
 const REST_INTERVAL: Duration = Duration::from_secs(4);
 /// The number of rows that may remain, because they are too few for another pass.

@@ -1,7 +1,7 @@
-//! The command line as types: every command and option of `hq`.
+//! The command line as types: every command and every option of `hq`.
 //!
-//! Parsing needs no server, no file and no environment but the variables of the global options.
-//! Names, defaults and conflicts are interface; see `docs/compatibility.md`.
+//! Parsing needs no server, no files, and no environment except the variables of the global
+//! options. Names, defaults and conflicts are part of the interface; see `docs/compatibility.md`.
 
 use clap::{CommandFactory, Parser, Subcommand};
 
@@ -165,9 +165,10 @@ pub(crate) enum Command {
 }
 
 impl Command {
-    /// Whether it is about the program only: no default of an option changes what it does.
+    /// Returns whether the command only concerns the program itself. Such a command ignores
+    /// configured defaults of options.
     pub(crate) const fn is_about_itself(&self) -> bool {
-        // No file is read that may be on a dead file system.
+        // Do not read files here, because they may be on a dead file system.
         #[cfg(feature = "nvml")]
         if matches!(self, Self::GpuUsage(_)) {
             return true;
@@ -181,7 +182,7 @@ impl Command {
         )
     }
 
-    /// Name of the group whose subcommand is missing, if it is.
+    /// Returns the name of the group whose subcommand is missing, if it is.
     pub(crate) const fn incomplete_group(&self) -> Option<&'static str> {
         match self {
             Self::Server { command: None } => Some("server"),
@@ -220,12 +221,12 @@ impl Command {
     }
 }
 
-/// The command tree.
+/// Returns the command tree.
 pub(crate) fn command() -> clap::Command {
     Cli::command()
 }
 
-/// The complete command tree, ready to render help of any part.
+/// Returns the complete command tree, from which the help of any command can be rendered.
 pub(crate) fn built_command() -> clap::Command {
     let mut command = Cli::command();
     command.build();

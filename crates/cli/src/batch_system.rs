@@ -16,7 +16,7 @@ use crate::args::alloc::TemplateName;
 use crate::error::{CliError, CliResult};
 use crate::submit::is_stdin;
 
-/// The text of a built-in description.
+/// Returns the text of a built-in description.
 pub(crate) const fn text(name: TemplateName) -> &'static str {
     match name {
         TemplateName::Slurm => include_str!("batch_system/slurm.toml"),
@@ -26,12 +26,12 @@ pub(crate) const fn text(name: TemplateName) -> &'static str {
     }
 }
 
-/// A description that comes with the program.
+/// Loads a description that comes with the program.
 pub(crate) fn built_in(name: TemplateName) -> CliResult<SystemSpec> {
     parse(text(name)).map_err(CliError::new)
 }
 
-/// A description that a user wrote.
+/// Loads a description that a user wrote.
 pub(crate) fn load(path: &Path) -> CliResult<SystemSpec> {
     let text = if is_stdin(path) {
         std::io::read_to_string(std::io::stdin())
@@ -45,7 +45,7 @@ pub(crate) fn load(path: &Path) -> CliResult<SystemSpec> {
 /// its commands without asking, so other users must not be able to change it.
 pub(crate) fn load_trusted(path: &Path) -> CliResult<SystemSpec> {
     let failed = |error: std::io::Error| cannot_read(path, &error);
-    // A FIFO would wait for a writer.
+    // Without this flag, opening a FIFO would wait for a writer.
     let mut options = std::fs::OpenOptions::new();
     options.read(true).custom_flags(O_NONBLOCK);
     let mut file = options.open(path).map_err(failed)?;
@@ -230,7 +230,7 @@ impl From<Description> for SystemSpec {
                 Manager::Pbs => "pbs".into(),
                 Manager::Other => "other".into(),
             },
-            // A text that begins on a line of its own.
+            // The text starts after the line break that follows the quotes.
             script: found.script.text.trim_start_matches('\n').into(),
             each_node: found.script.each_node.into(),
             each_node_shell: found.script.each_node_shell.into(),
@@ -305,8 +305,8 @@ mod tests {
         }
     }
 
-    /// The meaning of each state of a batch system. States that could wrongly count as ended come
-    /// first.
+    /// The table contains the meaning of each state of a batch system. States that could wrongly
+    /// count as ended come first.
     #[test]
     fn the_table_of_states_is_complete() {
         use StateMeaning::{

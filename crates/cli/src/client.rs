@@ -1,8 +1,8 @@
 //! Typed requests to the server.
 //!
 //! Each request has one reply, except [`Client::watch`]. A client that follows jobs survives a
-//! restart of the server, see [`follow`]. The connection is type-erased, so that `hq run` uses the
-//! same code for its own server.
+//! restart of the server, see [`follow`]. The type of the connection is erased, so that `hq run`
+//! can use the same code for its own server.
 
 mod follow;
 pub(crate) mod tail;
@@ -23,18 +23,19 @@ use crate::error::{CliError, CliResult};
 use crate::parse::selector::array_to_message;
 use crate::version::VERSION;
 
-/// Maximum time that a server may take to stop. Its workers have five seconds, and its batch system
-/// may be slow.
+/// How long a server may take to stop. Its workers have five seconds, and its batch system may be
+/// slow.
 const STOP_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// How long a server may take to accept a connection.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
-/// Attempts to connect if the server closes the connection during the handshake, and the pause
-/// after the first attempt.
+/// The number of attempts to connect if the server closes the connection during the handshake, and
+/// the pause after the first attempt.
 const ATTEMPTS: u32 = 5;
 const ATTEMPT_PAUSE: Duration = Duration::from_millis(30);
 
-/// Maximum number of dependencies to follow from a task to the task that it waits for in the end.
+/// The maximum number of dependencies to follow from a task to the task for which it is ultimately
+/// waiting.
 const DEPENDENCIES_FOLLOWED_MAX: usize = 16;
 
 /// Any byte stream.
@@ -50,30 +51,30 @@ pub(crate) struct Client {
     reader: MessageReader<ReadHalf<BoxedStream>>,
     writer: MessageWriter<WriteHalf<BoxedStream>>,
     server_uid: Option<String>,
-    /// Directory to find the server again; `None` for a server in this process.
+    /// The directory in which to find the server again; `None` for a server in this process.
     dir: Option<ServerDir>,
-    /// Whether the connection broke. No more replies arrive then.
+    /// Whether the connection broke. If so, no more replies arrive.
     is_lost: bool,
-    /// Parts of an update that is not complete yet.
+    /// The parts of an update that is not complete yet.
     update: client::WatchUpdate,
 }
 
-/// Options of following jobs.
+/// Options for following jobs.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) struct WatchOptions {
-    /// An open job without unfinished tasks counts as ended.
+    /// Count an open job without unfinished tasks as ended.
     pub(crate) until_idle: bool,
-    /// Send counts while they change.
+    /// Send counts whenever they change.
     pub(crate) with_progress: bool,
-    /// Name the tasks that ended.
+    /// Report which tasks ended.
     pub(crate) with_outcomes: bool,
-    /// Pass on what tasks send.
+    /// Pass on messages from tasks.
     pub(crate) with_notifications: bool,
-    /// One outcome for tasks with consecutive ids that never started.
+    /// Combine tasks with consecutive ids that never started into one outcome.
     pub(crate) with_ranges: bool,
     /// Whether outcomes include the values of calls.
     pub(crate) with_values: bool,
-    /// Minimum time between two updates; with zero the server chooses.
+    /// The minimum time between two updates. With zero, the server chooses.
     pub(crate) interval: Duration,
 }
 
@@ -83,7 +84,7 @@ pub(crate) fn access_error(error: &AccessError) -> CliError {
     if let AccessError::InvalidDirectory { hint, .. } = error
         && error.is_no_server_yet()
     {
-        // A directory without a server is not an error by itself.
+        // A directory without a server is not in itself an error.
         let is_option =
             std::env::args_os().any(|word| word.as_encoded_bytes().starts_with(b"--server-dir"));
         let from = match std::env::var_os("HQ_SERVER_DIR") {
@@ -107,7 +108,7 @@ pub(crate) fn access_error(error: &AccessError) -> CliError {
 
 fn access_failure(error: &AccessError) -> CliError {
     match std::error::Error::source(error) {
-        // The failed system call does not help where the text says what to do.
+        // The failed system call is not helpful if the text says what to do.
         Some(_) if matches!(error, AccessError::Unreachable { .. }) => {
             CliError::new(error.to_string())
         }
@@ -122,8 +123,8 @@ impl Client {
         Self::connect_with(dir, dir.load_access(VERSION)).await
     }
 
-    /// Connects to a server of any release, for requests that all releases understand, or after an
-    /// update of the server.
+    /// Connects to a server of any release. Used for requests that all releases understand, or
+    /// after the server was updated.
     pub(crate) async fn connect_any(dir: &ServerDir) -> CliResult<Self> {
         Self::connect_with(dir, dir.load_access_any()).await
     }
@@ -166,7 +167,7 @@ impl Client {
         Ok(client)
     }
 
-    /// As [`Self::connect`], at this machine instead of the host in the access file.
+    /// Like [`Self::connect`], but connects to this machine instead of the host in the access file.
     pub(crate) async fn connect_here(dir: &ServerDir) -> CliResult<Self> {
         let (path, mut file) = dir.load_access(VERSION).map_err(|e| access_error(&e))?;
         if let Some(access) = &mut file.client {
@@ -177,7 +178,7 @@ impl Client {
         Self::connect_with(dir, Ok((path, file))).await
     }
 
-    /// Speaks to a server in this process.
+    /// Connects to a server in this process.
     pub(crate) async fn in_process(
         stream: impl Stream + 'static,
         server_uid: String,
@@ -204,12 +205,12 @@ impl Client {
         }
     }
 
-    /// Uid of the server; `None` if the access file has none.
+    /// Returns the uid of the server; `None` if the access file has none.
     pub(crate) fn server_uid(&self) -> Option<&str> {
         self.server_uid.as_deref()
     }
 
-    /// Whether the connection broke. Every further request then fails.
+    /// Returns whether the connection broke. If so, every further request fails.
     pub(crate) const fn is_lost(&self) -> bool {
         self.is_lost
     }
@@ -256,7 +257,7 @@ impl Client {
         self.ask(request).await
     }
 
-    /// Information of the server about itself.
+    /// Returns information about the server.
     pub(crate) async fn server_info(&mut self) -> CliResult<client::ServerInfo> {
         let Reply::ServerInfo(info) = self.ask(Request::ServerInfo(client::Empty {})).await? else {
             return Err(unexpected_reply());
@@ -286,7 +287,7 @@ impl Client {
         Ok(opened)
     }
 
-    /// Returns the current problems, after an optional change of the acknowledged ones.
+    /// Optionally changes the acknowledged problems, then returns the current ones.
     pub(crate) async fn problems(
         &mut self,
         change: Option<client::ask_problems::Change>,
@@ -298,7 +299,7 @@ impl Client {
         Ok(problems)
     }
 
-    /// Returns the tokens of the HTTP interface, after optionally creating or revoking one.
+    /// Optionally creates or revokes a token of the HTTP interface, then returns all tokens.
     pub(crate) async fn tokens(
         &mut self,
         change: Option<client::ask_tokens::Change>,
@@ -310,7 +311,7 @@ impl Client {
         Ok(tokens)
     }
 
-    /// Lets the server write its state into a file; returns the path of the file.
+    /// Makes the server write its state to a file. Returns the path of the file.
     pub(crate) async fn debug_dump(&mut self, path: Vec<u8>) -> CliResult<Vec<u8>> {
         let dump = client::DebugDump { path: path.into() };
         let Reply::DebugDump(written) = self.ask(Request::DebugDump(dump)).await? else {
@@ -330,7 +331,8 @@ impl Client {
             .await
     }
 
-    /// The next part of the journal; `None` if the server ended and `may_end` allows that.
+    /// Returns the next part of the journal, or `None` if the server ended and `may_end` allows
+    /// that.
     pub(crate) async fn next_lines(
         &mut self,
         may_end: bool,
@@ -369,7 +371,7 @@ impl Client {
         Ok(table)
     }
 
-    /// Submits; the id of the job.
+    /// Submits tasks. Returns the id of the job.
     pub(crate) async fn submit(&mut self, submit: client::Submit) -> CliResult<u32> {
         let reply = self.ask(Request::Submit(submit)).await;
         let Reply::Submitted(job) = reply.map_err(with_open_job)? else {
@@ -378,7 +380,7 @@ impl Client {
         Ok(job.id)
     }
 
-    /// Submits several; an id or a refusal each.
+    /// Submits several jobs. Returns an id or a rejection for each.
     pub(crate) async fn submit_all(
         &mut self,
         submits: Vec<client::Submit>,
@@ -390,7 +392,7 @@ impl Client {
         Ok(results.results)
     }
 
-    /// Makes an open job.
+    /// Creates an open job.
     pub(crate) async fn open_job(&mut self, open: client::OpenJob) -> CliResult<u32> {
         let Reply::Submitted(job) = self.ask(Request::JobOpen(open)).await? else {
             return Err(unexpected_reply());
@@ -398,7 +400,7 @@ impl Client {
         Ok(job.id)
     }
 
-    /// Closes or cancels jobs; one result per job.
+    /// Closes or cancels jobs. Returns one result per job.
     pub(crate) async fn change_jobs(&mut self, request: Request) -> CliResult<client::JobResults> {
         let Reply::JobResults(results) = self.ask(request).await? else {
             return Err(unexpected_reply());
@@ -406,7 +408,7 @@ impl Client {
         Ok(results)
     }
 
-    /// Submits jobs again; returns one result per job.
+    /// Submits jobs again. Returns one result per job.
     pub(crate) async fn resubmit(
         &mut self,
         resubmit: client::Resubmit,
@@ -425,7 +427,7 @@ impl Client {
         Ok(forgotten)
     }
 
-    /// Summaries of jobs, sorted by id; unknown jobs are left out.
+    /// Returns summaries of jobs, sorted by id. Unknown jobs are left out.
     pub(crate) async fn job_list(
         &mut self,
         jobs: client::Selector,
@@ -436,7 +438,7 @@ impl Client {
         Ok(list.jobs)
     }
 
-    /// Jobs in detail.
+    /// Returns the details of jobs.
     pub(crate) async fn job_infos(
         &mut self,
         jobs: client::Selector,
@@ -447,7 +449,7 @@ impl Client {
         Ok(infos)
     }
 
-    /// One page of tasks.
+    /// Returns one page of tasks.
     pub(crate) async fn task_page(
         &mut self,
         page: client::TaskPage,
@@ -458,7 +460,7 @@ impl Client {
         Ok(page)
     }
 
-    /// Output of a task.
+    /// Returns the output of a task.
     pub(crate) async fn read_output(
         &mut self,
         read: client::ReadOutput,
@@ -469,7 +471,7 @@ impl Client {
         Ok(output)
     }
 
-    /// Ids of tasks.
+    /// Returns the ids of tasks.
     pub(crate) async fn task_ids(
         &mut self,
         ids: client::TaskIds,
@@ -480,7 +482,7 @@ impl Client {
         Ok(ids)
     }
 
-    /// Asks about automatic allocation.
+    /// Sends a request about automatic allocation.
     pub(crate) async fn alloc(
         &mut self,
         request: client::alloc_request::Request,
@@ -499,7 +501,7 @@ impl Client {
         answer.reply.ok_or_else(unexpected_reply)
     }
 
-    /// Why a task runs or not.
+    /// Returns why a task is or is not running.
     pub(crate) async fn explain(
         &mut self,
         explain: client::Explain,
@@ -510,8 +512,8 @@ impl Client {
         Ok(explanation)
     }
 
-    /// The first waiting task of a job, and why it waits; `None` if no task waits any more. The
-    /// explanation names only one of the workers that could run the task.
+    /// Returns the first waiting task of a job and why it is waiting, or `None` if no task is
+    /// waiting anymore. The explanation names only one of the workers that could run the task.
     pub(crate) async fn explain_first_waiting(
         &mut self,
         job: u32,
@@ -526,8 +528,7 @@ impl Client {
         let Some(mut task) = self.task_page(page.clone()).await?.tasks.into_iter().next() else {
             return Ok(None);
         };
-        // A task of a graph waits for its first unfinished dependency whose own dependencies have
-        // finished.
+        // In a graph, follow the first unfinished dependency whose own dependencies have finished.
         for _ in 0..DEPENDENCIES_FOLLOWED_MAX {
             let deps: BTreeSet<u32> = task.deps.iter().copied().collect();
             let Some(deps) = IdArray::from_sorted(deps)
@@ -559,7 +560,7 @@ impl Client {
         })
     }
 
-    /// Workers.
+    /// Returns workers.
     pub(crate) async fn workers(
         &mut self,
         workers: client::Selector,
@@ -575,7 +576,8 @@ impl Client {
         Ok(workers)
     }
 
-    /// Stops, drains or quarantines workers, or takes that back; returns one result per worker.
+    /// Stops, drains or quarantines workers, or ends their quarantine. Returns one result per
+    /// worker.
     pub(crate) async fn change_workers(
         &mut self,
         request: Request,
@@ -605,11 +607,11 @@ impl Client {
         self.send(Request::Watch(watch)).await
     }
 
-    /// The next complete update of the followed jobs.
+    /// Returns the next complete update of the followed jobs.
     ///
     /// # Cancel safety
     ///
-    /// Dropping the future loses no update, and no part of an update.
+    /// Dropping the future loses neither an update nor a part of one.
     pub(crate) async fn next_update(&mut self) -> CliResult<client::WatchUpdate> {
         loop {
             let Reply::Watch(part) = self.receive().await? else {
@@ -624,7 +626,7 @@ impl Client {
     }
 }
 
-/// Appends a part to the parts of an update that arrived before.
+/// Appends a part to the earlier parts of an update.
 fn add_part(update: &mut client::WatchUpdate, part: client::WatchUpdate) {
     let client::WatchUpdate {
         mut jobs,
@@ -634,7 +636,7 @@ fn add_part(update: &mut client::WatchUpdate, part: client::WatchUpdate) {
         notifications,
     } = part;
     let id = |job: &client::WatchedJob| job.summary.as_ref().map(|summary| summary.id);
-    // A job with many ended tasks continues in the next part.
+    // A job with many ended tasks may continue in the next part.
     if let (Some(known), Some(first)) = (update.jobs.last_mut(), jobs.first_mut())
         && id(known) == id(first)
     {
@@ -648,7 +650,7 @@ fn add_part(update: &mut client::WatchUpdate, part: client::WatchUpdate) {
     update.done = done;
 }
 
-/// Adds advice to the error of an open job that accepts no tasks.
+/// Adds advice to the error about an open job that accepts no tasks.
 fn with_open_job(error: CliError) -> CliError {
     let text = error.text().unwrap_or_default();
     if text.starts_with("Job ") && text.ends_with("not found.") {
@@ -678,7 +680,7 @@ async fn open_stream(dir: &ServerDir, access: &Access) -> CliResult<TcpStream> {
     attempt.unwrap_or_else(timed_out).map_err(unreachable)
 }
 
-/// Explains why a server does not answer, and what to do.
+/// Explains why a server does not answer, and what to do about it.
 fn unanswered(dir: &ServerDir, access: &Access) -> String {
     let (host, hint) = (&access.host, dir.hint());
     let state = dir.resolve().map(|instance| SilentServer::of(&instance));
@@ -714,8 +716,8 @@ fn unanswered(dir: &ServerDir, access: &Access) -> String {
 }
 
 async fn connect_tcp(host: &str, port: u16) -> std::io::Result<TcpStream> {
-    // The machine's own name leads to this machine. No lookup is needed; the name service may be
-    // slow or may not know the name.
+    // This machine's own name leads to this machine, so no lookup is needed. The name service may
+    // be slow or may not know the name.
     if rustix::system::uname().nodename().to_bytes() == host.as_bytes()
         && let Ok(stream) = hq_protocol::connect_tcp("127.0.0.1", port).await
     {

@@ -1,7 +1,7 @@
 //! Implementations of the commands: one file per subcommand.
 //!
-//! Commands that only send requests are clients: they run on one thread, print into
-//! [`Context::out`] and end. Servers, workers and `hq run` build their own runtimes.
+//! Commands that only send requests are clients: they run on one thread, print to [`Context::out`]
+//! and end. Servers, workers and `hq run` build their own runtimes.
 
 use std::future::Future;
 use std::io::IsTerminal as _;
@@ -48,10 +48,10 @@ mod task;
 mod token;
 mod worker;
 
-/// Name of the server directory inside the home directory.
+/// The name of the server directory inside the home directory.
 const DEFAULT_DIR_NAME: &str = ".hq-server";
 
-/// Context of every command.
+/// What every command needs.
 pub(crate) struct Context {
     pub(crate) global: GlobalArgs,
     pub(crate) output: Box<dyn Output>,
@@ -60,7 +60,7 @@ pub(crate) struct Context {
 }
 
 impl Context {
-    /// Output as the global options say.
+    /// Creates a context with the output that the global options request.
     pub(crate) fn new(global: GlobalArgs) -> Self {
         let colors = console::use_colors(global.colors);
         let look = Look {
@@ -76,22 +76,23 @@ impl Context {
         }
     }
 
-    /// Shape of the output.
+    /// Returns the output format.
     pub(crate) const fn mode(&self) -> OutputMode {
         self.global.output_mode
     }
 
-    /// The server directory that the user named, or the default one below the home directory.
+    /// Returns the server directory that the user named, or the default one below the home
+    /// directory.
     ///
     /// # Errors
     ///
     /// If the user named no directory and has no home directory. A directory for temporary files
-    /// would be unsafe: any user of the machine could create it first.
+    /// would be unsafe, because any user of the machine could create it first.
     pub(crate) fn server_dir(&self) -> CliResult<ServerDir> {
         if let Some(dir) = &self.global.server_dir {
             return Ok(ServerDir::new(dir, false));
         }
-        // Without HOME, this is the home directory of the passwd entry.
+        // Without HOME, this is the home directory in the passwd entry.
         let home = std::env::home_dir().filter(|home| home.is_absolute());
         let home = home.ok_or_else(|| {
             CliError::new("Cannot find your home directory, where the server directory is")
@@ -108,19 +109,19 @@ impl Context {
         Client::connect(&self.server_dir()?).await
     }
 
-    /// Flushes everything that was printed.
+    /// Flushes all printed output.
     pub(crate) fn flush(&mut self) -> CliResult<()> {
         use std::io::Write as _;
         Ok(self.out.flush()?)
     }
 
-    /// Ends a command that prints nothing, or only raw text.
+    /// Ends a command that prints nothing or only raw text.
     pub(crate) fn done(&mut self) -> CliResult<()> {
         Ok(self.output.done(&mut self.out)?)
     }
 }
 
-/// Kind of process that a command runs as.
+/// Returns which kind of process a command runs as.
 const fn role(command: &Command) -> Role {
     match command {
         Command::Server {
@@ -218,7 +219,7 @@ pub(crate) fn run(command: Command, context: &mut Context) -> CliResult<()> {
         Command::Bridge(Deferred(args)) => bridge::run(args, context),
         #[cfg(feature = "nvml")]
         Command::GpuUsage(Deferred(args)) => Ok(hq_worker::serve_gpu_usage(args.parent)?),
-        // An incomplete command printed its help before.
+        // The help for an incomplete command was printed earlier.
         Command::Server { command: None }
         | Command::Worker { command: None }
         | Command::Job { command: None }
@@ -305,12 +306,12 @@ async fn run_task(command: TaskCommand, context: &mut Context) -> CliResult<()> 
 fn as_client(command: impl Future<Output = CliResult<()>>) -> CliResult<()> {
     let runtime = crate::runtime::of_client()?;
     let result = runtime.block_on(command);
-    // A name service that still thinks must not hold us up.
+    // A pending name lookup must not delay the exit.
     runtime.shutdown_background();
     result
 }
 
-/// A request for the first page of all tasks of a job.
+/// Creates a request for the first page of all tasks of a job.
 pub(crate) fn all_tasks(job: u32) -> TaskPage {
     TaskPage {
         job: Some(hq_protocol::client::task_page::Job::Id(job)),

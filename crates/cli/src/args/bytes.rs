@@ -1,6 +1,6 @@
-//! Words of a command line that are not UTF-8: finds the option that they belong to. Programs,
-//! their arguments, paths and variables may be any bytes. Where only text is allowed, the parser
-//! rejects the word without naming the option.
+//! Handles words of a command line that are not UTF-8 by finding the option to which they belong.
+//! Programs, their arguments, paths and variables may be any bytes. Where only text is allowed, the
+//! parser rejects the word without naming the option.
 
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
@@ -10,7 +10,7 @@ use clap::{CommandFactory, Parser};
 
 use super::Cli;
 
-/// The same error with its option and value, as far as they can be determined.
+/// Adds the option and the value to an error, as far as they can be determined.
 pub(crate) fn explained(error: clap::Error, words: impl Iterator<Item = OsString>) -> clap::Error {
     if error.kind() != ErrorKind::InvalidUtf8 {
         return error;
@@ -26,7 +26,7 @@ pub(crate) fn explained(error: clap::Error, words: impl Iterator<Item = OsString
     }
 }
 
-/// The first rejected word that is the only one without valid text.
+/// Returns the first word that is rejected even if all other words are valid text.
 fn culprit(words: &[OsString]) -> Option<usize> {
     let is_text = |word: &OsString| word.to_str().is_some();
     let is_refused = |at: &usize| {

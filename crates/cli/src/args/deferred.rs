@@ -1,16 +1,16 @@
 //! Parts of the command line that are described on demand. The whole tree has about 70 commands and
-//! 500 options. Building it took a third of the time of a short command, which uses only one of
-//! them.
+//! 500 options. Building it took a third of the time of a short command, which uses only one of the
+//! commands.
 
 use clap::builder::Resettable;
 use clap::error::Error;
 use clap::{ArgMatches, Args, Command, FromArgMatches, Subcommand};
 
-/// Options of a command, or commands of a group: the parser describes them after the command before
-/// them was typed.
+/// The options of a command, or the commands of a group. The parser describes them only after it
+/// has read the preceding command.
 ///
-/// Properties of the command itself (its name, its text in a list) are attributes of the variant,
-/// which always exists.
+/// Properties of the command itself, such as its name and its text in a list, are attributes of the
+/// variant, which always exists.
 #[derive(Debug)]
 pub(crate) struct Deferred<T>(pub(crate) T);
 
@@ -56,15 +56,15 @@ impl<T: Subcommand> Subcommand for Deferred<T> {
     }
 }
 
-/// The command with its parts. Keeps its own texts, because the texts of the type that describes
-/// the parts are about the type.
+/// Returns the command with its parts. Keeps the command's own texts, because the texts of the type
+/// that describes the parts are about that type.
 fn described(command: Command, describe: impl FnOnce(Command) -> Command) -> Command {
     let about = command.get_about().cloned();
     let long_about = command.get_long_about().cloned();
     let globals = command.get_arguments().filter(|arg| arg.is_global_set());
     let globals: Vec<clap::Id> = globals.map(|arg| arg.get_id().clone()).collect();
     let mut command = describe(command);
-    // Moves them after its own options, so that the help lists them last.
+    // Moves the global options after the command's own, so that the help lists them last.
     for id in globals {
         command = command.mut_arg(id, |arg| arg);
     }

@@ -108,7 +108,7 @@ mod tests {
             super::PROBLEMS,
         ];
         for line in all.iter().flat_map(|text| text.lines().skip(1)) {
-            // The effect follows after several blanks.
+            // A description follows after several blanks.
             let line = line.trim().split("  ").next().unwrap_or_default();
             let line = line.split(" && ").next().unwrap_or_default();
             let line = line.split(" > ").next().unwrap_or_default();

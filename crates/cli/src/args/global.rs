@@ -65,7 +65,7 @@ pub(crate) struct GlobalArgs {
     pub(crate) debug: bool,
 }
 
-/// A path of blanks is a variable that was set wrongly.
+/// Rejects a blank path, which comes from a variable that is set incorrectly.
 fn not_blank(path: PathBuf) -> Result<PathBuf, &'static str> {
     let is_blank = path.to_str().is_some_and(|text| text.trim().is_empty());
     if is_blank {

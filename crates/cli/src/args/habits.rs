@@ -1,6 +1,6 @@
-//! Words that users know from Slurm, PBS, GNU parallel and other tools, and their names here. The
-//! command line parser suggests similar spellings, which misleads for habits: `--job-name` is not
-//! `--job`. Each of these words has one answer.
+//! Maps words that users know from Slurm, PBS, GNU parallel and other tools to their names here.
+//! The command line parser suggests similar spellings, which are misleading for such habits:
+//! `--job-name` does not mean `--job`. Each of these words has one answer.
 
 mod commands;
 mod options;
@@ -11,18 +11,20 @@ use crate::text::rows;
 use commands::COMMANDS;
 use options::OPTIONS;
 
-/// Foreign words and their names here, as Markdown without line breaks.
+/// Words of other tools and their names here, as Markdown without line breaks.
 #[derive(Clone, Copy)]
 struct Habit {
-    /// Commands that have this answer: `submit`, `job list`, or a whole group as `worker`.
+    /// The commands to which this answer applies: `submit`, `job list`, or a whole group such as
+    /// `worker`.
     of: &'static str,
-    /// The word, or several with the same meaning.
+    /// The word, or several words with the same meaning.
     words: &'static str,
     /// The text to type instead.
     answer: &'static str,
 }
 
-/// The rows of a table: `[COMMAND, COMMAND]` before its rows, which are `WORD WORD: ANSWER`.
+/// Returns the rows of a table. It has `[COMMAND, COMMAND]` before the rows of these commands, and
+/// each row is `WORD WORD: ANSWER`.
 fn habits(table: &'static str) -> impl Iterator<Item = Habit> {
     let mut of = "";
     table.lines().filter_map(move |line| {
@@ -39,7 +41,7 @@ impl Habit {
         self.words.split(' ')
     }
 
-    /// Whether it applies to a command.
+    /// Returns whether the answer applies to a command.
     fn is_about(self, path: &str) -> bool {
         let path = if path == "job submit" { "submit" } else { path };
         self.of.split(", ").any(|of| {
@@ -49,7 +51,8 @@ impl Habit {
     }
 }
 
-/// The answer for an option of other tools. `--mem=4G` counts as `--mem`, `-n4` as `-n`.
+/// Returns the answer for an option of another tool. `--mem=4G` counts as `--mem`, and `-n4` as
+/// `-n`.
 pub(crate) fn of_option(path: &[&str], word: &str) -> Option<&'static str> {
     let path = path.join(" ");
     if path.is_empty() {
@@ -58,7 +61,7 @@ pub(crate) fn of_option(path: &[&str], word: &str) -> Option<&'static str> {
         );
     }
     let name = word.split('=').next().unwrap_or(word);
-    // The value of a short option may follow directly.
+    // The value of a short option may follow it directly.
     let is_it = |known: &str| {
         known == name || (known.len() == 2 && name.starts_with(known) && !name.starts_with("--"))
     };
@@ -67,7 +70,7 @@ pub(crate) fn of_option(path: &[&str], word: &str) -> Option<&'static str> {
     found.map(|habit| habit.answer)
 }
 
-/// The answer for a subcommand of other tools.
+/// Returns the answer for a subcommand of another tool.
 pub(super) fn of_command(path: &[&str], word: &str) -> Option<&'static str> {
     let group = *path.first().unwrap_or(&"hq");
     let mut of_group = habits(COMMANDS).filter(|habit| habit.of == group);
@@ -75,7 +78,7 @@ pub(super) fn of_command(path: &[&str], word: &str) -> Option<&'static str> {
     found.map(|habit| habit.answer)
 }
 
-/// Names of resources in other tools, and their names here.
+/// Resource names of other tools, and their names here.
 const RESOURCES: &str = "
 gpu gpus gres nvidia cuda: detected GPUs are `gpus/nvidia` and `gpus/amd`
 cpu core cores ncpus threads thread procs slots ntasks: cpus of a task are `--cpus 4`
@@ -84,7 +87,7 @@ time walltime runtime timeout h_rt s_rt cput time_min: the longest run of a task
 node nodes select: whole nodes for a task are `--nodes 2`
 ";
 
-/// The hq equivalent of another tool's resource.
+/// Returns the hq equivalent of another tool's resource.
 pub(crate) fn known_resource(name: &str) -> Option<&'static str> {
     let name = name.to_ascii_lowercase();
     let name = match name.strip_prefix("gpus/") {
@@ -100,7 +103,7 @@ mod tests {
     use super::*;
     use crate::args;
 
-    /// Every command in an answer exists, with the shown options.
+    /// Every command in an answer must exist and have the shown options.
     #[test]
     fn what_is_proposed_can_be_typed() {
         let all = habits(OPTIONS).chain(habits(COMMANDS));
@@ -120,7 +123,7 @@ mod tests {
                     .replace("COMMAND --help", "--version");
                 let words = shlex::split(&format!("hq {line}")).expect("closed quotes");
                 let parsed = args::command().try_get_matches_from(&words);
-                // A command line without its last word is an example of an option.
+                // A command line without its last word is used to show an option.
                 let is_part = |error: &clap::Error| {
                     use clap::error::ErrorKind;
                     matches!(
@@ -140,7 +143,7 @@ mod tests {
         let mut seen = std::collections::BTreeSet::new();
         for habit in habits(OPTIONS) {
             for word in habit.words() {
-                // One command may have a special answer.
+                // A single command may have a special answer.
                 let of = habit.of;
                 assert!(seen.insert(("option", of, word)), "{of} {word}");
             }

@@ -120,14 +120,14 @@ pub(crate) enum GroupBy {
     ExitCode,
 }
 
-/// Reads the name of a job state, and lists all of them in the help.
+/// Returns a parser for the name of a job state. It lists all states in the help.
 fn job_state_parser() -> impl TypedValueParser<Value = JobState> {
     let values = JobState::ALL.map(|state| PossibleValue::new(state.name()).help(meaning(state)));
     PossibleValuesParser::new(values)
         .try_map(|name| JobState::from_name(&name).ok_or("it is not the state of a job"))
 }
 
-/// Reads the name of a final state of tasks.
+/// Returns a parser for the name of a final state of tasks.
 fn ended_task_parser() -> impl TypedValueParser<Value = TaskStateArg> {
     let states = TaskStateArg::value_variants().iter();
     let ended =

@@ -26,7 +26,7 @@ pub(crate) struct DocArgs {
     pub(crate) words: Vec<String>,
 }
 
-/// Takes any word. Shells complete the names of pages.
+/// Accepts any word. Shells complete it with the names of pages.
 #[derive(Clone)]
 struct PageOrWord;
 
@@ -101,7 +101,7 @@ pub(crate) enum DoctorPart {
 impl DoctorPart {
     pub(crate) const ALL: [Self; 4] = [Self::System, Self::Files, Self::Batch, Self::Server];
 
-    /// As on the command line.
+    /// Returns the name as on the command line.
     pub(crate) const fn name(self) -> &'static str {
         match self {
             Self::System => "system",

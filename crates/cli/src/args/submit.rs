@@ -312,7 +312,7 @@ pub(crate) enum NotifyOn {
 }
 
 impl NotifyArgs {
-    /// Each target with each event.
+    /// Returns each combination of a target and an event.
     pub(crate) fn specs(&self) -> Vec<NotifySpec> {
         let events = if self.notify_on.is_empty() {
             &[NotifyOn::End][..]
@@ -357,19 +357,19 @@ pub(crate) struct OwnTasksArgs {
     pub(crate) once: Option<String>,
 }
 
-/// Where the tasks of a submit go.
+/// The destination of the tasks of a submit.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Destination {
-    /// An open job.
+    /// Add them to this open job.
     pub(crate) attach: Option<u32>,
-    /// Otherwise a new one, which its own tasks can add tasks to.
+    /// Otherwise create a job. Says whether its own tasks can add tasks to it.
     pub(crate) is_open: bool,
-    /// Most tasks of that.
+    /// The maximum number of tasks in that job.
     pub(crate) tasks_max: Option<u32>,
 }
 
 impl OwnTasksArgs {
-    /// With the option --job.
+    /// Combines these options with the option --job.
     pub(crate) const fn place(&self, job: Option<u32>) -> Destination {
         Destination {
             attach: job,

@@ -50,7 +50,7 @@ impl From<TaskStateArg> for client::TaskState {
     }
 }
 
-/// The states as the server understands them; none means all.
+/// Converts the states for a message to the server. No states means all.
 pub(crate) fn states_to_message(states: Option<&[TaskStateArg]>) -> Vec<i32> {
     let states = states.unwrap_or_default();
     states

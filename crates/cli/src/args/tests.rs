@@ -1,4 +1,4 @@
-//! Accepted and rejected command lines.
+//! Tests command lines that are accepted and rejected.
 
 use super::*;
 use clap::error::ErrorKind;
@@ -192,7 +192,7 @@ fn refusals_name_the_problem() {
     }
 }
 
-/// The tree is large, and a command needs one branch of it.
+/// The tree is large, and a command only needs one branch of it.
 #[test]
 fn what_was_not_typed_is_not_described() {
     let root = Cli::command();
@@ -267,7 +267,7 @@ fn ssh_options_after_the_host_file_are_kept() {
     }
 }
 
-/// Words that follow `hq` in the examples of a page, up to a sign of the shell.
+/// Returns the words after `hq` in the examples of a page, up to a shell operator.
 fn examples(page: &str) -> Vec<(String, Vec<String>)> {
     const SIGNS: [&str; 6] = ["|", ">", "2>&1", "&", "&&", ";"];
     let mut found = Vec::new();
@@ -287,7 +287,7 @@ fn examples(page: &str) -> Vec<(String, Vec<String>)> {
         let Some((_, command)) = command.filter(|(_, command)| command.contains("hq ")) else {
             continue;
         };
-        // Commands of several lines and parts of scripts are not commands for themselves.
+        // Commands with several lines, and parts of scripts, are not complete commands.
         let words = shlex::split(command).unwrap_or_default();
         for part in words.split(|word| SIGNS.contains(&&**word)) {
             if let [program, words @ ..] = part
@@ -304,7 +304,7 @@ fn is_prompt(text: &str) -> bool {
     text.bytes().all(|byte| byte.is_ascii_alphanumeric())
 }
 
-/// All pages of the manual.
+/// Returns all pages of the manual.
 fn pages_below(folder: &std::path::Path) -> Vec<std::path::PathBuf> {
     let entries = std::fs::read_dir(folder).expect("docs");
     let paths = entries.map(|entry| entry.expect("entry").path());
@@ -329,7 +329,7 @@ fn examples_in_the_documentation_are_accepted() {
     for page in pages {
         let text = std::fs::read_to_string(&page).expect("readable");
         for (line, words) in examples(&text) {
-            // `…` stands for anything, and variables hold ids.
+            // `…` stands for anything, and variables contain ids.
             let words: Vec<&str> = words
                 .iter()
                 .filter(|word| *word != "…")

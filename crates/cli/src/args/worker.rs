@@ -163,11 +163,11 @@ pub(crate) struct StartArgs {
 pub(crate) struct RelayListen {
     /// Address announced to other workers; `None` = all addresses of this machine.
     pub(crate) host: Option<String>,
-    /// 0 = any free one.
+    /// The port; 0 = any free port.
     pub(crate) port: u16,
 }
 
-/// Reads `PORT`, `HOST:PORT` or nothing.
+/// Parses `PORT`, `HOST:PORT` or an empty text.
 fn parse_relay(text: &str) -> Result<RelayListen, String> {
     if text.is_empty() {
         return Ok(RelayListen {
@@ -290,7 +290,7 @@ pub(crate) struct QuarantineArgs {
     pub(crate) reason: Option<String>,
 }
 
-/// Reads how long workers are set aside.
+/// Parses the duration of a quarantine.
 fn parse_quarantine(text: &str) -> Result<Duration, String> {
     let span = parse_duration(text).map_err(|error| error.to_string())?;
     if QUARANTINE_SPANS.contains(&span) {

@@ -1,8 +1,8 @@
-//! Follows jobs to their end, also across restarts of the server.
+//! Follows jobs until they end, even across restarts of the server.
 //!
 //! When the connection breaks, the client looks for the server in the same server directory, with
-//! growing pauses, and follows the same jobs again. It ignores another server in the same
-//! directory.
+//! increasing pauses, and follows the same jobs again. A different server in the same directory is
+//! ignored.
 
 use std::collections::hash_map::RandomState;
 use std::hash::BuildHasher;
@@ -16,14 +16,15 @@ use super::{Client, WatchOptions};
 use crate::error::{CliError, CliResult};
 use crate::parse::selector::Selector;
 
-/// How long a server may be away: long enough for a restart on a busy node.
+/// How long a server may be away. This is enough for a restart on a busy node.
 const PATIENCE: Duration = Duration::from_secs(60);
-/// Pauses between attempts: doubled from the first to the last, and each shortened by chance.
+/// The pause between attempts doubles from this value up to the maximum. Each pause is shortened
+/// randomly.
 const PAUSE_MIN: Duration = Duration::from_millis(100);
 const PAUSE_MAX: Duration = Duration::from_secs(2);
 
 impl Client {
-    /// Follows jobs until they have ended; calls `on_update` for every update.
+    /// Follows jobs until they have ended. Calls `on_update` for every update.
     pub(crate) async fn follow(
         &mut self,
         mut jobs: client::Selector,
@@ -54,7 +55,7 @@ impl Client {
         loop {
             let mut update = self.next_update().await?;
             if is_return {
-                // Jobs that are missing now were forgotten meanwhile, so they have ended.
+                // Jobs that are missing now have been forgotten meanwhile, so they have ended.
                 update.not_found = None;
             }
             if std::mem::replace(&mut is_first, false) {
@@ -70,12 +71,12 @@ impl Client {
         }
     }
 
-    /// Whether the connection broke and the server may be found again.
+    /// Returns whether the connection broke and the server may be found again.
     pub(crate) const fn may_return(&self) -> bool {
         self.is_lost && self.dir.is_some()
     }
 
-    /// Replaces a broken connection by one to the same server, and logs that.
+    /// Replaces a broken connection with one to the same server, and logs that.
     pub(crate) async fn come_back(&mut self, lost: CliError) -> CliResult<()> {
         if self.dir.is_some() {
             tracing::warn!("Lost the server, waiting for it to come back");
@@ -85,7 +86,7 @@ impl Client {
         Ok(())
     }
 
-    /// Like `come_back`, without a log message: another connection reports the loss.
+    /// Like `come_back`, but without a log message, because another connection reports the loss.
     pub(crate) async fn come_back_quietly(&mut self, lost: CliError) -> CliResult<()> {
         let Some(dir) = self.dir.clone() else {
             return Err(lost);
@@ -112,7 +113,7 @@ impl Client {
     }
 }
 
-/// The jobs of an update by id.
+/// Selects the jobs of an update by their ids.
 fn name_jobs(update: &client::WatchUpdate) -> Option<client::Selector> {
     let mut ids: Vec<u32> = update
         .jobs
@@ -126,7 +127,7 @@ fn name_jobs(update: &client::WatchUpdate) -> Option<client::Selector> {
     Some(Selector::Ids(ids).to_message())
 }
 
-/// A random part of a pause.
+/// Shortens a pause randomly.
 fn shortened(pause: Duration) -> Duration {
     let random = RandomState::new().hash_one(0) % 1_000;
     pause * u32::try_from(random).unwrap_or(1_000) / 1_000

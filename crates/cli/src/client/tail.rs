@@ -1,4 +1,4 @@
-//! Reads the end of a task's output, on the worker or on this machine.
+//! Reads the end of a task's output, either on the worker or on this machine.
 
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStringExt as _;
@@ -11,11 +11,11 @@ use hq_stream::{Channel, Key, OutputReader, Source};
 use super::Client;
 use crate::error::CliResult;
 
-/// Maximum number of bytes to read at once on this machine, if the worker is gone.
+/// The maximum number of bytes to read at once on this machine if the worker is gone.
 pub(crate) const LOCAL_LIMIT: u64 = 256 * 1024;
 
 impl Client {
-    /// The last lines of one output stream of a task, or why they cannot be read.
+    /// Returns the last lines of one output stream of a task, or why they cannot be read.
     pub(crate) async fn last_lines(
         &mut self,
         (job, task): (u32, u32),
@@ -26,8 +26,8 @@ impl Client {
         Ok(text_of(output, is_stderr, lines))
     }
 
-    /// Like `last_lines`, but never reads files on this machine, which could hang. `None` if the
-    /// worker cannot read them.
+    /// Like `last_lines`, but never reads files on this machine, which could hang. Returns `None`
+    /// if the worker cannot read them.
     pub(crate) async fn last_lines_of_worker(
         &mut self,
         task: (u32, u32),
@@ -59,7 +59,7 @@ impl Client {
     }
 }
 
-/// The text of an output.
+/// Returns the text of an output.
 fn text_of(mut output: client::Output, is_stderr: bool, lines: u32) -> Result<String, String> {
     if output.kind() == client::output::Kind::Unreachable {
         let from = hq_stream::ReadFrom::LastLines(lines);
@@ -71,7 +71,7 @@ fn text_of(mut output: client::Output, is_stderr: bool, lines: u32) -> Result<St
     }
 }
 
-/// Reads an output on this machine, which may share the file system of the worker that is gone.
+/// Reads an output on this machine, which may share the file system of the lost worker.
 pub(crate) fn read_here(output: &mut client::Output, is_stderr: bool, from: hq_stream::ReadFrom) {
     let Some(source) = output.source.take().and_then(|source| source.source) else {
         return;
@@ -93,7 +93,8 @@ pub(crate) fn read_here(output: &mut client::Output, is_stderr: bool, from: hq_s
     }
 }
 
-/// Path of the output on this machine, if it shares the worker's file system, and how to read it.
+/// Returns the path of the output on this machine, if it shares the worker's file system, and how
+/// to read it.
 pub(crate) fn local(source: output_source::Source, is_stderr: bool) -> (PathBuf, Source) {
     let path = |bytes: &[u8]| PathBuf::from(OsString::from_vec(bytes.to_vec()));
     match source {

@@ -29,9 +29,9 @@ use crate::output::console::Shown as _;
 use crate::output::format::words;
 use crate::parse::resource::CpuDefinition;
 
-/// Idle timeout of workers in allocations.
+/// The idle timeout of workers in allocations.
 const IDLE_TIMEOUT: Duration = Duration::from_secs(5 * 60);
-/// A longer one is worth a warning.
+/// A longer idle timeout causes a warning.
 const IDLE_TIMEOUT_LONG: Duration = Duration::from_secs(10 * 60);
 
 pub(super) async fn run(command: AllocCommand, context: &mut Context) -> CliResult<()> {
@@ -58,7 +58,7 @@ pub(super) async fn run(command: AllocCommand, context: &mut Context) -> CliResu
     }
 }
 
-/// A request that is answered with nothing but success.
+/// Sends a request whose only answer is success.
 async fn change(request: Request, context: &Context) -> CliResult<()> {
     match context.connect().await?.alloc(request).await? {
         Reply::Done(_) => Ok(()),
@@ -234,7 +234,7 @@ fn warn_about(args: &QueueArgs) {
     }
 }
 
-/// A time limit below this is seldom meant.
+/// A time limit below this is rarely intended.
 const SHORT: Duration = Duration::from_secs(120);
 
 fn queue_spec(
@@ -279,12 +279,12 @@ fn queue_spec(
     Ok((spec, args))
 }
 
-/// Where a command finds the description of its batch system. Descriptions without such a command,
-/// such as that of Grid Engine, can only be printed and used with `--template`.
+/// Where a command finds the description of its batch system. Descriptions without their own
+/// command, such as the one for Grid Engine, can only be printed and used with `--template`.
 struct DefaultDescription {
-    /// Name of a file in the server directory that replaces the built-in description.
+    /// The name of a file in the server directory that replaces the built-in description.
     file: &'static str,
-    /// Otherwise.
+    /// The description to use if that file does not exist.
     built_in: TemplateName,
 }
 
@@ -297,8 +297,8 @@ const SLURM: DefaultDescription = DefaultDescription {
     built_in: TemplateName::Slurm,
 };
 
-/// The description of the batch system: from `--template`, from the server directory, or the
-/// built-in one.
+/// Returns the description of the batch system: from `--template`, from the server directory, or
+/// the built-in one.
 fn description(
     args: &QueueArgs,
     default: Option<&DefaultDescription>,
@@ -349,7 +349,7 @@ fn spec(args: &QueueArgs, system: &SystemSpec) -> CliResult<AllocQueueSpec> {
     })
 }
 
-/// Amounts that the workers will offer, as far as the options tell.
+/// Returns the amounts that the workers will offer, as far as the options say.
 fn amounts(args: &QueueArgs) -> CliResult<Vec<client::AllocAmount>> {
     let mut items: Vec<ResourceItem> = args.resource.iter().map(|r| r.value.clone()).collect();
     match args.cpus.as_ref().map(|cpus| &cpus.value) {
@@ -371,7 +371,7 @@ fn amounts(args: &QueueArgs) -> CliResult<Vec<client::AllocAmount>> {
     Ok(checked.items.iter().map(amount).collect())
 }
 
-/// Arguments of `hq worker start` in the script of the allocation.
+/// Returns the arguments of `hq worker start` in the script of the allocation.
 fn worker_args(args: &QueueArgs) -> Vec<String> {
     let mut words = Vec::new();
     let mut add = |option: &str, value: String| {
@@ -420,7 +420,7 @@ fn worker_args(args: &QueueArgs) -> Vec<String> {
     words
 }
 
-/// The text without quotes if a shell would not change it.
+/// Returns the text without quotes if a shell would not change it.
 fn bare(text: &str) -> String {
     if shell::is_plain(text) {
         text.to_owned()

@@ -1,4 +1,4 @@
-//! `hq bridge`: the client of programs in other languages.
+//! `hq bridge`: the client for programs in other languages.
 //!
 //! ```text
 //!   program ──frames──▶ stdin ─▶ dispatch ─┬▶ submitter ──▶ server     one connection, calls in batches
@@ -8,8 +8,8 @@
 //!
 //! A frame is a `u32` length, a `u32` length of its JSON, the JSON, and a blob that the JSON
 //! describes. The bridge reports events as they happen, without requests. It ends when its standard
-//! input is closed; with `--local` it then also ends its server and worker. It does not interpret
-//! the values of calls.
+//! input is closed, and with `--local` it then also ends its server and worker. It does not
+//! interpret the values of calls.
 
 use std::sync::Arc;
 
@@ -36,7 +36,7 @@ mod talk;
 mod values;
 mod watch;
 
-/// Maximum number of waiting requests for a connection.
+/// The maximum number of requests that wait for a connection.
 const DIALS_MAX: usize = 16;
 
 /// Serves the program that started the bridge, until it closes standard input.
@@ -60,14 +60,14 @@ pub(super) fn run(args: BridgeArgs, context: &mut Context) -> CliResult<()> {
 /// How to reach the server.
 #[derive(Clone, Debug)]
 enum Dialer {
-    /// By its directory.
+    /// Through its directory.
     Dir(ServerDir),
-    /// It is in this process.
+    /// The server is in this process.
     Local(mpsc::Sender<oneshot::Sender<CliResult<Client>>>),
 }
 
 impl Dialer {
-    /// A connection.
+    /// Opens a connection.
     async fn connect(&self) -> CliResult<Client> {
         match self {
             Self::Dir(dir) => Client::connect(dir).await,
@@ -80,13 +80,13 @@ impl Dialer {
         }
     }
 
-    /// Whether a server that was lost can come back.
+    /// Returns whether a server that was lost can come back.
     const fn may_return(&self) -> bool {
         matches!(self, Self::Dir(_))
     }
 }
 
-/// With a server and a worker of its own, as `hq run` has them.
+/// Serves with a separate server and worker in this process, like `hq run`.
 async fn serve_alone(
     frames: frame::Frames,
     machine: LocalMachine,
@@ -104,13 +104,13 @@ async fn serve_alone(
     let serving = tokio::spawn(async move {
         while let Some(reply) = asked.recv().await {
             let client = Client::in_process(server.connect_client(), uid.clone()).await;
-            // The requesting task may have ended.
+            // The task that requested the connection may have ended.
             let _ = reply.send(client);
         }
         server.shutdown().await;
     });
     let result = dispatch::serve(frames, Dialer::Local(asks)).await;
-    // The program has ended, so its tasks need not finish: the second request kills them.
+    // The program has ended, so its tasks do not have to finish. The second request kills them.
     for _ in 0..2 {
         let _ = control.send(Interrupt::Terminate).await;
     }

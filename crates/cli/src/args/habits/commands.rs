@@ -1,6 +1,6 @@
 //! Subcommands of other tools.
 
-/// For each group: words, and what to type instead.
+/// For each group: words of other tools, and what to type instead.
 pub(super) const COMMANDS: &str = r"
 [hq]
 scale: `hq worker start` starts a worker; `hq alloc add slurm --time-limit 1h` requests workers from Slurm

@@ -1,6 +1,7 @@
 //! Options of other tools.
 
-/// For each list of commands: words, and what to type instead. The first row that is about the command counts.
+/// For each list of commands: words of other tools, and what to type instead. The first row that
+/// applies to the command is used.
 pub(super) const OPTIONS: &str = r"
 [run]
 -v --volume --mount: tasks see the files of this machine: nothing is mounted; `--debug` logs in more detail

@@ -1,4 +1,4 @@
-//! Checks a queue before the client sends it to the server, so that errors can name the options.
+//! Checks a queue before the client sends it to the server, so that errors can name options.
 
 use hq_core::batch::{QueueParams, SystemSpec};
 use hq_protocol::ConvertError;
@@ -32,7 +32,7 @@ pub(super) fn check(spec: &AllocQueueSpec) -> CliResult<()> {
     Err(CliError::new(text.unwrap_or_else(|| error.to_string())))
 }
 
-/// An option after `--` that breaks every allocation: the option, and the reason.
+/// Returns an option after `--` that would break every allocation, and the reason.
 pub(super) fn impossible(spec: &AllocQueueSpec) -> Option<(&'static str, &'static str)> {
     const ARRAY: &str = "an allocation is one job, and an array is several";
     const SELECT: &str = "the script asks for its nodes itself, and PBS takes the first request";
@@ -61,7 +61,7 @@ pub(super) fn impossible(spec: &AllocQueueSpec) -> Option<(&'static str, &'stati
     }
 }
 
-/// Options after `--` that contradict the script: the option, and what to use instead.
+/// Returns the options after `--` that contradict the script, with what to use instead.
 pub(super) fn contradictions(spec: &AllocQueueSpec) -> Vec<(&'static str, &'static str)> {
     let Ok(params) = QueueParams::try_from(spec.clone()) else {
         return Vec::new();
@@ -80,7 +80,7 @@ pub(super) fn contradictions(spec: &AllocQueueSpec) -> Vec<(&'static str, &'stat
     found.map(|(_, _, option, ours)| (option, ours)).collect()
 }
 
-/// An option after `--` that belongs to the other batch system: the option, its owner, and what to
+/// Returns an option after `--` that belongs to another batch system, with its owner and what to
 /// use instead.
 pub(super) fn foreign(spec: &AllocQueueSpec) -> Option<(String, &'static str)> {
     let words = || spec.additional_args.iter();
@@ -92,7 +92,7 @@ pub(super) fn foreign(spec: &AllocQueueSpec) -> Option<(String, &'static str)> {
         ));
     }
     match manager {
-        // Options of PBS have one hyphen, with these exceptions.
+        // PBS options start with one hyphen, with these exceptions.
         "pbs" => words()
             .find(|word| word.starts_with("--") && !matches!(word.as_str(), "--version" | "--"))
             .map(|word| {
@@ -117,8 +117,8 @@ pub(super) fn foreign(spec: &AllocQueueSpec) -> Option<(String, &'static str)> {
     }
 }
 
-/// Resources that both the script and the arguments after `--` request from PBS. PBS silently uses
-/// the first of the two.
+/// Returns the resources that both the script and the arguments after `--` request from PBS. PBS
+/// silently uses the first of the two.
 pub(super) fn asked_twice(system: &SystemSpec, arguments: &[String]) -> Vec<String> {
     if &*system.manager != "pbs" {
         return Vec::new();
@@ -135,7 +135,7 @@ pub(super) fn asked_twice(system: &SystemSpec, arguments: &[String]) -> Vec<Stri
     twice.into_iter().map(str::to_owned).collect()
 }
 
-/// Names in `-l name=value,…`.
+/// Returns the names in `-l name=value,…`.
 fn resources<'a>(words: &[&'a str]) -> Vec<&'a str> {
     let mut names = Vec::new();
     let mut words = words.iter();

@@ -1,5 +1,6 @@
-//! Submits calls in batches; a batch contains the calls that arrived while the batch before it was
-//! under way. Also cancels calls, over the same connection, so that no cancel overtakes its submit.
+//! Submits calls in batches. A batch contains the calls that arrived while the previous batch was
+//! being submitted. Also cancels calls, over the same connection, so that a cancel cannot overtake
+//! its submit.
 
 use std::collections::hash_map::RandomState;
 use std::hash::BuildHasher as _;
@@ -22,12 +23,12 @@ use crate::client::Client;
 use crate::command::submit::current_dir;
 use crate::error::{CliError, CliResult};
 
-/// Calls with payloads back to back.
+/// Calls whose payloads are concatenated.
 #[derive(Debug)]
 pub(super) struct Batch {
     pub(super) job: u32,
     pub(super) template: u64,
-    /// The others follow it.
+    /// The id of the first call. The ids of the others follow it.
     pub(super) first: u32,
     pub(super) lens: Vec<u64>,
     pub(super) data: Bytes,
@@ -36,10 +37,10 @@ pub(super) struct Batch {
 /// Calls to cancel.
 #[derive(Debug)]
 pub(super) struct Cancel {
-    /// Request to answer when the calls are canceled.
+    /// The id of the request, which is answered when the calls are canceled.
     pub(super) id: Option<u64>,
     pub(super) job: u32,
-    /// First ids and counts.
+    /// The calls, as first ids and counts.
     pub(super) tasks: Vec<(u32, u32)>,
     /// Whether running calls continue.
     pub(super) keep_running: bool,
@@ -52,7 +53,7 @@ pub(super) enum Work {
     Cancel(Cancel),
 }
 
-/// Calls of one submit.
+/// The calls of one submit.
 struct Joined {
     job: u32,
     template: u64,
@@ -61,7 +62,7 @@ struct Joined {
     data: Vec<u8>,
 }
 
-/// Calls of one submit, and bytes of their payloads.
+/// The maximum number of calls in one submit, and of bytes of their payloads.
 const CALLS_MAX: usize = 20_000;
 const BYTES_MAX: usize = 32 << 20;
 
@@ -76,7 +77,7 @@ impl Joined {
         }
     }
 
-    /// Adds the calls of another batch; returns it if they do not continue this one.
+    /// Adds the calls of another batch. Returns the batch if it does not continue this one.
     fn add(&mut self, batch: Batch) -> Option<Batch> {
         let next = u64::from(self.first) + self.lens.len() as u64;
         let fits = batch.job == self.job
@@ -136,7 +137,7 @@ pub(super) async fn submit_calls(shared: Shared, mut work: mpsc::Receiver<Work>)
             Work::Cancel(wanted) => {
                 let done = cancel(&shared, &mut link, &wanted).await;
                 if let Err(error) = &done {
-                    // The accepted calls run to their end, which is reported.
+                    // Accepted calls run until they end, and their ends are reported.
                     let text = error.text().unwrap_or_default();
                     tracing::warn!("Calls were not canceled: {text}");
                 }
@@ -159,7 +160,7 @@ pub(super) async fn submit_calls(shared: Shared, mut work: mpsc::Receiver<Work>)
             "ev": "accepted", "job": joined.job, "first": joined.first, "count": joined.lens.len(),
         });
         match submit(&shared, &mut link, &joined).await {
-            // Only this program can give ids to tasks of a server in the same process.
+            // Only this program can use ids for tasks of a server in the same process.
             Ok(Submitted::Made) if !shared.dialer.may_return() => continue,
             Ok(Submitted::Made) => {}
             Ok(Submitted::Taken { free }) => {
@@ -175,21 +176,21 @@ pub(super) async fn submit_calls(shared: Shared, mut work: mpsc::Receiver<Work>)
     }
 }
 
-/// Result of a submit.
+/// The result of a submit.
 enum Submitted {
-    /// They are tasks of their job.
+    /// The calls are tasks of their job.
     Made,
-    /// Another client has used some of these ids in the same job; ids from `free` on are unused.
+    /// Another client has used some of these ids in the same job. Ids from `free` on are unused.
     Taken { free: u32 },
 }
 
 /// Submits calls, over a new connection if the old one broke. A server that was away may have
-/// stored the first attempt, and then recognizes its nonce.
+/// stored the first attempt. It then recognizes the nonce of the submit.
 async fn submit(shared: &Shared, link: &mut Option<Link>, calls: &Joined) -> CliResult<Submitted> {
     let request = calls.submit(shared)?;
     let mut is_repeated = false;
-    // Whether the server that may have stored the first attempt keeps nonces. A later release may
-    // have replaced it.
+    // Whether the server that may have stored the first attempt keeps nonces. It may have been
+    // replaced by a later release.
     let mut is_kept = None;
     loop {
         let mut connected = reach(shared, link).await?;
@@ -212,7 +213,7 @@ async fn submit(shared: &Shared, link: &mut Option<Link>, calls: &Joined) -> Cli
                         *link = Some(connected);
                         return Ok(submitted);
                     }
-                    // The next attempt is refused for the same reason.
+                    // The next attempt would be rejected for the same reason.
                     Err(_) if client.is_lost() && shared.dialer.may_return() => {}
                     Err(error) => return Err(error),
                 }
@@ -252,11 +253,11 @@ async fn reach(shared: &Shared, link: &mut Option<Link>) -> CliResult<Link> {
     }
 }
 
-/// Part of the server's error about ids that the job already has.
+/// A part of the server's error about ids that the job already has.
 const TAKEN: &str = "already exists in job";
 
-/// Decides what to do if other tasks of the job have the ids of these calls. A call that submits to
-/// its own job, or another executor attached to the job, can have used them.
+/// Decides what to do if other tasks of the job have the ids of these calls. The ids may have been
+/// used by a call that submits to its own job, or by another executor attached to the job.
 async fn find_holders(
     client: &mut Client,
     calls: &Joined,
@@ -275,8 +276,8 @@ async fn find_holders(
     Ok(Submitted::Taken { free })
 }
 
-/// Whether the first and the last of these calls are tasks of the job; a submit is accepted as a
-/// whole. Equal calls of two executors or two programs are indistinguishable.
+/// Returns whether the first and the last of these calls are tasks of the job. A submit is accepted
+/// as a whole. Equal calls of two executors or two programs cannot be distinguished.
 async fn has_made(client: &mut Client, calls: &Joined) -> CliResult<bool> {
     let payload = |len: u64, is_last: bool| {
         let len = usize::try_from(len).ok()?;
@@ -325,7 +326,7 @@ async fn cancel(shared: &Shared, link: &mut Option<Link>, wanted: &Cancel) -> Cl
     Ok(())
 }
 
-/// Ids in sets that the server takes at once.
+/// Splits ids into sets that the server accepts at once.
 fn portions(ranges: &[(u32, u32)]) -> CliResult<Vec<IdArray>> {
     let ids = each_id(ranges);
     let invalid = |error| CliError::caused("Invalid ids of calls", &error);
@@ -335,7 +336,7 @@ fn portions(ranges: &[(u32, u32)]) -> CliResult<Vec<IdArray>> {
         .collect()
 }
 
-/// Ids of ranges that are given as first id and count; sorted, without duplicates.
+/// Returns the ids of ranges that are given as first ids and counts, sorted and without duplicates.
 pub(super) fn each_id(ranges: &[(u32, u32)]) -> Vec<u32> {
     let ids = ranges.iter().flat_map(|(first, count)| {
         let last = count.checked_sub(1).map(|more| first.saturating_add(more));

@@ -1,4 +1,4 @@
-//! Reads frames and passes each to the part that handles it.
+//! Reads frames and passes each one to the part that handles it.
 
 use std::collections::HashMap;
 use std::path::PathBuf;
@@ -22,13 +22,13 @@ use crate::command::submit::current_dir;
 use crate::error::{CliError, CliResult};
 use crate::version::VERSION;
 
-/// Maximum number of batches that wait for the server. Above it, the bridge stops reading, and
-/// calls gather in the program.
+/// The maximum number of batches that wait for the server. Above it, the bridge stops reading, and
+/// calls accumulate in the program.
 const BATCHES_MAX: usize = 4;
-/// How long workers have to receive releases of values after standard input has ended.
+/// How long workers have to receive the releases of values after standard input has ended.
 const RELEASE_PATIENCE: Duration = Duration::from_secs(10);
 
-/// Request to submit a call again.
+/// A request to submit a call again.
 #[derive(Deserialize, Debug)]
 #[serde(deny_unknown_fields)]
 struct ResubmitCall {
@@ -41,8 +41,8 @@ struct ResubmitCall {
     swap: HashMap<String, Value>,
 }
 
-/// Calls whose results the program lost, as first ids and counts. An earlier release of the package
-/// names one such range as `first` and `count`.
+/// Calls whose results the program has lost, as first ids and counts. An earlier release of the
+/// package names a single range as `first` and `count`.
 #[derive(Deserialize, Debug)]
 #[serde(deny_unknown_fields)]
 struct SettleAgain {
@@ -53,7 +53,7 @@ struct SettleAgain {
     count: Option<u32>,
 }
 
-/// Request of the program. `id` names the answer.
+/// A request of the program. `id` identifies the answer.
 #[derive(Deserialize, Debug)]
 #[serde(tag = "op", rename_all = "snake_case", deny_unknown_fields)]
 enum Op {
@@ -68,9 +68,9 @@ enum Op {
         first: u32,
         lens: Vec<u64>,
     },
-    /// Hears nothing more of the calls of a job.
+    /// Stops reporting about the calls of a job.
     Unfollow { job: u32 },
-    /// Cancels calls, given as first ids and counts; with `keep_running`, running calls continue.
+    /// Cancels calls, given as first ids and counts. With `keep_running`, running calls continue.
     /// The ends of the calls are reported, and `id` is answered when they are canceled.
     Cancel {
         #[serde(default)]
@@ -82,22 +82,22 @@ enum Op {
     },
     /// Reports calls that have already ended once more.
     Settle(SettleAgain),
-    /// Submits a call again, as `number`, and replaces the references to values that `swap` names.
+    /// Submits a call again as `number`, and replaces the references to values that `swap` names.
     /// Answered when the call is in the queue.
     Again(ResubmitCall),
-    /// Puts a value that a worker holds into a new file.
+    /// Writes a value that a worker holds to a new file.
     Fetch {
         id: u64,
         r#ref: Value,
         path: PathBuf,
     },
-    /// Releases values that the program does not need any more.
+    /// Releases values that the program no longer needs.
     Release {
         #[serde(default)]
         id: Option<u64>,
         refs: Vec<Value>,
     },
-    /// Anything that is answered once.
+    /// A request that is answered once.
     Ask { id: u64, question: Question },
 }
 
@@ -125,7 +125,7 @@ async fn serve_frames(reader: &mut frame::Reader, shared: &Shared) -> CliResult<
         Ok(client) => client,
         Err(error) => {
             tell(shared, &json!({"ev": "fatal", "text": error.text()})).await;
-            // Until the program has read it.
+            // Wait until the program has read the frame.
             while reader.next().await?.is_some() {}
             return Ok(());
         }
@@ -164,7 +164,7 @@ async fn serve_frames(reader: &mut frame::Reader, shared: &Shared) -> CliResult<
             }
         }
     }
-    // Nothing else would release these values later.
+    // These values would not be released later by anything else.
     let releases = async { while dispatcher.releases.join_next().await.is_some() {} };
     if tokio::time::timeout(RELEASE_PATIENCE, releases)
         .await
@@ -175,20 +175,20 @@ async fn serve_frames(reader: &mut frame::Reader, shared: &Shared) -> CliResult<
     Ok(())
 }
 
-/// The calls that a request submits, as the program sent them.
+/// Returns the calls that a request submits, as the program sent them.
 fn calls_in(request: &Value) -> Option<Value> {
     let count = || request["lens"].as_array().map_or(0, Vec::len);
     (request["op"] == "calls")
         .then(|| json!({"job": request["job"], "first": request["first"], "count": count()}))
 }
 
-/// Where requests go.
+/// Where requests are sent.
 struct Dispatcher {
     shared: Shared,
     work: mpsc::Sender<Work>,
-    /// By followed job.
+    /// The channels of the followed jobs.
     settles: HashMap<u32, mpsc::Sender<Settle>>,
-    /// Releases that are under way.
+    /// Releases that are in progress.
     releases: JoinSet<()>,
 }
 
@@ -265,7 +265,7 @@ impl Dispatcher {
         let mut tasks = again.tasks;
         tasks.extend(again.first.zip(again.count));
         if let Some(settle) = self.settles.get(&again.job) {
-            // The receiver is gone only if the server is gone, which was reported.
+            // The receiver is gone only if the server is gone, which has been reported.
             let _ = settle.send(Settle { tasks }).await;
         }
     }

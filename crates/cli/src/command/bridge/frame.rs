@@ -10,11 +10,11 @@ use tokio::sync::mpsc;
 
 use crate::error::{CliError, CliResult};
 
-/// Longest frame of the program that we serve.
+/// The maximum size of a frame from the program, in bytes.
 const FRAME_MAX: usize = 512 << 20;
-/// Maximum number of frames that wait for the program. Above it, senders wait too.
+/// The maximum number of frames that wait for the program. Above it, senders wait too.
 const OUT_MAX: usize = 256;
-/// Bytes that are written at once.
+/// The number of bytes that are written at once.
 const WRITE_BYTES: usize = 256 << 10;
 
 /// One message.
@@ -31,7 +31,7 @@ pub(super) struct Frames {
     output: std::os::fd::OwnedFd,
 }
 
-/// Queue of frames for the program.
+/// A queue of frames for the program.
 pub(super) type Out = mpsc::Sender<Frame>;
 
 fn broken(error: &io::Error) -> CliError {
@@ -42,7 +42,7 @@ fn broken(error: &io::Error) -> CliError {
 }
 
 impl Frames {
-    /// Takes both from the process.
+    /// Takes standard input and output from the process.
     pub(super) fn take_stdio() -> CliResult<Self> {
         let copy = |fd: std::os::fd::BorrowedFd<'_>| fd.try_clone_to_owned();
         Ok(Self {
@@ -51,7 +51,7 @@ impl Frames {
         })
     }
 
-    /// Readers and writers; call inside of a runtime.
+    /// Opens the reader and the writer. Must be called inside a runtime.
     pub(super) fn open(self) -> CliResult<(Reader, pipe::Sender)> {
         let input = pipe::Receiver::from_owned_fd(self.input).map_err(|e| broken(&e))?;
         let output = pipe::Sender::from_owned_fd(self.output).map_err(|e| broken(&e))?;
@@ -73,7 +73,7 @@ pub(super) struct Reader {
 }
 
 impl Reader {
-    /// The next frame; `None` at the end of the input.
+    /// Returns the next frame, or `None` at the end of the input.
     ///
     /// # Cancel safety
     ///
@@ -147,12 +147,12 @@ fn put(buffer: &mut BytesMut, frame: &Frame) {
     buffer.put_slice(&frame.blob);
 }
 
-/// A queue of frames for the program.
+/// Creates a queue of frames for the program.
 pub(super) fn queue() -> (Out, mpsc::Receiver<Frame>) {
     mpsc::channel(OUT_MAX)
 }
 
-/// A frame without bytes.
+/// Creates a frame without a blob.
 pub(super) fn plain(json: Value) -> Frame {
     Frame {
         json,
