@@ -8,7 +8,8 @@ use crate::output::console::error_line;
 use clap::CommandFactory;
 use clap_complete::Shell;
 
-/// Code that completes ids, which it gets from the server. Without a server it completes none.
+/// Returns the code that completes ids, which it gets from the server. Without a server, it
+/// completes none.
 fn ids(shell: Shell) -> &'static str {
     if shell == Shell::Bash {
         BASH_IDS
@@ -53,7 +54,7 @@ complete -c hq -n "__fish_seen_subcommand_from task; and __fish_seen_subcommand_
 complete -c hq -n "__fish_seen_subcommand_from worker; and __fish_seen_subcommand_from info stop drain quarantine release address" -f -a "(__hq_worker_ids)"
 "#;
 
-/// Functions that complete ids in zsh; the arguments name them, see [`with_zsh_ids`].
+/// Functions that complete ids in zsh. The arguments refer to them, see [`with_zsh_ids`].
 const ZSH_IDS: &str = r#"
 _hq_job_ids() {
     local -a known
@@ -67,7 +68,8 @@ _hq_worker_ids() {
 }
 "#;
 
-/// Changes completions of job and worker arguments so that they offer the ids that the server has.
+/// Changes the completions of job and worker arguments so that they offer the ids that the server
+/// has.
 fn with_zsh_ids(script: &str) -> String {
     let mut completer = "_default";
     let mut text = String::with_capacity(script.len());
@@ -90,7 +92,7 @@ fn with_zsh_ids(script: &str) -> String {
         text.push_str(&line);
         text.push('\n');
         if number == 0 {
-            // Behind `#compdef hq`.
+            // Inserted after `#compdef hq`.
             text.push_str(ZSH_IDS);
         }
     }
@@ -121,7 +123,7 @@ fn without_hidden(script: &str, shell: Shell) -> String {
     text
 }
 
-/// The completion script of a shell.
+/// Returns the completion script of a shell.
 fn script(shell: Shell) -> String {
     let mut script = Vec::new();
     clap_complete::generate(shell, &mut Cli::command(), "hq", &mut script);

@@ -81,10 +81,10 @@ pub(super) fn show(context: &mut Context) -> CliResult<()> {
     context.flush()
 }
 
-/// Settings of all commands, and settings that files make for single commands.
+/// Returns the settings of all commands, and the settings that files make for single commands.
 fn rows<'a>(config: &'a config::Config, context: &Context) -> Vec<Row<'a>> {
     let words: Vec<OsString> = std::env::args_os().collect();
-    // It was parsed before.
+    // The words have already been parsed successfully.
     let matches = args::command().try_get_matches_from(words).ok();
     let leaf = matches.as_ref().and_then(|matches| matches.subcommand());
     let global = ["colors", "output-mode", "server-dir"].map(|key| {
@@ -106,8 +106,8 @@ fn rows<'a>(config: &'a config::Config, context: &Context) -> Vec<Row<'a>> {
             (_, Some(told)) => told.to_string_lossy().into_owned(),
             (_, None) => match context.server_dir() {
                 Ok(dir) => dir.root().display().to_string(),
-                // Without a home directory, commands that need the server directory report that
-                // themselves.
+                // Without a home directory, commands that need the server directory report the
+                // error themselves.
                 Err(_) => String::new(),
             },
         };

@@ -1,4 +1,4 @@
-//! `hq doc`: the manual, without a network.
+//! `hq doc`: shows the manual without a network.
 
 use std::io::{IsTerminal as _, Write as _};
 use std::process::{Command, Stdio};
@@ -10,14 +10,14 @@ use crate::output::format::wrap;
 use crate::pages::{self, Hit, Page};
 use crate::text::{closest, fit};
 
-/// Maximum number of paragraphs that a search shows, in total and per heading.
+/// The maximum number of paragraphs that a search shows, in total and per heading.
 const SHOWN_MAX: usize = 12;
 const SECTION_MAX: usize = 3;
-/// Longest part of a paragraph that a search shows.
+/// The maximum length of the part of a paragraph that a search shows.
 const EXCERPT_MAX: usize = 400;
 const COLUMNS: usize = 96;
 
-/// Shows a page, the list of pages, or paragraphs about some words.
+/// Shows a page, the list of pages, or the paragraphs that match some words.
 pub(super) fn run(args: &DocArgs, context: &mut Context) -> CliResult<()> {
     let page = match &*args.words {
         [name] if !args.search => pages::find(name),
@@ -37,7 +37,7 @@ pub(super) fn run(args: &DocArgs, context: &mut Context) -> CliResult<()> {
     context.done()
 }
 
-/// All pages with their titles.
+/// Returns all pages with their titles.
 fn contents() -> String {
     let width = pages::all().map(|page| page.name.len()).max().unwrap_or(0);
     let mut text =
@@ -48,7 +48,7 @@ fn contents() -> String {
     text
 }
 
-/// The paragraphs that match best, below their pages and headings.
+/// Returns the paragraphs that match best, under their pages and headings.
 fn search(words: &[String]) -> CliResult<String> {
     let query = words.join(" ");
     let hits = pages::search(&query);
@@ -87,7 +87,7 @@ fn search(words: &[String]) -> CliResult<String> {
     Ok(text)
 }
 
-/// A paragraph, shortened if it is long.
+/// Returns a paragraph, shortened if it is long.
 fn excerpt(hit: &Hit) -> String {
     fit(&hit.text, EXCERPT_MAX)
 }
@@ -101,14 +101,14 @@ fn nothing(message: &str, words: &[String]) -> CliError {
     CliError::new(message).with_help(help)
 }
 
-/// Shows a text in the user's pager; `false` if the pager cannot be started.
+/// Shows a text in the user's pager. Returns `false` if the pager cannot be started.
 fn page_through(text: &str) -> bool {
     let chosen = std::env::var("PAGER")
         .ok()
         .filter(|pager| !pager.trim().is_empty());
     let mut command = Command::new("sh");
     command.arg("-c").arg(chosen.as_deref().unwrap_or("less"));
-    // `less` then exits immediately if the text fits on the screen.
+    // With these options, `less` exits immediately if the text fits on the screen.
     if std::env::var_os("LESS").is_none() {
         command.env("LESS", "FRX");
     }
@@ -132,7 +132,7 @@ fn open(page: &Page, context: &mut Context) -> CliResult<()> {
         .suffix(".txt")
         .tempfile()
         .map_err(|e| failed(&e))?;
-    // The browser reads it when we have ended.
+    // The file is kept, because the browser reads it after this process has ended.
     let (mut file, path) = file.keep().map_err(|e| failed(&e.error))?;
     file.write_all(page.text().as_bytes())
         .map_err(|e| failed(&e))?;

@@ -1,6 +1,6 @@
 //! `hq doctor`: finds the causes of problems and prints remedies.
 //!
-//! Each part of the check runs in its own process ([`limited`]), so that a dead mount or an
+//! Each part of the check runs in a separate process ([`limited`]), so that a dead mount or an
 //! unresponsive daemon blocks neither the other parts nor this process.
 
 mod batch;
@@ -27,7 +27,7 @@ use crate::args::other::DoctorPart;
 use crate::error::{CliError, CliResult, exit};
 use crate::output::json::write_value;
 
-/// Time limit of a part. Waits for single ports or programs within it have shorter limits.
+/// The time limit of a part. Within it, checks of single ports or programs have shorter limits.
 const PART_LIMIT: Duration = Duration::from_secs(12);
 
 /// `doctor`.
@@ -49,7 +49,7 @@ pub(super) async fn net(context: &mut Context) -> CliResult<()> {
     show(&checks, context, false)
 }
 
-/// `doctor part`: the process of one part; always prints JSON.
+/// `doctor part`: the process of one part. Always prints JSON.
 pub(super) fn part(part: DoctorPart, context: &mut Context) -> CliResult<()> {
     let checks = match (part, context.server_dir()) {
         (DoctorPart::System, _) => system::checks(),
@@ -63,11 +63,11 @@ pub(super) fn part(part: DoctorPart, context: &mut Context) -> CliResult<()> {
         (DoctorPart::Server, Ok(dir)) => {
             let runtime = crate::runtime::of_client()?;
             let checks = runtime.block_on(net::checks_with_server(&dir));
-            // A name service that still thinks must not hold us up.
+            // A pending name lookup must not delay the exit.
             runtime.shutdown_background();
             checks
         }
-        // The check of the files reports it.
+        // The check of the files reports this error.
         (DoctorPart::Server, Err(_)) => Vec::new(),
     };
     Ok(write_value(
@@ -99,7 +99,7 @@ fn parse(part: DoctorPart, text: &str) -> Vec<Check> {
     })
 }
 
-/// The check of a part that returned no result.
+/// Returns the check of a part that returned no result.
 fn unfinished(part: DoctorPart, error: &LimitedError, context: &Context) -> Check {
     let what = part.name();
     match (error, part) {
@@ -133,7 +133,7 @@ fn unfinished(part: DoctorPart, error: &LimitedError, context: &Context) -> Chec
     }
 }
 
-/// Prints the checks; fails if one of them prevents work.
+/// Prints the checks. Fails if any of them prevents work.
 fn show(checks: &[Check], context: &mut Context, is_whole: bool) -> CliResult<()> {
     match context.mode() {
         OutputMode::Json => {

@@ -1,4 +1,4 @@
-//! Waiting for jobs, with and without a progress bar.
+//! Waits for jobs, with or without a progress bar.
 
 mod ending;
 mod note;
@@ -24,9 +24,9 @@ use crate::output::pace::{self, ServerClock};
 use crate::parse::selector::Selector;
 use note::LastSummaries;
 
-/// Message if no jobs match.
+/// The message if no jobs match.
 const NOTHING: &str = "There are no jobs to wait for";
-/// Width of the bar in columns, on wide and on narrow terminals.
+/// The width of the bar in columns, on wide and on narrow terminals.
 const BAR_WIDTH: usize = 40;
 const BAR_WIDTH_MIN: usize = 12;
 
@@ -66,7 +66,8 @@ pub(super) async fn progress(args: SelectorArgs, context: &mut Context) -> CliRe
     followed.missing.end(missing::JOBS, context)
 }
 
-/// Reports missing jobs to people. Scripts that read JSON or quiet output expect no messages.
+/// Reports missing jobs in human-readable output. Scripts that read JSON or quiet output expect no
+/// messages.
 fn warn_missing(missing: &Missing, context: &Context) {
     if context.mode() == OutputMode::Cli {
         missing.warn(
@@ -76,7 +77,7 @@ fn warn_missing(missing: &Missing, context: &Context) {
     }
 }
 
-/// Waits for new jobs if the options ask for that.
+/// Waits for new jobs if the options request it.
 pub(super) async fn wait_after_submit(
     client: &mut Client,
     jobs: Selector,
@@ -106,26 +107,26 @@ pub(super) async fn wait_after_submit(
     Ok(())
 }
 
-/// Jobs that are waited for.
+/// Which jobs to wait for.
 #[derive(Clone, Copy)]
 enum JobSource {
-    /// This command has submitted them, and knows their ids.
+    /// Jobs that this command has submitted and whose ids it knows.
     New,
     Known {
-        /// An open job without unfinished tasks counts as ended.
+        /// Whether an open job without unfinished tasks counts as ended.
         until_idle: bool,
     },
 }
 
-/// How following some jobs ended.
+/// The result of following some jobs.
 struct Followed {
     /// Jobs that do not exist.
     missing: Missing,
-    /// The others, as they ended.
+    /// The other jobs, as they ended.
     jobs: Vec<client::JobSummary>,
 }
 
-/// Waits until the jobs have ended, and names the jobs that did not succeed.
+/// Waits until the jobs have ended, and lists the jobs that did not succeed.
 async fn wait_for(
     client: &mut Client,
     jobs: Selector,
@@ -143,7 +144,7 @@ async fn wait_for(
     if context.mode() == OutputMode::Cli {
         // The first update may be the last one.
         let known = match (source, &jobs) {
-            // A query would wait for a commit.
+            // The ids are known, and a query would have to wait for a commit.
             (JobSource::New, Selector::Ids(ids)) => ids.iter().map(unknown).collect(),
             _ => client.job_list(jobs.to_message()).await?,
         };
@@ -169,7 +170,8 @@ async fn wait_for(
     Ok(Followed { missing, jobs })
 }
 
-/// Summary of a job source id alone is known. It is not closed, so it counts as unfinished.
+/// Creates the summary of a job of which only the id is known. It is not closed, so it counts as
+/// unfinished.
 fn unknown(id: u32) -> client::JobSummary {
     client::JobSummary {
         id,
@@ -178,7 +180,7 @@ fn unknown(id: u32) -> client::JobSummary {
     }
 }
 
-/// Remembers the jobs of an update.
+/// Stores the jobs of an update.
 fn note_jobs(seen: &LastSummaries, update: &client::WatchUpdate) {
     let mut seen = seen.borrow_mut();
     for summary in update.jobs.iter().filter_map(|job| job.summary.as_ref()) {
@@ -186,7 +188,7 @@ fn note_jobs(seen: &LastSummaries, update: &client::WatchUpdate) {
     }
 }
 
-/// Waits until the jobs have ended, with a progress bar; names the jobs that did not succeed.
+/// Waits until the jobs have ended, showing a progress bar. Lists the jobs that did not succeed.
 async fn show_progress(
     client: &mut Client,
     jobs: Selector,
@@ -233,7 +235,7 @@ async fn show_progress(
         let mut bar = bar.borrow_mut();
         let line = match bar.redraw {
             Redraw::Never => return Ok(()),
-            // The line that programs know.
+            // Scripts rely on the format of this line.
             Redraw::Last => progress.line(),
             Redraw::Always => {
                 let now = clock.as_ref().map(|clock| clock.now_unix_ns());
@@ -256,7 +258,7 @@ async fn show_progress(
     Ok(Followed { missing, jobs })
 }
 
-/// How often the bar is drawn.
+/// How often to draw the bar.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Redraw {
     /// Never: standard output contains only ids or one JSON value.
@@ -267,14 +269,14 @@ enum Redraw {
     Always,
 }
 
-/// Returns to the beginning of the line and clears it.
+/// A control sequence that returns to the beginning of the line and clears it.
 const CLEAR_LINE: &[u8] = b"\r\x1b[2K";
 
-/// A line that is drawn over itself.
+/// A line that is redrawn in place.
 struct Bar<'a> {
     out: &'a mut Console,
     redraw: Redraw,
-    /// The newest line.
+    /// The line that was drawn last.
     last: Option<String>,
 }
 
@@ -302,12 +304,12 @@ impl<'a> Bar<'a> {
         self.out.flush()
     }
 
-    /// Prints a line above the bar. Without a bar, nothing has to be redrawn.
+    /// Prints a line above the bar. If there is no bar, nothing has to be redrawn.
     fn interrupt(&mut self, text: &str) {
         let on_screen = self.last.as_ref();
         let on_screen = on_screen.filter(|_| self.redraw == Redraw::Always);
         if on_screen.is_some() {
-            // The next drawing reports a closed standard output.
+            // If standard output is closed, the next drawing reports it.
             let out = self.out.as_is();
             let _ = out.write_all(CLEAR_LINE).and_then(|()| out.flush());
         }
@@ -326,19 +328,18 @@ impl<'a> Bar<'a> {
     }
 }
 
-/// State of the followed jobs.
+/// The state of the followed jobs.
 #[derive(Default)]
 struct Progress {
-    /// Counts of each followed job, and whether the job has ended.
+    /// The counts of each followed job, and whether it has ended.
     jobs: BTreeMap<u32, (client::TaskStats, bool)>,
     is_started: bool,
-    /// Whether to follow jobs that have ended before the first update; new jobs may have ended
-    /// already.
+    /// Whether to follow jobs that ended before the first update. New jobs may already have ended.
     with_ended: bool,
 }
 
 impl Progress {
-    /// Applies an update; returns whether to redraw.
+    /// Applies an update. Returns whether to redraw.
     fn add(&mut self, update: &client::WatchUpdate) -> bool {
         let is_first = !std::mem::replace(&mut self.is_started, true);
         for job in &update.jobs {
@@ -389,7 +390,7 @@ impl Progress {
         total
     }
 
-    /// `[####....] 0/1 jobs, 2/4 tasks 1 RUNNING 2 FINISHED`
+    /// Returns a line such as `[####....] 0/1 jobs, 2/4 tasks 1 RUNNING 2 FINISHED`.
     fn line(&self) -> String {
         let total = self.total();
         let counts = [
@@ -403,8 +404,8 @@ impl Progress {
         format!("{bar}{jobs}{}", self.tasks_text(counts))
     }
 
-    /// The line for a terminal of this width: failures come first, and the least important parts
-    /// are left out.
+    /// Returns the line for a terminal of this width. Failures come first, and the least important
+    /// parts are left out.
     fn fitting(&self, pace: Option<&str>, columns: usize) -> String {
         let total = self.total();
         let tasks = self.tasks_text([
@@ -429,7 +430,7 @@ impl Progress {
         tasks.chars().take(columns).collect()
     }
 
-    /// `[####....] `
+    /// Returns a bar such as `[####....] `.
     fn bar(&self, width: usize) -> String {
         let total = self.total();
         let tasks = task_count(&total);
@@ -445,7 +446,7 @@ impl Progress {
         format!("{}/{} jobs, ", ended.count(), self.jobs.len())
     }
 
-    /// `2/4 tasks 1 RUNNING 2 FINISHED`
+    /// Returns a text such as `2/4 tasks 1 RUNNING 2 FINISHED`.
     fn tasks_text(&self, counts: [(u32, &str); 5]) -> String {
         let total = self.total();
         let mut text = format!("{}/{} tasks", ended(&total), task_count(&total));
@@ -457,14 +458,14 @@ impl Progress {
     }
 }
 
-/// Columns that a line may fill: one less than the terminal has, because a wrapped line cannot be
-/// removed.
+/// Returns the number of columns that a line may fill. This is one less than the terminal has,
+/// because a wrapped line cannot be removed.
 fn columns() -> usize {
     let size = terminal_size(std::io::stdout());
     size.map_or(usize::MAX, |(columns, _)| usize::from(columns) - 1)
 }
 
-/// Number of tasks that neither wait nor run.
+/// Returns the number of tasks that are neither waiting nor running.
 fn ended(stats: &client::TaskStats) -> u64 {
     task_count(stats) - u64::from(stats.running) - u64::from(stats.waiting)
 }

@@ -13,10 +13,10 @@ use crate::import::{Conversion, Source, convert, converted, shell_text, submit_w
 use crate::output::console::error_line;
 use crate::submit::{read_all, read_stdin, unreadable};
 
-/// Longest script.
+/// The maximum size of a script in bytes.
 const SCRIPT_MAX: usize = 4 << 20;
 
-/// Translates a script for a batch system; prints or submits the result.
+/// Translates a script for a batch system, then prints or submits the result.
 pub(super) fn run(args: &ImportArgs, context: &mut Context) -> CliResult<()> {
     let shown = args.script.display().to_string();
     let bytes = if shown == "-" {

@@ -34,7 +34,7 @@ pub(super) use resubmit::resubmit;
 pub(super) use stats::stats;
 pub(super) use tail::tail;
 
-/// The id of a job.
+/// Returns the id of a job.
 pub(super) async fn last_or_id(job: SingleSelector, client: &mut Client) -> CliResult<u32> {
     match job {
         SingleSelector::Id(id) => Ok(id),
@@ -120,7 +120,7 @@ pub(super) async fn info(args: InfoArgs, context: &mut Context) -> CliResult<()>
     missing.end(missing::JOBS, context)
 }
 
-/// Logs the pace of unfinished jobs. The tables do not contain it, because programs read them.
+/// Logs the pace of unfinished jobs. The tables do not contain it, because scripts read them.
 fn print_pace(jobs: &[client::JobDetail], context: &mut Context) -> CliResult<()> {
     if context.mode() != OutputMode::Cli {
         return Ok(());

@@ -36,7 +36,7 @@ fn store_error(error: &StoreError) -> CliError {
     error
 }
 
-/// `journal export`: reads the file, no server.
+/// `journal export`: reads the file and needs no server.
 pub(super) fn export(args: &ExportArgs, context: &mut Context) -> CliResult<()> {
     let file = file_of(&args.file)?;
     let connection = reader::open_for_reading(&file).map_err(|e| store_error(&e))?;
@@ -59,7 +59,7 @@ fn unreadable(path: &Path) -> String {
     format!("Cannot read event log file at `{}`", path.display())
 }
 
-/// `journal check`: reports damage and exits with 1 if any was found; with `--repair`, reports what
+/// `journal check`: reports damage and exits with 1 if there is any. With `--repair`, reports what
 /// was lost.
 pub(super) fn check(args: &CheckArgs, context: &mut Context) -> CliResult<()> {
     let file = file_of(&args.file)?;
@@ -82,7 +82,8 @@ pub(super) fn check(args: &CheckArgs, context: &mut Context) -> CliResult<()> {
     Ok(())
 }
 
-/// The journal at a path: the file itself, or the journal of an instance or server directory.
+/// Returns the journal at a path: the file itself, or the journal of an instance or server
+/// directory.
 pub(super) fn file_of(path: &Path) -> CliResult<PathBuf> {
     if path.is_dir() {
         journal_in(&ServerDir::new(path, false))
@@ -91,8 +92,8 @@ pub(super) fn file_of(path: &Path) -> CliResult<PathBuf> {
     }
 }
 
-/// The journal of the server that runs in a directory, or of the last one that stored its state
-/// there.
+/// Returns the journal of the server that runs in a directory, or of the last server that stored
+/// its state there.
 fn journal_in(dir: &ServerDir) -> CliResult<PathBuf> {
     let failed = |error: AccessError| access_error(&error);
     let mut instances = vec![dir.resolve().map_err(failed)?];
@@ -114,7 +115,7 @@ fn journal_in(dir: &ServerDir) -> CliResult<PathBuf> {
         })
 }
 
-/// `report`: the report of the running server, or of the last one.
+/// `report`: writes the report of the running server or of the last one.
 pub(super) async fn report_last(args: LastReportArgs, context: &mut Context) -> CliResult<()> {
     let dir = context.server_dir()?;
     let journal = match context.connect().await {
@@ -127,13 +128,13 @@ pub(super) async fn report_last(args: LastReportArgs, context: &mut Context) -> 
     write_report(&journal, &args.output, args.span, context).await
 }
 
-/// `journal report`: the page of a journal.
+/// `journal report`: writes the report of a journal.
 pub(super) async fn report(args: ReportArgs, context: &mut Context) -> CliResult<()> {
     let journal = file_of(&args.journal)?;
     write_report(&journal, &args.output, args.span, context).await
 }
 
-/// Whether a file has a content that is no page.
+/// Returns whether a file contains something other than a report.
 fn is_something_else(output: &Path) -> bool {
     let found = output.metadata().is_ok_and(|found| found.is_file());
     let head = found.then(|| std::fs::read(output).unwrap_or_default());
@@ -184,8 +185,8 @@ async fn write_report(
     context.done()
 }
 
-/// The title of a report: the name of the instance, because all journals in server directories have
-/// the same file name.
+/// Returns the title of a report. It is the name of the instance, because all journals in server
+/// directories have the same file name.
 fn title(journal: &Path) -> String {
     let named = match (journal.file_name(), journal.parent()) {
         (Some(name), Some(instance)) if name == STATE_FILE_NAME => instance.as_os_str(),
@@ -195,14 +196,14 @@ fn title(journal: &Path) -> String {
     named.to_string_lossy().into_owned()
 }
 
-/// Writes a file, and replaces an existing one only when the new one is complete. The umask
+/// Writes a file. An existing file is replaced only when the new one is complete. The umask
 /// determines its permissions.
 fn replace_file(path: &Path, bytes: &[u8]) -> io::Result<()> {
     let special = std::fs::metadata(path)
         .ok()
         .filter(|found| !found.is_file());
     if let Some(found) = special {
-        // A pipe or a terminal is written directly. With sudo, the pipe behind `/dev/stdout`
+        // A pipe or a terminal is written to directly. With sudo, the pipe behind `/dev/stdout`
         // belongs to another user.
         let user = rustix::process::geteuid().as_raw();
         if !path.starts_with("/dev") && ![0, user].contains(&found.uid()) {
@@ -233,7 +234,7 @@ pub(super) async fn stream(
         Action::Replay
     };
     client.journal(action, args.after).await?;
-    // A live stream ends with its server.
+    // A live stream ends when its server ends.
     while let Some(lines) = client.next_lines(is_live).await? {
         for (line, seq) in lines.lines.iter().zip(&lines.seqs) {
             event::write_line(context.out.data(), line, args.verbose.then_some(*seq))?;
@@ -285,7 +286,7 @@ pub(super) async fn query(args: QueryArgs, context: &mut Context) -> CliResult<(
         }
         None => ask(sql, limits, context).await.map_err(|error| {
             let text = error.text().unwrap_or_default();
-            // Already part of the message.
+            // The message already contains this.
             let has_names = ["; there are", "` has "].iter().any(|words| text.contains(words));
             if Path::new(sql).is_file() {
                 error.with_help(format!("the argument is SQL; a file with SQL is read by `hq query - < {sql}`"))
@@ -366,7 +367,8 @@ fn write(table: &Table, csv: bool, context: &mut Context) -> CliResult<()> {
     Ok(())
 }
 
-/// An object for each row. Columns with the same name would lose values.
+/// Returns an object for each row. Columns with the same name would lose values, so they are
+/// rejected.
 fn objects(table: &Table) -> CliResult<Value> {
     let mut names = BTreeSet::new();
     if let Some(name) = table.columns.iter().find(|name| !names.insert(*name)) {
@@ -381,8 +383,9 @@ fn objects(table: &Table) -> CliResult<Value> {
     Ok(Value::Array(objects.collect()))
 }
 
-/// Values with tabs between them; tabs, line feeds, carriage returns and backslashes inside as
-/// `\t`, `\n`, `\r` and `\\`.
+/// Returns values separated by tabs. Tabs, line feeds, carriage returns and backslashes in values
+/// become `\t`, `
+/// `, `\r` and `\\`.
 fn tab_separated(row: &[Value]) -> String {
     let escaped = |value| {
         let text: String = plain(value);
@@ -405,7 +408,7 @@ fn plain(value: &Value) -> String {
     }
 }
 
-/// RFC 4180.
+/// Returns a field as defined by RFC 4180.
 fn csv_field(text: &str) -> String {
     if text.contains([',', '"', '\n', '\r']) {
         format!("\"{}\"", text.replace('"', "\"\""))

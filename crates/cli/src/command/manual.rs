@@ -1,5 +1,5 @@
-//! `hq generate-man` and `hq generate-reference`: documentation from the definitions of the command
-//! line.
+//! `hq generate-man` and `hq generate-reference`: generate documentation from the definitions of
+//! the command line.
 
 mod reference;
 
@@ -41,7 +41,7 @@ fn name_examples(directory: &std::path::Path) -> std::io::Result<()> {
         }
         let page = std::fs::read_to_string(&path)?;
         if page.contains(".SH EXTRA\nEXAMPLES:") {
-            // Filled lines would run into each other.
+            // Without this, the lines would be joined into a paragraph.
             let page = page.replacen(".SH EXTRA\nEXAMPLES:", ".SH EXAMPLES\n.nf", 1);
             std::fs::write(&path, page)?;
         }
@@ -49,7 +49,7 @@ fn name_examples(directory: &std::path::Path) -> std::io::Result<()> {
     Ok(())
 }
 
-/// Prints the reference of the command line: `docs/cli.md`.
+/// Prints the reference of the command line, which is `docs/cli.md`.
 pub(super) fn reference(context: &mut Context) -> CliResult<()> {
     Ok(context
         .out

@@ -1,7 +1,8 @@
 //! Reports ids that do not exist.
 //!
 //! A few ids are reported one by one, in words that scripts search for. If a range such as
-//! `1-4294967295` meets a server with one job, one line names the ranges, up to a maximum.
+//! `1-4294967295` is used on a server with one job, a single line names the missing ranges, up to a
+//! maximum.
 
 use hq_protocol::common;
 
@@ -13,20 +14,20 @@ use crate::parse::selector::Selector;
 
 use super::Context;
 
-/// Maximum number of ids that are reported one by one.
+/// The maximum number of ids that are reported one by one.
 const SINGLE_MAX: u32 = 8;
-/// Maximum number of ranges in one line.
+/// The maximum number of ranges in one line.
 const RANGES_MAX: usize = 32;
 
 /// The command that lists all jobs.
 pub(super) const JOBS: &str = "hq job list --all";
-/// Messages for `last` or `all` without a match.
+/// The messages if `last` or `all` matches nothing.
 pub(super) const NO_JOB: &str = "There is no job";
 pub(super) const NO_WORKER: &str = "There is no worker";
 /// The command that lists all workers.
 pub(super) const WORKERS: &str = "hq worker list --all";
 
-/// Ids that do not exist, put together from answers.
+/// The ids that do not exist, collected from the answers of the server.
 #[derive(Default, Debug)]
 pub(super) struct Missing {
     ranges: Vec<common::IdRange>,
@@ -34,14 +35,14 @@ pub(super) struct Missing {
 }
 
 impl Missing {
-    /// The ids of an answer.
+    /// Takes the missing ids of an answer.
     pub(super) fn of(found: Option<&common::IdArray>) -> Self {
         let mut missing = Self::default();
         missing.add(found);
         missing
     }
 
-    /// Something that was reported already.
+    /// Creates a value for something that has already been reported.
     pub(super) fn one() -> Self {
         Self {
             ranges: Vec::new(),
@@ -60,7 +61,8 @@ impl Missing {
         }
     }
 
-    /// Reports that a selector matched nothing; `last` without a match counts as an unknown id.
+    /// Reports that a selector matched nothing. If `last` matches nothing, it counts as an unknown
+    /// id.
     pub(super) fn or_none(
         self,
         selector: &Selector,
@@ -87,8 +89,8 @@ impl Missing {
         self.count == 0
     }
 
-    /// A line for each of a few ids, with the text of `one`; otherwise one line with the text of
-    /// `many`.
+    /// Returns a line for each id, made by `one`, if there are only a few. Otherwise returns a
+    /// single line made by `many`.
     pub(super) fn lines(
         &self,
         one: impl Fn(u32) -> String,
@@ -103,7 +105,8 @@ impl Missing {
         ids(&few).map(one).collect()
     }
 
-    /// `2-9,11-4294967295`; with very many ranges, the first ones and the total number of ids.
+    /// Returns a text such as `2-9,11-4294967295`. If there are very many ranges, it contains the
+    /// first ones and the total number of ids.
     fn shown(&self) -> String {
         let shown = common::IdArray {
             ranges: self.ranges.iter().take(RANGES_MAX).copied().collect(),
@@ -116,18 +119,18 @@ impl Missing {
         }
     }
 
-    /// The line as an error each.
+    /// Logs each line as an error.
     pub(super) fn warn(&self, one: impl Fn(u32) -> String, many: impl Fn(&str) -> String) {
         for line in self.lines(one, many) {
             tracing::error!("{line}");
         }
     }
 
-    /// Ends a command; it fails if a person asked for ids that do not exist. Scripts that read JSON
-    /// or quiet output see the missing ids in the output, and get the same exit code as from
-    /// HyperQueue.
+    /// Ends a command. It fails if human-readable output was requested and there are ids that do
+    /// not exist. Scripts that read JSON or quiet output see the missing ids in the output, and get
+    /// the same exit code as from HyperQueue.
     ///
-    /// `list` is the command that shows what exists.
+    /// `list` is the command that shows the existing ids.
     pub(super) fn end(&self, list: &str, context: &mut Context) -> CliResult<()> {
         self.end_with(&format!("`{list}` lists existing ids"), context)
     }
@@ -143,7 +146,7 @@ impl Missing {
     }
 }
 
-/// Whether `next` starts directly after the end of `last`.
+/// Returns whether `next` starts directly after the end of `last`.
 fn follows(last: &common::IdRange, next: &common::IdRange) -> bool {
     let is_dense = |range: &common::IdRange| range.count == 1 || range.step <= 1;
     let end = u64::from(last.first) + u64::from(last.count);

@@ -1,4 +1,4 @@
-//! Notifications: tasks send them, and clients that wait for the job receive them.
+//! Notifications, which tasks send and clients that wait for the job receive.
 
 use std::ffi::{OsStr, OsString};
 use std::io::{Read as _, Write as _};
@@ -18,10 +18,10 @@ use crate::args::global::OutputMode;
 use crate::args::task::NotifyArgs;
 use crate::error::{CliError, CliResult};
 
-/// Environment variable through which a task finds its worker.
+/// The environment variable through which a task finds its worker.
 const ACCESS_VARIABLE: &str = "HQ_ACCESS_KEY";
 
-/// Longest wait for the worker's answer.
+/// How long to wait for the worker's answer.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// `task notify`.
@@ -75,8 +75,8 @@ pub(super) struct Callback {
 }
 
 impl Callback {
-    /// Splits a text into program and arguments as a shell does, and starts the callback. The
-    /// program prints on standard output, or on standard error if standard output must be JSON.
+    /// Splits a text into a program and arguments like a shell, and starts the callback. The
+    /// program prints to standard output, or to standard error if standard output must be JSON.
     pub(super) fn start(program: &str, mode: OutputMode) -> CliResult<Self> {
         let beside_json = mode == OutputMode::Json;
         let words = shlex::split(program)
@@ -100,7 +100,7 @@ impl Callback {
 
     pub(super) fn take(&self, notifications: &[Notification]) {
         for notification in notifications {
-            // The thread ends only after the queue.
+            // The thread ends only after the queue is closed.
             let _ = self.queue.send(notification.clone());
         }
     }
@@ -108,12 +108,12 @@ impl Callback {
     /// Waits until all programs have ended.
     pub(super) fn finish(self) {
         drop(self.queue);
-        // A panic has ended the process before.
+        // A panic would already have ended the process.
         let _ = self.thread.join();
     }
 }
 
-/// Standard error, for programs that run while standard output must be one JSON value.
+/// Returns standard error, for programs that run while standard output must be one JSON value.
 fn stderr() -> Stdio {
     let copy = std::io::stderr().as_fd().try_clone_to_owned();
     copy.map_or_else(|_| Stdio::null(), Stdio::from)
@@ -135,7 +135,8 @@ fn call(words: &[String], notification: &Notification, beside_json: bool) {
         .env("HQ_JOB_ID", notification.job.to_string())
         .env("HQ_TASK_ID", notification.task.to_string())
         .env("HQ_WORKER_ID", notification.worker.to_string())
-        // The text is not an argument: a text that begins with `-` would look like an option.
+        // The text is not passed as an argument, because a text that begins with `-` would look
+        // like an option.
         .env("HQ_NOTIFY_MESSAGE", text)
         .stdout(if beside_json {
             stderr()

@@ -1,4 +1,4 @@
-//! `hq output-log …`: reads a stream directory, without a server.
+//! `hq output-log …`: reads a stream directory without a server.
 
 use std::collections::BTreeMap;
 use std::io::Write as _;
@@ -56,14 +56,14 @@ pub(crate) fn run(args: &OutputLogArgs, context: &mut Context) -> CliResult<()> 
     context.flush()
 }
 
-/// Job, task and channel.
+/// A job, a task and a channel.
 type Writer = (u32, u32, usize);
 
-/// Maximum length in bytes of an incomplete line that is held back; a task may write lines of
+/// The maximum length in bytes of an incomplete line that is held back. Tasks may write lines of
 /// gigabytes.
 const LINE_MAX: usize = 1 << 20;
 
-/// Jobs whose output is read.
+/// The jobs whose output is read.
 #[derive(Clone, Copy)]
 enum OutputScope {
     Nothing,
@@ -109,7 +109,7 @@ struct Log {
 }
 
 impl Log {
-    /// The selected tasks of a job, in the selected order.
+    /// Returns the selected tasks of a job, in the selected order.
     fn tasks(
         &self,
         target: &JobTasks<u32>,
@@ -170,7 +170,7 @@ impl Log {
             write!(context.out, "{separator}\n  {task}")?;
             separator = ",";
         }
-        // The list is not empty: no tasks would have been an error.
+        // The list is not empty, because no tasks would have been an error.
         writeln!(context.out, "\n]")?;
         Ok(())
     }
@@ -187,9 +187,10 @@ impl Log {
             task_width = task_width.max(task.to_string().len());
             found.extend(chunks(stream, only).map(|chunk| (job, task, chunk)));
         }
-        // A stable sort keeps the order of pieces that a task wrote at the same time.
+        // A stable sort keeps the order of chunks that a task wrote at the same time.
         found.sort_by_key(|(_, _, chunk)| chunk.unix_ns);
-        // Remaining pieces of each output: the last piece is printed even without a newline.
+        // The remaining chunks of each output. The last chunk is printed even if it does not end
+        // with a newline.
         let mut left: BTreeMap<Writer, usize> = BTreeMap::new();
         for (job, task, chunk) in &found {
             *left

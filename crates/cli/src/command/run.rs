@@ -1,4 +1,4 @@
-//! `hq run`: a server, a worker and a client in one process, with nothing to configure.
+//! `hq run`: a server, a worker and a client in one process, without any configuration.
 //!
 //! ```text
 //!   started process ── front (waits, passes signals on, kills what is left)
@@ -7,9 +7,9 @@
 //!                            client ──▶ replay thread ──▶ stdout, stderr
 //! ```
 //!
-//! Output of tasks is captured in files and replayed task by task on a thread of its own, so that a
-//! reader who is slow (a pager) never holds up the tasks. The first interrupt lets running tasks
-//! end, the second kills them.
+//! The output of tasks is captured in files and replayed task by task on a separate thread, so that
+//! a slow reader such as a pager never delays the tasks. The first interrupt lets running tasks
+//! end, and the second kills them.
 
 use std::ffi::OsString;
 use std::path::Path;
@@ -61,19 +61,19 @@ use rerun::RerunCommand;
 use screen::Screen;
 use summary::Summary;
 
-/// Interval of reports about ended tasks: short enough to look immediate.
+/// The interval of reports about ended tasks. It is short enough to look immediate.
 const UPDATE_INTERVAL: std::time::Duration = std::time::Duration::from_millis(50);
 
-/// Signals within this time count as one interrupt: wrappers such as `timeout` pass a signal both
-/// to the process and to its group.
+/// Signals within this time count as one interrupt, because wrappers such as `timeout` send a
+/// signal both to the process and to its group.
 const ONE_INTERRUPT: std::time::Duration = std::time::Duration::from_millis(10);
 
-/// Maximum wait until the worker handles an interrupt. It usually takes microseconds, but took more
-/// than a second on a very busy machine, and a task started after the message that no more tasks
-/// start.
+/// How long to wait until the worker has handled an interrupt. It usually takes microseconds. On a
+/// very busy machine, it took more than a second, and a task started after the message that no more
+/// tasks would start.
 const TAKEN_TIMEOUT: std::time::Duration = std::time::Duration::from_secs(5);
 
-/// Maximum number of queued interrupts and other requests.
+/// The maximum number of queued interrupts and other requests.
 const REQUESTS_MAX: usize = 8;
 
 /// Runs a job to its end.
@@ -114,10 +114,10 @@ pub(super) fn run(args: RunArgs, context: &mut Context) -> CliResult<()> {
     result
 }
 
-/// Shows what would run; rejects what could not run here, as a real run does.
+/// Shows what would run. Like a real run, rejects what could not run on this machine.
 fn show(args: RunArgs, stdin: Option<Vec<u8>>, context: &mut Context) -> CliResult<()> {
     let machine = LocalMachine::detect(args.jobs)?;
-    // No file is made there.
+    // No file is created in this directory.
     let output_dir = std::env::temp_dir().join("hq-run");
     let prepared = prepare(args, stdin, &output_dir)?;
     prepared.report();
@@ -131,7 +131,7 @@ fn show(args: RunArgs, stdin: Option<Vec<u8>>, context: &mut Context) -> CliResu
     dry_run::print(&plan(&prepared, place), context)
 }
 
-/// The job, as known before its first task starts.
+/// The job as it is known before its first task starts.
 struct Job<'a> {
     prepared: PreparedSubmit,
     machine: LocalMachine,
@@ -182,7 +182,7 @@ fn skip_if(skips_done: bool, prepared: PreparedSubmit) -> CliResult<PreparedSubm
     }
 }
 
-/// Options of `hq run` that a job file can be run with.
+/// The options of `hq run` that may be used with a job file.
 const FILE_OPTIONS: [&str; 9] = [
     "--jobs",
     "-j",
@@ -195,7 +195,8 @@ const FILE_OPTIONS: [&str; 9] = [
     "--server-dir",
 ];
 
-/// A single argument is a job file if it ends in `.toml`, `.yaml` or `.json`, or has such content.
+/// Returns the job file if the only argument ends in `.toml`, `.yaml` or `.json`, or has such
+/// content.
 fn job_file(command: &[OsString]) -> CliResult<Option<&Path>> {
     if let [path] = command
         && (is_stdin(Path::new(path)) || jobfile::Format::is_certain(Path::new(path)))
@@ -262,10 +263,10 @@ async fn execute(job: Job<'_>, context: &mut Context) -> CliResult<()> {
     }
 }
 
-/// Request that arrives while the tasks run.
+/// A request to stop that arrives while the tasks run.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum StopReason {
-    /// A signal.
+    /// A signal arrived.
     Interrupt,
     /// The reader of the tasks' output has closed it.
     OutputClosed,
@@ -315,11 +316,11 @@ fn requests() -> CliResult<Requests> {
     })
 }
 
-/// A submitted job and the worker that runs it.
+/// A submitted job, and the worker that runs it.
 struct LocalJob {
     id: u32,
     client: Client,
-    /// The watch occupies its own connection; this one is for all other requests.
+    /// The connection for all other requests. The watch uses a separate connection.
     commander: Client,
     worker: Option<JoinHandle<WorkerEnd>>,
     control: mpsc::Sender<Interrupt>,
@@ -353,7 +354,7 @@ impl LocalJob {
         Ok(Selector::Ids(ids).to_message())
     }
 
-    /// Submits the job, and passes ended tasks on until all have ended.
+    /// Submits the job, and passes on ended tasks until all have ended.
     ///
     /// The job is opened and watched before it gets tasks, so that a task that ends immediately is
     /// not missed.
@@ -424,11 +425,11 @@ impl LocalJob {
                 )
             }
         };
-        // A full queue holds enough of them already.
+        // If the queue is full, it already contains enough interrupts.
         let _ = self.control.try_send(interrupt);
-        // Prints the message only after the worker has handled the interrupt, which the empty queue
-        // shows: until then, an ended task makes room for the next one. The message also appears if
-        // the worker has ended or is slow.
+        // Print the message only after the worker has handled the interrupt, which the empty queue
+        // shows. Until then, an ended task may make room for the next one. The message also appears
+        // if the worker has ended or is slow.
         let taken = self.control.reserve_many(REQUESTS_MAX);
         let _ = tokio::time::timeout(TAKEN_TIMEOUT, taken).await;
         if !text.is_empty() {
@@ -436,7 +437,7 @@ impl LocalJob {
         }
     }
 
-    /// Cancels all remaining tasks; without a worker they cannot run.
+    /// Cancels all remaining tasks. They cannot run without a worker.
     async fn cancel_rest(&mut self) -> CliResult<()> {
         let cancel = client::Cancel {
             jobs: Some(self.selector()?),
@@ -451,7 +452,7 @@ impl LocalJob {
         let Some(worker) = self.worker else {
             return Ok(());
         };
-        // A worker that does not receive this has ended.
+        // A worker that does not receive this has already ended.
         let _ = self.control.send(Interrupt::Terminate).await;
         match worker.await {
             Ok(_) => Ok(()),
@@ -460,7 +461,7 @@ impl LocalJob {
     }
 }
 
-/// The job to open for a submit.
+/// Returns the request to open the job for a submit.
 fn open_request(spec: &SubmitSpec) -> client::OpenJob {
     match &spec.target {
         SubmitTarget::NewJob { name, max_fails } => client::OpenJob {
@@ -472,7 +473,7 @@ fn open_request(spec: &SubmitSpec) -> client::OpenJob {
     }
 }
 
-/// Waits for the end of the worker; waits forever without one.
+/// Waits for the worker to end, or forever if there is none.
 async fn worker_end(worker: &mut Option<JoinHandle<WorkerEnd>>) {
     match worker {
         Some(worker) => {

@@ -23,13 +23,13 @@ use crate::signals::Warnings;
 use crate::submit::read_job;
 use crate::version::VERSION;
 
-/// Maximum wait at shutdown for threads that read the journal or other files.
+/// How long to wait at shutdown for threads that read the journal or other files.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// Pause between two attempts of `server wait`.
+/// The pause between two attempts of `server wait`.
 const WAIT_STEP: Duration = Duration::from_millis(250);
 
-/// `server start`: runs until it is stopped.
+/// `server start`: runs the server until it is stopped.
 pub(super) fn start(args: StartArgs, context: &mut Context) -> CliResult<()> {
     if args.detached {
         background::detach();
@@ -46,14 +46,14 @@ pub(super) fn start(args: StartArgs, context: &mut Context) -> CliResult<()> {
         runtime.block_on(serve(args, context))
     };
     // Closes all connections. If the journal's file system hangs, the kernel keeps the process and
-    // its open descriptors, but clients that wait for the end of the server must not wait for that.
+    // its open descriptors, but clients that wait for the server to end must not wait for that.
     runtime.shutdown_timeout(CLOSE_TIMEOUT);
     result
 }
 
-/// Turns off huge pages for this process. If the system enables them for all processes, a page
-/// fault zeroes 2 MiB. Children inherit the setting; a server's children are batch system commands
-/// and notifications, not tasks.
+/// Disables huge pages for this process. If the system enables them for all processes, a page fault
+/// has to zero 2 MiB. Children inherit the setting, but a server's children are only batch system
+/// commands and notifications, not tasks.
 fn refuse_huge_pages() {
     if let Err(error) = rustix::thread::disable_transparent_huge_pages(true) {
         tracing::debug!(%error, "cannot do without huge pages");
@@ -100,7 +100,7 @@ async fn serve(args: StartArgs, context: &mut Context) -> CliResult<()> {
         (error, Some(advice)) => error.with_help(advice),
         (error, None) => error,
     })?;
-    // A server continues if its standard output is closed.
+    // A server continues even if its standard output is closed.
     let shown = context
         .output
         .server_info(&mut context.out, server.info(), Some(dir.root()));
@@ -120,7 +120,7 @@ async fn serve(args: StartArgs, context: &mut Context) -> CliResult<()> {
 fn start_error(error: &StartError) -> CliError {
     match error {
         StartError::Access(error) => access_error(error),
-        // Its text is that of its cause and more.
+        // This error's text already includes its cause.
         StartError::State { .. } => CliError::new(error.to_string()),
         StartError::AlreadyOnline { .. }
         | StartError::Starting { .. }
@@ -147,9 +147,9 @@ fn print_ready(dir: &ServerDir) {
     );
 }
 
-/// Completes on SIGINT from a person, or on SIGTERM from a service manager or a shutdown. After
-/// SIGTERM, workers wait for the next server, as after the announced end of an allocation. SIGHUP
-/// is ignored, so that a logout does not end the server.
+/// Completes on SIGINT, which comes from a user, or on SIGTERM, which comes from a service manager
+/// or a shutdown. After SIGTERM, workers wait for the next server, as they do after the announced
+/// end of an allocation. SIGHUP is ignored, so that a logout does not end the server.
 fn stop_signal() -> CliResult<impl Future<Output = Stop>> {
     let listen = |kind| signal(kind).map_err(|e| CliError::caused("Cannot handle signals", &e));
     let (mut interrupt, mut terminate) = (
@@ -187,7 +187,7 @@ fn warn_about_open_planes(args: &StartArgs) {
     }
 }
 
-/// Advice for a path that cannot be a journal.
+/// Returns advice for a path that cannot be a journal.
 fn advice_on_journal(path: &Path) -> Option<String> {
     if path.is_dir() {
         let file = path.join("journal");

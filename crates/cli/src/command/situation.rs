@@ -1,4 +1,4 @@
-//! Explains in one sentence why jobs are not done yet.
+//! Explains in one sentence why jobs are not finished yet.
 
 mod largest;
 
@@ -21,15 +21,15 @@ use crate::output::view::{is_idle, offered, total_units, worker_state};
 use crate::parse::selector::Selector;
 use crate::text::closest;
 
-/// Maximum number of jobs without running tasks that are examined.
+/// The maximum number of jobs without running tasks that are examined.
 const LOOKED_AT_MAX: usize = 3;
 
-/// Whether the job has unfinished tasks.
+/// Returns whether the job has unfinished tasks.
 pub(super) fn is_unfinished(job: &client::JobSummary) -> bool {
     !is_idle(job) || job.is_open
 }
 
-/// `Waiting for job 3: 23 of 100 tasks have ended, 4 run`
+/// Returns a text such as `Waiting for job 3: 23 of 100 tasks have ended, 4 run`.
 pub(super) fn awaited(jobs: &[client::JobSummary]) -> String {
     let (mut total, mut running, mut unfinished) = (0, 0, 0);
     for job in jobs {
@@ -53,7 +53,8 @@ pub(super) fn awaited(jobs: &[client::JobSummary]) -> String {
     )
 }
 
-/// Why unfinished jobs make no progress; `None` if some of their tasks run, or no reason is known.
+/// Returns why unfinished jobs make no progress, or `None` if some of their tasks are running or no
+/// reason is known.
 pub(super) async fn reason(
     client: &mut Client,
     jobs: &[client::JobSummary],
@@ -81,15 +82,15 @@ pub(super) async fn reason(
     }
 }
 
-/// Resources of a new job that no worker has; `None` if a worker has them, or a future worker may
-/// have them.
+/// Returns the resources of a new job that no worker has, or `None` if a worker has them or a
+/// future worker may have them.
 pub(super) async fn at_submit(
     client: &mut Client,
     job: u32,
     requests: &[&RequestVariants],
 ) -> CliResult<Option<String>> {
-    // The job itself comes first: it nearly always answers the question, and each further request
-    // delays the submit.
+    // The job itself is requested first: it nearly always answers the question, and each further
+    // request delays the submit.
     let Some((_, explanation)) = client.explain_first_waiting(job).await? else {
         return Ok(None);
     };
@@ -118,7 +119,7 @@ pub(super) async fn at_submit(
     }))
 }
 
-/// The worker that does not enforce the memory limits of a new job, and the reason.
+/// Returns a worker that does not enforce the memory limits of a new job, and the reason.
 pub(super) async fn unlimited(client: &mut Client, job: u32) -> CliResult<Option<String>> {
     let workers = running_workers(client).await?;
     let unlimited = workers.iter().find_map(|worker| {
@@ -134,7 +135,7 @@ pub(super) async fn unlimited(client: &mut Client, job: u32) -> CliResult<Option
     }))
 }
 
-/// Whether tasks request one cpu or a few nodes, which needs no check.
+/// Returns whether tasks only request one cpu or a few nodes, which needs no check.
 fn is_usual(requests: &RequestVariants) -> bool {
     let is_small = |entry: &hq_core::resource::request::ResourceEntry| {
         &*entry.resource == "cpus" && entry.amount <= Amount::whole(1)
@@ -145,7 +146,7 @@ fn is_usual(requests: &RequestVariants) -> bool {
         .all(|request| request.entries.iter().all(is_small))
 }
 
-/// The memory unit that was probably meant, if workers have less than the request.
+/// Returns the memory unit that was probably intended, if workers have less than the request.
 fn unit_hint(requests: &[&RequestVariants], workers: &[client::WorkerInfo]) -> String {
     let entries = requests
         .iter()
@@ -181,7 +182,7 @@ pub(super) async fn queues(client: &mut Client) -> CliResult<Vec<client::AllocQu
         .await;
     match answer {
         Ok(alloc_reply::Reply::Queues(found)) => Ok(found.queues),
-        // A server without automatic allocation has none.
+        // A server without automatic allocation has no queues.
         Ok(_) | Err(_) => Ok(Vec::new()),
     }
 }
@@ -208,7 +209,7 @@ async fn no_worker(client: &mut Client) -> CliResult<String> {
     })
 }
 
-/// Resources that the first waiting task of a job requests and no worker has.
+/// Returns the resources that the first waiting task of a job requests and no worker has.
 async fn obstacle(
     client: &mut Client,
     job: u32,
@@ -218,8 +219,8 @@ async fn obstacle(
     Ok(stuck.map(|(explanation, why)| with_suggestion(why, &explanation, workers)))
 }
 
-/// The explanation of a job's first waiting task, and why no worker can run it; `None` if a worker
-/// can, or no task waits.
+/// Returns the explanation of a job's first waiting task and why no worker can run it, or `None` if
+/// a worker can or no task is waiting.
 async fn stuck(client: &mut Client, job: u32) -> CliResult<Option<(client::Explanation, String)>> {
     let Some((_, explanation)) = client.explain_first_waiting(job).await? else {
         return Ok(None);
@@ -239,7 +240,7 @@ fn with_suggestion(
     }
 }
 
-/// A resource that no worker has, and an existing one with a similar name.
+/// Returns a resource that no worker has, and an existing one with a similar name.
 fn misspelled<'a>(
     explanation: &'a client::Explanation,
     workers: &'a [client::WorkerInfo],
@@ -263,16 +264,16 @@ fn misspelled<'a>(
     })
 }
 
-/// The existing resource that was probably meant by an unknown name.
+/// Returns the existing resource that was probably intended by an unknown name.
 fn meant_by<'a>(name: &str, offered: &BTreeSet<&'a str>) -> Option<&'a str> {
     if name == "gpus" {
-        // No misspelled `cpus`: workers find them by their maker.
+        // The name is not a misspelled `cpus`: workers name GPUs by their manufacturer.
         return offered.iter().copied().find(|one| one.starts_with("gpus/"));
     }
     closest(name, offered.iter().copied())
 }
 
-/// Reason why a job waits that some worker could run.
+/// Returns why a job is waiting although some worker could run it.
 async fn behind(
     client: &mut Client,
     job: &client::JobSummary,
@@ -327,7 +328,7 @@ async fn behind(
     } else if is_free {
         parts.push("what its tasks ask for is taken by others".to_owned());
     } else {
-        // It starts in a moment.
+        // The task will start in a moment.
         return Ok(None);
     }
     if before > 0 {
@@ -339,7 +340,7 @@ async fn behind(
     Ok(Some(parts.join(", ")))
 }
 
-/// Why every worker that could run a task is excluded.
+/// Returns why every worker that could run a task is excluded.
 fn set_aside(explanation: &client::Explanation, workers: &[client::WorkerInfo]) -> Option<String> {
     use client::quarantine::Stage;
     let able = explanation
@@ -349,7 +350,7 @@ fn set_aside(explanation: &client::Explanation, workers: &[client::WorkerInfo]) 
     let aside = able.map(|able| {
         let worker = workers.iter().find(|worker| worker.id == able.worker)?;
         let quarantine = worker.quarantine.as_ref()?;
-        // A worker under test still gets a task.
+        // A worker that is being tested still gets a task.
         (quarantine.stage() != Stage::Probed).then_some((worker.id, quarantine))
     });
     let aside: Vec<_> = aside.collect::<Option<_>>()?;
@@ -376,7 +377,7 @@ fn set_aside(explanation: &client::Explanation, workers: &[client::WorkerInfo]) 
     ))
 }
 
-/// Number of whole cpus of all workers, and how many of them are in use.
+/// Returns the number of whole cpus of all workers, and how many of them are in use.
 fn cpus(workers: &[client::WorkerInfo]) -> (u64, u64) {
     use hq_core::resource::amount::UNITS_PER_WHOLE;
     let (mut total, mut used) = (0, 0);

@@ -1,4 +1,4 @@
-//! `hq status` and `hq problems`: state and problems, by the same rules as the dashboards.
+//! `hq status` and `hq problems`: show the state and problems by the same rules as the dashboards.
 
 use std::io::Write as _;
 
@@ -21,21 +21,21 @@ use crate::source::problems::{is_open, sentence};
 use crate::source::{Snapshot, is_lost};
 use crate::text::{clean, fit};
 
-/// Maximum number of jobs and problems that fit on a screen.
+/// The maximum number of jobs and problems that fit on a screen.
 const JOBS_SHOWN_MAX: usize = 10;
 const PROBLEMS_SHOWN_MAX: usize = 5;
-/// Maximum number of jobs whose dependencies are queried.
+/// The maximum number of jobs whose dependencies are queried.
 const ASKED_MAX: usize = 3;
-/// Cells of the bar of a job.
+/// The width of a job's bar in cells.
 const BAR_WIDTH: u64 = 20;
-/// Columns of a job's name.
+/// The width of a job's name in columns.
 const NAME_WIDTH: usize = 24;
 
 /// Answers of the server.
 struct ServerAnswers {
     info: client::ServerInfo,
     snapshot: Snapshot,
-    /// Problems, the most urgent first.
+    /// The problems, most urgent first.
     problems: Vec<Problem>,
 }
 
@@ -162,13 +162,13 @@ fn write_problems(found: &ServerAnswers, context: &mut Context) -> CliResult<()>
 }
 
 impl ServerAnswers {
-    /// Problems that need attention.
+    /// Returns the problems that need attention.
     fn open(&self) -> impl Iterator<Item = &Problem> {
         self.problems.iter().filter(|problem| is_open(problem))
     }
 }
 
-/// Collects all data for one moment.
+/// Collects all data at one moment.
 async fn gather(client: &mut Client) -> CliResult<ServerAnswers> {
     let info = client.server_info().await?;
     let snapshot = Snapshot::of_server(client, info.now_unix_ns).await?;
@@ -180,7 +180,7 @@ async fn gather(client: &mut Client) -> CliResult<ServerAnswers> {
     })
 }
 
-/// Counts of the problems that are not shown; `None` if all are shown.
+/// Returns the counts of the problems that are not shown, or `None` if all are shown.
 fn hidden_text(problems: &[Problem]) -> Option<String> {
     let count = |wanted: &dyn Fn(&Problem) -> bool| problems.iter().filter(|p| wanted(p)).count();
     let over = count(&|problem| problem.is_over);
@@ -195,7 +195,7 @@ fn hidden_text(problems: &[Problem]) -> Option<String> {
     (!parts.is_empty()).then(|| parts.join(", "))
 }
 
-/// `4 connected, 1 draining, 1 lost; 16 of 16 cpus busy`
+/// Returns a text such as `4 connected, 1 draining, 1 lost; 16 of 16 cpus busy`.
 fn workers_text(snapshot: &Snapshot) -> String {
     let connected = snapshot.connected().count();
     if connected == 0 {
@@ -246,7 +246,8 @@ fn tasks_text(counts: &TaskTotals) -> String {
     parts.join(", ")
 }
 
-/// `   3  train                     [##########..........] 48/100, 16 run, 3 failed`
+/// Returns a line such as `   3  train                     [##########..........] 48/100, 16 run, 3
+/// failed`.
 fn job_line(job: &client::JobSummary) -> String {
     let stats = job.stats.unwrap_or_default();
     let total = u64::from(job.task_count);
@@ -293,7 +294,7 @@ fn write_problem(context: &mut Context, problem: &Problem, now_ns: i64) -> CliRe
     Ok(writeln!(context.out, "           {known}")?)
 }
 
-/// Advice on a problem, with the exact command.
+/// Returns advice on a problem, with the exact command.
 fn advice(problem: &Problem) -> String {
     let id = problem.subject.unwrap_or(0);
     match &*problem.kind {
@@ -331,7 +332,7 @@ fn advice(problem: &Problem) -> String {
     }
 }
 
-/// Kind and subject, for scripts.
+/// Returns the kind and the subject, for scripts.
 fn short(problem: &Problem) -> String {
     let kind = &problem.kind;
     match (&problem.host, problem.subject) {
@@ -341,7 +342,7 @@ fn short(problem: &Problem) -> String {
     }
 }
 
-/// The form of `/api/v1/problems`, with the command that helps.
+/// Returns the form used by `/api/v1/problems`, with the command that helps.
 fn shape(problem: &Problem) -> Value {
     json!({
         "key": problem.id,

@@ -30,8 +30,8 @@ use crate::submit::plan::kinds;
 use crate::submit::skip::OuterDependencies;
 use crate::submit::{PreparedSubmit, SubmitContext, directives, jobfile, origin, read_for_tasks};
 
-/// Delay before a waiting user learns that none of the job's tasks can run; most short jobs have
-/// ended by then.
+/// How long a waiting user waits before learning that none of the job's tasks can run. Most short
+/// jobs have ended by then.
 const OBSTACLE_DELAY: Duration = Duration::from_millis(250);
 
 /// Submits a command.
@@ -99,7 +99,7 @@ async fn submit_through(
     ended
 }
 
-/// Reads directives and files, and validates everything that needs no server.
+/// Reads directives and files, and validates everything that can be validated without a server.
 async fn prepare(
     mut args: SubmitArgs,
     stdin: Option<Vec<u8>>,
@@ -111,7 +111,7 @@ async fn prepare(
     let learn_from = args.learn_from;
     let (mut prepared, skips_done) = prepare_with(args, stdin, conditions, server_uid.as_deref())?;
     // The digest covers the original request, not the remaining tasks: a later attempt may find
-    // more finished tasks, or learn sizes, and still submits the same work.
+    // more finished tasks or learn other sizes, and still submits the same work.
     origin::add(&mut prepared.spec, server_uid.as_deref(), once.as_deref())?;
     learn_from::apply(learn_from, &mut prepared, client).await?;
     if !skips_done {
@@ -121,8 +121,8 @@ async fn prepare(
     prepared.skip_done(&unended)
 }
 
-/// Like `prepare`, without a server: the dependencies and the ids are already known. Also returns
-/// whether to leave out finished tasks.
+/// Like `prepare`, but without a server: the dependencies and the ids are already known. Also
+/// returns whether to leave out finished tasks.
 fn prepare_with(
     mut args: SubmitArgs,
     stdin: Option<Vec<u8>>,
@@ -155,7 +155,7 @@ fn prepare_with(
     Ok((prepared, skips_done))
 }
 
-/// Options of `hq submit` that a job file can be submitted with.
+/// The options of `hq submit` that may be used with a job file.
 const FILE_OPTIONS: [&str; 14] = [
     "--job",
     "--open",
@@ -173,7 +173,7 @@ const FILE_OPTIONS: [&str; 14] = [
     "--debug",
 ];
 
-/// The command line of a job file.
+/// Returns the command line for a job file.
 fn file_args(args: SubmitArgs) -> CliResult<SubmitFileArgs> {
     check_file_options(&args.command, &FILE_OPTIONS)?;
     let path = args.command.into_iter().next().unwrap_or_default();
@@ -239,7 +239,7 @@ async fn send(
     prepared.report();
     let job = client.submit((&prepared.spec).into()).await?;
     context.output.job_submitted(&mut context.out, job)?;
-    // Scripts use the id while we wait.
+    // Flushed now, because scripts use the id while we wait.
     context.flush()?;
     if context.mode() == OutputMode::Cli && std::io::stderr().is_terminal() && is_stdout_file() {
         tracing::warn!(
@@ -281,13 +281,13 @@ async fn wait_after_submit(
     let ended = follow::wait_after_submit(client, one_job(job)?, how, context, callback);
     tokio::select! {
         ended = ended => ended,
-        // The checks run next to the wait, because each request waits for a commit and would delay
-        // the end of a short job.
+        // The checks run concurrently with the wait, because each request waits for a commit and
+        // would delay the end of a short job.
         never = obstacle, if is_for_people && how.wait.is_some() => match never {},
     }
 }
 
-/// Warns that none of a new job's tasks can run at present.
+/// Warns that currently none of a new job's tasks can run.
 async fn warn_obstacle(client: &mut Client, job: u32, prepared: &PreparedSubmit) -> CliResult<()> {
     let requests = kinds(&prepared.spec.body);
     if let Some(why) = situation::at_submit(client, job, &requests).await? {
@@ -296,13 +296,13 @@ async fn warn_obstacle(client: &mut Client, job: u32, prepared: &PreparedSubmit)
     Ok(())
 }
 
-/// Whether a task requests memory and is limited to it.
+/// Returns whether a task requests memory and is limited to it.
 pub(super) fn has_memory_limit(spec: &SubmitSpec) -> bool {
     let mut templates = spec.body.templates().iter();
     templates.any(|template| template.has_memory_limit())
 }
 
-/// The working directory, under the name that the user knows.
+/// Returns the working directory under the name that the user knows.
 pub(crate) fn current_dir() -> CliResult<PathBuf> {
     std::env::current_dir()
         .map_err(|error| CliError::caused("Cannot find the current directory", &error))

@@ -20,23 +20,23 @@ use crate::error::{CliError, CliResult};
 use crate::output::view::total_units;
 use crate::parse::selector::Selector;
 
-/// Interval of progress reports while the counts of jobs change.
+/// The interval of progress reports while the counts of jobs change.
 const PROGRESS_INTERVAL: std::time::Duration = std::time::Duration::from_millis(200);
-/// Maximum number of rows of a query, and its time limit.
+/// The maximum number of rows of a query, and its time limit.
 const ROWS_MAX: u64 = 1_000_000;
 const QUERY_TIME_NS: u64 = 60_000_000_000;
 
-/// Queries of the program.
+/// Requests of the program that have one answer.
 #[derive(Deserialize, Debug)]
 #[serde(tag = "what", rename_all = "snake_case", deny_unknown_fields)]
 pub(super) enum Question {
-    /// Makes an open job.
+    /// Creates an open job.
     Open {
         name: String,
         #[serde(default)]
         max_fails: Option<u32>,
     },
-    /// Closes an open job, so that it ends with its tasks.
+    /// Closes an open job, so that it ends when its tasks have ended.
     Close {
         job: u32,
     },
@@ -45,18 +45,18 @@ pub(super) enum Question {
         name: String,
         max_fails: Option<u32>,
         templates: Vec<TemplateSpec>,
-        /// Length of the standard input of each template's tasks, -1 = none; the bytes are in the
-        /// blob.
+        /// The length of the standard input of each template's tasks; -1 = none. The bytes are in
+        /// the blob.
         stdin: Vec<i64>,
         tasks: Vec<GraphTaskText>,
-        /// Directory of the submit.
+        /// The directory of the submit.
         dir: String,
     },
-    /// Waits for jobs, and reports their counts meanwhile.
+    /// Waits for jobs and reports their counts meanwhile.
     Wait {
         jobs: Vec<u32>,
     },
-    /// Failed tasks with their errors and output.
+    /// Returns failed tasks with their errors and output.
     Failed {
         job: u32,
     },
@@ -75,7 +75,7 @@ pub(super) enum Question {
     },
     StopServer,
     Workers,
-    /// Number of allocation queues.
+    /// Returns the number of allocation queues.
     Queues,
 }
 
@@ -94,7 +94,7 @@ fn selector(jobs: Vec<u32>) -> CliResult<client::Selector> {
     Ok(Selector::Ids(ids).to_message())
 }
 
-/// Asks the server.
+/// Sends a request to the server.
 pub(super) async fn ask(
     shared: &Shared,
     id: u64,
@@ -181,7 +181,7 @@ async fn queues(client: &mut Client) -> CliResult<Value> {
     Ok(found.queues.len().into())
 }
 
-/// The submit that a question describes; `blob` contains the standard input of its tasks.
+/// Returns the submit that a question describes. `blob` contains the standard input of its tasks.
 fn graph_spec(question: Question, blob: &Bytes) -> CliResult<SubmitSpec> {
     let Question::Graph {
         name,
@@ -250,7 +250,7 @@ fn graph(
     })
 }
 
-/// Follows jobs to their end, also across a restart of the server.
+/// Follows jobs until they end, even across a restart of the server.
 async fn wait(shared: &Shared, client: &mut Client, id: u64, jobs: Vec<u32>) -> CliResult<Value> {
     let options = WatchOptions {
         with_progress: true,
@@ -278,13 +278,13 @@ async fn wait(shared: &Shared, client: &mut Client, id: u64, jobs: Vec<u32>) -> 
                 });
                 counts.insert(summary.id.to_string(), row);
             }
-            // Its receiver ends after us.
+            // The receiver ends after this sender.
             let _ = progress.send(Value::Object(counts.clone()));
             Ok(())
         })
         .await;
     drop(progress);
-    // It cannot panic, and ends with its queue.
+    // The task cannot panic, and it ends when its queue is closed.
     let _ = telling.await;
     followed?;
     Ok(Value::Object(counts))

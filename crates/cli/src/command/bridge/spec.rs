@@ -1,4 +1,4 @@
-//! Turns descriptions of tasks by programs, as JSON, into templates.
+//! Converts JSON descriptions of tasks, which programs send, into templates.
 
 use std::collections::{BTreeMap, HashMap};
 use std::path::Path;
@@ -16,7 +16,7 @@ use crate::parse::request::parse_named_request;
 use crate::parse::retry::parse_retry_grow;
 use crate::submit::build::{build_grow, build_retry};
 
-/// Description that tasks share.
+/// A description that tasks share.
 #[derive(Deserialize, Debug, Default)]
 #[serde(deny_unknown_fields, default)]
 pub(super) struct TemplateSpec {
@@ -32,7 +32,7 @@ pub(super) struct TemplateSpec {
     crash_limit: Option<CrashText>,
     retries: u16,
     retry_grow: Option<String>,
-    /// Variants.
+    /// The variants of the request.
     requests: Vec<RequestText>,
     is_call: bool,
 }
@@ -93,7 +93,7 @@ fn stdio(text: Option<StdioText>) -> StdioSpec {
 }
 
 impl TemplateSpec {
-    /// The template; `stdin`: what its tasks read.
+    /// Builds the template. `stdin` is the standard input of its tasks.
     pub(super) fn build(self, stdin: Option<&[u8]>, submit_dir: &Path) -> CliResult<TaskTemplate> {
         if self.args.first().is_none_or(String::is_empty) {
             return Err(CliError::new("A task needs a program"));
@@ -184,7 +184,7 @@ impl RequestText {
     }
 }
 
-/// Templates that the program has named.
+/// The templates that the program has defined.
 #[derive(Debug, Default)]
 pub(super) struct Templates(Mutex<HashMap<u64, Arc<TaskTemplate>>>);
 

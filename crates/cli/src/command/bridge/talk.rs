@@ -13,9 +13,9 @@ use crate::client::Client;
 use crate::error::{CliError, CliResult};
 use crate::parse::selector::Selector;
 
-/// How long a server may be away, as for `hq job wait`.
+/// How long a server may be away; the same as for `hq job wait`.
 const PATIENCE: Duration = Duration::from_secs(60);
-/// Pauses between attempts to reach it.
+/// The pauses between attempts to reach it.
 const PAUSE_MIN: Duration = Duration::from_millis(50);
 const PAUSE_MAX: Duration = Duration::from_secs(2);
 /// Answers a request.
@@ -29,13 +29,13 @@ pub(super) async fn answer(shared: &Shared, id: Option<u64>, result: CliResult<V
     tell(shared, &json).await;
 }
 
-/// Tells the program something.
+/// Sends a message to the program.
 pub(super) async fn tell(shared: &Shared, json: &Value) {
-    // If the program does not read any more, it is about to close standard input.
+    // If the program no longer reads, it is about to close standard input.
     let _ = shared.out.send(plain(json.clone())).await;
 }
 
-/// Connects to the server; if the connection was lost, waits until the server is back.
+/// Connects to the server. If the connection was lost, waits until the server is back.
 pub(super) async fn come_back(shared: &Shared, lost: Option<CliError>) -> CliResult<Client> {
     let until = Instant::now() + PATIENCE;
     let mut pause = PAUSE_MIN;
@@ -54,7 +54,7 @@ pub(super) async fn come_back(shared: &Shared, lost: Option<CliError>) -> CliRes
     }
 }
 
-/// Ids of all tasks of a job; `None` if the job has no tasks or does not exist.
+/// Returns the ids of all tasks of a job, or `None` if the job has no tasks or does not exist.
 pub(super) async fn ids_of(client: &mut Client, job: u32) -> CliResult<Option<IdArray>> {
     let jobs = IdArray::consecutive(job, 1).map_err(|e| CliError::caused("Invalid job id", &e))?;
     let wanted = client::TaskIds {

@@ -14,10 +14,11 @@ use super::talk::{answer, come_back};
 use crate::client::Client;
 use crate::error::{CliError, CliResult};
 
-/// First byte of a payload with references to values. A `u32` length, a JSON list of references and
-/// the payload itself follow.
+/// The first byte of a payload with references to values. It is followed by a `u32` length, a JSON
+/// list of references, and the payload itself.
 const HAS_NEEDS: u8 = 3;
-/// Like `HAS_NEEDS`, after a `u32` length and an error text for workers that do not support values.
+/// Like `HAS_NEEDS`, but preceded by a `u32` length and an error text for workers that do not
+/// support values.
 const HAS_NOTICE: u8 = 4;
 
 fn parse(reference: Value) -> CliResult<Reference> {
@@ -25,7 +26,7 @@ fn parse(reference: Value) -> CliResult<Reference> {
         .ok_or_else(|| CliError::new("Expected a reference to a value, found something else"))
 }
 
-/// Writes a value into a new file; reports whether that succeeded.
+/// Writes a value to a new file, and reports whether that succeeded.
 pub(super) async fn fetch(shared: Shared, id: u64, reference: Value, to: PathBuf) {
     let result = match parse(reference) {
         Ok(reference) => Ok(try_fetch(&reference, &to).await),
@@ -50,7 +51,7 @@ async fn try_fetch(reference: &Reference, to: &Path) -> Value {
     json!({"how": how, "text": text})
 }
 
-/// Tells the workers that hold values to drop them; answers the request `id`.
+/// Tells the workers that hold values to drop them. Answers the request `id`.
 pub(super) async fn release(shared: Shared, id: Option<u64>, references: Vec<Value>) {
     let mut by_holder: BTreeMap<String, Vec<Reference>> = BTreeMap::new();
     for reference in references.into_iter().filter_map(Reference::parse) {
@@ -59,7 +60,7 @@ pub(super) async fn release(shared: Shared, id: Option<u64>, references: Vec<Val
     }
     for references in by_holder.into_values() {
         if let Err(error) = values::drop_values(&references).await {
-            // The worker has ended and its values with it, or it keeps them until it ends.
+            // Either the worker has ended and its values are gone, or it keeps them until it ends.
             tracing::debug!("values were not released: {error}");
         }
     }
@@ -68,7 +69,7 @@ pub(super) async fn release(shared: Shared, id: Option<u64>, references: Vec<Val
     }
 }
 
-/// The payload of a call that is submitted again.
+/// Returns the payload of a call that is submitted again.
 pub(super) async fn again(
     shared: &Shared,
     (job, task): (u32, u32),
@@ -81,7 +82,7 @@ pub(super) async fn again(
     Ok(swapped(entry, swap))
 }
 
-/// The payload of a call as the server has it; `None` if the server has none.
+/// Returns the payload of a call as stored by the server, or `None` if it has none.
 pub(super) async fn payload_of(
     client: &mut Client,
     (job, task): (u32, u32),
@@ -99,7 +100,7 @@ pub(super) async fn payload_of(
     Ok(page.tasks.into_iter().find_map(|task| task.entry))
 }
 
-/// A payload with some references replaced.
+/// Returns a payload with some references replaced.
 fn swapped(payload: Bytes, swap: &HashMap<String, Value>) -> Bytes {
     let parts = || {
         let (kind, rest) = payload.split_first()?;
@@ -130,7 +131,7 @@ fn swapped(payload: Bytes, swap: &HashMap<String, Value>) -> Bytes {
     made.freeze()
 }
 
-/// Splits off a field that is preceded by its length; returns the field and the rest.
+/// Splits off a field that is preceded by its length. Returns the field and the rest.
 fn split_counted(bytes: &[u8]) -> Option<(&[u8], &[u8])> {
     let (len, rest) = bytes.split_first_chunk()?;
     rest.split_at_checked(usize::try_from(u32::from_le_bytes(*len)).ok()?)

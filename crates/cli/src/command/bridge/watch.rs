@@ -16,15 +16,15 @@ use crate::client::{Client, WatchOptions};
 use crate::error::{CliError, CliResult};
 use crate::parse::selector::Selector;
 
-/// Minimum time between two updates; zero, because each is reported at once.
+/// The minimum time between two updates. Practically zero, because each update is reported at once.
 const INTERVAL: Duration = Duration::from_nanos(1);
-/// Number of tasks per request.
+/// The number of tasks per request.
 const PAGE: u16 = 2_000;
 
-/// Calls whose results the program lost.
+/// Calls whose results the program has lost.
 #[derive(Debug)]
 pub(super) struct Settle {
-    /// First ids and counts.
+    /// The calls, as first ids and counts.
     pub(super) tasks: Vec<(u32, u32)>,
 }
 
@@ -67,7 +67,7 @@ fn selector(job: u32) -> CliResult<client::Selector> {
     Ok(Selector::Ids(ids).to_message())
 }
 
-/// Follows a job over one connection. An error says whether the connection broke.
+/// Follows a job over one connection. An error comes with whether the connection broke.
 async fn follow(
     shared: &Shared,
     mut client: Client,
@@ -120,7 +120,7 @@ async fn follow(
                 }
             }
             settle = settles.recv() => {
-                // The program does not follow the job any more.
+                // The program no longer follows the job.
                 let Some(settle) = settle else { return Ok(()) };
                 settle_calls(shared, job, &settle).await.map_err(|error| (error, true))?;
             }
@@ -137,7 +137,7 @@ async fn pass_on(shared: &Shared, job: u32, tasks: Vec<client::EndedTask>) {
     for task in tasks {
         columns.add(task.id, task.state(), task.value, task.error);
     }
-    // If the program does not read any more, it is about to close standard input.
+    // If the program no longer reads, it is about to close standard input.
     let _ = shared.out.send(columns.frame(job)).await;
 }
 
@@ -146,7 +146,7 @@ async fn pass_on(shared: &Shared, job: u32, tasks: Vec<client::EndedTask>) {
 struct Columns {
     ids: Vec<u32>,
     states: Vec<i32>,
-    /// -1 = there is no value.
+    /// -1 = no value.
     lens: Vec<i64>,
     errors: Map<String, Value>,
     blob: BytesMut,
@@ -184,7 +184,7 @@ impl Columns {
 /// Requests the state of calls, and reports the ended ones.
 async fn settle_calls(shared: &Shared, job: u32, settle: &Settle) -> CliResult<()> {
     let mut client = come_back(shared, None).await?;
-    // Ids may be far apart; this does not request the ids between them.
+    // Ids may be far apart, so the ids between them are not requested.
     for ids in each_id(&settle.tasks).chunks(usize::from(PAGE)) {
         settle_page(shared, &mut client, job, ids).await?;
     }

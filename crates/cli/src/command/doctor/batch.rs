@@ -1,4 +1,4 @@
-//! Checks of batch systems: whether their commands exist, and whether the daemon answers.
+//! Checks batch systems: whether their commands exist, and whether the daemon answers.
 
 use std::path::PathBuf;
 use std::process::Command;
@@ -11,17 +11,17 @@ use super::limited::{Limited, LimitedError, Output};
 use crate::args::alloc::TemplateName;
 use crate::batch_system;
 
-/// Time limit for an answer. The server itself waits longer.
+/// The time limit for an answer. The server itself waits longer.
 const LIMIT: Duration = Duration::from_secs(4);
 
-/// Commands that check a batch system.
+/// The commands that check a batch system.
 struct System {
     name: &'static str,
     template: TemplateName,
-    /// Command that prints the release, without asking a daemon.
+    /// The command that prints the release without contacting a daemon.
     version: &'static [&'static str],
-    /// Command that queries the daemon. The check cannot find programs that the description runs
-    /// through `sh -c`, so this command runs one of them.
+    /// The command that queries the daemon. If the description runs programs through `sh -c`, the
+    /// check cannot find them, so this command runs one of them.
     alive: &'static [&'static str],
 }
 
@@ -44,10 +44,10 @@ const GRID_ENGINE: System = System {
     alive: &["qstat"],
 };
 
-/// Runs a program and returns its output; `None` if the program does not exist.
+/// Runs a program and returns its output, or `None` if the program does not exist.
 type Run<'a> = &'a dyn Fn(&[&str]) -> Result<Output, LimitedError>;
 
-/// All checks of batch systems.
+/// Returns all checks of batch systems.
 pub(super) fn checks() -> Vec<Check> {
     let path = std::env::var_os("PATH").unwrap_or_default();
     let directories: Vec<PathBuf> = std::env::split_paths(&path).collect();
@@ -128,7 +128,7 @@ fn judge_system(system: &System, is_here: &dyn Fn(&str) -> bool, run: Run<'_>) -
     ))
 }
 
-/// The program of each command, without the shell that runs some of them.
+/// Returns the program of each command, ignoring the shell that runs some of them.
 fn programs(system: &SystemSpec) -> Vec<String> {
     let commands = [&system.submit, &system.status, &system.cancel, &system.find];
     let mut programs: Vec<String> = Vec::new();

@@ -5,13 +5,13 @@ use std::io::Write;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-/// How something is.
+/// The state of what was checked.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub(super) enum State {
     /// Nothing has to be done.
     Good,
-    /// Works, but slowly or not for much longer.
+    /// It works, but slowly or not for much longer.
     Poor,
     /// It prevents work.
     Broken,
@@ -20,7 +20,7 @@ pub(super) enum State {
 }
 
 impl State {
-    /// Its name in JSON and in the quiet mode.
+    /// Returns the name in JSON and in quiet mode.
     pub(super) const fn name(self) -> &'static str {
         match self {
             Self::Good => "good",
@@ -30,7 +30,7 @@ impl State {
         }
     }
 
-    /// Word in front of a line.
+    /// Returns the word at the start of a line.
     const fn label(self) -> &'static str {
         match self {
             Self::Good => "ok",
@@ -40,7 +40,7 @@ impl State {
         }
     }
 
-    /// `None` if the state is unknown.
+    /// Returns `None` if the state is unknown.
     const fn is_ok(self) -> Option<bool> {
         match self {
             Self::Good => Some(true),
@@ -56,7 +56,7 @@ pub(super) struct Check {
     #[serde(rename = "check")]
     pub(super) what: String,
     pub(super) state: State,
-    /// The finding, in words.
+    /// The finding in words.
     pub(super) found: String,
     /// Advice; `None` only if the state is good.
     pub(super) advice: Option<String>,
@@ -96,7 +96,7 @@ impl Check {
         Self::with(State::Unknown, what, found, advice)
     }
 
-    /// Not good.
+    /// Creates a check whose state is not good.
     pub(super) fn with(
         state: State,
         what: impl Into<String>,
@@ -132,7 +132,7 @@ impl Check {
     }
 }
 
-/// The number of checks that are not good, as text for people.
+/// Describes how many checks are not good, in a human-readable form.
 pub(super) fn summary(checks: &[Check]) -> String {
     let count = |state| checks.iter().filter(|check| check.state == state).count();
     let (poor, broken, unknown) = (

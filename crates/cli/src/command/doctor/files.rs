@@ -1,4 +1,4 @@
-//! The server directory: its file system, rights, locks and room.
+//! Checks the server directory: its file system, permissions, locks and free space.
 
 use std::fs::File;
 use std::io::{self, Write as _};
@@ -12,14 +12,14 @@ use rustix::io::Errno;
 use super::check::Check;
 
 const MIB: u64 = 1 << 20;
-/// Space for a journal, its log, and the copy that compaction writes.
+/// The space for a journal, its log, and the copy that compaction writes.
 const ROOM_FEW: u64 = 256 * MIB;
-/// Not even a first journal.
+/// With less space than this, not even a new journal fits.
 const ROOM_MIN: u64 = 8 * MIB;
-/// Longest normal time to store a file. A slower file system delays every operation that waits for
-/// the disk.
+/// The longest normal time to store a file. A slower file system delays every operation that waits
+/// for the disk.
 const SLOW: Duration = Duration::from_millis(500);
-/// File systems that only this machine sees.
+/// File systems that only this machine can see.
 const LOCAL: &[&str] = &[
     "bcachefs", "btrfs", "ext2", "ext3", "ext4", "f2fs", "overlay", "ramfs", "tmpfs", "xfs", "zfs",
 ];
@@ -27,20 +27,20 @@ const LOCAL: &[&str] = &[
 /// Facts about a directory, or about its nearest existing ancestor.
 #[derive(Debug)]
 struct DirectoryFacts {
-    /// As the user named it.
+    /// The directory as the user named it.
     wanted: PathBuf,
     /// The nearest existing ancestor, or the directory itself.
     directory: PathBuf,
     /// Whether the directory itself exists.
     is_there: bool,
     mount: Option<Mount>,
-    /// `None` = that cannot be found out.
+    /// `None` = unknown.
     owner: Option<Owner>,
-    /// Bytes that this user may still write, and files.
+    /// The number of bytes and files that this user may still write.
     room: Option<(u64, u64)>,
-    /// Time to store a file, or the error.
+    /// How long it took to store a file, or the error.
     written: Result<Duration, io::ErrorKind>,
-    /// Of open files (flock), and of processes (fcntl): `None` = not tried.
+    /// The results for locks of open files (flock) and of processes (fcntl). `None` = not tried.
     locks: Option<[Result<(), Errno>; 2]>,
 }
 
@@ -48,7 +48,7 @@ struct DirectoryFacts {
 struct Owner {
     user: u32,
     mode: u32,
-    /// Uid of this process.
+    /// The uid of this process.
     us: u32,
 }
 
@@ -61,11 +61,11 @@ pub(super) struct Mount {
 }
 
 impl Mount {
-    /// The mount of a path, found without touching the path, so that the check can name a mount
+    /// Returns the mount of a path without touching the path, so that the check can name a mount
     /// that hangs. Does not follow symbolic links.
     pub(super) fn of(mounts: &str, path: &Path) -> Option<Self> {
-        // See proc_pid_mountinfo(5): the mount point is the fifth field; type and source follow the
-        // dash.
+        // See proc_pid_mountinfo(5): the mount point is the fifth field, and type and source follow
+        // the dash.
         let lines = mounts.lines().filter_map(|line| {
             let (fields, behind) = line.split_once(" - ")?;
             let point = PathBuf::from(plain(fields.split(' ').nth(4)?));
@@ -76,7 +76,7 @@ impl Mount {
                 source: plain(behind.next()?),
             })
         });
-        // Of several mounts at the same place, the last one is visible.
+        // If there are several mounts at the same place, the last one is visible.
         lines.max_by_key(|mount| mount.point.as_os_str().len())
     }
 
@@ -92,19 +92,19 @@ impl std::fmt::Display for Mount {
     }
 }
 
-/// Blanks and backslashes are written as octal numbers there.
+/// Decodes a field in which blanks and backslashes are written as octal numbers.
 fn plain(text: &str) -> String {
     text.replace("\\040", " ")
         .replace("\\011", "\t")
         .replace("\\134", "\\")
 }
 
-/// The mounts of this process.
+/// Returns the mounts of this process.
 pub(super) fn mounts() -> String {
     std::fs::read_to_string("/proc/self/mountinfo").unwrap_or_default()
 }
 
-/// All checks of a server directory.
+/// Returns all checks of a server directory.
 pub(super) fn checks(wanted: &Path) -> Vec<Check> {
     judge(&look(wanted))
 }
@@ -157,8 +157,7 @@ fn try_open_file(
     let take = FlockOperation::NonBlockingLockExclusive;
     let of_file = rustix::fs::flock(file, take);
     let of_process = match rustix::fs::fcntl_lock(file, take) {
-        // Some file systems implement both kinds as the same lock, which this process holds
-        // already.
+        // On some file systems, both kinds are the same lock, which this process already holds.
         Err(Errno::ACCESS | Errno::AGAIN) => Ok(()),
         result => result,
     };
@@ -221,7 +220,7 @@ fn rights(seen: &DirectoryFacts, owner: Owner) -> Check {
     // In a sticky directory, only the owner of a file can replace it.
     let is_sticky = owner.mode & 0o1000 != 0;
     if owner.mode & 0o022 != 0 && !is_sticky {
-        // If the directory does not exist yet, its parent may be meant for other users.
+        // If the directory does not exist yet, its parent may be intended for other users.
         let advice = if seen.is_there && owner.user == owner.us {
             format!("Run `chmod go-w {shown}`.")
         } else {
@@ -278,7 +277,7 @@ fn locks(taken: [Result<(), Errno>; 2]) -> Check {
     Check::good(what, "both kinds can be taken")
 }
 
-/// The check of a directory that did not answer in time.
+/// Returns the check of a directory that did not answer in time.
 pub(super) fn hung(wanted: &Path, seconds: u64) -> Check {
     let absolute = std::path::absolute(wanted).unwrap_or_else(|_| wanted.to_owned());
     let on = Mount::of(&mounts(), &absolute);

@@ -1,8 +1,8 @@
 //! Runs programs with a time limit.
 //!
-//! SIGKILL may not end a process that hangs on a dead file system. Therefore nothing here waits for
-//! a process that has not ended by itself, and every operation that could hang runs in its own
-//! process: a thread would keep this process from ending.
+//! SIGKILL may not end a process that hangs on a dead file system. Therefore this module never
+//! waits for a process that has not ended by itself. Every operation that could hang runs in a
+//! separate process, because a thread would keep this process from ending.
 
 use std::io::{self, Read as _};
 use std::os::unix::process::CommandExt as _;
@@ -13,12 +13,12 @@ use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal};
 
-/// Most bytes of output that are read.
+/// The maximum size of the output that is read, in bytes.
 const OUTPUT_MAX: u64 = 1 << 20;
-/// Interval for polling the exit of a process that has closed its output.
+/// The interval for polling the exit of a process that has closed its output.
 const LOOK_INTERVAL: Duration = Duration::from_millis(5);
 
-/// A program that runs.
+/// A running program.
 pub(super) struct Limited {
     child: Child,
     output: mpsc::Receiver<Vec<u8>>,
@@ -26,15 +26,15 @@ pub(super) struct Limited {
     limit: Duration,
 }
 
-/// Result of such a process.
+/// The result of such a process.
 #[derive(PartialEq, Eq, Debug)]
 pub(super) struct Output {
     pub(super) is_success: bool,
-    /// Both of its streams.
+    /// The contents of its standard output and standard error.
     pub(super) text: String,
 }
 
-/// Why it gave nothing.
+/// Why a program returned no result.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum LimitedError {
     #[error("it cannot be started: {0}")]
@@ -64,12 +64,13 @@ impl Limited {
             .process_group(0)
             .spawn()
             .map_err(LimitedError::Start)?;
-        // The command holds copies of the pipe's write end, so the reader would never see the end.
+        // The command holds copies of the pipe's write end, which would keep the reader from seeing
+        // the end.
         drop(command);
         let (sender, output) = mpsc::channel();
         let read = move || {
             let mut bytes = Vec::new();
-            // Output before an error counts.
+            // If reading fails, the output before the error counts.
             let _ = reader.by_ref().take(OUTPUT_MAX).read_to_end(&mut bytes);
             // The receiver may have given up waiting.
             let _ = sender.send(bytes);
@@ -89,7 +90,7 @@ impl Limited {
         }
     }
 
-    /// Waits for the end of the process, up to its time limit.
+    /// Waits for the process to end, up to its time limit.
     pub(super) fn finish(mut self) -> Result<Output, LimitedError> {
         let left = self.deadline.saturating_duration_since(Instant::now());
         let bytes = match self.output.recv_timeout(left) {
@@ -116,11 +117,11 @@ impl Limited {
         }
     }
 
-    /// Kills the process group. The process has not been reaped, so its id is still its own.
+    /// Kills the process group. The process has not been reaped, so its id cannot have been reused.
     fn kill(&self) {
         let group = i32::try_from(self.child.id()).ok().and_then(Pid::from_raw);
         if let Some(group) = group {
-            // It may have ended.
+            // The group may already have ended.
             let _ = rustix::process::kill_process_group(group, Signal::KILL);
         }
     }
@@ -152,7 +153,7 @@ mod tests {
         let file = directory.path().join("pid");
         let script = format!("sleep 600 & echo $! > {}; wait", file.display());
         let began = Instant::now();
-        // Long enough for the shell to reach that command.
+        // This is long enough for the shell to reach that command.
         let error = run(&script, Duration::from_secs(2)).expect_err("it hangs");
         assert!(matches!(error, LimitedError::Timeout(_)), "{error}");
         assert!(began.elapsed() < Duration::from_secs(30));

@@ -1,4 +1,4 @@
-//! Limits of this user and process (`ulimit`).
+//! Checks the limits of this user and process (`ulimit`).
 
 use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
@@ -10,32 +10,32 @@ use super::check::{Check, State};
 use crate::output::format::words;
 
 const MIB: u64 = 1 << 20;
-/// A worker needs a descriptor for each running task, a server needs one for each connection, and
-/// both need some for themselves.
+/// A worker needs a file descriptor for each running task, and a server needs one for each
+/// connection. Both need some for themselves.
 const FILES_FEW: u64 = 4_096;
-/// With fewer descriptors neither works.
+/// With fewer descriptors, neither a server nor a worker can run.
 const FILES_MIN: u64 = 64;
-/// Files of a server with a million tasks.
+/// The maximum total size in bytes of the files of a server with a million tasks.
 const FILE_BYTES_FEW: u64 = 1 << 30;
-/// Bytes that a server writes before the first job.
+/// The number of bytes that a server writes before the first job.
 const FILE_BYTES_MIN: u64 = MIB;
-/// The allocator reserves addresses in large blocks and uses a small part of them.
+/// The allocator reserves addresses in large blocks and uses only a small part of them.
 const ADDRESSES_FEW: u64 = 4 << 30;
-/// Bytes that libraries for InfiniBand lock at once.
+/// The number of bytes that InfiniBand libraries lock at once.
 const LOCKED_FEW: u64 = 64 * MIB;
 /// A worker with many cpus can reach a limit below this.
 const PROCESSES_FEW: u64 = 512;
-/// Enough for a server and a client, or for a worker and one task, with their threads.
+/// This is enough for a server and a client, or for a worker and one task, with their threads.
 const PROCESSES_MIN: u64 = 32;
 
-/// Resource limits of this process; `None` = no limit.
+/// The resource limits of this process; `None` = no limit.
 #[derive(Clone, Debug, Default)]
 struct Limits {
-    /// Hard limit. Servers and workers raise their soft limit to it.
+    /// The hard limit. Servers and workers raise their soft limit to it.
     open_files: Option<u64>,
-    /// Processes and threads of the user; root has no limit.
+    /// The limit on processes and threads of the user. Root has no limit.
     processes: Option<u64>,
-    /// Processes and threads of the user that exist now.
+    /// The number of processes and threads that the user has now.
     processes_now: u64,
     cpu_seconds: Option<u64>,
     file_bytes: Option<u64>,
@@ -44,7 +44,7 @@ struct Limits {
     has_infiniband: bool,
 }
 
-/// All checks of limits.
+/// Returns all checks of limits.
 pub(super) fn checks() -> Vec<Check> {
     judge(&Limits::of_this_process())
 }
@@ -67,7 +67,8 @@ impl Limits {
     }
 }
 
-/// Number of threads of all processes of this user; the limit on processes counts threads.
+/// Returns the number of threads of all processes of this user. The limit on processes counts
+/// threads.
 fn threads_of_user() -> u64 {
     let user = rustix::process::getuid().as_raw();
     let processes = std::fs::read_dir("/proc").into_iter().flatten().flatten();
@@ -183,7 +184,7 @@ fn locked_memory(limit: Option<u64>) -> Check {
     }
 }
 
-/// Judges how many more processes and threads this user may start.
+/// Checks how many more processes and threads this user may start.
 pub(super) fn judge_processes(what: &str, left: u64, text: String, advice: &str) -> Check {
     if left < PROCESSES_MIN {
         Check::broken(what, text, advice)

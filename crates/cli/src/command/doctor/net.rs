@@ -18,14 +18,14 @@ use crate::output::format::words;
 use crate::parse::selector::Selector;
 use crate::version::VERSION;
 
-/// A port or name service that does not answer in this time counts as blocked.
+/// A port or name service that does not answer within this time counts as blocked.
 const TIMEOUT: Duration = Duration::from_secs(4);
-/// Largest clock difference that does not make times in lists, logs and reports misleading.
+/// The largest clock difference at which times in lists, logs and reports are not misleading.
 const CLOCK_DIFFERENCE_MAX: Duration = Duration::from_secs(2);
 const SAME_PROGRAM: &str = "Use the same program on both sides (builds of one release can differ), and the access file \
                             of the server that runs.";
 
-/// Whether the server can be reached, step by step.
+/// Checks step by step whether the server can be reached.
 pub(super) async fn checks(dir: &ServerDir) -> Vec<Check> {
     let what = access_file(dir);
     match dir.load_access(VERSION) {
@@ -44,8 +44,8 @@ pub(super) async fn checks(dir: &ServerDir) -> Vec<Check> {
     }
 }
 
-/// Like `checks`, for the check of a whole installation: the server need not run. Also compares
-/// release and clock.
+/// Like `checks`, but for a check of the whole installation, where the server does not have to run.
+/// Also compares the release and the clock.
 pub(super) async fn checks_with_server(dir: &ServerDir) -> Vec<Check> {
     let mut checks = vec![own_name().await];
     let (path, file) = match any_access(dir) {
@@ -77,7 +77,7 @@ pub(super) async fn checks_with_server(dir: &ServerDir) -> Vec<Check> {
     checks
 }
 
-/// A warning if the access file does not contain the server's key.
+/// Returns a warning if the access file does not contain the server's key.
 fn server_key(file: &AccessFile) -> Option<Check> {
     let advice = "The file is of an earlier release: another holder of its keys can be the server for this machine. Replace it \
                   with the server's current one.";
@@ -116,7 +116,7 @@ fn first_line(error: &AccessError) -> String {
     text.lines().next().unwrap_or_default().to_owned()
 }
 
-/// Checks the host name that workers on other machines use for a server started here.
+/// Checks the host name that workers on other machines would use for a server started here.
 async fn own_name() -> Check {
     let name = rustix::system::uname()
         .nodename()
@@ -131,7 +131,7 @@ async fn own_name() -> Check {
     }
 }
 
-/// Asks the server about itself.
+/// Requests information about the server.
 async fn ask(dir: &ServerDir) -> CliResult<Vec<Check>> {
     let mut client = Client::connect(dir).await?;
     let before = SystemTime::now();
@@ -146,7 +146,7 @@ async fn ask(dir: &ServerDir) -> CliResult<Vec<Check>> {
     Ok(checks)
 }
 
-/// Problems that workers report about their nodes.
+/// Returns the problems that workers report about their nodes.
 fn nodes(workers: &[client::WorkerInfo]) -> Vec<Check> {
     let live = || {
         workers
@@ -216,13 +216,13 @@ fn unix_ns(time: SystemTime) -> i64 {
     i64::try_from(since.as_nanos()).unwrap_or(i64::MAX)
 }
 
-/// Nodes with something wrong that are listed.
+/// The maximum number of nodes with problems that are listed.
 const NODES_SHOWN_MAX: usize = 10;
 
 /// Compares the server's clock with the local time before and after the request.
 fn clock(server: i64, before: i64, after: i64) -> Check {
     let what = "clock of the server";
-    // It was read somewhere in between.
+    // The server read its clock at some point in between.
     let (difference, direction) = if server < before {
         (before.abs_diff(server), "behind")
     } else if server > after {
@@ -259,7 +259,8 @@ async fn ports(path: &Path, file: &AccessFile) -> Vec<Check> {
     checks
 }
 
-/// Checks name, connection and handshake of one port; skips the steps that depend on a failed one.
+/// Checks the name, connection and handshake of one port. Skips the steps that depend on a failed
+/// one.
 async fn port(plane: Plane, access: &Access) -> Vec<Check> {
     let (host, port) = (&access.host, access.port);
     let what = format!("address of {host}");

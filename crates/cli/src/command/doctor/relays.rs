@@ -10,13 +10,13 @@ use tokio::task::JoinSet;
 use super::check::{Check, State};
 use crate::error::CliError;
 
-/// A relay that has not connected within this time does not work.
+/// A relay that has not connected within this time counts as broken.
 const TIMEOUT: Duration = Duration::from_secs(4);
 
-/// Relays that are looked at, the latest first.
+/// The maximum number of relays to check, starting with the most recent.
 const RELAYS_MAX: usize = 5;
 
-/// A check for each relay that is announced.
+/// Returns a check for each announced relay.
 pub(super) async fn checks(access_path: &Path, file: &AccessFile) -> Vec<Check> {
     let (Some(instance), Some(worker)) = (access_path.parent(), file.worker.as_ref()) else {
         return Vec::new();
@@ -29,15 +29,15 @@ pub(super) async fn checks(access_path: &Path, file: &AccessFile) -> Vec<Check> 
     }
     let mut checks = Vec::new();
     while let Some(checked) = attempts.join_next().await {
-        // None can panic.
+        // The tasks cannot panic.
         checks.extend(checked);
     }
     checks.sort_by(|first, second| first.what.cmp(&second.what));
     checks
 }
 
-/// Adapts the checks of a blocked worker port: a working relay makes the port unnecessary; without
-/// one, the advice mentions relays.
+/// Adapts the checks of a blocked worker port. If a relay works, the port is not needed. Otherwise
+/// the advice mentions relays.
 pub(super) fn judge(worker_port: &mut [Check], relays: &[Check]) {
     let is_way = relays.iter().any(|check| check.state == State::Good);
     let blocked = worker_port
@@ -59,7 +59,7 @@ pub(super) fn judge(worker_port: &mut [Check], relays: &[Check]) {
     }
 }
 
-/// Any address of a relay is enough.
+/// Checks a relay. It is enough if any of its addresses works.
 async fn check(addresses: Vec<RelayAddress>, key: Option<SecretKey>) -> Check {
     let name = addresses
         .first()
@@ -83,7 +83,7 @@ async fn check(addresses: Vec<RelayAddress>, key: Option<SecretKey>) -> Check {
                 return Check::good(format!("relay {address}"), "leads to the server");
             }
             Ok(Err(error)) => errors.push(error),
-            // It cannot panic.
+            // The task cannot panic.
             Err(_) => {}
         }
     }

@@ -1,4 +1,4 @@
-//! The node itself: program, kernel, control groups, limits.
+//! Checks the node itself: program, kernel, control groups, limits.
 
 use std::sync::Arc;
 use std::sync::mpsc::{self, RecvTimeoutError};
@@ -13,24 +13,24 @@ use super::check::Check;
 use super::limits::{self, judge_processes};
 use crate::version;
 
-/// Time limit for a process that prints the version of this program.
+/// The time limit for a process that prints the version of this program.
 const PROCESS_TIMEOUT: Duration = Duration::from_secs(5);
 const MIB: u64 = 1 << 20;
-/// Minimum memory for a worker with a few thousand tasks.
+/// The minimum memory for a worker with a few thousand tasks.
 const MEMORY_FEW: u64 = 256 * MIB;
 
-/// Facts about the creation of processes.
+/// Facts about how processes are created.
 #[derive(Debug)]
 struct Processes {
     kernel: String,
     features: Features,
-    /// How processes are created and how long that took, or the error.
+    /// How processes are created and how long it took, or the error.
     created: Result<(Backend, Duration), String>,
-    /// Whether a variable says how.
+    /// Whether an environment variable chooses how.
     is_forced: bool,
 }
 
-/// All checks of the node.
+/// Returns all checks of the node.
 pub(super) fn checks() -> Vec<Check> {
     let mut checks = vec![program(), processes(&try_process())];
     checks.extend(control_groups(&Detector::this_machine().control_groups()));
@@ -50,7 +50,7 @@ fn program() -> Check {
     )
 }
 
-/// Has the spawn engine run this program.
+/// Runs this program with the spawn engine.
 fn try_process() -> Processes {
     let uname = rustix::system::uname();
     let kernel = format!(
@@ -144,7 +144,7 @@ fn processes(found: &Processes) -> Check {
     )
 }
 
-/// Features of newer kernels that are missing, with the version that brought them.
+/// Returns the missing features of newer kernels, with the version that introduced each.
 fn missing(features: Features) -> Vec<&'static str> {
     [
         (features.clone_pidfd, "CLONE_PIDFD (Linux 5.2)"),
@@ -192,7 +192,7 @@ fn control_groups(found: &ControlGroups) -> Vec<Check> {
             format!("time of {cpus}"),
         ));
     }
-    // A limit above the memory of any machine is no limit.
+    // A limit above the memory of any machine is not a limit.
     if let Some(bytes) = found.memory_bytes.filter(|bytes| *bytes < 1 << 50) {
         checks.push(group_memory(bytes));
     }

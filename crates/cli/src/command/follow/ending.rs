@@ -1,4 +1,4 @@
-//! The last line of a wait: how the jobs ended, and which command shows more.
+//! The last lines of a wait: how the jobs ended, and which command shows more.
 
 use std::io::IsTerminal as _;
 use std::time::Duration;
@@ -19,16 +19,16 @@ use crate::output::view::{job_state, params_text};
 use crate::parse::selector::one_job;
 use crate::text::clean;
 
-/// Maximum number of jobs to describe individually.
+/// The maximum number of jobs to describe individually.
 const TOLD_MAX: usize = 8;
-/// Maximum length of an error and of an output line, in characters.
+/// The maximum length of an error or an output line, in characters.
 const ERROR_MAX: usize = 200;
-/// Number of output lines among which to search for the last words.
+/// The number of output lines in which to search for the last words.
 const LINES: u32 = 30;
-/// Nodes that do not answer do not hold up the end of a wait.
+/// How long to read outputs. Nodes that do not answer must not delay the end of a wait.
 const WORDS_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// Describes the jobs that did not succeed, for people.
+/// Describes the jobs that did not succeed in a human-readable form.
 pub(super) async fn print_failures(
     client: &mut Client,
     jobs: &[client::JobSummary],
@@ -49,8 +49,8 @@ pub(super) async fn print_failures(
             failed.and_then(|infos| infos.jobs.into_iter().next()?.failed.into_iter().next());
         told.push((job, first));
     }
-    // Words come last: after a timeout, the connection could take a late answer for the answer to
-    // its next request.
+    // The outputs are read last: after a timeout, the connection could take a late answer for the
+    // answer to its next request.
     let mut may_ask = true;
     let deadline = Instant::now() + WORDS_TIMEOUT;
     for (job, first) in told {
@@ -76,10 +76,11 @@ pub(super) async fn print_failures(
     Ok(())
 }
 
-/// Last line of a task's standard error, or of its standard output, if its worker can be reached.
+/// Returns the last line of a task's standard error, or else of its standard output, if its worker
+/// can be reached.
 async fn words(client: &mut Client, job: u32, task: u32) -> Option<String> {
     for is_stderr in [true, false] {
-        // Unreadable output says nothing.
+        // Output that cannot be read is ignored.
         let text = client.last_lines_of_worker((job, task), is_stderr, LINES);
         if let Some(line) = last_words(&text.await.ok()??) {
             return Some(clean(line.trim()));
@@ -88,12 +89,12 @@ async fn words(client: &mut Client, job: u32, task: u32) -> Option<String> {
     None
 }
 
-/// Whether a task with this error has run. A task that could not be started has no output.
+/// Returns whether a task with this error has run. A task that could not be started has no output.
 fn has_run(error: &str) -> bool {
     error.starts_with("Program terminated") || error.contains("ime limit")
 }
 
-/// Fails a command whose exit code reports whether all tasks finished.
+/// Fails if any task did not finish, for commands whose exit code reports that.
 pub(super) fn require_good(jobs: &[client::JobSummary]) -> CliResult<()> {
     if jobs.iter().all(is_good) {
         return Ok(());
@@ -115,7 +116,7 @@ fn good(jobs: &[client::JobSummary]) -> String {
     }
 }
 
-/// `Job 28 failed: 1 of 1 tasks; task 0: …; see …`
+/// Returns a line such as `Job 28 failed: 1 of 1 tasks; task 0: …; see …`.
 fn line(
     job: &client::JobSummary,
     first: Option<&client::FailedTask>,

@@ -1,4 +1,4 @@
-//! Notes for a waiting command: what it waits for, and what prevents progress.
+//! Explains what a waiting command is waiting for, and what prevents progress.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -14,22 +14,22 @@ use crate::command::situation;
 use crate::output::pace;
 use crate::parse::selector::Selector;
 
-/// A shorter wait needs no explanation.
+/// A wait shorter than this needs no explanation.
 pub(super) const SILENCE_MAX: Duration = Duration::from_secs(1);
-/// Pauses between queries for a new reason. They double from the first to the last, so that many
-/// clients that wait for days put no load on the server.
+/// The pause between queries for a new reason doubles from this value up to the maximum, so that
+/// many clients that wait for days do not put load on the server.
 const PAUSE_MIN: Duration = Duration::from_secs(5);
 const PAUSE_MAX: Duration = Duration::from_secs(60);
 
 /// The last known summaries of the followed jobs.
 pub(super) type LastSummaries = RefCell<BTreeMap<u32, client::JobSummary>>;
 
-/// After a moment, prints what the command waits for; prints the reason again whenever it changes.
-/// Never returns.
+/// After a moment, prints what the command is waiting for. Prints the reason again whenever it
+/// changes. Never returns.
 ///
 /// The connection that follows the jobs cannot be queried, so each query opens its own.
 ///
-/// If a bar shows the counts, this prints only reasons.
+/// If a bar shows the counts, only reasons are printed.
 pub(super) async fn print_obstacles(
     dir: &ServerDir,
     seen: &LastSummaries,
@@ -47,7 +47,7 @@ pub(super) async fn print_obstacles(
             match (&reason, &last) {
                 (Some(reason), _) => show(&format!("{text}: {reason}")),
                 (None, None) if !has_bar => show(&text),
-                // It goes on.
+                // The job is making progress.
                 (None, _) => {}
             }
             last = Some(reason);
@@ -57,7 +57,7 @@ pub(super) async fn print_obstacles(
     }
 }
 
-/// The awaited event and, if known, the reason for the wait.
+/// Returns the awaited event and, if known, the reason for the wait.
 async fn look(dir: &ServerDir, seen: &LastSummaries) -> Option<(String, Option<String>)> {
     let ids: Vec<u32> = seen.borrow().keys().copied().collect();
     let ids = IdArray::from_sorted(ids)

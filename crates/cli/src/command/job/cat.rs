@@ -1,5 +1,4 @@
-//! `hq job cat`: prints the unchanged output of tasks, from their files or from the stream of their
-//! job.
+//! `hq job cat`: prints the unchanged output of tasks, from their files or from their job's stream.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsStr;
@@ -66,7 +65,7 @@ pub(crate) async fn cat(args: CatArgs, context: &mut Context) -> CliResult<()> {
     end_without(missing_tasks, &mut client, context).await
 }
 
-/// Prints the tasks of one job; returns some of the task ids that the job does not have.
+/// Prints the tasks of one job. Returns some of the task ids that the job does not have.
 async fn cat_job(
     job: u32,
     tasks: Option<&IdArray>,
@@ -141,7 +140,7 @@ fn cat_task(
                 Ok(())
             }
         },
-        // A server of an earlier release does not send the directory.
+        // Servers of earlier releases do not send the directory.
         Some(Kind::Stream) if !path.as_os_str().is_empty() => {
             streams.cat(path, (job, task), channel, out)
         }
@@ -163,12 +162,12 @@ fn cat_task(
     }
 }
 
-/// Stream directories of the jobs that are printed. Each is searched once.
+/// The stream directories of the jobs that are printed. Each is searched only once.
 struct Streams {
     server_uid: Option<String>,
-    /// Jobs whose output is wanted.
+    /// The jobs whose output is printed.
     jobs: BTreeSet<u32>,
-    /// Opened streams; `None` for one that cannot be read, which was reported.
+    /// The opened streams. `None` for one that cannot be read, which has been reported.
     found: BTreeMap<PathBuf, Option<(StreamDir, Index)>>,
 }
 
@@ -253,7 +252,7 @@ pub(crate) fn copy_stream(
     Ok(())
 }
 
-/// Copies a file; unlike [`io::copy`], distinguishes read errors from write errors.
+/// Copies a file. Unlike [`io::copy`], it distinguishes read errors from write errors.
 fn copy(file: &mut File, path: &Path, out: &mut Console) -> CliResult<()> {
     use io::Read as _;
     let mut buffer = vec![0; 64 * 1024];

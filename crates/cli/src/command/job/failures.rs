@@ -1,4 +1,4 @@
-//! `job failures`: why tasks failed, grouped by the last line that they wrote.
+//! `job failures`: shows why tasks failed, grouped by the last line that they wrote.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::Write as _;
@@ -28,17 +28,17 @@ use crate::output::view::hostnames;
 use crate::text::clean;
 use crate::text::fit;
 
-/// Number of lines at the end of an output among which to search for the last words.
+/// The number of lines at the end of an output in which to search for the last words.
 const LINES: u32 = 30;
-/// Maximum number of connections for reading outputs, and the number of outputs that justifies
+/// The maximum number of connections for reading outputs, and the number of outputs that justifies
 /// another one.
 const READERS_MAX: usize = 8;
 const READS_MIN: usize = 8;
-/// Hosts and columns of ids that are shown of a group.
+/// The maximum number of hosts, and of columns for ids, that are shown for a group.
 const HOSTS_SHOWN_MAX: usize = 4;
 const REASONS_SHOWN_MAX: usize = 3;
 const IDS_WIDTH: usize = 40;
-/// Width of a parameter value, which may have megabytes.
+/// The width of a parameter value, which may be megabytes long.
 const VALUE_WIDTH: usize = 60;
 
 /// `job failures`.
@@ -100,7 +100,7 @@ pub(in crate::command) async fn failures(
     missing.end(JOBS, context)
 }
 
-/// The first task of a job that the server gave up, and why.
+/// Returns the first task of a job that the server aborted, and why.
 async fn first_aborted(
     client: &mut Client,
     job: &client::JobSummary,
@@ -124,7 +124,8 @@ async fn first_aborted(
     }))
 }
 
-/// Failures by something else than their signature; `None` = that is it.
+/// Groups failures by another property than their signature. Returns `None` if they are grouped by
+/// signature.
 fn groups_by(by: GroupBy, failed: &[Failed], groups: &[Group]) -> Option<Vec<FailureGroup>> {
     match by {
         GroupBy::Signature => None,
@@ -135,7 +136,7 @@ fn groups_by(by: GroupBy, failed: &[Failed], groups: &[Group]) -> Option<Vec<Fai
     }
 }
 
-/// Failed tasks in the order of their submits and ids.
+/// Returns the failed tasks, ordered by submit and id.
 async fn failed_tasks(client: &mut Client, job: u32) -> CliResult<Vec<Failed>> {
     let mut failed = Vec::new();
     let mut next = Some(client::TaskPage {
@@ -165,7 +166,7 @@ async fn failed_tasks(client: &mut Client, job: u32) -> CliResult<Vec<Failed>> {
     Ok(failed)
 }
 
-/// Last lines of some of the tasks: from standard error, otherwise from standard output.
+/// Returns the last lines of some of the tasks, from standard error or else from standard output.
 async fn read_some(
     client: &mut Client,
     dir: &ServerDir,
@@ -178,15 +179,15 @@ async fn read_some(
         tasks: wanted,
         next: AtomicUsize::new(0),
     });
-    // A connection carries one request at a time, and a request mostly waits for a worker and its
-    // files.
+    // A connection handles one request at a time, and a request spends most of its time waiting for
+    // a worker and its files.
     let mut others = JoinSet::new();
     for _ in 1..readers {
         let (dir, wanted) = (dir.clone(), Arc::clone(&wanted));
         others.spawn(async move {
             match Client::connect(&dir).await {
                 Ok(mut client) => wanted.read(&mut client).await,
-                // The others do its part.
+                // The other readers do its work.
                 Err(_) => Ok(LastLines::new()),
             }
         });
@@ -199,25 +200,25 @@ async fn read_some(
     Ok(said)
 }
 
-/// Last words of the tasks that wrote something.
+/// The last words of the tasks that wrote something.
 type LastLines = BTreeMap<u32, Option<String>>;
 
-/// Tasks whose outputs are read by several at once.
+/// Tasks whose outputs are read by several readers at once.
 struct ReadQueue {
     job: u32,
     tasks: Vec<u32>,
-    /// Position of the next task that no reader has taken.
+    /// The position of the next task that no reader has taken.
     next: AtomicUsize,
 }
 
 impl ReadQueue {
-    /// Reads until there is none left.
+    /// Reads outputs until no task is left.
     async fn read(&self, client: &mut Client) -> CliResult<LastLines> {
         let mut said = LastLines::new();
         while let Some(task) = self.tasks.get(self.next.fetch_add(1, Ordering::Relaxed)) {
             let mut words = None;
             for is_stderr in [true, false] {
-                // Unreadable output says nothing.
+                // Output that cannot be read is ignored.
                 let text = client
                     .last_lines((self.job, *task), is_stderr, LINES)
                     .await?
@@ -233,7 +234,7 @@ impl ReadQueue {
     }
 }
 
-/// `JOB COUNT NAME`
+/// Writes lines `JOB COUNT NAME`.
 fn write_quiet_failure_groups(
     out: &mut Console,
     job: u32,
@@ -245,7 +246,7 @@ fn write_quiet_failure_groups(
     Ok(())
 }
 
-/// How many tasks of a job have failed.
+/// Writes how many tasks of a job have failed.
 fn write_head(out: &mut Console, job: &client::JobSummary, failed: usize) -> CliResult<()> {
     let (id, total) = (job.id, job.task_count);
     let name = match &*job.name {
@@ -400,7 +401,7 @@ fn write(
     Ok(())
 }
 
-/// `JOB COUNT REASON`
+/// Writes lines `JOB COUNT REASON`.
 fn write_quiet(out: &mut Console, job: u32, groups: &[Group]) -> CliResult<()> {
     for group in groups {
         let count = group.tasks.len();

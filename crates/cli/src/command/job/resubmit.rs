@@ -20,23 +20,24 @@ use crate::output::suggest::Suggestion;
 use crate::output::{ResubmittedView, console};
 use crate::parse::selector::Selector;
 
-/// Error of a server that does not support changed requests in a resubmit.
+/// The error of a server that does not support changed requests in a resubmit.
 const JOBS_MISSING: &str = "field `job_resubmit.jobs` is missing";
 
-/// Error for `--dry-run` without an option that supports it.
+/// The error for `--dry-run` without an option that supports it.
 const DRY_RUN_ALONE: &str = "error: --dry-run needs --changed\n\n\
     help: `hq job task-ids JOB --filter failed` names the tasks that `hq job resubmit JOB --filter failed` submits";
 
-/// Maximum number of kinds of tasks whose requests are printed.
+/// The maximum number of kinds of tasks whose requests are printed.
 const KINDS_TOLD_MAX: usize = 16;
 
-/// Submits jobs again. Reports the jobs that cannot be submitted, also by the exit code.
+/// Submits jobs again. Reports the jobs that cannot be submitted, and also fails the command in
+/// this case.
 pub(in crate::command) async fn resubmit(
     args: ResubmitArgs,
     context: &mut Context,
 ) -> CliResult<()> {
     if args.dry_run {
-        // The parser does not require an option that conflicts with another option on the command
+        // The parser does not require an option if it conflicts with another option on the command
         // line.
         if !args.changed {
             console::error_line(DRY_RUN_ALONE);
@@ -131,7 +132,7 @@ async fn note_on_running(
     Ok(())
 }
 
-/// Has the chosen tasks submitted.
+/// Submits the selected tasks.
 async fn ask(args: &ResubmitArgs, client: &mut Client) -> CliResult<client::Resubmitted> {
     if args.changed {
         return changed::resubmit(&args.selector, client).await;
@@ -182,7 +183,7 @@ fn too_old(error: CliError) -> CliError {
 
 /// Explains the error of a server that does not know a field of the request.
 fn older(error: CliError, option: &str, help: &str) -> CliError {
-    // Servers begin refusals with a word that says so.
+    // Rejections by the server start with a word that identifies them.
     let is_old = matches!(&error, CliError::Failed { message, .. }
         if message.strip_prefix("Error: ").unwrap_or(message) == JOBS_MISSING);
     if !is_old {
@@ -194,7 +195,7 @@ fn older(error: CliError, option: &str, help: &str) -> CliError {
     .with_help(help.to_owned())
 }
 
-/// Submits each job with the requests that would have fitted its tasks.
+/// Submits each job with requests that would have fit its tasks.
 async fn resubmit_suggested(
     request: client::Resubmit,
     client: &mut Client,
@@ -220,7 +221,7 @@ async fn resubmit_suggested(
             });
             continue;
         }
-        // With too many kinds, the kinds with the most tasks are printed.
+        // If there are too many kinds, only the kinds with the most tasks are printed.
         known.sort_by_key(|(suggestion, _)| std::cmp::Reverse(suggestion.needs.count()));
         print_sizes(job.id, &known);
         known.truncate(NEW_REQUESTS_MAX);

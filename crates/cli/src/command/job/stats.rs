@@ -1,7 +1,7 @@
-//! `job stats`: percentiles of run times, wait times and resource use of tasks.
+//! `job stats`: shows percentiles of the run times, wait times and resource use of tasks.
 //!
-//! Fetches tasks in pages and reduces each task to four numbers; with `--suggest`, reduces them to
-//! histograms.
+//! Fetches tasks page by page and reduces each task to four numbers. With `--suggest`, reduces them
+//! to histograms.
 
 use hq_protocol::{client, common};
 
@@ -14,7 +14,7 @@ use crate::output::format::elapsed;
 use crate::output::view;
 use crate::output::{Distribution, JobStatsView};
 
-/// Units of one whole cpu.
+/// The number of units in one whole cpu.
 const UNITS_PER_CPU: f64 = 10_000.0;
 
 /// Shows the distribution of run times and resource use of the ended tasks.
@@ -76,8 +76,8 @@ pub(in crate::command) async fn stats(args: StatsArgs, context: &mut Context) ->
 #[derive(Default)]
 struct Samples {
     run: Vec<f64>,
-    /// Run times of tasks that were canceled or aborted while they ran; their full run time is
-    /// unknown.
+    /// The run times of tasks that were canceled or aborted while they were running. Their full run
+    /// time is unknown.
     run_until_cancel: Vec<f64>,
     wait: Vec<f64>,
     rss: Vec<f64>,
@@ -132,7 +132,7 @@ impl Samples {
     }
 }
 
-/// Number of cpus of a task, if its request names exactly one number.
+/// Returns the number of cpus of a task if its request names exactly one number.
 fn cpu_count(template: &common::TaskTemplate) -> Option<f64> {
     let [request] = template.requests.as_slice() else {
         return None;

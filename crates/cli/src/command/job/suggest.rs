@@ -1,4 +1,4 @@
-//! `job stats --suggest`: requests that match what the tasks needed.
+//! `job stats --suggest`: suggests requests that match what the tasks needed.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -17,40 +17,41 @@ use crate::output::format::{elapsed, lossy};
 use crate::output::suggest::{CutOff, MORE, Step, Suggestion};
 use crate::output::view;
 
-/// With more commands than this, commands with the same request are grouped.
+/// If there are more commands than this, those with the same request are grouped.
 const COMMANDS_MAX: usize = 16;
-/// Units of one whole cpu.
+/// The number of units in one whole cpu.
 const UNITS_PER_CPU: f64 = 10_000.0;
 
 /// Tasks that can have the same request.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
 struct Kind {
     job: u32,
-    /// Empty = any.
+    /// The command; empty = any.
     command: Vec<Vec<u8>>,
-    /// Resources besides memory: name, policy, units.
+    /// Resources other than memory: name, policy, units.
     resources: Vec<(String, i32, u64)>,
 }
 
-/// Requests and usage of the tasks of a kind.
+/// The requests and the usage of the tasks of a kind.
 #[derive(Clone, Debug)]
 struct Group {
     /// Includes tasks that failed for lack of memory.
     needs: Needs,
-    /// Number of these.
+    /// The number of tasks that failed for lack of memory.
     out_of_memory: u64,
-    /// Memory multiplied by time of all attempts, in KiB · ms; `None` if an attempt requested no
-    /// amount.
+    /// Memory times duration, summed over all attempts, in KiB · ms. `None` if an attempt requested
+    /// no amount.
     reserved: Option<u128>,
     cut_off: CutOff,
 }
 
-/// Tasks on their way to suggestions.
+/// The tasks from which suggestions are made.
 #[derive(Default, Debug)]
 pub(in crate::command) struct Groups(BTreeMap<Kind, Group>);
 
 impl Groups {
-    /// Needs of the tasks of a job in the given states; `None` if the job does not exist.
+    /// Returns the needs of the tasks of a job in the given states, or `None` if the job does not
+    /// exist.
     pub(in crate::command) async fn read(
         client: &mut Client,
         job: u32,
@@ -81,7 +82,7 @@ impl Groups {
             let template = usize::try_from(task.template)
                 .ok()
                 .and_then(|index| page.templates.get(index));
-            // A task on whole nodes has no request that could be improved.
+            // The request of a task on whole nodes cannot be improved.
             let Some((template, request)) =
                 template.and_then(|template| Some((template, one_request(template)?)))
             else {
@@ -93,7 +94,7 @@ impl Groups {
         }
     }
 
-    /// The needs of all tasks together.
+    /// Returns the needs of all tasks together.
     pub(in crate::command) fn into_needs(self) -> Needs {
         let mut all = Needs::default();
         for group in self.0.values() {
@@ -102,7 +103,7 @@ impl Groups {
         all
     }
 
-    /// Requests that would have fitted the tasks of each kind.
+    /// Returns requests that would have fit the tasks of each kind.
     pub(super) fn into_suggestions(self) -> Vec<Suggestion> {
         let groups = self.merged().into_iter();
         groups
@@ -110,7 +111,8 @@ impl Groups {
             .collect()
     }
 
-    /// Requests for the next submit instead of the suggestions; omits kinds without known needs.
+    /// Like `into_suggestions`, but returns requests for the next submit. Omits kinds whose needs
+    /// are unknown.
     pub(super) fn into_new_requests(self) -> Vec<(Suggestion, client::NewRequest)> {
         let groups = self.merged().into_iter();
         let requests = groups.filter_map(|(kind, group)| {
@@ -145,8 +147,8 @@ impl Groups {
         requests.collect()
     }
 
-    /// Kinds of tasks and their needs. With very many commands, kinds with the same request are
-    /// merged.
+    /// Returns the kinds of tasks with their needs. If there are very many commands, kinds with the
+    /// same request are merged.
     fn merged(self) -> BTreeMap<Kind, Group> {
         let mut groups = self.0;
         if groups.len() > COMMANDS_MAX {
@@ -192,7 +194,7 @@ impl Kind {
 }
 
 impl Default for Group {
-    /// Without tasks nothing is reserved.
+    /// Without tasks, nothing is reserved.
     fn default() -> Self {
         Self {
             needs: Needs::default(),
@@ -226,15 +228,14 @@ impl Group {
                 self.needs
                     .note(enough.map_or(used, |enough| used.max(enough)), run);
             }
-            // The task needed more than its request; twice as much is what a further attempt would
-            // get.
+            // The task needed more than its request. Another attempt would get twice as much.
             (client::TaskState::Failed, _) if is_out_of_memory(task.error()) => {
                 if let Some(had) = asked {
                     self.needs.note(had.saturating_mul(MORE), run);
                     self.out_of_memory += 1;
                 }
             }
-            // Other failures do not tell how much more the task would have needed.
+            // Other failures do not show how much more the task would have needed.
             _ => {}
         }
     }
@@ -254,8 +255,9 @@ impl Group {
     }
 }
 
-/// Memory in KiB that was enough for a task whose earlier attempt ran out of memory. The measured
-/// value is that of the largest process; all processes together may have used more.
+/// Returns the memory in KiB that was enough for a task whose earlier attempt ran out of memory.
+/// The measured value is that of the largest process, and all processes together may have used
+/// more.
 fn enough(task: &client::TaskInfo, asked: Option<u64>) -> Option<u64> {
     let mut before = task
         .attempts
@@ -264,7 +266,7 @@ fn enough(task: &client::TaskInfo, asked: Option<u64>) -> Option<u64> {
     asked.filter(|asked| before.any(|units| kib(units) < *asked))
 }
 
-/// The request of tasks on a part of one node, without alternatives.
+/// Returns the request of tasks that use a part of one node and have no alternatives.
 fn one_request(template: &common::TaskTemplate) -> Option<&common::ResourceRequest> {
     match template.requests.as_slice() {
         [request] if request.n_nodes == 0 => Some(request),
@@ -272,20 +274,20 @@ fn one_request(template: &common::TaskTemplate) -> Option<&common::ResourceReque
     }
 }
 
-/// `mem` of a request, if that is a number.
+/// Returns the `mem` of a request if it is a number.
 fn memory_kib(request: &common::ResourceRequest) -> Option<u64> {
     let mut entries = request.entries.iter();
     let entry = entries.find(|entry| entry.resource == MEMORY)?;
     (view::policy(entry) != common::Policy::All).then(|| kib(entry.amount_units))
 }
 
-/// KiB of an amount of `mem`.
+/// Converts units of `mem` to KiB.
 fn kib(units: u64) -> u64 {
     let kib = u128::from(units) * 1_024 / u128::from(UNITS_PER_WHOLE);
     u64::try_from(kib).unwrap_or(u64::MAX)
 }
 
-/// Number of cpus of a request; one if the request does not tell.
+/// Returns the number of cpus of a request, or one if the request does not say.
 fn cpus(request: &common::ResourceRequest) -> f64 {
     let mut entries = request.entries.iter();
     let entry = entries.find(|entry| entry.resource == "cpus" && entry.amount_units > 0);
@@ -293,7 +295,7 @@ fn cpus(request: &common::ResourceRequest) -> f64 {
     entry.map_or(1.0, |entry| entry.amount_units as f64 / UNITS_PER_CPU)
 }
 
-/// Whether an attempt was lost because the lifetime of its worker ended.
+/// Returns whether an attempt was lost because the lifetime of its worker ended.
 fn is_cut_off(error: &str) -> bool {
     let ends = [LostReason::TimeLimitReached, LostReason::AllocationEnded];
     ends.iter().any(|reason| error.contains(reason.words()))

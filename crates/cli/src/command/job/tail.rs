@@ -1,9 +1,9 @@
 //! `hq job tail`: prints the output of running tasks from their workers.
 //!
-//! A reader requests the output of one task over its own connection; the server delays the reply
-//! until output arrives. With `--follow`, the command also watches the job and reads tasks as they
-//! start. Every connection finds the server again after a restart, and a reader continues at its
-//! position.
+//! Each reader requests the output of one task over a separate connection. The server delays the
+//! reply until there is output. With `--follow`, the command also watches the job and reads tasks
+//! as they start. Every connection finds the server again after a restart, and readers continue at
+//! their position.
 
 mod print;
 mod reader;
@@ -30,14 +30,14 @@ use print::{Printer, Shape};
 use reader::{OutputChunk, Reader};
 use watch::{JobUpdate, Watch};
 
-/// Maximum number of tasks that `--follow` reads at the same time. Other tasks wait in a queue;
-/// none of their output is missed.
+/// The maximum number of tasks that `--follow` reads at the same time. Other tasks wait in a queue,
+/// and none of their output is missed.
 const READERS_MAX: usize = 16;
 
-/// Maximum number of pieces that wait to be printed; readers wait while the terminal is slow.
+/// The maximum number of chunks that wait to be printed. Readers wait while the terminal is slow.
 const PIECES_MAX: usize = 16;
 
-/// States of tasks that may have written output.
+/// The states of tasks that may have written output.
 const STARTED: [TaskStateArg; 5] = [
     TaskStateArg::Running,
     TaskStateArg::Finished,
@@ -76,8 +76,8 @@ pub(crate) async fn tail(args: TailArgs, context: &mut Context) -> CliResult<()>
     tail.run(watch, pieces, context).await
 }
 
-/// The job's id, and whether exactly one task was selected; `None` if the job does not exist, which
-/// was reported.
+/// Returns the job's id and whether exactly one task was selected, or `None` if the job does not
+/// exist, which has been reported.
 async fn find_job(args: &TailArgs, client: &mut Client) -> CliResult<Option<(u32, bool)>> {
     let job = args.target.job;
     let selector = match job {
@@ -114,7 +114,7 @@ struct Tail {
     args: TailArgs,
     client: Client,
     printer: Printer,
-    /// Selected tasks whose end has not been seen; `None` selects the whole job.
+    /// The selected tasks that have not been seen to end; `None` selects the whole job.
     wanted: Option<UnseenTasks>,
     /// Selected tasks that do not exist, after they were reported.
     missing: Option<Missing>,
@@ -129,13 +129,13 @@ struct Tail {
 }
 
 impl Tail {
-    /// Finds the tasks that can be read now. With `--follow`, starts to watch first, so that no
+    /// Finds the tasks that can be read now. With `--follow`, first starts to watch, so that no
     /// task is missed.
     async fn begin(&mut self, context: &Context) -> CliResult<Option<Watch>> {
         let watch = if self.args.follow {
             let jobs = Selector::Ids(one(self.job)?).to_message();
             let mut watch = Watch::start(context.connect().await?, jobs);
-            // The watch starts with its first update: it reports later ends, and the list below
+            // The watch starts with its first update. It reports later ends, and the list below
             // contains earlier ones.
             let first = watch.next().await?;
             Some((watch, first.update))
@@ -155,7 +155,7 @@ impl Tail {
         Ok((!first.done).then_some(watch))
     }
 
-    /// Queues the selected tasks in these states; with `from_start`, they are read from the
+    /// Queues the selected tasks in these states. With `from_start`, they are read from the
     /// beginning.
     async fn list(&mut self, states: &[TaskStateArg], from_start: bool) -> CliResult<()> {
         let mut request = client::TaskPage {
@@ -181,7 +181,7 @@ impl Tail {
                 if task.paths.is_some() {
                     self.add(task.id, from_start);
                 } else {
-                    // It ended without having started.
+                    // The task ended without having started.
                     self.forget(task.id);
                 }
             }
@@ -228,7 +228,7 @@ impl Tail {
                 break;
             }
             tokio::select! {
-                // Pieces that were read are printed before other events are handled.
+                // Chunks that have been read are printed before other events are handled.
                 biased;
                 Some(piece) = pieces.recv() => self.printer.print(&piece, &mut context.out)?,
                 Some(ended) = self.readers.join_next() => {
@@ -244,8 +244,8 @@ impl Tail {
                 }
                 news = next(&mut watch) => {
                     let JobUpdate { update, is_back } = news?;
-                    // Ends during the server's absence were not reported. A forgotten job has no
-                    // tasks to list.
+                    // Tasks that ended while the server was away were not reported. A forgotten job
+                    // has no tasks to list.
                     if is_back && !update.jobs.is_empty() {
                         self.list(&STARTED, true).await?;
                     }
@@ -289,7 +289,7 @@ impl Tail {
         Ok(())
     }
 
-    /// A connection for a reader.
+    /// Returns a connection for a reader.
     async fn connect(&mut self, context: &Context) -> CliResult<Client> {
         match context.connect().await {
             Err(error) if self.args.follow => {
@@ -320,7 +320,8 @@ impl Tail {
     }
 }
 
-/// Selected tasks whose end has not been seen, as ranges: the size depends on the number of ranges.
+/// The selected tasks that have not been seen to end. They are stored as ranges, so the size
+/// depends on the number of ranges.
 struct UnseenTasks {
     ids: IdArray,
     /// Positions in `ids`.
@@ -345,7 +346,7 @@ impl UnseenTasks {
         }
     }
 
-    /// Removes ids that do not exist; each range of missing ids lies inside one of these ranges.
+    /// Removes ids that do not exist. Each range of missing ids lies within one of these ranges.
     fn forget(&mut self, missing: Option<&common::IdArray>) {
         for range in missing.iter().flat_map(|missing| &missing.ranges) {
             if let Some(position) = self.ids.position(range.first) {
@@ -360,7 +361,7 @@ impl UnseenTasks {
     }
 }
 
-/// The next change, if the job is watched.
+/// Returns the next change if the job is watched.
 async fn next(watch: &mut Option<Watch>) -> CliResult<JobUpdate> {
     match watch {
         Some(watch) => watch.next().await,

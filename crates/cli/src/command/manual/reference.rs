@@ -1,4 +1,4 @@
-//! The command line as one Markdown page, generated from the types that parse it.
+//! Prints the command line as one Markdown page, generated from the types that parse it.
 
 use std::fmt::Write as _;
 
@@ -13,9 +13,10 @@ const HEAD: &str = "\
 Every command and option. `hq COMMAND --help` prints the same.
 ";
 
-/// Commands whose options others share. The others list the names of these options only.
+/// Commands whose options other commands share. The other commands only list the names of these
+/// options.
 const BASES: [&[&str]; 2] = [&["submit"], &["alloc", "add", "pbs"]];
-/// Fewer equal options are listed in full.
+/// If fewer options are shared, they are listed in full.
 const SHARED_MIN: usize = 8;
 
 /// A command of [`BASES`].
@@ -41,7 +42,7 @@ impl Base {
     }
 }
 
-/// The whole tree.
+/// Returns the page for the whole tree.
 pub(super) fn markdown(root: &Command) -> String {
     let mut page = HEAD.to_owned();
     page.push_str("\n| command | does |\n|---|---|\n");
@@ -67,7 +68,7 @@ fn shown(command: &Command) -> impl Iterator<Item = &Arg> {
     command.get_arguments().filter(|arg| !arg.is_hide_set())
 }
 
-/// Arguments of this command alone.
+/// Returns the arguments of this command alone.
 fn own(command: &Command) -> impl Iterator<Item = &Arg> {
     shown(command).filter(|arg| !arg.is_global_set() && !is_help(arg))
 }
@@ -127,7 +128,7 @@ fn section(command: &Command, parent: &str, bases: &[Base], page: &mut String) {
     }
 }
 
-/// A table for arguments, and one for each group of options.
+/// Writes a table for arguments, and one for each group of options.
 fn tables(arguments: Vec<&Arg>, page: &mut String) {
     let (positionals, options): (Vec<&Arg>, Vec<&Arg>) =
         arguments.into_iter().partition(|arg| arg.is_positional());
@@ -171,13 +172,13 @@ fn row(arg: &Arg) -> String {
     format!("| {} | {} |", name(arg), cell(&meaning(arg)))
 }
 
-/// `--long` or `VALUE`.
+/// Returns `--long` or `VALUE`.
 fn short_name(arg: &Arg) -> String {
     arg.get_long()
         .map_or_else(|| name(arg), |long| format!("`--{long}`"))
 }
 
-/// `-s`, `--long VALUE`.
+/// Returns `-s`, `--long VALUE`.
 fn name(arg: &Arg) -> String {
     let mut value = String::new();
     if arg.get_action().takes_values() {
@@ -240,7 +241,7 @@ fn meaning(arg: &Arg) -> String {
     meaning
 }
 
-/// Joins the lines of each paragraph; removes the final full stop.
+/// Joins the lines of each paragraph, and removes the final period.
 fn sentences(text: &str) -> String {
     let paragraphs = text.split("\n\n").map(|part| part.trim_end_matches('.'));
     paragraphs.collect::<Vec<_>>().join(". ")
@@ -250,7 +251,7 @@ fn text(styled: Option<&StyledStr>) -> String {
     styled.map_or_else(String::new, ToString::to_string)
 }
 
-/// Text that fits into a cell of a table.
+/// Returns text that fits into a table cell.
 fn cell(text: &str) -> String {
     let words: Vec<&str> = text.split_whitespace().collect();
     let mut cell = String::new();

@@ -1,24 +1,24 @@
 //! Checks whether the disk has space for the output of tasks.
 //!
-//! A program may ignore a failed write and exit successfully. Its output file then has a gap at the
-//! end, so this module checks whether the disk was full meanwhile.
+//! A program may ignore a failed write and exit successfully. Its output file is then incomplete,
+//! so this module checks whether the disk was full meanwhile.
 
 use std::io;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-/// With less free space than this, each check writes a trial file: the space may be gone a moment
-/// later.
+/// If less space than this is free, each check writes a trial file, because the space may be gone a
+/// moment later.
 const LOW_BYTES: u64 = 16 << 20;
 
-/// With fewer free files than this, each check writes a trial file.
+/// If fewer files than this are free, each check writes a trial file.
 const LOW_FILES: u64 = 1024;
 
-/// Otherwise, a check writes a trial file this often, because the figures of a file system do not
-/// include quotas.
+/// Otherwise, a check writes a trial file at this interval, because the figures of a file system do
+/// not include quotas.
 const TRIAL_INTERVAL: Duration = Duration::from_millis(100);
 
-/// Written to try: a block of usual file systems.
+/// The size of a trial file, which is a block of common file systems.
 const TRIAL_LEN: usize = 4096;
 
 /// A directory that may become full.
@@ -30,7 +30,7 @@ pub(super) struct DiskSpace {
 }
 
 impl DiskSpace {
-    /// Watches this directory.
+    /// Creates a check of this directory.
     pub(super) fn new(dir: &Path) -> Self {
         Self {
             trial: dir.join("room"),
@@ -39,7 +39,7 @@ impl DiskSpace {
         }
     }
 
-    /// Checks the file system; returns `true` the first time that it is full.
+    /// Checks the file system. Returns `true` the first time that it is full.
     ///
     /// Call this before removing files, which frees space.
     pub(super) fn look(&mut self) -> bool {
@@ -64,10 +64,10 @@ impl DiskSpace {
     }
 }
 
-/// Writes a trial file. Statistics show neither quotas nor access to reserved blocks.
+/// Writes a trial file, because statistics show neither quotas nor access to reserved blocks.
 fn try_to_write(path: &Path) -> io::Result<()> {
     let written = hq_private::write_file(path, &[0; TRIAL_LEN]);
-    // The file is missing if it could not be created.
+    // The file does not exist if it could not be created.
     let _ = std::fs::remove_file(path);
     written
 }

@@ -1,4 +1,4 @@
-//! This machine as a worker.
+//! Uses this machine as a worker.
 
 use std::io::IsTerminal as _;
 use std::num::NonZeroU32;
@@ -22,22 +22,22 @@ use crate::command::worker::start::{own_hostname, own_path};
 use crate::error::{CliError, CliResult};
 use crate::output::console::error_line;
 
-/// The usual period; heartbeats inside one process show little.
+/// The usual period. Heartbeats within one process show little.
 const HEARTBEAT: Duration = Duration::from_secs(8);
 
-/// No worker in this process has a lifetime that could run out.
+/// A worker in this process has no lifetime that could run out.
 const RETRACT_CHECK: Duration = Duration::from_secs(3600);
 
-/// Interrupts that may wait until the worker handles them.
+/// The maximum number of interrupts that wait until the worker handles them.
 const INTERRUPTS_MAX: usize = 8;
 
-/// Resources that this machine offers to `hq run`.
+/// The resources that this machine offers to `hq run`.
 pub(in crate::command) struct LocalMachine {
     resources: ResourceDescriptor,
 }
 
 impl LocalMachine {
-    /// The resources that this process may use, limited to `cpus` cpus.
+    /// Detects the resources that this process may use, limited to `cpus` cpus.
     pub(in crate::command) fn detect(cpus: Option<NonZeroU32>) -> CliResult<Self> {
         let mut items = Detector::this_machine().detect(DetectSet::ALL);
         if let Some(limit) = cpus {
@@ -50,7 +50,7 @@ impl LocalMachine {
         Ok(Self { resources })
     }
 
-    /// Starts a worker in this process that offers these resources; returns a handle to stop it.
+    /// Starts a worker in this process that offers these resources. Returns a handle to stop it.
     /// With `has_memory_limit`, prints a note if this machine cannot enforce memory limits.
     pub(in crate::command) async fn start_worker(
         self,
@@ -77,7 +77,7 @@ impl LocalMachine {
         Ok((tokio::spawn(worker.run(interrupts)), control))
     }
 
-    /// Rejects tasks that could never start here and would wait forever.
+    /// Rejects tasks that could never start on this machine and would wait forever.
     pub(super) fn check_fits(&self, spec: &SubmitSpec) -> CliResult<()> {
         for template in spec.body.templates() {
             let variants = template.requests.as_slice();
@@ -121,7 +121,7 @@ impl LocalMachine {
         })
     }
 
-    /// The worker to register.
+    /// Returns the parameters of the worker to register.
     fn into_params(self, keeper: KeeperContext) -> CliResult<WorkerParams> {
         let work_dir = WorkDir::create(None)
             .map_err(|e| CliError::caused("Cannot prepare the working directory", &e))?;
@@ -156,7 +156,7 @@ impl LocalMachine {
     }
 }
 
-/// The first `limit` cpus; cpus beyond the real ones get numbers without a place.
+/// Returns the first `limit` cpus. Cpus beyond the real ones get numbers, but no place.
 fn limited(kind: &ResourceKind, limit: NonZeroU32) -> ResourceKind {
     let mut left = limit.get() as usize;
     if kind.total() < Amount::whole(limit.get()) {

@@ -1,7 +1,7 @@
 //! Prints the output of tasks, one task after the other, and collects data for the summary.
 //!
-//! Runs in its own thread, and deletes each file after printing it. By default it prints in the
-//! order of task ids; the output of a task that ends early stays in its files until its turn.
+//! Runs on a separate thread, and deletes each file after printing it. By default, it prints in the
+//! order of task ids, and the output of a task that ends early stays in its files until its turn.
 
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
@@ -26,24 +26,24 @@ use crate::failures::error_words;
 use crate::output::format::{cut, lossy};
 use crate::output::view::task_state;
 
-/// Maximum number of different failures in the summary; further tasks are only counted.
+/// The maximum number of different failures in the summary. Further failed tasks are only counted.
 const GROUPS_MAX: usize = 100;
 
-/// Lines of its standard error that describe a failed task.
+/// The maximum number of lines of its standard error that describe a failed task.
 const TAIL_LINES_MAX: usize = 5;
 
-/// Number of bytes at the end of a file to search for those lines.
+/// The number of bytes at the end of a file in which to search for those lines.
 const TAIL_LEN: u64 = 4096;
 
-/// Characters of an entry that are shown.
+/// The number of characters of an entry that are shown.
 const ENTRY_MAX: usize = 80;
 
 /// How to replay.
 #[derive(Debug)]
 pub(super) struct ReplayOptions {
-    /// Where captured output is.
+    /// The directory with the captured output.
     pub(super) dir: PathBuf,
-    /// Whether output appears in the order of task ids, instead of the order of their ends.
+    /// Whether output appears in the order of task ids instead of the order in which tasks end.
     pub(super) is_ordered: bool,
     /// Whether anything is printed.
     pub(super) is_printed: bool,
@@ -53,28 +53,28 @@ pub(super) struct ReplayOptions {
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) struct Failure {
     pub(super) task: u32,
-    /// Its entry, or its name in a job file.
+    /// The task's entry, or its name in a job file.
     pub(super) entry: Option<String>,
-    /// Parameters of the task; of several tasks, the parameters that all of them share.
+    /// The parameters of the task. For several tasks, the parameters that all of them share.
     pub(super) params: Vec<client::Param>,
     pub(super) error: String,
-    /// How often it was started.
+    /// How often the task was started.
     pub(super) attempts: u32,
-    /// Last lines of its standard error.
+    /// The last lines of its standard error.
     pub(super) tail: Vec<String>,
-    /// Ids of all tasks of the group, in the order of their output.
+    /// The ids of all tasks in the group, in the order of their output.
     pub(super) tasks: Vec<u32>,
 }
 
-/// Failed tasks, and others that have not finished.
+/// Failed tasks, and other tasks that have not finished.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub(super) struct Failures {
-    /// The largest first.
+    /// The groups of failures, largest first.
     pub(super) groups: Vec<Failure>,
     pub(super) count: usize,
-    /// Tasks that failed, were canceled or aborted.
+    /// Tasks that failed or were canceled or aborted.
     pub(super) undone: Vec<u32>,
-    /// The directory that was full while tasks wrote their output there.
+    /// The directory that was full while tasks wrote their output to it.
     pub(super) full: Option<PathBuf>,
 }
 
@@ -127,7 +127,7 @@ impl Replay {
     /// Hands over tasks that have ended.
     pub(super) fn add(&self, tasks: Vec<client::EndedTask>) {
         for task in tasks {
-            // A thread that ended early has told so.
+            // If the thread ended early, it has already reported why.
             let _ = self.ended.send(task);
         }
     }
@@ -141,7 +141,7 @@ impl Replay {
     }
 }
 
-/// Ids of all tasks, ascending.
+/// Returns the ids of all tasks in ascending order.
 fn task_order(body: &SubmitBody) -> Vec<u32> {
     let mut ids: Vec<u32> = match body {
         SubmitBody::Array(ArraySpec {
@@ -158,7 +158,7 @@ fn task_order(body: &SubmitBody) -> Vec<u32> {
     ids
 }
 
-/// Names that distinguish tasks for people: entries of an array, names of the steps of a graph.
+/// Names that users recognize: the entries of an array, or the names of the steps of a graph.
 enum EntryNames {
     None,
     Entries(ArrayIds, Entries),
@@ -201,11 +201,11 @@ impl EntryNames {
 struct Printer {
     options: ReplayOptions,
     entries: EntryNames,
-    /// Ids in the order of printing; empty = as tasks end.
+    /// The ids in the order of printing; empty = as tasks end.
     order: Vec<u32>,
     screen: Screen,
     failures: Failures,
-    /// Positions of groups, by error and last words.
+    /// The positions of groups, by error and last words.
     ways: BTreeMap<(String, Option<String>), usize>,
     disk_space: DiskSpace,
     stop: mpsc::Sender<StopReason>,
@@ -227,20 +227,21 @@ impl Printer {
                 next += 1;
             }
         }
-        // Reached only if the run was interrupted; prints the available output anyway.
+        // This is only reached if the run was interrupted. Print the available output anyway.
         for task in waiting.values() {
             self.replay(task)?;
         }
         Ok(())
     }
 
-    /// Where the output of a task is captured.
+    /// Returns the paths of the captured output of a task.
     fn captured(&self, task: u32) -> (PathBuf, PathBuf) {
         let file = |channel| self.options.dir.join(format!("{task}.{channel}"));
         (file("stdout"), file("stderr"))
     }
 
-    /// Reports if the disk may have been full. Tasks with output elsewhere do not need space here.
+    /// Reports if the disk may have been full. Tasks that write their output elsewhere do not need
+    /// space here.
     fn check_disk_space(&mut self, task: u32) {
         let (stdout, stderr) = self.captured(task);
         if !(stdout.exists() || stderr.exists()) || !self.disk_space.look() {
@@ -275,7 +276,8 @@ impl Printer {
                 })?;
             }
         }
-        // Printing may have taken long, and removing the files frees space.
+        // Checked again, because printing may have taken long, and removing the files will free
+        // space.
         self.check_disk_space(task.id);
         remove(&stdout);
         remove(&stderr);
@@ -342,7 +344,7 @@ impl Printer {
     }
 }
 
-/// The file, unless it is missing or empty.
+/// Opens a file, unless it is missing or empty.
 fn open(path: &Path) -> CliResult<Option<File>> {
     let unreadable = |e| {
         CliError::caused(
@@ -367,12 +369,12 @@ fn copy(file: &mut File, out: &mut impl Write) -> CliResult<()> {
 }
 
 fn remove(path: &Path) {
-    // The file is missing if the task never started or writes elsewhere. The directory is removed
-    // at the end.
+    // The file does not exist if the task never started or wrote elsewhere. The directory is
+    // removed at the end.
     let _ = std::fs::remove_file(path);
 }
 
-/// The last lines of a file that are not empty.
+/// Returns the last nonempty lines of a file.
 fn tail(path: &Path) -> Option<Vec<String>> {
     let mut file = File::open(path).ok()?;
     if !file.metadata().ok()?.is_file() {

@@ -1,16 +1,16 @@
-//! The command that runs the unfinished tasks again.
+//! Builds the command that runs the unfinished tasks again.
 
 use std::ffi::{OsStr, OsString};
 
 use hq_core::range::IdArray;
 use hq_core::shell::is_plain;
 
-/// Maximum length of the ids and of the whole command, in characters. In a longer command, `…`
+/// The maximum length of the ids and of the whole command, in characters. In a longer command, `…`
 /// replaces the words after the ids.
 const IDS_MAX: usize = 4_000;
 const LINE_MAX: usize = 500;
 
-/// The words of the command line, split where `--array` is inserted.
+/// The words of the command line, split at the position where `--array` is inserted.
 #[derive(Debug)]
 pub(super) struct RerunCommand {
     start: Vec<String>,
@@ -19,8 +19,9 @@ pub(super) struct RerunCommand {
 }
 
 impl RerunCommand {
-    /// `words` is the whole command line; `command` is the program with its arguments, or the job
-    /// file. `None` if the position of the command is unknown, or a locale could not type it.
+    /// `words` is the whole command line, and `command` is the program with its arguments, or the
+    /// job file. Returns `None` if the position of the command is unknown, or if the command could
+    /// not be typed in every locale.
     pub(super) fn of(
         words: impl Iterator<Item = OsString>,
         command: &[OsString],
@@ -55,8 +56,9 @@ impl RerunCommand {
         })
     }
 
-    /// The command, if it would run fewer than all of the `total` tasks. `undone` are the ids of
-    /// the unfinished tasks; `has_outputs` says whether tasks of a job file name their outputs.
+    /// Returns the command if it would run fewer than all of the `total` tasks. `undone` contains
+    /// the ids of the unfinished tasks. `has_outputs` is whether tasks of a job file name their
+    /// outputs.
     pub(super) fn command(&self, undone: &[u32], total: u64, has_outputs: bool) -> Option<String> {
         if undone.is_empty() || undone.len() as u64 >= total {
             return None;
@@ -71,7 +73,7 @@ impl RerunCommand {
             }
             line.extend(["--array".to_owned(), ids]);
         } else if !has_outputs {
-            // Steps of a graph cannot be chosen.
+            // Steps of a graph cannot be selected.
             return None;
         } else if !self.rest.iter().any(|word| word == "--skip-done") {
             line.push("--skip-done".to_owned());

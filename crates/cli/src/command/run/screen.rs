@@ -14,10 +14,10 @@ use crate::args::global::OutputMode;
 use crate::command::Context;
 use crate::output::console::error_line;
 
-/// Redraw interval without news, so that the elapsed time advances.
+/// The redraw interval if nothing changes, so that the elapsed time advances.
 const TICK: Duration = Duration::from_millis(250);
 
-/// Maximum number of redraws per second.
+/// The maximum number of redraws per second.
 const REDRAWS_PER_SECOND: u8 = 20;
 
 /// Standard error with a bar at its end, if it is a terminal.
@@ -28,7 +28,7 @@ pub(super) struct Screen {
 }
 
 impl Screen {
-    /// Draws nothing before the first [`Screen::update`].
+    /// Creates a screen. Nothing is drawn before the first [`Screen::update`].
     pub(super) fn new(context: &Context) -> Self {
         let is_talking = context.mode() == OutputMode::Cli;
         if !is_talking || !std::io::stderr().is_terminal() {
@@ -65,12 +65,12 @@ impl Screen {
         self.bar.set_position(ended);
     }
 
-    /// Prints while no bar is in the way.
+    /// Prints while the bar is hidden.
     pub(super) fn print<T>(&self, print: impl FnOnce() -> T) -> T {
         self.bar.suspend(print)
     }
 
-    /// Tells the user something.
+    /// Shows a message to the user.
     pub(super) fn note(&self, text: &str) {
         if self.is_talking {
             self.print(|| error_line(text));
@@ -83,8 +83,8 @@ impl Screen {
     }
 }
 
-/// Template of the bar. On a narrow terminal, the least important parts are left out, because a
-/// wrapped line cannot be removed.
+/// Returns the template of the bar. On a narrow terminal, the least important parts are left out,
+/// because a wrapped line cannot be removed.
 fn template(columns: u16, colors: bool) -> String {
     let colors = if colors { ".green" } else { "" };
     let counts = "{pos}/{len} tasks{msg}";
@@ -96,10 +96,10 @@ fn template(columns: u16, colors: bool) -> String {
     }
 }
 
-/// Tasks per second, with a decimal for small rates.
+/// Writes the tasks per second, with a decimal for small rates.
 fn write_rate(state: &ProgressState, out: &mut dyn fmt::Write) {
     let rate = state.per_sec();
-    // A bar that cannot be drawn is no reason to fail.
+    // Failing to draw the bar is not a reason to fail.
     let _ = if rate < 10.0 {
         write!(out, "{rate:.1}/s")
     } else {
@@ -107,7 +107,7 @@ fn write_rate(state: &ProgressState, out: &mut dyn fmt::Write) {
     };
 }
 
-/// Estimated time left; empty until the first task has ended.
+/// Writes the estimated time left, or nothing until the first task has ended.
 fn write_left(state: &ProgressState, out: &mut dyn fmt::Write) {
     if state.pos() > 0 {
         let _ = write!(out, ", {:#} left", HumanDuration(state.eta()));
@@ -120,7 +120,7 @@ mod tests {
 
     #[test]
     fn a_narrow_terminal_leaves_out_what_says_least() {
-        // Ten thousand tasks at a high rate, some failed and a hundred running.
+        // Ten thousand tasks at a high rate, with some failed and a hundred running.
         let shown = |columns| {
             template(columns, false)
                 .replace("{bar:40}", &"#".repeat(40))

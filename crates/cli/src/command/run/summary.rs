@@ -17,24 +17,24 @@ use crate::output::json::{add_params, write_value};
 use crate::output::view::params_text;
 use crate::text::fit;
 
-/// How the run ended.
+/// The result of a run.
 pub(super) struct Summary {
     pub(super) stats: client::TaskStats,
     pub(super) failures: Failures,
     pub(super) elapsed: Duration,
     pub(super) interrupted: bool,
-    /// Command that runs what has not finished.
+    /// The command that runs the unfinished tasks.
     pub(super) rerun: Option<String>,
 }
 
-/// Maximum number of failure groups that are described; further tasks are counted.
+/// The maximum number of failure groups that are described. Further failed tasks are only counted.
 const FAILURES_SHOWN_MAX: usize = 10;
 
-/// Columns of the ids of tasks that failed alike.
+/// The number of columns for the ids of tasks that failed in the same way.
 const IDS_WIDTH: usize = 40;
 
 impl Summary {
-    /// Success only if every task finished.
+    /// Returns the exit code. It is success only if every task finished.
     pub(super) fn exit_code(&self) -> u8 {
         let client::TaskStats {
             failed,
@@ -55,7 +55,7 @@ impl Summary {
         }
     }
 
-    /// Prints the summary to the stream that fits the output mode.
+    /// Prints the summary to the appropriate stream for the output mode.
     pub(super) fn print(&self, context: &mut Context) -> CliResult<()> {
         match context.mode() {
             OutputMode::Cli => error_line(self.text().trim_end()),
@@ -163,7 +163,7 @@ impl Summary {
     }
 }
 
-/// One task, or several that failed alike.
+/// Describes one failed task, or several that failed in the same way.
 fn failure_text(failure: &Failure) -> String {
     let params = params_text(&failure.params);
     let params = (!params.is_empty()).then_some(params.as_str());
@@ -191,7 +191,7 @@ fn failure_text(failure: &Failure) -> String {
     text
 }
 
-/// Ids in ascending order.
+/// Returns the ids in ascending order.
 fn sorted(failure: &Failure) -> impl Iterator<Item = u32> {
     let mut ids = failure.tasks.clone();
     ids.sort_unstable();

@@ -1,8 +1,7 @@
 //! Standard error as a terminal for the progress bar.
 //!
 //! The library pads the bar to the right margin. Text that the terminal echoes, such as `^C`, would
-//! then wrap to the next line, and the bar could not be removed. This terminal leaves out the
-//! padding.
+//! then wrap to the next line, and the bar could not be removed. This terminal omits the padding.
 
 use std::io;
 use std::sync::{Mutex, PoisonError};
@@ -11,10 +10,10 @@ use indicatif::TermLike;
 
 use crate::output::console::{error_text, terminal_size};
 
-/// Columns and rows of a terminal whose size is unknown.
+/// The columns and rows of a terminal whose size is unknown.
 const SIZE_DEFAULT: (u16, u16) = (80, 24);
 
-/// Buffered standard error; output appears with the next flush.
+/// Buffered standard error. Output appears at the next flush.
 #[derive(Debug, Default)]
 pub(super) struct Terminal {
     pending: Mutex<String>,

@@ -1,5 +1,5 @@
-//! `server start --background`: runs the same program again in its own session, so that a logout or
-//! a closed terminal does not end it.
+//! `server start --background`: runs the same program again in a separate session, so that a logout
+//! or a closed terminal does not end it.
 
 use std::fs::File;
 use std::io::{Read as _, Seek as _, SeekFrom};
@@ -17,20 +17,20 @@ use crate::command::Context;
 use crate::error::{CliError, CliResult};
 use crate::version::VERSION;
 
-/// Name of the log file in the server directory.
+/// The name of the log file in the server directory.
 const LOG_NAME: &str = "server.log";
-/// Interval for polling whether the server answers.
+/// The interval for polling whether the server answers.
 const LOOK_INTERVAL: Duration = Duration::from_millis(50);
 /// How long a server with open ports may be unreachable under its own name.
 const NAME_PATIENCE: Duration = Duration::from_secs(3);
-/// How long another server may answer in the directory. A start waits for other starts, and fails
-/// afterwards.
+/// How long another server may answer in the directory. A start waits for other starts, and then
+/// fails.
 const OTHER_PATIENCE: Duration = Duration::from_secs(40);
-/// Maximum wait for a stopping server to end.
+/// How long to wait for a stopping server to end.
 const END_PATIENCE: Duration = Duration::from_secs(10);
-/// Start of the line that contains the HTTP address.
+/// The start of the line that contains the HTTP address.
 const ADDRESS: &str = "Dashboard at ";
-/// Option that marks the second process.
+/// The option that marks the second process.
 const DETACHED: &str = "--detached";
 
 /// Starts the server and returns when it answers, or fails with the reason.
@@ -60,7 +60,7 @@ pub(super) async fn start(context: &mut Context) -> CliResult<()> {
         if now.is_some() && now != before {
             let since = *unheard_since.get_or_insert_with(Instant::now);
             if since.elapsed() > NAME_PATIENCE && answers_here(&dir, server.id()).await {
-                // The server may have been slow before, and answer now.
+                // The server may have been slow earlier and may answer now.
                 let cause = match ask_by_name(&dir, server.id()).await {
                     Ok(info) => break info,
                     Err(cause) => cause,
@@ -91,16 +91,16 @@ pub(super) async fn start(context: &mut Context) -> CliResult<()> {
         .server_info(&mut context.out, &info, Some(dir.root()))?)
 }
 
-/// Identifies the current access file of the server directory; it changes when the server has
-/// written its own.
+/// Returns values that identify the current access file of the server directory. They change when
+/// the server has written its own.
 fn published(dir: &ServerDir) -> Option<(u64, u64, i64, i64)> {
     let path = dir.resolve().ok()?.join(ACCESS_FILE_NAME);
     let found = std::fs::metadata(path).ok()?;
     Some((found.dev(), found.ino(), found.mtime(), found.mtime_nsec()))
 }
 
-/// Sends a request to the server at the address in the access file. Returns the error, or nothing
-/// if another server answers.
+/// Sends a request to the server at the address in the access file. Returns the error, or `None` if
+/// another server answers.
 async fn ask_by_name(dir: &ServerDir, pid: u32) -> Result<ServerInfo, Option<CliError>> {
     let info = match Client::connect(dir).await {
         Ok(mut client) => client.server_info().await,
@@ -113,7 +113,8 @@ async fn ask_by_name(dir: &ServerDir, pid: u32) -> Result<ServerInfo, Option<Cli
     }
 }
 
-/// Whether the server answers at a local address; if so, its host name leads elsewhere.
+/// Returns whether the server answers at a local address. If so, its host name leads to another
+/// machine.
 async fn answers_here(dir: &ServerDir, pid: u32) -> bool {
     let asked = async {
         let mut client = Client::connect_here(dir).await.ok()?;
@@ -127,7 +128,7 @@ async fn answers_here(dir: &ServerDir, pid: u32) -> bool {
 async fn end(server: &mut Child) {
     let pid = i32::try_from(server.id()).ok().and_then(Pid::from_raw);
     if let Some(pid) = pid {
-        // The child has not been reaped, so its id is still its own.
+        // The child has not been reaped, so its id cannot have been reused.
         let _ = rustix::process::kill_process(pid, Signal::TERM);
     }
     let begin = Instant::now();
@@ -158,7 +159,7 @@ fn unreachable(dir: &ServerDir, cause: Option<CliError>) -> CliError {
     )
 }
 
-/// Level and text of a line of the log; a line of a message of several lines has no level.
+/// Returns the level and the text of a log line. Continuation lines of a message have no level.
 fn message(line: &str) -> (Option<&str>, &str) {
     let mut parts = line.splitn(3, ' ');
     match (parts.next(), parts.next(), parts.next()) {
@@ -193,7 +194,7 @@ fn open_log(dir: &ServerDir) -> CliResult<(File, PathBuf)> {
 
 fn spawn(log: File) -> CliResult<Child> {
     let failed = |error| CliError::caused("Cannot start the server", &error);
-    // The server must not keep locks and pipes of the caller open.
+    // The server must not keep the caller's locks and pipes open.
     hq_spawn::close_all_on_exec().map_err(failed)?;
     let args = std::env::args_os().skip(1).map(|arg| {
         if arg == "--background" {
@@ -211,7 +212,7 @@ fn spawn(log: File) -> CliResult<Child> {
         .map_err(failed)
 }
 
-/// The error of a server that ended, with the lines that it has logged since its start.
+/// Returns the error of a server that ended, with the lines that it has logged since its start.
 fn failure(log: &Path, begin: u64) -> CliError {
     let said = log_since(log, begin).unwrap_or_default();
     // Informational lines do not explain why the server ended.

@@ -1,4 +1,4 @@
-//! Requests that are larger than any offer so far, and the unit that was probably meant.
+//! Finds requests that are larger than any offer so far, and the unit that was probably intended.
 
 use hq_core::diagnosis::lacking;
 use hq_core::resource::amount::{Amount, UNITS_PER_WHOLE};
@@ -12,8 +12,8 @@ use crate::parse::request::is_memory;
 /// A request counts as a mistake if it is at least this many times the largest offer.
 const MEANT_FACTOR_MIN: u64 = 16;
 
-/// Why no past worker, and no worker that a queue is known to start, could run such tasks; `None`
-/// if one could, or if that is unknown.
+/// Returns why no past worker, and no worker that a queue is known to start, could run such tasks.
+/// Returns `None` if one could, or if that is unknown.
 pub(super) fn never_offered(
     requests: &RequestVariants,
     workers: &[client::WorkerInfo],
@@ -23,7 +23,7 @@ pub(super) fn never_offered(
         .as_slice()
         .iter()
         .map(|request| of_variant(request, workers, queues));
-    // One variant that fits is enough.
+    // It is enough if one variant fits.
     let first = texts.next().flatten()?;
     texts.all(|text| text.is_some()).then_some(first)
 }
@@ -46,7 +46,7 @@ fn of_variant(
     })
 }
 
-/// The largest offer of a resource so far; `None` if a queue may bring any amount.
+/// Returns the largest offer of a resource so far, or `None` if a queue may bring any amount.
 pub(super) fn most(
     resource: &str,
     workers: &[client::WorkerInfo],
@@ -77,18 +77,19 @@ pub(super) fn most(
     Some(Amount(most))
 }
 
-/// The amount in the unit that was probably meant, as the end of a sentence; empty if no unit fits.
+/// Returns the amount in the unit that was probably intended, as the end of a sentence. Empty if no
+/// unit fits.
 pub(super) fn meant(entry: &ResourceEntry, most: Amount) -> String {
     if !is_memory(&entry.resource) {
         return String::new();
     }
-    // A request for twice the offer is intentional. Units differ by a factor of 1 000, and requests
-    // for nearly a whole node are rare.
+    // A request for twice the offer is intentional. Units differ by a factor of about 1 000, and
+    // requests for nearly a whole node are rare.
     if entry.amount.0 < most.0.saturating_mul(MEANT_FACTOR_MIN) {
         return String::new();
     }
     let kib = |amount: Amount| u128::from(amount.0) * 1_024 / u128::from(UNITS_PER_WHOLE);
-    // The user meant KiB or bytes, or wrote G instead of M.
+    // The user probably meant KiB or bytes, or wrote G instead of M.
     let smaller = [1, 2].map(|steps| kib(entry.amount) >> (10 * steps));
     let fits = |amount: &u128| *amount >= 1_024 && *amount <= kib(most);
     match smaller.into_iter().find(fits) {
@@ -100,7 +101,7 @@ pub(super) fn meant(entry: &ResourceEntry, most: Amount) -> String {
     }
 }
 
-/// KiB in the largest unit that leaves no rest.
+/// Returns KiB in the largest unit that leaves no remainder.
 fn with_unit(kib: u128) -> String {
     let units = [(1 << 20, "G"), (1 << 10, "M"), (1, "K")];
     let found = units

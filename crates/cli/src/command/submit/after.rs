@@ -1,4 +1,4 @@
-//! `--after` and `--after-each`: resolves the jobs, and the task ids that follow from them.
+//! Resolves `--after` and `--after-each` to jobs, and to the task ids derived from them.
 
 use std::io::IsTerminal as _;
 
@@ -16,7 +16,7 @@ use crate::parse::after::AfterArg;
 use crate::parse::selector::{Selector, SingleSelector};
 use crate::submit::skip::OuterDependencies;
 
-/// Conditions of a submit, and the ids of its tasks if its options name none.
+/// Returns the conditions of a submit, and the ids of its tasks if its options name none.
 pub(super) async fn resolve(
     args: &SubmitArgs,
     client: &mut Client,
@@ -46,7 +46,7 @@ pub(super) async fn resolve(
         states: Vec::new(),
     };
     let reply = client.task_ids(request).await.map_err(|error| {
-        // The words of `job task-ids` do not name the job.
+        // The error of `job task-ids` does not name the job.
         if error.is_not_found() {
             not_found(each.job.as_u32())
         } else {
@@ -61,8 +61,8 @@ pub(super) async fn resolve(
     Ok((after, ids))
 }
 
-/// The jobs among these that have not ended. Queried before files are checked, so a job that ends
-/// later counts as unfinished.
+/// Returns which of these jobs have not ended. They are queried before files are checked, so a job
+/// that ends later counts as unfinished.
 pub(super) async fn unended(after: &[After], client: &mut Client) -> CliResult<OuterDependencies> {
     let mut unended = OuterDependencies::default();
     for condition in after {

@@ -1,5 +1,5 @@
-//! `job resubmit --changed`: gets the definition of a job from the server, checks the files here,
-//! and submits the tasks that are not done.
+//! `job resubmit --changed`: gets the definition of a job from the server, checks the files on this
+//! machine, and submits the tasks that are not done.
 
 use hq_core::range::{IdArray, IdRange};
 use hq_core::template::SubmitSpec;
@@ -15,13 +15,13 @@ use crate::output::{ChangedView, view};
 use crate::parse::selector::Selector;
 use crate::submit::skip::{Changed, changed};
 
-/// Maximum number of successive resubmits of a job that are searched for an unfinished one.
+/// How many successive resubmits of a job are searched for an unfinished one.
 const SUCCESSORS_MAX: usize = 64;
 
-/// A job and its tasks that run again, or why they cannot be determined.
+/// A job with the tasks that run again, or why they cannot be determined.
 type Decided = (u32, Result<Changed, String>);
 
-/// Submits each job again, without the tasks that are done.
+/// Submits each job again, without the tasks that are already done.
 pub(super) async fn resubmit(
     jobs: &Selector,
     client: &mut Client,
@@ -100,7 +100,8 @@ async fn decide(
     jobs: &Selector,
     client: &mut Client,
 ) -> CliResult<(Vec<Decided>, Option<hq_protocol::common::IdArray>)> {
-    // One job at a time: the details of a graph are as large as its definition.
+    // Jobs are handled one at a time, because the details of a graph are as large as its
+    // definition.
     let found = client.job_list(jobs.to_message()).await?;
     if found.len() > 1 {
         let count = found.len();
@@ -125,7 +126,8 @@ async fn decide(
     };
     let mut decided = Vec::new();
     for summary in &found {
-        // Otherwise two tasks would write the same files at the same time.
+        // If another job still writes the files, two tasks would write the same files at the same
+        // time.
         if let Some(why) = still_writes(summary, client).await? {
             decided.push((summary.id, Err(why)));
             continue;
@@ -138,7 +140,8 @@ async fn decide(
     Ok((decided, not_found))
 }
 
-/// Why the files of a job may still change: the job or its last resubmit has unfinished tasks.
+/// Returns why the files of a job may still change: the job or its last resubmit has unfinished
+/// tasks.
 async fn still_writes(
     summary: &client::JobSummary,
     client: &mut Client,
@@ -154,7 +157,7 @@ async fn still_writes(
     for _ in 0..SUCCESSORS_MAX {
         let Some(id) = next else { break };
         let found = client.job_list(Selector::Ids(IdArray::single(id)).to_message());
-        // A job can only be forgotten after its end.
+        // A job can only be forgotten after it has ended.
         let Some(job) = found.await?.into_iter().next() else {
             break;
         };
@@ -173,7 +176,7 @@ async fn still_writes(
     Ok(None)
 }
 
-/// The full definition of a job.
+/// Returns the full definition of a job.
 async fn specs(job: u32, client: &mut Client) -> CliResult<Vec<SubmitSpec>> {
     let request = client::Resubmit {
         show: Some(job),

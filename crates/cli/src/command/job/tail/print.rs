@@ -1,4 +1,4 @@
-//! Prints pieces of output as they arrive.
+//! Prints chunks of output as they arrive.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -9,10 +9,10 @@ use super::reader::OutputChunk;
 use crate::args::job::StreamArg;
 use crate::output::console::{self, Shown};
 
-/// Maximum length in bytes of an incomplete line that is held back.
+/// The maximum length in bytes of an incomplete line that is held back.
 const LINE_MAX: usize = 64 * 1024;
 
-/// How it is printed.
+/// How output is printed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Shape {
     /// The output of one task, unchanged.
@@ -23,11 +23,11 @@ pub(super) enum Shape {
     Json,
 }
 
-/// Prints pieces: raw for a single task, otherwise line by line.
+/// Prints chunks: unchanged for a single task, otherwise line by line.
 pub(super) struct Printer {
     job: u32,
     shape: Shape,
-    /// Beginnings of lines, and the instance that wrote them.
+    /// Incomplete lines, and the instance that wrote each.
     open: BTreeMap<(u32, usize), (u32, Vec<u8>)>,
 }
 
@@ -40,7 +40,7 @@ impl Printer {
         }
     }
 
-    /// Prints the complete lines of a piece, and flushes.
+    /// Prints the complete lines of a chunk, and flushes.
     pub(super) fn print(&mut self, piece: &OutputChunk, out: &mut impl Shown) -> io::Result<()> {
         if self.shape == Shape::Raw {
             if piece.channel == StreamArg::Stderr {
@@ -75,7 +75,7 @@ impl Printer {
         out.flush()
     }
 
-    /// Prints what is left of a task's last lines.
+    /// Prints the remainder of a task's last lines.
     pub(super) fn end(&mut self, task: u32, out: &mut impl Shown) -> io::Result<()> {
         for channel in [StreamArg::Stdout, StreamArg::Stderr] {
             let key = (task, channel as usize);

@@ -1,4 +1,4 @@
-//! Reads the output of one task to its end.
+//! Reads the output of one task until its end.
 
 use std::time::Duration;
 
@@ -11,11 +11,11 @@ use crate::args::job::StreamArg;
 use crate::client::{Client, tail};
 use crate::error::CliResult;
 
-/// How long the server may delay its reply. A silent channel delays the other channel and the
-/// detection of the task's end by this time.
+/// How long the server may delay its reply. A silent channel delays the other channel, and the
+/// detection of the task's end, by this time.
 const WAIT: Duration = Duration::from_millis(250);
 
-/// Output of one task.
+/// A chunk of output of one task.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) struct OutputChunk {
     pub(super) task: u32,
@@ -24,13 +24,13 @@ pub(super) struct OutputChunk {
     pub(super) bytes: Vec<u8>,
 }
 
-/// Reads one task.
+/// Reads the output of one task.
 pub(super) struct Reader {
     pub(super) client: Client,
     pub(super) job: u32,
     pub(super) task: u32,
     pub(super) channels: Vec<StreamArg>,
-    /// Where to begin; `None` = at the beginning.
+    /// The number of last lines with which to begin; `None` = read from the beginning.
     pub(super) last_lines: Option<u32>,
     /// Whether to read until the task has ended.
     pub(super) follow: bool,
@@ -39,7 +39,7 @@ pub(super) struct Reader {
     pub(super) known: Option<u32>,
 }
 
-/// Position in one channel.
+/// The position in one channel.
 struct Position {
     channel: StreamArg,
     instance: Option<u32>,
@@ -66,7 +66,7 @@ impl Reader {
             for position in positions.iter_mut().filter(|position| !position.is_done) {
                 has_news |= self.step(position, wait).await?;
             }
-            // A task that has just written may write more.
+            // A task that has just written output may write more.
             wait = if has_news || !self.follow {
                 Duration::ZERO
             } else {
@@ -76,7 +76,7 @@ impl Reader {
         Ok(self.client)
     }
 
-    /// Sends one request; returns whether output arrived.
+    /// Sends one request. Returns whether output arrived.
     async fn step(&mut self, position: &mut Position, wait: Duration) -> CliResult<bool> {
         let request = client::ReadOutput {
             job: self.job,
@@ -89,7 +89,7 @@ impl Reader {
             wait_ns: u64::try_from(wait.as_nanos()).unwrap_or(u64::MAX),
         };
         let mut output = match self.client.read_output(request).await {
-            // The same request is repeated, because its reply was lost.
+            // The reply was lost, so the same request is sent again.
             Err(error) if self.follow && self.client.may_return() => {
                 self.client.come_back_quietly(error).await?;
                 return Ok(false);
@@ -131,7 +131,7 @@ impl Reader {
             position.is_done = true;
         }
         let is_empty = output.data.is_empty();
-        // Without --follow, reading stops when no output is available.
+        // Without --follow, reading stops when no more output is available.
         position.is_done |= output.is_complete || (!self.follow && is_empty);
         if !is_empty {
             let piece = OutputChunk {
@@ -140,14 +140,14 @@ impl Reader {
                 channel: position.channel,
                 bytes: output.data.to_vec(),
             };
-            // The printer is gone: the command is ending.
+            // If the printer is gone, the command is ending.
             let _ = self.pieces.send(piece).await;
         }
         Ok(!is_empty)
     }
 }
 
-/// Reads the output on this machine, if the worker is gone or not back yet but shared its file
+/// Reads the output on this machine if the worker is gone or not back yet, but shares its file
 /// system. Returns `false` for an unfinished task, which is read again when its worker is back.
 fn read_here(position: &Position, output: &mut client::Output, follow: bool) -> bool {
     let Some(source) = output.source.take().and_then(|source| source.source) else {
@@ -168,7 +168,7 @@ fn read_here(position: &Position, output: &mut client::Output, follow: bool) -> 
     );
     let may_come = follow && !has_ended;
     match OutputReader::new(source).read(from, tail::LOCAL_LIMIT) {
-        // The file is missing or incomplete here; a slow file system may show it later.
+        // The file is missing or incomplete on this machine. A slow file system may show it later.
         Ok(part) if may_come && (!place.exists() || is_behind(from, &part)) => return false,
         Err(_) if may_come => return false,
         Ok(part) if part.size == 0 && has_ended && !place.exists() => {
@@ -185,7 +185,7 @@ fn read_here(position: &Position, output: &mut client::Output, follow: bool) -> 
     true
 }
 
-/// Whether the file is shorter than what was already read.
+/// Returns whether the file is shorter than what was already read.
 const fn is_behind(from: hq_stream::ReadFrom, part: &Part) -> bool {
     match from {
         hq_stream::ReadFrom::Offset(offset) => part.size < offset,

@@ -6,10 +6,11 @@ use tokio::sync::mpsc;
 use crate::client::{Client, WatchOptions};
 use crate::error::{CliError, CliResult};
 
-/// A change of the job.
+/// A change of a job.
 pub(super) struct JobUpdate {
     pub(super) update: client::WatchUpdate,
-    /// Marks the first update after the server was away: ends in between were not reported.
+    /// Whether this is the first update after the server was away. Tasks that ended meanwhile were
+    /// not reported.
     pub(super) is_back: bool,
 }
 
@@ -26,7 +27,7 @@ impl Watch {
         Self { news }
     }
 
-    /// The next update; the one with `done` is the last.
+    /// Returns the next update. The last one has `done` set.
     ///
     /// # Cancel safety
     ///
@@ -57,7 +58,7 @@ async fn keep_watching(
             Err(error)
         };
         if let Err(error) = returned {
-            // The receiver is gone: the command is ending.
+            // If the receiver is gone, the command is ending.
             let _ = news.send(Err(error)).await;
             return;
         }
