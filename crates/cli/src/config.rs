@@ -1,8 +1,9 @@
-//! Defaults of options from a user file and a site file, read once at startup.
+//! Reads the defaults of options from a user file and a site file, once at startup.
 //!
 //! The command line, `#HQ` lines and the environment override these settings. A key is a long
-//! option without its dashes; options of a command are in a table with the command's name. The
-//! values become arguments of the command line, so that they have the same meaning and validation.
+//! option without its dashes. The options of a command are in a table with the command's name. The
+//! values become arguments of the command line, so that they have the same meaning and the same
+//! validation.
 
 mod read;
 
@@ -22,10 +23,10 @@ use crate::args::{self, Cli};
 use crate::error::{CliError, CliResult};
 use crate::submit::directives;
 
-/// Where settings may stand.
+/// Where settings may appear.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(crate) enum Section {
-    /// At the top: options of all commands.
+    /// At the top of the file: options of all commands.
     Global,
     /// `[submit]`: options of tasks, for `hq submit` and `hq run`.
     Submit,
@@ -43,7 +44,7 @@ impl Section {
         Self::WorkerStart,
     ];
 
-    /// As in the file; nothing at the top.
+    /// Returns the name in the file; nothing for the top of the file.
     pub(crate) const fn name(self) -> &'static str {
         match self {
             Self::Global => "",
@@ -53,7 +54,7 @@ impl Section {
         }
     }
 
-    /// Options that a file cannot set, because they request a single action.
+    /// Returns the options that a file cannot set, because they request a single action.
     const fn excluded(self) -> &'static [&'static str] {
         match self {
             Self::Global => &["debug"],
@@ -63,7 +64,7 @@ impl Section {
         }
     }
 
-    /// A command line that has only its options.
+    /// Returns a command line that has only the options of this section.
     fn command(self) -> clap::Command {
         let command = clap::Command::new("config").no_binary_name(true);
         match self {
@@ -76,21 +77,21 @@ impl Section {
     }
 }
 
-/// One line of a file.
+/// A setting in a file.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Setting {
     pub(crate) section: Section,
-    /// Long option without its dashes.
+    /// The long option without its dashes.
     pub(crate) key: String,
-    /// Values as on the command line, one per occurrence; empty for an option without a value.
+    /// The values as on the command line, one per occurrence. Empty for an option without a value.
     pub(crate) values: Vec<String>,
     pub(crate) path: PathBuf,
-    /// From 1.
+    /// The line number, starting from 1.
     pub(crate) line: usize,
 }
 
 impl Setting {
-    /// With the name of its table.
+    /// Returns the key with the name of its table.
     pub(crate) fn full_key(&self) -> String {
         if self.section == Section::Global {
             return self.key.clone();
@@ -98,7 +99,7 @@ impl Setting {
         format!("{}.{}", self.section.name(), self.key)
     }
 
-    /// As words of a command line.
+    /// Returns the setting as words of a command line.
     fn words(&self) -> Vec<OsString> {
         let key = &self.key;
         if self.values.is_empty() {
@@ -111,23 +112,23 @@ impl Setting {
     }
 }
 
-/// All settings that hold.
+/// All settings that apply.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub(crate) struct Config {
-    /// Possible files, the one with lower precedence first, and whether each exists.
+    /// The possible files, lowest precedence first, and whether each exists.
     pub(crate) files: Vec<(PathBuf, bool)>,
-    /// In the order of sections and keys.
+    /// Ordered by section and key.
     pub(crate) settings: Vec<Setting>,
 }
 
 static CONFIG: OnceLock<Config> = OnceLock::new();
 
-/// The settings of this process; `None` before they were read.
+/// Returns the settings of this process, or `None` before they were read.
 pub(crate) fn current() -> Option<&'static Config> {
     CONFIG.get()
 }
 
-/// Reads the files and adds the settings that the command line does not contain.
+/// Reads the files, and adds the settings that the command line does not contain.
 ///
 /// # Errors
 ///
@@ -141,7 +142,7 @@ pub(crate) fn apply(cli: Cli, words: Vec<OsString>) -> CliResult<Cli> {
     Ok(config.complete(words).unwrap_or(cli))
 }
 
-/// The site's file, then the user's file, which has precedence.
+/// Returns the site's file, then the user's file, which has precedence.
 fn paths() -> Vec<PathBuf> {
     let set = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty());
     let site = set("HQ_SITE_CONFIG").map_or_else(|| "/etc/hq/config.toml".into(), PathBuf::from);
@@ -159,7 +160,7 @@ impl Config {
         settings.filter(move |setting| setting.section == section)
     }
 
-    /// The command line with the missing settings added; `None` if nothing was missing.
+    /// Returns the command line with the missing settings added, or `None` if nothing was missing.
     fn complete(&self, mut words: Vec<OsString>) -> Option<Cli> {
         let mut found = None;
         let parse = |words: &[OsString]| args::command().try_get_matches_from(words);
@@ -200,14 +201,14 @@ impl Config {
         found
     }
 
-    /// Task options that neither the command line nor a script sets.
+    /// Returns the task options that neither the command line nor a script sets.
     pub(crate) fn task_defaults(&self) -> CliResult<TaskOptions> {
         let words: Vec<OsString> = self.of(Section::Submit).flat_map(Setting::words).collect();
         let found = Section::Submit
             .command()
             .try_get_matches_from(words)
             .and_then(|mut matches| TaskOptions::from_arg_matches_mut(&mut matches));
-        // Each setting was validated when it was read, so only a combination can be invalid.
+        // Each setting was validated when it was read, so only combinations can be invalid.
         found.map_err(|error| {
             let text = read::reason(&error);
             CliError::new(format!(
@@ -218,7 +219,7 @@ impl Config {
     }
 }
 
-/// Adds defaults to the task options of a submit; `is_attached` marks tasks for an existing job.
+/// Adds defaults to the task options of a submit. `is_attached` marks tasks for an existing job.
 pub(crate) fn complete_tasks(options: &mut TaskOptions, is_attached: bool) -> CliResult<()> {
     if let Some(config) = current().filter(|config| config.of(Section::Submit).next().is_some()) {
         directives::add_defaults(options, config.task_defaults()?, is_attached);
@@ -226,7 +227,7 @@ pub(crate) fn complete_tasks(options: &mut TaskOptions, is_attached: bool) -> Cl
     Ok(())
 }
 
-/// The command that was typed, and its arguments.
+/// Returns the command that was typed, and its arguments.
 fn leaf(matches: &ArgMatches) -> (Vec<&str>, &ArgMatches) {
     let (mut path, mut leaf) = (Vec::new(), matches);
     while let Some((name, more)) = leaf.subcommand() {
@@ -236,10 +237,10 @@ fn leaf(matches: &ArgMatches) -> (Vec<&str>, &ArgMatches) {
     (path, leaf)
 }
 
-/// Whether the command line or the environment sets the option.
+/// Returns whether the command line or the environment sets the option.
 pub(crate) fn is_said(matches: &ArgMatches, key: &str) -> bool {
     let id = key.replace('-', "_");
-    // The lookup panics for an option that the command does not have.
+    // The lookup would panic for an option that the command does not have.
     let is_known = matches.try_contains_id(&id).is_ok();
     is_known
         && matches!(

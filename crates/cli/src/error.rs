@@ -1,7 +1,7 @@
-//! Errors of commands, their output and their exit codes.
+//! Errors of commands, how they are printed, and their exit codes.
 //!
-//! Messages are complete sentences for people. Refusals by the server carry the prefix `Error: `,
-//! which scripts search for; errors of the client do not.
+//! Messages are complete, human-readable sentences. Rejections by the server have the prefix
+//! `Error: `, which scripts search for. Errors of the client do not.
 
 use std::error::Error;
 use std::fmt::Write as _;
@@ -13,7 +13,7 @@ use hq_protocol::convert::refusal_text;
 
 use crate::text::cut_lines;
 
-/// Exit codes; scripts rely on them.
+/// Exit codes, on which scripts rely.
 pub(crate) mod exit {
     use hq_core::refusal::RefusalKind;
 
@@ -23,12 +23,12 @@ pub(crate) mod exit {
     pub(crate) const FAILURE: u8 = 1;
     /// The command line could not be parsed.
     pub(crate) const USAGE: u8 = 2;
-    /// Ended by an interrupt, as a shell reports SIGINT.
+    /// Ended by an interrupt, with the code that shells use for SIGINT.
     pub(crate) const INTERRUPTED: u8 = 130;
-    /// Standard output was closed, as a shell reports SIGPIPE.
+    /// Standard output was closed, with the code that shells use for SIGPIPE.
     pub(crate) const CLOSED_PIPE: u8 = 141;
 
-    /// Exit code of a refusal; scripts know a single one.
+    /// Returns the exit code of a rejection. Scripts know only a single one.
     pub(crate) const fn of(kind: RefusalKind) -> u8 {
         match kind {
             RefusalKind::NotFound
@@ -41,7 +41,7 @@ pub(crate) mod exit {
     }
 }
 
-/// Why a command ends without success.
+/// Why a command fails.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) enum CliError {
     /// A message and its causes.
@@ -50,26 +50,27 @@ pub(crate) enum CliError {
         message: String,
         /// Causes, outermost first.
         causes: Vec<String>,
-        /// A drawing for people.
+        /// A drawing for human-readable output.
         drawing: Option<String>,
-        /// Advice with the exact command; shown to people only.
+        /// Advice with the exact command, shown only in human-readable output.
         help: Option<String>,
-        /// Reason of the server's refusal, if it sent one.
+        /// The reason for the server's rejection, if it sent one.
         refusal: Option<RefusalKind>,
     },
-    /// A mistake in the command line, in the parser's words; always text on standard error.
+    /// A mistake in the command line, as described by the parser. Always printed as text to
+    /// standard error.
     Usage(String),
-    /// The reader closed standard output; nothing is reported.
+    /// The reader closed standard output. Nothing is reported.
     ClosedPipe,
-    /// The error was already reported; only the exit code remains.
+    /// The error has already been reported. Only the exit code remains.
     AlreadyReported(u8),
 }
 
-/// Result of a command.
+/// The result of a command.
 pub(crate) type CliResult<T> = Result<T, CliError>;
 
 impl CliError {
-    /// A problem found on this side.
+    /// Creates an error that the client found.
     pub(crate) fn new(message: impl Into<String>) -> Self {
         Self::Failed {
             message: message.into(),
@@ -80,19 +81,19 @@ impl CliError {
         }
     }
 
-    /// A command line that cannot mean anything.
+    /// Creates an error for a command line that makes no sense.
     pub(crate) fn usage(message: &str) -> Self {
         Self::Usage(format!(
             "error: {message}\n\nFor more information, try '--help'."
         ))
     }
 
-    /// A refusal in the server's words that the client detects itself.
+    /// Creates a rejection that the client detects itself, in the words of the server.
     pub(crate) fn refused(message: &str) -> Self {
         Self::new(refusal_text(&Refusal::invalid(message)))
     }
 
-    /// A refusal of the server.
+    /// Creates an error from a rejection by the server.
     pub(crate) fn from_server(error: client::Error) -> Self {
         Self::Failed {
             refusal: error.known_kind(),
@@ -103,8 +104,8 @@ impl CliError {
         }
     }
 
-    /// Whether the server reports a missing subject. Servers of earlier releases do not send a
-    /// reason.
+    /// Returns whether the server reports that something does not exist. Servers of earlier
+    /// releases do not send a reason.
     pub(crate) fn is_not_found(&self) -> bool {
         match self {
             Self::Failed { refusal, .. } => *refusal == Some(RefusalKind::NotFound),
@@ -112,7 +113,7 @@ impl CliError {
         }
     }
 
-    /// An error with all its causes.
+    /// Creates an error with all its causes.
     pub(crate) fn caused(message: impl Into<String>, source: &dyn Error) -> Self {
         Self::Failed {
             message: message.into(),
@@ -123,7 +124,7 @@ impl CliError {
         }
     }
 
-    /// Adds a drawing for people.
+    /// Adds a drawing for human-readable output.
     pub(crate) fn with_drawing(mut self, text: String) -> Self {
         if let Self::Failed { drawing, .. } = &mut self {
             *drawing = Some(text);
@@ -139,7 +140,7 @@ impl CliError {
         self
     }
 
-    /// An error of writing to standard output.
+    /// Creates an error about writing to standard output.
     pub(crate) fn from_output(error: &std::io::Error) -> Self {
         if error.kind() == std::io::ErrorKind::BrokenPipe {
             return Self::ClosedPipe;
@@ -147,7 +148,7 @@ impl CliError {
         Self::caused("Cannot write to standard output", error)
     }
 
-    /// Exit code of the process.
+    /// Returns the exit code of the process.
     pub(crate) const fn exit_code(&self) -> u8 {
         match self {
             Self::Failed {
@@ -161,7 +162,8 @@ impl CliError {
         }
     }
 
-    /// The message with its causes, with very long lines shortened; `None` if nothing is reported.
+    /// Returns the message with its causes, with very long lines shortened, or `None` if nothing is
+    /// reported.
     pub(crate) fn text(&self) -> Option<String> {
         let Self::Failed {
             message, causes, ..
@@ -185,7 +187,7 @@ impl CliError {
         Some(cut_lines(text))
     }
 
-    /// The drawing, if the error has one.
+    /// Returns the drawing if the error has one.
     pub(crate) fn drawing(&self) -> Option<&str> {
         match self {
             Self::Failed { drawing, .. } => drawing.as_deref(),
@@ -193,7 +195,7 @@ impl CliError {
         }
     }
 
-    /// Advice, if there is any.
+    /// Returns the advice, if there is any.
     pub(crate) fn help(&self) -> Option<&str> {
         match self {
             Self::Failed { help, .. } => help.as_deref(),
@@ -203,7 +205,7 @@ impl CliError {
 }
 
 impl From<std::io::Error> for CliError {
-    /// `?` converts only errors of standard output; other code adds the failed operation.
+    /// `?` only converts errors of standard output. Other code adds the failed operation.
     fn from(error: std::io::Error) -> Self {
         Self::from_output(&error)
     }

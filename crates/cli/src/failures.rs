@@ -1,4 +1,4 @@
-//! Groups failed tasks by cause, according to the last line of their output.
+//! Groups failed tasks by their cause, according to the last line of their output.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -12,42 +12,42 @@ const ALIKE_MIN: usize = 3;
 /// A task that failed.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Failed {
-    /// Task id within its job.
+    /// The task id within its job.
     pub(crate) task: u32,
     /// Where it ran.
     pub(crate) host: String,
-    /// Error.
+    /// The error.
     pub(crate) error: String,
-    /// Names and values of its parameters.
+    /// The names and values of its parameters.
     pub(crate) params: Vec<(String, String)>,
 }
 
-/// Tasks that failed alike.
+/// Tasks that failed in the same way.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Group {
-    /// Error text; in sentences, `#` replaces numbers.
+    /// The error text. In sentences, `#` replaces numbers.
     pub(crate) error: String,
-    /// Last words of the tasks; `#` replaces numbers and `/…` replaces paths where these differ.
-    /// `None` without output.
+    /// The last words of the tasks. `#` replaces numbers and `/…` replaces paths where they differ.
+    /// `None` if there was no output.
     pub(crate) words: Option<String>,
-    /// Error and last words of one task, unchanged.
+    /// The error and the last words of one task, unchanged.
     pub(crate) example: String,
     /// Whether all outputs that were read had exactly these words.
     pub(crate) is_same: bool,
-    /// Number of tasks whose output was read. The others had the same error, and are assumed to
+    /// The number of tasks whose output was read. The others had the same error, and are assumed to
     /// have the same words.
     pub(crate) read: usize,
-    /// Ids in ascending order.
+    /// The task ids in ascending order.
     pub(crate) tasks: Vec<u32>,
-    /// Where they ran.
+    /// The hosts on which the tasks ran.
     pub(crate) hosts: BTreeSet<String>,
     /// Parameters with the same value in all tasks.
     pub(crate) params: Vec<(String, String)>,
 }
 
 impl Group {
-    /// The cause of `count` tasks on one line: `exit code 2: ValueError: no index for chr7, and 11
-    /// like it`.
+    /// Returns the cause of `count` tasks on one line: `exit code 2: ValueError: no index for chr7,
+    /// and 11 like it`.
     pub(crate) fn reason(&self, count: usize) -> String {
         match count {
             0 | 1 => self.example.clone(),
@@ -57,8 +57,8 @@ impl Group {
     }
 }
 
-/// The essential words of an error text: `Program terminated with exit code 2.` becomes `exit code
-/// 2`. In sentences, `#` replaces numbers.
+/// Returns the essential words of an error text: `Program terminated with exit code 2.` becomes
+/// `exit code 2`. In sentences, `#` replaces numbers.
 pub(crate) fn error_words(error: &str) -> String {
     end_words(error).unwrap_or_else(|| signature(first_line(error)))
 }
@@ -72,7 +72,7 @@ fn end_words(error: &str) -> Option<String> {
     }
     let how = line.strip_prefix("Program terminated with ")?;
     let how = how.trim_end_matches('.');
-    // The worker adds this line. It also explains why the output may be empty.
+    // The worker added this line. It also explains why the output may be empty.
     let no_room = error.lines().find(|line| line.starts_with(NO_ROOM));
     Some(no_room.map_or_else(
         || how.to_owned(),
@@ -84,14 +84,15 @@ fn first_line(error: &str) -> &str {
     error.trim().lines().next().unwrap_or_default()
 }
 
-/// An error and the last words of its task, unchanged. `None` if the output was not read.
+/// Returns an error and the last words of its task, unchanged. `words` is `None` if the output was
+/// not read.
 fn reason(error: &str, words: Option<Option<&str>>) -> String {
     let (ended, words) = (end_words(error), words.map(|words| words.map(one_line)));
     match (ended, words) {
         (Some(ended), Some(Some(words))) => format!("{ended}: {words}"),
         (Some(ended), Some(None)) => format!("{ended}; no output"),
         (Some(ended), None) => format!("{ended}; its output was not read"),
-        // A sentence is a reason of its own.
+        // A sentence is in itself a reason.
         (None, words) => {
             let sentence = one_line(first_line(error));
             match words.flatten() {
@@ -103,8 +104,8 @@ fn reason(error: &str, words: Option<Option<&str>>) -> String {
 }
 
 /// Selects at most `max` tasks whose output is read, spread over the job and over the errors. Half
-/// of the places are distributed in proportion to the frequency of an error, the other half
-/// equally, so that rare errors are covered.
+/// of them are chosen in proportion to the frequency of the errors, and the other half equally, so
+/// that rare errors are covered.
 pub(crate) fn to_read(failed: &[Failed], max: usize) -> Vec<&Failed> {
     if failed.len() <= max {
         return failed.iter().collect();
@@ -123,7 +124,7 @@ pub(crate) fn to_read(failed: &[Failed], max: usize) -> Vec<&Failed> {
         .collect();
     let shared: usize = ways.iter().map(|(share, _)| share).sum();
     let mut left = max.saturating_sub(shared);
-    // Distributes the places that rare errors do not need, and the rounding error.
+    // Distributes the selections that rare errors do not need, and the rounding error.
     ways.sort_by_key(|(_, alike)| std::cmp::Reverse(alike.len()));
     let mut chosen = Vec::new();
     for (share, alike) in ways {
@@ -135,7 +136,8 @@ pub(crate) fn to_read(failed: &[Failed], max: usize) -> Vec<&Failed> {
     chosen
 }
 
-/// Groups, the largest first. `said` contains the last words of the tasks whose output was read.
+/// Returns the groups, largest first. `said` contains the last words of the tasks whose output was
+/// read.
 pub(crate) fn group(failed: &[Failed], said: &BTreeMap<u32, Option<String>>) -> Vec<Group> {
     let mut groups = BTreeMap::<(String, Option<Option<String>>), Group>::new();
     for one in failed {
@@ -175,7 +177,7 @@ pub(crate) fn group(failed: &[Failed], said: &BTreeMap<u32, Option<String>>) -> 
     }
     groups.sort_by_cached_key(|group| {
         let size = std::cmp::Reverse(group.tasks.len());
-        // Among groups of the same size and error, the ones with the fewest known words come first.
+        // Among groups of the same size and error, those with the fewest known words come first.
         (
             size,
             group.error.clone(),
@@ -189,17 +191,17 @@ pub(crate) fn group(failed: &[Failed], said: &BTreeMap<u32, Option<String>>) -> 
 /// Failed tasks with a common property, regardless of their causes.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct FailureGroup {
-    /// The property: a host, or an error.
+    /// The property, which is a host or an error.
     pub(crate) name: String,
-    /// Ids in ascending order.
+    /// The task ids in ascending order.
     pub(crate) tasks: Vec<u32>,
-    /// Where they ran.
+    /// The hosts on which the tasks ran.
     pub(crate) hosts: BTreeSet<String>,
-    /// Causes and their number of tasks, the most frequent first.
+    /// The causes and their number of tasks, most frequent first.
     pub(crate) reasons: Vec<(String, usize)>,
 }
 
-/// Failures grouped by another property than their reason, the largest group first.
+/// Returns the failures grouped by a property other than their reason, largest group first.
 pub(crate) fn failure_groups(
     failed: &[Failed],
     groups: &[Group],
@@ -382,7 +384,7 @@ mod tests {
             })
             .collect();
         let read = to_read(&failed, 200);
-        // Each names a file of its own.
+        // Each task names a different file.
         let words = |task: u32| {
             format!(
                 "cause {}: /data/{task:x}/in.bam",
@@ -402,7 +404,7 @@ mod tests {
                 .into_iter()
                 .all(|reason| reason.ends_with(" like it"))
         );
-        // One of them has other words, so the words of the rest are unknown.
+        // One of the tasks has other words, so the words of the rest are unknown.
         let other = read[0].task;
         let said = read.iter().map(|one| {
             let words = if one.task == other {

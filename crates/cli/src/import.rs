@@ -1,8 +1,9 @@
-//! Scripts for Slurm, PBS and LSF: what their lines ask for, as options of `hq submit`.
+//! Translates scripts for Slurm, PBS and LSF: what their lines request, as options of `hq submit`.
 //!
-//! [`lines`] finds and splits the lines, [`slurm`], [`pbs`] and [`lsf`] read them into a
-//! [`script_options::ScriptOptions`], equal for all three systems. [`variables`] says which
-//! variables the script gets, [`script`] writes it. Differences become notes, never silence.
+//! [`lines`] finds and splits the lines. [`slurm`], [`pbs`] and [`lsf`] parse them into a
+//! [`script_options::ScriptOptions`], which is the same for all three systems. [`variables`]
+//! determines which variables the script gets, and [`script`] writes it. Every difference is
+//! reported as a note.
 
 use hq_core::range::IdArray;
 
@@ -44,7 +45,7 @@ impl System {
         }
     }
 
-    /// How its lines begin.
+    /// Returns how the lines of this system begin.
     const fn word(self) -> &'static str {
         match self {
             Self::Slurm => "#SBATCH",
@@ -54,59 +55,59 @@ impl System {
     }
 }
 
-/// A script and the options of its conversion.
+/// A script, and the options for converting it.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Source<'a> {
-    /// File name, for messages and as the name of the job.
+    /// The file name, for messages and as the name of the job.
     pub(crate) name: &'a str,
     pub(crate) text: &'a str,
-    /// Options as on the command line of the batch system; they override the lines of the script.
+    /// Options as on the command line of the batch system. They override the lines of the script.
     pub(crate) options: &'a str,
-    /// `None`: that of most of the lines.
+    /// The batch system; `None` = the system of most of the lines.
     pub(crate) system: Option<System>,
 }
 
-/// A script as a submit.
+/// A script converted to a submit.
 #[derive(Debug)]
 pub(crate) struct Conversion {
     pub(crate) system: System,
-    /// Lines that were read.
+    /// The number of lines that were read.
     pub(crate) line_count: usize,
     choices: Vec<Choice>,
-    /// Differences, in sentences.
+    /// The differences, as sentences.
     pub(crate) notes: Vec<String>,
-    /// Words of the interpreter.
+    /// The words of the interpreter.
     pub(crate) interpreter: Vec<String>,
-    /// Sets the variables of the batch system, as lines for `sh`.
+    /// Lines for `sh` that set the variables of the batch system.
     prelude: Vec<String>,
 }
 
 impl Conversion {
-    /// Options that are allowed in `#HQ` lines, one option each, as words.
+    /// Returns the options that are allowed in `#HQ` lines, as words, one option at a time.
     pub(crate) fn directives(&self) -> impl Iterator<Item = &[String]> {
         let chosen = self.choices.iter().filter(|choice| !choice.is_outer);
         chosen.map(|choice| choice.words.as_slice())
     }
 
-    /// Options that are only allowed on the command line.
+    /// Returns the options that are only allowed on the command line.
     pub(crate) fn outer(&self) -> impl Iterator<Item = &[String]> {
         let chosen = self.choices.iter().filter(|choice| choice.is_outer);
         chosen.map(|choice| choice.words.as_slice())
     }
 
-    /// Options that the script contains, without options that only imitate defaults of the batch
-    /// system.
+    /// Returns the options that the script contains, without those that only imitate defaults of
+    /// the batch system.
     pub(crate) fn written(&self) -> impl Iterator<Item = &Choice> {
         self.choices.iter().filter(|choice| !choice.is_usual)
     }
 
-    /// Whether the interpreter is a shell with the variable syntax of `sh`.
+    /// Returns whether the interpreter is a shell with the variable syntax of `sh`.
     pub(crate) fn is_shell(&self) -> bool {
         script::is_shell(&self.interpreter)
     }
 }
 
-/// The batch system whose lines a script contains; `None` without such lines.
+/// Returns the batch system whose lines a script contains, or `None` without such lines.
 pub(crate) fn system_of(text: &str) -> Option<(System, usize)> {
     let counts = System::ALL.map(|system| (system, lines::find(text, system).len()));
     let most = counts.into_iter().max_by_key(|(_, count)| *count);
@@ -175,10 +176,10 @@ pub(crate) fn convert(source: Source<'_>) -> CliResult<Conversion> {
     })
 }
 
-/// Warning about a script that is submitted unchanged; `None` if it has no lines for a batch
-/// system.
+/// Returns a warning about a script that is submitted unchanged, or `None` if it has no lines for a
+/// batch system.
 ///
-/// With `is_read`, hq reads its `#HQ` lines.
+/// `is_read` means that hq reads its `#HQ` lines.
 pub(crate) fn warning(source: &str, text: &str, is_read: bool) -> Option<String> {
     let (system, count) = system_of(text)?;
     let word = system.word();
@@ -216,7 +217,7 @@ pub(crate) fn warning(source: &str, text: &str, is_read: bool) -> Option<String>
     Some(said)
 }
 
-/// Words as one types them.
+/// Returns words as they are typed in a shell.
 pub(crate) fn shell_text(words: &[String]) -> String {
     let quoted = words.iter().map(|word| {
         shlex::try_quote(word).map_or_else(|_| word.clone(), std::borrow::Cow::into_owned)
@@ -224,7 +225,7 @@ pub(crate) fn shell_text(words: &[String]) -> String {
     quoted.collect::<Vec<_>>().join(" ")
 }
 
-/// Ids of an array; `None` if they cannot be parsed.
+/// Returns the ids of an array, or `None` if they cannot be parsed.
 fn ids_of(text: &str) -> Option<IdArray> {
     crate::parse::array::parse_id_array(text).ok()
 }

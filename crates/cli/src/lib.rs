@@ -1,7 +1,7 @@
 //! The `hq` binary: startup, and the exit code.
 //!
-//! The rest is in modules: [`args`] defines the command line, [`command`] runs it, [`output`]
-//! prints results. See `docs/architecture.md`.
+//! Everything else is in modules: [`args`] defines the command line, [`command`] runs it, and
+//! [`output`] prints results. See `docs/architecture.md`.
 
 #![forbid(unsafe_code)]
 
@@ -36,11 +36,11 @@ use args::{Cli, Command};
 use command::Context;
 use error::{CliError, CliResult, exit};
 
-/// Runs the command line of this process to its end.
+/// Runs the command line of this process until it ends.
 #[must_use]
 pub fn main() -> ExitCode {
-    // Before any wait for a child: some parents ignore SIGCHLD, and the kernel would then discard
-    // exit statuses.
+    // Called before waiting for any child: some parents ignore SIGCHLD, and the kernel would then
+    // discard exit statuses.
     let _ = hq_spawn::keep_zombies();
     abort_on_panic();
     let words: Vec<OsString> = std::env::args_os().collect();
@@ -64,17 +64,18 @@ pub fn main() -> ExitCode {
     }
 }
 
-/// Adds the settings of the user's and the site's files, where they matter.
+/// Adds the settings of the user's and the site's files, where they apply.
 fn configured(cli: Cli, words: Vec<OsString>) -> CliResult<Cli> {
-    // These commands must work with a broken settings file, because the manual explains how to fix
-    // it.
+    // These commands must work even with a broken settings file, because the manual explains how to
+    // fix it.
     if cli.version || cli.command.as_ref().is_none_or(Command::is_about_itself) {
         return Ok(cli);
     }
     config::apply(cli, words)
 }
 
-/// Reads a job file as `hq job submit-file` does, for fuzzing; returns the error that users see.
+/// Parses a job file like `hq job submit-file`, for fuzzing. Returns the error that users would
+/// see.
 ///
 /// # Errors
 ///
@@ -100,7 +101,7 @@ fn run(cli: Cli, context: &mut Context) -> CliResult<()> {
     }
 }
 
-/// Help for a group of commands whose subcommand is missing.
+/// Returns the help for a group of commands whose subcommand is missing.
 fn incomplete(group: Option<&str>) -> CliError {
     let mut root = args::built_command();
     let help = match group.and_then(|name| root.find_subcommand_mut(name)) {
@@ -111,7 +112,7 @@ fn incomplete(group: Option<&str>) -> CliError {
     CliError::AlreadyReported(exit::USAGE)
 }
 
-/// Prints help and errors of the command line, as text in every output mode.
+/// Prints help and errors of the command line as text, in every output mode.
 fn usage(error: clap::Error) -> ExitCode {
     let code = u8::try_from(error.exit_code()).unwrap_or(exit::USAGE);
     if error.use_stderr() {
@@ -132,7 +133,7 @@ fn fail(error: &CliError, context: &mut Context) -> ExitCode {
     if let Some(text) = error.text() {
         if context.mode() == OutputMode::Json {
             let value = serde_json::json!({ "error": text });
-            // Keeps output from before the failure; if writing fails too, the reader is gone.
+            // Keeps the output from before the failure. If writing fails too, the reader is gone.
             let _ = output::json::write_value(&mut context.out, &value);
         }
         let _ = context.flush();
@@ -149,7 +150,7 @@ fn fail(error: &CliError, context: &mut Context) -> ExitCode {
     ExitCode::from(error.exit_code())
 }
 
-/// Aborts the process on a panic, with a request to report the bug.
+/// Makes a panic abort the process, with a request to report the bug.
 fn abort_on_panic() {
     std::panic::set_hook(Box::new(|info| {
         output::console::error_line(&format!(

@@ -1,7 +1,8 @@
-//! Log lines on standard error.
+//! Writes log lines to standard error.
 //!
-//! `2026-11-21T07:42:30Z INFO text` by default, `[2026-11-21T07:42:30.123Z DEBUG module] text` when
-//! debugging. Scripts merge standard error into JSON, so clients in json mode log errors only.
+//! The format is `2026-11-21T07:42:30Z INFO text` by default, and `[2026-11-21T07:42:30.123Z DEBUG
+//! module] text` when debugging. Scripts merge standard error into JSON, so clients in JSON mode
+//! only log errors.
 
 use std::fmt;
 use std::io::IsTerminal;
@@ -20,14 +21,14 @@ use crate::args::global::{ColorMode, GlobalArgs, OutputMode};
 use crate::output::format::printable;
 use crate::text::cut_lines;
 
-/// Kind of process; determines the default log level.
+/// The kind of a process, which determines the default log level.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Role {
-    /// Asks and prints.
+    /// A client, which sends requests and prints the answers.
     Client,
-    /// Server or worker.
+    /// A server or a worker.
     Daemon,
-    /// `hq run`: server and worker should not be noticed.
+    /// `hq run`: the user should not notice the server and the worker.
     Run,
 }
 
@@ -58,14 +59,14 @@ pub(crate) fn init(global: &GlobalArgs, role: Role) {
         .event_format(LineFormat { is_long, colors });
     use tracing_subscriber::layer::SubscriberExt as _;
     let registry = tracing_subscriber::registry();
-    // An invalid filter is ignored: a typing error must not stop a server.
+    // An invalid filter is ignored, because a typing error must not stop a server.
     let result = match variable.and_then(|text| text.parse::<Targets>().ok()) {
         Some(filter) => {
             tracing::subscriber::set_global_default(registry.with(layer.with_filter(filter)))
         }
         None => tracing::subscriber::set_global_default(registry.with(layer.with_filter(level))),
     };
-    // Only a second call fails, without an effect.
+    // This fails only for a second call, which has no effect.
     let _ = result;
 }
 
@@ -101,7 +102,7 @@ where
         }
         let mut line = Line::default();
         event.record(&mut line);
-        // Texts of workers, tasks and other users must not reach an administrator's terminal
+        // Text from workers, tasks and other users must not reach an administrator's terminal
         // unescaped.
         let text = format!("{}{}", printable(&line.message), printable(&line.fields));
         writeln!(writer, "{}", cut_lines(text))
@@ -119,7 +120,7 @@ const fn level_style(level: Level) -> Style {
     Style::new().fg_color(Some(anstyle::Color::Ansi(color)))
 }
 
-/// Message first, then fields as ` key=value`.
+/// A log line: the message first, then the fields as ` key=value`.
 #[derive(Default)]
 struct Line {
     message: String,

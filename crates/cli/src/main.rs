@@ -5,7 +5,7 @@
 use std::process::ExitCode;
 
 // Tasks are allocated on one thread and freed on another, which is slow with the system's
-// allocator. Building mimalloc requires only a C compiler.
+// allocator. Building mimalloc only requires a C compiler.
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 

@@ -1,7 +1,7 @@
-//! Output of commands: one trait, one implementation per output mode.
+//! The output of commands: one trait, with one implementation per output mode.
 //!
-//! All methods render wire messages into a writer and send no requests. Long lists arrive in pages
-//! and, as JSON, are written page by page.
+//! All methods write messages of the server to a writer and send no requests. Long lists arrive in
+//! pages and are written page by page, even as JSON.
 
 use std::io;
 use std::path::Path;
@@ -31,22 +31,22 @@ pub(crate) use table::Look;
 /// Where output goes.
 pub(crate) type Out<'a> = &'a mut dyn console::Shown;
 
-/// Contents of `job list`.
+/// The contents of `job list`.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct JobListView<'a> {
-    /// Jobs to show, by id.
+    /// The jobs to show, ordered by id.
     pub(crate) jobs: &'a [&'a client::JobSummary],
-    /// Number of jobs that exist.
+    /// The total number of jobs.
     pub(crate) total: usize,
     /// Whether to show why jobs were canceled.
     pub(crate) with_reason: bool,
-    /// Show the progress of jobs at this time of the server's clock.
+    /// Show the progress of jobs at this time by the server's clock.
     pub(crate) progress_at_ns: Option<i64>,
     /// Whether the user selected all jobs.
     pub(crate) is_all: bool,
 }
 
-/// Contents of `task list` besides the tasks.
+/// The contents of `task list` except for the tasks.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct TaskListView {
     /// Whether the list contains tasks of exactly one job.
@@ -55,7 +55,7 @@ pub(crate) struct TaskListView {
     pub(crate) is_verbose: bool,
 }
 
-/// A job and its tasks that would run again.
+/// A job, and its tasks that would run again.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct ChangedView {
     pub(crate) job: u32,
@@ -65,15 +65,15 @@ pub(crate) struct ChangedView {
 /// A job that was submitted again.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct ResubmittedView {
-    /// The old job.
+    /// The id of the old job.
     pub(crate) job: u32,
-    /// The new one.
+    /// The id of the new job.
     pub(crate) new_job: u32,
-    /// Tasks of the new one.
+    /// The number of tasks in the new job.
     pub(crate) task_count: u32,
 }
 
-/// One way to print everything.
+/// A way to print everything.
 pub(crate) trait Output {
     /// `server info`; `server start` adds the directory.
     fn server_info(
@@ -98,13 +98,13 @@ pub(crate) trait Output {
     /// `submit` and `job submit-file`.
     fn job_submitted(&self, out: Out<'_>, job: u32) -> io::Result<()>;
 
-    /// `submit --dry-run` and its like.
+    /// `submit --dry-run` and similar commands.
     fn submit_plan(&self, out: Out<'_>, plan: &Plan) -> io::Result<()>;
 
     /// `job resubmit --changed --dry-run`.
     fn changed_tasks(&self, out: Out<'_>, jobs: &[ChangedView]) -> io::Result<()>;
 
-    /// `job resubmit`: old and new job.
+    /// `job resubmit`: prints the old and the new job.
     fn jobs_resubmitted(&self, out: Out<'_>, jobs: &[ResubmittedView]) -> io::Result<()>;
 
     /// `job open`.
@@ -122,7 +122,7 @@ pub(crate) trait Output {
     /// `job stats --suggest`.
     fn job_suggestions(&self, out: Out<'_>, suggestions: &[Suggestion]) -> io::Result<()>;
 
-    /// Whether `job info` needs the tasks of each job.
+    /// Returns whether `job info` needs the tasks of each job.
     fn wants_tasks_of_jobs(&self) -> bool;
 
     /// Starts `job info`.
@@ -167,39 +167,39 @@ pub(crate) trait Output {
     /// `token list`.
     fn token_list(&self, out: Out<'_>, tokens: &[client::Token]) -> io::Result<()>;
 
-    /// Ends a command that prints nothing else, or only raw text.
+    /// Ends a command that prints nothing else or only raw text.
     fn done(&self, out: Out<'_>) -> io::Result<()>;
 }
 
 /// Receives jobs one by one, each with its tasks.
 pub(crate) trait JobInfoSink {
-    /// The next job.
+    /// Starts the next job.
     fn job(&mut self, job: &client::JobDetail) -> io::Result<()>;
-    /// Some tasks of that job.
+    /// Adds tasks of that job.
     fn tasks(&mut self, page: &client::TaskPageReply) -> io::Result<()>;
-    /// The end of everything.
+    /// Ends the output.
     fn finish(self: Box<Self>) -> io::Result<()>;
 }
 
 /// Receives jobs one by one, each with its tasks in pages.
 pub(crate) trait TaskListSink {
-    /// The next job.
+    /// Starts the next job.
     fn job(&mut self, job: u32) -> io::Result<()>;
-    /// Some tasks of that job.
+    /// Adds tasks of that job.
     fn tasks(&mut self, page: &client::TaskPageReply) -> io::Result<()>;
-    /// Ends the output; returns whether an error message was shortened.
+    /// Ends the output. Returns whether an error message was shortened.
     fn finish(self: Box<Self>) -> io::Result<bool>;
 }
 
 /// Receives tasks of one job in pages, with their definitions.
 pub(crate) trait TaskInfoSink {
-    /// Some tasks.
+    /// Adds tasks.
     fn tasks(&mut self, page: &client::TaskPageReply) -> io::Result<()>;
-    /// The end of everything.
+    /// Ends the output.
     fn finish(self: Box<Self>) -> io::Result<()>;
 }
 
-/// The implementation for a mode.
+/// Returns the implementation for an output mode.
 pub(crate) fn for_mode(mode: OutputMode, look: Look) -> Box<dyn Output> {
     match mode {
         OutputMode::Cli => Box::new(table::TableOutput::new(look)),

@@ -17,11 +17,11 @@ use crate::output::TaskListView;
 use crate::output::format::{cut, id_array};
 use crate::parse::selector::{Selector, SingleSelector, array_to_message, one_job};
 
-/// Characters of the ids of a job that a refusal shows.
+/// The maximum number of characters of a job's task ids in an error.
 const IDS_SHOWN_MAX: usize = 200;
 
-/// Maximum number of failed tasks whose last words `task info -v` reads, and the number of output
-/// lines to search for them.
+/// The maximum number of failed tasks whose last words `task info -v` reads, and the number of
+/// output lines in which to search for them.
 const WORDS_MAX: usize = 16;
 const LINES: u32 = 30;
 
@@ -167,7 +167,7 @@ async fn add_last_words(client: &mut Client, page: &mut client::TaskPageReply) -
         .filter_map(|task| Some((task.id, task.error.as_mut()?)));
     for (task, error) in failed.take(WORDS_MAX) {
         for is_stderr in [true, false] {
-            // Unreadable output says nothing.
+            // Output that cannot be read is ignored.
             let said = client.last_lines((job, task), is_stderr, LINES).await?;
             if let Some(words) = last_words(&said.unwrap_or_default()) {
                 error.push_str(&format!("\nLast words: {}", words.trim()));
@@ -223,7 +223,7 @@ pub(super) async fn explain(args: ExplainArgs, context: &mut Context) -> CliResu
     Ok(())
 }
 
-/// Whether a person reads the table.
+/// Returns whether a person reads the table.
 fn has_reader(context: &Context) -> bool {
     context.mode() == OutputMode::Cli && std::io::stdout().is_terminal()
 }

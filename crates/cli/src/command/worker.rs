@@ -1,4 +1,4 @@
-//! `hq worker …`, the commands that ask a server.
+//! The commands of `hq worker …` that send requests to a server.
 
 use std::io::Write as _;
 use std::time::Duration;
@@ -27,7 +27,7 @@ pub(super) mod start;
 pub(super) use deploy::deploy_ssh;
 pub(super) use start::{hwdetect, start};
 
-/// How often `worker wait` looks.
+/// How often `worker wait` checks.
 const WAIT_STEP: Duration = Duration::from_secs(1);
 
 /// `worker stop`.
@@ -228,7 +228,7 @@ pub(super) async fn wait(args: WaitArgs, context: &mut Context) -> CliResult<()>
     }
 }
 
-/// Number of workers that are connected.
+/// Returns the number of connected workers.
 pub(super) async fn running_count(client: &mut Client) -> CliResult<usize> {
     let workers = client.workers(Selector::All.to_message(), false).await?;
     let is_running =

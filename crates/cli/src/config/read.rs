@@ -1,4 +1,4 @@
-//! From files to settings.
+//! Parses files into settings.
 
 use std::io::ErrorKind;
 use std::ops::Range;
@@ -11,7 +11,7 @@ use super::{Config, Section, Setting};
 use crate::error::{CliError, CliResult};
 use crate::text::closest;
 
-/// Maximum file size in bytes, more than anyone writes by hand.
+/// The maximum size of a file in bytes. This is more than a user would write by hand.
 const FILE_LEN_MAX: u64 = 1 << 20;
 
 /// Reads these files; later ones have precedence.
@@ -41,7 +41,7 @@ fn text(path: &Path) -> CliResult<Option<String>> {
     use std::io::Read as _;
     let failed =
         |error: std::io::Error| CliError::new(format!("Cannot read {}: {error}", path.display()));
-    // The usual way to say "no file at all".
+    // This is the usual way to request that no file is read.
     if path == Path::new("/dev/null") {
         return Ok(None);
     }
@@ -68,7 +68,7 @@ fn text(path: &Path) -> CliResult<Option<String>> {
     Ok(Some(text))
 }
 
-/// A file, while it is read.
+/// A file that is being read.
 #[derive(Clone, Copy)]
 struct Source<'a> {
     path: &'a Path,
@@ -190,7 +190,7 @@ fn setting(
     }
 }
 
-/// Values as arguments; `None` for an enabled option without a value.
+/// Returns the values as arguments, or `None` for an enabled option without a value.
 fn values(value: &DeValue<'_>) -> Result<Option<Vec<String>>, &'static str> {
     match value {
         DeValue::Boolean(true) => Ok(None),
@@ -222,7 +222,7 @@ fn word(value: &DeValue<'_>) -> Result<String, &'static str> {
     }
 }
 
-/// Why words are refused, in one line.
+/// Returns in one line why words were rejected.
 pub(super) fn reason(error: &clap::Error) -> String {
     let text = error.to_string();
     let first = text.lines().next().unwrap_or_default();

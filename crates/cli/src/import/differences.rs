@@ -1,4 +1,4 @@
-//! Effects of scripts that are different here.
+//! Describes which effects of a script are different in hq.
 
 use hq_core::words::has_word;
 
@@ -6,7 +6,7 @@ use super::System;
 use super::script_options::ScriptOptions;
 use super::used::{COMMANDS, Uses};
 
-/// Notes on features of the script that work differently in hq.
+/// Returns notes on features of the script that work differently in hq.
 pub(super) fn notes(uses: &Uses, options: &ScriptOptions) -> Vec<String> {
     let mut notes = Vec::new();
     for (name, line) in &uses.programs {

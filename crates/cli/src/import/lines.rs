@@ -1,18 +1,18 @@
-//! Lines such as `#SBATCH --array=1-4`, and their words.
+//! Finds lines such as `#SBATCH --array=1-4`, and splits them into words.
 
 use hq_core::words::has_word;
 
 use super::System;
 
-/// Options of one line.
+/// The options of one line.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) struct Line {
-    /// Position in the script, from 0.
+    /// The position in the script, starting from 0.
     pub(super) number: usize,
     pub(super) text: String,
 }
 
-/// Lines of a batch system before the first command, where batch systems stop reading.
+/// Returns the lines of a batch system before the first command, where batch systems stop reading.
 pub(super) fn find(text: &str, system: System) -> Vec<Line> {
     let mut found = Vec::new();
     for (number, line) in text.lines().enumerate() {
@@ -33,14 +33,14 @@ pub(super) fn find(text: &str, system: System) -> Vec<Line> {
 }
 
 impl Line {
-    /// Words as a shell splits them; a comment at the end is none.
+    /// Splits the line into words like a shell, without a comment at the end.
     pub(super) fn words(&self) -> Vec<String> {
         shlex::split(&self.text)
             .unwrap_or_else(|| self.text.split_whitespace().map(str::to_owned).collect())
     }
 }
 
-/// An option and its value, which is empty for an option without one.
+/// An option and its value. The value is empty for an option without one.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) struct Pair {
     pub(super) name: String,
@@ -48,7 +48,7 @@ pub(super) struct Pair {
 }
 
 impl Pair {
-    /// As it was written.
+    /// Returns the option as it was written.
     pub(super) fn shown(&self) -> String {
         match (self.value.is_empty(), self.name.starts_with("--")) {
             (true, _) => self.name.clone(),
@@ -58,7 +58,7 @@ impl Pair {
     }
 }
 
-/// Splits `--name=value`, `--name value`, `-x value` and `-xvalue`; the options in `flags` have no
+/// Splits `--name=value`, `--name value`, `-x value` and `-xvalue`. The options in `flags` have no
 /// value. With `words_only`, short options are whole words, as in LSF.
 pub(super) fn pairs(words: Vec<String>, flags: &str, words_only: bool) -> Vec<Pair> {
     let mut found = Vec::new();

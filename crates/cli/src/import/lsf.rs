@@ -1,4 +1,4 @@
-//! Lines of `bsub`.
+//! Parses lines of `bsub`.
 
 use hq_core::words::has_word;
 
@@ -9,7 +9,7 @@ use super::units::{Plain, memory_kib, seconds};
 
 const FLAGS: &str = "-x -N -B -H -K -r -rn -I -Is -Ip -L";
 
-/// Options that decide where workers run.
+/// Options that determine where workers run.
 const OF_WORKERS: &str = "-q -P -app -G -m -U -sla -g";
 
 /// Reads the options of a line.
@@ -23,7 +23,7 @@ pub(super) fn read(line: &Line, options: &mut ScriptOptions) {
     }
 }
 
-/// Applies an option; `None` if it is unknown or its value is invalid.
+/// Applies an option. Returns `None` if it is unknown or its value is invalid.
 fn option(pair: &Pair, options: &mut ScriptOptions) -> Option<()> {
     let value = pair.value.as_str();
     let text = || (!value.is_empty()).then(|| value.to_owned());
@@ -31,7 +31,7 @@ fn option(pair: &Pair, options: &mut ScriptOptions) -> Option<()> {
         "-J" => name(value, options),
         "-n" => options.tasks = Some(value.split(',').next()?.parse().ok()?),
         "-R" => requirement(value, options),
-        // A single field is minutes, two fields are hours and minutes; a host speed may follow.
+        // A single field is minutes; two fields are hours and minutes. A host speed may follow.
         "-W" => options.time = Some(seconds(value.split('/').next()?, 60, 60)?),
         "-M" => limit(value, options)?,
         "-o" => {
@@ -57,7 +57,7 @@ fn option(pair: &Pair, options: &mut ScriptOptions) -> Option<()> {
     Some(())
 }
 
-/// A memory limit is the job's request, unless `rusage` overrides it.
+/// Applies a memory limit. It is the job's request unless `rusage` overrides it.
 fn limit(value: &str, options: &mut ScriptOptions) -> Option<()> {
     let kib = memory_kib(value, Plain::Kib)?;
     if value.bytes().all(|b| b.is_ascii_digit()) {
@@ -69,7 +69,7 @@ fn limit(value: &str, options: &mut ScriptOptions) -> Option<()> {
     Some(())
 }
 
-/// `name`, `name[1-10]%3`.
+/// Parses `name` or `name[1-10]%3`.
 fn name(value: &str, options: &mut ScriptOptions) {
     let (name, ids) = value.split_once('[').unwrap_or((value, ""));
     if !name.is_empty() {
@@ -80,7 +80,7 @@ fn name(value: &str, options: &mut ScriptOptions) {
     }
 }
 
-/// `span[hosts=1] rusage[mem=4000]`.
+/// Parses `span[hosts=1] rusage[mem=4000]`.
 fn requirement(value: &str, options: &mut ScriptOptions) {
     let mut rest = value;
     while let Some((kind, after)) = rest.split_once('[') {
@@ -104,13 +104,13 @@ fn requirement(value: &str, options: &mut ScriptOptions) {
                     }
                 }
             }
-            // Where the job may run.
+            // These say where the job may run.
             kind => options.of_workers.push(format!("-R {kind}[{inside}]")),
         }
     }
 }
 
-/// `num=2:mode=exclusive_process`.
+/// Parses `num=2:mode=exclusive_process`.
 fn gpu(value: &str, options: &mut ScriptOptions) {
     let count = value
         .split(':')
@@ -119,7 +119,7 @@ fn gpu(value: &str, options: &mut ScriptOptions) {
     options.gpus = Some(("gpus/nvidia", count.unwrap_or(1), GpuUnit::Node));
 }
 
-/// `done(3) && ended(4)`.
+/// Parses `done(3) && ended(4)`.
 fn dependency(value: &str, options: &mut ScriptOptions) {
     for part in value.split("&&") {
         let part = part.trim();

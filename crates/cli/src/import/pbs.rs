@@ -1,4 +1,4 @@
-//! Lines of `qsub`, of PBS Professional, OpenPBS and Torque.
+//! Parses lines of `qsub` for PBS Professional, OpenPBS and Torque.
 
 use super::lines::{Line, Pair, pairs};
 use super::script::JOB;
@@ -18,7 +18,7 @@ pub(super) fn read(line: &Line, options: &mut ScriptOptions) {
     }
 }
 
-/// Applies an option; `None` if it is unknown or its value is invalid.
+/// Applies an option. Returns `None` if it is unknown or its value is invalid.
 fn option(pair: &Pair, options: &mut ScriptOptions) -> Option<()> {
     let value = pair.value.as_str();
     match pair.name.as_str() {
@@ -37,14 +37,14 @@ fn option(pair: &Pair, options: &mut ScriptOptions) -> Option<()> {
         "-S" => options.shell = Some(value.to_owned()),
         "-d" | "-w" => options.cwd = Some(value.to_owned()),
         "-V" => options.passes_env = true,
-        // Temporary place of output, and options without effect in hq.
+        // The temporary location of output, and options without effect in hq.
         "-k" | "-z" | "-f" | "-x" | "-R" => {}
         _ => return None,
     }
     Some(())
 }
 
-/// `select=2:ncpus=4:mem=8gb,walltime=01:00:00`, `nodes=1:ppn=8`.
+/// Parses `select=2:ncpus=4:mem=8gb,walltime=01:00:00` or `nodes=1:ppn=8`.
 fn resources(text: &str, options: &mut ScriptOptions) {
     for part in text.split(',') {
         match part.split_once('=') {
@@ -59,7 +59,7 @@ fn resources(text: &str, options: &mut ScriptOptions) {
     }
 }
 
-/// `2:ncpus=4:mem=8gb`; several kinds of nodes are joined by `+`.
+/// Parses `2:ncpus=4:mem=8gb`. Several kinds of nodes are joined by `+`.
 fn chunks(text: &str, options: &mut ScriptOptions) {
     let (first, others) = text.split_once('+').unwrap_or((text, ""));
     if !others.is_empty() {
@@ -96,7 +96,7 @@ fn single(name: &str, value: &str, options: &mut ScriptOptions) {
     }
 }
 
-/// Paths start where the job was submitted.
+/// Returns a path. Relative paths start at the directory of the submit.
 fn path(value: &str) -> String {
     let path = value.rsplit_once(':').map_or(value, |(_, path)| path);
     let path = path
@@ -139,7 +139,7 @@ fn variables(value: &str, options: &mut ScriptOptions) {
     }
 }
 
-/// `depend=afterok:3:4`, `umask=022`.
+/// Parses `depend=afterok:3:4` or `umask=022`.
 fn attributes(value: &str, options: &mut ScriptOptions) -> Option<()> {
     let (name, value) = value.split_once('=')?;
     match name {

@@ -1,20 +1,21 @@
-//! The text of converted scripts, and the command that runs one.
+//! Generates the text of converted scripts, and the command that runs one.
 
 use super::{Conversion, Source, lines};
 
-/// Placeholder for the job number in paths, until it is known whether the job is an array.
+/// A placeholder for the job number in paths, until it is known whether the job is an array.
 pub(super) const JOB: &str = "%{job}";
 
-/// Placeholder for the name of the job.
+/// A placeholder for the name of the job.
 pub(super) const NAME: &str = "%{name}";
 
 /// Shells with the variable syntax of `sh`.
 const SHELLS: [&str; 6] = ["sh", "bash", "dash", "ksh", "zsh", "ash"];
 
-/// Runs a script from standard input; the script itself sees an empty one, as in a batch job.
+/// Runs a script from standard input. The script itself sees an empty standard input, as in a batch
+/// job.
 const FROM_STDIN: &str = "exec 3<&0 </dev/null; exec \"$@\"";
 
-/// Words of the interpreter: from the first line, or the batch system's default.
+/// Returns the words of the interpreter: from the first line, or the batch system's default.
 pub(super) fn interpreter(text: &str, shell: Option<&str>) -> Vec<String> {
     if let Some(shell) = shell {
         return vec![shell.to_owned()];
@@ -40,7 +41,7 @@ pub(super) fn is_shell(interpreter: &[String]) -> bool {
     program.is_some_and(|program| SHELLS.contains(&program))
 }
 
-/// An option as text for a `#HQ` line, where only `"` quotes.
+/// Returns an option as text for a `#HQ` line, where `"` is the only quote character.
 pub(super) fn directive_text(words: &[String]) -> String {
     let quoted = words.iter().map(|word| {
         if word.is_empty() || word.contains([' ', '\t', '"']) {
@@ -52,8 +53,8 @@ pub(super) fn directive_text(words: &[String]) -> String {
     quoted.collect::<Vec<_>>().join(" ")
 }
 
-/// The script with `#HQ` lines in place of the translated lines, and with the variables that it
-/// expects.
+/// Returns the script with `#HQ` lines in place of the translated lines, and with the variables
+/// that it expects.
 pub(crate) fn converted(source: Source<'_>, conversion: &Conversion) -> String {
     let mut text = String::new();
     let mut rest = source.text.lines().enumerate().peekable();
@@ -68,7 +69,7 @@ pub(crate) fn converted(source: Source<'_>, conversion: &Conversion) -> String {
     }
     if conversion.is_shell() && !conversion.prelude.is_empty() {
         let label = conversion.system.label();
-        // A file name may contain line breaks, but the comment is one line.
+        // A file name may contain line breaks, but the comment must be one line.
         let name = source.name.replace(char::is_control, "?");
         text.push_str(&format!(
             "# What {label} would have set, by `hq import {name}`:\n"
@@ -88,7 +89,8 @@ pub(crate) fn converted(source: Source<'_>, conversion: &Conversion) -> String {
     text
 }
 
-/// The command line that submits the script: arguments of `hq`, and standard input of the tasks.
+/// Returns the command line that submits the script: the arguments of `hq`, and the standard input
+/// of the tasks.
 pub(crate) fn submit_words(
     source: Source<'_>,
     conversion: &Conversion,

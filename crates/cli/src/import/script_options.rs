@@ -1,5 +1,5 @@
-//! The requests of a batch script, independent of the batch system, and the equivalent options of
-//! hq.
+//! The requests of a batch script in a form independent of the batch system, and the equivalent
+//! options of hq.
 
 use super::System;
 use super::script::{JOB, NAME};
@@ -8,30 +8,30 @@ use super::used::Uses;
 use crate::parse::after::parse_after;
 use crate::parse::retry::parse_signal;
 
-/// One option with its value.
+/// An option with its value.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Choice {
     pub(crate) words: Vec<String>,
-    /// Not allowed in `#HQ` lines.
+    /// Whether the option is not allowed in `#HQ` lines.
     pub(crate) is_outer: bool,
     /// Whether the option only imitates a default of the batch system.
     pub(crate) is_usual: bool,
 }
 
-/// Requested memory, by its unit of accounting.
+/// The requested memory, by the unit to which it applies.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Memory {
-    /// All that the node has.
+    /// All memory of the node.
     All,
-    /// KiB of each node.
+    /// KiB per node.
     Node(u64),
-    /// KiB of each cpu.
+    /// KiB per cpu.
     Cpu(u64),
-    /// KiB of each GPU.
+    /// KiB per GPU.
     Gpu(u64),
 }
 
-/// Unit that GPUs are counted for.
+/// The unit to which a number of GPUs applies.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum GpuUnit {
     Job,
@@ -39,7 +39,7 @@ pub(super) enum GpuUnit {
     Task,
 }
 
-/// Recipient and events of notifications by mail.
+/// The recipient and the events of notifications by mail.
 #[derive(Clone, PartialEq, Eq, Default, Debug)]
 pub(super) struct Mail {
     pub(super) address: Option<String>,
@@ -47,7 +47,7 @@ pub(super) struct Mail {
     pub(super) at_failure: bool,
 }
 
-/// Everything that lines ask for.
+/// Everything that the lines request.
 #[derive(Debug)]
 #[expect(
     clippy::struct_excessive_bools,
@@ -65,12 +65,12 @@ pub(super) struct ScriptOptions {
     pub(super) is_exclusive: bool,
     pub(super) memory: Option<Memory>,
     pub(super) gpus: Option<(&'static str, u32, GpuUnit)>,
-    /// In seconds.
+    /// The time limit in seconds.
     pub(super) time: Option<u64>,
-    /// Patterns with placeholders of hq.
+    /// The path patterns of the output files, with placeholders of hq.
     pub(super) stdout: Option<String>,
     pub(super) stderr: Option<String>,
-    /// Whether standard error goes into the file of standard output.
+    /// Whether standard error goes to the file of standard output.
     pub(super) is_merged: bool,
     pub(super) stdin: Option<String>,
     pub(super) after: Vec<String>,
@@ -80,13 +80,13 @@ pub(super) struct ScriptOptions {
     /// Whether variables of the shell are passed on.
     pub(super) passes_env: bool,
     pub(super) cwd: Option<String>,
-    /// Signal, and seconds before the end.
+    /// The signal, and how many seconds before the end it is sent.
     pub(super) signal: Option<(String, u64)>,
     pub(super) may_restart: Option<bool>,
     pub(super) priority: Option<i32>,
     pub(super) waits: bool,
     pub(super) shell: Option<String>,
-    /// Options that belong to workers, as they were written.
+    /// Options that concern workers, as they were written.
     pub(super) of_workers: Vec<String>,
     pub(super) notes: Vec<String>,
 }
@@ -126,7 +126,7 @@ impl ScriptOptions {
         }
     }
 
-    /// Adds a note on a difference; repeated notes appear once.
+    /// Adds a note about a difference. A repeated note appears only once.
     pub(super) fn note(&mut self, text: String) {
         if !self.notes.contains(&text) {
             self.notes.push(text);
@@ -138,7 +138,7 @@ impl ScriptOptions {
         self.note(format!("`{shown}`: not translated"));
     }
 
-    /// Takes `IDS%LIMIT`.
+    /// Parses `IDS%LIMIT`.
     pub(super) fn set_array(&mut self, text: &str) {
         let (ids, limit) = match text.split_once('%') {
             Some((ids, limit)) => (ids, Some(limit)),
@@ -167,14 +167,14 @@ impl ScriptOptions {
         }
     }
 
-    /// Processes of an MPI program on all nodes.
+    /// Returns the number of processes of an MPI program on all nodes.
     pub(super) fn task_count(&self) -> u32 {
         let each = self.tasks_per_node.unwrap_or(1);
         let all = each.saturating_mul(self.node_count());
         self.tasks.unwrap_or(all).max(1)
     }
 
-    /// Cpus of a task that shares a node.
+    /// Returns the number of cpus of a task that shares a node.
     pub(super) fn cpu_count(&self) -> u32 {
         let each = self.cpus_per_task.unwrap_or(1).max(1);
         self.task_count().saturating_mul(each)
@@ -182,7 +182,7 @@ impl ScriptOptions {
 
     pub(super) fn job_name(&self) -> String {
         let name = self.name.as_ref().unwrap_or(&self.script);
-        // As names of commands are shown elsewhere.
+        // This matches how names of commands are shown elsewhere.
         name.replace(['\n', '\t'], " ")
     }
 
@@ -194,7 +194,7 @@ impl ScriptOptions {
         }
     }
 
-    /// Everything as options.
+    /// Returns everything as options.
     pub(super) fn choices(&mut self, uses: &Uses) -> Vec<Choice> {
         let mut choices = Choices::default();
         let is_named = self.name.is_some();
@@ -300,7 +300,7 @@ impl ScriptOptions {
             (System::Pbs, true) => Some(format!(
                 "%{{SUBMIT_DIR}}/{name}.{channel}%{{JOB_ID}}.%{{TASK_ID}}"
             )),
-            // It would be mailed.
+            // LSF would send the output by mail.
             (System::Lsf, _) => None,
         };
         match (&self.stdout, usual("o")) {
@@ -316,7 +316,7 @@ impl ScriptOptions {
         }
     }
 
-    /// Whether the script itself must redirect standard error into its output.
+    /// Returns whether the script itself must redirect standard error to its output.
     pub(super) fn merges(&self) -> bool {
         let has_output = self.stdout.is_some() || self.system != System::Lsf;
         self.is_merged && self.stderr.is_none() && has_output
@@ -352,8 +352,8 @@ impl ScriptOptions {
         }
         if self.passes_env {
             for (name, value) in uses.set_here(&self.env) {
-                // The value was not written in the script and may be a secret, so it is not shown
-                // when a script is only translated.
+                // The value is not in the script and may be a secret, so it is not shown when a
+                // script is only translated.
                 choices.push(&["--env", &format!("{name}={value}")], true, true);
             }
         }
@@ -376,7 +376,7 @@ impl ScriptOptions {
     }
 }
 
-/// Options in the order of their addition.
+/// Options in the order in which they were added.
 #[derive(Default)]
 struct Choices(Vec<Choice>);
 
@@ -392,7 +392,7 @@ impl Choices {
     fn push(&mut self, words: &[&str], is_usual: bool, is_outer: bool) {
         let words: Vec<String> = words.iter().map(|word| (*word).to_owned()).collect();
         // In a `#HQ` line, a line break would end the option and start a command of the script, and
-        // a backslash has another meaning than in the original line. On a command line, quotes
+        // a backslash has a different meaning than in the original line. On a command line, quotes
         // protect both.
         let is_outer = is_outer
             || words

@@ -1,4 +1,4 @@
-//! Lines of `sbatch`.
+//! Parses lines of `sbatch`.
 
 use hq_core::words::has_word;
 
@@ -11,7 +11,7 @@ const FLAGS: &str = "--exclusive --requeue --no-requeue --hold -H --wait -W --ov
     -s --contiguous --spread-job --use-min-nodes --get-user-env --parsable --quiet -Q --verbose -v \
     --test-only --nice --propagate --kill-on-invalid-dep --ignore-pbs --reboot";
 
-/// Options that decide where workers run.
+/// Options that determine where workers run.
 const OF_WORKERS: &str = "--partition --account --qos --constraint --reservation --nodelist --exclude --clusters \
     --cluster-constraint --licenses --switches --wckey --nodefile";
 
@@ -53,10 +53,10 @@ pub(super) fn read(line: &Line, options: &mut ScriptOptions) {
     }
 }
 
-/// Applies an option about resources of a task; `None` if it is another option or its value is
-/// invalid.
+/// Applies an option about the resources of a task. Returns `None` if it is another option or its
+/// value is invalid.
 fn resource(name: &str, value: &str, options: &mut ScriptOptions) -> Option<()> {
-    // `2-4` nodes are at least two.
+    // `2-4` nodes means at least two.
     let number = || value.split('-').next()?.parse::<u32>().ok();
     let kib = || memory_kib(value, Plain::Mib);
     match name {
@@ -166,7 +166,7 @@ fn path(pattern: &str, options: &mut ScriptOptions) -> String {
     path
 }
 
-/// `afterok:3:4,afterany:5`.
+/// Parses `afterok:3:4,afterany:5`.
 fn dependency(value: &str, options: &mut ScriptOptions) {
     if value.contains('?') {
         options.note(format!(
@@ -219,9 +219,9 @@ fn export(value: &str, options: &mut ScriptOptions) {
     }
 }
 
-/// `B:USR1@120`.
+/// Parses `B:USR1@120`.
 fn signal(value: &str, options: &mut ScriptOptions) -> Option<()> {
-    // The letters end with a colon; without it they are part of a name, as in `BUS`.
+    // The letters are followed by a colon. Without it, they are part of a name, as in `BUS`.
     let value = match value.split_once(':') {
         Some(("R" | "B" | "RB" | "BR", signal)) => signal,
         Some(_) => return None,

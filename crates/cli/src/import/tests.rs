@@ -1,4 +1,4 @@
-//! Conversions of scripts of each batch system.
+//! Tests conversions of scripts of each batch system.
 
 use super::*;
 
@@ -17,7 +17,7 @@ fn converted_from(text: &str, options: &str) -> (String, Vec<String>) {
     (script, told)
 }
 
-/// The `#HQ` lines, and options of the command line with notes.
+/// Returns the `#HQ` lines, and the options of the command line with notes.
 fn options_of(text: &str) -> (String, Vec<String>) {
     let (script, told) = converted_from(text, "");
     let lines = script.lines().filter_map(|line| line.strip_prefix("#HQ "));
@@ -214,7 +214,7 @@ fn no_name_or_value_becomes_a_command() {
         });
         assert_eq!(commands.collect::<Vec<_>>(), Vec::<&str>::new(), "{script}");
         assert!(script.contains("#HQ --cwd /d\n"), "{script}");
-        // Options that a line cannot hold are passed to the shell, unchanged.
+        // Options that a line cannot contain are passed unchanged to the shell.
         let outer: Vec<&str> = conversion.outer().flatten().map(String::as_str).collect();
         assert!(outer.contains(&"A=x\\(y\\)"), "{outer:?}");
     }

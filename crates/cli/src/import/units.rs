@@ -1,6 +1,6 @@
-//! Sizes, durations and names of GPUs as batch systems write them.
+//! Parses sizes, durations and names of GPUs as batch systems write them.
 
-/// Parses memory into KiB. A number without a unit is in units of `plain`, a power of two in KiB.
+/// Parses memory into KiB. A number without a unit is in units of `plain`.
 pub(super) fn memory_kib(text: &str, plain: Plain) -> Option<u64> {
     let digits = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());
     let unit = text.get(digits.len()..)?.to_ascii_lowercase();
@@ -12,7 +12,7 @@ pub(super) fn memory_kib(text: &str, plain: Plain) -> Option<u64> {
     let kib = match letter {
         "" => number * plain.kib(),
         "b" => number / 1_024.0,
-        // Words of PBS have eight bytes.
+        // A PBS word has eight bytes.
         "w" => number / 128.0,
         "k" => number,
         "m" => number * 1_024.0,
@@ -20,7 +20,7 @@ pub(super) fn memory_kib(text: &str, plain: Plain) -> Option<u64> {
         "t" => number * 1_073_741_824.0,
         _ => return None,
     };
-    // Larger than any machine, or no number.
+    // A larger value exceeds any machine, or is not a number.
     let is_sane = kib.is_finite() && (0.0..1e15).contains(&kib);
     #[expect(
         clippy::cast_possible_truncation,
@@ -30,7 +30,7 @@ pub(super) fn memory_kib(text: &str, plain: Plain) -> Option<u64> {
     is_sane.then_some(kib.ceil() as u64)
 }
 
-/// Unit of a plain number.
+/// The unit of a plain number.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Plain {
     Bytes,
@@ -48,7 +48,7 @@ impl Plain {
     }
 }
 
-/// KiB as hq reads them, in the largest unit that leaves no rest.
+/// Formats KiB for hq, in the largest unit that leaves no remainder.
 pub(super) fn memory_text(kib: u64) -> String {
     let units = [(1 << 30, "T"), (1 << 20, "G"), (1 << 10, "M")];
     let found = units
@@ -60,8 +60,8 @@ pub(super) fn memory_text(kib: u64) -> String {
     }
 }
 
-/// Parses `[DAYS-]FIELDS` into seconds. A single field counts as `unit` seconds; the last of
-/// several fields counts as `last` seconds. After days, the first field is hours.
+/// Parses `[DAYS-]FIELDS` into seconds. A single field is in units of `unit` seconds, and the last
+/// of several fields is in units of `last` seconds. After days, the first field is hours.
 pub(super) fn seconds(text: &str, unit: u64, last: u64) -> Option<u64> {
     let (days, clock) = match text.split_once('-') {
         Some((days, clock)) => (Some(days.parse::<u64>().ok()?), clock),
@@ -85,7 +85,7 @@ pub(super) fn seconds(text: &str, unit: u64, last: u64) -> Option<u64> {
     Some(total)
 }
 
-/// `01:30:00`, `1-12:00:00`.
+/// Formats seconds as `01:30:00` or `1-12:00:00`.
 pub(super) fn clock(seconds: u64) -> String {
     let (days, rest) = (seconds / 86_400, seconds % 86_400);
     let clock = format!("{:02}:{:02}:{:02}", rest / 3_600, rest / 60 % 60, rest % 60);
@@ -145,7 +145,7 @@ mod tests {
         ] {
             assert_eq!(slurm(text).as_deref(), Some(shown), "{text}");
         }
-        // LSF has hours and minutes.
+        // In LSF, these fields are hours and minutes.
         assert_eq!(
             seconds("1:30", 60, 60).map(clock).as_deref(),
             Some("01:30:00")

@@ -1,10 +1,11 @@
-//! Features that the text of a script uses: variables, MPI launchers, commands of the batch system.
+//! Finds features that the text of a script uses: variables, MPI launchers, commands of the batch
+//! system.
 
 use std::collections::BTreeSet;
 
 use hq_core::words::has_word;
 
-/// Variables that exist in every process, or belong to a place.
+/// Variables that exist in every process, or depend on the machine.
 const USUAL: &str = "HOME PATH USER LOGNAME SHELL PWD OLDPWD HOSTNAME TMPDIR TMP LANG TERM DISPLAY RANDOM SECONDS \
     LINENO IFS UID EUID PPID BASH BASH_SOURCE FUNCNAME OPTARG OPTIND LD_LIBRARY_PATH \
     OMP_NUM_THREADS CUDA_VISIBLE_DEVICES ROCR_VISIBLE_DEVICES HQ MODULEPATH";
@@ -15,20 +16,20 @@ const OWN: &[&str] = &["SLURM_", "SBATCH_", "PBS_", "LSB_", "LS_", "HQ_"];
 /// Programs that start the processes of a task.
 const LAUNCHERS: &str = "srun mpirun mpiexec aprun jsrun ibrun";
 
-/// Commands that speak with the batch system about this job.
+/// Commands that communicate with the batch system about this job.
 pub(super) const COMMANDS: &str =
     "sbatch scancel scontrol squeue sacct sbcast qsub qdel qstat qalter bsub bkill bjobs";
 
-/// Names and commands in a script.
+/// The names and commands that a script uses.
 #[derive(Debug, Default)]
 pub(super) struct Uses {
     /// Variables whose value is used.
     read: BTreeSet<String>,
     /// Variables that the script sets itself.
     set: BTreeSet<String>,
-    /// Programs, with the number of the first line, from 1.
+    /// Programs, with the number of their first line, starting from 1.
     pub(super) programs: Vec<(&'static str, usize)>,
-    /// The whole text, for uses in other languages.
+    /// The whole text, to find uses in other languages.
     text: String,
     pub(super) changes_dir: bool,
 }
@@ -84,7 +85,7 @@ impl Uses {
         }
     }
 
-    /// Whether the name of a variable occurs anywhere, also outside of shell syntax.
+    /// Returns whether the name of a variable occurs anywhere, even outside of shell syntax.
     pub(super) fn names(&self, variable: &str) -> bool {
         let is_name = |c: char| c.is_ascii_alphanumeric() || c == '_';
         let found = self.text.match_indices(variable);
@@ -102,8 +103,8 @@ impl Uses {
             .any(|(name, _)| has_word(LAUNCHERS, name))
     }
 
-    /// Variables that the script reads but does not set, and that are set in the submitting
-    /// environment.
+    /// Returns the variables that the script reads but does not set, and that are set in the
+    /// submitting environment.
     pub(super) fn set_here(&self, given: &[(String, String)]) -> Vec<(String, String)> {
         let is_foreign = |name: &&String| {
             !self.set.contains(*name)

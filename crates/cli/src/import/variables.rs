@@ -1,14 +1,14 @@
-//! Variables of batch systems, derived from hq's variables.
+//! Derives the variables of batch systems from hq's variables.
 //!
-//! Variables of arrays, and variables that programs of any language read, are always set. Others
-//! are set only if the script names them: a variable such as `SLURM_JOB_ID` makes an MPI library
-//! assume a job of Slurm.
+//! Variables of arrays, and variables that programs in any language read, are always set. Others
+//! are set only if the script mentions them: a variable such as `SLURM_JOB_ID` makes an MPI library
+//! assume a Slurm job.
 
 use super::System;
 use super::script_options::{Choice, ScriptOptions};
 use super::used::Uses;
 
-/// Lines for `sh`; adds the options that they require.
+/// Returns lines for `sh`, and adds the options that they require.
 pub(super) fn prelude(
     options: &ScriptOptions,
     uses: &Uses,
@@ -71,8 +71,8 @@ impl Lines<'_> {
         }
     }
 
-    /// Sets a variable that libraries use to detect a batch system: keeps an existing value, and
-    /// does not export it.
+    /// Sets a variable by which libraries detect a batch system. Keeps an existing value, and does
+    /// not export the variable.
     fn identity(&mut self, name: &str, value: &str) {
         if !self.uses.names(name) {
         } else if self.uses.is_mpi() {
@@ -88,7 +88,7 @@ fn quoted(text: &str) -> String {
     super::shell_text(&[text.to_owned()])
 }
 
-/// A unique number per job; elements of an array have their own.
+/// Returns a unique number per job. Elements of an array have their own numbers.
 fn job_id(options: &ScriptOptions) -> &'static str {
     match options.array {
         Some(_) => "\"${HQ_JOB_ID}_$HQ_TASK_ID\"",
@@ -96,7 +96,7 @@ fn job_id(options: &ScriptOptions) -> &'static str {
     }
 }
 
-/// Names of the nodes with commas between them.
+/// Returns the names of the nodes, separated by commas.
 fn node_list(options: &ScriptOptions) -> &'static str {
     if options.node_count() > 1 {
         "\"$(paste -sd, \"$HQ_NODE_FILE\")\""
@@ -105,7 +105,7 @@ fn node_list(options: &ScriptOptions) -> &'static str {
     }
 }
 
-/// Writes a file with one line per process, which programs of PBS and LSF read.
+/// Writes a file with one line per process, which programs for PBS and LSF read.
 fn node_file(name: &str, options: &ScriptOptions, lines: &mut Lines<'_>) {
     if !lines.uses.names(name) {
         return;

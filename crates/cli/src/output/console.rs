@@ -1,4 +1,4 @@
-//! Standard output and error of the process; no other module writes to them.
+//! Standard output and standard error of the process. No other module writes to them.
 
 use std::io::{self, BufWriter, IsTerminal, Stdout, Write};
 use std::os::fd::AsFd;
@@ -8,13 +8,14 @@ use rustix::fs::FileType;
 use super::format::printable;
 use crate::args::global::{ColorMode, OutputMode};
 
-/// Size of the buffer of standard output, in bytes: a page of tasks fits.
+/// The size of the buffer of standard output, in bytes. A page of tasks fits into it.
 const BUFFER_LEN: usize = 64 * 1024;
 
 /// A writer that escapes hidden characters, because tasks, workers, batch systems and other users
 /// choose names, errors and paths.
 pub(crate) trait Shown: Write {
-    /// The underlying writer, for requested task output and for colors around escaped texts.
+    /// Returns the underlying writer, for requested task output and for colors around escaped
+    /// texts.
     fn as_is(&mut self) -> &mut dyn Write;
 }
 
@@ -28,7 +29,7 @@ pub(crate) fn is_stdout_file() -> bool {
 pub(crate) struct Console {
     out: BufWriter<Stdout>,
     is_terminal: bool,
-    /// Whether the output is for people, even in a file.
+    /// Whether the output is human-readable, even in a file.
     is_text: bool,
 }
 
@@ -42,7 +43,8 @@ impl Console {
         }
     }
 
-    /// For output that programs read in every mode: escapes hidden characters only on a terminal.
+    /// Returns a writer for output that programs read in every mode. Hidden characters are escaped
+    /// only on a terminal.
     pub(crate) fn data(&mut self) -> &mut Self {
         self.is_text = self.is_terminal;
         self
@@ -77,21 +79,21 @@ impl Shown for Vec<u8> {
     }
 }
 
-/// Writes to standard error, hidden characters written out; a failure is ignored.
+/// Writes a text to standard error with hidden characters escaped. Errors are ignored.
 pub(crate) fn error_line(text: &str) {
     let mut text = printable(text).into_owned();
     text.push('\n');
     let _ = io::stderr().write_all(text.as_bytes());
 }
 
-/// Writes a text with colors of the command line parser to standard error; without colors if that
-/// is no terminal.
+/// Writes a text with the colors of the command line parser to standard error, or without colors if
+/// that is not a terminal.
 pub(crate) fn error_styled(text: &str) {
-    // The text contains typed words, among which a shell may have put file names.
+    // The text contains typed words, and a shell may have inserted file names among them.
     let mut parts = text.split("\x1b[");
     let mut shown = printable(parts.next().unwrap_or_default()).into_owned();
     for part in parts {
-        // Reset, bold, underlined, red, green, yellow: nothing that hides.
+        // Reset, bold, underlined, red, green, yellow: none of them hides text.
         let is_color = |number: &str| matches!(number, "0" | "1" | "4" | "31" | "32" | "33");
         let after = part
             .split_once('m')
@@ -112,30 +114,31 @@ pub(crate) fn error_styled(text: &str) {
     let _ = anstream::stderr().write_all(shown.as_bytes());
 }
 
-/// Writes to standard error as it is.
+/// Writes a text to standard error unchanged.
 pub(crate) fn error_text(text: &str) -> io::Result<()> {
     let mut stderr = io::stderr().lock();
     stderr.write_all(text.as_bytes())?;
     stderr.flush()
 }
 
-/// Columns and rows of a terminal; `None` if the stream is no terminal or the size is unknown.
+/// Returns the columns and rows of a terminal, or `None` if the stream is not a terminal or the
+/// size is unknown.
 pub(crate) fn terminal_size(stream: impl AsFd) -> Option<(u16, u16)> {
     let size = rustix::termios::tcgetwinsize(stream).ok()?;
     (size.ws_col > 0).then_some((size.ws_col, size.ws_row))
 }
 
-/// Writes bytes to standard error; a failure is ignored.
+/// Writes bytes to standard error. Errors are ignored.
 pub(crate) fn error_bytes(bytes: &[u8]) {
     let _ = io::stderr().write_all(bytes);
 }
 
-/// Terminal color of a task: one of the six that are neither black nor white.
+/// Returns the terminal color of a task, which is one of the six that are neither black nor white.
 pub(crate) const fn color_of_task(task: u32) -> u32 {
     31 + task % 6
 }
 
-/// Whether to use colours.
+/// Returns whether to use colors.
 pub(crate) fn use_colors(mode: ColorMode) -> bool {
     match mode {
         ColorMode::Auto => io::stdout().is_terminal() && !is_unwanted(),
@@ -144,7 +147,7 @@ pub(crate) fn use_colors(mode: ColorMode) -> bool {
     }
 }
 
-/// Whether the user disabled colors in all programs (<https://no-color.org>).
+/// Returns whether the user disabled colors in all programs (<https://no-color.org>).
 fn is_unwanted() -> bool {
     std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty())
 }

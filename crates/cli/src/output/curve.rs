@@ -1,4 +1,4 @@
-//! Resource use over time on one line: a bar chart of block characters, and its values.
+//! Shows resource use over time on one line, as a bar chart of block characters with its values.
 
 use std::time::Duration;
 
@@ -8,16 +8,17 @@ use serde_json::{Value, json};
 
 use super::format::{file_size, mebibytes, short_words};
 
-/// Bars from the lowest to the highest.
+/// The bars from lowest to highest.
 const BARS: [char; 8] = ['▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
 
-/// The curve of a message; `None` without a curve, or with one in the format of a later release.
+/// Returns the curve of a message, or `None` if there is none or it has the format of a later
+/// release.
 pub(crate) fn curve_of(message: Option<&common::Curve>) -> Option<Curve> {
     let curve = Curve::try_from(message?.clone()).ok()?;
     (!curve.memory.is_empty()).then_some(curve)
 }
 
-/// The available charts, as name and line: the bars, the peak, and the request.
+/// Returns the available charts, as name and line: the bars, the peak, and the request.
 pub(crate) fn lines(message: Option<&common::Curve>) -> Vec<(&'static str, String)> {
     let Some(curve) = curve_of(message) else {
         return Vec::new();
@@ -57,7 +58,7 @@ fn own_lines(curve: &Curve) -> [String; 2] {
     ]
 }
 
-/// Busy GPUs, and their memory.
+/// Returns the lines for busy GPUs and for their memory.
 fn gpu_lines(curve: &GpuCurve) -> [String; 2] {
     const WITH_OTHERS: &str = ", with that of others there";
     let asked = super::format::amount(curve.given.units);
@@ -99,7 +100,7 @@ fn gpu_lines(curve: &GpuCurve) -> [String; 2] {
     [busy, memory]
 }
 
-/// The line of memory, as part of another line.
+/// Returns the line for memory, to be used within another line.
 pub(crate) fn memory_line(message: Option<&common::Curve>) -> Option<String> {
     let [memory, _] = own_lines(&curve_of(message)?);
     Some(memory)
@@ -109,12 +110,13 @@ fn kib_words(kib: u64) -> String {
     file_size(kib.saturating_mul(1024))
 }
 
-/// Cpus with two decimals.
+/// Formats cpus with two decimals.
 fn cpus(milli: u64) -> String {
     format!("{:.2}", Duration::from_millis(milli).as_secs_f64())
 }
 
-/// A bar for each point: the highest one is full, only zero is empty, and a dot marks a gap.
+/// Returns a bar for each point. The highest one is full, only zero is empty, and a dot marks a
+/// gap.
 fn bars(values: impl Iterator<Item = Option<u64>>, peak: u64) -> String {
     let bar = |value: Option<u64>| match value {
         None => '·',
@@ -127,7 +129,7 @@ fn bars(values: impl Iterator<Item = Option<u64>>, peak: u64) -> String {
     values.map(bar).collect()
 }
 
-/// The JSON form, documented in `docs/usage.md`.
+/// Returns the JSON form, which is documented in `docs/usage.md`.
 pub(crate) fn value(message: Option<&common::Curve>) -> Value {
     let Some(curve) = curve_of(message) else {
         return Value::Null;

@@ -11,51 +11,52 @@ use jiff::tz::TimeZone;
 
 use crate::text::is_hidden;
 
-/// Characters of a job's name that tables show.
+/// The number of characters of a job's name that tables show.
 const NAME_MAX: usize = 50;
 
-/// RFC 3339 in UTC with the necessary decimals.
+/// Formats a time as RFC 3339 in UTC, with the necessary decimals.
 pub(crate) fn rfc3339(unix_ns: i64) -> String {
     timestamp(unix_ns).to_string()
 }
 
-/// `2026-11-21 08:15:48 UTC`.
+/// Formats a time as `2026-11-21 08:15:48 UTC`.
 pub(crate) fn utc_seconds(unix_ns: i64) -> String {
     timestamp(unix_ns)
         .strftime("%Y-%m-%d %H:%M:%S UTC")
         .to_string()
 }
 
-/// `21.11.2026 08:15:48` in the time zone of this machine.
+/// Formats a time as `21.11.2026 08:15:48` in the time zone of this machine.
 pub(crate) fn local_seconds(unix_ns: i64) -> String {
     let zoned = timestamp(unix_ns).to_zoned(TimeZone::system());
     zoned.strftime("%d.%m.%Y %H:%M:%S").to_string()
 }
 
-/// `2026-11-21 08:15:48` in the time zone of this machine.
+/// Formats a time as `2026-11-21 08:15:48` in the time zone of this machine.
 pub(crate) fn local_time(unix_ns: i64) -> String {
     let zoned = timestamp(unix_ns).to_zoned(TimeZone::system());
     zoned.strftime("%Y-%m-%d %H:%M:%S").to_string()
 }
 
-/// Difference of local time to UTC at some time: `UTC+01:00`.
+/// Formats the offset of local time from UTC at some time: `UTC+01:00`.
 pub(crate) fn zone(unix_ns: i64) -> String {
     let zoned = timestamp(unix_ns).to_zoned(TimeZone::system());
     zoned.strftime("UTC%:z").to_string()
 }
 
-/// `None` only outside the years −9999 to 9999, which 64 bits of nanoseconds cannot represent.
+/// Returns `None` only outside the years −9999 to 9999, which 64 bits of nanoseconds cannot
+/// represent.
 fn timestamp(unix_ns: i64) -> Timestamp {
     Timestamp::from_nanosecond(i128::from(unix_ns)).unwrap_or(Timestamp::UNIX_EPOCH)
 }
 
-/// Time between two moments; zero if the clock was set back.
+/// Returns the time between two moments, or zero if the clock was set back.
 pub(crate) fn elapsed(from_unix_ns: i64, to_unix_ns: i64) -> Duration {
     u64::try_from(to_unix_ns.saturating_sub(from_unix_ns))
         .map_or(Duration::ZERO, Duration::from_nanos)
 }
 
-/// Duration in words, rounded to the precision that matters at its length.
+/// Formats a duration in words, rounded to a precision that suits its length.
 pub(crate) fn short_words(duration: Duration) -> String {
     let truncated = match duration.as_secs() {
         seconds @ 3600.. => Duration::from_secs(seconds / 60 * 60),
@@ -65,7 +66,7 @@ pub(crate) fn short_words(duration: Duration) -> String {
     words(truncated)
 }
 
-/// Words without truncation.
+/// Formats a duration in words without truncation.
 pub(crate) fn words(duration: Duration) -> String {
     humantime::format_duration(duration).to_string()
 }
@@ -93,23 +94,23 @@ pub(crate) fn seconds(ns: u64) -> f64 {
     Duration::from_nanos(ns).as_secs_f64()
 }
 
-/// An amount with its fraction.
+/// Formats an amount with its fraction.
 pub(crate) fn amount(units: u64) -> String {
     Amount(units).to_string()
 }
 
-/// Units of 1/10 000 as a float, for sizes that are rounded anyway.
+/// Converts units of 1/10 000 to a float, for sizes that are rounded anyway.
 #[expect(clippy::cast_precision_loss, reason = "shown with two decimals")]
 fn as_float(units: u64) -> f64 {
     units as f64 / UNITS_PER_WHOLE as f64
 }
 
-/// The number of MiB in an amount of `mem`.
+/// Returns the number of MiB in an amount of `mem`.
 pub(crate) fn mebibytes(units: u64) -> f64 {
     as_float(units)
 }
 
-/// An amount of `mem`, which is counted in MiB.
+/// Formats an amount of `mem`, which is counted in MiB.
 pub(crate) fn memory(units: u64) -> String {
     let mib = as_float(units);
     if mib < 512.0 {
@@ -119,7 +120,7 @@ pub(crate) fn memory(units: u64) -> String {
     }
 }
 
-/// An id array of a message in the users' notation; skips invalid ranges.
+/// Formats an id array from a message in the users' notation. Skips invalid ranges.
 pub(crate) fn id_array(ids: &common::IdArray) -> String {
     let mut text = String::new();
     for range in ids.ranges.iter().filter_map(id_range) {
@@ -131,7 +132,7 @@ pub(crate) fn id_array(ids: &common::IdArray) -> String {
     text
 }
 
-/// All ids of an array of a message.
+/// Returns all ids of an id array from a message.
 pub(crate) fn ids(ids: &common::IdArray) -> impl Iterator<Item = u32> + '_ {
     ids.ranges
         .iter()
@@ -139,7 +140,7 @@ pub(crate) fn ids(ids: &common::IdArray) -> impl Iterator<Item = u32> + '_ {
         .flat_map(|range| range.iter())
 }
 
-/// Consecutive ids of a sorted list are joined.
+/// Formats a sorted list of ids, joining consecutive ones.
 pub(crate) fn joined_ids(sorted: impl IntoIterator<Item = u32>) -> String {
     IdArray::from_sorted(sorted).unwrap_or_default().to_string()
 }
@@ -149,7 +150,7 @@ fn id_range(range: &common::IdRange) -> Option<IdRange> {
     Some(found.with_end(found.last().saturating_add(range.slack)))
 }
 
-/// Cuts a long name in the middle.
+/// Shortens a long name in the middle.
 pub(crate) fn short_name(name: &str) -> String {
     let length = name.chars().count();
     if length <= NAME_MAX {
@@ -160,11 +161,11 @@ pub(crate) fn short_name(name: &str) -> String {
     format!("{head}...{tail}")
 }
 
-/// A measured memory peak below this may be that of the worker: the kernel counts the process that
-/// started the program, which uses a few tens of MiB.
+/// If a measured memory peak is below this, it may be that of the worker: the kernel counts the
+/// process that started the program, which uses a few tens of MiB.
 const WORKER_MEMORY_MAX: u64 = 64 << 20;
 
-/// Peak memory of a task: `1.50 GiB`, `< 22.00 MiB`.
+/// Formats the peak memory of a task: `1.50 GiB`, `< 22.00 MiB`.
 pub(crate) fn peak_memory(bytes: u64) -> String {
     let bound = if (1..WORKER_MEMORY_MAX).contains(&bytes) {
         "< "
@@ -174,7 +175,7 @@ pub(crate) fn peak_memory(bytes: u64) -> String {
     format!("{bound}{}", file_size(bytes))
 }
 
-/// A size in bytes with a suitable unit.
+/// Formats a size in bytes with a suitable unit.
 pub(crate) fn file_size(bytes: u64) -> String {
     const UNITS: [&str; 3] = ["KiB", "MiB", "GiB"];
     if bytes < 2048 {
@@ -190,13 +191,13 @@ pub(crate) fn file_size(bytes: u64) -> String {
     format!("{size:.2} {}", UNITS[unit])
 }
 
-/// Cuts a long text at its end.
+/// Shortens a long text at its end.
 pub(crate) fn cut(text: &str, length_max: usize) -> Option<String> {
     let (end, _) = text.char_indices().nth(length_max)?;
     Some(format!("{}...", &text[..end]))
 }
 
-/// Wraps a line at blanks to a number of columns; words that are longer stay whole.
+/// Wraps a line at blanks to a number of columns. Longer words are not split.
 pub(crate) fn wrap(line: &str, columns: usize) -> Vec<String> {
     let mut lines = Vec::new();
     let mut current = String::new();
@@ -207,7 +208,7 @@ pub(crate) fn wrap(line: &str, columns: usize) -> Vec<String> {
             lines.push(std::mem::take(&mut current));
             width = 0;
         } else if !lines.is_empty() && width == 0 && current.is_empty() {
-            // First word of a continued line.
+            // This is the first word of a continued line.
         } else if width > 0 || !current.is_empty() {
             current.push(' ');
             width += 1;
@@ -219,7 +220,8 @@ pub(crate) fn wrap(line: &str, columns: usize) -> Vec<String> {
     lines
 }
 
-/// A text for a terminal: escapes hidden characters as in JSON, except tabs and line feeds.
+/// Returns a text for a terminal. Hidden characters are escaped as in JSON, except tabs and line
+/// feeds.
 pub(crate) fn printable(text: &str) -> Cow<'_, str> {
     let is_shown = |c: char| !is_hidden(c) || c == '\n' || c == '\t';
     if text.chars().all(is_shown) {
@@ -240,7 +242,7 @@ pub(crate) fn printable(text: &str) -> Cow<'_, str> {
     Cow::Owned(shown)
 }
 
-/// A path or argument as text for people.
+/// Returns a path or an argument as human-readable text.
 pub(crate) fn lossy(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
 }

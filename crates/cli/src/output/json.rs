@@ -1,6 +1,6 @@
-//! One pretty printed JSON value per command, keys in alphabetical order.
+//! Prints one pretty-printed JSON value per command, with keys in alphabetical order.
 //!
-//! [`serde_json::Value`] keeps keys sorted. Lists of tasks never exist as a whole: [`stream`]
+//! [`serde_json::Value`] keeps keys sorted. Lists of tasks are never held as a whole: [`stream`]
 //! writes them element by element.
 
 use std::io;
@@ -30,13 +30,13 @@ pub(crate) use task::add_params;
 /// Prints JSON.
 pub(crate) struct JsonOutput;
 
-/// Writes a value, pretty printed, and a line feed.
+/// Writes a pretty-printed value and a line feed.
 pub(crate) fn write_value(out: Out<'_>, value: &Value) -> io::Result<()> {
     serde_json::to_writer_pretty(&mut *out, value)?;
     writeln!(out)
 }
 
-/// Destination of an output: a path, `<pipe>`, or null.
+/// Returns the destination of an output: a path, `<pipe>`, or null.
 fn stdio_value(stdio: &common::Stdio, path: impl Fn(&[u8]) -> String) -> Option<String> {
     match view::stdio_kind(stdio) {
         common::stdio::Kind::None => None,

@@ -1,4 +1,4 @@
-//! The pace of jobs and their remaining time, in words.
+//! Describes the pace of jobs and their remaining time.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -9,10 +9,11 @@ use jiff::tz::TimeZone;
 
 use super::format::short_words;
 
-/// Minimum pace in tasks per second that is not shown as 0.
+/// The minimum pace, in tasks per second, that is not shown as 0.
 const RATE_MIN: f64 = 0.05 / 3_600.0;
 
-/// Pace of a job at a time of the server's clock; `None` before its first task has ended.
+/// Returns the pace of a job at a time of the server's clock, or `None` before its first task has
+/// ended.
 pub(crate) fn pace(job: &client::JobSummary, now_unix_ns: i64) -> Option<Pace> {
     let facts = job.pace.as_ref()?;
     let stats = job.stats.unwrap_or_default();
@@ -33,8 +34,8 @@ pub(crate) fn pace(job: &client::JobSummary, now_unix_ns: i64) -> Option<Pace> {
     ))
 }
 
-/// `5.2 tasks/s, 3m 5s elapsed, 40s left, until 12:14:48`; `None` if unknown, or if no task is
-/// left.
+/// Returns `5.2 tasks/s, 3m 5s elapsed, 40s left, until 12:14:48`, or `None` if this is unknown or
+/// no task is left.
 pub(crate) fn text<'a>(
     jobs: impl Iterator<Item = &'a client::JobSummary>,
     now_unix_ns: i64,
@@ -49,7 +50,7 @@ pub(crate) fn text<'a>(
     if rate >= RATE_MIN {
         text = format!("{}, {text}", rate_text(rate));
     }
-    // The last job determines the end of all.
+    // The job that ends last determines when all have ended.
     let last = paces
         .iter()
         .map(|pace| pace.left.map(|left| (left, *pace)))
@@ -64,19 +65,19 @@ pub(crate) fn text<'a>(
     Some(text)
 }
 
-/// Remaining time: `3m 5s`; `None` if unknown, or if no task is left.
+/// Returns the remaining time, such as `3m 5s`, or `None` if it is unknown or no task is left.
 pub(crate) fn left(job: &client::JobSummary, now_unix_ns: i64) -> Option<String> {
     let pace = pace(job, now_unix_ns).filter(|_| !super::view::is_idle(job))?;
     pace.left.map(whole)
 }
 
-/// When the last task is expected to end: `12:14:48`.
+/// Returns when the last task is expected to end: `12:14:48`.
 pub(crate) fn until(pace: &Pace, now_unix_ns: i64) -> Option<String> {
     let end = expected_end(pace, Timestamp(now_unix_ns))?;
     Some(clock(end, now_unix_ns))
 }
 
-/// Short form for the end of a bar: `5.2 tasks/s, 40s left`.
+/// Returns a short form for the end of a bar: `5.2 tasks/s, 40s left`.
 pub(crate) fn short<'a>(
     jobs: impl Iterator<Item = &'a client::JobSummary>,
     now_unix_ns: i64,
@@ -88,17 +89,17 @@ pub(crate) fn short<'a>(
     Some(parts.collect::<Vec<_>>().join(", "))
 }
 
-/// The server's clock, from the difference to ours.
+/// The server's clock, as the difference from the local clock.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ServerClock(i64);
 
 impl ServerClock {
-    /// The clock according to an answer that has just arrived.
+    /// Determines the server's clock from an answer that has just arrived.
     pub(crate) fn of(info: &client::ServerInfo) -> Self {
         Self(info.now_unix_ns.saturating_sub(own_unix_ns()))
     }
 
-    /// Its time now.
+    /// Returns the current time by the server's clock.
     pub(crate) fn now_unix_ns(self) -> i64 {
         own_unix_ns().saturating_add(self.0)
     }
@@ -111,7 +112,7 @@ fn own_unix_ns() -> i64 {
     i64::try_from(now.as_nanos()).unwrap_or(i64::MAX)
 }
 
-/// Pace per second, minute or hour, with at most one decimal.
+/// Formats a pace per second, minute or hour, with at most one decimal.
 pub(crate) fn rate_text(per_second: f64) -> String {
     let (rate, unit) = match per_second {
         fast if fast >= 0.95 => (fast, "s"),
@@ -125,7 +126,7 @@ pub(crate) fn rate_text(per_second: f64) -> String {
     }
 }
 
-/// Milliseconds of an estimate mean nothing.
+/// Formats a duration in whole seconds, because milliseconds of an estimate are meaningless.
 pub(crate) fn whole(duration: Duration) -> String {
     short_words(Duration::from_secs(
         duration
@@ -136,7 +137,7 @@ pub(crate) fn whole(duration: Duration) -> String {
     ))
 }
 
-/// Time of day, with the date if it is another day.
+/// Formats the time of day, with the date if it is another day.
 fn clock(at: Timestamp, now_unix_ns: i64) -> String {
     let zoned = |ns: i64| {
         let at = jiff::Timestamp::from_nanosecond(ns.into()).unwrap_or(jiff::Timestamp::UNIX_EPOCH);

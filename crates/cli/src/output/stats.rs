@@ -1,4 +1,4 @@
-//! Distributions of numbers, and the tables of `job stats`.
+//! Computes distributions of numbers, and formats the tables of `job stats`.
 
 use std::io;
 use std::time::Duration;
@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use super::Out;
 use super::format::{peak_memory, short_words};
 
-/// Percentiles that are shown, with their names.
+/// The percentiles that are shown, with their names.
 const PERCENTILES: [(&str, f64); 5] = [
     ("p25", 0.25),
     ("p50", 0.5),
@@ -17,18 +17,18 @@ const PERCENTILES: [(&str, f64); 5] = [
     ("p99", 0.99),
 ];
 
-/// Order statistics of some numbers.
+/// The order statistics of some numbers.
 #[derive(Clone, PartialEq, Debug)]
 pub(crate) struct Distribution {
-    /// How many numbers.
+    /// The number of samples.
     pub(crate) count: usize,
-    /// `(name, value)`: min, percentiles, max, mean; empty without samples.
+    /// The values as `(name, value)`: min, percentiles, max, mean. Empty without samples.
     pub(crate) values: Vec<(&'static str, f64)>,
 }
 
 impl Distribution {
-    /// Percentiles by nearest rank: the smallest sample that is at least as large as that share of
-    /// all samples.
+    /// Computes percentiles by nearest rank: the smallest sample that is at least as large as that
+    /// share of all samples.
     pub(crate) fn of(mut samples: Vec<f64>) -> Self {
         samples.sort_unstable_by(f64::total_cmp);
         let count = samples.len();
@@ -49,7 +49,7 @@ impl Distribution {
     }
 }
 
-/// Index of a percentile among `len` sorted numbers.
+/// Returns the index of a percentile among `len` sorted numbers.
 #[expect(
     clippy::cast_precision_loss,
     clippy::cast_possible_truncation,
@@ -60,22 +60,22 @@ fn rank(len: usize, share: f64) -> usize {
     ((len as f64 * share).ceil() as usize).saturating_sub(1)
 }
 
-/// Contents of `job stats`.
+/// The contents of `job stats`.
 #[derive(Clone, PartialEq, Debug)]
 pub(crate) struct JobStatsView {
-    /// Quantities and their distributions: seconds, seconds, bytes, share of the requested cpus,
-    /// seconds.
+    /// The quantities and their distributions: seconds, seconds, bytes, share of the requested
+    /// cpus, seconds.
     pub(crate) rows: [(&'static str, Distribution); 5],
 }
 
 impl JobStatsView {
-    /// Names of the columns after the name of the quantity and the count.
+    /// Returns the names of the columns after the quantity's name and the count.
     pub(crate) fn columns() -> Vec<&'static str> {
         let middle = PERCENTILES.map(|(name, _)| name);
         [&["min"], &middle[..], &["max", "mean"]].concat()
     }
 
-    /// Writes a header and a line per quantity; fields without a value are empty.
+    /// Writes a header, and a line per quantity. Fields without a value are empty.
     pub(crate) fn write_csv(&self, out: Out<'_>) -> io::Result<()> {
         writeln!(out, "metric,count,{}", Self::columns().join(","))?;
         for (name, distribution) in &self.rows {
@@ -91,7 +91,7 @@ impl JobStatsView {
         Ok(())
     }
 
-    /// An object per quantity.
+    /// Returns an object per quantity.
     pub(crate) fn json(&self) -> Value {
         let rows = self.rows.iter().map(|(name, distribution)| {
             let mut value = json!({ "count": distribution.count });
@@ -103,7 +103,7 @@ impl JobStatsView {
         Value::Object(rows.collect())
     }
 
-    /// Cells of a row for people.
+    /// Returns the cells of a row in human-readable form.
     pub(crate) fn cells(name: &str, distribution: &Distribution) -> Vec<String> {
         let seconds = |value: f64| {
             let duration = Duration::try_from_secs_f64(value).unwrap_or_default();

@@ -1,4 +1,4 @@
-//! Contents of `job stats --suggest`: the needs of tasks, and the options that would have fitted.
+//! The contents of `job stats --suggest`: the needs of tasks, and the options that would have fit.
 
 use std::time::Duration;
 
@@ -8,64 +8,64 @@ use serde_json::{Value, json};
 
 use super::format::{cut, peak_memory, short_words};
 
-/// Share of the tasks that a suggested time request covers, in thousandths.
+/// The share of the tasks that a suggested time request covers, in thousandths.
 const TIME_PERMILLE: u32 = 950;
-/// Growth factor after running out of memory if the largest need is unknown.
+/// The growth factor after running out of memory if the largest need is unknown.
 pub(crate) const MORE: u64 = 2;
-/// Maximum length of a command that names a kind of tasks.
+/// The maximum length of a command that identifies a kind of task.
 const COMMAND_MAX: usize = 60;
 
 /// Attempts that were lost because the lifetime of their worker ended.
 #[derive(Clone, Copy, PartialEq, Debug, Default)]
 pub(crate) struct CutOff {
-    /// Number of attempts.
+    /// The number of attempts.
     pub(crate) attempts: u64,
-    /// Their run time multiplied by their cpus.
+    /// Their run time times their cpus.
     pub(crate) cpu_time: Duration,
 }
 
-/// Statistics of tasks that can have the same request.
+/// Statistics about tasks that can have the same request.
 #[derive(Clone, PartialEq, Debug)]
 pub(crate) struct Suggestion {
     /// Their job.
     pub(crate) job: u32,
     /// Their command; empty if they have several.
     pub(crate) command: Vec<String>,
-    /// Needs of the finished tasks. A task that failed for lack of memory counts as twice its
+    /// The needs of the finished tasks. A task that failed for lack of memory counts as twice its
     /// request.
     pub(crate) needs: Needs,
-    /// Tasks that failed for lack of memory.
+    /// The number of tasks that failed for lack of memory.
     pub(crate) out_of_memory: u64,
-    /// Memory multiplied by time of all attempts, in KiB · ms; `None` if an attempt requested no
-    /// amount.
+    /// Memory times duration, summed over all attempts, in KiB · ms. `None` if an attempt requested
+    /// no amount.
     pub(crate) reserved: Option<u128>,
-    /// Attempts that were lost.
+    /// The attempts that were lost.
     pub(crate) cut_off: CutOff,
 }
 
-/// Memory of the next attempt of a task that ran out of it.
+/// The memory of the next attempt of a task that ran out of memory.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Step {
-    /// By what factor.
+    /// The factor by which the memory grows.
     pub(crate) factor: u64,
-    /// Memory in MiB that fits all tasks; `None` if unknown.
+    /// The memory in MiB that fits all tasks; `None` if unknown.
     pub(crate) max: Option<u64>,
 }
 
 /// A request for memory.
 #[derive(Clone, PartialEq, Debug)]
 pub(crate) struct MemoryOption {
-    /// As it is typed.
+    /// The options as they are typed.
     pub(crate) options: String,
-    /// Tasks that would have needed a second attempt.
+    /// The number of tasks that would have needed a second attempt.
     pub(crate) again: u64,
-    /// Share of the reserved memory × time that this option would have saved; negative if it would
-    /// have needed more, `None` if unknown.
+    /// The share of the reserved memory × time that this option would have saved. Negative if it
+    /// would have needed more; `None` if unknown.
     pub(crate) saved: Option<f64>,
 }
 
 impl Suggestion {
-    /// The name of these tasks.
+    /// Returns the name of these tasks.
     pub(crate) fn title(&self) -> String {
         let command = self.command.join(" ");
         let command = command.split_whitespace().collect::<Vec<_>>().join(" ");
@@ -75,23 +75,23 @@ impl Suggestion {
         }
     }
 
-    /// The cheapest request: memory in MiB, and the step for the next attempt if some tasks would
-    /// have needed more; `None` if the needs are unknown.
+    /// Returns the cheapest request: the memory in MiB, and the step for the next attempt if some
+    /// tasks would have needed more. `None` if the needs are unknown.
     pub(crate) fn cheapest(&self) -> Option<(u64, Option<Step>)> {
         let (largest, first) = (self.needs.memory_max()?, self.needs.first_size()?);
         let (small, large) = (mebibytes(first.kib), mebibytes(largest));
-        // A single step reaches the largest need: each further attempt would cost more than it
-        // saves.
+        // A single step reaches the largest need, because each further attempt would cost more than
+        // it saves.
         let most = u64::from(PERMILLE_MAX / 1_000);
         let factor = large.div_ceil(small.max(1)).clamp(2, most);
-        // Rounded up both can be the same.
+        // Rounded up, both values can be the same.
         let is_growing = first.larger > 0 && large > small;
         // The needs of failed tasks are unknown.
         let max = Some(large).filter(|_| self.out_of_memory == 0);
         Some((small, is_growing.then_some(Step { factor, max })))
     }
 
-    /// Memory requests: the one that fits all tasks, and the cheapest one if it is smaller.
+    /// Returns memory requests: the one that fits all tasks, and the cheapest one if it is smaller.
     pub(crate) fn memory(&self) -> Vec<MemoryOption> {
         let (Some(largest), Some(first), Some((small, growth))) = (
             self.needs.memory_max(),
@@ -121,12 +121,12 @@ impl Suggestion {
         vec![small, all]
     }
 
-    /// Number of tasks that finished.
+    /// Returns the number of tasks that finished.
     const fn finished(&self) -> u64 {
         self.needs.count().saturating_sub(self.out_of_memory)
     }
 
-    /// The time request that covers nearly all tasks; `None` if none has finished.
+    /// Returns the time request that covers nearly all tasks, or `None` if none has finished.
     pub(crate) fn time_request(&self) -> Option<Duration> {
         if self.finished() == 0 {
             return None;
@@ -136,7 +136,7 @@ impl Suggestion {
         Some(Duration::from_secs(time.as_secs() + 1))
     }
 
-    /// The longest run.
+    /// Returns the longest run.
     pub(crate) fn longest(&self) -> Option<Duration> {
         self.needs.run_time(1_000)
     }
@@ -147,7 +147,7 @@ impl Suggestion {
         Some(1.0 - cost as f64 / reserved as f64)
     }
 
-    /// For programs.
+    /// Returns the JSON form.
     pub(crate) fn json(&self) -> Value {
         let memory = self.memory().into_iter().map(|option| {
             json!({ "options": option.options, "again": option.again, "saved": option.saved })
@@ -166,7 +166,7 @@ impl Suggestion {
         })
     }
 
-    /// Options of the cheapest requests, one line each.
+    /// Returns the options of the cheapest requests, one line each.
     pub(crate) fn options(&self) -> Vec<String> {
         let memory = self.memory().into_iter().map(|option| option.options);
         let time = self.time_request();
@@ -174,7 +174,7 @@ impl Suggestion {
         memory.take(1).chain(time).collect()
     }
 
-    /// Labels and texts for people.
+    /// Returns labels and texts in human-readable form.
     pub(crate) fn fields(&self) -> Vec<(&'static str, String)> {
         let mut fields = vec![
             ("Job", self.job.to_string()),
@@ -224,7 +224,7 @@ impl Suggestion {
     }
 }
 
-/// Rounded up.
+/// Converts KiB to MiB, rounded up.
 fn mebibytes(kib: u64) -> u64 {
     kib.div_ceil(1_024)
 }

@@ -1,4 +1,4 @@
-//! Tables and sentences for people.
+//! Human-readable output: tables and sentences.
 
 use std::io;
 use std::path::Path;
@@ -34,13 +34,13 @@ pub(crate) struct TableOutput {
 }
 
 impl TableOutput {
-    /// With or without escape sequences.
+    /// Creates an output with or without escape sequences.
     pub(crate) const fn new(look: Look) -> Self {
         Self { look }
     }
 }
 
-/// A table of plain texts with a header.
+/// Writes a table of plain texts with a header.
 pub(crate) fn write_plain(
     out: Out<'_>,
     header: &[String],
@@ -54,7 +54,7 @@ pub(crate) fn write_plain(
     grid.write(out)
 }
 
-/// Ids of tasks: bare for a single job, otherwise one line per job.
+/// Writes ids of tasks: only the ids for a single job, otherwise one line per job.
 pub(crate) fn write_task_ids(out: Out<'_>, reply: &client::TaskIdsReply) -> io::Result<()> {
     let is_single = reply.jobs.len() == 1;
     for job in &reply.jobs {

@@ -1,4 +1,4 @@
-//! The shape of every output, as snapshots. Times, ids and paths are fixed by the messages.
+//! Snapshots of every output. Times, ids and paths are fixed by the messages.
 
 use super::*;
 
@@ -10,7 +10,7 @@ mod worker;
 
 const MODES: [OutputMode; 3] = [OutputMode::Cli, OutputMode::Json, OutputMode::Quiet];
 
-/// A terminal of any width that understands colours.
+/// A terminal with unlimited width that understands colors.
 const COLORED: Look = Look {
     colors: true,
     columns: None,
@@ -25,7 +25,7 @@ fn print(mode: OutputMode, render: impl FnOnce(&dyn Output, Out<'_>) -> io::Resu
     text
 }
 
-/// Concatenated output of all three modes.
+/// Returns the concatenated output of all three modes.
 fn print_all(render: impl Fn(&dyn Output, Out<'_>) -> io::Result<()>) -> String {
     MODES.map(|mode| print(mode, &render)).join("---\n")
 }

@@ -1,11 +1,11 @@
-//! Interpretation of messages for people: states and counts that the client derives.
+//! Interprets messages for human-readable output: states and counts that the client derives.
 
 use hq_core::job::{JobState, TaskTotals};
 use hq_protocol::{client, common};
 
 use super::format::lossy;
 
-/// Words of a job's state.
+/// Returns the word for a job's state.
 pub(crate) const fn job_state_name(state: JobState) -> &'static str {
     match state {
         JobState::Waiting => "WAITING",
@@ -18,7 +18,7 @@ pub(crate) const fn job_state_name(state: JobState) -> &'static str {
     }
 }
 
-/// States that `job summary` counts, in display order.
+/// Returns the states that `job summary` counts, in display order.
 pub(crate) fn summary_states() -> Vec<JobState> {
     let mut shown: Vec<_> = JobState::ALL
         .into_iter()
@@ -36,32 +36,32 @@ const fn line_of_summary(state: JobState) -> Option<u8> {
         JobState::Failed => Some(3),
         JobState::Aborted => Some(4),
         JobState::Canceled => Some(5),
-        // Scripts know a table of six lines.
+        // Scripts expect a table of six lines.
         JobState::Opened => None,
     }
 }
 
-/// State of a job.
+/// Returns the state of a job.
 pub(crate) fn job_state(job: &client::JobSummary) -> JobState {
     totals(job).state(job.is_open)
 }
 
-/// Tasks of a job by state.
+/// Returns the number of a job's tasks in each state.
 pub(crate) fn totals(job: &client::JobSummary) -> TaskTotals {
     job.stats.as_ref().map(TaskTotals::from).unwrap_or_default()
 }
 
-/// Whether no task of the job is waiting or running.
+/// Returns whether no task of the job is waiting or running.
 pub(crate) fn is_idle(job: &client::JobSummary) -> bool {
     totals(job).unfinished() == 0
 }
 
-/// State of a task; a state of a newer server counts as waiting.
+/// Returns the state of a task. A state that only newer servers know counts as waiting.
 pub(crate) fn task_state(state: i32) -> client::TaskState {
     client::TaskState::try_from(state).unwrap_or(client::TaskState::Waiting)
 }
 
-/// Upper-case word of a task's state.
+/// Returns the upper-case word for a task's state.
 pub(crate) const fn task_state_name(state: client::TaskState) -> &'static str {
     match state {
         client::TaskState::Waiting => "WAITING",
@@ -73,13 +73,13 @@ pub(crate) const fn task_state_name(state: client::TaskState) -> &'static str {
     }
 }
 
-/// State of a worker; a state of a newer server counts as lost.
+/// Returns the state of a worker. A state that only newer servers know counts as lost.
 pub(crate) fn worker_state(worker: &client::WorkerInfo) -> client::worker_info::State {
     use client::worker_info::State;
     State::try_from(worker.state).unwrap_or(State::ConnectionLost)
 }
 
-/// Word of a worker's state.
+/// Returns the word for a worker's state.
 pub(crate) const fn worker_state_name(state: client::worker_info::State) -> &'static str {
     use client::worker_info::State;
     match state {
@@ -92,8 +92,8 @@ pub(crate) const fn worker_state_name(state: client::worker_info::State) -> &'st
     }
 }
 
-/// State of a worker that gets no tasks, or only a test task, because tasks fail there or its node
-/// has a problem.
+/// Returns the state of a worker that gets no tasks or only a test task, because tasks fail there
+/// or its node has a problem.
 pub(crate) fn quarantine_word(worker: &client::WorkerInfo) -> Option<&'static str> {
     use client::quarantine::Stage;
     let quarantine = worker.quarantine.as_ref()?;
@@ -105,7 +105,7 @@ pub(crate) fn quarantine_word(worker: &client::WorkerInfo) -> Option<&'static st
     })
 }
 
-/// State of a worker.
+/// Returns the word for a worker's state, including quarantine.
 pub(crate) fn worker_state_word(worker: &client::WorkerInfo) -> &'static str {
     let state = worker_state(worker);
     if worker.is_draining && state == client::worker_info::State::Running {
@@ -119,7 +119,7 @@ pub(crate) fn worker_state_word(worker: &client::WorkerInfo) -> &'static str {
     worker_state_name(state)
 }
 
-/// The single array submit of a job with exactly one submit.
+/// Returns the array submit of a job that has exactly one submit.
 pub(crate) fn single_array(job: &client::JobDetail) -> Option<&client::SubmitInfo> {
     match job.submits.as_slice() {
         [submit] if !submit.is_graph => Some(submit),
@@ -127,7 +127,7 @@ pub(crate) fn single_array(job: &client::JobDetail) -> Option<&client::SubmitInf
     }
 }
 
-/// When the job ended. An open job without unfinished tasks counts as ended now.
+/// Returns when the job ended. An open job without unfinished tasks counts as ended now.
 pub(crate) fn finished_at(job: &client::JobDetail) -> Option<i64> {
     let summary = job.summary.as_ref()?;
     if summary.is_open && is_idle(summary) {
@@ -136,20 +136,20 @@ pub(crate) fn finished_at(job: &client::JobDetail) -> Option<i64> {
     job.finished_unix_ns
 }
 
-/// Names of the workers, by id.
+/// Returns the host names of the workers, by id.
 pub(crate) fn hostnames(workers: &[client::WorkerRef]) -> impl Iterator<Item = &str> {
     workers.iter().map(|worker| worker.hostname.as_str())
 }
 
-/// A path of a submit with the job's id, which was unknown at the time of the submit.
+/// Returns a path of a submit with the job's id, which was unknown at the time of the submit.
 pub(crate) fn job_path(path: &[u8], job: u32) -> String {
     let id = job.to_string();
     let replaced = crate::submit::placeholder::replace(path, &[("JOB_ID", id.as_bytes())]);
     String::from_utf8_lossy(&replaced).into_owned()
 }
 
-/// Path of a standard stream in `job info`: absolute, relative paths start at the task's working
-/// directory.
+/// Returns the absolute path of a standard stream for `job info`. Relative paths start at the
+/// task's working directory.
 pub(crate) fn stdio_path(path: &[u8], cwd: &[u8], job: u32) -> String {
     let path = job_path(path, job);
     if path.starts_with('/') {
@@ -158,12 +158,12 @@ pub(crate) fn stdio_path(path: &[u8], cwd: &[u8], job: u32) -> String {
     format!("{}/{path}", job_path(cwd, job))
 }
 
-/// Kind of a standard stream; a kind of a newer server counts as none.
+/// Returns the kind of a standard stream. A kind that only newer servers know counts as none.
 pub(crate) fn stdio_kind(stdio: &common::Stdio) -> common::stdio::Kind {
     common::stdio::Kind::try_from(stdio.kind).unwrap_or(common::stdio::Kind::None)
 }
 
-/// Parameters of a task in one line: `lr=0.1, seed=3`.
+/// Returns the parameters of a task in one line: `lr=0.1, seed=3`.
 pub(crate) fn params_text(params: &[client::Param]) -> String {
     let pairs = params.iter();
     let pairs: Vec<String> = pairs
@@ -172,25 +172,25 @@ pub(crate) fn params_text(params: &[client::Param]) -> String {
     pairs.join(", ")
 }
 
-/// Policy of a request; a policy of a newer server counts as compact.
+/// Returns the policy of a request. A policy that only newer servers know counts as compact.
 pub(crate) fn policy(entry: &common::ResourceEntry) -> common::Policy {
     common::Policy::try_from(entry.policy).unwrap_or(common::Policy::Compact)
 }
 
-/// Cpu binding of a task.
+/// Returns how a task is bound to its cpus.
 pub(crate) fn pin(template: &common::TaskTemplate) -> common::PinMode {
     common::PinMode::try_from(template.pin).unwrap_or(common::PinMode::None)
 }
 
-/// A crash limit: a number or a word.
+/// A crash limit, as a number or a word.
 pub(crate) enum CrashLimitView {
-    /// Number of survived crashes.
+    /// The number of crashes that a task survives.
     Number(u32),
     /// `never-restart` or `unlimited`.
     Word(&'static str),
 }
 
-/// Crash limit of a task.
+/// Returns the crash limit of a task.
 pub(crate) fn crash_limit(template: &common::TaskTemplate) -> CrashLimitView {
     use common::crash_limit::Kind;
     let limit = template.crash_limit.unwrap_or_default();
@@ -201,7 +201,7 @@ pub(crate) fn crash_limit(template: &common::TaskTemplate) -> CrashLimitView {
     }
 }
 
-/// Name of the batch system of a queue.
+/// Returns the name of a queue's batch system.
 pub(crate) fn batch_system_name(spec: &client::AllocQueueSpec) -> String {
     let system = spec.system.clone().unwrap_or_default();
     match &*system.manager {
@@ -211,18 +211,18 @@ pub(crate) fn batch_system_name(spec: &client::AllocQueueSpec) -> String {
     }
 }
 
-/// Directory of an allocation.
+/// Returns the directory of an allocation.
 pub(crate) fn allocation_dir(allocation: &client::AllocAllocation) -> std::path::PathBuf {
     use std::os::unix::ffi::OsStrExt as _;
     std::ffi::OsStr::from_bytes(&allocation.work_dir).into()
 }
 
-/// Batch system of an allocation.
+/// Returns the batch system of an allocation.
 pub(crate) fn manager(allocation: &common::Allocation) -> common::BatchSystem {
     common::BatchSystem::try_from(allocation.manager).unwrap_or(common::BatchSystem::None)
 }
 
-/// Whether one condition of an explanation is met.
+/// Returns whether one condition of an explanation is met.
 pub(crate) fn item_fits(item: &client::ExplainItem) -> bool {
     use client::explain_item::Item;
     match &item.item {
@@ -235,7 +235,7 @@ pub(crate) fn item_fits(item: &client::ExplainItem) -> bool {
     }
 }
 
-/// Total amount of a resource on a worker, in units of 1/10 000.
+/// Returns the total amount of a resource on a worker, in units of 1/10 000.
 pub(crate) fn total_units(item: &common::ResourceItem) -> u64 {
     use common::resource_item::Kind;
     let whole = match &item.kind {
@@ -251,7 +251,7 @@ pub(crate) fn total_units(item: &common::ResourceItem) -> u64 {
     whole.saturating_mul(hq_core::resource::amount::UNITS_PER_WHOLE)
 }
 
-/// Names of what a worker offers.
+/// Returns the names of the resources that a worker offers.
 pub(crate) fn offered(worker: &client::WorkerInfo) -> impl Iterator<Item = &str> {
     let resources = worker
         .config

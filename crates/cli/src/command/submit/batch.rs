@@ -1,7 +1,7 @@
 //! `hq submit -`: reads a JSON object per line and prints a result per line, over one connection.
 //!
-//! The keys of an object are the options of `hq submit`, and `command`. The same parser reads them,
-//! so that both ways accept the same values.
+//! The keys of an object are the options of `hq submit`, plus `command`. The same parser reads
+//! them, so both ways accept the same values.
 
 use std::fs::File;
 use std::io::{BufRead, BufReader, IsTerminal as _, Read, Write};
@@ -20,19 +20,19 @@ use crate::error::{CliError, CliResult, exit};
 use crate::output::console::error_line;
 use crate::submit::exact_json;
 
-/// Maximum line length; larger data belongs in a file with entries.
+/// The maximum length of a line in bytes. Larger data belongs in a file with entries.
 const LINE_MAX: usize = 64 << 20;
 
-/// Lines that are submitted together at most.
+/// The maximum number of lines that are submitted together.
 const BATCH_MAX: usize = 256;
 
-/// Bytes that are read at once.
+/// The number of bytes that are read at once.
 const BUFFER_LEN: usize = 1 << 16;
 
 /// Options that are invalid for a single submit of a batch.
 const REFUSED: [&str; 5] = ["wait", "progress", "on-notify", "stdin", "dry-run"];
 
-/// Options of one line.
+/// The options of one line.
 #[derive(Parser)]
 #[command(name = "hq submit", no_binary_name = true, disable_help_flag = true)]
 struct Line {
@@ -40,10 +40,10 @@ struct Line {
     args: SubmitArgs,
 }
 
-/// Submits lines until standard input ends. The exit code reports whether a line was rejected.
+/// Submits lines until standard input ends. The exit code says whether a line was rejected.
 ///
-/// Lines that arrive together are sent together and stored together. A program that writes a line
-/// and waits for its result gets it immediately.
+/// Lines that arrive together are sent and stored together. A program that writes a line and waits
+/// for its result gets it immediately.
 pub(super) async fn run(client: &mut Client, context: &mut Context) -> CliResult<()> {
     let mut parser = Line::command();
     let mut input = Input::new()?;
@@ -63,7 +63,7 @@ pub(super) async fn run(client: &mut Client, context: &mut Context) -> CliResult
     Ok(())
 }
 
-/// Standard input, line by line.
+/// Standard input, read line by line.
 struct Input {
     reader: BufReader<File>,
     line: Vec<u8>,
@@ -98,7 +98,7 @@ impl Input {
         Ok(Some(&self.line))
     }
 
-    /// Whether another line is already available.
+    /// Returns whether another line is already available.
     fn has_line(&self) -> bool {
         self.reader.buffer().contains(&b'\n')
     }
@@ -108,10 +108,10 @@ fn cannot_read(error: &std::io::Error) -> CliError {
     CliError::caused("Cannot read standard input", error)
 }
 
-/// Lines that were read and not answered yet.
+/// Lines that were read but not answered yet.
 #[derive(Default)]
 struct Batch {
-    /// Error of each line, in order; `None` for a valid line in `submits`.
+    /// The error of each line, in order; `None` for a valid line, which is in `submits`.
     refusals: Vec<Option<String>>,
     submits: Vec<client::Submit>,
     has_refused: bool,
@@ -129,7 +129,7 @@ impl Batch {
             Ok(args) => {
                 let is_behind = !args.after.is_empty() || args.after_each.is_some();
                 if is_behind || args.learn_from.is_some() {
-                    // `last` is the job of the line before.
+                    // `last` refers to the job of the previous line.
                     self.send(client, context).await?;
                 }
                 prepare(args, None, client).await
@@ -171,7 +171,7 @@ impl Batch {
     }
 }
 
-/// An id or a refusal for each submit.
+/// Returns an id or a rejection for each submit.
 async fn submit_all(
     submits: Vec<client::Submit>,
     client: &mut Client,
@@ -179,7 +179,7 @@ async fn submit_all(
     if submits.len() > 1 {
         match client.submit_all(submits.clone()).await {
             Ok(results) => return Ok(results.into_iter().map(from_message).collect()),
-            // One of them is invalid: the others must not fail with it.
+            // One of the submits is invalid, and the others must not fail with it.
             Err(error) => drop(refusal(error, client)?),
         }
     }
@@ -202,7 +202,8 @@ fn from_message(result: client::SubmitResult) -> Result<u32, String> {
     }
 }
 
-/// The text of a rejection. A lost connection rejects every line, so it is reported once.
+/// Returns the text of a rejection. A lost connection rejects every line, so it is reported once,
+/// as an error.
 fn refusal(error: CliError, client: &Client) -> CliResult<String> {
     if client.is_lost() {
         return Err(error);
@@ -219,7 +220,7 @@ fn parse(parser: &mut clap::Command, line: &[u8]) -> CliResult<SubmitArgs> {
     Ok(line.args)
 }
 
-/// An error of a command line without its layout.
+/// Returns an error of a command line in a single line.
 fn one_line(text: &str) -> String {
     let lines = text.lines().map(str::trim);
     let is_about_it = |line: &&str| {
@@ -241,7 +242,7 @@ fn object(line: &[u8]) -> CliResult<Map<String, Value>> {
     Ok(object)
 }
 
-/// The object as words of a command line.
+/// Converts the object to the words of a command line.
 fn words(object: &Map<String, Value>) -> CliResult<Vec<String>> {
     let mut words = Vec::new();
     for (key, value) in object.iter().filter(|(key, _)| *key != "command") {

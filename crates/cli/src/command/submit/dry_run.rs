@@ -54,7 +54,7 @@ pub(super) async fn submit(
     if skips_done {
         let unended = match &mut client {
             Some(client) => after::unended(&prepared.spec.after, client).await?,
-            // Without a server, these count as unfinished.
+            // Without a server, all these dependencies count as unfinished.
             None => OuterDependencies {
                 job: prepared.spec.after.first().map(|after| after.job),
                 each: None,
@@ -81,8 +81,8 @@ pub(super) async fn submit_file(args: &SubmitFileArgs, context: &mut Context) ->
     show(&prepared, client.as_mut(), uid.as_deref(), context).await
 }
 
-/// Connects to the server, if one is running. Reports an unreachable server, and continues without
-/// it.
+/// Connects to the server if one is running. If it is unreachable, reports that and continues
+/// without it.
 async fn connect(context: &Context) -> CliResult<Client> {
     let server = context.connect().await;
     let found = context.server_dir()?.load_access_any();
@@ -93,7 +93,7 @@ async fn connect(context: &Context) -> CliResult<Client> {
     server
 }
 
-/// Conditions that need no server to be understood.
+/// Returns the conditions that can be understood without a server.
 fn known_after(args: &SubmitArgs) -> Option<Vec<After>> {
     if args.after_each.is_some() {
         return None;
@@ -132,7 +132,7 @@ async fn show(
     print(&plan, context)
 }
 
-/// Prints a plan in the mode of the output.
+/// Prints a plan in the output mode.
 pub(in crate::command) fn print(plan: &Plan, context: &mut Context) -> CliResult<()> {
     Ok(context.output.submit_plan(&mut context.out, plan)?)
 }
@@ -183,7 +183,7 @@ async fn add_workers(
     Ok(())
 }
 
-/// Resource requests of a kind of task, on one line.
+/// Formats the resource requests of a kind of task on one line.
 fn shown(requests: &RequestVariants) -> String {
     let variants = requests.as_slice().iter().map(|request| {
         let entries = request.entries.iter();
@@ -206,7 +206,7 @@ fn group(worker: &client::WorkerInfo) -> &str {
     config.map_or("", |config| config.group.as_str())
 }
 
-/// Remaining lifetime of a worker; `None` if it is unlimited.
+/// Returns the remaining lifetime of a worker; `None` = unlimited.
 fn left(worker: &client::WorkerInfo) -> Option<Duration> {
     let limit = worker.config.as_ref()?.time_limit_ns?;
     let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
@@ -215,7 +215,7 @@ fn left(worker: &client::WorkerInfo) -> Option<Duration> {
     Some(Duration::from_nanos(limit).saturating_sub(age))
 }
 
-/// Lines of `hq submit -` are not shown.
+/// Returns the error for the lines of `hq submit -`, which cannot be shown.
 pub(super) fn refuse_batch() -> CliError {
     CliError::new("`--dry-run` shows one submit, and `-` reads many").with_help(
         "give the options and the command of one of them: `hq submit --dry-run -- ./program`"

@@ -1,4 +1,4 @@
-//! `--learn-from`: sizes the first tasks by the needs of an earlier job.
+//! `--learn-from`: sizes the first tasks according to the needs of an earlier job.
 
 use std::sync::Arc;
 

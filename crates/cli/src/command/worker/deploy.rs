@@ -15,13 +15,13 @@ use crate::command::Context;
 use crate::error::{CliError, CliResult};
 use crate::submit::is_stdin;
 
-/// Pause between two looks at the ssh processes.
+/// The pause between two checks of the ssh processes.
 const LOOK_INTERVAL: Duration = Duration::from_millis(50);
 
-/// Number of bytes at the end of ssh's output that an error message may contain.
+/// The number of bytes at the end of ssh's output that an error message may contain.
 const TAIL_LEN: usize = 4096;
 
-/// Lines of it that are shown.
+/// The maximum number of lines of it that are shown.
 const TAIL_LINES_MAX: usize = 5;
 
 /// A machine and the port of its ssh server.
@@ -61,7 +61,7 @@ pub(crate) fn deploy_ssh(args: DeploySshArgs, context: &mut Context) -> CliResul
     context.done()
 }
 
-/// The command for one machine.
+/// Returns the command for one machine.
 fn ssh(host: &Host, program: &Path, worker_args: &[OsString]) -> CliResult<Command> {
     let mut ssh = Command::new("ssh");
     ssh.arg(&host.name).args(["-t", "-t"]);
@@ -76,7 +76,7 @@ fn ssh(host: &Host, program: &Path, worker_args: &[OsString]) -> CliResult<Comma
     Ok(ssh)
 }
 
-/// Quotes the words for the remote shell, because ssh joins its arguments with blanks.
+/// Quotes the words for the remote shell, because ssh joins its arguments with spaces.
 fn remote_command<'a>(words: impl IntoIterator<Item = &'a OsStr>) -> CliResult<OsString> {
     let words = words.into_iter().map(OsStr::as_bytes);
     let quoted = shlex::bytes::try_join(words).map_err(|_| {
@@ -85,7 +85,7 @@ fn remote_command<'a>(words: impl IntoIterator<Item = &'a OsStr>) -> CliResult<O
     Ok(OsString::from_vec(quoted))
 }
 
-/// Starts the sessions one after the other; if one fails, stops the earlier ones.
+/// Starts the sessions one after the other. If one fails, stops the earlier ones.
 fn start_all(
     hosts: Vec<Host>,
     mut start: impl FnMut(&Host) -> CliResult<Remote>,
@@ -99,12 +99,12 @@ fn start_all(
     Ok(remotes)
 }
 
-/// An ssh process, which is ended with this value.
+/// An ssh process that is ended on drop.
 struct Remote {
     child: Child,
-    /// Captured output, unless it goes to the terminal.
+    /// The captured output, unless it goes to the terminal.
     output: Option<PipeReader>,
-    /// The last of it.
+    /// The end of the output.
     tail: VecDeque<u8>,
 }
 
@@ -154,7 +154,7 @@ impl Remote {
         }
     }
 
-    /// Its last lines, to be put behind a message.
+    /// Returns the last lines of the output, to be appended to a message.
     fn last_words(&self) -> String {
         let (front, back) = self.tail.as_slices();
         let text = String::from_utf8_lossy(&[front, back].concat()).into_owned();
@@ -172,14 +172,14 @@ impl Remote {
 
 impl Drop for Remote {
     fn drop(&mut self) {
-        // Normally ssh has ended. Otherwise the end of its connection stops the worker.
+        // Normally ssh has already ended. Otherwise, closing its connection stops the worker.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
 }
 
-/// Reports each session when it ends; returns whether all succeeded. Uses no threads, which the
-/// system may refuse.
+/// Reports each session when it ends. Returns whether all succeeded. Uses no threads, because the
+/// system may refuse to start them.
 fn wait_for_all(mut remotes: Vec<(String, Remote)>) -> bool {
     let mut is_well = true;
     while !remotes.is_empty() {
@@ -219,7 +219,7 @@ fn report_end(host: &str, end: std::io::Result<std::process::ExitStatus>, said: 
     }
 }
 
-/// Parses the words as options of `worker start`; prints the help if they request it.
+/// Parses the words as options of `worker start`. Prints the help if they request it.
 fn check_worker_args(words: &[OsString], context: &mut Context) -> CliResult<()> {
     let Err(error) = StartLine::try_parse_from(words) else {
         return Ok(());
@@ -261,7 +261,7 @@ fn read_hosts(path: &Path) -> CliResult<Vec<Host>> {
 
 fn parse_host(line: &str) -> CliResult<Host> {
     let (name, port) = match line.rsplit_once(':') {
-        // An IPv6 address without port has several colons.
+        // An IPv6 address without a port contains several colons.
         Some((name, _)) if !name.ends_with(']') && (name.contains(':') || line.ends_with(']')) => {
             (line, None)
         }
@@ -287,8 +287,8 @@ fn parse_host(line: &str) -> CliResult<Host> {
     Ok(Host { name, port })
 }
 
-/// An IPv6 address in the form that `ssh` expects, with an optional user. `None` if the brackets do
-/// not match.
+/// Returns an IPv6 address in the form that `ssh` expects, with an optional user, or `None` if the
+/// brackets do not match.
 fn without_brackets(name: &str) -> Option<String> {
     let (user, address) = name.rsplit_once('@').map_or(("", name), |(user, address)| {
         (&name[..=user.len()], address)
@@ -328,7 +328,7 @@ mod tests {
         assert!(host("-oProxyCommand=x").is_err());
     }
 
-    /// Replaces ssh by a local shell.
+    /// Replaces ssh with a local shell.
     fn remote(script: &str) -> CliResult<Remote> {
         let mut command = Command::new("sh");
         command.args(["-c", script]);

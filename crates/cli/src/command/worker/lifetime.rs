@@ -1,7 +1,8 @@
-//! The remaining lifetime of the batch job around a worker, according to its batch system.
+//! Determines the remaining lifetime of the batch job that contains a worker, according to its
+//! batch system.
 //!
-//! Queried once before the worker starts, without another thread and with a time limit. Without an
-//! answer the worker starts without a lifetime.
+//! The batch system is queried once before the worker starts, without another thread and with a
+//! time limit. If there is no answer, the worker starts without a lifetime.
 
 use std::io::{Read as _, Seek as _};
 use std::process::{Command, Stdio};
@@ -13,14 +14,15 @@ use jiff::civil::DateTime;
 use jiff::tz::TimeZone;
 use jiff::{SignedDuration, Timestamp, fmt::strtime};
 
-/// Longest wait for an answer.
+/// How long to wait for an answer.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(3);
-/// Maximum wait when the worker is ending and has little time.
+/// How long to wait for an answer when the worker is ending and has little time.
 const ENDING_TIMEOUT: Duration = Duration::from_secs(1);
-/// Longest answer that is read, in bytes.
+/// The maximum length of an answer in bytes.
 const ANSWER_MAX: u64 = 1 << 20;
 
-/// Lifetime of a worker with the option `limit`, in an allocation that has `left`.
+/// Returns the lifetime of a worker with the option `limit` in an allocation with the remaining
+/// time `left`.
 pub(super) fn of_worker(limit: Option<Duration>, left: Option<Duration>) -> Option<Duration> {
     let of_allocation = left.map(hq_core::batch::worker_lifetime);
     match (limit, of_allocation) {
@@ -29,11 +31,11 @@ pub(super) fn of_worker(limit: Option<Duration>, left: Option<Duration>) -> Opti
     }
 }
 
-/// Two sources that differ by no more than this agree. PBS counts the time of a job every two
+/// Two sources agree if they differ by at most this. PBS updates the time of a job every two
 /// minutes.
 const AGREEMENT: SignedDuration = SignedDuration::from_secs(150);
 
-/// Time that a Slurm job has left.
+/// Returns the remaining time of a Slurm job.
 pub(super) fn left_in_slurm(job: &str) -> Option<Duration> {
     let answer = ask("scontrol", &["show", "job", job]).unwrap_or_default();
     let end = std::env::var("SLURM_JOB_END_TIME").ok();
@@ -46,7 +48,7 @@ pub(super) fn left_in_slurm(job: &str) -> Option<Duration> {
     .best("Slurm")
 }
 
-/// Time that a PBS job has left.
+/// Returns the remaining time of a PBS job.
 pub(super) fn left_in_pbs(job: &str) -> Option<Duration> {
     let (now, zone) = (Timestamp::now(), TimeZone::system());
     let found = ask("qstat", &["-f", "-F", "json", job]);
@@ -58,20 +60,20 @@ pub(super) fn left_in_pbs(job: &str) -> Option<Duration> {
     found?.best("PBS")
 }
 
-/// A batch system's report about the time left of a job.
+/// What a batch system reports about the remaining time of a job.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 struct TimeLeft {
-    /// Its time limit.
+    /// The job's time limit.
     limit: Option<SignedDuration>,
-    /// Time left, the best source first. All sources except the batch system's own computation
-    /// depend on the clock of this node, which may be wrong.
+    /// The remaining time according to each source, best source first. All sources except the batch
+    /// system's own computation depend on the clock of this node, which may be wrong.
     sources: Vec<SignedDuration>,
 }
 
 impl TimeLeft {
-    /// The first source that another one confirms (the shorter of the two), otherwise the first
-    /// source. A running job has some time left, but no more than its limit; if no source gives
-    /// such a value, only the limit is known.
+    /// Returns the first source that another one confirms (the shorter of the two), or else the
+    /// first source. A running job has some time left, but not more than its limit. If no source
+    /// gives such a value, only the limit is known.
     fn best(&self, system: &str) -> Option<Duration> {
         let longest = self
             .limit
@@ -96,9 +98,9 @@ impl TimeLeft {
     }
 }
 
-/// Parses `RunTime=00:01:00 TimeLimit=00:10:00 … EndTime=2026-11-21T08:00:00`, in local time;
-/// unlimited jobs have no end. `end` is the end in seconds since 1970, which newer releases put
-/// into the environment.
+/// Parses `RunTime=00:01:00 TimeLimit=00:10:00 … EndTime=2026-11-21T08:00:00` in local time.
+/// Unlimited jobs have no end. `end` is the end in seconds since 1970, which newer releases set in
+/// the environment.
 fn of_slurm(answer: &str, end: Option<&str>, now: Timestamp, zone: &TimeZone) -> TimeLeft {
     let value = |key: &str| {
         let mut words = answer.split_whitespace();
@@ -120,7 +122,7 @@ fn of_slurm(answer: &str, end: Option<&str>, now: Timestamp, zone: &TimeZone) ->
     }
 }
 
-/// `[DAYS-]HH:MM:SS`, also with fewer parts.
+/// Parses `[DAYS-]HH:MM:SS`, also with fewer parts.
 fn slurm_duration(text: &str) -> Option<SignedDuration> {
     let (days, clock) = text.split_once('-').unwrap_or(("0", text));
     let mut seconds: i64 = 0;
@@ -133,13 +135,13 @@ fn slurm_duration(text: &str) -> Option<SignedDuration> {
     Some(SignedDuration::from_secs(days * 86_400 + seconds))
 }
 
-/// From the JSON of `qstat -f`.
+/// Parses the JSON of `qstat -f`.
 fn of_pbs(answer: &str, job: &str, now: Timestamp, zone: &TimeZone) -> Option<TimeLeft> {
     let answer: serde_json::Value = serde_json::from_str(answer).ok()?;
     let job = answer.get("Jobs")?.get(job)?;
     let time = |list: &str| {
         let of_list = job.get(list).and_then(|list| list.get("walltime"));
-        // As plain text has it.
+        // The value has the same form as in plain text.
         let text = of_list.or(job.get(format!("{list}.walltime")))?.as_str()?;
         let time = crate::parse::duration::parse_duration(text).ok()?;
         SignedDuration::try_from(time).ok()
@@ -158,9 +160,9 @@ fn of_pbs(answer: &str, job: &str, now: Timestamp, zone: &TimeZone) -> Option<Ti
     })
 }
 
-/// Whether the batch system is ending the job, as far as one second of waiting shows. Without an
-/// answer, and in PBS, which does not report it, the worker assumes so when it receives a stop
-/// signal.
+/// Returns whether the batch system is ending the job, as far as one second of waiting shows. If
+/// there is no answer, and in PBS, which does not report it, the worker assumes so when it receives
+/// a stop signal.
 pub(super) fn is_ending(manager: BatchSystem, job: &str) -> bool {
     match manager {
         BatchSystem::Slurm => {
@@ -181,7 +183,7 @@ fn is_ending_in_slurm(answer: &str) -> bool {
     is_preempted || value("JobState=") != Some("RUNNING")
 }
 
-/// Standard output of a program that succeeded in time.
+/// Returns the standard output of a program that succeeded in time.
 fn ask(program: &str, args: &[&str]) -> Option<String> {
     ask_within(ANSWER_TIMEOUT, program, args)
 }
@@ -206,7 +208,7 @@ fn ask_within(timeout: Duration, program: &str, args: &[&str]) -> Option<String>
             }
             Ok(None) | Err(_) => {
                 tracing::warn!("`{program}` does not answer");
-                // The program may have just ended.
+                // The program may just have ended.
                 let _ = child.kill();
                 let _ = child.wait();
                 return None;
@@ -243,7 +245,8 @@ mod tests {
         assert_eq!(of_worker(Some(secs(30)), Some(secs(3_600))), Some(secs(30)));
     }
 
-    /// A job of ten minutes that started at 08:00 and has run for two minutes.
+    /// The answer for a job of ten minutes that started at 08:00 and has been running for two
+    /// minutes.
     const ANSWER: &str = "JobId=12 JobName=hq-1-1\n   RunTime=00:02:00 TimeLimit=00:10:00 TimeMin=N/A\n \
                           StartTime=2026-11-21T08:00:00 EndTime=2026-11-21T08:10:00 Deadline=N/A\n";
 
@@ -251,7 +254,7 @@ mod tests {
     fn the_time_left_in_slurm_needs_no_right_clock() {
         let answer = ANSWER;
         let no_run_time = answer.replace("RunTime", "X");
-        // `scontrol` computes the run time by the clock of its own node.
+        // `scontrol` computes the run time with the clock of its own node.
         let ahead = answer.replace("00:02:00", "00:32:00");
         let one_source = answer.replace("EndTime", "X");
         let unlimited = answer
@@ -261,12 +264,12 @@ mod tests {
         for (answer, end, clock, left) in [
             (answer, end, "08:02", Some(480)),
             (answer, None, "08:02", Some(480)),
-            // Clocks that are wrong: an end in the past, or beyond the limit, is not believed.
+            // The clock is wrong: an end in the past or beyond the limit is not believed.
             (answer, end, "09:02", Some(480)),
             (answer, end, "07:02", Some(480)),
             (&*ahead, end, "08:32", Some(600)),
             (&*no_run_time, end, "08:32", Some(600)),
-            // Two that agree win over one.
+            // Two sources that agree take precedence over one.
             (
                 &*answer.replace("00:02:00", "00:09:00"),
                 end,
@@ -275,7 +278,7 @@ mod tests {
             ),
             (&*no_run_time, None, "08:02", Some(480)),
             (&*one_source, None, "09:00", Some(480)),
-            // A time format of the user is not read as a time.
+            // A time in a user-defined format is not interpreted.
             (
                 &*no_run_time.replace("T08:10:00", " 08:10:00"),
                 end,
@@ -349,7 +352,8 @@ mod tests {
 
     #[test]
     fn the_time_left_in_pbs_needs_no_right_clock() {
-        // A shortened answer of OpenPBS 23.06: a job of ten minutes that has run for half a minute.
+        // A shortened answer of OpenPBS 23.06 about a job of ten minutes that has been running for
+        // half a minute.
         let json = r#"{"pbs_version": "23.06.06", "Jobs": {"1.pbshost": {"job_state": "R",
             "Resource_List": {"ncpus": 1, "walltime": "00:10:00"},
             "resources_used": {"walltime": "00:00:30"},

@@ -2,13 +2,14 @@
 
 use std::fs;
 
-/// Whether a signal is ignored at present. A handler would undo that.
+/// Returns whether a signal is currently ignored. Installing a handler would undo that.
 pub(crate) fn is_ignored(number: i32) -> bool {
     let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
     is_in_set(&status, number)
 }
 
-/// `SigIgn` is a hexadecimal bit set; signal 1 is the lowest bit. See `proc_pid_status(5)`.
+/// Returns whether `SigIgn` contains a signal. It is a hexadecimal bit set whose lowest bit is
+/// signal 1. See `proc_pid_status(5)`.
 fn is_in_set(status: &str, number: i32) -> bool {
     let set = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
     let set = set.and_then(|set| u64::from_str_radix(set.trim(), 16).ok());

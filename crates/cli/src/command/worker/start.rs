@@ -35,51 +35,52 @@ use crate::parse::resource::CpuDefinition;
 use crate::signals::Warnings;
 use crate::version::VERSION;
 
-/// Default of `--heartbeat`.
+/// The default of `--heartbeat`.
 const HEARTBEAT: Duration = Duration::from_secs(8);
 
-/// Default of `--retract-check-interval`.
+/// The default of `--retract-check-interval`.
 const RETRACT_CHECK: Duration = Duration::from_secs(30);
 
 /// How long a worker waits for the access file of a server that is starting.
 const ACCESS_PATIENCE: Duration = Duration::from_secs(10);
-/// Interval for polling the access file.
+/// The interval for polling the access file.
 const ACCESS_STEP: Duration = Duration::from_millis(100);
-/// A shorter wait needs no message.
+/// A wait shorter than this needs no message.
 const SILENCE_MAX: Duration = Duration::from_secs(1);
 
-/// Longest wait for the announcements of relays.
+/// How long to wait for the announcements of relays.
 const RELAYS_PATIENCE: Duration = Duration::from_secs(1);
 
-/// Signals within this time are one.
+/// Signals within this time count as one.
 const SAME_SIGNAL: Duration = Duration::from_millis(500);
 
-/// Maximum number of signals that wait for the worker.
+/// The maximum number of signals that wait for the worker.
 const INTERRUPTS_MAX: usize = 4;
 
 /// `worker start`: runs the worker until it ends.
 pub(crate) fn start(args: StartArgs, context: &mut Context) -> CliResult<()> {
-    // Errors of the user are reported before anything starts.
+    // Report mistakes of the user before anything starts.
     let resources = resources(&args)?;
     let mut allocation = allocation(args.manager)?;
     if let Some(other) = allocation
         .as_mut()
         .filter(|a| a.manager == BatchSystem::Other)
     {
-        // Only the option tells this.
+        // For this batch system, only the option specifies the time limit.
         other.time_limit = args.time_limit;
     }
     let keeper = split_off_keeper()?;
     tracing::info!("hq {VERSION}");
     hq_worker::end_leftovers();
-    // A single thread: ends of tasks reach the event loop without a switch to another thread.
+    // A single thread, so that ends of tasks reach the event loop without a switch to another
+    // thread.
     let runtime = crate::runtime::on_this_thread()?;
     let result = runtime.block_on(work(args, resources, allocation, keeper, context));
     runtime.shutdown_background();
     result
 }
 
-/// Continues in a child process that the original process watches: see [`keeper`].
+/// Continues in a child process, which the original process watches: see [`keeper`].
 pub(crate) fn split_off_keeper() -> CliResult<KeeperContext> {
     keeper::split().map_err(|e| CliError::caused("Cannot watch over the tasks", &e))
 }
@@ -127,7 +128,7 @@ async fn work(
     let work_dir = WorkDir::create(args.work_dir.as_deref())
         .map_err(|e| CliError::caused("Cannot prepare the working directory", &e))?;
     let hostname = args.hostname.clone().unwrap_or_else(own_hostname);
-    // Before the registration: after it, a signal must find a handler.
+    // Set up before the registration, because after it every signal must find a handler.
     let mut interrupts = interrupts(allocation.clone())?;
     let is_relay = args.relay.is_some();
     let find = move || find_again(&dir, !is_relay);
@@ -165,7 +166,7 @@ async fn work(
     };
     let info = worker_info(worker.id().as_u32(), worker.config());
     let shown = context.output.worker_started(&mut context.out, &info);
-    // A worker continues if its standard output is closed.
+    // A worker continues even if its standard output is closed.
     if let Err(error) = shown.map_err(CliError::from).and_then(|()| context.flush()) {
         tracing::debug!(?error, "cannot print the worker's table");
     }
@@ -174,7 +175,7 @@ async fn work(
     report_end(end)
 }
 
-/// The worker's configuration, without its directory and process.
+/// Returns the worker's configuration, without its directory and process.
 fn configuration(
     args: &StartArgs,
     (hostname, port): (String, u16),
@@ -213,7 +214,7 @@ fn configuration(
     }
 }
 
-/// How the worker enforces the `mem` of tasks.
+/// Returns how the worker enforces the `mem` of tasks.
 fn memory_limits(args: &StartArgs) -> MemoryLimits {
     match args.enforce_memory {
         Some(YesNo::Yes) => MemoryLimits::Enforced,
@@ -230,7 +231,7 @@ fn not_registered(error: RegisterError) -> CliResult<()> {
     Err(CliError::caused("Cannot register at the server", &error))
 }
 
-/// Waits for the access file of a server that a script may have just started.
+/// Waits for the access file of a server that a script may just have started.
 async fn wait_for_access(dir: &ServerDir) -> CliResult<(std::path::PathBuf, AccessFile)> {
     let start = Instant::now();
     let mut is_told = false;
@@ -254,7 +255,7 @@ async fn wait_for_access(dir: &ServerDir) -> CliResult<(std::path::PathBuf, Acce
     }
 }
 
-/// Begins to be a relay.
+/// Starts a relay.
 async fn start_relay(
     listen: RelayListen,
     hostname: &str,
@@ -277,8 +278,8 @@ async fn start_relay(
     Ok(relay)
 }
 
-/// How to connect to the server of an access file, with the relays that are announced next to the
-/// file.
+/// Returns how to connect to the server of an access file, with the relays that are announced next
+/// to the file.
 async fn connector(access: &Access, path: &Path, wants_relays: bool) -> Connector {
     if access
         .key
@@ -295,7 +296,7 @@ async fn connector(access: &Access, path: &Path, wants_relays: bool) -> Connecto
     let relays = match instance.clone().filter(|_| wants_relays) {
         Some(instance) => {
             let read = tokio::task::spawn_blocking(move || announced(&instance));
-            // The file system may hang; a later attempt finds the relays.
+            // If the file system hangs, a later attempt finds the relays.
             let read = tokio::time::timeout(RELAYS_PATIENCE, read).await;
             read.map_or_else(|_| Vec::new(), Result::unwrap_or_default)
         }
@@ -312,20 +313,22 @@ fn announced(instance: &Path) -> Vec<RelayAddress> {
     announced_relays(instance).into_iter().flatten().collect()
 }
 
-/// Where the server is now: a restarted server has another port and another directory.
+/// Finds the current location of the server: a restarted server has another port and another
+/// directory.
 fn find_again(dir: &ServerDir, wants_relays: bool) -> ServerLocation {
     match load_again(dir, wants_relays) {
         Some(connector) => ServerLocation::At(Box::new(connector)),
-        // Only a definite answer counts: a file system may be away for a while.
+        // Only a definite answer counts, because a file system may be away for a while.
         None if matches!(dir.root().try_exists(), Ok(false)) => ServerLocation::Gone,
         None => ServerLocation::Unknown,
     }
 }
 
 fn load_again(dir: &ServerDir, wants_relays: bool) -> Option<Connector> {
-    // After an update, the server has another release but is still the same server.
+    // After an update, the server is a different release but still the same server.
     let in_use = dir.load_access_any();
-    // Workers of a batch job start with the directory of one server process, `<server-dir>/001`.
+    // Workers of a batch job start with the directory of a single server process,
+    // `<server-dir>/001`.
     let parent = std::path::absolute(dir.root()).ok();
     let later = parent
         .as_deref()
@@ -347,7 +350,7 @@ fn load_again(dir: &ServerDir, wants_relays: bool) -> Option<Connector> {
     })
 }
 
-/// How a worker ends that has not begun.
+/// Returns how a worker ends that has not started yet.
 const fn end_by(interrupt: Interrupt) -> WorkerEnd {
     match interrupt {
         Interrupt::Terminate | Interrupt::Drain | Interrupt::Signalled => WorkerEnd::Interrupted,
@@ -371,10 +374,11 @@ fn report_end(end: WorkerEnd) -> CliResult<()> {
 }
 
 /// Turns signals into interrupts of the worker. Queries whether the batch system is ending the
-/// worker; until then, the cause of a task that ends by the same signal is unknown.
+/// worker; until then, it is unknown why a task ended that was ended by the same signal.
 fn interrupts(allocation: Option<Allocation>) -> CliResult<mpsc::Receiver<Interrupt>> {
     let listen = |kind| signal(kind).map_err(|e| CliError::caused("Cannot handle signals", &e));
-    // `nohup` and shells ignore these signals for background processes; the worker keeps that.
+    // `nohup` and shells ignore these signals for background processes. The worker keeps ignoring
+    // them.
     let unless_ignored = |kind: SignalKind| match signals::is_ignored(kind.as_raw_value()) {
         true => Ok(None),
         false => listen(kind).map(Some),
@@ -397,14 +401,14 @@ fn interrupts(allocation: Option<Allocation>) -> CliResult<mpsc::Receiver<Interr
                 _ = suspend.recv() => Received::Terminate,
                 () = warnings.recv() => Received::Warning,
             };
-            // A signal to all processes arrives twice: directly and through the front process.
+            // A signal to all processes arrives twice: directly, and through the front process.
             if last.is_some_and(|last| last.elapsed() < SAME_SIGNAL) {
                 continue;
             }
             tracing::info!("Received a signal, stopping the worker");
             let is_first = last.is_none();
             let is_preempted = match allocation.clone().filter(|_| is_first) {
-                // Only a batch system sends this early.
+                // Only a batch system sends this signal early.
                 Some(_) if received == Received::Warning => true,
                 Some(allocation) if received == Received::Terminate => {
                     let _ = tx.send(Interrupt::Signalled).await;
@@ -429,17 +433,17 @@ fn interrupts(allocation: Option<Allocation>) -> CliResult<mpsc::Receiver<Interr
     Ok(rx)
 }
 
-/// Kind of a received signal.
+/// The kind of a received signal.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Received {
     /// The allocation may be ending.
     Terminate,
-    /// The allocation ends soon.
+    /// The allocation will end soon.
     Warning,
     Other,
 }
 
-/// The next occurrence of a signal; never completes for an ignored one.
+/// Waits for the next occurrence of a signal. Never completes for an ignored signal.
 async fn next(signal: &mut Option<Signals>) {
     match signal {
         // The stream of a signal does not end.
@@ -448,7 +452,7 @@ async fn next(signal: &mut Option<Signals>) {
     }
 }
 
-/// The worker as the server will show it, for this worker's own table.
+/// Returns the worker as the server will show it, for this worker's own table.
 fn worker_info(id: u32, config: &WorkerConfig) -> client::WorkerInfo {
     let now = SystemTime::now()
         .duration_since(UNIX_EPOCH)
@@ -469,7 +473,7 @@ pub(crate) fn own_hostname() -> String {
         .into_owned()
 }
 
-/// Absolute path of this executable; tasks see it as `HQ`.
+/// Returns the absolute path of this executable, which tasks see as `HQ`.
 pub(crate) fn own_path() -> CliResult<std::path::PathBuf> {
     std::env::current_exe()
         .and_then(std::fs::canonicalize)
@@ -484,7 +488,8 @@ fn group(args: &StartArgs, allocation: Option<&Allocation>) -> Box<str> {
     }
 }
 
-/// Resources that the worker offers: explicit definitions, and detected ones for the rest.
+/// Returns the resources that the worker offers: those defined explicitly, and detected ones for
+/// the rest.
 fn resources(args: &StartArgs) -> CliResult<ResourceDescriptor> {
     if args
         .heartbeat
@@ -511,7 +516,7 @@ fn resources(args: &StartArgs) -> CliResult<ResourceDescriptor> {
         }
         None => {}
     }
-    // Before detection, so that a wrong definition is reported even if detection fails.
+    // Checked before detection, so that an invalid definition is reported even if detection fails.
     ResourceDescriptor::new(items.clone(), Vec::new()).map_err(|e| refused(&e))?;
     let wanted = args.detect_resources.unwrap_or(DetectResources::ALL);
     let is_free = |name: &str| !items.iter().any(|item| &*item.name == name);
@@ -553,7 +558,7 @@ fn note_on_cpus(items: &[ResourceItem]) {
     }
 }
 
-/// The batch job around us, as its variables tell.
+/// Returns the batch job that contains this process, according to its environment variables.
 fn allocation(manager: ManagerArg) -> CliResult<Option<Allocation>> {
     let variable = |name| {
         std::env::var(name)

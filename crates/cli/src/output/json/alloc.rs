@@ -7,7 +7,7 @@ use super::worker::resources;
 use crate::output::format::{rfc3339, seconds};
 use crate::output::view::{allocation_dir, batch_system_name};
 
-/// A queue object.
+/// Returns a queue as an object.
 pub(super) fn queue(queue: &client::AllocQueue, is_verbose: bool) -> Value {
     let spec = queue.spec.clone().unwrap_or_default();
     let mut value = json!({
@@ -29,7 +29,7 @@ pub(super) fn queue(queue: &client::AllocQueue, is_verbose: bool) -> Value {
     value
 }
 
-/// An allocation object.
+/// Returns an allocation as an object.
 pub(super) fn allocation(allocation: &client::AllocAllocation) -> Value {
     let status = match allocation.state() {
         State::Queued => "queued",

@@ -11,7 +11,7 @@ use crate::output::format::{lossy, rfc3339, seconds};
 use crate::output::view::{self, CrashLimitView};
 use crate::output::{JobInfoSink, Out};
 
-/// A job as `job list` shows it.
+/// Returns a job as `job list` shows it.
 pub(super) fn summary(job: &client::JobSummary) -> Value {
     let stats = job.stats.unwrap_or_default();
     json!({
@@ -31,7 +31,7 @@ pub(super) fn summary(job: &client::JobSummary) -> Value {
     })
 }
 
-/// A notification and its outcome.
+/// Returns a notification and its outcome.
 fn notification(found: &client::JobNotice) -> Value {
     let is_over = found.at_unix_ns > 0;
     json!({
@@ -44,7 +44,7 @@ fn notification(found: &client::JobNotice) -> Value {
     })
 }
 
-/// `job info`: the tasks are written as they arrive.
+/// `job info`. The tasks are written as they arrive.
 pub(super) struct JobInfos<'a> {
     stream: JsonStream<'a>,
     is_verbose: bool,
@@ -141,7 +141,7 @@ fn submit_value(submit: &client::SubmitInfo, job: u32) -> Value {
     json!({ "graph": tasks })
 }
 
-/// Definition of a task; paths of arrays contain the job id.
+/// Returns the definition of a task. Paths of arrays contain the job id.
 pub(super) fn definition(template: &common::TaskTemplate, job: Option<u32>) -> Value {
     let path = |bytes: &[u8]| match job {
         Some(job) => view::job_path(bytes, job),

@@ -1,4 +1,4 @@
-//! Output of `--dry-run` for programs.
+//! The output of `--dry-run` as JSON.
 
 use serde_json::{Value, json};
 
@@ -8,7 +8,7 @@ use crate::output::ChangedView;
 use crate::submit::plan::{Plan, PlannedTask};
 use crate::submit::skip::SkipPlan;
 
-/// Everything that would be submitted.
+/// Returns everything that would be submitted.
 pub(super) fn value(plan: &Plan) -> Value {
     let tasks: Vec<Value> = plan.tasks.iter().map(task).collect();
     let templates: Vec<Value> = plan
@@ -51,7 +51,7 @@ pub(super) fn value(plan: &Plan) -> Value {
     value
 }
 
-/// The tasks of a job that would run again.
+/// Returns the tasks of a job that would run again.
 pub(super) fn changed(view: &ChangedView) -> Value {
     let ChangedView { job, skipped } = view;
     let mut value = json!({ "dry_run": true, "job": job, "task_count": skipped.runs.len() });

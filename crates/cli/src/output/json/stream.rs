@@ -1,4 +1,4 @@
-//! Pretty printed JSON that is written while its parts arrive.
+//! Pretty-printed JSON that is written as its parts arrive.
 
 use std::io;
 
@@ -6,15 +6,15 @@ use serde_json::Value;
 
 use crate::output::Out;
 
-/// A nesting of objects and arrays, written from the outside in.
+/// Nested objects and arrays that are written from the outside in.
 pub(super) struct JsonStream<'a> {
     out: Out<'a>,
-    /// Closing bracket of each open level, and whether the level already has an element.
+    /// The closing bracket of each open level, and whether the level already has an element.
     levels: Vec<(char, bool)>,
 }
 
 impl<'a> JsonStream<'a> {
-    /// Starts with nothing open.
+    /// Creates a stream in which no level is open.
     pub(super) fn new(out: Out<'a>) -> Self {
         Self {
             out,
@@ -73,7 +73,7 @@ impl<'a> JsonStream<'a> {
         write!(self.out, "\n{:1$}", "", self.levels.len() * 2)
     }
 
-    /// Closes the innermost level; a line feed follows the outermost one.
+    /// Closes the innermost level. The outermost one is followed by a line feed.
     pub(super) fn close(&mut self) -> io::Result<()> {
         let Some((close, has_element)) = self.levels.pop() else {
             return Ok(());
@@ -96,7 +96,7 @@ impl<'a> JsonStream<'a> {
         Ok(())
     }
 
-    /// Number of open levels.
+    /// Returns the number of open levels.
     pub(super) fn depth(&self) -> usize {
         self.levels.len()
     }

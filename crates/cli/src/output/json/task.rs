@@ -13,7 +13,7 @@ use crate::output::format::{ids, lossy, mebibytes, rfc3339};
 use crate::output::view;
 use crate::output::{Out, TaskInfoSink, TaskListSink};
 
-/// A task object; its keys depend on the state of the task.
+/// Returns a task as an object. Its keys depend on the state of the task.
 pub(super) fn task(info: &client::TaskInfo) -> Value {
     let state = view::task_state(info.state);
     let mut value = json!({ "id": info.id, "state": view::task_state_name(state).to_lowercase() });
@@ -41,7 +41,7 @@ pub(super) fn task(info: &client::TaskInfo) -> Value {
     value
 }
 
-/// Adds names and values of parameters, if the task has any; documented in `docs/jobs.md`.
+/// Adds the names and values of parameters if the task has any; documented in `docs/jobs.md`.
 pub(crate) fn add_params(value: &mut Value, params: &[client::Param]) {
     if params.is_empty() {
         return;
@@ -53,7 +53,7 @@ pub(crate) fn add_params(value: &mut Value, params: &[client::Param]) {
     value["params"] = map.into();
 }
 
-/// Adds the name of a step that has one.
+/// Adds the name of a step if it has one.
 fn add_name(value: &mut Value, info: &client::TaskInfo) {
     if let Some(name) = &info.name {
         value["name"] = json!(name);

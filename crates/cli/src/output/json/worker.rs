@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 use crate::output::format::{rfc3339, seconds};
 use crate::output::view;
 
-/// A worker object.
+/// Returns a worker as an object.
 pub(super) fn worker(worker: &client::WorkerInfo) -> Value {
     let config = worker.config.clone().unwrap_or_default();
     let mut value = json!({
@@ -21,7 +21,8 @@ pub(super) fn worker(worker: &client::WorkerInfo) -> Value {
         "runtime_info": worker.runtime.as_ref().map(runtime),
         "started": rfc3339(worker.started_unix_ns),
     });
-    // An additional key of hq, present only if it applies; scripts for HyperQueue read the others.
+    // An additional key of hq that is present only if it applies. Scripts for HyperQueue read the
+    // other keys.
     if worker.is_draining {
         value["is_draining"] = true.into();
     }
@@ -85,7 +86,7 @@ fn configuration(config: &common::WorkerConfig) -> Value {
     })
 }
 
-/// `{"coupling": …, "resources": …}`.
+/// Returns `{"coupling": …, "resources": …}`.
 pub(super) fn resources(descriptor: &common::ResourceDescriptor) -> Value {
     let weights: Vec<Value> = descriptor
         .coupling

@@ -1,4 +1,4 @@
-//! Why a task is running or not.
+//! Explains why a task is or is not running.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -85,7 +85,7 @@ pub(super) fn write(
             short_words(Duration::from_nanos(wait))
         )?;
     }
-    // Scripts read up to the end of the table.
+    // Added after the table, because scripts read up to its end.
     if is_verbose {
         write_now(out, explanation)?;
     }
@@ -176,7 +176,7 @@ fn add_worker(grid: &mut Grid, worker: &client::WorkerExplanation) {
     }
 }
 
-/// Kind of the condition, what the worker provides, what the task requests.
+/// Returns the kind of the condition, what the worker provides, and what the task requests.
 fn item_row(item: &client::ExplainItem) -> [String; 3] {
     use client::explain_item::Item;
     let duration = |ns: u64| words(Duration::from_nanos(ns));

@@ -1,4 +1,4 @@
-//! The two styles of tables, and the colours of states.
+//! The two styles of tables, and the colors of states.
 
 use std::io;
 
@@ -22,7 +22,7 @@ const STYLE: TableStyle = TableStyle::new()
     .content_lines(CONTENT)
     .bottom_border(RULE);
 
-/// A cell: text, and perhaps a colour.
+/// A cell: a text, optionally with a color.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) struct Text {
     text: String,
@@ -39,7 +39,7 @@ impl<T: Into<String>> From<T> for Text {
 }
 
 impl Text {
-    /// A text in this colour.
+    /// Creates a text in this color.
     pub(super) fn colored(text: impl Into<String>, color: Color) -> Self {
         Self {
             text: text.into(),
@@ -56,12 +56,12 @@ impl Text {
     }
 }
 
-/// Properties of the place where tables are shown.
+/// Properties of the device on which tables are shown.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) struct Look {
-    /// It understands escape sequences.
+    /// Whether it understands escape sequences.
     pub(crate) colors: bool,
-    /// Maximum width; `None` for unlimited.
+    /// The maximum width; `None` = unlimited.
     pub(crate) columns: Option<u16>,
 }
 
@@ -92,7 +92,7 @@ impl Grid {
         Self { table }
     }
 
-    /// With a header; the first `right` columns are aligned to the right.
+    /// Creates a table with a header. The first `right` columns are right-aligned.
     pub(super) fn horizontal(look: Look, header: &[&str], right: usize) -> Self {
         let mut grid = Self::new(look);
         let bold = header
@@ -105,12 +105,12 @@ impl Grid {
         grid
     }
 
-    /// Rows of label and value.
+    /// Creates a table with rows of label and value.
     pub(super) fn vertical(look: Look) -> Self {
         Self::new(look)
     }
 
-    /// Aligns a column to the right.
+    /// Right-aligns a column.
     pub(super) fn align_right(&mut self, column: usize) {
         if let Some(column) = self.table.column_mut(column) {
             column.set_cell_alignment(CellAlignment::Right);
@@ -141,10 +141,10 @@ impl Grid {
         }
     }
 
-    /// The table as text, with a line feed at its end.
+    /// Returns the table as text, with a line feed at the end.
     pub(super) fn render(&mut self) -> String {
         if self.table.is_empty() {
-            // Rule, header, rule: nothing below.
+            // If there are no rows, nothing is drawn below the rule under the header.
             self.table.style_mut().bottom_border = LineStyle::none();
         }
         let mut text = self.table.to_string();
@@ -158,7 +158,7 @@ impl Grid {
     }
 }
 
-/// Colour of a task's state.
+/// Returns the color of a task's state.
 pub(super) const fn task_color(state: client::TaskState) -> Color {
     match state {
         client::TaskState::Finished => Color::Green,
@@ -170,12 +170,12 @@ pub(super) const fn task_color(state: client::TaskState) -> Color {
     }
 }
 
-/// A task's state in its colour.
+/// Returns a task's state in its color.
 pub(super) fn task_state(state: client::TaskState) -> Text {
     Text::colored(task_state_name(state), task_color(state))
 }
 
-/// A job's state in its colour.
+/// Returns a job's state in its color.
 pub(super) fn job_state(state: JobState) -> Text {
     let color = match state {
         JobState::Finished => Color::Green,
@@ -188,7 +188,7 @@ pub(super) fn job_state(state: JobState) -> Text {
     Text::colored(job_state_name(state), color)
 }
 
-/// A worker's state in its colour.
+/// Returns a worker's state in its color.
 pub(super) fn worker_state_text(worker: &client::WorkerInfo) -> Text {
     use client::worker_info::State;
     let state = worker_state(worker);

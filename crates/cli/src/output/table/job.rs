@@ -14,9 +14,9 @@ use crate::output::suggest::Suggestion;
 use crate::output::view::{self, hostnames};
 use crate::output::{JobInfoSink, JobListView, JobStatsView, Out};
 
-/// Maximum length of ids in `job info`: a few lines of a terminal.
+/// The maximum length of ids in `job info`, which is a few lines of a terminal.
 const IDS_LEN_MAX: usize = 240;
-/// Columns of the bar in `job info`.
+/// The width of the bar in `job info`, in columns.
 const BAR_WIDTH: usize = 40;
 
 /// `job list`.
@@ -65,7 +65,7 @@ pub(super) fn write_list(out: Out<'_>, look: Look, view: JobListView<'_>) -> io:
     Ok(())
 }
 
-/// `job stats`: a row per quantity.
+/// `job stats`: writes the table with the quantities.
 pub(super) fn write_stats(out: Out<'_>, look: Look, view: &JobStatsView) -> io::Result<()> {
     // Columns are quantities and rows are numbers, because a quantity has too many numbers for one
     // row.
@@ -89,7 +89,7 @@ pub(super) fn write_stats(out: Out<'_>, look: Look, view: &JobStatsView) -> io::
     grid.write(out)
 }
 
-/// `job stats --suggest`: a table for each kind of tasks.
+/// `job stats --suggest`: writes a table for each kind of task.
 pub(super) fn write_suggestions(
     out: Out<'_>,
     look: Look,
@@ -115,7 +115,7 @@ pub(super) fn write_summary(out: Out<'_>, look: Look, counts: &JobTotals) -> io:
     grid.write(out)
 }
 
-/// `on end: https://example.org/…: delivered at …`.
+/// Formats a notification: `on end: https://example.org/…: delivered at …`.
 fn notification(notification: &client::JobNotice) -> String {
     use client::job_notice::State;
     let event = notification.event().name();
@@ -196,7 +196,7 @@ impl JobInfoSink for JobInfos<'_> {
     }
 }
 
-/// Counts in the order of `job info`.
+/// Returns the counts in the order of `job info`.
 fn named_counts(stats: client::TaskStats) -> [(client::TaskState, u32); 6] {
     [
         (client::TaskState::Running, stats.running),
@@ -231,7 +231,7 @@ fn add_state(grid: &mut Grid, summary: &client::JobSummary) -> Option<Bar> {
 
 /// A bar with one segment per state.
 struct Bar {
-    /// State and length of each segment; the lengths add up to at most [`BAR_WIDTH`].
+    /// The state and the length of each segment. The lengths add up to at most [`BAR_WIDTH`].
     segments: Vec<(client::TaskState, usize)>,
 }
 
@@ -307,7 +307,8 @@ fn tasks_text(job: &client::JobDetail, summary: &client::JobSummary) -> String {
     )
 }
 
-/// Shortens a long list of ranges, such as the ids of a job with every thirtieth task resubmitted.
+/// Shortens a long list of ranges, such as the ids of a job in which every thirtieth task was
+/// resubmitted.
 fn shortened(ids: String, job: u32) -> String {
     let Some(head) = ids.get(..IDS_LEN_MAX) else {
         return ids;
@@ -386,7 +387,7 @@ fn write_failed(
     };
     writeln!(out, "{count} tasks failed.{suffix}")?;
     if look.columns.is_some() {
-        // Only for people: scripts compare the lines.
+        // Written only for human readers, because scripts compare the lines.
         let id = summary.id;
         writeln!(
             out,
@@ -396,7 +397,7 @@ fn write_failed(
     Ok(())
 }
 
-/// State of a task, for rows of other tables.
+/// Returns the state of a task, for rows of other tables.
 pub(super) fn state_cell(info: &client::TaskInfo) -> Text {
     task_state(view::task_state(info.state))
 }

@@ -1,4 +1,4 @@
-//! Output of `--dry-run`.
+//! The output of `--dry-run`.
 
 use std::io;
 
@@ -10,13 +10,13 @@ use crate::output::{ChangedView, Out};
 use crate::submit::plan::{Plan, PlannedTask, PlannedWorker};
 use crate::submit::skip::SkipPlan;
 
-/// Workers that are named.
+/// The maximum number of workers that are named.
 const NAMED_MAX: usize = 8;
 
-/// Maximum number of tasks whose reason to run is shown.
+/// The maximum number of tasks for which the reason to run is shown.
 const REASONS_MAX: usize = 20;
 
-/// Everything that would be submitted.
+/// Writes everything that would be submitted.
 pub(super) fn write(out: Out<'_>, look: Look, plan: &Plan) -> io::Result<()> {
     let mut grid = Grid::vertical(look);
     match (&plan.name, plan.job) {
@@ -67,7 +67,7 @@ pub(super) fn write(out: Out<'_>, look: Look, plan: &Plan) -> io::Result<()> {
     writeln!(out, "Nothing was submitted.")
 }
 
-/// The tasks of jobs that would run again.
+/// Writes the tasks of jobs that would run again.
 pub(super) fn write_changed(out: Out<'_>, look: Look, jobs: &[ChangedView]) -> io::Result<()> {
     for ChangedView { job, skipped } in jobs {
         let mut grid = Grid::vertical(look);

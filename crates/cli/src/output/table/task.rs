@@ -14,17 +14,17 @@ use crate::output::format::{cut, elapsed, local_seconds, lossy, memory, peak_mem
 use crate::output::view::{hostnames, params_text};
 use crate::output::{Out, TaskInfoSink, TaskListSink, TaskListView};
 
-/// Characters of an error in `task list`.
+/// The number of characters of an error in `task list`.
 const LIST_ERROR_MAX: usize = 16;
 
-/// Characters of an error in `task info`.
+/// The number of characters of an error in `task info`.
 const INFO_ERROR_MAX: usize = 237;
 
 /// `task list`. Collects all rows first, because the widest cell determines the column widths.
 pub(super) struct TaskLists<'a> {
     out: Out<'a>,
     look: Look,
-    /// Cells of each task, its parameters and its name.
+    /// The cells of each task, its parameters and its name.
     rows: Vec<(Vec<Text>, String, String)>,
     view: TaskListView,
     is_cut: bool,
@@ -70,7 +70,7 @@ impl TaskListSink for TaskLists<'_> {
 
     fn finish(self: Box<Self>) -> io::Result<bool> {
         let mut header = vec!["Job ID", "Task ID", "State", "Worker", "Makespan", "Error"];
-        // Tables of tasks without parameters have no such column.
+        // If no task has parameters, the table has no such column.
         let has_params = self.rows.iter().any(|(_, params, _)| !params.is_empty());
         if has_params {
             header.push("Parameters");
@@ -124,7 +124,7 @@ pub(super) struct TaskInfos<'a> {
     is_verbose: bool,
 }
 
-/// Another job that the task waits for.
+/// Formats another job for which the task waits.
 fn after_text(after: client::After) -> String {
     let what = if after.each {
         "same task of job"
@@ -178,7 +178,7 @@ impl<'a> TaskInfos<'a> {
         let after = task.after.iter().map(|after| after_text(*after));
         let deps: Vec<String> = deps.chain(after).collect();
         grid.field("Dependencies", deps.join(","));
-        // Only for tasks that another task submitted.
+        // Shown only for tasks that another task submitted.
         if let Some(by) = task.submitted_by {
             grid.field("Submitted by", format!("{job}.{by}"));
         }
@@ -199,7 +199,7 @@ impl<'a> TaskInfos<'a> {
     }
 }
 
-/// Definition of a task with its parameters filled in.
+/// Returns the definition of a task with its parameters filled in.
 fn filled(definition: &common::TaskTemplate, task: &client::TaskInfo) -> common::TaskTemplate {
     let params: Vec<(&str, &[u8])> = task
         .params
@@ -226,7 +226,7 @@ fn cpu_time(usage: client::TaskUsage) -> String {
     )
 }
 
-/// Number of the current attempt, and a line for each earlier one.
+/// Returns the number of the current attempt, and a line for each earlier one.
 fn attempts(task: &client::TaskInfo) -> String {
     let mut lines = vec![format!(
         "{} (instance {})",

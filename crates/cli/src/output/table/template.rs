@@ -1,4 +1,4 @@
-//! Cells that describe a task, shared by `job info` and `task info`.
+//! Formats cells that describe a task, for both `job info` and `task info`.
 
 use std::time::Duration;
 
@@ -7,10 +7,10 @@ use hq_protocol::common;
 use crate::output::format::{amount, lossy, words, wrap};
 use crate::output::view::{self, CrashLimitView};
 
-/// Maximum line width of an argument, which continues on the next line.
+/// The maximum line width of an argument. A longer argument continues on the next line.
 const ARGUMENT_WIDTH: usize = 80;
 
-/// One argument per line; long ones are wrapped.
+/// Returns one argument per line. Long ones are wrapped.
 pub(super) fn command(template: &common::TaskTemplate) -> String {
     let mut lines = Vec::new();
     for arg in &template.args {
@@ -21,7 +21,7 @@ pub(super) fn command(template: &common::TaskTemplate) -> String {
     lines.join("\n")
 }
 
-/// The user's variables, one per line.
+/// Returns the user's variables, one per line.
 pub(super) fn environment(template: &common::TaskTemplate) -> String {
     let mut lines: Vec<String> = template
         .env
@@ -33,13 +33,13 @@ pub(super) fn environment(template: &common::TaskTemplate) -> String {
     lines.join("\n")
 }
 
-/// Resource request of the task, one resource per line, variants below each other.
+/// Returns the resource request of the task, one resource per line, with variants below each other.
 pub(super) fn resources(template: &common::TaskTemplate) -> String {
     let is_single = template.requests.len() == 1;
     let mut blocks = Vec::new();
     for (i, request) in template.requests.iter().enumerate() {
         let mut lines = request_lines(request);
-        // By what others needed.
+        // The size depends on what other tasks needed.
         if template.learn.is_some_and(|learn| learn.memory) && request.n_nodes == 0 {
             lines.push("mem: auto".to_owned());
         }
@@ -81,7 +81,7 @@ fn request_lines(request: &common::ResourceRequest) -> Vec<String> {
     lines
 }
 
-/// `none`, `taskset` or `omp`.
+/// Returns `none`, `taskset` or `omp`.
 pub(super) fn pin(template: &common::TaskTemplate) -> &'static str {
     match view::pin(template) {
         common::PinMode::None => "none",
@@ -90,7 +90,7 @@ pub(super) fn pin(template: &common::TaskTemplate) -> &'static str {
     }
 }
 
-/// A number or a word.
+/// Returns a number or a word.
 pub(super) fn crash_limit(template: &common::TaskTemplate) -> String {
     match view::crash_limit(template) {
         CrashLimitView::Number(number) => number.to_string(),
@@ -98,14 +98,14 @@ pub(super) fn crash_limit(template: &common::TaskTemplate) -> String {
     }
 }
 
-/// `None` or words.
+/// Returns `None` or a duration in words.
 pub(super) fn time_limit(template: &common::TaskTemplate) -> String {
     template
         .time_limit_ns
         .map_or_else(|| "None".to_owned(), |ns| words(Duration::from_nanos(ns)))
 }
 
-/// A path, `<None>` or `<Stream>`.
+/// Returns a path, `<None>` or `<Stream>`.
 pub(super) fn stdio(stdio: Option<&common::Stdio>, path: impl Fn(&[u8]) -> String) -> String {
     let Some(stdio) = stdio else {
         return String::new();

@@ -106,7 +106,7 @@ fn ns_words(ns: u64) -> String {
     words(Duration::from_nanos(ns))
 }
 
-/// Why a worker gets no tasks or only a test task, and for how long.
+/// Returns why a worker gets no tasks or only a test task, and for how long.
 fn quarantine_text(quarantine: &client::Quarantine) -> String {
     use client::quarantine::Stage;
     let until = quarantine.until_unix_ns.map(rfc3339);
@@ -118,7 +118,7 @@ fn quarantine_text(quarantine: &client::Quarantine) -> String {
         Stage::Quarantined => until.unwrap_or_default(),
     };
     let asked = if quarantine.is_asked { "asked for" } else { "" };
-    // Faults of its node have a line of their own.
+    // Problems of its node are shown on a separate line.
     let why = Some(&*quarantine.why).filter(|_| quarantine.stage() != Stage::Unfit);
     let lines = [Some(&*state), Some(asked), why];
     let lines: Vec<&str> = lines
@@ -129,7 +129,7 @@ fn quarantine_text(quarantine: &client::Quarantine) -> String {
     lines.join("\n")
 }
 
-/// A killed task that still holds its resources.
+/// Describes a killed task that still holds its resources.
 fn unkillable_text(one: &client::UnkillableTask) -> String {
     let pid = one
         .pid
@@ -153,7 +153,7 @@ fn runtime_text(runtime: &client::RuntimeInfo) -> Text {
     text.into()
 }
 
-/// Hardware usage of the machine.
+/// Returns the hardware usage of the machine.
 fn load_text(load: &client::WorkerLoad) -> Text {
     let percent = |share: u32| format!("{} %", share.div_euclid(100));
     let whole = |bytes: u64| bytes / (1 << 20) * hq_core::resource::amount::UNITS_PER_WHOLE;
@@ -182,7 +182,7 @@ fn manager(config: &common::WorkerConfig) -> (&'static str, String) {
     (name, allocation.id.clone())
 }
 
-/// One line per resource: name, separator, amount, and a mark for coupled resources.
+/// Returns one line per resource: name, separator, amount, and a mark for coupled resources.
 pub(super) fn resource_lines(
     resources: &common::ResourceDescriptor,
     separator: &str,

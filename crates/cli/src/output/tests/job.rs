@@ -1,4 +1,4 @@
-//! Jobs.
+//! Snapshots of jobs.
 
 use super::*;
 use hq_core::job::JobState;

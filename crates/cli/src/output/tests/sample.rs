@@ -1,4 +1,4 @@
-//! Messages to print.
+//! Sample messages to print.
 
 use hq_protocol::{client, common};
 

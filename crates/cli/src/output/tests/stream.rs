@@ -1,4 +1,4 @@
-//! `output-log summary`, and what colours add.
+//! Snapshots of `output-log summary`, and tests of what colors add.
 
 use super::*;
 
@@ -49,7 +49,7 @@ fn summary_in_every_mode() {
     "#);
 }
 
-/// Escape sequences taken out again.
+/// Removes escape sequences.
 fn plain(text: &str) -> String {
     let mut plain = String::new();
     let mut rest = text;

@@ -1,4 +1,4 @@
-//! Tasks.
+//! Snapshots of tasks.
 
 use super::*;
 use client::TaskState;

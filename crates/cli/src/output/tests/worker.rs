@@ -1,4 +1,4 @@
-//! Workers.
+//! Snapshots of workers.
 
 use super::*;
 
