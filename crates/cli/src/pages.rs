@@ -1,4 +1,5 @@
-//! The pages of `docs/`, embedded in the program: a login node may have no internet access.
+//! The pages in `docs/`. They are embedded in the program, because a login node may have no
+//! internet access.
 
 use std::sync::OnceLock;
 
@@ -10,35 +11,36 @@ mod search;
 
 pub(crate) use search::{Hit, search};
 
-/// One page.
+/// A page of the manual.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Page {
-    /// Name of the file without its ending, after that of its folder: `quickstart`, `engines-toil`.
+    /// The file name without its extension, preceded by the folder name: `quickstart`,
+    /// `engines-toil`.
     pub(crate) name: &'static str,
-    /// First heading.
+    /// The first heading.
     pub(crate) title: &'static str,
-    /// Offset and length of its text within the texts of all pages.
+    /// The offset and length of its text within the texts of all pages.
     place: (usize, usize),
 }
 
 impl Page {
-    /// Markdown.
+    /// Returns the text as Markdown.
     pub(crate) fn text(&self) -> &'static str {
         let (start, len) = self.place;
         texts().get(start..start + len).unwrap_or_default()
     }
 
-    /// Whether the page lists everything instead of explaining a topic.
+    /// Returns whether the page lists everything instead of explaining a topic.
     fn is_reference(&self) -> bool {
         matches!(self.name, "cli" | "compatibility" | "changelog")
     }
 }
 
 const PAGES: &[(&str, &str, usize)] = include!(concat!(env!("OUT_DIR"), "/pages.rs"));
-/// Concatenated texts of all pages, compressed by `build.rs`.
+/// The concatenated texts of all pages, compressed by `build.rs`.
 const PACKED: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/pages.deflate"));
 
-/// Decompresses the texts at the first use; most commands need none.
+/// Decompresses the texts on first use, because most commands do not need them.
 fn texts() -> &'static str {
     static TEXTS: OnceLock<String> = OnceLock::new();
     TEXTS.get_or_init(|| {
@@ -88,7 +90,7 @@ symptoms: troubleshooting trouble
 changelog: changes
 ";
 
-/// All pages by name.
+/// Returns all pages by name.
 pub(crate) fn all() -> impl Iterator<Item = Page> {
     let mut next = 0;
     PAGES.iter().map(move |(name, title, len)| {
@@ -98,13 +100,13 @@ pub(crate) fn all() -> impl Iterator<Item = Page> {
     })
 }
 
-/// Other names of a page.
+/// Returns the other names of a page.
 pub(crate) fn aliases(name: &str) -> impl Iterator<Item = &'static str> {
     let of_page = rows(ALIASES).filter(move |(page, _)| *page == name);
     of_page.flat_map(|(_, aliases)| aliases.split(' '))
 }
 
-/// The page with this name or alias, which may be the name of its file.
+/// Returns the page with this name or alias, or with this file name.
 pub(crate) fn find(topic: &str) -> Option<Page> {
     let file = topic.trim_end_matches('/').rsplit('/').next()?;
     let topic = &*file.trim_end_matches(".md").to_lowercase();
@@ -135,7 +137,7 @@ mod tests {
         }
     }
 
-    /// Messages and help texts refer to pages, which must exist.
+    /// Messages and help texts refer to pages, and these must exist.
     #[test]
     fn pages_that_are_named_anywhere_exist() {
         fn visit(folder: &std::path::Path, found: &mut Vec<String>) {

@@ -1,7 +1,7 @@
-//! Small grammars of option values, and the drawing that points at a wrong character.
+//! Small grammars for option values, and the drawing that points at a wrong character.
 //!
 //! Every parser is a pure function from text to a value of `hq-core` or `std`, without access to
-//! the command line, the file system or the clock. [`Cursor`] walks through the text,
+//! the command line, the file system or the clock. [`Cursor`] moves through the text, and
 //! [`ParseError`] draws it.
 
 use std::fmt;
@@ -22,18 +22,18 @@ pub(crate) mod selector;
 pub(crate) mod size;
 pub(crate) mod value;
 
-/// Maximum number of characters to show before a wrong one.
+/// The maximum number of characters shown before a wrong one.
 const SHOWN_BEFORE: usize = 60;
 
-/// Characters that are drawn from a wrong one on.
+/// The maximum number of characters shown from a wrong one on.
 const SHOWN_BEHIND: usize = 60;
 
-/// A text that does not follow its grammar.
+/// An error about a text that does not follow its grammar.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct ParseError {
     what: &'static str,
     input: String,
-    /// Position in characters.
+    /// The position in characters.
     at: usize,
     problem: Problem,
 }
@@ -90,14 +90,14 @@ impl fmt::Display for ParseError {
     }
 }
 
-/// The text around a position, and the position within it. Inputs may have megabytes, but format
-/// widths are limited to 65 535.
+/// Returns the text around a position, and the position within it. Inputs may be megabytes long,
+/// but format widths are limited to 65 535.
 fn surroundings(input: &str, at: usize) -> (String, usize) {
     let skipped = at.saturating_sub(SHOWN_BEFORE);
     let lead = if skipped == 0 { "" } else { "…" };
     let mut rest = input.chars().skip(skipped);
     let mut shown = String::from(lead);
-    // A line feed or tab inside the input would tear the drawing apart.
+    // A line feed or tab in the input would break the drawing.
     shown.extend(
         rest.by_ref()
             .take(at - skipped + SHOWN_BEHIND)
@@ -127,12 +127,12 @@ fn write_alternatives(f: &mut fmt::Formatter<'_>, expected: &[&str]) -> fmt::Res
 pub(crate) struct Cursor<'a> {
     what: &'static str,
     text: &'a str,
-    /// Position in bytes, on a character boundary.
+    /// The position in bytes, on a character boundary.
     pos: usize,
 }
 
 impl<'a> Cursor<'a> {
-    /// Starts at the beginning of `text`; `what` names the expected value.
+    /// Starts at the beginning of `text`. `what` names the expected value.
     pub(crate) const fn new(what: &'static str, text: &'a str) -> Self {
         Self { what, text, pos: 0 }
     }
@@ -173,7 +173,7 @@ impl<'a> Cursor<'a> {
         found
     }
 
-    /// Consumes characters while `keep` holds and returns them.
+    /// Consumes characters as long as `keep` returns true, and returns them.
     pub(crate) fn take_while(&mut self, keep: impl Fn(char) -> bool) -> &'a str {
         let rest = self.rest();
         let end = rest.find(|c| !keep(c)).unwrap_or(rest.len());
@@ -181,12 +181,12 @@ impl<'a> Cursor<'a> {
         &rest[..end]
     }
 
-    /// Consumes blanks; returns whether any were present.
+    /// Consumes blanks. Returns whether there were any.
     pub(crate) fn skip_blanks(&mut self) -> bool {
         !self.take_while(|c| c == ' ' || c == '\t').is_empty()
     }
 
-    /// A decimal `u32`; `_` may follow the first digit.
+    /// Parses a decimal `u32`. `_` may follow the first digit.
     pub(crate) fn number(&mut self, expected: &'static [&'static str]) -> Result<u32, ParseError> {
         let start = self.pos;
         if !self.peek().is_some_and(|c| c.is_ascii_digit()) {
@@ -199,7 +199,7 @@ impl<'a> Cursor<'a> {
             .map_err(|_| self.note_at(start, "Number is too large, expected at most 4294967295"))
     }
 
-    /// Fails unless everything was consumed.
+    /// Fails unless the whole text was consumed.
     pub(crate) fn finish(&self, expected: &'static [&'static str]) -> Result<(), ParseError> {
         if self.is_at_end() {
             Ok(())
@@ -208,7 +208,7 @@ impl<'a> Cursor<'a> {
         }
     }
 
-    /// The next token is none of `expected`.
+    /// Creates the error for a next token that is none of `expected`.
     pub(crate) fn unexpected(&self, expected: &'static [&'static str]) -> ParseError {
         let problem = match self.peek() {
             Some(found) => Problem::Token { found, expected },
@@ -217,7 +217,7 @@ impl<'a> Cursor<'a> {
         self.error_at(self.pos, problem)
     }
 
-    /// Reports text from byte `pos` on that has the right form but an invalid value.
+    /// Creates the error for text from byte `pos` on that has the right form but an invalid value.
     pub(crate) fn note_at(&self, pos: usize, note: impl Into<String>) -> ParseError {
         self.error_at(pos, Problem::Note(note.into()))
     }
@@ -240,7 +240,7 @@ impl<'a> Cursor<'a> {
 mod tests {
     use super::*;
 
-    /// The drawing for a wrong character, and the column of the mark.
+    /// Returns the drawing for a wrong character, and the column of the mark.
     fn drawing(input: &str) -> (String, usize) {
         let error = selector::parse_selector(input).expect_err("wrong");
         let text = error.to_string();

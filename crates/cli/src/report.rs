@@ -1,5 +1,5 @@
-//! A journal as one HTML page: [`gather`] reads the journal, [`page`] writes the page. The page
-//! loads nothing and contains no scripts.
+//! Shows a journal as one HTML page: [`gather`] reads the journal, and [`page`] writes the page.
+//! The page loads nothing and contains no scripts.
 
 pub(crate) mod gather;
 pub(crate) mod page;
@@ -8,23 +8,23 @@ mod words;
 
 use hq_core::curve::Curve;
 
-/// Steps of the charts over time.
+/// The number of steps of the charts over time.
 pub(crate) const STEPS: i64 = 400;
 
-/// A step of the charts.
+/// One step of the charts.
 #[derive(Clone, Copy, PartialEq, Debug, Default)]
 pub(crate) struct Step {
-    /// Tasks that run.
+    /// The number of running tasks.
     pub(crate) running: f64,
-    /// Cores that they asked for.
+    /// The number of cores that they requested.
     pub(crate) cores_used: f64,
-    /// Cores of connected workers.
+    /// The number of cores of connected workers.
     pub(crate) cores: f64,
-    /// Connected workers.
+    /// The number of connected workers.
     pub(crate) workers: f64,
 }
 
-/// A worker's life within the report, in nanoseconds since 1970.
+/// The life of a worker within the report, in nanoseconds since 1970.
 #[derive(Clone, PartialEq, Debug, Default)]
 pub(crate) struct WorkerLife {
     pub(crate) id: u32,
@@ -32,13 +32,13 @@ pub(crate) struct WorkerLife {
     pub(crate) from_ns: i64,
     pub(crate) to_ns: i64,
     pub(crate) cores: f64,
-    /// Core-seconds that its tasks requested.
+    /// The core-seconds that its tasks requested.
     pub(crate) used_core_s: f64,
-    /// Why it ended.
+    /// Why the worker ended.
     pub(crate) reason: Option<String>,
 }
 
-/// A job.
+/// The figures of a job.
 #[derive(Clone, PartialEq, Debug, Default)]
 pub(crate) struct JobFigures {
     pub(crate) id: u32,
@@ -46,30 +46,30 @@ pub(crate) struct JobFigures {
     pub(crate) task_count: u64,
     pub(crate) finished: u64,
     pub(crate) failed: u64,
-    /// Core-seconds that its tasks requested, for the time that they ran.
+    /// The core-seconds that its tasks requested, for the time that they ran.
     pub(crate) core_s: f64,
-    /// Core-seconds of its failed tasks.
+    /// The core-seconds of its failed tasks.
     pub(crate) failed_core_s: f64,
-    /// Run times in µs: median, 90 %, 99 %, longest.
+    /// The run times in µs: median, 90 %, 99 %, longest.
     pub(crate) run_us: [u64; 4],
-    /// Number of tasks by [`hq_store::reader::RUN_BOUNDS`].
+    /// The number of tasks by [`hq_store::reader::RUN_BOUNDS`].
     pub(crate) run_times: Vec<u64>,
-    /// Memory that a task requested, in bytes; 0 if it requested none.
+    /// The memory that a task requested, in bytes; 0 if it requested none.
     pub(crate) memory_asked: u64,
-    /// Largest memory use of a task, in bytes; 0 if unknown.
+    /// The largest memory use of a task, in bytes; 0 if unknown.
     pub(crate) memory_used: u64,
 }
 
-/// Use of the cores that were offered, in core-seconds.
+/// How the offered cores were used, in core-seconds.
 #[derive(Clone, Copy, PartialEq, Debug, Default)]
 pub(crate) struct Costs {
     pub(crate) finished: f64,
     pub(crate) failed: f64,
-    /// Core-seconds of tasks that were canceled or aborted while they ran.
+    /// Used by tasks that were canceled or aborted while they were running.
     pub(crate) dropped: f64,
-    /// Of attempts that failed or lost their worker, and were repeated.
+    /// Used by attempts that failed or lost their worker, and were repeated.
     pub(crate) repeated: f64,
-    /// Core-seconds of tasks that still ran at the end.
+    /// Used by tasks that were still running at the end.
     pub(crate) running: f64,
 }
 
@@ -78,7 +78,7 @@ impl Costs {
         self.finished + self.wasted() + self.running
     }
 
-    /// Core-seconds without a result.
+    /// Returns the core-seconds that were used without a result.
     pub(crate) fn wasted(&self) -> f64 {
         self.failed + self.dropped + self.repeated
     }
@@ -100,29 +100,30 @@ pub(crate) struct SlowTask {
     pub(crate) host: String,
     pub(crate) run_us: u64,
     pub(crate) is_failed: bool,
-    /// Resource use over time, if known.
+    /// Its resource use over time, if known.
     pub(crate) curve: Option<Curve>,
 }
 
-/// Failures of one kind.
+/// Failures of the same kind.
 #[derive(Clone, PartialEq, Debug, Default)]
 pub(crate) struct Failures {
     pub(crate) job: u32,
     pub(crate) error: String,
     pub(crate) host: String,
     pub(crate) count: u64,
-    /// Id of one of the tasks.
+    /// The id of one of the tasks.
     pub(crate) task: u32,
-    /// Last line of its output; `None` if it wrote nothing or its output is not on this machine.
+    /// The last line of its output. `None` if it wrote nothing or its output is not on this
+    /// machine.
     pub(crate) said: Option<String>,
-    /// Names and values of its parameters, as `lr=0.1, seed=3`; empty without parameters.
+    /// The names and values of its parameters, as `lr=0.1, seed=3`; empty without parameters.
     pub(crate) params: String,
 }
 
 /// Everything that the page shows.
 #[derive(Clone, PartialEq, Debug, Default)]
 pub(crate) struct Report {
-    /// Name of the journal's file.
+    /// The name of the journal's file.
     pub(crate) journal: String,
     pub(crate) from_ns: i64,
     pub(crate) to_ns: i64,
@@ -130,13 +131,13 @@ pub(crate) struct Report {
     pub(crate) workers: Vec<WorkerLife>,
     pub(crate) totals: Totals,
     pub(crate) costs: Costs,
-    /// The most expensive ones.
+    /// The most expensive jobs.
     pub(crate) jobs: Vec<JobFigures>,
     pub(crate) slowest: Vec<SlowTask>,
     pub(crate) failures: Vec<Failures>,
-    /// Problems, worst first.
+    /// The problems, worst first.
     pub(crate) findings: Vec<hq_core::diagnosis::Finding>,
-    /// Use of resources other than cpus over time: name, amount at each step, largest offered
-    /// amount.
+    /// The use of resources other than cpus over time: the name, the amount at each step, and the
+    /// largest offered amount.
     pub(crate) resources: Vec<(String, Vec<f64>, f64)>,
 }

@@ -4,8 +4,8 @@
 //! one (EAGAIN: the user's process limit, or `pids.max` of a container), the runtime panics, which
 //! ends the process. Tasks that start many threads make this a common event on nodes where workers
 //! and servers run for weeks. Therefore their runtimes start a blocking thread at the beginning and
-//! keep it: with one live thread, work waits instead of failing. `cargo xtask tidy` checks that
-//! this module creates all runtimes.
+//! keep it: while one thread is alive, work waits instead of failing. `cargo xtask tidy` checks
+//! that all runtimes are created in this module.
 
 use std::io;
 use std::sync::mpsc;
@@ -16,27 +16,27 @@ use tokio::runtime::{Builder, Runtime};
 
 use crate::error::{CliError, CliResult};
 
-/// A runtime on the calling thread, for a client's requests. It has no blocking threads, so its
-/// tasks must not use any: a client must work where no further thread can be started, for example
-/// to cancel the tasks that use them all.
+/// Creates a runtime on the calling thread for a client's requests. It has no blocking threads, so
+/// its tasks must not use any: a client must work even where no further thread can be started, for
+/// example to cancel the tasks that use them all.
 pub(crate) fn of_client() -> CliResult<Runtime> {
     let mut builder = Builder::new_current_thread();
     builder.enable_all().build().map_err(|e| refused(&e))
 }
 
-/// A runtime on the calling thread, with blocking threads.
+/// Creates a runtime on the calling thread, with blocking threads.
 pub(crate) fn on_this_thread() -> CliResult<Runtime> {
     build(Builder::new_current_thread(), 1)
         .map(with_memory_given_back)
         .map_err(|e| refused(&e))
 }
 
-/// Like `of_client`, for a separate thread that can report errors.
+/// Like `of_client`, but for a separate thread that can report errors.
 pub(crate) fn on_another_thread() -> io::Result<Runtime> {
     build(Builder::new_current_thread(), 1)
 }
 
-/// A runtime with a thread per cpu, and blocking threads.
+/// Creates a runtime with a thread per cpu, and with blocking threads.
 pub(crate) fn on_all_cpus() -> CliResult<Runtime> {
     let cpus = thread::available_parallelism().map_or(1, usize::from);
     build(Builder::new_multi_thread(), cpus + 1)
@@ -49,16 +49,16 @@ fn with_memory_given_back(runtime: Runtime) -> Runtime {
     runtime
 }
 
-/// Builds a runtime; `threads` is the number of threads that it starts immediately.
+/// Builds a runtime. `threads` is the number of threads that it starts immediately.
 fn build(mut builder: Builder, threads: usize) -> io::Result<Runtime> {
-    // The runtime panics if it cannot start its threads, so test that first.
+    // The runtime panics if it cannot start its threads, so this is tested first.
     check_threads(threads)?;
     let runtime = builder
         .enable_all()
         .thread_keep_alive(Duration::MAX)
         .build()?;
     crate::signals::ignore_file_limit_signal(&runtime)?;
-    // Starts the blocking thread that stays.
+    // Start the blocking thread that is kept.
     drop(runtime.spawn_blocking(|| ()));
     Ok(runtime)
 }
@@ -84,7 +84,7 @@ fn check_threads(count: usize) -> io::Result<()> {
     }
     drop(over);
     for thread in started {
-        // It cannot panic.
+        // The thread cannot panic.
         let _ = thread.join();
     }
     result

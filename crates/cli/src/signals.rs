@@ -1,8 +1,8 @@
-//! Signals whose default action would silently end a server or a worker.
+//! Handles signals whose default action would silently end a server or a worker.
 //!
-//! They get handlers instead of being ignored. A new program resets handlers to the default action,
-//! so no task, hook or command inherits an ignored signal, even if this process was started with
-//! one.
+//! They get handlers instead of being ignored. When a process executes a new program, handlers are
+//! reset to the default action, so no task, hook or command inherits an ignored signal, even if
+//! this process was started with one.
 
 use std::io;
 use std::task::Poll;
@@ -18,13 +18,13 @@ const WARNINGS: [Signal; 4] = [Signal::USR1, Signal::USR2, Signal::XCPU, Signal:
 pub(crate) struct Warnings(Vec<Signals>);
 
 impl Warnings {
-    /// Listens from now on.
+    /// Starts to listen.
     pub(crate) fn listen() -> io::Result<Self> {
         let kinds = WARNINGS.iter().map(|number| kind(*number));
         kinds.map(signal).collect::<io::Result<_>>().map(Self)
     }
 
-    /// Completes when one arrives.
+    /// Completes when one of them arrives.
     pub(crate) async fn recv(&mut self) {
         std::future::poll_fn(|context| {
             let mut all = self.0.iter_mut();

@@ -1,8 +1,8 @@
 //! Converts command lines, scripts and job files into a validated submit.
 //!
-//! Nothing here sends requests to a server. This reads the files that the user names, and parses
-//! their content once into types of `hq-core`. It returns warnings instead of logging them, so that
-//! the caller decides who sees them.
+//! Nothing here sends requests to a server. This module reads the files that the user names, and
+//! parses their content once into types of `hq-core`. It returns warnings instead of logging them,
+//! so that the caller decides who sees them.
 
 use std::ffi::OsString;
 use std::io::{IsTerminal as _, Write as _};
@@ -36,7 +36,7 @@ pub(crate) mod placeholder;
 pub(crate) mod plan;
 pub(crate) mod skip;
 
-/// Reads a file that the user named, which may be a device or an endless FIFO: reads no more than
+/// Reads a file that the user named. It may be a device or an endless FIFO, so no more is read than
 /// one request can contain.
 pub(crate) fn read_all(
     source: &str,
@@ -56,18 +56,18 @@ pub(crate) fn read_all(
     Ok(data)
 }
 
-/// State of standard input, which can be read only once.
+/// The state of standard input, which can be read only once.
 #[derive(Debug)]
 enum Stdin {
     Fresh,
-    /// Already read, before its first use.
+    /// It was read before it is needed.
     Kept(Vec<u8>),
     Taken,
 }
 
 static STDIN: Mutex<Stdin> = Mutex::new(Stdin::Fresh);
 
-/// Reads all of standard input; call this only if the user requested it.
+/// Reads all of standard input. Must only be called if the user requested it.
 pub(crate) fn read_stdin() -> CliResult<Vec<u8>> {
     let mut state = STDIN.lock().unwrap_or_else(PoisonError::into_inner);
     match std::mem::replace(&mut *state, Stdin::Taken) {
@@ -117,7 +117,7 @@ pub(crate) fn keep_stdin() -> CliResult<()> {
     Ok(())
 }
 
-/// Whether `-` names standard input as the file with tasks.
+/// Returns whether `-` names standard input as the file with tasks.
 pub(crate) fn reads_stdin(options: &TaskOptions, command: &[OsString]) -> bool {
     let files = options.each_line.iter().chain(&options.from_json);
     let params = options
@@ -131,7 +131,7 @@ pub(crate) fn reads_stdin(options: &TaskOptions, command: &[OsString]) -> bool {
         || files.chain(params).any(|path| is_stdin(path))
 }
 
-/// Whether a path means standard input.
+/// Returns whether a path means standard input.
 pub(crate) fn is_stdin(path: &Path) -> bool {
     path.as_os_str() == "-"
 }
@@ -149,7 +149,7 @@ pub(crate) fn read_file(path: &Path) -> CliResult<Vec<u8>> {
     })
 }
 
-/// The error about a file that was named and cannot be opened, with what may have been meant.
+/// Returns the error about a named file that cannot be opened, with a guess at what was intended.
 pub(crate) fn unreadable(path: &Path, error: &std::io::Error) -> CliError {
     let shown = path.display();
     let failed = CliError::new(format!("Cannot read {shown}: {error}"));
@@ -163,7 +163,7 @@ pub(crate) fn unreadable(path: &Path, error: &std::io::Error) -> CliError {
     failed
 }
 
-/// Description of what exists instead of the expected file.
+/// Describes what exists instead of the expected file.
 fn replacement_hint(path: &Path) -> String {
     let parent = path.parent().filter(|dir| *dir != Path::new(""));
     let dir = parent.unwrap_or(Path::new("."));
@@ -178,7 +178,7 @@ fn replacement_hint(path: &Path) -> String {
     }
 }
 
-/// The file of a directory with the name that is most alike.
+/// Returns the file of a directory with the most similar name.
 pub(crate) fn similar_file(path: &Path) -> Option<PathBuf> {
     let dir = path.parent().filter(|dir| *dir != Path::new(""));
     let names = dir.unwrap_or(Path::new(".")).read_dir().ok()?;
@@ -191,18 +191,18 @@ pub(crate) fn similar_file(path: &Path) -> Option<PathBuf> {
     Some(path.with_file_name(meant))
 }
 
-/// Context for resolving a submit.
+/// The context for resolving a submit.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct SubmitContext<'a> {
-    /// Absolute directory of the user's submit command.
+    /// The absolute directory of the user's submit command.
     pub(crate) submit_dir: &'a Path,
-    /// Uid of the server; `None` if the access file has none.
+    /// The uid of the server; `None` if the access file has none.
     pub(crate) server_uid: Option<&'a str>,
-    /// Directory for output without an explicit path; `None` for the documented default.
+    /// The directory for output without an explicit path; `None` for the documented default.
     pub(crate) output_dir: Option<&'a Path>,
 }
 
-/// Path pattern of an output without an explicit path.
+/// Returns the path pattern of an output without an explicit path.
 pub(crate) fn default_output(context: SubmitContext<'_>, suffix: &str) -> Vec<u8> {
     use std::os::unix::ffi::OsStrExt;
     let name = format!("%{{TASK_ID}}.{suffix}");
@@ -217,14 +217,14 @@ pub(crate) fn default_output(context: SubmitContext<'_>, suffix: &str) -> Vec<u8
 pub(crate) struct PreparedSubmit {
     /// The submit.
     pub(crate) spec: SubmitSpec,
-    /// Complete sentences.
+    /// The warnings, as complete sentences.
     pub(crate) warnings: Vec<String>,
-    /// Finished tasks, if they were determined.
+    /// The finished tasks, if they were determined.
     pub(crate) skipped: Option<SkipPlan>,
 }
 
 impl PreparedSubmit {
-    /// A submit whose finished tasks are not determined yet.
+    /// Creates a submit whose finished tasks are not determined yet.
     pub(crate) const fn new(spec: SubmitSpec, warnings: Vec<String>) -> Self {
         Self {
             spec,
@@ -233,7 +233,7 @@ impl PreparedSubmit {
         }
     }
 
-    /// Leaves out finished tasks; `unended` contains the unfinished dependencies.
+    /// Leaves out finished tasks. `unended` contains the unfinished dependencies.
     pub(crate) fn skip_done(mut self, unended: &OuterDependencies) -> CliResult<Self> {
         self.skipped = Some(leave_out(&mut self.spec, unended)?);
         Ok(self)
@@ -244,7 +244,7 @@ impl PreparedSubmit {
         for warning in &self.warnings {
             tracing::warn!("{warning}");
         }
-        // Scripts find them with the job.
+        // Scripts find the notes with the job.
         if std::io::stderr().is_terminal() {
             for note in &self.spec.notes {
                 tracing::warn!("{note}");
@@ -256,7 +256,7 @@ impl PreparedSubmit {
     }
 }
 
-/// Reads a job that a program describes to the server, in the format of `hq job submit-file`.
+/// Parses a job that a program describes to the server, in the format of `hq job submit-file`.
 pub(crate) fn read_job(job: JobText<'_>) -> Result<(SubmitSpec, Vec<String>), String> {
     let context = SubmitContext {
         submit_dir: job.submit_dir,

@@ -264,12 +264,12 @@ pub(crate) fn offered(worker: &client::WorkerInfo) -> impl Iterator<Item = &str>
         .map(|item| item.name.as_str())
 }
 
-/// Whether a worker can run a variant.
+/// Returns whether a worker can run a variant.
 pub(crate) fn variant_fits(variant: &client::VariantExplanation) -> bool {
     variant.items.iter().all(item_fits)
 }
 
-/// Probable mistakes, found when the job was submitted.
+/// Returns probable mistakes that were found when the job was submitted.
 pub(crate) fn notes(job: &client::JobDetail) -> Vec<&str> {
     let submits = job.submits.iter();
     let notes = submits.flat_map(|submit| &submit.notes);

@@ -1,4 +1,4 @@
-//! Search in the pages by paragraph.
+//! Searches the pages by paragraph.
 //!
 //! A paragraph matches with its own words and with the heading above it. Rare words count more than
 //! common ones, whole words more than parts of words, headings more than text, and the user's words
@@ -10,10 +10,10 @@ use super::{Page, aliases, all};
 
 mod synonyms;
 
-/// A paragraph, table row, list item or line of an example that matches.
+/// A matching paragraph, table row, list item or line of an example.
 #[derive(Debug)]
 pub(crate) struct Hit {
-    /// Its page.
+    /// The page that contains it.
     pub(crate) page: Page,
     /// The heading above the paragraph; empty at the top of a page.
     pub(crate) heading: &'static str,
@@ -22,14 +22,14 @@ pub(crate) struct Hit {
     score: f64,
 }
 
-/// Words without information about a topic.
+/// Words that say nothing about a topic.
 const IGNORED: &[&str] = &[
     "a", "an", "and", "are", "at", "be", "can", "do", "does", "for", "from", "how", "hq", "i",
     "in", "is", "it", "my", "of", "old", "on", "or", "still", "that", "the", "to", "what", "when",
     "where", "which", "why", "with",
 ];
 
-/// Weight of a match by its form and place.
+/// Weights of a match by its form and place.
 const WHOLE: f64 = 1.0;
 const START: f64 = 0.5;
 const PART: f64 = 0.2;
@@ -37,15 +37,15 @@ const SYNONYM: f64 = 0.6;
 const IN_TITLE: f64 = 0.6;
 const FIRST_BELOW_HEADING: f64 = 1.0;
 const BELOW_HEADING: f64 = 0.5;
-/// References mention every topic and explain few.
+/// Reference pages mention every topic but explain few.
 const IN_REFERENCE: f64 = 0.6;
 /// An example explains less than a sentence.
 const IN_CODE: f64 = 0.8;
-/// Minimum score of a hit, as a share of the best score.
+/// The minimum score of a hit, as a share of the best score.
 const SHARE_MIN: f64 = 0.4;
 
-/// All matching paragraphs, best first, with the changelog last. Empty if no paragraph contains any
-/// of the words.
+/// Returns all matching paragraphs, best first, with the changelog last. Empty if no paragraph
+/// contains any of the words.
 pub(crate) fn search(query: &str) -> Vec<Hit> {
     rank(query, &all_sections())
 }
@@ -71,7 +71,7 @@ fn rank(query: &str, sections: &[Section]) -> Vec<Hit> {
     hits
 }
 
-/// A word of the query with its synonyms, each a sequence of words.
+/// A word of the query with its synonyms. Each of them is a sequence of words.
 struct Term {
     forms: Vec<(Vec<String>, f64)>,
 }
@@ -85,7 +85,7 @@ impl Term {
         }
     }
 
-    /// Quality of the best match of any form, from 0 to 1.
+    /// Returns the quality of the best match of any form, from 0 to 1.
     fn match_in(&self, words: &[String]) -> f64 {
         let of_form = |(form, weight): &(Vec<String>, f64)| match &**form {
             [word] => {
@@ -101,7 +101,7 @@ impl Term {
     }
 }
 
-/// Quality of the match between a word of a page and a word of the query.
+/// Returns the quality of the match between a word of a page and a word of the query.
 fn quality(word: &str, other: &str) -> f64 {
     let common = stem(word);
     if !other.contains(common) {
@@ -117,7 +117,7 @@ fn quality(word: &str, other: &str) -> f64 {
     }
 }
 
-/// A word without the endings of plurals and verbs.
+/// Returns a word without the endings of plurals and verbs.
 fn stem(word: &str) -> &str {
     let stems = ["ing", "ed", "es", "s", "e"]
         .iter()
@@ -146,7 +146,7 @@ fn terms(query: &str) -> Vec<Term> {
     terms
 }
 
-/// A weight for each term: higher if fewer sections contain it.
+/// Returns a weight for each term. It is higher if fewer sections contain the term.
 #[expect(clippy::cast_precision_loss, reason = "a few hundred sections")]
 fn weights(terms: &[Term], sections: &[Section]) -> Vec<f64> {
     let with = |term: &Term| {
@@ -161,7 +161,7 @@ fn weights(terms: &[Term], sections: &[Section]) -> Vec<f64> {
     terms.iter().map(weight).collect()
 }
 
-/// Lower-case words of a text; splits names such as `--time-limit` and `HQ_TASK_ID`.
+/// Returns the lower-case words of a text. Splits names such as `--time-limit` and `HQ_TASK_ID`.
 fn words(text: &str) -> Vec<String> {
     text.split(|c: char| !c.is_alphanumeric())
         .filter(|word| !word.is_empty())
@@ -185,7 +185,7 @@ struct Paragraph {
 }
 
 impl Paragraph {
-    /// Boosts short paragraphs, where a word says more about the topic.
+    /// Returns a factor that favors short paragraphs, where a word says more about the topic.
     #[expect(clippy::cast_precision_loss, reason = "a few hundred words")]
     fn density(&self) -> f64 {
         1.0 / (0.75 + self.words.len() as f64 / 100.0)
@@ -221,7 +221,7 @@ fn sections(page: Page) -> Vec<Section> {
         if is_fence {
             is_code = !is_code;
         } else if let Some(heading) = heading {
-            // The first heading is the title.
+            // The first heading is the title of the page.
             if !sections.is_empty() || !section.paragraphs.is_empty() || line.starts_with("##") {
                 sections.push(std::mem::replace(&mut section, begin(heading.trim())));
             }
@@ -296,7 +296,8 @@ fn is_numbered(line: &str) -> bool {
     rest.len() < line.len() && rest.starts_with(". ")
 }
 
-/// A paragraph as plain text: without link targets, bullets, prompts and outer bars of table rows.
+/// Returns a paragraph as plain text, without link targets, bullets, prompts and the outer bars of
+/// table rows.
 fn plain(text: &str) -> String {
     let mut plain = String::with_capacity(text.len());
     let mut rest = text.trim_matches(['|', ' ']);
@@ -326,7 +327,7 @@ fn plain(text: &str) -> String {
 mod tests {
     use super::*;
 
-    /// Questions of users, and what one of the first three answers must contain.
+    /// Questions of users, and what at least one of the first three answers must contain.
     const LOOK_UPS: &[(&str, &str)] = &[
         ("limit running tasks of a job", "slots=sum"),
         ("throttle", "slots=sum"),

@@ -1,17 +1,17 @@
-//! Jobs to wait for: `7`, `last:any`.
+//! Parses jobs to wait for: `7`, `last:any`.
 
 use super::selector::{SingleSelector, parse_last_or_id};
 
-/// Value of `--after` and `--after-each`.
+/// A value of `--after` and `--after-each`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct AfterArg {
     /// The job.
     pub(crate) job: SingleSelector,
-    /// Any end will do.
+    /// Whether the job may end in any way.
     pub(crate) is_any: bool,
 }
 
-/// Reads `JOB`, `JOB:ok` or `JOB:any`.
+/// Parses `JOB`, `JOB:ok` or `JOB:any`.
 pub(crate) fn parse_after(text: &str) -> Result<AfterArg, String> {
     let (job, is_any) = match text.split_once(':') {
         None => (text, false),

@@ -1,4 +1,4 @@
-//! Id arrays: `1-10`, `1,3-5`, `0-100:10,200`.
+//! Parses id arrays: `1-10`, `1,3-5`, `0-100:10,200`.
 
 use hq_core::range::{IdArray, IdRange};
 
@@ -6,7 +6,7 @@ use super::{Cursor, ParseError};
 
 const WHAT: &str = "ID array";
 
-/// Reads an id array; ids keep their order.
+/// Parses an id array. Ids keep their order.
 pub(crate) fn parse_id_array(text: &str) -> Result<IdArray, ParseError> {
     let mut cursor = Cursor::new(WHAT, text);
     let mut ranges = Vec::new();

@@ -1,48 +1,48 @@
-//! Coupling of resource groups: `cpus[0]:gpus[0],cpus[1]:gpus[1]=128`.
+//! Parses the coupling of resource groups: `cpus[0]:gpus[0],cpus[1]:gpus[1]=128`.
 
 use hq_core::resource::descriptor::{CouplingWeight, ResourceItem, ResourceKind};
 
-/// Weight of a pair without an explicit weight.
+/// The weight of a pair without an explicit weight.
 const DEFAULT_WEIGHT: u16 = 256;
 
-/// A coupling that cannot be used with the worker's resources.
+/// Why a coupling cannot be used with the worker's resources.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub(crate) enum CouplingError {
-    /// No `:` between the two groups.
+    /// There is no `:` between the two groups.
     #[error("Missing ':'")]
     Colon,
-    /// No `[` after the resource.
+    /// There is no `[` after the resource.
     #[error("Missing '['")]
     Open,
-    /// No `]` at the end of a group.
+    /// There is no `]` at the end of a group.
     #[error("Missing ']'")]
     Close,
-    /// Group that is no number.
+    /// The group is not a number.
     #[error("Invalid group index")]
     GroupIndex,
-    /// Weight that is no number of 16 bits.
+    /// The weight is not a 16-bit number.
     #[error("Invalid weight: {0}")]
     Weight(String),
-    /// Resource the worker does not have.
+    /// The worker does not have this resource.
     #[error("Resource not found: {0}")]
     Resource(String),
-    /// Resource without groups.
+    /// The resource has no groups.
     #[error("Resource '{0}' has only a single group")]
     SingleGroup(String),
-    /// Group the resource does not have.
+    /// The resource does not have this group.
     #[error("Invalid group id {group} for resource '{resource}'")]
     GroupId {
-        /// Number of the group as written.
+        /// The number of the group as written.
         group: u32,
-        /// Resource it should be in.
+        /// The resource that should contain it.
         resource: String,
     },
-    /// The same pair twice, or a group with itself.
+    /// The same pair appears twice, or a group is paired with itself.
     #[error("Repeated coupling definition")]
     Repeated,
 }
 
-/// Reads a coupling against the worker's resources, which are sorted by name.
+/// Parses a coupling for the worker's resources, which are sorted by name.
 pub(crate) fn parse_coupling(
     text: &str,
     items: &[ResourceItem],

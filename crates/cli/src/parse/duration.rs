@@ -1,25 +1,25 @@
-//! Durations: `HH:MM:SS`, `DAYS-HH:MM:SS` or words such as `1h 30m`.
+//! Parses durations: `HH:MM:SS`, `DAYS-HH:MM:SS` or words such as `1h 30m`.
 
 use std::time::Duration;
 
-/// A text that is no duration.
+/// Why a text is not a valid duration.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub(crate) enum DurationError {
-    /// Neither of the two forms.
+    /// The text has neither of the two forms.
     #[error("not a duration, expected one such as `90s`, `2h30m`, `01:30:00` or `1-12:00:00`: {0}")]
     Form(String),
-    /// A limit that nothing keeps.
+    /// The limit is 0, and no task could keep it.
     #[error("a time limit of 0 ends everything at once")]
     Zero,
-    /// Neither words nor a complete clock time.
+    /// The text is neither words nor a complete clock time.
     #[error("expected words such as `10s`, `5min` or `1h 30m`: {0}")]
     Words(String),
 }
 
-/// Longest duration that travels as nanoseconds in 64 bits: about 292 years.
+/// The longest duration that can be transferred as nanoseconds in 64 bits, about 292 years.
 const LONGEST: Duration = Duration::from_nanos(i64::MAX as u64);
 
-/// Reads `[[HH:]MM:]SS`, `DAYS-HH[:MM[:SS]]` as in Slurm, or words; fields may exceed 59.
+/// Parses `[[HH:]MM:]SS`, `DAYS-HH[:MM[:SS]]` as in Slurm, or words. Fields may exceed 59.
 pub(crate) fn parse_duration(text: &str) -> Result<Duration, DurationError> {
     if let Some(duration) = parse_clock(text) {
         return duration.ok_or_else(|| DurationError::Form("the duration is too long".to_owned()));
@@ -27,12 +27,12 @@ pub(crate) fn parse_duration(text: &str) -> Result<Duration, DurationError> {
     parse_words(text).map_err(DurationError::Form)
 }
 
-/// Reads a time limit, which must not be 0.
+/// Parses a time limit, which must not be 0.
 pub(crate) fn parse_limit(text: &str) -> Result<Duration, DurationError> {
     refuse_zero(parse_duration(text)?)
 }
 
-/// Refuses a limit of 0.
+/// Rejects a limit of 0.
 pub(crate) fn refuse_zero(limit: Duration) -> Result<Duration, DurationError> {
     if limit.is_zero() {
         return Err(DurationError::Zero);
@@ -40,8 +40,8 @@ pub(crate) fn refuse_zero(limit: Duration) -> Result<Duration, DurationError> {
     Ok(limit)
 }
 
-/// Reads words, or an unambiguous clock time: `HH:MM:SS`, `DAYS-HH[:MM[:SS]]`. A plain number could
-/// be seconds, or minutes as in Slurm; `1:30` could be 90 seconds or 90 minutes.
+/// Parses words, or an unambiguous clock time: `HH:MM:SS`, `DAYS-HH[:MM[:SS]]`. A plain number
+/// could be seconds or, as in Slurm, minutes; `1:30` could be 90 seconds or 90 minutes.
 pub(crate) fn parse_duration_words(text: &str) -> Result<Duration, DurationError> {
     let is_clear = text.contains('-') || text.matches(':').count() == 2;
     if is_clear && let Some(duration) = parse_clock(text) {
@@ -58,7 +58,7 @@ fn parse_words(text: &str) -> Result<Duration, String> {
     }
 }
 
-/// `None` if the text is no clock time; `Some(None)` if the duration is too long.
+/// Returns `None` if the text is not a clock time, or `Some(None)` if the duration is too long.
 fn parse_clock(text: &str) -> Option<Option<Duration>> {
     let (days, clock) = match text.split_once('-') {
         Some((days, clock)) => (Some(days), clock),
@@ -71,7 +71,7 @@ fn parse_clock(text: &str) -> Option<Option<Duration>> {
     }
     let mut total = days.map_or(Some(0), |days| days.parse::<u64>().ok());
     if days.is_some() {
-        // After days, the first field is hours, for any number of fields.
+        // After days, the first field is hours, regardless of the number of fields.
         fields.resize(3, "0");
     }
     for (place, field) in fields.into_iter().enumerate() {

@@ -1,20 +1,20 @@
-//! Values of options that learn from earlier tasks.
+//! Parses values of options that learn from earlier tasks.
 
 use std::time::Duration;
 
 use super::duration::parse_duration;
 use super::request::AUTO;
 
-/// Value of `--time-request`.
+/// A value of `--time-request`.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub(crate) enum TimeRequest {
-    /// This long.
+    /// A fixed duration.
     Given(Duration),
     /// The run time of earlier tasks.
     Auto,
 }
 
-/// Reads a duration, or `auto`.
+/// Parses a duration, or `auto`.
 pub(crate) fn parse_time_request(text: &str) -> Result<TimeRequest, String> {
     if text == AUTO {
         return Ok(TimeRequest::Auto);
@@ -24,7 +24,7 @@ pub(crate) fn parse_time_request(text: &str) -> Result<TimeRequest, String> {
         .map_err(|error| error.to_string())
 }
 
-/// Reads a share, such as `0.95` or `95%`, as thousandths.
+/// Parses a share, such as `0.95` or `95%`, as thousandths.
 pub(crate) fn parse_share(text: &str) -> Result<u16, String> {
     let (number, factor) = match text.strip_suffix('%') {
         Some(percent) => (percent, 10.0),

@@ -1,9 +1,9 @@
-//! Recipients of job notifications: `cmd:mail -s done me`, `https://example.org/hook`.
+//! Parses recipients of job notifications: `cmd:mail -s done me`, `https://example.org/hook`.
 
 use hq_core::template::NotifyTarget;
 use hq_server::check_webhook;
 
-/// Longest command or address that the server takes.
+/// The maximum length of a command or address that the server accepts.
 const LEN_MAX: usize = 4_096;
 
 /// Parses a value of `--notify`.
@@ -22,7 +22,7 @@ pub(crate) fn parse_notify_target(text: &str) -> Result<NotifyTarget, String> {
         .filter_map(|scheme| text.strip_prefix(scheme))
         .any(|rest| !rest.is_empty() && !rest.starts_with('/') && !rest.contains(' '));
     if is_web {
-        // Rejects invalid addresses now: after the job, no user would see the error.
+        // Reject invalid addresses now: when the job has ended, no user would see the error.
         check_webhook(text).map_err(|why| format!("not an address for a request: {why}"))?;
         return Ok(NotifyTarget::Webhook(text.into()));
     }

@@ -1,8 +1,8 @@
-//! `--param`: `lr=0.1,0.01`, `seed=1-100`, `x=0-1:0.25`, `+batch=32,64`, `name=@FILE`.
+//! Parses `--param`: `lr=0.1,0.01`, `seed=1-100`, `x=0-1:0.25`, `+batch=32,64`, `name=@FILE`.
 //!
-//! Commas separate values. Two numbers with `-` between them are a range, optionally with `:` and a
-//! step; numbers are exact decimals. Everything else is text. Double quotes can enclose any text;
-//! inside them, `""` means one quote.
+//! Commas separate values. Two numbers with `-` between them are a range, optionally followed by
+//! `:` and a step. Numbers are exact decimals. Everything else is text. Double quotes can enclose
+//! any text; within them, `""` means one quote.
 
 use std::ffi::OsStr;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
@@ -10,18 +10,18 @@ use std::path::PathBuf;
 
 use hq_core::params::{DIGITS_MAX, Decimals};
 
-/// One `--param` option.
+/// A `--param` option.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct ParamArg {
-    /// As it stands between braces.
+    /// The name that is used between braces.
     pub(crate) name: String,
-    /// Whether the parameter forms pairs with the one before it.
+    /// Whether the parameter forms pairs with the previous one.
     pub(crate) is_along: bool,
-    /// Where its values are.
+    /// Where its values come from.
     pub(crate) source: ParamSource,
 }
 
-/// Where values of a parameter come from.
+/// Where the values of a parameter come from.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) enum ParamSource {
     /// The command line.
@@ -30,16 +30,16 @@ pub(crate) enum ParamSource {
     Lines(PathBuf),
 }
 
-/// One item between two commas.
+/// An item between two commas.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) enum ParamItem {
-    /// One value.
+    /// A single value.
     Text(Vec<u8>),
-    /// Several.
+    /// Several values.
     Range(Decimals),
 }
 
-/// Reads `NAME=VALUES`; a leading `+` pairs the parameter with the one before it.
+/// Parses `NAME=VALUES`. A leading `+` pairs the parameter with the previous one.
 pub(crate) fn parse_param(text: &OsStr) -> Result<ParamArg, String> {
     let bytes = text.as_bytes();
     let Some(at) = bytes.iter().position(|byte| *byte == b'=') else {
@@ -56,7 +56,7 @@ pub(crate) fn parse_param(text: &OsStr) -> Result<ParamArg, String> {
         None => ParamSource::Given(items(values)?),
     };
     Ok(ParamArg {
-        // The core rejects an invalid name together with all other parameters.
+        // The core rejects an invalid name when it checks all parameters together.
         name: String::from_utf8_lossy(name).into_owned(),
         is_along,
         source,
@@ -88,7 +88,7 @@ fn items(mut rest: &[u8]) -> Result<Vec<ParamItem>, String> {
     }
 }
 
-/// A quoted text, and the rest after it.
+/// Returns a quoted text, and the rest after it.
 fn quoted_text(mut rest: &[u8]) -> Result<(ParamItem, &[u8]), String> {
     let mut text = Vec::new();
     loop {
@@ -97,7 +97,7 @@ fn quoted_text(mut rest: &[u8]) -> Result<(ParamItem, &[u8]), String> {
         };
         text.extend_from_slice(&rest[..end]);
         rest = &rest[end + 1..];
-        // As in CSV, a doubled quote is a quote within the text.
+        // As in CSV, a doubled quote stands for a quote in the text.
         let Some(after) = rest.strip_prefix(b"\"") else {
             return Ok((ParamItem::Text(text), rest));
         };
@@ -126,7 +126,7 @@ fn plain_item(item: &[u8]) -> Result<ParamItem, String> {
     }
 }
 
-/// `A-B` or `A-B:STEP`, if the whole text has that form.
+/// Splits `A-B` or `A-B:STEP`, if the whole text has that form.
 fn split_range(text: &str) -> Option<(&str, &str, Option<&str>)> {
     let (first, rest) = text.split_at(number_len(text)?);
     let rest = rest.strip_prefix('-')?;
@@ -138,7 +138,7 @@ fn split_range(text: &str) -> Option<(&str, &str, Option<&str>)> {
     (number_len(step)? == step.len()).then_some((first, last, Some(step)))
 }
 
-/// Length of the number at the beginning: `-1`, `0.25`, `1e-3`.
+/// Returns the length of the number at the beginning: `-1`, `0.25`, `1e-3`.
 fn number_len(text: &str) -> Option<usize> {
     let digits = |text: &str| text.bytes().take_while(u8::is_ascii_digit).count();
     let sign = usize::from(text.starts_with('-'));
@@ -157,9 +157,9 @@ fn number_len(text: &str) -> Option<usize> {
     })
 }
 
-/// A decimal as integer and number of digits after the point.
+/// Parses a decimal into an integer and the number of digits after the point.
 fn decimal(text: &str) -> Result<(i128, usize), String> {
-    // Values are texts, and the notation of values between 1e-4 and 1e-2 would be ambiguous.
+    // Values are text, and the notation of values between 1e-4 and 1e-2 would be ambiguous.
     if text.contains(['e', 'E']) {
         return Err(format!(
             "has a number with an exponent, `{text}`; write it as a decimal"
@@ -187,7 +187,7 @@ fn range(first: &str, last: &str, step: Option<&str>) -> Result<Decimals, String
         }
         None => (1, 0),
     };
-    // All as multiples of the same power of ten, without rounding.
+    // All numbers become multiples of the same power of ten, without rounding.
     let digits = first_digits.max(step_digits);
     let common = digits.max(last_digits);
     let scaled = |units: i128, own: usize| {
@@ -207,7 +207,7 @@ fn range(first: &str, last: &str, step: Option<&str>) -> Result<Decimals, String
         });
     }
     let too_large = || "has numbers, or a number of values, that are too large".to_owned();
-    // No value lies after the last one, so the end's own digits do not matter.
+    // No value comes after the last one, so the end's own digits do not matter.
     let back = 10_i128.pow(u32::try_from(common - digits).unwrap_or_default());
     Ok(Decimals {
         first: i64::try_from(from / back).map_err(|_| too_large())?,
@@ -308,7 +308,7 @@ mod tests {
             panic!("{items:?}");
         };
         assert_eq!((range.count, range.digits), (10_000_001, 7));
-        // Digits of the end alone do not affect the values.
+        // Additional digits of the end do not affect the values.
         assert_eq!(given("x=0-1.999999999999999:1"), ["0+1x2/0"]);
         let huge = read("x=0-99999999999:0.0000001");
         assert!(huge.expect_err("too many").contains("too large"));

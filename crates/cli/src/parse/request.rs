@@ -1,4 +1,4 @@
-//! Resource requests: `2`, `0.5 tight!`, `all`, and `NAME=REQUEST`.
+//! Parses resource requests: `2`, `0.5 tight!`, `all`, and `NAME=REQUEST`.
 
 use hq_core::resource::amount::{Amount, AmountError, UNITS_PER_WHOLE};
 use hq_core::resource::request::{Policy, ResourceEntry};
@@ -11,20 +11,20 @@ const WHAT: &str = "resource request";
 /// The resource that is counted in MiB.
 const MEMORY: &str = "mem";
 
-/// Value for a request that is learned from finished tasks.
+/// The value for a request that is learned from finished tasks.
 pub(crate) const AUTO: &str = "auto";
 
-/// Value of `--resource`.
+/// A value of `--resource`.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub(crate) enum ResourceArg {
-    /// The amount that it names.
+    /// The amount that it specifies.
     Amount(ResourceEntry),
-    /// Memory as others needed it.
+    /// Memory according to the needs of other tasks.
     AutoMemory(FirstMemory),
 }
 
 impl ResourceArg {
-    /// Name of the resource.
+    /// Returns the name of the resource.
     pub(crate) fn name(&self) -> &str {
         match self {
             Self::Amount(entry) => &entry.resource,
@@ -33,17 +33,17 @@ impl ResourceArg {
     }
 }
 
-/// An amount of one resource, and the policy to choose it.
+/// An amount of one resource, and the policy for choosing it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct RequestAmount {
     /// How indices are chosen.
     pub(crate) policy: Policy,
-    /// Amount; zero for [`Policy::All`].
+    /// The amount; zero for [`Policy::All`].
     pub(crate) amount: Amount,
 }
 
 impl RequestAmount {
-    /// The request for the resource with this name.
+    /// Returns the request for the resource with this name.
     pub(crate) fn for_resource(self, name: &str) -> ResourceEntry {
         ResourceEntry {
             resource: name.into(),
@@ -53,17 +53,17 @@ impl RequestAmount {
     }
 }
 
-/// Reads `AMOUNT`, `AMOUNT POLICY` or `all`.
+/// Parses `AMOUNT`, `AMOUNT POLICY` or `all`.
 pub(crate) fn parse_request(text: &str) -> Result<RequestAmount, ParseError> {
     parse_rest(Cursor::new(WHAT, text), false)
 }
 
-/// Reads an amount of the named resource, such as `4 compact`; memory may have a unit.
+/// Parses an amount of the named resource, such as `4 compact`. Memory may have a unit.
 pub(crate) fn parse_request_of(name: &str, text: &str) -> Result<RequestAmount, ParseError> {
     parse_rest(Cursor::new(WHAT, text), is_memory(name))
 }
 
-/// Reads `NAME=REQUEST`. Memory may have a unit: `mem=4G` is `mem=4096`.
+/// Parses `NAME=REQUEST`. Memory may have a unit: `mem=4G` is `mem=4096`.
 pub(crate) fn parse_named_request(text: &str) -> Result<ResourceEntry, ParseError> {
     let mut cursor = Cursor::new(WHAT, text);
     let name = parse_resource_name(&mut cursor)?;
@@ -74,7 +74,7 @@ pub(crate) fn parse_named_request(text: &str) -> Result<ResourceEntry, ParseErro
     parse_rest(cursor, is_memory(name)).map(|request| request.for_resource(name))
 }
 
-/// Reads `NAME=REQUEST`, or `mem=auto` with the size of the first tasks: `mem=auto:4G`.
+/// Parses `NAME=REQUEST`, or `mem=auto` with the size of the first tasks: `mem=auto:4G`.
 pub(crate) fn parse_resource_arg(text: &str) -> Result<ResourceArg, ParseError> {
     let mut cursor = Cursor::new(WHAT, text);
     if !(cursor.consume(MEMORY) && cursor.consume("=") && cursor.consume(AUTO)) {
@@ -95,7 +95,7 @@ pub(crate) fn parse_resource_arg(text: &str) -> Result<ResourceArg, ParseError> 
     Ok(ResourceArg::AutoMemory(FirstMemory::Given(amount)))
 }
 
-/// Reads a name: a letter, then letters, digits and `/`.
+/// Parses a name: a letter, then letters, digits and `/`.
 pub(crate) fn parse_resource_name<'a>(cursor: &mut Cursor<'a>) -> Result<&'a str, ParseError> {
     cursor.set_what("resource name");
     if !cursor.peek().is_some_and(|c| c.is_ascii_alphabetic()) {
@@ -108,7 +108,7 @@ pub(crate) fn parse_resource_name<'a>(cursor: &mut Cursor<'a>) -> Result<&'a str
     Ok(name)
 }
 
-/// Reads an amount, zero included.
+/// Parses an amount, which may be zero.
 pub(crate) fn parse_amount(cursor: &mut Cursor<'_>) -> Result<Amount, ParseError> {
     let start = cursor.pos();
     if !cursor.peek().is_some_and(|c| c.is_ascii_digit()) {
@@ -125,7 +125,7 @@ pub(crate) fn parse_amount(cursor: &mut Cursor<'_>) -> Result<Amount, ParseError
     })
 }
 
-/// Reads an amount; memory may have a unit.
+/// Parses an amount. Memory may have a unit.
 pub(super) fn parse_quantity(
     cursor: &mut Cursor<'_>,
     is_memory: bool,
@@ -137,7 +137,7 @@ pub(super) fn parse_quantity(
     let before = cursor.clone();
     let amount = parse_amount(cursor).map_err(|error| {
         let digits = |c: char| c.is_ascii_digit() || c == '_';
-        // Bytes, most likely.
+        // The number is most likely in bytes.
         match before.clone().take_while(digits).len() {
             10.. => before.note_at(
                 start,
@@ -160,12 +160,12 @@ pub(super) fn parse_quantity(
     }
 }
 
-/// Whether a resource is counted in MiB, so that amounts may have units.
+/// Returns whether a resource is counted in MiB, so that amounts may have units.
 pub(crate) fn is_memory(name: &str) -> bool {
     name == MEMORY
 }
 
-/// Consumes a memory unit, and returns its size in 1/1024 MiB; the default is MiB.
+/// Consumes a memory unit, and returns its size in 1/1024 MiB. The default is MiB.
 fn parse_memory_unit(cursor: &mut Cursor<'_>) -> Option<u64> {
     let start = cursor.clone();
     let unit = cursor.take_while(|c| c.is_ascii_alphabetic());

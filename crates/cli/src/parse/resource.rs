@@ -1,4 +1,4 @@
-//! Definitions of a worker's resources: `4`, `2x4`, `[a,b]`, `[[0,1],[2,3]]`, `range(0-3)`,
+//! Parses definitions of a worker's resources: `4`, `2x4`, `[a,b]`, `[[0,1],[2,3]]`, `range(0-3)`,
 //! `sum(10.5)`, and `sum(64GiB)` or `64GiB` for memory.
 
 use hq_core::resource::descriptor::{ResourceItem, ResourceKind};
@@ -8,19 +8,20 @@ use super::{Cursor, ParseError};
 
 const WHAT: &str = "resource definition";
 
-/// Maximum number of indices in a definition, so that a typing error does not exhaust the memory.
+/// The maximum number of indices in a definition, so that a typing error does not exhaust the
+/// memory.
 const INDICES_MAX: u32 = 1 << 20;
 
-/// Value of `--cpus`.
+/// A value of `--cpus`.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) enum CpuDefinition {
-    /// A plain 0: refused when the worker starts.
+    /// A plain 0, which is rejected when the worker starts.
     Zero,
     /// A pool.
     Pool(ResourceKind),
 }
 
-/// Reads the value of `--cpus`: a count or any definition.
+/// Parses the value of `--cpus`: a count or any definition.
 pub(crate) fn parse_cpus(text: &str) -> Result<CpuDefinition, ParseError> {
     let mut cursor = Cursor::new("cpu definition", text);
     cursor.skip_blanks();
@@ -40,7 +41,7 @@ pub(crate) fn parse_cpus(text: &str) -> Result<CpuDefinition, ParseError> {
     parse_kind(&mut cursor, false).map(CpuDefinition::Pool)
 }
 
-/// Reads `NAME=DEF`.
+/// Parses `NAME=DEF`.
 pub(crate) fn parse_definition(text: &str) -> Result<ResourceItem, ParseError> {
     let mut cursor = Cursor::new(WHAT, text);
     let name = parse_resource_name(&mut cursor)?;
@@ -73,8 +74,8 @@ fn parse_kind(cursor: &mut Cursor<'_>, is_memory: bool) -> Result<ResourceKind, 
     Ok(kind)
 }
 
-/// Reads `64GiB`, which can only be a sum. A plain number is still an error: it may be the `2` of
-/// `2x4`.
+/// Parses `64GiB`, which can only be a sum. A plain number is still an error, because it may be the
+/// `2` of `2x4`.
 fn parse_memory(cursor: &Cursor<'_>) -> Option<ResourceKind> {
     let mut ahead = cursor.clone();
     let amount = parse_quantity(&mut ahead, true).ok()?;
@@ -222,7 +223,7 @@ fn parse_index_name(cursor: &mut Cursor<'_>) -> Result<Box<str>, ParseError> {
     Ok(name.into())
 }
 
-/// A single group is a list.
+/// Creates a pool from groups. A single group becomes a list.
 fn from_groups(mut groups: Vec<Vec<Box<str>>>) -> ResourceKind {
     if groups.len() == 1 {
         return ResourceKind::List(groups.pop().unwrap_or_default());

@@ -1,4 +1,4 @@
-//! Signals by name or number, failures to retry, and growth of requests: `exit`, `3,10-20`,
+//! Parses signals by name or number, failures to retry, and growth of requests: `exit`, `3,10-20`,
 //! `SIGKILL,oom`; `mem=2,time=1.5`.
 
 use hq_core::growth::{GrowSpec, Growth, PERMILLE_MAX};
@@ -9,14 +9,14 @@ use hq_core::retry::RetryCause;
 use super::duration::parse_duration;
 use super::request::parse_named_request;
 
-/// Largest signal number of Linux.
+/// The largest signal number of Linux.
 const SIGNAL_MAX: i32 = 64;
 
-/// Value of `--retry-on`.
+/// A value of `--retry-on`.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub(crate) struct RetryOn(pub(crate) Vec<RetryCause>);
 
-/// Reads a comma separated list of causes.
+/// Parses a comma-separated list of causes.
 pub(crate) fn parse_retry_on(text: &str) -> Result<RetryOn, String> {
     let words = text.split(',').map(str::trim);
     words
@@ -52,7 +52,7 @@ fn parse_cause(word: &str) -> Result<RetryCause, String> {
     }
 }
 
-/// Reads growth factors: `mem=2,time=1.5`, each with an optional bound: `mem=2,max=64GiB`.
+/// Parses growth factors: `mem=2,time=1.5`, each with an optional bound: `mem=2,max=64GiB`.
 pub(crate) fn parse_retry_grow(text: &str) -> Result<GrowSpec, String> {
     let mut grow = GrowSpec::default();
     let mut last = "";
@@ -101,7 +101,7 @@ pub(crate) fn parse_retry_grow(text: &str) -> Result<GrowSpec, String> {
     Ok(grow)
 }
 
-/// A factor above 1 in thousandths.
+/// Parses a factor above 1 as thousandths.
 fn parse_factor(text: &str) -> Result<u32, String> {
     let factor = Amount::parse(text).ok();
     // Amounts have four decimals.
@@ -110,7 +110,7 @@ fn parse_factor(text: &str) -> Result<u32, String> {
     permille.ok_or_else(|| format!("expected a factor above 1 and up to 100, found `{text}`"))
 }
 
-/// Reads a signal: `SIGTERM`, `term` or `15`.
+/// Parses a signal: `SIGTERM`, `term` or `15`.
 pub(crate) fn parse_signal(text: &str) -> Result<i32, String> {
     let upper = text.to_uppercase();
     let name = if upper.starts_with("SIG") {

@@ -1,4 +1,4 @@
-//! Selectors of jobs and workers: `last`, `all`, or ids.
+//! Parses selectors of jobs and workers: `last`, `all`, or ids.
 
 use hq_core::range::IdArray;
 use hq_protocol::client;
@@ -10,9 +10,9 @@ use crate::error::{CliError, CliResult};
 /// `last`, `all`, or an id array.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) enum Selector {
-    /// Highest id that was ever allocated.
+    /// The highest id that was ever allocated.
     Last,
-    /// Everything the command can mean.
+    /// Everything to which the command can apply.
     All,
     /// These ids.
     Ids(IdArray),
@@ -21,23 +21,23 @@ pub(crate) enum Selector {
 /// `last` or one id.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum SingleSelector {
-    /// Highest id that was ever allocated.
+    /// The highest id that was ever allocated.
     Last,
     /// This id.
     Id(u32),
 }
 
-/// A job, or jobs, and some of their tasks: `3`, `3.7`, `last.1-4`.
+/// One or more jobs and some of their tasks: `3`, `3.7`, `last.1-4`.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct JobTasks<J = SingleSelector> {
     /// The job.
     pub(crate) job: J,
-    /// Ids of its tasks; `None` = all.
+    /// The ids of its tasks; `None` = all.
     pub(crate) tasks: Option<IdArray>,
 }
 
 impl<J> JobTasks<J> {
-    /// The selected tasks, which another argument or option may also name.
+    /// Returns the selected tasks, which another argument or option may also specify.
     pub(crate) fn tasks(&self, apart: Option<&IdArray>) -> CliResult<Option<IdArray>> {
         match (&self.tasks, apart) {
             (Some(_), Some(_)) => Err(CliError::usage(
@@ -47,7 +47,7 @@ impl<J> JobTasks<J> {
         }
     }
 
-    /// The same where tasks have to be named.
+    /// Like `tasks`, for commands where tasks must be specified.
     pub(crate) fn some_tasks(&self, apart: Option<&IdArray>) -> CliResult<IdArray> {
         self.tasks(apart)?.ok_or_else(|| {
             CliError::usage(
@@ -58,7 +58,7 @@ impl<J> JobTasks<J> {
 }
 
 impl Selector {
-    /// The selector as the server understands it.
+    /// Converts the selector to a message for the server.
     pub(crate) fn to_message(&self) -> client::Selector {
         use client::selector::Selector as Wire;
         let selector = match self {
@@ -78,7 +78,7 @@ pub(crate) fn one_job(id: u32) -> CliResult<Selector> {
     Ok(Selector::Ids(ids))
 }
 
-/// An id array as it travels.
+/// Converts an id array to a message.
 pub(crate) fn array_to_message(ids: &IdArray) -> hq_protocol::common::IdArray {
     let ranges = ids
         .ranges()
@@ -93,7 +93,7 @@ pub(crate) fn array_to_message(ids: &IdArray) -> hq_protocol::common::IdArray {
     hq_protocol::common::IdArray { ranges }
 }
 
-/// Rejects `2_3`: in Slurm, it is a task of an array; here, it would be job 23.
+/// Rejects `2_3`: in Slurm, this is a task of an array; here, it would be job 23.
 fn check_groups(text: &str) -> Result<(), ParseError> {
     for (at, _) in text.match_indices('_') {
         let digits = text[at + 1..].bytes().take_while(u8::is_ascii_digit);
@@ -105,13 +105,13 @@ fn check_groups(text: &str) -> Result<(), ParseError> {
     Ok(())
 }
 
-/// Reads an id array without ambiguous ids.
+/// Parses an id array without ambiguous ids.
 fn parse_ids(text: &str) -> Result<Selector, ParseError> {
     check_groups(text)?;
     parse_id_array(text).map(Selector::Ids)
 }
 
-/// Reads `last`, `all` or an id array.
+/// Parses `last`, `all` or an id array.
 pub(crate) fn parse_selector(text: &str) -> Result<Selector, ParseError> {
     match text {
         "last" => Ok(Selector::Last),
@@ -120,7 +120,7 @@ pub(crate) fn parse_selector(text: &str) -> Result<Selector, ParseError> {
     }
 }
 
-/// Reads `last` or an id array.
+/// Parses `last` or an id array.
 pub(crate) fn parse_last_or_ids(text: &str) -> Result<Selector, ParseError> {
     match text {
         "last" => Ok(Selector::Last),
@@ -128,7 +128,7 @@ pub(crate) fn parse_last_or_ids(text: &str) -> Result<Selector, ParseError> {
     }
 }
 
-/// Reads `last` or one id.
+/// Parses `last` or one id.
 pub(crate) fn parse_last_or_id(text: &str) -> Result<SingleSelector, ParseError> {
     if text == "last" {
         return Ok(SingleSelector::Last);
@@ -144,22 +144,22 @@ fn parse_id(text: &str, expected: &'static [&'static str]) -> Result<u32, ParseE
     Ok(id)
 }
 
-/// Reads `JOB` or `JOB.TASKS`: `last` or one id, and an id array.
+/// Parses `JOB` or `JOB.TASKS`, where JOB is `last` or one id, and TASKS is an id array.
 pub(crate) fn parse_job_tasks(text: &str) -> Result<JobTasks, ParseError> {
     with_tasks(text, parse_last_or_id)
 }
 
-/// Reads `JOBS` or `JOBS.TASKS`: `last` or an id array, and an id array.
+/// Parses `JOBS` or `JOBS.TASKS`, where JOBS is `last` or an id array, and TASKS is an id array.
 pub(crate) fn parse_jobs_tasks(text: &str) -> Result<JobTasks<Selector>, ParseError> {
     with_tasks(text, parse_last_or_ids)
 }
 
-/// Reads `ID` or `ID.TASKS`.
+/// Parses `ID` or `ID.TASKS`.
 pub(crate) fn parse_id_tasks(text: &str) -> Result<JobTasks<u32>, ParseError> {
     with_tasks(text, |job| parse_id(job, &["number"]))
 }
 
-/// Also accepts `3@7`, which two tables print for compatibility with scripts.
+/// Splits off the tasks. Also accepts `3@7`, which two tables print for compatibility with scripts.
 fn with_tasks<J>(
     text: &str,
     parse_job: impl Fn(&str) -> Result<J, ParseError>,

@@ -1,15 +1,15 @@
-//! Sizes of files: `500M`, `4G`, or `none` for no limit.
+//! Parses sizes of files: `500M`, `4G`, or `none` for no limit.
 
 use hq_core::resource::amount::{Amount, UNITS_PER_WHOLE};
 
-/// Minimum limit of a journal or of values; a handful of jobs would reach a smaller one.
+/// The minimum limit of a journal or of values. A handful of jobs would reach a smaller one.
 const LEAST: u64 = 1 << 20;
 
-/// A largest size; `None` = no limit.
+/// A maximum size; `None` = no limit.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct SizeMax(pub(crate) Option<u64>);
 
-/// Reads a number of KiB, MiB, GiB or TiB (`K`, `M`, `G`, `T`), or `none`.
+/// Parses a number of KiB, MiB, GiB or TiB (`K`, `M`, `G`, `T`), or `none`.
 pub(crate) fn parse_size_max(text: &str) -> Result<SizeMax, String> {
     if text == "none" {
         return Ok(SizeMax(None));

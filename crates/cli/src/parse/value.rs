@@ -1,4 +1,5 @@
-//! The remaining option values: environment pairs, standard streams, crash limits, names, weights.
+//! Parses the remaining option values: environment pairs, standard streams, crash limits, names,
+//! weights.
 
 use std::ffi::{OsStr, OsString};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
@@ -10,16 +11,16 @@ use hq_core::quarantine::QuarantineMode;
 use hq_core::resource::amount::UNITS_PER_WHOLE;
 use hq_core::template::CrashLimit;
 
-/// One `--env` option.
+/// A value of `--env`.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct EnvPair {
-    /// Name; never empty.
+    /// The name; never empty.
     pub(crate) name: Box<[u8]>,
-    /// Value; empty if the user gave none.
+    /// The value; empty if the user specified none.
     pub(crate) value: Box<[u8]>,
 }
 
-/// Where the user wants a standard stream.
+/// Where the user wants a standard stream to go.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub(crate) enum StdioArg {
     /// Nowhere.
@@ -33,7 +34,7 @@ pub(crate) enum StdioArg {
     },
 }
 
-/// Reads `PORT`, `localhost:PORT` or an address with a port.
+/// Parses `PORT`, `localhost:PORT` or an address with a port.
 pub(crate) fn parse_http_address(text: &str) -> Result<SocketAddr, String> {
     let local = |port| SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), port);
     let port = text.strip_prefix("localhost:").unwrap_or(text);
@@ -45,7 +46,7 @@ pub(crate) fn parse_http_address(text: &str) -> Result<SocketAddr, String> {
     })
 }
 
-/// Reads the reaction to broken workers.
+/// Parses the reaction to broken workers.
 pub(crate) fn parse_quarantine(text: &str) -> Result<QuarantineMode, String> {
     let mut known = QuarantineMode::ALL.into_iter();
     let found = known.find(|(name, _)| *name == text);
@@ -53,7 +54,7 @@ pub(crate) fn parse_quarantine(text: &str) -> Result<QuarantineMode, String> {
     found.ok_or_else(|| "expected off, tell or act".to_owned())
 }
 
-/// Reads `KEY=VALUE` or `KEY`.
+/// Parses `KEY=VALUE` or `KEY`.
 pub(crate) fn parse_env(text: &OsStr) -> Result<EnvPair, String> {
     let bytes = text.as_bytes();
     let (name, value) = match bytes.iter().position(|b| *b == b'=') {
@@ -69,13 +70,13 @@ pub(crate) fn parse_env(text: &OsStr) -> Result<EnvPair, String> {
     })
 }
 
-/// Reads a path, and expands `~`: shells do not expand it after `=`, in files and in variables, and
-/// a directory of that name is unlikely.
+/// Parses a path and expands `~`. Shells do not expand it after `=`, in files or in variables, and
+/// a directory with that name is unlikely.
 pub(crate) fn path_parser() -> impl TypedValueParser<Value = PathBuf> {
     PathBufValueParser::new().map(|path| expand_home(path.into_os_string()).into())
 }
 
-/// Expands `~` and `~/` at the beginning of a path as a shell does; `./~` stays.
+/// Expands `~` and `~/` at the beginning of a path like a shell. `./~` is not expanded.
 pub(crate) fn expand_home(path: OsString) -> OsString {
     let home = || std::env::var_os("HOME").filter(|home| !home.is_empty());
     match path.as_bytes() {
@@ -88,7 +89,7 @@ pub(crate) fn expand_home(path: OsString) -> OsString {
     }
 }
 
-/// Reads `none`, `PATH`, `PATH:rm-if-finished` or `:rm-if-finished`.
+/// Parses `none`, `PATH`, `PATH:rm-if-finished` or `:rm-if-finished`.
 pub(crate) fn parse_stdio(text: &OsStr) -> Result<StdioArg, String> {
     let bytes = text.as_bytes();
     if bytes == b"none" {
@@ -124,7 +125,7 @@ fn looks_like_mode(text: &[u8]) -> bool {
     text.iter().all(|b| b.is_ascii_alphabetic() || *b == b'-')
 }
 
-/// Reads `N`, `never-restart` or `unlimited`.
+/// Parses `N`, `never-restart` or `unlimited`.
 pub(crate) fn parse_crash_limit(text: &str) -> Result<CrashLimit, String> {
     match text {
         "never-restart" => Ok(CrashLimit::NeverRestart),
@@ -136,7 +137,7 @@ pub(crate) fn parse_crash_limit(text: &str) -> Result<CrashLimit, String> {
     }
 }
 
-/// A crash limit of at least one.
+/// Creates a crash limit of at least one.
 pub(crate) fn crash_limit_from_number(limit: u32) -> Result<CrashLimit, String> {
     if limit == 0 {
         let text = "Crash limit cannot be 0. Use `never-restart` or `unlimited` instead.";
@@ -145,7 +146,7 @@ pub(crate) fn crash_limit_from_number(limit: u32) -> Result<CrashLimit, String> 
     Ok(CrashLimit::Max(limit))
 }
 
-/// A job name: one line, no tab.
+/// Parses a job name: one line without a tab.
 pub(crate) fn parse_job_name(text: &str) -> Result<String, String> {
     if text.contains(['\n', '\t']) {
         return Err("name cannot have a newline or a tab".to_owned());
@@ -153,7 +154,7 @@ pub(crate) fn parse_job_name(text: &str) -> Result<String, String> {
     Ok(text.to_owned())
 }
 
-/// A scheduling weight in units of 1/10 000.
+/// Parses a scheduling weight into units of 1/10 000.
 pub(crate) fn parse_weight(text: &str) -> Result<u32, String> {
     let weight: f64 = text.parse().map_err(|_| "expected a number".to_owned())?;
     weight_units(weight)
@@ -166,7 +167,7 @@ pub(crate) fn weight_units(weight: f64) -> Result<u32, String> {
     }
     #[expect(clippy::cast_precision_loss, reason = "10 000 is exact")]
     let scaled = weight * UNITS_PER_WHOLE as f64;
-    // Multiplication may miss a whole number by one ulp, which must not add a unit.
+    // Multiplication may miss a whole number by one ulp, and that must not add a unit.
     let near = scaled.round();
     let units = if (scaled - near).abs() < 1e-6 {
         near
@@ -185,7 +186,7 @@ pub(crate) fn weight_units(weight: f64) -> Result<u32, String> {
     Ok(units.max(1))
 }
 
-/// A share between 0 and 1.
+/// Parses a share between 0 and 1.
 pub(crate) fn parse_utilization(text: &str) -> Result<f32, String> {
     match text.parse::<f32>() {
         Ok(share) if (0.0..=1.0).contains(&share) => Ok(share),
@@ -194,10 +195,10 @@ pub(crate) fn parse_utilization(text: &str) -> Result<f32, String> {
     }
 }
 
-/// Longest reason of a cancel, in characters.
+/// The maximum length of the reason for a cancel, in characters.
 const REASON_MAX: usize = 200;
 
-/// A short text that explains a cancel.
+/// Parses a short text that explains a cancel.
 pub(crate) fn parse_cancel_reason(text: &str) -> Result<String, String> {
     let length = text.chars().count();
     if length > REASON_MAX {
@@ -208,7 +209,7 @@ pub(crate) fn parse_cancel_reason(text: &str) -> Result<String, String> {
     Ok(text.to_owned())
 }
 
-/// Bytes of a word of the command line.
+/// Returns the bytes of a word of the command line.
 pub(crate) fn into_bytes(text: OsString) -> Box<[u8]> {
     text.into_vec().into()
 }

@@ -1,5 +1,5 @@
-//! Reads a journal for a report. Each query is one pass over the tasks; the size of its result
-//! depends neither on the number of tasks nor on that of jobs.
+//! Reads a journal for a report. Each query is one pass over the tasks. The size of its result
+//! depends neither on the number of tasks nor on the number of jobs.
 
 use std::collections::BTreeMap;
 
@@ -19,17 +19,17 @@ use crate::source::journal::{self, JournalFile};
 use crate::source::{self, Ask as _, Obstacle, Snapshot, problems};
 use crate::text::clean;
 
-/// Maximum number of jobs that are shown, the most expensive first; the rest is summarized.
+/// The maximum number of jobs that are shown, most expensive first. The rest are summarized.
 pub(super) const JOBS_MAX: usize = 200;
 const SLOWEST_MAX: u32 = 20;
 const UNITS: f64 = 10_000.0;
 
-/// Maximum number of resources with a chart, besides cpus; the most requested ones first.
+/// The maximum number of resources with a chart, not counting cpus, most requested first.
 const RESOURCES_MAX: u32 = 20;
-/// Maximum number of jobs without started tasks that are examined.
+/// The maximum number of jobs without started tasks that are examined.
 const EXPLAINED_MAX: usize = 200;
 
-/// Reads what happened from `from_ns` to `to_ns`.
+/// Reads everything that happened between `from_ns` and `to_ns`.
 pub(crate) async fn gather(
     file: &mut JournalFile,
     journal: String,
@@ -62,7 +62,7 @@ pub(crate) async fn gather(
 }
 
 impl Report {
-    /// Width of a step.
+    /// Returns the width of a step.
     pub(crate) fn step_ns(&self) -> i64 {
         ((self.to_ns - self.from_ns) / STEPS).max(1)
     }
@@ -73,8 +73,8 @@ impl Report {
     }
 }
 
-/// Jobs that never started although workers were connected, because no worker offers what they
-/// request.
+/// Returns the jobs that never started although workers were connected, because no worker offers
+/// what they request.
 async fn obstacles(file: &mut JournalFile, snapshot: &Snapshot) -> CliResult<Vec<Obstacle>> {
     let unstarted = snapshot.jobs.iter().filter(|job| {
         let counts = counts_of(job);
@@ -200,7 +200,7 @@ async fn costs(file: &mut JournalFile, period: Period) -> CliResult<Costs> {
     Ok(costs)
 }
 
-/// The most expensive jobs, in descending order.
+/// Returns the most expensive jobs in descending order.
 async fn jobs(file: &mut JournalFile, period: Period) -> CliResult<Vec<JobFigures>> {
     let rows = file.ask(figures::jobs(period, JOBS_MAX)).await?;
     let jobs = rows.into_iter().map(|row| JobFigures {
@@ -273,7 +273,7 @@ async fn slowest(file: &mut JournalFile, period: Period) -> CliResult<Vec<SlowTa
     Ok(tasks.collect())
 }
 
-/// Resource use of tasks over time.
+/// Returns the resource use of tasks over time.
 async fn curves(
     file: &mut JournalFile,
     tasks: &[figures::SlowRow],
@@ -296,7 +296,7 @@ async fn failures(file: &mut JournalFile, period: Period) -> CliResult<Vec<Failu
     let rows = file.ask(figures::failures(period)).await?;
     let failures = rows.into_iter().map(|row| Failures {
         job: row.job,
-        // The page is made to be sent around.
+        // Users send the page to others.
         error: without_arguments(&clean(&row.error)).into_owned(),
         host: clean(row.host.as_deref().unwrap_or("?")),
         count: row.count,

@@ -1,4 +1,4 @@
-//! Writes the page. Pure; [`escape`] processes every text of a user.
+//! Writes the page. All functions are pure, and [`escape`] processes every text of a user.
 
 use std::fmt::Write as _;
 
@@ -13,15 +13,15 @@ use hq_core::diagnosis::{Severity, Subject};
 use hq_core::words::number;
 use hq_store::reader::RUN_BOUNDS;
 
-/// Share of its lifetime above which an idle worker causes a hint.
+/// If a worker is idle for more than this share of its lifetime, the page shows a hint.
 const IDLE_HINT: f64 = 0.5;
-/// Peak use of requested memory below which the page shows a hint.
+/// If the peak use of requested memory is below this share, the page shows a hint.
 const MEMORY_HINT: f64 = 0.5;
-/// Maximum number of findings: a hundred thousand jobs may wait for the same node.
+/// The maximum number of findings, because a hundred thousand jobs may wait for the same node.
 const FINDINGS_MAX: usize = 100;
-/// Workers whose lines are counted at a glance.
+/// The number of workers whose lines can be counted at a glance.
 const LANES_FEW: usize = 20;
-/// Workers that are drawn.
+/// The maximum number of workers that are drawn.
 const LANES_MAX: usize = 400;
 
 const STYLE: &str = "\
@@ -38,7 +38,7 @@ svg{width:100%;height:auto}svg.small{width:auto;max-width:100%}svg text{font:11p
 .findings .error{border-color:var(--bad);background:#c0392b1c}\
 .share{width:45%}.cost{height:.9rem;min-width:1px;background:var(--bar)}.lost{background:var(--bad)}.idle{background:var(--line)}";
 
-/// Escapes text, so that it contains no markup.
+/// Escapes text so that it contains no markup.
 pub(crate) fn escape(text: &str) -> String {
     let mut safe = String::with_capacity(text.len());
     for c in text.chars() {
@@ -56,7 +56,7 @@ pub(crate) fn escape(text: &str) -> String {
     safe
 }
 
-/// The whole page.
+/// Returns the whole page.
 pub(crate) fn render(report: &Report) -> String {
     let (from, to) = (local_time(report.from_ns), local_time(report.to_ns));
     let zone = zone(report.to_ns);
@@ -84,8 +84,8 @@ pub(crate) fn render(report: &Report) -> String {
     page
 }
 
-/// The run in one sentence: `1 390 tasks finished and 22 failed; 64 % of 0.59 core-hours were used,
-/// 0.02 of them wasted, mostly by job 11 (train): no space left on device.`
+/// Summarizes the run in one sentence: `1 390 tasks finished and 22 failed; 64 % of 0.59 core-hours
+/// were used, 0.02 of them wasted, mostly by job 11 (train): no space left on device.`
 fn summary(report: &Report) -> String {
     let Totals {
         finished, failed, ..
@@ -115,7 +115,7 @@ fn summary(report: &Report) -> String {
     text
 }
 
-/// The main cause of waste.
+/// Describes the main cause of waste.
 fn mostly(report: &Report) -> String {
     let Costs {
         failed,
@@ -133,7 +133,7 @@ fn mostly(report: &Report) -> String {
     let most = most.max_by(|a, b| a.failed_core_s.total_cmp(&b.failed_core_s));
     most.map_or_else(String::new, |job| {
         let why = failure_of(report, job.id).map_or_else(String::new, |row| {
-            // An exit code explains little; other errors are the cause themselves.
+            // An exit code explains little. Other errors are themselves the cause.
             let said = row.said.as_deref();
             let said = said.filter(|_| row.error.starts_with("exit code"));
             format!(": {}", said.unwrap_or(&row.error))
@@ -142,12 +142,12 @@ fn mostly(report: &Report) -> String {
     })
 }
 
-/// The most frequent failure of a job.
+/// Returns the most frequent failure of a job.
 fn failure_of(report: &Report, job: u32) -> Option<&Failures> {
     report.failures.iter().find(|row| row.job == job)
 }
 
-/// Core-seconds as core-hours. A value above zero is never shown as 0.
+/// Formats core-seconds as core-hours. A value above zero is never shown as 0.
 fn core_hours(core_s: f64) -> String {
     let hours = core_s / 3600.0;
     if hours > 0.0 && hours < 0.005 {
@@ -203,7 +203,7 @@ fn add_figures(page: &mut String, report: &Report) {
     page.push_str("</div>");
 }
 
-/// Where the time of the cores went, as bars.
+/// Adds bars that show how the time of the cores was used.
 fn add_costs(page: &mut String, report: &Report) {
     let costs = &report.costs;
     let offered = offered(&report.workers).max(costs.used());
@@ -282,7 +282,7 @@ fn add_example(page: &mut String, row: &Failures) {
     }
 }
 
-/// A job, as a link to its row in the table of jobs.
+/// Returns a job as a link to its row in the table of jobs.
 fn job_link(report: &Report, job: u32) -> String {
     if report.jobs.iter().any(|known| known.id == job) {
         format!("<a href=\"#job-{job}\">{job}</a>")
@@ -291,7 +291,7 @@ fn job_link(report: &Report, job: u32) -> String {
     }
 }
 
-/// Savings that were possible, in words.
+/// Describes savings that were possible.
 pub(crate) fn hints(report: &Report) -> Vec<String> {
     let mut hints = Vec::new();
     let is_idle = |worker: &&WorkerLife| {
@@ -370,7 +370,7 @@ fn add_timeline(page: &mut String, report: &Report) {
     for (name, values, _) in &report.resources {
         chart(&format!("{name} reserved by tasks"), values, &[]);
     }
-    // With few workers, the lines below show the same.
+    // With few workers, the lines below show the same information.
     if report.workers.len() > LANES_FEW {
         chart("Connected workers", &series(|step| step.workers), &[]);
     }
@@ -444,7 +444,7 @@ fn add_jobs(page: &mut String, report: &Report) {
     }
 }
 
-/// Histogram of run times, from the shortest to the longest; empty if all are equal.
+/// Returns a histogram of run times, from the shortest to the longest. Empty if all are equal.
 fn run_times(job: &JobFigures) -> String {
     let labels = RUN_BOUNDS
         .iter()
@@ -468,7 +468,7 @@ fn add_slowest(page: &mut String, report: &Report) {
         return;
     }
     page.push_str("<h2>Slowest tasks</h2><div class=\"wide\"><table><tr><th class=\"n\">Job<th class=\"n\">Task<th class=\"n\">Took<th>Host<th>End");
-    // Workers of earlier releases do not look.
+    // Workers of earlier releases do not record curves.
     let has_curves = report.slowest.iter().any(|task| task.curve.is_some());
     let has_gpus = report.slowest.iter().any(|task| gpu_of(task).is_some());
     if has_curves {
@@ -511,7 +511,7 @@ fn gpu_of(task: &SlowTask) -> Option<&GpuCurve> {
     task.curve.as_ref()?.gpu.as_deref()
 }
 
-/// Adds two cells: busy GPUs and their memory over time. Gaps stay empty.
+/// Adds two cells with the busy GPUs and their memory over time. Gaps stay empty.
 fn add_gpu_curve(page: &mut String, curve: &GpuCurve) {
     const OTHERS: &str = ", others included";
     let given = curve.given;
@@ -554,7 +554,7 @@ fn add_gpu_curve(page: &mut String, curve: &GpuCurve) {
     );
 }
 
-/// Adds two cells: memory and cores over time, with the requests.
+/// Adds two cells with memory and cores over time, and the requests.
 fn add_curve(page: &mut String, curve: &Curve) {
     let asked = curve.asked;
     let size = |kib: u64| file_size(kib.saturating_mul(1024));

@@ -1,12 +1,12 @@
-//! Charts as SVG. They contain only numbers; the caller escapes texts.
+//! Draws charts as SVG. They contain only numbers; the caller escapes texts.
 
 use std::fmt::Write as _;
 
 const WIDTH: f64 = 960.0;
 const HEIGHT: f64 = 120.0;
 
-/// A filled line over time, with a second, dashed line for the limit; `labels` are the ends of the
-/// axes.
+/// Draws a filled line over time, with a second, dashed line for the limit. `labels` are the ends
+/// of the axes.
 pub(super) fn area(values: &[f64], limit: &[f64], labels: (&str, &str)) -> String {
     let most = values
         .iter()
@@ -44,14 +44,14 @@ pub(super) fn area(values: &[f64], limit: &[f64], labels: (&str, &str)) -> Strin
     )
 }
 
-/// A small filled line, with a dashed line for the request; `name` is for screen readers.
+/// Draws a small filled line, with a dashed line for the request. `name` is for screen readers.
 pub(super) fn spark(values: &[f64], limit: Option<f64>, name: &str) -> String {
     const WIDE: f64 = 132.0;
     const HIGH: f64 = 28.0;
     let most = values.iter().chain(limit.iter()).copied();
     let most = most.fold(0.0, f64::max).max(1e-9);
     let y = |value: f64| HIGH - (HIGH - 1.0) * value.max(0.0) / most;
-    // Steps, because each value covers a time span.
+    // The line has steps, because each value covers a time span.
     let step = WIDE / count(values.len().max(1));
     let mut fill = format!("M0 {HIGH}");
     for (at, value) in values.iter().enumerate() {
@@ -75,7 +75,7 @@ pub(super) fn spark(values: &[f64], limit: Option<f64>, name: &str) -> String {
     )
 }
 
-/// A bar for each span (from, to), as fractions of the whole; the text is a tooltip.
+/// Draws a bar for each span (from, to), as fractions of the whole. The text is a tooltip.
 pub(super) fn lanes(spans: &[(f64, f64, String)]) -> String {
     const LANE: f64 = 10.0;
     let mut bars = String::new();
@@ -95,7 +95,7 @@ pub(super) fn lanes(spans: &[(f64, f64, String)]) -> String {
     )
 }
 
-/// Small bars side by side; each label is a tooltip.
+/// Draws small bars side by side. Each label is a tooltip.
 pub(super) fn bars(bins: &[(String, u64)]) -> String {
     const WIDE: f64 = 132.0;
     const HIGH: f64 = 24.0;
@@ -104,7 +104,7 @@ pub(super) fn bars(bins: &[(String, u64)]) -> String {
     let step = WIDE / count(bins.len().max(1));
     let mut bars = String::new();
     for (at, (label, value)) in bins.iter().enumerate().filter(|(_, bin)| bin.1 > 0) {
-        // A single task among a million is seen.
+        // A single task among a million stays visible.
         let high = (HIGH * float(*value) / float(most.max(1))).max(1.0);
         let _ = write!(
             bars,
@@ -123,9 +123,9 @@ fn count(value: usize) -> f64 {
     super::gather::float(value as u64)
 }
 
-/// At most three decimals, without trailing zeros.
+/// Formats a number with at most three decimals, without trailing zeros.
 pub(super) fn short(value: f64) -> String {
-    // A sum of nothing is -0.
+    // An empty sum is -0.
     let value = value + 0.0;
     let text = if value >= 100.0 {
         format!("{value:.0}")

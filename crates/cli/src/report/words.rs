@@ -1,5 +1,6 @@
-//! Parameters of failed tasks in a journal, and the last lines that they wrote. The output must be
-//! on this machine, which is common because journals are often read where they were written.
+//! Reads the parameters of failed tasks from a journal, and the last lines that they wrote. The
+//! output must be on this machine, which is common because journals are often read where they were
+//! written.
 
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStringExt as _;
@@ -25,13 +26,13 @@ use crate::source::Ask as _;
 use crate::source::journal::JournalFile;
 use crate::text::clean;
 
-/// Maximum number of failure groups whose output is read.
+/// The maximum number of failure groups whose output is read.
 const READ_MAX: usize = 50;
-/// Number of output lines among which to search for the last words.
+/// The number of output lines in which to search for the last words.
 const LINES: u32 = 30;
-/// Longest last line, in bytes.
+/// The maximum length of a last line, in bytes.
 const SAID_MAX: usize = 200;
-/// Time limit for all outputs, so that a file system that hangs does not block the report.
+/// The time limit for all outputs, so that a hanging file system does not block the report.
 const TIME_MAX: Duration = Duration::from_secs(5);
 
 /// Adds the parameters and last words of one task to each failure group.
@@ -67,8 +68,8 @@ pub(super) async fn add(file: &mut JournalFile, failures: &mut [Failures]) -> Cl
     Ok(())
 }
 
-/// Reads in a thread with a deadline; `None` if the deadline passed or no thread could be started.
-/// A blocked thread is abandoned.
+/// Reads on a separate thread with a deadline. Returns `None` if the deadline passed or no thread
+/// could be started. A blocked thread is abandoned.
 fn by<T: Send + 'static>(
     deadline: Instant,
     read: impl FnOnce() -> T + Send + 'static,
@@ -87,7 +88,7 @@ async fn specs(file: &mut JournalFile, job: u32) -> CliResult<Vec<SubmitSpec>> {
     Ok(stored.into_iter().flatten().filter_map(decode).collect())
 }
 
-/// Names and values of the parameters of a task of this submit.
+/// Returns the names and values of the parameters of a task of this submit.
 fn params(spec: &SubmitSpec, task: u32) -> Option<String> {
     let params = template(spec, task)?.params.as_deref()?;
     let values = params.values(TaskId(task)).into_iter();
@@ -98,8 +99,8 @@ fn params(spec: &SubmitSpec, task: u32) -> Option<String> {
     Some(pairs.collect::<Vec<_>>().join(", "))
 }
 
-/// Last words of a task of this submit; `None` if the task belongs to another submit, or its output
-/// is not on this machine.
+/// Returns the last words of a task of this submit. `None` if the task belongs to another submit,
+/// or if its output is not on this machine.
 fn said(spec: &SubmitSpec, key: Key, uid: &str) -> Option<String> {
     let template = template(spec, key.task)?;
     let values = PathValues {

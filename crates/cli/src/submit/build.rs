@@ -1,4 +1,5 @@
-//! From options and a command to a submit, with the checks and warnings in their documented order.
+//! Builds a submit from options and a command, with the checks and warnings in their documented
+//! order.
 
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStrExt;
@@ -32,26 +33,26 @@ use crate::parse::learn::TimeRequest;
 use crate::parse::retry::RetryOn;
 use crate::parse::value::{EnvPair, StdioArg, into_bytes};
 
-/// More output files than this are worth a warning.
+/// More output files than this cause a warning.
 const OUTPUT_FILES_MAX: u64 = 999;
 
-/// Default working directory.
+/// The default working directory.
 pub(crate) const DEFAULT_CWD: &[u8] = b"%{SUBMIT_DIR}";
 
 /// A submit as the user describes it.
 #[derive(Debug)]
 pub(crate) struct SubmitRequest {
-    /// Options, directives merged in.
+    /// The options, with directives already merged in.
     pub(crate) options: TaskOptions,
-    /// Program and arguments, shebang included.
+    /// The program and its arguments, including the shebang.
     pub(crate) command: Vec<OsString>,
-    /// Standard input of every task.
+    /// The standard input of every task.
     pub(crate) stdin: Option<Vec<u8>>,
-    /// Job to add to, or to make.
+    /// The job to create or to add to.
     pub(crate) destination: Destination,
-    /// Jobs to wait for.
+    /// The jobs to wait for.
     pub(crate) after: Vec<After>,
-    /// Ids, if the options name none.
+    /// The ids to use if the options name none.
     pub(crate) default_ids: Option<IdArray>,
     /// The form of the command line: the verb, and the words before the program.
     pub(crate) typed: (Verb, Front),
@@ -131,7 +132,7 @@ pub(crate) fn build(
     Ok(PreparedSubmit::new(spec, warnings))
 }
 
-/// Whether options describe retries, but no retries are enabled.
+/// Returns whether options describe retries although no retries are enabled.
 pub(crate) fn are_retries_missing(retry: &RetrySpec) -> bool {
     let usual = RetrySpec::default();
     retry.limit == 0 && (retry.on != usual.on || retry.delay != usual.delay)
@@ -168,7 +169,7 @@ fn note_values(
     }
 }
 
-/// Number of tasks.
+/// Returns the number of tasks.
 pub(crate) fn count_of(ids: &ArrayIds) -> u32 {
     match ids {
         ArrayIds::Given(ids) => ids.len(),
@@ -208,10 +209,10 @@ fn build_files(
     Ok(files)
 }
 
-/// Number of retries of tasks that grow, if the user sets none.
+/// The number of retries of tasks whose requests grow, if the user sets none.
 const GROWN_RETRIES: u16 = 3;
 
-/// How to stop tasks; missing options get their defaults.
+/// Returns how to stop tasks. Missing options get their defaults.
 pub(crate) fn build_stop(signal: Option<i32>, grace: Option<Duration>) -> StopSpec {
     let usual = StopSpec::default();
     StopSpec {
@@ -220,7 +221,8 @@ pub(crate) fn build_stop(signal: Option<i32>, grace: Option<Duration>) -> StopSp
     }
 }
 
-/// Retries according to the options. `is_sized` means that the tasks' memory is learned.
+/// Returns the retries according to the options. `is_sized` means that the tasks' memory is
+/// learned.
 fn retry_of(
     options: &TaskOptions,
     requests: &RequestVariants,
@@ -236,8 +238,8 @@ fn retry_of(
     ))
 }
 
-/// Whether and how to retry tasks; missing options get their defaults. `is_sized` means that their
-/// memory is learned.
+/// Returns whether and how to retry tasks. Missing options get their defaults. `is_sized` means
+/// that the tasks' memory is learned.
 pub(crate) fn build_retry(
     limit: Option<u16>,
     on: Option<&RetryOn>,
@@ -253,7 +255,7 @@ pub(crate) fn build_retry(
     let does_grow = grow != GrowSpec::default() || is_sized;
     let mut on = match on {
         Some(RetryOn(causes)) => causes.clone(),
-        // The user requested no retries besides retries with a grown request.
+        // The user requested no retries except those with a grown request.
         None if does_grow && limit.is_none() => Vec::new(),
         None => usual.on,
     };
@@ -275,7 +277,7 @@ pub(crate) fn build_retry(
     }
 }
 
-/// Growth of requests; fails if no request can grow.
+/// Returns how requests grow. Fails if no request can grow.
 pub(crate) fn build_grow(
     (grow, retries): (Option<GrowSpec>, Option<u16>),
     requests: &RequestVariants,
@@ -368,7 +370,7 @@ fn build_target(
     Ok(SubmitTarget::Attach(JobId(job)))
 }
 
-/// A new job.
+/// Returns the specification of a new job.
 pub(crate) fn new_job(
     name: Box<str>,
     max_fails: Option<u32>,
@@ -474,7 +476,7 @@ fn build_paths(
     Ok(paths)
 }
 
-/// Refuses a working directory that is defined by itself.
+/// Rejects a working directory that is defined in terms of itself.
 pub(crate) fn check_cwd(cwd: &[u8]) -> CliResult<()> {
     if placeholder::contains(cwd, "CWD") {
         return Err(CliError::new(
@@ -514,7 +516,7 @@ fn warn_about_files(
     }
 }
 
-/// An output with its default path, and all placeholders unreplaced.
+/// Returns an output with its default path, with no placeholders replaced.
 pub(crate) fn raw_stdio(
     arg: Option<&StdioArg>,
     suffix: &str,
@@ -539,7 +541,7 @@ pub(crate) fn raw_stdio(
     }
 }
 
-/// The stream directory, with all placeholders replaced that are known at the submit.
+/// Returns the stream directory with all placeholders replaced that are known at the submit.
 pub(crate) fn stream_dir(
     dir: Option<&Path>,
     context: SubmitContext<'_>,
@@ -563,7 +565,7 @@ impl<'a> PathResolver<'a> {
     pub(crate) fn new(cwd: &[u8], context: SubmitContext<'a>) -> Self {
         let cwd = replace_known(cwd, context, None);
         let absolute = context.submit_dir.join(std::ffi::OsStr::from_bytes(&cwd));
-        // Removes `.` and repeated slashes from displayed paths.
+        // This removes `.` and repeated slashes from displayed paths.
         let absolute: PathBuf = absolute.components().collect();
         Self {
             context,
@@ -572,8 +574,8 @@ impl<'a> PathResolver<'a> {
         }
     }
 
-    /// Like `new`, with parameters: a directory that starts with a parameter becomes absolute when
-    /// the value is known, because the value may be a whole path.
+    /// Like `new`, but with parameters. A directory that starts with a parameter becomes absolute
+    /// only when the value is known, because the value may be a whole path.
     fn with_params(cwd: &[u8], params: Option<&Params>, context: SubmitContext<'a>) -> Self {
         if !params.is_some_and(|params| begins_with_param(cwd, params)) {
             return Self::new(cwd, context);
@@ -585,12 +587,12 @@ impl<'a> PathResolver<'a> {
         }
     }
 
-    /// Absolute working directory; per-task placeholders are left.
+    /// Returns the absolute working directory. Placeholders that differ per task are left.
     pub(crate) fn cwd(&self) -> ByteText {
         self.cwd.clone().into()
     }
 
-    /// The output with all placeholders replaced, except placeholders that differ between tasks.
+    /// Returns the output with all placeholders replaced, except those that differ between tasks.
     pub(crate) fn stdio(&self, spec: StdioSpec) -> StdioSpec {
         let cwd = (!self.is_open).then_some(&*self.cwd);
         match spec {

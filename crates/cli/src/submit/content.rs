@@ -7,10 +7,10 @@ use hq_core::template::Entries;
 
 use crate::error::CliError;
 
-/// How some editors begin a text.
+/// The bytes with which some editors begin a text.
 pub(super) const BYTE_ORDER_MARK: &[u8] = b"\xef\xbb\xbf";
 
-/// First bytes of a file, its kind, and the command that prints its text.
+/// The first bytes of a file, its kind, and the command that prints its text.
 const KINDS: &[(&[u8], &str, &str)] = &[
     (b"\x1f\x8b", "compressed with gzip", "zcat"),
     (b"\xfd7zXZ", "compressed with xz", "xzcat"),
@@ -28,12 +28,13 @@ const KINDS: &[(&[u8], &str, &str)] = &[
     (b"\x7fELF", "a program", ""),
 ];
 
-/// Number of bytes at the beginning that are examined.
+/// The number of bytes at the beginning that are examined.
 const LOOKED_AT: usize = 4 << 10;
-/// Lines that are looked at.
+/// The maximum number of lines that are examined.
 const LINES_MAX: u32 = 1_000;
 
-/// The kind of a file that is not UTF-8 text, and the command that prints its text, if one exists.
+/// Returns the kind of a file that is not UTF-8 text, and the command that prints its text, if
+/// there is one.
 pub(super) fn kind(content: &[u8]) -> Option<(&'static str, &'static str)> {
     let known = KINDS
         .iter()
@@ -58,7 +59,7 @@ pub(super) fn kind(content: &[u8]) -> Option<(&'static str, &'static str)> {
     is_data.then_some(("binary data", ""))
 }
 
-/// The error about a list that is not text.
+/// Returns the error about a list that is not text.
 pub(super) fn refuse_list(path: &Path, (what, command): (&str, &str)) -> CliError {
     let shown = path.display();
     let error = CliError::new(format!("{shown}: expected lines of text, but it is {what}"));
@@ -74,7 +75,7 @@ pub(super) fn refuse_list(path: &Path, (what, command): (&str, &str)) -> CliErro
     }
 }
 
-/// Advice if the list is a directory, several files, or the values themselves.
+/// Returns advice if the list is a directory, several files, or the values themselves.
 pub(super) fn list_hint(path: &Path) -> Option<String> {
     let name = path.to_str()?;
     let rest = "hq run --each-line - -- PROGRAM {}";
@@ -120,7 +121,7 @@ pub(super) fn note_on_lines(path: &Path, lines: &Entries) -> Option<String> {
     }
     let count = u32::try_from(lines.len()).map_or(LINES_MAX, |count| count.min(LINES_MAX));
     let has_cr = |number: u32| lines.get(number).is_some_and(|line| line.ends_with(b"\r"));
-    // The last line may have no end.
+    // The last line may lack a line ending.
     if has_cr(0) && (1..count.max(2) - 1).all(has_cr) {
         return Some(format!(
             "{shown} has Windows line ends (CRLF), so that each line ends with a carriage return, which does not show; \
@@ -143,7 +144,7 @@ pub(super) fn note_on_lines(path: &Path, lines: &Entries) -> Option<String> {
     ))
 }
 
-/// A note on ids of tasks that have no item: items count from 0.
+/// Returns a note about task ids that have no item, because items count from 0.
 pub(super) fn note_on_ids(count: u32, array: &IdArray) -> Option<String> {
     let ranges = || array.ranges().iter();
     let last = ranges().map(|range| range.last()).max()?;
@@ -159,7 +160,7 @@ pub(super) fn note_on_ids(count: u32, array: &IdArray) -> Option<String> {
     ))
 }
 
-/// The command that removes Windows line ends.
+/// Returns the command that removes Windows line endings.
 pub(super) fn without_cr(file: &str) -> String {
     match file {
         "-" => "tr -d '\\r'".to_owned(),

@@ -1,6 +1,6 @@
 //! `#HQ` lines: options of `hq submit` inside a script, and the script's shebang.
 //!
-//! The options of all lines are parsed as one command line, and merged with the real one, which has
+//! The options of all lines are parsed as one command line and merged with the real one, which has
 //! precedence. Only options that describe tasks are allowed; see `docs/compatibility.md`.
 
 use std::ffi::{OsStr, OsString};
@@ -24,14 +24,15 @@ use crate::parse::learn::TimeRequest;
 use crate::parse::param::ParamArg;
 use crate::parse::request::ResourceArg;
 
-/// Number of bytes at the beginning of a script that are searched.
+/// The number of bytes at the beginning of a script that are searched.
 const HEAD_LEN: usize = 32 * 1024;
 
 /// Options that a script sets for its own submit.
 #[derive(Debug, Default)]
 pub(crate) struct Directives {
     options: TaskOptions,
-    /// Words of the shebang line; empty without one, or if the script came from standard input.
+    /// The words of the shebang line. Empty if there is none, or if the script came from standard
+    /// input.
     shebang: Vec<OsString>,
 }
 
@@ -88,7 +89,7 @@ pub(crate) fn find(
 }
 
 impl Directives {
-    /// Puts the shebang before the command, and adds the options that the command line does not
+    /// Inserts the shebang before the command, and adds the options that the command line does not
     /// set.
     pub(crate) fn apply(self, options: &mut TaskOptions, command: &mut Vec<OsString>) {
         command.splice(0..0, self.shebang);
@@ -96,7 +97,7 @@ impl Directives {
     }
 }
 
-/// Adds defaults of options that neither the command line nor a script sets; `is_attached` marks
+/// Adds defaults for options that neither the command line nor a script sets. `is_attached` marks
 /// tasks for an existing job.
 pub(crate) fn add_defaults(
     options: &mut TaskOptions,
@@ -118,17 +119,18 @@ pub(crate) fn add_defaults(
     merge(options, defaults);
 }
 
-/// Removes defaults that do not apply to this submit, because the user did not request them here.
+/// Removes defaults that do not apply to this submit. The user did not request them here, so they
+/// must not cause errors.
 fn drop_needless(options: &TaskOptions, defaults: &mut TaskOptions, is_attached: bool) {
-    // The job has its own.
+    // An existing job has its own limit.
     defaults.max_fails = defaults.max_fails.filter(|_| !is_attached);
     let has_outputs = !options.outputs.is_empty() || !defaults.outputs.is_empty();
     defaults.check_outputs &= has_outputs;
     defaults.by_content &= has_outputs;
-    // In an open job, the ids of new tasks are unknown unless they are given.
+    // In an open job, the ids of new tasks are unknown unless they are specified.
     let are_known = !is_attached || options.array.is_some();
     defaults.skip_done &= has_outputs && are_known;
-    // Both are about the time that tasks need.
+    // Both options concern the time that tasks need.
     match options.time_request {
         Some(TimeRequest::Given(_)) => defaults.predict = None,
         Some(TimeRequest::Auto) => defaults.no_predict = false,
@@ -150,14 +152,14 @@ fn drop_memory(options: &TaskOptions, defaults: &mut TaskOptions) {
         defaults.resource.retain(|asked| !is_auto(asked));
     }
     let mut all = options.resource.iter().chain(&defaults.resource);
-    // Attempts that learn sizes are not retries in the sense of the default.
+    // Attempts that learn sizes are not retries as meant by the default.
     if all.any(is_auto) && options.retries.is_none() && options.retry_on.is_none() {
         defaults.retries = None;
         defaults.retry_on = None;
     }
 }
 
-/// Removes growth of resources that are not requested, or already have a bound.
+/// Removes growth of resources that are not requested or already have a bound.
 fn drop_growth(options: &TaskOptions, defaults: &mut TaskOptions) {
     if options.retry_grow.is_some() {
         defaults.retries = defaults.retries.filter(|retries| *retries > 0);
@@ -186,7 +188,7 @@ fn failed(source: &str, error: &dyn std::fmt::Display) -> CliError {
     CliError::new(format!("Could not parse directives from {source}: {error}"))
 }
 
-/// A script that cannot be read.
+/// Returns the error about a script that cannot be read.
 fn unreadable(source: &str, error: &std::io::Error) -> CliError {
     let failure = failed(source, error);
     if error.kind() != std::io::ErrorKind::NotFound {
@@ -206,8 +208,8 @@ fn warn_about_foreign(source: &str, head: &[u8], is_read: bool) {
     }
 }
 
-/// Searches for lines of batch systems in a script without a telling name, also after the name of a
-/// shell.
+/// Searches for lines of batch systems in a script that its name does not identify as a script,
+/// also after the name of a shell.
 fn warn_about_unread(command: &[OsString]) {
     const SHELLS: [&str; 4] = ["sh", "bash", "zsh", "ksh"];
     let name = |word: &OsString| Path::new(word).file_name().map(OsStr::to_owned);
@@ -233,8 +235,8 @@ fn warn_about_unread(command: &[OsString]) {
     }
 }
 
-/// Whether a file starts with a comment character. Most commands are binaries, whose rest is not
-/// read.
+/// Returns whether a file starts with a comment character. Most commands are binaries, whose
+/// remainder is not read.
 fn begins_like_script(path: &Path) -> bool {
     let mut first = [0];
     std::fs::File::open(path)
@@ -252,7 +254,8 @@ fn read_head(path: &Path) -> std::io::Result<Vec<u8>> {
 
 fn parse_options(source: &str, head: &[u8]) -> CliResult<TaskOptions> {
     if head.starts_with(BYTE_ORDER_MARK) {
-        // The kernel would not find the shebang after it, so the script could not be executed.
+        // The kernel would not find the shebang after a byte order mark, so the script could not be
+        // executed.
         return Err(failed(
             source,
             &"expected a script that begins with its first character, found a UTF-8 byte order mark in front of it; \
@@ -280,7 +283,7 @@ fn parse_options(source: &str, head: &[u8]) -> CliResult<TaskOptions> {
     }
 }
 
-/// The line with the wrong word, and the correction.
+/// Returns the line with the wrong word, and the correction.
 fn directive_help(source: &str, head: &[u8], error: &clap::Error) -> Option<String> {
     let text = |kind| {
         let ContextValue::String(text) = error.get(kind)? else {
@@ -329,10 +332,10 @@ fn directive_help(source: &str, head: &[u8], error: &clap::Error) -> Option<Stri
     Some(format!("line {number}, `{}`{advice}", line.trim()))
 }
 
-/// Options of each directive line, from the top to the first line that is neither empty nor a
-/// comment.
+/// Returns the options of each directive line, from the top to the first line that is neither empty
+/// nor a comment.
 fn directive_lines(head: &[u8]) -> impl Iterator<Item = &[u8]> {
-    // A line that was cut off could have another meaning.
+    // A truncated line could have a different meaning.
     let complete = match head.iter().rposition(|b| *b == b'\n') {
         Some(end) if head.len() >= HEAD_LEN => &head[..end],
         Some(_) | None => head,
@@ -347,8 +350,8 @@ fn directive_lines(head: &[u8]) -> impl Iterator<Item = &[u8]> {
         })
 }
 
-/// Splits at blanks. `"…"` keeps blanks, also inside a word. A backslash escapes a following `"`,
-/// blank or parenthesis, and is literal before other characters. `'` is an ordinary character.
+/// Splits a line at blanks. `"…"` keeps blanks, also within a word. A backslash escapes a following
+/// `"`, blank or parenthesis, and is literal before other characters. `'` is an ordinary character.
 fn split_words(line: &[u8]) -> Result<Vec<OsString>, String> {
     let mut words = Vec::new();
     let mut word: Option<Vec<u8>> = None;
@@ -390,14 +393,14 @@ fn shebang_words(head: &[u8]) -> Vec<OsString> {
         .collect()
 }
 
-/// Adds options of `extra` (the directives) to `base` (the command line), which has precedence.
+/// Adds the options of `extra` (the directives) to `base` (the command line), which has precedence.
 fn merge(base: &mut TaskOptions, mut extra: TaskOptions) {
     merge_tasks(
         base,
         (extra.array, extra.each_line, extra.from_json),
         extra.param,
     );
-    // Two options set the cpus.
+    // Two options set the number of cpus.
     let has_cpus = base.cpus.is_some();
     let is_named =
         |name: &str, base: &TaskOptions| base.resource.iter().any(|asked| asked.name() == name);
@@ -409,7 +412,7 @@ fn merge(base: &mut TaskOptions, mut extra: TaskOptions) {
         .filter(|asked| !(is_named(asked.name(), base) || (has_cpus && asked.name() == "cpus")));
     let added: Vec<ResourceArg> = added.collect();
     base.resource.extend(added);
-    // The two options for nodes exclude each other.
+    // The two options for nodes are mutually exclusive.
     let asks_for_nodes = base.nodes.is_some_and(|count| count > 0);
     let asks_for_share = base.cpus.is_some() || base.pin.is_some();
     if !asks_for_nodes {
@@ -428,7 +431,7 @@ fn merge(base: &mut TaskOptions, mut extra: TaskOptions) {
     base.task_dir |= extra.task_dir;
     base.name = base.name.take().or(extra.name);
     base.time_request = base.time_request.or(extra.time_request);
-    // Both are about the same; the command line wins.
+    // Both options concern the same setting, and the command line takes precedence.
     if base.predict.is_none() && !base.no_predict {
         base.predict = extra.predict;
         base.no_predict = extra.no_predict;
@@ -457,8 +460,8 @@ fn merge(base: &mut TaskOptions, mut extra: TaskOptions) {
     base.skip_done |= extra.skip_done;
 }
 
-/// Merges the options that define the tasks: `--array`, `--each-line` and `--from-json` exclude
-/// each other.
+/// Merges the options that define the tasks. `--array`, `--each-line` and `--from-json` are
+/// mutually exclusive.
 fn merge_tasks(
     base: &mut TaskOptions,
     (array, each_line, from_json): (Option<IdArray>, Option<PathBuf>, Option<PathBuf>),
@@ -471,18 +474,18 @@ fn merge_tasks(
         base.each_line = each_line;
         base.from_json = from_json;
     }
-    // The command line or the script alone has only one of the two, so this combination replaces
-    // the script's.
+    // Neither the command line nor the script may have both, so this combination replaces the
+    // script's.
     if has_entries {
         return;
     }
-    // Positions of the script's parameters that are still free.
+    // The positions of the script's parameters that have not been replaced.
     let mut places: Vec<usize> = (0..params.len()).collect();
     let own = std::mem::replace(&mut base.param, params);
     for param in own {
         let mut found = places.iter();
-        // The parameter replaces the script's at its position, so that parameters paired with it
-        // still work. Duplicates on the command line are rejected later.
+        // The parameter replaces the script's at the same position, so that parameters paired with
+        // it still work. Duplicates on the command line are rejected later.
         match found.position(|at| base.param[*at].name == param.name) {
             Some(found) => base.param[places.remove(found)] = param,
             None => base.param.push(param),
@@ -627,7 +630,7 @@ mod tests {
                 true
             )
         );
-        // A duplicate parameter is not merged: it is rejected together with all other parameters.
+        // A duplicate parameter is not merged, so that the check of all parameters rejects it.
         let twice = merged(&[
             "--param", "c=1", "--param", "a=7", "--param", "c=2", "--param", "a=8",
         ]);

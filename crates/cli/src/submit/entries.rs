@@ -10,7 +10,7 @@ use serde_json::value::RawValue;
 use super::{content, exact_json, read_file};
 use crate::error::{CliError, CliResult};
 
-/// Entries back to back.
+/// Concatenated entries.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub(crate) struct EntryList {
     data: Vec<u8>,
@@ -18,7 +18,7 @@ pub(crate) struct EntryList {
 }
 
 impl EntryList {
-    /// Adds one at the end.
+    /// Adds an entry at the end.
     pub(crate) fn push(&mut self, entry: &[u8]) {
         self.data.extend_from_slice(entry);
         // An entry that is too long is rejected at the end, because the lengths do not add up.
@@ -26,12 +26,12 @@ impl EntryList {
         self.lengths.push(length);
     }
 
-    /// Number of entries.
+    /// Returns the number of entries.
     pub(crate) fn len(&self) -> usize {
         self.lengths.len()
     }
 
-    /// Makes entries of any texts.
+    /// Creates entries from texts.
     pub(crate) fn from_texts<'a>(texts: impl IntoIterator<Item = &'a str>) -> Self {
         let mut list = Self::default();
         for text in texts {
@@ -40,7 +40,7 @@ impl EntryList {
         list
     }
 
-    /// Splits a file into lines. A last line without a line feed counts, an empty rest does not.
+    /// Splits a file into lines. A last line without a line feed counts, but an empty one does not.
     pub(crate) fn from_lines(content: &[u8]) -> Self {
         let mut list = Self::default();
         let body = content.strip_suffix(b"\n").unwrap_or(content);
@@ -52,14 +52,14 @@ impl EntryList {
         list
     }
 
-    /// The entries as they travel.
+    /// Converts the entries to the form in which they are sent.
     pub(crate) fn finish(self) -> CliResult<Entries> {
         Entries::new(self.data, self.lengths.into_iter().map(u64::from))
             .ok_or_else(|| CliError::new("The entries of the tasks have more than 4 GiB"))
     }
 
-    /// Keeps the entries whose index is in `wanted`, and gives their tasks that index as id;
-    /// ignores indices beyond the end.
+    /// Keeps the entries whose index is in `wanted`, and uses that index as the id of their task.
+    /// Ignores indices beyond the end.
     pub(crate) fn select(self, wanted: &IdArray) -> CliResult<(ArrayIds, Entries)> {
         let count = self.count()?;
         let too_large = || CliError::new("Invalid range");
@@ -79,7 +79,7 @@ impl EntryList {
         Ok((ArrayIds::Given(ids), chosen.finish()?))
     }
 
-    /// Number of entries as a count of tasks.
+    /// Returns the number of entries as a number of tasks.
     pub(crate) fn count(&self) -> CliResult<u32> {
         u32::try_from(self.len())
             .map_err(|_| CliError::new("A job cannot have more than 4294967295 tasks"))

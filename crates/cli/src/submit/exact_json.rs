@@ -1,4 +1,4 @@
-//! JSON with unchanged numbers: ids and seeds of 128 bits are common, and would lose digits as
+//! JSON with unchanged numbers. Ids and seeds of 128 bits are common, and would lose digits as
 //! floats.
 
 use std::collections::BTreeMap;
@@ -8,17 +8,17 @@ use serde::de::{Deserializer as _, MapAccess, Visitor};
 use serde_json::Value;
 use serde_json::value::RawValue;
 
-/// Maximum nesting, as for all other JSON here: each level uses stack.
+/// The maximum nesting, the same as for all other JSON here. Each level uses stack space.
 const DEPTH_MAX: usize = 128;
 
-/// A value as compact text with sorted keys; fails if data would be lost.
+/// Returns a value as compact text with sorted keys. Fails if data would be lost.
 pub(crate) fn compact(value: &RawValue) -> Result<String, String> {
     let mut out = String::with_capacity(value.get().len());
     append(value.get(), 0, &mut out)?;
     Ok(out)
 }
 
-/// A value whose numbers are strings with their original text.
+/// Returns a value whose numbers are strings with their original text.
 pub(crate) fn with_numbers_as_texts(value: &RawValue) -> Result<Value, String> {
     let text = compact(value)?;
     // The compact text has been checked for nesting and duplicate keys.

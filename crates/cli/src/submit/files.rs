@@ -1,5 +1,5 @@
-//! Inputs and outputs of tasks before the submit: their paths, and the dependencies that follow
-//! from them.
+//! Handles the inputs and outputs of tasks before the submit: their paths, and the dependencies
+//! derived from them.
 
 use std::collections::HashMap;
 use std::ffi::OsString;
@@ -16,10 +16,11 @@ use super::placeholder::refuse_misspelled;
 use super::placeholder::{PathRole, replace, unknown_warning};
 use crate::error::{CliError, CliResult};
 
-/// Placeholders that differ in each job or attempt, so that such a file could not be found again.
+/// Placeholders that differ in each job or attempt. A file whose path contains them could not be
+/// found again.
 const FLEETING: [&str; 3] = ["%{JOB_ID}", "%{INSTANCE_ID}", "%{SERVER_UID}"];
 
-/// Files of tasks from the options or keys of the same names.
+/// Returns the files of tasks from the options or keys with the same names.
 pub(crate) fn task_files(
     inputs: Vec<Vec<u8>>,
     outputs: Vec<Vec<u8>>,
@@ -77,7 +78,8 @@ pub(crate) fn task_files(
     })
 }
 
-/// Whether a path ends with a file name, unlike `/`, `.`, `..` and paths that end with these.
+/// Returns whether a path ends with a file name, unlike `/`, `.`, `..` and paths that end with
+/// these.
 fn has_name(path: &[u8]) -> bool {
     let last = path
         .split(|byte| *byte == b'/')
@@ -85,7 +87,7 @@ fn has_name(path: &[u8]) -> bool {
     last.is_some_and(|name| name != b"." && name != b"..")
 }
 
-/// Rejects misspelled placeholders, and warns of unknown ones.
+/// Rejects misspelled placeholders, and warns about unknown ones.
 pub(crate) fn check_placeholders(
     paths: &[Vec<u8>],
     role: PathRole,
@@ -100,12 +102,12 @@ pub(crate) fn check_placeholders(
     Ok(())
 }
 
-/// Rejects an output that several tasks of an array would write: one task's file would count as the
-/// output of all.
+/// Rejects an output that several tasks of an array would write, because the file of one task would
+/// count as the output of all.
 pub(crate) fn check_apart(files: &TaskFiles, cwd: &[u8], params: Option<&Params>) -> CliResult<()> {
     let is_shared = |output: &&ByteText| {
         let path = replace(output, &[("CWD", cwd)]);
-        // Both parts may name parameters.
+        // Both parts may contain parameters.
         let path = if path.starts_with(b"/") {
             path
         } else {
@@ -127,13 +129,13 @@ pub(crate) fn check_apart(files: &TaskFiles, cwd: &[u8], params: Option<&Params>
     .with_help(format!("{instead}, so that each task has its own")))
 }
 
-/// The placeholder that makes a path differ in each job or attempt.
+/// Returns the placeholder that makes a path differ in each job or attempt.
 pub(crate) fn fleeting(path: &[u8]) -> Option<&'static str> {
     let text = String::from_utf8_lossy(path);
     FLEETING.into_iter().find(|name| text.contains(name))
 }
 
-/// Working directory of one task, and the paths of its files.
+/// Returns the working directory of one task, and the paths of its files.
 pub(crate) fn paths_of(
     patterns: &PathPatterns,
     task: TaskId,
@@ -204,8 +206,8 @@ pub(crate) fn add_edges(
     Ok(())
 }
 
-/// A path without `.` and repeated slashes. Keeps `..`, which may lead elsewhere after a symbolic
-/// link.
+/// Returns a path without `.` and repeated slashes. Keeps `..`, which may lead elsewhere after a
+/// symbolic link.
 fn normal(path: &[u8]) -> PathBuf {
     let path = PathBuf::from(OsString::from_vec(path.to_vec()));
     path.components()

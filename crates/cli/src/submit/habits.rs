@@ -1,7 +1,7 @@
 //! Detects habits from other tools in input that hq accepts unchanged: nothing fails at once, but
-//! the result is not the intended one. A habit is an entry of [`HABITS`]: a place, and a function
-//! that recognizes the habit there and suggests what to write instead. Most are notes, which change
-//! nothing; if nothing could run at all, the submit is rejected.
+//! the result is not the intended one. Each habit is an entry of [`HABITS`]: a place, and a
+//! function that recognizes the habit there and suggests what to write instead. Most habits cause a
+//! note, which changes nothing. If nothing could run at all, the submit is rejected.
 
 use std::borrow::Cow;
 use std::ffi::OsString;
@@ -31,14 +31,14 @@ use reader::Reader;
 use script::Script;
 pub(crate) use script::interpreter_of;
 
-/// Maximum number of notes per submit.
+/// The maximum number of notes per submit.
 pub(crate) const NOTES_MAX: usize = 8;
-/// Limit of examined parameter values.
+/// The maximum number of parameter values that are examined.
 const VALUES_MAX: usize = 100;
-/// Maximum length of a note in bytes.
+/// The maximum length of a note in bytes.
 const NOTE_LEN_MAX: usize = 1_000;
 
-/// The submitting command.
+/// The command that submits.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Verb {
     /// `hq run`.
@@ -50,7 +50,7 @@ pub(crate) enum Verb {
 }
 
 impl Verb {
-    /// The word that users type.
+    /// Returns the word that users type.
     fn word(self) -> &'static str {
         match self {
             Self::Run => "run",
@@ -59,12 +59,12 @@ impl Verb {
     }
 }
 
-/// Origin of the tasks' values.
+/// Where the tasks' values come from.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Source<'a> {
-    /// A single task.
+    /// There is only one task.
     One,
-    /// Ids only.
+    /// Tasks differ only in their ids.
     Ids,
     /// `--each-line`, `--from-json`, or the entries of a job file.
     Entries,
@@ -72,24 +72,24 @@ pub(crate) enum Source<'a> {
     Params(&'a Params),
 }
 
-/// The typed command.
+/// A command as it was typed.
 #[derive(Debug)]
 pub(crate) struct Typed<'a> {
     pub(crate) verb: Verb,
     front: Cow<'a, Front>,
     pub(crate) source: Source<'a>,
-    /// Program and arguments.
+    /// The program and its arguments.
     pub(crate) words: Vec<Cow<'a, str>>,
-    /// Options and their values: paths, variables, the name.
+    /// The options and their values: paths, variables, the name.
     pub(crate) values: Vec<(&'static str, Cow<'a, str>)>,
-    /// Names of `--env`.
+    /// The names in `--env`.
     pub(crate) env_names: Vec<Cow<'a, str>>,
     pub(crate) has_stdin: bool,
-    /// Requested per task, if it is a number.
+    /// The number of cpus requested per task, if it is a number.
     cpus: Option<f64>,
-    /// Parameters with a single text.
+    /// The parameters with a single text.
     single_params: Vec<(&'a str, Cow<'a, str>)>,
-    /// The file that the command runs, if it is a text.
+    /// The file that the command runs, if it is text.
     script: Option<Script>,
 }
 
@@ -108,7 +108,7 @@ enum Place {
     Script,
 }
 
-/// An examined text.
+/// A text that is examined.
 #[derive(Clone, Copy, Debug)]
 struct Text<'a> {
     text: &'a str,
@@ -121,23 +121,23 @@ struct Text<'a> {
 }
 
 impl<'a> Text<'a> {
-    /// The name of the option without hyphens, which is also the key in a job file.
+    /// Returns the name of the option without hyphens, which is also the key in a job file.
     fn key(self) -> &'a str {
         self.option.trim_start_matches('-')
     }
 }
 
-/// Message about a habit.
+/// A message about a habit.
 #[derive(Clone, PartialEq, Eq, Debug)]
 enum Remark {
     Note(String),
-    /// Nothing could run.
+    /// An error, because nothing could run.
     Refusal(String, String),
 }
 
 type HabitCheck = fn(&Typed<'_>, Text<'_>) -> Option<Remark>;
 
-/// All habits, in groups: each group reports its first match.
+/// All habits in groups. Each group reports its first match.
 const HABITS: &[(Place, &[HabitCheck])] = &[
     (
         Place::Program,
@@ -193,7 +193,7 @@ const HABITS: &[(Place, &[HabitCheck])] = &[
 ];
 
 impl<'a> Typed<'a> {
-    /// A command with its options.
+    /// Describes a command with its options.
     pub(crate) fn of_options(
         (verb, front): (Verb, &'a Front),
         options: &'a TaskOptions,
@@ -236,8 +236,8 @@ impl<'a> Typed<'a> {
         }
     }
 
-    /// A command of a job file. The caller examines its script, because it knows the scripts of
-    /// other tasks.
+    /// Describes a command of a job file. The caller examines its script, because it knows the
+    /// scripts of other tasks.
     pub(crate) fn of_file(source: Source<'a>, template: &'a TaskTemplate) -> Self {
         let output = |(key, spec): (&'static str, &'a StdioSpec)| match spec {
             StdioSpec::File { path, .. } => Some((key, String::from_utf8_lossy(path))),
@@ -278,8 +278,8 @@ impl<'a> Typed<'a> {
         }
     }
 
-    /// Whether `{}` in the command becomes the entry of a task: `hq run` replaces it like xargs and
-    /// parallel, unless the program has its own braces.
+    /// Returns whether `{}` in the command becomes the entry of a task: `hq run` replaces it like
+    /// xargs and parallel, unless the program uses braces itself.
     pub(crate) fn takes_entry(&self) -> bool {
         let is_named = self.words.iter().any(|word| word.contains("{}"));
         self.verb == Verb::Run
@@ -288,7 +288,7 @@ impl<'a> Typed<'a> {
             && !reader::has_own_braces(&self.words)
     }
 
-    /// How a task gets its own value.
+    /// Describes how a task gets its own value.
     fn own_value(&self) -> &'static str {
         match self.source {
             Source::Entries => "$HQ_ENTRY",
@@ -327,11 +327,11 @@ impl<'a> Typed<'a> {
     }
 }
 
-/// Notes on a command that may not do what the user intended.
+/// Returns notes on a command that may not do what the user intended.
 ///
 /// # Errors
 ///
-/// Nothing could run.
+/// If nothing could run.
 pub(crate) fn look<'a>(typed: &'a Typed<'a>) -> CliResult<Vec<Box<str>>> {
     let mut notes: Vec<Box<str>> = Vec::new();
     for said in typed.said() {
@@ -350,7 +350,7 @@ pub(crate) fn look<'a>(typed: &'a Typed<'a>) -> CliResult<Vec<Box<str>>> {
     Ok(notes)
 }
 
-/// Requested cpus per task, if it is a number.
+/// Returns the number of cpus requested per task, if it is a number.
 fn cpus_of(options: &TaskOptions) -> Option<f64> {
     let has_more = options.nodes.is_some_and(|count| count > 0)
         || options.resource.iter().any(|asked| asked.name() == "cpus");
@@ -362,7 +362,7 @@ fn cpus_of(options: &TaskOptions) -> Option<f64> {
     }
 }
 
-/// Values of options that tasks receive, and of options about tasks.
+/// Returns the values of options that tasks receive, and of options about tasks.
 fn values_of(options: &TaskOptions) -> impl Iterator<Item = (&'static str, Cow<'_, str>)> {
     fn lossy(path: &Path) -> Cow<'_, str> {
         path.as_os_str().to_string_lossy()
@@ -415,7 +415,7 @@ fn values_of(options: &TaskOptions) -> impl Iterator<Item = (&'static str, Cow<'
         .chain(resources)
 }
 
-/// A variable in the form that `--env` takes.
+/// Returns a variable in the form that `--env` accepts.
 fn pair_of(name: &[u8], value: &[u8]) -> Cow<'static, str> {
     let (name, value) = (
         String::from_utf8_lossy(name),
@@ -424,7 +424,7 @@ fn pair_of(name: &[u8], value: &[u8]) -> Cow<'static, str> {
     Cow::Owned(format!("{name}={value}"))
 }
 
-/// The value of a parameter with a single text.
+/// Returns the name and value of a parameter with a single text.
 fn single_text(param: &ParamArg) -> Option<(&str, Cow<'_, str>)> {
     let ParamSource::Given(items) = &param.source else {
         return None;

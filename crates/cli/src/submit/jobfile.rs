@@ -1,8 +1,8 @@
-//! Job files: a submit in TOML or YAML, or in JSON as programs send it.
+//! Job files: a submit in TOML or YAML, or in JSON as sent by programs.
 //!
-//! [`schema`] defines the content, [`diagnostic`] draws errors, [`graph`] checks and sorts
+//! [`schema`] defines the content, [`diagnostic`] draws errors, and [`graph`] checks and sorts
 //! dependencies. Paths of task graphs keep all their placeholders, because tasks may have different
-//! working directories; paths of `[array]` are resolved as on the command line.
+//! working directories. Paths of `[array]` are resolved as on the command line.
 
 use std::collections::{BTreeSet, HashMap};
 use std::ffi::OsString;
@@ -52,7 +52,7 @@ pub(crate) use format::{Format, Source};
 use graph::{NumberedTask, TaskGraphError};
 use schema::{ArrayTable, CommonTable, TaskKey};
 
-/// Maximum size of a file that is read only to detect a job file.
+/// The maximum size of a file that is read only to detect a job file.
 const GUESSED_BYTES_MAX: u64 = 16 << 20;
 
 /// Reads a job file and builds its submit.
@@ -184,7 +184,7 @@ fn notes_of(body: &SubmitBody, submit_dir: &Path) -> CliResult<Vec<Box<str>>> {
         let mut typed = Typed::of_file(source, template);
         let cwd = match &*template.cwd {
             DEFAULT_CWD => Some(submit_dir.to_owned()),
-            // It depends on the task.
+            // The directory depends on the task.
             cwd if cwd.contains(&b'%') => None,
             cwd => Some(submit_dir.join(std::ffi::OsStr::from_bytes(cwd))),
         };
@@ -238,8 +238,8 @@ fn note_on_shared_output(body: &SubmitBody) -> Option<Box<str>> {
     None
 }
 
-/// Whether a file in the place of a program is a job file: it is not executable, and its name or
-/// content identifies it.
+/// Returns whether a file in the position of a program is a job file: it is not executable, and its
+/// name or content identifies it.
 fn is_one(path: &Path) -> bool {
     use std::os::unix::fs::PermissionsExt as _;
     let found = std::fs::metadata(path);
@@ -263,11 +263,11 @@ fn is_one(path: &Path) -> bool {
     is_candidate && (Format::is_certain(path) || describes_tasks())
 }
 
-/// The job file in the place of a program.
+/// Returns the job file in the position of a program.
 ///
 /// # Errors
 ///
-/// If words follow it, which would be ignored.
+/// If the file is followed by words, which would be ignored.
 pub(crate) fn in_command<'a>(verb: &str, command: &'a [OsString]) -> CliResult<Option<&'a Path>> {
     let Some((path, rest)) = command
         .split_first()
@@ -340,8 +340,8 @@ fn array_ids(
     }
 }
 
-/// Distinct templates, and tasks in the order of the file. A named task has its own template, which
-/// contains the name.
+/// Returns distinct templates, and tasks in the order of the file. A named task has its own
+/// template, which contains the name.
 fn build_tasks(
     tasks: Tasks,
     numbered: Vec<NumberedTask>,
@@ -458,13 +458,13 @@ fn build_template(
     })
 }
 
-/// A time limit; rejects a limit that no task could keep.
+/// Returns a time limit, and rejects one that no task could keep.
 fn time_limit_of(limit: Option<Duration>) -> CliResult<Option<Duration>> {
     let limit = limit.map(refuse_zero).transpose();
     limit.map_err(|error| diagnostic::plain(&format!("`time_limit`: {error}")))
 }
 
-/// A path of a file, with `~` expanded.
+/// Returns a path from the file with `~` expanded.
 fn home_of(path: String) -> Vec<u8> {
     expand_home(path.into()).into_vec()
 }
@@ -483,7 +483,7 @@ fn build_files(
     task_files(inputs, outputs, how, cwd)
 }
 
-/// Requests, the memory to be learned, and whether the time is learned.
+/// Returns the requests, the memory to be learned, and whether the time is learned.
 fn build_requests(
     tables: Vec<schema::RequestTable>,
 ) -> CliResult<(RequestVariants, Option<FirstMemory>, bool)> {

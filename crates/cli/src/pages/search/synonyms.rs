@@ -1,4 +1,4 @@
-//! Words from other programs, and the corresponding words of the manual.
+//! Words of other programs, and the corresponding words of the manual.
 
 const SYNONYMS: &[(&str, &[&str])] = &[
     ("abort", &["cancel"]),
@@ -97,7 +97,7 @@ const SYNONYMS: &[(&str, &[&str])] = &[
     ("workflow", &["dependencies", "engines"]),
 ];
 
-/// Words of the manual for one or two words of the user, in singular or plural.
+/// Returns words of the manual for one or two words of the user, in singular or plural.
 pub(super) fn of(word: &str) -> impl Iterator<Item = &'static str> {
     let known = SYNONYMS
         .iter()

@@ -1,4 +1,4 @@
-//! The page as text.
+//! Tests the text of the page.
 
 use super::super::Step;
 use super::*;

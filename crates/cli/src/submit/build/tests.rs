@@ -1,4 +1,4 @@
-//! Submits that command lines become.
+//! Tests the submits that are built from command lines.
 
 use super::*;
 use crate::args::submit::SubmitArgs;

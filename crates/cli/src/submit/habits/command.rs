@@ -1,5 +1,5 @@
-//! Habits in arguments and in values of options: placeholders of other tools, and words that only a
-//! shell understands.
+//! Detects habits in arguments and in values of options: placeholders of other tools, and words
+//! that only a shell understands.
 
 use std::path::Path;
 
@@ -12,7 +12,7 @@ use super::{Remark, Source, Text, Typed, Verb};
 use crate::submit::placeholder::{self, Piece};
 use crate::text::{closest, quoted};
 
-/// Placeholders of paths, and the variable of a task with the same value.
+/// Placeholders for paths, and the task variable with the same value.
 const VARIABLES: [(&str, &str); 6] = [
     ("TASK_ID", "$HQ_TASK_ID"),
     ("JOB_ID", "$HQ_JOB_ID"),
@@ -74,7 +74,7 @@ pub(super) fn parallel_input(typed: &Typed<'_>, text: Text<'_>) -> Option<Remark
     )))
 }
 
-/// Names in braces with their positions.
+/// Returns the names in braces with their positions.
 fn braces(text: &str) -> Vec<(usize, &str)> {
     let mut found = Vec::new();
     for (at, _) in text.match_indices('{') {
@@ -98,7 +98,7 @@ fn is_name(name: &str) -> bool {
 
 /// `hq submit --each-line f -- echo {}`, and `{entry}`, `{.}`, `{1}`.
 pub(super) fn braces_of(typed: &Typed<'_>, text: Text<'_>) -> Option<Remark> {
-    // Code has its own braces, and so do TeX and JSON.
+    // Code uses braces itself, and so do TeX and JSON.
     if text.reader == Reader::Code
         || text.text.contains(['\\', '"']) && text.reader == Reader::Program
     {
@@ -110,7 +110,7 @@ pub(super) fn braces_of(typed: &Typed<'_>, text: Text<'_>) -> Option<Remark> {
             continue;
         }
         let is_path = !matches!(text.key(), "" | "env" | "name" | "param" | "resource");
-        // All tasks would have the same path, and overwrite each other's files.
+        // All tasks would have the same path and overwrite each other's files.
         if name.is_empty()
             && is_path
             && typed.verb == Verb::Run
@@ -148,7 +148,7 @@ fn brace(
     if name.is_empty() {
         return match typed.source {
             _ if typed.takes_entry() => None,
-            // An empty object, or an empty list of a shell.
+            // This is an empty object, or an empty list in a shell.
             Source::One => None,
             Source::Entries if typed.verb == Verb::Run => None,
             Source::Entries => Some(format!(
@@ -176,7 +176,7 @@ fn brace(
     }
     if let Source::Params(params) = typed.source {
         let names: Vec<&str> = params.list().iter().map(|param| &*param.name).collect();
-        // Reported elsewhere, also to scripts.
+        // This is reported elsewhere, also to scripts.
         let is_told = params.position(name.as_bytes()).is_some()
             || closest(name, names.iter().copied()).is_some();
         return (!is_told).then(|| {
@@ -191,7 +191,7 @@ fn brace(
     ))
 }
 
-/// Message about a name in braces in the value of an option.
+/// Returns the message about a name in braces in the value of an option.
 fn brace_of_value(
     typed: &Typed<'_>,
     text: Text<'_>,
@@ -352,7 +352,7 @@ pub(super) fn list_value(typed: &Typed<'_>, _: Text<'_>) -> Option<Remark> {
     )))
 }
 
-/// `hq submit --param lr=1,2 -- ./train`: all tasks do the same, unless the program reads its
+/// `hq submit --param lr=1,2 -- ./train`: all tasks do the same unless the program reads its
 /// environment.
 pub(super) fn unused_param(typed: &Typed<'_>, _: Text<'_>) -> Option<Remark> {
     let Source::Params(params) = typed.source else {
@@ -369,8 +369,8 @@ pub(super) fn unused_param(typed: &Typed<'_>, _: Text<'_>) -> Option<Remark> {
         .filter(|_| is_shell(program) && typed.words[1].ends_with('c'));
     let unused = params.list().iter().find(|param| {
         let name = &*param.name;
-        // The user's program may read its variables; a known tool does not, and neither does a line
-        // with the bare name.
+        // The user's program may read its variables. A known tool does not, and neither does a line
+        // that contains only the name.
         let is_misread = |line: &str| {
             line.contains(&format!("${name}")) || line.contains(&format!("${{{name}}}"))
         };
@@ -400,7 +400,7 @@ pub(super) fn unused_param(typed: &Typed<'_>, _: Text<'_>) -> Option<Remark> {
     )))
 }
 
-/// Options of programs that set a number of processes or threads.
+/// Options of programs that set the number of processes or threads.
 const PROCESSES: &[(&[&str], &[&str])] = &[
     (
         &["make", "gmake", "ninja", "parallel", "cargo"],
@@ -416,8 +416,8 @@ const PROCESSES: &[(&[&str], &[&str])] = &[
     (&["xz", "zstd"], &["-T"]),
 ];
 
-/// `hq submit --cpus 4 -- make -j8`, `mpirun -np 8 ./x`: a task's requested cpus decide how many
-/// other tasks run at the same time.
+/// `hq submit --cpus 4 -- make -j8`, `mpirun -np 8 ./x`: the cpus that a task requests determine
+/// how many other tasks run at the same time.
 pub(super) fn processes(typed: &Typed<'_>, text: Text<'_>) -> Option<Remark> {
     let (_, options) = PROCESSES
         .iter()
@@ -448,7 +448,7 @@ pub(super) fn processes(typed: &Typed<'_>, text: Text<'_>) -> Option<Remark> {
     })
 }
 
-/// `bash -c echo hi`: only the first word is the line.
+/// `bash -c echo hi`: only the first word is the command line.
 pub(super) fn behind_line(typed: &Typed<'_>, text: Text<'_>) -> Option<Remark> {
     let reads = |line: &str| {
         let reads = |sign: &str| {

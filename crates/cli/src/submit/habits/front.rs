@@ -1,4 +1,4 @@
-//! The words in front of a command in this process's command line.
+//! The words before a command on this process's command line.
 
 use std::ffi::OsString;
 use std::io::IsTerminal as _;
@@ -10,14 +10,14 @@ use super::reader::is_here;
 use crate::error::{CliError, CliResult};
 use crate::text::quoted;
 
-/// The words in front of a command, and where standard input comes from.
+/// The words before a command, and the source of standard input.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Front {
-    /// Without a last `--`.
+    /// The words, without a final `--`.
     pub(super) words: Vec<String>,
-    /// Whether `--` precedes the program: options after it belong to the program.
+    /// Whether `--` precedes the program. If so, options after it belong to the program.
     pub(super) is_fenced: bool,
-    /// The program as typed: its interpreter may be inserted before it later.
+    /// The program as typed. Its interpreter may be inserted before it later.
     pub(super) program: String,
     /// Whether standard input is a pipe or a file.
     pub(super) is_piped: bool,
@@ -26,7 +26,7 @@ pub(crate) struct Front {
 }
 
 impl Default for Front {
-    /// Empty, for a command that was not typed here.
+    /// Creates an empty value, for a command that was not typed here.
     fn default() -> Self {
         Self {
             words: Vec::new(),
@@ -39,7 +39,7 @@ impl Default for Front {
 }
 
 impl Front {
-    /// The words before the command, which is the end of the command line.
+    /// Returns the words before the command, which is the end of the command line.
     pub(crate) fn of(command: &[OsString]) -> Self {
         let words: Vec<OsString> = std::env::args_os().collect();
         match words.len().checked_sub(command.len()) {
@@ -98,7 +98,7 @@ impl Front {
     }
 }
 
-/// Whether standard input may contain data. Reads nothing.
+/// Returns whether standard input may contain data, without reading it.
 fn is_piped() -> bool {
     use std::os::unix::fs::FileTypeExt as _;
     let stdin = std::io::stdin();

@@ -1,4 +1,4 @@
-//! Options of hq in the place of the program's options.
+//! Detects options of hq in places where they become options of the program.
 
 use std::collections::BTreeSet;
 use std::ffi::OsString;
@@ -11,7 +11,7 @@ use super::reader::{Reader, is_tool, name};
 use super::{Front, Remark, Text, Typed, Verb};
 use crate::args;
 
-/// Programs with options of the same names.
+/// Programs that have options with the same names.
 const HAVE_THEM: &str = "docker podman apptainer singularity srun sbatch salloc mpirun mpiexec orterun kubectl hq snakemake nextflow \
     cargo parallel qsub jsrun aprun torchrun accelerate ray dask systemd-run numactl taskset time perf stress \
     stress-ng";
@@ -20,7 +20,7 @@ const HAVE_THEM: &str = "docker podman apptainer singularity srun sbatch salloc 
 const COMMON: &str = "name env job progress stream inputs outputs weight priority wait open param pin debug colors stdin stdout stderr \
     once log cwd notify unordered jobs predict retries dry-run after resource check-outputs";
 
-/// Names of the options of `hq submit` and `hq run`.
+/// Returns the names of the options of `hq submit` and `hq run`.
 fn known() -> &'static BTreeSet<String> {
     static KNOWN: OnceLock<BTreeSet<String>> = OnceLock::new();
     KNOWN.get_or_init(|| {
@@ -32,13 +32,13 @@ fn known() -> &'static BTreeSet<String> {
             names.map(str::to_owned).collect::<Vec<_>>()
         });
         let all = all.into_iter().flatten();
-        // Every program has these.
+        // Every program has these options.
         all.filter(|name| !matches!(&**name, "help" | "version" | "verbose"))
             .collect()
     })
 }
 
-/// Values of an option before the program.
+/// Returns the values of an option before the program.
 pub(super) fn given<'a>(typed: &'a Typed<'_>, option: &'a str) -> impl Iterator<Item = &'a str> {
     let words = &typed.front.words;
     words.iter().enumerate().filter_map(move |(at, word)| {
@@ -52,7 +52,7 @@ pub(super) fn given<'a>(typed: &'a Typed<'_>, option: &'a str) -> impl Iterator<
 
 /// `hq submit --time-limit 30 -- true`: other systems count minutes.
 pub(super) fn bare_seconds(typed: &Typed<'_>, _: Text<'_>) -> Option<Remark> {
-    /// A larger number does not mean minutes.
+    /// Larger numbers are not intended as minutes.
     const MINUTES_MAX: u32 = 1_000;
     if let Some(note) = short_clock(&typed.front.words) {
         return Some(Remark::Note(note));
@@ -165,7 +165,7 @@ pub(super) fn behind_program(typed: &Typed<'_>, text: Text<'_>) -> Option<Remark
     )))
 }
 
-/// Options of hq before a command, without their values.
+/// Returns the options of hq before a command, without their values.
 pub(crate) fn given_options(command: &[OsString]) -> Vec<String> {
     let words: Vec<OsString> = std::env::args_os().collect();
     let front = words.len().saturating_sub(command.len());

@@ -1,4 +1,4 @@
-//! Habits in the first word of a command.
+//! Detects habits in the first word of a command.
 
 use std::collections::BTreeSet;
 use std::os::unix::fs::PermissionsExt as _;
@@ -92,7 +92,8 @@ pub(super) fn split_value(typed: &Typed<'_>, text: Text<'_>) -> Option<Remark> {
     })
 }
 
-/// `--wait 10m true`, `--dry-run yes -- true`: the option takes no value, or only after `=`.
+/// `--wait 10m true`, `--dry-run yes -- true`: the option takes no value, or takes one only after
+/// `=`.
 fn lone_value(typed: &Typed<'_>, option: &str, word: &str) -> Option<Remark> {
     let is_program = |word: &str| is_here(word) && (!word.contains('/') || !is_data(word));
     let next = typed.words.get(1)?;
@@ -114,7 +115,7 @@ fn lone_value(typed: &Typed<'_>, option: &str, word: &str) -> Option<Remark> {
     )
 }
 
-/// Whether a path names a file that cannot be started.
+/// Returns whether a path names a file that cannot be started.
 fn is_data(path: &str) -> bool {
     let found = std::fs::metadata(path);
     found.is_ok_and(|found| found.is_dir() || found.permissions().mode() & 0o111 == 0)
@@ -165,7 +166,7 @@ pub(super) fn long_dash(_: &Typed<'_>, text: Text<'_>) -> Option<Remark> {
 }
 
 /// Programs that behave differently in a task than in a terminal, options that make them suitable,
-/// and why; `SCRIPT` is the file that follows.
+/// and why. `SCRIPT` is the file that follows.
 const ELSEWHERE: &[(&[&str], &[&str], &str)] = &[
     (
         &["srun", "aprun", "jsrun", "ibrun", "prun"],
@@ -227,9 +228,9 @@ pub(super) fn elsewhere(typed: &Typed<'_>, text: Text<'_>) -> Option<Remark> {
 pub(super) fn stray_word(typed: &Typed<'_>, text: Text<'_>) -> Option<Remark> {
     let fence = typed.words.iter().position(|word| word == "--");
     let next = typed.words.get(fence.map_or(1, |at| at + 1));
-    // A program follows, or a word that looks like one.
+    // Either a program follows, or a word that looks like one.
     let is_followed = fence.is_some() || next.is_some_and(|word| is_here(word));
-    // The rest of a value has its option in front.
+    // The rest of a value is preceded by its option.
     let is_stray = matches!(typed.front.last_option(), Some((_, Some(_))))
         && !typed.front.is_fenced
         && typed.verb != Verb::File
@@ -266,7 +267,7 @@ pub(super) fn shell_line(typed: &Typed<'_>, text: Text<'_>) -> Option<Remark> {
     let next = next.map_or_else(String::new, |word| format!(" {word}"));
     let text = format!("`{}{next}` is not a program", text.text);
     Some(match typed.verb {
-        // Its tasks run on this machine.
+        // These tasks run on this machine.
         Verb::Run => Remark::Refusal(text, why),
         Verb::Submit => Remark::Note(format!("{text}: {why}")),
         Verb::File => Remark::Note(format!(
@@ -275,7 +276,7 @@ pub(super) fn shell_line(typed: &Typed<'_>, text: Text<'_>) -> Option<Remark> {
     })
 }
 
-/// A text in the notation of TOML, YAML and JSON.
+/// Returns a text in the notation of TOML, YAML and JSON.
 pub(super) fn quoted_value(text: &str) -> String {
     serde_json::Value::from(text).to_string()
 }
@@ -292,7 +293,7 @@ const FILTERS: &[(&str, usize)] = &[
     ("tr tee", usize::MAX),
 ];
 
-/// Programs without input and operands.
+/// Programs that have neither input nor operands.
 const SILENT: &str =
     "true false hostname date ls pwd env printenv id whoami uptime nproc uname sleep";
 
@@ -371,7 +372,7 @@ pub(super) fn unread_input(typed: &Typed<'_>, _: Text<'_>) -> Option<Remark> {
         (1..words.len()).any(|at| skipped == 0 && reader::of(words, at) != reader::Reader::Program);
     let reads = match known {
         Some(_) => !operands.any(|word| is_file(word)),
-        // Any program without operands, except programs that read no input.
+        // This is any program without operands, except programs that read no input.
         None => operands.next().is_none() && !has_word(SILENT, name),
     };
     (reads && !takes_code).then(|| {
@@ -387,8 +388,8 @@ pub(super) fn unread_input(typed: &Typed<'_>, _: Text<'_>) -> Option<Remark> {
     })
 }
 
-/// `hq submit --cwd sub -- ./t.sh` where the file is here, not in `sub`; `cwd = "sub"` in a job
-/// file.
+/// `hq submit --cwd sub -- ./t.sh` where the file is here and not in `sub`, or `cwd = "sub"` in a
+/// job file.
 pub(super) fn other_directory(typed: &Typed<'_>, _: Text<'_>) -> Option<Remark> {
     let (_, cwd) = typed
         .values
@@ -416,7 +417,7 @@ pub(super) fn other_directory(typed: &Typed<'_>, _: Text<'_>) -> Option<Remark> 
 pub(super) fn not_executable(typed: &Typed<'_>, text: Text<'_>) -> Option<Remark> {
     let script = typed.script.as_ref().filter(|script| script.number == 0)?;
     let interpreter = script.interpreter();
-    // A file name without extension may be a shell script.
+    // A file without an extension may be a shell script.
     let is_shell = match &interpreter {
         Some(interpreter) => reader::is_shell(interpreter),
         None => Path::new(text.text).extension().is_none(),
@@ -469,7 +470,7 @@ pub(super) fn not_executable(typed: &Typed<'_>, text: Text<'_>) -> Option<Remark
     })
 }
 
-/// The interpreter for a file that `chmod` cannot make a program.
+/// Returns the interpreter for a file that `chmod` cannot turn into a program.
 fn reader_of(file: &str) -> Option<String> {
     let (_, end) = reader::name(file).rsplit_once('.')?;
     let file = quoted(file);
@@ -504,7 +505,7 @@ pub(super) fn missing(typed: &Typed<'_>, text: Text<'_>) -> Option<Remark> {
     if typed.verb != Verb::Submit || has_cwd || text.text.contains(['{', '%']) {
         return None;
     }
-    // The program, or the script that it runs.
+    // This is the program, or the script that it runs.
     let file = &*typed.words[script::place(&typed.words).unwrap_or(0)];
     let is_named = file.starts_with("./") || file.starts_with("../");
     let is_script = file != text.text && !file.contains(['{', '%', '$', '/']) && file.contains('.');
@@ -552,7 +553,7 @@ pub(super) fn in_root(path: &str) -> Option<String> {
     })
 }
 
-/// The installed program with the most similar name.
+/// Returns the installed program with the most similar name.
 fn similar(word: &str) -> Option<String> {
     let path = std::env::var_os("PATH").unwrap_or_default();
     let dirs = std::env::split_paths(&path).filter_map(|dir| dir.read_dir().ok());
@@ -564,7 +565,7 @@ fn similar(word: &str) -> Option<String> {
     near.map(str::to_owned)
 }
 
-/// `hq submit ./*.sh`: this shell makes one command of all files.
+/// `hq submit ./*.sh`: this shell turns all files into one command.
 pub(super) fn all_files(typed: &Typed<'_>, text: Text<'_>) -> Option<Remark> {
     let (_, end) = reader::name(text.text).rsplit_once('.')?;
     let is_same = |word: &str| Path::new(word).is_file() && word.ends_with(&format!(".{end}"));

@@ -1,35 +1,36 @@
-//! The reader of each word of a command: the program as it is, a shell, or the interpreter of
-//! another language.
+//! Determines who reads each word of a command: the program directly, a shell, or the interpreter
+//! of another language.
 
 use std::borrow::Cow;
 use std::path::Path;
 
 use hq_core::words::has_word;
 
-/// Reader of a word.
+/// What reads a word.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Reader {
-    /// The program gets it as it is written.
+    /// The program gets the word unchanged.
     Program,
-    /// A line for a shell.
+    /// A shell interprets the word as a command line.
     Shell,
-    /// Code or patterns with braces and dollars of their own.
+    /// The word is code or a pattern that uses braces and dollar signs itself.
     Code,
 }
 
 const SHELLS: &str = "sh bash dash zsh ksh mksh ash fish";
 
-/// Interpreters that take code behind `-c`, `-e` or their like, and otherwise the name of a script.
+/// Interpreters that take code after `-c`, `-e` or similar options, and otherwise the name of a
+/// script.
 const INTERPRETERS: &str = "python python2 python3 perl ruby node julia Rscript R php lua tclsh";
 
-/// Programs that put values of their own for `{}`.
+/// Programs that replace `{}` with their own values.
 const OWN_BRACES: &str = "find fd fdfind xargs parallel sem rush hq entr";
 
-/// Programs whose arguments are code, patterns or commands for elsewhere.
+/// Programs whose arguments are code, patterns or commands for other machines.
 const LANGUAGES: &str = "awk gawk mawk jq yq sed make ninja gnuplot mlr curl rpm git docker podman kubectl ssh envsubst tmux screen \
     sqlite3 psql grep egrep rg";
 
-/// File name of a program.
+/// Returns the file name of a program.
 pub(super) fn name(word: &str) -> &str {
     word.rsplit('/').next().unwrap_or(word)
 }
@@ -40,7 +41,7 @@ fn is_interpreter(word: &str) -> bool {
     has_word(INTERPRETERS, name) || name.starts_with("python3.")
 }
 
-/// Whether a program can be found on this machine.
+/// Returns whether a program can be found on this machine.
 pub(super) fn is_here(word: &str) -> bool {
     if word.contains('/') {
         return Path::new(word).exists();
@@ -49,17 +50,17 @@ pub(super) fn is_here(word: &str) -> bool {
     std::env::split_paths(&path).any(|dir| dir.join(word).is_file())
 }
 
-/// Whether a program is a shell.
+/// Returns whether a program is a shell.
 pub(super) fn is_shell(word: &str) -> bool {
     has_word(SHELLS, name(word))
 }
 
-/// Whether the first word after a program and its options is a script.
+/// Returns whether the first word after a program and its options is a script.
 pub(super) fn takes_script(word: &str) -> bool {
     is_shell(word) || is_interpreter(word)
 }
 
-/// Whether code follows an interpreter's option: `-c`, `-lc`, `-ne`, `--eval`.
+/// Returns whether code follows an interpreter's option: `-c`, `-lc`, `-ne`, `--eval`.
 fn precedes_code(option: &str) -> bool {
     let letters = option.strip_prefix('-').unwrap_or_default();
     matches!(option, "--eval" | "--execute" | "--command")
@@ -68,7 +69,7 @@ fn precedes_code(option: &str) -> bool {
             && letters.ends_with(['c', 'e', 'E', 'p', 'r'])
 }
 
-/// Reader of the word with this number.
+/// Returns what reads the word at this position.
 pub(super) fn of(words: &[Cow<'_, str>], number: usize) -> Reader {
     let before = &words[..number];
     let is_known =
@@ -91,7 +92,7 @@ pub(super) fn of(words: &[Cow<'_, str>], number: usize) -> Reader {
     }
 }
 
-/// Whether a command has a program, or code, that gives `{}` its own meaning.
+/// Returns whether a command has a program, or code, that gives `{}` a different meaning.
 pub(super) fn has_own_braces(words: &[Cow<'_, str>]) -> bool {
     let named = |text: &str| {
         let mut parts = text.split(|c: char| !(c.is_alphanumeric() || c == '-' || c == '_'));
@@ -105,13 +106,13 @@ pub(super) fn has_own_braces(words: &[Cow<'_, str>]) -> bool {
     })
 }
 
-/// Standard programs: none of them knows hq's variables.
+/// Standard programs, which do not know hq's variables.
 pub(super) const TOOLS: &str = "true false echo printf sleep cat tac cp mv rm ls ln touch mkdir rmdir chmod chown stat du file wc sort uniq head \
     tail cut tr diff cmp md5sum sha1sum sha256sum b2sum gzip gunzip bzip2 bunzip2 xz unxz zstd tar zip unzip rsync \
     wget convert magick ffmpeg hostname date samtools bwa pigz dd";
 
-/// Whether a program may usefully do the same in each task: for tests, or to print properties of
-/// its machine.
+/// Returns whether it can be useful to run a program unchanged in each task, for tests or to print
+/// properties of its machine.
 pub(super) fn may_repeat(word: &str) -> bool {
     has_word(
         "true false sleep hostname date echo printf ls stat du dd",
@@ -119,7 +120,7 @@ pub(super) fn may_repeat(word: &str) -> bool {
     )
 }
 
-/// Whether a program is one of them.
+/// Returns whether a program is a standard program.
 pub(super) fn is_tool(word: &str) -> bool {
     has_word(TOOLS, name(word))
 }

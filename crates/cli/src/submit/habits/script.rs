@@ -1,5 +1,5 @@
-//! Habits in the file that a command runs: lines for other systems, Windows line ends, and files
-//! that cannot be started.
+//! Detects habits in the file that a command runs: lines for other systems, Windows line endings,
+//! and files that cannot be started.
 
 use std::borrow::Cow;
 use std::collections::BTreeSet;
@@ -12,9 +12,9 @@ use super::{Remark, Text, Typed, Verb};
 use crate::submit::content;
 use crate::text::quoted;
 
-/// Examined bytes of a script.
+/// The number of bytes of a script that are examined.
 const HEAD_LEN: u64 = 64 << 10;
-/// Limit of examined scripts per job file.
+/// The maximum number of scripts per job file that are examined.
 const SCRIPTS_MAX: usize = 100;
 
 /// Extensions or whole names of files, and their interpreters.
@@ -51,7 +51,7 @@ const INTERPRETERS: &[(&str, &str)] = &[
     ("Snakefile", "snakemake -s"),
 ];
 
-/// Interpreter of a file with this name.
+/// Returns the interpreter of a file with this name.
 pub(crate) fn interpreter_of(file: &str) -> Option<&'static str> {
     let file = name(file);
     let end = file.rsplit_once('.').map_or(file, |(_, end)| end);
@@ -62,7 +62,7 @@ pub(crate) fn interpreter_of(file: &str) -> Option<&'static str> {
 /// A regular file that a command runs. The head is empty for a binary program.
 #[derive(Clone, Debug)]
 pub(super) struct Script {
-    /// As written in the command.
+    /// The file as written in the command.
     pub(super) word: String,
     /// Its position among the words.
     pub(super) number: usize,
@@ -74,7 +74,7 @@ pub(super) struct Script {
     reader: Reader,
 }
 
-/// The position of the word that names the file with the code.
+/// Returns the position of the word that names the file with the code.
 pub(super) fn place(words: &[Cow<'_, str>]) -> Option<usize> {
     let is_env = words.first().is_some_and(|word| name(word) == "env");
     let first = usize::from(is_env);
@@ -93,7 +93,7 @@ pub(super) fn place(words: &[Cow<'_, str>]) -> Option<usize> {
 }
 
 impl Script {
-    /// The script of a command that runs in a directory.
+    /// Returns the script of a command that runs in a directory.
     pub(super) fn of(words: &[Cow<'_, str>], dir: &Path) -> Option<Self> {
         let number = place(words)?;
         let word = &*words[number];
@@ -143,7 +143,7 @@ impl Script {
         }
     }
 
-    /// Whether the kernel finds an interpreter in the first line.
+    /// Returns whether the kernel finds an interpreter in the first line.
     pub(super) fn has_first_line(&self) -> bool {
         self.bytes.starts_with(b"#!")
     }
@@ -163,7 +163,7 @@ impl Script {
         &self.head
     }
 
-    /// Whether it was read completely.
+    /// Returns whether the file was read completely.
     pub(super) fn is_whole_text(&self) -> bool {
         self.is_text() && (self.bytes.len() as u64) < HEAD_LEN
     }
@@ -172,7 +172,7 @@ impl Script {
         !self.head.is_empty()
     }
 
-    /// The program in the first line.
+    /// Returns the program in the first line.
     fn named(&self) -> Option<&str> {
         let mut words = self
             .head
@@ -187,8 +187,8 @@ impl Script {
         }
     }
 
-    /// The program in the first line, if this machine lacks it. With Windows line ends, another
-    /// check reports the problem.
+    /// Returns the program in the first line, if this machine lacks it. With Windows line endings,
+    /// another check reports the problem.
     pub(super) fn missing_interpreter(&self) -> Option<&str> {
         let first = self.head.split('\n').next()?;
         self.named().filter(|program| {
@@ -196,7 +196,7 @@ impl Script {
         })
     }
 
-    /// Its interpreter, from its first line or its name.
+    /// Returns the interpreter according to the first line or the name of the file.
     pub(super) fn interpreter(&self) -> Option<String> {
         if self.has_first_line() {
             return self.named().map(|program| name(program).to_owned());
@@ -206,8 +206,8 @@ impl Script {
 }
 
 impl Typed<'_> {
-    /// Reads the script of a job file's command that runs in this directory, unless it was read
-    /// before.
+    /// Reads the script of a job file's command that runs in this directory, unless it was already
+    /// read.
     pub(crate) fn read_script(&mut self, dir: &Path, known: &mut BTreeSet<String>) {
         let Some(number) = place(&self.words) else {
             return;
@@ -218,7 +218,7 @@ impl Typed<'_> {
     }
 }
 
-/// Windows line ends, and a byte order mark.
+/// Detects Windows line endings and a byte order mark.
 pub(super) fn encoding(typed: &Typed<'_>, _: Text<'_>) -> Option<Remark> {
     let script = typed.script.as_ref()?;
     let (word, bytes) = (&script.word, &script.bytes[..]);
@@ -250,7 +250,7 @@ pub(super) fn encoding(typed: &Typed<'_>, _: Text<'_>) -> Option<Remark> {
     })
 }
 
-/// How to make hq read the `#HQ` lines of a script that follows its interpreter.
+/// Describes how to make hq read the `#HQ` lines of a script that follows its interpreter.
 fn behind_interpreter(typed: &Typed<'_>, script: &Script) -> String {
     let word = &script.word;
     let place = if word.contains('/') { "" } else { "./" };
@@ -270,8 +270,8 @@ fn behind_interpreter(typed: &Typed<'_>, script: &Script) -> String {
     )
 }
 
-/// Lines of options that hq does not read: `# HQ --array 1-3`, and `#HQ` after the first command or
-/// in a program without `.sh`.
+/// Detects lines of options that hq does not read: `# HQ --array 1-3`, and `#HQ` after the first
+/// command or in a program without `.sh`.
 pub(super) fn late_directive(typed: &Typed<'_>, _: Text<'_>) -> Option<Remark> {
     let script = typed.script.as_ref()?;
     let front = &typed.front;

@@ -1,4 +1,4 @@
-//! Each habit as typed, and similar command lines without one.
+//! Tests each habit as typed, and similar command lines without one.
 
 use clap::Parser;
 
@@ -12,8 +12,8 @@ struct Line {
     args: RunArgs,
 }
 
-/// Notes and rejections of a line; its first word is `run` or `submit`, preceded by `| ` if
-/// standard input is a pipe.
+/// Returns the notes and rejections of a line. Its first word is `run` or `submit`, preceded by `|
+/// ` if standard input is a pipe.
 fn said(line: &str) -> (Vec<String>, bool) {
     let is_piped = line.starts_with("| ");
     let words = shlex::split(line.trim_start_matches("| ")).expect("closed quotes");
@@ -61,10 +61,10 @@ fn input_for_a_script_is_told_whatever_interpreter_runs_it() {
     );
 }
 
-/// A line, and a part of its only message.
+/// Lines, each with a part of its only message.
 #[rustfmt::skip] // A line for each habit is a table.
 const HABITS: &[(&str, &str)] = &[
-    // Options behind the program.
+    // Options after the program.
     ("submit --array 1-3 true --cpus 2", "`--cpus` comes after the program"),
     ("submit -- true --output-mode json", "`--output-mode` comes after the program"),
     ("submit -- /sim --array=1-3", "`--array` comes after the program"),
@@ -81,7 +81,7 @@ const HABITS: &[(&str, &str)] = &[
     ("submit --each-line f -- /x {#}", "`$HQ_TASK_ID`"),
     ("submit --array 1-3 -- /x {1}", "--param x=1,2"),
     ("run -- xargs -n1 gzip", "`hq run --each-line - -- gzip`"),
-    // Braces.
+    // Words in braces.
     ("submit --each-line f -- /convert {}", "`$HQ_ENTRY`, which a shell expands: `bash -c 'LINE'`; `hq run` replaces"),
     ("submit --each-line f -- bash -c 'gzip {}'", "the line of a task is in `$HQ_ENTRY`;"),
     ("submit --array 1-3 -- /x {}", "`$HQ_TASK_ID`"),
@@ -96,7 +96,7 @@ const HABITS: &[(&str, &str)] = &[
     ("submit --each-line f --stdout out-{}.txt -- /x", "`{}` is not replaced in `--stdout`"),
     ("run --each-line f --stdout out-{}.txt -- /x {}", "each task has a path of its own with `--stdout 'out-%{TASK_ID}.txt'`"),
     ("run --each-line f --cwd d/{} -- /x {}", "`--cwd 'd/%{TASK_ID}'`"),
-    // Placeholders of paths.
+    // Placeholders for paths.
     ("run --array 1-3 -- /x '%{TASK_ID}'", "`%{TASK_ID}` is a placeholder for paths"),
     ("submit -- bash -c 'echo %{job_id}'", "`$HQ_JOB_ID`"),
     ("submit --name 'x-%{TASK_ID}' --array 1-2 -- true", "one name for all of its tasks"),
@@ -162,7 +162,7 @@ const HABITS: &[(&str, &str)] = &[
     ("submit --param a=1 b=2 -- true {a}", "`--param a=1 --param b=2`"),
     ("submit --resource gpus/nvidia=1 mem=4G -- true", "`--resource gpus/nvidia=1 --resource mem=4G`"),
     ("submit --env A=1 B=2 -- true", "`--env A=1 --env B=2`"),
-    // Pipes into hq.
+    // Pipes to hq.
     ("| run -- echo {}", "`hq run --each-line - -- echo {}`"),
     ("| submit -- echo {}", "`hq submit --each-line - -- bash"),
     ("| run -- wc -l", "`hq run --stdin -- wc -l`"),
@@ -174,7 +174,7 @@ const HABITS: &[(&str, &str)] = &[
     ("| run -- rm -f", "`hq run --each-line - -- rm -f {}`"),
     ("| submit /x", "`hq submit --stdin -- /x`"),
     ("| run -- bash", "`hq run --stdin -- bash`"),
-    // Words after a line.
+    // Words after a command line.
     ("submit -- bash -c echo hi", "`bash -c 'echo hi'`"),
     ("run -- sh -c ls -l /tmp", "`sh -c 'ls -l /tmp'`"),
     ("submit --array 10 -- /x", "10 tasks are `--array 1-10`"),
@@ -247,8 +247,8 @@ const HABITS: &[(&str, &str)] = &[
     ("submit --each-line f -- gzip", "`bash -c 'gzip \"$HQ_ENTRY\"'`"),
 ];
 
-/// A file in a directory, with a leading `-` if it is not executable; its content; a line, with `@`
-/// for the directory; and a part of its only message.
+/// Files, each with the name (with a leading `-` if it is not executable), the content, a line, in
+/// which `@` is the directory, and a part of its only message.
 #[rustfmt::skip] // A line for each habit is a table.
 const FILES: &[(&str, &str, &str, &str)] = &[
     // Variables of other systems.
@@ -289,7 +289,7 @@ const FILES: &[(&str, &str, &str, &str)] = &[
     ("t.sh", "#!/bin/bash\n#HQ --array 1-3\nls\n", "submit bash @/t.sh 3", "a script that is itself the program: `hq submit @/t.sh 3`"),
     ("t.py", "#!/usr/bin/env python3\n#HQ --array 1-3\nf()\n", "submit python3 @/t.py", "`hq submit --directives file @/t.py`"),
     ("t.py", "#HQ --array 1-3\nf()\n", "submit python3 @/t.py", "with `#!/usr/bin/env python3` as its first line"),
-    // Others.
+    // Other habits.
     ("list.txt", "a\nb\n", "submit --param file=@/list.txt -- /x {file}", "`--param file=@@/list.txt`"),
     ("x", "", "submit --stdout @ -- true", "is a directory"),
     ("a/pipeline.toml", "", "submit @/a/pipelne.toml", "refused: "),
@@ -324,7 +324,7 @@ fn habits_in_files_are_told_once() {
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
-/// Code without a message.
+/// None of these scripts may cause a message.
 #[test]
 fn scripts_that_are_right_are_not_told() {
     for (file, content, line) in [

@@ -1,4 +1,4 @@
-//! Habits in values of options, and in values of the keys of job files.
+//! Detects habits in values of options, and in values of the keys of job files.
 
 use std::path::Path;
 
@@ -28,7 +28,7 @@ pub(super) fn value_placeholder(_: &Typed<'_>, text: Text<'_>) -> Option<Remark>
     )))
 }
 
-/// `--stdout out-%a.txt`, as in Slurm; `%I` and `%J` are LSF's.
+/// `--stdout out-%a.txt`, as in Slurm; `%I` and `%J` are from LSF.
 pub(super) fn percent_letter(_: &Typed<'_>, text: Text<'_>) -> Option<Remark> {
     const LETTERS: [(char, &str); 10] = [
         ('a', "%{TASK_ID}"),
@@ -88,13 +88,13 @@ pub(super) fn list_file(_: &Typed<'_>, text: Text<'_>) -> Option<Remark> {
     Some(Remark::Note(note))
 }
 
-/// Options or keys, without hyphens, and the check of their values.
+/// Options or keys without hyphens, and the check of their values.
 type Check = (&'static [&'static str], fn(Text<'_>) -> Option<String>);
 
 const OUTPUTS: &[&str] = &["stdout", "stderr"];
 const DIRECTORIES: &[&str] = &["cwd", "stream"];
 
-/// Checks of values; the first match is reported.
+/// The checks of values. The first match is reported.
 const CHECKS: &[Check] = &[
     (&["resource"], foreign_resource),
     (OUTPUTS, shell_syntax),
@@ -174,8 +174,8 @@ fn directory(Text { option, text, .. }: Text<'_>) -> Option<String> {
     })
 }
 
-/// `--cwd dta`. Workers may have directories that this machine lacks; for these, the parent is
-/// missing as well.
+/// `--cwd dta`. Workers may have directories that this machine lacks, but then the parent is
+/// usually missing as well.
 fn missing_directory(Text { option, text, .. }: Text<'_>) -> Option<String> {
     let path = Path::new(text);
     if text.is_empty() || path.exists() || text.contains(['%', '{', '$', '~']) {
@@ -208,7 +208,7 @@ fn several_paths(Text { option, text, .. }: Text<'_>) -> Option<String> {
         .then(|| format!("`{text}` is the name of one file, because {why}; {each}"))
 }
 
-/// `--inputs typo.dat`. In a job file another task may write it.
+/// `--inputs typo.dat`. In a job file, another task may write it.
 fn missing_input(Text { option, text, .. }: Text<'_>) -> Option<String> {
     let is_typed = option.starts_with('-') && !text.contains(['%', '{', '$']);
     (is_typed && !Path::new(text).exists()).then(|| {

@@ -1,5 +1,5 @@
-//! Variables that no shell replaces, that hq does not set, or that the user's shell has already
-//! replaced.
+//! Detects variables that no shell replaces, that hq does not set, or that the user's shell has
+//! already replaced.
 
 use hq_core::words::has_word;
 
@@ -47,7 +47,7 @@ const FOREIGN: &[(&str, &str)] = &[
     ("TASK_ID", "HQ_TASK_ID"),
 ];
 
-/// Names after `$` or `${` in a text.
+/// Returns the names after `$` or `${` in a text.
 fn names(text: &str) -> impl Iterator<Item = &str> {
     text.match_indices('$').filter_map(|(at, _)| {
         let rest = &text[at + 1..];
@@ -116,7 +116,7 @@ fn argument(typed: &Typed<'_>, text: Text<'_>) -> Option<Remark> {
     }
     let foreign = name.and_then(|name| FOREIGN.iter().find(|(foreign, _)| *foreign == name));
     let own = typed.own_value();
-    // The same command as a shell line.
+    // This is the same command as a shell line.
     let words = typed.words.iter().map(|word| match names(word).next() {
         _ if is_own(word) => format!("\"{own}\""),
         None if !is_code(word) => quoted(word),
@@ -164,7 +164,7 @@ pub(super) fn foreign(typed: &Typed<'_>, text: Text<'_>) -> Option<Remark> {
         Reader::Code if is_script => quoted_names(text.text).collect(),
         Reader::Code | Reader::Program => return None,
     };
-    // Processes that these programs start have them.
+    // Processes that these programs start have the variables.
     let starts = |program: &str| {
         text.text
             .split(|c: char| !c.is_alphanumeric())
@@ -191,7 +191,7 @@ pub(super) fn foreign(typed: &Typed<'_>, text: Text<'_>) -> Option<Remark> {
     })
 }
 
-/// States that a script reads a variable.
+/// Says that a script reads a variable.
 fn in_script(text: Text<'_>) -> String {
     match text.option {
         "" => String::new(),
@@ -199,7 +199,7 @@ fn in_script(text: Text<'_>) -> String {
     }
 }
 
-/// Quoted variable names without a default, as in `os.environ["NAME"]`.
+/// Returns quoted variable names without a default, as in `os.environ["NAME"]`.
 fn quoted_names(text: &str) -> impl Iterator<Item = &str> {
     text.split(['"', '\''])
         .zip(text.split(['"', '\'']).skip(1))
@@ -207,7 +207,7 @@ fn quoted_names(text: &str) -> impl Iterator<Item = &str> {
         .map(|(name, _)| name)
 }
 
-/// Whether the user sets the variable, or provides a default.
+/// Returns whether the user sets the variable or provides a default.
 fn is_set(typed: &Typed<'_>, text: Text<'_>, name: &str) -> bool {
     [
         "{NAME:",
@@ -271,17 +271,17 @@ pub(super) fn positional(typed: &Typed<'_>, text: Text<'_>) -> Option<Remark> {
     })
 }
 
-/// Whether a shell may have removed a variable from a text.
+/// Returns whether a shell may have removed a variable from a text.
 pub(super) fn has_gap(text: &str) -> bool {
     let gaps = ["\"\"", " ;", "  "];
     text.ends_with([' ', '=']) || gaps.iter().any(|gap| text.contains(gap))
 }
 
-/// `bash -c "echo $HQ_TASK_ID"`, `echo "task $HQ_TASK_ID"`: the user's shell has replaced it with
-/// nothing.
+/// `bash -c "echo $HQ_TASK_ID"`, `echo "task $HQ_TASK_ID"`: the user's shell has replaced the
+/// variable with nothing.
 pub(super) fn expanded(typed: &Typed<'_>, text: Text<'_>) -> Option<Remark> {
     let line = text.text;
-    // `out_.txt`; in a line of code this is no gap.
+    // `out_.txt`; in a line of code, this is not a gap.
     let has_end = || line.ends_with(['_', '-', ':', '#']) || line.contains("_.");
     let is_text = text.reader == Reader::Program
         && !line.starts_with('-')

@@ -8,11 +8,11 @@ use super::format::Format;
 use crate::submit::habits::interpreter_of;
 use crate::text::{closest, rows};
 
-/// Where job files are described.
+/// The page that describes job files.
 const PAGE: &str = "`hq doc dependencies` describes job files";
 
-/// Keys from other programs and guessed keys, with the right key of a task or an array. `_` and `-`
-/// are equal, and case does not matter.
+/// Keys from other programs and guessed keys, with the correct key of a task or an array. `_` and
+/// `-` are equal, and case does not matter.
 const TASK_GUESSES: &str = r#"
 cmd exec executable program args argv arguments entrypoint: `command` is a list of words, `shell` a command line for `sh -c`
 run script bash sh commands commandline shellcommand line: `shell` is a command line for `sh -c`, `command` a list of words
@@ -40,30 +40,30 @@ maxfailures maxfailed maxerrors failfast: `max_fails` is how many tasks may fail
 log logs output streams: `stream` is the directory for the output of all tasks
 ";
 
-/// The same for `[[task.request]]`.
+/// Like `TASK_GUESSES`, for `[[task.request]]`.
 const REQUEST_GUESSES: &str = r#"
 nodes node: `n_nodes` is the number of nodes
 time timelimit walltime mintime: `time_request` is the time that a worker must have left, such as `"1h"`
 cpus mem gpus gpu memory ram cores threads cpu resource: amounts stand in `resources`, as in `resources = { cpus = 4, mem = "4G", "gpus/nvidia" = 1 }`
 "#;
 
-/// Separates advice for TOML from advice for the other formats.
+/// Separates advice for TOML from advice for other formats.
 const OF_LISTS: &str = " || ";
 
-/// Keys of durations.
+/// The keys of durations.
 const DURATIONS: [&str; 4] = ["time_limit", "retry_delay", "stop_grace", "time_request"];
 
 /// A rejected value, as far as it is known.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Place<'a> {
-    /// Key in whose value the mistake is.
+    /// The key whose value contains the mistake.
     pub(super) key: Option<&'a str>,
-    /// The text of the value; for a list or a table, its beginning.
+    /// The text of the value. For a list or a table, only its beginning.
     pub(super) value: &'a str,
     pub(super) format: Format,
 }
 
-/// Advice for an error of a reader.
+/// Returns advice for an error of a parser.
 pub(super) fn help(message: &str, place: Place<'_>) -> String {
     let advice = unknown_key(message).or_else(|| right_form(message, place));
     let is_bare = place.format == Format::Yaml && message.contains('%');
@@ -75,7 +75,7 @@ pub(super) fn help(message: &str, place: Place<'_>) -> String {
     let has_tabs = place.format == Format::Yaml && message.contains("tab");
     let advice = advice
         .or_else(|| has_tabs.then(|| "indent with blanks: YAML takes no tabs there".to_owned()));
-    // Headers are TOML's.
+    // Only TOML has headers.
     let advice = advice.map(|advice| match advice.split_once(OF_LISTS) {
         Some((of_toml, _)) if place.format == Format::Toml => of_toml.to_owned(),
         Some((_, of_lists)) => of_lists.to_owned(),
@@ -91,7 +91,7 @@ pub(super) fn help(message: &str, place: Place<'_>) -> String {
     advice.map_or_else(|| PAGE.to_owned(), joined)
 }
 
-/// Advice for a file that contains only a list of tasks, without its key.
+/// Returns advice for a file that contains only a list of tasks, without its key.
 pub(super) fn for_bare_list(content: &str, format: Format) -> Option<&'static str> {
     let mut lines = content.lines().map(str::trim_start);
     let first =
@@ -106,7 +106,7 @@ pub(super) fn for_bare_list(content: &str, format: Format) -> Option<&'static st
     }
 }
 
-/// Kind of a file that is not a job file, according to its name, and how to submit it.
+/// Returns the kind of a file that is not a job file, according to its name, and how to submit it.
 pub(super) fn for_other_kind(path: &Path) -> Option<(&'static str, String)> {
     let file = path.display();
     let end = path.extension().and_then(|end| end.to_str());
@@ -122,7 +122,7 @@ pub(super) fn for_other_kind(path: &Path) -> Option<(&'static str, String)> {
     ))
 }
 
-/// An example task in this format.
+/// Returns an example task in this format.
 pub(super) fn a_task(format: Format) -> String {
     let command = format.pair("command", "[\"./step\", \"input.txt\"]");
     match format {
@@ -134,7 +134,7 @@ pub(super) fn a_task(format: Format) -> String {
     }
 }
 
-/// Names between backticks.
+/// Returns the names between backticks.
 fn quoted(text: &str) -> Vec<&str> {
     text.split('`').skip(1).step_by(2).collect()
 }
@@ -179,7 +179,7 @@ fn unknown_key(message: &str) -> Option<String> {
         })
 }
 
-/// Keys in the wrong table, and the right one.
+/// Keys in the wrong table, with the correct table.
 const OTHER_TABLES: &str = "
 max_fails stream: is for the whole file: write it above the first `[[task]]` or `[array]`
 command shell deps env cwd stdin stdout stderr pin task_dir time_limit priority crash_limit retries retry_on retry_delay retry_grow stop_signal stop_grace inputs outputs: belongs to a task: write it below `[[task]]`, above its `[[task.request]]`
@@ -189,7 +189,7 @@ command shell deps env cwd stdin stdout stderr pin task_dir time_limit priority 
 const TASK_KEYS: &str =
     "command shell id deps ids entries env cwd cpus mem request stdout stderr time_limit retries";
 
-/// The right notation of a value with the wrong type.
+/// Returns the correct notation of a value with the wrong type.
 fn right_form(message: &str, Place { key, value, format }: Place<'_>) -> Option<String> {
     if let Some(advice) = wrong_syntax(message, value.trim(), (key, format)) {
         return Some(advice);
@@ -237,7 +237,7 @@ fn right_form(message: &str, Place { key, value, format }: Place<'_>) -> Option<
     }
 }
 
-/// Says how a list is written.
+/// Describes how a list is written.
 fn list_form(Place { key, value, format }: Place<'_>) -> Option<String> {
     let text = bare(value);
     let pair = |value: &str| format.pair(key.unwrap_or("…"), value);
@@ -270,7 +270,7 @@ fn list_form(Place { key, value, format }: Place<'_>) -> Option<String> {
     }
 }
 
-/// Says how a text is written.
+/// Describes how a text is written.
 fn text_form(Place { key, value, format }: Place<'_>) -> Option<String> {
     let text = bare(value);
     let pair = |value: &str| format.pair(key.unwrap_or("…"), value);
@@ -339,7 +339,7 @@ fn wrong_syntax(
     })
 }
 
-/// A value without its quotes.
+/// Returns a value without its quotes.
 fn bare(value: &str) -> String {
     let inner = ['"', '\'']
         .iter()
@@ -352,12 +352,12 @@ fn bare(value: &str) -> String {
     }
 }
 
-/// How a command line is written.
+/// Returns how a command line is written.
 fn command_of(line: &str, format: Format) -> String {
     let shell = format.pair("shell", &format!("{line:?}"));
     let is_plain = |word: &&str| hq_core::shell::is_plain(word);
     let words: Vec<&str> = line.split_whitespace().collect();
-    // A shell would not only split it; variables before the program also require a shell.
+    // A shell would do more than split the line; variables before the program also require a shell.
     if !words.iter().all(is_plain) || words.first().is_some_and(|word| word.contains('=')) {
         return format!("write a command line for a shell: `{shell}`");
     }
@@ -366,11 +366,11 @@ fn command_of(line: &str, format: Format) -> String {
     format!("write `{list}`, or a command line for a shell: `{shell}`")
 }
 
-/// An error in the words that people use.
+/// Rewords an error in plain language.
 pub(super) fn plain_words(message: &str) -> String {
     let (start, expected) = match message.rsplit_once("expected ") {
         Some(parts) => parts,
-        // The YAML reader reports numbers and words without details.
+        // The YAML parser reports numbers and words without details.
         None => match message.strip_prefix("invalid ") {
             Some(kind) if number_words(kind).is_some() || kind == "boolean" => ("", kind),
             Some(_) | None => return message.to_owned(),

@@ -1,4 +1,5 @@
-//! Errors of job files: a sentence with key, line and column, and a drawing for people.
+//! Errors of job files: a sentence with key, line and column, and a drawing for human-readable
+//! output.
 
 use std::ops::Range;
 
@@ -11,12 +12,12 @@ use super::graph::TaskGraphError;
 use super::parts::JobFileError;
 use crate::error::CliError;
 
-/// The error of a rule that concerns the whole file.
+/// Returns the error of a rule that concerns the whole file.
 pub(super) fn plain(message: &str) -> CliError {
     CliError::new(format!("Deserialization error: {message}"))
 }
 
-/// The error of a file with invalid syntax or an invalid structure.
+/// Returns the error of a file with invalid syntax or an invalid structure.
 pub(super) fn misread(source: Source<'_>, error: JobFileError) -> CliError {
     let Source {
         path,
@@ -73,7 +74,7 @@ pub(super) fn misread(source: Source<'_>, error: JobFileError) -> CliError {
     .with_help(advice::help(message, place))
 }
 
-/// The text of the rejected value, from the file or the message.
+/// Returns the text of the rejected value, from the file or the message.
 fn value_at<'a>(
     content: &'a str,
     span: &Range<usize>,
@@ -85,14 +86,14 @@ fn value_at<'a>(
         Format::Yaml => {
             let line = content[span.start..].lines().next().unwrap_or_default();
             let line = line.split_once(" #").map_or(line, |(value, _)| value);
-            // In a list or table on one line, only the item.
+            // In a list or table on one line, only the item is shown.
             if line.starts_with(['[', '{', '"', '\'']) {
                 line.trim_end_matches(['}', ','])
             } else {
                 line.split([',', '}', ']']).next().unwrap_or_default()
             }
         }
-        // The place is behind it.
+        // The reported position is after the value.
         Format::Json => {
             let found = message
                 .rsplit_once(", expected ")
@@ -111,7 +112,7 @@ fn value_at<'a>(
     }
 }
 
-/// The key before a value that ends about `at`.
+/// Returns the key before a value that ends near `at`.
 fn json_key<'a>(content: &'a str, at: usize, value: &str) -> Option<&'a str> {
     let near = content.len().min(at + 1);
     let near = (near..=content.len()).find(|at| content.is_char_boundary(*at))?;
@@ -124,7 +125,7 @@ fn json_key<'a>(content: &'a str, at: usize, value: &str) -> Option<&'a str> {
     before.strip_suffix('"')?.rsplit('"').next()
 }
 
-/// The error of tasks that cannot be sorted; `span` is the wrong part, if it was found.
+/// Returns the error of tasks that cannot be sorted. `span` is the wrong part, if it was found.
 pub(super) fn mistake(
     Source { path, content, .. }: Source<'_>,
     mistake: &TaskGraphError,
@@ -158,7 +159,7 @@ pub(super) fn no_text(bytes: &[u8], at: usize) -> String {
     format!("expected UTF-8, found the byte 0x{found:02x} in line {line}, column {column}")
 }
 
-/// Draws the place in the file; the error text precedes the drawing.
+/// Draws the position in the file. The error text precedes the drawing.
 fn draw(file: &str, content: &str, span: Range<usize>) -> String {
     let report = &[Level::ERROR.primary_title("").element(
         Snippet::source(content)
@@ -169,13 +170,13 @@ fn draw(file: &str, content: &str, span: Range<usize>) -> String {
         .decor_style(DecorStyle::Ascii)
         .render(report)
         .to_string();
-    // Its first line is the title.
+    // The first line of the drawing is the title.
     drawing
         .split_once('\n')
         .map_or_else(String::new, |(_, rest)| rest.to_owned())
 }
 
-/// Moves a span onto character boundaries inside the text.
+/// Moves a span to character boundaries inside the text.
 fn clamp(content: &str, span: Range<usize>) -> Range<usize> {
     let boundary = |mut at: usize| {
         at = at.min(content.len());
@@ -188,7 +189,7 @@ fn clamp(content: &str, span: Range<usize>) -> Range<usize> {
     start..boundary(span.end).max(start)
 }
 
-/// Line and column, both from 1, columns in characters.
+/// Returns the line and the column, both starting from 1. Columns count characters.
 fn position(content: &str, at: usize) -> (usize, usize) {
     let before = &content[..at];
     let line = before.matches('\n').count() + 1;
@@ -202,7 +203,8 @@ fn position(content: &str, at: usize) -> (usize, usize) {
     (line, column)
 }
 
-/// The key of the value at or around `at`: the text before the last `sign` of the line.
+/// Returns the key of the value at or around `at`, which is the text before the last `sign` of the
+/// line.
 fn key_at(content: &str, at: usize, sign: char) -> Option<String> {
     let line_start = content[..at].rfind('\n').map_or(0, |end| end + 1);
     let line = content[line_start..].lines().next()?;
@@ -216,7 +218,7 @@ fn key_at(content: &str, at: usize, sign: char) -> Option<String> {
         .rsplit(['{', ',', sign])
         .next()?
         .trim()
-        // An item of a list in YAML.
+        // The line is an item of a list in YAML.
         .trim_start_matches("- ")
         .trim_matches(['"', '\'']);
     (!key.is_empty() && !key.contains('[')).then(|| key.to_owned())

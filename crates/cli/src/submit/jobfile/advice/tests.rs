@@ -1,4 +1,4 @@
-//! Advice for keys and values that people write.
+//! Tests the advice for keys and values that users write.
 
 use super::*;
 
