@@ -1,8 +1,8 @@
-//! Text as a terminal shows it.
+//! Prepares text for a terminal.
 
-/// Whether a character moves the cursor, changes the direction of text, or has no width. With such
-/// characters, texts of tasks, workers and users could display something else on a terminal than
-/// they contain.
+/// Returns whether a character moves the cursor, changes the direction of text, or has no width.
+/// With such characters, texts from tasks, workers and users could display something other than
+/// their content.
 pub(crate) fn is_hidden(c: char) -> bool {
     c.is_control()
         || matches!(
@@ -32,12 +32,13 @@ pub(crate) fn fit(text: &str, width: usize) -> String {
     cut
 }
 
-/// Maximum length of a line of an error, and the length that is kept of the end of a longer line.
+/// The maximum length of a line in an error, and the length that is kept from the end of a longer
+/// line.
 const LINE_MAX: usize = 2 << 10;
 const LINE_END: usize = 512;
 
 /// Shortens the middle of very long lines. Errors repeat input, which may be an expanded pattern or
-/// another program's output; the explanation is before or after it.
+/// another program's output. The explanation comes before or after it.
 pub(crate) fn cut_lines(text: String) -> String {
     if text.len() <= LINE_MAX {
         return text;
@@ -56,21 +57,21 @@ fn cut_line(line: &str) -> String {
     format!("{start}… ({} bytes left out) …{end}", to - from)
 }
 
-/// The rows of a table, `WORD WORD: TEXT` each.
+/// Returns the rows of a table, each in the form `WORD WORD: TEXT`.
 pub(crate) fn rows(table: &str) -> impl Iterator<Item = (&str, &str)> {
     table.lines().filter_map(|line| line.split_once(": "))
 }
 
-/// The most similar known name, if it is similar enough to have been meant.
+/// Returns the most similar known name, if it is similar enough to have been intended.
 pub(crate) fn closest<'a>(name: &str, known: impl Iterator<Item = &'a str>) -> Option<&'a str> {
     let nearest = known.map(|other| (distance(name, other), other)).min()?;
-    // Allows one wrong letter in three, and one missing or extra letter in short names.
+    // This allows one wrong letter in three, and one missing or extra letter in short names.
     let most = name.chars().count().max(3) / 3;
     (nearest.0 <= most).then_some(nearest.1)
 }
 
-/// Letters to be added, removed or replaced, and neighbours to be swapped; letters of different
-/// case are the same.
+/// Returns the number of letters to add, remove or replace, and of neighbors to swap. Case does not
+/// matter.
 fn distance(first: &str, second: &str) -> usize {
     let letters = |text: &str| text.to_lowercase().chars().collect::<Vec<char>>();
     let (first, second) = (letters(first), letters(second));
@@ -90,12 +91,13 @@ fn distance(first: &str, second: &str) -> usize {
     last[second.len()]
 }
 
-/// Whether a letter is a quotation mark of a word processor or a web page.
+/// Returns whether a letter is a quotation mark from a word processor or a web page.
 pub(crate) fn is_printed_quote(c: char) -> bool {
     matches!(c, '\u{2018}'..='\u{201f}' | '\u{ab}' | '\u{bb}')
 }
 
-/// The word with ordinary hyphens, if it begins with a typographic dash or has one between numbers.
+/// Returns the word with ordinary hyphens, if it begins with a typographic dash or has one between
+/// numbers.
 pub(crate) fn with_hyphens(word: &str) -> Option<String> {
     let is_long = |c: char| matches!(c, '\u{2010}'..='\u{2015}' | '\u{2212}');
     if word.starts_with(|c: char| c.is_ascii_digit()) && word.contains(is_long) {

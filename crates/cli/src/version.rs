@@ -1,17 +1,17 @@
-//! Version of this program, and how it was built. Contains no values that `build.rs` could not
+//! The version of this program, and how it was built. Contains no values that `build.rs` could not
 //! determine.
 
-/// Version as displayed everywhere; clients and servers of different versions refuse each other.
-/// `HQ_BUILD_VERSION` at build time overrides it.
+/// The version as displayed everywhere. Clients and servers of different versions reject each
+/// other. `HQ_BUILD_VERSION` at build time overrides it.
 pub(crate) const VERSION: &str = match option_env!("HQ_BUILD_VERSION") {
     Some(version) => version,
     None => concat!(env!("CARGO_PKG_VERSION"), "-dev"),
 };
 
-/// Release whose command line and output this program follows.
+/// The release whose command line and output this program follows.
 const CONTRACT: &str = "HyperQueue 0.26.2";
 
-/// `hq --version`, with `--verbose` several lines.
+/// Returns the text for `hq --version`. With `--verbose`, it has several lines.
 pub(crate) fn text(is_verbose: bool) -> String {
     let mut text = format!("hq {VERSION}\n");
     if is_verbose {
@@ -22,7 +22,7 @@ pub(crate) fn text(is_verbose: bool) -> String {
     text
 }
 
-/// How the program was built.
+/// Describes how the program was built.
 fn details() -> [(&'static str, String); 8] {
     let commit = match option_env!("HQ_BUILT_COMMIT") {
         Some(commit) => commit,
@@ -42,13 +42,13 @@ fn details() -> [(&'static str, String); 8] {
     ]
 }
 
-/// Target triple of the build.
+/// Returns the target triple of the build.
 pub(crate) fn target() -> &'static str {
     option_env!("HQ_BUILT_TARGET").unwrap_or("unknown")
 }
 
-/// The C library and how it is linked. A static program can neither load libraries nor use name
-/// service modules.
+/// Returns the C library and how it is linked. A static program can neither load libraries nor use
+/// name service modules.
 pub(crate) const fn libc() -> &'static str {
     match (
         cfg!(target_env = "musl"),

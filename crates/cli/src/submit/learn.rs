@@ -1,4 +1,4 @@
-//! Requests that are learned from tasks that finished.
+//! Requests that are learned from finished tasks.
 
 use std::time::Duration;
 
@@ -11,11 +11,11 @@ use crate::error::{CliError, CliResult};
 use crate::parse::learn::TimeRequest;
 use crate::parse::request::ResourceArg;
 
-/// Why memory of multi-node tasks is not learned.
+/// Why the memory of multi-node tasks is not learned.
 pub(super) const WHOLE_NODES: &str =
     "mem=auto is for tasks on a part of one node; whole nodes come with all their memory";
 
-/// Requests with amounts, and the memory request to learn.
+/// Separates requests with amounts from the memory request to learn.
 pub(super) fn split(
     resources: &[ResourceArg],
 ) -> CliResult<(Vec<ResourceEntry>, Option<FirstMemory>)> {
@@ -37,7 +37,7 @@ fn twice() -> CliError {
     CliError::new(format!("Resource '{MEMORY}' defined more than once"))
 }
 
-/// The options about learning.
+/// Returns the settings for learning.
 pub(super) fn build(options: &TaskOptions, memory: Option<FirstMemory>) -> CliResult<LearnSpec> {
     if memory.is_some() && options.nodes.is_some_and(|nodes| nodes > 0) {
         return Err(CliError::new(WHOLE_NODES));
@@ -58,7 +58,7 @@ pub(super) fn build(options: &TaskOptions, memory: Option<FirstMemory>) -> CliRe
     let predict = match (options.predict, options.no_predict) {
         (_, true) => Some(0),
         (Some(permille), false) => Some(permille),
-        // Equal to no value, except that later servers cannot apply another default.
+        // This is the same as no value, except that later servers cannot apply another default.
         (None, false) => is_auto.then_some(PREDICT_DEFAULT),
     };
     Ok(LearnSpec {
@@ -68,7 +68,7 @@ pub(super) fn build(options: &TaskOptions, memory: Option<FirstMemory>) -> CliRe
     })
 }
 
-/// Whether a task could be retried after too small a request.
+/// Checks that a task can be retried after its request was too small.
 pub(super) fn check_retries(memory: Option<FirstMemory>, retries: Option<u16>) -> CliResult<()> {
     if memory.is_some() && retries == Some(0) {
         return Err(CliError::new(
@@ -78,7 +78,7 @@ pub(super) fn check_retries(memory: Option<FirstMemory>, retries: Option<u16>) -
     Ok(())
 }
 
-/// Minimum remaining lifetime of workers that the options request.
+/// Returns the minimum remaining lifetime of workers that the options request.
 pub(super) fn min_time(options: &TaskOptions) -> Duration {
     match options.time_request {
         Some(TimeRequest::Given(time)) => time,

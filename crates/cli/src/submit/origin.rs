@@ -1,4 +1,4 @@
-//! Submits by a task for its own job: the submit contains the task and its attempt.
+//! Handles submits by a task for its own job: the submit contains the task and its attempt.
 
 use hq_core::id::{InstanceId, TaskId};
 use hq_core::template::{Origin, SubmitSpec, SubmitTarget};
@@ -6,15 +6,16 @@ use hq_protocol::{Message as _, client};
 
 use crate::error::{CliError, CliResult};
 
-/// Variable of every task: `<server>/<job>@<task>/<instance>/<nonce of its worker>`.
+/// A variable that every task has: `<server>/<job>@<task>/<instance>/<nonce of its worker>`.
 const MARK: &str = "HQ_INSTANCE_KEY";
 
-/// Adds the submitting task to a submit, if this process belongs to a task of that job; `once` is
+/// Adds the submitting task to a submit if this process belongs to a task of that job. `once` is
 /// the name of the submit.
 ///
 /// # Errors
 ///
-/// If a name is given but this is no task of the job: the name would have no effect.
+/// If a name is given but this process does not belong to a task of the job: the name would have no
+/// effect.
 pub(crate) fn add(
     spec: &mut SubmitSpec,
     server_uid: Option<&str>,
@@ -25,8 +26,8 @@ pub(crate) fn add(
         SubmitTarget::Attach(job) => mark.as_deref().and_then(|mark| {
             let (server, job_of_task, task, instance) = parse(mark)?;
             let is_own = Some(server) == server_uid && job_of_task == job.as_u32();
-            // The mark identifies the process, and a persistent interpreter runs one call after the
-            // other.
+            // The mark only identifies the process, and a persistent interpreter runs one call
+            // after the other.
             let now = numbers(|name| std::env::var(name).ok())
                 .filter(|(job_of_call, ..)| *job_of_call == job_of_task)
                 .map_or((task, instance), |(_, task, instance)| (task, instance));
@@ -66,7 +67,7 @@ fn parse(mark: &str) -> Option<(&str, u32, TaskId, InstanceId)> {
     ))
 }
 
-/// Job, task and attempt by the variables that every task and call has.
+/// Returns job, task and attempt from the variables that every task and call has.
 fn numbers(get: impl Fn(&str) -> Option<String>) -> Option<(u32, TaskId, InstanceId)> {
     let number = |name| get(name)?.parse().ok();
     Some((
@@ -76,7 +77,8 @@ fn numbers(get: impl Fn(&str) -> Option<String>) -> Option<(u32, TaskId, Instanc
     ))
 }
 
-/// 64-bit FNV-1a: distinguishes the submits of one task, without protection against attacks.
+/// Computes a 64-bit FNV-1a hash. It distinguishes the submits of one task, but gives no protection
+/// against attacks.
 fn digest(bytes: &[u8]) -> u64 {
     bytes.iter().fold(0xcbf2_9ce4_8422_2325, |hash, byte| {
         (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3)

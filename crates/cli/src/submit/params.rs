@@ -1,4 +1,4 @@
-//! Parameters of a submit: converts `--param`, and checks texts that name parameters.
+//! Parameters of a submit: converts `--param`, and checks texts that refer to parameters.
 
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
@@ -43,7 +43,7 @@ fn build_one(arg: &ParamArg) -> CliResult<Param> {
     })
 }
 
-/// Joins consecutive texts into one list.
+/// Joins consecutive texts into a list.
 fn group(items: &[ParamItem]) -> CliResult<Vec<Values>> {
     let mut values = Vec::new();
     let is_text = |item: &ParamItem| matches!(item, ParamItem::Text(_));
@@ -62,7 +62,7 @@ fn group(items: &[ParamItem]) -> CliResult<Vec<Values>> {
     Ok(values)
 }
 
-/// One task for each combination, or for the combinations with the given numbers.
+/// Returns one task for each combination, or for the combinations with the given numbers.
 pub(crate) fn ids(params: &Params, array: Option<&IdArray>) -> CliResult<ArrayIds> {
     let Some(array) = array else {
         return Ok(ArrayIds::Next(params.count()));
@@ -78,7 +78,7 @@ pub(crate) fn ids(params: &Params, array: Option<&IdArray>) -> CliResult<ArrayId
     }
 }
 
-/// The job's name, which all tasks share: `{seed}` becomes `1-100`.
+/// Fills in the job's name, which all tasks share: `{seed}` becomes `1-100`.
 pub(crate) fn fill_name(name: &str, params: &Params) -> String {
     let described: Vec<(&str, String)> = params
         .list()
@@ -88,7 +88,7 @@ pub(crate) fn fill_name(name: &str, params: &Params) -> String {
     String::from_utf8_lossy(&fill(name.as_bytes(), &described)).replace(['\n', '\t'], " ")
 }
 
-/// A path without its parameters, for checks that do not know them.
+/// Returns a path without its parameters, for checks that do not know them.
 pub(crate) fn without(path: &[u8], params: Option<&Params>) -> Vec<u8> {
     let Some(params) = params else {
         return path.to_vec();
@@ -98,7 +98,7 @@ pub(crate) fn without(path: &[u8], params: Option<&Params>) -> Vec<u8> {
     fill(path, &nothing)
 }
 
-/// Whether the task id or parameters in a path make it differ for each task.
+/// Returns whether the task id or parameters make a path different for each task.
 pub(crate) fn tells_apart(path: &[u8], params: Option<&Params>) -> bool {
     if placeholder::contains(path, "TASK_ID") {
         return true;
@@ -111,7 +111,7 @@ pub(crate) fn tells_apart(path: &[u8], params: Option<&Params>) -> bool {
     groups.all(|group| group.iter().any(|param| used.contains(&*param.name)))
 }
 
-/// Warns of values that end with part of a line ending.
+/// Warns about values that end with part of a line ending.
 fn warn_about_line_ends(params: &Params, warnings: &mut Vec<String>) {
     for param in params.list() {
         let texts = param.values.iter().filter_map(|values| match values {
@@ -129,7 +129,7 @@ fn warn_about_line_ends(params: &Params, warnings: &mut Vec<String>) {
     }
 }
 
-/// Rejects invalid uses of parameters, and warns of probable mistakes.
+/// Rejects invalid uses of parameters, and warns about probable mistakes.
 pub(crate) fn check(
     command: &[OsString],
     options: &TaskOptions,
@@ -156,7 +156,7 @@ fn check_stream(options: &TaskOptions, params: &Params) -> CliResult<()> {
     }
 }
 
-/// Sentences about `{sed}` where there is a parameter `seed`.
+/// Adds warnings about `{sed}` if there is a parameter `seed`.
 fn warn_about_misspelled(
     command: &[OsString],
     options: &TaskOptions,
@@ -181,7 +181,7 @@ fn misspelled<'a>(text: &OsStr, params: &'a Params) -> Vec<(String, &'a str)> {
     let mut found = Vec::new();
     let mut rest = &*text;
     while let Some(open) = rest.find('{') {
-        // A variable of a shell.
+        // This is a shell variable.
         let is_variable = rest[..open].ends_with('$');
         rest = &rest[open + 1..];
         let Some(end) = rest.find(['}', '{']) else {
@@ -193,7 +193,8 @@ fn misspelled<'a>(text: &OsStr, params: &'a Params) -> Vec<(String, &'a str)> {
             continue;
         }
         let names = params.list().iter().map(|param| &*param.name);
-        // Every letter has an edit distance of one from a single letter.
+        // Any letter has an edit distance of one from any other, so single letters are not
+        // compared.
         let close = closest(name, names).filter(|meant| meant.len() > 1 && name.len() > 1);
         found.extend(close.map(|meant| (name.to_owned(), meant)));
     }

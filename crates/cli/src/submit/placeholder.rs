@@ -1,17 +1,17 @@
-//! Placeholders `%{NAME}` in paths. A `%` without `{`, and a `%{` without `}`, are literal.
+//! Placeholders `%{NAME}` in paths. A `%` without `{` and a `%{` without `}` are literal.
 
 use crate::error::{CliError, CliResult};
 
-/// Part of a path.
+/// A part of a path.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Piece<'a> {
     /// Literal bytes.
     Text(&'a [u8]),
-    /// Name inside `%{…}`.
+    /// The name inside `%{…}`.
     Name(&'a [u8]),
 }
 
-/// Use of a path, which determines the valid placeholders.
+/// What a path is used for, which determines the valid placeholders.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum PathRole {
     /// Working directory of the tasks.
@@ -79,7 +79,7 @@ fn find(haystack: &[u8], needle: &[u8]) -> Option<usize> {
         .position(|window| window == needle)
 }
 
-/// Whether `%{NAME}` occurs.
+/// Returns whether `%{NAME}` occurs.
 pub(crate) fn contains(path: &[u8], name: &str) -> bool {
     pieces(path).contains(&Piece::Name(name.as_bytes()))
 }
@@ -103,7 +103,7 @@ pub(crate) fn replace(path: &[u8], values: &[(&str, &[u8])]) -> Vec<u8> {
     replaced
 }
 
-/// Every placeholder.
+/// All placeholders.
 const KNOWN: [&str; 6] = [
     "JOB_ID",
     "TASK_ID",
@@ -113,7 +113,7 @@ const KNOWN: [&str; 6] = [
     "CWD",
 ];
 
-/// The placeholder with this name, ignoring case and hyphens.
+/// Returns the placeholder with this name, ignoring case and hyphens.
 pub(crate) fn guess(name: &str) -> Option<&'static str> {
     let plain = |name: &str| name.replace(['_', '-', ' '], "").to_ascii_uppercase();
     let name = plain(name);
@@ -121,7 +121,8 @@ pub(crate) fn guess(name: &str) -> Option<&'static str> {
     KNOWN.into_iter().find(|known| plain(known) == name)
 }
 
-/// A misspelled placeholder and its correction. With it, all tasks would use the same file.
+/// Returns a misspelled placeholder and its correction. With a misspelled one, all tasks would use
+/// the same file.
 pub(crate) fn misspelled(path: &[u8]) -> Option<(String, &'static str)> {
     pieces(path).into_iter().find_map(|piece| {
         let Piece::Name(name) = piece else {
@@ -133,7 +134,7 @@ pub(crate) fn misspelled(path: &[u8]) -> Option<(String, &'static str)> {
     })
 }
 
-/// Rejects a misspelled placeholder: all tasks would write into the same file.
+/// Rejects a misspelled placeholder, because all tasks would write to the same file.
 pub(crate) fn refuse_misspelled(path: &[u8], role: PathRole) -> CliResult<()> {
     let Some((name, meant)) = misspelled(path) else {
         return Ok(());
@@ -145,14 +146,14 @@ pub(crate) fn refuse_misspelled(path: &[u8], role: PathRole) -> CliResult<()> {
     )))
 }
 
-/// Rejects misspelled placeholders, and warns of other unknown ones.
+/// Rejects misspelled placeholders, and warns about other unknown ones.
 pub(crate) fn check(path: &[u8], role: PathRole, warnings: &mut Vec<String>) -> CliResult<()> {
     refuse_misspelled(path, role)?;
     warnings.extend(unknown_warning(path, role));
     Ok(())
 }
 
-/// A warning about placeholders that have no meaning in this path.
+/// Returns a warning about placeholders that have no meaning in this path.
 pub(crate) fn unknown_warning(path: &[u8], role: PathRole) -> Option<String> {
     let mut names: Vec<String> = Vec::new();
     for piece in pieces(path) {

@@ -1,4 +1,4 @@
-//! Plan of a submit, for `--dry-run`.
+//! The plan of a submit, for `--dry-run`.
 
 use std::os::unix::ffi::OsStrExt;
 
@@ -16,14 +16,14 @@ use super::placeholder;
 use super::skip::SkipPlan;
 use super::{PreparedSubmit, SubmitContext};
 
-/// A submit in the words of its user.
+/// A submit as its user would describe it.
 #[derive(Debug)]
 pub(crate) struct Plan {
-    /// Name of a new job; `None` for an open job.
+    /// The name of a new job; `None` for an open job.
     pub(crate) name: Option<String>,
     pub(crate) job: Option<u32>,
     pub(crate) task_count: u64,
-    /// `1-100`; in an open job, the server may assign higher ids.
+    /// The ids, such as `1-100`. In an open job, the server may assign higher ids.
     pub(crate) ids: String,
     /// The first and the last task; empty without tasks.
     pub(crate) tasks: Vec<PlannedTask>,
@@ -33,11 +33,11 @@ pub(crate) struct Plan {
     pub(crate) after: Vec<String>,
     /// Connected workers; `None` if no server was queried.
     pub(crate) workers: Option<Vec<PlannedWorker>>,
-    /// Finished tasks, if requested.
+    /// The finished tasks, if requested.
     pub(crate) skipped: Option<SkipPlan>,
-    /// Distinct requests that fit no worker; empty without workers.
+    /// Distinct requests that fit on no worker; empty without workers.
     pub(crate) unfit: Vec<String>,
-    /// Tasks print here, not into files.
+    /// Whether tasks print here instead of to files.
     pub(crate) is_local: bool,
 }
 
@@ -45,7 +45,7 @@ pub(crate) struct Plan {
 #[derive(Debug)]
 pub(crate) struct PlannedTask {
     pub(crate) id: u32,
-    /// Name of a step in a job file.
+    /// The name of a step in a job file.
     pub(crate) name: Option<String>,
     pub(crate) command: Vec<String>,
     pub(crate) cwd: String,
@@ -53,12 +53,12 @@ pub(crate) struct PlannedTask {
     pub(crate) stdout: Option<String>,
     pub(crate) stderr: Option<String>,
     pub(crate) entry: Option<String>,
-    /// Values of parameters.
+    /// The values of parameters.
     pub(crate) params: Vec<client::Param>,
     pub(crate) deps: Vec<u32>,
 }
 
-/// A worker that is connected.
+/// A connected worker.
 #[derive(Debug)]
 pub(crate) struct PlannedWorker {
     pub(crate) id: u32,
@@ -67,18 +67,18 @@ pub(crate) struct PlannedWorker {
     pub(crate) fits: bool,
 }
 
-/// Offer of a worker.
+/// What a worker offers.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct WorkerCapacity<'a> {
     /// Names and amounts.
     pub(crate) amounts: &'a [(String, Amount)],
-    /// Workers of its group, itself included.
+    /// The number of workers in its group, including itself.
     pub(crate) group_size: u32,
-    /// Remaining lifetime; `None` if unlimited.
+    /// The remaining lifetime; `None` if unlimited.
     pub(crate) left: Option<std::time::Duration>,
 }
 
-/// The plan of a submit, without workers.
+/// Creates the plan of a submit, without workers.
 pub(crate) fn plan(prepared: &PreparedSubmit, context: SubmitContext<'_>) -> Plan {
     let SubmitSpec {
         target,
@@ -194,7 +194,7 @@ fn planned(
     let args = template.filled_args(&template.arg_values(TaskId(id), bytes));
     let of_task = |path: &[u8]| {
         let values: &[(&str, &[u8])] = &[("TASK_ID", number.as_bytes()), ("INSTANCE_ID", b"0")];
-        // Last: what a value contains is no placeholder.
+        // Filled in last, because placeholders inside a value must not be replaced.
         fill(&placeholder::replace(path, values), &params)
     };
     let resolver = PathResolver::new(&of_task(&template.cwd), context);
@@ -236,7 +236,8 @@ fn lossy(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
 }
 
-/// Distinct requests of the tasks, because each task of a graph may have its own template.
+/// Returns the distinct requests of the tasks, because each task of a graph may have its own
+/// template.
 pub(crate) fn kinds(body: &SubmitBody) -> Vec<&RequestVariants> {
     let templates = body.templates().iter();
     let mut kinds: Vec<&RequestVariants> = templates.map(|template| &template.requests).collect();
@@ -245,7 +246,7 @@ pub(crate) fn kinds(body: &SubmitBody) -> Vec<&RequestVariants> {
     kinds
 }
 
-/// Whether a worker without other tasks could run tasks of one kind.
+/// Returns whether a worker without other tasks could run tasks of one kind.
 pub(crate) fn fits(requests: &RequestVariants, offer: WorkerCapacity<'_>) -> bool {
     let mut variants = requests.as_slice().iter();
     variants.any(|request| request_fits(request, offer))

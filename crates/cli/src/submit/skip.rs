@@ -2,9 +2,9 @@
 //!
 //! A task counts as finished if all its outputs exist, its worker stored a record next to the first
 //! output, and a record created now would be equal ([`hq_core::done`]). Tasks that depend on a task
-//! that runs also run. So do tasks that wait for another job, or for tasks of the open job, which
+//! that runs also run. So do tasks that wait for another job or for tasks of the open job, which
 //! may still write their inputs. Several threads examine the files, because on a shared file system
-//! most of the time is waiting.
+//! most of the time is spent waiting.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -29,10 +29,10 @@ use hq_core::words::part;
 use super::files::{fleeting, paths_of};
 use crate::error::{CliError, CliResult};
 
-/// Number of threads that examine files. A single file server hardly benefits from more.
+/// The number of threads that examine files. A single file server hardly benefits from more.
 const THREADS: usize = 16;
 
-/// Number of tasks that a thread takes at a time.
+/// The number of tasks that a thread takes at a time.
 const CHUNK: usize = 64;
 
 /// Why a task runs.
@@ -44,13 +44,13 @@ pub(crate) enum RunReason {
     After(TaskId),
     /// The task depends on a task that is already in the open job.
     AfterEarlier(TaskId),
-    /// The task waits for an unfinished job, or for the task with its id in that job.
+    /// The task waits for an unfinished job, or for the task with the given id in that job.
     AfterJob(JobId, Option<TaskId>),
     /// An output is missing or unreadable.
     Output(String),
     /// An input is missing or unreadable.
     Input(String),
-    /// There is no record of a run that finished.
+    /// There is no record of a finished run.
     NoRecord(String),
     /// A placeholder makes the working directory differ each time.
     Fleeting(&'static str),
@@ -89,9 +89,9 @@ impl fmt::Display for RunReason {
 /// Unfinished dependencies outside of the submit. Until they end, the tasks' inputs may change.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub(crate) struct OuterDependencies {
-    /// A job that all tasks wait for.
+    /// The job that all tasks wait for.
     pub(crate) job: Option<JobId>,
-    /// A job whose tasks each task with the same id waits for, and the sorted ids of its
+    /// A job of which each task waits for the task with the same id, and the sorted ids of its
     /// unfinished tasks.
     pub(crate) each: Option<(JobId, Vec<u32>)>,
 }
@@ -108,9 +108,9 @@ impl OuterDependencies {
 /// The finished tasks of a submit and the tasks to run.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct SkipPlan {
-    /// Tasks that are done.
+    /// The number of tasks that are done.
     pub(crate) left_out: usize,
-    /// Tasks that run, and why.
+    /// The tasks that run, with the reasons.
     pub(crate) runs: Vec<(u32, RunReason)>,
 }
 
@@ -126,7 +126,7 @@ impl fmt::Display for SkipPlan {
 ///
 /// # Errors
 ///
-/// If no task has outputs, or the ids of the tasks are not known yet.
+/// If no task has outputs, or if the ids of the tasks are not known yet.
 pub(crate) fn leave_out(spec: &mut SubmitSpec, unended: &OuterDependencies) -> CliResult<SkipPlan> {
     let is_attached = matches!(spec.target, SubmitTarget::Attach(_));
     let submit_dir = spec.submit_dir.to_vec();
@@ -140,11 +140,11 @@ pub(crate) fn leave_out(spec: &mut SubmitSpec, unended: &OuterDependencies) -> C
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Changed {
     pub(crate) skipped: SkipPlan,
-    /// Positions of these tasks in each submit of the job, in order.
+    /// The positions of these tasks in each submit of the job, in order.
     pub(crate) positions: Vec<IdArray>,
 }
 
-/// Determines which tasks of an ended job have to run again; `specs` contains all submits of the
+/// Determines which tasks of an ended job have to run again. `specs` contains all submits of the
 /// job.
 ///
 /// # Errors
@@ -167,7 +167,8 @@ pub(crate) fn changed(specs: &[SubmitSpec]) -> CliResult<Changed> {
     for spec in specs {
         let origin = spec.origin.as_ref().map(|origin| origin.task);
         if origin.is_some_and(|task| is_run.get(&task) == Some(&true)) {
-            // The task that added these runs again and adds them again, with all that they added.
+            // The task that added these runs again, and adds them again with all tasks that they
+            // added.
             positions.push(IdArray::default());
             is_run.extend(ids_of(spec)?.into_iter().map(|task| (task, true)));
             continue;
@@ -183,7 +184,7 @@ pub(crate) fn changed(specs: &[SubmitSpec]) -> CliResult<Changed> {
             SubmitBody::Graph(graph) => {
                 let mut whys =
                     reasons_of_graph(graph, &spec.submit_dir, |dep| is_run.get(&dep).copied());
-                // The server counts them by their ids.
+                // The server identifies them by their ids.
                 whys.sort_unstable_by_key(|(task, _)| *task);
                 whys
             }
@@ -209,7 +210,7 @@ pub(crate) fn changed(specs: &[SubmitSpec]) -> CliResult<Changed> {
     })
 }
 
-/// Ids of all tasks of a submit.
+/// Returns the ids of all tasks of a submit.
 fn ids_of(spec: &SubmitSpec) -> CliResult<Vec<TaskId>> {
     Ok(match &spec.body {
         SubmitBody::Array(array) => given_ids(array)?.iter().map(TaskId).collect(),
@@ -280,7 +281,7 @@ fn skip_array(
     })
 }
 
-/// Why each task of an array runs; `None` if it is finished.
+/// Returns why each task of an array runs, or `None` if it is finished.
 fn reasons_of_array(
     array: &ArraySpec,
     ids: &IdArray,
@@ -306,7 +307,7 @@ fn skip_graph(graph: &mut GraphSpec, submit_dir: &[u8]) -> CliResult<SkipPlan> {
     if !has_outputs(graph) {
         return Err(no_outputs());
     }
-    // The state of tasks in the open job is unknown: they may still write inputs.
+    // The state of tasks in the open job is unknown, and they may still write inputs.
     let whys = reasons_of_graph(graph, submit_dir, |_| None);
     let total = whys.len();
     let is_run: HashMap<TaskId, bool> = whys
@@ -330,8 +331,8 @@ fn skip_graph(graph: &mut GraphSpec, submit_dir: &[u8]) -> CliResult<SkipPlan> {
     })
 }
 
-/// Why each task of a graph runs, in order; `None` if it is finished. `earlier` returns whether a
-/// task outside of the graph runs, if known.
+/// Returns why each task of a graph runs, in order, or `None` if it is finished. `earlier` returns
+/// whether a task outside of the graph runs, if known.
 fn reasons_of_graph(
     graph: &GraphSpec,
     submit_dir: &[u8],
@@ -365,7 +366,7 @@ fn reasons_of_graph(
     found
 }
 
-/// Why a task runs, apart from its dependencies; `None` if it is finished.
+/// Returns why a task runs, apart from its dependencies, or `None` if it is finished.
 fn why(
     template: &TaskTemplate,
     patterns: &PathPatterns,
@@ -406,8 +407,8 @@ fn why(
     difference(&kept, &now).map(RunReason::Changed)
 }
 
-/// Current stamps of files; a file with unchanged content keeps its earlier time. Reads a file only
-/// if its time differs and the task compares contents.
+/// Returns the current stamps of files. A file with unchanged content keeps its earlier time. Reads
+/// a file only if its time differs and the task compares contents.
 fn compared(known: &KeptContents, role: Role, files: &Stamped, reads: bool) -> Vec<Content> {
     let digest = |path: &[u8]| reads.then(|| hq_worker::digest(as_path(path), || true))?;
     let files = files.iter().cloned();
@@ -416,7 +417,7 @@ fn compared(known: &KeptContents, role: Role, files: &Stamped, reads: bool) -> V
         .collect()
 }
 
-/// Stamps of files, or the first file that cannot be read.
+/// Returns the stamps of files, or the first file that cannot be read.
 fn stamped(
     paths: Vec<Vec<u8>>,
     look: fn(&Path) -> Option<Stamp>,
@@ -443,7 +444,7 @@ fn lossy(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
 }
 
-/// Calls a function for all numbers below `count` in several threads; returns the results in order.
+/// Calls a function for all numbers below `count` in several threads. Returns the results in order.
 fn in_parallel<T: Send>(count: usize, call: impl Fn(usize) -> Option<T> + Sync) -> Vec<Option<T>> {
     let next = AtomicUsize::new(0);
     let mut results: Vec<Option<T>> = Vec::new();

@@ -224,7 +224,7 @@ fn key_at(content: &str, at: usize, sign: char) -> Option<String> {
     (!key.is_empty() && !key.contains('[')).then(|| key.to_owned())
 }
 
-/// The key of the YAML table that starts at `at`.
+/// Returns the key of the YAML table that starts at `at`.
 fn key_above(content: &str, at: usize) -> Option<String> {
     let indent = |line: &str| line.len() - line.trim_start().len();
     let (above, line) = content[..at].rsplit_once('\n')?;

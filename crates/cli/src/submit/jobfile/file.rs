@@ -1,4 +1,4 @@
-//! A parsed job file; its tasks are kept in this form until they are checked.
+//! A parsed job file. Its tasks are kept in this form until they are checked.
 
 use std::fmt;
 
@@ -23,13 +23,13 @@ pub(super) struct FileTable {
     _data_layer: bool,
 }
 
-/// The tasks of a file. Tasks of a large graph share most data, which is stored once.
+/// The tasks of a file. Tasks of a large graph share most of their data, which is stored only once.
 #[derive(Default)]
 pub(super) struct Tasks {
     pub(super) list: Vec<ListedTask>,
-    /// All that tasks have in common.
+    /// The data that tasks have in common.
     pub(super) kinds: IndexSet<CommonTable>,
-    /// Names of tasks, from `id` or only from `deps`.
+    /// The names of tasks, from `id` or only from `deps`.
     pub(super) names: IndexSet<Box<str>>,
 }
 
@@ -37,16 +37,16 @@ pub(super) struct Tasks {
 pub(super) struct ListedTask {
     pub(super) id: Option<TaskRef>,
     pub(super) deps: Vec<TaskRef>,
-    /// Index of all the rest among the kinds.
+    /// The index of its other data among the kinds.
     pub(super) kind: usize,
 }
 
 /// A [`TaskKey`] with an index into the names of the file.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum TaskRef {
-    /// Its id.
+    /// The id of the task.
     Number(u32),
-    /// Index of its name.
+    /// The index of its name.
     Name(usize),
 }
 
@@ -59,7 +59,7 @@ impl Tasks {
         self.list.reserve_exact(count);
     }
 
-    /// The key as it is written in the file.
+    /// Returns the key as it is written in the file.
     pub(super) fn key(&self, task: TaskRef) -> TaskKey {
         match task {
             TaskRef::Number(number) => TaskKey::Number(number),

@@ -9,19 +9,19 @@ use super::parts::JobFileError;
 use super::yaml::{offset, yaml, yaml_offset};
 use super::{parts, place};
 
-/// Format of a job file. All formats have the same keys and values.
+/// The format of a job file. All formats have the same keys and values.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Format {
-    /// The usual one.
+    /// The usual format.
     Toml,
-    /// For programs.
+    /// The format for programs.
     Json,
-    /// For users who know it from other programs.
+    /// The format for users who know it from other programs.
     Yaml,
 }
 
 impl Format {
-    /// That of a file with this name.
+    /// Returns the format of a file with this name.
     pub(super) fn of(path: &Path) -> Self {
         match path.extension().and_then(|end| end.to_str()) {
             Some("json") => Self::Json,
@@ -30,7 +30,7 @@ impl Format {
         }
     }
 
-    /// That of a text without a name.
+    /// Returns the format of a text without a name.
     pub(super) fn guess(content: &str) -> Self {
         let mut lines = content.lines().map(str::trim);
         let first = lines.find(|line| !line.is_empty() && !line.starts_with('#'));
@@ -48,14 +48,15 @@ impl Format {
         }
     }
 
-    /// Whether a file with this name can only be a job file.
+    /// Returns whether a file with this name can only be a job file.
     pub(crate) fn is_certain(path: &Path) -> bool {
         let known = ["toml", "json", "yaml", "yml"];
         path.extension()
             .is_some_and(|end| known.iter().any(|known| end == *known))
     }
 
-    /// The sign between key and value, if errors in a value are reported at the start of the value.
+    /// Returns the sign between key and value, if errors in a value are reported at the start of
+    /// the value.
     pub(super) const fn assignment(self) -> Option<char> {
         match self {
             Self::Toml => Some('='),
@@ -64,7 +65,7 @@ impl Format {
         }
     }
 
-    /// A key with its value, as a file has them.
+    /// Returns a key with its value, as written in a file.
     pub(super) fn pair(self, key: &str, value: &str) -> String {
         match self {
             Self::Toml => format!("{key} = {value}"),
@@ -73,16 +74,16 @@ impl Format {
         }
     }
 
-    /// A table with one key.
+    /// Returns a table with one key.
     pub(super) fn table(self, key: &str, value: &str) -> String {
         format!("{{ {} }}", self.pair(key, value))
     }
 }
 
-/// A job file that was read.
+/// A job file that has been read.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Source<'a> {
-    /// For messages.
+    /// The path, for messages.
     pub(crate) path: &'a Path,
     pub(crate) content: &'a str,
     pub(crate) format: Format,
@@ -98,7 +99,8 @@ impl Source<'_> {
         }
     }
 
-    /// Bytes that a mistake is about; `count` = tasks in the file.
+    /// Returns the bytes of the file that are affected by a mistake. `count` is the number of tasks
+    /// in the file.
     pub(super) fn place_of(self, count: usize, mistake: &TaskGraphError) -> Option<Range<usize>> {
         match self.format {
             Format::Toml => place::of(mistake, |task| place::toml_task(self.content, count, task)),
@@ -128,7 +130,7 @@ fn misread_yaml(content: &str, error: &serde_saphyr::Error) -> JobFileError {
     }
 }
 
-/// Quotes the names in an error of the YAML reader, as the other readers do.
+/// Quotes the names in an error of the YAML parser, as the other parsers do.
 fn quoted_names(message: &str) -> String {
     match message.split_once(", expected one of ") {
         Some((found, known)) if !known.contains('`') => {

@@ -1,4 +1,4 @@
-//! Ids and dependencies of the tasks of a job file.
+//! Checks the ids and dependencies of the tasks of a job file, and sorts the tasks.
 
 use hq_core::id::TaskId;
 use hq_core::template::GraphTask;
@@ -7,47 +7,47 @@ use super::file::{TaskRef, Tasks};
 use super::schema::TaskKey;
 use crate::text::closest;
 
-/// Why tasks cannot be sorted. Positions are positions in the file; named tasks appear with their
-/// names.
+/// Why tasks cannot be sorted. Positions are positions in the file, and named tasks appear with
+/// their names.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) enum TaskGraphError {
     /// The id of the task at this position is already in use.
     Twice {
-        /// Position of the later one.
+        /// The position of the later task.
         task: usize,
-        /// Id that both have.
+        /// The id that both tasks have.
         id: TaskKey,
     },
-    /// A dependency that is not there.
+    /// A dependency does not exist.
     Unknown {
-        /// Position of the task that names it.
+        /// The position of the task that has the dependency.
         task: usize,
-        /// Id of the task that names it.
+        /// The id of the task that has the dependency.
         id: TaskKey,
-        /// Id of the missing task.
+        /// The id of the missing task.
         dep: TaskKey,
         /// The correction.
         help: Option<String>,
     },
-    /// Tasks that depend on each other.
+    /// Tasks depend on each other.
     Cycle {
-        /// Position of the first of them.
+        /// The position of the first of them.
         task: usize,
-        /// Ids on the cycle, each before the one on which it depends, with their keys.
+        /// The ids on the cycle, each before the one on which it depends, with their keys.
         ids: Vec<(TaskId, TaskKey)>,
     },
     /// All ids up to the largest possible one are in use.
     NoIdsLeft,
 }
 
-/// Names that are listed where another one was written.
+/// The maximum number of existing names that an error about an unknown name lists.
 const NAMES_SHOWN_MAX: usize = 8;
 
-/// Tasks of a cycle that are named.
+/// The maximum number of tasks of a cycle that are named.
 const CYCLE_SHOWN_MAX: usize = 8;
 
 impl TaskGraphError {
-    /// The error text that scripts search for.
+    /// Returns the error text that scripts search for.
     pub(super) fn message(&self) -> String {
         match self {
             Self::Twice { id, .. } => format!("Task {id} is defined multiple times"),
@@ -60,7 +60,7 @@ impl TaskGraphError {
         }
     }
 
-    /// The error, in detail.
+    /// Returns the error in detail.
     pub(super) fn reason(&self) -> String {
         match self {
             Self::Twice { id, .. } => {
@@ -83,7 +83,7 @@ impl TaskGraphError {
         }
     }
 
-    /// The correction.
+    /// Returns the correction.
     pub(super) fn help(&self) -> Option<&str> {
         match self {
             Self::Unknown { help, .. } => help.as_deref(),
@@ -103,7 +103,7 @@ pub(super) struct NumberedTask {
     pub(super) deps: Vec<TaskId>,
 }
 
-/// Replaces names by ids. An `open_job` may contain further tasks, but names only exist in the
+/// Replaces names with ids. An `open_job` may contain further tasks, but names only exist in the
 /// file.
 pub(super) fn number(
     tasks: &Tasks,
@@ -150,7 +150,7 @@ pub(super) fn number(
     numbered.collect()
 }
 
-/// Advice for a name that no task has.
+/// Returns advice for a name that no task has.
 fn meant(
     tasks: &Tasks,
     (named, own): (&[Option<TaskId>], TaskId),
@@ -183,7 +183,7 @@ fn meant(
     }
 }
 
-/// Assigns ids to the tasks without one: after the highest explicit id, or from 1.
+/// Assigns ids to the tasks without one, starting after the highest explicit id, or from 1.
 fn assign_ids(
     explicit: impl Iterator<Item = Option<u32>> + Clone,
 ) -> Result<Vec<u32>, TaskGraphError> {
@@ -201,7 +201,7 @@ fn assign_ids(
     Ok(ids)
 }
 
-/// Where tasks are in a file, by id.
+/// The positions of tasks in a file, by id.
 struct Positions(Vec<(TaskId, usize)>);
 
 impl Positions {
@@ -236,15 +236,16 @@ impl Positions {
     }
 }
 
-/// The dependents of each task, in concatenated lists.
+/// The dependents of each task, as concatenated lists.
 struct Dependents {
-    /// Start of each task's list; after construction, the end.
+    /// The start of each task's list. During construction, this is its end.
     starts: Vec<usize>,
     all: Vec<usize>,
 }
 
 impl Dependents {
-    /// `edges` contains pairs of a task and its dependent; it is iterated twice.
+    /// Creates the lists. `edges` contains pairs of a task and its dependent, and is iterated
+    /// twice.
     fn new(count: usize, edges: impl Iterator<Item = (usize, usize)> + Clone) -> Self {
         let mut starts = vec![0; count + 1];
         for (task, _) in edges.clone() {
@@ -266,11 +267,11 @@ impl Dependents {
     }
 }
 
-/// Sorts the tasks so that dependencies come first; otherwise keeps the order of the file.
+/// Sorts the tasks so that dependencies come first. Otherwise keeps the order of the file.
 ///
-/// `label` names tasks in errors. With `may_name_others`, the server checks ids that are not in the
-/// file, because the open job may have them. O(tasks + dependencies) if the ids have no gaps;
-/// otherwise each dependency requires a search.
+/// `label` names tasks in errors. With `may_name_others`, ids that are not in the file are left for
+/// the server to check, because the open job may have them. O(tasks + dependencies) if the ids have
+/// no gaps; otherwise each dependency requires a search.
 pub(super) fn order(
     tasks: Vec<GraphTask>,
     label: impl Fn(&GraphTask) -> TaskKey,
@@ -327,7 +328,7 @@ pub(super) fn order(
     Ok(ready.into_iter().filter_map(|i| slots[i].take()).collect())
 }
 
-/// Finds a cycle: following unfinished dependencies must return to a task.
+/// Finds a cycle: following unfinished dependencies must eventually return to a task.
 fn find_cycle(tasks: &[GraphTask], positions: &Positions, missing: &[usize]) -> Vec<usize> {
     let mut met = vec![None; tasks.len()];
     let mut path = Vec::new();
@@ -371,7 +372,7 @@ mod tests {
             Ok(vec![1, 2, 3, 4])
         );
         assert_eq!(graph(&[(7, &[]), (3, &[])]), Ok(vec![7, 3]));
-        // Unordered ids with gaps, some at the position that they would have without gaps.
+        // Unordered ids with gaps. Some are at the position that they would have without gaps.
         assert_eq!(
             graph(&[
                 (9, &[4, 2]),
@@ -406,7 +407,7 @@ mod tests {
         assert_eq!(told(&[(1, &[1])]), invalid(1, "it waits for itself"));
         let unknown = invalid(1, "task 9 does not exist in this file");
         assert_eq!(told(&[(1, &[9])]), unknown);
-        // Task 1 is not on the cycle of 2 and 3; it only depends on it.
+        // Task 1 is not on the cycle of 2 and 3, but depends on it.
         let cycle = invalid(2, "tasks wait for each other: 2 -> 3 -> 2");
         assert_eq!(told(&[(1, &[2]), (2, &[3]), (3, &[2])]), cycle);
     }

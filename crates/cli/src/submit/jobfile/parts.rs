@@ -1,9 +1,9 @@
-//! Reads large files part by part: the tree of a whole file takes forty times as much memory as its
-//! text, and most of the time goes into that.
+//! Reads large files part by part. The syntax tree of a whole file takes forty times as much memory
+//! as its text, and building it takes most of the time.
 //!
-//! A part begins with a line that begins with the header of a task. If that line is inside of a
-//! value, the part before ends in the middle of the value and cannot be read; so parts never give
-//! anything else than the whole file would.
+//! A part begins with a line that begins with the header of a task. If that line is inside a value,
+//! the previous part ends in the middle of the value and cannot be read. So reading in parts never
+//! gives a different result than reading the whole file.
 
 use std::ops::Range;
 
@@ -12,13 +12,13 @@ use super::file::FileTable;
 /// Files up to this size, in bytes, are read as a whole.
 const WHOLE_MAX: usize = 1 << 18;
 
-/// Tasks that are read at once.
+/// The number of tasks that are read at once.
 const TASKS_PER_PART: usize = 500;
 
-/// How a task begins. One that begins otherwise belongs to the part of the one before.
+/// The header of a task. A task with a different header belongs to the part of the previous task.
 const HEADER: &str = "[[task]]";
 
-/// Why a file cannot be read, and which bytes of it are meant.
+/// Why a file cannot be read, and the affected bytes.
 #[derive(Debug)]
 pub(super) struct JobFileError {
     pub(super) message: String,
@@ -26,7 +26,7 @@ pub(super) struct JobFileError {
 }
 
 impl JobFileError {
-    /// `offset`: where the text that was read begins in the file.
+    /// Creates an error. `offset` is where the parsed text begins in the file.
     fn new(error: &toml::de::Error, offset: usize) -> Self {
         let shifted = |span: Range<usize>| span.start + offset..span.end + offset;
         Self {
@@ -40,7 +40,7 @@ impl JobFileError {
 ///
 /// # Errors
 ///
-/// [`JobFileError`] if it is no TOML, or not what a job file looks like.
+/// [`JobFileError`] if it is not TOML, or does not have the structure of a job file.
 pub(super) fn read(content: &str) -> Result<FileTable, JobFileError> {
     if content.len() > WHOLE_MAX
         && let Some(outcome) = read_parts(content)
@@ -50,11 +50,11 @@ pub(super) fn read(content: &str) -> Result<FileTable, JobFileError> {
     toml::from_str(content).map_err(|error| JobFileError::new(&error, 0))
 }
 
-/// `None`: only the whole file tells.
+/// Reads a file in parts. Returns `None` if only reading the whole file can give the result.
 fn read_parts(content: &str) -> Option<Result<FileTable, JobFileError>> {
     let headers = header_positions(content);
     let head = &content[..*headers.first()?];
-    // Headers cannot add to tasks that are given in another way.
+    // Headers cannot add to tasks that are defined in another way.
     let names_tasks = |line: &str| {
         line.trim_start_matches([' ', '\t', '"', '\'', '['])
             .starts_with("task")
@@ -81,15 +81,15 @@ fn read_parts(content: &str) -> Option<Result<FileTable, JobFileError>> {
     Some(Ok(file))
 }
 
-/// Whether a text of several lines or a table besides the tasks may reach from one part into
-/// another.
+/// Returns whether a multi-line text, or a table other than the tasks, may extend from one part
+/// into another.
 fn may_span_parts(content: &str) -> bool {
     ["\"\"\"", "'''", "[array"]
         .iter()
         .any(|mark| content.contains(mark))
 }
 
-/// Where lines begin with the header of a task.
+/// Returns the positions of lines that begin with the header of a task.
 pub(super) fn header_positions(content: &str) -> Vec<usize> {
     let found = content.match_indices(HEADER).map(|(at, _)| at);
     let begins_line = |at: &usize| *at == 0 || content.as_bytes()[*at - 1] == b'\n';
@@ -104,7 +104,7 @@ mod tests {
 
     const TASK_COUNT: usize = 2 * TASKS_PER_PART + 1;
 
-    /// A file that is read in several parts, with something behind its tasks.
+    /// Creates a file that is read in several parts, with `tail` after its tasks.
     fn file(head: &str, tail: &str) -> String {
         let task = |id: usize| {
             format!(
@@ -182,7 +182,7 @@ mod tests {
             "[[task]]\ncommand = [\"'''\"]\nnothing = 1\n",
         ];
         for tail in tails {
-            // The end of a part also cuts the text with a header in it.
+            // The end of a part also splits the text that contains a header.
             let content = file(&"#\n".repeat(2), &tail.repeat(1 + TASKS_PER_PART / 2));
             let read = read_parts(&content);
             assert!(read.is_none(), "{tail}");

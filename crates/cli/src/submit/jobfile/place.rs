@@ -1,5 +1,5 @@
-//! Finds the place of a graph error in a job file. Runs only after an error, because reading does
-//! not store the places of tasks.
+//! Finds the position of a graph error in a job file. Runs only after an error, because positions
+//! of tasks are not stored when a file is read.
 
 use std::ops::Range;
 
@@ -11,16 +11,17 @@ use super::parts;
 use super::schema::TaskKey;
 use super::yaml::{yaml, yaml_offset};
 
-/// Maximum size in bytes of a file that is parsed as a whole to find a place.
+/// The maximum size in bytes of a file that is parsed as a whole to find a position.
 const WHOLE_MAX: usize = 1 << 24;
 
-/// The places of a task.
+/// The positions of a task.
 pub(super) struct PlacedTask {
     id: Option<Range<usize>>,
     deps: Vec<(TaskKey, Range<usize>)>,
 }
 
-/// Bytes of the file that a mistake is about; `read` finds the task at a position.
+/// Returns the bytes of the file that are affected by a mistake. `read` finds the task at a
+/// position.
 pub(super) fn of(
     mistake: &TaskGraphError,
     read: impl FnOnce(usize) -> Option<PlacedTask>,
@@ -33,7 +34,7 @@ pub(super) fn of(
         TaskGraphError::Twice { task, .. } => read(*task)?.id,
         TaskGraphError::Unknown { task, dep, .. } => dependency(read(*task)?, &|key| key == dep),
         TaskGraphError::Cycle { task, ids } => {
-            // A named task may be given by its number.
+            // A named task may be referred to by its number.
             let is_member = |key: &TaskKey| {
                 ids.iter()
                     .any(|(id, member)| member == key || *key == TaskKey::Number(id.as_u32()))
@@ -44,7 +45,7 @@ pub(super) fn of(
     }
 }
 
-/// The part of a file that is searched for places.
+/// The part of a file that is searched for positions.
 #[derive(Deserialize)]
 struct TomlFile {
     #[serde(default)]
@@ -58,7 +59,7 @@ struct TomlTask {
     deps: Vec<Spanned<TaskKey>>,
 }
 
-/// The task at position `index` of a file with `count` tasks.
+/// Returns the task at position `index` of a file with `count` tasks.
 pub(super) fn toml_task(content: &str, count: usize, index: usize) -> Option<PlacedTask> {
     let headers = parts::header_positions(content);
     let (range, nth) = if headers.len() == count {
@@ -95,7 +96,7 @@ struct YamlTask {
     deps: Vec<serde_saphyr::Spanned<TaskKey>>,
 }
 
-/// All tasks of a file.
+/// Returns all tasks of a file.
 pub(super) fn yaml_tasks(content: &str) -> Option<Vec<PlacedTask>> {
     if content.len() > WHOLE_MAX {
         return None;

@@ -1,5 +1,5 @@
-//! Schema of a job file. Values with their own grammar are parsed during reading, so that errors
-//! contain their place in the file.
+//! The schema of a job file. Values with their own grammar are parsed while the file is read, so
+//! that errors contain their position in the file.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -30,7 +30,7 @@ use crate::parse::value::{
 
 const CPUS: &str = "cpus";
 
-/// Keys that `[[task]]` and `[array]` have in common.
+/// The keys that `[[task]]` and `[array]` have in common.
 #[derive(PartialEq, Eq, Hash)]
 pub(super) struct CommonTable {
     pub(super) command: CommandLine,
@@ -59,7 +59,8 @@ pub(super) struct CommonTable {
     pub(super) request: Vec<RequestTable>,
 }
 
-// `flatten` and `deny_unknown_fields` exclude each other in serde, so a macro repeats the fields.
+// In serde, `flatten` and `deny_unknown_fields` are mutually exclusive, so a macro repeats the
+// fields.
 macro_rules! task_table {
     ($(#[$doc:meta])* $table:ident from $raw:ident $raw_name:literal { $($(#[$attr:meta])* $field:ident: $type:ty,)* }) => {
         #[derive(Deserialize)]
@@ -176,7 +177,7 @@ task_table! {
     }
 }
 
-/// The command of a task, from one of its two notations.
+/// Returns the command of a task from either of its two notations.
 fn one_command(
     command: Option<CommandLine>,
     shell: Option<ShellLine>,
@@ -191,7 +192,7 @@ fn one_command(
     }
 }
 
-/// The requests of a task; `cpus` and `mem` of the task itself form one request.
+/// Returns the requests of a task. `cpus` and `mem` of the task itself form one request.
 fn all_requests(
     requests: Vec<RequestTable>,
     cpus: Option<Cpus>,
@@ -219,13 +220,13 @@ fn all_requests(
     }])
 }
 
-/// Most bytes of the name of a task.
+/// The maximum length of a task's name in bytes.
 const NAME_LEN_MAX: usize = 200;
 
-/// Identifies a task within a file: its number, or a name.
+/// The key that identifies a task within a file: its number or a name.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub(super) enum TaskKey {
-    /// Its id.
+    /// The id of the task.
     Number(u32),
     /// A text with at least one letter, so that it cannot be a number.
     Name(Box<str>),
@@ -270,7 +271,7 @@ impl<'de> Deserialize<'de> for TaskKey {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         struct KeyVisitor;
 
-        /// A custom error, because the YAML reader gives no place for other errors.
+        /// Creates a custom error, because the YAML parser reports no position for other errors.
         fn unexpected<E: Error>(found: impl fmt::Display) -> Result<TaskKey, E> {
             Err(E::custom(format!(
                 "expected a number from 0 to {} or a name, found `{found}`",
@@ -324,7 +325,7 @@ pub(super) struct RequestTable {
     pub(super) resources: Resources,
 }
 
-/// Amounts by name. The notation of an amount depends on the name: memory may have a unit.
+/// Amounts by resource name. The notation of an amount depends on the name: memory may have a unit.
 #[derive(Default, PartialEq, Eq, Hash)]
 pub(super) struct Resources(pub(super) BTreeMap<ResourceName, ResourceValue>);
 
@@ -351,7 +352,7 @@ impl<'de> Deserialize<'de> for Resources {
     }
 }
 
-/// Reads a text with a grammar of its own.
+/// Defines a type that is parsed from text with its own grammar.
 macro_rules! parsed_text {
     ($(#[$doc:meta])* $name:ident($inner:ty), $parse:expr) => {
         $(#[$doc])*
@@ -373,7 +374,7 @@ parsed_text!(
     parse_id_array
 );
 parsed_text!(
-    /// A duration in words, or as a complete clock time.
+    /// A duration in words or as a complete clock time.
     Words(Duration),
     parse_duration_words
 );
@@ -386,12 +387,12 @@ parsed_text!(
     }
 );
 parsed_text!(
-    /// Failures that another attempt may follow.
+    /// Failures after which another attempt is made.
     Causes(RetryOn),
     parse_retry_on
 );
 parsed_text!(
-    /// Requests that grow for another attempt.
+    /// How requests grow for another attempt.
     Grow(GrowSpec),
     parse_retry_grow
 );
@@ -439,7 +440,7 @@ parsed_text!(
     }
 );
 
-/// Program and arguments; at least the program.
+/// A program and its arguments. Contains at least the program.
 #[derive(PartialEq, Eq, Hash, Debug)]
 pub(super) struct CommandLine(pub(super) Vec<String>);
 
@@ -474,7 +475,7 @@ impl<'de> Deserialize<'de> for Environment {
     }
 }
 
-/// Weight in units of 1/10 000.
+/// A weight in units of 1/10 000.
 #[derive(PartialEq, Eq, Hash)]
 pub(super) struct Weight(pub(super) u32);
 
@@ -586,8 +587,8 @@ impl<'de> Deserialize<'de> for Limit {
     }
 }
 
-/// Share of the tasks whose run time a worker must have left, in thousandths: a number, or `false`
-/// for none.
+/// The share of the tasks whose run time must fit into the remaining time of a worker, in
+/// thousandths: a number, or `false` for none.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub(super) struct Predict(pub(super) u16);
 
@@ -608,11 +609,11 @@ impl<'de> Deserialize<'de> for Predict {
     }
 }
 
-/// Request for a resource: a number, or text as on the command line.
+/// The request for a resource: a number, or text as on the command line.
 #[derive(PartialEq, Eq, Hash)]
 pub(super) struct ResourceValue(pub(super) ResourceArg);
 
-/// Reads an amount of the resource with this name.
+/// Parses an amount of the resource with this name.
 struct AmountOf<'a>(&'a str);
 
 impl AmountOf<'_> {
@@ -673,7 +674,7 @@ impl Visitor<'_> for AmountOf<'_> {
     }
 }
 
-/// Reads the amount of one resource.
+/// Defines a type that is parsed as the amount of one resource.
 macro_rules! amount_of {
     ($(#[$doc:meta])* $name:ident, $resource:expr) => {
         $(#[$doc])*

@@ -1,4 +1,4 @@
-//! Submits that job files become, and how wrong files are refused.
+//! Tests which submits job files become, and how invalid files are rejected.
 
 use super::*;
 use hq_core::id::TaskId;
@@ -344,7 +344,7 @@ fn wrong_values_are_drawn() {
     ");
 }
 
-/// Flips, cuts, repeats or moves something, by chance.
+/// Flips, cuts, repeats or moves something at random.
 fn mutated(content: &str, seed: u64) -> String {
     let mut bytes = content.as_bytes().to_vec();
     let mut chance = seed;
@@ -390,7 +390,7 @@ fn changed_job_files_become_submits_or_are_refused_with_a_reason() {
     }
 }
 
-/// The same in the format of programs.
+/// The same file in the format for programs.
 const FULL_JSON: &str = r#"{
 "name": "pipeline", "max_fails": 3,
 "task": [
@@ -531,7 +531,7 @@ fn yaml_of_a_hundred_thousand_tasks_is_read_and_one_that_explodes_is_not() {
     assert!(load_as(Format::Yaml, &format!("{bomb}task: *a11\n")).is_err());
 }
 
-/// Keys that are accepted at `place`, from the error about an unknown key.
+/// Returns the keys that are accepted at `place`, taken from the error about an unknown key.
 fn accepted_keys(place: &str) -> Vec<String> {
     let text = refusal(place);
     let (_, list) = text

@@ -1,4 +1,4 @@
-//! Plans of submits.
+//! Tests plans of submits.
 
 use std::path::Path;
 

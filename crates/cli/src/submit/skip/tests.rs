@@ -1,4 +1,4 @@
-//! Which tasks are left out, against real files.
+//! Tests which tasks are left out, with real files.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -16,7 +16,7 @@ fn toml(content: &str) -> jobfile::Source<'_> {
     }
 }
 
-/// A submit in a directory, as job file.
+/// Parses a job file as a submit in a directory.
 fn submit(dir: &Path, file: &str) -> SubmitSpec {
     submit_to(dir, file, Destination::default())
 }
@@ -63,7 +63,7 @@ fn runs(mut spec: SubmitSpec) -> BTreeSet<u32> {
     skipped.runs.iter().map(|(id, _)| *id).collect()
 }
 
-/// Pairs of tasks: `i` makes `a<i>` from `in<i>`, `pairs + i` makes `b<i>` from that.
+/// Pairs of tasks: task `i` makes `a<i>` from `in<i>`, and task `pairs + i` makes `b<i>` from that.
 fn pipeline(pairs: u32) -> String {
     let mut file = String::new();
     for i in 0..pairs {
@@ -93,7 +93,8 @@ fn of_ten_thousand_tasks_those_behind_what_was_touched_run_again() {
     carry_out(&spec);
     assert_eq!(runs(spec.clone()), BTreeSet::new());
     let touched: Vec<u32> = (0..37).map(|i| i * 131).collect();
-    // Older than its output, as after a wrong clock: it still counts as another file.
+    // Some inputs become older than their output, as with a wrong clock. They still count as
+    // changed.
     for (i, number) in touched.iter().zip(0_u64..) {
         let age = Duration::from_secs(if number % 2 == 0 { 1_000_000 } else { 0 });
         touch(&dir.path().join(format!("in{i}")), SystemTime::now() - age);
@@ -143,7 +144,7 @@ fn deleted_outputs_other_commands_and_missing_records_are_reasons() {
             "3: output {path} is not as it was when the task finished"
         )]
     );
-    // A file that was added later.
+    // This file was added later.
     fs::write(at("x0"), "").expect("written");
     let more = file.replace("\"b0\"", "\"b0\", \"x0\"");
     assert!(why(&more)[0].starts_with("2: output "), "{:?}", why(&more));
@@ -240,7 +241,7 @@ fn what_waits_for_others_that_may_still_write_runs() {
     let of_all = OuterDependencies { job, each: None };
     let expected = ["1: it waits for job 7", "2: it waits for job 7"];
     assert_eq!(whys(of_all), expected);
-    // The same for a task that is already in the open job.
+    // The same applies to a task that is already in the open job.
     let first = "[[task]]\nid = 2\ncommand = [\"x\"]\noutputs = [\"a\"]\n";
     carry_out(&submit(dir.path(), first));
     let behind = first.replace("id = 2", "id = 2\ndeps = [1]");
@@ -281,7 +282,7 @@ fn who_reads_what_another_writes_waits_for_it_and_two_cannot_write_one_file() {
     assert!(text.contains("Tasks 1 and 2 both write"), "{text}");
 }
 
-/// Tasks of a job that run again, and their positions in each submit.
+/// Returns the tasks of a job that run again, and their positions in each submit.
 fn changes(specs: &[SubmitSpec]) -> (Vec<u32>, Vec<Vec<u32>>) {
     let found = changed(specs).expect("it has outputs");
     let runs = found.skipped.runs.iter().map(|(id, _)| *id).collect();
@@ -294,7 +295,7 @@ fn of_a_job_that_was_submitted_in_parts_the_changed_tasks_are_found_across_them(
     let dir = tempfile::tempdir().expect("a directory");
     let at = |name: &str| dir.path().join(name);
     fs::write(at("in"), "x").expect("written");
-    // In another order than that of their ids.
+    // The order is different from that of their ids.
     let first = submit(
         dir.path(),
         "[[task]]\nid = 8\ncommand = [\"a\"]\ninputs = [\"in\"]\noutputs = [\"a\"]\n\
@@ -331,7 +332,7 @@ fn of_a_job_that_was_submitted_in_parts_the_changed_tasks_are_found_across_them(
     };
     specs[1].origin = by(8);
     assert_eq!(changes(&specs), (vec![8], vec![vec![1], vec![]]));
-    // The same for tasks that those added: otherwise they would exist twice.
+    // The same applies to tasks that those tasks added: otherwise they would exist twice.
     let [first, second] = specs;
     let file = "[[task]]\nid = 20\ncommand = [\"d\"]\noutputs = [\"d\"]\n";
     let mut third = submit(dir.path(), file);
@@ -403,7 +404,7 @@ fn contents_count_where_they_were_recorded_and_asked_for() {
     touch_both();
     assert!(!is_done(&times), "contents were not requested");
     assert!(is_done(&contents));
-    // As many bytes, and others.
+    // The content has the same length, but is different.
     fs::write(at("in"), "abd").expect("written");
     assert!(!is_done(&contents));
     fs::write(at("in"), "abc").expect("written");

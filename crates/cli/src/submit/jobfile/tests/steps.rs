@@ -1,8 +1,8 @@
-//! Names of tasks, keys of the task itself, and values of a wrong type.
+//! Tests names of tasks, keys of the task itself, and values of a wrong type.
 
 use super::*;
 
-/// Ids, names and dependencies of the tasks, in order.
+/// Returns the ids, names and dependencies of the tasks, in order.
 fn steps(prepared: PreparedSubmit) -> Vec<(u32, Option<String>, Vec<u32>)> {
     let SubmitBody::Graph(graph) = prepared.spec.body else {
         panic!("expected a graph")
@@ -211,7 +211,7 @@ fn cpus_mem_and_shell_stand_at_the_task_itself() {
     );
 }
 
-/// Values of users who do not know the types.
+/// These are values by users who do not know the types.
 #[expect(clippy::too_many_lines, reason = "a table of files")]
 #[test]
 fn values_of_a_wrong_type_are_answered_with_the_right_form() {
