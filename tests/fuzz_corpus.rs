@@ -1,5 +1,5 @@
-//! Runs the corpus of every fuzz target, to find targets that no longer compile and inputs that
-//! fail again without a fuzzer.
+//! Runs the corpus of every fuzz target, to find targets that no longer compile, and inputs that
+//! fail again, without a fuzzer.
 
 #[path = "../fuzz/targets/admission.rs"]
 mod admission;
@@ -23,7 +23,7 @@ fn run_corpus(name: &str, target: fn(&[u8])) {
     for entry in std::fs::read_dir(&directory).expect("each target has a corpus") {
         let path = entry.expect("the corpus can be listed").path();
         let input = std::fs::read(&path).expect("an input can be read");
-        // Shows the input, in case the target panics.
+        // Prints the input file, in case the target panics.
         eprintln!("{}", path.display());
         target(&input);
         count += 1;

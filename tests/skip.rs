@@ -1,14 +1,14 @@
 //! The common way for a test to report that it cannot run on this machine.
 //!
-//! Included in several test binaries by `#[path]`. A test that returns early without it looks as if
-//! it had passed.
+//! Included in several test binaries by `#[path]`. A test that returns early without calling it
+//! looks as if it had passed.
 
 use std::io::Write as _;
 
-/// Reports that a test cannot run here, and why; the test then returns.
+/// Reports that a test cannot run here, and why. The test then returns.
 ///
 /// Appends a line to the file named by `HQ_SKIPPED_FILE`, so that skipped checks can be counted.
-/// With `HQ_REQUIRE_ALL=1` every test must run, and this panics.
+/// With `HQ_REQUIRE_ALL=1`, every test must run, and this function panics.
 #[track_caller]
 pub(crate) fn skip(reason: &str) {
     let thread = std::thread::current();
@@ -20,7 +20,8 @@ pub(crate) fn skip(reason: &str) {
             .create(true)
             .append(true)
             .open(&path);
-        // One write: tests of other threads and processes append to the same file.
+        // Written in one call, because tests in other threads and processes append to the same
+        // file.
         let written = list.and_then(|mut list| list.write_all(line.as_bytes()));
         written.unwrap_or_else(|error| panic!("HQ_SKIPPED_FILE={}: {error}", path.display()));
     }

@@ -2,7 +2,7 @@
 
 use crate::harness::Env;
 
-/// Task 3 fails, 4 depends on it, 5 on 4; 1 finishes.
+/// Task 3 fails, task 4 depends on it, and task 5 depends on task 4. Task 1 finishes.
 const GRAPH: &str = r#"
 name = "g"
 [[task]]

@@ -1,16 +1,17 @@
-//! Automatic allocation with scripted batch system programs: cases that neither the real Slurm of
-//! `batch_slurm.rs` nor the stand-in of `batch_pbs.rs` produces.
+//! Automatic allocation with scripted batch system programs, for cases that neither the real Slurm
+//! of `batch_slurm.rs` nor the stand-in of `batch_pbs.rs` produces.
 
 use std::os::unix::fs::PermissionsExt as _;
 
 use crate::harness::{Env, signal};
 
-/// An environment with shell scripts as the programs of a batch system. Each call is recorded.
+/// Creates an environment with shell scripts as the programs of a batch system. Each call is
+/// recorded.
 fn env_with(programs: &[(&str, &str)]) -> Env {
     env_of(programs, &[])
 }
 
-/// Likewise, with these variables in the server's environment.
+/// Like `env_with`, with these variables in the server's environment.
 fn env_of(programs: &[(&str, &str)], variables: &[(&str, &str)]) -> Env {
     let mut env = Env::new();
     for (name, value) in variables {
@@ -35,7 +36,7 @@ fn env_of(programs: &[(&str, &str)], variables: &[(&str, &str)]) -> Env {
     env
 }
 
-/// Calls that begin with these words.
+/// Returns the calls that begin with these words.
 fn calls(env: &Env, begin: &str) -> Vec<String> {
     let calls = env.read("calls");
     let found = calls.lines().filter(|call| call.starts_with(begin));
@@ -66,7 +67,7 @@ fn a_trial_is_canceled_on_its_cluster_whatever_sbatch_prints() {
             "scancel --clusters=cm4 4711",
             0,
         ),
-        // The output contains no id: the job is found by its name.
+        // The output contains no id, so the job is found by its name.
         ("echo Done", "", "scancel 77", 1),
         ("echo Done", "-M a,b", "scancel --clusters=b 77", 1),
     ] {
@@ -105,7 +106,7 @@ fn a_job_of_another_name_or_directory_is_left_alone() {
         ("JobName=theirs WorkDir=/elsewhere", false),
         ("JobName=hq-1-1 WorkDir=/elsewhere", false),
         ("JobName=theirs", false),
-        // Some sites change names.
+        // Some sites change the names of jobs.
         ("JobName=site-x WorkDir=$(cat dir)", true),
     ] {
         let show = format!("echo \"JobId=105 JobState=RUNNING {own}\"");
@@ -134,11 +135,12 @@ fn a_job_of_another_name_or_directory_is_left_alone() {
     }
 }
 
-/// `sbatch` that starts its job at once, and `scontrol` that answers with the file `state`.
+/// An `sbatch` that starts its job at once, and a `scontrol` that answers with the file `state`.
 const RUN: &str = "env >env; SLURM_JOB_ID=105 setsid bash $1 >/dev/null 2>&1 & sleep 0.3; echo Submitted batch job 105";
 const SHOW: &str = "echo \"JobId=105 $(cat state)\"";
 
-/// A server with a queue whose jobs run, with this `scontrol` output: `TimeLimit` and such.
+/// Creates a server with a queue whose jobs run. `state` is the output of `scontrol`, such as
+/// `TimeLimit`.
 fn env_that_runs(state: &str, variables: &[(&str, &str)], options: &[&str]) -> Env {
     let programs = [
         ("sbatch", RUN),
@@ -210,7 +212,7 @@ fn an_answer_that_cannot_be_read_deletes_nothing() {
 #[test]
 fn tasks_longer_than_workers_live_bring_no_row_of_allocations() {
     for (state, request, submitted, figures) in [
-        // The limit of the queue, less the time that a worker needs to end.
+        // The limit of the queue, minus the time that a worker needs to end.
         (
             "",
             "59m55s",
@@ -283,7 +285,8 @@ fn variables_of_the_job_of_the_server_do_not_reach_sbatch() {
     env.hq(&["worker", "stop", "all"]).ok();
 }
 
-/// Exits with 1 on SIGTERM, like drivers whose child was killed; its second run succeeds.
+/// A program that exits with 1 on SIGTERM, like drivers whose child was killed. Its second run
+/// succeeds.
 const TRAPS: &str =
     "[ -e first ] && exit 0; trap 'exit 1' TERM; echo $$ >new; mv new first; sleep 100 & wait";
 
@@ -311,7 +314,8 @@ fn a_task_that_fails_by_the_end_of_its_allocation_runs_again() {
             has_left.then_some(()).ok_or(format!("{workers:?}"))
         });
         if name == "TSTP" {
-            // Its front process is suspended with the whole job, until the batch system resumes it.
+            // The worker's front process is suspended with the whole job until the batch system
+            // resumes it.
             signal(worker, "CONT");
         }
         env.start_worker(1);
@@ -321,8 +325,9 @@ fn a_task_that_fails_by_the_end_of_its_allocation_runs_again() {
     }
 }
 
-/// A Slurm whose jobs are process groups of their own. It has each id once, and waits while there is a file `hold-PROGRAM`,
-/// before it does anything, or `late-PROGRAM`, before it answers.
+/// Creates a Slurm whose jobs are separate process groups. It uses each id once. If there is a file
+/// `hold-PROGRAM`, it waits before it does anything; if there is a file `late-PROGRAM`, it waits
+/// before it answers.
 fn env_of_processes(options: &[&str]) -> Env {
     const AROUND: [&str; 2] = [
         "while [ -e hold-NAME ]; do sleep 0.02; done",
@@ -363,7 +368,7 @@ fn env_of_processes(options: &[&str]) -> Env {
     env
 }
 
-/// Ids of the jobs that this Slurm has run, and of the jobs with living processes.
+/// Returns the ids of the jobs that this Slurm has run, and of the jobs with living processes.
 fn jobs_of(env: &Env) -> (Vec<String>, Vec<String>) {
     let names = std::fs::read_dir(env.path("jobs")).into_iter().flatten();
     let names = names.filter_map(|entry| entry.ok()?.file_name().into_string().ok());
@@ -391,7 +396,7 @@ fn kill_server(env: &mut Env) {
     env.wait_exit("server");
 }
 
-/// Of eight tasks, each in an allocation of its own, half end while the server is away.
+/// Eight tasks run, each in a separate allocation. Half of them end while the server is away.
 #[test]
 fn no_task_in_an_allocation_runs_twice_when_the_server_is_away() {
     let mut env = env_of_processes(&["-b8", "--idle-timeout=2s"]);

@@ -6,12 +6,12 @@ use std::process::Command;
 
 use crate::harness::{Env, skip, wait_for};
 
-/// A server whose PBS is the stand-in; skips the test and returns `None` without Python.
+/// Creates a server whose PBS is the stand-in. Without Python, skips the test and returns `None`.
 pub(crate) fn env_with_pbs() -> Option<Env> {
     env_that_asks_every("1000")
 }
 
-/// Likewise, with this pause in milliseconds between status requests.
+/// Like `env_with_pbs`, with this pause in milliseconds between status requests.
 fn env_that_asks_every(refresh: &str) -> Option<Env> {
     let Some(python) = interpreter() else {
         skip("the stand-in for PBS needs `python3`");
@@ -41,8 +41,8 @@ fn env_that_asks_every(refresh: &str) -> Option<Env> {
     Some(env)
 }
 
-/// The real interpreter behind `python3`, which may be the script of a version manager: with that,
-/// each call of the stand-in would start a dozen shells.
+/// Returns the real interpreter behind `python3`. `python3` may be the script of a version manager,
+/// and then each call of the stand-in would start a dozen shells.
 fn interpreter() -> Option<PathBuf> {
     let mut python = Command::new("python3");
     let output = python.args(["-c", "import sys; print(sys.executable)"]);
@@ -51,7 +51,7 @@ fn interpreter() -> Option<PathBuf> {
     output.status.success().then(|| path.trim_end().into())
 }
 
-/// All jobs that the stand-in ever had.
+/// Returns all jobs that the stand-in has ever had.
 fn jobs(env: &Env) -> Vec<serde_json::Value> {
     let text = std::fs::read_to_string(env.path("pbs/state.json")).unwrap_or_default();
     let Ok(state) = serde_json::from_str::<serde_json::Value>(&text) else {
@@ -106,8 +106,8 @@ fn tasks_bring_their_own_allocations() {
     let job = env.submit(&["--array=1-200", "--stdout=none", "--stderr=none", "true"]);
     env.wait_job(&job);
     assert_eq!(env.stats(&job)["finished"], 200);
-    // An allocation being submitted is not in the list yet, and on a slow machine the tasks may be
-    // faster.
+    // An allocation that is being submitted is not in the list yet, and on a slow machine the tasks
+    // may be faster.
     wait_for("one call each, and the trial", || {
         wait_over(&env);
         let all = env.json(&["alloc", "info", "1"]);
@@ -149,7 +149,7 @@ fn several_nodes_are_asked_for_at_once() {
         .ok();
     let job = env.submit(&["--array=1-2", "--stdout=none", "sleep", "1"]);
     env.wait_job(&job);
-    // The first worker may have run both tasks before the second one has started.
+    // The first worker may have run both tasks before the second one started.
     let marks = env.wait_lines("marks", 2);
     assert_eq!(marks, "it's up\nit's up\n");
     let all = env.json(&["alloc", "info", "1"]);
@@ -222,7 +222,7 @@ fn a_pbs_that_lies_gets_no_allocation_too_many() {
     assert_eq!(names.len(), count, "each allocation was submitted once");
 }
 
-/// Three allocations wait and are polled repeatedly; none is deleted, even if PBS omits them from
+/// Three allocations wait and are polled repeatedly. None is deleted, even if PBS omits them from
 /// its answers.
 fn waiting_allocations_survive(modes: &str) {
     let Some(env) = env_that_asks_every("100") else {
@@ -231,7 +231,8 @@ fn waiting_allocations_survive(modes: &str) {
     env.write("pbs/modes", format!("no-scheduling\n{modes}\n"));
     let add = ["alloc", "add", "pbs", "-t5m", "-b3", "--no-dry-run"];
     env.hq(&[&add[..], &["--cpus=1"]].concat()).ok();
-    // One submission is not answered: it is found by its name and not repeated.
+    // One submission is not answered. The job is found by its name, and the submission is not
+    // repeated.
     env.write("pbs/lies", "qsub lost\n");
     let job = env.submit(&["--array=1-3", "--stdout=none", "--stderr=none", "true"]);
     wait_for("three jobs wait", || match jobs(&env).len() {
@@ -239,7 +240,8 @@ fn waiting_allocations_survive(modes: &str) {
         other => Err(other.to_string()),
     });
     let before = calls(&env, "qstat");
-    // Polls of many minutes with the default timers; two were enough to lose an allocation.
+    // With the default timers, these polls would take many minutes. Two polls used to be enough to
+    // lose an allocation.
     wait_for("they were asked for often", || {
         match calls(&env, "qstat") - before {
             many if many >= 25 => Ok(()),
@@ -279,7 +281,7 @@ fn without_history_an_allocation_that_is_gone_is_noticed() {
         1 => Ok(()),
         other => Err(other.to_string()),
     });
-    // The job is deleted from outside.
+    // The job is deleted by another program.
     let qdel = env.path("bin/qdel");
     let mut command = Command::new(qdel);
     command.env("PBS_STANDIN", env.path("pbs")).arg("1.pbshost");

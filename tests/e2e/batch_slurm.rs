@@ -1,7 +1,6 @@
-//! Automatic allocation on a real Slurm of four virtual nodes, started for each test.
+//! Automatic allocation on a real Slurm with four virtual nodes, started for each test.
 //!
-//! Without Slurm, or without permission to start it, these tests are skipped; `.ci/run` installs
-//! it.
+//! These tests are skipped without Slurm, or without permission to start it. `.ci/run` installs it.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -9,20 +8,20 @@ use std::time::Duration;
 
 use crate::harness::{Env, processes_with, signal, skip, wait_for, wait_for_up_to};
 
-/// Lost messages between Slurm's daemons are repeated after a minute, possibly several times; nodes
-/// that do not answer are given up after five (`SlurmdTimeout`).
+/// Lost messages between Slurm's daemons are repeated after a minute, possibly several times. Nodes
+/// that do not answer are given up after five minutes (`SlurmdTimeout`).
 const PATIENCE: Duration = Duration::from_secs(420);
 
-/// Programs that the fixture needs.
+/// The programs that the fixture needs.
 const NEEDED: [&str; 4] = ["slurmctld", "slurmd", "munged", "sbatch"];
 
-/// A Slurm, and a server's environment that finds its commands behind `liar.sh`.
+/// A Slurm, and the environment of a server that finds its commands behind `liar.sh`.
 struct Slurm {
     dir: tempfile::TempDir,
 }
 
 impl Slurm {
-    /// `None`: not possible here; the reason was printed.
+    /// Returns `None` if this is not possible here. The reason has been printed.
     fn start() -> Option<Self> {
         if let Err(reason) = can_start() {
             skip(&reason);
@@ -46,7 +45,7 @@ impl Slurm {
         Some(slurm)
     }
 
-    /// Output of a command of Slurm.
+    /// Returns the output of a Slurm command.
     fn run(&self, program: &str, args: &[&str]) -> String {
         let output = Command::new(program)
             .args(args)
@@ -56,13 +55,13 @@ impl Slurm {
         String::from_utf8_lossy(&output.stdout).trim().to_owned()
     }
 
-    /// Ids of the jobs that are queued or run.
+    /// Returns the ids of the jobs that are queued or running.
     fn jobs(&self) -> Vec<String> {
         let text = self.run("squeue", &["--noheader", "--format=%i"]);
         text.lines().map(str::to_owned).collect()
     }
 
-    /// An environment whose server uses this Slurm and polls often; its calls are recorded.
+    /// Creates an environment whose server uses this Slurm and polls often. Its calls are recorded.
     fn env(&self) -> Env {
         let mut env = Env::new();
         env.set_patience(PATIENCE);
@@ -130,7 +129,7 @@ impl Slurm {
 
 impl Drop for Slurm {
     fn drop(&mut self) {
-        // Best effort: the test has its result.
+        // Best effort, because the test already has its result.
         let _ = script("down.sh").arg(self.dir.path()).status();
     }
 }
@@ -171,10 +170,10 @@ fn can_start() -> Result<(), String> {
     Ok(())
 }
 
-/// The first of several consecutive unused ports.
+/// Returns the first of several consecutive unused ports.
 fn free_ports(count: u16) -> u16 {
     let is_free = |port: u16| std::net::TcpListener::bind(("127.0.0.1", port)).is_ok();
-    // Below the ephemeral ports, spread over test processes.
+    // Chosen below the ephemeral ports, and spread over test processes.
     let start = 12_000 + u16::try_from(std::process::id() % 1_500).unwrap_or(0) * 10;
     let salt = {
         use std::sync::atomic::{AtomicU16, Ordering};
@@ -187,7 +186,7 @@ fn free_ports(count: u16) -> u16 {
         .expect("free ports")
 }
 
-/// Number of calls of `sbatch`.
+/// Returns the number of calls of `sbatch`.
 fn submissions(env: &Env) -> usize {
     let calls = env.read("calls");
     calls
@@ -196,7 +195,7 @@ fn submissions(env: &Env) -> usize {
         .count()
 }
 
-/// Allocations of queue 1.
+/// Returns the allocations of queue 1.
 fn allocations(env: &Env) -> Vec<serde_json::Value> {
     let found = env.json(&["alloc", "info", "1"]);
     found.as_array().expect("a list").clone()
@@ -219,7 +218,7 @@ fn tasks_bring_their_own_allocations() {
     .says("A trial allocation was submitted successfully")
     .says("Allocation queue 1 successfully created")
     .ok();
-    // The trial is canceled, which a busy controller shows with a delay.
+    // The trial allocation is canceled, which a busy controller shows with a delay.
     slurm.wait_empty();
     let job = env.submit(&["--array=1-2000", "--stdout=none", "--stderr=none", "true"]);
     env.wait_job(&job);
@@ -335,7 +334,7 @@ fn add_queue(env: &Env, options: &str) {
     env.hq(&words).ok();
 }
 
-/// Tasks that were charged with the loss of a worker.
+/// Returns the tasks for which the loss of a worker was counted.
 fn charged(env: &Env) -> Vec<serde_json::Value> {
     let sql = "SELECT task, crash_count FROM tasks WHERE crash_count > 0";
     let rows = env.json(&["query", sql]);
@@ -398,7 +397,7 @@ fn a_slurm_that_is_away_delays_and_breaks_nothing() {
     ]);
     env.wait_running(&job, 1);
     slurm.stop_controller();
-    // Slurm's own commands retry for long: there may be only one request.
+    // Slurm's own commands retry for a long time, so there may be only one request.
     env.wait_for("Slurm was asked in vain", || {
         let calls = env.read("calls");
         let count = |start: &str| calls.lines().filter(|call| call.starts_with(start)).count();
@@ -467,7 +466,7 @@ fn a_worker_near_its_end_starts_nothing_long_and_lets_tasks_say_goodbye() {
     let Some(slurm) = Slurm::start() else { return };
     let mut env = slurm.env();
     env.start_server();
-    // A minute is the shortest that Slurm knows.
+    // A minute is the shortest time that Slurm supports.
     let hq = env!("CARGO_BIN_EXE_hq");
     let dir = env.server_dir();
     let start = format!("{hq} worker start --server-dir {}", dir.display());
@@ -510,7 +509,7 @@ fn a_worker_near_its_end_starts_nothing_long_and_lets_tasks_say_goodbye() {
         }
     });
     assert_eq!(env.stats(&long)["waiting"], 1);
-    // Tasks that did not end by themselves run again elsewhere, without a crash count.
+    // Tasks that did not end by themselves run again elsewhere, and no crash is counted.
     let stats = env.stats(&job);
     assert_eq!(
         (&stats["failed"], &stats["canceled"]),
@@ -528,7 +527,8 @@ fn a_slurm_that_lies_gets_no_allocation_too_many() {
         &env,
         "-t 5m -b1 --max-worker-count=2 --idle-timeout=3s --no-dry-run",
     );
-    // Two submissions whose answer is lost in different ways, and useless answers of all kinds.
+    // The answers to two submissions are lost in different ways, and there are useless answers of
+    // all kinds.
     let lies = "sbatch lost\nsbatch silent\nscontrol truncate\nscontrol empty\nscontrol unknown\n\
                 scontrol foreign\nscontrol fail\nsqueue empty\nsqueue fail\nscancel fail\n";
     env.write("lies", lies);
@@ -575,7 +575,7 @@ int main(int argc, char **argv) {
 }
 "#;
 
-/// The recipe of `docs/slurm.md`.
+/// The recipe in `docs/slurm.md`.
 const MPI_TASK: &str = r#"
 export SLURM_JOBID=$SLURM_JOB_ID SLURM_TASKS_PER_NODE="1(x$HQ_NUM_NODES)"
 export SLURM_NODELIST=$(squeue --noheader --job="$SLURM_JOB_ID" --format=%N)
@@ -605,7 +605,7 @@ fn a_gang_says_hello_by_mpi_from_both_nodes() {
     add_queue(&env, "-t 5m -m2 --idle-timeout=3s");
     let job = env.submit(&[
         "--nodes=2",
-        // This test may run as root; harmless for other users.
+        // This test may run as root. For other users, the variables are harmless.
         "--env=OMPI_ALLOW_RUN_AS_ROOT=1",
         "--env=OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1",
         "--stdout=out",

@@ -1,11 +1,11 @@
-//! Nodes with failures of tasks that succeed elsewhere: several workers of this machine, one of
-//! which cannot find the program.
+//! Nodes on which tasks fail that succeed elsewhere: several workers on this machine, one of which
+//! cannot find the program.
 
 use std::os::unix::fs::PermissionsExt as _;
 
 use crate::harness::{Env, skip, wait_for};
 
-/// A server with these arguments, one worker that does not find `tool`, and three that do.
+/// Starts a server with these arguments, one worker that cannot find `tool`, and three that can.
 fn with_broken_worker(args: &[&str]) -> Env {
     let mut env = Env::new();
     env.start_server_with(args);
@@ -24,7 +24,7 @@ fn with_broken_worker(args: &[&str]) -> Env {
     env
 }
 
-/// Worker and reason of each event of a type.
+/// Returns the worker and the reason of each event of a type.
 fn events(env: &Env, kind: &str) -> Vec<String> {
     let sql = format!(
         "SELECT worker || ': ' || json_extract(data, '$.reason') AS said FROM events WHERE type = '{kind}'"
@@ -43,7 +43,8 @@ fn a_worker_that_fails_what_others_do_well_is_set_aside_until_it_is_released() {
     env.wait_job(&job);
     let stats = env.stats(&job);
     let failed = stats["failed"].as_u64().expect("a number");
-    // How many fail before other workers have finished any depends on the load of the machine.
+    // How many tasks fail before other workers have finished any depends on the load of the
+    // machine.
     assert!(failed <= 100, "it would fail nearly all of them: {stats}");
     assert_eq!(env.workers()[0], "QUARANTINED");
     let told = events(&env, "worker-quarantined");
@@ -74,7 +75,7 @@ fn a_worker_that_fails_what_others_do_well_is_set_aside_until_it_is_released() {
                WHERE a.worker = 1 AND a.state = 'failed' AND t.state = 'finished' AND t.retry_count = 0";
     let again = &env.json(&["query", sql])[0]["n"];
     assert!(again.as_u64().is_some_and(|count| count >= 3), "{again}");
-    // It outlives the server.
+    // The quarantine survives the server.
     env.hq(&["server", "stop", "--keep-workers"]).ok();
     env.wait_exit("server");
     env.start_server_with(&["--resume", "--quarantine=act"]);
@@ -98,7 +99,7 @@ fn a_server_tells_of_a_broken_worker_and_leaves_the_rest_to_people() {
     let env = with_broken_worker(&[]);
     let job = env.submit(&["--array=1-600", "tool"]);
     env.wait_job(&job);
-    // The last successful task may have ended just now.
+    // The last successful task may only just have ended.
     let told = wait_for("somebody is told", || {
         let told = events(&env, "worker-suspected");
         if told.is_empty() {

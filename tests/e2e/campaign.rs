@@ -1,6 +1,6 @@
-//! Servers and workers that are killed at random moments, with real processes.
+//! Kills servers and workers at random moments, with real processes.
 //!
-//! Short in every test run. The full campaign:
+//! Every test run includes a short version. To run the full campaign:
 //!
 //! ```sh
 //! HQ_FAULT_TASKS=10000 HQ_FAULT_KILLS=100 cargo test --release -p hq-cli --test e2e \
@@ -13,7 +13,7 @@
 //!     campaign::strangers -- --nocapture
 //! ```
 //!
-//! `HQ_FAULT_SEED` repeats the moments of a run; each run prints its seed.
+//! `HQ_FAULT_SEED` repeats the moments of a run. Each run prints its seed.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant, SystemTime};
@@ -21,10 +21,10 @@ use std::time::{Duration, Instant, SystemTime};
 use crate::damage::{SmallDisk, Submitted, refused_submit, submit_to_full_disk};
 use crate::harness::{Env, processes_with, signal, wait_for};
 
-/// Longest that a process may outlive its worker.
+/// How long a process may outlive its worker.
 const OUTLIVES_MAX: Duration = Duration::from_secs(2);
 
-/// A number from the environment.
+/// Reads a number from the environment.
 pub(crate) fn setting(name: &str, default: u64) -> u64 {
     let text = std::env::var(name).ok();
     text.map_or(default, |text| text.parse().expect("a number"))
@@ -50,13 +50,13 @@ impl Moments {
         (z ^ (z >> 31)) % bound
     }
 
-    /// Lets a random time pass. A fixed sleep on purpose: the moment is what is random.
+    /// Waits for a random time. A fixed sleep is intended here, because the moment must be random.
     pub(crate) fn pass(&mut self, millis_max: u64) {
         std::thread::sleep(Duration::from_millis(self.below(millis_max)));
     }
 }
 
-/// How often each line is in a file.
+/// Counts how often each line occurs in a file.
 fn counts(text: &str) -> BTreeMap<&str, u32> {
     let mut counts = BTreeMap::new();
     for line in text.lines() {
@@ -80,7 +80,7 @@ fn wait_long(env: &Env, job: &str) {
                 Ok(())
             }
         });
-        // Looking costs time that the tasks could use.
+        // Checking takes time that the tasks could use.
         std::thread::sleep(Duration::from_millis(200));
     }
 }
@@ -107,7 +107,7 @@ fn the_server_is_killed_and_no_task_notices() {
         script,
     ]);
     let mut acknowledged = Vec::new();
-    // During the whole run: eight parallel tasks take a fifth of a second each.
+    // The kills are spread over the whole run: eight parallel tasks take a fifth of a second each.
     let pause_max = (tasks * 50 / kills.max(1)).max(1_000);
     for kill in 1..=kills {
         moments.pass(pause_max);
@@ -162,7 +162,7 @@ fn the_worker_is_killed_and_every_task_succeeds() {
     let mut moments = Moments::new("worker killed");
     let mut env = Env::new();
     env.start_server();
-    // A lock detects two simultaneous instances; the kernel releases it when the last process is
+    // A lock detects two simultaneous instances. The kernel releases it when the last process is
     // gone.
     let script = "exec 9>lock-$HQ_TASK_ID; flock -n 9 || echo $HQ_TASK_ID >> overlaps; \
                   sleep 0.2$((RANDOM % 10))7431";
@@ -186,7 +186,7 @@ fn the_worker_is_killed_and_every_task_succeeds() {
             .split_whitespace()
             .next()
             .and_then(|pid| pid.parse().ok());
-        // The visible front process, or the one behind it.
+        // Kill either the visible front process or the process behind it.
         let victim = inner.filter(|_| moments.below(2) == 0).unwrap_or(front);
         signal(victim, "KILL");
         let killed = Instant::now();
@@ -232,7 +232,7 @@ fn wait_until_unwritable(env: &Env, is_unwritable: bool) {
 #[test]
 fn the_disk_is_full_for_a_while_and_nothing_is_lost() {
     let tasks = setting("HQ_FAULT_TASKS", 100);
-    // Longer than a worker bears silence.
+    // The outage is longer than a worker tolerates silence.
     let outage = Duration::from_secs(setting("HQ_FAULT_SECONDS", 3));
     let mut env = Env::new();
     let Some(disk) = SmallDisk::mount(env.path("disk")) else {
@@ -265,8 +265,8 @@ fn the_disk_is_full_for_a_while_and_nothing_is_lost() {
                 refused += 1;
             }
             Submitted::Waits(submit) => waiting.push(submit),
-            // Part of the log was moved to its place in the file, and the log starts over where it
-            // was.
+            // A part of the log was moved to its place in the file, and the log starts over at the
+            // same place.
             Submitted::Accepted => {}
         }
         env.hq(&["job", "list", "--all"]).ok();
@@ -318,7 +318,7 @@ fn a_worker_can_be_stopped_while_the_disk_is_full() {
     let filler = disk.fill();
     let (_, waiting) = refused_submit(&env);
     wait_until_unwritable(&env, true);
-    // The answer waits for room.
+    // The answer waits until there is space.
     env.spawn("stop", &["worker", "stop", "all"]);
     env.wait_exit_of(worker);
     std::fs::remove_file(&filler).expect("the filler");
@@ -331,7 +331,7 @@ fn a_worker_can_be_stopped_while_the_disk_is_full() {
     env.wait_exit("server");
 }
 
-/// Resident memory of a process in KiB.
+/// Returns the resident memory of a process in KiB.
 pub(crate) fn resident(pid: u32) -> u64 {
     let status = std::fs::read_to_string(format!("/proc/{pid}/status")).expect("it lives");
     let line = status.lines().find(|line| line.starts_with("VmRSS:"));
@@ -375,7 +375,7 @@ fn strangers_who_connect_and_send_garbage_change_nothing() {
             connections += 1;
             if moments.below(3) > 0 {
                 let garbage = mark.repeat(1 + usize::try_from(moments.below(200)).expect("small"));
-                // The server may have hung up already.
+                // The server may already have closed the connection.
                 let _ = std::io::Write::write_all(&mut stranger, garbage.as_bytes());
             }
             strangers.push(stranger);

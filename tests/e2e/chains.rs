@@ -1,4 +1,4 @@
-//! Jobs that wait for other jobs, and resubmitted jobs.
+//! Tests jobs that wait for other jobs, and resubmitted jobs.
 
 use serde_json::json;
 
@@ -46,7 +46,7 @@ fn a_job_starts_when_the_one_before_has_finished() {
     env.write("go", "");
     env.wait_job(&third);
     assert_eq!(env.read("order"), "first\nsecond\nsecond\nsecond\nthird\n");
-    // A job that has ended blocks no other.
+    // A job that has ended does not block other jobs.
     let late = env.submit(&["--after", &first, "--wait", "--", "true"]);
     assert_eq!(state(&env, &late), "FINISHED");
 }
@@ -70,7 +70,7 @@ fn what_waits_for_a_failure_is_aborted_unless_any_end_will_do() {
         info.contains("Job 1, which it waits for, did not finish"),
         "{info}"
     );
-    // The same when the failure came first.
+    // The same happens if the failure came first.
     let late = env.submit(&["--after", &bad, "--wait", "--", "true"]);
     assert_eq!(state(&env, &late), "ABORTED");
 }

@@ -7,7 +7,7 @@ use crate::batch_pbs::env_with_pbs;
 use crate::harness::{Env, wait_for};
 use crate::shapes::same_shape;
 
-/// Lines of `journal stream` or `replay`.
+/// Parses lines of `journal stream` or `replay`.
 fn events(text: &str) -> Vec<Value> {
     let lines = text.lines();
     lines
@@ -15,7 +15,7 @@ fn events(text: &str) -> Vec<Value> {
         .collect()
 }
 
-/// Waits for a line that matches the example: by type, or by keys.
+/// Waits for a line that matches the example, by type or by keys.
 fn wait_event(
     what: &str,
     mut read: impl FnMut() -> String,
@@ -23,7 +23,7 @@ fn wait_event(
 ) -> Value {
     wait_for(what, || {
         let text = read();
-        // The last line may be half written.
+        // The last line may be incomplete.
         let whole = text.rfind('\n').map_or("", |end| &text[..=end]);
         let found = events(whole).into_iter().find(|line| is_it(&line["event"]));
         found.ok_or(text)

@@ -1,4 +1,4 @@
-//! Commands and options without a file of their own: access files, selectors, unknown ids,
+//! Tests commands and options that have no separate file: access files, selectors, unknown ids,
 //! completions, output of tasks, placeholders, error files, limits of accepted input.
 
 use std::io::Write as _;
@@ -184,7 +184,7 @@ fn unknown_ids_are_told_and_exit_as_documented() {
     }
 }
 
-/// Every possible id, as users write it for "all of them".
+/// Users write the range of all possible ids to select everything.
 #[test]
 #[expect(clippy::too_many_lines, reason = "a table of cases")]
 fn a_range_of_ids_costs_what_exists() {
@@ -676,7 +676,7 @@ fn absurd_input_is_handled_or_refused_at_once() {
     env.write("lines", "x\n".repeat(1_000_000));
     let job = env.submit(&["--each-line=lines", "--", "true"]);
     assert_eq!(env.stats(&job)["waiting"], 1_000_000);
-    // A million dependencies of one task, and ids in a million pieces.
+    // One task has a million dependencies, and its ids are in a million pieces.
     let mut file =
         std::io::BufWriter::new(std::fs::File::create(env.path("wide.toml")).expect("file"));
     for id in 0..20_000 {

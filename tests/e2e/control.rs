@@ -1,4 +1,4 @@
-//! Waiting, cancelling, listing, stopping.
+//! Tests waiting, canceling, listing and stopping.
 
 use std::os::unix::fs::PermissionsExt as _;
 
@@ -224,7 +224,7 @@ fn a_drained_worker_ends_what_runs_and_takes_nothing_new() {
     env.hq(&["task", "explain", "-v", &job, "3"])
         .says("the worker is being drained")
         .ok();
-    // A restarted server still drains it.
+    // The worker is still draining after a restart of the server.
     signal(server, "KILL");
     env.wait_exit("server");
     env.start_server_with(&["--resume"]);
@@ -330,7 +330,7 @@ fn doctor_says_what_is_blocked() {
     assert_eq!(all[0]["ok"], true);
 }
 
-/// A server without a parent in the test; killed with the value.
+/// A server whose parent is not the test. It is killed on drop.
 struct Detached(u32);
 
 impl Drop for Detached {

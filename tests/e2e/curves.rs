@@ -1,5 +1,5 @@
-//! Usage of tasks over time: measured, stored, shown, kept across a restart, and forgotten with
-//! their job.
+//! Usage of tasks over time is measured, stored, shown, kept across a restart, and forgotten with
+//! the job.
 
 use crate::harness::{Env, signal, wait_for};
 use crate::http::Site;
@@ -34,12 +34,12 @@ fn what_a_task_used_over_time_is_shown_beside_what_it_asked_for() {
     let check = |env: &Env| {
         let task = &env.json(&["task", "info", &job, "0", "-v"])[0];
         let usage = &task["usage_over_time"];
-        // The shell is small; its child counts.
+        // The shell is small, so this is the memory of its child.
         let peak = most(&usage["memory_mib"]);
         assert!((40.0..120.0).contains(&peak), "{usage}");
         let cpus = numbers(&usage["cpus"]);
         assert!(cpus.len() >= 3, "{usage}");
-        // Other processes use the machine as well.
+        // Other processes use the machine as well, so the values vary.
         assert!(cpus.iter().sum::<f64>() > 0.2, "{usage}");
         assert!(cpus.iter().all(|busy| *busy < 1.5), "{usage}");
         assert_eq!(usage["memory_asked_mib"], 200.0, "{usage}");
@@ -61,7 +61,7 @@ fn what_a_task_used_over_time_is_shown_beside_what_it_asked_for() {
     let row = env.hq(&["--output-mode=quiet", "query", sql]).ok();
     assert_eq!(row.trim(), "1\t200.0\t1");
 
-    // It was stored with the end of the task; the worker need not send it again.
+    // The curve was stored with the end of the task, so the worker does not have to send it again.
     signal(server, "KILL");
     env.wait_exit("server");
     env.start_server_with(&["--resume", "--http"]);

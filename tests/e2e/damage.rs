@@ -1,4 +1,4 @@
-//! Journals that were cut or damaged, and disks that are full.
+//! Tests journals that were truncated or damaged, and full disks.
 
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
@@ -6,10 +6,10 @@ use std::time::Duration;
 
 use crate::harness::{Env, signal, skip, wait_for};
 
-/// Size of a block that a failing disk returns as zeros.
+/// The size of a block that a failing disk returns as zeros.
 const BLOCK_LEN: usize = 8_192;
 
-/// A journal of finished jobs, closed cleanly.
+/// Creates a journal of finished jobs that was closed cleanly.
 fn finished(env: &mut Env, tasks: u32) -> PathBuf {
     env.start_server_with(&["--journal=j.db"]);
     env.start_worker_with(&["--cpus=4", "--on-server-lost=stop"]);
@@ -49,7 +49,7 @@ fn a_damaged_journal_is_refused_and_can_be_repaired() {
     let mut env = Env::new();
     let journal = finished(&mut env, 1_000);
     let mut bytes = std::fs::read(&journal).expect("the journal");
-    // A block with data: some are empty, and losing those does no harm.
+    // Choose a block with data: some are empty, and losing those does no harm.
     let told = bytes
         .windows(13)
         .rposition(|text| text == b"job-completed")
@@ -79,11 +79,11 @@ fn a_damaged_journal_is_refused_and_can_be_repaired() {
         .says("used by another server");
 }
 
-/// A small file system in memory; gone with the value.
+/// A small file system in memory that is unmounted on drop.
 pub(crate) struct SmallDisk(pub(crate) PathBuf);
 
 impl SmallDisk {
-    /// `None` with a printed reason if this user may not mount.
+    /// Returns `None` and prints a reason if this user may not mount.
     pub(crate) fn mount(path: PathBuf) -> Option<Self> {
         std::fs::create_dir(&path).expect("directory");
         let made = Command::new("mount")
@@ -101,10 +101,10 @@ impl SmallDisk {
 }
 
 impl SmallDisk {
-    /// Takes all remaining space; returns the file to remove.
+    /// Takes all remaining space. Returns the file that can be removed to free it.
     pub(crate) fn fill(&self) -> PathBuf {
         let filler = self.0.join("filler");
-        // It fails at the end: the disk is full.
+        // The command fails at the end, when the disk is full.
         let _ = Command::new("dd")
             .args(["if=/dev/zero", "bs=4k"])
             .arg(format!("of={}", filler.display()))
@@ -119,12 +119,13 @@ impl Drop for SmallDisk {
     }
 }
 
-/// Result of a submit to a server whose disk may be full.
+/// The result of a submit to a server whose disk may be full.
 pub(crate) enum Submitted {
     Accepted,
-    /// With the error text.
+    /// Rejected, with the error text.
     Refused(String),
-    /// It was in progress when the disk became full: it is stored, and ends, once there is room.
+    /// The submit was in progress when the disk became full. It is stored, and the command ends,
+    /// once there is space.
     Waits(Child),
 }
 
@@ -149,7 +150,7 @@ pub(crate) fn submit_to_full_disk(env: &Env, argument: &str) -> Submitted {
     Submitted::Waits(submit)
 }
 
-/// Submits until one is rejected; returns its error text, and the submits that wait for room.
+/// Submits until a submit is rejected. Returns its error text, and the submits that wait for space.
 pub(crate) fn refused_submit(env: &Env) -> (String, Vec<Child>) {
     // Results fill the log until it cannot grow.
     let argument = "x".repeat(100_000);

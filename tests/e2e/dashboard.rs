@@ -1,4 +1,4 @@
-//! The terminal dashboard in a pseudo-terminal; a terminal emulator reads the screen.
+//! Runs the terminal dashboard in a pseudo-terminal, whose screen a terminal emulator reads.
 
 use std::fs::File;
 use std::io::{Read as _, Write as _};
@@ -14,13 +14,13 @@ use crate::harness::{Env, wait_for};
 pub(crate) struct Screen {
     keyboard: File,
     parser: Arc<Mutex<vt100::Parser>>,
-    /// Everything that was written to the terminal.
+    /// Everything that has been written to the terminal.
     written: Arc<Mutex<Vec<u8>>>,
     child: Child,
 }
 
 impl Screen {
-    /// Starts `hq` on a terminal of its own with 80 columns and 24 rows.
+    /// Starts `hq` on a separate terminal with 80 columns and 24 rows.
     pub(crate) fn start(env: &Env, args: &[&str]) -> Self {
         let master = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY).expect("a pseudo-terminal");
         grantpt(&master).expect("grant");
@@ -36,7 +36,8 @@ impl Screen {
         };
         resize(&master, 80, 24);
         let hq = env.command(args);
-        // The terminal must be that of the session, otherwise the size of another one counts.
+        // The terminal must be that of the session. Otherwise the size of another terminal would be
+        // used.
         let mut command = Command::new("setsid");
         command
             .arg("--ctty")
@@ -66,7 +67,7 @@ impl Screen {
         let all = Arc::clone(&written);
         std::thread::spawn(move || {
             let mut bytes = [0; 4_096];
-            // Fails when the other side is closed.
+            // This fails when the other side is closed.
             while let Ok(count @ 1..) = output.read(&mut bytes) {
                 all.lock().expect("bytes").extend(&bytes[..count]);
                 screen.lock().expect("screen").process(&bytes[..count]);
@@ -80,7 +81,7 @@ impl Screen {
         }
     }
 
-    /// Everything that was written to the terminal.
+    /// Returns everything that has been written to the terminal.
     pub(crate) fn written(&self) -> String {
         String::from_utf8_lossy(&self.written.lock().expect("bytes")).into_owned()
     }
@@ -93,7 +94,7 @@ impl Screen {
         self.keyboard.write_all(keys.as_bytes()).expect("type");
     }
 
-    /// Waits until all of it is on the screen.
+    /// Waits until all these texts are on the screen.
     #[track_caller]
     pub(crate) fn shows(&self, wanted: &[&str]) -> String {
         wait_for(&format!("the screen shows {wanted:?}"), || {
@@ -106,7 +107,7 @@ impl Screen {
         })
     }
 
-    /// Clicks on the first place that shows this text.
+    /// Clicks on the first position that shows this text.
     #[track_caller]
     fn click(&mut self, wanted: &str) {
         let text = self.shows(&[wanted]);
@@ -127,7 +128,7 @@ impl Screen {
         resize(&self.keyboard, columns, rows);
     }
 
-    /// Waits for its end; returns the exit code.
+    /// Waits until the dashboard ends. Returns the exit code.
     pub(crate) fn end(&mut self) -> Option<i32> {
         wait_for("the dashboard ends", || match self.child.try_wait() {
             Ok(Some(status)) => Ok(status.code()),
@@ -148,7 +149,7 @@ fn resize(terminal: impl std::os::fd::AsFd, columns: u16, rows: u16) {
 
 impl Drop for Screen {
     fn drop(&mut self) {
-        // A failed test left it running; closing its terminal ends it as well.
+        // If a failed test left the dashboard running, closing its terminal ends it as well.
         let _ = self.keyboard.write_all(b"\x03");
         let _ = self.child.kill();
         let _ = self.child.wait();
@@ -218,7 +219,7 @@ fn every_view_shows_a_real_run_and_jobs_can_be_acted_upon() {
     assert_eq!(screen.end(), Some(0));
 }
 
-/// Waits until a file of the test is there.
+/// Waits until a file of the test exists.
 const UNTIL_GO: &str = "until [ -e go ]; do sleep 0.05; done";
 
 #[test]
@@ -229,7 +230,7 @@ fn every_task_and_its_output_can_be_reached() {
     let sweep = env.submit(&["--array=1-30", "--name=sweep", "--", "bash", "-c", script]);
     env.wait_job(&sweep);
     let mut screen = Screen::start(&env, &["dashboard"]);
-    // From the problem to its job, its failure, its output.
+    // Navigate from the problem to its job, its failure and its output.
     screen.shows(&["Problems (0, 1 of ended jobs)", "Failures in job 1 sweep"]);
     screen.press("\r");
     screen.shows(&["Job 1 `sweep`", "1 failed, last first", "after 50."]);
@@ -241,7 +242,7 @@ fn every_task_and_its_output_can_be_reached() {
     screen.press("g");
     screen.shows(&["noise 1.", "line 19 of 351"]);
     screen.press("/needle\r");
-    // The line that was found is the first one.
+    // The line that was found is the first one on the screen.
     screen.shows(&["needle", "after 1.", "line 319 of 351"]);
     screen.press("/nowhere\r");
     screen.shows(&["no line has `nowhere`"]);
@@ -249,7 +250,7 @@ fn every_task_and_its_output_can_be_reached() {
     screen.shows(&["stdout of task 7", "nothing was written yet"]);
     screen.press("\x1b");
     screen.shows(&["1 failed, last first"]);
-    // All tasks of the job.
+    // Show all tasks of the job.
     screen.press("a");
     screen.shows(&["Tasks of job 1 (30)", "finished"]);
     screen.press("/failed\r");
@@ -270,7 +271,7 @@ fn every_task_and_its_output_can_be_reached() {
             Err("not yet".to_owned())
         }
     });
-    // The worker's tasks as well.
+    // The worker's tasks are shown as well.
     screen.press("3");
     screen.shows(&["Workers (1 of 1"]);
     screen.press("\r");
@@ -348,7 +349,8 @@ fn a_log_is_followed_and_problems_are_acknowledged() {
             Err(stats.to_string())
         }
     });
-    // Which of them run is unknown: short ones are launched ahead, and these turn out long.
+    // Which of the tasks run is unknown: short tasks are launched ahead, and these turn out to be
+    // long.
     let first_that_is = |state: &str| {
         let tasks = env.tasks(&slow);
         let task = tasks.iter().find(|task| task["state"] == state);
@@ -490,7 +492,7 @@ fn a_journal_is_shown_at_any_time() {
         "exit $((HQ_TASK_ID == 4))",
     ]);
     env.wait_job(&job);
-    // At its end there is still a worker.
+    // When the server ends, there is still a worker.
     env.hq(&["server", "stop", "--keep-workers"]).ok();
     assert_eq!(env.wait_exit("server"), Some(0));
     let mut screen = Screen::start(&env, &["dashboard", "--journal=run.db"]);

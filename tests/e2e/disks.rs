@@ -1,5 +1,5 @@
-//! Full or read-only disks, at the start of a server and while it runs, and FIFOs in place of its
-//! files.
+//! Tests full or read-only disks, at the start of a server and while it runs, and FIFOs in place of
+//! its files.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -13,7 +13,7 @@ fn mkfifo(path: &Path) {
     assert!(made.expect("mkfifo can be run").success());
 }
 
-/// A killed server with one acknowledged job in `disk/j.db`, most of it in the log.
+/// Kills a server with one acknowledged job in `disk/j.db`, most of it in the log.
 fn killed(env: &mut Env) -> String {
     let server = env.start_server_with(&["--journal=disk/j.db"]);
     let job = env.submit(&["--name=kept", "--", "true"]);
@@ -22,7 +22,7 @@ fn killed(env: &mut Env) -> String {
     job
 }
 
-/// A restarted server must have everything that was acknowledged.
+/// Checks that a restarted server has everything that was acknowledged.
 fn check_kept(env: &mut Env, job: &str) {
     env.start_server_with(&["--journal=disk/j.db"]);
     assert_eq!(env.json(&["job", "info", job])[0]["info"]["name"], "kept");
@@ -45,7 +45,7 @@ fn a_start_on_a_full_disk_is_refused_and_loses_nothing() {
         let names_cause = ["full", "No space left"].map(|text| refused.stderr.contains(text));
         assert!(names_cause.contains(&true), "{}", refused.stderr);
     }
-    // Whether a server starts on it depends on the space that it needs, see the tests of store.
+    // Whether a server starts now depends on the space that it needs; see the tests of the store.
     std::fs::remove_file(filler).expect("the filler");
     check_kept(&mut env, &job);
 }
@@ -106,14 +106,14 @@ fn done_well(command: &mut Command) -> bool {
     command.status().is_ok_and(|status| status.success())
 }
 
-/// A file system that can be made to detect an error in itself: then it becomes read-only.
+/// A file system that can be made to detect an internal error, which makes it read-only.
 struct FragileDisk {
     path: PathBuf,
     image: PathBuf,
 }
 
 impl FragileDisk {
-    /// `None` with a reason if it cannot be created here.
+    /// Returns `None` and prints a reason if it cannot be created here.
     fn mount(env: &Env) -> Option<Self> {
         let disk = Self {
             path: env.path("disk"),
@@ -145,18 +145,18 @@ impl FragileDisk {
         )
     }
 
-    /// Checks the disk and mounts it again: the old mount stays as long as a parallel test has it
-    /// in a namespace of its own.
+    /// Checks the disk and mounts it again. The old mount stays as long as a parallel test has it
+    /// in its namespace.
     fn mount_again(&self) -> bool {
         let again = self.image.with_extension("again");
         std::fs::copy(&self.image, &again).expect("there is room");
         let checked = Command::new("e2fsck").arg("-fy").arg(&again).output();
-        // 1: errors were corrected, such as unsynced data.
+        // With 1, errors were corrected, such as unsynced data.
         let code = checked.ok().and_then(|checked| checked.status.code());
         matches!(code, Some(0 | 1)) && self.mount_image(&again)
     }
 
-    /// File that triggers the error when written.
+    /// Returns the file that triggers the error when it is written.
     fn trigger(&self) -> PathBuf {
         let found = Command::new("findmnt")
             .args(["-no", "SOURCE"])
@@ -197,7 +197,7 @@ fn a_disk_that_becomes_read_only_costs_nothing_that_was_acknowledged() {
         refusal.contains("cannot write its state to disk"),
         "{refusal}"
     );
-    // Queries work, and their answers are true.
+    // Queries work, and their answers are correct.
     assert_eq!(env.stats(&job)["finished"], 1);
     signal(server, "KILL");
     env.wait_exit("server");
@@ -226,7 +226,7 @@ fn a_stop_on_a_full_disk_does_not_wait_for_room() {
     let job = env.submit(&["--name=kept", "--", "true"]);
     let filler = disk.fill();
     let (_, waiting) = refused_submit(&env);
-    // A request that it would have to store first.
+    // The server would have to store this request before it answers.
     let cancel = env
         .command(&["job", "cancel", &job])
         .stdout(std::process::Stdio::null())
@@ -283,9 +283,9 @@ fn fifos_in_the_place_of_files_are_refused_at_the_start() {
     ] {
         env.hq(args).exits_with(1);
     }
-    // Nothing is lost with it: committed data is in files.
+    // Nothing is lost if the log is removed, because committed data is in files.
     env.hq(&["journal", "check", "--repair", "log.db"]).ok();
-    // Files that an earlier server has left in the directory.
+    // These are files that an earlier server has left in the directory.
     let earlier = env.server_dir().join("001");
     std::fs::create_dir_all(&earlier).expect("directory");
     for name in ["state.db", "access.json", "http-token"] {

@@ -6,7 +6,7 @@ use serde_json::Value;
 
 use crate::harness::{Env, Ran, signal, skip};
 
-/// The check whose name begins so.
+/// Returns the check whose name has this prefix.
 #[track_caller]
 fn find<'a>(checks: &'a Value, name: &str) -> &'a Value {
     let all = checks.as_array().expect("a list of checks");
@@ -20,7 +20,7 @@ fn find<'a>(checks: &'a Value, name: &str) -> &'a Value {
         .unwrap_or_else(|| panic!("no check {name:?} in {checks}"))
 }
 
-/// Output in JSON mode behind another program; any exit code.
+/// Returns the output in JSON mode, run through another program, with any exit code.
 fn json_behind(env: &Env, prefix: &[&str]) -> (Value, Option<i32>) {
     let program = env!("CARGO_BIN_EXE_hq");
     let words = [prefix, &[program, "doctor", "--output-mode=json"]].concat();
@@ -39,7 +39,7 @@ fn doctor_finds_nothing_that_prevents_work_before_the_first_start() {
     let env = Env::new();
     let found = env.json(&["doctor"]);
     assert_eq!(find(&found, "program")["state"], "good");
-    // An old kernel makes them more slowly.
+    // An old kernel creates processes more slowly.
     assert_ne!(find(&found, "processes")["state"], "broken", "{found}");
     assert_eq!(find(&found, "file locks")["state"], "good");
     let server = find(&found, "access file");
@@ -86,7 +86,7 @@ fn doctor_compares_itself_with_the_server_and_tells_when_that_is_silent() {
     let text = std::fs::read_to_string(&access).expect("it is ours");
     let mut file: Value = serde_json::from_str(&text).expect("JSON");
     file["version"] = "0.0.1".into();
-    // It is not writable, but can be replaced.
+    // The file is not writable, but it can be replaced.
     std::fs::remove_file(&access).expect("ours");
     env.write("server/hq-current/access.json", file.to_string());
     set_private(&access);
@@ -126,7 +126,7 @@ fn doctor_ends_where_no_process_can_be_started() {
         return;
     };
     if rustix::process::geteuid().is_root() {
-        // Room for two: this process, but not for all its parts and threads.
+        // There is room for two processes: this one, but not for all its parts and threads.
         let (found, code) = json_behind(&env, &["prlimit", "--nproc=2"]);
         assert_eq!(code, Some(1), "{found}");
     }

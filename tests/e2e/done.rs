@@ -1,4 +1,4 @@
-//! Completed work is left out of the next submit: `--inputs`, `--outputs`, `--skip-done`.
+//! A submit leaves out work that is already done: `--inputs`, `--outputs`, `--skip-done`.
 
 use std::time::{Duration, SystemTime};
 
@@ -46,7 +46,7 @@ fn what_is_done_is_left_out_through_a_restart_and_what_changed_runs_again() {
     assert_eq!(ran(&env).len(), 30);
     assert!(env.path("out/.1.hq-done").exists());
     assert!(!env.path("out/.30.hq-done").exists(), "it failed");
-    // Another server has no record of it, and needs none.
+    // Another server has no record of the work, and needs none.
     signal(server, "KILL");
     env.wait_exit("server");
     std::fs::remove_file(env.path("j.db")).expect("the journal");
@@ -56,7 +56,7 @@ fn what_is_done_is_left_out_through_a_restart_and_what_changed_runs_again() {
     env.hq(&array)
         .says("29 of 30 tasks already done and left out");
     assert_eq!(ran(&env), [30]);
-    // Nothing is left: a job without tasks, finished at once.
+    // Nothing is left to do, so the job has no tasks and finishes at once.
     let job = env
         .hq(&[&["--output-mode=quiet"], &array[..]].concat())
         .ok();
@@ -66,7 +66,7 @@ fn what_is_done_is_left_out_through_a_restart_and_what_changed_runs_again() {
         (&0.into(), &false.into()),
         "{info}"
     );
-    // Also older than before: clocks differ.
+    // An older time also counts as a change, because clocks differ.
     touch(
         &env,
         "in-7",
@@ -131,8 +131,8 @@ fn a_job_is_submitted_again_without_what_is_done() {
     let (first, names) = again(&env, "1");
     first.says("2 of 4 tasks already done and left out").ok();
     assert_eq!(names, "bc");
-    // In the old job `b` failed and `c` was aborted: they were completed by other means since,
-    // which counts for their dependents as well.
+    // In the old job, `b` failed and `c` was aborted. Since then, both were completed by other
+    // means, which also counts for their dependents.
     std::fs::remove_file(env.path("c")).expect("an output");
     let (second, names) = again(&env, "1");
     second.ok();
@@ -191,7 +191,7 @@ fn tasks_that_were_added_by_tasks_are_left_to_those_when_they_run_again() {
     env.start_server();
     env.start_worker(2);
     env.write("in", "1");
-    // Each adds the next one, down to task 2.
+    // Each task adds the next one, down to task 2.
     let script = r#"echo $HQ_TASK_ID >> ran
         next=$((HQ_TASK_ID + 1))
         test $next = 3 || $HQ submit --job $HQ_JOB_ID --array $next --outputs out-$next -- sh run.sh || exit 1
@@ -257,7 +257,7 @@ fn files_order_the_tasks_of_a_job_file_also_without_a_server() {
              inputs = [{inputs}]\noutputs = [\"{name}\"]\ncheck_outputs = true\n"
         )
     };
-    // In the wrong order: files decide.
+    // The tasks are in the wrong order, so their files determine the dependencies.
     let file = [
         task("all", "\\\"b1\\\", \\\"./b2\\\"", "cat b1 b2 > all").replace('\\', ""),
         task("b1", "\"a1\"", "cat a1 > b1"),
@@ -304,7 +304,7 @@ fn files_order_the_tasks_of_a_job_file_also_without_a_server() {
         (order.as_str(), env.read("all").as_str()),
         ("a2\nb2\nall\n", "13")
     );
-    // A task with a missing output fails, if requested.
+    // A task with a missing output fails if this is requested.
     std::fs::remove_file(env.path("b1")).expect("an output");
     let broken = std::fs::read_to_string(env.path("make.toml")).expect("the file");
     env.write("make.toml", broken.replace("cat a1 > b1", "true"));
@@ -339,7 +339,7 @@ fn what_waits_runs_and_a_later_attempt_of_a_task_submits_the_same() {
     run(second(&["--after-each=last", "--wait=ok"])).ok();
     assert_eq!(env.read("fin"), "old");
     run(second(&["--wait=ok"])).says("1 of 1 task already done and left out");
-    // While the first one waits to write, the second one's input is unchanged.
+    // While the first task waits to write, the input of the second one is unchanged.
     env.write("in", "newer");
     std::fs::remove_file(env.path("go")).expect("it was there");
     run(first()).says("0 of 1 task already done and left out");
@@ -350,7 +350,7 @@ fn what_waits_runs_and_a_later_attempt_of_a_task_submits_the_same() {
     assert_eq!(env.read("fin"), "newer");
     run(second(&["--after=4"])).says("1 of 1 task already done and left out");
 
-    // The second attempt finds the first one's submits done.
+    // The second attempt finds that the submits of the first one are done.
     env.write(
         "parent.sh",
         "$HQ submit --job $HQ_JOB_ID --array 10-13 --outputs 'o-%{TASK_ID}' --skip-done -- \

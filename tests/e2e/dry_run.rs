@@ -2,7 +2,7 @@
 
 use crate::harness::{Env, signal};
 
-/// Files and directories here, without logs and the server directory.
+/// Returns the files and directories here, without logs and the server directory.
 fn made(env: &Env) -> Vec<String> {
     let entries = std::fs::read_dir(env.path("")).expect("a directory");
     let names = entries.filter_map(|entry| entry.ok()?.file_name().into_string().ok());
@@ -13,7 +13,7 @@ fn made(env: &Env) -> Vec<String> {
     names
 }
 
-/// JSON output; options after the command would be the command's own.
+/// Returns the JSON output. Options after the command would belong to the command.
 fn json(env: &Env, args: &[&str]) -> serde_json::Value {
     let text = env.hq(&[&["--output-mode=json"], args].concat()).ok();
     serde_json::from_str(&text).unwrap_or_else(|e| panic!("{text}: {e}"))
@@ -61,7 +61,7 @@ fn nothing_is_made_and_what_would_be_is_shown() {
     with_workers(env, &dry);
 }
 
-/// Likewise with a server, which must get nothing.
+/// Checks a dry run with a server, which must not receive anything.
 fn with_workers(mut env: Env, dry: &[&str]) {
     let server = env.start_server();
     env.start_worker_with(&["--cpus=2", "--resource=mem=1G"]);
@@ -101,7 +101,7 @@ fn with_workers(mut env: Env, dry: &[&str]) {
         (&graph["ids"], &graph["last"]["deps"]),
         (&"3,9".into(), &[3].as_slice().into())
     );
-    // Tasks of different kinds need not fit one worker.
+    // Tasks of different kinds do not have to fit on the same worker.
     let kinds = "[[task]]\ncommand = [\"./a\"]\n[[task.request]]\nresources = { mem = \"2G\" }\n\
                  [[task]]\ncommand = [\"./b\"]\n[[task.request]]\nresources = { cpus = 3 }\n";
     env.write("list", kinds);
@@ -116,7 +116,7 @@ fn with_workers(mut env: Env, dry: &[&str]) {
         ""
     );
     assert_eq!(made(&env), ["a.sh", "g.toml", "list", "s.toml"]);
-    // Its files still name a server.
+    // The files still name a server.
     signal(server, "KILL");
     env.wait_exit("server");
     env.hq(dry)

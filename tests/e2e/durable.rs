@@ -1,4 +1,4 @@
-//! Everything that a server acknowledged or reported survives its end in any way.
+//! Everything that a server has acknowledged or reported survives, no matter how the server ends.
 
 use crate::harness::{Env, signal, wait_for};
 
@@ -45,7 +45,7 @@ fn a_killed_server_comes_back_with_jobs_results_and_ids() {
     assert_eq!(env.submit(&["--", "true"]), "6", "ids go on");
     env.hq(&["job", "cancel", &waiting]).ok();
 
-    // A clean end, then once more; the running task gets its next instance.
+    // The server ends cleanly, then once more. The running task gets its next instance.
     env.hq(&["server", "stop"]).ok();
     env.wait_exit("server");
     let _ = server;
@@ -79,7 +79,7 @@ fn a_chain_goes_on_through_a_kill_each_link_once_and_in_order() {
     let job = env
         .hq(&["job", "submit-file", "chain.toml", "--output-mode=quiet"])
         .ok();
-    // In the middle of the job, with unstarted tasks on the worker.
+    // Kill it in the middle of the job, with unstarted tasks on the worker.
     env.wait_lines("order", 100);
     kill_server(&mut env, server);
     env.start_server_with(&journal);
@@ -243,14 +243,14 @@ fn running_tasks_and_waiting_clients_go_on_through_a_restart() {
     env.spawn("waiter", &["job", "progress", &job]);
     env.wait_lines("waiter.log", 1);
     kill_server(&mut env, server);
-    // One task ends while there is no server, the other one continues.
+    // One task ends while there is no server. The other one continues.
     env.write("go-1", "");
     env.wait_lines("ends", 1);
     let server = env.start_server_with(&["--resume"]);
     env.write("go-3", "");
     env.wait_lines("ends", 2);
     assert_eq!(env.workers(), ["RUNNING"], "it is the same worker");
-    // A clean end leaves them alone as well.
+    // If the server ends cleanly, the tasks are left alone as well.
     signal(server, "TERM");
     env.wait_exit("server");
     for task in [2, 4, 5, 6] {
@@ -300,7 +300,7 @@ fn what_ran_on_a_worker_that_does_not_come_back_runs_again() {
     );
 }
 
-/// Types of the events that a command printed.
+/// Returns the types of the events that a command printed.
 fn types(text: &str) -> Vec<String> {
     let events = text
         .lines()

@@ -1,4 +1,4 @@
-//! A strict reader of the text format of Prometheus, for tests: it accepts what `promtool check
+//! A strict parser for the text format of Prometheus, for tests. It accepts what `promtool check
 //! metrics` accepts.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 /// Samples by name and labels.
 pub(crate) type Samples = BTreeMap<String, f64>;
 
-/// Reads the text; panics with the line that breaks a rule.
+/// Parses the text. Panics with the line that breaks a rule.
 #[track_caller]
 pub(crate) fn parse(text: &str) -> Samples {
     assert!(text.ends_with('\n'), "the last line has no end");
@@ -20,10 +20,10 @@ pub(crate) fn parse(text: &str) -> Samples {
 
 #[derive(Default)]
 struct Reader {
-    /// Help and type of each family.
+    /// The help and the type of each family.
     helps: BTreeSet<String>,
     types: BTreeMap<String, String>,
-    /// The current family; lines of a family are contiguous.
+    /// The current family. The lines of a family are contiguous.
     family: String,
     done: BTreeSet<String>,
     samples: Samples,
@@ -99,7 +99,7 @@ impl Reader {
         bare.unwrap_or_else(|| panic!("no type: {line}")).to_owned()
     }
 
-    /// Buckets grow up to the count.
+    /// Checks that buckets grow up to the count.
     #[track_caller]
     fn check_histograms(&self) {
         for name in self
@@ -134,7 +134,7 @@ fn is_name(name: &str) -> bool {
         && name.chars().all(|c| c.is_ascii_alphanumeric() || c == '_')
 }
 
-/// `{a="x",b="y"}`; values hold no quotes here.
+/// Checks labels such as `{a="x",b="y"}`. Values contain no quotes here.
 #[track_caller]
 fn check_labels(labels: &str, line: &str) {
     let inner = labels

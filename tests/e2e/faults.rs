@@ -1,4 +1,4 @@
-//! Bad input and broken peers: clear errors without further damage.
+//! Bad input and broken peers cause clear errors and no further damage.
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
@@ -74,7 +74,7 @@ fn what_tasks_leave_behind_is_said_once_for_a_submit() {
 #[test]
 fn what_outlives_a_worker_and_its_front_is_ended_by_the_next_worker() {
     let mut env = Env::with_worker(1);
-    // The shell dies with the worker, its child does not.
+    // The shell dies with the worker, but its child does not.
     let script = "echo >> starts; sleep 98773; true";
     env.submit(&["--stdout=none", "--stderr=none", "--", "bash", "-c", script]);
     env.wait_lines("starts", 1);
@@ -89,7 +89,8 @@ fn what_outlives_a_worker_and_its_front_is_ended_by_the_next_worker() {
     let front = worker_pid(&env, "1");
     let children = std::fs::read_to_string(format!("/proc/{front}/task/{front}/children"));
     let worker = children.expect("the front").trim().parse().expect("a pid");
-    // Suspended first, so that neither has time to kill what the other one leaves.
+    // Both are suspended first, so that neither has time to kill the processes that the other one
+    // leaves.
     for name in ["STOP", "KILL"] {
         signal(worker, name);
         signal(front, name);
@@ -102,7 +103,7 @@ fn what_outlives_a_worker_and_its_front_is_ended_by_the_next_worker() {
             Err(format!("{states:?}"))
         }
     });
-    // Otherwise the child lives on; a worker of another test may have killed it by now.
+    // Otherwise the child lives on. A worker of another test may already have killed it.
     env.start_worker_with(&["--cpus=1"]);
     // The task runs again, in other processes.
     wait_for("the leftover is ended", || {
@@ -115,7 +116,7 @@ fn what_outlives_a_worker_and_its_front_is_ended_by_the_next_worker() {
     });
 }
 
-/// The worker's own process, not its front process.
+/// Returns the pid of the worker itself, not of its front process.
 fn worker_pid(env: &Env, id: &str) -> u32 {
     let table = env.hq(&["worker", "info", id]).ok();
     let row = table
@@ -129,14 +130,14 @@ fn worker_pid(env: &Env, id: &str) -> u32 {
 #[test]
 fn nothing_of_200_tasks_survives_a_killed_worker() {
     const TASKS: usize = 200;
-    /// The promised limit; only checked in a watched run, which has the machine for itself.
+    /// The promised limit. It is only checked in a watched run, which has the machine to itself.
     const LIMIT: Duration = Duration::from_secs(2);
     let repeats = std::env::var("HQ_TEST_REPEATS").ok();
     let repeats = repeats.map(|text| text.parse::<u32>().expect("a number"));
     let mut env = Env::new();
     env.start_server();
     let marker = format!("sleep {}", 1_000_000 + std::process::id());
-    // Every other task leaves two processes in sessions of their own, whose parents are gone.
+    // Every other task leaves two processes in separate sessions, whose parents are gone.
     let script = format!(
         "[ $((HQ_TASK_ID % 2)) = 0 ] && (setsid sh -c 'setsid {marker} & exec {marker}' &); exec {marker}"
     );
@@ -193,7 +194,7 @@ fn the_server_survives_everything_in_one_run() {
             &[],
         ] {
             let mut stream = TcpStream::connect(("127.0.0.1", port)).expect("the port is open");
-            // The server may close while we still write.
+            // The server may close the connection while we are still writing.
             let _ = stream.write_all(garbage);
             let _ = stream.shutdown(std::net::Shutdown::Write);
             let mut answer = Vec::new();
@@ -201,7 +202,7 @@ fn the_server_survives_everything_in_one_run() {
             assert!(answer.len() < 1_024, "short answers to strangers");
         }
     }
-    // A wrong key.
+    // Try a wrong key.
     let access = std::fs::read_to_string(env.server_dir().join("hq-current/access.json"));
     let access: serde_json::Value =
         serde_json::from_str(&access.expect("access file")).expect("JSON");
@@ -215,12 +216,12 @@ fn the_server_survives_everything_in_one_run() {
         .expect("mode");
     let dir = format!("--server-dir={}", env.path("wrong").display());
     env.hq(&["job", "list", &dir]).exits_with(1);
-    // A client killed while it waits.
+    // Kill a client while it waits.
     env.submit(&["--", "bash", "-c", "until [ -e go ]; do sleep 0.01; done"]);
     let waiting = env.spawn("waiting", &["job", "wait", "1"]);
     signal(waiting, "KILL");
     env.wait_exit("waiting");
-    // A second server on the same directory.
+    // Start a second server in the same directory.
     env.hq(&["server", "start"])
         .exits_with(1)
         .says("is already online, please stop it first");
@@ -299,7 +300,7 @@ fn bad_arguments_are_refused_with_their_reason() {
     assert_eq!(env.json(&["job", "list", "--all"]), serde_json::json!([]));
 }
 
-/// Waits until all workers are in these states, by id.
+/// Waits until all workers are in these states, ordered by id.
 fn wait_states(env: &Env, what: &str, expected: &[&str]) {
     wait_for(what, || {
         let states = env.workers();
@@ -309,7 +310,7 @@ fn wait_states(env: &Env, what: &str, expected: &[&str]) {
     });
 }
 
-/// The user suspends the front process; the worker below it continues.
+/// The user suspends the front process, but the worker below it continues.
 #[test]
 fn a_stopped_worker_is_declared_lost_by_heartbeat() {
     let mut env = Env::new();
@@ -323,8 +324,8 @@ fn a_stopped_worker_is_declared_lost_by_heartbeat() {
     signal(pid, "STOP");
     wait_states(&env, "the heartbeat is missed", &["HEARTBEAT LOST"]);
 
-    // While suspended it does not come back, neither as itself nor as another worker. Meanwhile
-    // another worker runs tasks for one and a half times the silence limit.
+    // While it is suspended, it does not come back, neither as itself nor as another worker.
+    // Meanwhile another worker runs tasks for one and a half times the silence limit.
     let task = Duration::from_millis(100);
     let silence_max = heartbeat * SILENT_PERIODS_MAX;
     let count = (silence_max * 3 / 2).as_millis().div_ceil(task.as_millis());
@@ -371,7 +372,7 @@ fn crash_limit_ends_a_task_that_kills_its_workers() {
     );
 }
 
-/// A task that ends its worker before its start is reported still stops at its crash limit.
+/// If a task ends its worker before its start is reported, the task still stops at its crash limit.
 #[test]
 fn a_task_that_ends_its_worker_at_once_takes_no_more_workers_than_its_limit() {
     let mut env = Env::new();
@@ -396,8 +397,8 @@ fn a_task_that_ends_its_worker_at_once_takes_no_more_workers_than_its_limit() {
     }
 }
 
-/// As after a live migration: the deadline of a worker may fall into any moment of the suspension,
-/// even the last.
+/// This happens after a live migration. The deadline of a worker may fall on any moment of the
+/// suspension, even the last.
 #[test]
 fn a_server_that_stands_still_for_a_moment_loses_no_worker() {
     const HEARTBEAT: Duration = Duration::from_millis(500);
@@ -407,10 +408,10 @@ fn a_server_that_stands_still_for_a_moment_loses_no_worker() {
         env.start_worker_with(&["--cpus=1", "--heartbeat=500ms"]);
     }
     for tenth in [13, 15, 17, 18, 19] {
-        // The last heartbeats are of different ages, up to almost a period.
+        // The last heartbeats have different ages, up to almost a period.
         std::thread::sleep(HEARTBEAT * 9 / 10);
         signal(server, "STOP");
-        // Duration of the suspension.
+        // This is how long the server is suspended.
         std::thread::sleep(HEARTBEAT * tenth / 10);
         signal(server, "CONT");
         assert_eq!(env.workers(), ["RUNNING"; 6]);

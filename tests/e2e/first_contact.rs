@@ -1,11 +1,11 @@
-//! A newcomer's first minutes: commands of the manual are pasted into a shell unchanged.
+//! The first minutes of a new user: commands of the manual are pasted into a shell unchanged.
 
 use std::path::Path;
 use std::process::{Command, Stdio};
 
 use crate::harness::{Env, wait_for};
 
-/// The first shell block after a heading of a page.
+/// Returns the first shell block after a heading of a page.
 fn block(page: &str, heading: &str) -> String {
     let path = Path::new(env!("CARGO_MANIFEST_DIR"))
         .join("../..")
@@ -16,7 +16,7 @@ fn block(page: &str, heading: &str) -> String {
     block.split("```").next().unwrap_or_default().to_owned()
 }
 
-/// Pastes a block into a shell with an empty home; returns its output.
+/// Pastes a block into a shell with an empty home directory. Returns its output.
 fn paste(block: &str) -> String {
     let home = tempfile::tempdir().expect("a directory");
     let program = Path::new(env!("CARGO_BIN_EXE_hq"));
@@ -36,7 +36,7 @@ fn paste(block: &str) -> String {
         String::from_utf8_lossy(&output.stdout),
         String::from_utf8_lossy(&output.stderr)
     );
-    // A failed block must leave nothing, either.
+    // A failed block must not leave anything behind either.
     let _ = Command::new(program)
         .args(["server", "stop"])
         .env("HOME", home.path())
@@ -70,7 +70,7 @@ fn the_readme_can_be_pasted_as_one_block() {
     assert!(page.split_whitespace().count() <= 700, "it is an overview");
 }
 
-/// Processes with this variable.
+/// Returns the processes with this variable.
 fn processes_of(variable: &str) -> Vec<String> {
     let entries = std::fs::read_dir("/proc").expect("/proc").flatten();
     let names = entries.filter_map(|entry| entry.file_name().into_string().ok());
@@ -106,7 +106,7 @@ fn a_job_that_runs_says_how_long_it_still_takes() {
             && text.contains(" left, until ");
         is_one.then_some(()).ok_or(text)
     };
-    // No estimate is shown while running tasks already take far longer than ended ones, which
+    // No estimate is shown while running tasks have already taken far longer than ended ones, which
     // happens on a busy machine.
     wait_for("an estimate about the job", || {
         is_estimate(env.hq(&["job", "info", &job]).exits_with(0).stderr)
@@ -141,7 +141,7 @@ fn manual_pages_and_completion_help_with_real_commands() {
         "PATH={}:{path}\n{script}\nCOMP_WORDS=(hq job info '') COMP_CWORD=3 COMP_LINE='hq job info '\n_hq_with_ids hq '' info\necho \"${{COMPREPLY[@]}}\"",
         folder.display()
     );
-    // It is longer than an argument may be.
+    // The script is longer than an argument may be.
     let script = env.write("complete.sh", complete);
     let output = Command::new("bash")
         .arg(script)

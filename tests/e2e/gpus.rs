@@ -9,7 +9,8 @@ use serde_json::Value;
 use crate::harness::{Env, processes_with, skip, wait_for, wait_for_up_to};
 use crate::http::Site;
 
-/// A server, and a worker with two GPUs of these names. `None` if the library cannot be built here.
+/// Starts a server, and a worker with two GPUs of these names. Returns `None` if the library cannot
+/// be built here.
 fn with_gpus(names: &str) -> Option<Env> {
     let mut env = Env::new();
     let dir = env.path("nvml");
@@ -42,7 +43,8 @@ fn most(list: &Value) -> f64 {
     known.fold(0.0, f64::max)
 }
 
-/// Processes of this program that use the library in the directory `nvml`. Zombies do not count.
+/// Returns the processes of this program that use the library in the directory `nvml`. Zombies do
+/// not count.
 fn asking(env: &Env) -> Vec<u32> {
     let dir = env.path("nvml").display().to_string();
     let mut pids = processes_with("gpu-usage");
@@ -61,7 +63,8 @@ fn wait_gone(pid: u32) {
     });
 }
 
-/// Loses the second device after two samples of both, and continues for three more.
+/// A script that loses the second device after two samples of both devices, and continues for three
+/// more.
 const SCRIPT: &str = r#"
 cd nvml
 echo $$ > pid.new; mv pid.new pid
@@ -79,7 +82,7 @@ fn what_a_task_used_of_gpus_is_shown_beside_what_it_asked_for() {
     let Some(env) = with_gpus("[GPU-fake-0,1]") else {
         return;
     };
-    // Next to a foreign process.
+    // Another process also uses the device.
     env.write("nvml/0", "50 900 8192 task 700 1 200");
     env.write("nvml/1", "100 500 8192 task 100 1 300");
     let wait = "until [ -e go ]; do sleep 0.05; done";
@@ -95,7 +98,7 @@ fn what_a_task_used_of_gpus_is_shown_beside_what_it_asked_for() {
     let busy = numbers(&gpu["gpus"]);
     assert_eq!(busy.len(), numbers(&usage["cpus"]).len(), "{usage}");
     assert_eq!(most(&gpu["gpus"]), 1.5, "both together: {usage}");
-    // Without the memory of the foreign process.
+    // The memory of the other process is not included.
     assert_eq!(most(&gpu["memory_mib"]), 800.0, "{usage}");
     assert_eq!(gpu["memory_of"], "processes", "{usage}");
     assert_eq!(gpu["memory_of_devices_mib"], 16_384.0, "{usage}");
@@ -188,7 +191,8 @@ fn a_library_that_hangs_while_it_is_loaded_holds_up_nobody() {
     env.start_worker_behind(&["env", &path], &args);
     let first = env.submit(&["--resource=gpus/nvidia=1", "--", "sleep", "600"]);
     env.wait_running(&first, 1);
-    // Opening succeeds once the library reads, which gets nothing while it is open.
+    // Opening the FIFO succeeds once the library reads it. The library gets nothing while it is
+    // open.
     let hangs = wait_for("the library is loaded", || {
         let mut open = std::fs::OpenOptions::new();
         let flags = rustix::fs::OFlags::NONBLOCK.bits().cast_signed();
@@ -203,7 +207,7 @@ fn a_library_that_hangs_while_it_is_loaded_holds_up_nobody() {
     env.wait_job(&with_gpu);
     assert_eq!(env.stats(&others)["finished"], 40);
     assert_eq!(env.stats(&with_gpu)["finished"], 1);
-    // It would be lost after some seconds without a heartbeat.
+    // Without heartbeats, the worker would be lost after some seconds.
     assert_eq!(env.workers(), ["RUNNING"]);
     env.hq(&["worker", "stop", "all"]).ok();
     assert_eq!(env.wait_exit("worker1"), Some(0));

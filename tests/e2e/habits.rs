@@ -1,5 +1,5 @@
-//! Habits from other tools that are valid here: the warnings, their recipients, and where they are
-//! stored.
+//! Tests habits from other tools that are valid here: the warnings, who receives them, and where
+//! they are stored.
 
 use std::io::{Read as _, Write as _};
 use std::process::Stdio;
@@ -26,7 +26,7 @@ fn on_terminal(env: &Env, args: &[&str]) -> String {
         .status();
     status.expect("the program can be run");
     let mut text = Vec::new();
-    // The last writer is gone, which is an error here, and not an end of file.
+    // When the last writer is gone, reading ends with an error here instead of end of file.
     let _ = std::fs::File::from(master).read_to_end(&mut text);
     String::from_utf8_lossy(&text).replace("\r\n", "\n")
 }
@@ -41,7 +41,7 @@ fn with_input(env: &Env, args: &[&str], input: &[u8]) -> (Option<i32>, String) {
         .spawn()
         .expect("the program can be run");
     let mut stdin = child.stdin.take().expect("a pipe");
-    // A program that refuses does not read.
+    // A program that rejects its arguments does not read its input.
     let _ = stdin.write_all(input);
     drop(stdin);
     let output = child.wait_with_output().expect("an end");
@@ -81,7 +81,7 @@ fn braces_are_the_line_in_a_run() {
             ],
             "c;d\n",
         ),
-        // These have braces of their own.
+        // These programs use braces themselves.
         (
             &[
                 "run",
@@ -229,7 +229,7 @@ fn notes_go_to_a_terminal_and_stay_with_the_job() {
             .says("`hq job info -v 3` shows it");
     };
     shows(&env);
-    // They are stored.
+    // The warnings are stored.
     signal(server, "KILL");
     env.wait_exit_of(server);
     env.start_server_with(&["--resume"]);
@@ -302,7 +302,7 @@ fn a_job_file_that_is_submitted_as_a_program_is_a_job_file() {
     ] {
         env.hq(words).exits_with(1).says("stands behind it");
     }
-    // No job file: a program, as ever.
+    // This is not a job file but a program, as before.
     env.hq(&["submit", "list"]).exits_with(0);
     assert_eq!(
         env.json(&["job", "info", "last"])[0]["info"]["name"],

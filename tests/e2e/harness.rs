@@ -1,4 +1,5 @@
-//! A server directory per test, processes that end with the test, and waits for conditions.
+//! A server directory per test, processes that end with the test, and functions that wait for
+//! conditions.
 
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
@@ -9,7 +10,7 @@ use std::time::{Duration, Instant};
 mod skip;
 pub(crate) use skip::skip;
 
-/// Bound of every wait; generous because test machines are slow and shared.
+/// The limit of every wait. It is generous because test machines are slow and shared.
 const TIMEOUT: Duration = Duration::from_secs(60);
 
 /// A private server directory and working directory, with the processes started in them.
@@ -17,18 +18,18 @@ pub(crate) struct Env {
     dir: tempfile::TempDir,
     children: Vec<(String, Child)>,
     variables: Vec<(String, String)>,
-    /// Command prefix that switches to another user; empty = the user of the tests.
+    /// The command prefix that switches to another user; empty = the user of the tests.
     user: Vec<String>,
-    /// Program to run; `None` = the program under test.
+    /// The program to run; `None` = the program under test.
     program: Option<PathBuf>,
-    /// Bound of waits for its processes.
+    /// The limit of waits for its processes.
     patience: Duration,
 }
 
-/// Users that no other test uses: the system counts processes per user.
+/// Numbers for users that no other test uses, because the system counts processes per user.
 static USERS: AtomicU32 = AtomicU32::new(0);
 
-/// Output of a command that has ended.
+/// The output of a command that has ended.
 pub(crate) struct Ran {
     pub(crate) command: String,
     pub(crate) stdout: String,
@@ -46,7 +47,7 @@ impl Ran {
         }
     }
 
-    /// Requires exit code 0 and gives back standard output.
+    /// Requires exit code 0 and returns standard output.
     #[track_caller]
     pub(crate) fn ok(self) -> String {
         self.exits_with(0).stdout
@@ -86,7 +87,7 @@ impl Ran {
 }
 
 impl Env {
-    /// An empty environment.
+    /// Creates an empty environment.
     pub(crate) fn new() -> Self {
         Self {
             dir: tempfile::tempdir().expect("temporary directory"),
@@ -98,8 +99,8 @@ impl Env {
         }
     }
 
-    /// An empty environment that runs all commands as an ordinary user, because root has no limits.
-    /// `None` with a reason if no such user exists.
+    /// Creates an empty environment that runs all commands as an ordinary user, because root has no
+    /// limits. Returns `None` and prints a reason if there is no such user.
     pub(crate) fn of_ordinary_user() -> Option<Self> {
         let mut env = Self::new();
         if !rustix::process::geteuid().is_root() {
@@ -135,7 +136,7 @@ impl Env {
         self.program = Some(program);
     }
 
-    /// With a server and one worker of `cpus` cpus.
+    /// Creates an environment with a server and one worker with `cpus` cpus.
     pub(crate) fn with_worker(cpus: u32) -> Self {
         let mut env = Self::new();
         env.start_server();
@@ -143,7 +144,7 @@ impl Env {
         env
     }
 
-    /// Working directory of commands.
+    /// Returns a path in the working directory of commands.
     pub(crate) fn path(&self, name: &str) -> PathBuf {
         self.dir.path().join(name)
     }
@@ -163,13 +164,13 @@ impl Env {
         std::fs::read_to_string(&path).unwrap_or_else(|e| panic!("{}: {e}", path.display()))
     }
 
-    /// Present content of a file: empty if it does not exist yet.
+    /// Returns the current content of a file, or an empty text if it does not exist yet.
     pub(crate) fn read_so_far(&self, name: &str) -> String {
         std::fs::read_to_string(self.path(name)).unwrap_or_default()
     }
 
-    /// A replacement for `printenv` at a fifth of its cost, for tens of thousands of tasks;
-    /// `printenv` itself if it cannot be compiled.
+    /// Returns a replacement for `printenv` that costs a fifth as much, for tens of thousands of
+    /// tasks, or `printenv` itself if it cannot be compiled.
     pub(crate) fn quick_printenv(&self) -> String {
         let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/e2e/quick.c");
         let program = self.path("quick-printenv");
@@ -186,12 +187,12 @@ impl Env {
         }
     }
 
-    /// A command of the program in this environment.
+    /// Returns a command of the program in this environment.
     pub(crate) fn command(&self, args: &[&str]) -> Command {
         self.command_behind(&[], args)
     }
 
-    /// A command behind a program that runs it, such as `prlimit --nofile=64`.
+    /// Returns a command that is run through another program, such as `prlimit --nofile=64`.
     fn command_behind(&self, prefix: &[&str], args: &[&str]) -> Command {
         let own = Path::new(env!("CARGO_BIN_EXE_hq"));
         let program = self.program.as_deref().unwrap_or(own);
@@ -203,7 +204,7 @@ impl Env {
             .args(&words[1..])
             .env("HQ_SERVER_DIR", self.server_dir())
             .env_remove("RUST_LOG")
-            // Settings of the user who runs the tests must not take part.
+            // Settings of the user who runs the tests must not have any effect.
             .env("HQ_CONFIG", self.path("no-config.toml"))
             .env("HQ_SITE_CONFIG", self.path("no-config.toml"))
             .envs(self.variables.iter().map(|(name, value)| (name, value)))
@@ -212,7 +213,7 @@ impl Env {
         command
     }
 
-    /// Any other program as the user of this environment.
+    /// Returns a command for any other program, as the user of this environment.
     pub(crate) fn user_command(&self, words: &[&str]) -> Command {
         let user: Vec<&str> = self.user.iter().map(String::as_str).collect();
         let words = [&user, words].concat();
@@ -221,18 +222,18 @@ impl Env {
         command
     }
 
-    /// Raises the bound of waits for peers whose pauses are as long as the usual bound.
+    /// Raises the limit of waits, for peers whose pauses are as long as the usual limit.
     pub(crate) fn set_patience(&mut self, patience: Duration) {
         self.patience = patience;
     }
 
-    /// Polls until the condition gives a value; fails with the last state seen.
+    /// Polls until the condition returns a value. Fails with the last state seen.
     #[track_caller]
     pub(crate) fn wait_for<T>(&self, what: &str, look: impl FnMut() -> Result<T, String>) -> T {
         wait_for_up_to(self.patience, what, look)
     }
 
-    /// Copies the journal of the running server after a flush has completed it: soon after a start
+    /// Copies the journal of the running server after a flush has completed it. Soon after a start,
     /// a reader can block the flush.
     pub(crate) fn copy_flushed(&self, journal: &str, copy: &str) {
         self.wait_for("a flushed journal is whole", || {
@@ -243,7 +244,7 @@ impl Env {
         });
     }
 
-    /// Runs a command to its end; the caller checks the exit code.
+    /// Runs a command until it ends. The caller checks the exit code.
     #[must_use]
     pub(crate) fn hq(&self, args: &[&str]) -> Ran {
         let name = format!("hq {}", args.join(" "));
@@ -260,13 +261,13 @@ impl Env {
         serde_json::from_str(&text).unwrap_or_else(|e| panic!("{args:?} printed {text:?}: {e}"))
     }
 
-    /// Starts a process that lives until it is killed or the test is over; its output goes to a
+    /// Starts a process that lives until it is killed or the test is over. Its output goes to a
     /// file.
     pub(crate) fn spawn(&mut self, name: &str, args: &[&str]) -> u32 {
         self.spawn_behind(&[], name, args)
     }
 
-    /// Starts a process behind a program that becomes it, such as `prlimit --nofile=64`.
+    /// Starts a process through a program that executes it, such as `prlimit --nofile=64`.
     pub(crate) fn spawn_behind(&mut self, prefix: &[&str], name: &str, args: &[&str]) -> u32 {
         let log = std::fs::File::create(self.path(&format!("{name}.log"))).expect("log file");
         let out = log.try_clone().expect("duplicate a descriptor");
@@ -298,7 +299,7 @@ impl Env {
         pid
     }
 
-    /// Starts a worker and waits until it is registered; returns the pid to signal.
+    /// Starts a worker and waits until it is registered. Returns the pid to signal.
     pub(crate) fn start_worker(&mut self, cpus: u32) -> u32 {
         self.start_worker_with(&[&format!("--cpus={cpus}")])
     }
@@ -329,7 +330,7 @@ impl Env {
         pid
     }
 
-    /// States of all workers, by id.
+    /// Returns the states of all workers, ordered by id.
     pub(crate) fn workers(&self) -> Vec<String> {
         let ran = self
             .hq(&["worker", "list", "--all", "--output-mode=quiet"])
@@ -350,7 +351,7 @@ impl Env {
         self.hq(&["job", "wait", job]).ok();
     }
 
-    /// Counts of a job's tasks by state.
+    /// Returns the counts of a job's tasks by state.
     pub(crate) fn stats(&self, job: &str) -> serde_json::Value {
         // `job info` would list every task.
         let jobs = self.json(&["job", "list", "--all"]);
@@ -361,7 +362,7 @@ impl Env {
     }
 
     /// Waits until workers have reported the starts of `count` tasks of a job. Lists show a task as
-    /// running before that.
+    /// running earlier.
     pub(crate) fn wait_running(&self, job: &str, count: u32) {
         let sql =
             format!("SELECT count(*) AS n FROM tasks WHERE job = {job} AND state = 'running'");
@@ -375,7 +376,7 @@ impl Env {
         });
     }
 
-    /// All task objects of a job.
+    /// Returns all task objects of a job.
     pub(crate) fn tasks(&self, job: &str) -> Vec<serde_json::Value> {
         self.json(&["task", "list", job])[job]
             .as_array()
@@ -383,7 +384,7 @@ impl Env {
             .clone()
     }
 
-    /// Waits until a file has this many lines and returns it.
+    /// Waits until a file has this many lines, and returns its content.
     pub(crate) fn wait_lines(&self, name: &str, count: usize) -> String {
         self.wait_for(&format!("{name} has {count} lines"), || {
             let text = std::fs::read_to_string(self.path(name)).unwrap_or_default();
@@ -402,7 +403,7 @@ impl Env {
         new.clone_into(&mut child.unwrap_or_else(|| panic!("{name} was not started")).0);
     }
 
-    /// Waits until a started process has ended; returns its exit code.
+    /// Waits until a started process has ended. Returns its exit code.
     pub(crate) fn wait_exit(&mut self, name: &str) -> Option<i32> {
         let position = self
             .children
@@ -412,7 +413,7 @@ impl Env {
         self.wait_exit_at(position)
     }
 
-    /// Likewise for the process with this id.
+    /// Like `wait_exit`, for the process with this id.
     pub(crate) fn wait_exit_of(&mut self, pid: u32) -> Option<i32> {
         let mut children = self.children.iter();
         let position = children.position(|(_, child)| child.id() == pid);
@@ -420,7 +421,8 @@ impl Env {
     }
 
     fn wait_exit_at(&mut self, position: usize) -> Option<i32> {
-        // It stays listed until it has ended: leftovers of a failed test must be killed as well.
+        // It stays listed until it has ended, because leftovers of a failed test must be killed as
+        // well.
         let (name, child) = &mut self.children[position];
         let code = wait_for_up_to(self.patience, &format!("{name} ends"), || {
             match child.try_wait() {
@@ -435,7 +437,7 @@ impl Env {
 
 impl Drop for Env {
     fn drop(&mut self) {
-        // Workers first, so that they end their tasks; a worker's front process forwards the
+        // Workers come first, so that they end their tasks. A worker's front process forwards the
         // signal.
         for (_, child) in self.children.iter_mut().rev() {
             signal(child.id(), "TERM");
@@ -461,7 +463,7 @@ pub(crate) fn signal(pid: u32, name: &str) {
     status.expect("kill can be run");
 }
 
-/// Output of a command until it ends; a command that does not end is killed and fails the test.
+/// Returns the output of a command. A command that does not end is killed and fails the test.
 #[track_caller]
 fn output_in_time(command: &mut Command, name: &str, bound: Duration) -> Output {
     let child = command
@@ -480,13 +482,13 @@ fn output_in_time(command: &mut Command, name: &str, bound: Duration) -> Output 
     panic!("`{name}` did not end; it printed {printed:?}");
 }
 
-/// Polls until the condition gives a value; fails with the last state seen.
+/// Polls until the condition returns a value. Fails with the last state seen.
 #[track_caller]
 pub(crate) fn wait_for<T>(what: &str, look: impl FnMut() -> Result<T, String>) -> T {
     wait_for_up_to(TIMEOUT, what, look)
 }
 
-/// Likewise for peers whose pauses are as long as the usual bound.
+/// Like `wait_for`, for peers whose pauses are as long as the usual limit.
 #[track_caller]
 pub(crate) fn wait_for_up_to<T>(
     bound: Duration,
@@ -508,7 +510,7 @@ pub(crate) fn wait_for_up_to<T>(
     }
 }
 
-/// Pids of live processes whose command line contains `text`. Zombies do not count.
+/// Returns the pids of live processes whose command line contains `text`. Zombies do not count.
 pub(crate) fn processes_with(text: &str) -> Vec<u32> {
     let entries = std::fs::read_dir("/proc").expect("/proc");
     let pids = entries

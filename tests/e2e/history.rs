@@ -1,16 +1,16 @@
-//! Tasks that were canceled while running stay in every history.
+//! Tasks that were canceled while they were running stay in every history.
 
 use serde_json::Value;
 
 use crate::harness::{Env, signal, wait_for};
 use crate::http::Site;
 
-/// Tasks that run when the job is canceled, one per cpu.
+/// The number of tasks that are running when the job is canceled, one per cpu.
 const RAN: usize = 3;
-/// Tasks of the job.
+/// The number of tasks in the job.
 const TASKS: usize = 5;
 
-/// Rows of the tasks of the job that ran, by SQL: state, worker, end and run time in ns.
+/// Returns the rows of the job's tasks that ran, by SQL: state, worker, end, and run time in ns.
 fn rows(env: &Env) -> Vec<(String, i64, i64, i64)> {
     let sql = "SELECT state, worker, ended_unix_ns - started_unix_ns AS span, run_us * 1000 AS run \
                FROM tasks WHERE job = 1 AND started_unix_ns IS NOT NULL ORDER BY task";
@@ -27,7 +27,7 @@ fn rows(env: &Env) -> Vec<(String, i64, i64, i64)> {
     found.as_array().expect("rows").iter().map(row).collect()
 }
 
-/// Every task as shown by `task list` and `task info`.
+/// Checks every task as shown by `task list` and `task info`.
 fn tasks_are_shown(env: &Env) {
     let listed = env.tasks("1");
     let shown = env.json(&["task", "info", "1", "0-4"]);
@@ -53,7 +53,7 @@ fn what_was_canceled_while_it_ran_stays_in_every_history() {
     env.start_worker(3);
     let job = env.submit(&["--array=0-4", "--", "sleep", "1000"]);
     env.wait_running(&job, 3);
-    // Longer than any rounding.
+    // This is longer than any rounding error.
     wait_for("a second has passed", || {
         let sql =
             "SELECT count(*) FROM tasks WHERE started_unix_ns / 1e9 < strftime('%s', 'now') - 1";
@@ -127,7 +127,8 @@ fn failures_with_one_reason_are_one_group() {
     );
     let groups = found[0]["groups"].as_array().expect("groups");
     let sum = |name: &str| -> u64 { groups.iter().filter_map(|one| one[name].as_u64()).sum() };
-    // Unread outputs count toward the group with the same end, if enough of these were read.
+    // Outputs that were not read count toward the group with the same error, if enough of these
+    // were read.
     assert_eq!((sum("count"), sum("read")), (8, 4), "{found}");
     let quiet = env
         .hq(&["job", "failures", &job, "--output-mode=quiet"])
@@ -206,7 +207,7 @@ fn problems_have_an_age_and_are_acknowledged_until_there_is_more() {
             .then_some(())
             .ok_or(found.to_string())
     });
-    // The next server has it as well.
+    // The next server has the history as well.
     signal(server, "KILL");
     env.wait_exit("server");
     env.start_server_with(&["--resume"]);

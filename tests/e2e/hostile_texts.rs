@@ -1,12 +1,13 @@
-//! Texts of tasks, workers, files and users that would move the cursor of a terminal.
+//! Texts from tasks, workers, files and users that would move the cursor of a terminal.
 
 use crate::dashboard::Screen;
 use crate::harness::{Env, wait_for};
 
-/// Sets the title, clears the screen, writes backwards; then two one-byte control characters.
+/// Sets the title, clears the screen and writes backwards, followed by two one-byte control
+/// characters.
 const HOSTILE: &str = "\u{1b}]0;x\u{7}\u{1b}[2J\u{202e}\u{9b}1m\u{1}end";
 
-/// The remaining cursor movements in a text; colors are allowed.
+/// Returns the remaining cursor movements in a text. Colors are allowed.
 fn hidden_in(text: &str) -> String {
     let text = text.replace("\r\n", "\n");
     let mut parts = text.split("\u{1b}[");
@@ -76,7 +77,7 @@ fn texts_of_others_move_no_cursor() {
         &["query", "select * from jobs", "--csv"],
         &["query", "select * from jobs", "--output-mode=quiet"],
         &["submit", "--dry-run", &named("name"), "--", HOSTILE],
-        // The program's own errors.
+        // Errors of the program itself.
         &[HOSTILE],
         &["submit", "--cpus", HOSTILE, "true"],
         &["job", "info", HOSTILE],

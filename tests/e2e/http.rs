@@ -1,4 +1,4 @@
-//! The HTTP listener: metrics, the API of dashboards, and access rights.
+//! Tests the HTTP listener: metrics, the API of dashboards, and access rights.
 
 use std::io::{BufRead as _, Read as _, Write as _};
 use std::net::TcpStream;
@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use crate::exposition;
 use crate::harness::{Env, wait_for};
 
-/// Answer to a request.
+/// The answer to a request.
 pub(crate) struct Answer {
     pub(crate) status: u16,
     pub(crate) head: String,
@@ -15,7 +15,7 @@ pub(crate) struct Answer {
 }
 
 impl Answer {
-    /// The body as JSON.
+    /// Returns the body as JSON.
     pub(crate) fn value(&self) -> serde_json::Value {
         serde_json::from_str(&self.body).unwrap_or_else(|e| panic!("{}: {e}", self.body))
     }
@@ -28,7 +28,7 @@ pub(crate) struct Site {
 }
 
 impl Site {
-    /// The site of this environment's running server.
+    /// Returns the site of this environment's running server.
     pub(crate) fn of(env: &Env) -> Self {
         let address = wait_for("the server says where it serves HTTP", || {
             let log = env.read("server.log");
@@ -48,7 +48,7 @@ impl Site {
         ))
     }
 
-    /// JSON at this path.
+    /// Returns the JSON at this path.
     #[track_caller]
     pub(crate) fn json(&self, path: &str) -> serde_json::Value {
         let answer = self.get(path);
@@ -87,7 +87,7 @@ impl Site {
         panic!("the stream ended: {lines:?}");
     }
 
-    /// Describes a job; `more` = further lines of the request.
+    /// Submits the description of a job. `more` contains further lines of the request.
     pub(crate) fn submit(&self, path: &str, more: &str, body: &str) -> Answer {
         let lines = format!(
             "POST {path} HTTP/1.1\r\nAuthorization: Bearer {}\r\nContent-Length: {}\r\n{more}",
@@ -124,7 +124,7 @@ impl Site {
         }
     }
 
-    /// Value of one sample.
+    /// Returns the value of one sample.
     #[track_caller]
     fn metric(&self, name: &str) -> f64 {
         let answer = self.get("/metrics");
@@ -138,7 +138,8 @@ impl Site {
     }
 }
 
-/// Resources of the interface that have a method, about job, task, worker and queue 1.
+/// Returns the resources of the interface that have a method, filled in with job, task, worker and
+/// queue 1.
 pub(crate) fn resources(method: &str) -> Vec<String> {
     let description = include_str!("../../docs/openapi.yaml");
     let (mut path, mut found) = ("", Vec::new());
@@ -450,7 +451,7 @@ fn who_can_do_without_old_events_is_told_of_the_gap() {
     env.start_server_with(&["--http"]);
     let site = Site::of(&env);
     env.hq(&["job", "open", "--name=before"]).ok();
-    // Events without followers are only in the file; the number of another journal is invalid.
+    // Events without followers are only in the file, and the number of another journal is invalid.
     for after in ["0", "123456789"] {
         let path = format!("/api/v1/events?resync=true&after={after}");
         let lines = site.lines(&path, "data: ");

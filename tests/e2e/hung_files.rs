@@ -1,5 +1,5 @@
 //! Files that never answer: a hanging file system, and FIFOs where files are expected. Everything
-//! else continues.
+//! else must continue.
 
 use std::io::Write as _;
 use std::path::PathBuf;
@@ -12,12 +12,12 @@ use crate::harness::{Env, processes_with, skip, wait_for};
 /// frozen.
 struct HungDisk {
     path: PathBuf,
-    /// Thaws and unmounts it on request, or when the test's process ends in any way.
+    /// A process that thaws and unmounts it on request, or when the test's process ends in any way.
     guard: Child,
 }
 
 impl HungDisk {
-    /// `None` with a reason if it cannot be created here.
+    /// Returns `None` and prints a reason if it cannot be created here.
     fn mount(env: &Env, name: &str) -> Option<Self> {
         let path = env.path(name);
         std::fs::create_dir(&path).expect("directory");
@@ -117,7 +117,7 @@ fn doctor_ends_and_names_the_file_system_that_hangs() {
     seen.says("FAILED  server directory")
         .says("no answer within")
         .says(&mount)
-        // The other parts are not held up.
+        // The other parts are not delayed.
         .says("ok      processes")
         .exits_with(1);
 }
@@ -265,7 +265,8 @@ fn a_stop_does_not_wait_for_what_hangs_in_the_kernel() {
     env.start_server();
     env.start_worker(3);
     disk.set_frozen(true);
-    // One hangs in its program, one while it is created: then a thread of the worker hangs with it.
+    // One task hangs in its program, and one hangs while it is created. In the latter case, a
+    // thread of the worker hangs with it.
     env.submit(&["--", "sh", "-c", "echo x > here; echo x > disk/there"]);
     env.submit(&["--stdout=disk/%{TASK_ID}", "--", "true"]);
     env.submit(&["--", "sh", "-c", "echo x > other; exec sleep 62317"]);
@@ -310,7 +311,7 @@ fn a_journal_that_hangs_holds_up_neither_looks_nor_the_end_of_its_server() {
     });
     env.hq(&["worker", "list"]).ok();
     env.hq(&["alloc", "list"]).ok();
-    // A dashboard continues while its request waits.
+    // A dashboard continues while its request is waiting.
     screen.shows(&["hanging"]);
     screen.press("c");
     screen.shows(&["Cancel job 2 `hanging`?"]);
@@ -322,7 +323,7 @@ fn a_journal_that_hangs_holds_up_neither_looks_nor_the_end_of_its_server() {
     screen.shows(&["Waiting for the server to do what was asked for last"]);
     assert_eq!(screen.end(), Some(1));
     screen.shows(&["what was asked for last may not be done"]);
-    // Everything known is shown, with the hung file as the first problem.
+    // Everything known is shown, with the hanging file as the first problem.
     for look in ["status", "problems"] {
         wait_for("it is told what hangs", || {
             let shown = env.hq(&[look]).ok();
@@ -332,7 +333,7 @@ fn a_journal_that_hangs_holds_up_neither_looks_nor_the_end_of_its_server() {
     }
     let status = env.hq(&["status"]).ok();
     assert!(status.contains("kept"), "{status}");
-    // Requests that need the file are rejected at once from then on.
+    // From then on, requests that need the file are rejected at once.
     for asked in [&["query", "select 1"][..], &["journal", "flush"]] {
         env.hq(asked)
             .exits_with(1)
@@ -365,7 +366,7 @@ fn a_journal_that_hung_for_a_while_leaves_no_cpu_idle() {
     env.start_server_with(&["--journal=disk/state.db"]);
     env.start_worker(6);
     env.start_worker(6);
-    // One on each worker, which has room for two more.
+    // One task runs on each worker, which has room for two more.
     let long = env.submit(&["--array=1-2", "--cpus=4", "--", "sleep", "1000"]);
     env.wait_running(&long, 2);
     disk.set_frozen(true);
@@ -380,21 +381,22 @@ fn a_journal_that_hung_for_a_while_leaves_no_cpu_idle() {
     });
     disk.set_frozen(false);
     assert!(submit.wait().expect("it ends").success());
-    // Nothing ends; there is room for one more anyway.
+    // No task ends, but there is room for one more anyway.
     env.hq(&["submit", "--wait", "--", "true"]).ok();
 }
 
 #[test]
 fn fifos_in_place_of_files_hold_up_nobody() {
     let env = Env::with_worker(4);
-    // The message of a task.
+    // The task's message is in a FIFO.
     let script = "[ $HQ_TASK_ID = 2 ] || mkfifo $HQ_ERROR_FILENAME; exit 3";
     let job = env.submit(&["--array=1-2", "--task-dir", "--", "sh", "-c", script]);
     env.wait_job(&job);
     assert_eq!(env.stats(&job)["failed"], 2);
     let error = env.tasks(&job)[0]["error"].to_string();
     assert!(error.contains("it is not a regular file"), "{error}");
-    // Output to a FIFO: at the start, and later, more often than concurrent reads.
+    // The output goes to a FIFO, at the start and later, for more tasks than there are concurrent
+    // reads.
     let make = Command::new("mkfifo").arg(env.path("fifo")).status();
     assert!(make.expect("mkfifo can be run").success());
     let stuck = env.submit(&["--array=1-2", "--stdout=fifo", "--", "echo", "x"]);
@@ -412,7 +414,7 @@ fn fifos_in_place_of_files_hold_up_nobody() {
     }
     env.write("go", "");
     env.wait_job(&job);
-    // Its directory, and that of a worker.
+    // The directory of a task and that of a worker are FIFOs.
     let inside = env.submit(&["--cwd=fifo", "--stdout=none", "--stderr=none", "--", "true"]);
     env.wait_job(&inside);
     let error = env.tasks(&inside)[0]["error"].to_string();
@@ -423,7 +425,7 @@ fn fifos_in_place_of_files_hold_up_nobody() {
     let next = env.submit(&["--array=1-8", "--", "true"]);
     env.wait_job(&next);
     assert_eq!(env.stats(&next)["finished"], 8);
-    // Directories and files that commands read.
+    // Directories and files that commands read contain FIFOs.
     for (dir, name) in [("streams", "x.hqs"), ("access", "access.json")] {
         std::fs::create_dir(env.path(dir)).expect("directory");
         let path = env.path(dir).join(name);

@@ -3,11 +3,12 @@
 use crate::harness::{Env, skip, wait_for, wait_for_up_to};
 use crate::silent_disk::SilentDisk;
 
-/// Longest wait for a node to detect a hanging file system: it has 20 s for that.
+/// How long to wait until a node has detected a hanging file system. The node has 20 s for that.
 const FOUND: std::time::Duration = std::time::Duration::from_secs(120);
 
-/// A server that acts, and three workers with a directory `shared`, which is on the hanging file
-/// system for the first one. `None` with a reason if that cannot be created here.
+/// Starts a server that acts, and three workers with a directory `shared`, which is on the hanging
+/// file system for the first one. Returns `None` and prints a reason if that cannot be created
+/// here.
 fn with_nodes() -> Option<(Env, SilentDisk)> {
     let mut env = Env::new();
     let shared = env.path("shared");
@@ -69,13 +70,13 @@ fn a_node_on_which_tasks_fail_for_a_file_system_that_hangs_says_so_and_stops_on_
     let Some((mut env, disk)) = with_nodes() else {
         return;
     };
-    // A program that gives up when a file does not answer for a second.
+    // This program gives up if a file does not answer for a second.
     let script = "cat data & sleep 1; kill -0 $! 2> /dev/null && exit 7; true";
     let well = submit(&env, 6, script);
     env.wait_job(&well);
     assert_eq!(env.stats(&well)["finished"], 6);
     disk.set_silent(true);
-    // So many that others are still running when the node is detected.
+    // There are so many tasks that others are still running when the node is detected.
     let job = submit(&env, 120, script);
     wait_for("the node is set aside for its failures", || {
         let states = env.workers();
@@ -92,7 +93,7 @@ fn a_node_on_which_tasks_fail_for_a_file_system_that_hangs_says_so_and_stops_on_
     assert!((1..=10).contains(&failed), "{stats}");
     assert!(disk.waiting() > 0, "a check always waits");
     assert_eq!(env.workers(), ["QUARANTINED", "RUNNING", "RUNNING"]);
-    // The file system does not recover before the end.
+    // The file system does not recover before the worker ends.
     env.hq(&["worker", "stop", "1"]).ok();
     wait_for("the worker says goodbye", || {
         let states = env.workers();
@@ -117,7 +118,7 @@ fn a_node_on_which_tasks_hang_gets_none_until_its_file_system_answers_again() {
     let job = submit(&env, 30, "cat data; sleep 0.1");
     wait_for_reason(&env);
     assert_eq!(env.workers(), ["UNFIT", "RUNNING", "RUNNING"]);
-    // Hanging tasks stay, all others run elsewhere.
+    // Tasks that hang stay, and all others run elsewhere.
     let others = submit(&env, 10, "true");
     env.wait_job(&others);
     let sql = format!("SELECT count(*) AS n FROM tasks WHERE job = {others} AND worker = 1");

@@ -1,8 +1,7 @@
-//! `hq import`: scripts for Slurm, PBS and LSF from the documentation of computing centers, run to
-//! their end.
+//! `hq import`: runs scripts for Slurm, PBS and LSF from the documentation of computing centers.
 //!
-//! They are in `tests/batch_scripts`. Compilers, modules and MPI are not needed: `mpirun`, `srun`
-//! and `module` are small scripts here that print their arguments.
+//! The scripts are in `tests/batch_scripts`. Compilers, modules and MPI are not needed: here,
+//! `mpirun`, `srun` and `module` are small scripts that print their arguments.
 
 use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
@@ -17,7 +16,7 @@ fn script(name: &str) -> String {
     path.to_str().expect("a path in Unicode").to_owned()
 }
 
-/// A directory with the programs that the scripts call, without a server.
+/// Creates a directory with the programs that the scripts call, without a server.
 fn site() -> Env {
     let mut env = Env::new();
     std::fs::create_dir(env.path("bin")).expect("a directory");
@@ -47,7 +46,7 @@ fn site() -> Env {
     env
 }
 
-/// Submits a script and waits for its end: returns id and state of the job, and the messages.
+/// Submits a script and waits until it ends. Returns the id and state of the job, and the messages.
 fn run(env: &Env, words: &[&str]) -> (String, String, String) {
     let ran = env.hq(&[&["import", "--submit", "--output-mode=quiet"], words].concat());
     let told = ran.stderr.clone();
@@ -200,7 +199,7 @@ fn failures_signals_and_scratch_space_are_those_of_the_script() {
     let info = env.hq(&["job", "info", &job]).ok();
     assert!(info.contains("on end: cmd:mail"), "{info}");
 
-    // The script's signal handler also runs on a cancel: no need to wait for the limit.
+    // The script's signal handler also runs on a cancel, so there is no need to wait for the limit.
     let ran = env.hq(&[
         "import",
         "--submit",
@@ -293,14 +292,14 @@ fn converted_scripts_are_printed_and_can_be_submitted() {
     let logged = env.read(&format!("logs/param-scan-{job}-2.out"));
     assert_eq!(logged, "task 2/4 lr=2 seed=2\n");
 
-    // Untranslated options are reported at their place.
+    // Untranslated options are reported at their position.
     env.write("none.sh", "#!/bin/sh\necho\n");
     env.hq(&["import", "none.sh"])
         .exits_with(1)
         .says("none.sh has no #SBATCH, #PBS or #BSUB lines");
     env.hq(&["import", "--system=slurm", "--options=-J a -c 2", "none.sh"])
         .says("#HQ --cpus 2\n");
-    // A device has no end, and a script some.
+    // A device has no end, but a script does.
     env.hq(&["import", "/dev/zero"])
         .exits_with(1)
         .says("/dev/zero has more than 4194304 bytes");

@@ -1,4 +1,4 @@
-//! The limits of holders of worker keys, or of files of earlier releases.
+//! Tests what holders of worker keys, or of files of earlier releases, cannot do.
 
 use std::os::unix::fs::PermissionsExt;
 
@@ -11,12 +11,13 @@ use serde_json::Value;
 
 use crate::harness::{Env, signal, wait_for};
 
-/// Digits of a key without the server's key pair, and without its private half.
+/// The number of digits of a key without the server's key pair, and without its private half.
 const SHARED: usize = 64;
 pub(crate) const PUBLIC: usize = 128;
 
-/// Creates a server directory with a copy of the server's access file, with keys cut to this many
-/// digits; `None` = without the part for clients, as on nodes. Returns the option that names it.
+/// Creates a server directory with a copy of the server's access file, with keys truncated to this
+/// many digits. If `plane` is given, the part for clients is left out, as on nodes. Returns the
+/// option that names the directory.
 pub(crate) fn copy_of_access(env: &Env, name: &str, digits: usize, plane: Option<&str>) -> String {
     let mut access: Value =
         serde_json::from_str(&env.read("server/hq-current/access.json")).expect("JSON");
@@ -37,8 +38,8 @@ pub(crate) fn copy_of_access(env: &Env, name: &str, digits: usize, plane: Option
 fn who_has_the_keys_of_workers_is_not_the_server_for_other_workers() {
     let mut env = Env::new();
     env.start_server();
-    // Everything that a node has, and the same without the server's public key, as in an earlier
-    // release.
+    // One copy has everything that a node has, and the other lacks the server's public key, as in
+    // an earlier release.
     let dirs = [("node", PUBLIC), ("shorter", SHARED)];
     for (name, digits) in dirs {
         copy_of_access(&env, name, digits, Some("worker"));
@@ -101,7 +102,7 @@ fn workers_with_keys_of_an_earlier_release_go_on_and_clients_are_told() {
         .says("use the same program on both sides")
         .says("and the server's current access file")
         .exits_with(1);
-    // A server of that release is continued.
+    // Continue a server of that release.
     signal(server, "KILL");
     env.wait_exit("server");
     let old = env.path("before/access.json");
@@ -185,7 +186,7 @@ fn keys_are_replaced_while_tasks_run() {
     };
     let (before, after) = (keys(&before), keys(&env.read("server/001/access.json")));
     for (before, after) in before.iter().zip(&after) {
-        // Quoted strings: the secret, the public and the private key differ.
+        // The keys are quoted strings: the secret, the public key and the private key all differ.
         for at in [1, SHARED + 1, PUBLIC + 1] {
             assert_ne!(before[at..at + SHARED], after[at..at + SHARED]);
         }

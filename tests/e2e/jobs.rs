@@ -1,4 +1,4 @@
-//! Submitting: outputs, environments, entries, scripts, job files, errors of tasks.
+//! Tests submits: outputs, environments, entries, scripts, job files, errors of tasks.
 
 use serde_json::json;
 
@@ -173,7 +173,7 @@ fn job_file_mistakes_are_shown_with_their_place() {
             "Error: Task 5 is defined multiple times\njob.toml, line 6, column 4: an earlier task already has the id 5".to_owned(),
         ),
     ] {
-        // A large file is read in parts, with the same positions.
+        // A large file is read in parts, and errors have the same positions.
         for others in [0, 30_000] {
             let others = (10..10 + others).map(|id| task(id, ""));
             let content: Vec<String> = tasks.iter().cloned().chain(others).collect();
@@ -311,7 +311,7 @@ fn multi_node_task_gets_whole_workers_of_one_group() {
         serde_json::json!({ "MultiNodeTask": { "main_node": false } })
     );
     assert_eq!(env.tasks(&job)[0]["workers"], serde_json::json!([1, 3, 4]));
-    // Nothing else runs there meanwhile; the other group is free.
+    // Nothing else runs on these nodes meanwhile, but the other group is free.
     let small = env.submit(&["--array=1-4", "--", "true"]);
     env.wait_job(&small);
     for task in env.tasks(&small) {
@@ -350,13 +350,14 @@ fn a_gang_of_four_waits_only_for_what_runs_when_it_comes() {
     let first = env.submit(&[&["--array=1-400"], &small[..]].concat());
     env.wait_running(&first, 4);
     let gang = env.submit(&["--nodes=4", "--", "bash", "-c", "echo gang >> order"]);
-    // More of them arrive while it waits.
+    // More small tasks arrive while the multi-node task waits.
     let second = env.submit(&[&["--array=5-404"], &small[..]].concat());
     env.write("go", "");
     env.wait_job(&gang);
     let order = env.read("order");
     let before = order.lines().position(|line| line == "gang");
-    // Tasks that ran, and possibly one per worker that started before it could be retracted.
+    // These are tasks that ran, and possibly one per worker that started before it could be
+    // retracted.
     assert!(
         before.is_some_and(|before| before <= 8),
         "{before:?} before"
@@ -369,8 +370,8 @@ fn a_gang_of_four_waits_only_for_what_runs_when_it_comes() {
 fn thousands_of_tasks_end_in_the_order_of_their_priorities() {
     let env = Env::with_worker(1);
     env.submit(&["--", "bash", "-c", "until [ -e go ]; do sleep 0.01; done"]);
-    // The least urgent first: each is overtaken by all later ones. More than a worker is sent
-    // ahead, but few enough for a busy machine.
+    // The least urgent task is submitted first, and is overtaken by all later ones. There are more
+    // tasks than are sent to a worker ahead of time, but few enough for a busy machine.
     for priority in 0..10 {
         env.submit(&[
             "--array=1-200",
@@ -403,7 +404,7 @@ fn thousands_of_tasks_end_in_the_order_of_their_priorities() {
 fn jobs_of_equal_priority_run_in_the_order_in_which_they_came() {
     let env = Env::with_worker(1);
     env.submit(&["--", "bash", "-c", "until [ -e go ]; do sleep 0.01; done"]);
-    // Their requests differ, and the first of these was seen before.
+    // The requests differ, and the first of these has been seen before.
     let requests = [
         "--time-request=2s",
         "--time-request=1s",
@@ -422,7 +423,7 @@ fn jobs_of_equal_priority_run_in_the_order_in_which_they_came() {
     assert_eq!(env.read("order"), expected);
 }
 
-/// Scripts poll the list until nothing runs, and then stop the workers.
+/// Scripts poll the list until nothing is running, and then stop the workers.
 #[test]
 fn a_job_that_runs_is_never_listed_as_waiting() {
     let mut env = Env::new();

@@ -1,9 +1,9 @@
-//! Requests that follow from what tasks needed.
+//! Tests requests that are derived from what tasks needed.
 
 use crate::harness::Env;
 
-/// A command that holds this many MiB for this many seconds: `dd` fills its buffer and waits for
-/// the reader, without CPU time, so that it takes no longer on a busy machine.
+/// Returns a command that holds this many MiB for this many seconds. `dd` fills its buffer and
+/// waits for the reader, without using CPU time, so it does not take longer on a busy machine.
 fn hold(mebibytes: &str, seconds: &str) -> String {
     format!("dd if=/dev/zero bs=$(({mebibytes}))M count=1 2> /dev/null | sleep $(({seconds}))")
 }
@@ -13,7 +13,7 @@ fn what_would_have_fitted_is_suggested() {
     let mut env = Env::new();
     env.start_server();
     env.start_worker_with(&["--cpus=4", "--resource=mem=sum(8000)"]);
-    // That the large one also takes longer is not to count for much.
+    // The large task also takes longer, but that must not have much effect.
     let tell = "echo $HQ_RESOURCE_REQUEST_mem >> sizes-$HQ_JOB_ID; ".to_owned();
     let script = tell + &hold("HQ_TASK_ID == 7 ? 300 : 80", "1");
     let mut submit = vec!["--array=1-40", "--resource=mem=900", "--wait", "--"];
@@ -46,7 +46,7 @@ fn what_would_have_fitted_is_suggested() {
         table.contains("1 task runs twice") && table.contains("fits all of them"),
         "{table}"
     );
-    // Or be asked for at once.
+    // The suggestion can also be requested directly.
     let again = env.hq(&[
         "--output-mode=quiet",
         "job",
@@ -58,7 +58,7 @@ fn what_would_have_fitted_is_suggested() {
     env.wait_job(&again);
     assert_eq!(env.stats(&again)["finished"], 40);
     let sizes = env.read(&format!("sizes-{again}"));
-    // Behind the size is how it was chosen.
+    // The size is followed by how it was chosen.
     let size = |line: &str| line.split(' ').next().and_then(|size| size.parse().ok());
     let is_small = |line: &str| size(line).is_some_and(|size: f64| size < 120.0);
     assert!(sizes.lines().all(is_small), "{sizes}");
@@ -100,8 +100,8 @@ fn memory_follows_from_what_the_first_tasks_needed() {
     let mut env = Env::new();
     env.start_server();
     env.start_worker_with(&["--cpus=2", "--resource=mem=sum(2000)", "--enforce-memory"]);
-    // The other tasks must take some time as well: the server weighs by time which size is worth
-    // reserving for all.
+    // The other tasks must also take some time, because the server weighs by time which size is
+    // worth reserving for all.
     let script = format!(
         "echo $HQ_TASK_ID $HQ_RESOURCE_REQUEST_mem >> sizes; {}",
         hold("HQ_TASK_ID == 24 ? 300 : 80", "HQ_TASK_ID == 24 ? 4 : 1")
@@ -126,7 +126,7 @@ fn memory_follows_from_what_the_first_tasks_needed() {
             })
             .collect()
     };
-    // The first ones have their share; the large one ran out of what was learned.
+    // The first tasks have an equal share. The large task ran out of the memory that was learned.
     assert_eq!(of("1"), [1000.0], "{sizes}");
     let last = of("24");
     assert!(
@@ -134,7 +134,7 @@ fn memory_follows_from_what_the_first_tasks_needed() {
         "{sizes}"
     );
     assert!(last[last.len() - 1] >= 300.0, "{sizes}");
-    // The next job begins with that.
+    // The next job starts with what was learned.
     let next = [
         "--resource=mem=auto",
         "--learn-from=last",

@@ -1,5 +1,5 @@
-//! Too few descriptors or processes, no shared memory: a pause, never an end. Large data:
-//! delivered, or rejected with its size.
+//! Too few descriptors or processes, or no shared memory, cause a pause and never an end. Large
+//! data is delivered, or rejected with its size.
 
 use std::fs::File;
 use std::net::TcpStream;
@@ -41,8 +41,8 @@ fn a_server_without_descriptors_waits_until_there_are_some() {
     assert_eq!(env.workers(), ["RUNNING"]);
 }
 
-/// Connections that any user of the machine can make: to every port, silent, or without end of
-/// their first line.
+/// Any user of the machine can open these connections: to every port, silent, or without a line
+/// ending after their first line.
 #[test]
 fn strangers_at_the_ports_leave_room_for_everybody_else() {
     use std::io::Write as _;
@@ -87,7 +87,7 @@ fn a_worker_with_few_descriptors_runs_more_tasks_than_it_could_at_once() {
     assert_eq!(env.workers(), ["RUNNING"]);
 }
 
-/// A file of zeros that takes no space, as standard input of a submit.
+/// Submits with a file of zeros, which takes no space, as standard input.
 fn submit_zeros(env: &Env, bytes: u64, args: &[&str]) -> std::process::Output {
     let file = File::create(env.path("zeros")).expect("writable");
     file.set_len(bytes).expect("room");
@@ -154,11 +154,11 @@ fn entries_that_exceed_a_message_reach_their_tasks() {
 }
 
 /// A control group that limits the number of processes and threads, as containers and batch systems
-/// do. Must outlive the processes in it.
+/// do. It must outlive the processes in it.
 struct ProcessGroup(PathBuf);
 
 impl ProcessGroup {
-    /// `None` with a reason if it cannot be created.
+    /// Returns `None` and prints a reason if it cannot be created.
     fn make() -> Option<Self> {
         let name = format!("hq-test-{}", std::process::id());
         let bases = ["/sys/fs/cgroup", "/sys/fs/cgroup/pids"].map(Path::new);
@@ -175,7 +175,7 @@ impl ProcessGroup {
         made.map(Self)
     }
 
-    /// Prefix of a command that runs in it.
+    /// Returns the prefix of a command that runs in the group.
     fn prefix(&self) -> [String; 4] {
         let procs = self.0.join("cgroup.procs");
         let script = format!("echo $$ > {} && exec \"$@\"", procs.display());
@@ -183,7 +183,7 @@ impl ProcessGroup {
     }
 
     /// Leaves room for this many processes in addition to the threads of hq. hq starts threads on
-    /// demand and keeps them, so this must be repeated.
+    /// demand and keeps them, so this must be called repeatedly.
     fn set_room(&self, room: usize) {
         let members = std::fs::read_to_string(self.0.join("cgroup.procs")).expect("is there");
         let is_hq = |process: &Path| {
@@ -218,7 +218,7 @@ fn a_full_control_group_of_processes_makes_tasks_wait() {
     let prefix = group.prefix();
     let prefix = prefix.each_ref().map(String::as_str);
     env.start_worker_behind(&prefix, &["--cpus=4"]);
-    // By now it has started all threads that it needs.
+    // By now the worker has started all the threads that it needs.
     let first = env.submit(&["--task-dir", "--", "true"]);
     env.wait_job(&first);
     group.set_room(0);
@@ -230,7 +230,7 @@ fn a_full_control_group_of_processes_makes_tasks_wait() {
             .ok_or(log)
     });
     assert_eq!(env.workers(), ["RUNNING"]);
-    // One at a time is enough.
+    // One process at a time is enough.
     wait_for("all tasks ran", || {
         group.set_room(1);
         let stats = env.stats(&job);
@@ -282,7 +282,7 @@ fn nothing_of_ours_needs_shared_memory_of_the_system() {
     assert!(rows.contains('2'), "{rows}");
 }
 
-/// Words before a program that must not write files beyond a size in KiB.
+/// Returns the words before a program that must not write files beyond a size in KiB.
 fn with_file_limit(kib: u32) -> [String; 3] {
     [
         "bash".to_owned(),
@@ -302,7 +302,7 @@ fn a_worker_with_a_limit_of_file_sizes_fails_the_task_and_lives() {
     let large = env.submit(&["--stream=st", "--", "head", "-c", "100000", "/dev/zero"]);
     env.hq(&["job", "wait", &large]).says("File too large");
     assert_eq!(env.stats(&large)["failed"], 1);
-    // The executed program has the default action of the signal: bit 24 of the masks.
+    // In the executed program, the signal has its default action: it is bit 24 of the masks.
     let ignores = env.submit(&[
         "--stdout=ignored",
         "--",
@@ -332,7 +332,7 @@ fn a_server_with_a_limit_of_file_sizes_goes_on() {
     for _ in 0..12 {
         let submit = ["submit", "--", "echo", &text];
         let mut waiting = env.command(&submit).spawn().expect("it starts");
-        // As on a full disk it waits.
+        // The submit waits, as on a full disk.
         for _ in 0..20 {
             if waiting.try_wait().expect("ours").is_some() {
                 break;

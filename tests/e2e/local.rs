@@ -1,4 +1,4 @@
-//! `hq run`: no server, no configuration.
+//! `hq run` needs no server and no configuration.
 
 use crate::damage::SmallDisk;
 use crate::harness::{Env, processes_with, signal, wait_for};
@@ -149,7 +149,7 @@ fn output_that_found_no_room_is_no_success() {
         return;
     };
     env.set("TMPDIR", &disk.0.to_string_lossy());
-    // Like `sort | head` and many others: it ignores write errors.
+    // Like `sort | head` and many other programs, it ignores write errors.
     let write = |bytes: &str| {
         let script = format!("head -c {bytes} /dev/zero; exit 0");
         env.hq(&["run", "--array=0-2", "--", "bash", "-c", &script])
@@ -168,7 +168,7 @@ fn output_that_found_no_room_is_no_success() {
         "--",
         "bash",
         "-c",
-        // Far more than fits, because reading makes room.
+        // This is far more than fits, because reading frees space.
         "head -c 100000000 /dev/zero; exit 0",
     ]);
     let ran = json.exits_with(1);
@@ -203,7 +203,7 @@ fn failures_that_are_alike_are_one_and_the_rest_can_run_again() {
     let results: Vec<&str> = ran.stdout.lines().collect();
     assert_eq!(results.len(), 11, "one attempt of each: {results:?}");
     assert_eq!(results[2], "try 2 of 3");
-    // Everything failed, so the same command retries.
+    // All tasks failed, so the same command retries them.
     let ran = run("3", &[]).exits_with(1);
     assert!(!ran.stderr.contains("again: "), "{}", ran.stderr);
     let ran = run("1-11", &["--output-mode=json"]).exits_with(1);

@@ -1,5 +1,5 @@
-//! End-to-end tests: the real binary, real sockets, real processes, each test in a directory of its
-//! own.
+//! End-to-end tests with the real binary, real sockets and real processes, each test in a separate
+//! directory.
 //!
 //! A file that is not listed here does not run; `cargo xtask tidy` checks that.
 

@@ -1,12 +1,13 @@
-//! Executes the manual's examples with output, and compares what they print.
+//! Runs the manual's examples that show output, and compares what they print.
 
 use std::path::Path;
 use std::process::{Command, Stdio};
 
 use crate::harness::Env;
 
-/// An executed example: page, start of its first command, commands that prepare it. Job ids in an
-/// example refer to the last job here. `@FILE` saves the preceding block under this name.
+/// The examples that are run: the page, the beginning of the first command, and the commands that
+/// prepare it. Job ids in an example are replaced with the last job's id here. `@FILE` saves the
+/// preceding block under this name.
 const EXECUTED: &[(&str, &str, &str)] = &[
     (
         "dependencies",
@@ -53,7 +54,7 @@ const EXECUTED: &[(&str, &str, &str)] = &[
     ("streaming", "hq submit --stream log", ""),
 ];
 
-/// Examples with output that are only parsed, and why.
+/// Examples with output that are only parsed, and the reason.
 const PARSED: &[(&str, &str, &str)] = &[
     ("config", "hq config", "reads /etc"),
     ("doctor", "hq doctor", "depends on the machine"),
@@ -86,9 +87,9 @@ const PARSED: &[(&str, &str, &str)] = &[
 /// A `console` block.
 struct Example {
     page: String,
-    /// Commands with the output that is shown.
+    /// The commands, with the output that the manual shows.
     steps: Vec<(String, Vec<String>)>,
-    /// The block before it.
+    /// The preceding block.
     before: String,
 }
 
@@ -182,7 +183,7 @@ fn words(text: &str) -> std::collections::BTreeSet<String> {
     words.map(str::to_lowercase).collect()
 }
 
-/// Names of events in the sources of the store.
+/// Collects the names of events in the sources of the store.
 fn collect_events(folder: &Path, events: &mut Vec<String>) {
     for entry in std::fs::read_dir(folder).expect("sources") {
         let path = entry.expect("sources").path();
@@ -224,7 +225,7 @@ fn execute(env: &Env, example: &Example, setup: &str) {
     }
 }
 
-/// Replaces the number of a job.
+/// Replaces a job id with `last`.
 fn with_last_job(command: &str) -> String {
     let is_id = |word: &str| word.parse::<u32>().is_ok();
     let words: Vec<&str> = command.split(' ').collect();
@@ -240,7 +241,7 @@ fn with_last_job(command: &str) -> String {
     replaced.collect::<Vec<_>>().join(" ")
 }
 
-/// A line without its numbers, ids, times, directories and widths.
+/// Returns a line without its numbers, ids, times, directories and widths.
 fn normal(line: &str) -> String {
     let line = line.replace("/home/u/work", "…");
     let mut text = String::new();
@@ -255,7 +256,7 @@ fn normal(line: &str) -> String {
             text.push(if c.is_ascii_digit() { '#' } else { c });
         }
     }
-    // A number of several parts, such as a time or a decimal, may have fewer of them.
+    // A number with several parts, such as a time or a decimal, may have fewer of them.
     for parts in ["#.#", "#:#", "#s #ms", "#ms"] {
         while text.contains(parts) {
             text = text.replace(parts, "#");
@@ -264,7 +265,7 @@ fn normal(line: &str) -> String {
     text.trim().to_owned()
 }
 
-/// Standard output and standard error of a shell.
+/// Returns the standard output and standard error of a shell.
 fn shell(env: &Env, commands: &str) -> String {
     let program = Path::new(env!("CARGO_BIN_EXE_hq"));
     let folder = program.parent().expect("a folder").display();
@@ -285,7 +286,7 @@ fn shell(env: &Env, commands: &str) -> String {
     String::from_utf8_lossy(&printed).replace(directory.trim_end_matches('/'), "…")
 }
 
-/// All examples of the manual that show output.
+/// Returns all examples of the manual that show output.
 fn examples() -> Vec<Example> {
     let docs = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs");
     let mut found = Vec::new();

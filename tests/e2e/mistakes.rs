@@ -1,10 +1,11 @@
 //! Mistakes and habits of users: each message names the mistake and what to type instead.
 //!
-//! The table is the specification. A line is typed as in a shell; every text must be in the output.
+//! The table is the specification. Each line is typed as in a shell, and every text must be in the
+//! output.
 
 use crate::harness::{Env, wait_for};
 
-/// Typed line, texts of the answer, and exit code.
+/// The typed line, the texts of the answer, and the exit code.
 type Mistake = (&'static str, &'static [&'static str], i32);
 
 /// Subcommands of other programs, and misspelled ones. None of them needs a server.
@@ -72,7 +73,7 @@ const COMMANDS: &[Mistake] = &[
     ("doc --open memory limit", &["Only a page", "`hq doc`"], 1),
 ];
 
-/// Options of Slurm, PBS and GNU parallel, misspelled ones, and conflicting ones.
+/// Options of Slurm, PBS and GNU parallel, misspelled options, and conflicting options.
 #[rustfmt::skip] // A line for each mistake is a table.
 const OPTIONS: &[Mistake] = &[
     ("submit --gres=gpu:1 -- true", &["'--gres'", "`--resource gpus/nvidia=1`"], 2),
@@ -145,7 +146,7 @@ const OPTIONS: &[Mistake] = &[
     ("submit --cpus 1 --nodes 2 -- true", &["'--cpus <AMOUNT>' cannot be used with '--nodes <COUNT>'"], 2),
 ];
 
-/// Values that cannot be.
+/// Impossible values.
 #[rustfmt::skip] // A line for each mistake is a table.
 const VALUES: &[Mistake] = &[
     ("submit --array 3-1 -- true", &["'3-1'", "Invalid range", "`--array 1-3`"], 2),
@@ -212,7 +213,7 @@ const VALUES: &[Mistake] = &[
     ("--output-mode yaml job list", &["'yaml'", "[possible values: cli, json, quiet]"], 2),
 ];
 
-/// Without any server.
+/// Lines typed without any server.
 #[rustfmt::skip] // A line for each mistake is a table.
 const NO_SERVER: &[Mistake] = &[
     ("job list", &["No server is running", "`hq server start --server-dir", "`hq run …`"], 1),
@@ -224,7 +225,8 @@ const NO_SERVER: &[Mistake] = &[
     ("run absent.toml", &["absent.toml", "No such file or directory"], 1),
 ];
 
-/// With a server that has a worker, one ended job of three tasks, and one that waits forever.
+/// Lines typed with a server that has a worker, one ended job with three tasks, and one that waits
+/// forever.
 #[rustfmt::skip] // A line for each mistake is a table.
 const WITH_SERVER: &[Mistake] = &[
     // Ids that do not exist.
@@ -308,7 +310,7 @@ const WITH_SERVER: &[Mistake] = &[
     ("submit --resource gpus/intel=all -- true", &["they ask for all gpus/intel, no worker has any"], 0),
     ("submit --nodes 99 -- true", &["they ask for 99 nodes, the largest group has 1"], 0),
     ("submit --cpus 8 --resource gpus/amd=1 -- true", &["8 cpus, no worker has more than 2", "1 GPU (gpus/amd), no worker has any"], 0),
-    // The server is there already.
+    // A server is already running.
     ("server start", &["is already online", "hq server stop"], 1),
     ("job cancel 1", &["all tasks are already finished"], 0),
 ];
@@ -485,7 +487,7 @@ fn a_wait_says_what_it_waits_for_and_how_it_ended() {
     let log = env.read("waiting.log");
     let end = "Job 1 failed: 1 of 1 task failed; task 0: Program terminated with exit code 1; `hq job cat 1 stderr --tasks 0`";
     assert!(log.contains(end), "{log}");
-    // The exit code is of the wait, unless that of the job is requested.
+    // The exit code is that of the wait, unless the exit code of the job is requested.
     env.hq(&["submit", "--wait", "--", "./nope"])
         .exits_with(0)
         .says("Job 2 failed: 1 of 1 task failed; task 0: Cannot execute \"./nope\"")
@@ -512,7 +514,7 @@ fn a_wait_says_what_it_waits_for_and_how_it_ended() {
         script,
     ];
     let expected = "3 of 3 tasks failed; task 1: Program terminated with exit code 3: no input 1; `hq job cat ";
-    // A worker that is too busy to answer in time is not waited for: then the line is left out.
+    // If a worker is too busy to answer in time, the line is left out.
     wait_for("the end of a wait has the last words of a task", || {
         let told = env.hq(&several).stderr;
         let has_all = told.contains(expected) && told.contains("says why all failed");

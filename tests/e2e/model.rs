@@ -1,4 +1,4 @@
-//! Notifications, further attempts, stop signals, ids as written, absurd sizes.
+//! Tests notifications, retries, stop signals, ids as written, and absurd sizes.
 
 use serde_json::json;
 
@@ -42,7 +42,7 @@ fn notifications_run_the_program_of_those_who_wait() {
 #[test]
 fn a_notification_reaches_its_program_as_data_too() {
     let env = Env::with_worker(1);
-    // As an argument this one is an option of the program.
+    // As an argument, this text would be an option of the program.
     let ran = env.hq(&[
         "submit",
         "--wait",

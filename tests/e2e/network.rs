@@ -1,21 +1,21 @@
-//! Packet loss between a worker and its server, in a network namespace of its own.
+//! Packet loss between a worker and its server, in a separate network namespace.
 //!
-//! Neither side is notified of the loss: connections are half open until a timeout. Needs
-//! permission to create network namespaces; skipped without it.
+//! Neither side is notified of the loss: connections are half open until a timeout. The tests need
+//! permission to create network namespaces, and are skipped without it.
 
 use std::process::Command;
 use std::time::Duration;
 
 use crate::harness::{Env, processes_with, skip, wait_for};
 
-/// A namespace behind a pair of virtual interfaces; gone with the value.
+/// A namespace behind a pair of virtual interfaces. It is removed on drop.
 struct Network {
     namespace: String,
-    /// Interface on the server's side.
+    /// The interface on the server's side.
     near: String,
-    /// Interface on the worker's side.
+    /// The interface on the worker's side.
     far: String,
-    /// Address of the server.
+    /// The address of the server.
     address: String,
 }
 
@@ -32,7 +32,7 @@ pub(crate) fn ip(args: &[&str]) -> Result<String, String> {
 }
 
 impl Network {
-    /// `None` with a printed reason if it cannot be created.
+    /// Returns `None` and prints a reason if it cannot be created.
     fn create(test: u8) -> Option<Self> {
         let pid = std::process::id();
         let net = format!("10.{}.{}", 200 + pid % 50, pid / 50 % 250);
@@ -77,7 +77,7 @@ impl Network {
         Some(network)
     }
 
-    /// From here on every packet is lost.
+    /// Makes every packet from now on be lost.
     fn cut(&self) {
         ip(&["-n", &self.namespace, "link", "set", &self.far, "down"]).expect("it is there");
     }
@@ -86,7 +86,7 @@ impl Network {
         ip(&["-n", &self.namespace, "link", "set", &self.far, "up"]).expect("it is there");
     }
 
-    /// A server that the namespace reaches, and a worker inside it.
+    /// Starts a server that the namespace can reach, and a worker inside the namespace.
     fn start(&self, env: &mut Env, worker: &[&str]) {
         env.start_server_with(&["--host", &self.address]);
         env.start_worker_behind(&["ip", "netns", "exec", &self.namespace], worker);
@@ -112,7 +112,7 @@ fn a_short_silence_costs_no_task() {
     let job = env.submit(&["--array=1-20", "--", "bash", "-c", script]);
     let starts = env.wait_lines("starts", 4).lines().count();
     network.cut();
-    // Running tasks continue, and tasks that the worker has already are started.
+    // Running tasks continue, and tasks that are already on the worker start.
     env.wait_lines("ends", starts);
     network.heal();
     env.wait_job(&job);
@@ -150,7 +150,7 @@ fn a_long_silence_moves_tasks_and_ends_them_where_they_were() {
             }
         });
     };
-    // Neither side is notified; each finds out by itself.
+    // Neither side is notified. Each notices by itself.
     states(&["HEARTBEAT LOST"]);
     assert_eq!(
         processes_with(&marker).len(),
@@ -181,7 +181,7 @@ fn work_goes_on_while_packets_get_lost_again_and_again() {
     let mut losses = 0;
     while env.stats(&job)["finished"] != 100 {
         network.cut();
-        // A fixed sleep on purpose: these are bursts of loss.
+        // A fixed sleep is intended here, because these are bursts of loss.
         std::thread::sleep(Duration::from_millis(30));
         network.heal();
         std::thread::sleep(Duration::from_millis(150));

@@ -1,4 +1,4 @@
-//! `--notify`: commands, and requests to a web server of the test.
+//! `--notify`: runs commands, and sends requests to a web server in the test.
 
 use std::io::{self, Read, Write};
 use std::net::TcpListener;
@@ -14,11 +14,11 @@ use serde_json::Value;
 
 use crate::harness::{Env, signal, wait_for};
 
-/// Longest wait for a request.
+/// How long to wait for a request.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// A web server that answers with these statuses, repeating the last one, and forwards the
-/// requests.
+/// A web server that answers with these statuses, repeating the last one, and forwards the requests
+/// to the test.
 struct Web {
     address: String,
     requests: Receiver<(String, Value)>,
@@ -46,7 +46,8 @@ impl Web {
                         answer(StreamOwned::new(session, connection), status)
                     }
                 });
-                // Ends with the test. A client that does not trust the certificate sends nothing.
+                // The receiver ends with the test. A client that does not trust the certificate
+                // sends nothing.
                 if request.is_ok_and(|request| tx.send(request).is_err()) {
                     return;
                 }
@@ -63,7 +64,7 @@ impl Web {
     }
 }
 
-/// The certificate of a private authority as PEM, and the configuration of a server that it
+/// Returns the certificate of a private authority as PEM, and the configuration of a server that it
 /// certifies as `localhost`.
 fn authority() -> (String, Arc<ServerConfig>) {
     let mut params = CertificateParams::default();
@@ -198,7 +199,7 @@ fn a_notification_has_the_last_words_of_a_failed_task() {
     let env = Env::with_worker(1);
     let web = Web::new(&[204]);
     let script = "echo no index of chr7 >&2; exit 7";
-    // A worker that is too busy to answer in time is not waited for: then they are left out.
+    // If a worker is too busy to answer in time, the last words are left out.
     wait_for("the words are told", || {
         env.submit(&["--notify", &web.address, "--", "bash", "-c", script]);
         let failure = web.next().1["failure"].clone();
@@ -243,7 +244,7 @@ fn a_server_is_told_whom_to_trust_and_trusts_nobody_else() {
     let web = Web::start(&[204], Some(config));
     let mut env = Env::new();
     let root = env.write("authority.pem", root);
-    // The system does not trust it.
+    // The system does not trust the certificate.
     env.start_server();
     env.start_worker(1);
     let job = env.submit(&["--notify", &web.address, "--wait", "--", "true"]);
@@ -256,7 +257,7 @@ fn a_server_is_told_whom_to_trust_and_trusts_nobody_else() {
         }
     });
     assert!(web.requests.try_recv().is_err(), "nothing was sent");
-    // Pending notifications are sent by a server that trusts it.
+    // A server that trusts the certificate sends the pending notifications.
     env.hq(&["server", "stop"]).ok();
     assert_eq!(env.wait_exit("server"), Some(0));
     env.set("SSL_CERT_FILE", &root.to_string_lossy());
@@ -309,7 +310,7 @@ fn what_is_owed_is_sent_after_the_server_was_killed() {
     let server = env.start_server_with(&["--resume"]);
     wait_states(&env, &job, &["end delivered"]);
     assert_eq!(env.read("told"), "told\n");
-    // Delivered notifications stay so.
+    // Delivered notifications are not sent again.
     signal(server, "KILL");
     env.wait_exit("server");
     env.start_server_with(&["--resume"]);

@@ -25,7 +25,7 @@ fn planes_without_keys_take_everybody() {
     assert_eq!(env.stats(&job)["finished"], 1);
 }
 
-/// Names of jobs are up to the batch system: arrays, federations and simulators have more than
+/// The batch system chooses the ids of jobs: arrays, federations and simulators do not only use
 /// numbers.
 #[test]
 fn the_id_of_a_batch_job_is_any_word() {

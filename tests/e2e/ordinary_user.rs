@@ -1,4 +1,4 @@
-//! Limits of an ordinary user that root does not have: processes, descriptors, memory files and
+//! Limits that an ordinary user has and root does not: processes, descriptors, memory files and
 //! disks.
 
 use std::fs::Permissions;
@@ -16,7 +16,8 @@ struct ProcessLimit<'a> {
 }
 
 impl<'a> ProcessLimit<'a> {
-    /// For a process and its children: the worker behind its front process.
+    /// Applies the limit to a process and its children, such as the worker behind its front
+    /// process.
     fn on(env: &'a Env, pid: u32) -> Self {
         let children = Path::new("/proc").join(format!("{pid}/task/{pid}/children"));
         let children = std::fs::read_to_string(children).unwrap_or_default();
@@ -44,7 +45,7 @@ impl Drop for ProcessLimit<'_> {
             ];
             let hard = self.env.user_command(&words).output();
             let hard = hard.map(|output| String::from_utf8_lossy(&output.stdout).trim().to_owned());
-            // A process that has ended, which the test will find, has no limits.
+            // A process that has ended has no limits. The test will notice that.
             if let Some(hard) = hard.ok().filter(|hard| !hard.is_empty()) {
                 set_processes_max(self.env, *pid, &hard);
             }
@@ -52,7 +53,8 @@ impl Drop for ProcessLimit<'_> {
     }
 }
 
-/// Sets the soft limit of a process; the hard one stays, so that it can be raised again.
+/// Sets the soft limit of a process. The hard limit stays, so that the soft one can be raised
+/// again.
 fn set_processes_max(env: &Env, pid: u32, limit: &str) {
     let (pid, limit) = (format!("--pid={pid}"), format!("--nproc={limit}:"));
     let set = env.user_command(&["prlimit", &pid, &limit]).output();
@@ -113,7 +115,7 @@ fn commands_at_the_limit_of_processes_work_or_say_so() {
         return;
     };
     env.start_server();
-    // A client needs no further thread, for example to cancel the tasks that use them all.
+    // A client must not need another thread, for example to cancel the tasks that use them all.
     let client = ["prlimit", "--nproc=1:1"];
     env.spawn_behind(&client, "client", &["job", "cancel", "all"]);
     assert_eq!(
@@ -148,7 +150,7 @@ fn a_worker_started_with_nohup_outlives_the_terminal_and_obeys_the_batch_system(
     let job = env.submit(&["--", "true"]);
     env.wait_job(&job);
     assert_eq!(env.workers(), ["RUNNING"]);
-    // Batch systems send it some time before the end of an allocation, on request.
+    // On request, batch systems send this signal some time before the end of an allocation.
     signal(worker, "USR1");
     assert_eq!(
         env.wait_exit("worker1"),
@@ -220,11 +222,11 @@ fn a_task_that_became_another_user_does_not_hold_up_the_end_of_its_worker() {
     let is_named = log.contains(&format!("cannot be ended: {other} (sleep) of user 0"));
     signal(other, "KILL");
     assert!(is_named, "{log}");
-    // It waited for eighteen.
+    // It used to wait for eighteen seconds.
     assert!(took < Duration::from_secs(10), "{took:?}");
 }
 
-/// As Go leaves its module cache.
+/// Go leaves its module cache in this state.
 #[test]
 fn a_task_directory_without_write_permission_is_removed() {
     let Some(mut env) = Env::of_ordinary_user() else {

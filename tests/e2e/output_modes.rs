@@ -1,4 +1,4 @@
-//! Contents of standard output in the three modes.
+//! The contents of standard output in the three modes.
 
 use crate::harness::Env;
 
@@ -33,7 +33,7 @@ fn sentences_never_reach_standard_output_of_programs() {
         assert_eq!(json.trim(), "{}", "{words:?}");
         let quiet = env.hq(&in_mode("--output-mode=quiet", &words)).ok();
         assert_eq!(quiet, "", "{words:?}");
-        // The exit code also reports unknown ids; `forget` counts the ignored ones instead.
+        // The exit code also reports unknown ids. `forget` counts the ignored ones instead.
         let is_missing = words[1] != "forget" && words[2] == "999";
         let code = i32::from(is_missing);
         let cli = env.hq(&in_mode("--output-mode=cli", &words));
@@ -111,7 +111,7 @@ fn json_is_json_while_jobs_are_followed() {
         let text = env.hq(&[args, &["--output-mode=json"]].concat()).ok();
         serde_json::from_str(&text).unwrap_or_else(|error| panic!("{error}: {text}"))
     };
-    // The program of a notification gets standard output as well.
+    // The program of a notification also writes to standard output.
     let callback = "--on-notify=echo callback";
     let task = ["--", "bash", "-c", "$HQ task notify hello"];
     let follow = |how: &'static str| {

@@ -9,7 +9,7 @@ fn a_task_that_is_killed_between_its_submits_adds_each_child_once() {
     std::fs::create_dir(env.path("state")).expect("directory");
     let server = env.start_server_with(&journal);
     let worker = env.start_worker_with(&["--cpus=1", "--on-server-lost=stop"]);
-    // The first attempt reaches its second child.
+    // The first attempt gets as far as its second child.
     env.write(
         "parent.sh",
         "for child in 1 2 3; do\n\

@@ -13,7 +13,7 @@ fn kill_server(env: &mut Env, pid: u32) {
     env.wait_exit("server");
 }
 
-/// Sets the release in the access file of the first instance; returns the file.
+/// Sets the release in the access file of the first instance. Returns the file.
 fn set_version(env: &Env, version: &str) -> PathBuf {
     let path = env.server_dir().join("001/access.json");
     let text = std::fs::read_to_string(&path).expect("the access file");
@@ -60,7 +60,7 @@ fn a_start_that_failed_does_not_hide_what_can_be_resumed() {
     let server = env.start_server();
     let job = env.submit(&["--name=kept", "--", "true"]);
     kill_server(&mut env, server);
-    // A foreign address, from a network for examples.
+    // This address belongs to another machine, in a network reserved for examples.
     env.hq(&["server", "start", "--http=192.0.2.1:8080"])
         .exits_with(1)
         .says("Cannot serve HTTP");
@@ -68,7 +68,7 @@ fn a_start_that_failed_does_not_hide_what_can_be_resumed() {
         !env.server_dir().join("002").exists(),
         "nothing is left behind"
     );
-    // A server that was killed before it did anything.
+    // This server was killed before it did anything.
     std::fs::create_dir(env.server_dir().join("003")).expect("a directory");
     env.write("server/003/state.db", "");
     env.start_server();
@@ -103,8 +103,8 @@ fn a_running_server_is_not_pushed_aside() {
     assert!(!env.server_dir().join("002").exists());
 }
 
-/// Names, paths and contents below the server directory, except the journal, which its server
-/// writes.
+/// Returns the names, paths and contents below the server directory, except the journal, which its
+/// server writes.
 fn entries(env: &Env) -> Vec<(PathBuf, u64, Vec<u8>)> {
     let mut found = Vec::new();
     for dir in [env.server_dir(), env.server_dir().join("001")] {
@@ -116,7 +116,7 @@ fn entries(env: &Env) -> Vec<(PathBuf, u64, Vec<u8>)> {
                 .expect("a name")
                 .to_string_lossy()
                 .into_owned();
-            // Starts sign their lock.
+            // Starts write to their lock file.
             let is_journal =
                 name != "state.db.lock" && name.contains("state.db") || name == "hq-start.lock";
             let content = std::fs::read(&path).unwrap_or_default();
@@ -131,8 +131,8 @@ fn entries(env: &Env) -> Vec<(PathBuf, u64, Vec<u8>)> {
 fn a_start_that_is_refused_changes_nothing_in_the_directory() {
     let mut env = Env::new();
     env.start_server_with(&["--http"]);
-    // As during a slow shutdown: the server cannot be found anymore, but still has its journal
-    // open.
+    // This is the state during a slow shutdown: the server cannot be found anymore, but still has
+    // its journal open.
     std::fs::remove_file(env.server_dir().join("hq-current")).expect("a link");
     let before = entries(&env);
     env.hq(&["server", "start", "--resume", "--http"])
@@ -172,14 +172,14 @@ fn keys_survive_an_upgrade() {
     );
 }
 
-/// A file system whose type is not known to be local; gone with the value.
+/// A file system whose type is not known to be local. It is unmounted on drop.
 struct SharedDisk(PathBuf);
 
 impl SharedDisk {
-    /// `None` if this user may not mount.
+    /// Returns `None` if this user may not mount.
     fn mount(path: PathBuf) -> Option<Self> {
         std::fs::create_dir(&path).expect("directory");
-        // Not in the list of local types, because journals are never kept there.
+        // This type is not in the list of local types, because journals are never kept there.
         let made = Command::new("mount")
             .args(["-t", "ramfs", "-o", "mode=700", "ramfs"])
             .arg(&path)

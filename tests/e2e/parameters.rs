@@ -122,7 +122,7 @@ fn a_value_can_be_a_whole_path() {
             format!("{}\n", dir_path.display())
         );
     }
-    // A relative path is relative to the working directory, like output paths.
+    // A relative path starts at the working directory, like output paths.
     assert_eq!(env.read("b/b.err"), "b\n");
     assert!(env.path("elsewhere/a.err").exists());
     let plan = json_of(&env, &[&["submit", "--dry-run"], &submit[1..]].concat());

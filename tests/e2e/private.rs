@@ -13,7 +13,7 @@ fn mode(path: &Path) -> u32 {
     found.permissions().mode() & 0o777
 }
 
-/// Paths of all entries of a non-empty directory.
+/// Returns the paths of all entries of a nonempty directory.
 fn entries(dir: &Path) -> Vec<PathBuf> {
     let entries = std::fs::read_dir(dir).expect("a directory").flatten();
     let entries: Vec<_> = entries.map(|entry| entry.path()).collect();
@@ -21,13 +21,13 @@ fn entries(dir: &Path) -> Vec<PathBuf> {
     entries
 }
 
-/// Requires that no other user can enter a directory, nor use anything below it.
+/// Requires that no other user can enter a directory or use anything below it.
 fn check_private(top: &Path, umask: &str) {
     let user = top.metadata().expect("a directory").uid();
     let mut left = vec![top.to_owned()];
     while let Some(dir) = left.pop() {
         for path in entries(&dir) {
-            // It may be gone by now.
+            // The entry may be gone by now.
             let Ok(found) = path.symlink_metadata() else {
                 continue;
             };
@@ -63,12 +63,12 @@ fn with_umask(env: &Env, umask: &str, args: &str) -> Output {
     ran.expect("a shell can be run")
 }
 
-/// A task of `hq run` lists the files that hq created.
+/// Requires that a task of `hq run` finds only private files that hq created.
 fn check_run(env: &Env, umask: &str) {
     let ran = with_umask(env, umask, "run -- find $TMPDIR -printf '%y%m %p\\n'");
     let found = String::from_utf8_lossy(&ran.stdout);
     assert!(found.contains("/hq-run"), "{ran:?}");
-    // The first is the temporary directory itself. Captured output belongs to the task.
+    // The first line is the temporary directory itself. Captured output belongs to the task.
     let is_output = |line: &&str| line.ends_with(".stdout") || line.ends_with(".stderr");
     for line in found.lines().skip(1).filter(|line| !is_output(line)) {
         let mut private = ["d700", "f600", "s600", "l777"].into_iter();
@@ -95,7 +95,7 @@ fn check_closed_to_others(env: &Env, umask: &str) {
             "work",
             "tmp",
         ]);
-        // The first two are the directory of the server and one named by the user.
+        // The first two are the server directory, and a directory named by the user.
         find.args(["-mindepth", "1", "!", "-type", "l"]);
         let usable = [
             "(",
@@ -222,7 +222,7 @@ fn a_server_directory_that_others_can_write_to_is_closed_or_told_of() {
             std::fs::set_permissions(dir.join(entry), open).expect("it is ours");
         }
         if entry == Some("001") {
-            // A server has begun to create it.
+            // This simulates a server that has started to create it.
             std::fs::write(dir.join("001/state.db.lock"), "").expect("room");
         }
         std::fs::set_permissions(&dir, Permissions::from_mode(dir_mode)).expect("it is ours");
@@ -276,9 +276,9 @@ fn without_home_commands_find_the_server_of_the_passwd_entry() {
     let passwd = env.write("passwd", entry);
     let hq = env.command(&["server", "info"]);
     for variables in [
-        // A service of the system, and cron.
+        // A system service, and cron.
         vec![],
-        // As sudo leaves it.
+        // The environment that sudo leaves.
         vec!["SUDO_USER=root".to_owned(), "SUDO_UID=0".to_owned()],
         vec!["HOME=".to_owned()],
         vec![format!("HOME={}", home.display())],
@@ -308,7 +308,7 @@ fn without_home_commands_find_the_server_of_the_passwd_entry() {
 /// A user who is neither the owner nor root.
 const NEIGHBOUR: u32 = 65_533;
 
-/// A directory of another user.
+/// Creates a directory of another user.
 fn make_dir(path: &Path, owner: u32) {
     std::fs::create_dir(path).expect("room");
     std::fs::set_permissions(path, Permissions::from_mode(0o777)).expect("it is ours");
@@ -366,8 +366,8 @@ fn default_outputs_do_not_follow_links_of_others() {
     }
 }
 
-/// Places something at the output path of a task; `target` is the file of a hard link. `false` if
-/// that is not possible here.
+/// Places something at the output path of a task. `target` is the file of a hard link. Returns
+/// `false` if that is not possible here.
 fn plant(kind: &str, path: &Path, target: &Path, owner: u32) -> bool {
     let make = |program: &str, args: &[&str]| {
         let made = Command::new(program).arg(path).args(args).status();
@@ -447,7 +447,7 @@ fn default_outputs_are_regular_files_of_the_owner() {
             let count = both.read(&mut found).expect("the end");
             assert_eq!(&found[..count], b"end");
         }
-        // Must not wait for a writer of the FIFO.
+        // This must not wait for a writer of the FIFO.
         env.hq(&["job", "cat", &job.to_string(), "stdout"]).ok();
     }
     let page = at("hq-report.html");
@@ -463,7 +463,7 @@ fn default_outputs_are_regular_files_of_the_owner() {
 
 #[test]
 fn without_a_home_directory_commands_ask_for_the_server_directory() {
-    // Not in the passwd file, if root runs the tests.
+    // If root runs the tests, this user is not in the passwd file.
     let Some(env) = Env::of_ordinary_user() else {
         return;
     };

@@ -92,7 +92,7 @@ fn a_repeated_submit_is_submitted_once_also_by_the_next_server() {
     let site = Site::of(&env);
     let job = |key: &str| submitted(&env, &site, &keyed(key), &body).value()["job"].as_u64();
     assert_eq!((job("b"), job("c"), job("a")), (Some(2), Some(3), Some(1)));
-    // It is valid as long as the job is known.
+    // The key is valid as long as the job is known.
     env.hq(&["job", "cancel", "all"]).ok();
     env.hq(&["job", "forget", "1"]).ok();
     assert_eq!((job("a"), job("b")), (Some(4), Some(2)));
@@ -122,7 +122,7 @@ fn assert_refused(answer: &Answer, status: u16, words: &str) {
     assert!(told.contains(words), "{told}");
 }
 
-/// Submits that the open jobs 1 and 2 must reject: task 1 came with the key `first`.
+/// Sends submits that the open jobs 1 and 2 must reject. Task 1 was added with the key `first`.
 fn assert_adds_nothing(env: &Env, site: &Site) {
     assert_refused(
         &added(env, site, 1, ("again", 1)),
@@ -159,7 +159,7 @@ fn a_job_is_opened_filled_and_closed_over_http_also_if_the_server_is_killed_betw
     env.wait_exit("server");
     let server = env.start_server_with(&["--http", "--resume"]);
     let site = Site::of(&env);
-    // A client that does not know whether it was accepted repeats it.
+    // A client that does not know whether its request was accepted repeats it.
     assert_eq!(open(&site, "open").value()["job"], 1);
     assert_eq!(open(&site, "other").value()["job"], 2);
     assert_eq!(added(&env, &site, 1, ("first", 1)).value()["job"], 1);
@@ -195,7 +195,7 @@ fn a_job_is_opened_filled_and_closed_over_http_also_if_the_server_is_killed_betw
         409,
         "Job 1 is not opened",
     );
-    // It was accepted while that was possible.
+    // This submit was accepted while that was possible.
     assert_eq!(added(&env, &site, 1, ("second", 2)).value()["job"], 1);
     assert_eq!(
         site.json("/api/v1/jobs/1/wait?timeout_ms=60000")["is_ended"],
@@ -319,7 +319,7 @@ fn descriptions_that_make_no_sense_are_refused_as_on_the_command_line() {
             .to_owned();
         assert!(error.contains(words), "{body}: {error}");
     }
-    // The server does not wait for a body that it will reject.
+    // The server does not wait for a body that it is going to reject.
     let token = &site.token;
     let answer = site.send(&format!(
         "POST {path} HTTP/1.1\r\nAuthorization: Bearer {token}\r\n{JSON}Content-Length: 99999999\r\n"

@@ -1,4 +1,4 @@
-//! A queue of automatic allocation without allocations, shown and paused in the dashboards.
+//! A queue of automatic allocation without allocations, as shown and paused in the dashboards.
 
 use std::os::unix::fs::PermissionsExt as _;
 
@@ -38,7 +38,7 @@ fn state(env: &Env) -> String {
 fn a_queue_is_paused_and_resumed_from_the_terminal() {
     let env = starving();
     let mut screen = Screen::start(&env, &["dashboard"]);
-    // Why, on the first picture.
+    // The first screen shows the reason.
     screen.shows(&["Starving queue 1 gpu: gets no allocations", "gpux"]);
     screen.press("4");
     screen.shows(&["Allocation queues (1)", "refused", "specified: gpux"]);
@@ -52,7 +52,7 @@ fn a_queue_is_paused_and_resumed_from_the_terminal() {
     screen.press("1");
     screen.shows(&["Starving queue 1 gpu: asks for no allocations"]);
     screen.press("4");
-    // Until then the last known state is shown.
+    // Until the server answers, the last known state is shown.
     screen.shows(&["paused by `hq alloc pause`"]);
     screen.press("p");
     screen.shows(&["Let queue 1 gpu ask for allocations again?"]);
@@ -77,7 +77,7 @@ fn a_report_names_the_queue_that_starves() {
     let page = env.read("run.html");
     let wanted = "Starving queue 1 gpu: gets no allocations: sbatch: error: invalid partition specified: gpux";
     assert!(page.contains(wanted), "{page}");
-    // Also when it shows the past.
+    // The problem is also shown when the dashboard reads a journal.
     let mut screen = Screen::start(&env, &["dashboard", "--journal", journal]);
     screen.shows(&["Starving queue 1 gpu: gets no allocations"]);
     screen.press("4");

@@ -1,4 +1,4 @@
-//! Workers with broken connections: their tasks continue, and every result counts once.
+//! Workers whose connections break: their tasks continue, and every result counts once.
 
 use std::collections::BTreeMap;
 use std::net::{Shutdown, TcpListener, TcpStream};
@@ -19,7 +19,7 @@ impl Proxy {
         let port = listener.local_addr().expect("bound").port();
         let open = Arc::new(Mutex::new(Vec::new()));
         let accepted = Arc::clone(&open);
-        // Ends with the test process; an accepted stream ends with either side.
+        // The thread ends with the test process, and an accepted stream ends with either side.
         std::thread::spawn(move || {
             for near in listener.incoming().flatten() {
                 let Ok(far) = TcpStream::connect(("127.0.0.1", server_port)) else {
@@ -29,7 +29,7 @@ impl Proxy {
                     let mut from = from.try_clone().expect("duplicate");
                     let mut to = to.try_clone().expect("duplicate");
                     std::thread::spawn(move || {
-                        // A cut is what this is about.
+                        // An error is a cut, which is what the test is about.
                         let _ = std::io::copy(&mut from, &mut to);
                         let _ = to.shutdown(Shutdown::Both);
                         let _ = from.shutdown(Shutdown::Both);
@@ -43,7 +43,7 @@ impl Proxy {
         Self { port, open }
     }
 
-    /// Cuts every connection; returns how many there were.
+    /// Cuts every connection. Returns how many there were.
     fn cut(&self) -> usize {
         let mut open = self.open.lock().expect("not poisoned");
         let count = open.len();
@@ -54,7 +54,7 @@ impl Proxy {
     }
 }
 
-/// A server, and a worker of two cpus that reaches it through a proxy.
+/// Starts a server, and a worker with two cpus that reaches it through a proxy.
 fn behind_proxy(worker: &[&str]) -> (Env, Proxy, u32) {
     let mut env = Env::new();
     env.start_server();
@@ -115,7 +115,7 @@ fn what_ends_and_what_is_canceled_during_a_cut_is_settled_afterwards() {
     for job in [&ends, &canceled] {
         env.wait_running(job, 1);
     }
-    // While suspended, the worker cannot come back before everything is prepared.
+    // While it is suspended, the worker cannot come back before everything is prepared.
     signal(pid, "STOP");
     let children = std::fs::read_to_string(format!("/proc/{pid}/task/{pid}/children"));
     let child: u32 = children

@@ -1,9 +1,9 @@
 //! Workers that reach the server through another worker: behind a firewall, when relays die, and
 //! with a compromised relay.
 //!
-//! The firewall is a network namespace whose only neighbors are the gates, the nodes with relays.
-//! They forward nothing: packets for the server are silently dropped. Needs permission to create
-//! namespaces; skipped without it.
+//! The firewall is a network namespace whose only neighbors are the gates, which are nodes with
+//! relays. They do not forward packets: packets for the server are silently dropped. The tests need
+//! permission to create namespaces, and are skipped without it.
 
 use std::io::{Read as _, Write as _};
 use std::net::{Shutdown, TcpListener, TcpStream};
@@ -14,22 +14,22 @@ use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 use crate::harness::{Env, signal, skip, wait_for};
 use crate::network::ip;
 
-/// Nodes that reach the server, and nodes that reach only those; gone with the value.
+/// Nodes that reach the server, and nodes that only reach those nodes. Removed on drop.
 struct Cluster {
-    /// Namespaces of the nodes with relays.
+    /// The namespaces of the nodes with relays.
     gates: [String; 2],
-    /// Namespace of the nodes behind them.
+    /// The namespace of the nodes behind them.
     nodes: String,
-    /// Interfaces on the server's side.
+    /// The interfaces on the server's side.
     near: [String; 2],
-    /// Address of the server.
+    /// The address of the server.
     server: String,
-    /// Address of the first gate, as seen by the nodes.
+    /// The address of the first gate, as seen by the nodes.
     inner: String,
 }
 
 impl Cluster {
-    /// `None` with a printed reason if it cannot be created.
+    /// Returns `None` and prints a reason if it cannot be created.
     fn create() -> Option<Self> {
         static MADE: AtomicU32 = AtomicU32::new(0);
         let test = MADE.fetch_add(1, Ordering::Relaxed);
@@ -66,7 +66,7 @@ impl Cluster {
                  -n {nodes} link set {high} up\n"
             ));
         }
-        // As at some sites; the relay there must be reachable by IPv4 anyway.
+        // Some sites do this. The relay there must still be reachable over IPv4.
         let second = name('g', 1);
         text.push_str(&format!(
             "netns exec {second} sysctl -qw net.ipv6.bindv6only=1\n"
@@ -97,7 +97,7 @@ impl Cluster {
         env.start_server_with(&[&["--host", self.server.as_str()], args].concat());
     }
 
-    /// Starts a relay on a gate, without resources for the tasks here; returns the pid to signal.
+    /// Starts a relay on a gate, without resources for the tasks here. Returns the pid to signal.
     fn start_relay(&self, env: &mut Env, gate: usize, args: &[&str]) -> u32 {
         let prefix = ["ip", "netns", "exec", &self.gates[gate]];
         env.start_worker_behind(&prefix, &[&["--cpus=1"], args].concat())
@@ -123,7 +123,7 @@ impl Drop for Cluster {
     }
 }
 
-/// Each task of an array started once, as its first instance, and finished.
+/// Checks that each task of an array started once, as its first instance, and finished.
 #[track_caller]
 fn each_ran_once(env: &Env, job: &str, count: usize) {
     env.wait_job(job);
@@ -184,7 +184,7 @@ fn workers_behind_a_firewall_come_through_a_relay_and_lose_nothing_with_it() {
         found.contains("leads to the server") && found.contains("go through a relay"),
         "{found}"
     );
-    // The relay that carries them dies meanwhile, and another one is there.
+    // The relay that carries the workers dies meanwhile, and there is another one.
     let script = format!("{NOTE}; sleep 0.$((RANDOM % 3))");
     let array = ["--array=1-200", "--resource=node=1", "--stdout=none"];
     let submit = |script: &str| env.submit(&[&array[..], &["--", "bash", "-c", script]].concat());
@@ -194,7 +194,7 @@ fn workers_behind_a_firewall_come_through_a_relay_and_lose_nothing_with_it() {
     signal(first, "KILL");
     each_ran_once(&env, &job, 200);
     wait_log(&env, "worker5.log", BACK, 1);
-    // An orderly end is no different. Both announcements exist until that of the dead relay
+    // An orderly end makes no difference. Both announcements exist until that of the dead relay
     // expires.
     assert_eq!(announced(&env), 2);
     std::fs::remove_file(env.path("starts")).expect("it was there");
@@ -218,7 +218,7 @@ fn workers_behind_a_firewall_come_through_a_relay_and_lose_nothing_with_it() {
     expected.extend(["RUNNING"; 5]);
     expected.sort_unstable();
     assert_eq!(states, expected, "{second}");
-    // When all of them end, no worker is lost because the relay was faster.
+    // When all of them end, no worker is lost because the relay ended faster.
     env.hq(&["worker", "stop", "all"]).ok();
     for number in [2, 3, 4, 5, 7] {
         assert_eq!(env.wait_exit(&format!("worker{number}")), Some(0));
@@ -267,7 +267,7 @@ fn a_relay_that_is_suspended_costs_those_behind_it_nothing() {
     let array = ["--array=1-80", "--resource=node=1", "--stdout=none"];
     let job = env.submit(&[&array[..], &["--", "bash", "-c", &script]].concat());
     env.wait_lines("starts", 10);
-    // The relay's processes in its namespace; the kernel there continues.
+    // These are the relay's processes in its namespace. The kernel there continues.
     let pids = ip(&["netns", "pids", &cluster.gates[0]]).expect("it is there");
     let pids: Vec<u32> = pids.lines().filter_map(|pid| pid.parse().ok()).collect();
     assert!(!pids.is_empty());
@@ -280,15 +280,15 @@ fn a_relay_that_is_suspended_costs_those_behind_it_nothing() {
     let states = env.workers();
     assert_eq!(states[1..], ["RUNNING"; 3], "{states:?}");
     pids.iter().for_each(|pid| signal(*pid, "CONT"));
-    // It comes back as another worker, and is a relay again.
+    // It comes back as another worker, and is again a relay.
     wait_for("it is there again", || match announced(&env) {
         2 => Ok(()),
         count => Err(count.to_string()),
     });
 }
 
-/// Forwards connections between a port and a socket in the file system, which all namespaces see:
-/// one end of a tunnel.
+/// Forwards connections between a port and a socket in the file system, which all namespaces see.
+/// This is one end of a tunnel.
 const TUNNEL: &str = r"
 import socket, sys, threading
 def make(spec, verb):
@@ -316,7 +316,7 @@ while True:
         threading.Thread(target=pump, args=pair, daemon=True).start()
 ";
 
-/// Ends with the test.
+/// The processes of a tunnel, which end with the test.
 struct Tunnel(Vec<Child>);
 
 impl Drop for Tunnel {
@@ -334,7 +334,8 @@ fn a_relay_behind_a_tunnel_carries_nodes_that_cannot_have_one() {
         return;
     };
     let mut env = Env::new();
-    // As created by `ssh -L`, and as documented: the server's own name for itself is the near end.
+    // As created by `ssh -L`, and as documented: the server's own name for itself leads to the near
+    // end.
     env.start_server_with(&["--host", "localhost"]);
     let access = env.read("server/001/access.json");
     let access: serde_json::Value = serde_json::from_str(&access).expect("JSON");
@@ -397,16 +398,17 @@ fn a_server_that_ends_or_starts_again_is_no_different_behind_a_relay() {
     assert_eq!(announced(&env), 0);
 }
 
-/// Manipulations by a compromised relay.
+/// The number of ways in which a compromised relay manipulates data.
 const TRICKS: usize = 4;
 
-/// Forwards bytes, and manipulates each connection once, in a different way, after this many bytes.
+/// Forwards bytes, and manipulates each connection once, in a different way, after a number of
+/// bytes.
 fn copy(mut from: TcpStream, mut to: TcpStream, trick: Option<usize>) {
     let mut buffer = [0; 4_096];
     let (mut passed, mut last, mut trick) = (0, Vec::new(), trick);
     while let Ok(count @ 1..) = from.read(&mut buffer) {
         let mut data = buffer[..count].to_vec();
-        // Handshakes and the registration are over by then.
+        // Handshakes and the registration are complete by then.
         if passed > 500
             && let Some(number) = trick.take()
         {
@@ -414,7 +416,7 @@ fn copy(mut from: TcpStream, mut to: TcpStream, trick: Option<usize>) {
                 0 => data[count / 2] ^= 1,
                 1 => drop(data.remove(count / 2)),
                 2 => data.extend(buffer[..count].to_vec()),
-                // Repeats the previous data.
+                // Repeat the previous data.
                 _ => data.splice(0..0, last.clone()).for_each(drop),
             }
         }
@@ -428,8 +430,8 @@ fn copy(mut from: TcpStream, mut to: TcpStream, trick: Option<usize>) {
     let _ = from.shutdown(Shutdown::Both);
 }
 
-/// A man in the middle between workers and a relay. Returns its port and the number of connections
-/// so far.
+/// Starts a man in the middle between workers and a relay. Returns its port and the number of
+/// connections so far.
 fn wrong_hands(relay: u16) -> (u16, Arc<AtomicUsize>) {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
     let port = listener.local_addr().expect("bound").port();
@@ -441,7 +443,8 @@ fn wrong_hands(relay: u16) -> (u16, Arc<AtomicUsize>) {
                 continue;
             };
             let number = counted.fetch_add(1, Ordering::Relaxed);
-            // Four manipulations of the workers' data, four of the server's data; then none.
+            // Four connections manipulate the workers' data, and four the server's data. The rest
+            // are unchanged.
             let up = (number < TRICKS).then_some(number);
             let down = (TRICKS..2 * TRICKS).contains(&number).then_some(number);
             let clone = |stream: &TcpStream| stream.try_clone().expect("a descriptor");
@@ -468,14 +471,14 @@ fn what_a_relay_in_wrong_hands_does_is_noticed_and_costs_no_task() {
     let connections = count.load(Ordering::Relaxed);
     assert!(connections > 2 * TRICKS, "all were played: {connections}");
     assert_eq!(env.workers(), ["RUNNING", "RUNNING"]);
-    // Those detected by the worker; the server detects the others, and closes the connection.
+    // The worker detects these. The server detects the others, and closes the connection.
     let log = env.read("worker2.log");
     assert!(log.contains("invalid frame"), "{log}");
     let log = env.read("server.log");
     assert!(log.contains("invalid frame"), "{log}");
 }
 
-/// The port of a relay, as its log says.
+/// Returns the port of a relay according to its log.
 fn relay_port(log: &str) -> u16 {
     let at = log.split_once("Relay at ").expect("it says so").1;
     let port = at.split([':', ' ']).nth(1).expect("HOST:PORT");

@@ -1,10 +1,10 @@
-//! Resources that workers offer, and that tasks may use.
+//! Tests resources that workers offer and that tasks may use.
 
 use std::process::Command;
 
 use crate::harness::{Env, skip};
 
-/// Holds 150 MB until it is sampled: a worker on a busy machine samples only every two seconds.
+/// Holds 150 MB until it is sampled. A worker on a busy machine only samples every two seconds.
 const HOLD_150_MB: &str = "(head -c 150000000 /dev/zero; sleep 60) | tail -n 1 > /dev/null";
 
 #[test]
@@ -35,7 +35,7 @@ fn a_task_that_uses_more_memory_than_it_asked_for_ends_as_oom() {
     assert_eq!(env.workers(), ["RUNNING"], "the worker goes on");
 }
 
-/// Takes 150 MB, and ends.
+/// Uses 150 MB and ends.
 const TAKE_150_MB: &str = "head -c 150000000 /dev/zero | tail -n 1 > /dev/null";
 
 #[test]
@@ -65,7 +65,7 @@ fn memory_is_a_limit_where_it_was_detected_unless_it_is_turned_off() {
     }
     env.set("HQ_CONFIG", &none.to_string_lossy());
     let problems = || env.hq(&["problems"]).stdout;
-    // No task asks for memory.
+    // No task requests memory.
     assert!(!problems().contains("No memory limits"));
     let mut jobs = Vec::new();
     for (place, option, config, is_limit) in [
@@ -158,7 +158,7 @@ fn an_attempt_gets_more_of_what_the_one_before_ran_out_of() {
     };
     assert_eq!(attempt(&greedy)["memory_mib"], 30.0);
     assert_eq!(attempt(&slow)["time_limit"], 1.0);
-    // The worker has no more than a thousand, and nothing grows beyond its bound.
+    // The worker has no more than a thousand, and no request grows beyond its bound.
     let sql = "SELECT job, instance, memory_mib, time_limit_s FROM grown ORDER BY job";
     let rows = env.json(&["query", sql]);
     let rows = rows.as_array().expect("a list");
@@ -189,7 +189,7 @@ fn the_kernel_ends_tasks_before_their_worker_from_the_first_moment() {
     let tasks = ["--array=1-20", "--stdout=none", "--", "bash", "-c", script];
     let job = env.submit(&[&["--resource=mem=50M"], &tasks[..]].concat());
     env.wait_job(&job);
-    // Nor does the kernel spare tasks without a limit like the worker.
+    // The kernel must not spare tasks without a limit as it spares the worker, either.
     let job = env.submit(&tasks);
     env.wait_job(&job);
     let scores = env.wait_lines("scores", 40);
@@ -264,7 +264,7 @@ fn hwdetect_tells_what_the_kernel_tells() {
         .find_map(|line| line.strip_prefix("MemTotal:"))
         .and_then(|rest| rest.trim().strip_suffix(" kB"));
     let total: u64 = total.and_then(|kb| kb.parse().ok()).expect("an amount");
-    // In ten-thousandths of a MiB.
+    // The amount is in ten-thousandths of a MiB.
     assert!(memory_of(&found) <= total * 10_000 / 1024, "{found}");
 }
 
@@ -289,11 +289,12 @@ fn hwdetect_tells_what_a_control_group_leaves() {
     assert!(memory_of(&all) > 1024 * 10_000, "we are not in it: {all}");
 }
 
-/// A control group that is gone with the value.
+/// A control group that is removed on drop.
 struct ControlGroup(std::path::PathBuf);
 
 impl ControlGroup {
-    /// Below the root of either version, with a limit in bytes; `None` where that is not allowed.
+    /// Creates a group with a limit in bytes below the root of either version. Returns `None` if
+    /// that is not permitted.
     fn with_memory(limit: u64) -> Option<Self> {
         let name = format!("hq-e2e-{}", std::process::id());
         let roots = [
@@ -302,7 +303,7 @@ impl ControlGroup {
         ];
         roots.into_iter().find_map(|(root, file)| {
             let group = Self(std::path::Path::new(root).join(&name));
-            // Outside a control group a file of any name could be created.
+            // Outside a control group, a file with any name could be created.
             let is_group = std::path::Path::new(root).join("cgroup.procs").exists();
             is_group.then(|| std::fs::create_dir(&group.0).ok())??;
             std::fs::write(group.0.join(file), limit.to_string()).ok()?;

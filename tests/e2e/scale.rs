@@ -1,4 +1,4 @@
-//! Many tasks, many waiting tasks.
+//! Tests many tasks, and many waiting tasks.
 
 use crate::harness::{Env, signal, wait_for};
 
@@ -44,7 +44,7 @@ fn a_million_waiting_tasks_cost_little_and_cancel_at_once() {
     assert_eq!(canceled[0]["task_stats"]["canceled"], 1_000_000);
     let some = env.json(&["task", "list", &job, "--tasks=5-6"]);
     assert_eq!(some[&job][1]["state"], "canceled");
-    // The stream lists each of them; the server never did.
+    // The stream lists each of them, but the server never did.
     let grown = resident().saturating_sub(before);
     assert!(grown < 60_000_000, "grown by {grown}");
     env.hq(&["server", "stop"]).ok();
@@ -57,7 +57,8 @@ fn a_million_waiting_tasks_cost_little_and_cancel_at_once() {
     assert_eq!(named.sum::<usize>(), 1_000_000);
 }
 
-/// A typo: the job has begun when it is noticed, so it is not canceled as a whole.
+/// The user notices a typing error only after the job has started, so the job is not canceled as a
+/// whole.
 #[test]
 fn a_giant_array_that_had_begun_is_canceled_and_comes_back_in_little_memory() {
     let mut env = Env::new();
@@ -100,7 +101,7 @@ fn what_a_large_graph_took_is_given_back_to_the_system() {
     let file = serde_json::json!({"name": "large", "task": tasks.collect::<Vec<_>>()});
     env.write("large.json", file.to_string());
     env.hq(&["job", "submit-file", "large.json"]).ok();
-    // An upper bound, because some may be returned to the system by now.
+    // This is an upper bound, because some memory may already have been returned to the system.
     let most = memory(pid, "VmHWM") - memory(pid, "RssFile");
     wait_for("the memory is the system's again", || {
         let now = memory(pid, "RssAnon");
@@ -111,7 +112,7 @@ fn what_a_large_graph_took_is_given_back_to_the_system() {
     assert_eq!(stats["waiting"], 300_000, "they wait there");
 }
 
-/// Memory of a process, in bytes.
+/// Returns the memory of a process in bytes.
 fn memory(pid: u64, field: &str) -> u64 {
     let status = std::fs::read_to_string(format!("/proc/{pid}/status")).expect("it runs");
     let line = status.lines().find(|line| line.starts_with(field));

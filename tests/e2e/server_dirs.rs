@@ -5,7 +5,7 @@ use std::os::unix::fs::PermissionsExt;
 use crate::harness::{Env, signal};
 use crate::starts::{hostname, jobs, kill_server};
 
-/// As if nothing had been started since the first server.
+/// Makes the directory look as if nothing had been started since the first server.
 pub(crate) fn remove_later_instances(env: &Env) {
     for entry in std::fs::read_dir(env.server_dir()).expect("a directory") {
         let entry = entry.expect("an entry");
@@ -60,7 +60,7 @@ fn what_an_interrupted_start_has_left_does_not_block_the_journal() {
         assert!(env.read("server.log").contains("is incomplete"));
         assert_eq!(jobs(&env).len(), 1, "{content:?}");
         kill_server(&mut env, server);
-        // Nor does such a start count as a server without a store.
+        // Nor is a server that starts this way taken for one without a store.
         let instance = env.path("server/003");
         std::fs::create_dir(&instance).expect("room");
         std::os::unix::fs::symlink("/dev/null", instance.join("journal")).expect("room");
@@ -222,7 +222,7 @@ fn a_copied_server_directory_is_a_directory_of_its_own() {
             .says("--fresh`");
         kill_server(&mut env, server);
         copy(&env, "later");
-        // Independent of the original.
+        // The copy is independent of the original.
         std::fs::remove_dir_all(env.server_dir()).expect("ours");
         for name in ["copy", "later"] {
             let pid = env.spawn(name, &["server", "start", "--server-dir", name]);
@@ -239,7 +239,8 @@ fn a_copied_server_directory_is_a_directory_of_its_own() {
     }
 }
 
-/// The first start with a repaired journal warns about the loss, the second does not.
+/// Checks that the first start with a repaired journal warns about the loss, and the second does
+/// not.
 fn expect_repair_told_once(env: &mut Env, other: &str) {
     for is_first in [true, false] {
         let args = ["--journal=copy.db", "--server-dir", other];
@@ -264,7 +265,7 @@ fn a_journal_without_its_log_is_refused_or_whole() {
     let mut env = Env::new();
     let server = env.start_server_with(&["--journal=k.db"]);
     env.submit(&["--", "true"]);
-    // From here on no reader of the start keeps the file from being marked.
+    // From now on, no reader from the start keeps the file from being marked.
     env.copy_flushed("k.db", "settled.db");
     env.submit(&["--", "true"]);
     let copy = |env: &Env, from: &str, to: &str| {
@@ -301,7 +302,7 @@ fn a_journal_without_its_log_is_refused_or_whole() {
         }
         let kept = env.hq(&["journal", "check", "--repair", name]).ok();
         assert!(kept.contains("kept: "), "{kept}");
-        // That log belonged to another file; this one needs none.
+        // That log belonged to another file. This one needs none.
         let is_lost = name != "old-log.db";
         assert_eq!(kept.contains("write-ahead log is lost"), is_lost, "{kept}");
         assert_eq!(kept.contains("no event is missing"), !is_lost, "{kept}");

@@ -2,7 +2,7 @@
 
 use crate::harness::Env;
 
-/// An environment with a user's and a site's configuration file.
+/// Creates an environment with a user's and a site's configuration file.
 fn with_files(user: &str, site: &str) -> Env {
     let mut env = Env::new();
     let (user, site) = (env.write("user.toml", user), env.write("site.toml", site));
@@ -29,7 +29,7 @@ fn what_nobody_says_stands_in_files() {
     for part in ["30", "\"A\":\"me\"", "\"B\":\"user\"", "\"crash_limit\":7"] {
         assert!(text.contains(part), "{part}: {text}");
     }
-    // The command line is stronger, and so is a script.
+    // The command line has precedence, and so does a script.
     let shown = plan(&["--output-mode=cli", "--time-limit=5s", "--", "true"]);
     assert!(shown.contains("5s") && !shown.contains("30s"), "{shown}");
     env.write(
@@ -39,7 +39,7 @@ fn what_nobody_says_stands_in_files() {
     let shown = plan(&["job.sh"]);
     assert!(shown.contains("\"crash_limit\": 2"), "{shown}");
     assert!(plan(&["--nodes=2", "--", "true"]).contains("node"));
-    // Defaults for parts that this submit does not have are no error.
+    // Defaults for parts that this submit does not have are not an error.
     env.hq(&["job", "open"]).ok();
     env.hq(&["submit", "--job=1", "--", "true"]).ok();
     // An option overrides a conflicting default.

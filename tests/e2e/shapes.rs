@@ -1,14 +1,15 @@
-//! Each documented JSON example against the actual output: the same keys, types and nulls, keys in
-//! alphabetical order, two blanks of indentation. Also the headers and labels of the tables.
+//! Compares each documented JSON example with the actual output: the same keys, types and nulls,
+//! keys in alphabetical order, and an indentation of two blanks. Also compares the headers and
+//! labels of the tables.
 //!
-//! An example stands for its shape: numbers, texts and times differ between runs. `"a|b"` is one of
-//! these words, `null` is null, one element in a list stands for all of them.
+//! An example stands for its shape, because numbers, texts and times differ between runs. `"a|b"`
+//! is one of these words, `null` is null, and a single element in a list stands for all of them.
 
 use serde_json::{Value, json};
 
 use crate::harness::{Env, Ran};
 
-/// Differences between an example and a real value, by path.
+/// Adds the differences between an example and a real value, by path.
 fn differences(path: &str, example: &Value, real: &Value, found: &mut Vec<String>) {
     match (example, real) {
         (Value::Object(wanted), Value::Object(real)) => {
@@ -59,7 +60,7 @@ pub(crate) fn same_shape(example: &Value, real: &Value) {
 }
 
 impl Env {
-    /// Runs a command in JSON mode, with both streams as one, like careless scripts.
+    /// Runs a command in JSON mode with both streams merged into one, as careless scripts do.
     #[track_caller]
     pub(crate) fn prints(&self, args: &[&str], example: &Value) -> Value {
         let ran = self.hq(&[&["--output-mode=json"], args].concat());
@@ -453,7 +454,7 @@ fn json_of_the_journal() {
             .unwrap_or_else(|| panic!("no {kind} in {exported}"));
         let mut wrapped = json!({"event": example, "time": "2026-11-21T08:15:50.314Z"});
         if kind == "worker-connected" {
-            // However this machine's cpus are shown.
+            // The display of this machine's cpus does not matter.
             wrapped["event"]["configuration"]["resources"] =
                 line["event"]["configuration"]["resources"].clone();
         }
@@ -486,9 +487,9 @@ fn json_of_the_journal() {
     );
 }
 
-/// Words of the header, or labels of the rows, of each table that a command prints.
+/// Returns the words of the header, or the labels of the rows, of each table that a command prints.
 fn labels(ran: Ran) -> Vec<Vec<String>> {
-    // A table without rows belongs to an unknown id.
+    // A table without rows results from an unknown id.
     assert!(matches!(ran.code, Some(0 | 1)), "{}", ran.stderr);
     let text = ran.stdout;
     let mut tables: Vec<Vec<String>> = Vec::new();

@@ -1,5 +1,5 @@
-//! What lesser roles and strangers can take from the owner and the workers: only the rest of their
-//! own share.
+//! Lesser roles and strangers can only take the rest of their own share from the owner and the
+//! workers.
 
 use std::io::{ErrorKind, Read as _, Write as _};
 use std::net::TcpStream;
@@ -15,8 +15,8 @@ use crate::http::Site;
 use crate::impostors::{PUBLIC, copy_of_access};
 use crate::tokens::made;
 
-/// Longest wait of the owner. It was several times as long when each silent stranger had a second
-/// before it yielded.
+/// How long the owner may have to wait. It took several times as long when each silent stranger had
+/// a second before it yielded.
 const PATIENCE: Duration = Duration::from_secs(3);
 
 fn port(env: &Env, plane: &str) -> u16 {
@@ -73,7 +73,7 @@ impl Drop for Flood {
     fn drop(&mut self) {
         self.is_over.store(true, Ordering::Relaxed);
         if let Some(thread) = self.thread.take() {
-            // It does not panic.
+            // The thread does not panic.
             let _ = thread.join();
         }
     }
@@ -136,7 +136,7 @@ fn waiting_clients_with_the_key_of_clients_leave_room_for_the_owner_and_for_work
         logs.filter(|log| log.contains("too many clients are connected"))
             .count()
     };
-    // Three quarters of 20 wait.
+    // Three quarters of 20 requests wait.
     wait_for("the others are refused", || {
         (refused(&env) == 9)
             .then_some(())
@@ -150,7 +150,7 @@ fn waiting_clients_with_the_key_of_clients_leave_room_for_the_owner_and_for_work
     env.wait_running("1", 1);
 }
 
-/// Requests whose answers are not read.
+/// Sends requests whose answers are not read.
 fn held(site: &Site, count: usize, lines: &str, body: &str) -> Vec<TcpStream> {
     let request = format!(
         "{lines} HTTP/1.1\r\nHost: {}\r\nAuthorization: Bearer {}\r\n{body}",
@@ -181,7 +181,7 @@ fn a_token_takes_nothing_of_the_owners_share() {
             (status == 503).then_some(()).ok_or(status.to_string())
         });
     };
-    // Half of what three quarters of 192 connections are.
+    // This is half of three quarters of 192 connections.
     let waits = held(
         &reader,
         72,
@@ -217,6 +217,6 @@ fn a_token_takes_nothing_of_the_owners_share() {
     let job = r#"{"task":[{"command":["true"]}]}"#;
     let answer = owner.submit("/api/v1/jobs?submit_dir=/tmp", json, job);
     assert_eq!(answer.status, 200, "{}", answer.body);
-    // The slow ones have a minute to arrive.
+    // The slow requests have a minute to arrive.
     assert!(begin.elapsed() < Duration::from_secs(30));
 }

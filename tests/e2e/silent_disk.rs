@@ -1,8 +1,8 @@
 //! A file system that can stop answering, like that of a node that has lost its file servers.
-//! Unlike a frozen one it also leaves reads and `statfs` unanswered.
+//! Unlike a frozen one, it also leaves reads and `statfs` unanswered.
 //!
-//! It speaks FUSE with the kernel itself, and contains only an empty directory. When the process of
-//! the tests ends in any way, the kernel fails all waiting calls.
+//! This module implements FUSE itself, and the file system contains only an empty directory. When
+//! the process of the tests ends in any way, the kernel fails all waiting calls.
 
 use std::fs::File;
 use std::io::{Read as _, Write as _};
@@ -12,14 +12,14 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use crate::harness::{Env, skip};
 
-/// Requests, see `linux/fuse.h`.
+/// Types of requests, see `linux/fuse.h`.
 const GETATTR: u32 = 3;
 const STATFS: u32 = 17;
 const INIT: u32 = 26;
 const OPENDIR: u32 = 27;
 const READDIR: u32 = 28;
 const RELEASEDIR: u32 = 29;
-/// Requests without an answer.
+/// Types of requests that have no answer.
 const FORGET: [u32; 3] = [2, 36, 42];
 
 const HEADER: usize = 40;
@@ -27,7 +27,7 @@ const ENOENT: i32 = 2;
 const ENOSYS: i32 = 38;
 const LOOKUP: u32 = 1;
 
-/// Waiting requests in the order of arrival; `None` = requests are answered.
+/// The waiting requests in order of arrival; `None` = requests are answered.
 type Waiting = Arc<Mutex<Option<Vec<Vec<u8>>>>>;
 
 pub(crate) struct SilentDisk {
@@ -37,7 +37,7 @@ pub(crate) struct SilentDisk {
 }
 
 impl SilentDisk {
-    /// `None` with a reason if it cannot be created here.
+    /// Returns `None` and prints a reason if it cannot be created here.
     pub(crate) fn mount(env: &Env, name: &str) -> Option<Self> {
         let path = env.path(name);
         std::fs::create_dir(&path).expect("it is new");
@@ -50,7 +50,7 @@ impl SilentDisk {
                 return None;
             }
         };
-        // The descriptor of the device is the standard input of the program that mounts.
+        // The program that mounts gets the descriptor of the device as its standard input.
         let options = "fd=0,rootmode=40000,user_id=0,group_id=0,allow_other";
         let made = Command::new("mount")
             .args(["-i", "-t", "fuse", "-o", options, "silent"])
@@ -84,7 +84,7 @@ impl SilentDisk {
         }
     }
 
-    /// Number of waiting requests.
+    /// Returns the number of waiting requests.
     pub(crate) fn waiting(&self) -> usize {
         let waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
         waiting.as_ref().map_or(0, Vec::len)
@@ -98,7 +98,7 @@ impl Drop for SilentDisk {
     }
 }
 
-/// Until the file system is gone.
+/// Serves requests until the file system is unmounted.
 fn serve(kernel: &File, waiting: &Mutex<Option<Vec<Vec<u8>>>>) {
     let mut buffer = vec![0; 1 << 17];
     let mut reader = kernel;
@@ -106,7 +106,7 @@ fn serve(kernel: &File, waiting: &Mutex<Option<Vec<Vec<u8>>>>) {
         let request = match reader.read(&mut buffer) {
             Ok(length) if length >= HEADER => buffer[..length].to_vec(),
             Err(error) if error.kind() == std::io::ErrorKind::Interrupted => continue,
-            // One that was withdrawn in between.
+            // The request was withdrawn in between.
             Err(error) if error.raw_os_error() == Some(ENOENT) => continue,
             Ok(_) | Err(_) => return,
         };
@@ -164,16 +164,16 @@ fn longs(values: &[u64]) -> Vec<u8> {
         .collect()
 }
 
-/// Version 7.31, without optional features.
+/// Returns the answer for version 7.31 without optional features.
 fn init() -> Vec<u8> {
     let mut body = words(&[7, 31, 0, 0]);
-    // Limits of background requests; then the longest write.
+    // The limits of background requests, followed by the longest write.
     body.extend([12_u16.to_ne_bytes(), 9_u16.to_ne_bytes()].concat());
     body.extend(words(&[4_096, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0]));
     body
 }
 
-/// A file system with much room.
+/// Returns the answer of a file system with much free space.
 fn room() -> Vec<u8> {
     let count = 1 << 30;
     let mut body = longs(&[count; 5]);
@@ -181,12 +181,12 @@ fn room() -> Vec<u8> {
     body
 }
 
-/// World-accessible, even while it does not answer: the entry is cached for an hour, as on nodes
-/// that have seen it before.
+/// Returns a world-accessible directory. It stays accessible while the file system does not answer:
+/// the entry is cached for an hour, as on nodes that have seen it before.
 fn directory() -> Vec<u8> {
     let mut body = longs(&[3_600]);
     body.extend(words(&[0, 0]));
-    // Number, size and blocks; three times.
+    // Number, size and blocks, then three times.
     body.extend(longs(&[1, 0, 0, 0, 0, 0]));
     body.extend(words(&[0, 0, 0, 0o40_777, 2, 0, 0, 0, 4_096, 0]));
     body

@@ -1,7 +1,7 @@
-//! Random load, losses and restarts for a given time, with final checks: nothing acknowledged is
-//! lost, no instance starts twice, memory does not grow, nothing is left over.
+//! Random load, losses and restarts for a given time. At the end, the test checks that nothing
+//! acknowledged is lost, no instance started twice, memory does not grow, and nothing is left over.
 //!
-//! Short in every test run. An hour, with its figures:
+//! Every test run includes a short version. To run for an hour and print its figures:
 //!
 //! ```sh
 //! HQ_SOAK_SECONDS=3600 cargo test --release -p hq-cli --test e2e soak:: -- --nocapture
@@ -15,15 +15,15 @@ use std::time::{Duration, Instant};
 use crate::campaign::{Moments, resident, setting};
 use crate::harness::{Env, processes_with, signal, wait_for, wait_for_up_to};
 
-/// First action of each task: its line shows that this instance was started.
+/// The first action of each task. Its line shows that this instance was started.
 const NOTE: &str = "echo $HQ_JOB_ID $HQ_TASK_ID $HQ_INSTANCE_ID >> starts";
-/// In the command line of every task that sleeps.
+/// This is in the command line of every task that sleeps.
 const MARK: &str = "8943";
-/// A server with more unfinished tasks than this gets no more.
+/// If a server has more unfinished tasks than this, it gets no new ones.
 const UNFINISHED_MAX: u64 = 400;
-/// Time after a start before memory is sampled: first work fills caches.
+/// How long after a start memory is first sampled, because the first work fills caches.
 const WARM_UP: Duration = Duration::from_secs(60);
-/// Limit of the growth of the last third of a server's life relative to the one before; shorter
+/// The maximum memory in the last third of a server's life relative to the previous third. Shorter
 /// lives are not compared.
 const GROWTH_MAX: f64 = 1.1;
 const LIFE_MIN: Duration = Duration::from_secs(600);
@@ -44,7 +44,7 @@ enum Deed {
 }
 
 impl Deed {
-    /// Biased toward actions that create work.
+    /// Draws an action, with a bias toward actions that create work.
     fn draw(moments: &mut Moments) -> Self {
         match moments.below(39) {
             0..=14 => Self::SubmitArray,
@@ -64,7 +64,7 @@ impl Deed {
 struct Acknowledged {
     id: String,
     tasks: u64,
-    /// Tasks whose ids are divisible by this fail; 0 = none.
+    /// Tasks whose ids are divisible by this fail; 0 = no task.
     fails: u64,
     /// Whether some of it may have been canceled.
     is_canceled: bool,
@@ -74,11 +74,12 @@ struct Soak {
     env: Env,
     moments: Moments,
     begun: Instant,
-    /// Processes to signal; the first is never ended.
+    /// The processes to signal. The first is never ended.
     workers: Vec<u32>,
     server: u32,
     jobs: Vec<Acknowledged>,
-    /// Memory of the server and of the first worker in KiB: the time, and the run of the server.
+    /// Samples: the time, the run of the server, and the memory of the server and of the first
+    /// worker in KiB.
     samples: Vec<(Duration, u32, u64, u64)>,
     lives: u32,
     deeds: BTreeMap<Deed, u32>,
@@ -112,7 +113,7 @@ impl Soak {
         self.workers.push(pid);
     }
 
-    /// One that may be ended.
+    /// Returns a worker that may be ended.
     fn any_worker(&mut self) -> u32 {
         let count = self.workers.len() as u64 - 1;
         let index = 1 + usize::try_from(self.moments.below(count)).expect("few");
@@ -161,7 +162,7 @@ impl Soak {
         self.acknowledged(&id, tasks, fails);
     }
 
-    /// Four links of a chain, with two that hang on each.
+    /// Submits a chain with four links, and two tasks that depend on each link.
     fn submit_graph(&mut self) {
         let task = |id: u32, deps: &str| {
             format!(
@@ -188,7 +189,7 @@ impl Soak {
         let script = format!("{NOTE}; sleep 0.1{MARK}");
         for _ in 0..3 {
             let job = format!("--job={id}");
-            // Ids of the second and third lot follow the earlier ones.
+            // The ids of the second and third batch follow the earlier ones.
             let words = [&job[..], "--each-line=lines", "--crash-limit=unlimited"];
             let output = ["--stdout=none", "--stderr=none"];
             let command = ["--", "bash", "-c", &script];
@@ -242,7 +243,7 @@ impl Soak {
         self.add_worker();
     }
 
-    /// Suspended for less than a heartbeat, or for longer than the server waits.
+    /// Suspends a worker for less than a heartbeat, or for longer than the server waits.
     fn suspend_worker(&mut self) {
         let pid = self.any_worker();
         signal(pid, "STOP");
@@ -258,7 +259,7 @@ impl Soak {
         self.lives += 1;
     }
 
-    /// Messages of a server that should never occur.
+    /// Checks that the log contains no messages that should never occur.
     fn judge_log(&self) {
         let log = self.env.read("server.log");
         let is_bad = |line: &&str| line.contains(" ERROR ") || line.contains("panicked");
@@ -266,7 +267,7 @@ impl Soak {
         assert!(bad.is_empty(), "{bad:#?}");
     }
 
-    /// Checks ended jobs, and lets the server forget them.
+    /// Checks ended jobs, and makes the server forget them.
     fn verify_ended(&mut self) {
         let listed = self.env.json(&["job", "list", "--all"]);
         let mut ended = BTreeSet::new();
@@ -289,14 +290,15 @@ impl Soak {
         }
     }
 
-    /// Only when nothing runs: a job that ends after the check would be gone before the next.
+    /// Prunes the journal only when nothing is running: a job that ends after the check would be
+    /// gone before the next one.
     fn prune(&mut self) {
         self.wait_until_unfinished(0);
         self.verify_ended();
         self.env.hq(&["journal", "prune"]).ok();
     }
 
-    /// Waits until no more tasks than this are left.
+    /// Waits until no more than this many tasks are left.
     fn wait_until_unfinished(&self, most: u64) {
         let patience = Duration::from_secs(300);
         wait_for_up_to(patience, "tasks end", || match self.unfinished() {
@@ -375,7 +377,7 @@ impl Soak {
         }
     }
 
-    /// Everything ends, and is right.
+    /// Ends everything and checks the result.
     fn end(mut self) {
         self.wait_until_unfinished(0);
         self.verify_ended();
@@ -438,7 +440,7 @@ impl Soak {
     }
 }
 
-/// How often each instance of a task was started.
+/// Counts how often each instance of a task was started.
 fn starts(text: &str) -> BTreeMap<(u64, u64, u64), u32> {
     let mut starts = BTreeMap::new();
     for line in text.lines() {
@@ -459,7 +461,8 @@ fn random_work_losses_and_restarts_lose_nothing_and_leave_nothing() {
     soak.env.write("lines", "a\nb\nc\nd\ne\nf\ng\nh\ni\nj\n");
     soak.env.write("starts", "");
     let span = Duration::from_secs(seconds);
-    // A server lives for a fourth of the time, so that its memory can be seen to be flat.
+    // A server lives for a quarter of the time, which is long enough to see whether its memory is
+    // flat.
     let mut next_end = span / 4;
     while soak.begun.elapsed() < span {
         if soak.begun.elapsed() >= next_end {

@@ -1,12 +1,14 @@
-//! Which server a start continues, in any state of the last one, and several simultaneous starts.
+//! Tests which server a start continues, in any state of the last one, and several simultaneous
+//! starts.
 //!
-//! Generated sequences against a model, a few in every test run. Two hundred:
+//! Generated sequences are compared with a model. Every test run includes a few. To run two
+//! hundred:
 //!
 //! ```sh
 //! HQ_START_SEQUENCES=200 cargo test -p hq-cli --test e2e starts::generated -- --nocapture
 //! ```
 //!
-//! `HQ_FAULT_SEED` repeats the sequences of a run; each run prints its seed.
+//! `HQ_FAULT_SEED` repeats the sequences of a run. Each run prints its seed.
 
 use std::collections::BTreeMap;
 use std::os::unix::fs::PermissionsExt as _;
@@ -16,7 +18,7 @@ use crate::campaign::{Moments, setting};
 use crate::harness::{Env, signal, skip, wait_for};
 use crate::server_dirs::remove_later_instances;
 
-/// Events of a sequence.
+/// The number of events in a sequence.
 const EVENTS: u64 = 14;
 
 pub(crate) fn kill_server(env: &mut Env, pid: u32) {
@@ -24,7 +26,7 @@ pub(crate) fn kill_server(env: &mut Env, pid: u32) {
     env.wait_exit("server");
 }
 
-/// Names of all jobs by their ids.
+/// Returns the names of all jobs by id.
 pub(crate) fn jobs(env: &Env) -> BTreeMap<u64, String> {
     let list = env.json(&["job", "list", "--all"]);
     let jobs = list.as_array().expect("a list").iter();
@@ -40,15 +42,15 @@ pub(crate) fn jobs(env: &Env) -> BTreeMap<u64, String> {
 enum End {
     Stopped,
     Left,
-    /// A start that would continue a stopped server was killed.
+    /// A start that would have continued a stopped server was killed.
     Unknown,
 }
 
-/// A store and the jobs that were acknowledged by its servers.
+/// A store, and the jobs that its servers acknowledged.
 #[derive(Default, Debug)]
 struct Kept {
     jobs: BTreeMap<u64, String>,
-    /// It had a worker, or was created by `--fresh`.
+    /// Whether it had a worker or was created with `--fresh`.
     is_used: bool,
     end: Option<End>,
 }
@@ -58,11 +60,11 @@ struct Model {
     env: Env,
     moments: Moments,
     stores: Vec<Kept>,
-    /// Stores of the instances in their order; several may share a journal.
+    /// The stores of the instances, in order. Several instances may share a journal.
     instances: Vec<usize>,
-    /// Store of each journal.
+    /// The store of each journal.
     journals: BTreeMap<u64, usize>,
-    /// Pid and store of the server that runs.
+    /// The pid and the store of the running server.
     running: Option<(u32, usize)>,
     worker: Option<u32>,
     submit_count: u32,
@@ -84,7 +86,7 @@ impl Model {
         }
     }
 
-    /// The last instance with a store that was used.
+    /// Returns the last instance whose store was used.
     fn last(&self) -> Option<usize> {
         let used = |store: &&usize| {
             let store = &self.stores[**store];
@@ -98,7 +100,8 @@ impl Model {
         self.stores.len() - 1
     }
 
-    /// The store that a plain start continues; `None` = it starts fresh, or either is right.
+    /// Returns the store that a plain start continues. `None` = it starts an empty server, or
+    /// either result is correct.
     fn continued(&self) -> Option<usize> {
         let last = self.last()?;
         (self.stores[last].end == Some(End::Left)).then_some(last)
@@ -109,7 +112,7 @@ impl Model {
         self.env.start_server_with(args)
     }
 
-    /// The server `pid` runs with this store: everything acknowledged must be there.
+    /// Checks that everything acknowledged is there when the server `pid` runs with this store.
     fn runs(&mut self, pid: u32, store: usize) {
         let found = jobs(&self.env);
         for (id, name) in &self.stores[store].jobs {
@@ -127,7 +130,7 @@ impl Model {
         self.began(pid);
     }
 
-    /// A plain start has succeeded.
+    /// Updates the model after a plain start has succeeded.
     fn began(&mut self, pid: u32) {
         let either = self
             .last()
@@ -162,7 +165,7 @@ impl Model {
         self.runs(pid, store);
     }
 
-    /// A start that is killed at a random moment.
+    /// Starts a server and kills it at a random moment.
     fn start_killed(&mut self) {
         let args: &[&str] = match self.moments.below(2) {
             0 => &["server", "start"],
@@ -181,7 +184,8 @@ impl Model {
         }
     }
 
-    /// Simultaneous starts: one server, and all others fail and name its process.
+    /// Starts several servers at the same time: one must run, and all others must fail and name its
+    /// process.
     fn start_together(&mut self, count: usize) {
         self.log.push(format!("{count} starts"));
         let pids = start_together(&mut self.env, count);
@@ -203,7 +207,7 @@ impl Model {
         self.stores[store].jobs.insert(id, name);
     }
 
-    /// A submit and a simultaneous kill: if acknowledged, it counts.
+    /// Submits a job and kills the server at the same time. If the job is acknowledged, it counts.
     fn submit_and_kill(&mut self, pid: u32, store: usize) {
         self.submit_count += 1;
         let name = format!("job-{}", self.submit_count);
@@ -253,12 +257,12 @@ impl Model {
                 End::Left
             }
         };
-        // It would join the next server, whichever that is.
+        // The worker would join the next server, whichever that is.
         if let Some(worker) = self.worker.take() {
             signal(worker, "KILL");
             self.env.wait_exit_of(worker);
         }
-        // A start that follows at once finds a server that is ending.
+        // A start that follows immediately finds a server that is ending.
         if how > 0 || self.moments.below(2) == 0 {
             self.env.wait_exit("server");
         } else {
@@ -268,7 +272,7 @@ impl Model {
         self.running = None;
     }
 
-    /// Server and worker end at the same moment.
+    /// Ends server and worker at the same moment.
     fn lose_power(&mut self, server: u32) {
         for pid in self.worker.into_iter().chain([server]) {
             signal(pid, "KILL");
@@ -307,15 +311,15 @@ impl Model {
     }
 }
 
-/// Starts servers at the same moment; returns their processes.
+/// Starts servers at the same moment. Returns their processes.
 fn start_together(env: &mut Env, count: usize) -> Vec<u32> {
     let start = |number| env.spawn(&format!("start{number}"), &["server", "start"]);
     (0..count).map(start).collect()
 }
 
-/// Waits until all starts but the successful one have failed and named its process and host.
-/// `winner` = a server that runs already. Returns the process of the server, which is `server` from
-/// then on.
+/// Waits until all starts except the successful one have failed and named its process and host.
+/// `winner` is a server that is already running. Returns the process of the server, which is named
+/// `server` from then on.
 fn check_one_server(env: &mut Env, pids: &[u32], winner: Option<u32>) -> u32 {
     let expected = pids.len() - usize::from(winner.is_none());
     let refused = env.wait_for("all but one start have ended", || {
@@ -397,7 +401,7 @@ fn of_ten_starts_at_the_same_moment_one_succeeds() {
     }
 }
 
-/// Ends a server that is not a child of the test.
+/// A server that is not a child of the test. It is ended on drop.
 struct Background(Env);
 
 impl Drop for Background {
@@ -432,7 +436,7 @@ fn of_two_starts_in_the_background_one_succeeds_and_both_commands_return() {
     assert!(text.contains(&format!("process {pid} on ")), "{text}");
 }
 
-/// Ends of a server, and how a plain start treats its unfinished job.
+/// Different ends of a server, and how a plain start treats its unfinished job.
 #[test]
 fn a_plain_start_continues_what_was_not_stopped() {
     for (end, is_continued) in [
@@ -466,7 +470,7 @@ fn a_plain_start_continues_what_was_not_stopped() {
             continue;
         }
         assert!(jobs(&env).is_empty(), "{end:?}");
-        // Never used and stopped: it does not hide the server before it.
+        // This server was never used and then stopped, so it does not hide the previous one.
         env.hq(&["server", "stop"]).ok();
         env.wait_exit("server");
         let _ = server;
@@ -497,7 +501,7 @@ fn a_fresh_start_leaves_the_old_state_closed_whatever_is_in_it() {
         let server = env.start_server_with(&["--fresh"]);
         assert!(jobs(&env).is_empty());
         assert_eq!(&std::fs::read(&state).expect("the state"), bytes);
-        // It is the last server of the directory from now on, although it was never used.
+        // From now on it is the last server of the directory, although it was never used.
         kill_server(&mut env, server);
         let server = env.start_server();
         assert!(env.read("server.log").contains("no job is unfinished"));
@@ -554,7 +558,7 @@ fn a_start_finds_the_journal_of_the_last_server() {
     );
     assert!(jobs(&env).is_empty());
     kill_server(&mut env, server);
-    // It was never used.
+    // This server was never used.
     let server = env.start_server();
     assert_eq!(jobs(&env).len(), 1);
     kill_server(&mut env, server);
@@ -601,7 +605,7 @@ fn a_client_says_what_became_of_a_server_that_does_not_answer() {
     assert_eq!(before, after, "nothing is left besides the state");
     let quiet = env.hq(&["job", "list", "--output-mode=json"]).exits_with(1);
     assert!(!quiet.stderr.contains("help:"), "{}", quiet.stderr);
-    // As of a process of another host that has ended or is invisible.
+    // The lock looks like that of a process on another host that has ended or is invisible.
     let lock = env.path("server/001/state.db.lock");
     let text = std::fs::read_to_string(&lock).expect("a lock file");
     let words: Vec<&str> = text.split(' ').collect();
@@ -655,7 +659,8 @@ fn a_server_in_the_background_keeps_nothing_of_its_caller() {
     );
 }
 
-/// Command prefix with a host, processes and a boot of its own; `None` if not possible.
+/// Returns a command prefix that simulates a host with separate processes and a separate boot, or
+/// `None` if that is not possible.
 fn other_host(env: &Env) -> Option<Vec<String>> {
     let boot = env.write("boot", "11111111-2222-3333-4444-555555555555\n");
     let script =
@@ -691,14 +696,14 @@ fn a_server_of_another_host_is_watched_before_it_counts_as_crashed() {
         return;
     };
     let host: Vec<&str> = host.iter().map(String::as_str).collect();
-    // Clients find it under an address of both.
+    // Clients find it at an address that both hosts have.
     let server = env.start_server_behind(&host, &["--host=127.0.0.1"]);
     env.submit(&["--name=kept", "--", "true"]);
     env.hq(&["server", "start"])
         .exits_with(1)
         .says("is already online, please stop it first")
         .says(" on node7");
-    // As if it were unreachable, on a file system whose locks other hosts do not see.
+    // The server seems unreachable, on a file system whose locks other hosts do not see.
     let lock = env.path("server/001/state.db.lock");
     std::fs::remove_file(&lock).expect("a lock file");
     std::fs::remove_file(env.path("server/001/access.json")).expect("an access file");

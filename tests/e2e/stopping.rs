@@ -1,5 +1,5 @@
-//! Stopping a server on request: workers end with it, or wait for the next one, possibly of another
-//! release.
+//! Stopping a server on request: workers end with it, or wait for the next one, which may be of
+//! another release.
 
 use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
@@ -25,7 +25,7 @@ fn workers_end_with_their_server_and_what_they_ran_waits() {
     ] {
         env.start_worker_with(&["--cpus=1", &format!("--on-server-lost={policy}")]);
     }
-    // One of them ignores the signal.
+    // One of the tasks ignores the signal.
     let script = format!("test $HQ_TASK_ID = 1 && trap '' INT; {PATIENT}; : sleep-57113");
     let job = env.submit(&["--array=0-2", "--", "bash", "-c", &script]);
     env.wait_lines("starts", 3);
@@ -85,7 +85,7 @@ fn a_worker_that_was_stopped_just_before_its_server_is_recorded_as_stopped() {
     assert_eq!(env.stats(&job)["waiting"], 1);
 }
 
-/// The program disguised as another release: its version is replaced in the binary.
+/// Returns the program disguised as another release: its version is replaced in the binary.
 fn other_release(env: &Env) -> PathBuf {
     let version = env.hq(&["--version"]).ok();
     let version = version.trim().rsplit(' ').next().expect("hq VERSION");
@@ -158,7 +158,7 @@ fn a_server_that_its_machine_ends_keeps_its_workers() {
     update(|_, server| signal(server, "TERM"));
 }
 
-/// Starts a worker without a server, and waits until it has noticed.
+/// Starts a worker without a server, and waits until the worker has noticed that.
 fn start_worker_too_early(env: &mut Env) -> u32 {
     let server = env.start_server();
     signal(server, "KILL");
@@ -186,7 +186,7 @@ fn a_worker_that_waits_for_its_server_ends_when_told_to() {
 fn a_worker_that_waits_for_its_server_finds_it_at_its_new_place() {
     let mut env = Env::new();
     start_worker_too_early(&mut env);
-    // With another port and other keys.
+    // The new server has another port and other keys.
     env.start_server();
     wait_for("the worker is registered", || {
         let workers = env.workers();

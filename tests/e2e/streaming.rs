@@ -140,7 +140,7 @@ fn streamed_and_other_tasks_share_a_worker() {
     ]);
     let gone = env.submit(&["--stream=log", "--array=1-300", "--", "sleep", "1000"]);
     env.wait_job(&streamed);
-    // Whichever of the others runs now, the first of them would run for long.
+    // Whichever of the other tasks runs now, the first of them would run for a long time.
     env.hq(&["job", "cancel", &gone]).ok();
     env.wait_job(&gone);
     env.wait_job(&plain);
@@ -188,7 +188,7 @@ fn a_file_that_was_cut_anywhere_stays_readable() {
         std::fs::write(&file, &whole[..length]).expect("written");
         let cut = cat().ok();
         assert!(!cut.is_empty() && cut.len() < all.len(), "{tenth} tenths");
-        // Blocks are whole, and short tasks write a block each.
+        // Blocks are complete, and short tasks write one block each.
         assert!(cut.lines().all(|line| lines.contains(line)), "{cut}");
         let summary = &env.json(&["output-log", "log", "summary"])["summary"];
         assert_eq!(summary["stdout_size"], cut.len());
@@ -238,7 +238,7 @@ fn job_cat_reads_the_stream() {
 #[test]
 fn a_piece_that_ends_in_mid_line_waits_for_the_next_one() {
     let env = Env::with_worker(2);
-    // The other task writes between the two pieces, and standard error is another line.
+    // The other task writes between the two pieces, and the line on standard error is separate.
     let script = "has() { until grep -aq \"$1\" log/*.hqs; do sleep 0.01; done; }; \
                   if [ $HQ_TASK_ID = 2 ]; then has 'one '; has 'of err '; echo other; exit; fi; \
                   printf 'one '; printf 'of err ' >&2; has other; echo line";

@@ -1,13 +1,13 @@
-//! `hq job tail`: output over the network, while it is written.
+//! `hq job tail`: shows output over the network while it is written.
 
 use serde_json::json;
 
 use crate::harness::{Env, signal, wait_for};
 
-/// Prints a line, waits for a file, prints another line.
+/// Prints a line, waits for a file, and prints another line.
 const TWO_STEPS: &str = "echo begun; while [ ! -e go ]; do sleep 0.01; done; echo ended";
 
-/// Follows a running task, lets it end, and compares the output before and after that.
+/// Follows a running task, lets it end, and compares the output before and after the end.
 fn check_follow(options: &[&str]) {
     let mut env = Env::with_worker(1);
     env.submit(&[options, &["--", "bash", "-c", TWO_STEPS]].concat());
@@ -145,7 +145,7 @@ fn following_goes_on_after_a_restart_of_the_server() {
     });
     env.hq(&["server", "stop", "--keep-workers"]).ok();
     assert_eq!(env.wait_exit("server"), Some(0));
-    // One ends while there is no server, one after that, and one begins then.
+    // One task ends while there is no server, one ends after that, and one starts then.
     env.write("go-1", "");
     env.start_server_with(&["--resume"]);
     wait_for("the third task has begun", || {

@@ -1,4 +1,4 @@
-//! Tokens that users create for programs: rights of each role, and revocation.
+//! Tokens that users create for programs: the rights of each role, and revocation.
 
 use std::io::Read as _;
 use std::os::unix::fs::MetadataExt as _;
@@ -15,7 +15,7 @@ pub(crate) fn made(env: &Env, site: &Site, name: &str, role: &str) -> Site {
     }
 }
 
-/// Rejected paths, among all that change something.
+/// Returns which paths that change something are rejected.
 fn refused(site: &Site, kind: &str) -> Vec<String> {
     let mut refused = resources("post");
     refused.retain(|path| {
@@ -90,7 +90,7 @@ fn a_revoked_token_is_dead_and_the_others_live_on() {
         made(&env, &owner, "second", "full"),
     );
     env.hq(&["job", "open"]).ok();
-    // A client follows the events.
+    // A client is following the events.
     let mut stream = std::net::TcpStream::connect(&owner.address).expect("the listener answers");
     let request = format!(
         "GET /api/v1/events?after=0 HTTP/1.1\r\nHost: {}\r\nAuthorization: Bearer {}\r\n\r\n",
@@ -100,7 +100,7 @@ fn a_revoked_token_is_dead_and_the_others_live_on() {
     let follows = stream.try_clone().expect("a stream");
     let following = std::thread::spawn(move || {
         let mut seen = Vec::new();
-        // Cut off in the middle: whether that is an error does not matter.
+        // The stream is cut off in the middle. Whether that is an error does not matter.
         let _ = (&follows).read_to_end(&mut seen);
         (String::from_utf8_lossy(&seen).into_owned(), Instant::now())
     });
@@ -115,7 +115,7 @@ fn a_revoked_token_is_dead_and_the_others_live_on() {
     env.hq(&["token", "revoke", "first"])
         .exits_with(1)
         .says("there is no token `first`");
-    // The next server of this state accepts the same; the file does not reveal the token.
+    // The next server with this state accepts the same token. The file does not reveal the token.
     env.hq(&["server", "stop"]).ok();
     assert_eq!(env.wait_exit("server"), Some(0));
     let file = env.path("state.db");

@@ -6,10 +6,11 @@ use std::process::Command;
 use crate::harness::{Env, skip};
 use crate::http::{Site, resources};
 
-/// A Python with Playwright and schemathesis; `.ci/run` creates one.
+/// Names a Python with Playwright and schemathesis. `.ci/run` creates one.
 const PYTHON: &str = "HQ_WEB_PYTHON";
 
-/// Directory of the tools that tests/web/tools/check fetched; a browser is used together with it.
+/// Names the directory of the tools that tests/web/tools/check fetched. They are used together with
+/// a browser.
 const TOOLS: &str = "HQ_WEB_TOOLS";
 
 #[test]
@@ -53,7 +54,7 @@ fn pages_need_the_token_and_are_kept_by_browsers() {
     let again = format!("{known}If-None-Match: {}\r\n", tag.expect("a tag"));
     assert_eq!(plain("/", &again).status, 304);
     assert_eq!(plain("/app/js/nothing.js", &known).status, 404);
-    // No token is needed for the server's proof; it grants nothing.
+    // The server's proof needs no token, and grants nothing.
     let proof = plain("/login/proof?nonce=0123", "");
     assert_eq!(proof.status, 200);
     let proof = proof.value()["proof"].as_str().expect("text").to_owned();
@@ -62,7 +63,7 @@ fn pages_need_the_token_and_are_kept_by_browsers() {
     assert_eq!(plain("/api/v1/jobs", &shown).status, 401);
     let long = "0".repeat(129);
     assert_eq!(plain(&format!("/login/proof?nonce={long}"), "").status, 400);
-    // The cookie opens pages, not data.
+    // The cookie gives access to pages, not to data.
     assert_eq!(plain("/api/v1/jobs", &known).status, 401);
     assert_eq!(plain("/metrics", &known).status, 401);
 }
@@ -86,7 +87,7 @@ fn a_running_server_is_asked_for_its_dashboard() {
     assert_eq!(site.get("/api/v1/server").status, 200);
     let stranger = site.send("GET /api/v1/server HTTP/1.1\r\n");
     assert_eq!(stranger.status, 401);
-    // The next one gets the same.
+    // The next call prints the same.
     assert_eq!(env.hq(&["dashboard", "--web"]).ok(), printed);
     let reading = env.hq(&["dashboard", "--web", "--read-only"]).ok();
     let link_of = |printed: &str| {
@@ -131,7 +132,7 @@ fn works(command: &mut Command) -> bool {
     command.output().is_ok_and(|out| out.status.success())
 }
 
-/// A Python with a module, or why there is none.
+/// Returns a Python that has a module, or why there is none.
 pub(crate) fn python_with(module: &str) -> Result<String, String> {
     let python = std::env::var(PYTHON).unwrap_or_else(|_| "python3".to_owned());
     if works(Command::new(&python).args(["-c", &format!("import {module}")])) {
@@ -140,7 +141,7 @@ pub(crate) fn python_with(module: &str) -> Result<String, String> {
     Err(format!("`{python}` has no {module}; {PYTHON} names one"))
 }
 
-/// Python and Chromium, or why there are none.
+/// Returns Python and Chromium, or why there are none.
 fn browser() -> Result<String, String> {
     let python = python_with("playwright.sync_api")?;
     if std::env::var_os(TOOLS).is_none() {
@@ -155,7 +156,7 @@ fn browser() -> Result<String, String> {
     Ok(python)
 }
 
-/// Runs a program that must succeed; returns its output.
+/// Runs a program that must succeed. Returns its output.
 #[track_caller]
 fn run(command: &mut Command, env: &Env) -> String {
     let out = command.output().expect("python can be run");
@@ -233,8 +234,8 @@ fn the_pictures_of_the_manual_can_be_made() {
     }
 }
 
-/// The port of an ended server belongs to the first process that takes it; an open page keeps
-/// dialing.
+/// The port of an ended server belongs to the first process that takes it, and an open page keeps
+/// reconnecting.
 #[test]
 fn a_stranger_who_takes_the_port_of_an_open_page_learns_nothing() {
     let python = match browser() {
@@ -287,7 +288,7 @@ fn the_interface_is_what_its_description_says() {
     env.start_server_with(&["--http"]);
     env.start_worker(2);
     let site = Site::of(&env);
-    // An example of each kind, to have data to show.
+    // Creates an example of each kind, to have data to show.
     let script = "echo out; echo err >&2; exit $((HQ_TASK_ID % 2))";
     env.submit(&["--array=1-9", "--wait", "--", "bash", "-c", script]);
     env.submit(&["--array=1-4", "--resource=gpus/none=4", "--", "true"]);
