@@ -30,7 +30,7 @@ GOAL = 0.20
 
 
 def run(hq, name, tasks, command, workers):
-    """Samples of (time, seconds left or None), and when the first task had started and the last one ended."""
+    """Returns samples of (time, seconds left or None), and when the first task had started and the last one ended."""
     with tempfile.TemporaryDirectory() as directory:
         env = dict(os.environ, HQ_SERVER_DIR=os.path.join(directory, "server"))
         log = open(os.path.join(directory, "log"), "w")
@@ -76,7 +76,7 @@ def run(hq, name, tasks, command, workers):
 
 
 def error_at_half_time(samples, first, last):
-    """Error of the first forecast after the middle of the run."""
+    """Returns the error of the first forecast after the middle of the run."""
     middle = (first + last) / 2
     for at, left in samples:
         if at >= middle:

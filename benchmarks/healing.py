@@ -41,7 +41,7 @@ CAUSES = [
 
 
 def cpu_of_commands():
-    """Seconds of all commands that have ended. A loaded machine changes these less than the time on the clock."""
+    """Returns the CPU seconds of all commands that have ended. A loaded machine affects them less than wall-clock time."""
     used = resource.getrusage(resource.RUSAGE_CHILDREN)
     return used.ru_utime + used.ru_stime
 
@@ -66,7 +66,7 @@ class Cluster:
         self.worker = self.start("worker", "start", "--cpus", str(cpus), "--detect-resources=none")
 
     def ask(self, *args):
-        """Output of a command, its duration, and its CPU time."""
+        """Returns the output of a command, its duration, and its CPU time."""
         begun, used = time.perf_counter(), cpu_of_commands()
         output = subprocess.run([self.hq, *args], env=self.env, cwd=self.directory, stdout=subprocess.PIPE,
                                 stderr=self.log, check=True, text=True).stdout
@@ -86,7 +86,7 @@ class Cluster:
 
 
 class Graph:
-    """Names of tasks with what they read; each writes the file of its name."""
+    """The names of tasks, with the files that they read. Each task writes the file with its name."""
 
     def __init__(self, tasks, chance):
         self.reads, before = {}, []
@@ -110,7 +110,7 @@ class Graph:
         return "\n".join(tasks)
 
     def affected(self, first):
-        """The tasks of `first` and all their dependents; tasks come after the tasks that they read from."""
+        """Returns the tasks in `first` and all their dependents. Tasks come after the tasks whose output they read."""
         affected = set(first)
         for name, reads in self.reads.items():
             if not affected.isdisjoint(reads):

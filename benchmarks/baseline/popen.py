@@ -39,7 +39,7 @@ deadline = begin + options["limit"] * 1_000_000
 
 
 def work(number):
-    """Makes processes until there are enough or time is up."""
+    """Creates processes until there are enough or the time is up."""
     while True:
         index = next(indices)
         due = begin + index * options["interval"]

@@ -1,4 +1,4 @@
-"""How fast calls are: `hq.Executor` with a server, a store and a worker of two cpus, beside ProcessPoolExecutor(2).
+"""How fast calls are: `hq.Executor` with a server, a store and a worker with two cpus, compared with ProcessPoolExecutor(2).
 
 usage: HQ_BINARY=target/release/hq PYTHONPATH=python python3 benchmarks/python/calls.py [CALLS]
 

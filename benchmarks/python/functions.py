@@ -1,4 +1,4 @@
-"""Functions of the package `hyperqueue` that are carried out in a second, each by a process of its own.
+"""How many functions of the package `hyperqueue` run per second, each in a separate process.
 
 usage: HQ_BINARY=target/release/hq PYTHONPATH=python python3 benchmarks/python/functions.py [FUNCTIONS [CPUS]]
 
@@ -25,7 +25,7 @@ def work(number):
 
 
 def bare():
-    """Starts of an interpreter in a second."""
+    """Returns how many interpreters start per second."""
 
     def start():
         for _ in range(COUNT // CPUS):

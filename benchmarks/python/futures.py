@@ -1,4 +1,4 @@
-"""What a million futures take: memory of the client and of the server, and whether the rate falls.
+"""What a million futures cost: memory of the client and of the server, and whether the rate falls.
 
 usage: HQ_BINARY=target/release/hq PYTHONPATH=python python3 benchmarks/python/futures.py [FUTURES]
 
@@ -29,7 +29,7 @@ def resident(pid):
 
 
 def cpu_time(root):
-    """Seconds of CPU time of a process and its descendants."""
+    """Returns the CPU time of a process and its descendants in seconds."""
     parents, times = {}, {}
     for entry in filter(str.isdigit, os.listdir("/proc")):
         try:
@@ -86,7 +86,7 @@ def measure(folder, server, worker):
         print(f"submitted in {time.perf_counter() - begin:.1f} s, server {resident(server.pid):.0f} MiB", flush=True)
         assert sum(future.result() for future in futures) == FUTURES * (FUTURES + 1) // 2
         print(f"all: {FUTURES / (time.perf_counter() - begin):.0f}/s")
-    # Wait until the last end has been noted, too.
+    # Wait until the last one is noted, too.
     ends.sort()
     for number in range(1, len(ends)):
         (before, used_before, _), (now, used, memory) = ends[number - 1 : number + 1]

@@ -1,4 +1,4 @@
-"""What it takes to give an array of 200 MB from one call to ten others on another worker, beside a plain copy over loopback.
+"""How long it takes to pass a 200 MB array from one call to ten calls on another worker, compared with a copy over loopback.
 
 usage: HQ_BINARY=target/release/hq PYTHONPATH=python python3 benchmarks/python/values.py [MB]
 
@@ -37,7 +37,7 @@ def last(array):
 
 
 def copy(folder):
-    """Seconds for the same bytes over loopback, from a file that was just written into a new one, as it is with calls.
+    """Returns the seconds for the same bytes over loopback, from a file that was just written to a new one, as with calls.
 
     A file that is written over would be given memory again that was in use a moment ago, which on a virtual machine can be
     several times as fast as other memory.
@@ -65,7 +65,7 @@ def copy(folder):
 
 
 def give_out(executor):
-    """Seconds from an array that is there to ten results, and files that the other worker has made of it."""
+    """Returns the seconds from an existing array to ten results, and the files that the other worker has created."""
     made = executor.options(resources={"one": 1}).submit(make, SIZE)
     wait([made])
     begin = time.perf_counter()

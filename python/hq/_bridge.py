@@ -28,7 +28,7 @@ Listener = Callable[[Dict[str, Any], memoryview], None]
 
 
 def find_hq() -> str:
-    """The `hq` program: `$HQ_BINARY`, the one next to this interpreter, or the first in `$PATH`."""
+    """Returns the `hq` program: `$HQ_BINARY`, the one next to this interpreter, or the first in `$PATH`."""
     named = os.environ.get("HQ_BINARY")
     if named:
         return named
@@ -64,7 +64,7 @@ class Bridge:
             if local_cpus is not None:
                 command += ["--cpus", str(local_cpus)]
         self._errors: IO[bytes] = tempfile.TemporaryFile()
-        # Python handles an interrupt from the terminal.
+        # Python itself handles an interrupt from the terminal.
         self._process = subprocess.Popen(
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._errors, start_new_session=True
         )
@@ -101,7 +101,7 @@ class Bridge:
 
     @property
     def is_reading_here(self) -> bool:
-        """Whether this is the reading thread, which must not wait for answers."""
+        """Returns whether this is the reading thread, which must not wait for answers."""
         return threading.current_thread() is self._reader
 
     # ---- requests
@@ -128,7 +128,7 @@ class Bridge:
                 raise ServerGone(f"the bridge to the server is gone: {error}") from error
 
     def _check_process(self) -> None:
-        # Before any lock: a thread that held it in the parent does not exist in the child.
+        # Checked before taking any lock: a thread that held the lock in the parent does not exist in the child.
         if os.getpid() != self._pid:
             raise ServerGone("the connection to the server was made before a fork; make another one in this process")
 
@@ -198,7 +198,7 @@ class Bridge:
             raise
 
     def forget(self, job: int, then: Callable[[BaseException], None]) -> None:
-        """Stops reports about a job, and the call of `then` at the end of the bridge."""
+        """Stops reports about a job. `then` is no longer called when the bridge ends."""
         if os.getpid() != self._pid:
             return
         with self._lock:
@@ -282,7 +282,8 @@ class Bridge:
                 try:
                     progress(message["jobs"])
                 except BaseException as error:
-                    # Raised in the caller of the progress: this thread still has to read answers for others.
+                    # The error is raised in the caller of `progress`. This thread still has to read answers for
+                    # others.
                     self._fail_answer(message["id"], error)
         elif event == "ready":
             self._ready.set_result(message)
@@ -354,7 +355,8 @@ class Bridge:
         """In a child: closes the bridge's input, because the bridge must end with the parent."""
         null = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
         for pipe in (self._process.stdin, self._process.stdout):
-            # Not closed: Python would later close its number, which another file may have by then.
+            # The descriptor is not closed, because Python would later close its number again, and another file may
+            # have it by then.
             if pipe is not None and not pipe.closed:
                 os.dup2(null, pipe.fileno(), inheritable=False)
         os.close(null)

@@ -150,7 +150,7 @@ class Executor(_BaseExecutor):
             server = bridge.info["server_uid"]
             spool = Spool(os.path.join(base, f".hq-values-{uuid.uuid4().hex[:12]}"), server, job, bridge.is_local)
             if values is not None:
-                # Workers put results there.
+                # Workers store results there.
                 spool.make()
             self._state = State(bridge, owns_bridge, job, workers, spool, crash_limit)
             #: Calls that existed before, by task id; see :meth:`attach`.
@@ -236,7 +236,7 @@ class Executor(_BaseExecutor):
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
         self._state.shut(cancel_futures)
-        # In a callback of a future, shutdown would wait for that callback.
+        # In a callback of a future, shutdown would wait for that same callback.
         if wait and self._thread is not threading.current_thread() and not self._state.is_telling_here:
             self._thread.join()
 
@@ -244,16 +244,16 @@ class Executor(_BaseExecutor):
 
     @property
     def _broken(self) -> bool:
-        # Attribute of the executors of the standard library.
+        # The executors of the standard library have this attribute.
         return self._state.broken is not None
 
     @property
     def job(self) -> int:
-        """Id of the job whose tasks the calls are."""
+        """The id of the job whose tasks the calls are."""
         return self._state.job
 
     def options(self, **changes: Any) -> "Options":
-        """The same executor with other options for calls that are made through the result: ``resources``,
+        """Returns the same executor with other options for calls that are made through the result: ``resources``,
         ``time_limit``, ``retries``, ``retry_grow``, ``crash_limit``, ``priority``, ``env``, ``python``, ``prologue``, ``shell``,
         ``pin``, ``output``."""
         unknown = sorted(set(changes) - set(self._options))
@@ -308,7 +308,7 @@ class Executor(_BaseExecutor):
     def _call(
         self, future: "CallFuture[Any]", make: Callable[[Needs], bytes], template: int, needs: Needs
     ) -> Optional[Call]:
-        """The call to send; `None` = a value is missing, or the call cannot be sent and its future has the error."""
+        """Returns the call to send. `None` = a value is missing, or the call cannot be sent and its future has the error."""
         failure: BaseException
         try:
             payload = make(needs)
@@ -343,7 +343,7 @@ class Executor(_BaseExecutor):
             if not needs.missing:
                 state.add_deferred(call)
             elif state.defer_again(future):
-                # A caller has put another future into an argument meanwhile.
+                # Meanwhile, a caller has put another future into an argument.
                 self._wait_for(needs.missing, future, make, template)
             else:
                 state.add_deferred(Call(future, b"", template))
@@ -458,7 +458,7 @@ class Executor(_BaseExecutor):
         when_all(needs, ended)
 
     def _name_template(self, options: Dict[str, Any]) -> int:
-        """Number of the common part of calls with these options; equal options share it."""
+        """Returns the number of the common part of calls with these options. Equal options share it."""
         spec = make_spec(options)
         key = json.dumps(spec, sort_keys=True)
         known = self._templates.get(key)
@@ -493,7 +493,7 @@ def when_all(needs: "Iterable[Future[Any]]", then: Callable[[], None]) -> None:
 
 
 class _Turns(threading.local):
-    """Pending work of this thread; `None` = the thread is not working."""
+    """The pending work of this thread; `None` = the thread is not working."""
 
     queue: Optional[Deque[Callable[[], None]]] = None
 
@@ -502,7 +502,7 @@ _turns = _Turns()
 
 
 def _do_in_turn(then: Callable[[], None]) -> None:
-    """Calls a function, but never inside another such call: chains of futures that end each other may be long."""
+    """Calls a function, but never within another such call, because chains of futures that end each other may be long."""
     if _turns.queue is not None:
         _turns.queue.append(then)
         return
@@ -513,7 +513,7 @@ def _do_in_turn(then: Callable[[], None]) -> None:
             try:
                 queue.popleft()()
             except BaseException as error:
-                # A callback of the user; the other futures must be settled as well.
+                # A user's callback failed. The other futures must be settled as well.
                 failure = error if failure is None else failure
     finally:
         _turns.queue = None
@@ -604,7 +604,8 @@ def _open_bridge(
 
 def _refuse_own_job(job: int, server_uid: str) -> None:
     """Raises an error in a task of this job: the executor would wait for its own task, and close the caller's job."""
-    # `SERVER/JOB@TASK/…` of the task that started this process. A reused interpreter has calls of several jobs.
+    # This is `SERVER/JOB@TASK/…` of the task that started this process. A reused interpreter runs calls of several
+    # jobs.
     server = os.environ.get("HQ_INSTANCE_KEY", "").split("/")[0]
     if server == server_uid and os.environ.get("HQ_JOB_ID") == str(job):
         raise HqError(

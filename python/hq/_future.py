@@ -1,4 +1,4 @@
-"""Futures of calls: very many fit into memory, and running calls can be cancelled."""
+"""Futures of calls. Very many fit into memory, and running calls can be cancelled."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ T = TypeVar("T")
 
 
 class Owner(Protocol):
-    """Cancels calls that were handed over."""
+    """Cancels calls that have been handed over."""
 
     def cancel_sent(self, future: "CallFuture[Any]") -> bool: ...
 
@@ -100,7 +100,7 @@ class CallFuture(Future[T]):
     )
 
     def __init__(self, owner: Optional[Owner] = None) -> None:
-        # As in the standard library, with our condition.
+        # This replaces the condition of the standard library.
         self._condition: Any = _Condition()
         self._state: str = _futures.PENDING
         self._result: Any = None
@@ -150,7 +150,7 @@ class CallFuture(Future[T]):
 
     @property
     def task(self) -> Optional[int]:
-        """Id of the call's task, after the submit."""
+        """The id of the call's task, after the submit."""
         return self._number
 
     def __repr__(self) -> str:

@@ -1,4 +1,4 @@
-"""Values that are too long for the server: their workers keep them until they are needed."""
+"""Values that are too long for the server. Their workers keep them until they are needed."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Keeper(Protocol):
 
 
 def this_machine() -> str:
-    """Name and boot time of this machine, as workers write them."""
+    """Returns the name and boot time of this machine, as workers write them."""
     try:
         with open("/proc/sys/kernel/random/boot_id") as file:
             boot = file.read().strip()
@@ -47,7 +47,7 @@ class NotThere(CallError):
 
 
 class Held:
-    """Reference to a value on a worker. When it is garbage, the value can be dropped."""
+    """A reference to a value on a worker. When it is collected, the value can be dropped."""
 
     __slots__ = (
         "keeper",
@@ -77,9 +77,9 @@ class Held:
         self._value: Optional[List[Any]] = None
         #: Our own file with it.
         self._home: Optional[str] = None
-        # The file that is being fetched; kept when a reader runs out of time.
+        # The fetch in progress. It is kept when a reader runs out of time.
         self._coming: "Optional[Future[str]]" = None
-        # Held while it is read, which may take long.
+        # The lock is held while the value is read, which may take long.
         self._lock = threading.RLock()
 
     @property
@@ -91,14 +91,14 @@ class Held:
         return self._value is not None or self._home is not None
 
     def load(self, timeout: Optional[float] = None) -> Any:
-        """The value; the same object each time. Raises `TimeoutError` of `concurrent.futures` after `timeout` seconds; the
+        """Returns the value, as the same object each time. Raises `TimeoutError` of `concurrent.futures` after `timeout` seconds; the
         fetch continues, and the value can be read later."""
         end = None if timeout is None else time.monotonic() + timeout
         if not self._lock.acquire(timeout=-1 if timeout is None else max(timeout, 0)):
             raise TimeoutError()
         try:
             if self._value is None:
-                # In a list, because the value may be `None`.
+                # Stored in a list, because the value may be `None`.
                 self._value = [self._read(end)]
                 self.leave_home()
             return self._value[0]
@@ -124,7 +124,7 @@ class Held:
             except TimeoutError:
                 raise
             except OSError as error:
-                # Its worker has just ended.
+                # The worker has just ended.
                 self._home = None
                 self._wait(self.keeper.recover(self, "gone", str(error)), end)
 
@@ -146,7 +146,7 @@ class Held:
         return coming.result()
 
     def path_here(self) -> Optional[str]:
-        """The worker's file, if it is readable on this machine."""
+        """Returns the worker's file, if it is readable on this machine."""
         if self.reference["machine"] != this_machine():
             return None
         path = str(self.reference["path"])
@@ -156,7 +156,7 @@ class Held:
             return None
 
     def bring_home(self, directory: str) -> None:
-        """Fetches it into a file of this process, because its worker or the connection is about to end."""
+        """Fetches the value into a file of this process, because its worker or the connection is about to end."""
         with self._lock:
             if self.is_here:
                 return
@@ -199,6 +199,6 @@ class Held:
 
 
 def held_by(future: "Future[Any]") -> Optional[Held]:
-    """Reference to the value of a future; `None` = no worker holds it."""
+    """Returns the reference to the value of a future, or `None` if no worker holds it."""
     value = getattr(future, "_result", None)
     return value if type(value) is Held and not value.keeper.is_over else None

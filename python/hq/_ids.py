@@ -11,20 +11,20 @@ _MARGIN_MAX = 1 << 16
 
 
 class Margin:
-    """How far behind the ids of others the next calls have theirs. Who adds tasks goes on with that: the longer calls are on their
-    way, the further behind they have to be."""
+    """How far the ids of the next calls are behind the ids of other clients. A client that adds tasks will add more: the longer
+    calls take to reach the server, the larger the margin must be."""
 
     def __init__(self) -> None:
         self.size = 0
 
     def behind(self, free: int, count: int) -> int:
-        """The first id for calls that were refused, if those from `free` on were not given yet."""
+        """Returns the first id for calls that were rejected, if the ids from `free` on are unused."""
         size = self.size if free + self.size + count <= IDS else 0
         self.size = min(max(1, 2 * self.size), _MARGIN_MAX)
         return free + size
 
     def shrink(self) -> None:
-        """Reduces the margin after calls were accepted; other clients may still add tasks."""
+        """Reduces the margin after calls were accepted, because other clients may still add tasks."""
         self.size //= 2
 
 

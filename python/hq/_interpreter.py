@@ -193,7 +193,7 @@ class Interpreter:
             self.end_if_spent()
 
     def fork(self, token, begin, payload):
-        """Runs a call in a child process; returns its end if the child has not reported it."""
+        """Runs a call in a child process. Returns its end if the child has not reported it."""
         self.warm(payload)
         # Each child would print the buffered output of an import again.
         flush(sys.stdout)
@@ -268,7 +268,7 @@ class Interpreter:
         os.environ["HQ_TASK_ID"] = str(task)
 
     def parts(self, payload):
-        """Function and arguments, pickled, and whether these are of several calls."""
+        """Returns the pickled function and arguments, and whether they belong to several calls."""
         self.needs = []
         if payload[0] == 3:
             (size,) = struct.unpack_from("<I", payload, 1)
@@ -414,7 +414,7 @@ class Interpreter:
         return os.environ.get("HQ_TASK_ID", "")
 
     def look_at_children(self):
-        """Notes the usage of reaped children; returns the usage of this process."""
+        """Records the usage of reaped children. Returns the usage of this process."""
         usage = resource.getrusage(resource.RUSAGE_CHILDREN)
         user, system = self.before
         self.user = user + int(usage.ru_utime * 1e6)
@@ -423,7 +423,7 @@ class Interpreter:
         return resource.getrusage(resource.RUSAGE_SELF)
 
     def used(self, usage):
-        """CPU time since the start of the interpreter, user and system, in µs."""
+        """Returns the CPU time since the start of the interpreter, user and system, in µs."""
         return self.user + int(usage.ru_utime * 1e6), self.system + int(usage.ru_stime * 1e6)
 
     def set_peak_back(self, usage):
@@ -444,7 +444,7 @@ class Interpreter:
             self.base = sys.maxsize
 
     def peak(self, usage, run):
-        """Peak resident memory since the last reset, in KiB."""
+        """Returns the peak resident memory since the last reset, in KiB."""
         if usage.ru_maxrss > self.floor:
             return usage.ru_maxrss
         if run >= LOW_PEAK_NS_MIN:
@@ -502,14 +502,14 @@ SIMPLE = frozenset({int, float, bool, type(None)})
 
 
 def is_by_value(function):
-    """Whether a function has its own globals instead of a module's."""
+    """Returns whether a function has its own globals instead of a module's."""
     names = getattr(function, "__globals__", None)
     module = sys.modules.get(getattr(function, "__module__", None) or "")
     return names is not None and names is not getattr(module, "__dict__", None)
 
 
 def variables_of(function):
-    """Variables of a function that was sent by value, and of the functions that it uses."""
+    """Returns the variables of a function that was sent by value, and of the functions that it uses."""
     found = []
     functions = [function]
     while functions:
@@ -527,7 +527,7 @@ def variables_of(function):
 
 
 def is_fixed(value):
-    """Whether a value is immutable, so that it can only have been replaced."""
+    """Returns whether a value is immutable, so that it can only have been replaced."""
     if isinstance(value, types.FunctionType):
         return not (value.__dict__ or value.__closure__ or value.__defaults__ or value.__kwdefaults__)
     return value is None or type(value) in (bool, int, float, complex, str, bytes)
@@ -542,7 +542,7 @@ def content(cell):
 
 
 def low_peak():
-    """Peak memory of this program alone, from the kernel, in KiB."""
+    """Returns the peak memory of this program alone, from the kernel, in KiB."""
     try:
         with open("/proc/self/status", "rb") as file:
             return int(file.read().partition(b"VmHWM:")[2].split(None, 1)[0])
@@ -556,7 +556,7 @@ def memory_used():
 
 
 def dumps(value, buffers):
-    """Pickles; appends long buffers, such as array data, to `buffers`, unless this is `None`."""
+    """Pickles an object. Appends long buffers, such as array data, to `buffers`, unless it is `None`."""
 
     def keep(buffer):
         try:
@@ -648,7 +648,7 @@ def load_value(view):
 
 
 def describe(error):
-    """Type, text and traceback of an exception as JSON, and its first line for display."""
+    """Returns type, text and traceback of an exception as JSON, and its first line for display."""
     import traceback
 
     try:

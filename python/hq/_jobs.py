@@ -21,7 +21,7 @@ _lock = threading.Lock()
 
 
 def _executor() -> Executor:
-    """The executor of :func:`run` and :func:`submit`, created on demand."""
+    """Returns the executor of :func:`run` and :func:`submit`, which is created on demand."""
     global _default
     with _lock:
         if _default is None or _default._state.broken is not None or _default._state.is_shut:
@@ -36,7 +36,7 @@ def submit(args: "Sequence[Argument]", **options: Any) -> "ProgramFuture":
 
 
 def run(args: "Sequence[Argument]", **options: Any) -> "Completed":
-    """Like :func:`submit`, and waits for the end of the program."""
+    """Like :func:`submit`, but waits until the program has ended."""
     return submit(args, **options).result()
 
 
@@ -73,7 +73,7 @@ class Job:
         return future
 
     def wait(self, show: bool = False) -> List[Any]:
-        """Results of all tasks, in the order of their addition; raises the exception of the first failed one."""
+        """Returns the results of all tasks in the order in which they were added. Raises the exception of the first failed one."""
         if show:
             for _ in progress(self.futures, f"job {self.id}"):
                 pass
@@ -81,7 +81,7 @@ class Job:
         return [future.result() for future in self.futures]
 
     def tasks(self) -> Table:
-        """The started tasks, from the server."""
+        """Returns the started tasks, as reported by the server."""
         return tasks(self.id, self._executor)
 
     def __enter__(self) -> "Job":
@@ -94,7 +94,7 @@ class Job:
                 self.wait()
                 cancel = False
         finally:
-            # Even after an interrupt of the wait.
+            # Done even after an interrupt of the wait.
             if self._owns:
                 self._executor.shutdown(cancel_futures=cancel)
 

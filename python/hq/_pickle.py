@@ -1,4 +1,4 @@
-"""Functions and arguments as bytes, and back.
+"""Converts functions and arguments to bytes and back.
 
 Objects in a module are sent by name. Objects in `__main__`, in a notebook or inside a function have no name on a worker
 and are sent by value: with cloudpickle if installed, otherwise functions as code with the variables that they use.
@@ -78,7 +78,7 @@ class Needs:
                 self.held.append(held)
             return _hq_values.load, (self.held.index(held),)
         self.missing.add(future)
-        # Pickled again when all values exist.
+        # The arguments are pickled again when all values exist.
         return int, ()
 
 
@@ -99,7 +99,7 @@ class NeedFailed(Exception):
 
 
 class _Pickler(pickle.Pickler):
-    """Notices objects that a worker could not find."""
+    """Detects objects that a worker could not find."""
 
     def __init__(self, file: io.BytesIO, needs: Needs | None) -> None:
         super().__init__(file, PROTOCOL)
@@ -161,7 +161,7 @@ class _ByValue(Exception):
 
 
 def _has_no_name(function: types.FunctionType) -> bool:
-    """Whether a worker could not import a function."""
+    """Returns whether a worker could not import a function."""
     if function.__module__ in ("__main__", "__mp_main__", None):
         return True
     found: Any = sys.modules.get(function.__module__)
@@ -171,7 +171,7 @@ def _has_no_name(function: types.FunctionType) -> bool:
 
 
 def _used(code: types.CodeType) -> set[str]:
-    """Global names that code may use; `co_names` also contains names of attributes."""
+    """Returns the global names that code may use. `co_names` also contains names of attributes."""
     names = {one.argval for one in dis.get_instructions(code) if one.opname.endswith(("_GLOBAL", "_GLOBALS", "_NAME"))}
     for constant in code.co_consts:
         if isinstance(constant, types.CodeType):
@@ -222,7 +222,7 @@ def _cloud_pickler(cloudpickle: Any) -> Any:
 
 
 def _named(what: str, error: Exception) -> Exception:
-    """An error of the same type that names the object which cannot be pickled."""
+    """Returns an error of the same type that names the object that cannot be pickled."""
     text = f"{what} cannot be pickled: {type(error).__name__}: {error}"
     if isinstance(error, pickle.PicklingError):
         return _PicklingError(text)
@@ -234,7 +234,7 @@ class _PicklingError(NotPicklable, pickle.PicklingError):
 
 
 def dump_arguments(args: tuple[Any, ...], kwargs: dict[str, Any], needs: Needs) -> bytes:
-    """Arguments of one call; an error names the one that cannot be sent."""
+    """Pickles the arguments of one call. An error names the one that cannot be sent."""
     if not kwargs and all(type(arg) in _SIMPLE for arg in args):
         return pickle.dumps((args, kwargs), PROTOCOL)
     try:
@@ -248,7 +248,7 @@ def dump_arguments(args: tuple[Any, ...], kwargs: dict[str, Any], needs: Needs) 
 
 
 class Functions:
-    """Cache of pickled functions."""
+    """A cache of pickled functions."""
 
     _MAX = 256
 
@@ -270,7 +270,7 @@ class Functions:
 
 
 def _is_constant(function: Any) -> bool:
-    """Whether pickling a function again gives the same bytes, even if variables change meanwhile."""
+    """Returns whether pickling a function again gives the same bytes, even if variables change meanwhile."""
     if isinstance(function, (types.BuiltinFunctionType, type)):
         return getattr(function, "__module__", None) != "__main__"
     if not isinstance(function, types.FunctionType):
@@ -303,7 +303,7 @@ _NOTICE = pickle.dumps(_Notice(), PROTOCOL)
 
 
 def with_needs(payload: bytes, held: list[Held]) -> bytes:
-    """A payload with the references in its arguments, so that the worker can prepare the values."""
+    """Returns a payload with the references in its arguments, so that the worker can prepare the values."""
     if not held:
         return payload
     references = json.dumps([one.reference for one in held]).encode()
@@ -323,12 +323,12 @@ class _HqValues(types.ModuleType):
 
 
 _HqValues.load.__module__, _HqValues.load.__qualname__ = "_hq_values", "load"
-# In an interpreter of a worker, where a call may import this package, it exists already.
+# In an interpreter of a worker, where a call may import this package, the module already exists.
 _hq_values: Any = sys.modules.setdefault("_hq_values", _HqValues("_hq_values"))
 
 
 def load(value: bytes) -> tuple[Any, BaseException | None, bytes | None]:
-    """Outcome of a call: a result or an exception, and its file, which can be removed."""
+    """Returns the outcome of a call: a result or an exception, and its file, which can be removed."""
     kind, data = value[0], memoryview(value)[1:]
     path = None
     if kind == IN_FILE:
@@ -338,7 +338,7 @@ def load(value: bytes) -> tuple[Any, BaseException | None, bytes | None]:
         except FileNotFoundError:
             raise FileGone(os.fsdecode(path)) from None
         with file:
-            # Mapped, not read: the result needs the memory.
+            # Mapped instead of read, because the result needs the memory.
             mapped = mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ, flags=mmap.MAP_PRIVATE)
         kind, data = mapped[0], memoryview(mapped)[1:]
     if kind == VALUE:

@@ -56,7 +56,7 @@ class Completed:
         self.stderr = stderr
 
     def read(self) -> str:
-        """Its standard output as text."""
+        """Returns the standard output as text."""
         return "" if self.stdout is None else _read(self.stdout)
 
     def __repr__(self) -> str:
@@ -82,7 +82,7 @@ class ProgramFuture(CallFuture[Completed]):
     _ended: Tuple[List[str], Optional[str], Optional[str], int]
 
     def without_value(self, is_finished: bool, error: Optional[str]) -> Tuple[Optional[Completed], Optional[BaseException]]:
-        """Outcome of the program."""
+        """Returns the outcome of the program."""
         args, stdout, stderr, job = self._ended
         number = self._number or 0
 
@@ -100,7 +100,7 @@ class ProgramFuture(CallFuture[Completed]):
 
 
 def words_of(args: Iterable[Any]) -> List[str]:
-    """Words of a command; futures among them have ended."""
+    """Returns the words of a command, in which futures must have ended."""
     words = []
     for arg in args:
         value = arg.result() if isinstance(arg, CallFuture) else arg

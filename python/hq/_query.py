@@ -20,7 +20,7 @@ _ROWS_SHOWN = 20
 
 
 class Table:
-    """Rows of a query. Iteration yields dictionaries."""
+    """The rows of a query. Iteration yields dictionaries."""
 
     def __init__(self, columns: List[str], rows: List[List[Any]]) -> None:
         self.columns = columns
@@ -46,7 +46,7 @@ class Table:
         return polars.DataFrame(self.rows, schema=self.columns, orient="row")
 
     def frame(self) -> Any:
-        """A data frame of pandas, or of polars if pandas is not installed."""
+        """Returns a data frame of pandas, or of polars if pandas is not installed."""
         try:
             return self.to_pandas()
         except ImportError:
@@ -94,10 +94,10 @@ def query(sql: str, where: Where = None) -> Table:
 
 
 def jobs(where: Where = None) -> Table:
-    """All jobs of a server."""
+    """Returns all jobs of a server."""
     return query("SELECT * FROM jobs ORDER BY id", where)
 
 
 def tasks(job: int, where: Where = None) -> Table:
-    """The started tasks of a job."""
+    """Returns the started tasks of a job."""
     return query(f"SELECT * FROM tasks WHERE job = {int(job)} ORDER BY task", where)

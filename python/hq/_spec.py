@@ -1,4 +1,4 @@
-"""Common part of calls for the bridge: program, variables, resources, and the first message to interpreters."""
+"""The common part of calls for the bridge: program, variables, resources, first message to interpreters."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _UNITS = {"": 0, "K": 10, "M": 20, "G": 30, "T": 40}
 
 
 def parse_bytes(size: Union[int, str]) -> int:
-    """Bytes from a number, or from a text such as ``2GiB``, ``500M``."""
+    """Parses bytes from a number, or from a text such as ``2GiB``, ``500M``."""
     if isinstance(size, int):
         found = size
     else:
@@ -79,7 +79,7 @@ def make_program_spec(
     env: Dict[str, str],
     outputs: Tuple[Optional[str], Optional[str]],
 ) -> Dict[str, Any]:
-    """Likewise for a program."""
+    """Creates the specification for a program."""
     spec = make_spec({**options, "output": None})
     prologue = options["prologue"]
     if prologue:

@@ -61,7 +61,7 @@ class Spool:
         return self.path
 
     def is_to_sign(self) -> bool:
-        """Whether a sign of life is due for machines that cannot see the owner's process."""
+        """Returns whether a sign of life is due for machines that cannot see the owner's process."""
         return self.is_made and time.monotonic() - self._signed > _SIGN
 
     def sign(self) -> None:
@@ -89,7 +89,7 @@ class Spool:
 
 
 def claim(path: str, owner: Dict[str, Any]) -> int:
-    """Makes this process the owner of a directory while the result is open."""
+    """Makes this process the owner of a directory for as long as the result is open."""
     pid = os.getpid()
     described = {**owner, "machine": this_machine(), "pids": _pid_namespace(), "pid": pid, "start": _start_of(pid)}
     number = os.open(os.path.join(path, _OWNER), os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
@@ -113,8 +113,8 @@ def sweep_once(base: str, server: str, ask: Ask) -> None:
 
 
 def sweep(base: str, server: str, ask: Ask) -> None:
-    """Removes directories whose owners are gone and that nobody needs: those of a server that ended with its owner, and on
-    our server those of jobs that are forgotten, and arguments of jobs that have ended. Others are kept for a month."""
+    """Removes directories whose owners are gone and that are no longer needed: directories of a server that ended with its
+    owner and, on our server, those of forgotten jobs, and arguments of jobs that have ended. Others are kept for a month."""
     for place in {base, tempfile.gettempdir()}:
         for path in _directories(place):
             try:
@@ -125,7 +125,7 @@ def sweep(base: str, server: str, ask: Ask) -> None:
 
 
 def _directories(place: str) -> Iterator[str]:
-    """Directories that match our naming scheme, in the places that we use."""
+    """Returns the directories that match our naming scheme, in the places that we use."""
     names = [_SHARED, _FETCHED] if place == tempfile.gettempdir() else [_SHARED]
     try:
         with os.scandir(place) as entries:
@@ -164,7 +164,7 @@ def _sweep_one(path: str, server: str, ask: Ask) -> None:
 
 
 def _sweep_unnamed(path: str) -> None:
-    """Removes a directory that does not say whose it is, if it is old and there is nothing in it but what we make."""
+    """Removes a directory that names no owner, if it is old and contains only files that we create."""
     if _is_old(path) and all(name == _OWNER or _is_made_here(name) for name in os.listdir(path)):
         _remove(path)
 
@@ -183,7 +183,7 @@ def _remove(path: str) -> None:
 
 
 def _remove_files(path: str, kind: "Optional[re.Pattern[str]]" = None) -> None:
-    """Removes what we have put into a directory, or what of that is of one kind. Nothing else, however it came there."""
+    """Removes the files that we have put into a directory, or those of one kind, and no other files."""
     try:
         names = os.listdir(path)
     except OSError:
@@ -198,7 +198,7 @@ def _remove_files(path: str, kind: "Optional[re.Pattern[str]]" = None) -> None:
 
 
 def _remove_emptied(path: str) -> None:
-    """Removes a directory that contains only the file with its owner."""
+    """Removes a directory that contains only the file that names its owner."""
     try:
         if set(os.listdir(path)) <= {_OWNER}:
             try:
@@ -212,7 +212,7 @@ def _remove_emptied(path: str) -> None:
 
 
 def _is_gone(owner: Dict[str, Any], number: int) -> Optional[bool]:
-    """Whether the owner of a directory has ended; `None` = that cannot be known here."""
+    """Returns whether the owner of a directory has ended, or `None` if that cannot be known here."""
     is_here = owner["machine"] == this_machine()
     has_locks = True
     try:
@@ -236,7 +236,7 @@ def _pid_namespace() -> str:
 
 
 def _start_of(pid: int) -> Optional[int]:
-    """When a process started, which tells it from a later one with its number; `None` = there is none."""
+    """Returns when a process started, to distinguish it from a later one with its number, or `None` if there is none."""
     try:
         with open(f"/proc/{pid}/stat", "rb") as file:
             # The name of the program may contain anything.

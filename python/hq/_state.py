@@ -78,7 +78,7 @@ End = Tuple[int, int, Optional[memoryview], Optional[str]]
 
 
 class State:
-    """State that an executor and its threads share. It has no reference to the executor, so the executor can be collected."""
+    """The state that an executor and its threads share. It has no reference to the executor, so the executor can be collected."""
 
     def __init__(
         self, bridge: Bridge, owns_bridge: bool, job: int, workers: Optional[int], spool: Spool, crash_limit: CrashLimit = 0
@@ -176,7 +176,7 @@ class State:
         self.finish()
 
     def ask_for(self, numbers: Iterable[int]) -> None:
-        """Requests the ends of the ended ones among these calls."""
+        """Asks which of these calls have ended, and how."""
         found = ranges(numbers)
         for first in range(0, len(found), _RANGES_MAX):
             self.bridge.send({"op": "settle", "job": self.job, "tasks": found[first : first + _RANGES_MAX]})
@@ -205,7 +205,7 @@ class State:
         return True
 
     def _confirmed(self, numbers: List[int], keep_running: bool) -> List[int]:
-        """The calls that the server has under their numbers. The others are cancelled once it has them."""
+        """Returns the calls that the server has under their numbers. The others are cancelled once it has them."""
         for number in numbers:
             if number in self.unconfirmed:
                 self.late_cancels[number] = keep_running and self.late_cancels.get(number, True)
@@ -222,16 +222,16 @@ class State:
 
     @property
     def is_telling_here(self) -> bool:
-        """Whether this thread runs callbacks; the end waits for such threads."""
+        """Whether this thread runs callbacks. The end of the executor waits for such threads."""
         return self.bridge.is_reading_here or self.values.settler is threading.current_thread()
 
     def _has_ended(self) -> bool:
-        """Whether only the fetching of values is left."""
+        """Returns whether only the fetching of values is left."""
         busy = self.waiting or self.pending or self.deferred or self.making or self.cancels or self.errands or self.unconfirmed
         return self.is_shut and not (busy or self.values.is_settling)
 
     def _has_more(self) -> bool:
-        """Whether work is left that does not concern calls."""
+        """Returns whether work is left that does not concern calls."""
         values = self.values
         if not values.is_bringing and values.live and self._has_ended() and not _is_exiting and self.broken is None:
             values.is_bringing = True
@@ -270,7 +270,7 @@ class State:
         return batch, first, template
 
     def _take_unnumbered(self) -> List[Call]:
-        """Calls beyond the last possible id of the job."""
+        """Takes the calls beyond the last possible id of the job."""
         if self.next_id < IDS or not self.waiting:
             return []
         calls = [call for call in self.waiting if begin(call.future)]
@@ -281,7 +281,7 @@ class State:
         return HqError(f"the task ids of job {self.job} are used up; make another executor")
 
     def finish(self) -> None:
-        """Ends the job, and the files of this executor: no call follows."""
+        """Ends the job and removes the files of this executor. No further calls follow."""
         with self.changed:
             if self.is_over:
                 return
@@ -339,7 +339,7 @@ class State:
             self.fail_all(ServerGone(message["text"]))
 
     def _on_accepted(self, numbers: range) -> None:
-        """The server has these calls under their numbers."""
+        """Handles the report that the server has these calls under their numbers."""
         ends: List[End] = []
         with self.changed:
             self.margin.shrink()
@@ -355,7 +355,7 @@ class State:
         self._on_ends(ends)
 
     def _on_taken(self, numbers: range, free: int) -> None:
-        """Other tasks of the job have some of these numbers: the calls get new ones."""
+        """Handles the report that other tasks of the job have some of these numbers: the calls get new ones."""
         calls: List[Call] = []
         again: List[Again] = []
         with self.changed:
@@ -381,8 +381,8 @@ class State:
             self.submit_again(one.future, one.task, one.swap, one.needs)
 
     def _disown(self, numbers: range) -> Set[int]:
-        """The server does not have these calls under these numbers, which may be those of other tasks; returns those that are to be
-        cancelled."""
+        """Handles that the server does not have these calls under these numbers, which may belong to other tasks. Returns the
+        numbers of the calls to cancel."""
         cancelled = {number for number in (*self.cancels, *self.cancels_waiting, *self.late_cancels) if number in numbers}
         # Calls that were not sent yet.
         self.cancels = [number for number in self.cancels if number not in numbers]
@@ -394,7 +394,7 @@ class State:
         return cancelled
 
     def _forget(self, number: int) -> None:
-        """Ignores further reports about a task with this number: it is not our call."""
+        """Ignores further reports about a task with this number, because it is not our call."""
         self.unconfirmed.pop(number, None)
         self.early.pop(number, None)
         self.late_cancels.pop(number, None)
@@ -608,7 +608,7 @@ class State:
         return True
 
     def cancel_waiting(self, futures: "Iterable[CallFuture[Any]]") -> None:
-        """Cancels calls that have not begun, as the standard library does when the iterator of `map` is dropped."""
+        """Cancels calls that have not started, as the standard library does when the iterator of `map` is dropped."""
         sent = [future for future in futures if not future.cancel_waiting() and not future.done()]
         with self.changed:
             numbers = [future._number for future in sent if future._number is not None]
@@ -635,7 +635,7 @@ class State:
             self.deferred.add(future)
 
     def claim_deferred(self, future: "CallFuture[Any]") -> bool:
-        """Whether to make a deferred call: not after a cancelling shutdown. :meth:`add_deferred` follows."""
+        """Returns whether to make a deferred call: not after a cancelling shutdown. :meth:`add_deferred` follows."""
         with self.changed:
             if future not in self.deferred:
                 return False
@@ -644,7 +644,7 @@ class State:
             return True
 
     def defer_again(self, future: "CallFuture[Any]") -> bool:
-        """Puts a claimed call back, because more values are missing; not during a cancelling shutdown."""
+        """Puts a claimed call back because more values are missing, but not during a cancelling shutdown."""
         with self.changed:
             if self.is_cancelled:
                 return False
@@ -653,7 +653,7 @@ class State:
             return True
 
     def add_deferred(self, call: Optional[Call]) -> None:
-        """Adds a deferred call, even after shutdown; `None` = it was dropped."""
+        """Adds a deferred call, even after shutdown. `None` = the call was dropped."""
         cancelled = broken = None
         with self.changed:
             self.making -= 1
@@ -707,11 +707,11 @@ class State:
 
 
 class _Canceled(BaseException):
-    """Outcome of a cancelled call."""
+    """The outcome of a cancelled call."""
 
 
 def begin(future: "CallFuture[Any]") -> bool:
-    """Whether to submit a call: it was neither cancelled nor failed because of its options."""
+    """Returns whether to submit a call: it was not cancelled and did not fail because of its options."""
     if future.done() and not future.cancelled():
         return False
     if future.running():
@@ -737,7 +737,7 @@ def settle(future: "CallFuture[Any]", result: Any, error: Optional[BaseException
 
 
 def same(error: BaseException) -> BaseException:
-    """A copy of an exception for each receiver, because raising it adds a traceback."""
+    """Returns a copy of an exception for each receiver, because raising it adds a traceback."""
     try:
         copy = type(error)(*error.args)
     except Exception:
@@ -751,7 +751,7 @@ _is_exiting = False
 
 
 def _at_exit() -> None:
-    """Like the executors of the standard library: runs all submitted calls before Python ends."""
+    """Runs all submitted calls before Python ends, like the executors of the standard library."""
     global _is_exiting
     _is_exiting = True
     for state, thread in list(states.items()):
@@ -764,7 +764,7 @@ getattr(threading, "_register_atexit", atexit.register)(_at_exit)
 
 
 def _after_fork() -> None:
-    """In a child: invalidates the parent's executors, whose locks may be held forever."""
+    """In a child process, invalidates the parent's executors, whose locks may be held forever."""
     for state in list(states):
         state.lock = threading.RLock()
         state.changed = threading.Condition(state.lock)

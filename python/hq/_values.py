@@ -31,7 +31,7 @@ _RELEASE_PATIENCE = 10.0
 
 
 class Values:
-    """Values of the calls of one executor."""
+    """The values of the calls of one executor."""
 
     def __init__(self, state: "State", crash_limit: CrashLimit) -> None:
         self.state = state
@@ -43,7 +43,7 @@ class Values:
         self.by_name: "weakref.WeakValueDictionary[str, Held]" = weakref.WeakValueDictionary()
         self.released: Deque[Reference] = collections.deque()
         self.recoveries: Dict[Held, "Future[None]"] = {}
-        # Time of the first failed fetch of a value.
+        # The time of the first failed fetch of a value.
         self.unreachable_since: "weakref.WeakKeyDictionary[Held, float]" = weakref.WeakKeyDictionary()
         # Calls that wait for a value to be recomputed.
         self.recovering: Set[int] = set()
@@ -53,7 +53,7 @@ class Values:
         self.watched: Deque[Tuple["CallFuture[Any]", Held]] = collections.deque()
         self.is_settling = False
         self.settler: Optional[threading.Thread] = None
-        # Whether values are being fetched for the end, and whether that is complete.
+        # Whether values are being fetched because the executor ends, and whether that is complete.
         self.is_bringing = False
         self.are_home = False
         self.is_ending = False
@@ -61,7 +61,7 @@ class Values:
     # ---- for values
 
     def take(self, number: int, data: bytes) -> Held:
-        """The value of a call, from its worker's report."""
+        """Returns the value of a call from its worker's report."""
         reference = json.loads(data)
         state = self.state
         with state.lock:
@@ -81,7 +81,7 @@ class Values:
         return self.state.is_over
 
     def begin_fetch(self, reference: Reference) -> "Future[str]":
-        """Begins to fetch a value into a file. Does not wait."""
+        """Starts to fetch a value into a file, without waiting."""
         if self.state.is_over and self.state.broken is not None:
             raise ServerGone(f"the value of call {reference['task']} is on its worker, and nothing leads there: {self.state.broken}")
         if self.state.is_over:
@@ -114,13 +114,13 @@ class Values:
         if self.home is None:
             self.home = tempfile.TemporaryDirectory(prefix="hq-values-")
             number = claim(self.home.name, {"server": "", "job": 0, "is_local": True})
-            # Closed just before the directory is removed, which NFS would keep otherwise: futures may need it after the end of their
-            # executor.
+            # Closed just before the directory is removed, because NFS would otherwise keep it. Futures may need the
+            # directory after their executor has ended.
             weakref.finalize(self.home, os.close, number)
         return self.home.name
 
     def note_reached(self, name: str) -> None:
-        """Notes a successful fetch, which resets the count of failed ones."""
+        """Records a successful fetch, which resets the count of failed ones."""
         with self.state.lock:
             held = self.by_name.get(name)
             if held is not None:
@@ -128,7 +128,7 @@ class Values:
 
     def release(self, held: Held) -> None:
         if not self.state.is_over:
-            # Without a lock: any finalizer may run this. The sending thread checks periodically.
+            # Any finalizer may run this, so no lock is taken. The sending thread checks periodically.
             self.released.append(held.reference)
 
     def take_released(self) -> List[Reference]:
@@ -151,7 +151,7 @@ class Values:
             of_call = [held for held in state.needs.get(number, ()) if held.name == lost["name"]]
             held = of_call[0] if of_call else self.by_name.get(lost["name"])
         if held is None:
-            # From a call of another process.
+            # The value comes from a call of another process.
             held = Held(self, lost, True)
             self._add(held)
         known: Held = held
@@ -169,7 +169,7 @@ class Values:
             known.keeper.recover(known, described["why"], described["text"]).add_done_callback(Continuation(go_on))
 
     def recover(self, held: Held, why: str, text: str) -> "Future[None]":
-        """Recomputes a lost value; returns whether another fetch is worthwhile."""
+        """Recomputes a lost value. Returns whether another fetch is worthwhile."""
         done: "Future[None]" = Future()
         with self.state.lock:
             running = self.recoveries.get(held)
@@ -248,7 +248,7 @@ class Values:
             if future.cancelled() or error is not None:
                 done.set_exception(error or HqError("the call that makes the value again was cancelled"))
             elif type(value) is Held:
-                # One of them suffices to release it.
+                # It is enough if one of them releases the value.
                 value.is_borrowed = True
                 with self.state.lock:
                     held.reference = value.reference
@@ -293,7 +293,7 @@ class Values:
         """Fetches the values that are still wanted, before the connections to the workers end."""
         state = self.state
         left = _HOME_MAX
-        # As many as fit.
+        # Fetch as many as fit.
         for held in sorted(self.live, key=lambda held: int(held.reference["size"])):
             if held.is_here:
                 continue
@@ -347,7 +347,7 @@ class Values:
             try:
                 state.bridge.request({"op": "release", "refs": references}, timeout=_RELEASE_PATIENCE)
             except Exception:
-                # They go with their workers.
+                # The values are lost with their workers.
                 pass
 
 

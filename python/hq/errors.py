@@ -7,11 +7,11 @@ from typing import Any
 
 
 class HqError(Exception):
-    """Base of the exceptions of this package."""
+    """The base class of the exceptions in this package."""
 
 
 class ServerGone(BrokenExecutor, HqError):
-    """The server, or the bridge to it, is gone for good: the outcome of unfinished calls stays unknown."""
+    """The server, or the bridge to it, is gone for good. The outcome of unfinished calls stays unknown."""
 
 
 class InitFailed(BrokenExecutor, HqError):
@@ -77,7 +77,7 @@ class RemoteError(CallError):
 
 
 class RemoteTraceback(Exception):
-    """Cause of an exception from a worker: contains the traceback from there."""
+    """The cause of an exception from a worker. Contains the traceback on the worker."""
 
     def __init__(self, traceback: str) -> None:
         super().__init__(traceback)

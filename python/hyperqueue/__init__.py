@@ -8,7 +8,7 @@ Tasks that call functions import this package, too, each in a process of its own
 
 from __future__ import annotations
 
-# As in `typing`, which would have to be imported.
+# Defined as in `typing`, which would have to be imported.
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any

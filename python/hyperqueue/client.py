@@ -1,4 +1,4 @@
-"""Submitting jobs and waiting for them."""
+"""Submits jobs and waits for them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _FAILED_SHOWN = 5
 
 @dataclasses.dataclass
 class SubmittedJob:
-    """A job with the id that the server gave it."""
+    """A job with the id that the server assigned."""
 
     job: Job
     id: int
@@ -24,7 +24,7 @@ class SubmittedJob:
 
 @dataclasses.dataclass(frozen=True)
 class FailedTaskContext:
-    """Error and output files of a task that failed."""
+    """The error and output files of a failed task."""
 
     error: str
     cwd: Optional[str] = None
@@ -114,7 +114,7 @@ def _filled(row: Dict[str, Any]) -> Dict[str, Any]:
 
 
 class _Bar:
-    """Progress of tasks, where tqdm is installed."""
+    """Shows the progress of tasks if tqdm is installed."""
 
     def __init__(self, tasks: int, jobs: int) -> None:
         self.jobs = jobs

@@ -1,4 +1,4 @@
-"""Jobs: tasks with what depends on what."""
+"""Jobs: tasks and the dependencies between them."""
 
 from __future__ import annotations
 

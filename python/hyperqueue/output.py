@@ -1,4 +1,4 @@
-"""Where tasks write to."""
+"""Describes where tasks write their output."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from typing import Any, Dict, Optional, Union
 from .common import GenericPath
 from .validation import ValidationException
 
-# Default of the command line.
+# The default of the command line.
 CLI_DEFAULT = "job-%{JOB_ID}/%{TASK_ID}"
 
 
 class _Default(str):
-    """A path that can also be called for."""
+    """A path that can also be called as a function."""
 
     def __call__(self) -> str:
         return str(self)
@@ -26,7 +26,7 @@ default_stderr = _Default("%{CWD}/%{TASK_ID}.stderr")
 
 @dataclasses.dataclass(frozen=True)
 class StdioDef:
-    """Where one channel of a task goes, and what becomes of it."""
+    """Where the output of one channel goes, and when its file is removed."""
 
     path: Optional[str]
     on_close: str = "none"
@@ -37,7 +37,7 @@ class StdioDef:
 
     @staticmethod
     def remove_if_finished(path: Optional[GenericPath] = None) -> "StdioDef":
-        """The file goes when its task finishes. Without a path it is where the command line puts it."""
+        """The file is removed when its task finishes. Without a path, it is where the command line puts it."""
         return StdioDef(None if path is None else os.fspath(path), "rm-if-finished")
 
 
@@ -45,7 +45,7 @@ Stdio = Optional[Union[GenericPath, StdioDef]]
 
 
 def stdio_spec(value: Any, channel: str) -> Optional[Dict[str, Any]]:
-    """The file of a channel as the bridge takes it; `None` = none was given."""
+    """Returns the file of a channel in the form for the bridge, or `None` if none was given."""
     if value is None:
         return None
     if isinstance(value, StdioDef):
@@ -62,7 +62,7 @@ def check_stdio(value: Any, channel: str) -> None:
 
 
 class Output:
-    """A file that a task makes, by name; stands for its path among the arguments and variables of tasks."""
+    """A file that a task creates, by name. It stands for its path in the arguments and variables of tasks."""
 
     def __init__(self, name: str, filepath: Optional[str] = None, extension: Optional[str] = None) -> None:
         if filepath is not None and extension is not None:
@@ -82,7 +82,7 @@ class Output:
 
 
 def gather_outputs(args: Any, env: Any) -> Dict[str, Output]:
-    """Outputs among arguments and variables, by name."""
+    """Returns the outputs among arguments and variables, by name."""
     outputs: Dict[str, Output] = {}
     for value in [*args, *env.values()]:
         if not isinstance(value, Output):

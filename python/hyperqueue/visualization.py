@@ -1,4 +1,4 @@
-"""Pictures of jobs."""
+"""Draws task graphs of jobs."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ def visualize_job(job: Job, path: GenericPath) -> None:
 
 
 def _names(job: Job) -> Dict[int, str]:
-    """Names of nodes: the labels of tasks, with the id where another task has the same one."""
+    """Returns the names of nodes: the labels of tasks, with the id if another task has the same label."""
     names: Dict[int, str] = {}
     taken = set()
     for task in job.tasks:
         label = task.label if task.label not in taken else f"{task.label} ({task.task_id})"
         taken.add(label)
-        # DOT, or pydot, would read other labels as something else than a name.
+        # DOT or pydot would not read other labels as a plain name.
         is_plain = re.fullmatch(r"[A-Za-z_]\w*|\d+", label, re.ASCII)
         text = label.replace("\\", "\\\\").replace('"', '\\"')
         names[task.task_id] = label if is_plain else f'"{text}"'

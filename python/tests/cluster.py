@@ -24,7 +24,7 @@ def wait_for(condition, what, seconds=60):
 
 
 class Cluster:
-    """A real server with a worker, in a directory of its own."""
+    """A real server with a worker, in a separate directory."""
 
     def __init__(self, path):
         self.dir = path / "server"

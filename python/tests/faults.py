@@ -28,7 +28,7 @@ LONG = 100_000
 
 
 def work(number, path, size):
-    """Names its interpreter, so that this can be killed."""
+    """Records its interpreter, so that the interpreter can be killed."""
     import os
     import time
 
@@ -43,14 +43,14 @@ def size_of(number):
 
 
 def came_to(number, future):
-    """The error of a call; fails if it has another value than its own."""
+    """Returns the error of a call. Fails if the call has a value other than its own."""
     error = future.exception(0)
     if error is not None:
         return error
     try:
         found = future.result()
     except BrokenExecutor as gone:
-        # The value was with its worker still.
+        # The value was still with its worker.
         return gone
     size = size_of(number)
     assert found == (number if size is None else (number, bytes(size))), f"call {number} has another value"
@@ -79,7 +79,7 @@ class Round:
         victim = self.random.choice(found)
         victim.unlink()
         try:
-            # It may be long gone, and its number another process's.
+            # The process may be long gone, and its number may belong to another process.
             if b"socket.socket(fileno=0)" not in Path(f"/proc/{victim.name}/cmdline").read_bytes():
                 return
             os.kill(int(victim.name), signal.SIGKILL)
@@ -119,7 +119,7 @@ class Round:
         assert self.left() == 0, f"{self.left()} futures hang, {self.killed}"
 
     def check(self):
-        """Checks the outcome of each call: its result, or a death that was dealt."""
+        """Checks the outcome of each call: its result, or an error caused by a kill."""
         died = broken = 0
         for number, future in enumerate(self.futures):
             error = came_to(number, future)
@@ -137,7 +137,7 @@ class Round:
         return died, broken
 
     def check_again(self):
-        """The calls go on without the one who asked for them."""
+        """Checks that calls continue without the process that submitted them."""
         with hq.Executor.attach(self.executor.job, server_dir=self.cluster.dir) as other:
             wait(other.futures.values(), timeout=PATIENCE)
             for number, future in other.futures.items():

@@ -1,4 +1,4 @@
-"""Calls that are cancelled, that depend on each other, and that are poison: each future settles, and others go on."""
+"""Calls that are cancelled, depend on each other, or break their interpreter. Each future settles, and other calls continue."""
 
 import os
 import pickle
@@ -22,7 +22,7 @@ from hq._state import Call
 
 @pytest.fixture(scope="module")
 def shared(tmp_path_factory):
-    """For tests that leave it as it is."""
+    """An executor for tests that do not change it."""
     before = os.getcwd()
     os.chdir(tmp_path_factory.mktemp("shared"))
     with hq.Executor(2, local=True) as executor:
@@ -36,7 +36,7 @@ def wait_for_file(path):
 
 
 def hold(begun, go):
-    """A call that runs until it may end."""
+    """Runs until the call may end."""
     import os
     import time
 
@@ -49,7 +49,7 @@ def hold(begun, go):
 
 
 def begin(executor, path, count):
-    """Calls that run until the file `go` exists; returns them and the interpreters that they are in."""
+    """Starts calls that run until the file `go` exists. Returns them and the interpreters in which they run."""
     names = [str(path / f"begun-{number}") for number in range(count)]
     held = [executor.submit(hold, name, str(path / "go")) for name in names]
     wait_for(lambda: all(os.path.exists(name) for name in names), "all of them run")
@@ -166,7 +166,7 @@ def test_threads_wait_for_a_future():
         try:
             future.result(0.001)
         except Exception as error:
-            # Until Python 3.11 it was another class.
+            # Until Python 3.11, this was a different class.
             raise TimeoutError from error
     found = []
     threads = [threading.Thread(target=lambda: found.append(future.result(60))) for _ in range(5)]
@@ -351,7 +351,7 @@ def test_a_child_of_a_fork_does_not_hold_up_the_end():
         bridge = executor._bridge._process
         try:
             executor.shutdown()
-            # It was killed if it did not hear that its parent has ended.
+            # The bridge was killed if it did not notice that its parent has ended.
             assert bridge.returncode == 0
         finally:
             os.close(told)
@@ -427,7 +427,7 @@ def test_the_same_options_have_one_template(shared):
     assert fast.submit(pow, 2, 3).result(60) == 8
 
 
-# Poison.
+# Calls that break their interpreter.
 
 
 class Explodes:
@@ -453,7 +453,7 @@ class Hermit(Exception):
 
 
 class Picky(Exception):
-    """Can be sent, but not be made again from its arguments."""
+    """Can be sent, but cannot be recreated from its arguments."""
 
     def __init__(self, first, second):
         super().__init__(first)
@@ -480,7 +480,7 @@ def fail(kind, *args):
 
 
 def deep(limit):
-    """Uses up the stack: Python's, or that of the thread."""
+    """Exhausts the stack of Python, or that of the thread."""
     import sys
 
     sys.setrecursionlimit(limit)
@@ -545,7 +545,7 @@ def test_poison_fails_its_own_call(shared, function, args, kind, words):
     others = [shared.submit(pow, 2, number) for number in range(10)]
     with pytest.raises(kind) as caught:
         shared.submit(function, *args).result(60)
-    # One has no text.
+    # One of the errors has no text.
     assert words in (str(caught.value) if words else "")
     assert [other.result(60) for other in others] == [2**number for number in range(10)]
 
@@ -563,7 +563,7 @@ def test_a_stack_that_overflows_ends_one_call():
 
 
 def bomb(children):
-    """Makes children until it may not; they would do the same."""
+    """Creates child processes until that fails. The children do the same."""
     import os
     import resource
 
@@ -698,7 +698,7 @@ def test_calls_see_what_init_has_made(with_cloudpickle):
 def test_what_init_has_only_read_is_what_it_is_where_the_call_is_made(with_cloudpickle):
     if with_cloudpickle:
         pytest.importorskip("cloudpickle")
-    # As in a notebook, where a cell is corrected and run again.
+    # This is like a notebook, where a cell is corrected and run again.
     script = (
         "import hq, hq._pickle\n"
         f"if not {with_cloudpickle}: hq._pickle._cloudpickle = lambda: None\n"
@@ -724,7 +724,7 @@ def test_what_init_has_only_read_is_what_it_is_where_the_call_is_made(with_cloud
 
 def test_an_attribute_is_not_taken_for_a_variable(shared, monkeypatch):
     monkeypatch.setattr("hq._pickle._cloudpickle", lambda: None)
-    # `real` is an attribute in one and a variable in the other.
+    # `real` is an attribute in one function and a variable in the other.
     names = {"real": threading.Lock(), "__name__": "__main__"}
     exec("def part(number): return number.real\ndef lock(): return real", names)
     assert shared.submit(names["part"], 3).result(60) == 3
@@ -751,7 +751,7 @@ def test_a_server_without_workers_is_told_of(tmp_path):
             executor = hq.Executor(server_dir=made.dir)
         executor.shutdown()
         with pytest.raises(hq.HqError, match=f"job {executor.job} is closed"):
-            # Nothing is said a second time of a server with workers.
+            # The hint is not repeated for a server with workers.
             made.start_worker()
             with warnings.catch_warnings():
                 warnings.simplefilter("error")

@@ -265,7 +265,7 @@ def test_a_future_as_argument_is_a_dependency(local):
     fails(failing, ZeroDivisionError)
 
 
-# With a server of its own.
+# Tests with a separate server.
 
 
 def test_a_server_that_is_restarted_loses_no_call(cluster):

@@ -1,4 +1,4 @@
-"""A short game of faults.py: every future settles, whichever process is killed."""
+"""A short run of faults.py: every future settles, whichever process is killed."""
 
 import faults
 import pytest

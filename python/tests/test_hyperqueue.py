@@ -1,4 +1,4 @@
-"""The drop-in, used as scripts use HyperQueue's own package."""
+"""Tests the drop-in package as scripts use HyperQueue's own package."""
 
 import datetime
 import logging
@@ -22,7 +22,7 @@ def local(tmp_path_factory):
     import os
     import sys
 
-    # Where the tasks find the package.
+    # Tells tasks where to find the package.
     os.environ["PYTHONPATH"] = os.pathsep.join(sys.path)
     with LocalCluster(worker_config=WorkerConfig(cores=2)) as cluster:
         yield cluster
@@ -85,7 +85,7 @@ def test_functions_of_a_script_are_loaded_without_the_modules_that_made_the_pick
 
     job = Job()
     job.function(modules, args=("function",))
-    # A class needs what only cloudpickle has.
+    # Sending a class requires cloudpickle.
     job.function(Named("class").write)
     assert client.wait_for_jobs([client.submit(job)])
     alone, whole = ((tmp_path / name).read_text().split() for name in ("function", "class"))

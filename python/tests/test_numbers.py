@@ -1,4 +1,4 @@
-"""Numbers of calls in a job that other clients extend as well."""
+"""Tests the numbers of calls in a job to which other clients also add tasks."""
 
 import os
 import signal
@@ -66,7 +66,7 @@ def test_executors_of_one_job_get_each_their_own_results(cluster):
         kept = []
         for number in range(10, 40):
             ours, theirs = executor.submit(abs, -number), other.submit(str, number)
-            # Longer than what the server keeps: the worker deletes it when its future is gone.
+            # The value is longer than what the server keeps. The worker deletes it when its future is gone.
             kept.append(other.submit(bytearray, LONG + number))
             assert (ours.result(60), theirs.result(60)) == (number, str(number))
         assert [len(future.result(60)) for future in kept] == [LONG + number for number in range(10, 40)]
@@ -74,7 +74,7 @@ def test_executors_of_one_job_get_each_their_own_results(cluster):
             assert len(again.futures) == 91
             values = [future.result(60) for future in again.futures.values()]
             assert values.count("39") == values.count(39) == 1
-        # The end of any of them ends the job.
+        # When any of them ends, the job ends.
         with pytest.raises(hq.HqError, match="refused"):
             executor.submit(abs, 1).result(60)
         other.shutdown()
@@ -93,7 +93,7 @@ def test_a_call_cannot_attach_to_its_own_job(cluster):
 
 
 class Recorder:
-    """A bridge that notes what it is sent."""
+    """A bridge that records the messages sent to it."""
 
     is_local = False
     is_reading_here = False
@@ -125,7 +125,7 @@ def test_the_task_that_has_the_number_of_a_call_is_not_cancelled_in_its_place(tm
     wait_for(lambda: len(bridge.of("calls")) > 0, "calls are sent")
     wait_for(lambda: not state.waiting, "all calls are sent")
     assert futures[0].cancel()
-    # A foreign task with the numbers of the calls has ended.
+    # Another client's task with the numbers of the calls has ended.
     state.on_event({"ev": "ended", "ids": [1], "states": [2], "lens": [-1], "errors": {}}, memoryview(b""))
     assert not futures[1].done()
     state.on_event({"ev": "taken", "first": 0, "count": 3, "free": 5}, memoryview(b""))
@@ -141,7 +141,7 @@ def test_the_task_that_has_the_number_of_a_call_is_not_cancelled_in_its_place(tm
 
 
 def a_state(tmp_path, count):
-    """A state with waiting calls and without a sending thread."""
+    """Creates a state with waiting calls and without a sending thread."""
     bridge = Recorder()
     state = State(bridge, False, 1, None, Spool(str(tmp_path / "spool"), "", 1, False))
     futures = [CallFuture(state) for _ in range(count)]
@@ -152,7 +152,7 @@ def a_state(tmp_path, count):
 
 @pytest.fixture
 def sending():
-    """Has a thread send, until the test is over."""
+    """Runs a sending thread until the test is over."""
     started = []
 
     def start(state):
@@ -172,7 +172,7 @@ def test_calls_get_numbers_though_another_one_goes_on_adding_tasks(tmp_path):
     free = 0
     for attempts in range(100):
         _, first, _ = state._take_batch()
-        # Tasks that the other client adds until the calls arrive.
+        # These are the tasks that the other client adds until the calls arrive.
         free += 90
         if first >= free:
             assert attempts < 12
@@ -188,7 +188,7 @@ def test_cancelled_calls_whose_numbers_are_taken_are_not_made_again(tmp_path, se
     bridge, state, futures = a_state(tmp_path, 4)
     sending(state)
     wait_for(lambda: bridge.of("calls") and not state.waiting, "calls are sent")
-    # Its result is no longer wanted.
+    # The result of this call is no longer wanted.
     state.cancel_waiting(futures[:1])
     wait_for(lambda: state.late_cancels, "it must be cancelled once the server has it")
     state.on_event({"ev": "taken", "first": 0, "count": 4, "free": 4}, memoryview(b""))
@@ -241,7 +241,7 @@ def test_calls_for_which_the_job_has_no_numbers_left_fail(tmp_path, sending):
     assert [(message["first"], len(message["lens"])) for message in bridge.of("calls")] == [((1 << 32) - 2, 2)]
     with pytest.raises(hq.HqError, match="used up"):
         state.add(Call(CallFuture(state), b"x", 7))
-    # Another one has them.
+    # Another client has these numbers.
     state.on_event({"ev": "taken", "first": (1 << 32) - 2, "count": 2, "free": (1 << 32) - 1}, memoryview(b""))
     with pytest.raises(hq.HqError, match="used up"):
         futures[1].result(60)
@@ -275,7 +275,7 @@ def draw():
 
 
 def suspend(pid):
-    """Stops a process, and waits until none of its threads runs any more."""
+    """Stops a process, and waits until none of its threads is running anymore."""
     os.kill(pid, signal.SIGSTOP)
 
     def states():
@@ -296,7 +296,7 @@ def test_a_call_whose_connection_was_lost_does_not_take_an_equal_one_of_another_
         assert executor.submit(abs, -1).result(60) == 1
         other = hq.Executor.attach(executor.job, server_dir=cluster.dir)
         server, bridge = cluster.processes[0], executor._bridge.pid
-        # The server no longer learns of the call, and the client notices the new server too late.
+        # The server no longer learns about the call, and the client notices the new server too late.
         suspend(server.pid)
         ours = make(executor)
         wait_for(lambda: ours.task is not None, "the call is handed over")

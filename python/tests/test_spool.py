@@ -1,4 +1,4 @@
-"""Files with long arguments and values that killed processes have left."""
+"""Tests files with long arguments and values that killed processes have left behind."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""Usage of calls: CPU time and memory, and both over time; in an interpreter that ran other calls before."""
+"""Usage of calls: CPU time and memory, in total and over time, in an interpreter that has already run other calls."""
 
 import os
 import resource
@@ -31,7 +31,7 @@ def fill(mib):
 
 
 def in_child(function, amount):
-    """The same in a program of its own."""
+    """Does the same in a separate program."""
     code = f"import sys; sys.path.insert(0, {os.path.dirname(__file__)!r}); import test_usage; test_usage.{function}({amount})"
     subprocess.run([sys.executable, "-c", code], check=True)
 
@@ -50,13 +50,13 @@ def fill_and_free(mib):
 
 
 def spent():
-    """CPU time of this process and of the children it has waited for, in ms."""
+    """Returns the CPU time of this process and of the children that it has waited for, in ms."""
     both = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
     return 1_000 * sum(usage.ru_utime + usage.ru_stime for usage in both)
 
 
 def measured(path, function, *args):
-    """Calls a function and writes the CPU time that this process saw it use."""
+    """Calls a function, and writes the CPU time that this process measured."""
     before = spent()
     function(*args)
     path.write_text(str(spent() - before))
@@ -77,7 +77,7 @@ def hold(seconds, mib):
 
 
 def used(executor, function, *args):
-    """CPU time in ms and peak memory in MiB of a call."""
+    """Returns the CPU time in ms and the peak memory in MiB of a call."""
     future = executor.submit(function, *args)
     failure = future.exception(60)
     assert failure is None or isinstance(failure, hq.CallDied), failure
@@ -85,8 +85,9 @@ def used(executor, function, *args):
     return row["user_ms"] + row["system_ms"], row["max_rss_kib"] / 1024
 
 
-# CPU time of a call outside its function, in ms: arguments, imports, page faults. It is below the time of every other call
-# that these tests make, so that a sum with another call fails, and far above what a slow machine needs.
+# The CPU time of a call outside its function, in ms: arguments, imports, page faults. It is less than the time of
+# every other call in these tests, so that a sum that includes another call fails, and far more than a slow machine
+# needs.
 OVERHEAD = 1_500
 
 
@@ -103,7 +104,7 @@ def test_a_call_has_its_own_cpu_time_and_that_of_its_children(cluster, mode, tmp
 @pytest.mark.skipif(not os.access("/proc/self/clear_refs", os.W_OK), reason="the kernel keeps the peak")
 def test_the_peak_of_memory_is_that_of_the_call(cluster, mode):
     with hq.Executor(server_dir=cluster.dir, mode=mode) as executor:
-        # With this module, which stays in the interpreter.
+        # Import the module first, because it stays in the interpreter.
         least = used(executor, fill_and_free, 1)[1]
         assert 5 < least < 100
         for function in (fill_and_free, fill_child):
@@ -126,7 +127,7 @@ def test_memory_and_cpus_over_time_are_those_of_the_call(cluster, mode):
         used(executor, busy, 3)
 
         def curve():
-            # On a busy machine the worker does not look often enough at each.
+            # On a busy machine, the worker does not sample each call often enough.
             future = executor.submit(hold, 6, 60)
             future.result(60)
             sql = f"SELECT memory_mib, cpus, cpus_asked FROM usage WHERE job = {executor.job} AND task = {future.task}"
@@ -134,6 +135,6 @@ def test_memory_and_cpus_over_time_are_those_of_the_call(cluster, mode):
 
         rows = wait_for(curve, "a call has a curve", 120)
         assert 60 <= max(row["memory_mib"] for row in rows) < 150
-        # Half a second of it, and nothing of the three before.
+        # The usage includes half a second of this call, and nothing of the previous three.
         assert 0.4 <= 2 * sum(row["cpus"] for row in rows) < 2
         assert {row["cpus_asked"] for row in rows} == {1}

@@ -40,7 +40,7 @@ def files(path, kind):
 
 
 def kill(cluster, worker):
-    """Kills the only worker, and waits until nothing of it is left."""
+    """Kills the only worker, and waits until none of its processes is left."""
     worker.kill()
     worker.wait()
     wait_for(lambda: not cluster.ask("--output-mode", "quiet", "worker", "list").stdout, "the worker is gone")
@@ -56,7 +56,7 @@ def cluster(tmp_path):
 
 @pytest.fixture
 def no_shortcut(monkeypatch):
-    """This process is on another machine than all workers."""
+    """Pretends that this process is on a different machine than all workers."""
     monkeypatch.setattr("hq._held.this_machine", lambda: "another machine")
 
 
@@ -68,7 +68,7 @@ def test_a_long_value_is_read_when_somebody_asks(cluster):
         assert type(future._result) is Held and not future._result.is_here
         value = future.result()
         assert value == make() and future.result() is value
-        # The value is mutable, without effect on other readers.
+        # The value is mutable, but changing it does not affect other readers.
         value[0] = 7
         assert executor.submit(length, future).result() == (LONG, "bytearray")
 
@@ -78,7 +78,7 @@ def test_a_value_comes_from_its_worker_over_the_network(cluster, no_shortcut):
     with hq.Executor(server_dir=cluster.dir) as executor:
         futures = [executor.submit(make) for _ in range(3)]
         assert all(future.result() == make() for future in futures)
-        # Callbacks may read it on the reporting thread.
+        # Callbacks may read the value on the reporting thread.
         told = []
         future = executor.submit(make)
         future.add_done_callback(lambda done: told.append(len(done.result())))
@@ -140,7 +140,7 @@ def test_a_lost_value_is_made_again(cluster, tmp_path, no_shortcut):
         assert path.read_text() == "xx"
         kill(cluster, first)
         cluster.start_worker()
-        # Calls that need it, and a reader; one also needs another lost value.
+        # These calls need the value, and there is a reader. One call also needs another lost value.
         assert executor.submit(length, then).result()[0] == LONG + 4
         assert path.read_text() == "xxx"
         assert unread.result() == bytearray(LONG)
@@ -150,7 +150,7 @@ def test_a_lost_value_is_made_again(cluster, tmp_path, no_shortcut):
 
 
 def start_apart(cluster, place, *options):
-    """Starts a worker that takes itself for one of another machine; its calls ask for the resource of its name."""
+    """Starts a worker that acts as if it were on another machine. Its calls request the resource with its name."""
     place.mkdir()
     name = place.name
     start = cluster.hq("worker", "start", "--cpus", "2", "--resource", f"{name}=sum(9)", "--work-dir", str(place), *options)
@@ -170,7 +170,7 @@ def test_calls_wait_for_room_for_what_they_read(cluster, tmp_path):
     with hq.Executor(server_dir=cluster.dir) as executor:
         made = [executor.options(resources={"one": 1}).submit(make) for _ in range(6)]
         there = executor.options(resources={"other": 1})
-        # Two have room at the same time: each of these needs all of it.
+        # There is room for two values at a time, and each of these calls needs all of it.
         pairs = [there.submit(length_in_time, made[at], made[at - 1]) for at in range(6)]
         assert [pair.result() for pair in pairs] == [[LONG, LONG]] * 6
         with pytest.raises(hq.CallError, match="no room .*--values-limit"):
@@ -190,7 +190,7 @@ def test_a_value_goes_from_worker_to_worker_once(cluster, tmp_path):
         assert len(files(places["one"], "value")) == 1 and not files(places["one"], "copy")
         assert len(files(places["other"], "copy")) == 1
         assert not made._result.is_here, "it went through this process"
-        # One that is gone is made again.
+        # A value that is gone is recomputed.
         os.unlink(files(places["one"], "value")[0])
         again = executor.options(resources={"one": 1}).submit(length, made)
         assert again.result() == (LONG, "bytearray")
@@ -214,7 +214,7 @@ def test_a_worker_that_runs_but_cannot_be_reached_is_named(cluster, no_shortcut,
     with hq.Executor(server_dir=cluster.dir) as executor:
         future = executor.submit(make)
         wait([future])
-        # A port without a listener.
+        # No process listens on this port.
         future._result.reference["at"] = [["127.0.0.1", 1]]
         with pytest.raises(hq.ValueUnreachable, match="127.0.0.1:1: .*refused.*Worker 1 runs; with values=DIRECTORY"):
             future.result()
@@ -224,7 +224,7 @@ def test_at_the_end_only_so_much_is_fetched(cluster, no_shortcut, monkeypatch):
     monkeypatch.setattr("hq._values._HOME_MAX", 3 * LONG)
     cluster.start_worker()
     with hq.Executor(server_dir=cluster.dir) as executor:
-        # Too long by itself, which costs the others nothing.
+        # This value alone is too long, and that does not affect the others.
         long = executor.submit(make, 4 * LONG)
         futures = [executor.submit(make) for _ in range(5)]
     with pytest.raises(hq.ValueTooLarge):
@@ -245,7 +245,7 @@ def test_a_result_that_does_not_come_in_time_can_be_asked_for_again(cluster, no_
         future = executor.submit(make)
         wait([future])
         held = future._result
-        # Connects, and waits for an answer that never comes.
+        # The client connects, and waits for an answer that never comes.
         with socket.create_server(("127.0.0.1", 0)) as silent:
             real, held.reference["at"] = held.reference["at"], [["127.0.0.1", silent.getsockname()[1]]]
             began = time.monotonic()
@@ -318,7 +318,7 @@ def test_a_lost_value_is_not_made_of_another_job_s_call(cluster, tmp_path, no_sh
     executor, other = hq.Executor(server_dir=cluster.dir), hq.Executor(server_dir=cluster.dir)
     made = executor.submit(make)
     wait([made])
-    # It has the number of the call that has made the value.
+    # This call has the number of the call that produced the value.
     gate = other.submit(make_when_there, str(tmp_path / "gate"))
     user = other.submit(length, made)
     wait_for(lambda: gate.running() and user.running(), "both were handed over")
@@ -337,7 +337,7 @@ def test_a_lost_value_is_not_made_of_another_job_s_call(cluster, tmp_path, no_sh
 
 @pytest.fixture
 def place(cluster, tmp_path):
-    """Working directory of a worker that has room for two values and a bit."""
+    """Returns the working directory of a worker that has room for a little more than two values."""
     made = tmp_path / "place"
     made.mkdir()
     limits = ["--values-limit", "2500K", "--heartbeat", "1s"]
@@ -346,7 +346,7 @@ def place(cluster, tmp_path):
 
 
 def note(path, size):
-    """Says that it runs."""
+    """Records that it is running."""
     with open(path, "a") as file:
         file.write("x")
     return bytearray(size)
@@ -358,7 +358,7 @@ def test_values_that_can_be_made_again_go_when_there_is_no_room(cluster, place, 
         futures = [executor.submit(note, str(path), LONG + number) for number in range(4)]
         wait(futures)
         wait_for(lambda: len(files(place, "value")) == 2, "two are left")
-        # A reader of a lost value waits for it.
+        # A reader of a lost value waits until it is recomputed.
         assert executor.submit(length, futures[0]).result() == (LONG, "bytearray")
         assert [len(future.result()) for future in futures] == [LONG + number for number in range(4)]
         assert 6 <= len(path.read_text()) <= 9
@@ -409,7 +409,7 @@ def test_what_a_call_has_read_does_not_take_the_room_of_its_result(cluster, plac
     with hq.Executor(server_dir=cluster.dir) as executor:
         read = [executor.submit(make), executor.submit(make)]
         assert executor.submit(make_of, *read).result(60) == bytearray(LONG)
-        # Values in use stay, and are reported.
+        # Values in use are kept and reported.
         reading = executor.submit(read_until, str(tmp_path / "gate"), *read)
         wait_for(lambda: (tmp_path / "gate.begun").exists(), "it reads")
         with pytest.raises(hq.ValueTooLarge, match="20[0-9]+ by running calls"):
@@ -428,7 +428,7 @@ def read_until(path, *values):
 
 def test_a_worker_that_knows_no_values_is_told_of_them():
     payload = _pickle.with_needs(b"\0", [types.SimpleNamespace(reference={"name": "a"})])
-    # Where there are no references, workers of all releases find a kind, a length and the function.
+    # If there are no references, workers of all releases find a kind, a length and the function.
     size = int.from_bytes(payload[1:5], "little")
     with pytest.raises(RuntimeError, match="older release than the client: start workers of the same release"):
         pickle.loads(payload[5 : 5 + size])
@@ -443,7 +443,7 @@ def test_what_a_killed_process_has_left_is_there_until_its_job_is_forgotten(clus
     with hq.Executor.attach(executor.job, server_dir=cluster.dir) as other:
         assert other.futures[0].result() == make()
         other.submit(make).result()
-    # That of the first process is still there for others.
+    # The value of the first process still exists for others.
     wait_for(lambda: len(files(place, "value")) == 1, "the second process has cleaned up")
     with hq.Executor.attach(executor.job, server_dir=cluster.dir) as other:
         assert other.futures[0].result() == make()
@@ -457,7 +457,7 @@ def test_values_may_be_anywhere_among_arguments(cluster):
     with hq.Executor(server_dir=cluster.dir) as executor:
         one, other = executor.submit(make), executor.submit(make)
         assert executor.submit(of_pair, one, {"deep": [other]}).result() == 2 * LONG
-        # Among arguments that are long themselves, and in chunks.
+        # The references are among arguments that are themselves long, and in chunks.
         assert executor.submit(of_pair, one, {"deep": [make(3 * LONG)]}).result() == 4 * LONG
         assert list(executor.map(length, [one, other], chunksize=2)) == [(LONG, "bytearray")] * 2
 
@@ -536,5 +536,5 @@ def test_calls_of_forks_see_nothing_of_each_other():
             executor.submit(end_now, "kill").result()
         with pytest.raises(ZeroDivisionError):
             executor.submit(divmod, 1, 0).result()
-        # Its interpreter is still the same.
+        # The interpreter is still the same.
         assert executor.submit(os.getppid).result() in parents

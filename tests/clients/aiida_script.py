@@ -1,4 +1,4 @@
-"""Script of a user of AiiDA: a computer whose scheduler is HyperQueue, and twenty calculations on it."""
+"""The script of an AiiDA user: a computer whose scheduler is HyperQueue, and twenty calculations on it."""
 
 import sys
 from pathlib import Path
@@ -11,7 +11,7 @@ COUNT = 20
 
 
 class Many(engine.WorkChain):
-    """All of them at once: a calculation alone is waited for."""
+    """Runs all calculations at once, because AiiDA would wait for each single one."""
 
     @classmethod
     def define(cls, spec):
@@ -40,7 +40,7 @@ class Many(engine.WorkChain):
 
 
 def main():
-    # Without a broker of messages it looks for what has ended once a minute.
+    # Without a message broker, AiiDA checks only once a minute which jobs have ended.
     config = get_config(create=True)
     config.set_option("runner.poll.interval", 1)
     config.set_option("transport.task_retry_initial_interval", 1)
@@ -60,7 +60,7 @@ def main():
 
 
 if __name__ == "__main__":
-    # By its name as a module: AiiDA loads its class again.
+    # AiiDA loads the class again by the name of its module.
     sys.path.insert(0, str(Path(__file__).parent))
     import aiida_script
 

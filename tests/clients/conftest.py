@@ -13,14 +13,14 @@ sys.path.insert(0, str(ROOT / "python/tests"))
 import cluster as local_cluster  # noqa: E402
 from cluster import HQ, Cluster  # noqa: E402
 
-# Background processes of a shell ignore interrupts, and so would the engines.
+# Background processes of a shell ignore interrupts, and the engines would inherit that.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
 __all__ = ["Cluster", "Engine", "wait_for"]
 
 
 def wait_for(condition, what, seconds=300):
-    """Engines take long to start on a busy machine."""
+    """Waits for a condition for a long time, because engines start slowly on a busy machine."""
     return local_cluster.wait_for(condition, what, seconds)
 
 
@@ -34,7 +34,7 @@ def in_directory(tmp_path, monkeypatch):
 
 
 class Engine(Cluster):
-    """A server with workers, and what an engine that uses it sees: the variables, the program, files of the test."""
+    """A server with workers, and what an engine that uses it sees: the variables, the program, and files of the test."""
 
     def __init__(self, path):
         super().__init__(path)
@@ -51,7 +51,7 @@ class Engine(Cluster):
             "HQ_SERVER_DIR": str(self.dir),
             "PATH": f"{self.bin}:{os.environ['PATH']}",
             "HOME": str(path),
-            # As an old locale leaves behind; jobs are written as JSON, which has no such characters.
+            # An old locale leaves such characters behind. Jobs are written as JSON, which cannot contain them.
             "NO_UTF8": b"\xff".decode(errors="surrogateescape"),
         }
 
@@ -60,7 +60,7 @@ class Engine(Cluster):
         return self.server
 
     def restart_server(self):
-        """The server is killed, and another one goes on with its work."""
+        """Kills the server and starts another one that continues its work."""
         self.server.kill()
         self.server.wait()
         return self.start_server("--resume")
@@ -75,7 +75,7 @@ class Engine(Cluster):
             self.is_over = True
 
     def begin(self, command, **options):
-        """A process in a session of its own, whose output is in `process.log`."""
+        """Starts a process in a separate session, with its output in `process.log`."""
         log = open(self.path / f"engine-{len(self.processes)}.log", "w+b")
         process = subprocess.Popen(
             command, env=self.env, stdout=log, stderr=log, stdin=subprocess.DEVNULL, start_new_session=True, **options
@@ -88,7 +88,7 @@ class Engine(Cluster):
         return process.log.read().decode(errors="replace")
 
     def ends(self, process, seconds=300):
-        """Exit code and output of a process that was begun."""
+        """Returns the exit code and output of a process that was started."""
         try:
             code = process.wait(seconds)
         except subprocess.TimeoutExpired:
@@ -114,10 +114,10 @@ def engine(tmp_path):
 
 
 def restart_when(engine, condition):
-    """Kills the server once something has happened, on a thread: the engine is waited for meanwhile."""
+    """Kills the server once something has happened. Runs on a thread, because the test waits for the engine meanwhile."""
 
     def then():
-        # An engine that fails at once must be reported at once.
+        # If an engine fails at once, the test must report that at once.
         wait_for(lambda: condition() or engine.is_over, "the workflow is under way")
         if condition():
             engine.restart_server()
@@ -128,7 +128,7 @@ def restart_when(engine, condition):
 
 
 def processes_with(engine, word):
-    """Ids of a test's processes with a word in their command line; other tests may run in parallel."""
+    """Returns the ids of a test's processes with a word in their command line. Other tests may run in parallel."""
     found = []
     for entry in os.listdir("/proc"):
         if entry.isdigit():

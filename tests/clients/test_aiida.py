@@ -21,7 +21,7 @@ def test_failures_a_time_limit_a_cancel_and_a_killed_server(engine):
     restarted = restart_when(engine, lambda: len(runs()) > 3)
 
     def cancel():
-        """The job that would not end by itself."""
+        """Cancels the job, which would not end by itself."""
         wait_for(lambda: 10 in runs(), "it runs")
         restarted.join()
         script = next(path for path in Path("work").rglob("_aiidasubmit.sh") if "echo 10 >>" in path.read_text())

@@ -136,7 +136,7 @@ def test_a_question_is_about_no_more_jobs_than_are_answered(monkeypatch):
 
 
 def test_a_submit_whose_answer_is_lost_is_not_repeated(engine, miniwdl):
-    """The program ends as it does when the server is killed behind a submit."""
+    """The program ends in the same way as when the server is killed after a submit."""
     (engine.bin / "hq").rename(engine.bin / "real")
     (engine.bin / "hq").write_text(
         "#!/bin/sh\n"

@@ -37,7 +37,7 @@ while True:
         jobs[10].cancel()
         break
     except psij.SubmitException:
-        # There is no server at present.
+        # There is currently no server.
         time.sleep(0.5)
 for job in jobs:
     job.wait()

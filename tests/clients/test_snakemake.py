@@ -53,7 +53,7 @@ class Official:
     def server(self, tmp_path, monkeypatch):
         made = Engine(tmp_path)
         made.start_server()
-        # The rules ask for 5 MB, which Snakemake itself exceeds.
+        # The rules request 5 MB, which Snakemake itself exceeds.
         made.start_worker(4, "--enforce-memory=no")
         self._server_dir = str(made.dir)
         for path in (ROOT / "python", PLUGIN):
@@ -276,7 +276,7 @@ def test_without_a_server_it_is_told_what_to_do(tmp_path):
 
 @pytest.mark.slow
 def test_a_thousand_short_rules(engine, capsys):
-    """Within 1.3 times of the ideal; `cluster-generic`, which starts Snakemake for each job, does fewer."""
+    """Takes at most 1.3 times the ideal. `cluster-generic` starts Snakemake for each job and runs fewer rules."""
     count, sample, cpus = 1000, 40, 8
     is_quiet = os.getloadavg()[0] < 1
     write(COUNTED % (count, 1))

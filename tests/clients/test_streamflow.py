@@ -136,7 +136,7 @@ def test_a_failure_a_cancel_and_an_interrupt(engine, streamflow):
 
 
 def test_a_submit_whose_answer_is_lost_is_not_repeated(engine, streamflow):
-    """The program ends as it does when the server is killed behind a submit."""
+    """The program ends in the same way as when the server is killed after a submit."""
     (engine.bin / "hq").rename(engine.bin / "real")
     (engine.bin / "hq").write_text(
         "#!/bin/sh\n"

@@ -10,7 +10,7 @@ from conftest import ROOT, Cluster, processes_with, restart_when, wait_for
 pytest.importorskip("submitit")
 PLUGIN = ROOT / "integrations/submitit"
 
-# Entry points of a package that is not installed, as its wheel would have them.
+# The entry points that the wheel of a package would have. The package is not installed.
 ENTRY_POINTS = """[submitit]
 executor = submitit_hq:HqExecutor
 job_environment = submitit_hq:HqJobEnvironment

@@ -85,7 +85,7 @@ def test_failures_a_restart_and_a_killed_server(engine, toil):
 
 
 def test_a_submit_whose_answer_is_lost_is_not_repeated(engine, toil):
-    """The program ends as it does when the server is killed behind a submit."""
+    """The program ends in the same way as when the server is killed after a submit."""
     (engine.bin / "hq").rename(engine.bin / "real")
     (engine.bin / "hq").write_text(
         "#!/bin/sh\n"
@@ -117,7 +117,7 @@ def test_a_question_is_about_no_more_jobs_than_are_answered(monkeypatch):
 
     def answer(*args):
         asked = args[-1].partition(" IN (")[2].rstrip(")").split(",")
-        # As much as `hq query` gives.
+        # Like `hq query`, return only a limited number of rows.
         return json.dumps([{"job": int(job)} for job in asked[:10_000]])
 
     monkeypatch.setattr(system, "_hq", answer)

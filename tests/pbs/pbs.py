@@ -33,12 +33,12 @@ STATE = os.path.join(ROOT, "state.json")
 NODES = 4
 CPUS = 2
 FORMAT = "%a %b %d %H:%M:%S %Y"
-# Variables of the environment of a submission that qstat prints.
+# Environment variables of a submission that qstat prints.
 TOLD = ["HOME", "LANG", "PATH", "SHELL"]
 
 
 class Refused(Exception):
-    """Exit status and text of a refusal."""
+    """The exit status and text of a rejection."""
 
 
 def mode(name):
@@ -74,7 +74,7 @@ class Server:
         return self.data["jobs"]
 
     def refresh(self):
-        """Notices ended jobs, and starts jobs that can run."""
+        """Detects ended jobs, and starts jobs that can run."""
         now = time.time()
         for job in self.jobs.values():
             if job["state"] != "R":
@@ -120,7 +120,7 @@ class Server:
         )
         for name, value in job["env"].items():
             env["PBS_O_" + name] = value
-        # The job's output is written while it runs: no process here waits for its end.
+        # The job's output is written while it runs, because no process here waits for the job to end.
         runner = 'cd "$HOME" 2>/dev/null; bash "$1" >"$2" 2>"$3"; echo $? >"$4"'
         process = subprocess.Popen(
             ["bash", "-c", runner, "job", job["script"], job["stdout"], job["stderr"], job["exit_file"]],
@@ -136,7 +136,7 @@ class Server:
         job.update(state="F", exit_status=status, changed=time.time())
 
     def find(self, job_id):
-        """By the id, with or without the name of the server."""
+        """Finds a job by its id, with or without the name of the server."""
         full = job_id if "." in job_id else job_id + ".pbshost"
         job = self.jobs.get(full)
         if job and job["state"] == "F" and mode("no-history"):
@@ -153,7 +153,7 @@ def alive(pid):
 
 
 def session_of(pid):
-    """All processes of the job: it is a session, and what its programs make sessions of their own."""
+    """Returns all processes of the job, which is a session and may contain programs that create further sessions."""
     parents = {}
     for entry in os.listdir("/proc"):
         if entry.isdigit():
@@ -170,7 +170,7 @@ def session_of(pid):
 
 
 def kill(job):
-    """SIGTERM to everything in the job, then SIGKILL."""
+    """Sends SIGTERM to all processes of the job, then SIGKILL."""
     everything = session_of(job["pid"])
     for number in (signal.SIGTERM, signal.SIGKILL):
         for pid in everything:
@@ -215,7 +215,7 @@ def parse_resources(text, job):
 
 
 def parse_options(words, job):
-    """Options of qsub, of its command line and of `#PBS` lines; gives back what is left."""
+    """Parses options of qsub from its command line and from `#PBS` lines. Returns the remaining words."""
     words = list(words)
     while words and words[0].startswith("-") and words[0] != "--":
         word = words.pop(0)
@@ -255,7 +255,7 @@ def qsub(args):
             text = file.read()
     except OSError:
         raise Refused(1, "qsub: script file:: No such file or directory")
-    # Options of the command line win over options of the script.
+    # Options on the command line override options in the script.
     from_script = dict(job)
     for line in text.splitlines()[1:]:
         if line.startswith("#PBS "):
@@ -298,7 +298,7 @@ def told(seconds):
 
 
 def described(job):
-    """A job as `qstat -f -F json` prints it: attributes differ between states."""
+    """Returns a job as `qstat -f -F json` prints it. Its attributes depend on the state."""
     shown = {
         "Job_Name": job["name"],
         "Job_Owner": "root@pbshost",
@@ -318,7 +318,7 @@ def described(job):
             "ncpus": job["nodes"] * job["ncpus"],
             "nodect": job["nodes"],
             "place": "free",
-            # A number if it can be one.
+            # The value becomes a number if possible.
             "select": int(job["select"]) if job["select"].isdigit() else job["select"],
             "walltime": job["walltime_text"],
         },
@@ -342,7 +342,7 @@ def described(job):
 
 
 def plain(job_id, shown):
-    """A job as `qstat -f` prints it, broken as it breaks long lines."""
+    """Returns a job as `qstat -f` prints it, with long lines broken in the same way."""
     lines = [f"Job Id: {job_id}"]
     for name, value in shown.items():
         if name == "Variable_List":
@@ -379,7 +379,7 @@ def qstat(args):
     answer = {"timestamp": int(time.time()), "pbs_version": "23.06.06", "pbs_server": "pbshost"}
     found, problems, status = {}, [], 0
     if history and mode("no-history"):
-        # Nothing is wrong, says the exit status.
+        # The exit status still reports success.
         text = "qstat: PBS is not configured to maintain job history"
         problems = [f"{text} {job_id}" for job_id in ids] or [text]
         return json.dumps(answer) + "\n", "".join(p + "\n" for p in problems), 0
@@ -465,7 +465,7 @@ def pbsdsh(args):
 
 
 def next_lie(command):
-    """The first line about this command is used up."""
+    """Consumes the first line about this command."""
     path = os.path.join(ROOT, "lies")
     with open(os.path.join(ROOT, "lies.lock"), "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)

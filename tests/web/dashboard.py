@@ -25,13 +25,13 @@ import states
 from views import Examiner
 
 HOSTILE = "<script>alert(1)</script>"
-# State of a job at the top of its page.
+# The state of a job at the top of its page.
 STATE = ".jobhead .chip"
 expect.set_options(timeout=60_000)
 
 
 def answer(url, **headers):
-    """Status, headers and body of a request without a browser."""
+    """Returns status, headers and body of a request made without a browser."""
     request = urllib.request.Request(url, headers=headers)
     try:
         with urllib.request.urlopen(request, timeout=30) as found:
@@ -41,14 +41,14 @@ def answer(url, **headers):
 
 
 def without_token(url):
-    """Nothing but a page that asks for the token."""
+    """Checks that without a token there is only a page that asks for it."""
     for path in ("/", "/login", "/app/index.html", "/app/js/main.js", "/api/v1/jobs", "/api/v1/events", "/metrics"):
         status, headers, body = answer(url + path)
         assert status == 401, (path, status)
         assert "script>alert" not in body and "Jobs" not in body, (path, body)
         assert "unsafe" not in headers["content-security-policy"], path
         assert headers["x-content-type-options"] == "nosniff", path
-    # The key of the pages does not open the data.
+    # The key for the pages does not give access to data.
     for wrong in ("Bearer ", "Bearer " + "0" * 64):
         status, _, _ = answer(url + "/api/v1/jobs", Authorization=wrong)
         assert status == 401, wrong
@@ -153,7 +153,7 @@ def mend_a_failure(page, url, folder):
 
 
 def look_at_parameters(page, url, folder, examiner):
-    """By state, next to failures, and as columns of the tasks."""
+    """Checks parameters by state, next to failures, and as columns of the tasks."""
     unlucky = "[ {seed} != 13 ] || { echo 'seed {seed} is unlucky at {lr}' >&2; exit 1; }"
     command = ["submit", "--output-mode=quiet", "--cpus=0.1", "--param", "lr=0.1,0.01", "--param", "seed=11-13", "--", "bash", "-c", unlucky]
     job = subprocess.run([os.environ["HQ"], *command], cwd=folder, check=True, stdout=subprocess.PIPE, text=True).stdout.strip()
@@ -175,7 +175,7 @@ def look_at_parameters(page, url, folder, examiner):
 
 
 def acknowledge_a_problem(page, url):
-    """With the mouse there, with keys back."""
+    """Acknowledges a problem with the mouse, and takes that back with keys."""
     page.goto(url + "/#/overview")
     problem = page.locator(".problem", has_text="5 spare")
     expect(problem).to_contain_text("no worker has more")
@@ -198,7 +198,7 @@ def acknowledge_a_problem(page, url):
 
 def show_every_view(page, url):
     page.goto(url + "/#/jobs")
-    # As text: a script would have opened a dialog, which is an error below.
+    # The name is shown as text. A script would have opened a dialog, which is an error below.
     expect(page.get_by_role("link", name=HOSTILE)).to_be_visible()
     page.get_by_role("searchbox").fill("SCRIPT")
     expect(page.locator(".jobs .space .row")).to_have_count(1)
@@ -217,7 +217,7 @@ def show_every_view(page, url):
 
 
 def begin_anew_after_a_gap(page, url):
-    """The server does not have the missing events at hand, and says so."""
+    """Checks that the page starts anew if the server does not have the missing events at hand."""
     asked = []
 
     def say_so(route):
@@ -229,7 +229,7 @@ def begin_anew_after_a_gap(page, url):
 
     page.route("**/api/v1/events*", say_so)
     page.goto(url + "/#/events")
-    # From the address on, with new connections.
+    # Start from the address again, with new connections.
     page.reload()
     expect(page.locator(".events .space .row").first).to_be_visible()
     until = time.monotonic() + 60
@@ -242,7 +242,7 @@ def begin_anew_after_a_gap(page, url):
 
 
 def examine_every_view(page, url, wrong):
-    """In both themes, on a desktop and on a phone: no violation of the rules of accessibility, and nothing is wider than the screen."""
+    """Checks both themes, on a desktop and on a phone: no violation of the rules of accessibility, and nothing is wider than the screen."""
     examiner = Examiner(page, wrong)
     views = {
         "overview": ("overview", ".problem"), "jobs": ("jobs", ".jobs .space .row"), "job": ("job/2", ".failures .space .row"), "task": ("job/2/task/1", ".log"),

@@ -64,7 +64,7 @@ def main() -> None:
     wrong = JobDescription.from_dict({"task": [{"command": ["true"], "deps": [9]}]})
     refused = post_jobs.sync(client=client, body=wrong, submit_dir=directory)
     assert isinstance(refused, Error) and "Task 1" in refused.error, refused
-    # The token may change jobs, nothing else.
+    # The token may change jobs, but nothing else.
     refused = post_workers_worker_stop.sync(1, client=client)
     assert isinstance(refused, Error) and refused.kind == "forbidden", refused
     print("done")

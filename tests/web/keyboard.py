@@ -32,7 +32,7 @@ def move_in_lists(page, url):
     page.goto(url + "/#/events")
     expect(page).to_have_title(re.compile("^Events"))
     press(page, "2")
-    # The focus goes into the list: no Tab, no click.
+    # The list gets the focus without Tab or a click.
     expect(page.get_by_role("grid", name="Jobs", exact=True)).to_be_focused()
     press(page, "j")
     first = selected(page, "Jobs").inner_text()
@@ -43,9 +43,9 @@ def move_in_lists(page, url):
     press(page, "G", "g", "Enter")
     expect(page.locator(".jobhead")).to_be_visible()
     press(page, "Backspace")
-    # A returning user finds the row again.
+    # When users return, the row is still selected.
     expect(selected(page, "Jobs")).to_have_count(1)
-    # Keys of a list act wherever the focus is.
+    # The keys of a list work wherever the focus is.
     page.evaluate("document.activeElement.blur()")
     press(page, "ArrowDown")
     expect(page.get_by_role("grid", name="Jobs", exact=True)).to_be_focused()
@@ -65,7 +65,7 @@ def act_on_jobs(page, url):
     press(page, "j", "c")
     dialog = page.get_by_role("dialog")
     expect(dialog).to_contain_text("waiting")
-    # From the safe answer, which has the focus, to the reason, and on to the other one.
+    # The focus moves from the safe answer, which has it first, to the reason, and on to the other answer.
     expect(dialog.get_by_role("button", name="No, leave it")).to_be_focused()
     press(page, "Shift+Tab")
     page.keyboard.type("not needed")
@@ -151,7 +151,7 @@ def find_by_name(page, url):
     press(page, "Escape")
     expect(page.get_by_role("dialog")).to_have_count(0)
     press(page, "?")
-    # Keys of this view come before keys of all views.
+    # The keys of this view take precedence over the keys of all views.
     expect(page.get_by_role("dialog")).to_contain_text("Submit the failed tasks of job 2 again")
     expect(page.get_by_role("dialog")).to_contain_text("Dark or light")
     press(page, "Enter")

@@ -17,7 +17,7 @@ from playwright.sync_api import expect, sync_playwright
 
 from views import Examiner
 
-# The home page, long code, pictures with tables, code in lists.
+# The home page, long code, pictures with tables, and code in lists.
 PAGES = ("index", "jobs", "web", "slurm")
 
 
@@ -27,7 +27,7 @@ class Quiet(http.server.SimpleHTTPRequestHandler):
 
 
 def search(page):
-    """Opens the search with something found."""
+    """Opens the search with at least one result."""
     page.keyboard.press("Control+k")
     page.keyboard.type("walltime")
     expect(page.get_by_role("option").first).to_contain_text("walltime", timeout=300_000)

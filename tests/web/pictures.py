@@ -79,7 +79,7 @@ class Run:
             self.started.append(subprocess.Popen([self.hq_path, *args], cwd=self.folder, env=self.env, stdout=log, stderr=log))
 
     def tasks(self, state):
-        """How many tasks are in one of the states, by the name of their job."""
+        """Returns how many tasks are in one of the states, by the name of their job."""
         jobs = json.loads(self.hq("job", "list", "--all", "--output-mode=json"))
         return {job["name"]: sum(job["task_stats"][name] for name in state) for job in jobs}
 
@@ -111,14 +111,14 @@ class Run:
         (self.folder / "graph.toml").write_text(GRAPH.replace("/opt/tools/bin/", str(self.folder / "bin") + "/"))
         self.hq("job", "submit-file", "graph.toml")
         self.hq("alloc", "add", "slurm", "--time-limit=1h", "--name=gpu", "--no-dry-run")
-        # Ended before its time, for the timeline.
+        # This job is canceled early, to appear in the timeline.
         mistake = self.hq("submit", "--output-mode=quiet", "--name=mistake", "--array=1-4", "--cpus=2", "--priority=9", "--", "sleep", "600")
         self.wait("all of the mistake runs", lambda: self.tasks(["running"])["mistake"] == 4)
         self.wait("there is something to cancel", lambda: self.ended() >= (5 if is_quick else 200))
         self.hq("job", "cancel", mistake, "--reason", "wrong parameters")
         if not is_quick:
             self.wait("there is something to see", lambda: self.ended() >= 900)
-        # A node that is lost.
+        # This node is lost.
         self.started[2].kill()
         self.wait("a failed task", lambda: "FAILED" in self.hq("job", "list", "--all", "--output-mode=cli"))
 
@@ -131,7 +131,7 @@ class Run:
             process.kill()
 
 
-# Names, addresses, and what is there when they have been drawn.
+# The names and addresses of views, and what they show once they are drawn.
 VIEWS = [
     ("overview", "overview", ".problem"), ("jobs", "jobs", ".jobs .space .row"), ("job", "job/2", ".failures .space .row"),
     ("task", "job/2/task/7", ".log"), ("workers", "workers?worker=1", "dl.facts"), ("timeline", "timeline", ".timeline > [role=status]"),
@@ -142,7 +142,7 @@ VIEWS = [
 def save(picture, path):
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(picture)
-    # A third of the size, where Pillow is installed; the difference is invisible.
+    # Where Pillow is installed, the size is reduced to a third, without a visible difference.
     with contextlib.suppress(ImportError):
         from PIL import Image
 
@@ -166,7 +166,7 @@ def shoot(page, url, folder, is_quick):
     save(page.screenshot(), folder / "phone.png")
 
 
-# Names, keys that lead there, and what is there then.
+# The names of screens, the keys that lead to them, and what they then show.
 SCREENS = [
     ("overview", "1", "Failing job"), ("job", "2/align\r\r", "last first"), ("tasks", "a/failed\r", "), matching"),
     ("log", "\r", "ValueError"), ("workers", "3", "node02"), ("allocations", "4", "gpu"),
@@ -187,7 +187,7 @@ def shoot_terminal(page, run, folder, is_quick):
         terminal.end()
 
 
-# First headings of the pictures of the report.
+# The first headings of the pictures of the report.
 PARTS = [("wrong", "Run of"), ("jobs", "Jobs")]
 
 

@@ -1,4 +1,4 @@
-"""Pages when all is well, when they are empty, when nothing is known, and when the server is gone. Used by dashboard.py."""
+"""Tests pages without problems, without content, without data, and without a server. Used by dashboard.py."""
 
 import re
 
@@ -6,7 +6,7 @@ from playwright.sync_api import expect
 
 
 def at_the_beginning(page, url):
-    """A server with a worker and without jobs."""
+    """Checks the pages for a server with a worker and without jobs."""
     page.goto(url + "/#/overview")
     expect(page.locator(".problems[aria-live]")).to_have_text("✓ Nothing is wrong.")
     expect(page.locator(".overview")).to_contain_text("hq submit -- hostname")
@@ -27,7 +27,7 @@ def not_there(page, url):
 
 
 def without_the_server(page, url):
-    """The stream of events breaks and does not come back; what is known stays, and says of when it is."""
+    """The stream of events breaks for good. Known data stays, with the time from which it is."""
     page.goto(url + "/#/job/1")
     expect(page.get_by_role("button", name="Cancel")).to_be_visible()
     page.route("**/api/v1/events*", lambda route: route.abort())
@@ -41,7 +41,7 @@ def without_the_server(page, url):
 
 
 def addresses(page, url):
-    """Choices are in the address: after a reload, and on the way back."""
+    """Choices are in the address, so they survive a reload and going back."""
     page.goto(url + "/#/jobs")
     expect(page.locator(".jobs .space .row").first).to_be_visible()
     all_jobs = page.locator(".jobs .space .row").count()
@@ -62,11 +62,11 @@ def addresses(page, url):
 
 
 def searches(page, url):
-    """By what is not in the names."""
+    """Searches for texts that are not in names."""
     page.goto(url + "/#/jobs")
     expect(page.locator(".jobs .space .row").first).to_be_visible()
     search = page.get_by_role("searchbox")
-    # The command, the host and the failure of jobs.
+    # The search finds the command, the host and the failure of jobs.
     search.fill("fixed ]")
     expect(page.locator(".jobs .space .row")).to_have_count(1)
     search.fill("the-only-host")
@@ -76,7 +76,7 @@ def searches(page, url):
     expect(page.locator(".jobs .space .row")).to_have_count(1)
     search.fill("nobody is called so")
     expect(page.locator(".jobs .nothing")).to_contain_text("No job is like that")
-    # Tasks by what failed, far behind the first page.
+    # Tasks are found by their failure, far beyond the first page.
     page.goto(url + "/#/job/6")
     expect(page.locator(".tasks .space .row").first).to_be_visible()
     page.get_by_label("Search tasks").fill("item-2999")
@@ -85,7 +85,7 @@ def searches(page, url):
     page.reload()
     expect(page.locator(".tasks .space .row")).to_have_count(1)
     page.get_by_label("Search tasks").fill("")
-    # And the way past the first page.
+    # The list also leads beyond the first page.
     grid = page.get_by_role("grid", name="Tasks", exact=True)
     expect(page.locator(".tasks .space .row").nth(3)).to_be_visible()
     grid.focus()
@@ -99,7 +99,7 @@ def searches(page, url):
 
 
 def reading_only(page, url, token):
-    """A link that shows everything and can change nothing."""
+    """Checks a link that shows everything but cannot change anything."""
     page.evaluate("sessionStorage.clear()")
     page.goto(f"{url}/login#token={token}")
     expect(page.get_by_role("heading", name="What is wrong")).to_be_visible()

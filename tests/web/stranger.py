@@ -1,4 +1,4 @@
-"""An open dashboard whose port somebody else takes over. Called by the test `web` of tests/e2e, which starts the server.
+"""An open dashboard whose port another process takes over. Called by the test `web` of tests/e2e, which starts the server.
 
     python3 stranger.py URL TOKEN PID
 
@@ -18,7 +18,7 @@ import urllib.parse
 from playwright.sync_api import expect, sync_playwright
 
 expect.set_options(timeout=60_000)
-# Page that reads the secrets of an origin that was taken over.
+# A page that reads the secrets of an origin that was taken over.
 THIEF = b"""<!doctype html><title>thief</title><script>
 const channel = new BroadcastChannel("hq-token");
 window.stolen = [JSON.stringify(sessionStorage), JSON.stringify(localStorage), document.cookie];
@@ -28,7 +28,7 @@ channel.postMessage("ask");
 
 
 class Stranger(http.server.BaseHTTPRequestHandler):
-    """Answers everything, and keeps what it is sent."""
+    """Answers every request, and records it."""
 
     said = []
 
@@ -55,7 +55,7 @@ class Server(http.server.ThreadingHTTPServer):
 
 
 def take_over(page, url, pid):
-    """The server is gone; its port has a new owner before the page notices."""
+    """Kills the server and takes over its port before the page notices."""
     port = urllib.parse.urlparse(url).port
     os.kill(pid, signal.SIGKILL)
     while True:
@@ -89,7 +89,7 @@ def main():
                 expect(tab.locator("#away")).to_contain_text("hq dashboard --web")
             thief = context.new_page()
             thief.goto(url + "/thief")
-            # A second tab of an honest page would have been answered by now.
+            # By now, an honest page would have answered a second tab.
             thief.wait_for_timeout(1_500)
             stolen = thief.evaluate("stolen")
             page.goto(url + "/thief")

@@ -1,4 +1,4 @@
-"""A program on a terminal, and what is on its screen, as text and as HTML. Understands what `hq dashboard` writes, no more."""
+"""Runs a program on a terminal, and returns its screen as text and as HTML. Supports only the output of `hq dashboard`."""
 
 import fcntl
 import html
@@ -12,7 +12,7 @@ import termios
 import time
 
 CONTROL = re.compile(rb"\x1b\[([?<>=]?)([0-9;]*)([A-Za-z])|\x1b\][^\x07]*\x07|\x1b[=>()].?")
-# Background, text, and the eight colours.
+# The background, the text, and the eight colors.
 THEMES = {
     "dark": ["#16181d", "#d8dade", "#16181d", "#d9685a", "#6cc46c", "#d8a23c", "#6aa5e8", "#c07ad0", "#52bfd4", "#d8dade"],
     "light": ["#ffffff", "#22262c", "#22262c", "#b3261e", "#1f7a3a", "#8f5a0f", "#1f5fb5", "#7a3a8c", "#0f6f80", "#8a9099"],
@@ -21,7 +21,7 @@ GREY = {"dark": "#868b94", "light": "#646b75"}
 
 
 class Terminal:
-    """Runs a command on a terminal of its own."""
+    """Runs a command on a separate terminal."""
 
     def __init__(self, command, env, columns, rows):
         self.columns, self.rows = columns, rows
@@ -47,7 +47,7 @@ class Terminal:
                 self.feed(os.read(self.master, 65_536))
 
     def settle(self):
-        """Takes what comes until nothing comes for a moment."""
+        """Reads output until there has been none for a moment."""
         until = time.monotonic() + 2
         while time.monotonic() < until and select.select([self.master], [], [], 0.3)[0]:
             self.feed(os.read(self.master, 65_536))

@@ -1,4 +1,4 @@
-"""A server and workers of this process, to try things out."""
+"""A server and workers that belong to this process, to try things out."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ _GUARD = '"$@" </dev/null & pid=$!; trap "kill $pid" TERM; read -r _; kill $pid 
 
 @dataclasses.dataclass
 class WorkerConfig:
-    """Resources of a worker; `None` = all cpus."""
+    """The resources of a worker; `None` = all cpus."""
 
     cores: Optional[int] = None
 
 
 class LocalCluster:
-    """A server without authentication, in a directory of its own unless one is given. Ends with this process."""
+    """A server without authentication that ends with this process. It uses a new directory unless one is given."""
 
     def __init__(
         self, server_dir: Optional[GenericPath] = None, worker_config: Optional[WorkerConfig] = None

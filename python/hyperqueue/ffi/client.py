@@ -15,7 +15,7 @@ Progress = Callable[[Dict[int, Dict[str, Any]]], None]
 
 
 def locate(server_dir: Any) -> Optional[str]:
-    """The server directory; the directory of its current instance, inside of it, will do as well."""
+    """Returns the server directory. The directory of its current instance, inside it, is accepted as well."""
     if server_dir is None:
         return None
     path: str = os.path.expanduser(os.fspath(server_dir))
@@ -48,7 +48,7 @@ class ClientConnection:
                 templates.append(template)
                 stdin.append(-1 if task.stdin is None else len(task.stdin))
                 blobs.append(task.stdin or b"")
-            # Naming one twice is no mistake.
+            # Naming a dependency twice is not a mistake.
             tasks.append({"id": task.id, "template": number, "deps": sorted(set(task.dependencies))})
         question = {
             "what": "graph",
@@ -62,7 +62,7 @@ class ClientConnection:
         return int(self._bridge.ask(question, b"".join(blobs)))
 
     def wait_for_jobs(self, job_ids: Sequence[int], callback: Optional[Progress] = None) -> List[int]:
-        """Ids of the jobs with a failed, canceled or aborted task."""
+        """Returns the ids of the jobs with a failed, canceled or aborted task."""
 
         def told(jobs: Dict[str, Dict[str, Any]]) -> None:
             if callback is not None:

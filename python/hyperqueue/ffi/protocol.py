@@ -10,7 +10,7 @@ Amount = Union[int, float, str]
 
 
 class ResourceRequest:
-    """Resource request of a task. Amounts may be texts, as on the command line: ``"2 compact!"``, ``"all"``."""
+    """The resource request of a task. Amounts may be texts, as on the command line: ``"2 compact!"``, ``"all"``."""
 
     def __init__(
         self,
@@ -54,7 +54,7 @@ class TaskDescription:
     crash_limit: Optional[int] = None
 
     def template(self) -> Dict[str, Any]:
-        """The task as the bridge takes it, without its id, its dependencies and its input."""
+        """Returns the task in the form for the bridge, without its id, its dependencies and its input."""
         spec: Dict[str, Any] = {
             "args": self.args,
             "env": self.env,

@@ -1,4 +1,4 @@
-"""Base of all kinds of tasks."""
+"""The base class of all kinds of tasks."""
 
 from __future__ import annotations
 

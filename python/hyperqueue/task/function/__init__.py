@@ -10,7 +10,7 @@ import sys
 
 from ._load import load
 
-# As in `typing`, which would have to be imported.
+# Defined as in `typing`, which would have to be imported.
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
@@ -29,7 +29,7 @@ def __getattr__(name: str) -> Any:
 
 
 def task_main() -> None:
-    """Main function of a task: calls the function that standard input contains."""
+    """The main function of a task: calls the function that standard input contains."""
     chosen = os.environ.get("HQ_PYLOG", "").upper()
     if chosen in ("DEBUG", "INFO", "WARNING", "ERROR"):
         import logging

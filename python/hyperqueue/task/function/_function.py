@@ -12,7 +12,7 @@ CODE = "from hyperqueue.task.function import task_main as m; m()"
 
 
 class PythonEnv:
-    """Which Python carries out functions."""
+    """The Python interpreter that runs functions."""
 
     def __init__(self, python_bin: Any = "python3", prologue: Optional[str] = None, shell: str = "bash") -> None:
         self.python_bin = os.fspath(python_bin)

@@ -12,16 +12,16 @@ import sys
 try:
     from _pickle import Unpickler
 except ImportError:
-    # Another Python than CPython.
+    # This is a Python other than CPython.
     from pickle import Unpickler
 
-# As in `typing`, which would have to be imported.
+# Defined as in `typing`, which would have to be imported.
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any, Callable, Dict
 
 
-# As in `types`, which is not imported either.
+# Defined as in `types`, which is not imported either.
 _FUNCTION: Any = type(lambda: None)
 
 
@@ -61,7 +61,7 @@ def _function_setstate(function: Any, states: Any) -> None:
     variables, slots = states
     function.__dict__.update(variables)
     names, closure = slots.pop("__globals__"), slots.pop("__closure__")
-    # Importing them was all that they are for.
+    # The modules only had to be imported.
     slots.pop("_cloudpickle_submodules", None)
     function.__globals__.update(names)
     function.__globals__["__builtins__"] = __builtins__
@@ -69,7 +69,7 @@ def _function_setstate(function: Any, states: Any) -> None:
         try:
             ours.cell_contents = cell.cell_contents
         except ValueError:
-            # An empty one.
+            # The cell is empty.
             continue
     for name, value in slots.items():
         setattr(function, name, value)
@@ -95,7 +95,8 @@ def load(content: bytes) -> Any:
     try:
         return _Loader(io.BytesIO(content)).load()
     except Exception:
-        # Another release of `cloudpickle` may hand over something else. A fault of the pickle itself is met again.
+        # Another release of `cloudpickle` may pass something else. If the pickle itself is faulty, the error occurs
+        # again.
         import pickle
 
         return pickle.loads(content)
