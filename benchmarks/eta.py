@@ -1,10 +1,10 @@
-"""How well does hq know when a job ends: the error half way through runs of a real server and workers.
+"""How well does hq predict when a job ends? Measures the error half way through runs of a real server and workers.
 
     python3 benchmarks/eta.py [--hq PATH] [--rounds N] [--only NAME] [--out FILE]
 
-Each run is recorded: twice a second what `hq status` expects, and when it really ended. Printed is the part by which the time
-that was left half way was misjudged, of each run and the median of the rounds. The tasks sleep, so that a loaded machine
-changes little; two CPUs are enough.
+Each run records twice a second what `hq status` expects, and when the job really ended. The output is the relative error of the
+remaining time half way through each run, and the median of the rounds. The tasks sleep, so a loaded machine has little effect;
+two CPUs are enough.
 """
 
 import argparse

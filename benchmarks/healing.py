@@ -1,14 +1,14 @@
-"""Does a run heal itself with real files and real processes, and how long does it take to say what is to be done?
+"""Does a run heal itself with real files and real processes, and how long does it take to decide what has to run?
 
     python3 benchmarks/healing.py [--hq PATH] [--tasks N] [--failures N] [--seed N] [graph | failures]…
 
-graph: a job file of N tasks in four layers, each of which reads one to three files of the layer before and writes one. It is
-submitted again and again with `--skip-done`: after inputs were touched, outputs deleted, commands changed, with times in the
-future and long ago, with another server, and after one that was killed half way. Which tasks have to run is computed here, from
-the graph alone, and compared with those that ran.
+graph: a job file of N tasks in four layers, each of which reads one to three files of the previous layer and writes one. It is
+submitted repeatedly with `--skip-done`: after inputs were touched, outputs deleted or commands changed, with times in the
+future and long ago, with another server, and after a server that was killed half way. The benchmark computes from the graph
+alone which tasks have to run, and compares them with the tasks that ran.
 
 failures: an array of N tasks that all fail, for twelve causes that differ in numbers, addresses and paths, and
-`hq job failures` of it.
+the time of `hq job failures`.
 """
 
 import argparse

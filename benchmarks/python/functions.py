@@ -2,7 +2,7 @@
 
 usage: HQ_BINARY=target/release/hq PYTHONPATH=python python3 benchmarks/python/functions.py [FUNCTIONS [CPUS]]
 
-Needs cloudpickle. Beside it: so many starts of an interpreter that does nothing, on as many cpus.
+Needs cloudpickle. For comparison, starts as many interpreters that do nothing, on as many cpus.
 """
 
 import os

@@ -2,8 +2,9 @@
 
 usage: HQ_BINARY=target/release/hq PYTHONPATH=python python3 benchmarks/python/futures.py [FUTURES]
 
-Each tenth part is timed as it ends, the first ones while others are submitted. Beside its rate stands the CPU time that a call of it took
-of the server, of the worker with its interpreters, and of this process: whether calls become dearer can be seen on a busy machine, too.
+Each tenth of the calls is timed as it ends, the first ones while others are submitted. The output shows its rate, and the CPU time
+per call of the server, of the worker with its interpreters, and of this process, which also shows on a busy machine whether calls
+become more expensive.
 """
 
 import os

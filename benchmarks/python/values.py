@@ -2,8 +2,8 @@
 
 usage: HQ_BINARY=target/release/hq PYTHONPATH=python python3 benchmarks/python/values.py [MB]
 
-Needs numpy, and root: each worker has a host name of its own, so that neither looks for the other's files. The median of fifteen
-turns of both; the copy goes from a file through a socket of 127.0.0.1 into a file.
+Needs numpy, and root: each worker has a different host name, so that neither looks for the other's files. The figures are medians
+of fifteen turns of each. The copy goes from a file through a socket on 127.0.0.1 to a file.
 """
 
 import os
@@ -39,8 +39,8 @@ def last(array):
 def copy(folder):
     """Returns the seconds for the same bytes over loopback, from a file that was just written to a new one, as with calls.
 
-    A file that is written over would be given memory again that was in use a moment ago, which on a virtual machine can be
-    several times as fast as other memory.
+    An overwritten file would reuse memory that was in use a moment ago, which on a virtual machine can be several times as
+    fast as other memory.
     """
     source, target = Path(folder, "source"), Path(folder, "target")
     numpy.arange(SIZE // 8).tofile(source)

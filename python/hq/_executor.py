@@ -46,9 +46,9 @@ from .errors import HqError, NotPicklable, ValueTooLarge
 
 T = TypeVar("T")
 
-#: Longest payload that is sent through the server; longer ones go through a file.
+#: The maximum size of a payload that is sent through the server. Longer ones go through a file.
 _PAYLOAD_MAX = 1 << 20
-#: Limit of the server for one call, with references to values.
+#: The server's size limit for one call, including references to values.
 _ENTRY_MAX = 2_000_000
 
 
@@ -153,7 +153,7 @@ class Executor(_BaseExecutor):
                 # Workers store results there.
                 spool.make()
             self._state = State(bridge, owns_bridge, job, workers, spool, crash_limit)
-            #: Calls that existed before, by task id; see :meth:`attach`.
+            #: The calls that already existed, by task id; see :meth:`attach`.
             self.futures: Dict[int, "CallFuture[Any]"] = {}
             if _attach is not None:
                 self._adopt(_attach)

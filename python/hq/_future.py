@@ -108,9 +108,9 @@ class CallFuture(Future[T]):
         self._waiters: List[Any] = []
         self._done_callbacks: List[Any] = []
         self._owner = owner
-        #: Task id, after the submit.
+        #: The task id, after the submit.
         self._number: Optional[int] = None
-        #: Names the common part that it shares with other calls.
+        #: Identifies the common part that it shares with other calls.
         self._template: Optional[int] = None
 
     def result(self, timeout: Optional[float] = None) -> T:

@@ -72,10 +72,10 @@ class Held:
         self.is_borrowed = is_borrowed
         #: Whether its call belongs to an executor that has ended.
         self.is_from_elsewhere = False
-        #: Names the common part of its call; `None` = the executor's own options.
+        #: Identifies the common part of its call; `None` = the executor's own options.
         self.template: Optional[int] = None
         self._value: Optional[List[Any]] = None
-        #: Our own file with it.
+        #: This process's own file with the value.
         self._home: Optional[str] = None
         # The fetch in progress. It is kept when a reader runs out of time.
         self._coming: "Optional[Future[str]]" = None

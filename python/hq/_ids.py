@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any, Dict, Iterable, List
 
-#: Limit of task ids in a job.
+#: The number of possible task ids in a job.
 IDS = 1 << 32
-#: Maximum distance of an executor's ids from the ids of other clients.
+#: The maximum distance of an executor's ids from the ids of other clients.
 _MARGIN_MAX = 1 << 16
 
 

@@ -21,23 +21,23 @@ import time
 import types
 
 PACKET_MAX = 128 << 10
-# A longer value is stored in a file, which the worker keeps.
+# A value longer than this is stored in a file, which the worker keeps.
 INLINE_MAX = 60 << 10
-# A shorter buffer, such as a small array, is pickled with the rest.
+# A buffer shorter than this, such as a small array, is pickled with the rest.
 BUFFER_MIN = 4 << 10
 # Maximum size of a value, unless the client sets another one.
 VALUE_MAX = 16 << 30
 MESSAGE_MAX = 2_000
 PAGE = os.sysconf("SC_PAGE_SIZE")
 FUNCTIONS_MAX = 256
-# A shorter call cannot have run child processes, so their usage is not read.
+# A call shorter than this cannot have run child processes, so their usage is not read.
 CHILD_NS_MIN = 200_000
-# In a shorter call, a peak below `floor` is not read.
+# If a call is shorter than this, a peak below `floor` is not read.
 LOW_PEAK_NS_MIN = 10_000_000
 # The kernel's memory peak is reset after a call raised it by more than this, in KiB.
 PEAK_STEP = 1 << 10
 
-# First byte of an outcome.
+# The first byte of an outcome.
 VALUE, EXCEPTION, DESCRIBED, IN_FILE, UNPICKLABLE, INIT_FAILED, MISFIT, HELD, LOST, TOO_LARGE, DIED = range(11)
 
 CALL = struct.Struct("<BBQIII")
@@ -67,7 +67,7 @@ class Interpreter:
         self.functions = {}
         self.spool = None
         self.values = None
-        # Bytes of values for the worker to keep.
+        # The maximum size in bytes of the values that the worker keeps.
         self.values_limit = None
         self.value_max = VALUE_MAX
         self.is_forked = False
@@ -93,7 +93,7 @@ class Interpreter:
         if control:
             (self.passed,) = PASSED.unpack(control[0][2])
         if not size:
-            # The worker is gone.
+            # The worker is gone, so this process ends.
             os._exit(0)
         return self.view[:size]
 
@@ -205,7 +205,7 @@ class Interpreter:
             if not pid:
                 try:
                     self.pid = os.getpid()
-                    # It starts with the present memory of its parent, and without CPU time.
+                    # A child starts with the current memory of its parent and without CPU time.
                     self.user, self.system = used
                     self.before = used
                     self.child_peak = self.floor = 0
@@ -238,7 +238,7 @@ class Interpreter:
         try:
             self.function(self.parts(payload)[0])
         except BaseException:
-            # The child meets the error again, and reports it.
+            # The error occurs again in the child, which reports it.
             pass
 
     def end_if_spent(self):

@@ -30,8 +30,8 @@ def _executor() -> Executor:
 
 
 def submit(args: "Sequence[Argument]", **options: Any) -> "ProgramFuture":
-    """Runs a program on the server, or on this machine without one; see :meth:`Executor.program`. All of
-    them are tasks of one job of this process."""
+    """Runs a program on the server, or on this machine without one; see :meth:`Executor.program`. All these
+    programs are tasks of a single job of this process."""
     return _executor().program(args, **options)
 
 
@@ -55,7 +55,7 @@ class Job:
     def __init__(self, name: Optional[str] = None, executor: Optional[Executor] = None, **options: Any) -> None:
         self._owns = executor is None
         self._executor = Executor(name=name or "job", **options) if executor is None else executor
-        #: In the order of their addition.
+        #: In the order in which they were added.
         self.futures: List[CallFuture[Any]] = []
 
     @property

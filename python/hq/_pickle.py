@@ -63,7 +63,7 @@ class Needs:
 
     def __init__(self) -> None:
         self.missing: set[Future[Any]] = set()
-        #: Values that workers hold: the call refers to them by their positions here.
+        #: Values that workers hold. The call refers to them by their positions in this list.
         self.held: list[Held] = []
 
     def reduce(self, future: Future[Any]) -> Any:
@@ -298,7 +298,7 @@ class _Notice:
         return exec, (f"raise RuntimeError({text!r})",)
 
 
-#: An older worker takes it for the function.
+#: A worker of an earlier release treats it as the function.
 _NOTICE = pickle.dumps(_Notice(), PROTOCOL)
 
 

@@ -14,7 +14,7 @@ from .errors import ProgramFailed
 if TYPE_CHECKING:
     from ._executor import Executor
 
-#: Shown lines of a failed program's standard error.
+#: The number of lines of a failed program's standard error that are shown.
 LINES_MAX = 20
 
 Argument = Union[str, "os.PathLike[str]", int, float, "File", "CallFuture[Any]"]

@@ -182,8 +182,8 @@ class State:
             self.bridge.send({"op": "settle", "job": self.job, "tasks": found[first : first + _RANGES_MAX]})
 
     def _send_template(self, call: Call) -> bool:
-        """Names the template that a call has for itself. What is wrong with it is told to the future: nothing waits for the
-        answer. Only this thread does it: the one that reads the answers would wait for itself when both pipes are full."""
+        """Sends the template that belongs to this call alone. Errors in it are reported to the future, because nothing waits for
+        the answer. Only this thread sends it: the thread that reads answers would wait for itself when both pipes are full."""
         if call.spec is None:
             return True
         spec, stdin = call.spec
@@ -589,8 +589,8 @@ class State:
         settle(future, None, error)
 
     def cancel_sent(self, future: "CallFuture[Any]") -> bool:
-        """Has a call cancelled that was handed over, whether it runs or not; `False` if it has ended. The future is the
-        caller's to settle: nothing more will be heard of it."""
+        """Cancels a call that was handed over, whether it is running or not. Returns `False` if it has ended. The caller must
+        settle the future, because there will be no further report about it."""
         with self.changed:
             number = future._number
             if number is None:

@@ -1,9 +1,9 @@
 """The Python interface of HyperQueue, on top of the package `hq`.
 
-Scripts written for HyperQueue's own package run unchanged. Results of functions are not transported; `hq.Executor` does
-that.
+Scripts written for HyperQueue's own package run unchanged. Results of functions are not transported; `hq.Executor`
+does that.
 
-Tasks that call functions import this package, too, each in a process of its own: its parts are imported when they are used.
+Tasks that call functions also import this package, each in a separate process, so its parts are imported only when they are used.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""Kills bridge, server, worker and interpreters at random while calls run, and looks whether every future settles.
+"""Kills bridge, server, worker and interpreters at random while calls run, and checks whether every future settles.
 
 usage: HQ_BINARY=… python faults.py [--rounds 50] [--calls 10000] [--seed 1]
 
-Each fiftieth value is a long one, which stays with its worker until it is asked for, and may be lost with that. A few
-rounds with few calls are a test (test_faults.py).
+Each fiftieth value is long: it stays on its worker until it is requested, and may be lost with the worker. test_faults.py
+runs a few rounds with few calls.
 """
 
 import argparse
@@ -20,9 +20,9 @@ from conftest import Cluster
 
 import hq
 
-#: Seconds for all futures to settle after any fault.
+#: How long all futures may take to settle after any fault, in seconds.
 PATIENCE = 300
-#: One of so many values is long, and has so many bytes.
+#: One of this many values is long, and the size of a long value in bytes.
 LONG_EACH = 50
 LONG = 100_000
 

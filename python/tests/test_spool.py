@@ -18,7 +18,7 @@ from hq._interpreter import NEW, own_dir, own_file
 
 LONG = 2 << 20
 
-#: Makes a call with a long argument, which runs until there is a file, and tells when it was handed over.
+#: Makes a call with a long argument that runs until a file exists, and reports when the call was handed over.
 CLIENT = """
 import os, sys, time, hq
 def wait_for(long, gate):

@@ -1,7 +1,7 @@
-"""The standard library's own tests of executors, adapted only where they make one, and where what calls print is looked for.
+"""The standard library's own tests of executors, adapted only where they create one and where they check the output of calls.
 
-Left out are those of what only `ProcessPoolExecutor` has: its processes, its queues, its contexts, and that it breaks when one of its
-processes dies.
+Tests of features that only `ProcessPoolExecutor` has are left out: its processes, queues and contexts, and that it breaks when one of
+its processes dies.
 """
 
 import os
@@ -27,7 +27,7 @@ except ImportError:
         pytest.skip("this Python comes without its tests", allow_module_level=True)
     of_executor = of_as_completed = of_init = of_process_pool = of_shutdown = of_wait = of_all
 
-#: In the place of the import of an executor in a script.
+#: Replaces the import of an executor in a script.
 MAKE = """
             import sys
             sys.path[:] = {path!r}

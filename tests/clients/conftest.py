@@ -40,7 +40,7 @@ class Engine(Cluster):
         super().__init__(path)
         self.path = path
         self.server = None
-        #: Whether the last engine that was waited for has ended.
+        #: Whether the last awaited engine has ended.
         self.is_over = False
         # Engines look for `hq` in the path, and may keep settings at home.
         self.bin = path / "bin"

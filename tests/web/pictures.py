@@ -2,8 +2,8 @@
 
     python3 pictures.py HQ FOLDER [--quick]
 
-HQ is the program, FOLDER where the folders with pictures are (docs). With --quick the run is short and each picture is made once, in a second or two: a test
-of tests/e2e does that, so that this script cannot age. Needs Playwright for Python and Chromium.
+HQ is the program, and FOLDER contains the folders with pictures (docs). With --quick the run is short and each picture is made once,
+in a second or two. A test in tests/e2e does that, so that this script keeps working. Needs Playwright for Python and Chromium.
 """
 
 import contextlib

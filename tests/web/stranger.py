@@ -3,8 +3,8 @@
     python3 stranger.py URL TOKEN PID
 
 Kills the server PID and listens on its port in its place, as any user of the machine could. Prints what the pages sent as
-`Authorization`, a line each. Ends with an exception if the token was among what was sent, or if the page
-does not say what happened.
+`Authorization`, one line each. Ends with an exception if the token was sent, or if the page does not say what
+happened.
 """
 
 import http.server

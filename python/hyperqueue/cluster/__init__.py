@@ -19,7 +19,7 @@ from ..common import GenericPath
 
 _START_SECONDS = 60.0
 
-#: Ends the program when its own standard input does: with this process, however that ends.
+#: Ends the program when its standard input ends, which happens when this process ends in any way.
 _GUARD = '"$@" </dev/null & pid=$!; trap "kill $pid" TERM; read -r _; kill $pid 2>/dev/null; wait $pid'
 
 

@@ -1,7 +1,7 @@
 """Loads a function and its arguments without the modules that made the pickle.
 
-Importing `pickle` and `cloudpickle` takes several times as long as an interpreter needs to start, and each task would do it. What
-functions in `__main__` need to be loaded is here, as `cloudpickle` has it; for anything else, such as classes, that is imported.
+Importing `pickle` and `cloudpickle` takes several times as long as starting an interpreter, and each task would do it. This module
+contains what is needed to load functions in `__main__`, as in `cloudpickle`. For anything else, such as classes, it imports `cloudpickle`.
 """
 
 from __future__ import annotations
