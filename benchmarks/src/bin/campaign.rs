@@ -113,7 +113,7 @@ fn real(args: Vec<String>) -> Result<()> {
     })
 }
 
-/// Runs the cases, and compares them with the first one and the work they lost with the second one.
+/// Runs the cases. Compares them with the first case, and their cut-off work with the second case.
 #[expect(
     clippy::print_stdout,
     reason = "the figures are the product of this program"

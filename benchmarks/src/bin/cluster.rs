@@ -234,8 +234,7 @@ fn work(
             println!("  {count} x {reason}");
         }
     }
-    // A worker gives up tasks that it has not reported when its connection breaks, but they may
-    // have run nevertheless.
+    // When a connection breaks, unstarted tasks are given up, but they may have run nevertheless.
     ensure!(
         counts.ended == tasks || (options.storms > 0 && counts.ended > tasks),
         "workers ended {} tasks instead of {tasks}",

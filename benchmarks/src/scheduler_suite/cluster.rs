@@ -109,7 +109,7 @@ pub struct Cluster {
     pub asked_back: u64,
     /// The cpu seconds used by single-node tasks that have ended.
     pub cpu_seconds: f64,
-    /// The number of cpus of all workers. It never changes.
+    /// The current number of cpus of all workers, assumed to be the same as at the beginning.
     cpus: f64,
     /// The number of cpus that tasks currently have.
     granted: f64,
