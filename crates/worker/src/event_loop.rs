@@ -444,8 +444,8 @@ where
     /// its job ends.
     fn forward_messages(&mut self) {
         let mut arrived = self.notify.iter_mut().flat_map(NotifySocket::arrived);
-        // With each end, all messages are taken from the queue. They would fill the memory while the
-        // server reads nothing, so the rest waits until there is room.
+        // With each end, all messages are taken from the queue. They would fill the memory while
+        // the server reads nothing, so the rest waits until there is room.
         while self.link.is_up()
             && self.link.buffered() < LAST_WORDS_BUFFER_MAX
             && let Some(notification) = arrived.next()
