@@ -3,6 +3,7 @@
 
 use std::io::{ErrorKind, Read as _, Write as _};
 use std::net::TcpStream;
+use std::os::unix::fs::PermissionsExt as _;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
@@ -219,4 +220,43 @@ fn a_token_takes_nothing_of_the_owners_share() {
     assert_eq!(answer.status, 200, "{}", answer.body);
     // The slow requests have a minute to arrive.
     assert!(begin.elapsed() < Duration::from_secs(30));
+}
+
+/// Everybody can fill the queue in which the kernel holds connections to a port.
+#[test]
+fn on_the_machine_of_the_server_the_owner_needs_no_port() {
+    let mut env = Env::new();
+    env.start_server();
+    let sockets = |env: &Env| {
+        let entries = std::fs::read_dir(env.path("server/001")).expect("an instance");
+        let names = entries.map(|entry| entry.expect("an entry").path());
+        names
+            .filter(|path| path.extension().is_some_and(|end| end == "sock"))
+            .collect::<Vec<_>>()
+    };
+    let file = env.path("server/001/access.json");
+    let given = std::fs::read_to_string(&file).expect("an access file");
+    let mut access: serde_json::Value = serde_json::from_str(&given).expect("JSON");
+    access["client"]["host"] = "nowhere.invalid".into();
+    let rewrite = |content: &str| {
+        std::fs::remove_file(&file).expect("ours");
+        std::fs::write(&file, content).expect("room");
+        std::fs::set_permissions(&file, std::fs::Permissions::from_mode(0o400)).expect("ours");
+    };
+    rewrite(&access.to_string());
+    env.hq(&["job", "list"]).ok();
+    rewrite(&given);
+    let found = sockets(&env);
+    assert_eq!(found.len(), 1, "{found:?}");
+    // A client that finds none, or that of a server on another machine, uses the port.
+    std::fs::remove_file(&found[0]).expect("ours");
+    env.hq(&["job", "list"]).ok();
+    drop(std::os::unix::net::UnixListener::bind(&found[0]).expect("a socket"));
+    env.hq(&["job", "list"]).ok();
+    rewrite(&access.to_string());
+    env.hq(&["job", "list"]).exits_with(1);
+    rewrite(&given);
+    env.hq(&["server", "stop"]).ok();
+    env.wait_exit("server");
+    assert!(sockets(&env).is_empty());
 }

@@ -8,11 +8,11 @@ mod follow;
 pub(crate) mod tail;
 
 use std::collections::BTreeSet;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use hq_core::range::IdArray;
-use hq_protocol::access::{Access, AccessError, AccessFile, ServerDir};
+use hq_protocol::access::{Access, AccessError, AccessFile, OwnerSocket, ServerDir};
 use hq_protocol::client::{self, reply::Reply, request::Request};
 use hq_protocol::{HandshakeError, MessageReader, MessageWriter, Plane, WriteError};
 use hq_server::SilentServer;
@@ -120,18 +120,19 @@ fn access_failure(error: &AccessError) -> CliError {
 impl Client {
     /// Connects to the server of a server directory.
     pub(crate) async fn connect(dir: &ServerDir) -> CliResult<Self> {
-        Self::connect_with(dir, dir.load_access(VERSION)).await
+        Self::connect_with(dir, dir.load_access(VERSION), false).await
     }
 
     /// Connects to a server of any release. Used for requests that all releases understand, or
     /// after the server was updated.
     pub(crate) async fn connect_any(dir: &ServerDir) -> CliResult<Self> {
-        Self::connect_with(dir, dir.load_access_any()).await
+        Self::connect_with(dir, dir.load_access_any(), false).await
     }
 
     async fn connect_with(
         dir: &ServerDir,
         access: Result<(PathBuf, AccessFile), AccessError>,
+        to_port: bool,
     ) -> CliResult<Self> {
         let (path, file) = access.map_err(|e| access_error(&e))?;
         let access = file
@@ -140,7 +141,10 @@ impl Client {
         let uid = file.server_uid.as_ref().map(|uid| uid.as_str().to_owned());
         let mut attempt = 1;
         let connection = loop {
-            let stream: BoxedStream = Box::new(open_stream(dir, access).await?);
+            let stream = match path.parent().filter(|_| !to_port) {
+                Some(instance) => open_stream(dir, instance, access).await?,
+                None => open_port(dir, access).await?,
+            };
             let key = access.key.as_ref();
             match hq_protocol::connect(stream, Plane::Client, key).await {
                 Ok(connection) => break connection,
@@ -167,15 +171,15 @@ impl Client {
         Ok(client)
     }
 
-    /// Like [`Self::connect`], but connects to this machine instead of the host in the access file.
-    pub(crate) async fn connect_here(dir: &ServerDir) -> CliResult<Self> {
+    /// As [`Self::connect`], but always to the port, at this machine or at the host in the access file.
+    pub(crate) async fn connect_to_port(dir: &ServerDir, is_here: bool) -> CliResult<Self> {
         let (path, mut file) = dir.load_access(VERSION).map_err(|e| access_error(&e))?;
-        if let Some(access) = &mut file.client {
+        if let Some(access) = file.client.as_mut().filter(|_| is_here) {
             std::net::Ipv4Addr::LOCALHOST
                 .to_string()
                 .clone_into(&mut access.host);
         }
-        Self::connect_with(dir, Ok((path, file))).await
+        Self::connect_with(dir, Ok((path, file)), true).await
     }
 
     /// Connects to a server in this process.
@@ -669,7 +673,17 @@ fn unexpected_reply() -> CliError {
     CliError::new("Unexpected answer from the server")
 }
 
-async fn open_stream(dir: &ServerDir, access: &Access) -> CliResult<TcpStream> {
+/// Connects to the server: on its machine through the socket in the directory of the instance, else to its port.
+async fn open_stream(dir: &ServerDir, instance: &Path, access: &Access) -> CliResult<BoxedStream> {
+    if let Ok(socket) = OwnerSocket::new(instance, access.port)
+        && let Ok(stream) = socket.connect().await
+    {
+        return Ok(Box::new(stream));
+    }
+    open_port(dir, access).await
+}
+
+async fn open_port(dir: &ServerDir, access: &Access) -> CliResult<BoxedStream> {
     let (host, port) = (access.host.as_str(), access.port);
     let unreachable = |error: std::io::Error| {
         let error = access_error(&dir.unreachable(host, port, error));
@@ -677,7 +691,8 @@ async fn open_stream(dir: &ServerDir, access: &Access) -> CliResult<TcpStream> {
     };
     let attempt = tokio::time::timeout(CONNECT_TIMEOUT, connect_tcp(host, port)).await;
     let timed_out = |_| Err(std::io::ErrorKind::TimedOut.into());
-    attempt.unwrap_or_else(timed_out).map_err(unreachable)
+    let stream = attempt.unwrap_or_else(timed_out).map_err(unreachable)?;
+    Ok(Box::new(stream))
 }
 
 /// Explains why a server does not answer, and what to do about it.

@@ -12,6 +12,7 @@
 mod directory;
 mod file;
 mod relays;
+mod socket;
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -21,6 +22,7 @@ pub use file::{Access, AccessFile, ServerUid};
 pub use relays::{
     Announcement, RELAYS_DIR_NAME, RENEWAL, RelayAddress, RelayAddressError, announced_relays,
 };
+pub use socket::OwnerSocket;
 
 use crate::handshake::Plane;
 use crate::key::KeyError;

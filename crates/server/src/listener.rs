@@ -11,7 +11,7 @@ use hq_protocol::admission::port::{self, Connections};
 use hq_protocol::admission::{Holder, Permit, Pool, Share, descriptors};
 use hq_protocol::{Connection, Plane, SecretKey};
 use socket2::{Domain, Protocol, SockRef, Socket, TcpKeepalive, Type};
-use tokio::net::{TcpListener, TcpStream};
+use tokio::net::{TcpListener, TcpStream, UnixListener};
 use tokio::sync::mpsc;
 
 use crate::peer_stream::{PeerStream, Relayed};
@@ -57,6 +57,8 @@ fn tune(stream: &TcpStream) -> io::Result<()> {
 /// Where the peers of one plane come from.
 pub(crate) struct Listening {
     pub(crate) listener: TcpListener,
+    /// The owner's own socket.
+    pub(crate) socket: Option<UnixListener>,
     pub(crate) plane: Plane,
     pub(crate) key: Option<SecretKey>,
     /// The channels of relays. `None` if this plane has no relays.
@@ -111,6 +113,7 @@ pub(crate) async fn run<F>(
 {
     let Listening {
         listener,
+        socket,
         plane,
         key,
         relayed,
@@ -144,8 +147,25 @@ pub(crate) async fn run<F>(
             connections.add(relay_ip, serve).await;
         }
     };
+    let of_owner = async {
+        let mut connections = Connections::new(Pool::new(Share::owner(descriptors())));
+        let Some(socket) = socket else { return };
+        let here = IpAddr::V4(Ipv4Addr::LOCALHOST);
+        loop {
+            match socket.accept().await {
+                Ok((stream, _)) => {
+                    let stream = PeerStream::Unix(stream);
+                    let serve = |permit| Arc::clone(&entrance).admit(stream, here, permit);
+                    connections.add(here, serve).await;
+                }
+                // Without a free descriptor; the port warns about it.
+                Err(_) => tokio::time::sleep(port::ACCEPT_PAUSE).await,
+            }
+        }
+    };
     tokio::join!(
         port::serve(listener, Pool::new(share), what, direct),
+        of_owner,
         behind_relays
     );
 }

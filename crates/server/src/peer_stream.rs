@@ -1,4 +1,4 @@
-//! The stream of a peer: a TCP connection or a channel of a relay. Both are served in the same way.
+//! The stream of a peer: a TCP connection, a Unix socket, or a channel of a relay.
 
 use std::io;
 use std::net::IpAddr;
@@ -7,7 +7,7 @@ use std::task::{Context, Poll};
 
 use hq_protocol::relay::ChannelStream;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
-use tokio::net::TcpStream;
+use tokio::net::{TcpStream, UnixStream};
 use tokio::sync::mpsc;
 
 /// The maximum number of channels that wait for their handshake, the same as for connections in the
@@ -38,7 +38,9 @@ pub(crate) fn relayed() -> (RelayedTx, mpsc::Receiver<Relayed>) {
 #[derive(Debug)]
 pub(crate) enum PeerStream {
     Tcp(TcpStream),
-    /// A channel, with the address of its relay for display.
+    /// Of the owner, on this machine.
+    Unix(UnixStream),
+    /// With the address of the relay, for display.
     Relayed(ChannelStream, Box<str>),
 }
 
@@ -46,7 +48,7 @@ impl PeerStream {
     /// Returns the address of the relay, if the peer is connected through one.
     pub(crate) fn relay(&self) -> Option<&str> {
         match self {
-            Self::Tcp(_) => None,
+            Self::Tcp(_) | Self::Unix(_) => None,
             Self::Relayed(_, relay) => Some(relay),
         }
     }
@@ -55,7 +57,7 @@ impl PeerStream {
     pub(crate) fn direct_ip(&self) -> Option<IpAddr> {
         match self {
             Self::Tcp(stream) => Some(stream.peer_addr().ok()?.ip().to_canonical()),
-            Self::Relayed(..) => None,
+            Self::Unix(_) | Self::Relayed(..) => None,
         }
     }
 }
@@ -68,6 +70,7 @@ impl AsyncRead for PeerStream {
     ) -> Poll<io::Result<()>> {
         match self.get_mut() {
             Self::Tcp(stream) => Pin::new(stream).poll_read(cx, buffer),
+            Self::Unix(stream) => Pin::new(stream).poll_read(cx, buffer),
             Self::Relayed(stream, _) => Pin::new(stream).poll_read(cx, buffer),
         }
     }
@@ -81,6 +84,7 @@ impl AsyncWrite for PeerStream {
     ) -> Poll<io::Result<usize>> {
         match self.get_mut() {
             Self::Tcp(stream) => Pin::new(stream).poll_write(cx, data),
+            Self::Unix(stream) => Pin::new(stream).poll_write(cx, data),
             Self::Relayed(stream, _) => Pin::new(stream).poll_write(cx, data),
         }
     }
@@ -88,6 +92,7 @@ impl AsyncWrite for PeerStream {
     fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         match self.get_mut() {
             Self::Tcp(stream) => Pin::new(stream).poll_flush(cx),
+            Self::Unix(stream) => Pin::new(stream).poll_flush(cx),
             Self::Relayed(stream, _) => Pin::new(stream).poll_flush(cx),
         }
     }
@@ -95,6 +100,7 @@ impl AsyncWrite for PeerStream {
     fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         match self.get_mut() {
             Self::Tcp(stream) => Pin::new(stream).poll_shutdown(cx),
+            Self::Unix(stream) => Pin::new(stream).poll_shutdown(cx),
             Self::Relayed(stream, _) => Pin::new(stream).poll_shutdown(cx),
         }
     }

@@ -7,12 +7,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use hq_protocol::access::{
-    ACCESS_FILE_NAME, Access, AccessError, AccessFile, ServerDir, ServerUid,
+    ACCESS_FILE_NAME, Access, AccessError, AccessFile, OwnerSocket, ServerDir, ServerUid,
 };
 use hq_protocol::{Connection, Plane, SecretKey, ServerKey, client};
 use hq_store::{Lock, Progress, StoreClient};
 use rustix::process::{Resource, Rlimit};
-use tokio::net::TcpListener;
+use tokio::net::{TcpListener, UnixListener};
 use tokio::sync::{Notify, mpsc, watch};
 
 use crate::alloc::{AllocHandle, OwnJobs};
@@ -206,7 +206,7 @@ impl Server {
         );
         let (uid, store) = (clients.info.server_uid.clone(), clients.store.clone());
         let stats = &http_parts.stats;
-        let clients = accept_clients((client_listener, keys.0), stats, clients);
+        let clients = accept_clients((client_listener, keys.0), &instance, stats, clients);
         let workers = accept_workers((worker_listener, keys.1), stats, workers);
         // Separate tokio tasks, so that neither plane waits for the other.
         let mut planes = tokio::task::JoinSet::new();
@@ -319,14 +319,25 @@ async fn in_time(
     ended.ok().map(|ended| ended.unwrap_or(Ok(())))
 }
 
-/// Serves clients until the future is dropped.
+/// The owner's own socket, if the file system can have one; without it, all clients use the port.
+fn owner_socket(instance: &Path, port: &TcpListener) -> Option<UnixListener> {
+    let port = port.local_addr().map(|address| address.port());
+    let socket = port.and_then(|port| OwnerSocket::new(instance, port)?.listen());
+    socket
+        .inspect_err(|error| tracing::debug!(%error, "no socket in the directory of the instance"))
+        .ok()
+}
+
+/// Serves clients until it is dropped.
 fn accept_clients(
     (listener, key): (TcpListener, Option<SecretKey>),
+    instance: &Path,
     stats: &Stats,
     clients: ClientPlane,
 ) -> impl Future<Output = ()> + use<> {
     let plane = Plane::Client;
     let listening = listener::Listening {
+        socket: owner_socket(instance, &listener),
         listener,
         plane,
         key,
@@ -348,6 +359,7 @@ fn accept_workers(
     let (relayed_tx, relayed) = peer_stream::relayed();
     let listening = listener::Listening {
         listener,
+        socket: None,
         plane,
         key,
         relayed: Some(relayed),

@@ -313,12 +313,13 @@ impl ServerDir {
             })
     }
 
-    /// Removes `hq-current` if it leads to `instance`. Keeps the link of a later server.
+    /// Removes the sockets of an instance, and `hq-current` if it leads there; the link of a later server stays.
     ///
     /// # Errors
     ///
     /// Returns [`AccessError::Create`] with the link's path.
     pub fn withdraw(&self, instance: &Path) -> Result<(), AccessError> {
+        super::socket::remove_all(instance);
         let link = self.root.join(CURRENT_LINK_NAME);
         let ours = fs::canonicalize(instance).ok();
         let target = fs::read_link(&link).ok();

@@ -12,9 +12,9 @@ use super::{Holder, Permit, Pool, Share};
 /// The maximum number of connections that the kernel holds until they are accepted. A system may
 /// allow fewer (`net.core.somaxconn`).
 pub const BACKLOG: i32 = 4_096;
-/// How long to pause after a failed attempt to accept, for example if no file descriptor is free.
-const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
-/// The minimum time between two warnings about failed attempts.
+/// Pause after a failed attempt to accept, for example without a free descriptor.
+pub const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+/// Shortest time between two warnings about failed attempts.
 const WARNING_INTERVAL: Duration = Duration::from_secs(10);
 
 /// The maximum number of strangers, and of silent holders of a key, at a port of the server. At 10
@@ -48,7 +48,13 @@ impl Share {
         }
     }
 
-    /// The share of connections of workers and relays to a server.
+    /// Connections to the owner's own socket. Whoever can connect to it has the rights of the owner.
+    #[must_use]
+    pub fn owner(descriptors: u64) -> Self {
+        Self::connections(descriptors, WORKER_UNPROVEN_MAX, 3, usize::MAX)
+    }
+
+    /// Connections of workers and relays to a server.
     #[must_use]
     pub fn workers(descriptors: u64) -> Self {
         Self::connections(descriptors, SERVER_UNPROVEN_MAX, 14, OWNER_WORKERS_MAX)

@@ -20,6 +20,7 @@ async fn listening() -> (u16, Arc<AtomicUsize>, tokio::task::JoinHandle<()>) {
     };
     let listening = Listening {
         listener,
+        socket: None,
         plane: Plane::Worker,
         key: None,
         relayed: None,

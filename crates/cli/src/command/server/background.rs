@@ -102,7 +102,7 @@ fn published(dir: &ServerDir) -> Option<(u64, u64, i64, i64)> {
 /// Sends a request to the server at the address in the access file. Returns the error, or `None` if
 /// another server answers.
 async fn ask_by_name(dir: &ServerDir, pid: u32) -> Result<ServerInfo, Option<CliError>> {
-    let info = match Client::connect(dir).await {
+    let info = match Client::connect_to_port(dir, false).await {
         Ok(mut client) => client.server_info().await,
         Err(error) => Err(error),
     };
@@ -117,7 +117,7 @@ async fn ask_by_name(dir: &ServerDir, pid: u32) -> Result<ServerInfo, Option<Cli
 /// machine.
 async fn answers_here(dir: &ServerDir, pid: u32) -> bool {
     let asked = async {
-        let mut client = Client::connect_here(dir).await.ok()?;
+        let mut client = Client::connect_to_port(dir, true).await.ok()?;
         client.server_info().await.ok()
     };
     let answer = tokio::time::timeout(NAME_PATIENCE, asked).await;
