@@ -189,8 +189,6 @@ fn notes_go_to_a_terminal_and_stay_with_the_job() {
     let mut env = Env::new();
     let server = env.start_server();
     env.write("list", "a\nb\n");
-    env.write("none", "");
-    env.write("none.json", "[]");
     let typed = ["submit", "--each-line", "list", "--", "echo", "{}"];
     let note = "`{}` is not replaced; the line of a task is in `$HQ_ENTRY`";
     let told = on_terminal(&env, &typed);
@@ -239,6 +237,15 @@ fn notes_go_to_a_terminal_and_stay_with_the_job() {
         let told = env.hq(&["problems"]).ok();
         told.contains("Nothing is wrong").then_some(()).ok_or(told)
     });
+}
+
+#[test]
+fn short_clock_times_and_empty_lists_are_told_on_a_terminal() {
+    let mut env = Env::new();
+    env.start_server();
+    env.write("list", "a\nb\n");
+    env.write("none", "");
+    env.write("none.json", "[]");
     for (args, part) in [
         (
             &["server", "wait", "--timeout", "0:09"][..],
