@@ -34,15 +34,13 @@ use skip::skip;
 
 /// The environment variable with the role of the program. It is not set in the test itself.
 const ROLE: &str = "HQ_SPAWN_TEST_ROLE";
-/// The environment variable with the directory for the program's reports. It also identifies the
-/// program's tasks.
+/// The environment variable with the directory for the program's reports; it identifies its tasks.
 const DIRECTORY: &str = "HQ_SPAWN_TEST_DIRECTORY";
 
 /// The environment variable that names the launcher of a task.
 const LAUNCHER: &str = "HQ_SPAWN_TEST_LAUNCHER";
 
-/// Generous for a busy machine; the time until no process survives is checked against
-/// [`NO_SURVIVOR`].
+/// Generous for a busy machine; survivors are checked against [`NO_SURVIVOR`].
 const PATIENCE: Duration = Duration::from_secs(30);
 /// The time limit that users are promised.
 const NO_SURVIVOR: Duration = Duration::from_secs(2);
@@ -302,8 +300,7 @@ fn daemons(directory: &Path, how: &str) -> ExitCode {
     wait_forever()
 }
 
-/// Runs two tasks whose children outlive them. A label identifies one of them, and a variable the
-/// other.
+/// Runs two tasks whose children outlive them: a label identifies one, a variable the other.
 fn survivors(directory: &Path) -> ExitCode {
     let own = Launched::own().unwrap();
     let mut env = TaskEnv::new();
@@ -468,8 +465,7 @@ impl Program {
             self.processes().is_empty().then_some(())
         });
         let took = begin.elapsed();
-        // This is averaged over a minute, because hundreds of processes take longer to end on a
-        // busy machine.
+        // Averaged over a minute: hundreds of processes take longer to end on a busy machine.
         let load = fs::read_to_string("/proc/loadavg").unwrap();
         let load: f64 = load.split(' ').next().unwrap().parse().unwrap();
         let share = load / std::thread::available_parallelism().unwrap().get() as f64;

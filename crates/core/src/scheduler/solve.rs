@@ -1,8 +1,7 @@
 //! A scheduling round: decides how many tasks of each class go to each worker.
 //!
 //! A round is a function from [`RoundInput`] to [`RoundPlan`]. Nothing changes until the caller
-//! applies the plan. Levels of equal priority are visited from the highest down, each in these
-//! phases:
+//! applies the plan. Levels of equal priority are visited from the highest, each in these phases:
 //!
 //! 1. *Gang scheduling* (`gang`): multi-node tasks take empty workers, or reserve the workers that
 //!    will be empty soonest.
@@ -24,15 +23,13 @@
 //!
 //! | level | phase | worker 1 | worker 2 |
 //! |---|---|---|---|
-//! | 1 | fill | 2 cpus are free, so nothing fits | one task with 4 cpus starts |
+//! | 1 | fill | 2 free cpus: nothing fits | one task with 4 cpus starts |
 //! | 1 | send ahead | gets the other task with 4 cpus | |
-//! | 0 | fill | its 2 free cpus are reserved for the waiting task | full |
+//! | 0 | fill | its 2 free cpus are reserved for the waiting task, which lacks the 2 that the running one will free | full |
 //! | 0 | send ahead | 3 tasks, which start after the urgent one | 3 tasks |
 //!
-//! The waiting task lacks 2 cpus, exactly those that the running task will free.
-//!
-//! Costs O(levels + queues × workers with room), independent of the number of tasks. If there are
-//! very many queues, a round sees only the relevant ones (`window`).
+//! Costs O(levels + queues × workers with room), independent of the number of tasks. Of very many
+//! queues, a round sees only the relevant ones (`window`).
 
 mod demanding;
 mod lower_priority;
