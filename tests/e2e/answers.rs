@@ -56,7 +56,7 @@ fn a_task_has_one_spelling_and_old_ones_are_understood() {
     let ids = env.hq(&["job", "task-ids", "1", "--task-status=failed"]);
     assert_eq!(ids.ok(), "3\n");
     env.hq(&["task", "explain", "1.3"])
-        .says("`hq task info 1.3` tells how this one has ended")
+        .says("`hq task info 1.3` shows how this one ended")
         .exits_with(1);
     for words in [
         &["task", "info", "1"][..],
@@ -107,7 +107,7 @@ fn aborted_tasks_and_failed_ones_say_why() {
     );
     let after = env.submit(&["--after", &fails, "--wait", "--", "true"]);
     let shown = env.hq(&["task", "info", &format!("{after}.0")]).ok();
-    let why = format!("Aborted: job {fails}, after which it was to run, failed");
+    let why = format!("Aborted: job {fails}, a dependency, failed");
     assert!(shown.contains(&why), "{shown}");
 }
 

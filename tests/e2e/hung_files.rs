@@ -91,7 +91,7 @@ fn expect_unkillable(env: &Env, writing: &str, creating: &str) -> String {
     assert!(server.contains("A task cannot be killed"), "{server}");
     let whole = env.submit(&["--cpus=5", "--", "true"]);
     let explained = env.hq(&["task", "explain", "-v", &whole, "0"]).ok();
-    let why = format!("task {writing}.0 keeps what it uses");
+    let why = format!("task {writing}.0 keeps its resources");
     assert!(explained.contains(&why), "{explained}");
     whole
 }

@@ -110,7 +110,7 @@ fn workers_with_keys_of_an_earlier_release_go_on_and_clients_are_told() {
     std::fs::rename(&old, &access).expect("ours");
     env.start_server();
     let log = env.read("server.log");
-    assert!(log.contains("of an earlier release"), "{log}");
+    assert!(log.contains("from an earlier release"), "{log}");
     let first = key(&env);
     assert_eq!(first.len(), 192);
     let _ = env.hq(&["submit", "--wait=ok", "--", "true"]).ok();
@@ -119,7 +119,7 @@ fn workers_with_keys_of_an_earlier_release_go_on_and_clients_are_told() {
     env.start_server();
     assert_eq!(key(&env), first, "the pair is kept");
     let log = env.read("server.log");
-    assert!(!log.contains("of an earlier release"), "{log}");
+    assert!(!log.contains("from an earlier release"), "{log}");
     let _ = env.hq(&["submit", "--wait=ok", "--", "true"]).ok();
 }
 

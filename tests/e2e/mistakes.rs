@@ -308,7 +308,7 @@ const WITH_SERVER: &[Mistake] = &[
     ("submit --resource mem=800G -- true", &["was `mem=800M` meant?"], 0),
     ("job submit-file huge.toml", &["was `mem=800M` meant?"], 0),
     ("submit --resource gpus/intel=all -- true", &["they ask for all gpus/intel, no worker has any"], 0),
-    ("submit --nodes 99 -- true", &["they ask for 99 nodes, the largest group has 1"], 0),
+    ("submit --nodes 99 -- true", &["they request 99 nodes, and the largest group has 1"], 0),
     ("submit --cpus 8 --resource gpus/amd=1 -- true", &["8 cpus, no worker has more than 2", "1 GPU (gpus/amd), no worker has any"], 0),
     // A server is already running.
     ("server start", &["is already online", "hq server stop"], 1),

@@ -219,7 +219,7 @@ fn a_task_that_became_another_user_does_not_hold_up_the_end_of_its_worker() {
     env.wait_exit("worker1");
     let took = begin.elapsed();
     let log = env.read("worker1.log");
-    let is_named = log.contains(&format!("cannot be ended: {other} (sleep) of user 0"));
+    let is_named = log.contains(&format!("cannot be killed: {other} (sleep) of user 0"));
     signal(other, "KILL");
     assert!(is_named, "{log}");
     // It used to wait for eighteen seconds.

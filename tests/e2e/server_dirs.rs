@@ -82,7 +82,7 @@ fn a_published_server_without_its_state_is_refused() {
     for args in [&["server", "start"][..], &["server", "start", "--resume"]] {
         env.hq(args)
             .exits_with(1)
-            .says("/server/001/state.db, which is not there")
+            .says("/server/001/state.db, which is missing")
             .says(" --fresh`");
     }
     env.start_server_with(&["--fresh"]);
@@ -146,7 +146,7 @@ fn a_server_before_the_last_one_is_named_if_it_left_jobs() {
         let said = if is_gone {
             std::fs::remove_file(env.path("server/002/state.db")).expect("it is there");
             let said = env.hq(&["server", "start"]).exits_with(1);
-            said.says("002/state.db, which is not there").stderr
+            said.says("002/state.db, which is missing").stderr
         } else {
             env.start_server();
             env.hq(&["server", "stop"]).ok();

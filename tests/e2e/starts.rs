@@ -544,7 +544,7 @@ fn a_start_finds_the_journal_of_the_last_server() {
     };
     moved(&env, "j.db", "away.db");
     for args in [&["server", "start"][..], &["server", "start", "--resume"]] {
-        env.hq(args).exits_with(1).says("/j.db, which is not there");
+        env.hq(args).exits_with(1).says("/j.db, which is missing");
     }
     moved(&env, "away.db", "j.db");
     let server = env.start_server();

@@ -70,7 +70,7 @@ fn a_token_may_do_what_its_role_says() {
     assert_eq!(refused(&full, ""), Vec::<String>::new());
     env.hq(&["token", "create", "ci"])
         .exits_with(1)
-        .says("there is a token `ci` already");
+        .says("the token `ci` exists already");
     env.hq(&["token", "create", "a b"])
         .exits_with(1)
         .says("letters, digits");

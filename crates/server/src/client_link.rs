@@ -712,7 +712,7 @@ mod tests {
             panic!("expected an error");
         };
         assert!(
-            error.message.contains("at most 1000 can be sent"),
+            error.message.contains("at most 1000 are allowed"),
             "{}",
             error.message
         );

@@ -47,19 +47,19 @@ pub(crate) enum AllocCommand {
 /// Which batch system.
 #[derive(Subcommand, Debug)]
 pub(crate) enum SystemCommand {
-    /// OpenPBS, PBS Professional
+    /// Submit jobs to OpenPBS or PBS Professional that start workers while tasks wait
     Pbs(Deferred<Box<QueueArgs>>),
-    /// Slurm
+    /// Submit jobs to Slurm that start workers while tasks wait
     Slurm(Deferred<Box<QueueArgs>>),
-    /// Another batch system; needs --template
+    /// Submit jobs to another batch system; needs --template
     Other(Deferred<Box<QueueArgs>>),
 }
 
 /// Parameters of a queue.
 #[derive(Args, Debug)]
 pub(crate) struct QueueArgs {
-    /// Wall time of each allocation
-    #[arg(short = 't', long, value_name = "TIME_LIMIT", value_parser = parse_limit)]
+    /// Wall time of each allocation, a batch job that runs workers
+    #[arg(short = 't', long, value_name = "DURATION", value_parser = parse_limit)]
     pub(crate) time_limit: Duration,
 
     /// Number of allocations that may wait in the batch system at the same time
@@ -74,11 +74,11 @@ pub(crate) struct QueueArgs {
     #[arg(long, value_name = "COUNT")]
     pub(crate) max_worker_count: Option<u32>,
 
-    /// Prefix for the names of allocations and their directories
+    /// Name of the queue: its batch jobs are called NAME-1, NAME-2 and so on
     #[arg(short = 'n', long, value_name = "NAME")]
     pub(crate) name: Option<String>,
 
-    /// Shell command to run before each worker
+    /// Shell command to run before each worker on its node; if it fails, the worker does not start
     #[arg(long, value_name = "COMMAND")]
     pub(crate) worker_start_cmd: Option<String>,
 
@@ -98,11 +98,11 @@ pub(crate) struct QueueArgs {
     #[arg(long, value_enum, value_name = "ACTION", default_value_t = OnServerLostArg::FinishRunning)]
     pub(crate) on_server_lost: OnServerLostArg,
 
-    /// Do not submit a test allocation first
+    /// Skip the test: without the option, hq first submits an allocation and cancels it at once
     #[arg(long)]
     pub(crate) no_dry_run: bool,
 
-    /// Description of the batch system to use instead of the built-in one; see `hq alloc template`
+    /// File with the commands and job script for the batch system, instead of the built-in ones; see `hq alloc template`
     ///
     /// [default: `templates/slurm.toml` or `templates/pbs.toml` in the server directory, if it exists]
     #[arg(long, value_name = "FILE", value_parser = path_parser())]
@@ -153,7 +153,7 @@ pub(crate) struct QueueArgs {
     #[arg(long, value_name = "SHARE", value_parser = parse_utilization)]
     pub(crate) min_utilization: Option<f32>,
 
-    /// Further arguments of the submit command; put them after `--`
+    /// Options for the command of the batch system, such as `sbatch`; put them after `--`
     #[arg(value_name = "ARGS", trailing_var_arg = true)]
     pub(crate) additional_args: Vec<String>,
 }

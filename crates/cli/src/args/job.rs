@@ -141,9 +141,9 @@ const fn meaning(state: JobState) -> &'static str {
         JobState::Waiting => "No task runs, some will",
         JobState::Running => "Some task runs",
         JobState::Finished => "All tasks finished",
-        JobState::Failed => "Some task failed",
-        JobState::Canceled => "Some task was canceled",
-        JobState::Aborted => "Some task was aborted",
+        JobState::Failed => "Some task failed, and none waits or runs",
+        JobState::Canceled => "Some task was canceled; none failed or was aborted",
+        JobState::Aborted => "Some task was aborted; none failed",
         JobState::Opened => "Open, without unfinished tasks",
     }
 }

@@ -63,8 +63,8 @@ pub(crate) struct StartArgs {
 
     /// Store the state in this file; if the file exists, continue from it
     ///
-    /// By default the server stores its state in the server directory. A later start without the option opens this file
-    /// again if it continues this server.
+    /// By default the server stores its state in the server directory. If the next start continues this server (see
+    /// --resume), it opens the same file.
     #[arg(help_heading = STATE, long, value_name = "PATH", value_parser = path_parser())]
     pub(crate) journal: Option<PathBuf>,
 
@@ -106,22 +106,23 @@ pub(crate) struct StartArgs {
     )]
     pub(crate) journal_max_size: SizeMax,
 
-    /// Maximum time until all changes are forced to disk [default: 30s]
+    /// Accepted for compatibility, without effect: the server stores each change before it answers
     #[arg(help_heading = STATE, long, value_name = "DURATION", value_parser = parse_duration)]
     pub(crate) journal_flush_period: Option<Duration>,
 
-    /// Stop workers that have been idle this long; --idle-timeout of a worker overrides it
+    /// Stop workers that have been idle this long; --idle-timeout of a worker overrides it [default: never]
     #[arg(help_heading = WORKERS, long, value_name = "DURATION", value_parser = parse_duration)]
     pub(crate) idle_timeout: Option<Duration>,
 
-    /// Accepted for compatibility; a scheduling round takes a few milliseconds at most [default: 5s]
+    /// Accepted for compatibility, without effect: a scheduling round takes a few milliseconds at most
     #[arg(help_heading = WORKERS, long, value_name = "DURATION", value_parser = parse_duration)]
     pub(crate) scheduler_time_limit: Option<Duration>,
 
     /// Serve the web dashboard and metrics for Prometheus over HTTP [default address: 127.0.0.1 and any free port]
     ///
     /// ADDR is PORT, HOST:PORT or [IPV6]:PORT; with only a PORT, other machines cannot connect. Every request needs the
-    /// token in the file `http-token` of the running server's directory. The server prints both when it starts.
+    /// token in the file `http-token` of the running server's directory. The server prints the address and the path of
+    /// this file when it starts. Without the option there is no HTTP port.
     #[arg(help_heading = NETWORK,
         long,
         value_name = "ADDR",
@@ -134,13 +135,13 @@ pub(crate) struct StartArgs {
 
     /// Reaction to a worker on which tasks fail that succeed on other workers
     ///
-    /// `tell` writes an event and shows a problem. `act` also gives the worker no more tasks until a test task succeeds on
-    /// it: the first after 10 minutes, then each after twice as long. Its failed tasks run again on other workers, which
+    /// `tell` reports it (`hq problems`, log and journal). `act` also gives the worker no more tasks until a test task
+    /// succeeds on it: the first test runs after 10 minutes, and the wait doubles with each failure. Its failed tasks run again on other workers, which
     /// counts neither as a retry nor as a failure. `off` does nothing.
     #[arg(help_heading = WORKERS, long, value_name = "WHAT", value_parser = parse_quarantine, default_value = "tell")]
     pub(crate) quarantine: QuarantineMode,
 
-    /// Notify about broken workers: run `cmd:COMMAND`, or send a POST request to a URL; may be repeated
+    /// Notify when --quarantine suspects a worker or stops giving it tasks: run `cmd:COMMAND`, or send a POST request to a URL; may be repeated
     ///
     /// Works like `--notify` of `hq submit`, with `HQ_WORKER_ID`, `HQ_WORKER_HOST` and `HQ_REASON` in the environment of a
     /// command. Workers that you quarantine yourself cause no notification.

@@ -38,7 +38,7 @@ const WAITING: &str = "Waiting and notifications";
 /// can be merged with the command line.
 #[derive(Args, Clone, Debug, Default)]
 pub(crate) struct TaskOptions {
-    /// Name of the job [default: file name of the command]
+    /// Name of the job [default: file name of the program, or of the interpreter of a script]
     #[arg(help_heading = TASKS, long, value_name = "TEXT", value_parser = parse_job_name)]
     pub(crate) name: Option<String>,
 
@@ -48,32 +48,35 @@ pub(crate) struct TaskOptions {
 
     /// Create one task for each line of a file; HQ_ENTRY contains the line
     ///
-    /// `-` reads the lines from standard input.
+    /// `-` reads the lines from standard input. Task ids start at 0, and --array selects lines.
     #[arg(help_heading = TASKS, long, value_name = "FILE", conflicts_with = "from_json", value_parser = path_parser())]
     pub(crate) each_line: Option<PathBuf>,
 
-    /// Create one task for each item of a JSON array; HQ_ENTRY contains the item
+    /// Create one task for each item of a JSON array; HQ_ENTRY contains the item as JSON
+    ///
+    /// A text therefore keeps its quotes. `-` reads the array from standard input.
     #[arg(help_heading = TASKS, long, value_name = "FILE", value_parser = path_parser())]
     pub(crate) from_json: Option<PathBuf>,
 
     /// Create one task for each combination of values, such as `lr=0.1,0.01` and `seed=1-100`; may be repeated
     ///
     /// hq replaces `{lr}` in arguments and paths with the value of the task, and sets HQ_PARAM_LR. Commas separate values;
-    /// `1-100`, `0-1:0.25` and `10-1:-1` are ranges, `@FILE` means the lines of a file, and double quotes enclose a text.
-    /// A parameter that begins with `+` forms pairs with the parameter before it instead of combinations:
+    /// `1-100`, `0-1:0.25` and `10-1:-1` are ranges, `@FILE` means the lines of a file, and double quotes protect commas
+    /// and ranges. A parameter that begins with `+` is paired value by value with the parameter before it:
     /// `--param size=1,2 --param +mem=4,8`. The last parameter changes fastest.
     #[arg(help_heading = TASKS, long, value_name = "NAME=VALUES", value_parser = param_parser(), conflicts_with_all = ["each_line", "from_json"])]
     pub(crate) param: Vec<ParamArg>,
 
     /// Cpus of each task, such as `4`, `"8 compact!"` or `all` [default: 1]
     ///
-    /// A policy after the amount says how to choose cpus from several groups (NUMA nodes): `compact`,
-    /// `compact!`, `tight`, `tight!` or `scatter`.
+    /// A policy after the amount says how to choose cpus from several groups (NUMA nodes): `compact` takes as few groups
+    /// as possible now, `compact!` waits for the fewest, `scatter` spreads; `tight` and `tight!` see `hq doc resources`.
     #[arg(help_heading = RESOURCES, long, value_name = "AMOUNT", value_parser = parse_request, conflicts_with = "nodes")]
     pub(crate) cpus: Option<RequestAmount>,
 
     /// Another resource each task needs, such as `gpus/nvidia=1` or `mem=4G`; may be repeated
     ///
+    /// Memory without a unit is MiB; K, M, G and T are powers of 1024. Fractions such as `gpus/nvidia=0.5` are possible.
     /// With `mem=auto` hq chooses the size. The first tasks get an equal share of a worker's memory, or 4 GiB with
     /// `mem=auto:4G`. Later tasks get the size that wastes least. A task that runs out of memory is retried with more.
     #[arg(help_heading = RESOURCES, long, value_name = "NAME=AMOUNT", value_parser = parse_resource_arg)]
@@ -81,13 +84,13 @@ pub(crate) struct TaskOptions {
 
     /// Kill tasks that use more memory than the `mem` they requested [default: yes]
     ///
-    /// A worker enforces the limit if it detected its own `mem`, or was started with `--enforce-memory`. See
-    /// `hq doc resources`.
+    /// A task that requests no `mem` has no limit. A worker enforces the limit if it detected its own `mem`, or was
+    /// started with `--enforce-memory`. See `hq doc resources`.
     #[arg(help_heading = RESOURCES, long, value_enum, value_name = "YES|NO", num_args = 0..=1, require_equals = true, default_missing_value = "yes",
           hide_possible_values = true)]
     pub(crate) enforce_memory: Option<YesNo>,
 
-    /// Run each task on this many whole nodes; with 0 tasks share nodes [default: 0]
+    /// Run each task on this many whole nodes of one group [default: tasks share nodes]
     #[arg(help_heading = RESOURCES, long, value_name = "COUNT", conflicts_with = "pin")]
     pub(crate) nodes: Option<u32>,
 
@@ -106,11 +109,13 @@ pub(crate) struct TaskOptions {
     #[arg(help_heading = RESOURCES, long, conflicts_with = "predict")]
     pub(crate) no_predict: bool,
 
-    /// Kill each task after this time; it then counts as failed [default: none]
+    /// Stop each attempt of a task after this time, such as `90s`, `2h30m` or `01:30:00` [default: none]
+    ///
+    /// The task gets --stop-signal, and counts as failed. A plain number is seconds.
     #[arg(help_heading = FAILURES, long, value_name = "DURATION", value_parser = parse_limit)]
     pub(crate) time_limit: Option<Duration>,
 
-    /// Importance of these tasks when the scheduler compares alternatives [default: 1.0]
+    /// Among tasks of equal priority, favor these by this factor [default: 1.0]
     #[arg(help_heading = ORDER, long, value_name = "WEIGHT", value_parser = parse_weight)]
     pub(crate) weight: Option<u32>,
 
@@ -122,7 +127,7 @@ pub(crate) struct TaskOptions {
     #[arg(help_heading = RESOURCES, long, value_enum, value_name = "MODE")]
     pub(crate) pin: Option<PinArg>,
 
-    /// Working directory of the tasks [default: %{SUBMIT_DIR}]
+    /// Working directory of the tasks, created if missing [default: the directory of the submit]
     #[arg(help_heading = TASKS, long, value_name = "PATH", value_parser = path_parser())]
     pub(crate) cwd: Option<PathBuf>,
 
@@ -140,10 +145,14 @@ pub(crate) struct TaskOptions {
     pub(crate) stderr: Option<StdioArg>,
 
     /// Write the output of all tasks into a few files in this directory, instead of two files per task
+    ///
+    /// A relative path starts at the directory of the submit. `hq job cat` reads the output.
     #[arg(help_heading = OUTPUT, long, alias = "log", value_name = "DIR", value_parser = path_parser())]
     pub(crate) stream: Option<PathBuf>,
 
     /// Set an environment variable for the tasks; may be repeated
+    ///
+    /// With `hq submit`, tasks otherwise have the environment of their worker, not of your shell.
     #[arg(help_heading = TASKS, long, value_name = "KEY=VALUE", value_parser = env_parser())]
     pub(crate) env: Vec<EnvPair>,
 
@@ -153,11 +162,12 @@ pub(crate) struct TaskOptions {
 
     /// Let a task fail after it has lost its worker to a crash this many times [default: 5]
     ///
-    /// A number, `never-restart`, or `unlimited`.
+    /// A number, `unlimited`, or `never-restart`: the task then fails when it loses its worker for any reason, even if you
+    /// stop the worker.
     #[arg(help_heading = FAILURES, long, value_name = "LIMIT", value_parser = parse_crash_limit)]
     pub(crate) crash_limit: Option<CrashLimit>,
 
-    /// Signal to send to a task at its time limit or when it is canceled [default: SIGINT]
+    /// Signal to send to a task at its time limit or when it is canceled: a name or number [default: SIGINT]
     #[arg(help_heading = FAILURES, long, value_name = "SIGNAL", value_parser = parse_signal)]
     pub(crate) stop_signal: Option<i32>,
 
@@ -174,6 +184,9 @@ pub(crate) struct TaskOptions {
 
     /// Failures to retry: `exit`, `signal`, `timeout`, `oom`, `start`, `lost`, exit codes such as
     /// `3,10-20`, names of signals [default: exit,signal,timeout,oom]
+    ///
+    /// Has an effect only with --retries. `start` means that the program could not be started, `lost` that the worker was
+    /// lost and --crash-limit allows no restart.
     #[arg(help_heading = FAILURES, long, value_name = "CAUSES", value_parser = parse_retry_on)]
     pub(crate) retry_on: Option<RetryOn>,
 
@@ -190,24 +203,25 @@ pub(crate) struct TaskOptions {
     #[arg(help_heading = FAILURES, long, value_name = "FACTORS", value_parser = parse_retry_grow)]
     pub(crate) retry_grow: Option<GrowSpec>,
 
-    /// Abort the rest of the job when more than this many tasks have failed [default: never]
+    /// Abort all other tasks, also running ones, when more than this many have failed [default: never]
     #[arg(help_heading = FAILURES, long, value_name = "COUNT")]
     pub(crate) max_fails: Option<u32>,
 
     /// File that each task reads, such as `in/%{TASK_ID}.dat`; may be repeated
     ///
-    /// The path can contain placeholders and parameters. It is relative to the working directory of the task.
+    /// hq copies nothing: --skip-done uses the file to detect changes. The path can contain placeholders and parameters.
+    /// It is relative to the working directory of the task.
     #[arg(help_heading = DONE_WORK, long, value_name = "PATH", value_parser = path_parser())]
     pub(crate) inputs: Vec<PathBuf>,
 
     /// File that each task writes; may be repeated
     ///
-    /// When a task has finished and its outputs exist, the worker writes a record next to the first output:
-    /// `.NAME.hq-done`.
+    /// When a task has finished and all its inputs and outputs exist, the worker writes a record next to the first output,
+    /// `.NAME.hq-done`, which --skip-done reads.
     #[arg(help_heading = DONE_WORK, long, value_name = "PATH", value_parser = path_parser())]
     pub(crate) outputs: Vec<PathBuf>,
 
-    /// Fail tasks that exit with 0 but did not write all their outputs
+    /// Fail tasks that exit with 0 but did not write all their --outputs
     #[arg(help_heading = DONE_WORK, long)]
     pub(crate) check_outputs: bool,
 
@@ -220,7 +234,8 @@ pub(crate) struct TaskOptions {
 
     /// Leave out finished work: tasks whose outputs exist and whose inputs and command have not changed
     ///
-    /// A task also runs if one of its dependencies has to run, or if it waits for a job that has not ended. `--dry-run`
+    /// Needs --outputs. The new job contains only the other tasks. A task also runs if one of its dependencies has to run,
+    /// or if it waits for a job that has not ended. `--dry-run`
     /// lists the tasks that would run, and why.
     #[arg(help_heading = DONE_WORK, long)]
     pub(crate) skip_done: bool,
@@ -270,7 +285,7 @@ impl From<PinArg> for PinMode {
 /// Where directives are looked for.
 #[derive(ValueEnum, Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) enum DirectivesMode {
-    /// In the command's file if its name ends in `.sh`
+    /// In the first word of the command if it ends in `.sh`; `bash job.sh` is not searched
     #[default]
     Auto,
     /// In the command's file
@@ -286,12 +301,13 @@ pub(crate) enum DirectivesMode {
 pub(crate) struct NotifyArgs {
     /// Notify when the job ends or fails: run `cmd:COMMAND`, or send a POST request to a URL; may be repeated
     ///
-    /// The server runs COMMAND in a shell on its own machine. Both get the same JSON: id, name, state and counts of the
-    /// job, and a failed task. The server retries a failed notification four times within six minutes.
+    /// The server runs COMMAND in a shell on its own machine. Both get the same JSON, on standard input or as the body of
+    /// the request: id, name, state and counts of the job, and a failed task. The server retries a failed notification four
+    /// times within about six minutes.
     #[arg(help_heading = WAITING, long, value_name = "TARGET", value_parser = parse_notify_target)]
     pub(crate) notify: Vec<NotifyTarget>,
 
-    /// When to notify: at the `end` of the job, at its first `failure`, or both [default: end]
+    /// When to notify: at the `end` of the job, at its first `failure`, or `end,failure` for both [default: end]
     #[arg(help_heading = WAITING,
         long,
         value_enum,
@@ -307,7 +323,7 @@ pub(crate) struct NotifyArgs {
 pub(crate) enum NotifyOn {
     /// The job has ended, in any way
     End,
-    /// Its first task has failed
+    /// A task of the job has failed, for the first time
     Failure,
 }
 
@@ -351,8 +367,8 @@ pub(crate) struct OwnTasksArgs {
 
     /// In a task, for its own job: submit only if no earlier attempt of the task submitted under this name
     ///
-    /// Without the option a retried task can repeat its submits in the same order: hq ignores submits that an earlier
-    /// attempt already made.
+    /// hq ignores later submits under the same name, even with different content. Without the option, hq ignores exact
+    /// repetitions of submits that an earlier attempt made, in any order.
     #[arg(help_heading = OPEN_JOBS, long, value_name = "NAME", requires = "job")]
     pub(crate) once: Option<String>,
 }
@@ -382,7 +398,7 @@ impl OwnTasksArgs {
 /// Whether a command stays until its jobs have ended.
 #[derive(Args, Clone, Copy, Debug)]
 pub(crate) struct FollowArgs {
-    /// Wait until the new jobs have ended; with `--wait=ok` exit with 1 unless every task finished
+    /// Wait until the new jobs have ended; exit with 0 even if tasks failed, unless `--wait=ok`
     #[arg(help_heading = WAITING,
         long,
         value_enum,
@@ -394,7 +410,7 @@ pub(crate) struct FollowArgs {
     )]
     pub(crate) wait: Option<WaitFor>,
 
-    /// Wait until the new jobs have ended, and show their progress
+    /// Wait until the new jobs have ended, and show their progress; exit with 0 even if tasks failed
     #[arg(help_heading = WAITING, long)]
     pub(crate) progress: bool,
 }

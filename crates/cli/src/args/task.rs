@@ -33,7 +33,7 @@ pub(crate) enum TaskStateArg {
     Failed,
     /// Canceled with `hq job cancel`
     Canceled,
-    /// Aborted by the server
+    /// Given up: a dependency did not finish, or --max-fails was reached
     Aborted,
 }
 

@@ -64,7 +64,7 @@ pub(crate) struct StartArgs {
     /// Another resource to offer; may be repeated
     ///
     /// DEF is `[a,b]` (named items), `[[0,1],[2,3]]` or `2x4` (items in groups), `range(0-3)`, or
-    /// `sum(100.5)` (a quantity).
+    /// `sum(100.5)` (a quantity); for memory also `mem=64GiB`.
     #[arg(help_heading = RESOURCES, long, value_name = "NAME=DEF", value_parser = parse_definition)]
     pub(crate) resource: Vec<ResourceItem>,
 
@@ -75,6 +75,8 @@ pub(crate) struct StartArgs {
     pub(crate) group: Option<String>,
 
     /// Groups of resources that are close to each other, such as `cpus[0]:gpus[0],cpus[1]:gpus[1]=128`
+    ///
+    /// `[1]` is the number of a group, and `=128` the weight of the pair [default: 256].
     #[arg(help_heading = RESOURCES, long, value_name = "COUPLING")]
     pub(crate) coupling: Option<String>,
 
@@ -84,7 +86,7 @@ pub(crate) struct StartArgs {
     #[arg(help_heading = RESOURCES, long, value_name = "RESOURCES")]
     pub(crate) detect_resources: Option<DetectResources>,
 
-    /// Offer only one cpu per physical core
+    /// Offer only one cpu per physical core of the detected cpus; no effect with --cpus
     #[arg(help_heading = RESOURCES, long)]
     pub(crate) no_hyper_threading: bool,
 
@@ -107,11 +109,13 @@ pub(crate) struct StartArgs {
     #[arg(help_heading = TASKS, long, value_name = "SHARE", value_parser = parse_utilization)]
     pub(crate) min_utilization: Option<f32>,
 
-    /// How often to send a heartbeat to the server [default: 8s]
+    /// How often to send a heartbeat to the server, which gives up a worker after two silent periods [default: 8s]
     #[arg(help_heading = CONNECTION, long, value_name = "DURATION", value_parser = parse_duration)]
     pub(crate) heartbeat: Option<Duration>,
 
     /// Stop after this time [default: the time left in the surrounding batch job, else never]
+    ///
+    /// Tasks that still run are stopped, and run again on another worker.
     #[arg(help_heading = LIFETIME, long, value_name = "DURATION", value_parser = parse_limit)]
     pub(crate) time_limit: Option<Duration>,
 

@@ -146,6 +146,7 @@ const HABITS: &[(Place, &[HabitCheck])] = &[
             program::directive,
             program::split_value,
             program::ids,
+            program::make_target,
             program::job_word,
             program::long_dash,
             program::elsewhere,

@@ -285,7 +285,7 @@ fn a_damaged_file_is_refused_until_it_is_repaired() {
     let report = crate::repair(&path)
         .expect("room")
         .expect("there was something to do");
-    assert!(report.to_string().contains("they wait again"), "{report}");
+    assert!(report.to_string().contains("which wait again"), "{report}");
     assert!(crate::check(&path).expect("a file").is_empty());
     assert_eq!(crate::repair(&path).expect("room"), None);
     Store::open(&path).expect("it is whole");

@@ -289,6 +289,13 @@ fn of_stray_word(path: &[&str], word: &str, before: &str) -> Option<String> {
         return Some(format!("a duration is one word: `{before}{word}`"));
     }
     let command = path.join(" ");
+    let is_table = !word.is_empty() && word.chars().all(|c| matches!(c, '|' | '+' | '-' | '*'));
+    if is_table || is_state(word) {
+        return Some(format!(
+            "a list of hq stands there; ids are one word, such as `hq {command} 3,5-7`. As a script: `hq {command} \
+             $(hq job list --filter waiting --output-mode json | jq -r 'map(.id) | join(\",\")')`"
+        ));
+    }
     let text = match path {
         ["job", "cat"] if before.parse::<u32>().is_ok() => {
             return Some(format!(
@@ -330,6 +337,12 @@ fn of_stray_word(path: &[&str], word: &str, before: &str) -> Option<String> {
         }
     };
     Some(text.to_owned())
+}
+
+/// Whether a word is a state in a list, such as `WAITING`.
+fn is_state(word: &str) -> bool {
+    const STATES: &str = "WAITING RUNNING FINISHED FAILED CANCELED ABORTED OPENED";
+    has_word(STATES, word)
 }
 
 /// The command that a path names.

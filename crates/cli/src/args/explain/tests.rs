@@ -144,6 +144,8 @@ fn values_are_told_by_their_kind() {
         ),
         ("import sbatch slurm.sh", "the first word is the script"),
         ("worker info 1 now", "takes `<WORKERS>` and no more words"),
+        ("job cancel 4 WAITING", "`hq job cancel 3,5-7`"),
+        ("job cancel 4 | ID", "a list of hq stands there"),
         ("server info now", "`hq server info` takes"),
         ("submit --array 1–10 true", "type it as `1-10`"),
         ("submit --array=1–10 true", "type it as `1-10`"),
@@ -257,7 +259,7 @@ fn values_are_told_by_their_kind() {
         ("worker list -a", "has the options `--all`, `--filter`"),
         (
             "alloc add slurm",
-            "`--time-limit <TIME_LIMIT>` of `hq alloc add slurm` is",
+            "`--time-limit <DURATION>` of `hq alloc add slurm` is",
         ),
         ("token create", "`<NAME>` of `hq token create` is"),
         (

@@ -138,6 +138,36 @@ pub(super) fn ids(typed: &Typed<'_>, text: Text<'_>) -> Option<Remark> {
         .then(|| Remark::Refusal(format!("`{}` is not a program", text.text), help))
 }
 
+/// `hq run -j4 all`, where `make -j4 all` is meant.
+pub(super) fn make_target(typed: &Typed<'_>, text: Text<'_>) -> Option<Remark> {
+    if typed.words.len() != 1 || typed.front.is_fenced || text.text.contains('/') {
+        return None;
+    }
+    let mut makefiles = ["GNUmakefile", "makefile", "Makefile"].into_iter();
+    let file = makefiles.find(|file| {
+        std::fs::read_to_string(file).is_ok_and(|rules| has_target(&rules, text.text))
+    })?;
+    Some(Remark::Note(format!(
+        "`{0}` is taken as the program; it is also a target of {file}, which hq does not read: `make {0}`",
+        text.text
+    )))
+}
+
+/// Whether rules of make have a target.
+fn has_target(rules: &str, target: &str) -> bool {
+    let targets = rules.lines().filter_map(|line| line.split_once(':'));
+    targets.map(|(targets, _)| targets).any(|targets| {
+        !targets.starts_with(['\t', '#']) && targets.split_whitespace().any(|one| one == target)
+    })
+}
+
+#[test]
+fn targets_of_make_are_found() {
+    let rules = "# all: no\nCC = gcc\nall clean: x\n\techo b: c\n";
+    assert!(has_target(rules, "all") && has_target(rules, "clean"));
+    assert!(!has_target(rules, "b") && !has_target(rules, "x"));
+}
+
 /// `hq submit --wait last`: `last` is also a program.
 pub(super) fn job_word(typed: &Typed<'_>, text: Text<'_>) -> Option<Remark> {
     let is_one = matches!(text.text, "last" | "all") && typed.words.len() == 1;

@@ -37,9 +37,9 @@ pub(super) fn percent_letter(_: &Typed<'_>, text: Text<'_>) -> Option<Remark> {
         ('J', "%{JOB_ID}"),
         ('I', "%{TASK_ID}"),
         ('t', "%{TASK_ID}"),
-        ('x', "written out: the name of the job"),
-        ('N', "unknown at this time: the name of the node"),
-        ('u', "written out: the name of the user"),
+        ('x', "the name of the job, written out"),
+        ('N', "the name of the node, which is not known yet"),
+        ('u', "the name of the user, written out"),
         ('s', "%{INSTANCE_ID}"),
     ];
     if matches!(text.key(), "env" | "name" | "param") {
@@ -54,7 +54,10 @@ pub(super) fn percent_letter(_: &Typed<'_>, text: Text<'_>) -> Option<Remark> {
             .find(|(known, _)| *known == letter && is_alone)
     });
     let found: Vec<String> = found
-        .map(|(letter, instead)| format!("`%{letter}` is `{instead}`"))
+        .map(|(letter, instead)| match instead.starts_with('%') {
+            true => format!("`%{letter}` is `{instead}`"),
+            false => format!("`%{letter}` is {instead}"),
+        })
         .collect();
     (!found.is_empty()).then(|| {
         let (option, found) = (text.option, found.join(", "));

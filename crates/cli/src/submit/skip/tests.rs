@@ -162,7 +162,7 @@ fn deleted_outputs_other_commands_and_missing_records_are_reasons() {
     assert_eq!(why(&fleeting), [expected]);
     let earlier = "hq-done 1\ncommand 0000000000000007\n";
     fs::write(at(".c.hq-done"), earlier).expect("written");
-    assert!(why(&absolute)[0].starts_with("9: its record is of another release"));
+    assert!(why(&absolute)[0].starts_with("9: another release of hq wrote its record"));
     fs::remove_file(at("b1")).expect("removed");
     let missing = at("b1").display().to_string();
     assert_eq!(why(&file), [format!("3: output {missing} is missing")]);
