@@ -136,7 +136,7 @@ fn a_server_tells_of_a_broken_worker_and_leaves_the_rest_to_people() {
         .says("worker not found")
         .exits_with(1);
     env.hq(&["worker", "release", "2"])
-        .says("it was not set aside")
+        .says("it was not in quarantine")
         .ok();
 }
 
@@ -150,16 +150,19 @@ fn a_worker_that_somebody_set_aside_is_told_of_as_that() {
     let problems = env.hq(&["problems"]).ok();
     let status = env.hq(&["status"]).ok();
     for (said, words) in [
-        (&explained, "the worker was set aside on request until 20"),
+        (
+            &explained,
+            "the worker is in quarantine on request until 20",
+        ),
         (&problems, "Node set aside"),
         (&problems, "on request until 20"),
-        (&status, "worker 1 was set aside on request until 20"),
+        (&status, "worker 1 is in quarantine on request until 20"),
     ] {
         assert!(said.contains(words), "{words}: {said}");
         assert!(said.contains(" UTC: its fan"), "{said}");
         assert!(!said.contains("tasks fail"), "{said}");
         assert!(!said.contains("Broken node"), "{said}");
-        assert!(!said.contains("taken by others"), "{said}");
+        assert!(!said.contains("other tasks use the resources"), "{said}");
     }
     env.hq(&["worker", "release", "1"]).ok();
     env.wait_job(&job);

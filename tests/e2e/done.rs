@@ -160,7 +160,7 @@ fn a_job_is_submitted_again_without_what_is_done() {
     env.submit(&["--", "true"]);
     env.wait_job("last");
     env.hq(&["job", "resubmit", "last", "--changed"])
-        .says("none of its tasks says what it writes")
+        .says("none of its tasks names its outputs")
         .exits_with(1);
 }
 

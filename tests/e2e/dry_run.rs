@@ -120,7 +120,7 @@ fn with_workers(mut env: Env, dry: &[&str]) {
     signal(server, "KILL");
     env.wait_exit("server");
     env.hq(dry)
-        .says("cannot be asked which workers there are")
+        .says("cannot be queried for its workers")
         .says("no server to ask");
 }
 

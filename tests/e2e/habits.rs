@@ -167,7 +167,7 @@ fn a_dash_is_standard_input_wherever_a_file_is_read() {
     ] {
         let (code, found) = with_input(&env, args, b"a\n");
         assert_eq!(code, Some(1), "{args:?}");
-        assert!(found.contains("can be read once"), "{found}");
+        assert!(found.contains("can be read only once"), "{found}");
     }
 }
 
@@ -301,13 +301,13 @@ fn a_job_file_that_is_submitted_as_a_program_is_a_job_file() {
     ] {
         env.hq(&[verb, option, "wf.toml"])
             .exits_with(1)
-            .says("is for a command, and wf.toml is a job file");
+            .says("applies to a command, but wf.toml is a job file");
     }
     for words in [
         &["submit", "wf.toml", "--wait"][..],
         &["run", "wf.toml", "-j", "4"],
     ] {
-        env.hq(words).exits_with(1).says("stands behind it");
+        env.hq(words).exits_with(1).says("comes after it");
     }
     // This is not a job file but a program, as before.
     env.hq(&["submit", "list"]).exits_with(0);

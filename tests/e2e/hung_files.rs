@@ -226,7 +226,7 @@ fn a_hung_work_directory_stops_neither_limits_nor_cancels_nor_heartbeats_nor_cal
     });
     wait_for("the user is told", || {
         let told = env.hq(&["task", "explain", &hung, "1"]).ok();
-        let is_told = told.contains("and has not started it");
+        let is_told = told.contains("but has not started it");
         is_told.then_some(()).ok_or(told)
     });
     env.hq(&["job", "cancel", &canceled]).ok();

@@ -172,10 +172,7 @@ fn a_job_of_two_nodes_gets_them_with_their_names() {
     );
     assert_eq!(lines[1], "mpirun -n 4 --map-by ppr:2:node ./hello.x");
     assert_eq!(lines[2], "2", "{text}");
-    assert!(
-        told.contains("tasks get whole nodes with all that they have"),
-        "{told}"
-    );
+    assert!(told.contains("tasks get whole nodes, so memory"), "{told}");
     assert!(told.contains("$HQ_NODE_FILE"), "{told}");
 }
 
@@ -214,7 +211,10 @@ fn failures_signals_and_scratch_space_are_those_of_the_script() {
     env.hq(&["job", "cancel", &job]).ok();
     let text = env.wait_lines("checkpoint.out", 2);
     assert!(text.starts_with("step 0\nsaved at step "), "{text}");
-    assert!(told.contains("a task that gets it has failed"), "{told}");
+    assert!(
+        told.contains("a task that receives it counts as failed"),
+        "{told}"
+    );
     assert!(told.contains("`--open-mode=append`"), "{told}");
 }
 

@@ -95,7 +95,7 @@ fn workers_with_keys_of_an_earlier_release_go_on_and_clients_are_told() {
     let before = copy_of_access(&env, "before", SHARED, None);
     env.start_worker_with(&["--cpus=1", &before]);
     let log = env.read("worker1.log");
-    assert!(log.contains("does not name the server's key"), "{log}");
+    assert!(log.contains("lacks the server's public key"), "{log}");
     env.hq(&["doctor", "net", &before])
         .says("the access file does not name it");
     env.hq(&["job", "list", &before])

@@ -166,7 +166,7 @@ fn job_file_mistakes_are_shown_with_their_place() {
         ),
         (
             [task(1, ""), task(2, "1, 99999")],
-            format!("Error: Task 2 {graph}job.toml, line 7, column 10: there is no task 99999 in this file"),
+            format!("Error: Task 2 {graph}job.toml, line 7, column 10: task 99999 does not exist in this file"),
         ),
         (
             [task(5, ""), task(5, "")],

@@ -162,10 +162,10 @@ const VALUES: &[Mistake] = &[
     ("submit --cpus -1 -- true", &["'-1'", "`--cpus` takes an amount above 0"], 2),
     ("submit --array -1 -- true", &["'-1'", "`--array` takes ids from 0"], 2),
     ("submit --time-limit -5 -- true", &["'-5'", "`--time-limit` takes a duration such as `90s`"], 2),
-    ("submit --time-limit 0 -- true", &["a time limit of 0 ends everything at once", "without the option there is no time limit"], 2),
-    ("submit --time-limit 00:00:00 -- true", &["a time limit of 0 ends everything at once"], 2),
-    ("run --time-limit 0s -- true", &["a time limit of 0 ends everything at once"], 2),
-    ("alloc add slurm --time-limit 0", &["a time limit of 0 ends everything at once"], 2),
+    ("submit --time-limit 0 -- true", &["a time limit of 0 would end every task at once", "without the option there is no time limit"], 2),
+    ("submit --time-limit 00:00:00 -- true", &["a time limit of 0 would end every task at once"], 2),
+    ("run --time-limit 0s -- true", &["a time limit of 0 would end every task at once"], 2),
+    ("alloc add slurm --time-limit 0", &["a time limit of 0 would end every task at once"], 2),
     ("submit --array 1-10%2 -- true", &["'1-10%2'", "in Slurm `%` limits"], 2),
     ("submit --cpus 500m -- true", &["'500m'", "`--cpus 0.5`"], 2),
     ("submit --after afterok:3 -- true", &["'afterok:3'", "`--after 3:ok`"], 2),
@@ -265,15 +265,15 @@ const WITH_SERVER: &[Mistake] = &[
     ("submit --from-json list.gz -- true", &["not JSON, but compressed with gzip", "`zcat list.gz | hq … --from-json -`"], 1),
     ("job submit-file wide.toml", &["expected UTF-8", "it is text in UTF-16: `iconv"], 1),
     ("job submit-file t.sh", &["t.sh is a script", "`hq submit t.sh`"], 1),
-    ("run pipeline.toml sub", &["`sub` stands behind it", "`hq run pipeline.toml`"], 1),
+    ("run pipeline.toml sub", &["`sub` comes after it", "`hq run pipeline.toml`"], 1),
     ("submit ./nosuch.sh", &["./nosuch.sh does not exist", "`--directives off`"], 1),
     ("submit --each-line nope -- true", &["nope", "No such file or directory"], 1),
     ("submit --from-json object.json -- true", &["object.json", "has to be an array"], 1),
-    ("job submit-file absent.toml", &["absent.toml", "No such file or directory", "paths begin in this directory"], 1),
+    ("job submit-file absent.toml", &["absent.toml", "No such file or directory", "paths are relative to this directory"], 1),
     ("job submit-file typo.tmol", &["did you mean `typo.toml`?"], 1),
-    ("job submit-file dir/absent.toml", &["there is no directory `dir`"], 1),
+    ("job submit-file dir/absent.toml", &["the directory `dir` does not exist"], 1),
     ("job submit-file .", &["name a file in it"], 1),
-    ("report typo.toml", &["is no report, so that it is not replaced", "`hq report FILE.html`"], 1),
+    ("report typo.toml", &["is not a report, so it is not replaced", "`hq report FILE.html`"], 1),
     ("query typo.toml", &["`hq query - < typo.toml`"], 1),
     ("query ''", &["The query is empty"], 1),
     ("submit --wait 10m true", &["`10m` is taken as the program", "`timeout 10m hq job wait last`"], 1),
@@ -307,7 +307,7 @@ const WITH_SERVER: &[Mistake] = &[
     ("submit --resource mem=900000 -- true", &["no worker has more than 1000 MiB; was `mem=900000K` meant? Without a unit it is MiB"], 0),
     ("submit --resource mem=800G -- true", &["was `mem=800M` meant?"], 0),
     ("job submit-file huge.toml", &["was `mem=800M` meant?"], 0),
-    ("submit --resource gpus/intel=all -- true", &["they ask for all gpus/intel, no worker has any"], 0),
+    ("submit --resource gpus/intel=all -- true", &["all gpus/intel, no worker has any"], 0),
     ("submit --nodes 99 -- true", &["they request 99 nodes, and the largest group has 1"], 0),
     ("submit --cpus 8 --resource gpus/amd=1 -- true", &["8 cpus, no worker has more than 2", "1 GPU (gpus/amd), no worker has any"], 0),
     // A server is already running.
@@ -432,7 +432,7 @@ fn what_is_larger_than_anything_so_far_is_told_with_the_unit_that_was_meant() {
     });
     let said = env.hq(&typed).stderr;
     let text = "No worker so far could have run tasks of job 2: they ask for 878.90 GiB of memory, \
-                the most that was ever offered is 1000 MiB; was `mem=900000K` meant?";
+                the most ever offered is 1000 MiB; was `mem=900000K` meant?";
     assert!(said.contains(text), "{said}");
     let fits = env.hq(&["submit", "--resource", "mem=900", "--", "true"]);
     assert_eq!(fits.stderr, "");
@@ -543,7 +543,7 @@ fn a_worker_waits_for_the_server_that_is_started_beside_it() {
     });
     let log = env.read("server.log");
     assert!(
-        log.contains("The server is ready; `hq worker start"),
+        log.contains("The server is ready. To start a worker on a node, run `hq worker start"),
         "{log}"
     );
 }

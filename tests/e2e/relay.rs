@@ -181,7 +181,7 @@ fn workers_behind_a_firewall_come_through_a_relay_and_lose_nothing_with_it() {
         .env("HQ_SERVER_DIR", env.server_dir());
     let found = String::from_utf8(doctor.output().expect("it runs").stdout).expect("text");
     assert!(
-        found.contains("leads to the server") && found.contains("go through a relay"),
+        found.contains("leads to the server") && found.contains("use a relay"),
         "{found}"
     );
     // The relay that carries the workers dies meanwhile, and there is another one.

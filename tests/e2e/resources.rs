@@ -171,8 +171,8 @@ fn nothing_grows_that_was_not_asked_for() {
     let mut env = Env::new();
     env.start_server();
     for (grow, code, wanted) in [
-        ("--retry-grow=mem=2", 1, "add --resource mem=SIZE"),
-        ("--retry-grow=time=2", 1, "add --time-limit DURATION"),
+        ("--retry-grow=mem=2", 1, "Add --resource mem=SIZE"),
+        ("--retry-grow=time=2", 1, "Add --time-limit DURATION"),
         ("--retry-grow=mem=1", 2, "a factor above 1"),
     ] {
         let output = env.hq(&["submit", grow, "--", "true"]);

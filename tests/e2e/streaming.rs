@@ -230,7 +230,7 @@ fn job_cat_reads_the_stream() {
     assert_eq!(cat(&["last", "stdout", "--task-status=failed"]), "out 2\n");
     std::fs::rename(env.path("log"), env.path("moved")).expect("renamed");
     let ran = env.hq(&["job", "cat", "1", "stdout"]);
-    let ran = ran.says("`hq job tail` reads it where the tasks ran");
+    let ran = ran.says("`hq job tail` reads it on the nodes of the tasks");
     assert_eq!(ran.stderr.matches("WARN").count(), 1, "{}", ran.stderr);
     assert_eq!(ran.ok(), "");
 }

@@ -75,19 +75,17 @@ fn check_trusted(path: &Path, found: &std::fs::Metadata) -> CliResult<()> {
     let shown = path.display();
     if owner != user && owner != 0 {
         return Err(CliError::new(format!(
-            "The commands of {shown} would be run as you: expected it to be yours or root's, found that user {owner} \
-             owns it. If you trust it, name the description with --template"
+            "The commands of {shown} would run with your rights, but user {owner} owns the file; expected you or root. If you trust it, name the description with --template"
         )));
     }
     if mode & 0o022 != 0 {
         return Err(CliError::new(format!(
-            "The commands of {shown} would be run as you: expected that nobody else can write to it, found mode {mode:04o}; \
-             `chmod go-w {shown}` changes that. If you trust it, name the description with --template"
+            "The commands of {shown} would run with your rights, but other users can write to the file (mode {mode:04o}). Run `chmod go-w {shown}`. If you trust it, name the description with --template"
         )));
     }
     if !found.is_file() && !found.is_dir() {
         return Err(CliError::new(format!(
-            "Expected a file with the description of a batch system, found that {shown} is none"
+            "{shown} is not a description of a batch system"
         )));
     }
     Ok(())

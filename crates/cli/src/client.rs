@@ -226,8 +226,7 @@ impl Client {
         let sent = self.writer.send(&request).await;
         if let Some((found, limit)) = sent.as_ref().err().and_then(WriteError::too_large) {
             return Err(CliError::new(format!(
-                "The request has {found} bytes, at most {limit} can be sent to the server; \
-                 submit fewer tasks at a time, or put large data into files that the tasks read"
+                "The request has {found} bytes, and at most {limit} are allowed. Submit fewer tasks at a time, or put large data into files that the tasks read"
             )));
         }
         self.is_lost |= sent.is_err();
@@ -717,15 +716,13 @@ fn unanswered(dir: &ServerDir, access: &Access) -> String {
             "the server has crashed; it ran with --no-journal, so its state was not kept. `hq server start{hint}` starts a new one"
         ),
         SilentServer::Alive(owner) => format!(
-            "the server runs as {owner}, and does not answer here; `hq doctor net` finds out why. A second server would be refused"
+            "the server runs as {owner}, but does not answer from here. `hq doctor net` shows why. A second server cannot start"
         ),
         SilentServer::Elsewhere(owner) => format!(
-            "the server ran as {owner}, which cannot be reached from here or has crashed; `hq doctor net` finds out more. `hq server \
-             start{hint}` continues its jobs if it has crashed, and is refused if it still writes to its journal"
+            "the server ran as {owner}, which cannot be reached from here or has crashed; `hq doctor net` shows more. `hq server start{hint}` continues its jobs if it has crashed, and fails if it still writes to its journal"
         ),
         SilentServer::Unknown => format!(
-            "this is the access file of a server on {host}, whose state is not in this directory: do not start a second server here. \
-             `hq doctor net` finds out why it does not answer"
+            "this is the access file of a server on {host}, whose state is not in this directory. Do not start a second server here. `hq doctor net` shows why it does not answer"
         ),
     }
 }

@@ -214,7 +214,7 @@ impl Config {
             CliError::new(format!(
                 "The settings of [submit] cannot be combined: {text}"
             ))
-            .with_help("`hq config` shows where they stand")
+            .with_help("`hq config` shows their origin")
         })
     }
 }

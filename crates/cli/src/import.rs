@@ -123,7 +123,7 @@ pub(crate) fn convert(source: Source<'_>) -> CliResult<Conversion> {
             source.name
         ))
         .with_help(
-            "a script without them is submitted as it is: `hq submit SCRIPT`; with `--system slurm` and `--options`, options \
+            "a script without them is submitted unchanged: `hq submit SCRIPT`; with `--system slurm` and `--options`, options \
              of `sbatch` are translated"
                 .to_owned(),
         ));
@@ -143,7 +143,7 @@ pub(crate) fn convert(source: Source<'_>) -> CliResult<Conversion> {
         if other != system && count > 0 {
             let (word, label) = (other.word(), system.label());
             options.note(format!(
-                "{count} {word} lines: not read, this is a script for {label}"
+                "{count} {word} lines: ignored, because this is a script for {label}"
             ));
         }
     }
@@ -161,7 +161,7 @@ pub(crate) fn convert(source: Source<'_>) -> CliResult<Conversion> {
     notes.extend(differences::notes(&uses, &options));
     if !script::is_shell(&interpreter) {
         notes.push(format!(
-            "the interpreter is `{}`: with --submit it gets the variables of {}, a converted script does not",
+            "the interpreter is `{}`: it gets the variables of {} only with --submit, not in a converted script",
             interpreter.join(" "),
             system.label()
         ));
@@ -209,10 +209,10 @@ pub(crate) fn warning(source: &str, text: &str, is_read: bool) -> Option<String>
         said.push_str(&format!("; write instead: `#HQ {}`", directives.join(" ")));
     }
     if is_read && !outer.is_empty() {
-        said.push_str(&format!("; to `hq submit` belongs `{}`", outer.join(" ")));
+        said.push_str(&format!("; and add to `hq submit`: `{}`", outer.join(" ")));
     }
     said.push_str(&format!(
-        "; `hq import {source}` translates all of it and says what differs"
+        "; `hq import {source}` translates everything and lists the differences"
     ));
     Some(said)
 }

@@ -94,7 +94,7 @@ fn refused(error: &io::Error) -> CliError {
     if error.kind() == io::ErrorKind::WouldBlock {
         return CliError::new(format!(
             "Cannot start: the system allows no further threads ({error}). See `ulimit -u`, and `pids.max` of a \
-             container, for the limit, and `ps -L` for what uses it"
+             container, for the limit, and `ps -L` for the threads"
         ));
     }
     CliError::caused("Cannot start", error)

@@ -49,7 +49,7 @@ pub(crate) fn read_all(
         .map_err(|error| CliError::new(format!("Cannot read {source}: {error}")))?;
     if data.len() > bytes_max {
         return Err(CliError::new(format!(
-            "{source} has more than {bytes_max} bytes, which is the most that can be submitted at once"
+            "{source} has more than {bytes_max} bytes, the limit of one submit"
         ))
         .with_help("write large data to files, and pass their paths to tasks".to_owned()));
     }
@@ -74,7 +74,7 @@ pub(crate) fn read_stdin() -> CliResult<Vec<u8>> {
         Stdin::Kept(data) => return Ok(data),
         Stdin::Taken => {
             return Err(
-                CliError::new("Standard input can be read once, and is named twice")
+                CliError::new("Standard input can be read only once, but is named twice")
                     .with_help("put one of the two into a file"),
             );
         }
@@ -157,7 +157,8 @@ pub(crate) fn unreadable(path: &Path, error: &std::io::Error) -> CliError {
         return failed.with_help(replacement_hint(path));
     }
     if error.kind() == std::io::ErrorKind::PermissionDenied {
-        let help = format!("you are not allowed to read it: `ls -ld {shown}` shows who is");
+        let help =
+            format!("you are not allowed to read it; `ls -ld {shown}` shows its permissions");
         return failed.with_help(help);
     }
     failed
@@ -172,9 +173,9 @@ fn replacement_hint(path: &Path) -> String {
     }
     let here = std::env::current_dir().unwrap_or_default();
     match (dir.is_dir(), path.is_absolute()) {
-        (false, _) => format!("there is no directory `{}`", dir.display()),
+        (false, _) => format!("the directory `{}` does not exist", dir.display()),
         (true, true) => format!("`ls {}` lists what is there", dir.display()),
-        (true, false) => format!("paths begin in this directory, {}", here.display()),
+        (true, false) => format!("paths are relative to this directory, {}", here.display()),
     }
 }
 

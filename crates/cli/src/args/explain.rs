@@ -151,7 +151,7 @@ fn of_signs(wrong: Option<&str>, words: &[&str]) -> Option<String> {
     let typed = typed.copied().or(wrong);
     if let Some((typed, meant)) = typed.and_then(|word| Some((word, with_hyphens(word)?))) {
         return Some(format!(
-            "`{typed}` has a long dash, which is no `-`; type it as `{meant}`"
+            "`{typed}` has a long dash instead of `-`; type it as `{meant}`"
         ));
     }
     if let Some(word) = words
@@ -160,7 +160,7 @@ fn of_signs(wrong: Option<&str>, words: &[&str]) -> Option<String> {
         .find(|word| word.contains(is_printed_quote))
     {
         return Some(format!(
-            "`{word}` has quotes of a word processor, which the shell does not know; type `'` or `\"` instead"
+            "`{word}` has typographic quotes, which the shell does not treat as quotes; type `'` or `\"` instead"
         ));
     }
     let fence = words.iter().position(|word| *word == "--");
@@ -169,7 +169,7 @@ fn of_signs(wrong: Option<&str>, words: &[&str]) -> Option<String> {
         && words[fence + 1..].contains(&word)
     {
         return Some(format!(
-            "`{word}` comes after `--`, where no word is an option; leave out `--`"
+            "`{word}` comes after `--`, so it is not an option; leave out `--`"
         ));
     }
     None
@@ -217,7 +217,7 @@ fn help_for(error: &clap::Error, path: &[&str], words: &[&str]) -> Option<String
         let text = error.to_string();
         let has = |option: &str| text.contains(&format!("'{option}"));
         if has("--each-line") && has("--param") {
-            return Some("a task has a line or parameters: `--param x=@FILE` makes a parameter of the lines of a file".to_owned());
+            return Some("a task has either a line or parameters; `--param x=@FILE` turns the lines of a file into a parameter".to_owned());
         }
         return Some(if has("--nodes") {
             "`--nodes` asks for whole nodes, with everything on them: leave out the other option"
@@ -369,7 +369,7 @@ fn of_missing(error: &clap::Error, path: &[&str], words: &[&str]) -> Option<Stri
             return argument::description(path, name);
         }
         if path == ["import"] {
-            return Some("the first word is the script; words behind it are its arguments, and need `--submit`: `hq import --submit job.sh ARGUMENT`".to_owned());
+            return Some("the first word is the script; the words after it are its arguments, which require `--submit`: `hq import --submit job.sh ARGUMENT`".to_owned());
         }
         return Some(format!(
             "an option that you gave works only together with `{option}`: add it"
@@ -457,7 +457,7 @@ fn of_value(name: &str, value: &str, path: &[&str]) -> Option<String> {
         "--notify" if value.contains('@') => format!("the server runs a command: `--notify 'cmd:mail -s hq {value}'`, see `hq doc notifications`"),
         "--resource" if matches!(path, ["worker", "start"] | ["alloc", ..]) => {
             let name = value.split('=').next().unwrap_or(value);
-            format!("what a worker has is a list or a sum: `--resource '{name}=[0,1]'`, `--resource '{name}=range(1-4)'` or `--resource '{name}=sum(100)'`; see `hq doc resources`")
+            format!("a worker's resource is a list or a sum: `--resource '{name}=[0,1]'`, `--resource '{name}=range(1-4)'` or `--resource '{name}=sum(100)'`; see `hq doc resources`")
         }
         "--cpus" if matches!(path, ["worker", "start"] | ["alloc", ..]) => "write the cpus of a worker as a number, `--cpus 8`, or as sockets and their cores, `--cpus 2x4`; see `hq doc resources`".to_owned(),
         "--resource" if !value.contains('=') => format!(
@@ -470,7 +470,7 @@ fn of_value(name: &str, value: &str, path: &[&str]) -> Option<String> {
         ),
         "--resource" | "--cpus" => "write amounts as in `--cpus 4`, `--cpus \"8 compact!\"`, `--resource gpus/nvidia=1`, `--resource mem=4G`; see `hq doc resources`".to_owned(),
         "--array" if value.contains('%') => format!(
-            "in Slurm `%` limits how many tasks run at once; here their cpus do that: `--array {} --cpus 2`, and for all tasks `hq run -j 8` or `hq worker start --cpus 8`",
+            "in Slurm `%` limits the number of running tasks; in hq their cpus limit it: `--array {} --cpus 2`, and for all tasks `hq run -j 8` or `hq worker start --cpus 8`",
             value.split('%').next().unwrap_or("1-100")
         ),
         "--array" if std::path::Path::new(value).is_file() => format!("a task for each line of a file is `--each-line {value}`"),
@@ -481,7 +481,7 @@ fn of_value(name: &str, value: &str, path: &[&str]) -> Option<String> {
         "--time-limit" | "--time-request" | "--stop-grace" | "--retry-delay" | "--idle-timeout" => format!("write durations as in `{name} 90s`, `{name} 2h30m` or `{name} 01:30:00`"),
         "--after" | "--after-each" if value.contains("after") => "Slurm's `afterok:3` is `--after 3:ok`, `afterany:3` is `--after 3:any`, `aftercorr:3` is `--after-each 3`".to_owned(),
         "--after" | "--after-each" if value.split_once('.').is_some_and(|(job, task)| job.parse::<u32>().is_ok() && task.parse::<u32>().is_ok()) => format!(
-            "`{name}` takes whole jobs; tasks that wait for tasks stand in a job file, see `hq doc dependencies`, or wait for the task with the same id: `--after-each {}`",
+            "`{name}` takes whole jobs; a job file describes dependencies between tasks, see `hq doc dependencies`; to wait for the task with the same id: `--after-each {}`",
             value.split('.').next().unwrap_or("3")
         ),
         "--after" | "--after-each" if value.starts_with(char::is_alphabetic) => format!(
@@ -489,7 +489,7 @@ fn of_value(name: &str, value: &str, path: &[&str]) -> Option<String> {
         ),
         "--job" => format!("{}{ALONE}", takes(name)?),
         "<JOBS>" | "<JOB>" => of_job(value, path, "`3`, `1-4,7`, `last` or, in most commands, `all`"),
-        "<JOBS[.TASKS]>" | "<JOB[.TASKS]>" if path.first() == Some(&"output-log") => "`hq output-log DIR cat 3 stdout` prints what job 3 wrote, `hq output-log DIR show` prints all".to_owned(),
+        "<JOBS[.TASKS]>" | "<JOB[.TASKS]>" if path.first() == Some(&"output-log") => "`hq output-log DIR cat 3 stdout` prints the output of job 3, `hq output-log DIR show` prints everything".to_owned(),
         "<JOB[.TASKS]>" | "<JOB[.TASK]>" if let Some((first, last)) = of_two(value) => format!(
             "it takes one job: `{first}`; task {last} of job {first} is `{first}.{last}`, and `{first}.1-4` are some of its tasks"
         ),
@@ -510,8 +510,7 @@ fn takes(name: &str) -> Option<String> {
 }
 
 /// How to print only the id of a job.
-const ALONE: &str =
-    "; `--output-mode quiet` makes `hq submit` and `hq job open` print nothing else";
+const ALONE: &str = "; `--output-mode quiet` makes `hq submit` and `hq job open` print only the id";
 
 /// The ends of `3-5` and `3,5`.
 fn of_two(value: &str) -> Option<(u32, u32)> {
@@ -598,7 +597,7 @@ fn of_id(value: &str, what: &str, list: &str, examples: &str) -> String {
     let number = value.split(' ').find(|word| word.parse::<u32>().is_ok());
     match number.filter(|_| value.starts_with("Job ")) {
         Some(id) => format!(
-            "the id in this sentence is {id}; with `HQ_OUTPUT_MODE=quiet`, `hq submit` prints nothing but the id"
+            "the id in this sentence is {id}; with `HQ_OUTPUT_MODE=quiet`, `hq submit` prints only the id"
         ),
         None if value.starts_with(char::is_alphabetic) && value != "all" => format!(
             "name a {what} by its id, not by its name: `{list}` shows the id of each name; ids look like {examples}"

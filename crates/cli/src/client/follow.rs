@@ -103,7 +103,7 @@ impl Client {
                 }
                 Ok(_) => {
                     return Err(CliError::new(
-                        "The server has ended, and another one without its jobs is in its place",
+                        "The server was replaced by another one, which does not have these jobs",
                     ));
                 }
                 Err(_) if Instant::now() < until => {}

@@ -79,7 +79,9 @@ pub(crate) fn read_here(output: &mut client::Output, is_stderr: bool, from: hq_s
     let (place, source) = local(source, is_stderr);
     if !place.exists() {
         let place = place.display();
-        output.error = Some(format!("its worker is gone, and {place} is not here"));
+        output.error = Some(format!(
+            "its worker is gone, and {place} does not exist on this machine"
+        ));
         return;
     }
     match OutputReader::new(source).read(from, LOCAL_LIMIT) {

@@ -219,8 +219,7 @@ fn template(args: &TemplateArgs, context: &mut Context) -> CliResult<()> {
 fn warn_about(args: &QueueArgs) {
     if args.cpus.is_none() && args.resource.is_empty() {
         tracing::warn!(
-            "No worker resources were provided for this queue. The first allocation is asked for in \
-             probing mode, to see what its workers offer; --cpus and --resource say it beforehand."
+            "No worker resources were provided for this queue. The first allocation is a probe, which shows what its workers offer. To specify that beforehand, use --cpus and --resource."
         );
     }
     if args
@@ -249,8 +248,7 @@ fn queue_spec(
     let system = description(&args, default, context)?;
     for name in check::asked_twice(&system, &args.additional_args) {
         tracing::warn!(
-            "`-l {name}=…` after `--` has no effect: the script asks for `{name}` itself, and PBS takes \
-             the first. Change that line in a description of your own: `hq alloc template pbs > \
+            "`-l {name}=…` after `--` has no effect: the script requests `{name}` itself, and PBS uses the first request. Change that line in your own description: `hq alloc template pbs > \
              my.toml`, then --template my.toml"
         );
     }
@@ -258,7 +256,7 @@ fn queue_spec(
     check::check(&spec)?;
     if let Some((option, why)) = check::impossible(&spec) {
         return Err(CliError::new(format!(
-            "`{option}` after `--` cannot work: {why}. Leave it out, or change the script in a description of your own: \
+            "`{option}` after `--` cannot work: {why}. Leave it out, or change the script in your own description: \
              `hq alloc template --help`"
         )));
     }
@@ -273,7 +271,7 @@ fn queue_spec(
     }
     for (option, ours) in check::contradictions(&spec) {
         tracing::warn!(
-            "`{option}` after `--` contradicts the script, and wins: hq counts on {ours}. Use {ours} instead"
+            "`{option}` after `--` overrides the script, but hq relies on {ours}. Use {ours} instead"
         );
     }
     Ok((spec, args))

@@ -90,7 +90,7 @@ fn start(part: DoctorPart, context: &Context) -> Result<Limited, LimitedError> {
 fn parse(part: DoctorPart, text: &str) -> Vec<Check> {
     serde_json::from_str(text).unwrap_or_else(|error| {
         let what = part.name();
-        let advice = format!("Run `hq doctor part {what}` to see what happens.");
+        let advice = format!("Run `hq doctor part {what}` to see the error.");
         vec![Check::unknown(
             what,
             format!("the check ended early: {error}"),
@@ -128,7 +128,7 @@ fn unfinished(part: DoctorPart, error: &LimitedError, context: &Context) -> Chec
         (LimitedError::Start(_), _) => Check::broken(
             what,
             error.to_string(),
-            "Neither can tasks. See `ulimit -u` and `ulimit -n`, and end what is left of earlier work (`ps -Lu $USER`).",
+            "Tasks cannot start either. Check `ulimit -u` and `ulimit -n`, and end leftover processes (`ps -Lu $USER`).",
         ),
     }
 }

@@ -100,7 +100,7 @@ fn print(source: Source<'_>, conversion: &Conversion, context: &mut Context) -> 
         }
         let command = shell_text(&command);
         error_line(&format!(
-            "Save this as a file whose name ends in `.sh` and submit it with `{command} FILE.sh`, or run `hq import --submit` at once."
+            "Save this as a `.sh` file and submit it with `{command} FILE.sh`, or run `hq import --submit` at once."
         ));
     }
     Ok(())

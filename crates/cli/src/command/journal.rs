@@ -156,7 +156,7 @@ async fn write_report(
     }
     if is_something_else(output) {
         return Err(CliError::new(format!(
-            "`{}` exists and is no report, so that it is not replaced",
+            "`{}` exists and is not a report, so it is not replaced",
             output.display()
         ))
         .with_help("name the page: `hq report FILE.html`"));
@@ -170,7 +170,7 @@ async fn write_report(
     let (from, to) = (after(args.start_time, start), after(args.end_time, end));
     if from >= to && start != end {
         return Err(CliError::new(
-            "The report would be empty: --end-time has to be after --start-time and --start-time before the end of the journal",
+            "The report would be empty: --end-time must be after --start-time, and --start-time before the end of the journal",
         )
         .with_help("both are durations since the start of the server, such as `--start-time 30m`"));
     }
@@ -207,7 +207,7 @@ fn replace_file(path: &Path, bytes: &[u8]) -> io::Result<()> {
         // belongs to another user.
         let user = rustix::process::geteuid().as_raw();
         if !path.starts_with("/dev") && ![0, user].contains(&found.uid()) {
-            let text = "it is no regular file and belongs to another user, who would receive the report; remove it, or name another file";
+            let text = "it is not a regular file and belongs to another user, who would receive the report. Remove it, or name another file";
             return Err(io::Error::new(io::ErrorKind::PermissionDenied, text));
         }
         return std::fs::write(path, bytes);

@@ -32,7 +32,7 @@ pub(crate) fn run(args: &OutputLogArgs, context: &mut Context) -> CliResult<()> 
         })?;
     let damaged = dir.damaged_bytes();
     if damaged > 0 {
-        tracing::warn!("{damaged} damaged bytes were passed over; output is missing there");
+        tracing::warn!("{damaged} damaged bytes were skipped; their output is missing");
     }
     let log = Log { dir, index };
     match &args.command {
@@ -82,7 +82,7 @@ impl OutputScope {
 }
 
 fn open_error(error: &OpenError) -> CliError {
-    let help = "`hq submit --stream DIR -- PROGRAM` writes such a directory; what other jobs wrote is printed by `hq job cat JOB stdout`";
+    let help = "`hq submit --stream DIR -- PROGRAM` writes such a directory; `hq job cat JOB stdout` prints the output of other jobs";
     let text = match error {
         OpenError::SeveralServers(uids) => format!(
             "{error}\n{}\nUse --server-uid=... to specify server uid",

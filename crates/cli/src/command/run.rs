@@ -87,8 +87,9 @@ pub(super) fn run(args: RunArgs, context: &mut Context) -> CliResult<()> {
         return show(args, stdin, context);
     }
     let keeper = split_off_keeper()?;
-    let files = ScratchDir::create_in(&std::env::temp_dir(), "hq-run")
-        .map_err(|e| CliError::caused("Cannot make a directory for the output of the tasks", &e))?;
+    let files = ScratchDir::create_in(&std::env::temp_dir(), "hq-run").map_err(|e| {
+        CliError::caused("Cannot create a directory for the output of the tasks", &e)
+    })?;
     let (limit, is_ordered) = (args.jobs, !args.unordered);
     let is_file = job_file(&args.command)?.is_some();
     let rerun = RerunCommand::of(std::env::args_os(), &args.command, is_file);
@@ -410,7 +411,7 @@ impl LocalJob {
             StopReason::OutputClosed => (Interrupt::Terminate, ""),
             StopReason::DiskFull => (
                 Interrupt::Drain,
-                "There is no room for the output of the tasks: no new task starts, running ones finish.",
+                "No space is left for the output of the tasks. No new task starts; running tasks finish.",
             ),
             StopReason::Interrupt if requests.is_interrupted => (
                 Interrupt::Terminate,
@@ -420,8 +421,7 @@ impl LocalJob {
                 requests.is_interrupted = true;
                 (
                     Interrupt::Drain,
-                    "Interrupted: no new task starts, running ones finish. \
-                     Interrupt again to kill them.",
+                    "Interrupted: no new task starts, and running tasks finish. Interrupt again to kill them.",
                 )
             }
         };

@@ -143,7 +143,7 @@ fn start_error(error: &StartError) -> CliError {
 fn print_ready(dir: &ServerDir) {
     let hint = dir.hint();
     tracing::info!(
-        "The server is ready; `hq worker start{hint}` on each node that should work starts a worker there"
+        "The server is ready. To start a worker on a node, run `hq worker start{hint}` there"
     );
 }
 
@@ -194,7 +194,7 @@ fn advice_on_journal(path: &Path) -> Option<String> {
         return Some(format!("name a file in it: `--journal {}`", file.display()));
     }
     let dir = path.parent().filter(|dir| *dir != Path::new(""))?;
-    (!dir.exists()).then(|| format!("make its directory before: `mkdir -p {}`", dir.display()))
+    (!dir.exists()).then(|| format!("create its directory first: `mkdir -p {}`", dir.display()))
 }
 
 /// `server stop`.
@@ -208,7 +208,7 @@ pub(super) async fn stop(args: StopArgs, context: &mut Context) -> CliResult<()>
         let unfinished = jobs.iter().filter(|job| is_unfinished(job)).count();
         if unfinished > 0 {
             tracing::warn!(
-                "{} left unfinished: `hq server start --resume` continues them; `hq server stop --keep-workers` also leaves running tasks alone",
+                "{} left unfinished: `hq server start --resume` continues them; with `hq server stop --keep-workers`, running tasks would have continued",
                 count(unfinished as u64, "job")
             );
         }

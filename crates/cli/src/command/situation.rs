@@ -196,13 +196,13 @@ async fn no_worker(client: &mut Client) -> CliResult<String> {
         );
     };
     let reason = match queue_reason(&queue.reason) {
-        "" => "it asks the batch system for some".to_owned(),
+        "" => "it requests some from the batch system".to_owned(),
         reason => reason.to_owned(),
     };
     let id = queue.id;
     Ok(if queue.is_paused {
         format!(
-            "no worker is connected, and queue {id} is paused ({reason}); `hq alloc resume {id}` lets it go on"
+            "no worker is connected, and queue {id} is paused ({reason}); `hq alloc resume {id}` resumes it"
         )
     } else {
         format!("no worker is connected; queue {id}: {reason}; `hq alloc info {id}` shows more")
@@ -326,7 +326,7 @@ async fn behind(
             _ => format!("all {} cpus are busy", number(total)),
         });
     } else if is_free {
-        parts.push("what its tasks ask for is taken by others".to_owned());
+        parts.push("other tasks use the resources that its tasks request".to_owned());
     } else {
         // The task will start in a moment.
         return Ok(None);
@@ -357,8 +357,8 @@ fn set_aside(explanation: &client::Explanation, workers: &[client::WorkerInfo]) 
     let (id, quarantine) = aside.first()?;
     let others = match aside.len() - 1 {
         0 => String::new(),
-        1 => ", and another one that could run its tasks is set aside, too".to_owned(),
-        more => format!(", and {more} others that could run its tasks are set aside, too"),
+        1 => ", and another one that could run its tasks is in quarantine as well".to_owned(),
+        more => format!(", and {more} others that could run its tasks are in quarantine as well"),
     };
     let why = match quarantine.stage() {
         Stage::Unfit => format!("gets no tasks: {}", quarantine.why),
@@ -366,10 +366,13 @@ fn set_aside(explanation: &client::Explanation, workers: &[client::WorkerInfo]) 
             let until = quarantine.until_unix_ns.map(utc_seconds);
             let until = until.map_or_else(String::new, |until| format!(" until {until}"));
             let colon = if quarantine.why.is_empty() { "" } else { ": " };
-            format!("was set aside on request{until}{colon}{}", quarantine.why)
+            format!(
+                "is in quarantine on request{until}{colon}{}",
+                quarantine.why
+            )
         }
         Stage::Suspected | Stage::Quarantined | Stage::Probed => {
-            "is set aside because tasks fail there".to_owned()
+            "is in quarantine because tasks fail there".to_owned()
         }
     };
     Some(format!(

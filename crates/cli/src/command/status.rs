@@ -316,9 +316,9 @@ fn advice(problem: &Problem) -> String {
         "lost-workers" => {
             "`hq worker list --all` shows which; their tasks run again elsewhere".to_owned()
         }
-        "unkillable" => "`hq doc failures` says what that means".to_owned(),
+        "unkillable" => "`hq doc failures` explains this".to_owned(),
         "memory-limits" => "`hq doc resources` explains memory limits".to_owned(),
-        "journal" => "what is acknowledged is on disk; it goes on when the disk does".to_owned(),
+        "journal" => "everything that was confirmed is on disk; the server continues when the disk works again".to_owned(),
         "queue" => format!(
             "`hq alloc info {id}` shows its allocations, `hq alloc resume {id}` lets it try again"
         ),
@@ -328,7 +328,7 @@ fn advice(problem: &Problem) -> String {
         "doubtful-job" => {
             format!("`hq job info -v {id}` shows it, `hq job cancel {id}` ends the job")
         }
-        _ => "report it with the server's log; what runs goes on".to_owned(),
+        _ => "report it with the server's log; running tasks continue".to_owned(),
     }
 }
 

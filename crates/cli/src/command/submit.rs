@@ -75,7 +75,7 @@ async fn submit_through(
     let is_followed = how.wait.is_some() || how.progress;
     let on_notify = args.on_notify.take();
     if on_notify.is_some() && !is_followed && std::io::stderr().is_terminal() {
-        tracing::warn!("`--on-notify` runs a program only while `hq submit` stays: add `--wait`");
+        tracing::warn!("`--on-notify` works only while `hq submit` waits: add `--wait`");
     }
     let on_notify = on_notify.filter(|_| is_followed);
     let prepared = prepare(args, stdin, &mut client).await?;
@@ -199,7 +199,7 @@ pub(super) fn check_file_options(command: &[OsString], known: &[&str]) -> CliRes
         .map(|path| path.to_string_lossy())
         .unwrap_or_default();
     Err(CliError::new(format!(
-        "`{option}` is for a command, and {file} is a job file, which describes its tasks itself"
+        "`{option}` applies to a command, but {file} is a job file, which describes its tasks itself"
     ))
     .with_help(format!(
         "leave it out, and write it into {file}; `hq doc dependencies` lists the keys"

@@ -120,12 +120,12 @@ fn print_stop_results(
         let worker = result.worker;
         match Kind::try_from(result.kind) {
             Ok(Kind::Quarantined) => tracing::info!(
-                "Worker {worker} gets no new tasks until `hq worker release {worker}`, or until its time is over and a probe \
+                "Worker {worker} gets no new tasks until `hq worker release {worker}`, or until its quarantine ends and a probe \
                  task succeeds there"
             ),
             Ok(Kind::Released) => tracing::info!("Worker {worker} gets tasks again"),
             Ok(Kind::NotQuarantined) => {
-                tracing::warn!("{doing} worker {worker} changes nothing; it was not set aside");
+                tracing::warn!("{doing} worker {worker} changes nothing; it was not in quarantine");
             }
             Ok(Kind::AlreadyStopped | Kind::Draining | Kind::Stopped) | Err(_) => {
                 tracing::warn!("{doing} worker {worker} failed; worker is already stopped");

@@ -86,7 +86,7 @@ impl Source<'_> {
         let (line, column) = (self.line(at), before.chars().count() + 1);
         let path = self.path.display();
         CliError::new(format!("{path}, line {line}, column {column}: {why}"))
-            .with_help("`hq doc config` says what can stand there")
+            .with_help("`hq doc config` lists the possible settings")
     }
 }
 
@@ -163,7 +163,7 @@ fn setting(
             (None, Some(meant)) => format!("; did you mean `{meant}`?"),
             (None, None) => String::new(),
         };
-        let why = format!("`{name}` is no option {place} that can have a default{meant}");
+        let why = format!("`{name}` is not an option {place} that can have a default{meant}");
         return Err(source.refuse(&key.span(), &why));
     }
     let takes_no = |arg: &clap::Arg| {
@@ -195,7 +195,7 @@ fn values(value: &DeValue<'_>) -> Result<Option<Vec<String>>, &'static str> {
     match value {
         DeValue::Boolean(true) => Ok(None),
         DeValue::Boolean(false) => {
-            Err("an option without a value is `true`; leave it out if it is not wanted")
+            Err("an option without a value is `true`; to disable it, remove the line")
         }
         DeValue::Array(items) if items.is_empty() => Err("expected at least one value"),
         DeValue::Array(items) => {

@@ -12,12 +12,11 @@ pub(super) fn notes(uses: &Uses, options: &ScriptOptions) -> Vec<String> {
     for (name, line) in &uses.programs {
         if *name == "srun" {
             notes.push(format!(
-                "line {line}: `srun` starts a step of the batch job in which the worker runs, on its nodes; where workers run without Slurm \
-                 write `mpirun`, or nothing in its place"
+                "line {line}: `srun` starts a step of the worker's batch job, on its nodes; for workers without Slurm, write `mpirun`, or leave it out"
             ));
         } else if has_word(COMMANDS, name) {
             notes.push(format!(
-                "line {line}: `{name}` speaks with {}, which does not know this job",
+                "line {line}: `{name}` queries {}, which does not know this job",
                 options.system.label()
             ));
         }
@@ -29,7 +28,7 @@ pub(super) fn notes(uses: &Uses, options: &ScriptOptions) -> Vec<String> {
     }
     if options.node_count() > 1 && uses.is_mpi() {
         notes.push(
-            "the nodes of a task are in $HQ_NODE_FILE; Open MPI, MPICH and Intel MPI are told by variables, others by an option such as \
+            "the nodes of a task are in $HQ_NODE_FILE; Open MPI, MPICH and Intel MPI find them through variables, others need an option such as \
              `--hostfile \"$HQ_NODE_FILE\"`"
                 .to_owned(),
         );

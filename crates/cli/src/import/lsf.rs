@@ -36,7 +36,7 @@ fn option(pair: &Pair, options: &mut ScriptOptions) -> Option<()> {
         "-M" => limit(value, options)?,
         "-o" => {
             options.stdout = Some(path(&text()?));
-            options.note("`-o`: output replaces what a file has; it is not appended".to_owned());
+            options.note("`-o`: output replaces the file; it is not appended".to_owned());
         }
         "-oo" => options.stdout = Some(path(&text()?)),
         "-e" | "-eo" => options.stderr = Some(path(&text()?)),
@@ -62,7 +62,7 @@ fn limit(value: &str, options: &mut ScriptOptions) -> Option<()> {
     let kib = memory_kib(value, Plain::Kib)?;
     if value.bytes().all(|b| b.is_ascii_digit()) {
         options.note(format!(
-            "`-M {value}`: taken as KiB; your site may count in something else"
+            "`-M {value}`: read as KiB; your site may use another unit"
         ));
     }
     options.memory = options.memory.or(Some(Memory::Node(kib)));

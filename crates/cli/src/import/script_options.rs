@@ -146,14 +146,14 @@ impl ScriptOptions {
         };
         if super::ids_of(ids).is_none() {
             self.note(format!(
-                "array `{text}`: the ids cannot be read; give `--array` yourself"
+                "array `{text}`: the ids cannot be read; specify `--array` yourself"
             ));
             return;
         }
         self.array = Some(ids.to_owned());
         if let Some(limit) = limit {
             self.note(format!(
-                "`%{limit}`: as many tasks run at once as workers have room for; for at most {limit} start workers with \
+                "`%{limit}`: as many tasks run at once as fit on the workers; for at most {limit}, start workers with \
                  `--resource 'slots=sum({limit})'` and submit with `--resource slots=1`"
             ));
         }
@@ -229,7 +229,7 @@ impl ScriptOptions {
             choices.add(false, &["--nodes", &nodes.to_string()]);
             if self.memory.is_some() || self.gpus.is_some() {
                 self.note(format!(
-                    "{nodes} nodes: tasks get whole nodes with all that they have; memory and GPUs are not asked for"
+                    "{nodes} nodes: tasks get whole nodes, so memory and GPUs are not requested"
                 ));
             }
             return;
@@ -271,11 +271,11 @@ impl ScriptOptions {
                     choices.add(false, &["--stop-signal", &signal]);
                     choices.add(false, &["--stop-grace", &format!("{before}s")]);
                     self.note(format!(
-                        "signal `{signal}@{before}`: a task that gets it has failed, even if it ends with 0 then; `--retries` starts it again"
+                        "signal `{signal}@{before}`: a task that receives it counts as failed, even if it then exits with 0; `--retries` starts it again"
                     ));
                 }
                 _ => self.note(format!(
-                    "signal `{signal}@{before}`: a signal before the end needs a time limit that is longer"
+                    "signal `{signal}@{before}`: a signal before the end requires a longer time limit"
                 )),
             }
         }
@@ -328,7 +328,7 @@ impl ScriptOptions {
                 choices.add_outer(&["--after", &after]);
             } else {
                 self.note(format!(
-                    "dependency on `{after}`: give the number that hq has for that job, `--after JOB`"
+                    "dependency on `{after}`: use hq's number of that job, `--after JOB`"
                 ));
             }
         }

@@ -30,7 +30,7 @@ const SHORT: &str = "-a=--array -A=--account -b=--begin -c=--cpus-per-task -C=--
 pub(super) fn read(line: &Line, options: &mut ScriptOptions) {
     if line.text.starts_with("hetjob") || line.text.starts_with("packjob") {
         options.note(format!(
-            "`{}`: a job has one kind of task; submit each part as a job of its own",
+            "`{}`: a job has one kind of task; submit each part as a separate job",
             line.text
         ));
         return;
@@ -111,9 +111,9 @@ fn other(name: &str, pair: &Pair, options: &mut ScriptOptions) -> Option<()> {
         "--nice" => options.priority = Some(0_i32.saturating_sub(value.parse().unwrap_or(100))),
         "--wait" => options.waits = true,
         "--open-mode" if value == "truncate" => {}
-        "--open-mode" => options.note("`--open-mode=append`: output replaces what a file has; it is not appended".to_owned()),
+        "--open-mode" => options.note("`--open-mode=append`: output replaces the file; it is not appended".to_owned()),
         "--time-min" | "--begin" | "--deadline" | "--hold" => options.note(format!(
-            "`{}`: a job starts as soon as workers have room; `hq submit --after JOB` makes it wait for another",
+            "`{}`: a job starts as soon as workers have free resources; `hq submit --after JOB` makes it wait for another",
             pair.shown()
         )),
         _ => return None,
@@ -140,7 +140,7 @@ fn path(pattern: &str, options: &mut ScriptOptions) -> String {
         }
         if is_padded {
             options.note(format!(
-                "`{pattern}`: numbers in paths have no zeros in front of them"
+                "`{pattern}`: numbers in paths have no leading zeros"
             ));
         }
         match chars.next() {
@@ -152,7 +152,7 @@ fn path(pattern: &str, options: &mut ScriptOptions) -> String {
             Some('u') => path.push_str(&std::env::var("USER").unwrap_or_default()),
             Some('N') => {
                 options.note(format!(
-                    "`{pattern}`: the node is not known when the path is made"
+                    "`{pattern}`: the node is unknown when the path is created"
                 ));
                 path.push_str("node");
             }
@@ -170,7 +170,7 @@ fn path(pattern: &str, options: &mut ScriptOptions) -> String {
 fn dependency(value: &str, options: &mut ScriptOptions) {
     if value.contains('?') {
         options.note(format!(
-            "`--dependency={value}`: all have to hold, not one of them"
+            "`--dependency={value}`: all conditions must hold, not just one"
         ));
     }
     for part in value.split([',', '?']) {

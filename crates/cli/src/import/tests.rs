@@ -102,7 +102,7 @@ fn what_is_different_is_told() {
         ("--array=1-10%3", "--resource 'slots=sum(3)'"),
         ("--array=a-b", "the ids cannot be read"),
         ("--dependency=afternotok:3", "`--dependency=afternotok:3`"),
-        ("--dependency=afterok:$ID", "give the number that hq has"),
+        ("--dependency=afterok:$ID", "use hq's number"),
         ("--dependency=afterok:3:4,afterany:5", "--after 5:any"),
         ("--dependency=aftercorr:3", "--after-each 3"),
         (
@@ -153,7 +153,7 @@ fn lines_of_pbs_and_lsf() {
     );
     assert!(told.iter().any(|said| said == "--after 4:any"), "{told:?}");
     assert!(
-        told.iter().any(|said| said.contains("taken as KiB")),
+        told.iter().any(|said| said.contains("read as KiB")),
         "{told:?}"
     );
 }
@@ -184,12 +184,12 @@ fn lines_of_batch_systems_are_told_at_submit() {
             "#!/bin/bash\n#SBATCH --array=1-4%2 --mem=2G\n#SBATCH -p fast # comment\n#SBATCH -t 1-12:00:00\necho hi\n#SBATCH --no"
         ),
         "a.sh has 3 #SBATCH lines, which hq does not read; write instead: `#HQ --array 1-4 --resource mem=2G --time-limit \
-         1-12:00:00`; `hq import a.sh` translates all of it and says what differs"
+         1-12:00:00`; `hq import a.sh` translates everything and lists the differences"
     );
     assert_eq!(
         told("#PBS -N train\n#PBS -l select=1:ncpus=4:mem=8gb,walltime=01:30:00\n#PBS -J 0-9"),
         "a.sh has 3 #PBS lines, which hq does not read; write instead: `#HQ --name train --array 0-9 --cpus 4 --resource mem=8G \
-         --time-limit 01:30:00`; `hq import a.sh` translates all of it and says what differs"
+         --time-limit 01:30:00`; `hq import a.sh` translates everything and lists the differences"
     );
     assert_eq!(told("#!/bin/sh\n#HQ --cpus 2\necho #SBATCH -n 3"), "");
 }

@@ -183,7 +183,7 @@ impl Suggestion {
         ];
         if self.out_of_memory > 0 {
             let text = format!(
-                "{} failed; as if they needed twice what they had",
+                "{} failed, counted as needing twice their memory",
                 self.out_of_memory
             );
             fields.push(("Out of memory", text));
@@ -214,7 +214,7 @@ impl Suggestion {
         }
         if self.cut_off.attempts > 0 {
             let text = format!(
-                "{} attempts by the end of their worker: {} of cpu time",
+                "{} attempts lost to the end of their worker: {} of cpu time",
                 self.cut_off.attempts,
                 short_words(self.cut_off.cpu_time)
             );

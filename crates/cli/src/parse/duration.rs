@@ -9,7 +9,7 @@ pub(crate) enum DurationError {
     #[error("not a duration, expected one such as `90s`, `2h30m`, `01:30:00` or `1-12:00:00`: {0}")]
     Form(String),
     /// The limit is 0, and no task could keep it.
-    #[error("a time limit of 0 ends everything at once")]
+    #[error("a time limit of 0 would end every task at once")]
     Zero,
     /// The text is neither words nor a complete clock time.
     #[error("expected words such as `10s`, `5min` or `1h 30m`: {0}")]

@@ -51,7 +51,7 @@ pub(crate) fn parse_param(text: &OsStr) -> Result<ParamArg, String> {
         None => (name, false),
     };
     let source = match values.strip_prefix(b"@") {
-        Some([]) => return Err("expected the name of a file behind `@`".to_owned()),
+        Some([]) => return Err("expected the name of a file after `@`".to_owned()),
         Some(path) => ParamSource::Lines(std::ffi::OsString::from_vec(path.to_vec()).into()),
         None => ParamSource::Given(items(values)?),
     };
@@ -80,7 +80,7 @@ fn items(mut rest: &[u8]) -> Result<Vec<ParamItem>, String> {
             Some((b',', after)) => rest = after,
             Some(_) => {
                 return Err(format!(
-                    "expected `,` or the end behind a closing quote, found `{}`",
+                    "expected `,` or the end after a closing quote, found `{}`",
                     String::from_utf8_lossy(after)
                 ));
             }
@@ -201,7 +201,8 @@ fn range(first: &str, last: &str, step: Option<&str>) -> Result<Decimals, String
     }
     if (to - from) * by.signum() < 0 {
         return Err(if step > 0 {
-            "ends before it begins; a falling one has a negative step, such as `10-1:-1`".to_owned()
+            "ends before it begins; a descending one has a negative step, such as `10-1:-1`"
+                .to_owned()
         } else {
             "rises and has a negative step".to_owned()
         });

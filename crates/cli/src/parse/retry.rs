@@ -89,10 +89,10 @@ pub(crate) fn parse_retry_grow(text: &str) -> Result<GrowSpec, String> {
                     ..growth
                 });
             }
-            ("mem" | "time", _) => return Err(format!("`{name}` is there twice")),
+            ("mem" | "time", _) => return Err(format!("`{name}` is given twice")),
             _ => {
                 return Err(format!(
-                    "expected mem=FACTOR, time=FACTOR, or max=LIMIT behind one of them, found `{part}`"
+                    "expected mem=FACTOR, time=FACTOR, or max=LIMIT after one of them, found `{part}`"
                 ));
             }
         }

@@ -41,7 +41,7 @@ impl<J> JobTasks<J> {
     pub(crate) fn tasks(&self, apart: Option<&IdArray>) -> CliResult<Option<IdArray>> {
         match (&self.tasks, apart) {
             (Some(_), Some(_)) => Err(CliError::usage(
-                "the tasks are named twice: behind the `.` and in a word or option of their own",
+                "the tasks are named twice: after the `.`, and in a separate word or option",
             )),
             (tasks, apart) => Ok(tasks.as_ref().or(apart).cloned()),
         }
@@ -98,7 +98,7 @@ fn check_groups(text: &str) -> Result<(), ParseError> {
     for (at, _) in text.match_indices('_') {
         let digits = text[at + 1..].bytes().take_while(u8::is_ascii_digit);
         if digits.count() != 3 {
-            let note = "`_` stands in front of three digits, as in `1_000`";
+            let note = "`_` must precede three digits, as in `1_000`";
             return Err(super::Cursor::new("ID", text).note_at(at, note));
         }
     }

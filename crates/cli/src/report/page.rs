@@ -307,7 +307,7 @@ pub(crate) fn hints(report: &Report) -> Vec<String> {
     if !idle.is_empty() {
         hints.push(format!(
             "{} of {} workers were idle for more than half of their life: {} core-hours. \
-             Fewer workers, or a shorter --idle-timeout, would have done.",
+             Fewer workers, or a shorter --idle-timeout, would have sufficed.",
             idle.len(),
             report.workers.len(),
             short(hours)
@@ -317,7 +317,7 @@ pub(crate) fn hints(report: &Report) -> Vec<String> {
         let (asked, used) = (job.memory_asked, job.memory_used);
         if used > 0 && float(used) < MEMORY_HINT * float(asked) {
             hints.push(format!(
-                "Tasks of job {} asked for {} of memory and used at most {}: more of them fit on a node with less.",
+                "Tasks of job {} asked for {} of memory and used at most {}: with a smaller request, more of them fit on a node.",
                 job.id,
                 file_size(asked),
                 file_size(used)
@@ -326,7 +326,7 @@ pub(crate) fn hints(report: &Report) -> Vec<String> {
         let all = job.finished + job.failed;
         if all >= 1_000 && job.run_us[0] < 100_000 {
             hints.push(format!(
-                "Half of the {all} tasks of job {} took less than {}: several of them in one task cost less.",
+                "Half of the {all} tasks of job {} took less than {}: batch several into one task to reduce the overhead.",
                 job.id,
                 run_time(job.run_us[0].max(1))
             ));

@@ -146,7 +146,7 @@ fn note_values(
     notes: &mut Vec<Box<str>>,
 ) {
     if are_retries_missing(retry) {
-        let text = "no task is tried again: `--retry-on` and `--retry-delay` need a number of retries, such as `--retries 3`";
+        let text = "no task is retried: `--retry-on` and `--retry-delay` require a number of retries, such as `--retries 3`";
         notes.push(text.into());
     }
     let list = options.each_line.as_ref().or(options.from_json.as_ref());
@@ -164,7 +164,7 @@ fn note_values(
     if let Some(TimeRequest::Given(asked)) = options.time_request
         && options.time_limit.is_some_and(|limit| limit < asked)
     {
-        let text = "`--time-request` is longer than `--time-limit`: tasks wait for workers that live longer than any task can run";
+        let text = "`--time-request` is longer than `--time-limit`: tasks wait for workers with more time left than any task can use";
         notes.push(text.into());
     }
 }
@@ -287,27 +287,27 @@ pub(crate) fn build_grow(
     let refuse = |text: &str| Err(CliError::new(text));
     if retries == Some(0) && grow != GrowSpec::default() {
         return refuse(
-            "nothing can grow: with 0 retries there is no next attempt; leave retries out, or give a number",
+            "nothing can grow: with 0 retries there is no next attempt. Leave out --retries, or give a number",
         );
     }
     if let Some(growth) = grow.memory {
         let Some(asked) = memory(requests) else {
             return refuse(
-                "mem cannot grow: the tasks ask for no amount of it; add --resource mem=SIZE",
+                "mem cannot grow: the tasks request no amount of it. Add --resource mem=SIZE",
             );
         };
         if growth.max.is_some_and(|max| max <= asked) {
-            return refuse("mem cannot grow: the tasks ask for its max, or more, already");
+            return refuse("mem cannot grow: the tasks already request its max, or more");
         }
     }
     if let Some(growth) = grow.time {
         let Some(limit) = time_limit else {
             return refuse(
-                "time cannot grow: the tasks have no time limit; add --time-limit DURATION",
+                "time cannot grow: the tasks have no time limit. Add --time-limit DURATION",
             );
         };
         if growth.max.is_some_and(|max| max <= limit) {
-            return refuse("time cannot grow: the time limit is its max, or more, already");
+            return refuse("time cannot grow: the time limit is already its max, or more");
         }
     }
     Ok(grow)

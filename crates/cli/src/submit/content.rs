@@ -115,7 +115,7 @@ pub(super) fn note_on_lines(path: &Path, lines: &Entries) -> Option<String> {
     let shown = path.display();
     if lines.get(0)?.starts_with(BYTE_ORDER_MARK) {
         return Some(format!(
-            "{shown} begins with a byte order mark, which is part of the first line and does not show; \
+            "{shown} begins with a byte order mark, an invisible part of the first line; \
              `sed -i '1s/^\\xef\\xbb\\xbf//' {shown}` removes it"
         ));
     }
@@ -124,8 +124,7 @@ pub(super) fn note_on_lines(path: &Path, lines: &Entries) -> Option<String> {
     // The last line may lack a line ending.
     if has_cr(0) && (1..count.max(2) - 1).all(has_cr) {
         return Some(format!(
-            "{shown} has Windows line ends (CRLF), so that each line ends with a carriage return, which does not show; \
-             `{}` removes them",
+            "{shown} has Windows line ends (CRLF), so each line ends with an invisible carriage return; `{}` removes them",
             without_cr(&shown.to_string())
         ));
     }
@@ -138,7 +137,7 @@ pub(super) fn note_on_lines(path: &Path, lines: &Entries) -> Option<String> {
     let mut blank = (0..count).filter(is_blank);
     let first = blank.next()? + 1;
     Some(format!(
-        "{shown} has {}, the first of them is line {first}: each is a task without a value; \
+        "{shown} has {}, the first of them is line {first}: each becomes a task without a value; \
          `grep . {shown} | hq run --each-line - -- PROGRAM {{}}` leaves them out",
         hq_core::words::count(1 + blank.count() as u64, "empty line")
     ))

@@ -321,7 +321,7 @@ fn directive_help(source: &str, head: &[u8], error: &clap::Error) -> Option<Stri
         Some("a `#HQ` line has no comments: write them on a line of their own".to_owned())
     } else if name.strip_prefix("--").is_some_and(is_of_submit) {
         Some(format!(
-            "this option stands on the command line: `hq submit {name} {source}`"
+            "this option belongs on the command line: `hq submit {name} {source}`"
         ))
     } else if let Some(answer) = args::of_option(&["submit"], name) {
         Some(answer.to_owned())

@@ -116,7 +116,7 @@ fn check_lines(path: &Path, content: &[u8]) -> CliResult<()> {
 pub(crate) fn read_json(path: &Path) -> CliResult<EntryList> {
     let is_inline = path.as_os_str().as_encoded_bytes().starts_with(b"[") && !path.exists();
     if is_inline {
-        return Err(CliError::new(format!("{}: there is no such file", path.display())).with_help(
+        return Err(CliError::new(format!("{}: this file does not exist", path.display())).with_help(
             "`--from-json` takes the name of a file; `echo '[1, 2]' | hq run --from-json - -- PROGRAM {}` reads standard input",
         ));
     }

@@ -28,10 +28,7 @@ pub(crate) fn task_files(
     cwd: &[u8],
 ) -> CliResult<TaskFiles> {
     let needless = [
-        (
-            must_exist,
-            "--check-outputs needs outputs that could be missing",
-        ),
+        (must_exist, "--check-outputs requires --outputs"),
         (
             by_content,
             "--by-content needs --outputs: hq records contents next to them",

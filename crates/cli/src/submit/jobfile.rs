@@ -287,10 +287,7 @@ pub(crate) fn in_command<'a>(verb: &str, command: &'a [OsString]) -> CliResult<O
     } else {
         format!("a job file runs as a whole and takes no words: `hq {verb} {path}`")
     };
-    Err(CliError::new(format!(
-        "{path} is a job file, and `{word}` stands behind it"
-    ))
-    .with_help(help))
+    Err(CliError::new(format!("{path} is a job file, and `{word}` comes after it")).with_help(help))
 }
 
 fn build_array(

@@ -52,7 +52,7 @@ pub(super) fn build(options: &TaskOptions, memory: Option<FirstMemory>) -> CliRe
     }
     if is_given && options.predict.is_some() {
         return Err(CliError::new(
-            "--predict says what --time-request auto is; it cannot be combined with a given time",
+            "--predict refines --time-request auto, and cannot be combined with a given time",
         ));
     }
     let predict = match (options.predict, options.no_predict) {

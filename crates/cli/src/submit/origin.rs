@@ -40,7 +40,7 @@ pub(crate) fn add(
             return Ok(());
         }
         return Err(CliError::new(
-            "--once is for a task that submits to its own job, and this is none",
+            "--once is for a task that submits to its own job, but this is not a task",
         )
         .with_help("give it in a task, with `--job $HQ_JOB_ID`".to_owned()));
     };

@@ -61,7 +61,7 @@ pub(crate) enum RunReason {
 impl fmt::Display for RunReason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::NoOutputs => f.write_str("it has no outputs that could be there"),
+            Self::NoOutputs => f.write_str("it has no outputs"),
             Self::After(task) => write!(f, "it depends on task {task}, which runs"),
             Self::AfterEarlier(task) => {
                 write!(f, "it depends on task {task}, which the job has already")
@@ -70,17 +70,17 @@ impl fmt::Display for RunReason {
             Self::AfterJob(job, Some(task)) => write!(f, "it waits for task {task} of job {job}"),
             Self::Output(path) => write!(f, "output {path} is missing"),
             Self::Input(path) => write!(f, "input {path} is missing"),
-            Self::NoRecord(path) => write!(f, "no run that finished is recorded in {path}"),
+            Self::NoRecord(path) => write!(f, "{path} records no finished run"),
             Self::Fleeting(name) => write!(f, "its working directory changes with {name}"),
             Self::Changed(Difference::Release) => {
                 f.write_str("another release of hq wrote its record, in another format")
             }
             Self::Changed(Difference::Unreadable) => f.write_str("its record cannot be read"),
             Self::Changed(Difference::Command) => f.write_str("its command has changed"),
-            Self::Changed(Difference::Cwd) => f.write_str("its working directory is another one"),
+            Self::Changed(Difference::Cwd) => f.write_str("its working directory has changed"),
             Self::Changed(Difference::Input(path)) => write!(f, "input {path} has changed"),
             Self::Changed(Difference::Output(path)) => {
-                write!(f, "output {path} is not as it was when the task finished")
+                write!(f, "output {path} has changed since the task finished")
             }
         }
     }
@@ -156,7 +156,7 @@ pub(crate) fn changed(specs: &[SubmitSpec]) -> CliResult<Changed> {
         SubmitBody::Graph(graph) => has_outputs(graph),
     };
     if !specs.iter().any(has_outputs) {
-        return Err(CliError::new("none of its tasks says what it writes").with_help(
+        return Err(CliError::new("none of its tasks names its outputs").with_help(
             "name outputs with --outputs when the tasks are submitted, in a job file with `outputs = [\"…\"]`".to_owned(),
         ));
     }
@@ -232,7 +232,7 @@ fn has_outputs(graph: &GraphSpec) -> bool {
 }
 
 fn no_outputs() -> CliError {
-    CliError::new("--skip-done needs to know what tasks write").with_help(
+    CliError::new("--skip-done requires the outputs of the tasks").with_help(
         "name the outputs with --outputs, in a job file with `outputs = [\"…\"]`".to_owned(),
     )
 }
@@ -247,10 +247,8 @@ fn skip_array(
         return Err(no_outputs());
     }
     if is_attached && matches!(array.ids, ArrayIds::Next(_)) {
-        return Err(
-            CliError::new("--skip-done needs to know the ids of the tasks")
-                .with_help("give them with --array".to_owned()),
-        );
+        return Err(CliError::new("--skip-done requires the ids of the tasks")
+            .with_help("give them with --array".to_owned()));
     }
     let ids = given_ids(array)?;
     let whys = reasons_of_array(array, &ids, submit_dir, unended);

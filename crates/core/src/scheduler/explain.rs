@@ -140,7 +140,9 @@ impl fmt::Display for Hindrance {
         match self {
             Self::Ending => f.write_str("the worker is about to end"),
             Self::Draining => f.write_str("the worker is being drained"),
-            Self::Quarantined => f.write_str("the worker is set aside because tasks fail there"),
+            Self::Quarantined => {
+                f.write_str("the worker is in quarantine because tasks fail there")
+            }
             Self::Unfit => f.write_str("something is wrong with the node of the worker"),
             Self::Away => f.write_str("the worker has lost its connection"),
             Self::Node(task) => write!(f, "the worker is a node of multi-node task {task}"),

@@ -78,7 +78,7 @@ fn obstacle(state: &ServerState, worker: &Worker, found: &Hindrance) -> String {
     let asked = on_request(state, worker.id).filter(|_| *found == Hindrance::Quarantined);
     asked.map_or_else(
         || found.to_string(),
-        |asked| format!("the worker was set aside {asked}"),
+        |asked| format!("the worker is in quarantine {asked}"),
     )
 }
 

@@ -50,7 +50,7 @@ pub(super) fn of_argument(path: &[&str], word: &str, words: &[&str]) -> Option<S
             before.unwrap_or(&"FILE.toml")
         )),
         ["job" | "worker", command, ..] if are_files(&[word, before.unwrap_or(&"")]) => Some(format!(
-            "this shell has put names of files in place of `*`; all of them are `hq {} {command} all`",
+            "the shell has replaced `*` with file names; to select all, type `hq {} {command} all`",
             path[0]
         )),
         ["task", "info" | "explain"] if !word.starts_with('-') => Some(format!(
@@ -304,7 +304,7 @@ fn of_stray_word(path: &[&str], word: &str, before: &str) -> Option<String> {
         }
         ["config"] => "it only shows defaults; they are written in a file, see `hq doc config`",
         ["job", "open"] => {
-            "it makes a job without tasks; `hq submit --job ID -- PROGRAM` adds some, and `hq job close ID` ends that"
+            "it creates a job without tasks; `hq submit --job ID -- PROGRAM` adds tasks, and `hq job close ID` closes it"
         }
         ["job", "tail"] if matches!(word, "stdout" | "stderr") => {
             return Some(format!(
@@ -313,7 +313,7 @@ fn of_stray_word(path: &[&str], word: &str, before: &str) -> Option<String> {
         }
         ["output-log"] => {
             return Some(format!(
-                "the commands behind the directory are {}",
+                "the commands after the directory are {}",
                 quoted_list(&commands_of(path))
             ));
         }

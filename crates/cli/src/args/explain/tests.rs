@@ -55,7 +55,7 @@ fn values_are_told_by_their_kind() {
         ("submit --cpus 500m -- true", "`--cpus 0.5`"),
         (
             "submit --array 1-10:5%2 -- true",
-            "in Slurm `%` limits how many tasks run at once; here their cpus do that: `--array 1-10:5 --cpus 2`",
+            "in Slurm `%` limits the number of running tasks; in hq their cpus limit it: `--array 1-10:5 --cpus 2`",
         ),
         (
             "submit --stdin=in.txt -- true",
@@ -281,7 +281,7 @@ fn values_are_told_by_their_kind() {
             "are `summary`, `jobs`, `show`, `cat`, `export`",
         ),
         ("doc submit --array", "`hq doc -- submit --array`"),
-        ("query “select 1”", "quotes of a word processor"),
+        ("query “select 1”", "typographic quotes"),
         ("task info 2 1 3", "`hq task info 3 1,2`"),
         ("run --each-line -- true", "reads standard input"),
         // Lists with blanks, and values of unset variables.

@@ -34,8 +34,8 @@ pub(super) fn check(spec: &AllocQueueSpec) -> CliResult<()> {
 
 /// Returns an option after `--` that would break every allocation, and the reason.
 pub(super) fn impossible(spec: &AllocQueueSpec) -> Option<(&'static str, &'static str)> {
-    const ARRAY: &str = "an allocation is one job, and an array is several";
-    const SELECT: &str = "the script asks for its nodes itself, and PBS takes the first request";
+    const ARRAY: &str = "an allocation is a single job, not an array";
+    const SELECT: &str = "the script requests its nodes itself, and PBS uses the first request";
     let params = QueueParams::try_from(spec.clone()).ok()?;
     let words: Vec<&str> = params
         .additional_args
@@ -46,7 +46,7 @@ pub(super) fn impossible(spec: &AllocQueueSpec) -> Option<(&'static str, &'stati
         "slurm" if params.option(&["array"], 'a').is_some() => Some(("--array", ARRAY)),
         "slurm" if words.iter().any(|word| matches!(*word, "--wait" | "-W")) => Some((
             "--wait",
-            "`sbatch` would answer only when the allocation has ended",
+            "`sbatch` would not return before the end of the allocation",
         )),
         "pbs" if params.option(&[], 'J').is_some() => Some(("-J", ARRAY)),
         "pbs" => {

@@ -36,7 +36,7 @@ pub(super) type Out = mpsc::Sender<Frame>;
 
 fn broken(error: &io::Error) -> CliError {
     CliError::caused(
-        "`hq bridge` speaks with programs: standard input and output have to be pipes",
+        "`hq bridge` is for programs: standard input and output must be pipes",
         error,
     )
 }
@@ -116,7 +116,7 @@ fn take_frame(buffer: &mut BytesMut) -> CliResult<Option<Frame>> {
     let json = frame.slice(8..8 + json_len);
     let blob = frame.split_off(8 + json_len);
     let json = serde_json::from_slice(&json)
-        .map_err(|error| CliError::caused("A frame whose JSON is not valid", &error))?;
+        .map_err(|error| CliError::caused("A frame with invalid JSON", &error))?;
     Ok(Some(Frame { json, blob }))
 }
 

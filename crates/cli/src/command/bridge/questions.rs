@@ -152,7 +152,7 @@ async fn query(client: &mut Client, sql: String) -> CliResult<Value> {
     };
     let table = client.sql(query).await?;
     let rows: Value = serde_json::from_str(&table.rows_json)
-        .map_err(|error| CliError::caused("The server sent rows that are no JSON", &error))?;
+        .map_err(|error| CliError::caused("The server sent rows that are not JSON", &error))?;
     Ok(json!({"columns": table.columns, "rows": rows, "is_cut": table.is_cut}))
 }
 

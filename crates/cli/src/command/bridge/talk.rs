@@ -67,5 +67,5 @@ pub(super) async fn ids_of(client: &mut Client, job: u32) -> CliResult<Option<Id
         .filter(|ids| !ids.ranges.is_empty())
         .map(IdArray::try_from);
     ids.transpose()
-        .map_err(|e| CliError::caused("The server sent ids that make no sense", &e))
+        .map_err(|e| CliError::caused("The server sent invalid ids", &e))
 }

@@ -44,7 +44,7 @@ fn token_of(opened: &client::HttpOpened, is_read_only: bool) -> CliResult<&str> 
     }
     if opened.read_token.is_empty() {
         return Err(CliError::new(
-            "The server is of an earlier release, which has no links for reading only",
+            "The server is of an earlier release, which has no read-only links",
         ));
     }
     Ok(&opened.read_token)

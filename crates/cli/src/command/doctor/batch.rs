@@ -73,7 +73,7 @@ fn judge(is_here: &dyn Fn(&str) -> bool, is_grid_engine: bool, run: Run<'_>) -> 
         checks.push(Check::unknown(
             "batch system",
             "neither sbatch nor qsub is in PATH",
-            "Only `hq alloc` needs one. On a cluster, load its module, or start the server on a login node.",
+            "Only `hq alloc` needs a batch system. On a cluster, load its module, or start the server on a login node.",
         ));
     }
     checks
@@ -112,10 +112,7 @@ fn judge_system(system: &System, is_here: &dyn Fn(&str) -> bool, run: Run<'_>) -
     let asked = system.alive.join(" ");
     let problem = match run(system.alive) {
         Ok(output) if output.is_success => {
-            return Some(Check::good(
-                what,
-                format!("{version}; `{asked}` has an answer"),
-            ));
+            return Some(Check::good(what, format!("{version}; `{asked}` works")));
         }
         Ok(output) => first_line(&output.text),
         Err(error) => error.to_string(),
@@ -123,8 +120,7 @@ fn judge_system(system: &System, is_here: &dyn Fn(&str) -> bool, run: Run<'_>) -
     Some(Check::poor(
         what,
         format!("{version}; `{asked}`: {problem}"),
-        "`hq alloc` cannot ask for nodes from here: the commands cannot reach their server. Try the command by hand; start \
-         the server where it works.",
+        "`hq alloc` cannot request nodes from here, because the commands cannot reach their server. Try the command by hand, and start the server on a machine where it works.",
     ))
 }
 

@@ -187,8 +187,7 @@ fn file_system(seen: &DirectoryFacts) -> Check {
                     "no file can be written in {}: {kind} ({on})",
                     seen.directory.display()
                 ),
-                "Take another directory with --server-dir or HQ_SERVER_DIR; it must be yours, on a file system with room \
-                 that all nodes see.",
+                "Choose another directory with --server-dir or HQ_SERVER_DIR. It must be yours, on a file system with free space that all nodes share.",
             );
         }
     };
@@ -197,7 +196,7 @@ fn file_system(seen: &DirectoryFacts) -> Check {
         return Check::poor(
             what,
             format!("{on}, {millis} ms to store a file"),
-            "Every submit waits for the disk. Keep the journal on a faster one: `hq server start --journal FILE`.",
+            "Every submit waits for the disk. Put the journal on a faster one: `hq server start --journal FILE`.",
         );
     }
     let seen_by = match &seen.mount {
@@ -224,7 +223,7 @@ fn rights(seen: &DirectoryFacts, owner: Owner) -> Check {
         let advice = if seen.is_there && owner.user == owner.us {
             format!("Run `chmod go-w {shown}`.")
         } else {
-            "Take a directory of your own, in one that only you can write to, with --server-dir."
+            "Choose a directory inside one that only you can write to, with --server-dir."
                 .to_owned()
         };
         return Check::poor(
@@ -237,7 +236,7 @@ fn rights(seen: &DirectoryFacts, owner: Owner) -> Check {
         return Check::poor(
             what,
             text,
-            "Its owner can put another server in the place of yours. Take a directory of your own with --server-dir.",
+            "Its owner can replace your server with another one. Choose your own directory with --server-dir.",
         );
     }
     Check::good(what, text)
@@ -269,12 +268,11 @@ fn locks(taken: [Result<(), Errno>; 2]) -> Check {
             return Check::broken(
                 what,
                 format!("{name}: {error}"),
-                "Without locks two servers could write one journal, so none starts. Keep the journal on a file system with \
-                 locks (`hq server start --journal FILE`); Lustre needs the mount option `flock`, NFS a lock service.",
+                "Without locks two servers could write to one journal, so no server starts. Put the journal on a file system with locks (`hq server start --journal FILE`); Lustre needs the mount option `flock`, NFS a lock service.",
             );
         }
     }
-    Check::good(what, "both kinds can be taken")
+    Check::good(what, "both kinds work")
 }
 
 /// Returns the check of a directory that did not answer in time.
@@ -285,8 +283,7 @@ pub(super) fn hung(wanted: &Path, seconds: u64) -> Check {
     Check::broken(
         format!("server directory {}", wanted.display()),
         format!("no answer within {seconds} s{on}"),
-        "The file system hangs, or its server is gone: `ls` there hangs, too. Take another directory with --server-dir, or \
-         have the mount repaired.",
+        "The file system hangs, or its server is gone; `ls` also hangs there. Choose another directory with --server-dir, or have the mount repaired.",
     )
 }
 

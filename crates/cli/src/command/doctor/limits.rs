@@ -107,7 +107,7 @@ fn open_files(hard: Option<u64>) -> Check {
         return Check::good(what, "no limit");
     };
     let text = format!("at most {count}");
-    let advice = "A worker needs one for each running task, a server one for each worker and client. Raise the hard limit \
+    let advice = "A worker needs one per running task, a server one per worker and client. Raise the hard limit \
                   (`ulimit -Hn`; `nofile` in /etc/security/limits.conf, `LimitNOFILE=` of systemd).";
     if count < FILES_MIN {
         Check::broken(what, text, advice)
@@ -125,8 +125,7 @@ fn processes(limits: &Limits) -> Check {
         return Check::good(what, format!("{now} now, no limit"));
     };
     let text = format!("{now} now, at most {all}");
-    let advice = "Each task is one or more, and threads count, too. End what is left of earlier work (`ps -Lu $USER`), or \
-                  raise the limit (`ulimit -u`; `nproc` in /etc/security/limits.conf).";
+    let advice = "Each task needs at least one, and threads count as well. End leftover processes (`ps -Lu $USER`), or raise the limit (`ulimit -u`; `nproc` in /etc/security/limits.conf).";
     judge_processes(what, all.saturating_sub(now), text, advice)
 }
 
@@ -137,15 +136,14 @@ fn cpu_time(limit: u64) -> Check {
             "at most {} for each process",
             words(Duration::from_secs(limit))
         ),
-        "The kernel ends a server, a worker or a task that has used that much. Start the server on a node without this \
-         limit (`ulimit -t`), or inside a job of its own.",
+        "The kernel kills a server, a worker or a task that has used that much. Start the server on a node without this limit (`ulimit -t`), or inside a separate batch job.",
     )
 }
 
 fn file_size(limit: u64) -> Check {
     let what = "size of files";
     let text = format!("at most {} MiB", limit / MIB);
-    let advice = "The journal of a server and the output of tasks cannot grow beyond that. Raise the limit (`ulimit -f`).";
+    let advice = "The journal of a server and the output of tasks cannot exceed it. Raise the limit (`ulimit -f`).";
     let state = if limit < FILE_BYTES_MIN {
         State::Broken
     } else if limit < FILE_BYTES_FEW {
@@ -163,8 +161,8 @@ fn addresses(limit: u64) -> Check {
         return Check::poor(
             what,
             text,
-            "Servers and workers take more addresses than memory and may be refused some. Raise the limit (`ulimit -v`), \
-             or start the server where there is none.",
+            "Servers and workers reserve more address space than they use, and the reservation may fail. Raise the limit (`ulimit -v`), \
+             or start the server on a machine without it.",
         );
     }
     Check::good(what, text)
@@ -177,7 +175,7 @@ fn locked_memory(limit: Option<u64>) -> Check {
         Some(bytes) if bytes < LOCKED_FEW => Check::poor(
             what,
             format!("at most {} KiB", bytes >> 10),
-            "hq needs none, but MPI programs cannot use InfiniBand with so little, and tasks inherit the limit. Raise it \
+            "hq does not need it, but MPI programs cannot use InfiniBand with so little, and tasks inherit the limit. Raise it \
              before the worker starts (`ulimit -l`; `memlock` in /etc/security/limits.conf).",
         ),
         Some(bytes) => Check::good(what, format!("at most {} MiB", bytes / MIB)),

@@ -22,8 +22,7 @@ use crate::version::VERSION;
 const TIMEOUT: Duration = Duration::from_secs(4);
 /// The largest clock difference at which times in lists, logs and reports are not misleading.
 const CLOCK_DIFFERENCE_MAX: Duration = Duration::from_secs(2);
-const SAME_PROGRAM: &str = "Use the same program on both sides (builds of one release can differ), and the access file \
-                            of the server that runs.";
+const SAME_PROGRAM: &str = "Use the same program on both sides (builds of one release can differ), and the access file of the running server.";
 
 /// Checks step by step whether the server can be reached.
 pub(super) async fn checks(dir: &ServerDir) -> Vec<Check> {
@@ -38,8 +37,7 @@ pub(super) async fn checks(dir: &ServerDir) -> Vec<Check> {
         Err(error) => vec![Check::broken(
             what,
             first_line(&error),
-            "Start a server, or name its directory with --server-dir; the directory must be on a file system that this \
-             machine sees, too.",
+            "Start a server, or name its directory with --server-dir; the directory must be on a file system that this machine shares.",
         )],
     }
 }
@@ -79,8 +77,7 @@ pub(super) async fn checks_with_server(dir: &ServerDir) -> Vec<Check> {
 
 /// Returns a warning if the access file does not contain the server's key.
 fn server_key(file: &AccessFile) -> Option<Check> {
-    let advice = "The file is of an earlier release: another holder of its keys can be the server for this machine. Replace it \
-                  with the server's current one.";
+    let advice = "The file is from an earlier release: another holder of its keys can impersonate the server. Replace it with the server's current file.";
     let found = "the access file does not name it";
     file.lacks_server_key()
         .then(|| Check::poor("server's key", found, advice))
@@ -97,14 +94,13 @@ fn any_access(dir: &ServerDir) -> Result<(PathBuf, AccessFile), Check> {
             return Check::unknown(
                 what,
                 "no server runs in this directory",
-                "Start one with `hq server start`, or name the directory of one that runs with --server-dir.",
+                "Start one with `hq server start`, or name the directory of a running server with --server-dir.",
             );
         }
         Check::broken(
             what,
             found,
-            "Nobody can talk to the server without this file. Make it readable for you and nobody else, or take the file \
-             of the server again.",
+            "The server cannot be reached without this file. Make it readable for you alone, or copy the server's file again.",
         )
     })
 }
@@ -123,8 +119,7 @@ async fn own_name() -> Check {
         .to_string_lossy()
         .into_owned();
     let what = format!("name of this machine, {name}");
-    let advice = "A server that is started here tells workers and clients this name. Give it one that they know, or an \
-                  address: `hq server start --host`.";
+    let advice = "A server started here announces this name to workers and clients. Give it a name that they can resolve, or an address: `hq server start --host`.";
     match resolve(&name, 0).await {
         Ok(addresses) => Check::good(what, shown(&addresses)),
         Err(error) => Check::poor(what, error.to_string(), advice),
@@ -164,8 +159,7 @@ fn nodes(workers: &[client::WorkerInfo]) -> Vec<Check> {
             Check::poor(
                 format!("node of worker {}, {host}", worker.id),
                 worker.node_faults.join("; "),
-                "Tasks fail there, or will. Mend it, or `hq worker quarantine` keeps tasks away; with `hq server start --quarantine \
-                 act` the server does so by itself.",
+                "Tasks fail there, or will. Repair the node, or keep tasks away with `hq worker quarantine`; `hq server start --quarantine act` does so automatically.",
             )
         })
         .collect();
@@ -173,7 +167,7 @@ fn nodes(workers: &[client::WorkerInfo]) -> Vec<Check> {
         let count = live().count();
         return vec![Check::good(
             "nodes of workers",
-            format!("{count} find nothing wrong"),
+            format!("{count} have no problem"),
         )];
     }
     checks
@@ -191,8 +185,7 @@ fn no_answer(found: &str) -> Check {
     Check::broken(
         "server",
         found,
-        "It accepts connections but gives no answer. See its messages (`server.log` in its directory), and how busy its \
-         machine is.",
+        "It accepts connections but does not answer. Check its messages (`server.log` in its directory), and the load of its machine.",
     )
 }
 
@@ -204,7 +197,7 @@ fn release(found: &str) -> Check {
     Check::broken(
         "release of the server",
         format!("the server is of release {found}, this program of {VERSION}"),
-        "Call the program of that release, or update the server: `hq server stop --keep-workers` with the old one, `hq \
+        "Use the program of that release, or update the server: `hq server stop --keep-workers` with the old one, `hq \
          server start` with the new one.",
     )
 }
@@ -238,8 +231,7 @@ fn clock(server: i64, before: i64, after: i64) -> Check {
     Check::poor(
         what,
         found,
-        "Limits of time hold all the same, but times in lists, logs and reports of the two machines do not fit together. \
-         Have both set their clocks over the network (chrony, NTP).",
+        "Time limits still work, but times in lists, logs and reports of the two machines disagree. Synchronize both clocks over the network (chrony, NTP).",
     )
 }
 
@@ -267,8 +259,7 @@ async fn port(plane: Plane, access: &Access) -> Vec<Check> {
     let addresses = match resolve(host, port).await {
         Ok(found) => found,
         Err(error) => {
-            let advice = "This machine does not know the server's name. Start the server with --host and a name or \
-                          address of the network that both are in.";
+            let advice = "This machine cannot resolve the server's name. Start the server with --host and a name or address in a common network.";
             return vec![Check::broken(what, error.to_string(), advice)];
         }
     };
@@ -293,7 +284,7 @@ async fn port(plane: Plane, access: &Access) -> Vec<Check> {
         Err(_) => Check::broken(
             what,
             silence(),
-            "The server is stopped or very busy. Look at its machine; `hq server start` in the same directory tells more.",
+            "The server is stopped or very busy. Check its machine; `hq server start` in the same directory shows more.",
         ),
     });
     checks
@@ -317,20 +308,18 @@ fn shown(addresses: &[SocketAddr]) -> String {
 
 fn advice(kind: ErrorKind) -> &'static str {
     if kind == ErrorKind::ConnectionRefused {
-        "The machine can be reached, but nothing listens there: the server has ended, or its name leads to another machine \
-         from here. `hq server info` tells on a machine where it works."
+        "The machine can be reached, but nothing listens there: the server has ended, or its name resolves to another machine here. Run `hq server info` on a machine where it works."
     } else if kind == ErrorKind::TimedOut {
         "A firewall drops the connection. Start the server with --worker-port and --client-port in the range that your \
          site opens between nodes, or with --host and an address of the internal network."
     } else {
-        "There is no way to that address from here. Start the server with --host and a name or address of the network \
-         that both are in."
+        "This machine has no route to that address. Start the server with --host and a name or address in a common network."
     }
 }
 
 fn handshake_advice(error: &HandshakeError) -> &'static str {
     if error.is_retryable() {
-        "Something between here and the server ends the connection, or another program listens there."
+        "A device between here and the server ends the connection, or another program listens there."
     } else {
         SAME_PROGRAM
     }

@@ -47,13 +47,12 @@ pub(super) fn judge(worker_port: &mut [Check], relays: &[Check]) {
         if is_way {
             check.state = State::Poor;
             check.advice = Some(
-                "Workers that are started here go through a relay, see below. Commands of clients need the client port."
+                "Workers started here use a relay, see below. Clients need the client port."
                     .to_owned(),
             );
         } else if let Some(advice) = &mut check.advice {
             advice.push_str(
-                " If another node reaches both the server and this machine, workers get there through it: start one there with \
-                 `hq worker start --relay`.",
+                " If another node can reach both the server and this machine, workers can connect through it: start one there with `hq worker start --relay`.",
             );
         }
     }
@@ -91,8 +90,7 @@ async fn check(addresses: Vec<RelayAddress>, key: Option<SecretKey>) -> Check {
     Check::poor(
         format!("relay {name}"),
         errors.join("; "),
-        "Workers that are started here try it and then others. If its worker is gone, the announcement follows within minutes; if it \
-         is there, its node cannot be reached from here, or not on that port: `hq worker start --relay=PORT`.",
+        "Workers started here try it and then others. If its worker is gone, the announcement disappears within minutes; otherwise its node, or that port, is unreachable from here: `hq worker start --relay=PORT`.",
     )
 }
 

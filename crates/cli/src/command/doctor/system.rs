@@ -40,7 +40,7 @@ pub(super) fn checks() -> Vec<Check> {
 
 fn program() -> Check {
     let path = std::env::current_exe().map_or_else(
-        |error| format!("its path is not known: {error}"),
+        |error| format!("its path is unknown: {error}"),
         |path| path.display().to_string(),
     );
     let (target, libc) = (version::target(), version::libc());
@@ -133,14 +133,13 @@ fn processes(found: &Processes) -> Check {
         return Check::poor(
             what,
             text,
-            "HQ_SPAWN_BACKEND says how processes are created. Without it hq chooses the fastest way.",
+            "HQ_SPAWN_BACKEND selects how processes are created. Without it hq chooses the fastest way.",
         );
     }
     Check::poor(
         what,
         format!("{text}, without {}", missing.join(", ")),
-        "All works, but short tasks start more slowly. A newer kernel has what is missing; on a newer kernel the \
-         seccomp profile of a container hides it.",
+        "Everything works, but short tasks start more slowly. A newer kernel has the missing features; on a newer kernel, the seccomp profile of a container hides them.",
     )
 }
 
@@ -171,8 +170,7 @@ fn control_groups(found: &ControlGroups) -> Vec<Check> {
         (None, _) => Check::poor(
             what,
             "none",
-            "Workers watch the memory of tasks themselves; \
-             limits of a container are not seen. Mount /sys/fs/cgroup into the container.",
+            "Workers sample the memory of tasks instead, and cannot see limits of a container. Mount /sys/fs/cgroup into the container.",
         ),
         (Some(version), true) => Check::good(
             what,
@@ -181,7 +179,7 @@ fn control_groups(found: &ControlGroups) -> Vec<Check> {
         (Some(version), false) => Check::good(
             what,
             format!(
-                "version {version}, not given to this user: workers watch the memory of tasks themselves"
+                "version {version}, not delegated to this user: workers sample the memory of tasks instead"
             ),
         ),
     };
@@ -209,7 +207,7 @@ fn group_memory(bytes: u64) -> Check {
         return Check::poor(
             what,
             text,
-            "The kernel ends processes that need more. Ask for more memory for the job or container.",
+            "The kernel kills processes that need more. Request more memory for the job or container.",
         );
     }
     Check::good(what, text)

@@ -214,7 +214,7 @@ impl Streams {
             Err(OpenError::NoFiles) => {
                 tracing::warn!(
                     "The output was streamed into `{shown}`, where this machine finds nothing of this server; \
-                     `hq job tail` reads it where the tasks ran"
+                     `hq job tail` reads it on the nodes of the tasks"
                 );
                 None
             }

@@ -388,13 +388,13 @@ fn write(
     if let Some(task) = groups.first().and_then(|group| group.tasks.first()) {
         writeln!(
             out,
-            "`hq job cat {id} stderr --tasks {task}` prints what one of them wrote."
+            "`hq job cat {id} stderr --tasks {task}` prints the output of one of them."
         )?;
     }
     if read < failed {
         writeln!(
             out,
-            "The output of {} of them was read; `--read {failed}` reads that of all.",
+            "The output of {} of them was read; `--read {failed}` reads the output of all.",
             number(read as u64)
         )?;
     }

@@ -167,7 +167,7 @@ fn print_sizes(job: u32, known: &[(Suggestion, client::NewRequest)]) {
     let rest = known.len().saturating_sub(NEW_REQUESTS_MAX);
     if rest > 0 {
         tracing::warn!(
-            "Job {job}: {rest} more kinds of tasks keep their requests, {NEW_REQUESTS_MAX} can have others"
+            "Job {job}: {rest} more kinds of tasks keep their requests, because at most {NEW_REQUESTS_MAX} can change"
         );
     }
 }
@@ -212,7 +212,7 @@ async fn resubmit_suggested(
         let groups = Groups::read(client, job.id, &states).await?;
         let mut known = groups.unwrap_or_default().into_new_requests();
         if known.is_empty() {
-            let why = "none of its tasks that could get another request has finished, or run out of memory, so nothing is known";
+            let why = "none of the tasks with a changeable request has finished or run out of memory, so their needs are unknown";
             results.jobs.push(client::ResubmittedJob {
                 job: job.id,
                 result: Some(Row::Refused(why.to_owned())),

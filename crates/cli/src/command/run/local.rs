@@ -70,7 +70,7 @@ impl LocalMachine {
             && let Some(why) = worker.config().memory_limits.obstacle()
         {
             error_line(&format!(
-                "Tasks that use more than the `mem` that they ask for are not ended here: {why}"
+                "Tasks that use more than their requested `mem` are not killed here: {why}"
             ));
         }
         let (control, interrupts) = mpsc::channel(INTERRUPTS_MAX);
@@ -98,7 +98,7 @@ impl LocalMachine {
         if request.n_nodes > 1 {
             let wanted = request.n_nodes;
             return Some(format!(
-                "A task needs {}, but `hq run` has only this machine; use a server with workers",
+                "A task needs {}, but `hq run` uses only this machine. Use a server with workers",
                 count(wanted.into(), "node")
             ));
         }

@@ -112,8 +112,7 @@ impl Summary {
         if let Some(dir) = &self.failures.full {
             let _ = writeln!(
                 text,
-                "The output may be incomplete: there was no room in {} while tasks wrote it. \
-                 TMPDIR names another directory; output that waits for its turn takes none there with --unordered.",
+                "The output may be incomplete: {} was full while tasks wrote to it. Set TMPDIR to another directory, or use --unordered, which buffers no output.",
                 dir.display()
             );
         }

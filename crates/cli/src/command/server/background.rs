@@ -149,12 +149,10 @@ fn unreachable(dir: &ServerDir, cause: Option<CliError>) -> CliError {
         None => "another server answers there".to_owned(),
     };
     CliError::new(format!(
-        "The server was stopped again: it answers on this machine, but not at {host}:{port}, where clients and workers \
-         would look for it: {found}"
+        "The server was stopped again: it answers on this machine, but not at {host}:{port}, the address for clients and workers: {found}"
     ))
     .with_help(
-        "give a name or an address that leads to this machine with --host, or none for its own name; a name that is \
-         known only elsewhere works without --background"
+        "use --host with a name or address of this machine, or omit it to use its own name; a name that only other machines can resolve works without --background"
             .to_owned(),
     )
 }

@@ -38,10 +38,8 @@ fn of_variant(
         if entry.amount <= most || most == Amount::ZERO {
             return None;
         }
-        let why = lacking(&entry.resource, entry.amount, most).replace(
-            "no worker has more than",
-            "the most that was ever offered is",
-        );
+        let why = lacking(&entry.resource, entry.amount, most)
+            .replace("no worker has more than", "the most ever offered is");
         Some(format!("{why}{}", meant(entry, most)))
     })
 }

@@ -98,7 +98,7 @@ async fn condition(arg: AfterArg, is_each: bool, client: &mut Client) -> CliResu
         SingleSelector::Last => {
             let jobs = client.job_list(Selector::Last.to_message()).await?;
             let last = jobs.first().map(|job| job.id);
-            last.ok_or_else(|| CliError::new("There is no job to wait for: the last one is gone"))?
+            last.ok_or_else(|| CliError::new("No job to wait for: the last one is gone"))?
         }
     };
     Ok(After {

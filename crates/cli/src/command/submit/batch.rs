@@ -155,7 +155,7 @@ impl Batch {
             let result = match refusal {
                 None => results
                     .next()
-                    .unwrap_or_else(|| Err("The server gave no answer".to_owned())),
+                    .unwrap_or_else(|| Err("The server did not answer".to_owned())),
                 Some(text) => Err(text),
             };
             let answer = match result {

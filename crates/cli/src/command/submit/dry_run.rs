@@ -47,7 +47,7 @@ pub(super) async fn submit(
     match &mut client {
         Some(client) => learn_from::apply(learn_from, &mut prepared, client).await?,
         None if learn_from.is_some() => {
-            tracing::warn!("no server can be asked what the job of --learn-from needed");
+            tracing::warn!("no server can be queried about the job of --learn-from");
         }
         None => {}
     }
@@ -88,7 +88,7 @@ async fn connect(context: &Context) -> CliResult<Client> {
     let found = context.server_dir()?.load_access_any();
     let is_there = !found.is_err_and(|error| error.is_no_server_yet());
     if is_there && let Some(why) = server.as_ref().err().and_then(CliError::text) {
-        tracing::warn!("The server cannot be asked which workers there are: {why}");
+        tracing::warn!("The server cannot be queried for its workers: {why}");
     }
     server
 }
@@ -217,7 +217,7 @@ fn left(worker: &client::WorkerInfo) -> Option<Duration> {
 
 /// Returns the error for the lines of `hq submit -`, which cannot be shown.
 pub(super) fn refuse_batch() -> CliError {
-    CliError::new("`--dry-run` shows one submit, and `-` reads many").with_help(
+    CliError::new("`--dry-run` shows one submit, but `-` reads many").with_help(
         "give the options and the command of one of them: `hq submit --dry-run -- ./program`"
             .to_owned(),
     )

@@ -34,7 +34,7 @@ pub(super) async fn apply(
     let needs = groups.into_needs();
     let Some(memory) = needs.memory() else {
         return Err(CliError::new(format!(
-            "{} tasks of job {job} have finished, which says too little about what others need: at least {TASKS_MIN} have to",
+            "{} tasks of job {job} have finished, which is too few to learn from: at least {TASKS_MIN} are required",
             needs.count()
         )));
     };
@@ -43,5 +43,5 @@ pub(super) async fn apply(
 }
 
 fn unwanted() -> CliError {
-    CliError::new("--learn-from says how much memory tasks get: add --resource mem=auto")
+    CliError::new("--learn-from determines the memory of tasks: add --resource mem=auto")
 }

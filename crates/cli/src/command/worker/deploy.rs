@@ -251,7 +251,7 @@ fn read_hosts(path: &Path) -> CliResult<Vec<Host>> {
     let hosts = lines.map(parse_host).collect::<CliResult<Vec<_>>>()?;
     if hosts.is_empty() {
         let help = format!(
-            "`{}` names no host: a line has one, such as `node1`",
+            "`{}` contains no host; write one per line, such as `node1`",
             path.display()
         );
         return Err(CliError::new("The provided hostname is empty").with_help(help));

@@ -88,8 +88,7 @@ impl TimeLeft {
         });
         if let (Some(wrong), None) = (self.sources.first(), possible.first()) {
             tracing::warn!(
-                "{system} says that this job has {wrong:#} left, but it runs: the clock of this node, or of {system}, is \
-                 wrong. The worker does not take its time limit from there"
+                "{system} reports that this job has {wrong:#} left, but it runs: the clock of this node, or of {system}, is wrong. The worker ignores this time limit"
             );
         }
         let left = confirmed.or(possible.first().copied()).or(self.limit);

@@ -82,7 +82,7 @@ pub(crate) fn start(args: StartArgs, context: &mut Context) -> CliResult<()> {
 
 /// Continues in a child process, which the original process watches: see [`keeper`].
 pub(crate) fn split_off_keeper() -> CliResult<KeeperContext> {
-    keeper::split().map_err(|e| CliError::caused("Cannot watch over the tasks", &e))
+    keeper::split().map_err(|e| CliError::caused("Cannot supervise the tasks", &e))
 }
 
 /// `worker hwdetect`.
@@ -124,7 +124,7 @@ async fn work(
     };
     let provider = DataProvider::bind()
         .await
-        .map_err(|e| CliError::caused("Cannot listen on a port of the worker's own", &e))?;
+        .map_err(|e| CliError::caused("Cannot listen on a port for other workers", &e))?;
     let work_dir = WorkDir::create(args.work_dir.as_deref())
         .map_err(|e| CliError::caused("Cannot prepare the working directory", &e))?;
     let hostname = args.hostname.clone().unwrap_or_else(own_hostname);
@@ -245,7 +245,7 @@ async fn wait_for_access(dir: &ServerDir) -> CliResult<(std::path::PathBuf, Acce
         }
         if start.elapsed() >= SILENCE_MAX && !std::mem::replace(&mut is_told, true) {
             tracing::info!(
-                "Waiting up to {} s for a server: there is no access file in '{}' yet; `hq server start{}` makes one",
+                "Waiting up to {} s for a server: '{}' contains no access file yet; `hq server start{}` creates one",
                 ACCESS_PATIENCE.as_secs(),
                 dir.root().display(),
                 dir.hint()
@@ -271,7 +271,7 @@ async fn start_relay(
         .await
         .map_err(|e| CliError::caused("Cannot start as a relay", &e))?;
     tracing::info!(
-        "Relay at {}: other workers find it in the server directory, or are started with `--via {}`",
+        "Relay at {}: other workers find it in the server directory, or with `hq worker start --via {}`",
         relay.address(),
         relay.address()
     );
@@ -287,8 +287,7 @@ async fn connector(access: &Access, path: &Path, wants_relays: bool) -> Connecto
         .is_some_and(|key| key.server().is_none())
     {
         tracing::warn!(
-            "The access file '{}' is of an earlier release and does not name the server's key: another holder of the workers' key can \
-             be the server for this worker. Replace the file with the server's current one",
+            "The access file '{}' is from an earlier release and lacks the server's public key: another holder of the workers' key can impersonate the server. Replace the file with the server's current one",
             path.display()
         );
     }
@@ -553,7 +552,7 @@ fn note_on_cpus(items: &[ResourceItem]) {
     });
     if offered > Amount::whole(here) && std::io::stderr().is_terminal() {
         tracing::warn!(
-            "The worker offers {offered} cpus, and this process can use {here}: tasks share them, and run longer"
+            "The worker offers {offered} cpus, but this process can use only {here}: tasks share them and run longer"
         );
     }
 }

@@ -73,8 +73,7 @@ pub(super) fn write(
     if let (Some(overdue), Some(worker)) = (explanation.start_overdue_ns, explanation.sent_to) {
         writeln!(
             out,
-            "Worker {worker} has had the task for {} and room for it, and has not started it: most likely a file system \
-             does not answer there (program, directories, output files).",
+            "Worker {worker} has had the task and free resources for {}, but has not started it: most likely a file system does not answer there (program, directories, output files).",
             words(Duration::from_nanos(overdue))
         )?;
     }
@@ -98,13 +97,13 @@ fn write_now(out: Out<'_>, explanation: &client::Explanation) -> io::Result<()> 
         if explanation.waiting_dep_count > 0 {
             return writeln!(
                 out,
-                "The task was sent ahead to worker {worker}, which starts it when the one that it waits for has finished there."
+                "The task was sent ahead to worker {worker}, which starts it when its dependency has finished there."
             );
         }
         if explanation.start_overdue_ns.is_none() {
             writeln!(
                 out,
-                "The task was sent to worker {worker}, which starts it as soon as it has room; it has not reported the start."
+                "The task was sent to worker {worker}, which starts it as soon as resources are free; it has not reported the start."
             )?;
         }
         let there = explanation.workers.iter().find(|row| row.worker == worker);

@@ -113,8 +113,8 @@ fn quarantine_text(quarantine: &client::Quarantine) -> String {
     let until = until.map(|until| format!("until one is tried at {until}"));
     let state = match quarantine.stage() {
         Stage::Suspected => "until the tasks that failed there have run elsewhere".into(),
-        Stage::Probed => "but one that shows whether it works".into(),
-        Stage::Unfit => "until nothing is wrong with its node".into(),
+        Stage::Probed => "except a probe task".into(),
+        Stage::Unfit => "until its node has no problem".into(),
         Stage::Quarantined => until.unwrap_or_default(),
     };
     let asked = if quarantine.is_asked { "asked for" } else { "" };

@@ -386,7 +386,7 @@ fn explain_says_what_is_missing_now() {
     };
     let text = print(OutputMode::Cli, |o, out| o.explanation(out, &sent, true));
     assert!(
-        text.ends_with("The task was sent to worker 4, which starts it as soon as it has room; it has not reported the start.\n")
+        text.ends_with("The task was sent to worker 4, which starts it as soon as resources are free; it has not reported the start.\n")
     );
     let ahead = client::Explanation {
         dep_count: 1,
@@ -395,7 +395,7 @@ fn explain_says_what_is_missing_now() {
     };
     let text = print(OutputMode::Cli, |o, out| o.explanation(out, &ahead, true));
     assert!(text.ends_with(
-        "was sent ahead to worker 4, which starts it when the one that it waits for has finished there.\n"
+        "was sent ahead to worker 4, which starts it when its dependency has finished there.\n"
     ));
     let overdue = client::Explanation {
         start_overdue_ns: Some(73_000_000_000),
@@ -408,6 +408,6 @@ fn explain_says_what_is_missing_now() {
         let said =
             "Worker 4 has had the task and free resources for 1m 13s, but has not started it";
         assert!(text.contains(said), "{text}");
-        assert!(!text.contains("as soon as it has room"), "{text}");
+        assert!(!text.contains("as soon as resources are free"), "{text}");
     }
 }

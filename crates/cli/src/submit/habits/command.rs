@@ -348,7 +348,7 @@ pub(super) fn list_value(typed: &Typed<'_>, _: Text<'_>) -> Option<Remark> {
     let mut params = typed.single_params.iter();
     let (param, file) = params.find(|(_, value)| is_list(value))?;
     Some(Remark::Note(format!(
-        "`{file}` is the one value of `{param}`; a value for each line of that file is `--param {param}=@{file}`"
+        "`{file}` is the only value of `{param}`; to use each line of that file as a value, write `--param {param}=@{file}`"
     )))
 }
 
@@ -477,7 +477,7 @@ pub(super) fn behind_line(typed: &Typed<'_>, text: Text<'_>) -> Option<Remark> {
     let shell: Vec<String> = shell.iter().map(|word| quoted(word)).collect();
     let line = typed.words[text.number..].join(" ").replace('\'', "'\\''");
     Some(Remark::Note(format!(
-        "the shell runs `{}` only, which does not read the words behind it; the line is one word in quotes: `{} '{line}'`",
+        "the shell runs only `{}`, without the words after it; quote the line as one word: `{} '{line}'`",
         text.text,
         shell.join(" ")
     )))

@@ -183,13 +183,13 @@ pub(super) fn job_word(typed: &Typed<'_>, text: Text<'_>) -> Option<Remark> {
 pub(super) fn long_dash(_: &Typed<'_>, text: Text<'_>) -> Option<Remark> {
     if text.text.starts_with(is_printed_quote) {
         return Some(Remark::Refusal(
-            format!("`{}` begins with a quote of a word processor", text.text),
-            "the shell does not know it: type `'` or `\"` instead".to_owned(),
+            format!("`{}` begins with a typographic quote", text.text),
+            "the shell does not treat it as a quote: type `'` or `\"` instead".to_owned(),
         ));
     }
     with_hyphens(text.text).map(|meant| {
         Remark::Refusal(
-            format!("`{}` has a long dash, which is no `-`", text.text),
+            format!("`{}` has a long dash instead of `-`", text.text),
             format!("type it as `{meant}`"),
         )
     })
@@ -207,7 +207,7 @@ const ELSEWHERE: &[(&[&str], &[&str], &str)] = &[
     (
         &["sbatch", "qsub", "bsub", "msub", "condor_submit", "salloc"],
         &[],
-        "gives the work to the batch system, and hq does not see how it ends; submit the script itself: `hq submit SCRIPT`; \
+        "gives the work to the batch system, and hq does not learn its result. Submit the script itself: `hq submit SCRIPT`; \
          `hq import SCRIPT` turns its `#SBATCH` or `#PBS` lines into `#HQ` lines",
     ),
     (
@@ -387,7 +387,7 @@ pub(super) fn unread_input(typed: &Typed<'_>, _: Text<'_>) -> Option<Remark> {
             Verb::Submit | Verb::File => "bash -c 'LINE'` with the line in `$HQ_ENTRY".to_owned(),
         };
         return Some(Remark::Note(format!(
-            "what is piped into hq is not read without an option; a task for each line is `hq {verb} --each-line - -- {shown}`"
+            "hq does not read piped input without an option; to run a task for each line, use `hq {verb} --each-line - -- {shown}`"
         )));
     }
     let known = FILTERS.iter().find(|(names, _)| has_word(names, name));
@@ -412,7 +412,7 @@ pub(super) fn unread_input(typed: &Typed<'_>, _: Text<'_>) -> Option<Remark> {
                 "tasks have no standard input, so `{name}` has nothing to read; `hq {verb} --stdin -- {command}` passes all of standard input to each task, and `--each-line -` runs a task for each line"
             ),
             None => format!(
-                "what is piped into hq is not read without an option: `hq run --each-line - -- {command} {{}}` runs a task for each line, and `hq {verb} --stdin -- {command}` passes all of it to each task"
+                "hq does not read piped input without an option: `hq run --each-line - -- {command} {{}}` runs a task for each line, and `hq {verb} --stdin -- {command}` passes all of it to each task"
             ),
         })
     })
@@ -438,7 +438,7 @@ pub(super) fn other_directory(typed: &Typed<'_>, _: Text<'_>) -> Option<Remark> 
     let here = std::env::current_dir().unwrap_or_default();
     let here = here.join(word.trim_start_matches("./"));
     Some(Remark::Note(format!(
-        "`{word}` is looked for in the working directory of the tasks, `{cwd}`, and is not there; the file of this directory is `{}`",
+        "`{word}` does not exist in the working directory of the tasks, `{cwd}`; the file of this directory is `{}`",
         quoted(&here.to_string_lossy())
     )))
 }

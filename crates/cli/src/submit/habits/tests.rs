@@ -214,7 +214,7 @@ const HABITS: &[(&str, &str)] = &[
     ("submit --env A:1 -- /x", "`--env A=1`"),
     ("submit --time-limit 10M -- true", "`--time-limit 10min`"),
     ("run --param 'x=1;2' -- /x {x}", "`1,2`"),
-    ("submit “echo hi”", "begins with a quote of a word processor"),
+    ("submit “echo hi”", "begins with a typographic quote"),
     ("submit --env A=1,B=2 -- /x", "give an `--env` for each variable"),
     ("run --param x=1..3 -- /x {x}", "`1..3` is one value; a range is"),
     ("run --param 'x={1..3}' -- /x {x}", "a range is"),

@@ -70,7 +70,7 @@ impl TaskGraphError {
                 };
                 format!("an earlier task already has the {what} {id}")
             }
-            Self::Unknown { dep, .. } => format!("there is no task {dep} in this file"),
+            Self::Unknown { dep, .. } => format!("task {dep} does not exist in this file"),
             Self::Cycle { ids, .. } if ids.len() == 1 => "it waits for itself".to_owned(),
             Self::Cycle { ids, .. } => {
                 let names = || ids.iter().map(|(_, key)| key.to_string());
@@ -164,7 +164,7 @@ fn meant(
     match (near, open_job) {
         (Some(near), _) => Some(format!("did you mean `{near}`?")),
         (None, Some(job)) => Some(format!(
-            "names are known within one file only: for a task that job {job} has already write its number, which `hq task list {job} -v` shows"
+            "names are valid only within one file: for an existing task of job {job}, write its number, which `hq task list {job} -v` shows"
         )),
         (None, None) if known.is_empty() => None,
         (None, None) => {

@@ -141,7 +141,7 @@ fn deleted_outputs_other_commands_and_missing_records_are_reasons() {
     assert_eq!(
         why(&file),
         [format!(
-            "3: output {path} is not as it was when the task finished"
+            "3: output {path} has changed since the task finished"
         )]
     );
     // This file was added later.
@@ -156,7 +156,7 @@ fn deleted_outputs_other_commands_and_missing_records_are_reasons() {
     carry_out(&submit(dir.path(), &absolute));
     assert_eq!(why(&absolute), [] as [&str; 0]);
     let elsewhere = absolute.replace("\"d\"", "\"e\"");
-    assert_eq!(why(&elsewhere), ["9: its working directory is another one"]);
+    assert_eq!(why(&elsewhere), ["9: its working directory has changed"]);
     let fleeting = absolute.replace("\"d\"", "\"%{JOB_ID}\"");
     let expected = "9: its working directory changes with %{JOB_ID}";
     assert_eq!(why(&fleeting), [expected]);
@@ -346,7 +346,7 @@ fn a_job_without_outputs_has_nothing_that_could_be_done() {
     let dir = tempfile::tempdir().expect("a directory");
     let spec = submit(dir.path(), "[[task]]\ncommand = [\"a\"]\n");
     let text = changed(&[spec]).expect_err("nobody can tell").text();
-    assert!(text.unwrap_or_default().contains("says what it writes"));
+    assert!(text.unwrap_or_default().contains("names its outputs"));
 }
 
 #[test]

@@ -149,7 +149,7 @@ async fn still_writes(
     let unfinished = view::totals(summary).unfinished();
     if unfinished > 0 {
         return Ok(Some(format!(
-            "it has not ended: {unfinished} of its tasks may still write what others read; wait with `hq job wait {}`",
+            "it has not ended: {unfinished} of its tasks may still write files that others read. Wait with `hq job wait {}`",
             summary.id
         )));
     }
@@ -189,13 +189,13 @@ async fn specs(job: u32, client: &mut Client) -> CliResult<Vec<SubmitSpec>> {
     let specs = row.submits.into_iter().map(SubmitSpec::try_from);
     specs
         .collect::<Result<_, _>>()
-        .map_err(|error| CliError::caused(format!("Cannot read what job {job} is made of"), &error))
+        .map_err(|error| CliError::caused(format!("Cannot read the submits of job {job}"), &error))
 }
 
 fn too_old(error: CliError) -> CliError {
     older(
         error,
         "--changed",
-        "submit what the job was made of with --skip-done, or start a server of this release",
+        "repeat the job's submits with --skip-done, or start a server of this release",
     )
 }

@@ -173,7 +173,9 @@ fn read_here(position: &Position, output: &mut client::Output, follow: bool) -> 
         Err(_) if may_come => return false,
         Ok(part) if part.size == 0 && has_ended && !place.exists() => {
             let place = place.display();
-            output.error = Some(format!("its worker is gone, and {place} is not here"));
+            output.error = Some(format!(
+                "its worker is gone, and {place} does not exist on this machine"
+            ));
         }
         Ok(part) => {
             output.next = part.next;
