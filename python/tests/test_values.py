@@ -173,7 +173,7 @@ def test_calls_wait_for_room_for_what_they_read(cluster, tmp_path):
         # There is room for two values at a time, and each of these calls needs all of it.
         pairs = [there.submit(length_in_time, made[at], made[at - 1]) for at in range(6)]
         assert [pair.result() for pair in pairs] == [[LONG, LONG]] * 6
-        with pytest.raises(hq.CallError, match="no room .*--values-limit"):
+        with pytest.raises(hq.CallError, match="no space .*--values-limit"):
             there.submit(length_in_time, *made[:3]).result()
 
 
@@ -371,7 +371,7 @@ def test_values_that_cannot_be_made_again_stay(cluster, place, tmp_path):
     with hq.Executor(server_dir=cluster.dir, crash_limit="never-restart") as executor:
         kept = [executor.submit(note, str(path), LONG) for _ in range(2)]
         wait(kept)
-        with pytest.raises(hq.ValueTooLarge, match=r"no room for its 10\d+ bytes: .*--values-limit.* 20\d+ of them are needed"):
+        with pytest.raises(hq.ValueTooLarge, match=r"no space for its 10\d+ bytes: .*--values-limit.* 20\d+ of them are needed"):
             executor.submit(note, str(path), LONG).result()
         assert [len(future.result()) for future in kept] == [LONG, LONG]
         del kept[0]

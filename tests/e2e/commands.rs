@@ -241,7 +241,7 @@ fn a_range_of_ids_costs_what_exists() {
         ),
         (
             &["job", "tail", "1.7-4294967295"],
-            0,
+            1,
             "WARN Tasks 8-4294967295 of job 1 not found",
         ),
         (

@@ -65,7 +65,7 @@ fn what_would_have_fitted_is_suggested() {
     // The needs of a job without finished tasks are unknown.
     let failed = env.submit(&["--wait", "--", "false"]);
     env.hq(&["job", "resubmit", &failed, "--suggested"])
-        .says("nothing is known")
+        .says("their needs are unknown")
         .exits_with(1);
 }
 

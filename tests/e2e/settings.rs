@@ -80,7 +80,7 @@ fn a_file_that_makes_no_sense_is_refused_with_its_place() {
     for (user, words) in [
         (
             "[submit]\ntime-limt = \"1h\"\n",
-            "line 2, column 1: `time-limt` is no option of [submit]",
+            "line 2, column 1: `time-limt` is not an option of [submit]",
         ),
         (
             "[submit]\ntime-limt = \"1h\"\n",
@@ -90,7 +90,7 @@ fn a_file_that_makes_no_sense_is_refused_with_its_place() {
             "[submit]\ntime-limit = \"soon\"\n",
             "line 2, column 14: time-limit: ",
         ),
-        ("[submit]\narray = \"1-3\"\n", "`array` is no option"),
+        ("[submit]\narray = \"1-3\"\n", "`array` is not an option"),
         ("[submit]\ntask-dir = false\n", "leave it out"),
         ("[job]\n", "line 1, column 2: expected the table [submit]"),
         ("[server]\nhttp = 1\n", "expected a table [server.start]"),

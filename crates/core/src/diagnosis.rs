@@ -419,7 +419,9 @@ pub fn why_waiting(waiting: u64, job: Option<u32>, why: &str) -> String {
     }
     let why = match why.strip_prefix("they ask ") {
         Some(rest) => format!("it asks {rest}"),
-        None => why.replace("that they ask for", "that it asks for"),
+        None => why
+            .replace("they request", "it requests")
+            .replace("their requested", "its requested"),
     };
     let its = if job.is_some() { "the" } else { "its" };
     format!("{its} waiting task{of_job} does not run: {why}")

@@ -30,7 +30,7 @@ fn one_task_asks_and_several_ask() {
         1,
         Some(7),
         "each of their requested resources exists",
-        "the waiting task of job 7 does not run: each of the things that it asks for is somewhere",
+        "the waiting task of job 7 does not run: each of its requested resources exists",
     );
     check(
         1,

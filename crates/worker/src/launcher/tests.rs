@@ -589,17 +589,16 @@ async fn a_call_without_an_interpreter_fails() {
 async fn an_interpreter_that_uses_too_much_memory_is_killed() {
     let dir = tempfile::tempdir().expect("directory");
     let sleeps = call(&["bash", "-c", "sleep 1000"]);
-    let (mut launcher, task, pools) = launcher_with(sleeps, dir.path());
-    launcher.launch(vec![task], &pools);
-    let next = launcher.calls.next_id();
-    launcher.end_interpreter_for_memory(MemoryOveruse {
-        token: LaunchToken(next - 1),
-        used: 2,
-        limit: 1,
+    let ended = end_of(sleeps, dir.path(), |launcher| {
+        let next = launcher.calls.next_id();
+        launcher.end_interpreter_for_memory(MemoryOveruse {
+            token: LaunchToken(next - 1),
+            used: 2,
+            limit: 1,
+        });
     });
-    let event = tokio::time::timeout(IN_TIME, end(launcher, |_| {})).await;
-    // The process may have been killed before it was created.
-    event.expect("it does not go on");
+    let event = tokio::time::timeout(IN_TIME, ended).await;
+    event.expect("it is killed");
 }
 
 #[tokio::test]

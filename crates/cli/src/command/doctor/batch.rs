@@ -172,10 +172,7 @@ mod tests {
             ["scontrol", "ping"] => answer(true, "Slurmctld(primary) at c1 is UP\n"),
             other => panic!("{other:?} is run"),
         });
-        let expected = Check::good(
-            "batch system Slurm",
-            "slurm 23.02.6; `scontrol ping` has an answer",
-        );
+        let expected = Check::good("batch system Slurm", "slurm 23.02.6; `scontrol ping` works");
         assert_eq!(checks, [expected]);
         let partly = judge(&|program| program == "sbatch", false, &|_| answer(true, ""));
         assert_eq!(
