@@ -90,6 +90,10 @@ class Interpreter:
 
     def receive(self):
         size, control, _, _ = self.sock.recvmsg_into((self.buffer,), PASSED_SPACE, socket.MSG_CMSG_CLOEXEC)
+        if self.passed is not None:
+            # The last call was refused before its payload was read.
+            os.close(self.passed)
+            self.passed = None
         if control:
             (self.passed,) = PASSED.unpack(control[0][2])
         if not size:
@@ -100,7 +104,8 @@ class Interpreter:
     def content(self, flags, data):
         if not flags & 2:
             return data
-        with open(self.passed, "rb") as file:
+        passed, self.passed = self.passed, None
+        with open(passed, "rb") as file:
             return file.read()
 
     def prepare(self):

@@ -91,7 +91,7 @@ fn a_file_that_makes_no_sense_is_refused_with_its_place() {
             "line 2, column 14: time-limit: ",
         ),
         ("[submit]\narray = \"1-3\"\n", "`array` is not an option"),
-        ("[submit]\ntask-dir = false\n", "leave it out"),
+        ("[submit]\ntask-dir = false\n", "remove the line"),
         ("[job]\n", "line 1, column 2: expected the table [submit]"),
         ("[server]\nhttp = 1\n", "expected a table [server.start]"),
         ("server-dir = [\n", "line "),

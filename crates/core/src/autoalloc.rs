@@ -167,7 +167,7 @@ impl AutoallocState {
         if !force && queue.has_running() {
             return Err(RemoveError::Running);
         }
-        queue.retire(now, effects);
+        queue.retire(now, force, effects);
         self.purge();
         Ok(())
     }

@@ -27,6 +27,8 @@ const UNUSED_MAX: Duration = Duration::from_secs(120);
 pub(super) const UNNEEDED_MAX: Duration = Duration::from_secs(600);
 /// How long a running allocation may have no workers before it is canceled.
 pub(super) const LEAVE_GRACE: Duration = Duration::from_secs(120);
+/// An allocation that is due to be canceled later than this ends by itself.
+const RUNS_ON_MIN: Duration = Duration::from_secs(365 * 86_400);
 /// How long a job may take to end, or to be requeued, after its last worker has left.
 pub(super) const ENDING_MAX: Duration = Duration::from_secs(120);
 /// The number of failed searches after which a submission of a removed queue counts as not made.
@@ -244,10 +246,21 @@ impl Allocation {
         &self.record
     }
 
-    /// The data that are stored.
-    pub(super) fn stored(&self) -> AllocationRecord {
+    /// The data that are stored. A restarted server cancels an allocation if this server would have
+    /// canceled it. Others end by themselves, or their workers come back.
+    pub(super) fn stored(&self, is_removed: bool) -> AllocationRecord {
+        let is_leaving = match self.phase {
+            Phase::Leaving { asked, .. } => {
+                asked || self.is_doubtful || is_removed && !self.runs_on()
+            }
+            Phase::Submitting
+            | Phase::Unsure { .. }
+            | Phase::Queued
+            | Phase::Running
+            | Phase::Ended { .. } => false,
+        };
         AllocationRecord {
-            is_leaving: matches!(self.phase, Phase::Leaving { .. }),
+            is_leaving,
             ..self.record.clone()
         }
     }
@@ -335,6 +348,20 @@ impl Allocation {
         self.record.started_at.get_or_insert(now.wall);
         self.record.ended_at = None;
         self.started.get_or_insert(now.mono);
+    }
+
+    /// Whether its job runs on without workers, and ends by itself.
+    pub(super) fn runs_on(&self) -> bool {
+        match self.phase {
+            Phase::Leaving {
+                cancel_at, next, ..
+            } => !self.is_doubtful && cancel_at.since(next) > RUNS_ON_MIN,
+            Phase::Submitting
+            | Phase::Unsure { .. }
+            | Phase::Queued
+            | Phase::Running
+            | Phase::Ended { .. } => false,
+        }
     }
 
     /// Stops waiting for workers to return.

@@ -322,7 +322,13 @@ impl AutoallocState {
                     allocation.cancel_now(now);
                 }
             }
-            Report::Silent | Report::Error(_) => {}
+            // A batch system may not remember it: canceling an absent job does no harm.
+            Report::Silent | Report::Error(_) => {
+                allocation.errors += 1;
+                if allocation.errors >= RUNNING_ERRORS_MAX && !allocation.is_doubtful {
+                    allocation.cancel_now(now);
+                }
+            }
         }
     }
 

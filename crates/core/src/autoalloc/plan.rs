@@ -20,7 +20,10 @@ impl AutoallocState {
             self.asked_at = Some(now.mono);
             // Also queues that cannot submit now: their allocations take tasks that others would
             // ask for again.
-            let queries = self.queues().map(|queue| queue.query(now.mono)).collect();
+            let active = self
+                .queues()
+                .filter(|queue| queue.state() == QueueState::Active);
+            let queries = active.map(|queue| queue.query(now.mono)).collect();
             for queue in self.queues.values_mut() {
                 queue.note_query();
             }

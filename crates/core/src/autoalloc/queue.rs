@@ -235,7 +235,7 @@ impl Queue {
             paused: self.paused.as_ref().map(|reason| reason.to_string().into()),
             known_resources: self.known_resources(),
             last_number: self.last_number,
-            allocations: allocations.map(Allocation::stored).collect(),
+            allocations: allocations.map(|a| a.stored(self.retired)).collect(),
             failure: self.failing_since.map(|since| QueueFailure {
                 since,
                 last: self.last_failure.as_str().into(),
@@ -284,8 +284,8 @@ impl Queue {
     }
 
     /// Cancels everything. Submissions with an unclear outcome are canceled once the outcome is
-    /// clear.
-    pub(super) fn retire(&mut self, now: Now, effects: &mut Vec<Effect>) {
+    /// clear. Allocations that run on without workers are canceled only by `force`.
+    pub(super) fn retire(&mut self, now: Now, force: bool, effects: &mut Vec<Effect>) {
         self.retired = true;
         self.plan.clear();
         let alive: Vec<u32> = self.numbers(|a| matches!(a.phase, Phase::Queued | Phase::Running));
@@ -293,7 +293,9 @@ impl Queue {
             self.leave(now, number, true, Duration::ZERO, effects);
         }
         for allocation in self.allocations.values_mut() {
-            allocation.cancel_now(now);
+            if force || !allocation.runs_on() {
+                allocation.cancel_now(now);
+            }
         }
         self.on_time(now, Duration::MAX, effects);
     }
@@ -676,7 +678,9 @@ impl Queue {
                     *tries = tries.saturating_add(1);
                     *next = now.mono + retry_pause(*tries);
                     if *cancel_at <= now.mono {
-                        *asked = true;
+                        if !std::mem::replace(asked, true) {
+                            effects.push(Effect::Changed(self.id));
+                        }
                         effects.push(Effect::Cancel { key, job });
                     } else {
                         *next = (*next).min(*cancel_at);

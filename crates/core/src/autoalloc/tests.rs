@@ -12,6 +12,7 @@ use crate::resource::amount::Amount;
 use crate::scheduler::demand::{QueueDemand, QueueQuery, Unfit};
 use crate::time::{Now, Time, Timestamp};
 
+mod removal;
 mod silence;
 
 const QUEUE: QueueId = QueueId(1);
@@ -726,55 +727,4 @@ fn restored_allocations_keep_their_places_and_are_asked_for_at_once() {
     state.apply(world.now(), Input::Timer, &mut effects);
     assert!(matches!(effects.as_slice(), [Effect::Poll { jobs, .. }] if jobs.len() == 1));
     assert_eq!(state.add_queue(world.now(), spec(1, 1, None)), QueueId(2));
-}
-
-/// Stored and restored in the middle of a removal, a queue still cancels its allocations.
-#[test]
-fn a_server_that_restarts_cancels_the_rest_of_a_removed_queue() {
-    let mut world = World::new(spec(2, 1, None));
-    world.demand(2, &[]);
-    world.connect(1, 1);
-    let mut lost = Vec::new();
-    let now = world.now();
-    assert!(
-        world
-            .state
-            .remove_queue(now, QUEUE, true, &mut lost)
-            .is_ok()
-    );
-    let record = world.state.record(QUEUE).expect("it is kept");
-    world.state = AutoallocState::new(Limits::default());
-    world.state.restore_queue(now, record);
-    assert_eq!(world.state.queues().count(), 0);
-    let mut effects = Vec::new();
-    world.state.apply(now, Input::Timer, &mut effects);
-    assert_eq!(cancels(&effects), 2);
-    for number in 1..=2 {
-        let key = AllocationKey {
-            queue: QUEUE,
-            number,
-        };
-        let canceled = Input::Canceled(key, Ok(()));
-        world.state.apply(now, canceled, &mut effects);
-    }
-    assert!(world.state.record(QUEUE).is_none(), "nothing is left of it");
-}
-
-/// While one queue submits, the other must not request workers for the same tasks.
-#[test]
-fn a_queue_that_is_submitting_still_counts_with_what_it_has_asked_for() {
-    let mut world = World::new(spec(4, 1, None));
-    let now = world.now();
-    world.state.add_queue(now, spec(4, 1, None));
-    world.apply(Input::Changed);
-    world.expect_question();
-    let second = QueueDemand {
-        queue: QueueId(2),
-        ..demanded(0, &[])
-    };
-    world.apply(Input::Demand(vec![demanded(3, &[]), second]));
-    world.apply(Input::Changed);
-    let queries = world.expect_question();
-    let coming: u32 = queries[0].coming.iter().map(|coming| coming.owed).sum();
-    assert_eq!((queries.len(), coming, queries[0].workers_max), (2, 1, 3));
 }

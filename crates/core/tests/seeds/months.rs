@@ -36,6 +36,8 @@ const UNITS: u64 = 10_000;
 /// A batch system forgets a job this long after its end.
 const HISTORY: u64 = 300 * SECOND;
 const STEPS_MAX: u32 = 400_000;
+/// How long the server keeps an allocation without tasks, and a minute to notice.
+const KEPT: u64 = 660 * SECOND;
 
 #[derive(Clone, Debug)]
 struct Month {

@@ -106,23 +106,35 @@ impl<'a> World<'a> {
         format!("known {known:?}, true {truth:?}, day {}", self.now / DAY)
     }
 
-    /// No more is asked for than half as much again as a planner would that knows what each allocation will bring, and one a
-    /// queue.
-    pub(super) fn check_requested(&self) {
+    /// Checks that the server requests at most half as many allocations again as a planner that
+    /// knows what each allocation will bring, and one more for each queue. The server keeps
+    /// allocations for ten minutes after their tasks have found other workers, so the need of the
+    /// last ten minutes counts.
+    pub(super) fn check_requested(&mut self) {
+        self.note_need();
         let state = self.state.as_ref().expect("it asks");
         let all = state.queues().flat_map(|queue| queue.allocations());
         let waits =
             |a: &&Allocation| a.may_be_alive() && a.record().state == AllocationState::Queued;
         let requested = all.filter(waits).count();
-        let needed = self.stored.keys().map(|queue| self.needed(*queue)).max();
+        let needed = self.needs.iter().map(|(_, needed)| *needed).max();
         let needed = needed.unwrap_or(0);
         let queues = self.month.queues.len();
         assert!(
             requested * 2 <= needed * 3 + queues * 2,
-            "{requested} allocations are asked for, {needed} would do for {:?}: {}",
+            "{requested} allocations are requested, {needed} would do for {:?}: {}",
             self.asked,
             self.known(QueueId(1))
         );
+    }
+
+    /// Notes the allocations that are needed now.
+    pub(super) fn note_need(&mut self) {
+        let queues = self.stored.keys();
+        let needed = queues.map(|queue| self.needed(*queue)).max().unwrap_or(0);
+        let now = self.now;
+        self.needs.retain(|(at, _)| now - at <= KEPT);
+        self.needs.push((now, needed));
     }
 
     /// Allocations of a queue that would take all that waited when it was asked for last.

@@ -122,6 +122,8 @@ pub(super) struct World<'a> {
     pub(super) refuses_until: u64,
     /// Waiting tasks at the scheduler's last answer.
     pub(super) asked: BTreeMap<usize, u64>,
+    /// Allocations that were needed at moments of the last minutes.
+    pub(super) needs: Vec<(u64, usize)>,
     pub(super) agenda: BTreeMap<(u64, u64), Event>,
     pub(super) sequence: u64,
 }
@@ -160,6 +162,7 @@ impl<'a> World<'a> {
             lies_until: 0,
             refuses_until: 0,
             asked: BTreeMap::new(),
+            needs: Vec::new(),
             agenda: BTreeMap::new(),
             sequence: 0,
         };
@@ -225,6 +228,7 @@ impl<'a> World<'a> {
         match effect {
             Effect::AskDemand(queries) => {
                 self.asked = self.waiting();
+                self.note_need();
                 let answer = self.demand(&queries);
                 self.hear(0, Input::Demand(answer));
             }
