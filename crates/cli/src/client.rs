@@ -141,7 +141,8 @@ impl Client {
         let uid = file.server_uid.as_ref().map(|uid| uid.as_str().to_owned());
         let mut attempt = 1;
         let connection = loop {
-            let stream = match path.parent().filter(|_| !to_port) {
+            // All places of the socket may be taken: further attempts use the port.
+            let stream = match path.parent().filter(|_| !to_port && attempt == 1) {
                 Some(instance) => open_stream(dir, instance, access).await?,
                 None => open_port(dir, access).await?,
             };
