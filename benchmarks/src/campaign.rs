@@ -309,6 +309,7 @@ impl World {
                 | Effect::Reply(..)
                 | Effect::WatchUpdate(..)
                 | Effect::Notify(_)
+                | Effect::Free(_)
                 | Effect::DropWorker(_) => {}
             }
         }

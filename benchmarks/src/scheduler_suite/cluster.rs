@@ -287,7 +287,7 @@ impl Cluster {
     /// Returns whether every job has ended.
     #[must_use]
     pub fn is_done(&self) -> bool {
-        self.server.submitting() == 0 && self.server.jobs().values().all(|job| job.is_completed())
+        self.server.unanswered() == 0 && self.server.jobs().values().all(|job| job.is_completed())
     }
 
     /// Runs until everything has ended. Returns the elapsed time.
@@ -465,6 +465,7 @@ impl Cluster {
             | Effect::WatchUpdate(..)
             | Effect::Persist(_)
             | Effect::Notify(_)
+            | Effect::Free(_)
             | Effect::DropWorker(_) => {}
         }
     }

@@ -181,6 +181,7 @@ impl Decision {
                 | Effect::WatchUpdate(..)
                 | Effect::Persist(_)
                 | Effect::Notify(_)
+                | Effect::Free(_)
                 | Effect::DropWorker(_) => {}
             }
         }

@@ -193,14 +193,14 @@ fn run(name: &'static str, mut cluster: Cluster) -> Row {
             ask(&cluster, &mut row);
         }
         let tasks = cluster.server.totals().tasks;
-        if tasks.waiting + tasks.running == 0 && cluster.server.submitting() == 0 {
+        if tasks.waiting + tasks.running == 0 && cluster.server.unanswered() == 0 {
             break;
         }
     }
     row.started = cluster.starts.len();
     let before = cluster.decisions.len();
     cluster.resubmit();
-    while cluster.server.resubmitting() > 0 {
+    while cluster.server.unanswered() > 0 {
         second += 1;
         cluster.run_until(Time(0) + Duration::from_secs(1) * second);
     }

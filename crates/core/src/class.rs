@@ -19,6 +19,11 @@ const UNLIMITED_FIT: u64 = 4_096;
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct ClassId(pub u32);
 
+impl ClassId {
+    /// Of a request that was not interned yet.
+    pub const UNKNOWN: Self = Self(u32::MAX);
+}
+
 /// An interned resource name.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct ResourceId(pub u32);

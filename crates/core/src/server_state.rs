@@ -18,7 +18,6 @@ mod control;
 mod ctx;
 mod demand;
 mod dispatcher;
-mod draft;
 mod drain;
 mod effect;
 mod ending;
@@ -30,15 +29,16 @@ mod notify;
 mod offers;
 mod origin;
 mod portions;
+mod prepared;
 mod quarantine;
 mod refusal;
 mod remake;
+mod requests;
 mod reservations;
 mod restore;
 mod resubmit;
 mod retract;
 mod schedule;
-mod submission;
 mod submit;
 mod submit_key;
 mod successors;
@@ -55,16 +55,16 @@ pub use crate::notice::{Notice, NoticeKey, NoticeOutcome, NoticeState};
 pub use crate::task::{StoredNodes, StoredTask};
 pub use crate::worker::{AwaitedEnds, ENDED_WORKERS_MAX, LinkEnd};
 pub use change::{AllocationChange, Change, ChangeKind, EndAwaited};
-pub use draft::{BodyEncoder, EncodedBody, Prepared, Submission, is_large};
 pub use effect::{
-    Assignment, Effect, Notification, Reply, Resubmitted, StopResult, WatchUpdate, WatchedJob,
-    WorkerCommand,
+    Assignment, Effect, Freed, Notification, Reply, Resubmitted, StopResult, WatchUpdate,
+    WatchedJob, WorkerCommand,
 };
 pub use gate::{Gate, Wait};
 pub use input::{
     CANCELED_MAX, Command, EndedRow, Input, JobResult, LinkId, ROWS_PER_ROUND_MAX, Reattach,
     Report, RequestId, StartedRow, WatchSpec, WorkerMessage,
 };
+pub use prepared::{BodyEncoder, EncodedBody, Prepared, Submission, is_large};
 pub use quarantine::QUARANTINE;
 pub use refusal::SubmitRefusal;
 pub use remake::{Again, is_large_job, specs};
@@ -86,11 +86,10 @@ use ctx::Ctx;
 use dispatcher::Dispatcher;
 use offers::Offers;
 use quarantine::Suspicions;
-use resubmit::Resubmission;
-use submission::UnderWays;
+use requests::{Pending, Submits, Work};
 use submit_key::SubmitKeys;
 use successors::Heads;
-use sweep::{JobAction, Sweep};
+use sweep::JobAction;
 
 /// Inputs that made no sense and were ignored.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -122,12 +121,8 @@ pub struct ServerState {
     overdue_left: Option<Time>,
     /// Set while the server is shutting down; says whether workers stay.
     ending: Option<ending::Ending>,
-    /// Very large submits that are not answered yet.
-    under_way: UnderWays,
-    /// Unanswered commands about very many jobs.
-    sweeps: VecDeque<Sweep>,
-    /// Unanswered resubmissions.
-    resubmissions: VecDeque<Resubmission>,
+    /// Requests about very many submits or jobs that are not answered yet.
+    pending: VecDeque<Pending>,
     /// Idempotency keys of submits.
     submit_keys: SubmitKeys,
     /// Effects of the restore that were not emitted yet.
@@ -180,7 +175,7 @@ impl ServerState {
     /// Whether work in portions is left.
     #[cfg(test)]
     pub(crate) fn has_portions_left(&self) -> bool {
-        self.dispatcher.is_any_portion_left()
+        self.dispatcher.is_unsettled()
     }
 
     /// Ready tasks of each queue.
@@ -191,10 +186,10 @@ impl ServerState {
 
     /// Marks templates as known to a worker.
     #[cfg(test)]
-    pub(crate) fn teach(&mut self, id: WorkerId, templates: &[crate::job::TemplateId]) {
+    pub(crate) fn teach(&mut self, id: WorkerId, job: JobId, templates: std::ops::Range<u32>) {
         let worker = self.workers.get_mut(id).expect("connected");
         for template in templates {
-            worker.learn_template(*template);
+            worker.learn_template(job, crate::job::TemplateId(template));
         }
     }
 
@@ -237,7 +232,7 @@ impl ServerState {
         match input {
             Input::Request(request, command) => self.on_command(ctx, request, command),
             Input::Submit(request, submission) => {
-                self.on_submission(ctx, request, *submission);
+                self.begin(ctx, request, Work::Submits(Submits::new(*submission)));
             }
             Input::Resubmit(request, again) => self.on_resubmit(ctx, request, *again),
             // Only watches outlive their first answer.
@@ -285,12 +280,10 @@ impl ServerState {
         self.go_on_suspecting(ctx);
         // A server that is shutting down dispatches nothing.
         if self.ending.is_none() {
-            self.submit_portion(ctx);
-            self.sweep_portion(ctx);
-            self.resubmit_portion(ctx);
+            self.go_on(ctx);
             self.queue_portion();
             self.look_portion(ctx.now.mono);
-            self.dispatcher.do_portion(ctx, &mut self.workers);
+            self.dispatcher.leave_portion();
             // Portions end jobs as well.
             self.follow_up(ctx);
             self.schedule(ctx);
@@ -423,11 +416,13 @@ impl ServerState {
     fn on_command(&mut self, ctx: &mut Ctx<'_>, request: RequestId, command: Command) {
         let reply = match command {
             Command::Submit(spec) => {
-                self.on_submission(ctx, request, Submission::one(spec));
+                let submits = Submits::new(Submission::one(spec));
+                self.begin(ctx, request, Work::Submits(submits));
                 return;
             }
             Command::SubmitAll(specs) => {
-                self.on_submission(ctx, request, Submission::list(specs));
+                let submits = Submits::new(Submission::list(specs));
+                self.begin(ctx, request, Work::Submits(submits));
                 return;
             }
             Command::OpenJob {
@@ -553,24 +548,26 @@ impl ServerState {
         }
         // No task needs its templates anymore, and waiting submits can continue.
         self.jobs.note_end(id, None);
-        self.drop_templates(id);
+        self.drop_templates(ctx, id);
         if is_new_completed {
             self.forget_learned(id);
         }
     }
 
-    fn drop_templates(&mut self, id: JobId) {
+    /// Makes workers drop the templates of a job without tasks.
+    fn drop_templates(&mut self, ctx: &mut Ctx<'_>, id: JobId) {
         let Some(job) = self.jobs.get_mut(id) else {
             bug!("job {id} is gone, but its templates are dropped");
             return;
         };
-        let sent_to = job.take_sent_to();
-        if sent_to.is_empty() {
-            // Done before, when the job was completed.
-            return;
+        for worker in job.take_sent_to() {
+            // A worker that is gone needs no message.
+            let found = self.workers.get_mut(worker);
+            let known = found.map_or_else(Vec::new, |worker| worker.forget_templates(id));
+            if !known.is_empty() {
+                ctx.send(worker, WorkerCommand::DropTemplates(known));
+            }
         }
-        self.dispatcher
-            .note_dropped(sent_to.into_iter(), &job.submits);
     }
 
     /// Checks everything that must hold between two inputs. For tests; O(tasks).

@@ -32,7 +32,7 @@ pub fn apply(state: &mut ServerState, input: Input) -> Vec<Effect> {
     let mut effects = Vec::new();
     state.apply(NOW, input, &mut effects);
     state.settle(NOW, &mut effects);
-    while state.submitting() + state.sweeping() + state.resubmitting() > 0 {
+    while state.unanswered() > 0 {
         state.settle(NOW, &mut effects);
     }
     effects
@@ -41,6 +41,17 @@ pub fn apply(state: &mut ServerState, input: Input) -> Vec<Effect> {
 /// Effects of a server on a command of a client.
 pub fn request(state: &mut ServerState, command: Command) -> Vec<Effect> {
     apply(state, Input::Request(RequestId(1), command))
+}
+
+/// What the templates of a submit of a job share.
+#[must_use]
+pub fn header(job: crate::id::JobId) -> Arc<crate::job::SubmitHeader> {
+    Arc::new(crate::job::SubmitHeader {
+        job,
+        job_name: "x".into(),
+        submit_dir: Box::from(*b"/w"),
+        stream_dir: None,
+    })
 }
 
 /// Number of workers that automatic allocation would request, for a queue of up to nine workers

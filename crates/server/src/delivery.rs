@@ -10,7 +10,7 @@ use std::time::Instant;
 use hq_core::id::WorkerId;
 use hq_core::refusal::Refusal;
 use hq_core::server_state::{
-    AwaitedEnds, Change, Effect, LinkId, NoticeKey, Reply, RequestId, ServerState, Wait,
+    AwaitedEnds, Change, Effect, Freed, LinkId, NoticeKey, Reply, RequestId, ServerState, Wait,
     WorkerCommand,
 };
 use hq_protocol::limits::PAGE_BYTES_MAX;
@@ -231,6 +231,7 @@ impl Delivery {
         for effect in effects.drain(..) {
             match effect {
                 Effect::Persist(change) => changes.push(change),
+                Effect::Free(freed) => free(freed),
                 Effect::Reply(..)
                 | Effect::WatchUpdate(..)
                 | Effect::Registered { .. }
@@ -250,7 +251,7 @@ impl Delivery {
         for effect in rest {
             let wait = effect.wait();
             let message = match effect {
-                Effect::Persist(_) => continue,
+                Effect::Persist(_) | Effect::Free(_) => continue,
                 Effect::Reply(id, reply) => {
                     self.notify_of_reply(&reply);
                     Outgoing::Reply(id, reply)
@@ -526,7 +527,14 @@ impl Delivery {
     }
 }
 
-/// Queues a message for a worker's connection. Returns whether the connection ends because the
+/// Frees something on a thread of its own; here if no thread can be started.
+fn free(freed: Freed) {
+    let thread = std::thread::Builder::new().name("free".into());
+    // Without a thread the value is freed with the closure.
+    let _ = thread.spawn(move || drop(freed));
+}
+
+/// Queues a message for a worker's connection. Returns whether that ends the connection because the
 /// worker does not read.
 fn is_cut_off<T>(queue: &mut Option<mpsc::Sender<T>>, command: T) -> bool {
     let Some(Err(error)) = queue.as_ref().map(|queue| queue.try_send(command)) else {

@@ -616,8 +616,8 @@ fn read_jobs(view: &View<'_>, from: JobId) -> (Vec<Job>, Option<JobId>) {
 fn has_limited_tasks(view: &View<'_>, from: JobId) -> bool {
     let jobs = view.state.jobs().range(from..).take(JOBS_MAX);
     let submits = jobs.flat_map(|(_, job)| job.submits.iter().take(SUBMITS_MAX));
-    let mut templates = submits.flat_map(|submit| submit.templates().iter().take(TEMPLATES_MAX));
-    templates.any(|template| template.task.has_memory_limit())
+    let mut templates = submits.flat_map(|submit| submit.definitions().iter().take(TEMPLATES_MAX));
+    templates.any(|task| task.has_memory_limit())
 }
 
 /// Counts the workers and reads their problems. Ended workers are only counted.

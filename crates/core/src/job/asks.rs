@@ -156,25 +156,6 @@ impl Asks {
         self.made.insert((asked, ask), made);
     }
 
-    /// First and last id of each run of created templates.
-    pub(crate) fn template_runs(&self) -> Vec<(TemplateId, TemplateId)> {
-        let mut ids: Vec<_> = self.made.values().map(|made| made.id).collect();
-        ids.sort_unstable();
-        let mut runs: Vec<(TemplateId, TemplateId)> = Vec::new();
-        for id in ids {
-            match runs.last_mut() {
-                Some((_, last)) if last.0.checked_add(1) == Some(id.0) => *last = id,
-                _ => runs.push((id, id)),
-            }
-        }
-        runs
-    }
-
-    /// The created templates, to be freed in portions.
-    pub(crate) fn into_templates(self) -> Vec<Arc<SharedTemplate>> {
-        self.made.into_values().collect()
-    }
-
     /// Splits `from..to` where tasks have factors of their own: each part has one template, if the
     /// submit has.
     pub(crate) fn parts(&self, from: u32, to: u32) -> Vec<(u32, u32)> {

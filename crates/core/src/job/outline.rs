@@ -1,5 +1,7 @@
 //! Copies of jobs for threads that examine their tasks outside the state.
 
+use std::sync::Arc;
+
 use super::{Asks, Job, Submit};
 
 impl Job {
@@ -22,8 +24,7 @@ impl Submit {
     fn outline(&self) -> Self {
         Self {
             ids: self.ids.clone(),
-            submit_dir: self.submit_dir.clone(),
-            stream_dir: self.stream_dir.clone(),
+            header: Arc::clone(&self.header),
             asked_stream_dir: self.asked_stream_dir.clone(),
             after: self.after.clone(),
             notify: self.notify.clone(),

@@ -13,18 +13,14 @@ fn submit(ids: IdArray) -> Submit {
     let asked = Arc::new(template(&["true"]));
     let template = Arc::new(SharedTemplate {
         id: TemplateId(0),
-        job: JobId(1),
-        job_name: "x".into(),
-        submit_dir: Box::from(*b"/w"),
-        stream_dir: None,
+        header: crate::testing::header(JobId(1)),
         class: ClassId(0),
         task: Arc::clone(&asked),
     });
     Submit {
         tasks: TaskTable::new(ids.len()),
         ids,
-        submit_dir: Box::from(*b"/w"),
-        stream_dir: None,
+        header: crate::testing::header(JobId(1)),
         asked_stream_dir: None,
         after: Vec::new(),
         notify: Vec::new(),

@@ -211,10 +211,11 @@ fn path(what: &str, path: &ByteText) -> Result<(), TooLarge> {
 /// Returns an upper bound of the size of a template in a message, in bytes.
 #[must_use]
 pub fn template_bytes(template: &SharedTemplate) -> usize {
+    let header = &template.header;
     task_template_bytes(&template.task)
-        + template.job_name.len()
-        + template.submit_dir.len()
-        + template.stream_dir.as_ref().map_or(0, |dir| dir.len())
+        + header.job_name.len()
+        + header.submit_dir.len()
+        + header.stream_dir.as_ref().map_or(0, |dir| dir.len())
 }
 
 fn task_template_bytes(template: &TaskTemplate) -> usize {

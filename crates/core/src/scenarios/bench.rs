@@ -131,7 +131,7 @@ impl Bench {
         self.state.settle(self.now, &mut effects);
         for _ in 0..ROUNDS_MAX {
             let state = &self.state;
-            let is_answered = state.submitting() + state.sweeping() + state.resubmitting() == 0;
+            let is_answered = state.unanswered() == 0;
             let due = self.state.next_deadline();
             if is_answered && due.is_none_or(|due| due > self.now.mono) {
                 self.check();
@@ -282,7 +282,9 @@ impl SimWorker {
         else {
             return;
         };
-        let known = templates.iter().map(|template| (template.id, template.job));
+        let known = templates
+            .iter()
+            .map(|template| (template.id, template.header.job));
         self.templates.extend(known);
         for assignment in assignments {
             let job = self.templates.get(&assignment.template);

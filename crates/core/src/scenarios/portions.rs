@@ -9,8 +9,7 @@ use crate::job::JobState;
 use crate::range::IdArray;
 use crate::selector::Selector;
 use crate::server_state::{
-    Again, ChangeKind, Command, Effect, Input, LinkId, Reply, RequestId, Resubmitted, Submission,
-    SubmitKey, SubmitRefusal, WorkerCommand, specs,
+    Again, Command, Effect, Input, LinkId, Reply, RequestId, Resubmitted, WorkerCommand, specs,
 };
 use crate::task::TaskState;
 use crate::template::{GraphSpec, GraphTask, SubmitBody, SubmitSpec};
@@ -67,57 +66,54 @@ fn answered(effects: &[Effect]) -> Vec<u64> {
     ids.collect()
 }
 
+fn submit_all(id: u64, count: usize) -> Input {
+    let specs = vec![tasks(1); count];
+    Input::Request(RequestId(1_000 + id), Command::SubmitAll(specs))
+}
+
 #[test]
-fn small_requests_are_answered_while_a_large_one_is_under_way() {
+fn small_requests_are_answered_while_a_long_list_is_under_way() {
     let mut bench = small_steps();
-    let effects = bench.step(submit(1, various(20)));
+    let effects = bench.step(submit_all(1, 20));
     assert!(answered(&effects).is_empty());
-    assert_eq!(bench.state.submitting(), 1);
+    assert_eq!(bench.state.unanswered(), 1);
     let effects = bench.step(submit(2, tasks(1)));
     assert_eq!(answered(&effects), [2]);
-    assert!(bench.state.jobs().contains_key(&JobId(1)), "and has the id");
     let effects = bench.apply(Input::Timer);
     assert_eq!(answered(&effects), [1]);
-    assert_eq!(bench.counts(JobId(2)).total(), 20);
+    assert_eq!(bench.state.jobs().len(), 21);
 }
 
 #[test]
-fn nothing_of_a_large_submit_is_seen_before_it_is_accepted() {
+fn a_large_submit_is_answered_at_once_and_stored_before() {
     let mut bench = small_steps();
-    let worker = bench.worker(4);
     let effects = bench.step(submit(1, various(20)));
-    assert!(bench.state.jobs().is_empty());
-    assert!(changes(&effects).is_empty() && sent(&effects, worker).is_empty());
+    assert_eq!(answered(&effects), [1]);
+    assert!(bench.state.has_portions_left(), "it is queued in steps");
     bench.restart();
-    assert!(bench.state.jobs().is_empty(), "nor after a crash");
+    assert_eq!(bench.counts(JobId(1)).total(), 20);
 }
 
 #[test]
-fn a_large_submit_is_checked_again_when_it_is_complete() {
-    let mut bench = small_steps();
-    let job = bench.open(None);
-    bench.step(submit(1, into(job, various(20))));
-    bench.step(submit(2, into(job, numbered(given(7, 1), tasks(0)))));
-    let effects = bench.apply(Input::Timer);
-    let Reply::Refused(refusal) = reply(&effects) else {
-        panic!("it is refused");
+fn a_large_submit_that_waits_for_another_job_is_looked_at_before_and_queued_behind_it() {
+    let (mut bench, worker) = Bench::with_worker(4);
+    bench.state.limit_portions(4);
+    let first = bench.submit(tasks(1));
+    let after = crate::template::After {
+        job: first,
+        is_each: false,
+        is_any: false,
     };
-    assert_eq!(refusal, SubmitRefusal::TaskExists(TaskId(7), job));
-    assert_eq!(bench.counts(job).total(), 1);
-}
-
-#[test]
-fn a_large_submit_whose_job_is_closed_meanwhile_is_refused() {
-    let mut bench = small_steps();
-    let job = bench.open(None);
-    bench.step(submit(1, into(job, various(20))));
-    let close = Command::CloseJobs(one(job));
-    bench.step(Input::Request(RequestId(1_002), close));
-    let effects = bench.apply(Input::Timer);
-    let Reply::Refused(refusal) = reply(&effects) else {
-        panic!("it is refused");
-    };
-    assert_eq!(refusal, SubmitRefusal::JobNotOpen(job));
+    let job = bench.submit(SubmitSpec {
+        after: vec![after],
+        ..various(20)
+    });
+    let submit = &bench.state.jobs()[&job].submits[0];
+    let is_known = |index| submit.queue_key(index).is_some();
+    assert!((0..20).all(is_known), "users may ask about any of them");
+    assert_eq!(bench.has(worker), [(first.0, 0)]);
+    bench.finish_all();
+    assert_eq!(bench.job_state(job), JobState::Finished);
 }
 
 #[test]
@@ -142,9 +138,6 @@ fn tasks_of_a_large_graph_go_out_while_equally_urgent_ones_are_still_queued() {
     let mut bench = small_steps();
     let worker = bench.worker(8);
     bench.step(submit(1, various(40)));
-    while bench.state.submitting() > 0 {
-        bench.step(Input::Timer);
-    }
     while bench.has(worker).is_empty() {
         assert!(
             bench.state.has_portions_left(),
@@ -165,7 +158,7 @@ fn very_many_jobs_are_canceled_in_steps_and_answered_once() {
     let cancel = Command::CancelJobs { jobs, reason };
     let effects = bench.step(Input::Request(RequestId(1_001), cancel));
     assert!(answered(&effects).is_empty());
-    assert_eq!(bench.state.sweeping(), 1);
+    assert_eq!(bench.state.unanswered(), 1);
     let effects = bench.apply(Input::Timer);
     let Reply::Jobs(found) = reply(&effects) else {
         panic!("about jobs");
@@ -232,11 +225,11 @@ fn an_assignment_that_would_be_too_large_is_divided() {
 #[test]
 fn a_server_that_ends_answers_everybody_who_waits() {
     let mut bench = small_steps();
-    bench.step(submit(1, various(20)));
+    bench.step(submit_all(1, 20));
     let keep_workers = true;
     let effects = bench.step(Input::Ending { keep_workers });
     assert_eq!(answered(&effects), [1]);
-    assert_eq!(bench.counts(JobId(1)).total(), 20);
+    assert_eq!(bench.state.jobs().len(), 20);
 }
 
 fn resubmit(id: u64, jobs: Selector) -> Input {
@@ -259,30 +252,6 @@ fn resubmitted(effects: &[Effect]) -> Vec<Resubmitted> {
 }
 
 #[test]
-fn small_requests_are_answered_while_a_large_job_is_submitted_again() {
-    let mut bench = small_steps();
-    let job = bench.submit(various(20));
-    let effects = bench.step(resubmit(1, one(job)));
-    assert!(answered(&effects).is_empty());
-    assert_eq!(bench.state.resubmitting(), 1);
-    let effects = bench.step(submit(2, tasks(1)));
-    assert_eq!(answered(&effects), [2]);
-    let effects = bench.apply(Input::Timer);
-    let (new, task_count) = (JobId(3), 20);
-    let row = Resubmitted::Ok {
-        job,
-        new,
-        task_count,
-    };
-    assert_eq!(resubmitted(&effects), [row]);
-    assert_eq!(bench.counts(new).total(), 20);
-    let names = |change: &&ChangeKind| matches!(change, ChangeKind::JobResubmitted { job: old, new: to } if (*old, *to) == (job, new));
-    assert_eq!(changes(&effects).into_iter().filter(names).count(), 1);
-    let template = bench.state.jobs()[&new].submits[0].templates()[0].clone();
-    assert_eq!(template.job, new, "although another one got the id first");
-}
-
-#[test]
 fn very_many_jobs_are_submitted_again_in_steps() {
     let mut bench = small_steps();
     for _ in 0..9 {
@@ -298,19 +267,19 @@ fn very_many_jobs_are_submitted_again_in_steps() {
 }
 
 #[test]
-fn a_job_that_is_forgotten_while_it_is_submitted_again_runs_again_all_the_same() {
+fn a_job_that_is_forgotten_before_its_turn_is_not_submitted_again() {
     let (mut bench, _) = Bench::with_worker(4);
     bench.state.limit_portions(4);
-    let job = bench.submit(various(20));
+    let jobs = [bench.submit(various(20)), bench.submit(various(20))];
     let other = bench.submit(tasks(1));
     bench.finish_all();
     bench.step(resubmit(1, Selector::All));
-    let (jobs, states) = (Selector::All, vec![TaskState::Finished]);
-    bench.step(Input::Request(
-        RequestId(1_002),
-        Command::ForgetJobs { jobs, states },
-    ));
-    let effects = bench.apply(Input::Timer);
+    let (forgotten, states) = (Selector::All, vec![TaskState::Finished]);
+    let forget = Command::ForgetJobs {
+        jobs: forgotten,
+        states,
+    };
+    let effects = bench.step(Input::Request(RequestId(1_002), forget));
     let found = effects.iter().find_map(|effect| {
         let Effect::Reply(_, Reply::Resubmitted(found)) = effect else {
             return None;
@@ -318,13 +287,14 @@ fn a_job_that_is_forgotten_while_it_is_submitted_again_runs_again_all_the_same()
         Some(found)
     });
     let found = found.expect("an answer");
-    assert!(
-        matches!(&found.rows[..], [Resubmitted::Ok { job: old, task_count: 20, .. }] if *old == job),
-        "{found:?}"
-    );
+    let rows = found.rows.iter().map(|row| match row {
+        Resubmitted::Ok {
+            job, task_count, ..
+        } => (*job, *task_count),
+        Resubmitted::Nothing(job) | Resubmitted::Refused(job, _) => (*job, 0),
+    });
+    assert_eq!(rows.collect::<Vec<_>>(), jobs.map(|job| (job, 20)));
     assert_eq!(found.not_found, IdArray::single(other.0), "it was too late");
-    let names = |change: &&ChangeKind| matches!(change, ChangeKind::JobResubmitted { .. });
-    assert_eq!(changes(&effects).into_iter().filter(names).count(), 0);
 }
 
 #[test]
@@ -397,28 +367,12 @@ fn what_comes_while_large_jobs_are_looked_at_is_not_submitted_again() {
 #[test]
 fn a_server_that_ends_answers_who_submits_again() {
     let mut bench = small_steps();
-    let job = bench.submit(various(20));
-    bench.step(resubmit(1, one(job)));
+    for _ in 0..3 {
+        bench.submit(various(20));
+    }
+    bench.step(resubmit(1, Selector::All));
     let effects = bench.step(Input::Ending { keep_workers: true });
     assert_eq!(answered(&effects), [1]);
     let effects = bench.step(resubmit(2, Selector::All));
     assert_eq!(answered(&effects), [2], "later ones at once");
-}
-
-#[test]
-fn of_two_large_submits_with_one_key_the_second_becomes_the_job_of_the_first() {
-    let mut bench = small_steps();
-    for id in [1, 2] {
-        let (name, digest) = ("a".into(), "1".into());
-        let submission = Submission::once(Box::new(various(20)), SubmitKey { name, digest });
-        let input = Input::Submit(RequestId(1_000 + id), Box::new(submission));
-        assert!(answered(&bench.step(input)).is_empty());
-    }
-    assert_eq!(bench.state.submitting(), 2);
-    let effects = bench.apply(Input::Timer);
-    assert_eq!(answered(&effects), [1, 2]);
-    let job = Reply::Submitted(JobId(1));
-    let is_other = |effect: &Effect| matches!(effect, Effect::Reply(_, reply) if *reply != job);
-    assert!(!effects.iter().any(is_other), "{effects:?}");
-    assert_eq!(bench.state.jobs().len(), 1);
 }

@@ -220,7 +220,9 @@ fn submits_with_different_directories_share_no_template() {
         spec.stream_dir = Some(dir.as_bytes().into());
         for command in told(&bench.request(Command::Submit(Box::new(spec))), worker) {
             if let WorkerCommand::Assign { templates, .. } = command {
-                let sent = templates.iter().map(|template| template.stream_dir.clone());
+                let sent = templates
+                    .iter()
+                    .map(|template| template.header.stream_dir.clone());
                 dirs.extend(sent.flatten());
             }
         }
@@ -250,7 +252,7 @@ fn submits_that_ask_for_the_same_share_a_template() {
     }
     assert_eq!(sent, 2, "once for each kind");
     let submits = &bench.state.jobs()[&job].submits;
-    let templates = submits.iter().flat_map(|submit| submit.templates());
+    let templates = submits.iter().filter_map(|submit| submit.template(0));
     let different: BTreeSet<_> = templates.map(|template| template.id).collect();
     assert_eq!(different.len(), 2);
     bench.finish_all();

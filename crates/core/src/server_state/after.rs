@@ -152,7 +152,14 @@ impl ServerState {
         };
         let whole = self.verdict_of_whole(submit);
         match whole {
-            Verdict::Blocked => return,
+            Verdict::Blocked => {
+                // Its requests are interned all the same: users may ask about them.
+                if is_start && self.is_divided(submit) {
+                    self.dispatcher
+                        .note_unqueued((id, number), i32::MIN, is_start);
+                }
+                return;
+            }
             Verdict::Doomed(culprit) => {
                 // No task of it was ever dispatched.
                 self.drop_submit(ctx, id, number, culprit);
@@ -160,13 +167,9 @@ impl ServerState {
             }
             Verdict::Free => {}
         }
-        let is_each = submit.after.iter().any(|after| after.is_each);
-        if submit.graph().is_some()
-            && !is_each
-            && submit.tasks.len() > self.dispatcher.portion_max()
-        {
+        if self.is_divided(submit) {
             self.dispatcher
-                .note_unqueued((id, number), submit, is_start);
+                .note_unqueued((id, number), submit.priority_max, is_start);
             return;
         }
         let review = self.sort_waiting(job, submit, number, is_start);
@@ -176,6 +179,12 @@ impl ServerState {
         if let Some(culprit) = review.culprit {
             self.drop_parts(ctx, (id, number), review.doomed, culprit);
         }
+    }
+
+    /// Whether the tasks of a submit are queued in portions.
+    pub(super) fn is_divided(&self, submit: &Submit) -> bool {
+        let is_each = submit.after.iter().any(|after| after.is_each);
+        submit.graph().is_some() && !is_each && submit.tasks.len() > self.dispatcher.portion_max()
     }
 
     /// Examines the task of a submit that waits for the task with the same id.
@@ -397,6 +406,8 @@ impl ServerState {
             && let Some(unqueued) = self.dispatcher.first_unqueued()
         {
             let (id, number) = (unqueued.job, unqueued.number);
+            let part = unqueued.next..unqueued.next.saturating_add(left);
+            self.intern((id, number), part.clone());
             let job = self.jobs.get(id);
             let found = job.and_then(|job| Some((job, job.submits.get(number as usize)?)));
             let Some((job, submit)) = found else {
@@ -405,10 +416,15 @@ impl ServerState {
                 continue;
             };
             let len = submit.tasks.len();
-            let end = len.min(unqueued.next.saturating_add(left));
+            let end = len.min(part.end);
             left -= end.saturating_sub(unqueued.next);
-            let review =
-                self.sort_indices(job, submit, number, unqueued.next..end, unqueued.is_start);
+            let review = match self.verdict_of_whole(submit) {
+                Verdict::Free => {
+                    self.sort_indices(job, submit, number, unqueued.next..end, unqueued.is_start)
+                }
+                // Examined again when that changes.
+                Verdict::Blocked | Verdict::Doomed(_) => Review::default(),
+            };
             let next = (end < len).then_some(end);
             self.dispatcher.note_looked_at((id, number), next);
             for (key, from, to) in review.free {

@@ -120,7 +120,7 @@ impl ServerState {
     pub(super) fn look_at(&mut self, now: Time, at: (JobId, u32)) -> usize {
         let mut cost = 1;
         let submit = self.submit_at(at);
-        let Some(asked) = submit.and_then(|submit| submit.asked_template(0)).cloned() else {
+        let Some(asked) = submit.and_then(|submit| submit.asked_template(0)) else {
             return cost;
         };
         for own in self.learn_at(now, at, &asked).unwrap_or_default() {
@@ -329,7 +329,7 @@ impl ServerState {
         let next = job.record(slot)?.instance();
         let before = submit.asks.own(slot.index).scale;
         // Including its growth so far.
-        let class = submit.template(slot.index)?.class;
+        let class = submit.queue_key(slot.index)?.class;
         let learned = submit.asks.learned.as_ref();
         let needed = learned.and_then(|learned| learned.needs.memory_max());
         let classes = self.dispatcher.classes();
@@ -401,7 +401,7 @@ impl ServerState {
         (from, scale): (InstanceId, Scale),
     ) -> Option<Arc<TaskTemplate>> {
         let submit = self.jobs.get(id)?.submit(slot)?;
-        let asked = Arc::clone(submit.asked_template(slot.index)?);
+        let asked = submit.asked_template(slot.index)?;
         // Attempts are shown with this one.
         let grown = Ask::grown(&asked.task, scale);
         let grown = self.make((id, slot.submit), &asked, grown);
@@ -422,7 +422,7 @@ impl ServerState {
         let at = (id, slot.submit);
         let submit = self.jobs.get(id).and_then(|job| job.submit(slot));
         let asked = submit.and_then(|submit| submit.asked_template(slot.index));
-        let Some(asked) = asked.map(Arc::clone) else {
+        let Some(asked) = asked else {
             return;
         };
         let asks = self.asks_mut(at);

@@ -159,7 +159,7 @@ pub(super) fn name_task(job: &Job, slot: TaskSlot) -> Option<NamedTask> {
     let submit = job.submit(slot)?;
     Some(NamedTask {
         id: submit.ids.get(slot.index).map(TaskId)?,
-        template: Arc::clone(submit.template(slot.index)?),
+        template: submit.template(slot.index)?,
         bytes: task_bytes(submit.entry(slot.index)),
     })
 }
@@ -203,10 +203,7 @@ mod tests {
         task.stdin = Some(vec![0; stdin].into());
         Arc::new(SharedTemplate {
             id: TemplateId(id),
-            job: JobId(1),
-            job_name: "job".into(),
-            submit_dir: Box::from(*b"/s"),
-            stream_dir: None,
+            header: crate::testing::header(JobId(1)),
             class: ClassId(0),
             task: Arc::new(task),
         })

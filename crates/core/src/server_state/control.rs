@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use super::after::sorted_ids;
-use super::{ChangeKind, Ctx, JobResult, ServerState, StopResult, WorkerCommand};
+use super::{ChangeKind, Ctx, Freed, JobResult, ServerState, StopResult, WorkerCommand};
 use crate::id::{InstanceId, JobId, TaskId, TaskKey, WorkerId};
 use crate::job::{JobState, TaskSlot};
 use crate::range::{IdArray, IdRange};
@@ -24,7 +24,7 @@ impl ServerState {
             self.forget_learned(id);
             ctx.persist(ChangeKind::JobCompleted(id));
             self.jobs.note_end(id, None);
-            self.drop_templates(id);
+            self.drop_templates(ctx, id);
         }
         Some(JobResult::Ok {
             job: id,
@@ -218,7 +218,12 @@ impl ServerState {
     }
 
     /// Forgets a completed job in one of these states; returns whether it did.
-    pub(super) fn forget_job(&mut self, id: JobId, states: &[TaskState]) -> bool {
+    pub(super) fn forget_job(
+        &mut self,
+        ctx: &mut Ctx<'_>,
+        id: JobId,
+        states: &[TaskState],
+    ) -> bool {
         let wanted = |state: JobState| match state {
             JobState::Finished => states.contains(&TaskState::Finished),
             JobState::Failed => states.contains(&TaskState::Failed),
@@ -238,7 +243,7 @@ impl ServerState {
             return false;
         }
         if let Some(job) = self.jobs.forget(id) {
-            self.dispatcher.discard_job(job);
+            ctx.free(Freed::Job(Box::new(job)));
         }
         self.submit_keys.forget(id);
         true

@@ -1,7 +1,7 @@
 //! Context of the handling of an input: the time, and the effects.
 
 use super::change::{Change, ChangeKind};
-use super::effect::{Effect, WorkerCommand};
+use super::effect::{Effect, Freed, WorkerCommand};
 use crate::id::WorkerId;
 use crate::time::{Now, Timestamp};
 
@@ -25,6 +25,13 @@ impl<'a> Ctx<'a> {
     /// Appends several effects.
     pub(super) fn emit_all(&mut self, effects: impl IntoIterator<Item = Effect>) {
         self.effects.extend(effects);
+    }
+
+    /// Frees a value; if that takes long, outside the state.
+    pub(super) fn free(&mut self, freed: Freed) {
+        if freed.is_large() {
+            self.emit(Effect::Free(freed));
+        }
     }
 
     /// Stores a change that happens now.

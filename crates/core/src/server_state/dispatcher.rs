@@ -11,14 +11,13 @@ use std::sync::Arc;
 
 use super::Ctx;
 use super::assign::AssignLimit;
-use super::draft::Prepared;
 use super::portions::{PortionMax, Portions, Unqueued};
 use super::reservations::Reservations;
 use super::retract::{Retraction, retract_overtaken};
 use super::triggers::{ROUND_TASKS_MAX, RoundSize, RoundTriggers};
 use crate::class::{Class, ClassId, Classes, Offer, QueueKey};
 use crate::id::{JobId, WorkerId};
-use crate::job::{Job, SharedTemplate, Submit, TaskSlot};
+use crate::job::{Job, TaskSlot};
 use crate::range::IndexSet;
 use crate::resource::descriptor::ResourceDescriptor;
 use crate::resource::request::RequestVariants;
@@ -86,10 +85,9 @@ impl Dispatcher {
         self.classes.offers(resources)
     }
 
-    /// Queue of a task.
+    /// Queue of a task; see [`crate::job::Submit::queue_key`].
     pub(super) fn queue_key(job: &Job, slot: TaskSlot) -> Option<QueueKey> {
-        let template = job.submit(slot)?.template(slot.index)?;
-        Some(QueueKey::new(template.task.priority, template.class))
+        job.submit(slot)?.queue_key(slot.index)
     }
 }
 
@@ -165,20 +163,14 @@ impl Dispatcher {
 
 /// Work in portions.
 impl Dispatcher {
-    /// Tasks, templates or jobs of one portion.
+    /// Tasks, submits or jobs of one portion.
     pub(super) const fn portion_max(&self) -> u32 {
         self.portion_max.0
     }
 
-    /// Whether portions are left.
-    #[cfg(test)]
-    pub(super) fn is_any_portion_left(&self) -> bool {
-        self.portions.is_any_left()
-    }
-
     /// Whether tasks are missing in the ready queue, or ended ones are left over.
     pub(super) fn is_unsettled(&self) -> bool {
-        self.portions.is_queue_unsettled()
+        self.portions.is_any_left()
     }
 
     /// The highest priority at which ended tasks may be left in the ready queue.
@@ -186,9 +178,9 @@ impl Dispatcher {
         self.portions.first_leaving(&self.ready)
     }
 
-    /// Leaves a submit to be queued in portions.
-    pub(super) fn note_unqueued(&mut self, at: (JobId, u32), submit: &Submit, is_start: bool) {
-        self.portions.note_unqueued(at, submit, is_start);
+    /// Leaves a submit to be queued in portions; nothing below this priority overtakes it.
+    pub(super) fn note_unqueued(&mut self, at: (JobId, u32), priority: i32, is_start: bool) {
+        self.portions.note_unqueued(at, priority, is_start);
     }
 
     /// A submit with tasks that were not examined yet.
@@ -201,39 +193,15 @@ impl Dispatcher {
         self.portions.note_looked_at(at, next);
     }
 
-    /// Schedules the templates of these submits to be dropped by these workers.
-    pub(super) fn note_dropped(
-        &mut self,
-        workers: impl Iterator<Item = WorkerId>,
-        submits: &[Submit],
-    ) {
-        self.portions.note_dropped(workers, submits);
-    }
-
-    /// Leaves a forgotten job to be freed.
-    pub(super) fn discard_job(&mut self, job: Job) {
-        self.portions.discard_job(job);
-    }
-
-    /// Leaves templates to be freed.
-    pub(super) fn discard(&mut self, templates: Vec<Arc<SharedTemplate>>) {
-        self.portions.discard(templates);
-    }
-
-    /// Leaves a submit that is refused to be freed.
-    pub(super) fn discard_refused(&mut self, prepared: Prepared) {
-        self.portions.discard_refused(prepared);
-    }
-
-    /// Does one portion of the work that needs no job.
-    pub(super) fn do_portion(&mut self, ctx: &mut Ctx<'_>, workers: &mut Workers) {
-        let most = self.portion_max.0;
-        if self.portions.leave_portion(&mut self.ready, most) {
+    /// Removes a portion of the ended tasks from the ready queue.
+    pub(super) fn leave_portion(&mut self) {
+        if self
+            .portions
+            .leave_portion(&mut self.ready, self.portion_max.0)
+        {
             // Rounds left out what else is in these queues.
             self.triggers.note_ready();
         }
-        self.portions.drop_portion(ctx, workers);
-        self.portions.free_portion(most);
     }
 }
 
@@ -416,8 +384,8 @@ impl Dispatcher {
     /// Panics unless a task is in the ready queue if and only if it should be; it may be late while
     /// a portion of its submit is left.
     pub(super) fn check_task(&self, job: &Job, slot: TaskSlot, should_be_ready: bool) {
-        let key = Self::queue_key(job, slot).expect("every task has a template");
-        let is_ready = self.ready.contains(key, job.id, slot.submit, slot.index);
+        let is_ready = Self::queue_key(job, slot)
+            .is_some_and(|key| self.ready.contains(key, job.id, slot.submit, slot.index));
         let is_late = if is_ready {
             self.portions.is_leaving(job.id, slot.submit)
         } else {

@@ -5,9 +5,11 @@ use std::sync::Arc;
 
 use super::change::Change;
 use super::input::{JobResult, LinkId, RequestId};
+use super::prepared::{Prepared, is_large};
 use super::refusal::SubmitRefusal;
+use super::remake::is_large_job;
 use crate::id::{InstanceId, JobId, TaskId, TaskKey, WorkerId};
-use crate::job::{SharedTemplate, TemplateId};
+use crate::job::{Job, SharedTemplate, TemplateId};
 use crate::limits::{ASSIGNMENT_BYTES, ITEM_BYTES, KEY_BYTES, RANGE_BYTES, template_bytes};
 use crate::range::{IdArray, IdRange};
 use crate::selector::Selected;
@@ -40,6 +42,8 @@ pub enum Effect {
     Notify(super::NoticeKey),
     /// The worker is lost: closes its connection, if there is one.
     DropWorker(WorkerId),
+    /// Frees something large, which no other effect waits for.
+    Free(Freed),
 }
 
 /// Answers to [`super::Command`].
@@ -123,6 +127,25 @@ pub struct Notification {
     pub worker: WorkerId,
     /// Text of the message, any bytes.
     pub message: Arc<[u8]>,
+}
+
+/// Something without a user that may take long to free.
+#[derive(Clone, Debug)]
+pub enum Freed {
+    /// A submit that was not accepted.
+    Submit(Box<Prepared>),
+    /// A forgotten job.
+    Job(Box<Job>),
+}
+
+impl Freed {
+    /// Whether that takes long.
+    pub(super) fn is_large(&self) -> bool {
+        match self {
+            Self::Submit(prepared) => is_large(prepared.graph_len()),
+            Self::Job(job) => is_large_job(job),
+        }
+    }
 }
 
 /// One job of a [`WatchUpdate`].

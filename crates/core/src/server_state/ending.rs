@@ -24,10 +24,8 @@ pub(super) enum Ending {
 
 impl ServerState {
     pub(super) fn on_ending(&mut self, ctx: &mut Ctx<'_>, keep_workers: bool) {
-        // No further portions follow, and clients wait for their answers.
-        self.submit_rest(ctx);
-        self.sweep_rest(ctx);
-        self.resubmit_rest(ctx);
+        // No further steps follow, and clients wait for their answers.
+        self.answer_all(ctx);
         if keep_workers {
             // A request to end is not withdrawn.
             self.ending.get_or_insert(Ending::WithoutWorkers);

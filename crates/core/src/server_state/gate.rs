@@ -71,7 +71,7 @@ impl Effect {
                 | WorkerCommand::ServerEnds,
             )
             | Self::DropWorker(worker) => Wait::Promised(*worker),
-            Self::Persist(_) => Wait::Nothing,
+            Self::Persist(_) | Self::Free(_) => Wait::Nothing,
         }
     }
 
@@ -82,6 +82,7 @@ impl Effect {
             Self::Reply(..) => true,
             Self::WatchUpdate(_, update) => update.done,
             Self::Persist(_)
+            | Self::Free(_)
             | Self::Notify(_)
             | Self::Registered { .. }
             | Self::ToWorker(..)

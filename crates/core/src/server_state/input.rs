@@ -89,10 +89,10 @@ impl Input {
             Self::WorkerReattached(_, _, reattach) => {
                 1 + reattach.launching.len() + reattach.report.rows()
             }
-            // Its first portion is done at once.
+            // Its first step is done at once.
             Self::Resubmit(..) => ROWS_PER_ROUND_MAX,
-            // A large one is processed in portions.
-            Self::Submit(_, submission) => submission.size().min(ROWS_PER_ROUND_MAX),
+            // A large one is queued in portions, and a long list is processed in steps.
+            Self::Submit(_, submission) => submission.cost().min(ROWS_PER_ROUND_MAX),
             Self::Request(_, Command::CancelTasks { tasks, .. }) => {
                 1 + usize::try_from(tasks.len())
                     .map_or(CANCELED_MAX, |count| count.min(CANCELED_MAX))

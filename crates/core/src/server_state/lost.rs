@@ -109,8 +109,8 @@ impl ServerState {
         };
         let limit = job
             .submit(slot)
-            .and_then(|submit| submit.template(slot.index))
-            .map_or(CrashLimit::default(), |template| template.task.crash_limit);
+            .and_then(|submit| submit.definition(slot.index))
+            .map_or(CrashLimit::default(), |task| task.crash_limit);
         if phase != Phase::Running {
             let is_suspect = phase == Phase::Placed || job.was_lost(slot);
             // The user permits at most one start, and none was reported.

@@ -272,7 +272,7 @@ impl ServerState {
         let job = self.jobs.get(task.job);
         let found = job.and_then(|job| {
             let submit = job.submit(slot)?;
-            let limit = submit.template(slot.index)?.task.crash_limit;
+            let limit = submit.definition(slot.index)?.crash_limit;
             let record = job.record(slot)?;
             let counted = usize::from(record.retry_count()) + record.crash_count() as usize;
             Some((limit, submit.tasks.attempts(slot.index).len(), counted))

@@ -5,7 +5,7 @@ use std::any::Any;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use super::draft::{BodyEncoder, Prepared, is_large};
+use super::prepared::{BodyEncoder, Prepared, is_large};
 use super::refusal::SubmitRefusal;
 use crate::id::{JobId, TaskId};
 use crate::job::{Job, Submit, SubmitKind, TaskSlot};
@@ -46,7 +46,7 @@ pub(super) struct Part {
 impl Part {
     /// Whether it creates a new job.
     pub(super) fn makes_job(&self) -> bool {
-        matches!(self.prepared.spec.target, SubmitTarget::SelfClosing { .. })
+        !matches!(self.prepared.spec.target, SubmitTarget::Attach(_))
     }
 }
 
@@ -316,7 +316,7 @@ fn spec(job: &Job, submit: &Submit, body: SubmitBody) -> SubmitSpec {
     };
     SubmitSpec {
         target,
-        submit_dir: submit.submit_dir.clone(),
+        submit_dir: submit.header.submit_dir.clone(),
         stream_dir: submit.asked_stream_dir.clone(),
         after: Vec::new(),
         notify: submit.notify.clone(),
@@ -414,7 +414,7 @@ fn select_graph(
         });
     }
     Ok(GraphSpec {
-        templates: templates.iter().map(|shared| shared.task.clone()).collect(),
+        templates: templates.to_vec(),
         tasks,
     })
 }

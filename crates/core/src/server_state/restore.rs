@@ -4,7 +4,8 @@
 use std::sync::Arc;
 
 use super::dispatcher::Dispatcher;
-use super::draft::{Prepared, Target};
+use super::prepared::{Prepared, PreparedTasks};
+use super::submit::check_new;
 use super::{Ctx, ServerState, SubmitKey};
 use crate::bug;
 use crate::id::{InstanceId, JobId, TaskId, TaskKey, WorkerId};
@@ -111,7 +112,7 @@ impl ServerState {
         }
     }
 
-    /// Restores a submit, with all tasks waiting.
+    /// Restores a submit, with all tasks waiting. Only arrays need `ids`: a graph contains them.
     ///
     /// # Errors
     ///
@@ -122,21 +123,19 @@ impl ServerState {
         ids: IdArray,
         spec: &Arc<SubmitSpec>,
     ) -> Result<(), RestoreError> {
-        let job = self.jobs.get(id).ok_or(RestoreError::NoJob(id))?;
-        let target = Target {
-            job: id,
-            is_new: false,
-            name: job.name.clone(),
-            max_fails: job.max_fails,
-            closes_itself: job.closes_itself,
-            tasks_max: job.tasks_max,
-        };
         let bad = |_| RestoreError::BadSubmit(id);
         let prepared = Prepared::accepted(Arc::clone(spec)).map_err(bad)?;
-        let mut draft = self.draft_for(target, prepared);
-        self.build(&mut draft, usize::MAX);
-        let submit = self.finish(draft, Some(ids)).map_err(bad)?;
+        let job = self.jobs.get(id).ok_or(RestoreError::NoJob(id))?;
+        let ids = match &prepared.tasks {
+            // The ids that the array got when it was submitted.
+            PreparedTasks::Array(_) => ids,
+            PreparedTasks::Graph(graph) => graph.ids.clone(),
+        };
+        check_new(job, &ids).map_err(bad)?;
+        let header = self.header(job, spec);
+        let submit = self.build(header, ids, prepared);
         if let Some(number) = self.jobs.add_submit(id, submit) {
+            self.intern((id, number), 0..u32::MAX);
             self.begin_learning(Time(0), id, number);
         }
         // Only the first submit of such a job says so.
@@ -401,8 +400,8 @@ impl ServerState {
                     if retries == 0 || !is_waiting || last.end.outcome.is_loss() {
                         continue;
                     }
-                    let template = submit.template(index);
-                    let delay = template.map(|template| template.task.retry.delay_before(retries));
+                    let task = submit.definition(index);
+                    let delay = task.map(|task| task.retry.delay_before(retries));
                     let age = now.wall.since(last.end.at);
                     let left = delay.unwrap_or_default().saturating_sub(age);
                     let slot = TaskSlot {

@@ -1,10 +1,10 @@
 //! Resubmission of a job: all of it, the tasks in some states, or chosen tasks.
 //!
-//! With many jobs or templates that takes long, so it goes in portions, like any large submit. For
-//! a job with many tasks, the part that needs only the job is prepared outside the state:
+//! With many jobs that takes several steps. For a job with many tasks, the part that needs only the
+//! job is prepared outside the state:
 //!
 //! ```text
-//!  job ── copy ──▶ remade, on any thread ── draft ──▶ templates, in portions ── accept ──▶ new job
+//!  job ── copy ──▶ remade, on any thread ── submit ──▶ new job
 //! ```
 
 mod awaited;
@@ -12,15 +12,16 @@ mod awaited;
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use super::draft::{Draft, is_large};
+use super::prepared::is_large;
 use super::remake::{Again, Part, listed};
+use super::requests::Work;
 use super::submit::NOTICES_MAX;
 use super::sweep::with_gone;
-use super::{ChangeKind, Ctx, Effect, Reply, RequestId, Resubmitted, ServerState, SubmitRefusal};
+use super::{ChangeKind, Ctx, Freed, Reply, RequestId, Resubmitted, ServerState, SubmitRefusal};
 use crate::id::JobId;
 use crate::range::IdArray;
 use crate::selector::{Selected, Selector};
-use crate::template::{SubmitBody, SubmitSpec, SubmitTarget};
+use crate::template::SubmitTarget;
 
 /// Limit of tasks of large jobs that one request prepares outside the state, because all are in
 /// memory at once.
@@ -29,45 +30,16 @@ const BESIDE_MAX: usize = 4_000_000;
 /// An unanswered resubmission.
 #[derive(Clone, Debug)]
 pub(super) struct Resubmission {
-    request: RequestId,
     again: Again,
     /// Jobs that are still to be processed.
     left: VecDeque<JobId>,
-    /// The job in progress.
-    current: Option<Current>,
     not_found: IdArray,
     /// Jobs that were forgotten before they were processed.
     gone: Vec<JobId>,
     rows: Vec<Resubmitted>,
 }
 
-impl Resubmission {
-    fn is_done(&self) -> bool {
-        self.current.is_none() && self.left.is_empty()
-    }
-}
-
-/// A job resubmitted as one submit, whose templates are being built.
-#[derive(Clone, Debug)]
-struct Current {
-    job: JobId,
-    task_count: u32,
-    draft: Box<Draft>,
-}
-
-/// Result of beginning with a job.
-enum Begun {
-    Over(Resubmitted),
-    GoesOn(Current),
-}
-
 impl ServerState {
-    /// Number of unanswered resubmissions.
-    #[must_use]
-    pub fn resubmitting(&self) -> usize {
-        self.resubmissions.len()
-    }
-
     /// Finds the jobs, and returns those to be prepared outside the state, see [`Again::look_at`].
     #[must_use]
     pub fn find_again(&self, jobs: &Selector) -> (Selected<JobId>, Vec<JobId>) {
@@ -91,116 +63,79 @@ impl ServerState {
         let found = again.found.take();
         let Selected { rows, not_found } = found.unwrap_or_else(|| self.jobs.find(&again.jobs));
         let resubmission = Resubmission {
-            request,
             again,
             left: self.in_order(rows),
-            current: None,
             not_found,
             gone: Vec::new(),
             rows: Vec::new(),
         };
-        self.go_on_resubmitting(ctx, resubmission, self.portion());
+        self.begin(ctx, request, Work::Resubmission(resubmission));
     }
 
-    /// Does one portion for one of the requests.
-    pub(super) fn resubmit_portion(&mut self, ctx: &mut Ctx<'_>) {
-        if let Some(resubmission) = self.resubmissions.pop_front() {
-            self.go_on_resubmitting(ctx, resubmission, self.portion());
-        }
-    }
-
-    /// Completes all requests: there are no more portions.
-    pub(super) fn resubmit_rest(&mut self, ctx: &mut Ctx<'_>) {
-        while let Some(resubmission) = self.resubmissions.pop_front() {
-            self.go_on_resubmitting(ctx, resubmission, usize::MAX);
-        }
-    }
-
-    fn go_on_resubmitting(&mut self, ctx: &mut Ctx<'_>, mut again: Resubmission, mut left: usize) {
-        while left > 0 && !again.is_done() {
+    /// Does one step; returns the answer if it was the last one.
+    pub(super) fn go_on_resubmitting(
+        &mut self,
+        ctx: &mut Ctx<'_>,
+        again: &mut Resubmission,
+        mut left: usize,
+    ) -> Option<Reply> {
+        while left > 0
+            && let Some(id) = again.left.pop_front()
+        {
             // Each job counts at least one: very many small ones must not become one long step.
             left -= 1;
-            let begun = match again.current.take() {
-                Some(current) => self.go_on_with(ctx, current, &mut left),
-                None => {
-                    let Some(id) = again.left.pop_front() else {
-                        break;
-                    };
-                    match self.begin_again(ctx, id, &mut again.again, &mut left) {
-                        Some(begun) => begun,
-                        // It existed when the request arrived.
-                        None => {
-                            again.gone.push(id);
-                            continue;
-                        }
-                    }
-                }
-            };
-            match begun {
-                Begun::Over(row) => again.rows.push(row),
-                Begun::GoesOn(current) => again.current = Some(current),
+            match self.resubmit_job(ctx, id, &mut again.again, &mut left) {
+                Some(row) => again.rows.push(row),
+                // It existed when the request arrived.
+                None => again.gone.push(id),
             }
         }
-        if !again.is_done() {
-            // Others have their turn.
-            self.resubmissions.push_back(again);
-            return;
-        }
-        let reply = Reply::Resubmitted(Selected {
-            rows: again.rows,
-            not_found: with_gone(again.not_found, &again.gone),
-        });
-        ctx.emit(Effect::Reply(again.request, reply));
+        again.left.is_empty().then(|| {
+            Reply::Resubmitted(Selected {
+                rows: std::mem::take(&mut again.rows),
+                not_found: with_gone(std::mem::take(&mut again.not_found), &again.gone),
+            })
+        })
     }
 
-    /// Starts the resubmission of a job. `None` if it does not exist.
-    fn begin_again(
+    /// Resubmits a job. `None` if it does not exist.
+    fn resubmit_job(
         &mut self,
         ctx: &mut Ctx<'_>,
         id: JobId,
         again: &mut Again,
         left: &mut usize,
-    ) -> Option<Begun> {
+    ) -> Option<Resubmitted> {
         let remade = again.remade.remove(&id);
         let Some(job) = self.jobs.get(id) else {
-            self.discard_parts(remade.and_then(Result::ok).unwrap_or_default());
+            free_parts(ctx, remade.and_then(Result::ok).unwrap_or_default());
             return None;
         };
         let parts = remade.unwrap_or_else(|| {
             let parts = again.remake(job);
-            let sizes = parts.iter().flatten().map(|part| size(&part.prepared.spec));
-            *left = left.saturating_sub(sizes.sum());
+            let costs = parts.iter().flatten().map(|part| part.prepared.cost());
+            *left = left.saturating_sub(costs.sum());
             parts
         });
-        let refused = |refusal| Some(Begun::Over(Resubmitted::Refused(id, refusal)));
-        let mut parts = match parts {
+        let parts = match parts {
+            Ok(parts) if parts.is_empty() => return Some(Resubmitted::Nothing(id)),
             Ok(parts) => parts,
-            Err(refusal) => return refused(refusal),
+            Err(refusal) => return Some(Resubmitted::Refused(id, refusal)),
         };
-        if let Err(refusal) = self.await_again(id, &mut parts) {
-            self.discard_parts(parts);
-            return refused(refusal);
-        }
         let task_count = parts.iter().map(|part| part.task_count).sum();
-        Some(match parts.len() {
-            // No task is chosen.
-            0 => Begun::Over(Resubmitted::Nothing(id)),
-            // The usual case: one submit creates a closed job by itself.
-            1 => {
-                let prepared = parts.pop()?.prepared;
-                match self.draft(prepared) {
-                    Ok(draft) => Begun::GoesOn(Current {
-                        job: id,
-                        task_count,
-                        draft,
-                    }),
-                    Err(refusal) => return refused(refusal),
-                }
-            }
-            _ => {
-                let result = self.submit_together(ctx, id, parts);
-                Begun::Over(self.note_resubmitted(ctx, (id, task_count), result))
-            }
+        let new = match self.submit_parts(ctx, id, parts) {
+            Ok(new) => new,
+            Err(refusal) => return Some(Resubmitted::Refused(id, refusal)),
+        };
+        // The old job names the new one.
+        if let Some(job) = self.jobs.get_mut(id) {
+            job.resubmitted_as = Some(new);
+            ctx.persist(ChangeKind::JobResubmitted { job: id, new });
+        }
+        Some(Resubmitted::Ok {
+            job: id,
+            new,
+            task_count,
         })
     }
 
@@ -214,72 +149,30 @@ impl ServerState {
         Ok(())
     }
 
-    /// Leaves what is not submitted to be freed.
-    fn discard_parts(&mut self, parts: Vec<Part>) {
-        for part in parts {
-            self.dispatcher.discard_refused(part.prepared);
-        }
-    }
-
-    /// Builds further templates of a resubmitted job; all that are left if it has few tasks.
-    fn go_on_with(&mut self, ctx: &mut Ctx<'_>, mut current: Current, left: &mut usize) -> Begun {
-        let draft = &mut *current.draft;
-        *left -= self.build(draft, *left);
-        *left -= self.rename(draft, *left);
-        // The portion is used up: continues here with the next one.
-        if !draft.is_built() || !draft.is_renamed() {
-            return Begun::GoesOn(current);
-        }
-        let result = self.accept(ctx, *current.draft);
-        Begun::Over(self.note_resubmitted(ctx, (current.job, current.task_count), result))
-    }
-
-    /// The old job names the new one.
-    fn note_resubmitted(
-        &mut self,
-        ctx: &mut Ctx<'_>,
-        (id, task_count): (JobId, u32),
-        result: Result<JobId, SubmitRefusal>,
-    ) -> Resubmitted {
-        let new = match result {
-            Ok(new) => new,
-            Err(refusal) => return Resubmitted::Refused(id, refusal),
-        };
-        // It may have been forgotten meanwhile; the new one runs anyway.
-        if let Some(job) = self.jobs.get_mut(id) {
-            job.resubmitted_as = Some(new);
-            ctx.persist(ChangeKind::JobResubmitted { job: id, new });
-        }
-        Resubmitted::Ok {
-            job: id,
-            new,
-            task_count,
-        }
-    }
-
-    /// Submits several submits as one closed job: all of them or none.
-    fn submit_together(
+    /// Submits the parts of a job as one closed job: all of them or none.
+    fn submit_parts(
         &mut self,
         ctx: &mut Ctx<'_>,
         old: JobId,
-        parts: Vec<Part>,
+        mut parts: Vec<Part>,
     ) -> Result<JobId, SubmitRefusal> {
-        let new = match self.make_room(ctx, old, &parts) {
+        let awaited = self.await_again(old, &mut parts);
+        let new = match awaited.and_then(|()| self.make_room(ctx, old, &parts)) {
             Ok(new) => new,
             Err(refusal) => {
-                self.discard_parts(parts);
+                free_parts(ctx, parts);
                 return Err(refusal);
             }
         };
-        let closes_itself = parts.first().is_some_and(Part::makes_job);
+        let is_closed = parts.first().is_some_and(Part::makes_job);
         for mut part in parts {
             if !part.makes_job() {
                 Arc::make_mut(&mut part.prepared.spec).target = SubmitTarget::Attach(new);
             }
             // Their tasks were in one job before, so they fit into one.
-            self.submit_prepared(ctx, part.prepared)?;
+            self.submit(ctx, part.prepared)?;
         }
-        if !closes_itself {
+        if !is_closed {
             self.close_job(ctx, new);
         }
         Ok(new)
@@ -308,10 +201,9 @@ impl ServerState {
     }
 }
 
-/// Approximate work for a submit, in templates and submits.
-fn size(spec: &SubmitSpec) -> usize {
-    match &spec.body {
-        SubmitBody::Array(_) => 1,
-        SubmitBody::Graph(graph) => 1 + graph.templates.len().max(graph.tasks.len()) / 8,
+/// Frees what is not submitted.
+fn free_parts(ctx: &mut Ctx<'_>, parts: Vec<Part>) {
+    for part in parts {
+        ctx.free(Freed::Submit(Box::new(part.prepared)));
     }
 }

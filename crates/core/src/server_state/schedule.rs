@@ -32,9 +32,7 @@ impl ServerState {
                 .end_round(ctx.now.mono, &self.workers, &round, has_handed_out);
         }
         self.send_successors(ctx);
-        let has_more =
-            !self.under_way.is_empty() || !self.sweeps.is_empty() || !self.resubmissions.is_empty();
-        let has_more = has_more || self.learning.is_going_on();
+        let has_more = !self.pending.is_empty() || self.learning.is_going_on();
         self.dispatcher.finish(ctx, &mut self.workers, has_more);
     }
 
@@ -247,7 +245,7 @@ impl ServerState {
         }
         for run in &runs {
             // Each template is sent to a worker once, before the first task that uses it.
-            if worker.learn_template(run.template.id) {
+            if worker.learn_template(range.job, run.template.id) {
                 batch.add_template(Arc::clone(&run.template));
             }
             let assignment = assignment(job, range.submit, run, placement.variant);

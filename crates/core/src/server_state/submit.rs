@@ -1,18 +1,19 @@
 //! Acceptance of submits: a rejected one leaves no trace.
 
+use std::borrow::Cow;
+use std::ops::Range;
 use std::sync::Arc;
 
-use super::draft::{Draft, Prepared, PreparedGraph, Share, Target};
-use super::{ChangeKind, Ctx, Reply, ServerState, SubmitKey, SubmitRefusal};
+use super::prepared::{Prepared, PreparedTasks};
+use super::{ChangeKind, Ctx, Freed, Reply, ServerState, SubmitKey, SubmitRefusal};
 use crate::bug;
 use crate::id::{JobId, TaskId};
-use crate::job::{Asks, Job, SharedTemplate, Submit, SubmitKind, TemplateId};
+use crate::job::{Asks, Job, SharedTemplate, Submit, SubmitHeader, SubmitKind, TemplateId};
 use crate::placeholder::fill_known;
 use crate::range::IdArray;
 use crate::task::TaskTable;
-use crate::template::{
-    ArrayIds, ArraySpec, StdioSpec, SubmitBody, SubmitSpec, SubmitTarget, TaskTemplate,
-};
+use crate::template::{ArrayIds, ArraySpec, StdioSpec, SubmitSpec, SubmitTarget, TaskTemplate};
+use crate::time::Timestamp;
 
 /// Notifications of one job.
 pub(super) const NOTICES_MAX: usize = 64;
@@ -23,6 +24,15 @@ const EARLIER_MAX: usize = 1 << 16;
 /// Number of recent submits of a job that are searched for an equal template: a program has few
 /// kinds of calls at a time.
 const ALIKE_MAX: usize = 8;
+
+/// A submit that can be added.
+struct Checked {
+    /// The job to create.
+    new: Option<Job>,
+    header: SubmitHeader,
+    /// Ids of its tasks.
+    ids: IdArray,
+}
 
 impl ServerState {
     /// Opens a job, unless this key has opened one before.
@@ -60,69 +70,39 @@ impl ServerState {
         Ok(id)
     }
 
-    /// Processes a submit at once, however large it is.
-    pub(super) fn submit_prepared(
+    /// Checks a submit and adds it, unless it is known.
+    pub(super) fn submit(
         &mut self,
         ctx: &mut Ctx<'_>,
         prepared: Prepared,
     ) -> Result<JobId, SubmitRefusal> {
-        let target = self.target(&prepared.spec.target)?;
-        let mut draft = self.draft_for(target, prepared);
-        self.build(&mut draft, usize::MAX);
-        self.accept(ctx, draft)
-    }
-
-    /// Checks a submit whose templates are built, and adds it.
-    pub(super) fn accept(
-        &mut self,
-        ctx: &mut Ctx<'_>,
-        mut draft: Draft,
-    ) -> Result<JobId, SubmitRefusal> {
-        // An earlier attempt may have been processed meanwhile.
-        match self.repeat(ctx, &draft.prepared.spec) {
-            Ok(None) => {}
-            known => {
-                self.dispatcher.discard_refused(draft.prepared);
-                self.dispatcher.discard(draft.templates);
-                return known.map(|_| draft.target.job);
+        let checked = match self.known(ctx, &prepared) {
+            Ok(None) => self.check(ctx.now.wall, &prepared).map_err(Err),
+            Ok(Some(job)) => Err(Ok(job)),
+            Err(refusal) => Err(Err(refusal)),
+        };
+        // Rejections come before any change: a rejected submit leaves no trace.
+        match checked {
+            Ok(checked) => Ok(self.add_submit(ctx, checked, prepared)),
+            Err(answer) => {
+                ctx.free(Freed::Submit(Box::new(prepared)));
+                answer
             }
         }
-        // One with the same key may have been accepted while the templates of this one were built.
-        if let Some(known) = self.find_key(&draft.prepared) {
-            self.dispatcher.discard_refused(draft.prepared);
-            self.dispatcher.discard(draft.templates);
-            return known;
+    }
+
+    /// The job of an earlier attempt at a submit. Asked before any check: conditions that held the
+    /// first time, such as an open job, need not hold now.
+    fn known(
+        &mut self,
+        ctx: &mut Ctx<'_>,
+        prepared: &Prepared,
+    ) -> Result<Option<JobId>, SubmitRefusal> {
+        let key = prepared.key.as_ref();
+        match key.and_then(|key| self.submit_keys.find(key)) {
+            Some(known) => known.map(Some),
+            None => self.repeat(ctx, &prepared.spec),
         }
-        self.note_job(&mut draft);
-        draft.rename_some(usize::MAX);
-        // Other submits were accepted while the templates of this one were built.
-        if let Err(refusal) = self.check_still(&draft) {
-            self.dispatcher.discard_refused(draft.prepared);
-            self.dispatcher.discard(draft.templates);
-            return Err(refusal);
-        }
-        let (target, spec) = (draft.target.clone(), Arc::clone(&draft.prepared.spec));
-        let (key, is_again) = (draft.prepared.key.clone(), draft.prepared.is_again);
-        let encoded = draft.prepared.encoded.take();
-        // Rejections come before any change: a rejected submit leaves no trace.
-        let submit = self.finish(draft, None)?;
-        self.check_after(target.job, (&submit.after, is_again), &submit.ids)?;
-        self.check_tasks_max(&target, submit.ids.len())?;
-        let submitted = ChangeKind::Submitted {
-            job: target.job,
-            is_new: target.is_new,
-            name: target.name.clone(),
-            max_fails: target.max_fails,
-            number: self.jobs.get(target.job).map_or(0, |job| {
-                u32::try_from(job.submits.len()).unwrap_or(u32::MAX)
-            }),
-            ids: submit.ids.clone(),
-            spec,
-            encoded,
-        };
-        ctx.persist(submitted);
-        self.note_key(ctx, target.job, key);
-        Ok(self.add_submit(ctx, target, submit))
     }
 
     /// Stores the key together with the accepted submit.
@@ -133,315 +113,110 @@ impl ServerState {
         }
     }
 
-    /// Result of an earlier submit with the same key.
-    pub(super) fn find_key(&self, prepared: &Prepared) -> Option<Result<JobId, SubmitRefusal>> {
-        self.submit_keys.find(prepared.key.as_ref()?)
-    }
-
-    /// A new job gets the next id. Another job may have taken the id that was next when the first
-    /// template was built.
-    pub(super) fn note_job(&self, draft: &mut Draft) {
-        // An existing job keeps its id.
-        let next = self.jobs.next_id().filter(|_| draft.target.is_new);
-        if let Some(job) = next.filter(|job| *job != draft.target.job) {
-            let target = Target {
-                job,
-                ..draft.target.clone()
-            };
-            let share = self.share(&target, &draft.prepared.spec);
-            draft.rename(job, share.stream_dir);
-        }
-    }
-
-    /// Repeats the checks of the parts of the state that may have changed since the first template
-    /// was built.
-    fn check_still(&self, draft: &Draft) -> Result<(), SubmitRefusal> {
-        self.target(&draft.prepared.spec.target)?;
-        self.check_prepared(&draft.target, &draft.prepared)
-    }
-
-    /// Checks of a submit that need no templates.
-    pub(super) fn check_prepared(
-        &self,
-        target: &Target,
-        prepared: &Prepared,
-    ) -> Result<(), SubmitRefusal> {
-        self.check_notify(target.job, &prepared.spec)?;
-        let Some(graph) = &prepared.graph else {
-            return Ok(());
-        };
-        self.check_new(target.job, &graph.ids)?;
-        self.check_earlier(target.job, &graph.ids, &graph.earlier)?;
-        let after = (prepared.spec.after.as_slice(), prepared.is_again);
-        self.check_after(target.job, after, &graph.ids)
-    }
-
-    /// Each notification is remembered until the job is forgotten.
-    fn check_notify(&self, job: JobId, spec: &SubmitSpec) -> Result<(), SubmitRefusal> {
-        let known = self.jobs.get(job).map_or(0, |job| job.notices.len());
-        // A submit without notifications is never rejected because of others'.
-        if !spec.notify.is_empty() && known + spec.notify.len() > NOTICES_MAX {
+    /// Checks whether a submit could be added now.
+    fn check(&self, now: Timestamp, prepared: &Prepared) -> Result<Checked, SubmitRefusal> {
+        let spec = &prepared.spec;
+        let job = self.target(now, &spec.target)?;
+        // Each notification is remembered until the job is forgotten. A submit without any is
+        // never rejected because of others'.
+        if !spec.notify.is_empty() && job.notices.len() + spec.notify.len() > NOTICES_MAX {
             return Err(SubmitRefusal::TooManyNotices);
         }
-        Ok(())
-    }
-
-    /// Fields shared by the templates of a submit.
-    pub(super) fn share(&self, target: &Target, spec: &SubmitSpec) -> Share {
-        Share {
-            job: target.job,
-            job_name: target.name.clone(),
-            submit_dir: spec.submit_dir.clone(),
-            stream_dir: spec
-                .stream_dir
-                .as_ref()
-                .map(|path| fill_known(path, target.job, &self.uid).into()),
-        }
-    }
-
-    /// Turns a draft into a submit; `ids` = the ids that an array got earlier.
-    pub(super) fn finish(
-        &mut self,
-        draft: Draft,
-        ids: Option<IdArray>,
-    ) -> Result<Submit, SubmitRefusal> {
-        let next_number = TemplateId(draft.next_number());
-        let Draft {
-            prepared: Prepared { spec, graph, .. },
-            share,
-            templates,
-            ..
-        } = draft;
-        let (ids, kind, priority_max) = match &spec.body {
-            SubmitBody::Array(array) => {
-                let ids = match (ids, &array.ids) {
-                    // Restored: the ids that the array got then, not its present ids.
-                    (Some(ids), _) => ids,
-                    (None, ArrayIds::Given(ids)) => ids.clone(),
-                    (None, ArrayIds::Next(count)) => self.next_ids(share.job, *count)?,
-                };
-                self.check_new(share.job, &ids)?;
-                let kind = self.finish_array(&share, next_number, array, &ids);
-                (ids, kind, array.template.priority)
-            }
-            SubmitBody::Graph(asked) => {
-                let PreparedGraph {
-                    ids,
-                    template_of,
-                    graph,
-                    earlier,
-                    priority_max,
-                } = graph.map_or_else(|| PreparedGraph::new(asked, &spec.target), Ok)?;
-                self.check_new(share.job, &ids)?;
-                self.check_earlier(share.job, &ids, &earlier)?;
-                let kind = SubmitKind::Graph {
-                    templates,
-                    template_of,
-                    graph: Box::new(graph),
-                    earlier,
-                };
-                (ids, kind, priority_max)
-            }
+        let ids = match &prepared.tasks {
+            PreparedTasks::Array(array) => match &array.ids {
+                ArrayIds::Given(ids) => ids.clone(),
+                ArrayIds::Next(count) => next_ids(&job, *count)?,
+            },
+            PreparedTasks::Graph(graph) => graph.ids.clone(),
         };
-        let tasks = TaskTable::new(ids.len());
-        Ok(Submit {
-            ids,
-            submit_dir: share.submit_dir,
-            stream_dir: share.stream_dir,
-            asked_stream_dir: spec.stream_dir.clone(),
-            after: spec.after.clone(),
-            notify: spec.notify.clone(),
-            origin: spec.origin.clone(),
-            nonce: spec.nonce,
-            notes: spec.notes.clone(),
-            kind,
-            priority_max,
-            tasks,
-            asks: Asks::default(),
-        })
-    }
-
-    fn finish_array(
-        &mut self,
-        share: &Share,
-        id: TemplateId,
-        array: &ArraySpec,
-        ids: &IdArray,
-    ) -> SubmitKind {
-        let asked = numbered(array, ids);
-        let (template, asked) = match self.known_template(share, &asked) {
-            Some(known) => known,
-            None => {
-                let filled = fill_paths(&asked, share.job, &self.uid);
-                let template = self.share_template(share, id, Arc::new(filled));
-                (template, asked)
-            }
-        };
-        SubmitKind::Array {
-            template,
-            asked,
-            entries: array.entries.clone(),
+        check_new(&job, &ids)?;
+        if let PreparedTasks::Graph(graph) = &prepared.tasks {
+            check_earlier(&job, &ids, &graph.earlier)?;
         }
+        self.check_after(job.id, (&spec.after, prepared.is_again), &ids)?;
+        // A job that submits to itself may never stop doing so.
+        let (known, new) = (job.counts().total(), ids.len());
+        if let Some(max) = job.tasks_max
+            && known.checked_add(new).is_none_or(|total| total > max)
+        {
+            return Err(SubmitRefusal::TasksMax { max, known, new });
+        }
+        let header = self.header(&job, spec);
+        let new = match job {
+            Cow::Owned(job) => Some(job),
+            Cow::Borrowed(_) => None,
+        };
+        Ok(Checked { new, header, ids })
     }
 
-    /// The template of one of the last submits of the job, if it is equal. Calls arrive in submits
-    /// of one or a few tasks each: neither the server nor a worker should keep a template per
-    /// submit.
-    fn known_template(
-        &self,
-        share: &Share,
-        wanted: &TaskTemplate,
-    ) -> Option<(Arc<SharedTemplate>, Arc<TaskTemplate>)> {
-        let last = self.jobs.get(share.job)?.submits.iter().rev();
-        last.take(ALIKE_MAX).find_map(|submit| {
-            let SubmitKind::Array {
-                template, asked, ..
-            } = &submit.kind
-            else {
-                return None;
-            };
-            let is_same = **asked == *wanted
-                && submit.submit_dir == share.submit_dir
-                && submit.stream_dir == share.stream_dir;
-            is_same.then(|| (Arc::clone(template), Arc::clone(asked)))
-        })
-    }
-
-    pub(super) fn target(&self, target: &SubmitTarget) -> Result<Target, SubmitRefusal> {
-        match target {
-            SubmitTarget::NewJob { name, max_fails } => {
-                let job = self.jobs.next_id().ok_or(SubmitRefusal::TooManyJobs)?;
-                Ok(Target {
-                    job,
-                    is_new: true,
-                    name: name.clone(),
-                    max_fails: *max_fails,
-                    closes_itself: false,
-                    tasks_max: None,
-                })
-            }
+    /// The job to which a submit adds: an open one, or a new one with the id that is next.
+    fn target(&self, now: Timestamp, target: &SubmitTarget) -> Result<Cow<'_, Job>, SubmitRefusal> {
+        let (name, max_fails, closing) = match target {
+            SubmitTarget::NewJob { name, max_fails } => (name, max_fails, None),
             SubmitTarget::SelfClosing {
                 name,
                 max_fails,
                 tasks_max,
-            } => {
-                let job = self.jobs.next_id().ok_or(SubmitRefusal::TooManyJobs)?;
-                Ok(Target {
-                    job,
-                    is_new: true,
-                    name: name.clone(),
-                    max_fails: *max_fails,
-                    closes_itself: true,
-                    tasks_max: *tasks_max,
-                })
-            }
+            } => (name, max_fails, Some(*tasks_max)),
             SubmitTarget::Attach(id) => {
-                let id = *id;
-                let job = self.jobs.get(id).ok_or(SubmitRefusal::JobNotFound(id))?;
+                let job = self.jobs.get(*id);
+                let job = job.ok_or(SubmitRefusal::JobNotFound(*id))?;
                 // A closed job may have been reported as completed.
-                if !job.is_open {
-                    return Err(SubmitRefusal::JobNotOpen(id));
-                }
-                let (name, max_fails) = (job.name.clone(), job.max_fails);
-                Ok(Target {
-                    job: id,
-                    is_new: false,
-                    name,
-                    max_fails,
-                    closes_itself: job.closes_itself,
-                    tasks_max: job.tasks_max,
-                })
+                return match job.is_open {
+                    true => Ok(Cow::Borrowed(job)),
+                    false => Err(SubmitRefusal::JobNotOpen(*id)),
+                };
             }
-        }
-    }
-
-    /// A job that submits to itself may never stop doing so.
-    fn check_tasks_max(&self, target: &Target, new: u32) -> Result<(), SubmitRefusal> {
-        let Some(max) = target.tasks_max else {
-            return Ok(());
         };
-        let job = self.jobs.get(target.job).filter(|_| !target.is_new);
-        let known = job.map_or(0, |job| job.counts().total());
-        if known.checked_add(new).is_some_and(|total| total <= max) {
-            return Ok(());
-        }
-        Err(SubmitRefusal::TasksMax { max, known, new })
+        let id = self.jobs.next_id().ok_or(SubmitRefusal::TooManyJobs)?;
+        let mut job = Job::new(id, name.clone(), *max_fails, closing.is_some(), now);
+        (job.closes_itself, job.tasks_max) = (closing.is_some(), closing.flatten());
+        Ok(Cow::Owned(job))
     }
 
-    fn next_ids(&self, job: JobId, count: u32) -> Result<IdArray, SubmitRefusal> {
-        let highest = self.jobs.get(job).and_then(Job::max_task_id);
-        let first = match highest {
-            Some(id) => id.checked_add(1).ok_or(SubmitRefusal::TooManyTasks)?,
-            None => 0,
-        };
-        IdArray::consecutive(first, count).map_err(|_| SubmitRefusal::TooManyTasks)
-    }
-
-    fn check_new(&self, job: JobId, ids: &IdArray) -> Result<(), SubmitRefusal> {
-        // A new job has no ids to clash with.
-        let Some(existing) = self.jobs.get(job) else {
-            return Ok(());
-        };
-        if let Some(task) = existing.first_existing(ids) {
-            return Err(SubmitRefusal::TaskExists(task, job));
+    /// Fields shared by the templates of a submit.
+    pub(super) fn header(&self, job: &Job, spec: &SubmitSpec) -> SubmitHeader {
+        let stream_dir = spec.stream_dir.as_ref();
+        SubmitHeader {
+            job: job.id,
+            job_name: job.name.clone(),
+            submit_dir: spec.submit_dir.clone(),
+            stream_dir: stream_dir.map(|path| fill_known(path, job.id, &self.uid).into()),
         }
-        // Counters of a job are 32 bits wide.
-        let total = existing.counts().total().checked_add(ids.len());
-        total.map(|_| ()).ok_or(SubmitRefusal::TooManyTasks)
-    }
-
-    /// Dependencies outside the submit must be in the job.
-    fn check_earlier(
-        &self,
-        id: JobId,
-        ids: &IdArray,
-        earlier: &[(u32, TaskId)],
-    ) -> Result<(), SubmitRefusal> {
-        if earlier.len() > EARLIER_MAX {
-            return Err(SubmitRefusal::TooManyEarlier);
-        }
-        let job = self.jobs.get(id);
-        let is_known = |task: TaskId| job.is_some_and(|job| job.find(task).is_some());
-        match earlier.iter().find(|(_, dep)| !is_known(*dep)) {
-            Some((index, dep)) => {
-                let task = TaskId(ids.get(*index).unwrap_or_default());
-                Err(SubmitRefusal::DependencyUnknown(task, *dep, id))
-            }
-            None => Ok(()),
-        }
-    }
-
-    pub(super) fn share_template(
-        &mut self,
-        share: &Share,
-        id: TemplateId,
-        task: Arc<TaskTemplate>,
-    ) -> Arc<SharedTemplate> {
-        Arc::new(SharedTemplate {
-            id,
-            job: share.job,
-            job_name: share.job_name.clone(),
-            submit_dir: share.submit_dir.clone(),
-            stream_dir: share.stream_dir.clone(),
-            class: self.dispatcher.intern(&task.requests),
-            task,
-        })
     }
 
     /// Adds a checked submit and queues what can run.
-    fn add_submit(&mut self, ctx: &mut Ctx<'_>, target: Target, submit: Submit) -> JobId {
-        let id = target.job;
-        // The job gets its id only now: ids follow the order of the answers.
-        if target.is_new {
-            let is_open = target.closes_itself;
-            let mut job = Job::new(id, target.name, target.max_fails, is_open, ctx.now.wall);
-            (job.closes_itself, job.tasks_max) = (target.closes_itself, target.tasks_max);
-            self.jobs.add(job);
-        }
+    fn add_submit(
+        &mut self,
+        ctx: &mut Ctx<'_>,
+        Checked { new, header, ids }: Checked,
+        mut prepared: Prepared,
+    ) -> JobId {
+        let (id, is_new) = (header.job, new.is_some());
+        new.into_iter().for_each(|job| self.jobs.add(job));
+        let job = self.jobs.get(id);
+        ctx.persist(ChangeKind::Submitted {
+            job: id,
+            is_new,
+            name: header.job_name.clone(),
+            max_fails: job.and_then(|job| job.max_fails),
+            number: job.map_or(0, |job| {
+                u32::try_from(job.submits.len()).unwrap_or(u32::MAX)
+            }),
+            ids: ids.clone(),
+            spec: Arc::clone(&prepared.spec),
+            encoded: prepared.encoded.take(),
+        });
+        self.note_key(ctx, id, prepared.key.take());
+        let submit = self.build(header, ids, prepared);
+        let is_divided = self.is_divided(&submit);
         let Some(number) = self.jobs.add_submit(id, submit) else {
             bug!("job {id} is gone, but a submit was accepted for it");
             return id;
         };
+        if !is_divided {
+            self.intern((id, number), 0..u32::MAX);
+        }
         // Before it is queued, with the request that it then has.
         self.begin_learning(ctx.now.mono, id, number);
         self.start_submit(ctx, id, number);
@@ -450,6 +225,141 @@ impl ServerState {
             self.note_job_progress(ctx, id);
         }
         id
+    }
+
+    /// Makes a submit of checked tasks.
+    pub(super) fn build(
+        &mut self,
+        header: SubmitHeader,
+        ids: IdArray,
+        prepared: Prepared,
+    ) -> Submit {
+        let (header, spec) = (Arc::new(header), prepared.spec);
+        let (kind, priority_max) = match prepared.tasks {
+            PreparedTasks::Array(array) => {
+                let priority = array.template.priority;
+                (self.build_array(&header, array, &ids), priority)
+            }
+            PreparedTasks::Graph(graph) => {
+                let first = self.number_templates(graph.template_count());
+                graph.into_kind(first)
+            }
+        };
+        Submit {
+            tasks: TaskTable::new(ids.len()),
+            ids,
+            header,
+            asked_stream_dir: spec.stream_dir.clone(),
+            after: spec.after.clone(),
+            notify: spec.notify.clone(),
+            origin: spec.origin.clone(),
+            nonce: spec.nonce,
+            notes: spec.notes.clone(),
+            kind,
+            priority_max,
+            asks: Asks::default(),
+        }
+    }
+
+    fn build_array(
+        &mut self,
+        header: &Arc<SubmitHeader>,
+        array: ArraySpec,
+        ids: &IdArray,
+    ) -> SubmitKind {
+        let asked = numbered(&array, ids);
+        let (template, asked) = match self.known_template(header, &asked) {
+            Some(known) => known,
+            None => {
+                let task = Arc::new(fill_paths(&asked, header.job, &self.uid));
+                let template = SharedTemplate {
+                    id: self.number_templates(1),
+                    header: Arc::clone(header),
+                    class: self.dispatcher.intern(&task.requests),
+                    task,
+                };
+                (Arc::new(template), asked)
+            }
+        };
+        SubmitKind::Array {
+            template,
+            asked,
+            entries: array.entries,
+        }
+    }
+
+    /// The template of one of the last submits of the job, if it is equal. Calls arrive in submits
+    /// of one or a few tasks each: neither the server nor a worker should keep a template per
+    /// submit.
+    fn known_template(
+        &self,
+        header: &SubmitHeader,
+        wanted: &TaskTemplate,
+    ) -> Option<(Arc<SharedTemplate>, Arc<TaskTemplate>)> {
+        let last = self.jobs.get(header.job)?.submits.iter().rev();
+        last.take(ALIKE_MAX).find_map(|submit| {
+            let SubmitKind::Array {
+                template, asked, ..
+            } = &submit.kind
+            else {
+                return None;
+            };
+            let is_same = **asked == *wanted && *submit.header == *header;
+            is_same.then(|| (Arc::clone(template), Arc::clone(asked)))
+        })
+    }
+
+    /// Reserves consecutive numbers for `count` templates; returns the first.
+    pub(super) fn number_templates(&mut self, count: usize) -> TemplateId {
+        let count = u32::try_from(count.max(1)).unwrap_or(u32::MAX);
+        let first = match self.last_template.checked_add(count) {
+            Some(_) => self.last_template + 1,
+            // After four billion templates the first ones are forgotten.
+            None => 1,
+        };
+        self.last_template = first.saturating_add(count - 1);
+        TemplateId(first)
+    }
+
+    /// Interns the requests of the tasks in a part of a submit.
+    pub(super) fn intern(&mut self, (id, number): (JobId, u32), part: Range<u32>) {
+        let job = self.jobs.get_mut(id);
+        if let Some(submit) = job.and_then(|job| job.submits.get_mut(number as usize)) {
+            submit.intern(part, |requests| self.dispatcher.intern(requests));
+        }
+    }
+}
+
+/// Ids behind the highest one of a job.
+fn next_ids(job: &Job, count: u32) -> Result<IdArray, SubmitRefusal> {
+    let first = match job.max_task_id() {
+        Some(id) => id.checked_add(1).ok_or(SubmitRefusal::TooManyTasks)?,
+        None => 0,
+    };
+    IdArray::consecutive(first, count).map_err(|_| SubmitRefusal::TooManyTasks)
+}
+
+/// No task of the job may have one of these ids.
+pub(super) fn check_new(job: &Job, ids: &IdArray) -> Result<(), SubmitRefusal> {
+    if let Some(task) = job.first_existing(ids) {
+        return Err(SubmitRefusal::TaskExists(task, job.id));
+    }
+    // Counters of a job are 32 bits wide.
+    let total = job.counts().total().checked_add(ids.len());
+    total.map(|_| ()).ok_or(SubmitRefusal::TooManyTasks)
+}
+
+/// Dependencies outside the submit must be in the job.
+fn check_earlier(job: &Job, ids: &IdArray, earlier: &[(u32, TaskId)]) -> Result<(), SubmitRefusal> {
+    if earlier.len() > EARLIER_MAX {
+        return Err(SubmitRefusal::TooManyEarlier);
+    }
+    match earlier.iter().find(|(_, dep)| job.find(*dep).is_none()) {
+        Some((index, dep)) => {
+            let task = TaskId(ids.get(*index).unwrap_or_default());
+            Err(SubmitRefusal::DependencyUnknown(task, *dep, job.id))
+        }
+        None => Ok(()),
     }
 }
 

@@ -277,8 +277,8 @@ impl ServerState {
         // After a task in a later variant it is placed by a round: the first variant may have room
         // by then.
         let may = before.variant == 0
-            && may_precede(&job.submit(at)?.template(at.index)?.task)
-            && may_go_ahead(&submit.template(next.index)?.task);
+            && may_precede(job.submit(at)?.definition(at.index)?)
+            && may_go_ahead(submit.definition(next.index)?);
         (is_alike && may).then_some(next)
     }
 
@@ -314,7 +314,7 @@ impl ServerState {
             ..before_it
         };
         worker.assign(TaskKey::new(job_id, task.id), assigned, class);
-        if worker.learn_template(task.template.id) {
+        if worker.learn_template(job_id, task.template.id) {
             batch.add_template(Arc::clone(&task.template));
         }
         let run = Run {

@@ -1,12 +1,12 @@
-//! Commands about very many jobs, in portions, so that no client waits long.
+//! Commands about very many jobs, in steps, so that no other client waits long.
 //!
-//! The answer comes with the last portion and describes each job at its turn. Effects of earlier
-//! portions are visible meanwhile.
+//! The answer describes each job at its turn. Effects of earlier steps are visible meanwhile.
 
 use std::collections::VecDeque;
 use std::ops::RangeInclusive;
 
-use super::{ChangeKind, Ctx, Effect, JobResult, Reply, RequestId, ServerState};
+use super::requests::Work;
+use super::{ChangeKind, Ctx, JobResult, Reply, RequestId, ServerState};
 use crate::id::JobId;
 use crate::job::Job;
 use crate::range::IdArray;
@@ -35,7 +35,6 @@ enum Left {
 /// A command in progress.
 #[derive(Clone, Debug)]
 pub(super) struct Sweep {
-    request: RequestId,
     action: JobAction,
     left: Left,
     not_found: IdArray,
@@ -47,12 +46,6 @@ pub(super) struct Sweep {
 }
 
 impl ServerState {
-    /// Commands about jobs that are not answered yet.
-    #[must_use]
-    pub fn sweeping(&self) -> usize {
-        self.sweeps.len()
-    }
-
     /// Handles a command about jobs; with few jobs at once.
     pub(super) fn on_sweep(
         &mut self,
@@ -72,7 +65,6 @@ impl ServerState {
             }
         };
         let sweep = Sweep {
-            request,
             action,
             left,
             ignored: not_found.len(),
@@ -81,34 +73,26 @@ impl ServerState {
             rows: Vec::new(),
             forgotten: 0,
         };
-        self.continue_sweep(ctx, sweep, self.portion());
+        self.begin(ctx, request, Work::Sweep(sweep));
     }
 
-    /// Does one portion for one of the commands.
-    pub(super) fn sweep_portion(&mut self, ctx: &mut Ctx<'_>) {
-        if let Some(sweep) = self.sweeps.pop_front() {
-            self.continue_sweep(ctx, sweep, self.portion());
-        }
-    }
-
-    /// Completes all commands: there are no more portions.
-    pub(super) fn sweep_rest(&mut self, ctx: &mut Ctx<'_>) {
-        while let Some(sweep) = self.sweeps.pop_front() {
-            self.continue_sweep(ctx, sweep, usize::MAX);
-        }
-    }
-
-    fn continue_sweep(&mut self, ctx: &mut Ctx<'_>, mut sweep: Sweep, most: usize) {
+    /// Does one step; returns the answer if it was the last one.
+    pub(super) fn go_on_sweeping(
+        &mut self,
+        ctx: &mut Ctx<'_>,
+        sweep: &mut Sweep,
+        most: usize,
+    ) -> Option<Reply> {
         let mut forgotten = Vec::new();
         if let JobAction::Forget(_) = &sweep.action {
             // A client that waits for one of them learns its end before it is gone.
             self.follow_up(ctx);
         }
-        for id in self.next_jobs(&mut sweep, most) {
+        for id in self.next_jobs(sweep, most) {
             let row = match &sweep.action {
                 JobAction::Close => self.close_job(ctx, id),
                 JobAction::Cancel(reason) => self.cancel_job(ctx, id, reason),
-                JobAction::Forget(states) if self.forget_job(id, states) => {
+                JobAction::Forget(states) if self.forget_job(ctx, id, states) => {
                     forgotten.push(id);
                     continue;
                 }
@@ -128,22 +112,16 @@ impl ServerState {
             sweep.forgotten = sweep.forgotten.saturating_add(count);
             ctx.persist(ChangeKind::JobsForgotten(forgotten));
         }
-        if !sweep.left.is_empty() {
-            // Others have their turn.
-            self.sweeps.push_back(sweep);
-            return;
-        }
-        let reply = match sweep.action {
+        sweep.left.is_empty().then(|| match sweep.action {
             JobAction::Close | JobAction::Cancel(_) => Reply::Jobs(Selected {
-                rows: sweep.rows,
-                not_found: with_gone(sweep.not_found, &sweep.gone),
+                rows: std::mem::take(&mut sweep.rows),
+                not_found: with_gone(std::mem::take(&mut sweep.not_found), &sweep.gone),
             }),
             JobAction::Forget(_) => Reply::Forgotten {
                 forgotten: sweep.forgotten,
                 ignored: sweep.ignored,
             },
-        };
-        ctx.emit(Effect::Reply(sweep.request, reply));
+        })
     }
 
     /// The next jobs of a command, examining at most `most`.

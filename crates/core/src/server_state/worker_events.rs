@@ -362,8 +362,8 @@ impl ServerState {
         is_allowed: impl Fn(&RetrySpec) -> bool,
     ) -> bool {
         let found = self.jobs.get(job).and_then(|job| {
-            let template = job.submit(slot)?.template(slot.index)?;
-            Some((&template.task.retry, job.record(slot)?.retry_count()))
+            let task = job.submit(slot)?.definition(slot.index)?;
+            Some((&task.retry, job.record(slot)?.retry_count()))
         });
         found.is_some_and(|(retry, count)| count < retry.limit && is_allowed(retry))
     }
@@ -416,12 +416,10 @@ impl ServerState {
         // Before the next instance is counted: this is the record of the one that has ended.
         job.record_attempt(slot, end);
         let count = job.touch(slot).map_or(0, TaskRecord::count_retry);
-        let template = job
+        let task = job
             .submit(slot)
-            .and_then(|submit| submit.template(slot.index));
-        let delay = template.map_or(Duration::ZERO, |template| {
-            template.task.retry.delay_before(count)
-        });
+            .and_then(|submit| submit.definition(slot.index));
+        let delay = task.map_or(Duration::ZERO, |task| task.retry.delay_before(count));
         self.jobs.set_phase(id, slot, Phase::Waiting);
         // Before it is queued, with the request that it then has.
         let grown = self.grow(ctx.now.mono, (id, slot), class, &outcome);

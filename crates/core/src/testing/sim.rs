@@ -366,7 +366,7 @@ impl World {
                 assert!(self.owed.insert(key), "{key:?} is owed once");
             }
             Effect::Reply(_, reply) => self.note_reply(&reply),
-            Effect::Persist(_) => {}
+            Effect::Persist(_) | Effect::Free(_) => {}
         }
     }
 
@@ -560,7 +560,7 @@ impl World {
     fn is_over(&self) -> bool {
         let mut jobs = self.state.jobs().values();
         let state = &self.state;
-        let is_idle = state.submitting() + state.sweeping() + state.resubmitting() == 0;
+        let is_idle = state.unanswered() == 0;
         jobs.all(crate::job::Job::is_completed) && is_idle && self.is_quiet()
     }
 

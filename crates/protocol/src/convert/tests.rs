@@ -109,8 +109,8 @@ proptest! {
         };
         prop_assert_eq!(templates.len(), 1);
         prop_assert_eq!(&templates[0].task, &template.task);
-        prop_assert_eq!(&templates[0].submit_dir, &template.submit_dir);
-        prop_assert_eq!((templates[0].id, templates[0].job), (template.id, template.job));
+        prop_assert_eq!(&templates[0].submit_dir, &template.header.submit_dir);
+        prop_assert_eq!((templates[0].id, templates[0].job), (template.id, template.header.job));
         prop_assert_eq!(received.len(), assignments.len());
         for (received, sent) in received.iter().zip(&assignments) {
             prop_assert_eq!(&received.ids, &sent.ids);
@@ -308,10 +308,12 @@ fn instead_of(task: &hq_core::template::TaskTemplate) -> (usize, String) {
 fn shared(task: &hq_core::template::TaskTemplate) -> hq_core::job::SharedTemplate {
     hq_core::job::SharedTemplate {
         id: hq_core::job::TemplateId(1),
-        job: hq_core::id::JobId(1),
-        job_name: "sweep".into(),
-        submit_dir: Box::from(*b"/"),
-        stream_dir: None,
+        header: Arc::new(hq_core::job::SubmitHeader {
+            job: hq_core::id::JobId(1),
+            job_name: "sweep".into(),
+            submit_dir: Box::from(*b"/"),
+            stream_dir: None,
+        }),
         class: hq_core::class::ClassId(0),
         task: Arc::new(task.clone()),
     }

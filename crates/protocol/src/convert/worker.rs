@@ -537,6 +537,7 @@ impl TryFrom<worker::Template> for WorkTemplate {
 
 impl From<&SharedTemplate> for worker::Template {
     fn from(template: &SharedTemplate) -> Self {
+        let header = &template.header;
         let mut task = common::TaskTemplate::from(template.task.as_ref());
         let (mut param_args, mut guarded_args) = (Vec::new(), Vec::new());
         if let Some(text) = guard(&template.task) {
@@ -548,10 +549,10 @@ impl From<&SharedTemplate> for worker::Template {
         }
         Self {
             id: template.id.0,
-            job: template.job.as_u32(),
-            job_name: template.job_name.to_string(),
-            submit_dir: template.submit_dir.to_vec().into(),
-            stream_dir: template.stream_dir.as_ref().map(|dir| dir.to_vec().into()),
+            job: header.job.as_u32(),
+            job_name: header.job_name.to_string(),
+            submit_dir: header.submit_dir.to_vec().into(),
+            stream_dir: header.stream_dir.as_ref().map(|dir| dir.to_vec().into()),
             task: Some(task),
             param_args,
             guarded_args,

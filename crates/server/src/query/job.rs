@@ -62,7 +62,11 @@ pub(super) fn overview(view: &View<'_>, id: JobId) -> Option<JobOverview> {
             submits: job.submits.iter().map(|s| submit_info(s, 1)).collect(),
             ..detail(view, job)
         },
-        template_counts: job.submits.iter().map(template_count).collect(),
+        template_counts: job
+            .submits
+            .iter()
+            .map(|submit| submit.definitions().len())
+            .collect(),
     })
 }
 
@@ -131,7 +135,7 @@ pub(super) fn add_submits(job: &Job, detail: &mut client::JobDetail, left: &mut 
             let before = last.templates.len();
             last.templates.extend(templates(submit, before, *left));
             *left -= last.templates.len() - before;
-            if last.templates.len() < template_count(submit) {
+            if last.templates.len() < submit.definitions().len() {
                 return false;
             }
         }
@@ -172,21 +176,10 @@ pub(super) fn add_submits(job: &Job, detail: &mut client::JobDetail, left: &mut 
     true
 }
 
-fn template_count(submit: &Submit) -> usize {
-    match &submit.kind {
-        SubmitKind::Array { .. } => 1,
-        SubmitKind::Graph { templates, .. } => templates.len(),
-    }
-}
-
-/// Returns at most `most` templates, starting at position `first`.
+/// Returns at most `most` templates, from position `first` on.
 fn templates(submit: &Submit, first: usize, most: usize) -> Vec<common::TaskTemplate> {
-    let all = match &submit.kind {
-        SubmitKind::Array { template, .. } => std::slice::from_ref(template),
-        SubmitKind::Graph { templates, .. } => templates,
-    };
-    let some = all.iter().skip(first).take(most);
-    some.map(|template| common::TaskTemplate::without_stdin(&template.task))
+    let some = submit.definitions().iter().skip(first).take(most);
+    some.map(|task| common::TaskTemplate::without_stdin(task))
         .collect()
 }
 
@@ -209,8 +202,12 @@ fn described_params(submit: &Submit) -> Vec<client::Param> {
 fn submit_info(submit: &Submit, templates_max: usize) -> client::SubmitInfo {
     let is_graph = matches!(submit.kind, SubmitKind::Graph { .. });
     client::SubmitInfo {
-        submit_dir: submit.submit_dir.to_vec().into(),
-        stream_dir: submit.stream_dir.as_ref().map(|dir| dir.to_vec().into()),
+        submit_dir: submit.header.submit_dir.to_vec().into(),
+        stream_dir: submit
+            .header
+            .stream_dir
+            .as_ref()
+            .map(|dir| dir.to_vec().into()),
         is_graph,
         ids: (!is_graph).then(|| (&submit.ids).into()),
         templates: templates(submit, 0, templates_max),

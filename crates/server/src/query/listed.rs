@@ -1,11 +1,12 @@
 //! Jobs in lists of dashboards. They can be searched by command, host and failure.
 
 use hq_core::id::{JobId, TaskId, TaskKey, WorkerId};
-use hq_core::job::{Job, SharedTemplate, SubmitKind};
+use hq_core::job::{Job, SubmitKind};
 use hq_core::pace::{Pace, PaceFacts, estimate};
 use hq_core::resource::amount::UNITS_PER_WHOLE;
 use hq_core::resource::request::{Policy, ResourceRequest};
 use hq_core::server_state::ServerState;
+use hq_core::template::TaskTemplate;
 use hq_core::time::Timestamp;
 use hq_core::words::{amount, count};
 use hq_protocol::client;
@@ -41,8 +42,8 @@ pub(crate) struct RequestedResources {
 
 impl RequestedResources {
     /// Uses the preferred variant if there are several.
-    pub(crate) fn of(template: &SharedTemplate) -> Self {
-        let variants = template.task.requests.as_slice();
+    pub(crate) fn of(task: &TaskTemplate) -> Self {
+        let variants = task.requests.as_slice();
         let Some(first) = variants.first() else {
             return Self {
                 cpus: Some(0),
@@ -94,7 +95,7 @@ pub(crate) fn listed(view: &View<'_>, job: &Job) -> ListedJob {
     let first = job
         .submits
         .first()
-        .and_then(|submit| submit.templates().first());
+        .and_then(|submit| submit.definitions().first());
     let counts = job.counts();
     let pace = job.pace().filter(|_| !job.is_idle());
     let pace = pace.map(|facts: PaceFacts| {
@@ -175,9 +176,9 @@ fn has(state: &ServerState, job: &Job, text: &str) -> bool {
     is_in(&job.id.to_string())
         || is_in(&job.name)
         || job.submits.iter().any(|submit| {
-            is_in(&String::from_utf8_lossy(&submit.submit_dir))
+            is_in(&String::from_utf8_lossy(&submit.header.submit_dir))
                 || submit
-                    .templates()
+                    .definitions()
                     .iter()
                     .take(PARTS_MAX)
                     .any(|template| is_in(&command(template)))
@@ -190,9 +191,8 @@ fn error(state: &ServerState, job: &Job, task: TaskId) -> Option<String> {
     super::task::failed(state, job, task).map(|failed| failed.error)
 }
 
-fn command(template: &SharedTemplate) -> String {
-    let words = template
-        .task
+fn command(task: &TaskTemplate) -> String {
+    let words = task
         .args
         .iter()
         .map(|arg| String::from_utf8_lossy(arg).into_owned());
@@ -220,10 +220,10 @@ pub(crate) fn cpus_of(view: &View<'_>, tasks: &[(u32, u32)]) -> Vec<Option<u64>>
             continue;
         };
         let template = match job.submits.as_slice() {
-            [submit] if matches!(submit.kind, SubmitKind::Array { .. }) => submit.template(0),
+            [submit] if matches!(submit.kind, SubmitKind::Array { .. }) => submit.definition(0),
             _ => job
                 .find(TaskId(*task))
-                .and_then(|slot| job.submit(slot)?.template(slot.index)),
+                .and_then(|slot| job.submit(slot)?.definition(slot.index)),
         };
         let cpus = template.map_or(Some(UNITS_PER_WHOLE), |template| {
             RequestedResources::of(template).cpus

@@ -44,16 +44,16 @@ fn find(state: &ServerState, query: &OutputQuery) -> Option<OutputLocation> {
     let Some(record) = record.filter(|record| record.was_started()) else {
         return Some(OutputLocation::NotStarted(task_state));
     };
-    let template = submit.template(slot.index)?;
+    let task = submit.definition(slot.index)?;
     let values = PathValues {
         job: job.id,
         task: query.task.task,
         instance: record.instance(),
-        submit_dir: &submit.submit_dir,
+        submit_dir: &submit.header.submit_dir,
         server_uid: state.uid(),
         cwd: &[],
     };
-    let paths = PathPatterns::new(&template.task).render(&values);
+    let paths = PathPatterns::new(task).render(&values);
     let stdio = if query.is_stderr {
         paths.stderr
     } else {
@@ -62,16 +62,19 @@ fn find(state: &ServerState, query: &OutputQuery) -> Option<OutputLocation> {
     let source = match stdio {
         StdioSpec::None => None,
         StdioSpec::File { path, .. } => Some(OutputSource::File(path)),
-        StdioSpec::Stream => submit
-            .stream_dir
-            .as_ref()
-            .map(|pattern| OutputSource::Stream {
-                dir: stream_dir(pattern, &values).into(),
-                server_uid: state.uid().into(),
-                task: query.task,
-                instance: record.instance(),
-                is_stderr: query.is_stderr,
-            }),
+        StdioSpec::Stream => {
+            submit
+                .header
+                .stream_dir
+                .as_ref()
+                .map(|pattern| OutputSource::Stream {
+                    dir: stream_dir(pattern, &values).into(),
+                    server_uid: state.uid().into(),
+                    task: query.task,
+                    instance: record.instance(),
+                    is_stderr: query.is_stderr,
+                })
+        }
     };
     Some(OutputLocation::Known {
         state: task_state,

@@ -11,7 +11,7 @@ use hq_core::placeholder::{PathPatterns, PathValues};
 use hq_core::range::IdRange;
 use hq_core::server_state::ServerState;
 use hq_core::task::{Phase, TaskRecord, TaskState};
-use hq_core::template::{ByteText, StdioSpec};
+use hq_core::template::{ByteText, StdioSpec, TaskTemplate};
 use hq_core::time::nanos;
 use hq_protocol::convert::TaskPageQuery;
 use hq_protocol::limits::PAGE_BYTES_MAX;
@@ -189,9 +189,9 @@ impl Page<'_> {
             return;
         }
         let with_definition = self.query.with_definition;
-        let number = self.number_template(template);
+        let number = self.number_template(&template);
         let mut info = describe(self.state, submit, slot, TaskId(id));
-        info.params = params(template, TaskId(id));
+        info.params = params(&template.task, TaskId(id));
         info.name = template.task.name.as_deref().map(str::to_owned);
         if !self.query.without_paths
             && let Some((_, patterns)) = self.templates.get(&template.id)
@@ -236,8 +236,8 @@ impl Page<'_> {
 }
 
 /// Returns the values of a task's parameters.
-fn params(template: &SharedTemplate, id: TaskId) -> Vec<client::Param> {
-    let Some(params) = template.task.params.as_deref() else {
+fn params(task: &TaskTemplate, id: TaskId) -> Vec<client::Param> {
+    let Some(params) = task.params.as_deref() else {
         return Vec::new();
     };
     let values = params.values(id).into_iter();
@@ -250,8 +250,8 @@ fn params(template: &SharedTemplate, id: TaskId) -> Vec<client::Param> {
 
 /// Returns abbreviated values, for very many ended tasks in one message and for lines about
 /// failures.
-fn short_params(template: &SharedTemplate, id: TaskId) -> Vec<client::Param> {
-    let mut params = params(template, id);
+fn short_params(task: &TaskTemplate, id: TaskId) -> Vec<client::Param> {
+    let mut params = params(task, id);
     for param in &mut params {
         // A value may be as long as an argument.
         if param.value.len() > SHORT_VALUE_MAX {
@@ -312,10 +312,9 @@ fn attempts(state: &ServerState, submit: &Submit, index: u32) -> Vec<client::Tas
     let attempts = submit.tasks.attempts(index).iter();
     attempts
         .map(|attempt| {
-            let template = submit.template_at(index, attempt.instance);
             // Without growth, all attempts get the same amounts, which are sent once.
-            let growing = template
-                .map(|template| &template.task)
+            let growing = submit
+                .definition_at(index, attempt.instance)
                 .filter(|task| task.retry.grow != GrowSpec::default());
             client::TaskAttempt {
                 instance: attempt.instance.as_u32(),
@@ -361,14 +360,14 @@ fn paths(
         job: job.id,
         task: job.task_id(slot)?,
         instance: record.instance(),
-        submit_dir: &submit.submit_dir,
+        submit_dir: &submit.header.submit_dir,
         server_uid: state.uid(),
         cwd: &[],
     };
     let paths = patterns.render(&values);
     let stdio = |spec: &StdioSpec| {
         let mut stdio = common::Stdio::from(spec);
-        if let (StdioSpec::Stream, Some(dir)) = (spec, &submit.stream_dir) {
+        if let (StdioSpec::Stream, Some(dir)) = (spec, &submit.header.stream_dir) {
             stdio.path = super::output::stream_dir(dir, &values).into();
         }
         stdio
@@ -390,8 +389,8 @@ pub(super) fn failed(state: &ServerState, job: &Job, task: TaskId) -> Option<cli
         workers: workers_of(state, submit, slot, record),
         error: submit.tasks.outcome(slot.index)?.error_text(),
         params: submit
-            .template(slot.index)
-            .map_or_else(Vec::new, |template| short_params(template, task)),
+            .definition(slot.index)
+            .map_or_else(Vec::new, |definition| short_params(definition, task)),
     })
 }
 
@@ -409,11 +408,11 @@ pub(super) fn ended(
         return (None, 1);
     };
     let info = describe(state, submit, slot, task);
-    let template = submit.template(slot.index);
+    let template = submit.definition(slot.index);
     // Calls have a value instead of files.
     let paths = template
         .filter(|_| !details.with_values)
-        .and_then(|template| paths(state, job, submit, slot, &PathPatterns::new(&template.task)));
+        .and_then(|template| paths(state, job, submit, slot, &PathPatterns::new(template)));
     // Clients need the parameter values only for failed tasks.
     let failed = template.filter(|_| info.error.is_some());
     let alike = match details.with_ranges && tasks.step() == 1 {

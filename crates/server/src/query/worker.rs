@@ -173,11 +173,11 @@ pub(super) fn explain(
     if !matches!(task_state, Some(TaskState::Waiting | TaskState::Running)) {
         return refused(has_ended(TaskKey::new(job.id, task), unkillable));
     }
-    let class = submit
-        .template(slot.index)
-        .and_then(|template| state.classes().get(template.class));
-    let Some(class) = class else {
-        return refused(missing_task);
+    let key = submit.queue_key(slot.index);
+    let Some(class) = key.and_then(|key| state.classes().get(key.class)) else {
+        return refused(Refusal::unavailable(
+            "the task was submitted just now, and the server has not looked at it yet. Try again",
+        ));
     };
     let graph = submit.graph();
     let deps = submit.deps(slot.index).len();
@@ -190,10 +190,7 @@ pub(super) fn explain(
         .filter(|_| phase == Some(Phase::Waiting));
     let is_ready =
         phase == Some(Phase::Waiting) && waiting_dep_count == 0 && next_attempt.is_none();
-    let ready_key = submit
-        .template(slot.index)
-        .filter(|_| is_ready)
-        .map(|template| QueueKey::new(template.task.priority, template.class));
+    let ready_key = key.filter(|_| is_ready);
     let record = submit.tasks.record(slot.index);
     let holder = record
         .filter(|_| phase.is_some_and(Phase::is_sent))
@@ -216,8 +213,8 @@ pub(super) fn explain(
         start_overdue_ns: start_overdue.map(nanos),
         next_attempt_in_ns: next_attempt.map(|at| nanos(at.since(view.now.mono))),
         name: submit
-            .template(slot.index)
-            .and_then(|template| template.task.name.as_deref().map(str::to_owned)),
+            .definition(slot.index)
+            .and_then(|task| task.name.as_deref().map(str::to_owned)),
     })
 }
 

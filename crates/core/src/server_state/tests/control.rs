@@ -162,7 +162,7 @@ fn commands_about_very_many_jobs_are_carried_out_in_portions() {
     assert_eq!(jobs_told(&effects), None);
     let is_canceled = |state: &ServerState, id| state.jobs()[&JobId(id)].is_completed();
     assert!(is_canceled(&state, 10) && !is_canceled(&state, 11));
-    assert_eq!(state.sweeping(), 1);
+    assert_eq!(state.unanswered(), 1);
     // Another client is not delayed, and takes one of them away.
     let one = cancel(Selector::Ids(IdArray::single(30)));
     let mut other = Vec::new();
@@ -214,10 +214,10 @@ fn a_server_that_ends_answers_commands_about_very_many_jobs() {
     };
     let mut effects = Vec::new();
     state.apply(NOW, Input::Request(RequestId(1), cancel), &mut effects);
-    assert_eq!(state.sweeping(), 1);
+    assert_eq!(state.unanswered(), 1);
     let keep_workers = true;
     state.apply(NOW, Input::Ending { keep_workers }, &mut effects);
-    assert_eq!(state.sweeping(), 0);
+    assert_eq!(state.unanswered(), 0);
     assert!(state.jobs().values().all(Job::is_completed));
     let is_answer = |effect: &Effect| matches!(effect, Effect::Reply(RequestId(1), _));
     assert!(effects.iter().any(is_answer));
@@ -250,7 +250,7 @@ fn what_waits_for_a_canceled_job_never_runs_however_the_cancel_is_divided() {
     let jobs = Selector::Ids(IdArray::consecutive(1, 2).expect("two ids"));
     let reason = "".into();
     request(&mut state, Command::CancelJobs { jobs, reason });
-    while state.sweeping() > 0 {
+    while state.unanswered() > 0 {
         state.settle(NOW, &mut Vec::new());
     }
     let last = TaskKey::new(JobId(3), TaskId(0));
@@ -309,7 +309,7 @@ fn a_job_that_is_forgotten_while_others_are_canceled_is_not_found() {
     };
     state.apply(NOW, Input::Request(RequestId(2), forget), &mut effects);
     assert!(!state.jobs().contains_key(&JobId(3)), "it had no turn");
-    while state.sweeping() > 0 {
+    while state.unanswered() > 0 {
         state.settle(NOW, &mut effects);
     }
     let found = effects.iter().find_map(|effect| {

@@ -294,9 +294,7 @@ fn take(world: &mut World, input: Input) -> Vec<Effect> {
 fn submit(world: &mut World, spec: SubmitSpec) -> JobId {
     let command = Command::Submit(Box::new(spec));
     let mut effects = take(world, Input::Request(RequestId(1), command));
-    while world.state.submitting() > 0 {
-        effects.extend(settle(world));
-    }
+    effects.extend(settle(world));
     submitted(&effects).expect("an answer")
 }
 
@@ -478,24 +476,29 @@ fn what_is_submitted_to_an_open_job_while_canceled_tasks_leave_the_queue_stays()
 }
 
 #[test]
-fn a_forgotten_job_is_freed_in_portions() {
+fn large_values_are_freed_outside_the_state() {
     let mut world = queued(5_000);
-    let template = {
-        let job = &world.state.jobs()[&JobId(1)];
-        Arc::downgrade(&job.submits[0].templates()[0])
-    };
     cancel_all(&mut world);
     let forget = Command::ForgetJobs {
         jobs: Selector::All,
         states: vec![TaskState::Canceled],
     };
-    take(&mut world, Input::Request(RequestId(3), forget));
+    let effects = take(&mut world, Input::Request(RequestId(3), forget));
     assert!(world.state.jobs().is_empty());
-    assert!(template.upgrade().is_some(), "the first is freed last");
-    while world.state.has_portions_left() {
-        settle(&mut world);
+    let is_job = |effect: &Effect| matches!(effect, Effect::Free(Freed::Job(_)));
+    assert!(effects.iter().any(is_job), "{effects:?}");
+    // One job does not exist, the other is closed.
+    submit(&mut world, array_submit(1, template(&["true"])));
+    for job in [7, 2] {
+        let refused = SubmitSpec {
+            target: SubmitTarget::Attach(JobId(job)),
+            ..kinds(5_000, 5)
+        };
+        let command = Command::Submit(Box::new(refused));
+        let effects = take(&mut world, Input::Request(RequestId(2), command));
+        let is_submit = |effect: &Effect| matches!(effect, Effect::Free(Freed::Submit(_)));
+        assert!(effects.iter().any(is_submit), "{effects:?}");
     }
-    assert!(template.upgrade().is_none());
 }
 
 #[test]
@@ -539,29 +542,22 @@ fn too_many_failures_take_very_many_tasks_out_of_the_queue() {
 }
 
 #[test]
-fn very_many_templates_are_dropped_in_portions() {
+fn very_many_templates_are_dropped_with_one_message() {
     let mut world = World::new(1);
-    let submit = Command::Submit(Box::new(kinds(10_000, 1)));
-    world.apply(vec![Input::Request(RequestId(1), submit)]);
-    let job = &world.state.jobs()[&JobId(1)];
-    let all: Vec<_> = job.submits[0].templates().iter().map(|t| t.id).collect();
-    world.state.teach(WorkerId(1), &all);
+    let job = submit(&mut world, array_submit(1, template(&["true"])));
+    world.state.teach(WorkerId(1), job, 1..10_000);
     let cancel = Command::CancelJobs {
         jobs: Selector::All,
         reason: Box::default(),
     };
-    let request = Input::Request(RequestId(2), cancel);
-    world.state.apply(world.now, request, &mut Vec::new());
-    let mut dropped = Vec::new();
-    while dropped.is_empty() || world.state.has_portions_left() {
-        for effect in settle(&mut world) {
-            if let Effect::ToWorker(_, WorkerCommand::DropTemplates(templates)) = effect {
-                assert!(templates.len() <= 4_096);
-                dropped.extend(templates);
-            }
-        }
-    }
-    assert_eq!(dropped, all);
+    let effects = take(&mut world, Input::Request(RequestId(2), cancel));
+    let dropped = effects.iter().filter_map(|effect| {
+        let Effect::ToWorker(_, WorkerCommand::DropTemplates(templates)) = effect else {
+            return None;
+        };
+        Some(templates.len())
+    });
+    assert_eq!(dropped.collect::<Vec<_>>(), [9_999]);
     assert!(!world.state.workers()[&WorkerId(1)].knows_templates());
 }
 

@@ -84,6 +84,7 @@ impl World {
         for effect in effects {
             match effect {
                 Effect::Persist(change) => changes.push(change),
+                Effect::Free(_) => {}
                 Effect::Reply(..)
                 | Effect::WatchUpdate(..)
                 | Effect::Registered { .. }

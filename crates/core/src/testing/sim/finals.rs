@@ -143,10 +143,10 @@ impl World {
                         assert!(seen.is_none(), "final state of {key} never changes");
                         *seen = now;
                         if let (Some(record), Some(template)) =
-                            (job.record(slot), submit.template(index))
+                            (job.record(slot), submit.definition(index))
                         {
                             let retries = record.retry_count();
-                            assert!(retries <= template.task.retry.limit, "retries of {key}");
+                            assert!(retries <= template.retry.limit, "retries of {key}");
                         }
                         if phase == Phase::Finished {
                             let record = job.record(slot).expect("it ran");

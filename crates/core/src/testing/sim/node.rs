@@ -378,10 +378,10 @@ pub(super) fn heard(command: WorkerCommand) -> Option<Input> {
 fn work(shared: &crate::job::SharedTemplate) -> Arc<WorkTemplate> {
     Arc::new(WorkTemplate {
         id: shared.id,
-        job: shared.job,
-        job_name: shared.job_name.clone(),
-        submit_dir: shared.submit_dir.clone(),
-        stream_dir: shared.stream_dir.clone(),
+        job: shared.header.job,
+        job_name: shared.header.job_name.clone(),
+        submit_dir: shared.header.submit_dir.clone(),
+        stream_dir: shared.header.stream_dir.clone(),
         task: Arc::clone(&shared.task),
     })
 }

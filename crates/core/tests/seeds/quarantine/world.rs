@@ -176,7 +176,9 @@ impl<'a> World<'a> {
                     awaits: _,
                 },
             ) => {
-                let known = templates.iter().map(|template| (template.id, template.job));
+                let known = templates
+                    .iter()
+                    .map(|template| (template.id, template.header.job));
                 self.templates.extend(known);
                 let node = self.nodes.entry(id).or_default();
                 for assignment in assignments {
@@ -205,7 +207,8 @@ impl<'a> World<'a> {
             | Effect::WatchUpdate(..)
             | Effect::Registered { .. }
             | Effect::Notify(_)
-            | Effect::DropWorker(_) => None,
+            | Effect::DropWorker(_)
+            | Effect::Free(_) => None,
         }
     }
 

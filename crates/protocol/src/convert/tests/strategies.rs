@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use hq_core::growth::{GrowSpec, Growth, PERMILLE_MAX};
 use hq_core::id::{InstanceId, JobId, TaskId, TaskKey};
-use hq_core::job::{SharedTemplate, TemplateId};
+use hq_core::job::{SharedTemplate, SubmitHeader, TemplateId};
 use hq_core::outcome::{Outcome, Usage};
 use hq_core::range::{IdArray, IdRange};
 use hq_core::resize::NewRequest;
@@ -621,10 +621,12 @@ pub(super) fn shared_template() -> impl Strategy<Value = SharedTemplate> {
         .prop_map(
             |([id, job], job_name, submit_dir, stream_dir, task)| SharedTemplate {
                 id: TemplateId(id),
-                job: JobId(job),
-                job_name,
-                submit_dir,
-                stream_dir,
+                header: Arc::new(SubmitHeader {
+                    job: JobId(job),
+                    job_name,
+                    submit_dir,
+                    stream_dir,
+                }),
                 class: hq_core::class::ClassId(0),
                 task: Arc::new(task),
             },

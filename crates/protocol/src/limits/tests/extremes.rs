@@ -6,7 +6,7 @@ use std::time::Duration;
 use hq_core::class::ClassId;
 use hq_core::curve::{Asked, Curve, GpuCurve, GpusGiven, NUMBER_MAX, POINTS_MAX};
 use hq_core::id::{InstanceId, JobId, TaskId, TaskKey};
-use hq_core::job::{SharedTemplate, TemplateId};
+use hq_core::job::{SharedTemplate, SubmitHeader, TemplateId};
 use hq_core::limits::{
     END_BYTES, ERROR_TEXT_MAX, LAUNCHED_MAX, PATH_BYTES_MAX, REPORT_BYTES, REPORT_BYTES_MAX,
     STRING_BYTES_MAX, TEMPLATE_BYTES_MAX, UNACKNOWLEDGED_MAX,
@@ -250,10 +250,12 @@ pub(super) fn shared(spec: &SubmitSpec) -> SharedTemplate {
     };
     SharedTemplate {
         id: TemplateId(u32::MAX),
-        job: JobId(u32::MAX),
-        job_name: "job".into(),
-        submit_dir: spec.submit_dir.clone(),
-        stream_dir: spec.stream_dir.clone(),
+        header: Arc::new(SubmitHeader {
+            job: JobId(u32::MAX),
+            job_name: "job".into(),
+            submit_dir: spec.submit_dir.clone(),
+            stream_dir: spec.stream_dir.clone(),
+        }),
         class: ClassId(0),
         task: Arc::clone(&array.template),
     }

@@ -60,8 +60,8 @@ pub(super) async fn of_tasks(
 
 fn of_task(job: &Job, task: u32) -> Option<TaskParams> {
     let slot = job.find(TaskId(task))?;
-    let template = job.submit(slot)?.template(slot.index)?;
-    let values = template.task.params.as_deref()?.values(TaskId(task));
+    let task_template = job.submit(slot)?.definition(slot.index)?;
+    let values = task_template.params.as_deref()?.values(TaskId(task));
     let pairs = values.into_iter().map(|(name, value)| {
         let text = String::from_utf8_lossy(&value.into_vec()).into_owned();
         (name.to_owned(), text)

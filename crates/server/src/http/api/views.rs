@@ -65,8 +65,8 @@ pub(in crate::http) async fn task(
     let words = move |view: &View<'_>| {
         let job = view.state.jobs().get(&JobId(job))?;
         let slot = job.find(TaskId(task))?;
-        let template = job.submit(slot)?.template(slot.index)?;
-        Some(RequestedResources::of(template).words)
+        let task = job.submit(slot)?.definition(slot.index)?;
+        Some(RequestedResources::of(task).words)
     };
     let words = app.parts.core.query(words).await?.unwrap_or_default();
     let found = page.tasks.first();
@@ -356,10 +356,7 @@ fn copy(job: &Job) -> Vec<ShapeInput> {
             template_of,
             graph,
             ..
-        } => {
-            let tasks = templates.iter().map(|one| Arc::clone(&one.task));
-            ShapeInput::Graph(tasks.collect(), template_of.clone(), graph.clone())
-        }
+        } => ShapeInput::Graph(templates.to_vec(), template_of.clone(), graph.clone()),
     });
     submits.collect()
 }

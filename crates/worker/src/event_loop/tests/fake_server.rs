@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use hq_core::class::ClassId;
 use hq_core::id::{InstanceId, JobId, TaskId, TaskKey};
-use hq_core::job::{SharedTemplate, TemplateId};
+use hq_core::job::{SharedTemplate, SubmitHeader, TemplateId};
 use hq_core::outcome::{LostReason, Outcome};
 use hq_core::range::IdArray;
 use hq_core::server_state::{
@@ -204,10 +204,12 @@ impl FakeServer {
         task.env = vec![(MARK.as_bytes().into(), self.mark().into_bytes().into())];
         let template = SharedTemplate {
             id,
-            job: JOB,
-            job_name: "job".into(),
-            submit_dir: self.dir.path().as_os_str().as_encoded_bytes().into(),
-            stream_dir: None,
+            header: Arc::new(SubmitHeader {
+                job: JOB,
+                job_name: "job".into(),
+                submit_dir: self.dir.path().as_os_str().as_encoded_bytes().into(),
+                stream_dir: None,
+            }),
             class: ClassId(0),
             task: Arc::new(task),
         };

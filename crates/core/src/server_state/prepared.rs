@@ -1,17 +1,18 @@
-//! A submit before it is part of the state: prepared, then as a draft whose templates are being
-//! built.
+//! A submit before it is part of the state: checked, sorted and encoded as far as that needs no
+//! state, on any thread.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
 
 use super::refusal::SubmitRefusal;
 use super::submit_key::SubmitKey;
+use crate::class::ClassId;
 use crate::graph::Graph;
-use crate::id::{JobId, TaskId};
-use crate::job::{BuiltGraph, SharedTemplate, TemplateId, build_graph};
+use crate::id::TaskId;
+use crate::job::{BuiltGraph, SubmitKind, TemplateId, build_graph};
 use crate::limits::check_submit;
 use crate::range::IdArray;
-use crate::template::{ByteText, GraphSpec, SubmitBody, SubmitSpec, SubmitTarget};
+use crate::template::{ArraySpec, GraphSpec, SubmitBody, SubmitSpec, SubmitTarget, TaskTemplate};
 
 /// From this number of tasks, templates or entries a submit or a job is large: work that needs no
 /// state is done outside it. Some 2 µs each.
@@ -34,7 +35,7 @@ pub type BodyEncoder = fn(&SubmitBody) -> EncodedBody;
 #[derive(Clone, Debug)]
 pub struct Prepared {
     pub(super) spec: Arc<SubmitSpec>,
-    pub(super) graph: Option<PreparedGraph>,
+    pub(super) tasks: PreparedTasks,
     /// Its body as encoded for the store.
     pub(super) encoded: Option<EncodedBody>,
     /// Idempotency key of the client.
@@ -43,17 +44,25 @@ pub struct Prepared {
     pub(super) is_again: bool,
 }
 
+/// The tasks of a submit.
+#[derive(Clone, Debug)]
+pub(super) enum PreparedTasks {
+    Array(ArraySpec),
+    Graph(Box<PreparedGraph>),
+}
+
 /// The tasks of a graph in the order of their ids.
 #[derive(Clone, Debug)]
 pub(super) struct PreparedGraph {
     pub(super) ids: IdArray,
-    pub(super) template_of: Vec<u32>,
-    pub(super) graph: Graph,
-    /// Dependencies on existing tasks of the open job, see
-    /// [`SubmitKind::Graph`](crate::job::SubmitKind::Graph).
+    templates: Arc<[Arc<TaskTemplate>]>,
+    classes: Vec<ClassId>,
+    template_of: Vec<u32>,
+    graph: Box<Graph>,
+    /// Dependencies on existing tasks of the open job, see [`SubmitKind::Graph`].
     pub(super) earlier: Vec<(u32, TaskId)>,
     /// The highest priority of its tasks.
-    pub(super) priority_max: i32,
+    priority_max: i32,
 }
 
 impl Prepared {
@@ -75,14 +84,16 @@ impl Prepared {
 
     /// A submit that was accepted before: sizes that are rejected now may have been valid.
     pub(super) fn accepted(spec: Arc<SubmitSpec>) -> Result<Self, SubmitRefusal> {
-        let graph = match &spec.body {
+        let tasks = match &spec.body {
             // An array has no dependencies that could be wrong.
-            SubmitBody::Array(_) => None,
-            SubmitBody::Graph(graph) => Some(PreparedGraph::new(graph, &spec.target)?),
+            SubmitBody::Array(array) => PreparedTasks::Array(array.clone()),
+            SubmitBody::Graph(graph) => {
+                PreparedTasks::Graph(Box::new(PreparedGraph::new(graph, &spec.target)?))
+            }
         };
         Ok(Self {
             spec,
-            graph,
+            tasks,
             encoded: None,
             key: None,
             is_again: true,
@@ -91,22 +102,27 @@ impl Prepared {
 
     /// Encodes a graph for the store now, so that others need not wait for it later.
     pub(super) fn encode(&mut self, encoder: BodyEncoder) {
-        if self.graph.is_some() {
+        if self.graph_len() > 0 {
             self.encoded = Some(encoder(&self.spec.body));
         }
     }
 
-    /// Number of templates, which are built one by one.
-    pub(super) fn template_count(&self) -> usize {
-        match &self.spec.body {
-            SubmitBody::Array(_) => 0,
-            SubmitBody::Graph(graph) => graph.templates.len(),
+    /// Approximate cost of its acceptance, in tasks. Those of a large graph are queued later.
+    pub(super) fn cost(&self) -> usize {
+        1 + self.graph_len().min(LARGE_FROM)
+    }
+
+    /// Number of tasks, if it is a graph.
+    pub(super) fn graph_len(&self) -> usize {
+        match &self.tasks {
+            PreparedTasks::Array(_) => 0,
+            PreparedTasks::Graph(graph) => graph.template_of.len(),
         }
     }
 }
 
 impl PreparedGraph {
-    pub(super) fn new(spec: &GraphSpec, target: &SubmitTarget) -> Result<Self, SubmitRefusal> {
+    fn new(spec: &GraphSpec, target: &SubmitTarget) -> Result<Self, SubmitRefusal> {
         // Only an open job has existing tasks to depend on.
         let may_name_others = matches!(target, SubmitTarget::Attach(_));
         let BuiltGraph {
@@ -122,11 +138,30 @@ impl PreparedGraph {
         let priorities = spec.templates.iter().map(|template| template.priority);
         Ok(Self {
             ids,
+            templates: spec.templates.iter().map(Arc::clone).collect(),
+            classes: vec![ClassId::UNKNOWN; spec.templates.len()],
             template_of,
-            graph,
+            graph: Box::new(graph),
             earlier,
             priority_max: priorities.max().unwrap_or(0),
         })
+    }
+
+    pub(super) fn template_count(&self) -> usize {
+        self.templates.len()
+    }
+
+    /// The kind and highest priority of a submit whose templates have ids from `first` on.
+    pub(super) fn into_kind(self, first: TemplateId) -> (SubmitKind, i32) {
+        let kind = SubmitKind::Graph {
+            templates: self.templates,
+            first,
+            classes: self.classes,
+            template_of: self.template_of,
+            graph: self.graph,
+            earlier: self.earlier,
+        };
+        (kind, self.priority_max)
     }
 }
 
@@ -181,8 +216,13 @@ impl Submission {
     #[must_use]
     pub fn is_large(&self) -> bool {
         let prepared = self.submits.iter().flatten();
-        let graphs = prepared.filter(|prepared| prepared.graph.is_some());
-        is_large(graphs.map(|prepared| prepared.spec.body.listed()).sum())
+        is_large(prepared.map(Prepared::graph_len).sum())
+    }
+
+    /// Approximate cost of its acceptance, in tasks.
+    pub(super) fn cost(&self) -> usize {
+        let cost = |submit: &Result<Prepared, _>| submit.as_ref().map_or(1, Prepared::cost);
+        self.submits.iter().map(cost).sum()
     }
 
     /// Encodes graphs for the store.
@@ -190,91 +230,5 @@ impl Submission {
         for prepared in self.submits.iter_mut().flatten() {
             prepared.encode(encoder);
         }
-    }
-
-    /// Approximate remaining work, in templates and submits.
-    #[must_use]
-    pub fn size(&self) -> usize {
-        let size = |submit: &Result<Prepared, _>| match submit {
-            Ok(prepared) => 1 + prepared.template_count(),
-            Err(_) => 1,
-        };
-        self.submits.iter().map(size).sum()
-    }
-}
-
-/// Target of a submit that was found valid.
-#[derive(Clone, Debug)]
-pub(super) struct Target {
-    /// Id of the job; for a new one the id that it would get now.
-    pub(super) job: JobId,
-    pub(super) is_new: bool,
-    pub(super) name: Box<str>,
-    pub(super) max_fails: Option<u32>,
-    /// Whether it closes by itself.
-    pub(super) closes_itself: bool,
-    /// Limit of tasks over its lifetime.
-    pub(super) tasks_max: Option<u32>,
-}
-
-/// Fields shared by all templates of one submit.
-#[derive(Clone, Debug)]
-pub(super) struct Share {
-    pub(super) job: JobId,
-    pub(super) job_name: Box<str>,
-    pub(super) submit_dir: ByteText,
-    pub(super) stream_dir: Option<ByteText>,
-}
-
-/// A submit whose templates are being built.
-#[derive(Clone, Debug)]
-pub(super) struct Draft {
-    pub(super) prepared: Prepared,
-    pub(super) target: Target,
-    pub(super) share: Share,
-    /// The number of its first template; the others follow.
-    pub(super) first: TemplateId,
-    pub(super) templates: Vec<Arc<SharedTemplate>>,
-    /// Number of templates whose job was corrected; `None` = the expected job is right.
-    pub(super) renamed: Option<usize>,
-}
-
-impl Draft {
-    /// Changes the job; the templates follow.
-    pub(super) fn rename(&mut self, job: JobId, stream_dir: Option<ByteText>) {
-        self.target.job = job;
-        self.share.job = job;
-        self.share.stream_dir = stream_dir;
-        // From the first one: some may have been corrected to a job that is outdated again.
-        self.renamed = Some(0);
-    }
-
-    /// Corrects some of the templates; returns how many.
-    pub(super) fn rename_some(&mut self, most: usize) -> usize {
-        let Some(done) = self.renamed else { return 0 };
-        let rest = self.templates.iter_mut().skip(done).take(most);
-        let mut count = 0;
-        // Not shared yet, so this copies nothing except in tests.
-        for template in rest.map(Arc::make_mut) {
-            template.job = self.share.job;
-            template.stream_dir.clone_from(&self.share.stream_dir);
-            count += 1;
-        }
-        self.renamed = Some(done + count);
-        count
-    }
-
-    pub(super) fn is_renamed(&self) -> bool {
-        self.renamed.is_none_or(|done| done >= self.templates.len())
-    }
-
-    pub(super) fn is_built(&self) -> bool {
-        self.templates.len() >= self.prepared.template_count()
-    }
-
-    /// The number of the template that is built next.
-    pub(super) fn next_number(&self) -> u32 {
-        let built = u32::try_from(self.templates.len()).unwrap_or(u32::MAX);
-        self.first.0.saturating_add(built)
     }
 }
