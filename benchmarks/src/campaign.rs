@@ -189,7 +189,7 @@ impl Campaign {
             figures: Figures::default(),
         };
         let spec = array_submit(self.tasks, task(asked, largest));
-        let submission = Submission::one(Box::new(spec));
+        let submission = Submission::one(Box::new(spec), None);
         world.apply(Input::Submit(RequestId(1), Box::new(submission)));
         for number in 0..self.workers {
             // Allocations start one after the other, as if the batch system gradually had room.

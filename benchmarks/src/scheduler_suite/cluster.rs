@@ -247,7 +247,7 @@ impl Cluster {
         self.jobs += 1;
         self.runs.insert(JobId(self.jobs), runs);
         // The server prepares it on a separate thread.
-        let submission = Submission::one(Box::new(spec));
+        let submission = Submission::one(Box::new(spec), None);
         self.submitted
             .push(Input::Submit(RequestId(1), Box::new(submission)));
     }

@@ -28,7 +28,6 @@ mod lost;
 mod notify;
 mod offers;
 mod origin;
-mod portions;
 mod prepared;
 mod quarantine;
 mod refusal;
@@ -86,7 +85,7 @@ use ctx::Ctx;
 use dispatcher::Dispatcher;
 use offers::Offers;
 use quarantine::Suspicions;
-use requests::{Pending, Submits, Work};
+use requests::{Pending, Work};
 use submit_key::SubmitKeys;
 use successors::Heads;
 use sweep::JobAction;
@@ -230,11 +229,18 @@ impl ServerState {
     pub fn apply(&mut self, now: Now, input: Input, effects: &mut Vec<Effect>) {
         let ctx = &mut Ctx::new(now, effects);
         match input {
-            Input::Request(request, command) => self.on_command(ctx, request, command),
-            Input::Submit(request, submission) => {
-                self.begin(ctx, request, Work::Submits(Submits::new(*submission)));
+            Input::Request(request, command) => {
+                let reply = self.on_command(ctx, request, command);
+                ctx.reply(request, reply);
             }
-            Input::Resubmit(request, again) => self.on_resubmit(ctx, request, *again),
+            Input::Submit(request, submission) => {
+                let reply = self.begin(ctx, request, Work::Submits(*submission));
+                ctx.reply(request, reply);
+            }
+            Input::Resubmit(request, again) => {
+                let reply = self.resubmit(ctx, request, *again);
+                ctx.reply(request, reply);
+            }
             // Only watches outlive their first answer.
             Input::RequestGone(request) => self.audience.remove(request),
             Input::WorkerConnected(link, config) => {
@@ -280,8 +286,8 @@ impl ServerState {
         self.go_on_suspecting(ctx);
         // A server that is shutting down dispatches nothing.
         if self.ending.is_none() {
-            self.go_on(ctx);
-            self.queue_portion();
+            self.go_on(ctx, self.portion());
+            self.queue_portion(ctx);
             self.look_portion(ctx.now.mono);
             self.dispatcher.leave_portion();
             // Portions end jobs as well.
@@ -413,17 +419,20 @@ impl ServerState {
         self.dispatcher.ready().len()
     }
 
-    fn on_command(&mut self, ctx: &mut Ctx<'_>, request: RequestId, command: Command) {
-        let reply = match command {
+    fn on_command(
+        &mut self,
+        ctx: &mut Ctx<'_>,
+        request: RequestId,
+        command: Command,
+    ) -> Option<Reply> {
+        Some(match command {
             Command::Submit(spec) => {
-                let submits = Submits::new(Submission::one(spec));
-                self.begin(ctx, request, Work::Submits(submits));
-                return;
+                let submission = Submission::one(spec, None);
+                return self.begin(ctx, request, Work::Submits(submission));
             }
             Command::SubmitAll(specs) => {
-                let submits = Submits::new(Submission::list(specs));
-                self.begin(ctx, request, Work::Submits(submits));
-                return;
+                let submission = Submission::list(specs);
+                return self.begin(ctx, request, Work::Submits(submission));
             }
             Command::OpenJob {
                 name,
@@ -431,12 +440,10 @@ impl ServerState {
                 key,
             } => self.open_job(ctx, (name, max_fails), key),
             Command::CloseJobs(jobs) => {
-                self.on_sweep(ctx, request, (&jobs, JobAction::Close));
-                return;
+                return self.on_sweep(ctx, request, (&jobs, JobAction::Close));
             }
             Command::CancelJobs { jobs, reason } => {
-                self.on_sweep(ctx, request, (&jobs, JobAction::Cancel(reason)));
-                return;
+                return self.on_sweep(ctx, request, (&jobs, JobAction::Cancel(reason)));
             }
             Command::CancelTasks {
                 job,
@@ -444,20 +451,17 @@ impl ServerState {
                 keep_running,
             } => Reply::Jobs(self.cancel_tasks(ctx, job, (&tasks, keep_running))),
             Command::ForgetJobs { jobs, states } => {
-                self.on_sweep(ctx, request, (&jobs, JobAction::Forget(states)));
-                return;
+                return self.on_sweep(ctx, request, (&jobs, JobAction::Forget(states)));
             }
             Command::Resubmit {
                 jobs,
                 states,
                 requests,
             } => {
-                self.on_resubmit(ctx, request, Again::states(jobs, states, requests));
-                return;
+                return self.resubmit(ctx, request, Again::states(jobs, states, requests));
             }
             Command::ResubmitTasks { job, positions } => {
-                self.on_resubmit(ctx, request, Again::positions(job, positions));
-                return;
+                return self.resubmit(ctx, request, Again::positions(job, positions));
             }
             Command::StopWorkers(workers) => Reply::Workers(self.stop_workers(ctx, &workers)),
             Command::DrainWorkers(workers) => Reply::Workers(self.drain_workers(ctx, &workers)),
@@ -469,10 +473,14 @@ impl ServerState {
                 // Completed jobs are left out of "all": they have no news.
                 let jobs = self.jobs.select(&spec.jobs, |job| !job.is_completed());
                 self.audience.add(ctx.now.mono, request, spec, jobs);
-                return;
+                return None;
             }
-        };
-        ctx.emit(Effect::Reply(request, reply));
+        })
+    }
+
+    fn resubmit(&mut self, ctx: &mut Ctx<'_>, request: RequestId, again: Again) -> Option<Reply> {
+        let jobs = again.jobs.clone();
+        self.on_sweep(ctx, request, (&jobs, JobAction::Resubmit(Box::new(again))))
     }
 
     /// Jobs that match a selector. O(known jobs within its ranges + ranges).

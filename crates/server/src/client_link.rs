@@ -31,7 +31,7 @@ use crate::answering::{Answering, RequestInFlight};
 use crate::blocking_pool::BlockingPool;
 use crate::clock::Clock;
 use crate::config::Stop;
-use crate::core_handle::{CoreGone, CoreHandle, View};
+use crate::core_handle::{self, CoreGone, CoreHandle, View};
 use crate::curves::Curves;
 use crate::http::{HttpControl, Tokens};
 use crate::problems::Problems;
@@ -545,8 +545,8 @@ where
             _ = reader.next::<client::Request>() => break,
         }
     }
-    // Fails only if the core has ended.
-    let _ = plane.core.unwatch(id).await;
+    // Fails only if the core is gone.
+    let _ = plane.core.send(core_handle::Event::Unwatch(id)).await;
     Answer::Hangup
 }
 

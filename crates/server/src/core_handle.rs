@@ -65,7 +65,9 @@ pub(crate) struct PendingRegistration {
 
 /// A message to the core's thread.
 pub(crate) enum Event {
-    Asked(ChangeRequest, oneshot::Sender<Result<Reply, Refusal>>),
+    /// A request for a change, prepared as far as possible without the state, and whether it may
+    /// add jobs or tasks.
+    Asked(bool, MakeInput, oneshot::Sender<Result<Reply, Refusal>>),
     Watch(WatchSpec, UpdateSender, oneshot::Sender<RequestId>),
     Unwatch(RequestId),
     Query(QueryFn),
@@ -89,31 +91,8 @@ pub(crate) enum Event {
     Persist(Vec<ChangeKind>, oneshot::Sender<()>),
 }
 
-/// A request for a change, prepared as far as possible without access to the state.
-pub(crate) enum ChangeRequest {
-    Command(Command),
-    Submit(Box<Submission>),
-    Resubmit(Box<Again>),
-}
-
-impl ChangeRequest {
-    /// Returns whether the request may add jobs or tasks.
-    pub(crate) const fn adds(&self) -> bool {
-        match self {
-            Self::Command(command) => matches!(command, Command::OpenJob { .. }),
-            Self::Submit(_) | Self::Resubmit(_) => true,
-        }
-    }
-
-    /// Converts the request to an input of the state, which answers it under this id.
-    pub(crate) fn input(self, id: RequestId) -> Input {
-        match self {
-            Self::Command(command) => Input::Request(id, command),
-            Self::Submit(submission) => Input::Submit(id, submission),
-            Self::Resubmit(again) => Input::Resubmit(id, again),
-        }
-    }
-}
+/// Makes an input from a request.
+pub(crate) type MakeInput = Box<dyn FnOnce(RequestId) -> Input + Send>;
 
 /// What queries can see.
 pub(crate) struct View<'a> {
@@ -216,15 +195,7 @@ impl Events {
     }
 }
 
-/// Encodes the graphs of large submits for the store, if there is one.
-fn encoded(mut submission: Submission, encoder: Option<BodyEncoder>) -> Submission {
-    if let Some(encoder) = encoder.filter(|_| submission.is_large()) {
-        submission.encode(encoder);
-    }
-    submission
-}
-
-/// Sends requests and events to the core's thread.
+/// Talks to the core's thread.
 #[derive(Clone)]
 pub(crate) struct CoreHandle {
     requests: mpsc::Sender<Event>,
@@ -275,7 +246,8 @@ impl CoreHandle {
         (waiting(&self.requests) + waiting(&self.reports)) as u64
     }
 
-    async fn send(&self, event: Event) -> Result<(), CoreGone> {
+    /// Sends an event of the queue of clients.
+    pub(crate) async fn send(&self, event: Event) -> Result<(), CoreGone> {
         self.requests.send(event).await.map_err(|_| CoreGone)
     }
 
@@ -293,24 +265,24 @@ impl CoreHandle {
         &self,
         command: Command,
     ) -> Result<Result<Reply, Refusal>, CoreGone> {
-        // Work on very many tasks is done here, where only this client waits for it.
-        let asked = match command {
+        let adds = matches!(command, Command::OpenJob { .. });
+        // Work on very many tasks is done here, where only the client waits for it.
+        match command {
             Command::Submit(spec) => {
-                let is_large = is_large(spec.body.listed());
-                self.prepare(is_large, || Submission::one(spec)).await?
+                let listed = spec.body.listed();
+                self.submit(listed, || Submission::one(spec, None)).await
             }
             Command::SubmitAll(specs) => {
-                let listed = specs.iter().map(|spec| 1 + spec.body.listed());
-                let is_large = is_large(listed.sum());
-                self.prepare(is_large, || Submission::list(specs)).await?
+                let listed = specs.iter().map(|spec| 1 + spec.body.listed()).sum();
+                self.submit(listed, || Submission::list(specs)).await
             }
             Command::Resubmit {
                 jobs,
                 states,
                 requests,
-            } => return self.resubmit(Again::states(jobs, states, requests)).await,
+            } => self.resubmit(Again::states(jobs, states, requests)).await,
             Command::ResubmitTasks { job, positions } => {
-                return self.resubmit(Again::positions(job, positions)).await;
+                self.resubmit(Again::positions(job, positions)).await
             }
             Command::OpenJob { .. }
             | Command::CloseJobs(_)
@@ -321,36 +293,31 @@ impl CoreHandle {
             | Command::DrainWorkers(_)
             | Command::QuarantineWorkers { .. }
             | Command::ReleaseWorkers(_)
-            | Command::Watch(_) => ChangeRequest::Command(command),
-        };
-        self.ask(asked).await
-    }
-
-    /// Prepares submits without access to the state.
-    async fn prepare(
-        &self,
-        is_large: bool,
-        prepare: impl FnOnce() -> Submission + Send + 'static,
-    ) -> Result<ChangeRequest, CoreGone> {
-        if !is_large {
-            return Ok(ChangeRequest::Submit(Box::new(prepare())));
+            | Command::Watch(_) => self.ask(adds, |id| Input::Request(id, command)).await,
         }
-        let encoder = self.encoder;
-        let prepared = self
-            .blocking_pool
-            .run(move || encoded(prepare(), encoder))
-            .await;
-        Ok(ChangeRequest::Submit(Box::new(prepared.ok_or(CoreGone)?)))
     }
 
-    /// Sends prepared submits to the core.
+    /// Has submits with so many listed tasks accepted. They are prepared outside the state, and
+    /// large graphs are encoded for the store.
     pub(crate) async fn submit(
         &self,
-        submission: Submission,
+        listed: usize,
+        prepare: impl FnOnce() -> Submission + Send + 'static,
     ) -> Result<Result<Reply, Refusal>, CoreGone> {
-        let is_large = submission.is_large();
-        let asked = self.prepare(is_large, || submission).await?;
-        self.ask(asked).await
+        let encoder = self.encoder;
+        let prepare = move || {
+            let mut submission = prepare();
+            if let Some(encoder) = encoder.filter(|_| submission.is_large()) {
+                submission.encode(encoder);
+            }
+            submission
+        };
+        let submission = match is_large(listed) {
+            true => self.blocking_pool.run(prepare).await.ok_or(CoreGone)?,
+            false => prepare(),
+        };
+        self.ask(true, |id| Input::Submit(id, Box::new(submission)))
+            .await
     }
 
     /// Resubmits jobs. Large jobs are prepared first, one by one, because each needs a copy.
@@ -383,12 +350,17 @@ impl CoreHandle {
             });
             again = looked_at.await.ok_or(CoreGone)?;
         }
-        self.ask(ChangeRequest::Resubmit(Box::new(again))).await
+        self.ask(true, |id| Input::Resubmit(id, Box::new(again)))
+            .await
     }
 
-    async fn ask(&self, asked: ChangeRequest) -> Result<Result<Reply, Refusal>, CoreGone> {
+    async fn ask(
+        &self,
+        adds: bool,
+        input: impl FnOnce(RequestId) -> Input + Send + 'static,
+    ) -> Result<Result<Reply, Refusal>, CoreGone> {
         let (tx, rx) = oneshot::channel();
-        self.send(Event::Asked(asked, tx)).await?;
+        self.send(Event::Asked(adds, Box::new(input), tx)).await?;
         rx.await.map_err(|_| CoreGone)
     }
 
@@ -405,11 +377,7 @@ impl CoreHandle {
         Ok((id_rx.await.map_err(|_| CoreGone)?, rx))
     }
 
-    pub(crate) async fn unwatch(&self, request: RequestId) -> Result<(), CoreGone> {
-        self.send(Event::Unwatch(request)).await
-    }
-
-    /// Runs `look`, which must be short, on the core's thread.
+    /// Runs `look` on the core's thread; it must be short.
     pub(crate) async fn query<T: Send + 'static>(
         &self,
         look: impl FnOnce(&View<'_>) -> T + Send + 'static,
@@ -481,22 +449,7 @@ impl CoreHandle {
         Ok(rx)
     }
 
-    /// Reports the outcome of a notification.
-    pub(crate) async fn notified(
-        &self,
-        key: NoticeKey,
-        attempts: u32,
-        error: Option<Box<str>>,
-    ) -> Result<(), CoreGone> {
-        self.send(Event::Notified(key, attempts, error)).await
-    }
-
-    /// Reports the resources of workers that automatic allocation can request now.
-    pub(crate) async fn queue_offers(&self, kinds: Vec<WorkerKind>) -> Result<(), CoreGone> {
-        self.send(Event::QueueOffers(kinds)).await
-    }
-
-    /// Fails all requests that wait for commits, because this server will make no further commits.
+    /// Fails all requests that wait for commits: these will not happen in this server's life.
     pub(crate) async fn give_up(&self) -> Result<(), CoreGone> {
         self.send_behind(Event::GiveUp).await
     }

@@ -268,8 +268,8 @@ impl Core {
                 self.persist(now, changes, stored);
                 return 1;
             }
-            Event::Asked(asked, reply) => match self.expect_reply(asked.adds(), reply) {
-                Some(id) => asked.input(id),
+            Event::Asked(adds, input, reply) => match self.expect_reply(adds, reply) {
+                Some(id) => input(id),
                 None => return 1,
             },
             Event::Watch(spec, updates, id_reply) => self.on_watch(spec, updates, id_reply),

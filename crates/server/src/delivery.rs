@@ -10,8 +10,7 @@ use std::time::Instant;
 use hq_core::id::WorkerId;
 use hq_core::refusal::Refusal;
 use hq_core::server_state::{
-    AwaitedEnds, Change, Effect, Freed, LinkId, NoticeKey, Reply, RequestId, ServerState, Wait,
-    WorkerCommand,
+    AwaitedEnds, Change, Effect, Freed, LinkId, Reply, RequestId, ServerState, Wait, WorkerCommand,
 };
 use hq_protocol::limits::PAGE_BYTES_MAX;
 use hq_store::Health;
@@ -32,23 +31,13 @@ pub(crate) const WORKER_QUEUE_LEN: usize = 1_024;
 
 /// A delivery that waits for a commit.
 pub(crate) enum Outgoing {
-    Reply(RequestId, Reply),
+    Effect(Effect),
     Update(RequestId, Box<Update>),
     Answer(SendReply),
     /// The answer to the query with this number.
     Look(u64),
     /// Reports that the external changes with this number are on disk.
     Stored(u64),
-    Registered {
-        link: LinkId,
-        worker: WorkerId,
-        reattached: bool,
-    },
-    ToWorker(WorkerId, WorkerCommand),
-    /// Acknowledges the worker's reports up to this number, which are on disk.
-    Acknowledge(WorkerId, u64),
-    DropWorker(WorkerId),
-    Notify(NoticeKey),
 }
 
 /// A client that waits for the reply to its command.
@@ -226,12 +215,12 @@ impl Delivery {
         effects: &mut Vec<Effect>,
         decided_at: Instant,
     ) {
-        let mut changes = Vec::new();
+        let (mut changes, mut freed) = (Vec::new(), Vec::new());
         let mut rest = Vec::with_capacity(effects.len());
         for effect in effects.drain(..) {
             match effect {
                 Effect::Persist(change) => changes.push(change),
-                Effect::Free(freed) => free(freed),
+                Effect::Free(value) => freed.push(value),
                 Effect::Reply(..)
                 | Effect::WatchUpdate(..)
                 | Effect::Registered { .. }
@@ -240,6 +229,7 @@ impl Delivery {
                 | Effect::DropWorker(..) => rest.push(effect),
             }
         }
+        free(freed);
         if let Some(outbox) = &self.outbox {
             // Notices about workers are not durable, so they do not wait for the disk.
             changes
@@ -250,33 +240,18 @@ impl Delivery {
         let mut is_awaited = rest.iter().any(Effect::is_awaited);
         for effect in rest {
             let wait = effect.wait();
-            let message = match effect {
-                Effect::Persist(_) | Effect::Free(_) => continue,
-                Effect::Reply(id, reply) => {
-                    self.notify_of_reply(&reply);
-                    Outgoing::Reply(id, reply)
+            if let Effect::WatchUpdate(id, update) = effect {
+                if let Some(updates) = self.watches.get(&id) {
+                    // A Python program does nothing before it has the values of its calls.
+                    is_awaited |= updates.details.with_values;
+                    let update = Box::new(query::update(state, update));
+                    self.send(state, wait, Outgoing::Update(id, update));
                 }
-                Effect::WatchUpdate(id, update) => {
-                    if let Some(updates) = self.watches.get(&id) {
-                        // A Python program does nothing until it has the values of its calls.
-                        is_awaited |= updates.details.with_values;
-                        let update = Box::new(query::update(state, update));
-                        self.send(state, wait, Outgoing::Update(id, update));
-                    }
-                    continue;
-                }
-                Effect::Registered {
-                    link,
-                    worker,
-                    reattached,
-                } => Outgoing::Registered {
-                    link,
-                    worker,
-                    reattached,
-                },
-                // A user wants the worker to stop now, even while nothing can be stored: the
-                // worker's unreported results exist only here. It is not stopped before its
-                // registration is answered.
+                continue;
+            }
+            match effect {
+                // A user wants it to end now, even while nothing can be stored: its unreported news
+                // is known only here. Not before its registration is answered.
                 Effect::ToWorker(id, WorkerCommand::Stop) if self.is_connected(id) => {
                     self.send_to_worker(id, WorkerCommand::Stop);
                     continue;
@@ -287,12 +262,18 @@ impl Delivery {
                     }
                     continue;
                 }
-                Effect::ToWorker(id, command) => Outgoing::ToWorker(id, command),
-                Effect::Notify(key) => Outgoing::Notify(key),
-                Effect::DropWorker(id) => Outgoing::DropWorker(id),
-            };
-            // The worker is blocked without this message, and the store may delay the commit of the
-            // end that it follows.
+                Effect::Reply(_, ref reply) => self.notify_of_reply(reply),
+                Effect::Persist(_)
+                | Effect::Free(_)
+                | Effect::WatchUpdate(..)
+                | Effect::Registered { .. }
+                | Effect::ToWorker(..)
+                | Effect::Notify(_)
+                | Effect::DropWorker(_) => {}
+            }
+            let message = Outgoing::Effect(effect);
+            // Its worker is blocked without it, and the end that it follows may be one that the
+            // store collects for a later commit.
             is_awaited |= self.send(state, wait, message)
                 && matches!(
                     wait,
@@ -383,7 +364,8 @@ impl Delivery {
 
     /// Acknowledges a worker's reports up to `seq` once they are on disk.
     fn acknowledge(&mut self, state: &ServerState, id: WorkerId, seq: u64) {
-        if self.send(state, Wait::All, Outgoing::Acknowledge(id, seq)) {
+        let acknowledge = Effect::ToWorker(id, WorkerCommand::Acknowledge(seq));
+        if self.send(state, Wait::All, Outgoing::Effect(acknowledge)) {
             self.acknowledgements.keep(id);
         }
     }
@@ -410,11 +392,7 @@ impl Delivery {
 
     fn deliver(&mut self, state: &ServerState, message: Outgoing) {
         match message {
-            Outgoing::Reply(id, reply) => {
-                if let Some(waiting) = self.replies.remove(&id) {
-                    let _ = waiting.send(Ok(reply));
-                }
-            }
+            Outgoing::Effect(effect) => self.deliver_effect(state, effect),
             Outgoing::Update(id, update) => {
                 let Some(updates) = self.watches.get(&id) else {
                     return;
@@ -441,7 +419,17 @@ impl Delivery {
                     let _ = stored.send(());
                 }
             }
-            Outgoing::Registered {
+        }
+    }
+
+    fn deliver_effect(&mut self, state: &ServerState, effect: Effect) {
+        match effect {
+            Effect::Reply(id, reply) => {
+                if let Some(waiting) = self.replies.remove(&id) {
+                    let _ = waiting.send(Ok(reply));
+                }
+            }
+            Effect::Registered {
                 link,
                 worker: id,
                 reattached,
@@ -462,23 +450,25 @@ impl Delivery {
                 tracing::info!(worker = %id, reattached, "worker registered");
                 self.notify_of_worker(state, id);
             }
-            Outgoing::ToWorker(id, command) => self.send_to_worker(id, command),
-            Outgoing::Acknowledge(id, seq) => {
+            Effect::ToWorker(id, WorkerCommand::Acknowledge(seq)) => {
                 self.send_to_worker(id, WorkerCommand::Acknowledge(seq));
                 if let Some(later) = self.acknowledgements.release(id) {
                     self.acknowledge(state, id, later);
                 }
             }
-            Outgoing::Notify(key) => {
+            Effect::ToWorker(id, command) => self.send_to_worker(id, command),
+            Effect::Notify(key) => {
                 if let Some(outbox) = &self.outbox {
                     outbox.send(key);
                 }
             }
-            Outgoing::DropWorker(id) => {
+            Effect::DropWorker(id) => {
                 self.workers.remove(&id);
                 tracing::info!(worker = %id, "worker gone");
                 self.notify_of_worker(state, id);
             }
+            // Handled when they are carried out.
+            Effect::Persist(_) | Effect::Free(_) | Effect::WatchUpdate(..) => {}
         }
     }
 
@@ -527,11 +517,13 @@ impl Delivery {
     }
 }
 
-/// Frees something on a thread of its own; here if no thread can be started.
-fn free(freed: Freed) {
-    let thread = std::thread::Builder::new().name("free".into());
-    // Without a thread the value is freed with the closure.
-    let _ = thread.spawn(move || drop(freed));
+/// Frees values on a thread of their own; here if no thread can be started.
+fn free(freed: Vec<Freed>) {
+    if !freed.is_empty() {
+        let thread = std::thread::Builder::new().name("free".into());
+        // Without a thread the values are freed with the closure.
+        let _ = thread.spawn(move || drop(freed));
+    }
 }
 
 /// Queues a message for a worker's connection. Returns whether that ends the connection because the

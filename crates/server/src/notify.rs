@@ -28,7 +28,7 @@ use serde_json::{Value, json};
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio::task::JoinSet;
 
-use crate::core_handle::{CoreHandle, View};
+use crate::core_handle::{CoreHandle, Event, View};
 use crate::query;
 use crate::questions::Questions;
 use crate::words::{self, Words};
@@ -257,8 +257,8 @@ async fn add_news(
 }
 
 async fn note(core: &CoreHandle, key: NoticeKey, (attempts, error): (u32, Option<Box<str>>)) {
-    // If the core has ended, the next run of the server sends the notification again.
-    let _ = core.notified(key, attempts, error).await;
+    // If the core has ended, the next run of the server sends it again.
+    let _ = core.send(Event::Notified(key, attempts, error)).await;
 }
 
 /// Makes one attempt. Returns the delivery and the time of the next attempt, or else records the

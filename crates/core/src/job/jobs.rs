@@ -283,21 +283,6 @@ impl Jobs {
         self.next_attempts.get(&(id, slot)).copied()
     }
 
-    /// Delayed tasks of a submit, from `first` to below the index `end`.
-    pub(crate) fn delayed_in(
-        &self,
-        id: JobId,
-        first: TaskSlot,
-        end: u32,
-    ) -> impl Iterator<Item = u32> {
-        let end = TaskSlot {
-            index: end,
-            ..first
-        };
-        let found = self.next_attempts.range((id, first)..(id, end));
-        found.map(|((_, slot), _)| slot.index)
-    }
-
     /// A task whose delay is over. It may have ended meanwhile.
     pub(crate) fn next_retry(&mut self, now: Time) -> Option<(JobId, TaskSlot)> {
         let (time, id, slot) = self.delayed.first().copied()?;

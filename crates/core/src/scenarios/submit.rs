@@ -264,7 +264,7 @@ fn submits_that_ask_for_the_same_share_a_template() {
 /// Submits with a key.
 fn keyed(bench: &mut Bench, name: &str, digest: &str, spec: SubmitSpec) -> Reply {
     let (name, digest) = (name.into(), digest.into());
-    let submission = Submission::once(Box::new(spec), SubmitKey { name, digest });
+    let submission = Submission::one(Box::new(spec), Some(SubmitKey { name, digest }));
     let input = Input::Submit(RequestId(u64::MAX), Box::new(submission));
     reply(&bench.apply(input)).clone()
 }

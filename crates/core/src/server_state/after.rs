@@ -3,10 +3,11 @@
 //! A condition costs nothing per task. Ends of awaited tasks and jobs are recorded and handled when
 //! the batch settles, so chains of any length need no recursion.
 
+use std::cmp::Reverse;
 use std::collections::BTreeSet;
 use std::ops::Range;
 
-use super::dispatcher::Dispatcher;
+use super::dispatcher::Unqueued;
 use super::{ChangeKind, Ctx, ServerState, SubmitRefusal};
 use crate::bug;
 use crate::class::QueueKey;
@@ -37,6 +38,24 @@ struct Review {
     free: Vec<(QueueKey, u32, u32)>,
     doomed: Vec<Range<u32>>,
     culprit: Option<JobId>,
+}
+
+impl Review {
+    /// Adds free tasks.
+    fn release(&mut self, submit: &Submit, from: u32, to: u32) {
+        // A single task has one request.
+        if to - from > 1 {
+            for (from, to) in submit.asks.parts(from, to) {
+                let key = submit.queue_key(from);
+                self.free.extend(key.map(|key| (key, from, to)));
+            }
+            return;
+        }
+        match (self.free.last_mut(), submit.queue_key(from)) {
+            (Some((last, _, end)), Some(key)) if *last == key && *end == from => *end = to,
+            (_, key) => self.free.extend(key.map(|key| (key, from, to))),
+        }
+    }
 }
 
 impl ServerState {
@@ -93,7 +112,7 @@ impl ServerState {
     pub(super) fn start_submit(&mut self, ctx: &mut Ctx<'_>, id: JobId, number: u32) {
         self.jobs.follow(id, number);
         self.drop_doomed(ctx, id, number);
-        self.review(ctx, id, number, true);
+        self.review(ctx, (id, number), None, true);
     }
 
     /// Aborts tasks with failed dependencies in earlier submits.
@@ -123,10 +142,7 @@ impl ServerState {
             }
             for (job, task) in ends {
                 for (follower, number) in self.jobs.followers_of(job) {
-                    match task {
-                        Some(task) => self.review_task(ctx, follower, number, task),
-                        None => self.review(ctx, follower, number, false),
-                    }
+                    self.review(ctx, (follower, number), task, false);
                 }
                 // The record of a job's completion follows the records of its tasks.
                 if task.is_none() && self.jobs.get(job).is_none_or(Job::is_completed) {
@@ -136,8 +152,15 @@ impl ServerState {
         }
     }
 
-    /// Examines every waiting task of a submit; `is_start` = for the first time.
-    fn review(&mut self, ctx: &mut Ctx<'_>, id: JobId, number: u32, is_start: bool) {
+    /// Examines the waiting tasks of a submit, or the one with the id of an ended task; `is_start` =
+    /// for the first time.
+    fn review(
+        &mut self,
+        ctx: &mut Ctx<'_>,
+        (id, number): (JobId, u32),
+        ended: Option<TaskId>,
+        is_start: bool,
+    ) {
         // It is examined at its release.
         if self.jobs.is_submit_held(id, number) {
             return;
@@ -150,34 +173,47 @@ impl ServerState {
             bug!("job {id} waits with a submit {number} that it does not have");
             return;
         };
+        let part = match ended {
+            None => 0..u32::MAX,
+            Some(task) => match job.find(task).filter(|slot| slot.submit == number) {
+                Some(slot) => slot.index..slot.index + 1,
+                // Not every task of the awaited job has a counterpart.
+                None => return,
+            },
+        };
         let whole = self.verdict_of_whole(submit);
-        match whole {
-            Verdict::Blocked => {
-                // Its requests are interned all the same: users may ask about them.
-                if is_start && self.is_divided(submit) {
-                    self.dispatcher
-                        .note_unqueued((id, number), i32::MIN, is_start);
-                }
-                return;
-            }
-            Verdict::Doomed(culprit) => {
-                // No task of it was ever dispatched.
-                self.drop_submit(ctx, id, number, culprit);
-                return;
-            }
-            Verdict::Free => {}
-        }
-        if self.is_divided(submit) {
-            self.dispatcher
-                .note_unqueued((id, number), submit.priority_max, is_start);
+        if let Verdict::Doomed(culprit) = whole {
+            // No task of it was ever dispatched.
+            self.drop_submit(ctx, id, number, culprit);
             return;
         }
-        let review = self.sort_waiting(job, submit, number, is_start);
+        let is_free = whole == Verdict::Free;
+        if self.is_divided(submit) && (is_free || is_start) {
+            // The requests of a blocked one are interned all the same: users may ask about it.
+            let priority = if is_free {
+                submit.priority_max
+            } else {
+                i32::MIN
+            };
+            let rest = Unqueued {
+                next: 0,
+                is_start,
+                most_urgent: Reverse(priority),
+            };
+            self.dispatcher.note_unqueued((id, number), rest);
+        } else if is_free {
+            let review = self.sort(job, (number, submit), part, is_start);
+            self.carry_out(ctx, (id, number), review);
+        }
+    }
+
+    /// Queues the tasks that are free, and aborts those that will never run.
+    fn carry_out(&mut self, ctx: &mut Ctx<'_>, at: (JobId, u32), review: Review) {
         for (key, from, to) in review.free {
-            self.dispatcher.enqueue(key, id, number, from..to);
+            self.dispatcher.enqueue(key, at.0, at.1, from..to);
         }
         if let Some(culprit) = review.culprit {
-            self.drop_parts(ctx, (id, number), review.doomed, culprit);
+            self.drop_parts(ctx, at, review.doomed, culprit);
         }
     }
 
@@ -185,33 +221,6 @@ impl ServerState {
     pub(super) fn is_divided(&self, submit: &Submit) -> bool {
         let is_each = submit.after.iter().any(|after| after.is_each);
         submit.graph().is_some() && !is_each && submit.tasks.len() > self.dispatcher.portion_max()
-    }
-
-    /// Examines the task of a submit that waits for the task with the same id.
-    fn review_task(&mut self, ctx: &mut Ctx<'_>, id: JobId, number: u32, task: TaskId) {
-        let Some(job) = self.jobs.get(id) else {
-            // Canceled and forgotten while it waited.
-            return;
-        };
-        let slot = job
-            .find(task)
-            .filter(|slot| slot.submit == number && !self.jobs.is_held(id, *slot));
-        let Some((slot, submit)) = slot.and_then(|slot| Some((slot, job.submit(slot)?))) else {
-            // Not every task of the awaited job has a counterpart.
-            return;
-        };
-        if !submit.after.iter().any(|after| after.is_each)
-            || self.verdict_of_whole(submit) != Verdict::Free
-        {
-            return;
-        }
-        let review = self.sort_indices(job, submit, number, slot.index..slot.index + 1, false);
-        for (key, from, to) in review.free {
-            self.dispatcher.enqueue(key, id, number, from..to);
-        }
-        if let Some(culprit) = review.culprit {
-            self.drop_parts(ctx, (id, number), review.doomed, culprit);
-        }
     }
 
     /// The conditions that concern all tasks alike.
@@ -261,82 +270,61 @@ impl ServerState {
         verdict
     }
 
-    fn sort_waiting(&self, job: &Job, submit: &Submit, number: u32, is_start: bool) -> Review {
-        let mut all = Review::default();
-        let is_alike = submit.graph().is_none() && !submit.after.iter().any(|after| after.is_each);
-        for (from, to, phase) in submit.tasks.runs(0, submit.tasks.len()) {
+    /// Decides about the waiting tasks in a part of a submit.
+    fn sort(
+        &self,
+        job: &Job,
+        (number, submit): (u32, &Submit),
+        part: Range<u32>,
+        is_start: bool,
+    ) -> Review {
+        let mut review = Review::default();
+        for (from, to, phase) in submit.tasks.runs(part.start, part.end) {
             // Dispatched and ended tasks are not examined again.
             if phase != Phase::Waiting {
                 continue;
             }
-            // Whole ranges at a time: a million tasks of an array are a few of these.
-            if is_alike {
-                for (from, to) in submit.asks.parts(from, to) {
-                    let slot = TaskSlot {
-                        submit: number,
-                        index: from,
-                    };
-                    let key = Dispatcher::queue_key(job, slot);
-                    let mut first = from;
-                    // Without delayed tasks.
-                    for end in self.jobs.delayed_in(job.id, slot, to).chain([to]) {
-                        let part = key.filter(|_| first < end).map(|key| (key, first, end));
-                        all.free.extend(part);
-                        first = end.saturating_add(1);
-                    }
-                }
-                continue;
-            }
             let mut index = from;
             while index < to {
-                let alike = match submit.graph() {
-                    Some(_) => 0,
-                    None => submit.tasks.untouched(index).min(to - index),
+                // Whole ranges at a time: a million tasks of an array are a few of these.
+                let end = index + self.alike(submit, index, to - index);
+                let slot = TaskSlot {
+                    submit: number,
+                    index,
                 };
-                if alike == 0 {
-                    let end = if submit.graph().is_some() {
-                        to
-                    } else {
-                        index + 1
-                    };
-                    let part = self.sort_indices(job, submit, number, index..end, is_start);
-                    all.free.extend(part.free);
-                    all.doomed.extend(part.doomed);
-                    all.culprit = all.culprit.or(part.culprit);
-                    index = end;
-                    continue;
-                }
-                let end = index + self.alike(submit, index, alike);
-                match self.verdict_of_task(submit, index) {
-                    Verdict::Blocked => {}
-                    Verdict::Free => {
-                        for (from, to) in submit.asks.parts(index, end) {
-                            let slot = TaskSlot {
-                                submit: number,
-                                index: from,
-                            };
-                            let key = Dispatcher::queue_key(job, slot);
-                            all.free.extend(key.map(|key| (key, from, to)));
+                // A delayed task was ready once; its timer releases it.
+                let record = submit.tasks.record(index);
+                let was_tried = record.is_some_and(|record| record.retry_count() > 0);
+                if !was_tried || is_start && !self.jobs.is_delayed(job.id, slot) {
+                    match self.verdict_of_task(submit, index) {
+                        Verdict::Blocked => {}
+                        Verdict::Free => review.release(submit, index, end),
+                        Verdict::Doomed(culprit) => {
+                            review.doomed.push(index..end);
+                            review.culprit = Some(culprit);
                         }
-                    }
-                    Verdict::Doomed(culprit) => {
-                        all.doomed.push(index..end);
-                        all.culprit = Some(culprit);
                     }
                 }
                 index = end;
             }
         }
-        all
+        review
     }
 
-    /// How many of up to `count` tasks from this one on wait for neighbours in the same phase, so
-    /// that they have the same verdict; at least 1.
+    /// How many of up to `count` waiting tasks from this one on have the same verdict; at least 1.
+    /// In an array these were never handed out, and wait for neighbours in the same phase.
     fn alike(&self, submit: &Submit, index: u32, count: u32) -> u32 {
+        if submit.graph().is_some() {
+            return 1;
+        }
+        let mut count = count.min(submit.tasks.untouched(index));
+        if !submit.after.iter().any(|after| after.is_each) {
+            return count.max(1);
+        }
         let Some(ids) = submit.ids.range_from(index) else {
             return 1;
         };
-        let mut count = count.min(ids.count());
+        count = count.min(ids.count());
         for after in submit.after.iter().filter(|after| after.is_each) {
             // Every task counts as finished in a job that is gone.
             let Some(job) = self.jobs.get(after.job) else {
@@ -357,78 +345,29 @@ impl ServerState {
         count.max(1)
     }
 
-    fn sort_indices(
-        &self,
-        job: &Job,
-        submit: &Submit,
-        number: u32,
-        indices: Range<u32>,
-        is_start: bool,
-    ) -> Review {
-        let mut review = Review::default();
-        for index in indices {
-            let slot = TaskSlot {
-                submit: number,
-                index,
-            };
-            let is_waiting = submit.tasks.phase(index) == Some(Phase::Waiting);
-            // A delayed task was ready once; its timer releases it.
-            let record = submit.tasks.record(index);
-            let was_tried = record.is_some_and(|record| record.retry_count() > 0);
-            if !is_waiting || was_tried && (!is_start || self.jobs.is_delayed(job.id, slot)) {
-                continue;
-            }
-            match self.verdict_of_task(submit, index) {
-                Verdict::Blocked => {}
-                Verdict::Free => {
-                    let key = Dispatcher::queue_key(job, slot);
-                    match (review.free.last_mut(), key) {
-                        (Some((last, _, end)), Some(key)) if *last == key && *end == index => {
-                            *end = index + 1;
-                        }
-                        (_, Some(key)) => review.free.push((key, index, index + 1)),
-                        (_, None) => {}
-                    }
-                }
-                Verdict::Doomed(culprit) => {
-                    review.doomed.push(index..index + 1);
-                    review.culprit = Some(culprit);
-                }
-            }
-        }
-        review
-    }
-
     /// Examines a portion of the tasks of large submits.
-    pub(super) fn queue_portion(&mut self) {
+    pub(super) fn queue_portion(&mut self, ctx: &mut Ctx<'_>) {
         let mut left = self.dispatcher.portion_max();
         while left > 0
-            && let Some(unqueued) = self.dispatcher.first_unqueued()
+            && let Some((at, rest)) = self.dispatcher.take_unqueued()
         {
-            let (id, number) = (unqueued.job, unqueued.number);
-            let part = unqueued.next..unqueued.next.saturating_add(left);
-            self.intern((id, number), part.clone());
-            let job = self.jobs.get(id);
-            let found = job.and_then(|job| Some((job, job.submits.get(number as usize)?)));
+            let part = rest.next..rest.next.saturating_add(left);
+            self.intern(at, part.clone());
+            let job = self.jobs.get(at.0);
+            let found = job.and_then(|job| Some((job, job.submits.get(at.1 as usize)?)));
             let Some((job, submit)) = found else {
                 // The job was forgotten in the batch that recorded its submit.
-                self.dispatcher.note_looked_at((id, number), None);
                 continue;
             };
-            let len = submit.tasks.len();
-            let end = len.min(part.end);
-            left -= end.saturating_sub(unqueued.next);
-            let review = match self.verdict_of_whole(submit) {
-                Verdict::Free => {
-                    self.sort_indices(job, submit, number, unqueued.next..end, unqueued.is_start)
-                }
-                // Examined again when that changes.
-                Verdict::Blocked | Verdict::Doomed(_) => Review::default(),
-            };
-            let next = (end < len).then_some(end);
-            self.dispatcher.note_looked_at((id, number), next);
-            for (key, from, to) in review.free {
-                self.dispatcher.enqueue(key, id, number, from..to);
+            let next = part.end;
+            left -= next.min(submit.tasks.len()).saturating_sub(rest.next);
+            if next < submit.tasks.len() {
+                self.dispatcher.note_unqueued(at, Unqueued { next, ..rest });
+            }
+            // A blocked submit is examined again when that changes.
+            if self.verdict_of_whole(submit) == Verdict::Free {
+                let review = self.sort(job, (at.1, submit), part, rest.is_start);
+                self.carry_out(ctx, at, review);
             }
         }
     }
@@ -578,7 +517,8 @@ impl ServerState {
     }
 }
 
-fn persist_dropped(ctx: &mut Ctx<'_>, job: JobId, ids: IdArray) {
+/// Stores that tasks were aborted.
+pub(super) fn persist_dropped(ctx: &mut Ctx<'_>, job: JobId, ids: IdArray) {
     let to = TaskState::Aborted;
     ctx.persist(ChangeKind::TasksDropped { job, ids, to });
 }

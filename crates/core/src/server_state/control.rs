@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use super::after::sorted_ids;
+use super::after::{persist_dropped, sorted_ids};
 use super::{ChangeKind, Ctx, Freed, JobResult, ServerState, StopResult, WorkerCommand};
 use crate::id::{InstanceId, JobId, TaskId, TaskKey, WorkerId};
 use crate::job::{JobState, TaskSlot};
@@ -174,8 +174,7 @@ impl ServerState {
         }
         let aborted = self.abort_waiting(id, dependents);
         if !aborted.is_empty() {
-            let (ids, to) = (sorted_ids(id, aborted), TaskState::Aborted);
-            ctx.persist(ChangeKind::TasksDropped { job: id, ids, to });
+            persist_dropped(ctx, id, sorted_ids(id, aborted));
         }
         // These tasks may have hidden others from rounds, and may have nodes reserved.
         self.dispatcher.note_ready();

@@ -1,7 +1,8 @@
 //! Context of the handling of an input: the time, and the effects.
 
 use super::change::{Change, ChangeKind};
-use super::effect::{Effect, Freed, WorkerCommand};
+use super::effect::{Effect, Freed, Reply, WorkerCommand};
+use super::input::RequestId;
 use crate::id::WorkerId;
 use crate::time::{Now, Timestamp};
 
@@ -20,6 +21,11 @@ impl<'a> Ctx<'a> {
     /// Appends an effect: effects are carried out in this order.
     pub(super) fn emit(&mut self, effect: Effect) {
         self.effects.push(effect);
+    }
+
+    /// Answers a request, unless the answer follows later.
+    pub(super) fn reply(&mut self, request: RequestId, reply: Option<Reply>) {
+        self.emit_all(reply.map(|reply| Effect::Reply(request, reply)));
     }
 
     /// Appends several effects.

@@ -1,8 +1,12 @@
 //! The ready queue, and the state that rounds need to dispatch its tasks.
 //!
-//! A task is in the ready queue if and only if it waits and nothing holds it back; very large jobs
-//! enter and leave it in portions. [`solve`] decides who gets what; this module keeps its input
-//! between rounds.
+//! A task is in the ready queue if and only if it waits and nothing holds it back. [`solve`] decides
+//! who gets what; this module keeps its input between rounds.
+//!
+//! A graph of very many tasks enters the ready queue in portions, so that no request waits long.
+//! Until it is complete, nothing less urgent than its missing tasks is dispatched. Likewise ended
+//! tasks of a large job leave the queue in portions. Until they have, only tasks more urgent than
+//! the first of them are dispatched.
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
@@ -11,10 +15,10 @@ use std::sync::Arc;
 
 use super::Ctx;
 use super::assign::AssignLimit;
-use super::portions::{PortionMax, Portions, Unqueued};
 use super::reservations::Reservations;
 use super::retract::{Retraction, retract_overtaken};
 use super::triggers::{ROUND_TASKS_MAX, RoundSize, RoundTriggers};
+use crate::bug;
 use crate::class::{Class, ClassId, Classes, Offer, QueueKey};
 use crate::id::{JobId, WorkerId};
 use crate::job::{Job, TaskSlot};
@@ -27,6 +31,10 @@ use crate::scheduler::window::{Window, window};
 use crate::time::Time;
 use crate::worker::{Worker, Workers};
 
+/// Size of a portion: examined tasks of graphs, tasks removed from the queue, submits or jobs.
+/// About 2 µs each.
+const PORTION_MAX: u32 = 1_024;
+
 /// Limit of ranges of a submit that move between queues at once, about a millisecond.
 const MOVED_RANGES_MAX: usize = 4_096;
 
@@ -38,11 +46,37 @@ pub(super) struct Dispatcher {
     triggers: RoundTriggers,
     reservations: Reservations,
     retraction: Retraction,
-    portions: Portions,
-    portion_max: PortionMax,
+    /// Submits with tasks that were not examined yet.
+    unqueued: BTreeMap<(JobId, u32), Unqueued>,
+    /// Jobs with ended tasks in the ready queue.
+    leaving: BTreeMap<JobId, Leaving>,
+    /// Number of tasks that may still leave in this batch.
+    leave_left: usize,
+    /// A lower limit than [`PORTION_MAX`], for tests.
+    portion_max: Option<u32>,
     /// Most bytes of one assignment.
     assign_limit: AssignLimit,
     last_round: RoundSize,
+}
+
+/// The unexamined tasks of a submit.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Unqueued {
+    /// The first of them.
+    pub(super) next: u32,
+    /// Whether it is the first pass since the submit or the restart.
+    pub(super) is_start: bool,
+    /// The highest priority of the submit; of a blocked one the lowest that exists.
+    pub(super) most_urgent: Reverse<i32>,
+}
+
+/// Tasks of a job that are to leave the ready queue.
+#[derive(Clone, Copy, Debug)]
+struct Leaving {
+    /// Number of its first submits whose tasks leave; later ones stay.
+    submits: u32,
+    /// Up to this queue they have.
+    done_to: Option<QueueKey>,
 }
 
 /// One round: its window and its decisions.
@@ -132,7 +166,7 @@ impl Dispatcher {
         submit: u32,
     ) -> Option<IndexSet> {
         // Leaving tasks are searched queue by queue.
-        if self.portions.is_leaving(job, submit) {
+        if self.is_leaving(job, submit) {
             return None;
         }
         self.ready.remove_submit(key, job, submit, MOVED_RANGES_MAX)
@@ -147,8 +181,17 @@ impl Dispatcher {
     /// The first `submits` submits of a job have ended: their tasks leave the ready queue.
     pub(super) fn leave_queue(&mut self, job: JobId, submits: u32) {
         // First: unqueued tasks would enter the queue after the leaving ones were removed.
-        self.portions.forget_unqueued(job);
-        if self.portions.leave(&mut self.ready, job, submits) {
+        while let Some((at, _)) = self.unqueued.range((job, 0)..=(job, u32::MAX)).next() {
+            let at = *at;
+            self.unqueued.remove(&at);
+        }
+        let leaving = Leaving {
+            submits,
+            done_to: None,
+        };
+        let was_leaving = self.leaving.insert(job, leaving).is_some();
+        // If many jobs end at once, the first may use up the rest of this batch.
+        if self.leave(job) && was_leaving {
             // Rounds left out what else is in these queues.
             self.triggers.note_ready();
         }
@@ -164,43 +207,80 @@ impl Dispatcher {
 /// Work in portions.
 impl Dispatcher {
     /// Tasks, submits or jobs of one portion.
-    pub(super) const fn portion_max(&self) -> u32 {
-        self.portion_max.0
+    pub(super) fn portion_max(&self) -> u32 {
+        self.portion_max.unwrap_or(PORTION_MAX)
     }
 
     /// Whether tasks are missing in the ready queue, or ended ones are left over.
     pub(super) fn is_unsettled(&self) -> bool {
-        self.portions.is_any_left()
+        !self.unqueued.is_empty() || !self.leaving.is_empty()
+    }
+
+    /// Leaves a submit to be queued in portions.
+    pub(super) fn note_unqueued(&mut self, at: (JobId, u32), rest: Unqueued) {
+        // A pass in progress continues where it is, unless the submit was blocked until now.
+        let known = self.unqueued.entry(at).or_insert(rest);
+        if known.most_urgent != rest.most_urgent {
+            *known = rest;
+        }
+    }
+
+    /// Takes a submit with tasks that were not examined yet.
+    pub(super) fn take_unqueued(&mut self) -> Option<((JobId, u32), Unqueued)> {
+        self.unqueued.pop_first()
     }
 
     /// The highest priority at which ended tasks may be left in the ready queue.
     pub(super) fn first_leaving(&self) -> Option<Reverse<i32>> {
-        self.portions.first_leaving(&self.ready)
+        let leaving = self.leaving.iter();
+        let next = leaving.filter_map(|(id, leaving)| self.ready.next_of(*id, leaving.done_to));
+        next.map(|key| key.priority).min()
     }
 
-    /// Leaves a submit to be queued in portions; nothing below this priority overtakes it.
-    pub(super) fn note_unqueued(&mut self, at: (JobId, u32), priority: i32, is_start: bool) {
-        self.portions.note_unqueued(at, priority, is_start);
-    }
-
-    /// A submit with tasks that were not examined yet.
-    pub(super) fn first_unqueued(&self) -> Option<Unqueued> {
-        self.portions.first_unqueued()
-    }
-
-    /// Tasks of a submit before `next` were examined; `None` = all.
-    pub(super) fn note_looked_at(&mut self, at: (JobId, u32), next: Option<u32>) {
-        self.portions.note_looked_at(at, next);
+    /// Whether an ended task of this submit may be in the ready queue.
+    fn is_leaving(&self, id: JobId, submit: u32) -> bool {
+        let leaving = self.leaving.get(&id);
+        leaving.is_some_and(|leaving| submit < leaving.submits)
     }
 
     /// Removes a portion of the ended tasks from the ready queue.
     pub(super) fn leave_portion(&mut self) {
-        if self
-            .portions
-            .leave_portion(&mut self.ready, self.portion_max.0)
+        self.leave_left = self.portion_max() as usize;
+        while let Some((id, _)) = self.leaving.first_key_value()
+            && self.leave(*id)
         {
             // Rounds left out what else is in these queues.
             self.triggers.note_ready();
+        }
+    }
+
+    /// Removes some tasks of a job from the ready queue; returns whether those were all.
+    fn leave(&mut self, id: JobId) -> bool {
+        let Some(leaving) = self.leaving.get_mut(&id) else {
+            bug!("job {id} does not leave the ready queue");
+            return true;
+        };
+        let (done_to, left) = (&mut leaving.done_to, &mut self.leave_left);
+        let is_done = self.ready.remove_some(id, leaving.submits, done_to, left);
+        if is_done {
+            self.leaving.remove(&id);
+        }
+        is_done
+    }
+
+    /// Removes from a round what is less urgent than a possibly missing task, and queues that may
+    /// contain ended tasks.
+    fn narrow(&self, window: &mut Window) {
+        let urgencies = self.unqueued.values().map(|rest| rest.most_urgent);
+        // A missing task may have this priority: nothing less urgent goes first.
+        if let Some(most_urgent) = urgencies.min() {
+            window.queues.retain(|(key, _)| key.priority <= most_urgent);
+            window.is_behind = true;
+        }
+        // Counts of these queues include tasks that have ended.
+        if let Some(first) = self.first_leaving() {
+            window.queues.retain(|(key, _)| key.priority < first);
+            window.is_behind = true;
         }
     }
 }
@@ -278,7 +358,7 @@ impl Dispatcher {
         let how = (with_gangs, self.triggers.search_widened());
         let mut window = window(&self.ready, cluster, self.triggers.rooms(), how, now);
         // Nothing may overtake tasks that are still on their way into the queue.
-        self.portions.narrow(&mut window, &self.ready);
+        self.narrow(&mut window);
         let plan = solve(&RoundInput {
             queues: &window.queues,
             classes: &self.classes,
@@ -352,11 +432,7 @@ impl Dispatcher {
     /// `has_more` = other work is due at once.
     pub(super) fn finish(&mut self, ctx: &mut Ctx<'_>, workers: &mut Workers, has_more: bool) {
         let now = ctx.now.mono;
-        if has_more
-            || self.ready.is_behind()
-            || self.ready.is_freeing()
-            || self.portions.is_any_left()
-        {
+        if has_more || self.ready.is_behind() || self.ready.is_freeing() || self.is_unsettled() {
             self.triggers.go_on(now);
         }
         if self.reservations.drain_reserved(ctx, workers) {
@@ -378,7 +454,7 @@ impl Dispatcher {
     }
 
     pub(super) const fn limit_portions(&mut self, count: u32) {
-        self.portion_max.0 = count;
+        self.portion_max = Some(count);
     }
 
     /// Panics unless a task is in the ready queue if and only if it should be; it may be late while
@@ -387,9 +463,10 @@ impl Dispatcher {
         let is_ready = Self::queue_key(job, slot)
             .is_some_and(|key| self.ready.contains(key, job.id, slot.submit, slot.index));
         let is_late = if is_ready {
-            self.portions.is_leaving(job.id, slot.submit)
+            self.is_leaving(job.id, slot.submit)
         } else {
-            self.portions.is_unqueued(job.id, slot)
+            let rest = self.unqueued.get(&(job.id, slot.submit));
+            rest.is_some_and(|rest| slot.index >= rest.next)
         };
         assert!(
             is_ready == should_be_ready || is_late,

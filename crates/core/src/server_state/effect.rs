@@ -7,7 +7,6 @@ use super::change::Change;
 use super::input::{JobResult, LinkId, RequestId};
 use super::prepared::{Prepared, is_large};
 use super::refusal::SubmitRefusal;
-use super::remake::is_large_job;
 use crate::id::{InstanceId, JobId, TaskId, TaskKey, WorkerId};
 use crate::job::{Job, SharedTemplate, TemplateId};
 use crate::limits::{ASSIGNMENT_BYTES, ITEM_BYTES, KEY_BYTES, RANGE_BYTES, template_bytes};
@@ -143,7 +142,7 @@ impl Freed {
     pub(super) fn is_large(&self) -> bool {
         match self {
             Self::Submit(prepared) => is_large(prepared.graph_len()),
-            Self::Job(job) => is_large_job(job),
+            Self::Job(job) => is_large(job.counts().total() as usize),
         }
     }
 }

@@ -25,7 +25,9 @@ pub(super) enum Ending {
 impl ServerState {
     pub(super) fn on_ending(&mut self, ctx: &mut Ctx<'_>, keep_workers: bool) {
         // No further steps follow, and clients wait for their answers.
-        self.answer_all(ctx);
+        while self.unanswered() > 0 {
+            self.go_on(ctx, usize::MAX);
+        }
         if keep_workers {
             // A request to end is not withdrawn.
             self.ending.get_or_insert(Ending::WithoutWorkers);

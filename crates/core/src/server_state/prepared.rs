@@ -8,7 +8,7 @@ use super::refusal::SubmitRefusal;
 use super::submit_key::SubmitKey;
 use crate::class::ClassId;
 use crate::graph::Graph;
-use crate::id::TaskId;
+use crate::id::{JobId, TaskId};
 use crate::job::{BuiltGraph, SubmitKind, TemplateId, build_graph};
 use crate::limits::check_submit;
 use crate::range::IdArray;
@@ -177,28 +177,19 @@ pub struct Submission {
     pub(super) submits: VecDeque<Result<Prepared, SubmitRefusal>>,
     /// The answer is about each of them.
     pub(super) is_list: bool,
+    /// Outcomes of those that were handled.
+    pub(super) results: Vec<Result<JobId, SubmitRefusal>>,
 }
 
 impl Submission {
-    /// Prepares one submit.
+    /// Prepares one submit; with a key, it may have been accepted before.
     #[must_use]
-    pub fn one(spec: Box<SubmitSpec>) -> Self {
-        Self {
-            submits: VecDeque::from([Prepared::new(spec)]),
-            is_list: false,
-        }
-    }
-
-    /// Prepares a submit with a key, which may have been accepted before.
-    #[must_use]
-    pub fn once(spec: Box<SubmitSpec>, key: SubmitKey) -> Self {
-        let prepared = Prepared::new(spec).map(|prepared| Prepared {
-            key: Some(key),
-            ..prepared
-        });
+    pub fn one(spec: Box<SubmitSpec>, key: Option<SubmitKey>) -> Self {
+        let prepared = Prepared::new(spec).map(|prepared| Prepared { key, ..prepared });
         Self {
             submits: VecDeque::from([prepared]),
             is_list: false,
+            results: Vec::new(),
         }
     }
 
@@ -209,6 +200,7 @@ impl Submission {
         Self {
             submits: specs.map(|spec| Prepared::new(Box::new(spec))).collect(),
             is_list: true,
+            results: Vec::new(),
         }
     }
 

@@ -2,10 +2,8 @@
 //! with the last one.
 
 use super::prepared::{Prepared, Submission};
-use super::resubmit::Resubmission;
 use super::sweep::Sweep;
-use super::{Ctx, Effect, Reply, RequestId, ServerState, SubmitRefusal};
-use crate::id::JobId;
+use super::{Ctx, Reply, RequestId, ServerState};
 
 /// A request that is not answered yet.
 #[derive(Clone, Debug)]
@@ -17,25 +15,8 @@ pub(super) struct Pending {
 /// What is left of a request.
 #[derive(Clone, Debug)]
 pub(super) enum Work {
-    Submits(Submits),
+    Submits(Submission),
     Sweep(Sweep),
-    Resubmission(Resubmission),
-}
-
-/// A list of submits.
-#[derive(Clone, Debug)]
-pub(super) struct Submits {
-    left: Submission,
-    results: Vec<Result<JobId, SubmitRefusal>>,
-}
-
-impl Submits {
-    pub(super) const fn new(left: Submission) -> Self {
-        Self {
-            left,
-            results: Vec::new(),
-        }
-    }
 }
 
 impl ServerState {
@@ -54,63 +35,66 @@ impl ServerState {
         }
     }
 
-    /// Handles a request; a small one at once.
-    pub(super) fn begin(&mut self, ctx: &mut Ctx<'_>, request: RequestId, work: Work) {
-        self.go_on_with(ctx, Pending { request, work }, self.portion());
+    /// Handles a request; a small one is answered at once.
+    pub(super) fn begin(
+        &mut self,
+        ctx: &mut Ctx<'_>,
+        request: RequestId,
+        work: Work,
+    ) -> Option<Reply> {
+        self.go_on_with(ctx, Pending { request, work }, self.portion())
     }
 
-    /// Does one step of one of the large requests.
-    pub(super) fn go_on(&mut self, ctx: &mut Ctx<'_>) {
+    /// Does one step of one of the unanswered requests.
+    pub(super) fn go_on(&mut self, ctx: &mut Ctx<'_>, most: usize) {
         if let Some(pending) = self.pending.pop_front() {
-            self.go_on_with(ctx, pending, self.portion());
+            let request = pending.request;
+            let reply = self.go_on_with(ctx, pending, most);
+            ctx.reply(request, reply);
         }
     }
 
-    /// Completes all requests: there are no more steps.
-    pub(super) fn answer_all(&mut self, ctx: &mut Ctx<'_>) {
-        while let Some(pending) = self.pending.pop_front() {
-            self.go_on_with(ctx, pending, usize::MAX);
-        }
-    }
-
-    fn go_on_with(&mut self, ctx: &mut Ctx<'_>, mut pending: Pending, most: usize) {
+    fn go_on_with(
+        &mut self,
+        ctx: &mut Ctx<'_>,
+        mut pending: Pending,
+        most: usize,
+    ) -> Option<Reply> {
         let reply = match &mut pending.work {
-            Work::Submits(submits) => self.go_on_submitting(ctx, submits, most),
+            Work::Submits(submission) => self.go_on_submitting(ctx, submission, most),
             Work::Sweep(sweep) => self.go_on_sweeping(ctx, sweep, most),
-            Work::Resubmission(again) => self.go_on_resubmitting(ctx, again, most),
         };
-        match reply {
-            Some(reply) => ctx.emit(Effect::Reply(pending.request, reply)),
+        if reply.is_none() {
             // Others have their turn.
-            None => self.pending.push_back(pending),
+            self.pending.push_back(pending);
         }
+        reply
     }
 
     fn go_on_submitting(
         &mut self,
         ctx: &mut Ctx<'_>,
-        submits: &mut Submits,
+        submission: &mut Submission,
         mut left: usize,
     ) -> Option<Reply> {
         while left > 0
-            && let Some(next) = submits.left.submits.pop_front()
+            && let Some(next) = submission.submits.pop_front()
         {
             // A rejected one counts as well: a long list of them must not become one long step.
             left = left.saturating_sub(next.as_ref().map_or(1, Prepared::cost));
             let result = next.and_then(|prepared| self.submit(ctx, prepared));
-            submits.results.push(result);
+            submission.results.push(result);
         }
-        if !submits.left.submits.is_empty() {
+        if !submission.submits.is_empty() {
             return None;
         }
-        let mut results = std::mem::take(&mut submits.results);
-        Some(match results.pop() {
-            Some(Ok(job)) if !submits.left.is_list => Reply::Submitted(job),
-            Some(Err(refusal)) if !submits.left.is_list => Reply::Refused(refusal),
-            last => {
-                results.extend(last);
-                Reply::SubmittedAll(results)
-            }
+        let mut results = std::mem::take(&mut submission.results);
+        if submission.is_list {
+            return Some(Reply::SubmittedAll(results));
+        }
+        results.pop().map(|result| match result {
+            Ok(job) => Reply::Submitted(job),
+            Err(refusal) => Reply::Refused(refusal),
         })
     }
 }

@@ -9,35 +9,19 @@
 
 mod awaited;
 
-use std::collections::VecDeque;
 use std::sync::Arc;
 
 use super::prepared::is_large;
 use super::remake::{Again, Part, listed};
-use super::requests::Work;
 use super::submit::NOTICES_MAX;
-use super::sweep::with_gone;
-use super::{ChangeKind, Ctx, Freed, Reply, RequestId, Resubmitted, ServerState, SubmitRefusal};
+use super::{ChangeKind, Ctx, Freed, Resubmitted, ServerState, SubmitRefusal};
 use crate::id::JobId;
-use crate::range::IdArray;
 use crate::selector::{Selected, Selector};
 use crate::template::SubmitTarget;
 
 /// Limit of tasks of large jobs that one request prepares outside the state, because all are in
 /// memory at once.
 const BESIDE_MAX: usize = 4_000_000;
-
-/// An unanswered resubmission.
-#[derive(Clone, Debug)]
-pub(super) struct Resubmission {
-    again: Again,
-    /// Jobs that are still to be processed.
-    left: VecDeque<JobId>,
-    not_found: IdArray,
-    /// Jobs that were forgotten before they were processed.
-    gone: Vec<JobId>,
-    rows: Vec<Resubmitted>,
-}
 
 impl ServerState {
     /// Finds the jobs, and returns those to be prepared outside the state, see [`Again::look_at`].
@@ -58,48 +42,8 @@ impl ServerState {
         (found, large)
     }
 
-    /// Creates a new job for each chosen one; few small ones at once.
-    pub(super) fn on_resubmit(&mut self, ctx: &mut Ctx<'_>, request: RequestId, mut again: Again) {
-        let found = again.found.take();
-        let Selected { rows, not_found } = found.unwrap_or_else(|| self.jobs.find(&again.jobs));
-        let resubmission = Resubmission {
-            again,
-            left: self.in_order(rows),
-            not_found,
-            gone: Vec::new(),
-            rows: Vec::new(),
-        };
-        self.begin(ctx, request, Work::Resubmission(resubmission));
-    }
-
-    /// Does one step; returns the answer if it was the last one.
-    pub(super) fn go_on_resubmitting(
-        &mut self,
-        ctx: &mut Ctx<'_>,
-        again: &mut Resubmission,
-        mut left: usize,
-    ) -> Option<Reply> {
-        while left > 0
-            && let Some(id) = again.left.pop_front()
-        {
-            // Each job counts at least one: very many small ones must not become one long step.
-            left -= 1;
-            match self.resubmit_job(ctx, id, &mut again.again, &mut left) {
-                Some(row) => again.rows.push(row),
-                // It existed when the request arrived.
-                None => again.gone.push(id),
-            }
-        }
-        again.left.is_empty().then(|| {
-            Reply::Resubmitted(Selected {
-                rows: std::mem::take(&mut again.rows),
-                not_found: with_gone(std::mem::take(&mut again.not_found), &again.gone),
-            })
-        })
-    }
-
-    /// Resubmits a job. `None` if it does not exist.
-    fn resubmit_job(
+    /// Creates a new job from chosen tasks of a job. `None` if that does not exist.
+    pub(super) fn resubmit_job(
         &mut self,
         ctx: &mut Ctx<'_>,
         id: JobId,

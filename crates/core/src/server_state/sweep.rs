@@ -6,7 +6,7 @@ use std::collections::VecDeque;
 use std::ops::RangeInclusive;
 
 use super::requests::Work;
-use super::{ChangeKind, Ctx, JobResult, Reply, RequestId, ServerState};
+use super::{Again, ChangeKind, Ctx, JobResult, Reply, RequestId, Resubmitted, ServerState};
 use crate::id::JobId;
 use crate::job::Job;
 use crate::range::IdArray;
@@ -22,6 +22,20 @@ pub(super) enum JobAction {
     Cancel(Box<str>),
     /// Forgets it if it is completed and in one of these states.
     Forget(Vec<TaskState>),
+    /// Submits it again.
+    Resubmit(Box<Again>),
+}
+
+impl JobAction {
+    /// Whether the action concerns a job, if all jobs are named.
+    fn concerns(&self, job: &Job) -> bool {
+        match self {
+            Self::Close => job.is_open,
+            Self::Cancel(_) => !job.is_completed(),
+            // Jobs that stay are counted.
+            Self::Forget(_) | Self::Resubmit(_) => true,
+        }
+    }
 }
 
 /// Jobs that are still to be processed.
@@ -41,6 +55,7 @@ pub(super) struct Sweep {
     /// Jobs that were forgotten before their turn.
     gone: Vec<JobId>,
     rows: Vec<JobResult>,
+    resubmitted: Vec<Resubmitted>,
     forgotten: u32,
     ignored: u32,
 }
@@ -51,15 +66,19 @@ impl ServerState {
         &mut self,
         ctx: &mut Ctx<'_>,
         request: RequestId,
-        (jobs, action): (&Selector, JobAction),
-    ) {
-        let (left, not_found) = match jobs {
-            // The search among very many jobs is done in portions as well.
-            Selector::All => (
+        (jobs, mut action): (&Selector, JobAction),
+    ) -> Option<Reply> {
+        let (left, not_found) = match (jobs, &mut action) {
+            (_, JobAction::Resubmit(again)) => {
+                let found = again.found.take().unwrap_or_else(|| self.jobs.find(jobs));
+                (Left::These(self.in_order(found.rows)), found.not_found)
+            }
+            // The search among very many jobs is done in steps as well.
+            (Selector::All, _) => (
                 Left::Among(0..=self.last_job().map_or(0, |id| id.0)),
                 IdArray::default(),
             ),
-            Selector::Last | Selector::Ids(_) => {
+            (Selector::Last | Selector::Ids(_), _) => {
                 let Selected { rows, not_found } = self.jobs.find(jobs);
                 (Left::These(rows.into()), not_found)
             }
@@ -71,9 +90,10 @@ impl ServerState {
             not_found,
             gone: Vec::new(),
             rows: Vec::new(),
+            resubmitted: Vec::new(),
             forgotten: 0,
         };
-        self.begin(ctx, request, Work::Sweep(sweep));
+        self.begin(ctx, request, Work::Sweep(sweep))
     }
 
     /// Does one step; returns the answer if it was the last one.
@@ -81,15 +101,15 @@ impl ServerState {
         &mut self,
         ctx: &mut Ctx<'_>,
         sweep: &mut Sweep,
-        most: usize,
+        mut left: usize,
     ) -> Option<Reply> {
         let mut forgotten = Vec::new();
         if let JobAction::Forget(_) = &sweep.action {
             // A client that waits for one of them learns its end before it is gone.
             self.follow_up(ctx);
         }
-        for id in self.next_jobs(sweep, most) {
-            let row = match &sweep.action {
+        while let Some(id) = self.next_job(sweep, &mut left) {
+            let row = match &mut sweep.action {
                 JobAction::Close => self.close_job(ctx, id),
                 JobAction::Cancel(reason) => self.cancel_job(ctx, id, reason),
                 JobAction::Forget(states) if self.forget_job(ctx, id, states) => {
@@ -100,57 +120,69 @@ impl ServerState {
                     sweep.ignored = sweep.ignored.saturating_add(1);
                     continue;
                 }
+                JobAction::Resubmit(again) => {
+                    let row = self.resubmit_job(ctx, id, again, &mut left);
+                    sweep.gone.extend(row.is_none().then_some(id));
+                    sweep.resubmitted.extend(row);
+                    continue;
+                }
             };
             // It existed when the command arrived.
-            match row {
-                Some(row) => sweep.rows.push(row),
-                None => sweep.gone.push(id),
-            }
+            sweep.gone.extend(row.is_none().then_some(id));
+            sweep.rows.extend(row);
         }
         if !forgotten.is_empty() {
             let count = u32::try_from(forgotten.len()).unwrap_or(u32::MAX);
             sweep.forgotten = sweep.forgotten.saturating_add(count);
             ctx.persist(ChangeKind::JobsForgotten(forgotten));
         }
-        sweep.left.is_empty().then(|| match sweep.action {
-            JobAction::Close | JobAction::Cancel(_) => Reply::Jobs(Selected {
-                rows: std::mem::take(&mut sweep.rows),
-                not_found: with_gone(std::mem::take(&mut sweep.not_found), &sweep.gone),
-            }),
-            JobAction::Forget(_) => Reply::Forgotten {
-                forgotten: sweep.forgotten,
-                ignored: sweep.ignored,
-            },
-        })
+        sweep.left.is_empty().then(|| sweep.answer())
     }
 
-    /// The next jobs of a command, examining at most `most`.
-    fn next_jobs(&self, sweep: &mut Sweep, most: usize) -> Vec<JobId> {
-        let ids = match &mut sweep.left {
-            Left::These(ids) => return ids.drain(..ids.len().min(most)).collect(),
-            Left::Among(ids) => ids,
-        };
-        let (first, last) = (JobId(*ids.start()), JobId(*ids.end()));
-        let mut rest = self.jobs.all().range(first..=last);
-        let part = rest.by_ref().take(most);
-        let is_meant = |job: &Job| match &sweep.action {
-            JobAction::Close => job.is_open,
-            JobAction::Cancel(_) => !job.is_completed(),
-            // Jobs that stay are counted.
-            JobAction::Forget(_) => true,
-        };
-        let part = part.filter(|(_, job)| is_meant(job));
-        let part = part.map(|(id, _)| *id).collect();
-        match rest.next() {
-            Some((next, _)) => *ids = next.0..=last.0,
-            None => sweep.left = Left::These(VecDeque::new()),
+    /// The next job of a command, examining at most `left`.
+    fn next_job(&self, sweep: &mut Sweep, left: &mut usize) -> Option<JobId> {
+        while *left > 0 && !sweep.left.is_empty() {
+            *left -= 1;
+            let ids = match &mut sweep.left {
+                Left::These(ids) => return ids.pop_front(),
+                Left::Among(ids) => ids,
+            };
+            let (first, last) = (JobId(*ids.start()), JobId(*ids.end()));
+            let Some((id, job)) = self.jobs.all().range(first..=last).next() else {
+                sweep.left = Left::These(VecDeque::new());
+                continue;
+            };
+            *ids = id.0.saturating_add(1)..=last.0;
+            if sweep.action.concerns(job) {
+                return Some(*id);
+            }
         }
-        part
+        None
+    }
+}
+
+impl Sweep {
+    fn answer(&mut self) -> Reply {
+        let not_found = with_gone(std::mem::take(&mut self.not_found), &self.gone);
+        match self.action {
+            JobAction::Close | JobAction::Cancel(_) => Reply::Jobs(Selected {
+                rows: std::mem::take(&mut self.rows),
+                not_found,
+            }),
+            JobAction::Resubmit(_) => Reply::Resubmitted(Selected {
+                rows: std::mem::take(&mut self.resubmitted),
+                not_found,
+            }),
+            JobAction::Forget(_) => Reply::Forgotten {
+                forgotten: self.forgotten,
+                ignored: self.ignored,
+            },
+        }
     }
 }
 
 /// Unknown ids, and ids of jobs that are gone.
-pub(super) fn with_gone(not_found: IdArray, gone: &[JobId]) -> IdArray {
+fn with_gone(not_found: IdArray, gone: &[JobId]) -> IdArray {
     let singles = gone.iter().map(|id| IdArray::single(id.0));
     let ranges = singles.flat_map(|id| id.ranges().to_vec());
     let all = not_found.ranges().iter().copied().chain(ranges).collect();

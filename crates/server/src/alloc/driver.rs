@@ -28,7 +28,7 @@ use super::record::QueueShell;
 use super::work::{self, BatchCommands, QueriedAllocation};
 use super::{AllocMessage, NewsReceiver, OwnJobs, WorkerNews, record, reply};
 use crate::clock::Clock;
-use crate::core_handle::CoreHandle;
+use crate::core_handle::{CoreHandle, Event};
 
 /// How long a shutdown waits for submissions in progress.
 const LAST_SUBMIT_TIMEOUT: Duration = Duration::from_secs(10);
@@ -425,7 +425,7 @@ impl Driver {
         }
         self.offered.clone_from(&kinds);
         // Fails only if the server has ended.
-        let _ = self.core.queue_offers(kinds).await;
+        let _ = self.core.send(Event::QueueOffers(kinds)).await;
     }
 
     /// Submits an allocation once all its data is stored.

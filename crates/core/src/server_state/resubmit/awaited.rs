@@ -20,7 +20,7 @@ const LINE_MAX: usize = 64;
 
 impl ServerState {
     /// Jobs in the order of resubmission: each after the jobs that it waited for.
-    pub(super) fn in_order(&self, jobs: Vec<JobId>) -> VecDeque<JobId> {
+    pub(in crate::server_state) fn in_order(&self, jobs: Vec<JobId>) -> VecDeque<JobId> {
         let chosen: BTreeSet<JobId> = jobs.iter().copied().collect();
         let mut seen = BTreeSet::new();
         let mut order = VecDeque::with_capacity(jobs.len());

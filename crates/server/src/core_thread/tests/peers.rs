@@ -13,7 +13,7 @@ use hq_core::worker_config::{OnServerLost, WorkerConfig};
 use tokio::sync::Semaphore;
 
 use super::*;
-use crate::core_handle::WorkerRegistration;
+use crate::core_handle::{Event, WorkerRegistration};
 use crate::delivery::WORKER_QUEUE_LEN;
 use crate::updates::Details;
 
@@ -268,7 +268,9 @@ async fn a_client_that_stops_watching_hears_nothing_more() {
         .await
         .expect("the core is there");
     assert!(updates.recv().await.is_some(), "how things are");
-    core.unwatch(id).await.expect("the core is there");
+    core.send(Event::Unwatch(id))
+        .await
+        .expect("the core is there");
     assert!(updates.recv().await.is_none());
     end(core, thread);
 }

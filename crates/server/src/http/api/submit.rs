@@ -155,17 +155,15 @@ async fn take(
             open_job,
         };
         let (spec, warnings) = read_job(text)?;
-        let submission = match key {
-            Some(key) => Submission::once(checked(&spec)?, key),
-            None => Submission::one(checked(&spec)?),
-        };
-        Ok::<_, String>((submission, warnings))
+        let listed = spec.body.listed();
+        let submission = Submission::one(checked(&spec)?, key);
+        Ok::<_, String>((listed, submission, warnings))
     });
-    let (submission, warnings) = reading
+    let (listed, submission, warnings) = reading
         .await
         .map_err(|_| unexpected())?
         .map_err(|text| invalid(&text))?;
-    let outcome = app.parts.core.submit(submission).await?;
+    let outcome = app.parts.core.submit(listed, || submission).await?;
     drop(permit);
     let job = accepted(outcome.map_err(ApiError::from)?)?;
     Ok(Json(Submitted { job, warnings }))

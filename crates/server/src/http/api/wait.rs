@@ -12,7 +12,7 @@ use hq_core::server_state::{RequestId, WatchSpec};
 use super::answers::Waited;
 use super::described::query;
 use super::{Answer, ApiError, Parameters, bounded, id, parameters, read};
-use crate::core_handle::CoreHandle;
+use crate::core_handle::{CoreHandle, Event};
 use crate::http::App;
 use crate::updates::Details;
 
@@ -74,8 +74,8 @@ impl Drop for Watch {
         // After the server has ended, there is no runtime.
         if let Ok(runtime) = tokio::runtime::Handle::try_current() {
             runtime.spawn(async move {
-                // Fails only if the core has ended.
-                let _ = core.unwatch(request).await;
+                // Fails only if the core is gone.
+                let _ = core.send(Event::Unwatch(request)).await;
             });
         }
     }
