@@ -440,10 +440,10 @@ impl ServerState {
                 key,
             } => self.open_job(ctx, (name, max_fails), key),
             Command::CloseJobs(jobs) => {
-                return self.on_sweep(ctx, request, (&jobs, JobAction::Close));
+                return self.on_sweep(ctx, request, &jobs, JobAction::Close);
             }
             Command::CancelJobs { jobs, reason } => {
-                return self.on_sweep(ctx, request, (&jobs, JobAction::Cancel(reason)));
+                return self.on_sweep(ctx, request, &jobs, JobAction::Cancel(reason));
             }
             Command::CancelTasks {
                 job,
@@ -451,7 +451,7 @@ impl ServerState {
                 keep_running,
             } => Reply::Jobs(self.cancel_tasks(ctx, job, (&tasks, keep_running))),
             Command::ForgetJobs { jobs, states } => {
-                return self.on_sweep(ctx, request, (&jobs, JobAction::Forget(states)));
+                return self.on_sweep(ctx, request, &jobs, JobAction::Forget(states));
             }
             Command::Resubmit {
                 jobs,
@@ -478,9 +478,20 @@ impl ServerState {
         })
     }
 
+    fn on_sweep(
+        &mut self,
+        ctx: &mut Ctx<'_>,
+        request: RequestId,
+        jobs: &Selector,
+        action: JobAction,
+    ) -> Option<Reply> {
+        let sweep = self.sweep(jobs, action);
+        self.begin(ctx, request, Work::Sweep(sweep))
+    }
+
     fn resubmit(&mut self, ctx: &mut Ctx<'_>, request: RequestId, again: Again) -> Option<Reply> {
         let jobs = again.jobs.clone();
-        self.on_sweep(ctx, request, (&jobs, JobAction::Resubmit(Box::new(again))))
+        self.on_sweep(ctx, request, &jobs, JobAction::Resubmit(Box::new(again)))
     }
 
     /// Jobs that match a selector. O(known jobs within its ranges + ranges).

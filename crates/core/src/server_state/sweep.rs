@@ -5,8 +5,7 @@
 use std::collections::VecDeque;
 use std::ops::RangeInclusive;
 
-use super::requests::Work;
-use super::{Again, ChangeKind, Ctx, JobResult, Reply, RequestId, Resubmitted, ServerState};
+use super::{Again, ChangeKind, Ctx, JobResult, Reply, Resubmitted, ServerState};
 use crate::id::JobId;
 use crate::job::Job;
 use crate::range::IdArray;
@@ -61,13 +60,8 @@ pub(super) struct Sweep {
 }
 
 impl ServerState {
-    /// Handles a command about jobs; with few jobs at once.
-    pub(super) fn on_sweep(
-        &mut self,
-        ctx: &mut Ctx<'_>,
-        request: RequestId,
-        (jobs, mut action): (&Selector, JobAction),
-    ) -> Option<Reply> {
+    /// Finds the jobs of a command.
+    pub(super) fn sweep(&self, jobs: &Selector, mut action: JobAction) -> Sweep {
         let (left, not_found) = match (jobs, &mut action) {
             (_, JobAction::Resubmit(again)) => {
                 let found = again.found.take().unwrap_or_else(|| self.jobs.find(jobs));
@@ -83,7 +77,7 @@ impl ServerState {
                 (Left::These(rows.into()), not_found)
             }
         };
-        let sweep = Sweep {
+        Sweep {
             action,
             left,
             ignored: not_found.len(),
@@ -92,8 +86,7 @@ impl ServerState {
             rows: Vec::new(),
             resubmitted: Vec::new(),
             forgotten: 0,
-        };
-        self.begin(ctx, request, Work::Sweep(sweep))
+        }
     }
 
     /// Does one step; returns the answer if it was the last one.

@@ -1,0 +1,139 @@
+//! Templates of the tasks of a submit: as requested, grown, or with a learned request.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use super::{SharedTemplate, Submit, SubmitKind, TemplateId};
+use crate::class::{ClassId, QueueKey};
+use crate::id::InstanceId;
+use crate::resource::request::RequestVariants;
+use crate::template::TaskTemplate;
+
+impl Submit {
+    /// Template of a task with another request than submitted. If a task without growth started
+    /// before the present requests were learned, its memory may differ.
+    fn special_template(&self, index: u32) -> Option<&Arc<SharedTemplate>> {
+        let own = self.asks.own(index);
+        self.asks.special(self.asked(index)?, own)
+    }
+
+    /// Template of a task with the grant of its next instance, or of its last one.
+    #[must_use]
+    pub fn template(&self, index: u32) -> Option<Arc<SharedTemplate>> {
+        let special = self.special_template(index).cloned();
+        special.or_else(|| self.asked_template(index))
+    }
+
+    /// The user's part of [`Self::template`].
+    #[must_use]
+    pub fn definition(&self, index: u32) -> Option<&Arc<TaskTemplate>> {
+        let special = self.special_template(index).map(|special| &special.task);
+        special.or_else(|| self.asked_definition(index))
+    }
+
+    /// Queue of a task when it is ready; `None` = it was not examined yet.
+    #[must_use]
+    pub fn queue_key(&self, index: u32) -> Option<QueueKey> {
+        let class = match (self.special_template(index), &self.kind) {
+            (Some(special), _) => special.class,
+            (None, SubmitKind::Array { template, .. }) => template.class,
+            (None, SubmitKind::Graph { classes, .. }) => *classes.get(self.template_of(index)?)?,
+        };
+        let priority = self.definition(index)?.priority;
+        (class != ClassId::UNKNOWN).then(|| QueueKey::new(priority, class))
+    }
+
+    /// Template of a task for display: as requested, or as grown.
+    #[must_use]
+    pub fn shown_template(&self, index: u32) -> Option<Arc<SharedTemplate>> {
+        let grown = self.asks.own(index).scale;
+        let grown = self.asks.grown(self.asked(index)?, grown).cloned();
+        grown.or_else(|| self.asked_template(index))
+    }
+
+    /// Definition of a task with the grant of an earlier instance.
+    #[must_use]
+    pub fn definition_at(&self, index: u32, instance: InstanceId) -> Option<&Arc<TaskTemplate>> {
+        let own = self.asks.own_at(index, instance);
+        let grown = self.asks.grown(self.asked(index)?, own.scale);
+        let grown = grown.map(|grown| &grown.task);
+        grown.or_else(|| self.asked_definition(index))
+    }
+
+    /// Template of a task as requested.
+    #[must_use]
+    pub fn asked_template(&self, index: u32) -> Option<Arc<SharedTemplate>> {
+        let classes = match &self.kind {
+            SubmitKind::Array { template, .. } => return Some(Arc::clone(template)),
+            SubmitKind::Graph { classes, .. } => classes,
+        };
+        Some(Arc::new(SharedTemplate {
+            id: self.asked(index)?.0,
+            header: Arc::clone(&self.header),
+            class: *classes.get(self.template_of(index)?)?,
+            task: Arc::clone(self.asked_definition(index)?),
+        }))
+    }
+
+    /// Id and definition of a task's template as requested.
+    fn asked(&self, index: u32) -> Option<(TemplateId, &TaskTemplate)> {
+        let id = match &self.kind {
+            SubmitKind::Array { template, .. } => template.id,
+            SubmitKind::Graph { first, .. } => {
+                let number = u32::try_from(self.template_of(index)?).ok()?;
+                TemplateId(first.0.saturating_add(number))
+            }
+        };
+        Some((id, self.asked_definition(index)?))
+    }
+
+    /// Definition of a task as requested.
+    fn asked_definition(&self, index: u32) -> Option<&Arc<TaskTemplate>> {
+        self.definitions().get(self.template_of(index)?)
+    }
+
+    /// Position of a task's template among [`Self::definitions`].
+    fn template_of(&self, index: u32) -> Option<usize> {
+        match &self.kind {
+            SubmitKind::Array { .. } => Some(0),
+            SubmitKind::Graph { template_of, .. } => {
+                Some(*template_of.get(index as usize)? as usize)
+            }
+        }
+    }
+
+    /// The distinct definitions of its tasks, as requested.
+    #[must_use]
+    pub fn definitions(&self) -> &[Arc<TaskTemplate>] {
+        match &self.kind {
+            SubmitKind::Array { template, .. } => std::slice::from_ref(&template.task),
+            SubmitKind::Graph { templates, .. } => templates,
+        }
+    }
+
+    /// Interns the requests of the tasks in a part of a graph.
+    pub(crate) fn intern(
+        &mut self,
+        part: Range<u32>,
+        mut intern: impl FnMut(&RequestVariants) -> ClassId,
+    ) {
+        let SubmitKind::Graph {
+            templates,
+            classes,
+            template_of,
+            ..
+        } = &mut self.kind
+        else {
+            return;
+        };
+        let part = part.start as usize..(part.end as usize).min(template_of.len());
+        for number in template_of.get(part).unwrap_or_default() {
+            let number = *number as usize;
+            if let (Some(class), Some(task)) = (classes.get_mut(number), templates.get(number))
+                && *class == ClassId::UNKNOWN
+            {
+                *class = intern(&task.requests);
+            }
+        }
+    }
+}
