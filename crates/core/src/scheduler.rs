@@ -1,11 +1,12 @@
-//! Decides which waiting tasks go to which worker. It works with counts of request classes instead
-//! of single tasks.
+//! Decides which waiting tasks go to which worker. It works with task counts per request class
+//! instead of single tasks.
 //!
 //! [`queue`] holds the ready tasks, [`solve`] decides one round, [`explain`] answers why a task
 //! does not run, and [`demand`] answers how many more workers would help. Tasks with equal requests
-//! form a [class](crate::class). Inside a round, `worker_plan` represents one worker, `pack` finds
+//! form a [class](crate::class). Within a round, `worker_plan` represents one worker, `pack` finds
 //! the best mix for it, and `gang` finds nodes for multi-node tasks. If there are very many
-//! requests, [`window`] uses an `index` to choose what a round examines. See `docs/scheduling.md`.
+//! requests, [`window`] uses an `index` to choose which of them a round examines. See
+//! `docs/scheduling.md`.
 
 pub mod demand;
 pub mod explain;

@@ -1,9 +1,9 @@
 //! Determines how many more workers of a given kind would get tasks that existing workers cannot
 //! take now.
 //!
-//! Uses first fit on counts, as in [`super::solve`], with imagined workers: first those that are on
-//! their way, then new ones. One call answers for all queues, so that no task is counted twice.
-//! O(classes × imagined workers), independent of the number of tasks.
+//! Packs task counts onto imagined workers by first fit, as in [`super::solve`]: first onto workers
+//! that are on their way, and then onto new ones. One call answers all queries, so no task is
+//! counted twice. Takes O(classes × imagined workers) time, independent of the number of tasks.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -12,33 +12,33 @@ use crate::class::{Class, ClassId, Classes, Offer, VariantDemand};
 use crate::id::{QueueId, WorkerId};
 use crate::resource::amount::Amount;
 
-/// The maximum number of imagined workers per queue and answer. The next answer finds more.
+/// The maximum number of imagined workers per queue and answer. The next answer adds more.
 const IMAGINED_MAX: u32 = 4_096;
-/// The maximum number of imagined workers that are examined per answer, which takes a few
-/// milliseconds. Beyond it, only the newest are examined.
+/// The maximum number of imagined workers examined for an answer, which takes a few milliseconds.
+/// Beyond this number, only the newest ones are examined.
 const LOOKS_MAX: usize = 262_144;
 const NEWEST: usize = 8;
-/// How many tasks with an unlimited request fit on a worker.
+/// The number of tasks that fit on a worker if no resource limits it.
 const UNLIMITED: u64 = u64::MAX;
 
-/// Resources and lifetime of the workers that an allocation queue will bring.
+/// The resources and lifetime of the workers that an allocation queue will provide.
 #[derive(Clone, PartialEq, Debug)]
 pub struct WorkerKind {
     /// The units of each resource, by name.
     pub resources: BTreeMap<Box<str>, u64>,
-    /// Whether resources that are not named are plentiful. Otherwise they do not exist.
+    /// Whether workers have plenty of each resource that is not named, instead of none.
     pub others_plentiful: bool,
     /// The lifetime of a worker.
     pub time_limit: Duration,
-    /// The minimum fraction of the worker's cpus that must be busy, 0.0 to 1.0.
+    /// The minimum fraction of the worker's CPUs that must be busy, from 0.0 to 1.0.
     pub min_utilization: f32,
 }
 
-/// The units of a plentiful resource.
+/// The number of units that a worker offers of a plentiful resource.
 pub(crate) const PLENTY: u64 = u64::MAX >> 1;
 
 impl WorkerKind {
-    /// Returns the offers of such a worker, by resource number.
+    /// Returns the worker's offer of each resource, indexed by resource number.
     pub(crate) fn offers(&self, classes: &Classes) -> Vec<Offer> {
         let units = |name: &str| match self.resources.get(name) {
             Some(units) => *units,
@@ -56,7 +56,7 @@ impl WorkerKind {
 /// An allocation whose workers have not all connected yet.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Coming {
-    /// The number of the allocation in its queue.
+    /// The number of the allocation within its queue.
     pub number: u32,
     /// The number of requested workers.
     pub workers: u32,
@@ -69,10 +69,10 @@ pub struct Coming {
 pub struct QueueQuery {
     /// The id of the queue.
     pub queue: QueueId,
-    /// The kinds of the queue's workers, at least one: those of recent workers, newest last, or
-    /// else the assumed kind.
+    /// The kinds of workers to expect from the queue, never empty: the kinds of its recent workers,
+    /// newest last, or the assumed kind if there are none.
     pub kinds: Vec<WorkerKind>,
-    /// The assumed kind.
+    /// The kind of worker that the queue is assumed to provide.
     pub assumed: WorkerKind,
     /// The allocations with missing workers, starting with the one expected first.
     pub coming: Vec<Coming>,
@@ -99,12 +99,12 @@ pub struct QueueDemand {
     pub covered: bool,
     /// Why some waiting tasks would not run on workers of this queue.
     pub unfit: Option<Unfit>,
-    /// The number of nodes for a task that would run on workers of the assumed kind, but not on the
-    /// connected workers.
+    /// The number of nodes for a task that would run on workers of the assumed kind, but not on
+    /// workers of the queue's recent kinds.
     pub larger: Option<u32>,
-    /// The allocations with missing workers that no task waits for.
+    /// The numbers of the allocations whose missing workers no task needs.
     pub unneeded: Vec<u32>,
-    /// The connected workers that never got a task.
+    /// The connected workers that have never received a task.
     pub unused: Vec<WorkerId>,
 }
 
@@ -146,7 +146,8 @@ pub enum Unfit {
     Utilization,
 }
 
-/// Answers all queries. `waiting` contains the ready tasks by class, most urgent first.
+/// Answers all queries. `waiting` contains the number of ready tasks of each class, most urgent
+/// first.
 #[must_use]
 pub fn demand(
     waiting: &[(ClassId, u64)],
@@ -185,9 +186,9 @@ struct Plan<'a> {
     query: &'a QueueQuery,
     classes: &'a Classes,
     cpus: Option<usize>,
-    /// An empty worker of each kind.
+    /// The free units of an empty worker of each kind.
     empty: Vec<Vec<Option<u64>>>,
-    /// An empty worker of the assumed kind.
+    /// The free units of an empty worker of the assumed kind.
     assumed: Vec<Option<u64>>,
     larger: Option<u32>,
     coming: Vec<Coming>,
@@ -232,7 +233,7 @@ impl<'a> Plan<'a> {
         }
     }
 
-    /// Places tasks of a class. Returns how many are left for other queues.
+    /// Places tasks of a class and returns how many are left for other queues.
     fn fill(&mut self, class: &Class, mut left: u64) -> u64 {
         for variant in &class.variants {
             if left == 0 {
@@ -242,7 +243,8 @@ impl<'a> Plan<'a> {
             let kinds: Vec<usize> = kinds
                 .filter_map(|(index, kind)| has_time(variant, kind).then_some(index))
                 .collect();
-            // Such a worker would end before the task. Another variant can be shorter.
+            // Workers of any kind would end before the task does, but another variant may be
+            // shorter.
             if kinds.is_empty() {
                 self.note_larger(variant);
                 let lives = self.query.kinds.iter().map(|kind| kind.time_limit);
@@ -300,7 +302,7 @@ impl<'a> Plan<'a> {
             let empty = self.empty.get(kind)?;
             Some((fitting(variant, empty, empty), kind)).filter(|(count, _)| *count > 0)
         };
-        // Not even an empty worker of any kind could run one of the tasks.
+        // Not even an empty worker of these kinds could run one of the tasks.
         let Some((each, best)) = kinds.iter().filter_map(|kind| fits(*kind)).max() else {
             self.note_too_small(variant, kinds);
             return left;
@@ -337,14 +339,14 @@ impl<'a> Plan<'a> {
         left
     }
 
-    /// Returns the number of missing workers of allocations that no multi-node task uses.
+    /// Returns how many workers are missing from allocations that no multi-node task uses.
     fn owed(&self) -> u32 {
         self.coming
             .iter()
             .fold(0, |sum, coming| sum.saturating_add(coming.owed))
     }
 
-    /// Notes a task that only workers of the assumed kind could run.
+    /// Notes that a task does not fit, and whether it would fit on workers of the assumed kind.
     fn note_larger(&mut self, variant: &VariantDemand) {
         if has_time(variant, &self.query.assumed)
             && fitting(variant, &self.assumed, &self.assumed) > 0
@@ -353,7 +355,7 @@ impl<'a> Plan<'a> {
         }
     }
 
-    /// Notes what the best-fitting workers lack.
+    /// Notes which resource the best-fitting workers lack.
     fn note_too_small(&mut self, variant: &VariantDemand, kinds: &[usize]) {
         self.note_larger(variant);
         let short = kinds.iter().filter_map(|kind| {
@@ -386,7 +388,7 @@ impl<'a> Plan<'a> {
             first += allocation.owed as usize;
         }
         self.covered |= coming > 0 && !self.workers.is_empty();
-        // The first ones represent workers that are on their way.
+        // The first imagined workers represent workers that are on their way.
         let new = self.workers.split_off(coming.min(self.workers.len()));
         let all = new.len();
         let busy = new
@@ -429,7 +431,7 @@ impl<'a> Plan<'a> {
     }
 }
 
-/// Returns whether a worker of this kind lives long enough, even if the task is not its first.
+/// Returns whether a worker of this kind lives long enough for a task that is not its first.
 fn has_time(variant: &VariantDemand, kind: &WorkerKind) -> bool {
     variant.min_time_ns == 0 || variant.min_time_ns < crate::time::nanos(kind.time_limit)
 }
@@ -442,7 +444,8 @@ fn fitting(variant: &VariantDemand, free: &[Option<u64>], empty: &[Option<u64>])
         fit = fit.min(match (demand.units, have) {
             (Some(units), Some(have)) => have / units.max(1),
             (Some(_), None) => UNLIMITED,
-            // A task that takes the whole pool fits once, if no other task uses the pool.
+            // A task that takes the whole pool fits once, provided that no other task uses the
+            // pool.
             (None, have) => {
                 u64::from(have != Some(0) && have == empty.get(slot).copied().flatten())
             }
@@ -497,7 +500,7 @@ mod tests {
         }
     }
 
-    /// Asks with `tasks` given as (cpus, nodes, time request in seconds, count).
+    /// Returns the demand for `tasks`, given as (cpus, nodes, time request in seconds, count).
     fn ask(tasks: &[(u32, u32, u64, u64)], queries: &[QueueQuery]) -> Vec<QueueDemand> {
         let mut classes = Classes::default();
         let mut waiting = Vec::new();
@@ -578,7 +581,7 @@ mod tests {
 
     #[test]
     fn what_came_corrects_what_was_assumed() {
-        // (cpus of a task, its time request, assumed lifetime, nodes for a larger worker)
+        // (cpus of a task, its time request, assumed lifetime, nodes of a larger worker)
         for (cpus, time, assumed_life, larger) in [
             (2, 0, 3_600, None),
             (3, 0, 3_600, Some(1)),

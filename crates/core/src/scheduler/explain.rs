@@ -1,5 +1,5 @@
-//! Explains why a task does or does not run, by comparing each variant with each worker. Uses the
-//! same numbers as the scheduler.
+//! Explains why a task runs or does not run by comparing each of its variants with each worker. It
+//! uses the same numbers as the scheduler.
 
 use std::fmt;
 use std::time::Duration;
@@ -12,26 +12,26 @@ use crate::time::Time;
 use crate::words::quantity;
 use crate::worker::Worker;
 
-/// A condition, which may or may not hold.
+/// A condition that a worker must meet to run a task.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Condition {
-    /// The remaining lifetime of the worker.
+    /// Enough of the worker's lifetime must remain.
     Time {
         /// The requested time.
         min: Duration,
-        /// The remaining time. `None` if it is unlimited.
+        /// The remaining time, or `None` if it is unlimited.
         remaining: Option<Duration>,
     },
-    /// The total amount of a resource that the worker has.
+    /// The worker must have enough of a resource in total.
     Resource {
         /// The name of the resource.
         name: Box<str>,
-        /// The requested amount. For `all`, this is the smallest possible amount.
+        /// The requested amount. For an `all` request, this is the smallest possible amount.
         request: Amount,
         /// The offered amount.
         offer: Amount,
     },
-    /// The nodes in the worker's group.
+    /// The worker's group must have enough nodes.
     Group {
         /// The requested number of nodes.
         n_nodes: u32,
@@ -55,7 +55,7 @@ impl Condition {
     }
 }
 
-/// Returns the conditions of all variants of a class on one worker.
+/// Returns the conditions that each variant of a class imposes on one worker.
 #[must_use]
 pub fn explain(
     class: &Class,
@@ -92,7 +92,7 @@ pub fn explain(
         .collect()
 }
 
-/// A current obstacle to starting a ready task on a worker. `Display` is the text for users.
+/// The reason why a ready task cannot start on a worker now. The `Display` output is for users.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Hindrance {
     /// The worker is about to end.
@@ -115,14 +115,14 @@ pub enum Hindrance {
         name: Box<str>,
         /// The amount that the task lacks.
         missing: Amount,
-        /// The amount that is not assigned to tasks.
+        /// The amount that is not assigned to any task.
         free: Amount,
         /// The worker's total amount.
         total: Amount,
         /// The free amount that is reserved for more urgent tasks.
         kept: Amount,
     },
-    /// Enough is free in total, but not in a single item or in the required groups.
+    /// Enough of the resource is free in total, but not in a single item or in the required groups.
     Scattered,
     /// Not enough workers of the group are empty.
     Nodes {
@@ -131,7 +131,7 @@ pub enum Hindrance {
         /// The number of empty workers.
         empty: u32,
     },
-    /// The worker requires that at least this percentage of its cpus is busy.
+    /// The worker requires at least this percentage of its CPUs to be busy.
     Utilization(u8),
 }
 
@@ -180,7 +180,7 @@ impl fmt::Display for Hindrance {
 
 /// Returns the obstacles to starting a task of this queue with one variant on one worker. If there
 /// are none, the task starts in the next round unless tasks of the same priority take precedence.
-/// `empty_nodes` of the worker's group are available to a multi-node task.
+/// `empty_nodes` is the number of workers in the worker's group that a multi-node task could use.
 #[must_use]
 pub fn hindrances(
     key: QueueKey,
@@ -212,7 +212,7 @@ pub fn hindrances(
     if let Some(whole) = whole {
         return vec![whole];
     }
-    // Multi-node tasks take whole workers, so amounts do not matter.
+    // Multi-node tasks take whole workers, so amounts do not matter for them.
     if demand.n_nodes > 0 {
         let is_short = empty_nodes < demand.n_nodes;
         let nodes = is_short.then_some(Hindrance::Nodes {
@@ -224,11 +224,11 @@ pub fn hindrances(
     plan.note_reservations(|_| true);
     plan.enter(key, classes);
     let lacking: Vec<Hindrance> = lacking(&plan, demand, classes);
-    // Shortages come first, because users can do something about them.
+    // Shortages come first, because users can resolve them.
     if !lacking.is_empty() {
         return lacking;
     }
-    // Enough is free in total, but not within single items or groups.
+    // Enough is free in total, but not within single items or in the required groups.
     if plan.room(demand) == 0 || worker.is_stuck(key.class, number) {
         return vec![Hindrance::Scattered];
     }

@@ -1,10 +1,10 @@
-//! Finds nodes for multi-node tasks: starts a task where enough workers of a group are empty, and
-//! drains workers otherwise.
+//! Finds nodes for multi-node tasks. A task starts in a group with enough empty workers. If there
+//! is no such group, workers are drained for the task.
 //!
-//! Each round decides again which workers are reserved for waiting multi-node tasks. However, a
-//! worker that is being drained is never given to another task of equal priority. Reserved workers
-//! are chosen first, and then the workers that will be empty soonest. Reserved workers get only
-//! more urgent tasks.
+//! Each round decides anew which workers are reserved for waiting multi-node tasks. However, a
+//! worker that is being drained is never given to another task of equal priority. Workers that are
+//! already reserved are chosen first, followed by the workers that will be empty soonest. A
+//! reserved worker only gets more urgent tasks.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -28,13 +28,13 @@ pub struct GangStart {
     pub workers: Vec<WorkerId>,
 }
 
-/// Finds nodes in one round.
+/// Plans the multi-node tasks of one round.
 #[derive(Debug)]
 pub(super) struct GangPlanner<'a> {
-    /// The workers that are neither reserved nor taken, by group, those that are empty soonest
-    /// first.
+    /// The workers that are neither reserved nor taken, by group. In each group, the workers that
+    /// will be empty soonest come first.
     groups: BTreeMap<&'a str, Vec<Node<'a>>>,
-    /// The queues with ready tasks. Reservations for other queues are void.
+    /// The queues with ready tasks. Reservations for any other queue are void.
     queues: BTreeSet<QueueKey>,
     now: Time,
     reserved_tasks: u32,
@@ -42,7 +42,7 @@ pub(super) struct GangPlanner<'a> {
     pub(super) reserved: BTreeMap<WorkerId, QueueKey>,
 }
 
-/// A worker as a possible node.
+/// A worker that may become a node of a multi-node task.
 #[derive(Clone, Copy, Debug)]
 struct Node<'a> {
     is_busy: bool,
@@ -52,7 +52,7 @@ struct Node<'a> {
 }
 
 impl Node<'_> {
-    /// Returns the sort key. Workers that are empty soonest come first.
+    /// Returns the sort key. Workers that will be empty soonest come first.
     const fn order(&self) -> (bool, u32, WorkerId) {
         (self.is_busy, self.running, self.id)
     }
@@ -64,7 +64,7 @@ struct Choice<'a> {
     nodes: BTreeSet<WorkerId>,
     /// The number of nodes that are not empty.
     busy: usize,
-    /// The number of busy nodes that were not reserved for this queue before.
+    /// The number of busy nodes that are not reserved for this queue yet.
     fresh: usize,
 }
 
@@ -78,7 +78,7 @@ impl<'a> GangPlanner<'a> {
         // A node that may be broken could keep the other nodes waiting.
         let able = workers.filter(|worker| worker.accepts_work() && worker.is_trusted());
         for worker in able {
-            // For other tasks a backlog does not matter, but a node must be empty.
+            // A backlog does not matter for other tasks, but a node must be empty.
             let is_busy = !worker.assigned().is_empty();
             let group = groups.entry(&worker.config.group).or_default();
             group.push(Node {
@@ -117,7 +117,7 @@ impl<'a> GangPlanner<'a> {
         self.starts.iter().any(|start| start.workers.contains(&id))
     }
 
-    /// Notes the workers that got tasks in this round. `plans` is sorted by worker id.
+    /// Notes which workers got tasks in this round. `plans` is sorted by worker id.
     pub(super) fn note_given(&mut self, plans: &[WorkerPlan<'_>]) {
         let is_given = |id: WorkerId| {
             let at = plans.binary_search_by_key(&id, |plan| plan.worker.id).ok();
@@ -130,16 +130,16 @@ impl<'a> GangPlanner<'a> {
                 node.is_busy = is_given(node.worker.id);
                 has_changed |= node.is_busy;
             }
-            // A node that got small tasks in this round is no longer among the first.
+            // A node that got small tasks in this round no longer belongs at the front.
             if has_changed {
                 group.sort_unstable_by_key(Node::order);
             }
         }
     }
 
-    /// Finds nodes for up to `ready` tasks of one queue and starts up to `start_max` of them.
-    /// Returns how many start. Renews existing reservations for further tasks, and adds new ones
-    /// while fewer than `reserve_max` tasks have any.
+    /// Finds nodes for up to `ready` tasks of one queue, starts up to `start_max` of them, and
+    /// returns how many it started. For the remaining tasks, it renews existing reservations and
+    /// adds new ones while fewer than `reserve_max` tasks have reservations.
     pub(super) fn plan(
         &mut self,
         key: QueueKey,
@@ -160,11 +160,11 @@ impl<'a> GangPlanner<'a> {
             if choice.busy > 0 && !may_keep || choice.busy == 0 && started >= start_max {
                 break;
             }
-            // These nodes are taken or reserved, so no other task of this round gets them.
+            // These nodes are now taken or reserved, so no other task gets them in this round.
             if let Some(members) = self.groups.get_mut(choice.group) {
                 members.retain(|node| !choice.nodes.contains(&node.worker.id));
             }
-            // All nodes are empty.
+            // All nodes are empty, so the task can start.
             if choice.busy == 0 {
                 started += 1;
                 self.starts.push(GangStart {
@@ -188,28 +188,28 @@ impl<'a> GangPlanner<'a> {
         u32::try_from(reserved.count()).unwrap_or(u32::MAX)
     }
 
-    /// Chooses the nodes of one group that are empty soonest. Groups whose nodes are being drained
-    /// come first.
+    /// Chooses the nodes of one group that will be empty soonest. Prefers groups whose nodes are
+    /// already being drained.
     fn choose(&self, key: QueueKey, demand: &VariantDemand) -> Option<Choice<'a>> {
         let count = demand.n_nodes as usize;
         let mut best: Option<Choice<'a>> = None;
         for (group, nodes) in &self.groups {
             let usable = |node: &&Node<'_>| node.worker.has_time(demand, self.now);
-            // Four ranks: empty and reserved for this queue, empty, reserved for this queue, and
-            // others.
+            // The ranks are: empty and reserved for this queue, otherwise empty, busy and reserved
+            // for this queue, and otherwise busy.
             let mut ranks: [Vec<WorkerId>; 4] = Default::default();
             for node in nodes.iter().filter(usable) {
                 let reserved = node.worker.reserved_for();
                 let reserved = reserved.filter(|key| self.queues.contains(key));
                 let rank = match reserved {
                     Some(other) if other == key => usize::from(node.is_busy) * 2,
-                    // A worker that is drained for another task of equal priority stays reserved
-                    // for that task, because otherwise both tasks could wait forever.
+                    // A worker that is being drained for another task of equal priority stays
+                    // reserved for that task. Otherwise, both tasks could wait forever.
                     Some(other) if other.priority <= key.priority => continue,
                     Some(_) | None => usize::from(node.is_busy) * 2 + 1,
                 };
                 ranks[rank].push(node.worker.id);
-                // Nodes are sorted with empty ones first, so enough have been found.
+                // Nodes are sorted with empty ones first, so the remaining nodes are not needed.
                 if ranks[0].len() + ranks[1].len() >= count {
                     break;
                 }

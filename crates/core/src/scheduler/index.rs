@@ -1,14 +1,15 @@
-//! An index of ready requests by their amounts. It finds requests that fit on a worker without a
-//! scan.
+//! An index of ready requests by their amounts. It finds the requests that fit on a worker without
+//! scanning all of them.
 //!
-//! The index is a tree of request variants. On the way down, first the weight becomes known, then
-//! the set of resources, and then each amount with increasing precision. A node is therefore a box
-//! that contains the requests below it. If the lower corner of a box does not fit, the whole box is
-//! skipped, and its upper corner bounds the value of its requests. A search visits the most urgent
-//! requests first, and among these the most valuable. It costs O(found × depth) if requests differ
-//! in one or two amounts. In all other cases, a limit on its steps bounds the round.
+//! The index is a tree of request variants. The path from the root first determines the weight,
+//! then the set of resources, and then each amount with increasing precision. A node is therefore a
+//! box that contains the requests below it. If the lower corner of a box does not fit, a search
+//! skips the whole box. The upper corner bounds the value of the requests in the box. A search
+//! visits the most urgent requests first, and the most valuable ones among these. It costs O(found
+//! × depth) if requests differ in one or two amounts. In other cases, a limit on its steps bounds
+//! the cost.
 //!
-//! The index knows neither task counts nor workers. The caller skips requests that are no longer
+//! The index contains neither task counts nor workers. The caller skips requests that are no longer
 //! ready.
 
 use std::cmp::Reverse;
@@ -19,10 +20,10 @@ use std::sync::Arc;
 use super::pack::{Bin, SHARE_UNIT, value_of, weights_of_shares};
 use crate::class::{Class, Demand, Offer, QueueKey, ResourceId, VariantDemand};
 
-/// The number of requests above which a node branches. A linear scan of fewer requests is fast.
+/// The number of requests at which a leaf is split. A linear scan of fewer requests is fast.
 const LEAF_MAX: usize = 32;
-/// The depth below which a node does not branch. Amounts are exact long before that, unless a
-/// request names dozens of resources.
+/// The maximum depth of the tree. Amounts are exact long before that, unless a request names dozens
+/// of resources.
 const PATH_MAX: usize = 64;
 /// The number of bits of an amount that each step determines.
 const BITS_PER_STEP: u32 = 4;
@@ -31,15 +32,15 @@ const BITS_PER_STEP: u32 = 4;
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Dimension {
     Weight,
-    /// The units of a resource.
+    /// The requested units of a resource.
     Units(ResourceId),
-    /// The whole pool of a resource.
+    /// A request for the whole pool of a resource.
     Whole(ResourceId),
-    /// The minimum lifetime.
+    /// The minimum remaining lifetime of the worker.
     Time,
 }
 
-/// The range of one dimension in a node, inclusive.
+/// The inclusive range of one dimension within a node.
 #[derive(Clone, Copy, Debug)]
 struct Range {
     dimension: Dimension,
@@ -51,13 +52,14 @@ struct Range {
 #[derive(Clone, Copy, Debug)]
 struct Step {
     digit: u64,
-    /// The range that the step narrows. `None` if the set of resources is complete.
+    /// The range that the step narrows, or `None` if the step completes the set of resources.
     range: Option<Range>,
-    /// Whether the digit is the next resource, or marks the end of the set.
+    /// Whether the digit stands for the next resource or for the end of the set.
     names_resource: bool,
 }
 
-/// The digit after the last resource. Other digits are twice the resource number, or one more.
+/// The digit for the end of the set of resources. The digit for a resource is twice its number,
+/// plus one if the request takes the whole pool.
 const LAST_RESOURCE: u64 = u64::MAX;
 
 type Requests = BTreeMap<(QueueKey, u32), Arc<Class>>;
@@ -67,7 +69,7 @@ enum Body {
     Leaf(Requests),
     Inner {
         children: BTreeMap<u64, Node>,
-        /// Whether the children are resources.
+        /// Whether the digits of the children name resources.
         by_resource: bool,
     },
 }
@@ -79,7 +81,7 @@ struct Node {
     is_named: bool,
     /// The number of requests of each priority.
     priorities: BTreeMap<Reverse<i32>, u32>,
-    /// The number of all requests.
+    /// The total number of requests.
     len: u32,
     body: Body,
 }
@@ -89,8 +91,8 @@ struct Node {
 pub(crate) struct RequestIndex {
     root: Node,
     known: BTreeSet<QueueKey>,
-    /// For each resource, the sum over the first variants of all requests: the units, and the
-    /// number of requests for the whole resource.
+    /// For each resource, the total number of units that the first variants of all requests take,
+    /// and the number of requests for the whole resource.
     asked: BTreeMap<ResourceId, (u128, u64)>,
 }
 
@@ -133,13 +135,13 @@ impl RequestIndex {
         }
     }
 
-    /// Returns the weight of a share of each resource, like [`super::pack::resource_weights`] for
-    /// the same number of tasks of each request.
+    /// Returns the weight of a share of each resource. The result is that of
+    /// [`super::pack::resource_weights`] with the same number of tasks for each request.
     pub(super) fn resource_weights(&self, offers: &[Offer]) -> Vec<u64> {
         let shares = offers.iter().zip(0..).map(|(offer, number)| {
             let asked = self.asked.get(&ResourceId(number)).copied();
             let (units, wholes) = asked.unwrap_or_default();
-            // A worker may not have this resource.
+            // The worker may not have this resource, so the divisor could be 0.
             let share = units.saturating_mul(SHARE_UNIT.into()) / u128::from(offer.units.max(1));
             let wholes = wholes.saturating_mul(SHARE_UNIT);
             u64::try_from(share)
@@ -177,7 +179,7 @@ impl RequestIndex {
         let mut depth = 0;
         loop {
             node.count_priority(at.0.priority);
-            // At the end of its path, a request is equal to the others there.
+            // All requests at the end of a path are equal, so they stay in one leaf.
             if depth < path.len() {
                 node.branch_if_full(depth);
             }
@@ -233,7 +235,7 @@ pub(super) struct DeferredFree {
 }
 
 impl DeferredFree {
-    /// Frees up to `left` requests. Returns whether all are freed.
+    /// Frees up to `left` requests. Returns whether all of them have been freed.
     pub(super) fn free(&mut self, left: &mut usize) -> bool {
         while *left > 0
             && let Some(node) = self.nodes.pop()
@@ -350,7 +352,7 @@ impl Node {
         })
     }
 
-    /// Returns an upper bound of the value of the requests in this box.
+    /// Returns an upper bound on the value of the requests in this box.
     fn value_max(&self, view: &View<'_>) -> u64 {
         let mut weight = u64::from(u32::MAX);
         let mut share = 0_u64;
@@ -364,7 +366,7 @@ impl Node {
                 Dimension::Units(resource) => (resource, range.most.min(view.available(resource))),
                 Dimension::Whole(resource) => (resource, view.total(resource)),
             };
-            // Until the set is complete, other resources may add any share, which is counted below.
+            // Until the set is complete, other resources may add any share. They are counted below.
             if self.is_named {
                 share = share.saturating_add(view.share(units.0, units.1));
             }
@@ -381,7 +383,7 @@ impl Node {
     }
 }
 
-/// A worker as a search sees it.
+/// The properties of a worker that a search needs.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct View<'v> {
     /// The resources, the available amounts, and the weights of shares.
@@ -418,7 +420,7 @@ struct Rank {
 /// A work item of a search.
 #[derive(Clone, Debug)]
 enum Item<'i> {
-    /// A node, or the rest of a leaf after a request.
+    /// A node, or the part of a leaf that follows the given request.
     Node(&'i Node, Option<(QueueKey, u32)>),
     Request(QueueKey, u32, &'i Arc<Class>),
 }
@@ -468,8 +470,8 @@ impl<'i> Search<'i> {
         Self { heap }
     }
 
-    /// Returns the next request that may fit, with its variant. `None` if there are no more, or the
-    /// steps are used up. The caller checks fractions of items.
+    /// Returns the next request that may fit and its variant. Returns `None` if there are no more,
+    /// or if the steps are used up. The caller checks whether fractions of items fit.
     pub(super) fn next(
         &mut self,
         view: &View<'_>,
@@ -504,7 +506,7 @@ impl<'i> Search<'i> {
                 children,
                 by_resource: true,
             } if children.len() > view.bin.offers.len() * 2 => {
-                // Other digits are resources that the worker does not have.
+                // All other digits stand for resources that the worker does not have.
                 let digits = (0..view.bin.offers.len() as u64 * 2).chain([LAST_RESOURCE]);
                 for child in digits.filter_map(|digit| children.get(&digit)) {
                     self.push_node(child, view, steps);
@@ -547,7 +549,7 @@ impl<'i> Search<'i> {
                     .push(Ranked(rank, Item::Request(*key, *number, class)));
             }
         }
-        // The best request of the rest determines its order among the other items.
+        // The rest of the leaf is ranked by its most urgent request and its highest possible value.
         if let Some(((key, _), _)) = rest.next() {
             let rank = Rank {
                 priority: key.priority.0,
@@ -563,7 +565,7 @@ impl<'i> Search<'i> {
         let Some((priority, _)) = node.priorities.first_key_value() else {
             return;
         };
-        // Boxes that cannot fit are not pushed, so each of them costs one step.
+        // Boxes that cannot fit are not pushed, so each of them costs only one step.
         if node.may_fit(view) {
             let rank = Rank {
                 priority: priority.0,
@@ -575,8 +577,7 @@ impl<'i> Search<'i> {
     }
 }
 
-/// Returns the path to a request. Requests with a common prefix have the same kinds of steps after
-/// it.
+/// Returns the path to a request. Paths with a common prefix continue with the same kind of step.
 fn path(variant: &VariantDemand) -> Vec<Step> {
     let mut steps = Vec::new();
     let weight = (Dimension::Weight, u64::from(variant.weight));
@@ -621,7 +622,7 @@ fn path(variant: &VariantDemand) -> Vec<Step> {
     let time = (Dimension::Time, variant.min_time_ns);
     steps.push(octave(time));
     amounts.push(time);
-    // The precision of all amounts grows evenly, because elongated boxes exclude fewer requests.
+    // The precision of all amounts grows evenly, because long, narrow boxes exclude fewer requests.
     for nth in 0..u64::BITS.div_ceil(BITS_PER_STEP) {
         steps.extend(amounts.iter().filter_map(|amount| digits(*amount, nth)));
     }
@@ -629,7 +630,7 @@ fn path(variant: &VariantDemand) -> Vec<Step> {
     steps
 }
 
-/// Returns the number of bits of an amount.
+/// Returns the step that determines the number of bits of an amount.
 const fn octave((dimension, amount): (Dimension, u64)) -> Step {
     let bits = u64::BITS - amount.leading_zeros();
     let least = if bits == 0 { 0 } else { 1 << (bits - 1) };
@@ -649,7 +650,7 @@ const fn octave((dimension, amount): (Dimension, u64)) -> Step {
     }
 }
 
-/// Returns the next bits of an amount. `None` if the amount is already exact.
+/// Returns the step that determines the next bits of an amount, or `None` if it is already exact.
 fn digits((dimension, amount): (Dimension, u64), nth: u32) -> Option<Step> {
     let unknown = (u64::BITS - amount.leading_zeros()).saturating_sub(1 + nth * BITS_PER_STEP);
     if unknown == 0 {

@@ -2,15 +2,15 @@
 //!
 //! The value of a task is the sum of its shares of the worker's resources, weighted by scarcity
 //! ("dot product" in Panigrahy et al., Heuristics for Vector Bin Packing, 2011), to the power of
-//! 5/4, times the weight of the request. The power favors large tasks over slightly better packing
-//! with small ones, which also fit later. The search tries counts, starting with the most valuable
-//! request, so its first result is the greedy mix. When its budget is used up, it returns the best
-//! mix found.
+//! 5/4, times the weight of the request. The exponent favors large tasks over slightly better
+//! packing with small ones, which also fit later. The search tries counts, starting with the most
+//! valuable request, so its first result is the greedy mix. When its budget is used up, it returns
+//! the best mix found.
 //!
-//! For the last few tasks, it takes the mix that minimizes the number of workers like this one that
-//! the remaining tasks need (exact bin packing, by dynamic programming over counts). The most
-//! valuable mix may leave tasks that pack badly, and if there are few tasks, nothing compensates
-//! for that.
+//! For the last few tasks, the search instead takes the mix after which the remaining tasks need
+//! the fewest workers like this one (exact bin packing, by dynamic programming over counts). The
+//! most valuable mix may leave tasks that pack badly, and if only a few tasks are left, no later
+//! mix compensates for that.
 
 use crate::class::{Offer, VariantDemand, fitting};
 
@@ -18,14 +18,16 @@ use crate::class::{Offer, VariantDemand, fitting};
 const NODES_PER_SEARCH: u32 = 256;
 /// The maximum number of candidates that one search examines, counting repetitions.
 const STEPS_PER_SEARCH: u32 = 8_192;
-/// The number of candidates of one search, most valuable first. The others are added greedily.
+/// The maximum number of candidates in one search, most valuable first. The others are added
+/// greedily.
 const CANDIDATES_MAX: usize = 64;
-/// The unit of shares: one millionth.
+/// The share that corresponds to a whole resource. Shares are measured in millionths.
 pub(super) const SHARE_UNIT: u64 = 1_000_000;
-/// The weight of the scarcest resource. Others weigh less, by the square of the ratio.
+/// The weight of the scarcest resource. Other resources weigh less, in proportion to the square of
+/// the requested share.
 const WORTH_MAX: u64 = 256;
 /// The maximum number of tasks that are packed exactly. With more tasks, later mixes compensate for
-/// a bad rest.
+/// remaining tasks that pack badly.
 pub(super) const EXACT_TASKS_MAX: u64 = 24;
 /// The maximum number of remainders in the exact comparison.
 const RESTS_MAX: usize = 2_048;
@@ -43,7 +45,8 @@ pub(super) struct Bin<'a> {
     pub(super) resource_weights: &'a [u64],
 }
 
-/// Returns the weight of each resource, 1 to 256, for this total demand: `(request, tasks)`.
+/// Returns the weight of each resource, from 1 to 256. `asked` yields the number of tasks of each
+/// request.
 pub(super) fn resource_weights<'a>(
     offers: &[Offer],
     asked: impl Iterator<Item = (&'a VariantDemand, u64)>,
@@ -71,7 +74,7 @@ pub(super) fn weights_of_shares(shares: Vec<u64>) -> Vec<u64> {
     shares.into_iter().map(worth).collect()
 }
 
-/// Returns the value of a weighted sum of shares, which is its power of 5/4.
+/// Returns the value of a weighted sum of shares, which is the sum to the power of 5/4.
 pub(super) fn value_of(share: u64) -> u64 {
     let squared = u128::from(share) * u128::from(share);
     let power = squared.saturating_mul(u128::from(share.isqrt())).isqrt();
@@ -85,7 +88,7 @@ pub(super) struct Candidate<'a> {
     pub(super) queue: usize,
     pub(super) number: u32,
     pub(super) demand: &'a VariantDemand,
-    /// The number of tasks.
+    /// The number of tasks that are left.
     pub(super) left: u64,
     value: u64,
 }
@@ -122,7 +125,7 @@ impl Bin<'_> {
         self.room(demand, self.available) > 0
     }
 
-    /// Returns the weighted share that `units` of a resource are.
+    /// Returns the weighted share that `units` units of a resource represent.
     pub(super) fn share(&self, slot: usize, units: i64) -> u64 {
         let worth = self.resource_weights.get(slot).copied().unwrap_or(1);
         share_of(units, total(self.offers, slot)).saturating_mul(worth)
@@ -165,7 +168,7 @@ fn share_of(units: i64, total: u64) -> u64 {
     u64::try_from(share).unwrap_or(u64::MAX)
 }
 
-/// Subtracts the demand of `count` tasks from the available amounts. A negative count adds it.
+/// Subtracts the demand of `count` tasks from the available amounts. A negative count adds it back.
 fn take(available: &mut [i64], demand: &VariantDemand, offers: &[Offer], count: i64) {
     for (slot, units) in costs(demand, offers) {
         if let Some(available) = available.get_mut(slot) {
@@ -174,7 +177,7 @@ fn take(available: &mut [i64], demand: &VariantDemand, offers: &[Offer], count: 
     }
 }
 
-/// The remaining steps of all searches of a round. When they are used up, placement is greedy.
+/// The remaining steps of all searches in a round. When they are used up, placement is greedy.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Budget {
     /// The number of counts that may still be tried.
@@ -190,7 +193,7 @@ impl Budget {
     };
 }
 
-/// Returns the number of tasks of each candidate. Sorts the candidates accordingly.
+/// Returns how many tasks of each candidate to place. Sorts the candidates into the same order.
 pub(super) fn best_mix(
     bin: Bin<'_>,
     candidates: &mut [Candidate<'_>],
@@ -212,7 +215,7 @@ pub(super) fn best_mix(
                 i64::from(*count),
             );
         }
-        // The least valuable candidates fill the rest, in order.
+        // The least valuable candidates fill the remaining space, in order.
         counts.extend(rest.iter().map(|candidate| {
             let room = u64::from(bin.room(candidate.demand, &available)).min(candidate.left);
             let count = u32::try_from(room).unwrap_or(u32::MAX);
@@ -231,12 +234,12 @@ pub(super) fn best_mix(
 
 /// Finds the best mix of a few sorted candidates.
 fn best_of(bin: Bin<'_>, candidates: &[Candidate<'_>], budget: &mut Budget) -> Vec<u32> {
-    // If there is only one request, which is the usual case, as many tasks as fit are taken.
+    // If there is only one request, which is the usual case, as many of its tasks as fit are taken.
     if let [only] = candidates {
         let room = u64::from(bin.room(only.demand, bin.available)).min(only.left);
         return vec![u32::try_from(room).unwrap_or(u32::MAX)];
     }
-    // At the end of a run, the rest matters more than the value of this mix.
+    // When few tasks are left, packing the rest well matters more than the value of this mix.
     if let Some(mix) = best_of_few(bin, candidates, &mut budget.nodes) {
         return mix;
     }
@@ -275,7 +278,7 @@ fn search(bin: Bin<'_>, candidates: &[Candidate<'_>], budget: &mut Budget) -> Ve
     search.best
 }
 
-/// Returns the counts that use most of one resource in total. Sorts the candidates accordingly.
+/// Returns the counts that use the most of one resource. Sorts the candidates into the same order.
 pub(super) fn most_cpus(
     bin: Bin<'_>,
     cpus: usize,
@@ -298,7 +301,7 @@ struct Search<'s> {
     used: Vec<usize>,
     weight: u64,
     available: Vec<i64>,
-    /// The counts up to the current candidate. Later ones are 0.
+    /// The counts up to the current candidate. All later counts are 0.
     counts: Vec<u32>,
     /// The total value of all candidates before each candidate.
     values: Vec<u64>,
@@ -319,7 +322,7 @@ impl Search<'_> {
         }
     }
 
-    /// Takes as many tasks of each candidate in turn as fit, until nothing can be gained.
+    /// Takes as many tasks of each candidate in turn as fit, until no more value can be gained.
     fn go_down(&mut self, mut value: u64) {
         loop {
             if value > self.best_value {
@@ -327,7 +330,7 @@ impl Search<'_> {
                 self.best.clone_from(&self.counts);
             }
             let at = self.values.len();
-            // All candidates have their counts.
+            // All candidates have counts.
             let Some(candidate) = self.candidates.get(at).copied() else {
                 return;
             };
@@ -336,7 +339,8 @@ impl Search<'_> {
             if value.saturating_add(self.bound()) <= self.best_value {
                 return;
             }
-            // Saturates, because the first, greedy path is always completed.
+            // The subtraction saturates, because the first path, which is greedy, is always
+            // completed.
             self.steps = self.steps.saturating_sub(1);
             let room = self.bin.room(candidate.demand, &self.available);
             let most = u64::from(room).min(candidate.left);
@@ -348,8 +352,8 @@ impl Search<'_> {
         }
     }
 
-    /// Takes one task less of the last candidate with a nonzero count. Returns the new value, or
-    /// `None` at the end of the search or of the budget.
+    /// Removes one task of the last candidate with a nonzero count. Returns the new value, or
+    /// `None` if the search is complete or the budget is used up.
     fn go_back(&mut self) -> Option<u64> {
         while let Some(value) = self.values.pop() {
             let at = self.values.len();
@@ -370,13 +374,14 @@ impl Search<'_> {
         None
     }
 
-    /// Returns an upper bound of the additional value.
+    /// Returns an upper bound on the additional value.
     fn bound(&self) -> u64 {
         let shares = self.used.iter().map(|slot| {
             let free = self.available.get(*slot).copied().unwrap_or(0).max(0);
             self.bin.share(*slot, free) + WORTH_MAX
         });
-        // The power of a sum is at least the sum of the powers. Rounding errors are added.
+        // The power of a sum is at least the sum of the powers. The added constants cover rounding
+        // errors.
         (value_of(shares.sum()) + 1)
             .saturating_mul(self.weight)
             .max(u64::from(self.used.is_empty()))
@@ -392,8 +397,8 @@ impl Search<'_> {
     }
 }
 
-/// Returns the mix of a few tasks for which the remaining tasks need the fewest workers, and among
-/// such mixes the most valuable. `None` if there are too many mixes to compare.
+/// Returns the mix of a few tasks after which the remaining tasks need the fewest workers. Among
+/// such mixes, it is the most valuable. Returns `None` if there are too many mixes to compare.
 fn best_of_few(bin: Bin<'_>, candidates: &[Candidate<'_>], nodes: &mut u32) -> Option<Vec<u32>> {
     let left: Vec<u32> = candidates
         .iter()
@@ -439,7 +444,7 @@ fn best_of_few(bin: Bin<'_>, candidates: &[Candidate<'_>], nodes: &mut u32) -> O
         let is_better = best
             .as_ref()
             .is_none_or(|(needed, value, _)| rank < (*needed, *value));
-        // Fewer workers for the rest come first, then the higher value.
+        // A mix after which fewer workers are needed is better. The higher value breaks ties.
         if is_better {
             best = Some((rank.0, rank.1, counts));
         }
@@ -452,7 +457,7 @@ fn best_of_few(bin: Bin<'_>, candidates: &[Candidate<'_>], nodes: &mut u32) -> O
 /// Marks an unknown entry of the table.
 const UNKNOWN: u32 = u32::MAX;
 
-/// The number of empty workers that a rest of the candidates needs, by its counts.
+/// The minimum number of empty workers for each combination of remaining task counts.
 struct RemainderTable<'s> {
     bin: Bin<'s>,
     candidates: &'s [Candidate<'s>],
@@ -463,11 +468,11 @@ struct RemainderTable<'s> {
     nodes: u32,
 }
 
-/// Called with the amounts that a mix leaves. Returns `None` if the steps are used up.
+/// Called with the task counts that a mix leaves. Returns `None` if the steps are used up.
 type OnRest<'f, 's> = &'f mut dyn FnMut(&mut RemainderTable<'s>, &mut [u32]) -> Option<()>;
 
 impl<'s> RemainderTable<'s> {
-    /// Visits the rest of each maximal mix. Returns `None` if the steps are used up.
+    /// Visits what each maximal mix leaves. Returns `None` if the steps are used up.
     fn each_mix(
         &mut self,
         at: usize,
@@ -508,24 +513,26 @@ impl<'s> RemainderTable<'s> {
         Some(())
     }
 
-    /// Returns whether no task of a rest fits.
+    /// Returns whether none of the remaining tasks fits.
     fn is_full(&self, available: &[i64], rest: &[u32]) -> bool {
         let mut more = self.candidates.iter().zip(rest);
         !more.any(|(candidate, rest)| *rest > 0 && self.bin.room(candidate.demand, available) > 0)
     }
 
-    /// Returns the number of empty workers for a rest. `None` if the steps are used up.
+    /// Returns the number of empty workers that the remaining tasks need, or `None` if the steps
+    /// are used up.
     fn fewest(&mut self, rest: &mut [u32]) -> Option<u32> {
         let place = |rest: &[u32], strides: &[usize]| -> usize {
             let parts = rest.iter().zip(strides);
             parts.map(|(count, stride)| *count as usize * stride).sum()
         };
         let at = place(rest, &self.strides);
-        // Nothing is left.
+        // No tasks are left.
         if at == 0 {
             return Some(0);
         }
-        // Different mixes leave the same rest, which is computed only once (dynamic programming).
+        // Different mixes can leave the same counts. Each is computed only once (dynamic
+        // programming).
         if self.fewest[at] != UNKNOWN {
             return Some(self.fewest[at]);
         }

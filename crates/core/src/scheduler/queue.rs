@@ -1,9 +1,10 @@
 //! Ready tasks by priority and class, stored as ranges.
 //!
-//! Order: higher priority first, then the earlier job, then the lower task. All operations cost
-//! O(log) of the number of (job, submit) entries and ranges, never of the number of tasks.
+//! Tasks are ordered by priority (highest first), then by job and by task number (lowest first).
+//! The cost of every operation is logarithmic in the number of (job, submit) entries and ranges,
+//! and independent of the number of tasks.
 //!
-//! If there are many queues, they are also in a [`RequestIndex`], so that a round finds the
+//! If there are many queues, they are also in a [`RequestIndex`], which lets a round find the
 //! relevant ones. The index is updated in bounded steps, see [`ReadyQueue::follow`].
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -17,13 +18,13 @@ use crate::range::IndexSet;
 /// Consecutive indices of one submit that were taken from a queue.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct TakenRange {
-    /// The job.
+    /// The id of the job.
     pub job: JobId,
-    /// The submit in the job.
+    /// The number of the submit within the job.
     pub submit: u32,
     /// The first index.
     pub from: u32,
-    /// The end, exclusive.
+    /// The index after the last one.
     pub to: u32,
 }
 
@@ -33,9 +34,10 @@ struct ClassQueue {
     len: u64,
 }
 
-/// The maximum number of queues that a round examines completely. For more, it uses the index.
+/// The maximum number of queues that a round examines completely. With more queues, it uses the
+/// index.
 pub(crate) const QUEUES_SEEN_MAX: usize = 256;
-/// The number of queues below which the index is dropped. It is lower than the other limit, to
+/// The number of queues below which the index is dropped. It is lower than [`QUEUES_SEEN_MAX`] to
 /// avoid repeated rebuilds.
 const QUEUES_INDEXED_MIN: usize = QUEUES_SEEN_MAX / 2;
 /// How many queues one step adds to the index, which takes a few milliseconds.
@@ -48,7 +50,7 @@ const FREED_MAX: usize = 8_192;
 #[derive(Clone, Debug, Default)]
 struct Indexed {
     index: RequestIndex,
-    /// The queues that appeared or ended since the last step.
+    /// The queues that appeared or disappeared since the last step.
     changed: BTreeSet<QueueKey>,
     /// All queues up to this one have been added.
     built_to: Option<QueueKey>,
@@ -59,7 +61,7 @@ struct Indexed {
 #[derive(Clone, Debug, Default)]
 pub struct ReadyQueue {
     queues: BTreeMap<QueueKey, ClassQueue>,
-    /// The queues that have tasks of a job.
+    /// The queues with tasks of each job.
     by_job: BTreeSet<(JobId, QueueKey)>,
     /// The queues of multi-node tasks, with their minimum number of nodes.
     multi_node: BTreeMap<QueueKey, u32>,
@@ -67,7 +69,7 @@ pub struct ReadyQueue {
     by_nodes: BTreeSet<(u32, QueueKey)>,
     len: u64,
     indexed: Option<Box<Indexed>>,
-    /// Discarded indexes, which are kept because freeing a large one takes long.
+    /// Discarded indexes, which are freed in steps because freeing a large one takes a long time.
     freed: Vec<DeferredFree>,
 }
 
@@ -89,14 +91,14 @@ impl ReadyQueue {
         let added = u64::from(set.len() - before);
         queue.len += added;
         self.len += added;
-        // The index knows queues, but not task counts.
+        // The index contains queues but not task counts.
         if is_first {
             self.note_changed(key);
         }
         is_first
     }
 
-    /// Notes that the tasks of a queue take whole nodes, at least `n_nodes`.
+    /// Notes that each task of a queue takes at least `n_nodes` whole nodes.
     pub fn note_multi_node(&mut self, key: QueueKey, n_nodes: u32) {
         self.multi_node.insert(key, n_nodes);
         self.by_nodes.insert((n_nodes, key));
@@ -120,8 +122,8 @@ impl ReadyQueue {
         removed
     }
 
-    /// Removes all tasks of a submit from a queue. Returns `None`, without removing any, if they
-    /// are more than `most` ranges.
+    /// Removes all tasks of a submit from a queue. If they form more than `most` ranges, removes
+    /// none of them and returns `None`.
     pub fn remove_submit(
         &mut self,
         key: QueueKey,
@@ -145,8 +147,9 @@ impl ReadyQueue {
         Some(set)
     }
 
-    /// Removes tasks of the first submits of a job, starting after the queue `done_to`, and at most
-    /// `left` entries (one submit in one queue). Returns whether nothing is left.
+    /// Removes the tasks of the first `submits` submits of a job, starting after the queue
+    /// `done_to`. Removes at most `left` entries (one submit in one queue). Returns whether no such
+    /// tasks are left.
     pub fn remove_some(
         &mut self,
         job: JobId,
@@ -158,7 +161,7 @@ impl ReadyQueue {
             if let Some(queue) = self.queues.get_mut(&key) {
                 let of_job = (job, 0)..(job, submits);
                 while let Some((entry, _)) = queue.entries.range(of_job.clone()).next() {
-                    // The rest follows in the next portion, starting at this queue.
+                    // The next call continues with this queue.
                     if *left == 0 {
                         return false;
                     }
@@ -176,7 +179,7 @@ impl ReadyQueue {
         true
     }
 
-    /// Returns the next less urgent queue with tasks of a job.
+    /// Returns the next less urgent queue that has tasks of a job.
     pub(crate) fn next_of(&self, job: JobId, behind: Option<QueueKey>) -> Option<QueueKey> {
         let first = Included((job, QueueKey::new(i32::MAX, ClassId(0))));
         let from = behind.map_or(first, |key| Excluded((job, key)));
@@ -221,7 +224,7 @@ impl ReadyQueue {
         taken
     }
 
-    /// Updates `by_job` after tasks of a job were removed.
+    /// Updates `by_job` after tasks of a job have been removed.
     fn forget_entry(&mut self, key: QueueKey, job: JobId) {
         let Some(queue) = self.queues.get(&key) else {
             return;
@@ -242,7 +245,7 @@ impl ReadyQueue {
     }
 
     fn note_changed(&mut self, key: QueueKey) {
-        // The build will reach this queue later.
+        // A queue that the build has not reached yet will be added later.
         if let Some(indexed) = &mut self.indexed
             && (indexed.is_built || indexed.built_to.is_some_and(|to| key <= to))
         {
@@ -250,7 +253,7 @@ impl ReadyQueue {
         }
     }
 
-    /// Updates the index by a bounded number of queues, if there are enough queues.
+    /// Applies a bounded number of changes to the index, if there are enough queues to need one.
     pub(crate) fn follow(&mut self, classes: &Classes) {
         self.free_some();
         // If there are few queues, a round examines all of them, and the index only costs memory.
@@ -265,7 +268,7 @@ impl ReadyQueue {
             return;
         }
         let indexed = self.indexed.get_or_insert_default();
-        // Changes come first, because they affect queues that rounds already see.
+        // Changes come first, because they affect queues that rounds already use.
         let mut left = FOLLOWED_MAX;
         while left > 0
             && let Some(key) = indexed.changed.pop_first()
@@ -274,7 +277,7 @@ impl ReadyQueue {
             let Some(class) = classes.get(key.class) else {
                 continue;
             };
-            // The queue may have ended and reappeared since the change was noted.
+            // The queue may have disappeared and reappeared since the change was noted.
             if self.queues.contains_key(&key) {
                 indexed.index.insert(key, class);
             } else {
@@ -284,7 +287,7 @@ impl ReadyQueue {
         if indexed.is_built {
             return;
         }
-        // The most urgent queues come first, so that only the least urgent ones are missing at
+        // The most urgent queues are added first, so that only the least urgent ones are missing at
         // first.
         let from = indexed.built_to.map_or(Unbounded, Excluded);
         let mut rest = self.queues.range((from, Unbounded));
@@ -314,12 +317,12 @@ impl ReadyQueue {
         !self.freed.is_empty()
     }
 
-    /// Returns the index. `None` if there are too few queues.
+    /// Returns the index, or `None` if there are too few queues.
     pub(crate) fn index(&self) -> Option<&RequestIndex> {
         self.indexed.as_ref().map(|indexed| &indexed.index)
     }
 
-    /// Returns whether queues are missing in the index.
+    /// Returns whether the index is out of date.
     pub(crate) fn is_behind(&self) -> bool {
         let behind = |indexed: &Indexed| !indexed.is_built || !indexed.changed.is_empty();
         self.indexed.as_deref().is_some_and(behind)
@@ -330,7 +333,7 @@ impl ReadyQueue {
         self.queues.len()
     }
 
-    /// Returns whether multi-node tasks are ready.
+    /// Returns whether any multi-node tasks are ready.
     pub(crate) fn has_multi_node(&self) -> bool {
         !self.multi_node.is_empty()
     }
@@ -357,25 +360,25 @@ impl ReadyQueue {
         self.queues.get(&key).map_or(0, |queue| queue.len)
     }
 
-    /// Returns some queues in the order of [`ReadyQueue::counts_by_age`].
+    /// Returns the given queues with their counts, in the order of [`ReadyQueue::counts_by_age`].
     pub(crate) fn by_age(&self, keys: impl Iterator<Item = QueueKey>) -> Vec<(QueueKey, u64)> {
         let found = keys.filter_map(|key| Some((key, self.queues.get(&key)?)));
         sorted_by_age(found)
     }
 
-    /// Returns the queues in order of priority: `(key, number of ready tasks)`.
+    /// Returns each queue with its number of ready tasks, in order of priority.
     pub fn counts(&self) -> impl Iterator<Item = (QueueKey, u64)> + '_ {
         self.queues.iter().map(|(key, queue)| (*key, queue.len))
     }
 
-    /// Returns the counts sorted by priority, then by the earliest job.
+    /// Returns the same counts, sorted by priority and then by the earliest job.
     #[must_use]
     pub fn counts_by_age(&self) -> Vec<(QueueKey, u64)> {
-        // This avoids lookups, because every round begins with it.
+        // Every round begins with this call, so it avoids lookups.
         sorted_by_age(self.queues.iter().map(|(key, queue)| (*key, queue)))
     }
 
-    /// Returns whether nothing is ready.
+    /// Returns whether no task is ready.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.queues.is_empty()
