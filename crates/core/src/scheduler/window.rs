@@ -1,10 +1,11 @@
 //! The window of a round: everything, or the relevant part of very many requests and workers.
 //!
-//! If there are few queues, a round sees all of them. If there are many, it sees, for each examined
-//! worker, the most urgent and valuable requests that fit there now, and requests that could be
-//! sent ahead. A worker for which not all requests were seen gets nothing less urgent than the seen
-//! ones, so priorities stay strict, and the next round follows immediately. The cost of a round
-//! therefore depends on the number of tasks that it starts, not on the number of waiting tasks.
+//! If there are few queues, a round examines all of them. If there are many, it examines for each
+//! worker the most urgent and valuable requests that fit there now, and requests that could be sent
+//! ahead. If some requests were left out for a worker, it gets no task that is less urgent than the
+//! examined ones. Priorities therefore stay strict, and the next round follows immediately. The
+//! cost of a round depends on the number of tasks that it starts, not on the number of waiting
+//! tasks.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
@@ -25,45 +26,46 @@ use crate::worker::Worker;
 const PAIRS_MAX: usize = 50_000;
 /// The maximum number of workers that one round examines.
 const ROOMS_MAX: usize = 1_024;
-/// How many of the most urgent requests are used to find workers with room.
+/// The number of most urgent requests that are used to find workers with room.
 const URGENT_MAX: usize = 4;
-/// The number of workers that a round examines if it does not see all queues.
+/// The number of workers that a round examines if it does not examine all queues.
 const WORKERS_MAX: usize = 24;
-/// The number of queues that such a round sees.
+/// The number of queues that such a round examines.
 const CHOSEN_MAX: usize = 384;
-/// The maximum number of fitting requests seen per worker, from which the best mix is chosen.
+/// The maximum number of fitting requests per worker from which the best mix is chosen.
 const FITTING_MAX: usize = 64;
-/// The same limit for a worker that takes enough tasks or none, because they must fill it.
+/// The same limit for a worker with a minimum utilization, because its tasks must reach it.
 const FITTING_DEMANDED: usize = 256;
-/// The maximum number of requests seen per worker for sending ahead.
+/// The maximum number of requests examined per worker for sending ahead.
 const AHEAD_MAX: usize = 256;
 const AHEAD_MIN: usize = 16;
 /// The maximum number of search steps per round, about 200 ns each.
 const STEPS_MAX: u32 = 8_192;
-/// How often that limit is doubled while searches end without a fit: up to a quarter of a million
-/// steps, about 50 ms.
+/// How many times the step limit is doubled while searches end without a fit. The highest limit is
+/// a quarter of a million steps, about 50 ms.
 pub(crate) const SEARCH_WIDENED_MAX: u32 = 5;
-/// The number of multi-node queues that such a round sees: the most urgent ones, and feasible ones.
+/// The number of multi-node queues that such a round examines. They are the most urgent ones and
+/// feasible ones.
 pub(crate) const MULTI_NODE_MAX: usize = 16;
-/// How many node counts are examined to find feasible ones.
+/// The maximum number of node counts examined to find feasible queues.
 const SIZES_MAX: usize = 1_024;
 
 /// The queues and workers that one round examines.
 #[derive(Clone, Debug, Default)]
 pub struct Window {
-    /// The queues, as in [`super::solve::RoundInput::queues`].
+    /// The queues, in the form of [`super::solve::RoundInput::queues`].
     pub queues: Vec<(QueueKey, u64)>,
-    /// The workers, each with the part of the queues that it sees.
+    /// The workers, each with the priority down to which its queues were examined.
     pub rooms: BTreeMap<WorkerId, SeenPriority>,
-    /// Whether nothing else could go to these workers.
+    /// Whether the window leaves out no request that could go to these workers.
     pub is_all: bool,
     /// Whether some queues are not in the index yet.
     pub is_behind: bool,
 }
 
 /// Chooses what a round examines. `rooms` contains the workers that may have room, in order.
-/// [`ReadyQueue::follow`] must be called before. `widened` says how often the step limit is
-/// doubled.
+/// [`ReadyQueue::follow`] must be called first. `widened` is the number of times that the step
+/// limit is doubled.
 pub(crate) fn window(
     ready: &ReadyQueue,
     (classes, workers): (&Classes, &BTreeMap<WorkerId, Worker>),
@@ -75,7 +77,7 @@ pub(crate) fn window(
         let queues = ready.counts_by_age();
         let most = (PAIRS_MAX / queues.len().max(1)).min(ROOMS_MAX);
         let mut rooms: Vec<WorkerId> = rooms.collect();
-        // Workers with room now come first. The others follow in the next rounds.
+        // Workers that have room now come first. The others follow in the next rounds.
         if rooms.len() > most {
             let urgent = queues.iter().take(URGENT_MAX).map(|(key, _)| key.class);
             let urgent: Vec<_> = urgent.filter_map(|class| classes.get(class)).collect();
@@ -109,7 +111,7 @@ pub(crate) fn window(
     let mut seen = BTreeMap::new();
     for id in rooms.take(WORKERS_MAX) {
         let Some(worker) = workers.get(&id).filter(|worker| worker.accepts_work()) else {
-            // The worker takes nothing and need not be examined again.
+            // The worker accepts no tasks and need not be examined again.
             seen.insert(id, SeenPriority::default());
             continue;
         };
@@ -131,8 +133,8 @@ pub(crate) fn window(
     }
 }
 
-/// Selects `most` of these workers, starting with workers that have room for an urgent request,
-/// because no task should be sent ahead to one worker while another is idle.
+/// Selects `most` of these workers, starting with workers that have room for an urgent request. No
+/// task should be sent ahead to one worker while another is idle.
 fn first_with_room(
     rooms: Vec<WorkerId>,
     most: usize,
@@ -146,7 +148,7 @@ fn first_with_room(
     };
     let (mut first, mut later) = (Vec::new(), Vec::new());
     for id in rooms {
-        // The others do not matter to this round.
+        // The remaining workers do not matter in this round.
         if first.len() >= most {
             break;
         }
@@ -162,12 +164,13 @@ fn first_with_room(
 /// Workers with the same offers.
 struct Kind<'a> {
     resource_weights: Vec<u64>,
-    /// The requests that such a worker could run, as far as known, in the order of sending ahead.
+    /// The requests that such a worker could run and that are known so far, in the order in which
+    /// they are sent ahead.
     ahead: Vec<QueueKey>,
     search: Search<'a>,
 }
 
-/// The offers of a worker, and their free part.
+/// A worker's offers and free units.
 type OfferKey<'a> = (&'a [Offer], &'a [i64]);
 
 struct Chooser<'a> {
@@ -179,7 +182,7 @@ struct Chooser<'a> {
     steps: u32,
     chosen: BTreeSet<QueueKey>,
     kinds: BTreeMap<&'a [Offer], Kind<'a>>,
-    /// The result for a worker with these free units, reused for equal workers.
+    /// The results by offers and free units, reused for equal workers.
     alike: BTreeMap<OfferKey<'a>, Option<Reverse<i32>>>,
     is_all: bool,
 }
@@ -213,11 +216,11 @@ impl<'a> Chooser<'a> {
         SeenPriority { fitting, ahead }
     }
 
-    /// Finds requests that can start on a worker now outside its reservations. Returns a value for
-    /// [`SeenPriority::fitting`].
+    /// Finds requests that can start on a worker now without using its reservations. Returns a
+    /// value for [`SeenPriority::fitting`].
     fn find_fitting(&mut self, worker: &'a Worker) -> Option<Reverse<i32>> {
         let mut plan = WorkerPlan::new(worker);
-        // This round decides again about reservations for multi-node tasks.
+        // This round decides anew about reservations for multi-node tasks.
         if self.with_gangs {
             plan.reserved = None;
         }
@@ -248,7 +251,7 @@ impl<'a> Chooser<'a> {
                 let here = level.unwrap_or(Reverse(i32::MAX));
                 return (self.steps == 0).then_some(here);
             };
-            // The worker is reserved, and all further requests are less urgent.
+            // The worker is reserved, and all remaining requests are less urgent.
             if !plan.admits(key) {
                 return None;
             }
@@ -259,7 +262,7 @@ impl<'a> Chooser<'a> {
                 plan.enter(key, self.classes);
                 available = plan.available_all();
             }
-            // The index may lag behind the queue, and it does not know fractions of items.
+            // The index may lag behind the queue, and it ignores fractions of items.
             let fits = self.ready.count(key) > 0
                 && class.variants.get(number as usize).is_some_and(|demand| {
                     plan.room(demand) > 0 && plan.serves(key.class, number, demand, self.now)
@@ -281,7 +284,7 @@ impl<'a> Chooser<'a> {
         let kind = self.kinds.get_mut(worker.offers())?;
         let by_rate = worker.backlog_by_rate(self.now) as usize;
         let wanted = by_rate.saturating_sub(worker.backlog_len());
-        // This is enough to choose from, even for a worker whose rate is unknown.
+        // This many requests are enough to choose from, even for a worker with an unknown rate.
         let wanted = wanted.clamp(AHEAD_MIN, AHEAD_MAX);
         let whole = everything(worker.offers());
         let view = View {
@@ -292,7 +295,7 @@ impl<'a> Chooser<'a> {
             },
             time_left_ns: u64::MAX,
         };
-        // Equal workers could run the same requests, so the previous search is continued.
+        // Equal workers can run the same requests, so the previous search is continued.
         while kind.ahead.len() < wanted
             && let Some((key, _, _)) = kind.search.next(&view, &mut self.steps)
         {
@@ -328,8 +331,8 @@ impl<'a> Chooser<'a> {
     }
 }
 
-/// Returns at most `most` queues that some kind of worker could run, most urgent and valuable
-/// first.
+/// Returns at most `most` queues that a worker with these offers could run. The most urgent and
+/// most valuable ones come first.
 pub(crate) fn able(
     ready: &ReadyQueue,
     offers: &[Offer],
@@ -372,7 +375,8 @@ mod tests {
     use crate::testing::worker_config;
     use crate::time::Timestamp;
 
-    /// Very many multi-node requests. Those with the most nodes have the highest priority.
+    /// A cluster with very many multi-node requests. Requests with more nodes have higher
+    /// priorities.
     struct Bench {
         classes: Classes,
         ready: ReadyQueue,

@@ -1,5 +1,5 @@
-//! One worker in one round: its free amounts, and the reservations of blocked tasks against less
-//! urgent ones.
+//! The plan for one worker in one round. It contains the worker's free amounts and the reservations
+//! that protect blocked tasks from less urgent ones.
 
 use std::cmp::Reverse;
 use std::time::Duration;
@@ -10,69 +10,69 @@ use crate::resource::shadow::{freed_alongside, slack};
 use crate::time::Time;
 use crate::worker::{BACKLOG_MAX, Split, Worker};
 
-/// The maximum number of tasks sent in front of less urgent ones regardless of their length. That
+/// The maximum number of tasks sent in front of less urgent ones regardless of their duration. This
 /// many of the shortest tasks last for many round trips to the server.
 const COVER_MAX: u32 = 256;
-/// The maximum number of blocked requests whose needs are computed. With more, nothing is left for
-/// others.
+/// The maximum number of blocked requests whose needs are computed. With more, no room is left for
+/// other tasks.
 const BLOCKED_MAX: usize = 8;
-/// A backlog is refilled when the target divided by this is missing. The rest lasts for several
-/// round trips.
+/// A backlog is refilled when the target size divided by this number is missing. The remaining
+/// tasks last for several round trips.
 const TOP_UP_PART: u32 = 4;
 
-/// The maximum number of backlog requests examined to find what the worker starts next.
+/// The maximum number of requests in the backlog that are examined to find which ones start next.
 const PROMOTED_LOOKS_MAX: usize = 256;
 
-/// How long equally urgent tasks may overtake the most valuable request that has no room: long
-/// enough for short tasks to flow, and short enough for large tasks not to starve.
+/// How long equally urgent tasks may overtake the most valuable request that has no room. This is
+/// long enough to keep short tasks flowing, and short enough to keep large tasks from starving.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(5);
 
-/// The lowest priority for which a worker has seen all relevant requests.
+/// The lowest priority down to which all relevant requests were examined for a worker.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct SeenPriority {
-    /// The priority for starts. `None` if everything was seen.
+    /// The priority for starts, or `None` if all requests were examined.
     pub fitting: Option<Reverse<i32>>,
-    /// The priority for sending ahead. `None` if everything was seen.
+    /// The priority for sending ahead, or `None` if all requests were examined.
     pub ahead: Option<Reverse<i32>>,
 }
 
 impl SeenPriority {
-    /// Returns whether no request was seen that could start on the worker.
+    /// Returns whether no request that could start on the worker was examined.
     pub(crate) fn is_blind(&self) -> bool {
         self.fitting == Some(Reverse(i32::MAX))
     }
 }
 
-/// A worker within one round.
+/// The state of a worker within one round.
 #[derive(Clone, Debug)]
 pub(crate) struct WorkerPlan<'a> {
     pub(crate) worker: &'a Worker,
     free: Vec<i64>,
     /// The units reserved for tasks more urgent than the current level.
     reserved_room: Vec<i64>,
-    /// The tasks that wait on the worker, most urgent first. The reservations include those before
-    /// `absorbed`.
+    /// The tasks that wait on the worker, most urgent first. Room is reserved for the entries
+    /// before `absorbed`.
     blocked: Vec<(QueueKey, u32)>,
     absorbed: usize,
-    /// Whether `blocked` includes the worker's reservations.
+    /// Whether `blocked` includes the requests that the worker reserves room for.
     reservations_noted: bool,
-    /// The tasks placed and sent ahead in this round.
+    /// The tasks placed in this round, by class and variant.
     placed: Vec<(ClassId, u32, u32)>,
     sent: Vec<(QueueKey, u32)>,
-    /// The multi-node task for which the worker is being drained. Only more urgent tasks may go
-    /// there.
+    /// The multi-node task for which the worker is being drained. The worker only gets more urgent
+    /// tasks.
     pub(crate) reserved: Option<QueueKey>,
-    /// How far the ready requests were seen.
+    /// The priority down to which the ready requests were examined.
     pub(crate) seen: SeenPriority,
-    /// The position among the kinds of workers of a round.
+    /// The index among the kinds of workers in the round.
     pub(crate) kind: usize,
-    /// Whether several requests of the current level are left for the worker.
+    /// Whether the worker can still choose among several requests of the current level.
     pub(crate) has_choice: bool,
     /// Whether this round recomputes the worker's reservations.
     pub(crate) is_selected: bool,
-    /// The target size of the worker's backlog at its current rate, computed on demand.
+    /// The target size of the worker's backlog at its current rate. It is computed on demand.
     rate_target: Option<u32>,
-    /// The worker's backlog relative to the current level.
+    /// The worker's backlog relative to the current level, which comes first.
     split: Option<(Reverse<i32>, Split)>,
 }
 
@@ -97,10 +97,10 @@ impl<'a> WorkerPlan<'a> {
         }
     }
 
-    /// Reserves room for the worker's reservations that still have ready tasks. Must be called
-    /// before [`WorkerPlan::enter`]. Only the first call has an effect.
+    /// Notes the worker's reservations that still have ready tasks. Must be called before
+    /// [`WorkerPlan::enter`]. Only the first call has an effect.
     pub(crate) fn note_reservations(&mut self, is_ready: impl Fn(QueueKey) -> bool) {
-        // This happens only at the first level, because later ones would add them twice.
+        // A later level would add the same reservations twice.
         if std::mem::replace(&mut self.reservations_noted, true) {
             return;
         }
@@ -121,7 +121,7 @@ impl<'a> WorkerPlan<'a> {
         }
     }
 
-    /// Returns the units that are free and not reserved, by resource number.
+    /// Returns the units of a resource that are free and not reserved.
     pub(crate) fn available(&self, slot: usize) -> i64 {
         let reserved = self.reserved_room.get(slot).copied().unwrap_or(0);
         self.free.get(slot).copied().unwrap_or(0) - reserved
@@ -133,7 +133,7 @@ impl<'a> WorkerPlan<'a> {
             .collect()
     }
 
-    /// Returns whether tasks of this queue may go to this worker at all.
+    /// Returns whether tasks of this queue may start on this worker at all.
     pub(crate) fn admits(&self, key: QueueKey) -> bool {
         let is_seen = self.seen.fitting.is_none_or(|last| key.priority <= last);
         is_seen
@@ -148,7 +148,7 @@ impl<'a> WorkerPlan<'a> {
         is_seen && self.reserved.is_none()
     }
 
-    /// Returns whether tasks of a variant may go to this worker, apart from free amounts.
+    /// Returns whether tasks of a variant may go to this worker, regardless of free amounts.
     pub(crate) fn serves(
         &self,
         class: ClassId,
@@ -164,30 +164,30 @@ impl<'a> WorkerPlan<'a> {
         fitting(demand, self.worker.offers(), |slot| self.available(slot))
     }
 
-    /// Returns whether at least these units of all these resources are free.
+    /// Returns whether at least the given number of units of each of these resources is free.
     pub(crate) fn reaches(&self, floor: &[(usize, i64)]) -> bool {
         let mut floor = floor.iter();
         floor.all(|(slot, least)| self.free.get(*slot).copied().unwrap_or(0) >= *least)
     }
 
-    /// Returns whether a task of a variant could start without reservations. Much cheaper than
-    /// computing reservations.
+    /// Returns whether a task of a variant could start if there were no reservations. This is much
+    /// cheaper than computing reservations.
     pub(crate) fn has_free(&self, demand: &VariantDemand) -> bool {
         let free = |slot: usize| self.free.get(slot).copied().unwrap_or(0);
         fitting(demand, self.worker.offers(), free) > 0
     }
 
-    /// Descends to queues of this priority or lower.
+    /// Descends to the priority level of a queue.
     pub(crate) fn enter(&mut self, key: QueueKey, classes: &Classes) {
         // Each blocked request is added once, when the round descends below its priority.
         while let Some((blocked, variant)) = self.blocked.get(self.absorbed).copied() {
-            // The blocked request has the same priority, so it competes in the mix, without a
+            // The blocked request is not more urgent, so it competes in the mix without a
             // reservation.
             if blocked.priority >= key.priority {
                 break;
             }
-            // With this many blocked requests, almost nothing would be left, so less urgent tasks
-            // get nothing.
+            // With this many blocked requests, almost no room would be left, so less urgent tasks
+            // get none.
             if self.absorbed >= BLOCKED_MAX {
                 let urgent = |(other, _): &(QueueKey, u32)| other.priority < key.priority;
                 self.absorbed = self.blocked.partition_point(urgent);
@@ -224,7 +224,7 @@ impl<'a> WorkerPlan<'a> {
         self.reserved_room.clone()
     }
 
-    /// Replaces all reservations by these.
+    /// Replaces all reservations with the given ones.
     pub(crate) fn restore_reserved(&mut self, reserved: Vec<i64>) {
         self.reserved_room = reserved;
     }
@@ -237,7 +237,7 @@ impl<'a> WorkerPlan<'a> {
         }
     }
 
-    /// Reserves what a blocked variant needs now, and everything free that it will need later.
+    /// Reserves what a blocked variant needs now, and the free units that it will need later.
     fn reserve(&mut self, demand: &VariantDemand, classes: &Classes) {
         let missing = |lacking: &Demand| {
             let available = self.available(lacking.resource.0 as usize).max(0);
@@ -258,7 +258,7 @@ impl<'a> WorkerPlan<'a> {
             })
             .collect();
         for (slot, units) in reserved {
-            // These resources have no reservations so far.
+            // These resources have no reservations yet.
             if self.reserved_room.len() <= slot {
                 self.reserved_room.resize(slot + 1, 0);
             }
@@ -277,7 +277,7 @@ impl<'a> WorkerPlan<'a> {
         // This resource is not the bottleneck of the blocked task.
         if available >= need {
             // The task starts when another resource is freed, which also frees some of this one.
-            // For each lacking resource, this is the guaranteed minimum.
+            // The guaranteed minimum is computed for each lacking resource.
             let beside = lacking.iter().map(|(other, missing)| {
                 let held = self.held(classes);
                 let pairs =
@@ -287,12 +287,12 @@ impl<'a> WorkerPlan<'a> {
             let beside = i64::try_from(beside.max().unwrap_or(0)).unwrap_or(i64::MAX);
             return (need - beside).max(0);
         }
-        // Everything is in use, so the blocked task gets what is freed anyway.
+        // Everything is in use, so the blocked task gets the units that are freed anyway.
         if available == 0 {
             return 0;
         }
-        // Other tasks may use the excess that any sufficient set of ending tasks frees (slack). The
-        // rest is reserved.
+        // Any set of ending tasks that frees enough units may free more. Other tasks may use this
+        // excess (slack). The rest is reserved.
         let missing = u64::try_from(need - available).unwrap_or(0);
         let held = self.held(classes);
         let held = held.map(|(held, count)| (self.held_of(held, demand), count));
@@ -300,13 +300,13 @@ impl<'a> WorkerPlan<'a> {
         available - slack.min(available)
     }
 
-    /// Returns the units that a task takes.
+    /// Returns the number of units that a task takes.
     fn need(&self, demand: &Demand) -> i64 {
         let need = demand.units.unwrap_or_else(|| self.worker.total(demand));
         i64::try_from(need).unwrap_or(i64::MAX)
     }
 
-    /// Returns the variants that run on this worker, with counts.
+    /// Returns the variants of the tasks that run on this worker, with task counts.
     fn held<'b>(&'b self, classes: &'b Classes) -> impl Iterator<Item = (&'b VariantDemand, u32)> {
         let held = self.worker.placed().chain(self.placed.iter().copied());
         held.filter_map(|(class, variant, count)| {
@@ -315,7 +315,7 @@ impl<'a> WorkerPlan<'a> {
         })
     }
 
-    /// Returns the units of a resource that a running task holds.
+    /// Returns the number of units of a resource that a running task holds.
     fn held_of(&self, held: &VariantDemand, of: &Demand) -> u64 {
         let found = held.demands.iter().find(|d| d.resource == of.resource);
         found.map_or(0, |held| {
@@ -365,7 +365,8 @@ impl<'a> WorkerPlan<'a> {
 
     /// Notes that tasks of this variant wait on this worker.
     pub(crate) fn block(&mut self, key: QueueKey, number: u32) {
-        // Requests up to `absorbed` are more urgent than everything that is still to be decided.
+        // The requests before `absorbed` are more urgent than all requests that remain to be
+        // decided.
         let rest = self.blocked.get(self.absorbed..).unwrap_or_default();
         // The request may be present already. One entry reserves room for all of its tasks.
         if let Err(at) = rest.binary_search(&(key, number)) {
@@ -373,18 +374,18 @@ impl<'a> WorkerPlan<'a> {
         }
     }
 
-    /// Returns how many more tasks of this queue may be sent ahead: `least` in total, and more if
-    /// they are short.
+    /// Returns how many more tasks of this queue may be sent ahead. The backlog may hold `least`
+    /// tasks, or more if tasks are short.
     pub(crate) fn backlog_room(&mut self, key: QueueKey, least: u32, now: Time) -> u32 {
         let split = self.backlog_split(key);
         let by_rate = *self
             .rate_target
             .get_or_insert_with(|| self.worker.backlog_by_rate(now));
-        // Many short tasks are needed, so that the next message arrives in time, but only as many
-        // long ones as fit at once.
+        // Many short tasks are needed so that the next message arrives in time, but only as many
+        // long tasks as fit at once.
         let target = by_rate.max(least).min(BACKLOG_MAX);
-        // Less urgent tasks must not start before these, so all of them are covered, or as many as
-        // last until the next message.
+        // Less urgent tasks must not start before these tasks. Therefore, all of them are covered,
+        // or as many as last until the next message.
         let cover = split.below.min(COVER_MAX);
         // Tasks of equal or higher priority count toward the target.
         let room = target.saturating_sub(split.above + split.level);
@@ -396,7 +397,7 @@ impl<'a> WorkerPlan<'a> {
     }
 
     fn backlog_split(&mut self, key: QueueKey) -> Split {
-        // Valid for the whole level. Tasks sent in this round are added.
+        // The split is valid for the whole level. Tasks sent in this round are added to it.
         if let Some((level, split)) = self.split
             && level == key.priority
         {
@@ -410,25 +411,25 @@ impl<'a> WorkerPlan<'a> {
         split
     }
 
-    /// Returns whether the worker has no tasks, from this round or earlier.
+    /// Returns whether this round has given the worker no tasks.
     pub(crate) fn is_untouched(&self) -> bool {
         self.placed.is_empty() && self.sent.is_empty()
     }
 
-    /// Returns the used fraction of a resource, 0.0 to 1.0.
+    /// Returns the used fraction of a resource, from 0.0 to 1.0.
     pub(crate) fn busy_share(&self, slot: usize) -> f64 {
         self.busy_share_with(slot, 0)
     }
 
-    /// Returns the used fraction if `more` units were used.
+    /// Returns the used fraction of a resource if `more` additional units were used.
     pub(crate) fn busy_share_with(&self, slot: usize, more: i64) -> f64 {
         let free = self.free.get(slot).copied().unwrap_or(0);
         self.worker.share_taken(slot, free.saturating_sub(more))
     }
 }
 
-/// Marks backlog entries of a worker as placed while they fit, in the order in which they start,
-/// and placed ones as waiting if they no longer fit. Returns the changed tasks.
+/// Marks backlog entries of a worker as placed while they fit, in the order in which they start.
+/// Marks placed tasks as waiting if they no longer fit. Returns the changed tasks.
 pub(crate) fn promote(worker: &mut Worker, classes: &Classes, now: Time) -> Vec<TaskKey> {
     let mut changed = worker.displace(classes);
     let demand = |key: QueueKey, number: u32| {
@@ -442,13 +443,13 @@ pub(crate) fn promote(worker: &mut Worker, classes: &Classes, now: Time) -> Vec<
     let mut waiting = worker.waiting().take(PROMOTED_LOOKS_MAX);
     let has_room = waiting.any(|(key, number)| fits(key, number));
     drop(waiting);
-    // On a full worker, which is the usual case, the walk would find nothing.
+    // On a full worker, which is the usual case, examining the backlog would find nothing.
     if !has_room {
         return changed;
     }
     let mut promoted: Vec<(QueueKey, u32, u32)> = Vec::new();
     let mut plan = WorkerPlan::without_backlog(worker);
-    // In the worker's start order, with its reservations.
+    // The backlog is examined in the worker's start order, with the worker's reservations.
     for (key, number, count) in worker.waiting_counts().take(PROMOTED_LOOKS_MAX) {
         plan.enter(key, classes);
         let Some(demand) = demand(key, number) else {
@@ -462,7 +463,7 @@ pub(crate) fn promote(worker: &mut Worker, classes: &Classes, now: Time) -> Vec<
             plan.place(key.class, number, demand, fits);
             promoted.push((key, number, fits));
         }
-        // As on the worker, a task that does not fit reserves its room before less urgent ones.
+        // As on the worker, a task that does not fit reserves room before less urgent tasks do.
         if fits < count {
             plan.block(key, number);
         }
@@ -473,8 +474,8 @@ pub(crate) fn promote(worker: &mut Worker, classes: &Classes, now: Time) -> Vec<
     changed
 }
 
-/// Panics if there is room for the most urgent waiting task of a worker, or a task counts as placed
-/// without room. There may be room for less urgent tasks that is reserved against them.
+/// Panics if there is room for the most urgent waiting task of a worker, or if a task counts as
+/// placed without room. Room that is reserved against less urgent tasks is ignored.
 #[cfg(any(test, feature = "testing"))]
 pub(crate) fn check_room(worker: &Worker, classes: &Classes) {
     use crate::resource::amount::UNITS_PER_WHOLE;
@@ -485,8 +486,8 @@ pub(crate) fn check_room(worker: &Worker, classes: &Classes) {
     if let Some((key, number)) = first.filter(|(key, n)| !worker.is_stuck(key.class, *n)) {
         let class = classes.get(key.class);
         let demand = class.and_then(|class| class.variants.get(number as usize));
-        // Sums of fractions do not say enough: two free quarters of different devices cannot hold a
-        // half.
+        // Sums of fractions are not sufficient: two free quarters of different devices cannot hold
+        // a half.
         let is_whole = |demand: &&VariantDemand| {
             let mut units = demand.demands.iter().filter_map(|demand| demand.units);
             units.all(|units| units % UNITS_PER_WHOLE == 0)
@@ -534,7 +535,7 @@ mod tests {
             plan.backlog_room(key, 16, Time(0))
         };
         assert_eq!([0, 12, 13, 16].map(&mut room_with), [16, 4, 0, 0]);
-        // With so few tasks, each one counts.
+        // If the target is this small, every task counts.
         let mut plan = WorkerPlan::new(&worker);
         plan.send_ahead(key, 0, 2);
         assert_eq!(plan.backlog_room(key, 3, Time(0)), 1);

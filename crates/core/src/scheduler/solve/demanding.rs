@@ -1,31 +1,31 @@
-//! Fills workers that take enough tasks or none (`--min-utilization`).
+//! Fills workers that must be busy enough to run any task (`--min-utilization`).
 //!
 //! The best mix is not always enough: three tasks with 3 cpus leave a quarter of 12 cpus idle while
-//! a task with 12 cpus waits. Further mixes are tried until one is enough: first the mix with the
-//! most cpus, and then mixes without the most urgent tasks, which cannot use such a worker now. See
-//! `docs/scheduling.md`.
+//! a task with 12 cpus waits. Other mixes are tried until one is enough: first the mix that uses
+//! the most cpus, and then mixes without the most urgent tasks, which cannot use such a worker now.
+//! See `docs/scheduling.md`.
 
 use super::super::pack::{Bin, Candidate, most_cpus};
 use super::super::worker_plan::WorkerPlan;
 use super::{Level, Round, levels};
 
-/// The maximum number of consecutive priority levels that are skipped for a worker to find enough
-/// less urgent tasks.
+/// The maximum number of consecutive priority levels that are skipped to find enough less urgent
+/// tasks for a worker.
 const LEVELS_MAX: usize = 8;
-/// The maximum number of further skipped levels over all workers of a round, about 50 µs each.
+/// The maximum number of additional levels skipped for all workers of a round, about 50 µs each.
 pub(super) const MORE_LEVELS_MAX: usize = 64;
 
-/// A way to fill such a worker.
+/// A way to fill a worker with a minimum utilization.
 #[derive(Clone, Copy, Debug)]
 struct Attempt {
     /// The first level with tasks for the worker.
     first: usize,
-    /// Whether to take the mix with the most cpus instead of the most valuable one.
+    /// Whether to take the mix that uses the most cpus instead of the most valuable one.
     is_for_cpus: bool,
 }
 
 impl<'a> Round<'a> {
-    /// Gives tasks to workers that take enough tasks or none.
+    /// Gives tasks to workers with a minimum utilization.
     pub(super) fn fill_demanding(&mut self, plans: &mut [WorkerPlan<'a>]) {
         for plan in plans {
             self.fill_enough(plan);
@@ -33,13 +33,13 @@ impl<'a> Round<'a> {
     }
 
     fn fill_enough(&mut self, plan: &mut WorkerPlan<'a>) {
-        // No task and no worker has ever named cpus, so utilization is 0.
+        // No task and no worker has ever named cpus, so the utilization is 0.
         let Some(cpus) = self.input.classes.find_resource("cpus") else {
             return;
         };
         let cpus = cpus.0 as usize;
         let levels = levels(self.input.queues).into_iter();
-        // Requests without room now have no room in a mix either.
+        // Requests that have no room now have no room in a mix either.
         let levels: Vec<_> = levels.filter(|level| self.may_fill(*level, plan)).collect();
         let (left, tasks_left) = (self.left.clone(), self.tasks_left);
         let placed = self.placements.len();
@@ -48,8 +48,8 @@ impl<'a> Round<'a> {
             for is_for_cpus in [false, true] {
                 self.follow(Attempt { first, is_for_cpus }, &levels, cpus, plan);
                 let share = plan.busy_share(cpus);
-                // The worker is busy enough, so this attempt is kept. Nothing is sent ahead,
-                // because after a task ends the worker may be less busy than required.
+                // The worker is busy enough, so this attempt is kept. No tasks are sent ahead,
+                // because the worker may be less busy than required after a task ends.
                 if share >= f64::from(plan.worker.config.min_utilization) && !plan.is_untouched() {
                     return;
                 }
@@ -62,8 +62,8 @@ impl<'a> Round<'a> {
         }
     }
 
-    /// Returns the levels to start with, in order. If there is a level where the tasks of one
-    /// request are enough, it is included.
+    /// Returns the levels to start with, in order. They include a level where the tasks of one
+    /// request are enough, if there is one.
     fn first_levels(&mut self, levels: &[Level], cpus: usize, plan: &WorkerPlan<'a>) -> Vec<usize> {
         let more = levels
             .len()
@@ -82,7 +82,7 @@ impl<'a> Round<'a> {
         first
     }
 
-    /// Returns whether the tasks of one queue that fit on a worker are enough.
+    /// Returns whether the tasks of one queue that fit on a worker keep it busy enough.
     fn is_enough(&self, queue: usize, cpus: usize, plan: &WorkerPlan<'a>) -> bool {
         let key = self.input.queues[queue].0;
         let variants = self.classes[queue]
@@ -108,7 +108,7 @@ impl<'a> Round<'a> {
         plan: &mut WorkerPlan<'a>,
     ) {
         let mut rest = levels.iter().skip(attempt.first).copied();
-        // The mix with the most cpus may be enough when the most valuable one is not.
+        // The mix that uses the most cpus may be enough when the most valuable one is not.
         if attempt.is_for_cpus
             && let Some(level) = rest.next()
         {
@@ -119,7 +119,7 @@ impl<'a> Round<'a> {
         }
     }
 
-    /// Gives a worker the mix of a level with the most cpus.
+    /// Gives a worker the mix of a level that uses the most cpus.
     fn fill_with_cpus(&mut self, level: Level, cpus: usize, plan: &mut WorkerPlan<'a>) {
         let Some((first, _)) = self.input.queues.get(level.start) else {
             return;

@@ -1,4 +1,4 @@
-//! Finds tasks that were sent ahead and must yield to more urgent ones.
+//! Finds tasks that were sent ahead and must yield to more urgent tasks.
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
@@ -8,7 +8,7 @@ use crate::class::{ClassId, QueueKey};
 use crate::id::WorkerId;
 
 /// For each class, the workers with sent-ahead tasks that are less urgent than ready tasks of the
-/// same class, with the lowest priority of those tasks.
+/// class, and the lowest priority of those sent-ahead tasks.
 pub(super) struct LowerPriorityBacklog(BTreeMap<ClassId, Vec<(Reverse<i32>, WorkerId)>>);
 
 impl LowerPriorityBacklog {
@@ -24,7 +24,7 @@ impl LowerPriorityBacklog {
             for (key, _) in plan.worker.waiting() {
                 let ready = most_urgent.binary_search_by_key(&key.class, |(class, _)| *class);
                 let ready = ready.ok().and_then(|at| most_urgent.get(at));
-                // No more urgent task of this class is ready.
+                // No task of this class that is more urgent is ready.
                 if ready.is_none_or(|(_, ready)| *ready >= key.priority) {
                     continue;
                 }
@@ -38,7 +38,7 @@ impl LowerPriorityBacklog {
         Self(by_class)
     }
 
-    /// Returns the workers with less urgent tasks of this queue's class.
+    /// Returns the workers with sent-ahead tasks of the queue's class that are less urgent.
     pub(super) fn less_urgent(&self, key: QueueKey) -> impl Iterator<Item = WorkerId> {
         let of_class = self.0.get(&key.class).into_iter().flatten();
         of_class
