@@ -1,4 +1,5 @@
-//! Reconnecting workers: reconciles what a worker has with what it should have.
+//! Handles reconnecting workers: compares the tasks that a worker has with those that it should
+//! have.
 //!
 //! ```text
 //!            connection broke            came back in time
@@ -8,10 +9,11 @@
 //!                              lost; if it comes back, it is a new worker without tasks
 //! ```
 //!
-//! After a restart of the server every worker that was attached is away, see [`super::hold`].
+//! After a server restart, every worker that was attached is away, see [`super::hold`].
 //!
-//! Reconciliation goes by task and instance. Ends are recorded as if just reported, so a known one
-//! is stale and changes nothing. Surplus instances are killed; missing ones return to the queue.
+//! Tasks are compared by instance. Ends are recorded as if they had just been reported, so an end
+//! that is already known is stale and changes nothing. Surplus instances are killed, and missing
+//! ones return to the queue.
 
 use std::collections::BTreeSet;
 
@@ -43,7 +45,8 @@ impl ServerState {
             variants,
             number,
         } = reattach;
-        // Not answered: its worker has abandoned that connection and waits on a newer one.
+        // There is no answer, because the worker has abandoned this connection and waits on a newer
+        // one.
         if is_late {
             self.ignored.late_registrations += 1;
             return;
@@ -56,8 +59,8 @@ impl ServerState {
             None
         };
         let (Some(is_restored), Some(worker)) = (reconnected, self.workers.get(id)) else {
-            // Lost meanwhile, or of another server: none of its tasks count, so it joins as a new
-            // worker.
+            // The worker was lost in the meantime, or it belongs to another server. None of its
+            // tasks count, so it joins as a new worker.
             self.on_worker_connected(ctx, link, config);
             return;
         };
@@ -78,20 +81,21 @@ impl ServerState {
         }
         let mut held: BTreeSet<(TaskKey, InstanceId)> = launching.into_iter().collect();
         held.extend(report.started.iter().map(|row| (row.task, row.instance)));
-        // The store does not know which tasks the earlier run had sent to it before their start.
+        // The store does not record which unstarted tasks the earlier run had sent to the worker.
         if is_restored {
             let ended = report
                 .ended
                 .iter()
-                // Instances that it killed after losing the server have no outcome; those tasks
-                // just wait.
+                // Instances that the worker killed after losing the server have no outcome, so
+                // their tasks keep waiting.
                 .filter(|row| row.outcome != Outcome::Killed)
                 .map(|row| (row.task, row.instance));
             self.adopt(id, held.iter().copied().chain(ended), &variants);
         }
-        // Ends first: an ended task is not missing.
+        // Ends are handled first, because an ended task is not missing.
         self.on_report(ctx, id, report);
-        // After its ends: any instance beyond its remaining assignments is surplus.
+        // After the ends are handled, each instance beyond the worker's remaining assignments is
+        // surplus.
         self.kill_surplus(ctx, id, &held);
         self.requeue_missing(ctx, id, &held);
         self.stop_waiting_for(ctx, id, true);
@@ -100,8 +104,8 @@ impl ServerState {
         self.dismiss_if_ending(ctx, id);
     }
 
-    /// Whether an impostor claims to be a known worker: the hash of its secret differs. A sender of
-    /// a hash has proven that it has the secret.
+    /// Returns whether an impostor claims to be a known worker, which shows in a different hash of
+    /// its secret. The sender of a hash has already proven that it has the secret.
     #[must_use]
     pub fn is_impostor(&self, config: &WorkerConfig, reattach: &Reattach) -> bool {
         let worker = self.workers.get(reattach.worker);
@@ -110,18 +114,19 @@ impl ServerState {
         expected.is_some() && expected != config.return_digest
     }
 
-    /// Whether a newer registration of the same worker was seen. The worker has timed out and
-    /// dialed again; this message is outdated, and its connection must not replace the newer one.
+    /// Returns whether a newer registration of the same worker has been seen. In that case, the
+    /// worker timed out and dialed again. This message is outdated, and its connection must not
+    /// replace the newer one.
     #[must_use]
     pub fn is_late(&self, reattach: &Reattach) -> bool {
         let worker = self.workers.get(reattach.worker);
         let worker = worker.filter(|_| *reattach.server_uid == *self.uid);
-        // Older workers do not count.
+        // Workers of older versions do not number their registrations.
         worker
             .is_some_and(|worker| reattach.number != 0 && reattach.number <= worker.registration())
     }
 
-    /// Kills instances that a worker should not have.
+    /// Kills instances that a worker has but should not have.
     fn kill_surplus(
         &self,
         ctx: &mut Ctx<'_>,
@@ -145,7 +150,7 @@ impl ServerState {
         }
     }
 
-    /// Requeues tasks that a worker should have and does not.
+    /// Requeues tasks that a worker should have but does not have.
     fn requeue_missing(
         &mut self,
         ctx: &mut Ctx<'_>,
@@ -175,7 +180,8 @@ impl ServerState {
             let had_nodes = self.release_gang(ctx, task);
             match self.holds(id, task.job, &assigned) {
                 Some(Phase::Running) => {
-                    // It ran and left no trace: the next attempt must have another instance number.
+                    // The task ran and left no trace, so the next attempt must have another
+                    // instance number.
                     let job = self.jobs.get_mut(task.job);
                     if let Some(record) = job.and_then(|job| job.touch(assigned.slot)) {
                         record.supersede();

@@ -1,7 +1,7 @@
-//! Recipients of news about jobs: watching clients, and targets of notifications.
+//! Informs the recipients of news about jobs: watching clients and targets of notifications.
 //!
-//! Watching clients receive changes at most once per interval, and the end at once. A notification
-//! is sent once, and is owed until the shell reports its delivery.
+//! A watching client receives changes at most once per interval, and the end immediately. A
+//! notification is sent once, and remains owed until the shell reports its delivery.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
@@ -13,11 +13,11 @@ use crate::range::{IdArray, IdRange};
 use crate::selector::Selected;
 use crate::time::Time;
 
-/// How long an undelivered message of a task is kept. A client watches the job shortly after
-/// submitting it, and again after a broken connection; its first task may have sent a message by
-/// then.
+/// How long an undelivered message of a task is kept. A client watches a job shortly after
+/// submitting it, and again after its connection has broken. The job's first task may have sent a
+/// message by then.
 const UNHEARD_AGE_MAX: Duration = Duration::from_secs(10);
-/// Limit of kept messages, the newest ones, each of at most 1 KiB.
+/// The maximum number of kept messages, each of at most 1 KiB. The newest ones are kept.
 const UNHEARD_MAX: usize = 4_096;
 
 #[derive(Clone, Debug, Default)]
@@ -30,13 +30,13 @@ struct Followed {
 struct Watch {
     spec: WatchSpec,
     jobs: BTreeMap<JobId, Followed>,
-    /// Jobs that have not ended; avoids examining all of them on each change.
+    /// The jobs that have not ended, which avoids examining all jobs on each change.
     pending: BTreeSet<JobId>,
-    /// Earliest time of the next update.
+    /// The earliest time of the next update.
     next: Time,
-    /// Nothing was sent yet.
+    /// Whether no update has been sent yet.
     is_new: bool,
-    /// Unknown ids of the request; sent with the first update.
+    /// The unknown ids in the request, which are sent with the first update.
     not_found: IdArray,
     notifications: Vec<Notification>,
 }
@@ -52,16 +52,17 @@ impl Watch {
         })
     }
 
-    /// Whether every job has ended. Amortized O(1) per job, except that open jobs can resume.
+    /// Returns whether every job has ended. This is amortized O(1) per job, except that open jobs
+    /// can resume.
     fn all_ended(&mut self, jobs: &BTreeMap<JobId, Job>) -> bool {
-        // Jobs that have ended are not examined again here.
+        // Jobs that have ended are removed, so they are not examined again.
         while let Some(first) = self.pending.first().copied() {
             if !self.has_ended(jobs.get(&first)) {
                 return false;
             }
             self.pending.pop_first();
         }
-        // An open job that had ended may have got new tasks.
+        // An open job that had ended may have received new tasks.
         let revived = self
             .jobs
             .keys()
@@ -110,15 +111,15 @@ impl Watch {
     }
 }
 
-/// All watching clients. Jobs remember their owed notifications themselves.
+/// All watching clients. Each job itself records which notifications it owes.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Audience {
     watches: BTreeMap<RequestId, Watch>,
     by_job: BTreeMap<JobId, BTreeSet<RequestId>>,
     due: BTreeSet<(Time, RequestId)>,
-    /// Watches that were added, or have messages of tasks, since the last settle.
+    /// The watches that have been added or have received task messages since the last settle.
     fresh: Vec<RequestId>,
-    /// Undelivered messages of tasks, oldest first, with their time of arrival.
+    /// The undelivered messages of tasks, oldest first, with their arrival times.
     unheard: VecDeque<(Time, Notification)>,
 }
 
@@ -162,7 +163,7 @@ impl Audience {
         self.fresh.push(request);
     }
 
-    /// Removes and returns recent undelivered messages of these jobs' tasks.
+    /// Removes and returns the recent undelivered messages of the given jobs' tasks.
     fn take_unheard(&mut self, now: Time, jobs: &BTreeMap<JobId, Followed>) -> Vec<Notification> {
         self.drop_old_unheard(now);
         let (heard, unheard) = std::mem::take(&mut self.unheard)
@@ -186,7 +187,7 @@ impl Audience {
 
     pub(super) fn remove(&mut self, request: RequestId) {
         let Some(watch) = self.watches.remove(&request) else {
-            // Its last update was sent before its client went.
+            // The last update was sent before the client left.
             return;
         };
         self.due.remove(&(watch.next, request));
@@ -204,7 +205,7 @@ impl Audience {
         self.due.first().map(|(time, _)| *time)
     }
 
-    /// Records the ends of tasks for clients that want the ids.
+    /// Records task ends for the clients that asked for the ids of ended tasks.
     pub(super) fn note_ended(&mut self, job: JobId, tasks: IdRange) {
         let Some(requests) = self.by_job.get(&job) else {
             // No client watches the job.
@@ -221,7 +222,7 @@ impl Audience {
         }
     }
 
-    /// Forwards a message of a task to interested clients; keeps it for a while if there are none.
+    /// Forwards a message of a task to interested clients. If there are none, keeps it for a while.
     pub(super) fn note_notification(&mut self, now: Time, notification: Notification) {
         let requests = self
             .by_job
@@ -240,7 +241,7 @@ impl Audience {
                 is_heard = true;
             }
         }
-        // Otherwise a client that watches again would receive it twice.
+        // If a delivered message were kept, a client that watches again would receive it twice.
         if is_heard {
             return;
         }
@@ -251,8 +252,8 @@ impl Audience {
         self.unheard.push_back((now, notification));
     }
 
-    /// Records that every unfinished task of a job is about to end. O(tasks) only if a client wants
-    /// the ids.
+    /// Records that every unfinished task of a job is about to end. Takes O(tasks) time only if a
+    /// client wants the ids.
     pub(super) fn note_ended_job(&mut self, id: JobId, jobs: &BTreeMap<JobId, Job>) {
         let count = jobs.get(&id).map_or(0, |job| job.submits.len());
         for number in 0..u32::try_from(count).unwrap_or(u32::MAX) {
@@ -260,7 +261,7 @@ impl Audience {
         }
     }
 
-    /// The same for one submit.
+    /// Records that every unfinished task of one submit is about to end.
     pub(super) fn note_ended_submit(
         &mut self,
         id: JobId,
@@ -289,7 +290,7 @@ impl Audience {
         }
     }
 
-    /// Handles the jobs changed by a batch: notifications first, then watching clients.
+    /// Handles the jobs changed by a batch: first their notifications, then the watching clients.
     pub(super) fn settle(&mut self, ctx: &mut Ctx<'_>, changed: &BTreeSet<JobId>, jobs: &mut Jobs) {
         for id in changed {
             owe_notices(ctx, *id, jobs);
@@ -316,7 +317,7 @@ impl Audience {
                     .get_mut(request)
                     .and_then(|watch| watch.jobs.get_mut(job))
                 {
-                    // Several changes of a job between two updates are one row.
+                    // Several changes to a job between two updates result in one row.
                     followed.changed = true;
                     candidates.insert(*request);
                 }
@@ -328,7 +329,7 @@ impl Audience {
             .copied()
             .filter(|(time, _)| *time <= ctx.now.mono)
         {
-            // It is inserted again with its next time if more is to come.
+            // The request is inserted again with its next time if more updates follow.
             self.due.remove(&(time, request));
             candidates.insert(request);
         }
@@ -339,11 +340,11 @@ impl Audience {
 
     fn advance(&mut self, ctx: &mut Ctx<'_>, request: RequestId, jobs: &BTreeMap<JobId, Job>) {
         let Some(watch) = self.watches.get_mut(&request) else {
-            // Its client went after the job had changed.
+            // The client left after the job had changed.
             return;
         };
         let done = watch.all_ended(jobs);
-        // The end is reported at once, regardless of the interval.
+        // The end is reported immediately, regardless of the interval.
         if done {
             ctx.emit(Effect::WatchUpdate(request, watch.update(jobs, true)));
             self.remove(request);
@@ -353,8 +354,8 @@ impl Audience {
             // Changes within the interval are reported together at its end.
             if watch.next <= ctx.now.mono {
                 self.due.remove(&(watch.next, request));
-                // Due at this time if something changes within the interval; the set is sorted by
-                // it.
+                // The next update is due at this time if something changes within the interval. The
+                // set is sorted by it.
                 watch.next = ctx.now.mono + watch.spec.interval;
                 ctx.emit(Effect::WatchUpdate(request, watch.update(jobs, false)));
             } else {
@@ -387,7 +388,7 @@ mod tests {
     use crate::testing::{NOW, apply, array_submit, request, template, worker_config};
     use crate::time::Now;
 
-    /// A job that runs on a worker.
+    /// Creates a state with a job that runs on a worker.
     fn running() -> ServerState {
         let mut state = ServerState::new("test");
         let connected = Input::WorkerConnected(LinkId(1), worker_config(1));
@@ -405,7 +406,7 @@ mod tests {
         state.apply(now, input, &mut Vec::new());
     }
 
-    /// First update of a client that starts to watch after this many seconds.
+    /// Returns the first update for a client that starts to watch after this many seconds.
     fn watch(
         state: &mut ServerState,
         seconds: u64,

@@ -1,7 +1,7 @@
-//! Changes of durable state, as values: everything that must survive the server.
+//! Changes of the durable state, which consists of everything that must survive the server.
 //!
 //! The state machine emits a [`Change`] in an [`super::Effect::Persist`] before any effect that
-//! reveals it. [`super::restore`] rebuilds the state from the stored changes in order.
+//! reveals the change. [`super::restore`] rebuilds the state from the stored changes in order.
 
 use std::sync::Arc;
 
@@ -18,274 +18,276 @@ use crate::template::{NotifyEvent, SubmitSpec};
 use crate::time::Timestamp;
 use crate::worker_config::WorkerConfig;
 
-/// One change of durable state.
+/// A change of the durable state.
 #[derive(Clone, Debug)]
 pub struct Change {
-    /// When it happened.
+    /// The time of the change.
     pub at: Timestamp,
-    /// Kind of the change, with its data.
+    /// The kind of the change, with its data.
     pub kind: ChangeKind,
 }
 
-/// Kind of a change, with its data.
+/// The kind of a change, with its data.
 #[derive(Clone, Debug)]
 pub enum ChangeKind {
     /// A worker registered.
     WorkerConnected {
-        /// Id that it got.
+        /// The id assigned to the worker.
         worker: WorkerId,
-        /// Configuration that it reported.
+        /// The configuration that the worker reported.
         config: Arc<WorkerConfig>,
     },
-    /// A worker is gone.
+    /// A worker was lost.
     WorkerLost {
-        /// The worker that is gone.
+        /// The id of the lost worker.
         worker: WorkerId,
-        /// Reason of the loss.
+        /// The reason for the loss.
         reason: LostReason,
     },
-    /// A worker is drained: it gets no new tasks and ends when its tasks have ended.
+    /// A worker is being drained: it gets no new tasks and stops when its tasks have ended.
     WorkerDraining(WorkerId),
-    /// A worker is in quarantine.
+    /// A worker was put into quarantine.
     WorkerQuarantined(Box<Quarantine>),
-    /// The quarantine of a worker is over, or another worker took it over.
+    /// The quarantine of a worker ended, or another worker took it over.
     WorkerReleased {
-        /// Id of the worker.
+        /// The id of the worker.
         worker: WorkerId,
-        /// Why, a sentence without full stop.
+        /// The reason, as a sentence without a full stop.
         why: Box<str>,
     },
-    /// A worker seems broken but still gets tasks; reported, not stored.
+    /// A worker seems broken but still gets tasks. This is reported, not stored.
     WorkerSuspected {
-        /// Id of the worker.
+        /// The id of the worker.
         worker: WorkerId,
-        /// Why, a sentence without full stop.
+        /// The reason, as a sentence without a full stop.
         why: Box<str>,
     },
     /// A worker reported the load of its machine.
     WorkerOverview {
-        /// The worker on that machine.
+        /// The worker that runs on the machine.
         worker: WorkerId,
-        /// The usage that it measured.
+        /// The measured usage.
         usage: Box<HardwareUsage>,
     },
     /// An open job without tasks was created.
     JobOpened {
-        /// Id that it got.
+        /// The id assigned to the job.
         job: JobId,
-        /// Name of the job.
+        /// The name of the job.
         name: Box<str>,
-        /// Failed tasks tolerated.
+        /// The number of failed tasks that the job tolerates.
         max_fails: Option<u32>,
     },
-    /// Tasks were added; a new, closed job is created by its first submit.
+    /// Tasks were added. The first submit of a new, closed job also creates the job.
     Submitted {
-        /// Id of the job.
+        /// The id of the job.
         job: JobId,
         /// Whether this submit created the job.
         is_new: bool,
-        /// Name of the job.
+        /// The name of the job.
         name: Box<str>,
-        /// Failed tasks tolerated by the job.
+        /// The number of failed tasks that the job tolerates.
         max_fails: Option<u32>,
-        /// Position of the submit in the job.
+        /// The position of the submit within the job.
         number: u32,
-        /// Ids that the tasks got.
+        /// The ids assigned to the tasks.
         ids: IdArray,
         /// The submit as requested.
         spec: Arc<SubmitSpec>,
-        /// Its body as encoded for the store, if that was done before.
+        /// The body encoded for the store, if it was encoded beforehand.
         encoded: Option<super::EncodedBody>,
     },
-    /// A later attempt of a task repeated its submit: it is not added again.
+    /// A later attempt of a task repeated an earlier submit, which is not added again.
     SubmitRepeated {
-        /// Job of the task and of its submit.
+        /// The job that contains both the task and its submit.
         job: JobId,
-        /// Position of the submit in the job.
+        /// The position of the submit within the job.
         number: u32,
-        /// The latest attempt that made it.
+        /// The latest attempt that made the submit.
         instance: InstanceId,
     },
-    /// The submit before this has a key.
+    /// The submit before this change has a key.
     SubmitKeyed {
-        /// The created or extended job.
+        /// The job that the submit created or extended.
         job: JobId,
-        /// Key of the submit.
+        /// The key of the submit.
         key: SubmitKey,
     },
     /// An open job was closed.
     JobClosed(JobId),
-    /// A cancel ended tasks of a job; the tasks follow as [`ChangeKind::TasksDropped`].
+    /// A cancel ended tasks of a job, which follow as [`ChangeKind::TasksDropped`].
     JobCanceled {
-        /// Id of the job.
+        /// The id of the job.
         job: JobId,
-        /// Reason of the user; may be empty.
+        /// The reason that the user gave, which may be empty.
         reason: Box<str>,
     },
-    /// A closed job has no unfinished task any more.
+    /// All tasks of a closed job have ended.
     JobCompleted(JobId),
     /// A notification was delivered or given up.
     JobNotified {
-        /// The notification and its job.
+        /// The key of the notification, which includes its job.
         key: super::NoticeKey,
-        /// Event of the notification.
+        /// The event that caused the notification.
         event: NotifyEvent,
-        /// Outcome of the notification.
+        /// The outcome of the notification.
         outcome: super::NoticeOutcome,
     },
-    /// A job has no waiting or running tasks left; published as an event, not stored.
+    /// A job has no waiting or running tasks left. This is published as an event, not stored.
     JobIdle(JobId),
     /// Tasks of a job were submitted again.
     JobResubmitted {
-        /// Job that they are of.
+        /// The job that contains the tasks.
         job: JobId,
-        /// The job that resubmits them.
+        /// The job that resubmits the tasks.
         new: JobId,
     },
-    /// A problem was acknowledged, or the acknowledgement was withdrawn.
+    /// A problem was acknowledged, or its acknowledgment was withdrawn.
     ProblemAcknowledged {
-        /// Id of the problem.
+        /// The id of the problem.
         problem: Box<str>,
-        /// Its extent at that time; `None` = withdrawn.
+        /// The extent of the problem at that time, or `None` if the acknowledgment was withdrawn.
         part: Option<u64>,
     },
     /// A token for programs was created or revoked.
     TokenChanged {
-        /// Name of the token.
+        /// The name of the token.
         name: Box<str>,
-        /// Record of the token, opaque to the core; `None` = revoked.
+        /// The record of the token, which is opaque to the core, or `None` if the token was
+        /// revoked.
         record: Option<Box<str>>,
     },
     /// Jobs were forgotten.
     JobsForgotten(Vec<JobId>),
     /// An instance started.
     TaskStarted {
-        /// Job and id of the task.
+        /// The job and id of the task.
         task: TaskKey,
-        /// Number of the instance.
+        /// The number of the instance.
         instance: InstanceId,
-        /// Variant of its resource request.
+        /// The number of the variant of the task's resource request.
         variant: u32,
-        /// Where; of a multi-node task the root.
+        /// The worker that runs the task, or the root of a multi-node task.
         worker: WorkerId,
-        /// All workers of a multi-node task, the root first; empty for others.
+        /// All workers of a multi-node task, root first. Empty for other tasks.
         nodes: Box<[WorkerId]>,
     },
-    /// A multi-node task is about to be sent: its workers are reserved from now on.
+    /// A multi-node task is about to be sent. Its workers are reserved from now on.
     NodesAssigned {
-        /// Job and id of the task.
+        /// The job and id of the task.
         task: TaskKey,
-        /// Number of the instance.
+        /// The number of the instance.
         instance: InstanceId,
-        /// Variant of its resource request.
+        /// The number of the variant of the task's resource request.
         variant: u32,
-        /// Workers of the task, the root first.
+        /// The workers of the task, root first.
         nodes: Box<[WorkerId]>,
     },
     /// A task finished or failed.
     TaskEnded {
-        /// Job and id of the task.
+        /// The job and id of the task.
         task: TaskKey,
-        /// Last instance.
+        /// The number of the last instance.
         instance: InstanceId,
-        /// Where it ran.
+        /// The worker that ran the task.
         worker: WorkerId,
-        /// Losses of workers that counted.
+        /// The number of worker losses that counted against the task.
         crash_count: u32,
-        /// End of the task.
+        /// The result of the task.
         end: TaskEnd,
-        /// Whether it counts as finished; otherwise as failed.
+        /// Whether the task counts as finished. Otherwise, it counts as failed.
         is_finished: bool,
-        /// Which tasks it can release.
+        /// The tasks that this end can release.
         awaited: EndAwaited,
     },
-    /// A started instance, or one with nodes, was given up; the task waits again.
+    /// An instance that had started or had nodes was given up. The task waits again.
     TaskRequeued {
-        /// Job and id of the task.
+        /// The job and id of the task.
         task: TaskKey,
-        /// The next instance.
+        /// The number of the next instance.
         instance: InstanceId,
-        /// Losses of workers that counted.
+        /// The number of worker losses that counted against the task.
         crash_count: u32,
-        /// Attempts that failures led to.
+        /// The number of attempts that were caused by failures.
         retry_count: u32,
-        /// Outcome of the last one, if known.
+        /// The outcome of the last attempt, if known.
         attempt: Option<Attempt>,
-        /// Grant of the next instance, if larger than that of the last.
+        /// The grant of the next instance, if it is larger than the last one.
         grown: Option<Grant>,
     },
-    /// Unfinished tasks ended without an outcome of their own.
+    /// Unfinished tasks ended without their own outcome.
     TasksDropped {
-        /// Id of the job.
+        /// The id of the job.
         job: JobId,
-        /// Ids of the tasks.
+        /// The ids of the tasks.
         ids: IdArray,
-        /// `Canceled` or `Aborted`.
+        /// The new state, `Canceled` or `Aborted`.
         to: TaskState,
     },
-    /// A task sent a message; published as an event, not stored.
+    /// A task sent a message. This is published as an event, not stored.
     TaskNotified {
-        /// Job and id of the task.
+        /// The job and id of the task.
         task: TaskKey,
-        /// Where it runs.
+        /// The worker that runs the task.
         worker: WorkerId,
-        /// Text of the message, any bytes.
+        /// The text of the message, which may contain any bytes.
         message: Arc<[u8]>,
     },
-    /// A worker of an earlier run was given up, and with it instances that it may have started
-    /// (`true`); or all waiting tasks have other instances since (`false`).
+    /// Whether instances may have started unnoticed. `true` if a worker of an earlier run was given
+    /// up, together with instances that it may have started. `false` if all waiting tasks have
+    /// received other instances since then.
     StartsUnknown(bool),
     /// The next instances of all waiting tasks of a submit were advanced.
     WaitingSuperseded {
-        /// Id of the job.
+        /// The id of the job.
         job: JobId,
-        /// Position of the submit in the job.
+        /// The position of the submit within the job.
         number: u32,
-        /// First instance of tasks that were never dispatched.
+        /// The first instance number of tasks that have never been dispatched.
         first: InstanceId,
     },
-    /// A change of automatic allocation, which keeps its own state.
+    /// A change to automatic allocation, which manages its own state.
     Allocation(AllocationChange),
 }
 
-/// Change of an allocation queue or of one of its allocations.
+/// A change to an allocation queue or to one of its allocations.
 #[derive(Clone, Debug)]
 pub enum AllocationChange {
-    /// A queue was made.
+    /// A queue was created.
     QueueCreated {
-        /// Id that it got.
+        /// The id assigned to the queue.
         queue: QueueId,
-        /// Parameters for the journal, an object in JSON.
+        /// The parameters for the journal, as a JSON object.
         params: Box<str>,
     },
-    /// The complete stored state of a queue.
+    /// The complete state of a queue was stored.
     QueueStored {
-        /// Queue id.
+        /// The id of the queue.
         queue: QueueId,
-        /// Bytes that only automatic allocation understands; `None` = it was removed, and its
-        /// allocations are over.
+        /// The state, which only automatic allocation can decode. `None` if the queue was removed
+        /// and its allocations have ended.
         record: Option<Box<[u8]>>,
     },
-    /// A user removed a queue; its id is not reused.
+    /// A user removed a queue. Its id is not reused.
     QueueRemoved(QueueId),
-    /// Something in the life of an allocation.
+    /// An event in the life of an allocation.
     Event(AllocationEvent),
 }
 
-/// Which tasks can be released by the end of a task.
+/// Which tasks the end of a task can release.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum EndAwaited {
-    /// None.
+    /// No tasks.
     No,
-    /// Tasks of the same job. They may start at once on the same worker: if that is lost together
-    /// with its report of this end, everything that followed there is lost as well.
+    /// Tasks of the same job. They may start immediately on the same worker. If that worker is lost
+    /// together with its report of this end, everything that followed there is lost as well.
     ByTasks,
-    /// Another job, or tasks of it.
+    /// Another job, or tasks of another job.
     ByJobs,
 }
 
 impl ChangeKind {
-    /// Whether it can release a task for a worker that does not know of this end.
+    /// Returns whether the change can release a task for a worker that does not know of this end.
     pub(super) const fn frees_tasks(&self) -> bool {
         matches!(
             self,
@@ -296,9 +298,9 @@ impl ChangeKind {
         )
     }
 
-    /// Whether it must be durable before dependent effects are released, because their recipient
-    /// does not keep it. The others can wait for a batch, because a worker repeats them until they
-    /// are acknowledged.
+    /// Returns whether the change must be durable before dependent effects are released, because
+    /// their recipients do not keep the change. Other changes can wait for a batch, because a
+    /// worker repeats them until they are acknowledged.
     #[must_use]
     pub const fn is_urgent(&self) -> bool {
         match self {

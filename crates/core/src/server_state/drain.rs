@@ -1,7 +1,8 @@
-//! Drained workers: they get no new tasks, return unstarted tasks, and end once nothing
-//! runs.
+//! Drains workers. A drained worker gets no new tasks, returns its unstarted tasks, and stops once
+//! no task runs.
 //!
-//! Only the server knows the state; the worker just receives retractions and, finally, a stop.
+//! Only the server keeps track of this. The worker just receives retractions and, finally, a stop
+//! command.
 
 use super::{ChangeKind, Ctx, ServerState, StopResult, WorkerCommand};
 use crate::bug;
@@ -29,13 +30,13 @@ impl ServerState {
         StopResult::Draining
     }
 
-    /// Continues to drain a worker of an earlier run that is expected back.
+    /// Continues to drain a worker of an earlier run that is expected to return.
     pub fn restore_draining(&mut self, id: WorkerId) {
-        // Stored when the drain was requested.
+        // The drain was stored when it was requested.
         self.workers.drain(id);
     }
 
-    /// Retracts unstarted tasks of drained workers, and stops workers that have none left.
+    /// Retracts unstarted tasks of drained workers, and stops workers that have no tasks left.
     pub(super) fn go_on_draining(&mut self, ctx: &mut Ctx<'_>) {
         if self.workers.draining().is_empty() {
             return;
@@ -45,13 +46,13 @@ impl ServerState {
                 bug!("worker {id} drains, but is not live");
                 continue;
             };
-            // The tasks of a disconnected worker are known when it is back; a multi-node task ends
-            // first.
+            // The tasks of a disconnected worker are only known when it is back, and a multi-node
+            // task must end first.
             if worker.is_away() || worker.node().is_some() {
                 continue;
             }
-            // They stay assigned until the worker reports their return, so it is not stopped
-            // before.
+            // The tasks stay assigned until the worker reports their return, so it is not stopped
+            // before then.
             let back = worker.take_unstarted();
             let is_empty = worker.assigned().is_empty();
             if !back.is_empty() {
@@ -95,7 +96,7 @@ mod tests {
         assigned.map(|(key, task)| (*key, task.instance)).collect()
     }
 
-    /// A worker with one cpu, and more tasks than it can run.
+    /// Creates a state with a worker that has one cpu and more tasks than it can run.
     fn busy() -> ServerState {
         let mut state = ServerState::new("test");
         apply(

@@ -1,10 +1,10 @@
-//! After a restart: holds tasks that may be on workers which have not reconnected yet.
+//! After a restart, holds tasks that may be on workers that have not reconnected yet.
 //!
-//! Starts are stored, assignments are not. So a task that waits according to the store may be
-//! running on a worker that was connected when the server ended. Tasks of the earlier run are not
-//! dispatched until each of those workers has reported its tasks or is lost. New submits run at
-//! once. If a worker is lost, all waiting tasks get later instances: any of them may have started
-//! there.
+//! Starts are stored, but assignments are not. A task that waits according to the store may
+//! therefore be running on a worker that was connected when the server ended. Tasks of the earlier
+//! run are not dispatched until each of those workers has reported its tasks or is lost. New
+//! submits run immediately. If a worker is lost, all waiting tasks get later instances, because any
+//! of them may have started there.
 
 use std::collections::BTreeMap;
 
@@ -20,7 +20,7 @@ impl ServerState {
     /// Holds the waiting tasks of a job, or queues them if no worker is expected.
     pub(super) fn hold_job(&mut self, ctx: &mut Ctx<'_>, id: JobId) {
         let Some(job) = self.jobs.get(id).filter(|job| !job.is_idle()) else {
-            // The whole job has ended: no worker has valid instances of it.
+            // The whole job has ended, so no worker has valid instances of it.
             return;
         };
         let submits = u32::try_from(job.submits.len()).unwrap_or(u32::MAX);
@@ -28,7 +28,8 @@ impl ServerState {
             self.let_go(ctx, id, submits);
         } else {
             for number in 0..submits {
-                // Ends of other jobs are recorded from now on, and handled at the release.
+                // From now on, the ends of other jobs are recorded. They are handled when this job
+                // is released.
                 self.jobs.follow(id, number);
             }
             self.jobs.hold(id, submits);
@@ -49,8 +50,8 @@ impl ServerState {
         }
     }
 
-    /// Waiting tasks of a submit may have been started by a lost worker: later starts get other
-    /// instance numbers.
+    /// Supersedes the waiting tasks of a submit, because a lost worker may have started them. Later
+    /// starts get other instance numbers.
     fn supersede_waiting(
         &mut self,
         ctx: &mut Ctx<'_>,
@@ -60,7 +61,7 @@ impl ServerState {
         let job = self.jobs.get_mut(id);
         let submit = job.and_then(|job| job.submits.get_mut(number as usize));
         let Some(tasks) = submit.map(|submit| &mut submit.tasks) else {
-            // Forgotten while it was held.
+            // The job was forgotten while it was held.
             return;
         };
         let is_waiting = |(_, _, phase)| phase == Phase::Waiting;
@@ -82,14 +83,14 @@ impl ServerState {
         }
     }
 
-    /// A worker reconnected and reported its tasks (`is_heard`), or is lost. After the last one
-    /// nothing is held.
+    /// Handles a worker that has reconnected and reported its tasks (`is_heard`), or that is lost.
+    /// After the last such worker, no task is held anymore.
     pub(super) fn stop_waiting_for(&mut self, ctx: &mut Ctx<'_>, worker: WorkerId, is_heard: bool) {
         match self.workers.stop_awaiting(worker, is_heard) {
             None => return,
             Some(false) => {
-                // The server may be killed before the others are back, and the next one does not
-                // wait for this worker.
+                // The server may be killed before the other workers are back, and the next run does
+                // not wait for this worker.
                 if !is_heard {
                     ctx.persist(ChangeKind::StartsUnknown(true));
                 }
@@ -101,11 +102,11 @@ impl ServerState {
             self.let_go(ctx, job, submits);
         }
         self.note_all_let_go(ctx);
-        // Workers were tried before these tasks were queued, so all are examined once more.
+        // Workers were tried before these tasks were queued, so all workers are examined once more.
         self.dispatcher.note_ready();
     }
 
-    /// No waiting task has an instance that may have started.
+    /// Records that no waiting task has an instance that may have started.
     pub(super) fn note_all_let_go(&mut self, ctx: &mut Ctx<'_>) {
         if self.workers.has_unheard() {
             self.workers.set_unheard(false);
@@ -113,7 +114,8 @@ impl ServerState {
         }
     }
 
-    /// Adopts the tasks of a worker of an earlier run: held tasks whose next instance it received.
+    /// Adopts the tasks of a worker of an earlier run: the held tasks whose next instance it
+    /// received.
     pub(super) fn adopt(
         &mut self,
         id: WorkerId,
@@ -133,14 +135,14 @@ impl ServerState {
             .and_then(|job| job.find(task.task))
             .filter(|slot| self.jobs.is_held(task.job, *slot));
         let (Some(slot), Some(job)) = (slot, self.jobs.get_mut(task.job)) else {
-            // Forgotten, or never stored: the worker gets the order to end it.
+            // The task was forgotten or never stored, so the worker is ordered to end it.
             return;
         };
         let current = job.instance(slot);
-        // Tasks without a record may be here with an earlier instance, if others of the submit were
-        // superseded.
+        // A task without a record may be on the worker with an earlier instance, if other tasks of
+        // the submit were superseded.
         let is_current = instance == current || instance < current && job.is_untouched(slot);
-        // It ended or was superseded according to the store: this instance is void.
+        // According to the store, the task has ended or was superseded, so this instance is void.
         if job.phase(slot) != Some(Phase::Waiting) || !is_current {
             return;
         }
@@ -153,13 +155,15 @@ impl ServerState {
             bug!("worker {id} is gone while it comes back, or task {task} has no request");
             return;
         };
-        // Nodes of a multi-node task are stored before it is sent: a waiting one has none.
+        // The nodes of a multi-node task are stored before it is sent, so a waiting one has no
+        // nodes.
         if class.is_multi_node() || class.variants.get(variant as usize).is_none() {
             return;
         }
         let assigned = Assigned::restored(slot, key, variant, instance);
         worker.assign(task, assigned, &class);
-        // Otherwise a cancel would not reach it there, and its templates would never be dropped.
+        // Without this, a cancel would not reach the task, and its templates would never be
+        // dropped.
         job.note_sent_to(id);
         if let Some(record) = job.touch(slot) {
             record.resume(instance);

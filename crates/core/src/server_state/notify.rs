@@ -1,7 +1,7 @@
-//! Notifications of the end of a job or of its first failure, and their outcomes.
+//! Notifications about the end of a job or its first failure, and their outcomes.
 //!
-//! A notification is due once. It is owed until the shell reports its delivery, even across a
-//! restart of the server, so it is sent at least once.
+//! A notification becomes due once. It is owed until the shell reports its delivery, even across a
+//! server restart, so it is sent at least once.
 
 use super::audience::owe_notices;
 use super::{ChangeKind, Ctx, ServerState};
@@ -18,7 +18,7 @@ impl ServerState {
     ) {
         let job = self.jobs.get_mut(key.job);
         let notice = job.and_then(|job| job.notices.get_mut(key.number as usize));
-        // The job may have been forgotten meanwhile.
+        // The job may have been forgotten in the meantime.
         let Some(notice) = notice.filter(|notice| notice.state == NoticeState::Owed) else {
             return;
         };
@@ -37,8 +37,8 @@ impl ServerState {
         ctx.persist(notified);
     }
 
-    /// Restores the outcome of a notification from an earlier run of the server; to be called after
-    /// the last submit.
+    /// Restores the outcome of a notification from an earlier run of the server. Must be called
+    /// after the last submit has been restored.
     pub fn restore_notified(&mut self, key: NoticeKey, outcome: NoticeOutcome) {
         let job = self.jobs.get_mut(key.job);
         if let Some(notice) = job.and_then(|job| job.notices.get_mut(key.number as usize)) {
@@ -46,14 +46,14 @@ impl ServerState {
         }
     }
 
-    /// Sends again the notifications that an earlier run of the server owed.
+    /// Resends the notifications that an earlier run of the server owed.
     pub(super) fn restore_owed_notices(&mut self, ctx: &mut Ctx<'_>) {
         let with_notices = self
             .jobs
             .all()
             .values()
             .filter(|job| !job.notices.is_empty());
-        // Some may have been sent already: a repetition is better than a loss.
+        // Some of them may have been sent already, but a repetition is better than a loss.
         let ids: Vec<JobId> = with_notices.map(|job| job.id).collect();
         for id in ids {
             owe_notices(ctx, id, &mut self.jobs);
@@ -89,7 +89,7 @@ mod tests {
         keys.collect()
     }
 
-    /// One task, and notifications of its end and its failure.
+    /// Returns a submit with one task and with notifications about its end and its failure.
     fn spec() -> SubmitSpec {
         let notify = |event| NotifySpec {
             target: NotifyTarget::Command("mail".into()),
@@ -145,7 +145,8 @@ mod tests {
         assert!(!again.iter().any(is_stored), "only the first counts");
     }
 
-    /// The same state after a restart; `outcome` = stored outcome of the first notification.
+    /// Returns the notifications sent after a restart if the first one has the given stored
+    /// outcome.
     fn restored(outcome: Option<NoticeOutcome>) -> Vec<NoticeKey> {
         let mut state = ServerState::new("test");
         let job = JobId(1);

@@ -1,4 +1,4 @@
-//! Offers of workers and allocation queues to tasks that could get more.
+//! The resources that workers and allocation queues could offer to tasks that need more.
 
 use std::borrow::Cow;
 use std::cmp::Reverse;
@@ -12,33 +12,34 @@ use crate::scheduler::demand::{PLENTY, WorkerKind};
 use crate::time::{Time, nanos};
 use crate::worker::Workers;
 
-/// How long cached offers stay valid: very many tasks can fail at a time, and they are of few
+/// How long cached offers stay valid. Very many tasks can fail at a time, but they are of few
 /// kinds.
 const OFFERS_AGE_MAX: Duration = Duration::from_secs(1);
 
-/// Lower bound of a task's share: tasks that request nothing else can run by the thousand.
+/// The lower bound of a task's share. Without it, thousands of tasks could run on one worker.
 const SHARE_MIN: Amount = Amount::whole(64);
 
-/// Workers and queues that could give a task more.
+/// The workers and queues that could give a task more memory or time.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Offers {
-    /// Workers that automatic allocation can request.
+    /// The kinds of workers that automatic allocation can request.
     queues: Vec<WorkerKind>,
-    /// Kinds of connected workers, and when they were computed: there may be thousands of workers.
+    /// The kinds of connected workers and when they were computed. There may be thousands of
+    /// workers.
     kinds: Option<(Time, Vec<Kind>)>,
-    /// The shortest total lifetime among them.
+    /// The shortest total lifetime of a connected worker.
     lifetime_min: Option<Duration>,
-    /// The largest offer for tasks of a class, and when it was computed.
+    /// The largest offer for tasks of each class, and when it was computed.
     known: BTreeMap<ClassId, (Time, Largest)>,
 }
 
-/// Connected workers that offer the same.
+/// A group of connected workers with the same offers.
 #[derive(Clone, Debug)]
 struct Kind {
     offers: Vec<Offer>,
-    /// The longest remaining lifetime among them; `None` = no known end.
+    /// The longest remaining lifetime of these workers, or `None` if any of them has no known end.
     left: Option<Duration>,
-    /// The shortest total lifetime among them; `None` = no known end.
+    /// The shortest total lifetime of these workers, or `None` if none of them has a known end.
     lifetime: Option<Duration>,
 }
 
@@ -58,7 +59,7 @@ fn kinds(workers: &Workers, now: Time) -> Vec<Kind> {
 }
 
 impl Offers {
-    /// Workers came or went.
+    /// Clears the caches after the workers or the queues have changed.
     pub(super) fn forget(&mut self) {
         self.kinds = None;
         self.known.clear();
@@ -80,18 +81,19 @@ impl Offers {
         self.kinds.as_ref().map_or(&[], |(_, kinds)| kinds)
     }
 
-    /// Whether any worker or queue offers something.
+    /// Returns whether there are any workers or queues.
     pub(super) fn is_any(&self, workers: &Workers) -> bool {
         !self.queues.is_empty() || !workers.live().is_empty()
     }
 
-    /// Number of kinds that must be examined for a class.
+    /// Returns the number of kinds that must be examined for a class.
     pub(super) fn kinds_len(&mut self, now: Time, workers: &Workers) -> usize {
         self.kinds(now, workers).len() + self.queues.len()
     }
 
-    /// Memory per task of a class if as many as possible run in parallel, on the worker where that
-    /// is least: with more, some cpus would idle. `None` = no worker could run one, or its memory
+    /// Returns the memory per task of a class if as many tasks as possible run in parallel. The
+    /// worker with the smallest result decides, because tasks with more memory would leave some of
+    /// its cpus idle. Returns `None` if no worker could run such a task, or if the amount of memory
     /// is unknown.
     pub(super) fn share(
         &mut self,
@@ -111,15 +113,15 @@ impl Offers {
         Some(Amount(shares.min()?).max(SHARE_MIN))
     }
 
-    /// The shortest total lifetime of a worker; `None` = no worker has an end, or there are no
-    /// workers.
+    /// Returns the shortest total lifetime of a worker, or `None` if no worker has a known end or
+    /// there are no workers.
     pub(super) fn lifetime_min(&mut self, now: Time, workers: &Workers) -> Option<Duration> {
         self.kinds(now, workers);
         let of_queues = self.queues.iter().map(|kind| kind.time_limit);
         of_queues.chain(self.lifetime_min).min()
     }
 
-    /// The largest offers that have everything else a class requests.
+    /// Returns the largest offers that include everything else that a class requests.
     pub(super) fn largest(
         &mut self,
         now: Time,
@@ -137,7 +139,7 @@ impl Offers {
             let mut found = largest(class, classes, &self.all(now, classes, workers));
             if class.is_multi_node() {
                 let of_groups = lifetime_of_groups(class, workers, now);
-                // Connected groups have known node counts, allocations do not.
+                // The node counts of connected groups are known, but those of allocations are not.
                 let limits = self.queues.iter().map(|queue| queue.time_limit).max();
                 let of_queues = limits.map(|limit| (false, usable(Some(limit))));
                 found.1 = found.1.max(of_groups).max(of_queues);
@@ -152,7 +154,7 @@ impl Offers {
         found
     }
 
-    /// Offers of each kind of worker and queue, with the longest remaining lifetime.
+    /// Returns the offers of each kind of worker and queue, with the longest remaining lifetime.
     fn all(
         &mut self,
         now: Time,
@@ -168,11 +170,11 @@ impl Offers {
     }
 }
 
-/// The largest of several offers, and whether it has everything that a task requests now: one that
-/// has not counts only if no other exists.
+/// The largest of several offers, and whether it includes everything that a task requests now. An
+/// incomplete offer counts only if there is no other.
 type Most<T> = Option<(bool, T)>;
 
-/// Units of memory, and lifetime for single-node tasks.
+/// Returns the most memory, and the longest lifetime for single-node tasks.
 fn largest(
     class: &Class,
     classes: &Classes,
@@ -189,8 +191,8 @@ fn largest(
             }
             let offer = id.and_then(|id| offers.get(id.0 as usize));
             let units = offer.map_or(0, |offer| offer.units);
-            // A worker with the memory may have too little time, and the other way around: both
-            // must fit together.
+            // A worker with enough memory may have too little time, and vice versa. One worker must
+            // have both.
             let has_time = left.is_none_or(|left| nanos(left) >= variant.min_time_ns);
             memory = memory.max((units > 0).then_some((has_time, units)));
             let has_room = fits(variant, offers) > 0;
@@ -200,7 +202,7 @@ fn largest(
     (memory, lifetime)
 }
 
-/// The longest lifetime of the nodes of a multi-node task, which are all in one group.
+/// Returns the longest lifetime of the nodes of a multi-node task, which are all in one group.
 fn lifetime_of_groups(class: &Class, workers: &Workers, now: Time) -> Most<Duration> {
     let mut groups: BTreeMap<&str, Vec<Option<Duration>>> = BTreeMap::new();
     for worker in workers.live().values() {
@@ -208,7 +210,7 @@ fn lifetime_of_groups(class: &Class, workers: &Workers, now: Time) -> Most<Durat
         groups.entry(&worker.config.group).or_default().push(left);
     }
     let lifetimes = groups.into_values().flat_map(|mut left| {
-        // A node without an end counts as the longest.
+        // A node without a known end counts as the one that lives longest.
         left.sort_unstable_by_key(|left| Reverse(left.unwrap_or(Duration::MAX)));
         class.variants.iter().filter_map(move |variant| {
             let last = (variant.n_nodes as usize).checked_sub(1)?;
@@ -218,7 +220,7 @@ fn lifetime_of_groups(class: &Class, workers: &Workers, now: Time) -> Most<Durat
     lifetimes.max()
 }
 
-/// How often a request fits into an empty worker.
+/// Returns how many times a request fits on an empty worker.
 fn fits(variant: &VariantDemand, offers: &[Offer]) -> u32 {
     fitting(variant, offers, |slot| {
         let units = offers.get(slot).map_or(0, |offer| offer.units);
@@ -226,9 +228,9 @@ fn fits(variant: &VariantDemand, offers: &[Offer]) -> u32 {
     })
 }
 
-/// The usable part of a lifetime. Some of it passes before a task arrives, even on a new worker. A
-/// request for all of it would never be met, and automatic allocation would start one worker after
-/// another without effect.
+/// Returns the usable part of a lifetime. Some of the lifetime passes before a task arrives, even
+/// on a new worker. A request for all of it would never be met, and automatic allocation would
+/// start one worker after another without effect.
 pub(super) fn usable(left: Option<Duration>) -> Duration {
     left.map_or(Duration::MAX, |left| left / 10 * 9)
 }

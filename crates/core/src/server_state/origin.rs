@@ -1,7 +1,7 @@
-//! Repeated submits: by later attempts of a task that submits to its own job, and by clients that
-//! got no answer.
+//! Handles submits that are repeated by later attempts of a task that submits to its own job, or by
+//! clients that received no answer.
 //!
-//! Only the current attempt of a task may submit; submits of earlier attempts exist already.
+//! Only the current attempt of a task may submit. The submits of earlier attempts already exist.
 
 use super::{ChangeKind, Ctx, ServerState, SubmitRefusal};
 use crate::id::{JobId, TaskId};
@@ -9,11 +9,13 @@ use crate::job::{Job, Repeat};
 use crate::template::{ArrayIds, Origin, SubmitBody, SubmitSpec, SubmitTarget};
 
 impl ServerState {
-    /// The job of an earlier submit by another attempt of the same task, or with the same nonce.
+    /// Returns the job of an earlier submit by another attempt of the same task, or with the same
+    /// nonce.
     ///
     /// # Errors
     ///
-    /// The task may no longer submit, or it is unclear whether the submit is new.
+    /// Returns an error if the task may no longer submit, or if it is unclear whether the submit is
+    /// new.
     pub(super) fn repeat(
         &mut self,
         ctx: &mut Ctx<'_>,
@@ -25,7 +27,7 @@ impl ServerState {
         let Some(job) = self.jobs.get_mut(*id) else {
             return Err(SubmitRefusal::JobNotFound(*id));
         };
-        // This attempt has ended or was given up: its successor makes the same submits.
+        // This attempt has ended or was given up. Its successor makes the same submits.
         if !is_current(job, origin) {
             return Err(SubmitRefusal::OriginOver(*id, origin.task, origin.instance));
         }
@@ -45,7 +47,7 @@ impl ServerState {
         }
     }
 
-    /// The open job of a submit with the same nonce. The job may be closed by now.
+    /// Returns the open job with a submit that has the same nonce. The job may be closed by now.
     fn heard_before(&self, spec: &SubmitSpec) -> Option<JobId> {
         let (Some(nonce), SubmitTarget::Attach(id)) = (spec.nonce, &spec.target) else {
             return None;
@@ -61,9 +63,9 @@ impl ServerState {
         (known.nonce == Some(nonce) && known.ids == *ids).then_some(*id)
     }
 
-    /// After a restart: a task that has submitted has run, even if its start was not stored and its
-    /// worker does not have it. Its next attempt gets another instance number, and repeats its
-    /// submits.
+    /// After a restart, supersedes tasks that have submitted without a stored start. Such a task
+    /// has run, even if its worker does not have it. Its next attempt gets another instance number
+    /// and repeats its submits.
     pub(super) fn supersede_unseen(&mut self, ctx: &mut Ctx<'_>, id: JobId) {
         let slots = self.jobs.get(id).map_or_else(Vec::new, Job::unseen_origins);
         for slot in slots {
@@ -76,8 +78,8 @@ impl ServerState {
     }
 }
 
-/// Whether an attempt is the latest of its task and may still run. Its submit may arrive before the
-/// report of its start, and after a restart before its worker is back.
+/// Returns whether an attempt is the latest of its task and may still run. Its submit may arrive
+/// before the report of its start, and after a restart, before its worker is back.
 fn is_current(job: &Job, origin: &Origin) -> bool {
     let Some(slot) = job.find(origin.task) else {
         return false;
