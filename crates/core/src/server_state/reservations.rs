@@ -1,5 +1,5 @@
-//! Reservations between rounds: workers for multi-node tasks, and room on workers for blocked
-//! requests.
+//! Reservations that last between rounds: workers for multi-node tasks, and room on workers for
+//! blocked requests.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -14,42 +14,43 @@ use crate::scheduler::worker_plan::PATIENCE;
 use crate::time::Time;
 use crate::worker::{BACKLOG_SPAN, Workers};
 
-/// Work that a worker starts within this time stays there: as much as is sent ahead.
+/// Tasks that a worker starts within this time stay there. Tasks for the same time are sent ahead.
 const RESERVATION_HORIZON: Duration = BACKLOG_SPAN;
 
-/// Limit of tasks that one round retracts to make room for reservations; it is not urgent.
+/// The maximum number of tasks that one round retracts to make room for reservations, which is not
+/// urgent.
 const RESERVATION_TASKS_MAX: usize = 64;
 
 /// Indexes over the workers' reservations.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Reservations {
-    /// Workers that are reserved for multi-node tasks.
+    /// The workers that are reserved for multi-node tasks.
     reserved: BTreeSet<WorkerId>,
-    /// Reserved workers that may still hold unstarted tasks without a retraction.
+    /// The reserved workers that may still have unstarted tasks that have not been retracted.
     unretracted: BTreeSet<WorkerId>,
-    /// Number of workers with reservations for a queue without sent tasks.
+    /// The number of workers with reservations for each queue, without sent tasks.
     counts: BTreeMap<QueueKey, u64>,
-    /// The worker whose reservations were recomputed last: round-robin continues after it.
+    /// The worker whose reservations were recomputed last. The round-robin continues after it.
     cursor: Option<WorkerId>,
 }
 
 impl Reservations {
-    /// Number of workers with reservations per queue.
+    /// Returns the number of workers with reservations for each queue.
     pub(super) const fn counts(&self) -> &BTreeMap<QueueKey, u64> {
         &self.counts
     }
 
-    /// The worker whose reservations were recomputed last.
+    /// Returns the worker whose reservations were recomputed last.
     pub(super) const fn cursor(&self) -> Option<WorkerId> {
         self.cursor
     }
 
-    /// Workers that are reserved for multi-node tasks.
+    /// Returns the workers that are reserved for multi-node tasks.
     pub(super) const fn reserved(&self) -> &BTreeSet<WorkerId> {
         &self.reserved
     }
 
-    /// A worker is gone, with its reservations.
+    /// Removes the reservations of a worker that is gone.
     pub(super) fn forget(&mut self, worker: WorkerId, queues: impl Iterator<Item = QueueKey>) {
         self.reserved.remove(&worker);
         self.unretracted.remove(&worker);
@@ -85,7 +86,7 @@ impl Reservations {
             self.unretracted.remove(id);
         }
         for (id, key) in wanted {
-            // Tasks retracted for an earlier reservation stay retracted.
+            // Tasks that were retracted for an earlier reservation stay retracted.
             if workers.get_mut(*id).is_some_and(|w| w.reserve(*key)) {
                 self.unretracted.insert(*id);
             }
@@ -93,7 +94,7 @@ impl Reservations {
         freed
     }
 
-    /// Retracts unstarted tasks from reserved workers; returns whether more is left.
+    /// Retracts unstarted tasks from reserved workers. Returns whether there are more such workers.
     pub(super) fn drain_reserved(&mut self, ctx: &mut Ctx<'_>, workers: &mut Workers) -> bool {
         let mut left = usize::try_from(ROUND_TASKS_MAX).unwrap_or(usize::MAX);
         while left > 0
@@ -104,18 +105,19 @@ impl Reservations {
                 continue;
             };
             let Some(key) = worker.reserved_for() else {
-                // It became a node of the task that it was reserved for: it was empty.
+                // The worker was empty, and has become a node of the task that it was reserved for.
                 continue;
             };
             let back = worker.unstarted_behind(key);
-            // All tasks of a worker are retracted at once, so the last one may exceed the portion.
+            // All tasks of a worker are retracted together, so the last worker may exceed the
+            // limit.
             left = left.saturating_sub(back.len());
             retract(ctx, workers, id, back);
         }
         !self.unretracted.is_empty()
     }
 
-    /// Applies the reservations of a round. `cursor` = the last examined worker.
+    /// Applies the reservations of a round. `cursor` is the last examined worker.
     pub(super) fn update(
         &mut self,
         ctx: &mut Ctx<'_>,
@@ -132,8 +134,8 @@ impl Reservations {
         }
     }
 
-    /// Sets a worker's reservations for unsent requests. Returns the tasks to retract if a
-    /// reservation has waited long: tasks sent ahead that do not start soon.
+    /// Sets a worker's reservations for unsent requests. If a reservation has waited for a long
+    /// time, returns the tasks to retract: tasks that were sent ahead and will not start soon.
     fn update_one(
         &mut self,
         now: Time,
@@ -146,7 +148,8 @@ impl Reservations {
             bug!("worker {id} is gone, but a round reserves room on it");
             return Vec::new();
         };
-        // Before they are replaced: only the worker knows the counted queues.
+        // The old reservations are subtracted before they are replaced, because only the worker
+        // contains them.
         self.uncount(worker.reservations());
         for (key, _) in wanted {
             *self.counts.entry(*key).or_default() += 1;
@@ -154,18 +157,18 @@ impl Reservations {
         worker.set_reservations(wanted, now);
         let overdue = worker.oldest_reservation(now, PATIENCE);
         let Some(overdue) = overdue.filter(|_| worker.backlog_len() > 0) else {
-            // Nothing that could be retracted is in its way.
+            // There is no backlog that could be retracted to make room.
             return Vec::new();
         };
         let surplus = worker.surplus(now, RESERVATION_HORIZON);
         let back = worker.backlog_last().take(surplus.min(most));
-        // Priorities are reversed, so these are of equal or lower priority; more urgent tasks may
-        // stay in the way.
+        // Priorities are reversed, so these tasks have equal or lower priority. More urgent tasks
+        // may stay in the way.
         let back = back.filter(|(_, a)| a.key.priority >= overdue.priority);
         back.map(|(task, a)| (task, a.instance)).collect()
     }
 
-    /// Panics unless the lookup tables agree with the workers.
+    /// Panics unless the indexes agree with the workers.
     #[cfg(any(test, feature = "testing"))]
     pub(super) fn check(&self, workers: &Workers) {
         let live = || workers.live().values();

@@ -1,5 +1,5 @@
-//! Retraction of unstarted tasks: tasks that other workers could start at once, overtaken ones,
-//! stuck ones.
+//! Retracts unstarted tasks: tasks that other workers could start immediately, overtaken tasks, and
+//! stuck tasks.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
@@ -11,60 +11,62 @@ use crate::id::{InstanceId, TaskKey, WorkerId};
 use crate::time::Time;
 use crate::worker::{STUCK_AFTER, Worker, Workers};
 
-/// Work that a worker starts within this time stays there even if others are idle: its retraction
-/// would take as long.
+/// Tasks that a worker starts within this time stay there even if other workers are idle, because a
+/// retraction would take as long.
 const RETRACT_HORIZON: Duration = Duration::from_millis(50);
 
-/// Shortest time between two searches for tasks to retract; too short for users to notice.
+/// The minimum time between two searches for tasks to retract. It is too short for users to notice.
 const REBALANCE_INTERVAL: Duration = Duration::from_millis(10);
 
-/// Interval of searches for tasks that cannot start where they were sent, while some may exist.
+/// The interval between searches for tasks that cannot start where they were sent, while there may
+/// be any.
 const STUCK_CHECK: Duration = Duration::from_millis(250);
 
-/// Limit of steps of one search; the rest is found the next time.
+/// The maximum number of steps of one search. The next search continues.
 const REBALANCE_STEPS_MAX: usize = 65_536;
 
-/// Limit of workers asked per search; the others follow in turn.
+/// The maximum number of workers that one search retracts tasks from. The others follow in turn.
 const DONORS_MAX: usize = 1_024;
 
-/// When to search for tasks to retract.
+/// Decides when to search for tasks to retract.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Retraction {
-    /// Time of the next search for tasks that idle workers could take over.
+    /// The time of the next search for tasks that idle workers could take over.
     rebalance_at: Option<Time>,
     last_rebalance: Time,
-    /// A worker without a backlog was part of the last rounds and may have got nothing. Only tasks
-    /// sent ahead to others can still go to it.
+    /// Whether a worker without a backlog was part of the last rounds and may have got no tasks.
+    /// Such a worker can only get tasks that were sent ahead to other workers.
     is_any_idle: bool,
-    /// The last donor: round-robin continues after it.
+    /// The last donor. The round-robin continues after it.
     cursor: Option<WorkerId>,
-    /// Time of the next search for stuck tasks.
+    /// The time of the next search for stuck tasks.
     stuck_check_at: Option<Time>,
-    /// Since when messages to workers may wait for the disk; `None` = all are sent.
+    /// Since when messages to workers may be waiting for the disk, or `None` if all have been sent.
     unsent_since: Option<Time>,
-    /// Sent tasks at the last searches for stuck tasks: (time of the search, all dispatched
-    /// before this time).
+    /// For each of the last searches for stuck tasks, the time of the search, and the time before
+    /// which all dispatched tasks had been sent.
     sent: VecDeque<(Time, Time)>,
 }
 
-/// Workers that could start at once what others have in their backlogs.
+/// Workers that could immediately start tasks from the backlogs of other workers.
 struct Takers {
     workers: Vec<Taker>,
-    /// Per class, workers before this position are full; reserved room is never released.
+    /// For each class, the position before which all workers are full. Reserved room is never
+    /// released.
     next: BTreeMap<ClassId, usize>,
     steps_left: usize,
     /// Whether a later search may be worthwhile without any other event.
     has_later: bool,
-    /// Position of cpus among the resources.
+    /// The position of cpus among the resources.
     cpus: Option<usize>,
 }
 
-/// One of them, and its intended tasks.
+/// A worker that could take over tasks, and the number of tasks intended for it.
 #[derive(Clone, Copy)]
 struct Taker {
     id: WorkerId,
     promised: u32,
-    /// Units of cpus of that.
+    /// The units of cpus that the intended tasks take.
     cpus: i64,
 }
 
@@ -79,7 +81,8 @@ impl Taker {
 }
 
 impl Takers {
-    /// The first worker with room for a task, and the units of cpus that the task would take there.
+    /// Returns the first worker with room for a task, and the units of cpus that the task would
+    /// take there.
     fn find(
         &mut self,
         (now, workers): (Time, &Workers),
@@ -114,7 +117,8 @@ impl Takers {
         }
     }
 
-    /// Whether a worker accepts the intended tasks. If they are too few, it gets none.
+    /// Returns whether a worker accepts its intended tasks. If they are too few, it gets none of
+    /// them.
     fn keeps_promise(&mut self, at: usize, workers: &Workers) -> bool {
         let Some(taker) = self.workers.get_mut(at) else {
             return false;
@@ -130,29 +134,29 @@ impl Takers {
 }
 
 impl Retraction {
-    /// Time of the next search.
+    /// Returns the time of the next search.
     pub(super) fn due_at(&self) -> Option<Time> {
         let times = [self.rebalance_at, self.stuck_check_at];
         times.into_iter().flatten().min()
     }
 
-    /// Schedules a check after tasks were dispatched: by then they should have started.
+    /// Schedules a check of tasks that were dispatched now. They should have started by then.
     pub(super) fn note_handed_out(&mut self, now: Time) {
         self.stuck_check_at.get_or_insert(now + STUCK_CHECK);
     }
 
-    /// Notes that a worker took part in a round. The queue may hold only tasks that do not fit
+    /// Notes that a worker took part in a round. The queue may only contain tasks that do not fit
     /// there.
     pub(super) fn note_tried(&mut self, worker: &Worker) {
         self.is_any_idle |= worker.accepts_work() && worker.backlog_len() == 0;
     }
 
-    /// Sets since when dispatched tasks may be unsent.
+    /// Sets the time since when dispatched tasks may be unsent.
     pub(super) const fn note_unsent(&mut self, since: Option<Time>) {
         self.unsent_since = since;
     }
 
-    /// Tasks dispatched before the returned time have been on their worker long enough to start.
+    /// Returns a time. Tasks dispatched before it have been on their workers long enough to start.
     fn sent_before(&mut self, now: Time) -> Time {
         self.sent.push_back((now, self.unsent_since.unwrap_or(now)));
         let is_due = |at: Time| at + STUCK_AFTER <= now;
@@ -163,7 +167,8 @@ impl Retraction {
         first.map_or(Time(0), |(_, before)| *before)
     }
 
-    /// Retracts tasks that cannot start where they are, some time after their dispatch.
+    /// Retracts tasks that have had enough time since their dispatch but cannot start on their
+    /// workers.
     pub(super) fn retract_stuck(&mut self, ctx: &mut Ctx<'_>, workers: &mut Workers) {
         let now = ctx.now.mono;
         if self.stuck_check_at.is_none_or(|at| at > now) {
@@ -180,7 +185,7 @@ impl Retraction {
         }
     }
 
-    /// Rebalances if `has_room`, or if a worker was idle after a round, but not too often.
+    /// Rebalances if `has_room`, or if a worker was idle after a round, but not too frequently.
     pub(super) fn rebalance_in_time(
         &mut self,
         ctx: &mut Ctx<'_>,
@@ -190,7 +195,8 @@ impl Retraction {
     ) {
         let due = self.last_rebalance + REBALANCE_INTERVAL;
         self.rebalance_at = None;
-        // Even if no worker is idle: from the queue a task can go wherever the next one ends.
+        // Stuck tasks are retracted even if no worker is idle, because a queued task can go to any
+        // worker where a task ends.
         self.retract_stuck(ctx, workers);
         if !has_room && !self.is_any_idle {
             return;
@@ -206,12 +212,13 @@ impl Retraction {
         }
     }
 
-    /// Retracts tasks that other workers could start at once. Returns whether a further search is
-    /// worthwhile without other events. Asks some of very many workers at a time, in turn.
+    /// Retracts tasks that other workers could start immediately. Returns whether another search is
+    /// worthwhile without other events. If there are very many workers, each search covers only
+    /// some of them, in turn.
     fn rebalance(&mut self, ctx: &mut Ctx<'_>, workers: &mut Workers, classes: &Classes) -> bool {
         let (mut donors, mut idle) = (Vec::new(), Vec::new());
         for (id, worker) in workers.live() {
-            // A reserved worker returns everything anyway, and takes nothing.
+            // A reserved worker returns all of its unstarted tasks anyway, and takes none.
             if !worker.accepts_work() || worker.reserved_for().is_some() {
                 continue;
             }
@@ -226,8 +233,8 @@ impl Retraction {
             return false;
         }
         let cpus = classes.find_resource("cpus").map(|id| id.0 as usize);
-        // Workers without `--min-utilization` first, then workers that need the fewest tasks for
-        // it.
+        // Workers without `--min-utilization` come first, followed by workers that need the fewest
+        // tasks to reach it.
         idle.sort_by_key(|taker| {
             let worker = workers.get(taker.id)?;
             let all = worker.offers().get(cpus?)?;
@@ -242,7 +249,7 @@ impl Retraction {
             cpus,
         };
         let first = donors.partition_point(|id| Some(*id) <= self.cursor);
-        // After the last donor, so that each has its turn.
+        // The search starts after the last donor, so that each donor has its turn.
         donors.rotate_left(first);
         let mut asked = 0;
         for donor in donors {
@@ -258,7 +265,7 @@ impl Retraction {
     }
 }
 
-/// Tasks of a donor that others could start at once, last ones first.
+/// Returns the tasks of a donor that other workers could start immediately, last ones first.
 fn worth_retracting(
     now: Time,
     workers: &Workers,
@@ -272,15 +279,15 @@ fn worth_retracting(
     };
     let mut back = Vec::new();
     let surplus = worker.surplus(now, RETRACT_HORIZON);
-    // Even without a surplus the first task shows whether a later search is worthwhile.
+    // Even without a surplus, the first task shows whether a later search is worthwhile.
     for (nth, (task, assigned)) in (0..).zip(worker.backlog_last().take(surplus.max(1))) {
         let Some(class) = classes.get(assigned.key.class) else {
             bug!("task {task} has no request class");
             break;
         };
         let Some((at, units)) = takers.find((now, workers), assigned.key.class, class) else {
-            // No worker has room for it. Earlier ones start sooner, and are not worth another
-            // search.
+            // No worker has room for this task. The tasks before it start sooner and are not worth
+            // another search.
             break;
         };
         takers.has_later |= surplus < worker.backlog_len();
@@ -289,7 +296,7 @@ fn worth_retracting(
             back.push((at, task, assigned.instance));
         }
     }
-    // Tasks of several donors do not return at the same time, so each donor must give enough.
+    // Tasks of several donors do not return at the same time, so each donor must return enough.
     back.retain(|(at, ..)| takers.keeps_promise(*at, workers));
     back.into_iter()
         .map(|(_, task, instance)| (task, instance))
@@ -316,8 +323,8 @@ pub(super) fn retract(
     ctx.send(id, WorkerCommand::Retract(tasks));
 }
 
-/// Retracts less urgent tasks of the classes of these queues, which have more ready tasks than the
-/// worker was sent.
+/// Retracts less urgent tasks of the same classes as these queues, which have more ready tasks than
+/// were sent to the worker.
 pub(super) fn retract_overtaken(
     ctx: &mut Ctx<'_>,
     workers: &mut Workers,
@@ -347,16 +354,16 @@ mod tests {
             retraction.sent_before(at(ms))
         };
         assert_eq!(look(1_000, Some(990)), Time(0), "no earlier look");
-        // Constant disk activity hides nothing.
+        // Constant disk activity does not hide stuck tasks.
         for ms in (1_250..5_000).step_by(250) {
             let before = look(ms, Some(ms - 10));
             assert!(ms < 1_500 || before == at(ms - 510), "{ms}: {before:?}");
         }
-        // Messages that wait for a hanging disk are unsent.
+        // Messages that wait for a disk that hangs are unsent.
         for ms in (5_000..9_000).step_by(250) {
             assert!(look(ms, Some(4_995)) <= at(4_995));
         }
-        // It has its time from then on.
+        // From this time on, the messages count as sent.
         assert_eq!(look(9_000, None), at(4_995));
         assert_eq!(look(9_250, None), at(4_995));
         assert_eq!(look(9_500, None), at(9_000));

@@ -1,5 +1,5 @@
-//! Idempotency keys. A client without an answer to a submit, because of a timeout or a restart of
-//! the server, repeats it with the same key, and gets the job of the first one.
+//! Idempotency keys of submits. If a client receives no answer, because of a timeout or a server
+//! restart, it repeats the submit with the same key and gets the job of the first submit.
 //!
 //! A key is kept as long as its job.
 
@@ -8,12 +8,12 @@ use std::collections::BTreeMap;
 use super::SubmitRefusal;
 use crate::id::JobId;
 
-/// Key of a submit.
+/// The idempotency key of a submit.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct SubmitKey {
-    /// Name; unique among the submits of the server.
+    /// The name, which is unique among the submits of the server.
     pub name: Box<str>,
-    /// Digest of the submit, so that another use of the key is detected.
+    /// The digest of the submit, which shows when the key is used for a different submit.
     pub digest: Box<str>,
 }
 
@@ -25,7 +25,7 @@ pub(super) struct SubmitKeys {
 }
 
 impl SubmitKeys {
-    /// Result of the submit with this key; `None` = unknown key.
+    /// Returns the result of the submit with this key, or `None` if the key is unknown.
     pub(super) fn find(&self, key: &SubmitKey) -> Option<Result<JobId, SubmitRefusal>> {
         let (job, digest) = self.by_name.get(&key.name)?;
         Some(if *digest == key.digest {
@@ -35,13 +35,13 @@ impl SubmitKeys {
         })
     }
 
-    /// Notes the key of a submit that was accepted.
+    /// Records the key of an accepted submit.
     pub(super) fn note(&mut self, job: JobId, key: SubmitKey) {
         self.by_job.entry(job).or_default().push(key.name.clone());
         self.by_name.insert(key.name, (job, key.digest));
     }
 
-    /// Forgets a job.
+    /// Forgets the keys of a job.
     pub(super) fn forget(&mut self, job: JobId) {
         for name in self.by_job.remove(&job).unwrap_or_default() {
             self.by_name.remove(&name);

@@ -1,7 +1,8 @@
-//! Selects the workers that a round examines, so that its cost follows the changes.
+//! Selects the workers that a round examines, so that its cost depends on the number of changes.
 //!
-//! A worker that was tried against all ready tasks gains room only by its own reports. A newly
-//! filled queue may fit any worker; a queue that was not empty fits none that was tried.
+//! After a worker was tried against all ready tasks, only its own reports can bring new room. A
+//! queue that was empty and got tasks may fit on any worker. A queue that was not empty fits on
+//! none of the workers that were tried.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -13,76 +14,78 @@ use crate::scheduler::worker_plan::SeenPriority;
 use crate::time::Time;
 use crate::worker::{Worker, Workers};
 
-/// Interval of new plans for multi-node tasks, while some wait.
+/// The interval between new plans for multi-node tasks, while some tasks wait.
 const PLANS_CHECK: Duration = Duration::from_millis(250);
 
-/// Limit of tasks dispatched per round, and approximate limit of retracted ones; the rest follows
-/// in the next round, so that no client waits long.
+/// The maximum number of tasks dispatched per round, and the approximate maximum number of
+/// retracted tasks. The rest follows in the next round, so that no client waits long.
 pub(super) const ROUND_TASKS_MAX: u64 = 1_024;
 
-/// How much a scheduling round examined.
+/// The amount of work of a scheduling round.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct RoundSize {
     /// Workers with possible room.
     pub workers: usize,
     /// Requests with ready tasks, per priority.
     pub queues: usize,
-    /// Whether it planned multi-node tasks, among all workers.
+    /// Whether the round planned multi-node tasks, which involves all workers.
     pub with_gangs: bool,
-    /// Multi-node tasks that it started.
+    /// The number of multi-node tasks that the round started.
     pub gangs: usize,
 }
 
-/// Scope of the next round, and when it is due without other inputs.
+/// The scope of the next round, and the time when it is due without other inputs.
 #[derive(Clone, Debug, Default)]
 pub(super) struct RoundTriggers {
-    /// An empty queue got tasks since the last round.
+    /// Whether an empty queue has received tasks since the last round.
     ready: bool,
-    /// Any queue did.
+    /// Whether any queue has received tasks since the last round.
     more: bool,
-    /// Something changed for multi-node tasks.
+    /// Whether something has changed that affects multi-node tasks.
     plans: bool,
-    /// Time of the next plan for multi-node tasks.
+    /// The time of the next plan for multi-node tasks.
     plans_at: Option<Time>,
-    /// Workers that may have room.
+    /// The workers that may have room.
     room: BTreeSet<WorkerId>,
-    /// Workers whose turn comes first, because the last round did not reach them.
+    /// The workers whose turn comes first, because the last round did not reach them.
     passed_over: BTreeSet<WorkerId>,
-    /// How often the step limit of searches was doubled, because the last ones found nothing.
+    /// How many times the step limit of searches has been doubled because the last searches found
+    /// nothing.
     search_widened: u32,
-    /// Workers that take enough or nothing.
+    /// The workers with a minimum utilization.
     demanding: BTreeSet<WorkerId>,
-    /// The last round was cut: continue at this time, that is, at once.
+    /// The time at which to continue because the last round was cut short. It is always the time of
+    /// that round.
     again_at: Option<Time>,
 }
 
 impl RoundTriggers {
-    /// An empty queue got tasks, or was hidden from rounds until now.
+    /// Notes that an empty queue got tasks, or a queue that was hidden from rounds until now.
     pub(super) const fn note_ready(&mut self) {
         self.ready = true;
     }
 
-    /// Tasks were added to a queue that has some.
+    /// Notes that tasks were added to a queue that is not empty.
     pub(super) const fn note_more(&mut self) {
         self.more = true;
     }
 
-    /// Multi-node tasks, or the workers that could serve them, changed.
+    /// Notes a change to multi-node tasks or to the workers that could run them.
     pub(super) const fn note_plans(&mut self) {
         self.plans = true;
     }
 
-    /// A worker may have room.
+    /// Notes that a worker may have room.
     pub(super) fn note_room(&mut self, worker: WorkerId) {
         self.room.insert(worker);
     }
 
-    /// Notes that several workers have room.
+    /// Notes that several workers may have room.
     pub(super) fn note_rooms(&mut self, workers: impl IntoIterator<Item = WorkerId>) {
         self.room.extend(workers);
     }
 
-    /// A worker joins.
+    /// Adds a worker that has joined.
     pub(super) fn add(&mut self, worker: &Worker) {
         if worker.config.min_utilization > 0.0 {
             self.demanding.insert(worker.id);
@@ -92,51 +95,52 @@ impl RoundTriggers {
         }
     }
 
-    /// A worker is gone.
+    /// Removes a worker that is gone.
     pub(super) fn forget(&mut self, worker: WorkerId) {
         self.room.remove(&worker);
         self.passed_over.remove(&worker);
         self.demanding.remove(&worker);
     }
 
-    /// The next round is due at once.
+    /// Requests that the next round starts immediately.
     pub(super) const fn go_on(&mut self, now: Time) {
         self.again_at = Some(now);
     }
 
-    /// Time of the next round without other inputs.
+    /// Returns the time of the next round without other inputs.
     pub(super) fn due_at(&self) -> Option<Time> {
         [self.again_at, self.plans_at].into_iter().flatten().min()
     }
 
-    /// Begins a round; returns whether it examines every worker.
+    /// Begins a round. Returns whether it examines every worker.
     pub(super) fn begin(&mut self, workers: &Workers) -> bool {
         let is_everyone = std::mem::take(&mut self.ready);
         self.again_at = None;
-        // Workers without a turn since the last time are in it already.
+        // Workers that have not had their turn since the last such round are already in the set.
         if is_everyone && self.room.len() < workers.live().len() {
             let able = workers.live().values();
             let able = able.filter(|worker| worker.accepts_work());
             self.room.extend(able.map(|worker| worker.id));
         } else if self.more {
-            // They had too little room for what they require, and wait for enough.
+            // These workers had too little room for their minimum utilization, and wait for enough
+            // tasks.
             self.room.extend(&self.demanding);
         }
         self.more = false;
         is_everyone
     }
 
-    /// Whether any worker may have room.
+    /// Returns whether any worker may have room.
     pub(super) fn has_room(&self) -> bool {
         !self.room.is_empty()
     }
 
-    /// No multi-node task waits.
+    /// Notes that no multi-node task waits.
     pub(super) const fn drop_plans(&mut self) {
         self.plans_at = None;
     }
 
-    /// Whether a round plans multi-node tasks.
+    /// Returns whether a round plans multi-node tasks.
     pub(super) fn are_plans_due(
         &mut self,
         now: Time,
@@ -145,7 +149,8 @@ impl RoundTriggers {
     ) -> bool {
         let has_changed = std::mem::take(&mut self.plans);
         let is_time = self.plans_at.is_none_or(|at| at <= now);
-        // An empty worker may complete a set of nodes: otherwise it would idle until the timer.
+        // An empty worker may complete a set of nodes. Without a plan, it would be idle until the
+        // timer expires.
         let are_due = has_changed || is_everyone || is_time || self.is_any_empty(workers);
         if are_due {
             self.plans_at = Some(now + PLANS_CHECK);
@@ -153,26 +158,27 @@ impl RoundTriggers {
         are_due
     }
 
-    /// Whether a worker of the next round is empty.
+    /// Returns whether any worker of the next round is empty.
     fn is_any_empty(&self, workers: &Workers) -> bool {
         let mut workers = self.room.iter().filter_map(|id| workers.get(*id));
         workers.any(|worker| worker.assigned().is_empty() && worker.accepts_work())
     }
 
-    /// Workers with possible room; workers that the last round did not reach come first.
+    /// Returns the workers that may have room. Workers that the last round did not reach come
+    /// first.
     pub(super) fn rooms(&self) -> impl Iterator<Item = WorkerId> + '_ {
         let others = self.room.iter();
         let others = others.filter(|id| !self.passed_over.contains(id));
         self.passed_over.iter().chain(others).copied()
     }
 
-    /// How often the number of steps of a search is doubled.
+    /// Returns how many times the step limit of a search is doubled.
     pub(super) const fn search_widened(&self) -> u32 {
         self.search_widened
     }
 
-    /// Decides which workers must be examined again, and whether at once. `is_over` = no ready
-    /// tasks are left.
+    /// Decides which workers must be examined again, and whether immediately. `is_over` means that
+    /// no ready tasks are left.
     pub(super) fn note_round(
         &mut self,
         now: Time,
@@ -182,9 +188,9 @@ impl RoundTriggers {
     ) {
         let is_idle = answer.placements.is_empty() && answer.gangs.is_empty();
         let has_more = !window.is_all && !is_idle;
-        // The search ran out of steps before it found a fit. Thousands of requests that barely do
-        // not fit may precede the fitting one: an idle worker must find its task, even if the step
-        // takes longer.
+        // The search ran out of steps before it found a fit. Thousands of requests that are
+        // slightly too large may precede one that fits. An idle worker must find its task even if
+        // the step takes longer.
         let is_blind = is_idle && window.rooms.values().any(SeenPriority::is_blind);
         let is_wider = is_blind && self.search_widened < SEARCH_WIDENED_MAX;
         self.search_widened = match is_blind {
@@ -194,14 +200,14 @@ impl RoundTriggers {
         let stay = answer.is_cut || has_more || is_wider || window.is_behind || is_over;
         let is_partial = window.rooms.len() < self.room.len();
         if !stay {
-            // They were tried against everything that is left.
+            // The workers were tried against everything that is left.
             for id in window.rooms.keys() {
                 self.room.remove(id);
             }
         }
         if !is_partial {
             self.passed_over.clear();
-        // A new cycle: all others have their turn before the workers of this round.
+        // In a new cycle, all other workers have their turn before the workers of this round.
         } else if self.passed_over.is_empty() {
             self.passed_over = self.room.clone();
         }
@@ -246,7 +252,7 @@ mod tests {
         triggers
     }
 
-    /// A round that saw everything relevant to these workers.
+    /// Returns the window of a round that examined everything relevant to these workers.
     fn saw(workers: &[u32]) -> Window {
         let rooms = workers
             .iter()

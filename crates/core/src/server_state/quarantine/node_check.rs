@@ -1,9 +1,9 @@
-//! Workers whose nodes have problems, reported by themselves or shown by their clocks.
+//! Handles workers whose nodes have problems, which they report or their clocks show.
 //!
-//! As with failing tasks, users are notified. The worker gets no tasks if the server may act,
-//! another worker is there, and half of the workers are left. It gets tasks again as soon as a
-//! heartbeat reports no problem. There is no probe, unless it was also in quarantine because of
-//! failing tasks.
+//! As with failing tasks, users are notified. The worker gets no tasks if the server may act, if
+//! another worker is available, and if at least half of the workers remain. It gets tasks again as
+//! soon as a heartbeat reports no problem. There is no probe, unless the worker was also in
+//! quarantine because of failing tasks.
 
 use super::{ChangeKind, Ctx, QuarantineMode, ServerState};
 use crate::id::WorkerId;
@@ -12,7 +12,7 @@ use crate::time::{Now, Timestamp};
 use crate::worker::{Standing, Worker};
 
 impl ServerState {
-    /// Handles the node problems of a heartbeat.
+    /// Handles the node problems in a heartbeat.
     pub(in crate::server_state) fn note_node(
         &mut self,
         ctx: &mut Ctx<'_>,
@@ -50,13 +50,13 @@ impl ServerState {
         if why.is_empty() {
             self.note_fit(ctx, id);
         }
-        // Whether it can pause depends on all workers.
+        // Whether the worker can pause depends on all workers.
         let may_act = self.suspicions.mode == QuarantineMode::Act;
         let is_unfit = may_act && !why.is_empty() && self.can_rest(ctx.now, id);
         self.set_unfit(id, is_unfit);
     }
 
-    /// Nothing is wrong any more.
+    /// Notes that the node of a worker has no problem anymore.
     fn note_fit(&mut self, ctx: &mut Ctx<'_>, id: WorkerId) {
         let why = "nothing is wrong with its node any more";
         if self.quarantine(id).is_none() {
@@ -66,13 +66,13 @@ impl ServerState {
         tracing::info!(worker = %id, "{why}");
         let standing = self.workers.get(id).map(Worker::standing);
         if standing == Some(Standing::Quarantined) && self.is_probe_wanted(id) {
-            // The cause of the failures is probably gone: one task shows it. A quarantine on
-            // request stays.
+            // The cause of the failures is probably gone, which one task will show. A quarantine
+            // that a user requested remains.
             self.probe(ctx.now.mono, id);
         }
     }
 
-    /// Whether a worker can pause without harm to others.
+    /// Returns whether a worker can pause without harm to other workers.
     fn can_rest(&self, now: Now, id: WorkerId) -> bool {
         let others = self.workers.live().values().filter(|w| w.id != id);
         let (serving, rest) = others.fold((0, 0), |(serving, rest), other| {
@@ -104,7 +104,7 @@ impl ServerState {
         self.dispatcher.note_plans_changed();
     }
 
-    /// Workers with something wrong with their nodes.
+    /// Returns the workers whose nodes have problems.
     pub fn faulty_workers(&self) -> impl Iterator<Item = &Worker> {
         let live = self.workers.live().values();
         live.filter(|worker| !worker.node_faults().is_empty())

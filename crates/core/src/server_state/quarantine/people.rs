@@ -1,4 +1,4 @@
-//! Quarantine on request, and its display.
+//! Quarantine that users request, and how quarantines are displayed.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -18,25 +18,25 @@ impl ServerState {
         self.suspicions.mode = mode;
     }
 
-    /// The quarantine of a worker, including its probe phase.
+    /// Returns the quarantine of a worker, including its probe phase.
     #[must_use]
     pub fn quarantine(&self, id: WorkerId) -> Option<&Quarantine> {
         self.suspicions.cases.get(&id)?.quarantine.as_ref()
     }
 
-    /// Since when a worker is not trusted.
+    /// Returns the time since when a worker has not been trusted.
     #[must_use]
     pub fn doubted_since(&self, id: WorkerId) -> Option<Timestamp> {
         Some(self.suspicions.cases.get(&id)?.since)
     }
 
-    /// All quarantines of workers that are live.
+    /// Returns the quarantines of all live workers.
     pub fn quarantines(&self) -> impl Iterator<Item = &Quarantine> {
         let cases = self.suspicions.cases.values();
         cases.filter_map(|case| case.quarantine.as_ref())
     }
 
-    /// Short names of batch system nodes that the next allocation should avoid.
+    /// Returns the short names of the batch system nodes that the next allocation should avoid.
     #[must_use]
     pub fn nodes_to_avoid(&self, now: Timestamp) -> Vec<String> {
         // The origin of a worker that ended long ago is unknown.
@@ -47,7 +47,7 @@ impl ServerState {
         let all = self.all_quarantines(now);
         let nodes = all.filter(|(_, quarantine)| is_of_batch_system(quarantine.worker));
         let nodes = nodes.map(|(host, _)| host.split('.').next().unwrap_or(host));
-        // It becomes part of a script.
+        // The name becomes part of a script.
         let is_name = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_');
         let nodes = nodes.filter(|node| !node.is_empty() && node.chars().all(is_name));
         let nodes: BTreeSet<&str> = nodes.collect();
@@ -58,7 +58,7 @@ impl ServerState {
             .collect()
     }
 
-    /// Host and quarantine of all workers, live or lost.
+    /// Returns the host and quarantine of each quarantined worker, live or lost.
     fn all_quarantines(&self, now: Timestamp) -> impl Iterator<Item = (&str, &Quarantine)> {
         let former = self.suspicions.former.iter();
         let former = former.filter(move |(_, quarantine)| quarantine.until > now);
@@ -71,7 +71,7 @@ impl ServerState {
             .chain(live)
     }
 
-    /// Workers that seem broken and still get tasks.
+    /// Returns the workers that seem broken but still get tasks.
     pub fn suspicions(&self) -> impl Iterator<Item = (WorkerId, Suspicion)> {
         self.suspicions.cases.iter().filter_map(|(id, case)| {
             let suspicion = Suspicion {
@@ -92,7 +92,7 @@ impl ServerState {
             let Some(worker) = self.workers.get(id) else {
                 return Some((id, StopResult::AlreadyStopped));
             };
-            // It ends anyway.
+            // The worker is about to end anyway.
             if worker.is_stopping() {
                 return Some((id, StopResult::AlreadyStopped));
             }
@@ -127,13 +127,13 @@ impl ServerState {
             } else {
                 StopResult::Released
             };
-            // Also clears a mere suspicion: evidence is gathered anew.
+            // This also clears a mere suspicion, so that evidence is collected anew.
             self.trust(ctx, id, "somebody released it");
             Some((id, result))
         })
     }
 
-    /// Restores stored quarantines. Call after the last worker.
+    /// Restores a stored quarantine. Must be called after the last worker has been restored.
     pub fn restore_quarantine(&mut self, now: Now, quarantine: Quarantine) {
         let id = quarantine.worker;
         if self.workers.get(id).is_some() {
@@ -143,7 +143,7 @@ impl ServerState {
         }
     }
 
-    /// Panics unless cases and workers agree.
+    /// Panics unless the cases agree with the workers.
     #[cfg(any(test, feature = "testing"))]
     pub(in crate::server_state) fn check_suspicions(&self) {
         for worker in self.workers.live().values().filter(|w| !w.is_trusted()) {
