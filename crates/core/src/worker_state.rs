@@ -1,6 +1,6 @@
-//! The worker's state machine: how it reacts to tasks, processes, time and the loss of its server.
+//! The worker's state machine. It reacts to tasks, processes, time and the loss of its server.
 //!
-//! Inputs go in, effects come out. The state machine knows neither processes nor sockets. The
+//! The state machine takes inputs and emits effects. It handles neither processes nor sockets. The
 //! states of a task are
 //! ```text
 //!  assigned ──▶ backlog ──▶ launched (see `running.rs`) ──▶ outbox ──▶ reported
@@ -17,10 +17,10 @@
 //!  Draining ────────────▶ Stopping ──▶ Exited
 //! ```
 //!
-//! Invariants: free plus granted resources are the worker's resources; every assigned instance ends
-//! in exactly one report row (repeated until it is acknowledged), with the end of the worker, or
-//! void; a task never takes what a waiting task of higher priority could use. Late, duplicate and
-//! unknown messages change nothing and are counted.
+//! The free and the granted resources always add up to the worker's resources. Every assigned
+//! instance ends in exactly one report row (repeated until it is acknowledged), with the end of the
+//! worker, or as void. A task never takes resources that a waiting task of higher priority could
+//! use. Late, duplicate and unknown messages change nothing and are counted.
 
 mod backlog;
 mod effect;
@@ -61,7 +61,7 @@ use crate::template::CrashLimit;
 use crate::time::{Now, Time};
 use crate::worker_config::{OnServerLost, WorkerConfig};
 
-/// How long a task may run while successors wait on this worker for its end. After that, the
+/// How long a task may run while successors on this worker wait for it to end. After that, the
 /// successors return to the server, because they would overtake more urgent or larger tasks.
 pub(crate) const SUCCESSOR_PATIENCE: Duration = Duration::from_millis(100);
 
@@ -69,46 +69,46 @@ pub(crate) const SUCCESSOR_PATIENCE: Duration = Duration::from_millis(100);
 /// configuration.
 const TIME_REQUEST_CHECK_MIN: Duration = Duration::from_millis(100);
 
-/// Counts messages that make no sense or refer to unknown objects. Each of them is harmless by
-/// itself.
+/// Counts messages that make no sense or refer to unknown objects. Each such message is harmless.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Ignored {
-    /// Assigned instances that the worker already had.
+    /// The number of assigned instances that the worker already had.
     pub assigned: u64,
-    /// Assignments whose template, variant or entries do not exist.
+    /// The number of assignments with a template, variant or entries that do not exist.
     pub malformed: u64,
-    /// Templates that were received twice with different content, or dropped while unknown.
+    /// The number of templates that were received twice with different content, or dropped while
+    /// unknown.
     pub templates: u64,
-    /// Retracted instances that are not on this worker or have started.
+    /// The number of retracted instances that are not on this worker or have started.
     pub retracted: u64,
-    /// Killed instances that are not on this worker.
+    /// The number of killed instances that are not on this worker.
     pub killed: u64,
-    /// Launcher events for unknown tokens, or in an impossible order.
+    /// The number of launcher events for unknown tokens or in an impossible order.
     pub launcher: u64,
 }
 
 /// The phase of the worker.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Mode {
-    /// Accepts and starts tasks.
+    /// The worker accepts and starts tasks.
     Active,
-    /// Has no server. Running tasks continue, and reports are kept.
+    /// The worker has no server. Running tasks continue, and reports are kept.
     Detached,
-    /// Starts no tasks, and exits when the running tasks have ended.
+    /// The worker starts no tasks, and exits when the running tasks have ended.
     Draining(ExitReason),
-    /// Has asked tasks to end, and exits when they have ended or at the deadline.
+    /// The worker has asked its tasks to end, and exits when they have ended or at the deadline.
     Stopping { reason: ExitReason, deadline: Time },
-    /// Has exited. Nothing happens any more.
+    /// The worker has exited. Further inputs have no effect.
     Exited,
 }
 
-/// A template, and its requests in terms of this worker's pools.
+/// A template, with its requests converted to this worker's pools.
 #[derive(Clone, Debug)]
 struct KnownTemplate {
     work: Arc<WorkTemplate>,
-    /// One request per variant. `None` if this worker can never serve it.
+    /// The request of each variant, or `None` if this worker can never serve it.
     requests: Vec<Option<PoolRequest>>,
-    /// The run time of the template's tasks, as a moving average.
+    /// The moving average of the run times of the template's tasks.
     run: Option<Duration>,
 }
 
@@ -120,19 +120,19 @@ pub struct WorkerState {
     running: RunningTasks,
     outbox: Outbox,
     templates: BTreeMap<TemplateId, KnownTemplate>,
-    /// Assigned instances that will not start on this worker. They are returned on request, when
-    /// their obstacle is gone, or when the worker ends. They are not returned immediately, because
-    /// the server does not know the reason and would send them again and again.
+    /// The assigned instances that will not start on this worker. They are returned on request,
+    /// when their obstacle is gone, or when the worker ends. They are not returned immediately,
+    /// because the server does not know the reason and would send them again and again.
     declined: BTreeSet<InstanceKey>,
-    /// Instances that ended together with the worker and are reported by its end. Until then, the
-    /// server must not conclude that they never ran.
+    /// The instances that ended together with the worker and are reported by its end. Until then,
+    /// the server must not conclude that they never ran.
     spent: BTreeSet<InstanceKey>,
     mode: Mode,
     on_server_lost: OnServerLost,
     /// How long to wait for a lost server after the last task has ended, with
     /// [`OnServerLost::FinishRunning`].
     server_wait: Duration,
-    /// Whether the worker runs in a job of a batch system, whose signals reach the tasks as well.
+    /// Whether the worker runs in a batch system job, whose signals also reach the tasks.
     in_allocation: bool,
     idle_timeout: Option<Duration>,
     idle_since: Option<Time>,
@@ -140,24 +140,24 @@ pub struct WorkerState {
     is_held: bool,
     /// Whether other workers reach the server through this worker.
     is_relaying: bool,
-    /// When the server was lost. `None` while it is connected.
+    /// When the server was lost, or `None` while it is connected.
     serverless_since: Option<Time>,
     /// When the worker's own time limit expires.
     life_end: Option<Time>,
     time_request_check: Duration,
     next_time_request_check: Time,
-    /// When waiting successors are checked next. `None` if no running task has any.
+    /// When waiting successors are checked next, or `None` if no running task has any.
     next_successor_check: Option<Time>,
     /// The value of [`SUCCESSOR_PATIENCE`], unless it was shortened.
     successor_patience: Duration,
-    /// Whether anything happened since the last round that may let a task start.
+    /// Whether anything has happened since the last round that may let a task start.
     may_start: bool,
     ignored: Ignored,
 }
 
 impl WorkerState {
-    /// Creates the state of a newly registered worker. Its life began at `born`. The server's
-    /// `idle_timeout_default` applies if the worker has no idle timeout of its own.
+    /// Creates the state of a newly registered worker, whose life began at `born`. The server's
+    /// `idle_timeout_default` applies if the worker does not have its own idle timeout.
     #[must_use]
     pub fn new(born: Now, config: &WorkerConfig, idle_timeout_default: Option<Duration>) -> Self {
         let check = config.retract_check_interval.max(TIME_REQUEST_CHECK_MIN);
@@ -237,7 +237,7 @@ impl WorkerState {
             Input::ServerGone => self.on_server_gone(),
             Input::ServerBack { reattached } => self.on_server_back(reattached, effects),
             Input::Acknowledged(seq) => {
-                // Nothing starts while too many ends are unacknowledged, and nothing else would
+                // No task starts while too many ends are unacknowledged, and no other input would
                 // trigger a round.
                 let was_full = self.outbox.is_full();
                 self.outbox.acknowledge(seq);
@@ -248,19 +248,19 @@ impl WorkerState {
         self.advance(now, effects);
     }
 
-    /// Shortens the time for which successors wait for long tasks.
+    /// Shortens the time that successors wait for long tasks.
     #[cfg(any(test, feature = "testing"))]
     pub const fn limit_patience(&mut self, patience: Duration) {
         self.successor_patience = patience;
     }
 
-    /// Returns when the next [`Input::Timer`] is due. `None` if no timer is needed.
+    /// Returns when the next [`Input::Timer`] is due, or `None` if no timer is needed.
     #[must_use]
     pub fn next_deadline(&self) -> Option<Time> {
         let idle = self.idle_deadline();
         let report = self.report_due();
         let held = self.outbox.hold_over();
-        // A limit of a previous mode would wake the worker again and again.
+        // A deadline of a previous mode would wake the worker again and again.
         let deadlines = match self.mode {
             Mode::Active | Mode::Detached => [
                 report,
@@ -300,7 +300,7 @@ impl WorkerState {
         deadlines.into_iter().flatten().min()
     }
 
-    /// Returns the number of tasks whose program is being started or running.
+    /// Returns the number of tasks whose program is starting or running.
     #[must_use]
     pub fn running_count(&self) -> usize {
         self.running.len()
@@ -318,7 +318,7 @@ impl WorkerState {
         self.ignored
     }
 
-    /// Returns the pools, which grants refer to, with their names and sizes.
+    /// Returns the pools that grants refer to, with their names and sizes.
     #[must_use]
     pub const fn pools(&self) -> &PoolSet {
         &self.pools
@@ -336,8 +336,8 @@ impl WorkerState {
     fn on_templates(&mut self, templates: Vec<Arc<WorkTemplate>>) {
         for work in templates {
             if let Some(known) = self.templates.get(&work.id) {
-                // A number identifies one template. Another template with the same number is a bug
-                // in the server, which is counted here.
+                // A number identifies one template. A different template with the same number is a
+                // bug in the server, which is counted here.
                 if known.work != work {
                     self.ignored.templates += 1;
                 }
@@ -378,15 +378,15 @@ impl WorkerState {
             follows,
         } = assignment;
         let Some(known) = self.templates.get(&template) else {
-            // Without a template the tasks have no ids, so nothing can be reported about them.
+            // Without a template, the tasks have no ids, so nothing can be reported about them.
             self.ignored.malformed += 1;
             return;
         };
         let work = Arc::clone(&known.work);
         let job = work.job;
         let key = |id| InstanceKey::new(job, id, instance);
-        // They are returned at the end or on request, because the server would only send them
-        // again.
+        // The tasks are returned on request or when the worker ends. If they were returned now, the
+        // server would only send them again.
         if self.mode != Mode::Active {
             self.declined.extend(ids.iter().map(key));
             return;
@@ -415,8 +415,7 @@ impl WorkerState {
             self.outbox.push_retracted(returned);
             return;
         };
-        // Known instances must not run twice, because an assignment can be repeated after a
-        // reconnect.
+        // An assignment can be repeated after a reconnect, but known instances must not run twice.
         let skip = self.skip_launched(job, &ids, instance);
         let count = ids.len();
         let class = Class::new(request, min_time, &work.task);
@@ -445,8 +444,8 @@ impl WorkerState {
         self.ignored.assigned += u64::from(count - added);
     }
 
-    /// Returns the positions of instances that are already launched. If one of them ends
-    /// unreported, the new instance is kept for later.
+    /// Returns the positions of instances that are already launched. Also declines the instances
+    /// whose running task will end unreported.
     fn skip_launched(&mut self, job: JobId, ids: &IdArray, instance: InstanceId) -> Vec<u32> {
         let launched = self
             .running
@@ -481,18 +480,18 @@ impl WorkerState {
             self.backlog.push(successor.class, successor.entry, &[]);
             self.may_start = true;
         } else {
-            // The predecessor failed or was returned, which the server knows by now.
+            // The predecessor failed or was returned, and the server already knows that.
             self.outbox.push_retracted([successor.key]);
         }
     }
 
-    /// Returns an instance that will not start on this worker, with its successors.
+    /// Returns to the server an instance that will not start on this worker, and its successors.
     fn give_back(&mut self, key: InstanceKey) {
         self.outbox.push_retracted([key]);
         self.give_up_successors(key);
     }
 
-    /// Returns the successors of an instance that does not finish on this worker.
+    /// Returns to the server the successors of an instance that does not finish on this worker.
     fn give_up_successors(&mut self, key: InstanceKey) {
         let behind = self.backlog.drop_behind(key);
         self.outbox.push_retracted(behind);
@@ -517,16 +516,17 @@ impl WorkerState {
         task.is_some_and(|task| task.phase == Phase::Ending(EndCause::Void))
     }
 
-    /// Handles a retraction. A task that is no longer here gets no answer, because one is already
-    /// in transit. The server could mistake a second answer for that to the next assignment of the
-    /// same instance.
+    /// Handles a retraction. A task that is no longer on this worker gets no answer, because one is
+    /// already in transit. The server could mistake a second answer for the answer to the next
+    /// assignment of the same instance.
     fn on_retract(&mut self, keys: Vec<InstanceKey>) {
         for key in keys {
-            // Kept until now, and returned once, however often it is requested.
+            // The instance was kept until now. It is returned once, however often the server
+            // requests it.
             if self.declined.remove(&key) {
                 self.outbox.push_retracted([key]);
             } else if self.backlog.remove(key) {
-                // No room is reserved for the task any more.
+                // No room is reserved for the task anymore.
                 self.may_start = true;
                 self.give_back(key);
             } else {
@@ -539,7 +539,7 @@ impl WorkerState {
 
     fn on_kill(&mut self, now: Time, keys: Vec<InstanceKey>, effects: &mut Vec<Effect>) {
         for key in keys {
-            // The task has not started, so its end is reported here. No process will end.
+            // The task has not started, so no process will end. Its end is reported here instead.
             if self.declined.remove(&key) || self.backlog.remove(key) {
                 self.may_start = true;
                 let ended = EndReport::unstarted(key, Outcome::Killed, now);
@@ -586,8 +586,8 @@ impl WorkerState {
                 let Some(task) = self.take_ended(now, token) else {
                     return;
                 };
-                // This must come before the outcome: the run time for the next task of the same
-                // kind depends only on the phase.
+                // The run time is noted for every outcome. Whether it counts for the next task of
+                // the same kind depends only on the phase.
                 self.note_run(&task, run);
                 let is_by_itself = matches!(task.phase, Phase::Starting | Phase::Running { .. });
                 let outcome = match task.phase {
@@ -600,8 +600,8 @@ impl WorkerState {
                         Some(outcome_of(status, message))
                     }
                     Phase::Ending(EndCause::TimeLimit) => Some(Outcome::TimeLimit),
-                    // This end is not reported. The server requeues the task when this worker is
-                    // gone, and then knows the reason.
+                    // This end is not reported. When this worker is gone, the server requeues the
+                    // task and knows the reason.
                     Phase::Ending(EndCause::WorkerEnd) => {
                         self.spent.insert(task.key);
                         None
@@ -614,7 +614,7 @@ impl WorkerState {
                     self.give_up_successors(task.key);
                 }
                 if let Some(outcome) = outcome {
-                    // The server needs this end soon, because it may retry the task or fail its
+                    // A failure is reported soon, because the server may retry the task or fail its
                     // job.
                     let haste = match has_finished {
                         true if goes_on => Urgency::Link,
@@ -646,8 +646,7 @@ impl WorkerState {
         match task.phase {
             Phase::Starting => {
                 let deadline = task.time_limit.map(|limit| at + limit);
-                // The server needs this start soon, because the task takes long or must not start
-                // twice.
+                // A start is reported soon if the task takes a long time or must not start twice.
                 let is_link = self.backlog.is_any_behind(task.key);
                 let is_in_company = task.is_one_of_many || is_link;
                 let is_short = is_in_company && task.expected < AHEAD_OF_MANY;

@@ -142,11 +142,11 @@ pub enum ChangeKind {
         /// The job that resubmits the tasks.
         new: JobId,
     },
-    /// A problem was acknowledged, or its acknowledgment was withdrawn.
+    /// A problem was acknowledged, or its acknowledgement was withdrawn.
     ProblemAcknowledged {
         /// The id of the problem.
         problem: Box<str>,
-        /// The extent of the problem at that time, or `None` if the acknowledgment was withdrawn.
+        /// The extent of the problem at that time, or `None` if the acknowledgement was withdrawn.
         part: Option<u64>,
     },
     /// A token for programs was created or revoked.

@@ -14,7 +14,7 @@ use crate::scheduler::worker_plan::PATIENCE;
 use crate::time::Time;
 use crate::worker::{BACKLOG_SPAN, Workers};
 
-/// Tasks that a worker starts within this time stay there. Tasks for the same time are sent ahead.
+/// Tasks that a worker starts within this time stay there. A backlog covers the same time.
 const RESERVATION_HORIZON: Duration = BACKLOG_SPAN;
 
 /// The maximum number of tasks that one round retracts to make room for reservations, which is not
@@ -28,7 +28,7 @@ pub(super) struct Reservations {
     reserved: BTreeSet<WorkerId>,
     /// The reserved workers that may still have unstarted tasks that have not been retracted.
     unretracted: BTreeSet<WorkerId>,
-    /// The number of workers with reservations for each queue, without sent tasks.
+    /// For each queue, the number of workers with reservations for its unsent tasks.
     counts: BTreeMap<QueueKey, u64>,
     /// The worker whose reservations were recomputed last. The round-robin continues after it.
     cursor: Option<WorkerId>,

@@ -24,9 +24,9 @@ pub(super) const ROUND_TASKS_MAX: u64 = 1_024;
 /// The amount of work of a scheduling round.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct RoundSize {
-    /// Workers with possible room.
+    /// The number of workers that may have room.
     pub workers: usize,
-    /// Requests with ready tasks, per priority.
+    /// The number of requests with ready tasks, counted per priority.
     pub queues: usize,
     /// Whether the round planned multi-node tasks, which involves all workers.
     pub with_gangs: bool,

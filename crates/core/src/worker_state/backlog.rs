@@ -1,13 +1,13 @@
-//! Assigned tasks that have not started, stored as ranges until they are touched.
+//! Assigned tasks that have not started. They are stored as ranges until single tasks are removed.
 //!
-//! Tasks with the same resource request, time request and kind form a class: if the first task of a
-//! class does not fit, none does. Within a class, tasks are ordered by priority (highest first),
-//! job, first task id of the assignment, and arrival. An assignment costs one entry, however many
-//! ids it has.
+//! Tasks with the same resource request, time request and kind form a class. If the first task of a
+//! class does not fit, no task of the class does. Within a class, tasks are ordered by priority
+//! (highest first), job, first task id of the assignment, and arrival. An assignment takes one
+//! entry, however many ids it has.
 //!
-//! Adding costs O(log entries) unless the id spans of a job overlap. Taking the first task costs
-//! O(log). Looking up an instance costs O(log) plus the number of entries of its job whose spans
-//! contain the id.
+//! Adding an assignment costs O(log entries) unless the id spans of a job overlap. Taking the first
+//! task costs O(log entries). Looking up an instance costs O(log entries) plus the number of
+//! entries of its job whose spans contain the id.
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
@@ -44,7 +44,7 @@ struct Entry {
 /// A task taken from the backlog.
 #[derive(Clone, Debug)]
 pub(super) struct BacklogTask {
-    /// Whether the task came in an assignment of many tasks.
+    /// Whether the task arrived in an assignment of many tasks.
     pub(super) is_one_of_many: bool,
     pub(super) template: Arc<WorkTemplate>,
     pub(super) key: InstanceKey,
@@ -56,11 +56,11 @@ pub(super) struct BacklogTask {
 #[derive(Clone, Debug, Default)]
 struct ClassQueue {
     entries: BTreeMap<QueueKey, Entry>,
-    /// Since when there has been no room for the first task of the class.
+    /// The time since which there has been no room for the first task of the class.
     blocked_since: Option<Time>,
 }
 
-/// The entries of one job by their lowest id.
+/// The entries of one job, sorted by their lowest id.
 #[derive(Clone, Debug, Default)]
 struct JobIndex {
     by_first: BTreeMap<(u32, u64), (Arc<Class>, QueueKey)>,
@@ -111,8 +111,8 @@ impl Backlog {
         self.successors.len() > 0
     }
 
-    /// Adds a task that waits for another one on this worker. Its own successors may have been
-    /// added before.
+    /// Adds a task that waits for another task on this worker. Its own successors may already have
+    /// been added.
     pub(super) fn push_behind(&mut self, after: InstanceKey, successor: Successor) {
         self.successors.add(after, successor);
     }
@@ -137,7 +137,7 @@ impl Backlog {
         self.successors.drop_behind(key)
     }
 
-    /// Adds an assignment without the positions in `skip` and without instances that already wait.
+    /// Adds an assignment, except for the positions in `skip` and for instances that already wait.
     /// Returns the number of new tasks.
     pub(super) fn push(&mut self, class: Class, entry: NewEntry, skip: &[u32]) -> u32 {
         let mut left = IndexSet::new();
@@ -170,8 +170,8 @@ impl Backlog {
         queue.entries.insert(key, Entry { what: entry, left });
         let index = self.jobs.entry(job).or_default();
         index.by_first.insert((first, arrival), (class, key));
-        // This only grows. It bounds the search below, and a bound that is too large only costs
-        // time.
+        // The maximum never shrinks. It bounds the search below, where a bound that is too large
+        // only costs time.
         index.span_max = index.span_max.max(last - first);
         self.len += u64::from(added);
         added
@@ -188,12 +188,12 @@ impl Backlog {
         let Some(index) = self.jobs.get(&job) else {
             return;
         };
-        // Entries that start before this end before the ids in question.
+        // Entries that start before this id end before the ids in question.
         let from = first.saturating_sub(index.span_max);
         for (class, key) in index
             .by_first
             .range((from, 0)..=(last, u64::MAX))
-            // In the order of arrival, across classes.
+            // Entries come in the order of their lowest ids, across classes.
             .map(|(_, v)| v)
         {
             let Some(other) = self
@@ -204,7 +204,7 @@ impl Backlog {
                 bug!("an entry of job {job} is found by its ids, but is gone");
                 continue;
             };
-            // Another attempt of the same task counts as another task here.
+            // Another attempt of the same task counts as a different task here.
             if other.what.instance != entry.instance {
                 continue;
             }
@@ -245,7 +245,7 @@ impl Backlog {
         self.first(class).map(|entry| entry.what.template.id)
     }
 
-    /// Returns whether the first task of a class came in an assignment of many tasks.
+    /// Returns whether the first task of a class arrived in an assignment of many tasks.
     pub(super) fn is_head_one_of_many(&self, class: &Class) -> bool {
         self.first(class)
             .is_some_and(|entry| entry.what.is_of_many())
@@ -258,7 +258,7 @@ impl Backlog {
     /// Removes and returns the first task of a class.
     pub(super) fn pop(&mut self, class: &Class) -> Option<BacklogTask> {
         let queue = self.classes.get_mut(class)?;
-        // A task of the class starts, so the waiting time of the next task starts again.
+        // A task of the class starts, so the waiting time of the next task begins now.
         queue.blocked_since = None;
         let (key, entry) = queue.entries.iter_mut().next()?;
         let key = *key;
@@ -271,7 +271,8 @@ impl Backlog {
         Some(popped)
     }
 
-    /// Notes that there is no room for the first task of a class. Returns for how long.
+    /// Notes that there is no room for the first task of a class. Returns how long this has been
+    /// the case.
     pub(super) fn note_blocked(&mut self, class: &Class, now: Time) -> Duration {
         let Some(queue) = self.classes.get_mut(class) else {
             return Duration::ZERO;
@@ -299,7 +300,7 @@ impl Backlog {
         true
     }
 
-    /// Removes all tasks of a class.
+    /// Removes and returns all tasks of a class.
     pub(super) fn drain_class(&mut self, class: &Class) -> Vec<InstanceKey> {
         let keys: Vec<QueueKey> = match self.classes.get(class) {
             Some(queue) => queue.entries.keys().copied().collect(),
@@ -333,7 +334,7 @@ impl Backlog {
         self.successors.contains(key) || self.find(key).is_some()
     }
 
-    /// Returns the predecessors of all successors. For tests.
+    /// Returns the predecessors of all successors. Used in tests.
     #[cfg(any(test, feature = "testing"))]
     pub(super) fn awaited(&self) -> impl Iterator<Item = InstanceKey> + '_ {
         self.successors.awaited()
@@ -401,7 +402,7 @@ impl Backlog {
         entry
     }
 
-    /// Panics if the counters and indices disagree. For tests.
+    /// Panics if the counters and indexes disagree. Used in tests.
     #[cfg(any(test, feature = "testing"))]
     pub(super) fn check(&self) {
         let entries = self.classes.values().flat_map(|queue| &queue.entries);

@@ -17,8 +17,8 @@ pub enum Effect {
     /// Launches these instances in order. Each token gets exactly one `Failed` or `Exited` event in
     /// return.
     Launch(Vec<LaunchTask>),
-    /// Fails these instances as canceled, unless their turn in the lane has come. In that case they
-    /// continue.
+    /// Fails these instances as canceled, unless their turn in the lane has come. In that case,
+    /// they continue.
     Withdraw(Vec<LaunchToken>),
     /// Sends the template's signal to the process group. After the grace period, sends SIGKILL to
     /// the processes that are left.
@@ -39,7 +39,8 @@ pub enum Effect {
 /// An instance to launch.
 #[derive(Clone, Debug)]
 pub struct LaunchTask {
-    /// Whether it came together with many others, so that no client waits for each end.
+    /// Whether the task arrived together with many others, so that no client waits for its end
+    /// alone.
     pub is_one_of_many: bool,
     /// The token of the launch.
     pub token: LaunchToken,
@@ -52,16 +53,16 @@ pub struct LaunchTask {
     pub key: InstanceKey,
     /// The variant of the resource request, which is valid for the template.
     pub variant: u32,
-    /// The resources that it may use.
+    /// The resources that the task may use.
     pub grant: Arc<Grant>,
-    /// The entries of its assignment, and its position among them.
+    /// The entries of the assignment, and the position of the task among them.
     pub entries: Option<(Entries, u32)>,
     /// The host names of a multi-node task, root first. Empty for other tasks.
     pub nodes: Arc<[Box<str>]>,
 }
 
 impl LaunchTask {
-    /// Returns `HQ_ENTRY` of the task.
+    /// Returns the value of `HQ_ENTRY` for the task.
     #[must_use]
     pub fn entry(&self) -> Option<&[u8]> {
         self.entries
@@ -69,7 +70,7 @@ impl LaunchTask {
             .and_then(|(entries, position)| entries.get(*position))
     }
 
-    /// Returns the id of the task in its job.
+    /// Returns the id of the task within its job.
     #[must_use]
     pub const fn task_id(&self) -> TaskId {
         self.key.task.task
@@ -79,17 +80,17 @@ impl LaunchTask {
 /// The reason why a worker ends.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum ExitReason {
-    /// The server stopped it.
+    /// The server stopped the worker.
     Stopped,
-    /// It was idle for longer than the idle timeout.
+    /// The worker was idle for longer than its idle timeout.
     IdleTimeout,
-    /// Its own time limit expired.
+    /// The worker's own time limit expired.
     TimeLimit,
-    /// A signal or a user interrupted it.
+    /// A signal or a user interrupted the worker.
     Interrupted,
     /// The batch system ended the allocation.
     Preempted,
-    /// The server is lost.
+    /// The server was lost.
     ServerLost,
     /// The server shut down and knows that the worker ends.
     ServerEnded,
@@ -101,10 +102,10 @@ pub struct Report {
     /// The number of the report. Reports with ends are numbered from 1, and the worker keeps them
     /// until the server acknowledges their number. 0 means no ends.
     pub seq: u64,
-    /// The instances that started and are still running as far as the worker knows.
+    /// The instances that have started and are still running as far as the worker knows.
     pub started: Vec<StartedRow>,
-    /// The instances that ended. An instance that is in no `started` list started and ended since
-    /// the last report.
+    /// The instances that have ended. An instance that is in no `started` list has started and
+    /// ended since the last report.
     pub ended: Vec<EndedRow>,
     /// The instances that have not started and will not start, because the server retracted them or
     /// because they cannot start on this worker.
@@ -120,7 +121,7 @@ impl Report {
 }
 
 impl Report {
-    /// Returns an upper bound of the size of the report's message in bytes.
+    /// Returns an upper bound on the size of the report's message in bytes.
     #[must_use]
     pub fn wire_bytes(&self) -> usize {
         let ended = self.ended.iter().map(|row| end_bytes(&row.outcome));
@@ -131,11 +132,11 @@ impl Report {
     }
 }
 
-/// All tasks of a worker, sorted by job and task, for the server to which it reconnects.
+/// All tasks of a worker, sorted by job and task, for the server that it reconnects to.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Holding {
-    /// The instances that were passed to the launcher and may start at any moment, and those that
-    /// have ended, whose ends are in a later report.
+    /// The instances that were passed to the launcher and may start at any moment, and instances
+    /// that have ended, whose ends are in a later report.
     pub launching: Vec<InstanceKey>,
     /// The running instances.
     pub started: Vec<StartedRow>,
@@ -144,7 +145,7 @@ pub struct Holding {
 }
 
 impl Holding {
-    /// Returns an upper bound of the size of the encoded registration in bytes, without the
+    /// Returns an upper bound on the size of the encoded registration in bytes, without the
     /// configuration.
     #[must_use]
     pub fn wire_bytes(&self) -> usize {
@@ -160,7 +161,7 @@ impl Holding {
 pub struct StartedRow {
     /// The task and instance.
     pub key: InstanceKey,
-    /// How long before the report it started.
+    /// How long before the report the instance started.
     pub age: Duration,
 }
 
@@ -171,9 +172,9 @@ pub struct EndedRow {
     pub key: InstanceKey,
     /// The outcome.
     pub outcome: Outcome,
-    /// How long before the report it ended.
+    /// How long before the report the instance ended.
     pub age: Duration,
-    /// The run time. Zero if it never started.
+    /// The run time, or zero if the instance never started.
     pub run: Duration,
     /// The resource usage.
     pub usage: Usage,

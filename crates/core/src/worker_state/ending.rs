@@ -10,20 +10,21 @@ use crate::outcome::Outcome;
 use crate::time::{Time, nanos};
 use crate::worker_config::OnServerLost;
 
-/// How long a stopping worker waits for its tasks. The usual sequence takes a second.
+/// How long a stopping worker waits for its tasks. Tasks usually end within a second.
 const STOP_LIMIT: Duration = Duration::from_secs(5);
 
 impl WorkerState {
     pub(super) fn on_server_lost(&mut self, now: Time, effects: &mut Vec<Effect>) {
-        // Tasks that were sent but are not here belong to the server again.
+        // Declined tasks belong to the server again.
         self.declined.clear();
-        // This also applies to a draining or stopping worker, whose reports would reach no server.
+        // This also applies to a draining or stopping worker, because its reports would reach no
+        // server.
         self.serverless_since.get_or_insert(now);
         if self.mode != Mode::Active {
             return;
         }
         self.is_held = false;
-        // Tasks that have not started belong to the server again, which assigns them after a
+        // Tasks that have not started belong to the server again, which will assign them after a
         // reconnect.
         self.backlog.drain();
         let known = std::mem::take(&mut self.templates);
@@ -34,8 +35,7 @@ impl WorkerState {
         }
     }
 
-    /// Handles the shutdown of the server on request, when the results of running tasks are not
-    /// wanted.
+    /// Handles the announced shutdown of the server.
     pub(super) fn on_server_ends(&mut self, now: Time, effects: &mut Vec<Effect>) {
         match (self.on_server_lost, self.mode) {
             (OnServerLost::FinishRunning, Mode::Active | Mode::Detached | Mode::Draining(_)) => {
@@ -49,7 +49,7 @@ impl WorkerState {
         }
     }
 
-    /// Reports the ends up to now, because none can be reported after the goodbye.
+    /// Reports all ends so far, because none can be reported after the goodbye.
     fn on_server_goodbye(&mut self, now: Time, effects: &mut Vec<Effect>) {
         // No server is connected.
         if self.serverless_since.is_some() {
@@ -67,7 +67,7 @@ impl WorkerState {
         effects.push(Effect::Farewell);
     }
 
-    /// Returns whether the server has announced that it ends, so that the worker does not look for
+    /// Returns whether the server has announced its shutdown, so that the worker does not look for
     /// it. Must be called before the loss of the server is applied.
     #[must_use]
     pub const fn is_dismissed(&self) -> bool {
@@ -82,15 +82,15 @@ impl WorkerState {
         has_taken_leave || is_ended
     }
 
-    /// Returns whether the worker only waits for tasks to end that it has asked to end.
+    /// Returns whether the worker only waits for tasks that it has asked to end.
     #[must_use]
     pub const fn is_stopping(&self) -> bool {
         matches!(self.mode, Mode::Stopping { .. })
     }
 
-    /// Returns when every task of a stopping worker has received SIGKILL because all grace periods
-    /// are over. Before that, a task may be saving its data, which looks like a hanging file system
-    /// from outside.
+    /// Returns the time by which every task of a stopping worker has received SIGKILL, because all
+    /// grace periods are over. Before that, a task may be saving its data, which looks like a
+    /// hanging file system from outside.
     #[must_use]
     pub fn all_killed_at(&self) -> Option<Time> {
         let Mode::Stopping { deadline, .. } = self.mode else {
@@ -105,20 +105,20 @@ impl WorkerState {
         Some(Time(deadline.0.saturating_sub(nanos(left))))
     }
 
-    /// Handles a server that has no location to return to: running tasks may finish, but no more
-    /// tasks start.
+    /// Handles a lost server that cannot come back. Running tasks may finish, but no more tasks
+    /// start.
     pub(super) fn on_server_gone(&mut self) {
         if self.mode == Mode::Detached {
             self.mode = Mode::Draining(ExitReason::ServerLost);
         }
     }
 
-    /// Returns the state for the server to which the worker reconnects. It is complete: earlier
-    /// unreported events are included or void.
+    /// Returns the worker's state for the server that it reconnects to. The state is complete:
+    /// earlier unreported events are included or void.
     ///
-    /// Unacknowledged ends appear only as instances that seem to be launching, and the ends
-    /// themselves follow in reports. This way, the server does not consider these instances lost,
-    /// and the registration stays small however many there are.
+    /// Unacknowledged ends appear only as instances that seem to be launching. The ends themselves
+    /// follow in reports. This way, the server does not consider these instances lost, and the
+    /// registration stays small however many there are.
     pub fn holding(&mut self, now: Time) -> Holding {
         self.outbox.rewind();
         let mut holding = Holding {
@@ -126,7 +126,7 @@ impl WorkerState {
             ..Holding::default()
         };
         // A restarted server that does not know about a kill must not adopt the killed task,
-        // because it would wait for an end that it does not count.
+        // because it would wait for an end that does not count.
         let ended = self.outbox.ended();
         let ended = ended.filter(|ended| ended.outcome != Outcome::Killed);
         holding.launching.extend(ended.map(|ended| ended.key));
@@ -140,14 +140,14 @@ impl WorkerState {
                     key: task.key,
                     age: now.since(since),
                 }),
-                // The task may not have started. Its end, or that of the worker, counts.
+                // The task may not have started. Its end or the end of the worker counts.
                 Phase::Ending(EndCause::Killed | EndCause::TimeLimit | EndCause::WorkerEnd) => {
                     holding.launching.push(task.key);
                 }
                 Phase::Ending(EndCause::Void) => {}
             }
         }
-        // Neighbors of one job share a group on the wire.
+        // On the wire, neighboring entries of one job share a group.
         holding.launching.sort_unstable();
         holding.started.sort_unstable_by_key(|row| row.key);
         holding
@@ -161,7 +161,7 @@ impl WorkerState {
                 self.end_task(token, EndCause::Void, effects);
             }
         }
-        // The server repeats this if it still applies.
+        // The server repeats the hold if it still applies.
         self.is_held = false;
         self.serverless_since = None;
         if self.mode == Mode::Detached {
@@ -226,7 +226,8 @@ impl WorkerState {
             | ExitReason::ServerLost
             | ExitReason::ServerEnded => self.outbox.release_all_ends(),
         }
-        // These are reported at the end, because the server would only send them again until then.
+        // These tasks are reported when the worker ends. Before that, the server would only send
+        // them again.
         self.declined.extend(self.backlog.drain());
         for token in self.running.tokens() {
             self.end_task(token, EndCause::WorkerEnd, effects);

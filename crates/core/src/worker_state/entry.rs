@@ -9,11 +9,11 @@ use crate::range::IdArray;
 use crate::resource::pool::PoolRequest;
 use crate::template::{Entries, TaskTemplate};
 
-/// The number of tasks from which an assignment counts as one large piece of work. A graph task
-/// with dependents comes alone or with few others, and so does a call.
+/// The minimum number of tasks in an assignment of many tasks. A graph task with dependents arrives
+/// alone or with a few others, and so does a call.
 const MANY: u32 = 4;
 
-/// What determines whether a task can start.
+/// The properties that determine whether a task can start.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(super) struct Class {
     pub(super) request: PoolRequest,
@@ -49,7 +49,7 @@ pub(super) struct NewEntry {
 }
 
 impl NewEntry {
-    /// Returns whether so many tasks came together that no client waits for each end.
+    /// Returns whether so many tasks arrived together that no client waits for each end.
     pub(super) fn is_of_many(&self) -> bool {
         self.ids.len() >= MANY
     }

@@ -11,7 +11,7 @@ use crate::range::IdArray;
 use crate::template::{ByteText, Entries, TaskTemplate};
 use crate::time::Time;
 
-/// One start of one task: the unit that is assigned, retracted, killed and reported.
+/// One start of one task, which is the unit that is assigned, retracted, killed and reported.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct InstanceKey {
     /// The job and id of the task.
@@ -21,7 +21,7 @@ pub struct InstanceKey {
 }
 
 impl InstanceKey {
-    /// Combines job, task and instance.
+    /// Creates a key from a job, a task id and an instance.
     #[must_use]
     pub const fn new(job: JobId, task: u32, instance: InstanceId) -> Self {
         Self {
@@ -37,11 +37,11 @@ impl fmt::Display for InstanceKey {
     }
 }
 
-/// Identifies a launched instance between state and shell. A state never reuses a token.
+/// Identifies a launched instance between the state and the shell. A state never reuses a token.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct LaunchToken(pub u64);
 
-/// What the tasks of one submit have in common, as a worker keeps it.
+/// The common properties of the tasks of one submit, as a worker keeps them.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct WorkTemplate {
     /// The number of the template on the wire.
@@ -65,15 +65,16 @@ pub struct WorkAssignment {
     pub template: TemplateId,
     /// The ids of the tasks.
     pub ids: IdArray,
-    /// The instance of all the tasks.
+    /// The number of the instance, which is the same for all tasks.
     pub instance: InstanceId,
-    /// The variant of the resource request.
+    /// The number of the variant of the resource request.
     pub variant: u32,
     /// One entry per task, if the submit has entries.
     pub entries: Option<Entries>,
     /// The host names of a multi-node task, root first. Empty for other tasks.
     pub nodes: Arc<[Box<str>]>,
-    /// The predecessor of the only task: an instance of the same job on this worker.
+    /// The predecessor of the only task, if it has one. It is an instance of the same job on this
+    /// worker.
     pub follows: Option<(TaskId, InstanceId)>,
 }
 
@@ -91,30 +92,31 @@ pub enum Input {
     },
     /// The server retracts tasks that have not started.
     Retract(Vec<InstanceKey>),
-    /// The server ends these tasks.
+    /// The server asks the worker to end these tasks.
     Kill(Vec<InstanceKey>),
     /// The server kills these tasks immediately, even within their grace period.
     KillNow(Vec<InstanceKey>),
-    /// Whether the worker is a node of a multi-node task that runs on another worker. It then has
-    /// no idle timeout.
+    /// Whether the worker is a node of a multi-node task that runs on another worker. As such a
+    /// node, it has no idle timeout.
     Hold(bool),
-    /// Whether other workers reach the server through this one. It then has no idle timeout.
+    /// Whether other workers reach the server through this worker. As a relay, it has no idle
+    /// timeout.
     Relaying(bool),
     /// The server wants the worker to end.
     Stop,
-    /// The server shuts down, and the worker does not wait for it.
+    /// The server shuts down, and the worker must not wait for it.
     ServerEnds,
-    /// Events of launched processes.
+    /// The launcher reports events of launched instances.
     Launcher(Vec<LaunchEvent>),
-    /// [`super::WorkerState::next_deadline`] has passed.
+    /// The deadline returned by [`super::WorkerState::next_deadline`] has passed.
     Timer,
-    /// The connection to the server is lost.
+    /// The connection to the server was lost.
     ServerLost,
     /// The lost server cannot come back, because the directory with its location no longer exists.
     ServerGone,
-    /// The worker is registered again.
+    /// The worker has registered again.
     ServerBack {
-        /// Whether the server recognized the worker. Otherwise all its tasks are void.
+        /// Whether the server recognized the worker. Otherwise, all its tasks are void.
         reattached: bool,
     },
     /// The server has stored the reports up to this number.
@@ -123,14 +125,15 @@ pub enum Input {
     Interrupt(Interrupt),
 }
 
-/// How the worker is asked to end, from its node.
+/// How a user or the batch system asks the worker to end.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Interrupt {
-    /// Ends the tasks and then the worker. A second one ends everything immediately.
+    /// The worker ends its tasks and then exits. A second interrupt ends everything immediately.
     Terminate,
-    /// Starts no more tasks, lets running ones finish, and then ends.
+    /// The worker starts no more tasks, lets running tasks finish, and then exits.
     Drain,
-    /// The batch system ends the allocation. Like `Terminate`, but the tasks are not to blame.
+    /// The batch system ends the allocation. This is like `Terminate`, but the tasks are not to
+    /// blame.
     Preempt,
     /// A signal arrived in an allocation. Another interrupt follows as soon as the batch system
     /// gives the reason.
@@ -144,7 +147,7 @@ pub enum LaunchEvent {
     Started {
         /// The token of the launch.
         token: LaunchToken,
-        /// When it started.
+        /// The time of the start.
         at: Time,
     },
     /// The instance never ran and will not run.
@@ -160,13 +163,13 @@ pub enum LaunchEvent {
         token: LaunchToken,
         /// The exit status.
         status: ExitStatus,
-        /// When it ended.
+        /// The time of the end.
         ended: Time,
-        /// How long it ran.
+        /// The run time.
         run: Duration,
         /// The resource usage.
         usage: Usage,
-        /// The error message of the task itself or of the worker. Ignored on success.
+        /// The error message of the task itself or of the worker, which is ignored on success.
         message: Option<Box<str>>,
     },
 }

@@ -1,10 +1,11 @@
 //! Lanes: short tasks that are launched ahead, one after the other, with the same grant.
 //!
 //! Between the end of a short task and the start of the next one, the launcher would have to ask
-//! the state, which takes two wake-ups of sleeping threads. Instead, tasks for a few milliseconds
-//! are launched ahead: so few that they do not noticeably delay any other task, and that no other
-//! worker lacks them. If a task takes unexpectedly long, or blocks a more urgent one, the tasks
-//! after it are taken back. They wait again in their old place, and the server can retract them.
+//! the state, which takes two wake-ups of sleeping threads. Instead, tasks that take a few
+//! milliseconds in total are launched ahead. They are so few that they do not noticeably delay any
+//! other task, and that no other worker runs out of tasks. If a task takes unexpectedly long, or
+//! blocks a more urgent task, the tasks after it are taken back. They wait in their old places
+//! again, and the server can retract them.
 
 use std::cmp::Reverse;
 use std::sync::Arc;
@@ -18,10 +19,10 @@ use super::{Mode, WorkerState};
 use crate::range::IdArray;
 use crate::time::Time;
 
-/// How long one task of a lane may delay the others.
+/// How long one task of a lane may delay the tasks after it.
 const PATIENCE: Duration = Duration::from_millis(100);
 
-/// The expected run time of unknown tasks.
+/// The expected run time of tasks if no such task has ended yet.
 const UNKNOWN: Duration = Duration::MAX;
 
 impl WorkerState {
@@ -33,14 +34,14 @@ impl WorkerState {
             .unwrap_or(UNKNOWN)
     }
 
-    /// Learns the run time of a task that has ended.
+    /// Updates the average run time of a template after one of its tasks has ended.
     pub(super) fn note_run(&mut self, task: &RunningTask, run: Duration) {
         if let Some(known) = self.templates.get_mut(&task.template)
-            // A task that was asked to end says nothing about the run time of its kind.
+            // If a task was asked to end, its run time is not typical of its kind.
             && !matches!(task.phase, Phase::Ending(_))
         {
-            // The new value counts for a quarter, so that one unusual run does not make a kind
-            // short or long.
+            // The new value has a weight of one quarter, so that a single unusual run does not
+            // change whether tasks of this kind count as short.
             known.run = Some(known.run.map_or(run, |before| (before * 3 + run) / 4));
         }
     }
@@ -51,7 +52,7 @@ impl WorkerState {
         self.expected_run(class) < self.ahead(class)
     }
 
-    /// Returns how much work of a class is launched ahead.
+    /// Returns how much work of a class is launched ahead, as a run time.
     fn ahead(&self, class: &Class) -> Duration {
         if self.backlog.is_head_one_of_many(class) {
             AHEAD_OF_MANY
@@ -117,7 +118,7 @@ impl WorkerState {
         }
     }
 
-    /// Takes back tasks that are less urgent than a waiting one.
+    /// Takes back tasks that are less urgent than a waiting task.
     pub(super) fn withdraw_less_urgent(
         &mut self,
         priority: Reverse<i32>,

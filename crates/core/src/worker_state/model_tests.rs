@@ -1,4 +1,5 @@
-//! Compares random histories with a small reference model: assignments, running tasks and reports.
+//! Compares random histories with a small reference model of assignments, running tasks and
+//! reports.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -12,10 +13,10 @@ use crate::testing::worker_config;
 
 const CPUS: u32 = 4;
 
-/// So short that tasks are launched ahead.
+/// The run time of tasks, which is so short that tasks are launched ahead.
 const RUN: Duration = Duration::from_millis(4);
 
-/// What became of an instance in the model.
+/// The state of an instance in the model.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Fate {
     Waiting,
@@ -84,15 +85,15 @@ fn op() -> impl Strategy<Value = Op> {
 struct Model {
     bench: Bench,
     known: BTreeMap<InstanceKey, Known>,
-    /// Launched instances that have not ended, and whether their start was reported.
+    /// The launched instances that have not ended, and whether their starts were reported.
     live: Vec<(LaunchToken, InstanceKey, bool)>,
     /// The lane of each launch.
     lanes: BTreeMap<LaunchToken, LaunchToken>,
-    /// Instances reported as exited with 0.
+    /// The instances that were reported as exited with code 0.
     succeeded: BTreeSet<InstanceKey>,
-    /// Launched instances with a predecessor.
+    /// The launched instances that have a predecessor.
     launched_behind: BTreeMap<InstanceKey, InstanceKey>,
-    /// Instances whose processes have finished.
+    /// The instances whose processes have finished.
     finished: BTreeSet<InstanceKey>,
     seen_tokens: BTreeSet<LaunchToken>,
 }
@@ -172,7 +173,7 @@ impl Model {
         }
     }
 
-    /// Returns the tasks that wait and did not end unreported.
+    /// Returns the tasks that wait and have not ended unreported.
     fn waiting(&self) -> impl Iterator<Item = &Known> {
         let here = |key: &InstanceKey| self.bench.state.knows(*key);
         let waiting = self
@@ -305,12 +306,12 @@ impl Model {
         }]));
     }
 
-    /// Assigns ids that were never assigned with that instance, and some that the worker already
-    /// has.
+    /// Assigns ids that have never been assigned with that instance, and some ids that the worker
+    /// already has.
     fn assign(&mut self, kind: usize, first: u32, count: u32, instance: u32) {
         let (cpus_wanted, priority) = KINDS[kind];
-        // A task that ended but is not reported yet is no longer here, which the model does not
-        // know.
+        // A task that has ended but has not been reported yet is no longer on the worker. The model
+        // does not cover that.
         let allowed: Vec<u32> = (first..first + count)
             .filter(|id| {
                 let key = InstanceKey::new(JOB, *id, InstanceId(instance));

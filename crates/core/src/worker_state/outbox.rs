@@ -3,8 +3,8 @@
 //! Ends are kept until the server has acknowledged their report, because a report in transit is
 //! lost if the connection breaks. Events of the same moment are split into reports of bounded size.
 //!
-//! A single task is reported immediately, and a stream of short tasks is reported some tens of
-//! times per second.
+//! A single task is reported immediately. A stream of short tasks is reported a few dozen times per
+//! second.
 
 use std::collections::{BTreeSet, VecDeque};
 use std::time::Duration;
@@ -23,13 +23,15 @@ use crate::time::Time;
 /// The minimum time between two reports while the worker is busy.
 pub(super) const REPORT_INTERVAL: Duration = Duration::from_millis(3);
 
-/// The minimum time between two reports if all events are about tasks that came with many others
+/// The minimum time between two reports if all events are about tasks that arrived with many others
 /// and more tasks of their jobs wait on this worker. A report wakes five threads in turn, with cold
-/// caches, and needs a commit, which takes as much CPU time as about twenty more tasks in it.
+/// caches, and needs a commit. This takes as much CPU time as about twenty more tasks in the
+/// report.
 pub(crate) const STREAM_INTERVAL: Duration = Duration::from_millis(50);
 
 /// How long the launcher may delay the start of one of many tasks, and its end if the next task
-/// starts immediately, in order to report them together. More work than that is launched ahead.
+/// starts immediately, in order to report them together. The work that is launched ahead takes
+/// longer than this.
 pub const EVENT_DELAY: Duration = Duration::from_millis(30);
 
 /// How long an unsuccessful end is held back in an allocation. If the whole allocation receives a
@@ -49,7 +51,7 @@ pub(super) struct Outbox {
     held: VecDeque<(Time, EndReport)>,
     /// Whether the batch system is being queried. Until it answers, the held ends do not count.
     is_asking: bool,
-    /// Ends in transit, by the number of their report.
+    /// The ends in transit, by the number of their report.
     unacknowledged: VecDeque<(u64, Vec<EndReport>)>,
     /// The number of kept ends, sent or not, and their size in bytes.
     kept_len: usize,
@@ -65,16 +67,16 @@ pub(super) struct Outbox {
 /// How soon an event must be sent.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default, Debug)]
 pub(super) enum Urgency {
-    /// A successor has started on this worker: [`STREAM_INTERVAL`] while more of the chain is on
-    /// this worker.
+    /// A successor has started on this worker. The interval is [`STREAM_INTERVAL`] while more of
+    /// the chain is on this worker.
     #[default]
     Link,
-    /// No client needs each end while more tasks of the job wait on this worker:
+    /// No client needs each end while more tasks of the job wait on this worker. The interval is
     /// [`STREAM_INTERVAL`].
     Stream,
-    /// A client may wait for it: [`REPORT_INTERVAL`].
+    /// A client may wait for the event. The interval is [`REPORT_INTERVAL`].
     Soon,
-    /// The server waits for it.
+    /// The server waits for the event, which is sent immediately.
     AtOnce,
 }
 
@@ -116,7 +118,7 @@ impl Outbox {
         self.started.push((key, at));
     }
 
-    /// Adds an end, which implies a start that is not reported yet.
+    /// Adds an end. If the start has not been reported yet, the end implies it.
     pub(super) fn push_ended(&mut self, ended: EndReport, haste: Urgency) {
         self.hasten(ended.key, haste);
         if let Some(position) = self.started.iter().rposition(|(key, _)| *key == ended.key) {
@@ -135,7 +137,7 @@ impl Outbox {
     }
 
     fn keep_end(&mut self, mut ended: EndReport) -> EndReport {
-        // A text of any length from a launcher must fit into a report.
+        // A text from a launcher may have any length, but it must fit into a report.
         if let Outcome::Message(text) | Outcome::OutOfMemory(Some(text)) = &mut ended.outcome {
             *text = shorten(std::mem::take(text), ERROR_TEXT_MAX);
         }
@@ -171,7 +173,7 @@ impl Outbox {
         self.release_ends(Time(u64::MAX));
     }
 
-    /// Converts a held end to an end on request. Returns `false` if there is none.
+    /// Makes a held end count as a kill. Returns `false` if the end is not held.
     pub(super) fn kill_held(&mut self, key: InstanceKey) -> bool {
         let Some(at) = self.held.iter().position(|(_, ended)| ended.key == key) else {
             return false;
@@ -228,8 +230,8 @@ impl Outbox {
         self.ended.is_empty() && self.held.is_empty() && self.unacknowledged.is_empty()
     }
 
-    /// Returns when the events must be sent. `None` if there are none. `starved` means that the
-    /// worker has nothing to start.
+    /// Returns when the events must be sent, or `None` if there are none. `starved` means that the
+    /// worker has no task to start.
     pub(super) fn due(&self, starved: bool, backlog: &Backlog) -> Option<Time> {
         if self.is_empty() {
             return None;
@@ -243,8 +245,8 @@ impl Outbox {
     }
 
     fn interval(&self, backlog: &Backlog) -> Duration {
-        // The backlog after all possible starts counts, because the server must be notified about
-        // classes that run out.
+        // The backlog that remains after all possible starts counts, because the server must be
+        // notified about classes that run out.
         let ended = self.ended.len() as u64;
         let may_wait = |left: u64| ended.saturating_mul(STREAM_PART) < left && !self.is_full();
         let has_jobs = || self.stream_jobs.iter().all(|job| backlog.has_job(*job));
@@ -268,7 +270,7 @@ impl Outbox {
         reports
     }
 
-    /// Removes as many events as fit into one report. Ends come first: the server may retract an
+    /// Removes as many events as fit into one report. Ends come first. The server may retract an
     /// instance that has ended, and must learn of the end before it learns that the instance is not
     /// on this worker.
     fn take_some(&mut self, now: Time) -> Report {
@@ -308,7 +310,7 @@ impl Outbox {
         if ended.is_empty() {
             return 0;
         }
-        // Only reports with ends are numbered, because nothing else needs an acknowledgement.
+        // Only reports with ends are numbered, because no other event needs an acknowledgement.
         self.last_seq += 1;
         self.unacknowledged.push_back((self.last_seq, ended));
         self.last_seq
@@ -326,7 +328,7 @@ impl Outbox {
         self.kept_len >= UNACKNOWLEDGED_MAX || self.kept_bytes >= UNACKNOWLEDGED_BYTES_MAX
     }
 
-    /// Marks all unacknowledged ends for another report. Other events are void, because the
+    /// Prepares all unacknowledged ends for another report. Drops the other events, because the
     /// receiver gets the complete state.
     pub(super) fn rewind(&mut self) {
         // The registration contains the running instances, so old starts and returns are void.
@@ -354,7 +356,7 @@ impl Outbox {
         self.ended.iter().chain(held)
     }
 
-    /// Drops everything, because no server wants it.
+    /// Drops all events, because no server wants them.
     pub(super) fn clear(&mut self) {
         // The numbers continue, because an acknowledgement in transit must not be mistaken for a
         // newer one.
@@ -367,7 +369,7 @@ impl Outbox {
     }
 }
 
-/// Subtracts `cost` from `left`, if possible.
+/// Subtracts `cost` from `left` if possible, and returns whether it was.
 const fn spend(left: &mut usize, cost: usize) -> bool {
     match left.checked_sub(cost) {
         Some(rest) => {

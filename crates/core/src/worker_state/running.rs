@@ -21,11 +21,11 @@ use crate::resource::pool::Grant;
 use crate::template::Entries;
 use crate::time::Time;
 
-/// How much work is launched ahead: one and a half times the delay until an end is noticed.
+/// How much work is launched ahead. It is one and a half times the delay until an end is noticed.
 pub(super) const AHEAD: Duration = Duration::from_millis(15);
 
-/// The same for tasks that came with many others. The delay is longer, because no client waits for
-/// each end.
+/// How much work is launched ahead for tasks that arrived with many others. The delay is longer,
+/// because no client waits for each end.
 pub(crate) const AHEAD_OF_MANY: Duration = Duration::from_millis(45);
 
 /// The maximum number of tasks in a lane, however short they are.
@@ -40,16 +40,16 @@ pub(super) struct Lane {
     tasks: VecDeque<LaunchToken>,
     /// The expected total run time of the instances.
     pub(super) expected: Duration,
-    /// When the last instance ended or, before that, when the first one was launched.
+    /// When the last instance ended, or when the first one was launched if none has ended yet.
     pub(super) since: Time,
     /// The lowest priority among the instances.
     pub(super) least: Reverse<i32>,
-    /// Whether all instances except the first were taken back. No more are added then.
+    /// Whether all instances except the first were taken back. In that case, no more are added.
     pub(super) withdrawn: bool,
 }
 
 impl Lane {
-    /// Returns whether another task may be added, because the expected time is short.
+    /// Returns whether another task may be added, because the expected run time is short.
     fn is_open(&self) -> bool {
         // A withdrawn lane is not filled again, because another task waits for its end.
         !self.withdrawn && self.expected < AHEAD_OF_MANY && self.tasks.len() < LANE_MAX
@@ -74,41 +74,41 @@ pub(super) struct RunningTask {
     pub(super) expected: Duration,
     pub(super) time_limit: Option<Duration>,
     pub(super) phase: Phase,
-    /// Whether it came with many others.
+    /// Whether the task arrived together with many others.
     pub(super) is_one_of_many: bool,
-    /// The entries of its assignment, with the position of the task among them.
+    /// The entries of the assignment, with the position of the task among them.
     pub(super) entries: Option<(Entries, u32)>,
     pub(super) nodes: Arc<[Box<str>]>,
-    /// Whether the server retracted it while it waited in its lane.
+    /// Whether the server retracted the instance while it waited in its lane.
     pub(super) is_asked_for: bool,
 }
 
 /// The phase of a launched instance.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Phase {
-    /// Passed to the launcher.
+    /// The instance was passed to the launcher.
     Starting,
     /// The program is running.
     Running {
-        /// When it started.
+        /// The time of the start.
         since: Time,
-        /// When its time limit expires. `None` if there is no limit.
+        /// When the time limit expires, or `None` if there is no limit.
         deadline: Option<Time>,
     },
-    /// Asked to end.
+    /// The instance was asked to end.
     Ending(EndCause),
 }
 
 /// The reason why a launched instance was asked to end.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum EndCause {
-    /// The server asked for it.
+    /// The server requested the end.
     Killed,
-    /// Its time limit expired.
+    /// The time limit expired.
     TimeLimit,
-    /// The worker ends, which the server is notified about instead.
+    /// The worker ends, and the server is notified of that instead.
     WorkerEnd,
-    /// The server does not want its result.
+    /// The server does not want the result.
     Void,
 }
 
@@ -118,20 +118,20 @@ pub(super) struct RunningTasks {
     tasks: BTreeMap<LaunchToken, RunningTask>,
     by_key: BTreeMap<InstanceKey, LaunchToken>,
     deadlines: BTreeSet<(Time, LaunchToken)>,
-    /// The lanes by the token of their first instance.
+    /// The lanes, by the token of their first instance.
     lanes: BTreeMap<LaunchToken, Lane>,
     index: LaneIndex,
     next_token: u64,
 }
 
-/// Lookup tables of lanes, see [`Lane::is_open`] and [`Lane::is_ahead`].
+/// Lookup tables for lanes, see [`Lane::is_open`] and [`Lane::is_ahead`].
 #[derive(Clone, Debug, Default)]
 struct LaneIndex {
     /// The open lanes by class, soonest end first.
     open: BTreeMap<Arc<Class>, BTreeSet<(Duration, LaunchToken)>>,
-    /// The lanes with tasks launched ahead, by the time of the last activity.
+    /// The lanes with tasks launched ahead, by the time of their last activity.
     since: BTreeSet<(Time, LaunchToken)>,
-    /// The same lanes by lowest priority.
+    /// The same lanes, by their lowest priority.
     least: BTreeSet<(Reverse<i32>, LaunchToken)>,
 }
 
@@ -180,7 +180,7 @@ impl RunningTasks {
         self.tasks.is_empty()
     }
 
-    /// Adds a lane for the next inserted instance. Returns its name.
+    /// Adds a lane for the next instance that is inserted. Returns the name of the lane.
     pub(super) fn open_lane(
         &mut self,
         grant: Arc<Grant>,
@@ -254,7 +254,7 @@ impl RunningTasks {
         Some(changed)
     }
 
-    /// Removes an ended instance from its lane. Returns the grant if it was the last one.
+    /// Removes an ended instance from its lane. Returns the grant if no instance is left.
     pub(super) fn leave_lane(
         &mut self,
         token: LaunchToken,
@@ -269,7 +269,7 @@ impl RunningTasks {
                 Some(_) | None => lane.tasks.retain(|other| *other != token),
             }
             lane.expected = lane.expected.saturating_sub(task.expected);
-            // The next instance starts now, and its time begins.
+            // The next instance starts now, so its run time is measured from here.
             lane.since = now;
             lane.tasks.is_empty()
         })?;
@@ -284,8 +284,8 @@ impl RunningTasks {
         self.index.since.first().map(|(since, _)| *since + patience)
     }
 
-    /// Withdraws lanes without activity for this long. Returns the instances after the first one of
-    /// each lane, each of them once.
+    /// Withdraws lanes that have had no activity for this long. Returns the instances after the
+    /// first one of each lane. No instance is returned twice.
     pub(super) fn withdraw_held_up(&mut self, now: Time, patience: Duration) -> Vec<LaunchToken> {
         let mut tokens = Vec::new();
         while let Some((since, name)) = self.index.since.first().copied()
@@ -296,8 +296,8 @@ impl RunningTasks {
         tokens
     }
 
-    /// Withdraws lanes with a lower priority than this. Returns the instances after the first one
-    /// of each lane.
+    /// Withdraws lanes with a lower priority than the given one. Returns the instances after the
+    /// first one of each lane.
     pub(super) fn withdraw_less_urgent(&mut self, priority: Reverse<i32>) -> Vec<LaunchToken> {
         let mut tokens = Vec::new();
         while let Some((least, name)) = self.index.least.last().copied()
@@ -343,7 +343,7 @@ impl RunningTasks {
         self.by_key.range(start..=end).map(|(key, _)| *key)
     }
 
-    /// Changes the phase. Phases and deadlines change only here.
+    /// Changes the phase of an instance. Phases and deadlines change only here.
     pub(super) fn set_phase(&mut self, token: LaunchToken, phase: Phase) {
         let Some(task) = self.tasks.get_mut(&token) else {
             return;
@@ -367,7 +367,7 @@ impl RunningTasks {
         task.phase = phase;
     }
 
-    /// Notes that the server retracts an instance, if the instance exists.
+    /// Notes that the server has retracted an instance, if it exists.
     pub(super) fn ask_for(&mut self, key: InstanceKey) {
         if let Some(token) = self.by_key.get(&key)
             && let Some(task) = self.tasks.get_mut(token)
@@ -406,7 +406,7 @@ impl RunningTasks {
 
 #[cfg(any(test, feature = "testing"))]
 impl RunningTasks {
-    /// Panics if tasks, lanes and indices disagree. For tests.
+    /// Panics if tasks, lanes and indexes disagree. Used in tests.
     pub(super) fn check(&self) {
         let mut expected = LaneIndex::default();
         let mut tasks = 0;

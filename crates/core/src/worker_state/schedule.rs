@@ -1,12 +1,12 @@
-//! What follows from the state and the time alone: expired limits, starts and reports.
+//! Handles what depends only on the state and the time: expired limits, starts and reports.
 //!
 //! A round examines the first task of each class in start order. A task that does not fit blocks
-//! its class and reserves what it needs: immediately against lower priorities, and after
-//! [`PATIENCE`] against the same priority. Small tasks therefore use what a large task cannot use,
-//! but do not starve it. They may take as much of what it cannot use yet as it will not need
-//! (`resource::shadow`). A round costs O((classes + started tasks) log classes), plus O(lanes) for
-//! each blocked class that precedes one with room. Rounds run only after a task arrived, left or
-//! ended.
+//! its class and reserves the resources that it needs: immediately against tasks of lower priority,
+//! and after [`PATIENCE`] against tasks of the same priority. Small tasks can therefore use
+//! resources that a large task cannot use, but do not starve it. They may take as many of these
+//! resources as the large task will not need later (`resource::shadow`). A round costs O((classes +
+//! started tasks) log classes), plus O(lanes) for each blocked class that precedes one with room.
+//! Rounds run only after a task has arrived, left or ended.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -23,20 +23,20 @@ use crate::resource::pool::Reservation;
 use crate::time::Time;
 use crate::worker_config::OnServerLost;
 
-/// How long tasks of the same priority may overtake a task that does not fit. Long enough for short
-/// tasks to flow, and short enough for a large task not to starve.
+/// How long tasks of the same priority may overtake a task that does not fit. This is long enough
+/// to keep short tasks flowing, and short enough to keep a large task from starving.
 const PATIENCE: Duration = Duration::from_secs(5);
 
 /// How long an idle worker without unreported events waits for a lost server. A reboot or a repair
 /// of the server's machine takes less time.
 const SERVERLESS_MAX: Duration = Duration::from_secs(3_600);
 
-/// Resources reserved for blocked tasks in a round.
+/// The resources reserved for blocked tasks in a round.
 #[derive(Debug, Default)]
 struct Round {
-    /// Reserved against all later tasks.
+    /// The resources reserved against all later tasks.
     reserved: Reservation,
-    /// Reserved only against lower priorities.
+    /// The resources reserved only against lower priorities.
     level: Reservation,
     level_priority: Option<Reverse<i32>>,
 }
@@ -61,7 +61,7 @@ impl Round {
 }
 
 impl WorkerState {
-    /// Updates the state to the current time. Every input ends with this.
+    /// Updates the state to the current time. This is the last step of every input.
     pub(super) fn advance(&mut self, now: Time, effects: &mut Vec<Effect>) {
         // The order matters: expired limits, then starts, and only then idleness.
         self.end_overdue_tasks(now, effects);
@@ -85,8 +85,8 @@ impl WorkerState {
         }
         let exit = self.exit_reason(now);
         if exit.is_some() {
-            // This is sent with the last report, so that the server need not wait for the loss of
-            // this worker.
+            // The declined tasks are sent with the last report, so that the server does not have to
+            // wait for the loss of this worker.
             let declined = std::mem::take(&mut self.declined);
             self.outbox.push_retracted(declined);
         }
@@ -107,8 +107,8 @@ impl WorkerState {
         }
     }
 
-    /// Returns when a worker without a server ends, if it runs nothing and has no unreported
-    /// events.
+    /// Returns when a worker without a server ends, provided that it runs no tasks and has no
+    /// unreported events.
     pub(super) fn abandon_deadline(&self) -> Option<Time> {
         if self.mode != Mode::Detached {
             return None;
@@ -122,11 +122,11 @@ impl WorkerState {
         if !self.outbox.is_settled() {
             return None;
         }
-        // This requires that there are no unreported ends, which would be lost with the worker.
+        // There must be no unreported ends, because they would be lost with the worker.
         Some(self.idle_since?.max(self.serverless_since?) + SERVERLESS_MAX)
     }
 
-    /// Returns when waiting events must be sent. Never while disconnected.
+    /// Returns when waiting events must be sent. Returns `None` while disconnected.
     pub(super) fn report_due(&self) -> Option<Time> {
         // An otherwise idle worker reports a single task immediately. Other reports are collected.
         let starved = self.running.is_empty()
@@ -140,7 +140,7 @@ impl WorkerState {
         }
     }
 
-    /// Returns when time requests of waiting tasks are compared with the worker's remaining
+    /// Returns when the time requests of waiting tasks are compared with the worker's remaining
     /// lifetime.
     pub(super) fn check_due(&self) -> Option<Time> {
         // Without a limit, no task can take too long.
@@ -170,7 +170,7 @@ impl WorkerState {
         }
     }
 
-    /// Returns successors that wait for long tasks.
+    /// Returns to the server the successors that wait for long tasks.
     fn give_back_held_up(&mut self, now: Time) {
         if !self.backlog.has_successors() {
             self.next_successor_check = None;
@@ -196,7 +196,7 @@ impl WorkerState {
         }
     }
 
-    /// Returns when the successors of a running task have waited too long.
+    /// Returns when the successors of a running task will have waited too long.
     fn held_up_from(&self, task: &RunningTask) -> Option<Time> {
         match task.phase {
             Phase::Running { since, .. } if self.backlog.is_any_behind(task.key) => {
@@ -214,8 +214,8 @@ impl WorkerState {
         self.next_successor_check = due.min();
     }
 
-    /// Periodically also returns tasks that wait for room but no longer fit into the remaining
-    /// time, because other workers may have room.
+    /// Periodically returns tasks that wait for room but no longer fit into the remaining time,
+    /// because other workers may have room.
     fn check_time_requests(&mut self, now: Time) {
         if self.life_end.is_some() && self.next_time_request_check <= now {
             self.next_time_request_check = now + self.time_request_check;
@@ -245,29 +245,30 @@ impl WorkerState {
     fn note_idle(&mut self, now: Time) {
         let is_needed = self.is_held || self.is_relaying;
         if !self.running.is_empty() || !self.backlog.is_empty() || is_needed {
-            // This also applies while held, because a node of a multi-node task must not leave the
-            // others, and to a relay, because its workers may have no other route to the server.
+            // A held worker is not idle, because a node of a multi-node task must not leave the
+            // others. A relay is not idle, because its workers may have no other route to the
+            // server.
             self.idle_since = None;
         } else if self.idle_since.is_none() {
             self.idle_since = Some(now);
         }
     }
 
-    /// Starts every task that can start now. Does nothing unless something changed since the last
-    /// round.
+    /// Starts every task that can start now. Does nothing unless something has changed since the
+    /// last round.
     fn start_tasks(&mut self, now: Time, effects: &mut Vec<Effect>) {
         if !self.may_start || self.mode != Mode::Active || self.outbox.is_full() {
             return;
         }
         let room = LAUNCHED_MAX.saturating_sub(self.running.len());
         if room == 0 {
-            // The next acknowledgement or end triggers a round.
+            // The next acknowledgement or task end triggers a round.
             return;
         }
-        // These tasks fit when they arrived.
+        // These tasks still fit into the remaining time when they arrived.
         self.return_tasks_that_take_too_long(now);
-        // Only arrivals, departures and ends set this again. Otherwise the next round would have
-        // the same result.
+        // Only arrivals, departures and ends set this again, because the next round would otherwise
+        // have the same result.
         self.may_start = false;
         let mut heads: Vec<Reverse<ClassHead>> = Vec::new();
         for (key, class) in self.backlog.heads() {
@@ -310,7 +311,7 @@ impl WorkerState {
                 self.withdraw_less_urgent(key.priority, effects);
             }
             let patient = self.backlog.note_blocked(&class, now) < PATIENCE;
-            // Once no class is left that could start even alone, the rest need not be tried.
+            // Once no remaining class could start even alone, the rest need not be tried.
             hopeful -= usize::from(head.is_hopeful);
             if hopeful == 0 {
                 // Later requests cannot start even without reservations.
@@ -351,11 +352,11 @@ impl WorkerState {
         self.launch_first(class, lane)
     }
 
-    /// Panics if the accounting is wrong. For tests and simulations.
+    /// Panics if the accounting is wrong. Used in tests and simulations.
     ///
     /// # Panics
     ///
-    /// If resources leaked, or a table disagrees with its source.
+    /// Panics if resources have leaked, or if a table disagrees with its source.
     #[cfg(any(test, feature = "testing"))]
     pub fn check_invariants(&self) {
         self.backlog.check();

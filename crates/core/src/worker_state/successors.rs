@@ -1,8 +1,8 @@
 //! Successors: assigned tasks that follow other tasks on the same worker.
 //!
-//! A task with one dependency may be sent together with it. When the dependency has finished on
-//! this worker, the task waits for room without asking the server. If the dependency ends in any
-//! other way, or leaves, its successors return to the server.
+//! A task with one dependency may be sent together with that dependency. When the dependency has
+//! finished on this worker, the task waits for room without asking the server. If the dependency
+//! ends in any other way, or leaves the worker, its successors return to the server.
 
 use std::collections::BTreeMap;
 
@@ -23,7 +23,7 @@ pub(super) struct Successors {
 pub(super) struct Successor {
     pub(super) key: InstanceKey,
     pub(super) class: Class,
-    /// The entry of this task only.
+    /// The entry, which contains only this task.
     pub(super) entry: NewEntry,
 }
 
@@ -67,7 +67,7 @@ impl Successors {
         dropped
     }
 
-    /// Removes one successor but keeps its own successors. Returns `false` if it is not here.
+    /// Removes one successor but keeps its own successors. Returns `false` if it does not exist.
     pub(super) fn remove(&mut self, key: InstanceKey) -> bool {
         let Some(after) = self.follows.remove(&key) else {
             return false;
@@ -87,7 +87,7 @@ impl Successors {
         std::mem::take(&mut self.follows).into_keys()
     }
 
-    /// Panics if the two maps disagree. For tests.
+    /// Panics if the two maps disagree. Used in tests.
     #[cfg(any(test, feature = "testing"))]
     pub(super) fn check(&self) {
         let pairs = self.behind.iter().flat_map(|(after, behind)| {
@@ -97,7 +97,7 @@ impl Successors {
         assert_eq!(pairs.collect::<BTreeMap<_, _>>(), self.follows);
     }
 
-    /// Returns the predecessors of all successors. For tests.
+    /// Returns the predecessors of all successors. Used in tests.
     #[cfg(any(test, feature = "testing"))]
     pub(super) fn awaited(&self) -> impl Iterator<Item = InstanceKey> + '_ {
         self.behind.keys().copied()
