@@ -237,8 +237,8 @@ impl WorkerState {
             Input::ServerGone => self.on_server_gone(),
             Input::ServerBack { reattached } => self.on_server_back(reattached, effects),
             Input::Acknowledged(seq) => {
-                // No task starts while too many ends are unacknowledged, and no other input would
-                // trigger a round.
+                // No task starts while too many completions are unacknowledged, and no other input
+                // would trigger a round.
                 let was_full = self.outbox.is_full();
                 self.outbox.acknowledge(seq);
                 self.may_start |= was_full;
@@ -600,8 +600,8 @@ impl WorkerState {
                         Some(outcome_of(status, message))
                     }
                     Phase::Ending(EndCause::TimeLimit) => Some(Outcome::TimeLimit),
-                    // This end is not reported. When this worker is gone, the server requeues the
-                    // task and knows the reason.
+                    // This completion is not reported. When this worker is gone, the server
+                    // requeues the task and knows the reason.
                     Phase::Ending(EndCause::WorkerEnd) => {
                         self.spent.insert(task.key);
                         None

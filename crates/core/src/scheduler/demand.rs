@@ -1,9 +1,10 @@
 //! Determines how many more workers of a given kind would get tasks that existing workers cannot
 //! take now.
 //!
-//! Packs task counts onto imagined workers by first fit, as in [`super::solve`]: first onto workers
-//! that are on their way, and then onto new ones. One call answers all queries, so no task is
-//! counted twice. Takes O(classes × imagined workers) time, independent of the number of tasks.
+//! Packs task counts onto hypothetical workers by first fit, as in [`super::solve`]: first onto
+//! workers that are on their way, and then onto new ones. One call answers all queries, so no task
+//! is counted twice. Takes O(classes × hypothetical workers) time, independent of the number of
+//! tasks.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -12,10 +13,10 @@ use crate::class::{Class, ClassId, Classes, Offer, VariantDemand};
 use crate::id::{QueueId, WorkerId};
 use crate::resource::amount::Amount;
 
-/// The maximum number of imagined workers per queue and answer. The next answer adds more.
+/// The maximum number of hypothetical workers per queue and answer. The next answer adds more.
 const IMAGINED_MAX: u32 = 4_096;
-/// The maximum number of imagined workers examined for an answer, which takes a few milliseconds.
-/// Beyond this number, only the newest ones are examined.
+/// The maximum number of hypothetical workers examined for an answer, which takes a few
+/// milliseconds. Beyond this number, only the newest ones are examined.
 const LOOKS_MAX: usize = 262_144;
 const NEWEST: usize = 8;
 /// The number of tasks that fit on a worker if no resource limits it.
@@ -34,11 +35,11 @@ pub struct WorkerKind {
     pub min_utilization: f32,
 }
 
-/// The number of units that a worker offers of a plentiful resource.
+/// The number of units offered for a plentiful resource.
 pub(crate) const PLENTY: u64 = u64::MAX >> 1;
 
 impl WorkerKind {
-    /// Returns the worker's offer of each resource, indexed by resource number.
+    /// Returns the worker's offer for each resource, indexed by resource number.
     pub(crate) fn offers(&self, classes: &Classes) -> Vec<Offer> {
         let units = |name: &str| match self.resources.get(name) {
             Some(units) => *units,
@@ -173,12 +174,12 @@ pub fn demand(
     plans.into_iter().map(|plan| plan.answer(total)).collect()
 }
 
-/// An imagined worker.
+/// A hypothetical worker.
 #[derive(Clone)]
 struct HypotheticalWorker {
     /// The index of the worker's kind.
     kind: usize,
-    /// The free units by resource number. `None` if the resource is plentiful.
+    /// The free units by resource number, or `None` for a plentiful resource.
     free: Vec<Option<u64>>,
 }
 
@@ -307,13 +308,13 @@ impl<'a> Plan<'a> {
             self.note_too_small(variant, kinds);
             return left;
         };
-        // If there are very many imagined workers, usually only the newest have room.
+        // If there are very many hypothetical workers, usually only the newest have room.
         let first = if self.looks_left == 0 {
             self.workers.len().saturating_sub(NEWEST)
         } else {
             0
         };
-        // First fit also uses workers that were imagined for more urgent tasks.
+        // First fit also uses workers that were added for more urgent tasks.
         for worker in self.workers.iter_mut().skip(first) {
             if left == 0 {
                 return 0;
@@ -388,7 +389,7 @@ impl<'a> Plan<'a> {
             first += allocation.owed as usize;
         }
         self.covered |= coming > 0 && !self.workers.is_empty();
-        // The first imagined workers represent workers that are on their way.
+        // The first hypothetical workers stand for workers that are on their way.
         let new = self.workers.split_off(coming.min(self.workers.len()));
         let all = new.len();
         let busy = new
@@ -431,7 +432,7 @@ impl<'a> Plan<'a> {
     }
 }
 
-/// Returns whether a worker of this kind lives long enough for a task that is not its first.
+/// Returns whether a worker of this kind lives long enough for a task that may not be its first.
 fn has_time(variant: &VariantDemand, kind: &WorkerKind) -> bool {
     variant.min_time_ns == 0 || variant.min_time_ns < crate::time::nanos(kind.time_limit)
 }

@@ -195,8 +195,8 @@ impl<'a> GangPlanner<'a> {
         let mut best: Option<Choice<'a>> = None;
         for (group, nodes) in &self.groups {
             let usable = |node: &&Node<'_>| node.worker.has_time(demand, self.now);
-            // The ranks are: empty and reserved for this queue, otherwise empty, busy and reserved
-            // for this queue, and otherwise busy.
+            // The ranks, in order: empty and reserved for this queue, empty and not reserved for
+            // it, busy and reserved for it, and busy and not reserved for it.
             let mut ranks: [Vec<WorkerId>; 4] = Default::default();
             for node in nodes.iter().filter(usable) {
                 let reserved = node.worker.reserved_for();

@@ -468,11 +468,12 @@ struct RemainderTable<'s> {
     nodes: u32,
 }
 
-/// Called with the task counts that a mix leaves. Returns `None` if the steps are used up.
+/// A visitor of the task counts that a mix leaves. It returns `None` if the steps are used up.
 type OnRest<'f, 's> = &'f mut dyn FnMut(&mut RemainderTable<'s>, &mut [u32]) -> Option<()>;
 
 impl<'s> RemainderTable<'s> {
-    /// Visits what each maximal mix leaves. Returns `None` if the steps are used up.
+    /// Visits the task counts that each maximal mix leaves. Returns `None` if the steps are used
+    /// up.
     fn each_mix(
         &mut self,
         at: usize,
@@ -531,7 +532,7 @@ impl<'s> RemainderTable<'s> {
         if at == 0 {
             return Some(0);
         }
-        // Different mixes can leave the same counts. Each is computed only once (dynamic
+        // Different mixes can leave the same counts. Their result is computed only once (dynamic
         // programming).
         if self.fewest[at] != UNKNOWN {
             return Some(self.fewest[at]);

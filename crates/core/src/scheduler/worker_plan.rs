@@ -72,7 +72,7 @@ pub(crate) struct WorkerPlan<'a> {
     pub(crate) is_selected: bool,
     /// The target size of the worker's backlog at its current rate. It is computed on demand.
     rate_target: Option<u32>,
-    /// The worker's backlog relative to the current level, which comes first.
+    /// The current level, and the worker's backlog relative to it.
     split: Option<(Reverse<i32>, Split)>,
 }
 

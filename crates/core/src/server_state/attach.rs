@@ -11,9 +11,9 @@
 //!
 //! After a server restart, every worker that was attached is away, see [`super::hold`].
 //!
-//! Tasks are compared by instance. Ends are recorded as if they had just been reported, so an end
-//! that is already known is stale and changes nothing. Surplus instances are killed, and missing
-//! ones return to the queue.
+//! Tasks are compared by instance. Completions are recorded as if they had just been reported, so a
+//! completion that is already known is stale and changes nothing. Surplus instances are killed, and
+//! missing ones return to the queue.
 
 use std::collections::BTreeSet;
 
@@ -92,10 +92,9 @@ impl ServerState {
                 .map(|row| (row.task, row.instance));
             self.adopt(id, held.iter().copied().chain(ended), &variants);
         }
-        // Ends are handled first, because an ended task is not missing.
+        // Completions are handled first, because an ended task is not missing.
         self.on_report(ctx, id, report);
-        // After the ends are handled, each instance beyond the worker's remaining assignments is
-        // surplus.
+        // After this, each instance beyond the worker's remaining assignments is surplus.
         self.kill_surplus(ctx, id, &held);
         self.requeue_missing(ctx, id, &held);
         self.stop_waiting_for(ctx, id, true);

@@ -1,7 +1,7 @@
 //! Informs the recipients of news about jobs: watching clients and targets of notifications.
 //!
-//! A watching client receives changes at most once per interval, and the end immediately. A
-//! notification is sent once, and remains owed until the shell reports its delivery.
+//! A watching client receives changes at most once per interval, and the completion of its jobs
+//! immediately. A notification is sent once, and remains owed until the shell reports its delivery.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
@@ -205,7 +205,7 @@ impl Audience {
         self.due.first().map(|(time, _)| *time)
     }
 
-    /// Records task ends for the clients that asked for the ids of ended tasks.
+    /// Records completed tasks for the clients that asked for their ids.
     pub(super) fn note_ended(&mut self, job: JobId, tasks: IdRange) {
         let Some(requests) = self.by_job.get(&job) else {
             // No client watches the job.
@@ -344,7 +344,7 @@ impl Audience {
             return;
         };
         let done = watch.all_ended(jobs);
-        // The end is reported immediately, regardless of the interval.
+        // The completion of all jobs is reported immediately, regardless of the interval.
         if done {
             ctx.emit(Effect::WatchUpdate(request, watch.update(jobs, true)));
             self.remove(request);

@@ -197,7 +197,7 @@ pub enum ChangeKind {
         end: TaskEnd,
         /// Whether the task counts as finished. Otherwise, it counts as failed.
         is_finished: bool,
-        /// The tasks that this end can release.
+        /// Which tasks the completion of this task can release.
         awaited: EndAwaited,
     },
     /// An instance that had started or had nodes was given up. The task waits again.
@@ -274,20 +274,21 @@ pub enum AllocationChange {
     Event(AllocationEvent),
 }
 
-/// Which tasks the end of a task can release.
+/// Which tasks the completion of a task can release.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum EndAwaited {
     /// No tasks.
     No,
     /// Tasks of the same job. They may start immediately on the same worker. If that worker is lost
-    /// together with its report of this end, everything that followed there is lost as well.
+    /// before it has reported the completion, everything that followed there is lost as well.
     ByTasks,
     /// Another job, or tasks of another job.
     ByJobs,
 }
 
 impl ChangeKind {
-    /// Returns whether the change can release a task for a worker that does not know of this end.
+    /// Returns whether the change can release a task for a worker that does not know of the
+    /// completion.
     pub(super) const fn frees_tasks(&self) -> bool {
         matches!(
             self,

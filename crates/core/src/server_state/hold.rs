@@ -28,8 +28,8 @@ impl ServerState {
             self.let_go(ctx, id, submits);
         } else {
             for number in 0..submits {
-                // From now on, the ends of other jobs are recorded. They are handled when this job
-                // is released.
+                // From now on, the completions of other jobs are recorded. They are handled when
+                // this job is released.
                 self.jobs.follow(id, number);
             }
             self.jobs.hold(id, submits);

@@ -140,7 +140,8 @@ impl Retraction {
         times.into_iter().flatten().min()
     }
 
-    /// Schedules a check of tasks that were dispatched now. They should have started by then.
+    /// Schedules a check of tasks that were dispatched now. By the time of the check, they should
+    /// have started.
     pub(super) fn note_handed_out(&mut self, now: Time) {
         self.stuck_check_at.get_or_insert(now + STUCK_CHECK);
     }
@@ -156,7 +157,8 @@ impl Retraction {
         self.unsent_since = since;
     }
 
-    /// Returns a time. Tasks dispatched before it have been on their workers long enough to start.
+    /// Returns the time before which a task must have been dispatched to have had enough time to
+    /// start.
     fn sent_before(&mut self, now: Time) -> Time {
         self.sent.push_back((now, self.unsent_since.unwrap_or(now)));
         let is_due = |at: Time| at + STUCK_AFTER <= now;

@@ -39,7 +39,7 @@ pub enum Effect {
 /// An instance to launch.
 #[derive(Clone, Debug)]
 pub struct LaunchTask {
-    /// Whether the task arrived together with many others, so that no client waits for its end
+    /// Whether the task arrived together with many others, so that no client waits for this task
     /// alone.
     pub is_one_of_many: bool,
     /// The token of the launch.
@@ -99,8 +99,9 @@ pub enum ExitReason {
 /// A batch of events for the server.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Report {
-    /// The number of the report. Reports with ends are numbered from 1, and the worker keeps them
-    /// until the server acknowledges their number. 0 means no ends.
+    /// The number of the report. Reports with completions are numbered from 1, and the worker keeps
+    /// them until the server acknowledges their number. The number is 0 if there are no
+    /// completions.
     pub seq: u64,
     /// The instances that have started and are still running as far as the worker knows.
     pub started: Vec<StartedRow>,
@@ -135,8 +136,8 @@ impl Report {
 /// All tasks of a worker, sorted by job and task, for the server that it reconnects to.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Holding {
-    /// The instances that were passed to the launcher and may start at any moment, and instances
-    /// that have ended, whose ends are in a later report.
+    /// The instances that were passed to the launcher and may start at any moment, and completed
+    /// instances that a later report contains.
     pub launching: Vec<InstanceKey>,
     /// The running instances.
     pub started: Vec<StartedRow>,
@@ -165,7 +166,7 @@ pub struct StartedRow {
     pub age: Duration,
 }
 
-/// The end of an instance.
+/// The completion of an instance.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct EndedRow {
     /// The task and instance.

@@ -49,7 +49,7 @@ impl WorkerState {
         }
     }
 
-    /// Reports all ends so far, because none can be reported after the goodbye.
+    /// Reports all completions so far, because none can be reported after the goodbye.
     fn on_server_goodbye(&mut self, now: Time, effects: &mut Vec<Effect>) {
         // No server is connected.
         if self.serverless_since.is_some() {
@@ -116,9 +116,9 @@ impl WorkerState {
     /// Returns the worker's state for the server that it reconnects to. The state is complete:
     /// earlier unreported events are included or void.
     ///
-    /// Unacknowledged ends appear only as instances that seem to be launching. The ends themselves
-    /// follow in reports. This way, the server does not consider these instances lost, and the
-    /// registration stays small however many there are.
+    /// Unacknowledged completions appear only as instances that seem to be launching. The
+    /// completions themselves follow in reports. This way, the server does not consider these
+    /// instances lost, and the registration stays small however many there are.
     pub fn holding(&mut self, now: Time) -> Holding {
         self.outbox.rewind();
         let mut holding = Holding {
@@ -126,7 +126,7 @@ impl WorkerState {
             ..Holding::default()
         };
         // A restarted server that does not know about a kill must not adopt the killed task,
-        // because it would wait for an end that does not count.
+        // because it would wait for a completion that does not count.
         let ended = self.outbox.ended();
         let ended = ended.filter(|ended| ended.outcome != Outcome::Killed);
         holding.launching.extend(ended.map(|ended| ended.key));
@@ -140,7 +140,7 @@ impl WorkerState {
                     key: task.key,
                     age: now.since(since),
                 }),
-                // The task may not have started. Its end or the end of the worker counts.
+                // The task may not have started. Its completion or the end of the worker counts.
                 Phase::Ending(EndCause::Killed | EndCause::TimeLimit | EndCause::WorkerEnd) => {
                     holding.launching.push(task.key);
                 }

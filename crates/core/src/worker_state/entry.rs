@@ -49,7 +49,7 @@ pub(super) struct NewEntry {
 }
 
 impl NewEntry {
-    /// Returns whether so many tasks arrived together that no client waits for each end.
+    /// Returns whether so many tasks arrived together that no client waits for a single one.
     pub(super) fn is_of_many(&self) -> bool {
         self.ids.len() >= MANY
     }

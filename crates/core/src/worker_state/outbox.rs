@@ -1,7 +1,8 @@
-//! Unreported events, and the decision when to send them.
+//! Stores events that have not been reported, and decides when to send them.
 //!
-//! Ends are kept until the server has acknowledged their report, because a report in transit is
-//! lost if the connection breaks. Events of the same moment are split into reports of bounded size.
+//! Task completions are kept until the server has acknowledged the report that contains them,
+//! because a report in transit is lost if the connection breaks. Events of the same moment are
+//! split into reports of bounded size.
 //!
 //! A single task is reported immediately. A stream of short tasks is reported a few dozen times per
 //! second.
@@ -29,13 +30,13 @@ pub(super) const REPORT_INTERVAL: Duration = Duration::from_millis(3);
 /// report.
 pub(crate) const STREAM_INTERVAL: Duration = Duration::from_millis(50);
 
-/// How long the launcher may delay the start of one of many tasks, and its end if the next task
-/// starts immediately, in order to report them together. The work that is launched ahead takes
+/// How long the launcher may delay the start of one of many tasks, and its completion if the next
+/// task starts immediately, in order to report them together. The work that is launched ahead takes
 /// longer than this.
 pub const EVENT_DELAY: Duration = Duration::from_millis(30);
 
-/// How long an unsuccessful end is held back in an allocation. If the whole allocation receives a
-/// signal, the worker receives it within this time.
+/// How long a failure is held back in an allocation. If the whole allocation receives a signal, the
+/// worker receives it within this time.
 pub(super) const HOLD: Duration = Duration::from_millis(300);
 
 /// The backlog divided by this is the number of tasks that may end before the server is notified,
@@ -46,14 +47,13 @@ pub(crate) const STREAM_PART: u64 = 4;
 pub(super) struct Outbox {
     started: Vec<(InstanceKey, Time)>,
     ended: VecDeque<EndReport>,
-    /// Unsuccessful ends that the batch system may have caused, and when each of them starts to
-    /// count.
+    /// Failures that the batch system may have caused, and the time from which each of them counts.
     held: VecDeque<(Time, EndReport)>,
-    /// Whether the batch system is being queried. Until it answers, the held ends do not count.
+    /// Whether the batch system is being queried. Until it answers, the held failures do not count.
     is_asking: bool,
-    /// The ends in transit, by the number of their report.
+    /// The completions in transit, by the number of their report.
     unacknowledged: VecDeque<(u64, Vec<EndReport>)>,
-    /// The number of kept ends, sent or not, and their size in bytes.
+    /// The number of kept completions, sent or not, and their size in bytes.
     kept_len: usize,
     kept_bytes: usize,
     last_seq: u64,
@@ -71,8 +71,8 @@ pub(super) enum Urgency {
     /// the chain is on this worker.
     #[default]
     Link,
-    /// No client needs each end while more tasks of the job wait on this worker. The interval is
-    /// [`STREAM_INTERVAL`].
+    /// No client waits for each completion while more tasks of the job wait on this worker. The
+    /// interval is [`STREAM_INTERVAL`].
     Stream,
     /// A client may wait for the event. The interval is [`REPORT_INTERVAL`].
     Soon,
@@ -100,7 +100,7 @@ impl EndReport {
         }
     }
 
-    /// Returns the end of an instance that never ran.
+    /// Returns the completion of an instance that never ran.
     pub(super) fn unstarted(key: InstanceKey, outcome: Outcome, at: Time) -> Self {
         Self {
             key,
@@ -118,19 +118,19 @@ impl Outbox {
         self.started.push((key, at));
     }
 
-    /// Adds an end. If the start has not been reported yet, the end implies it.
+    /// Adds a completion. If the start has not been reported yet, the completion implies it.
     pub(super) fn push_ended(&mut self, ended: EndReport, haste: Urgency) {
         self.hasten(ended.key, haste);
         if let Some(position) = self.started.iter().rposition(|(key, _)| *key == ended.key) {
-            // The end implies the start, and the order of starts does not matter.
+            // The completion implies the start, and the order of starts does not matter.
             self.started.swap_remove(position);
         }
         let ended = self.keep_end(ended);
         self.ended.push_back(ended);
     }
 
-    /// Adds an end that the batch system may have caused. The start is reported in the meantime, so
-    /// that the server sends more tasks.
+    /// Adds a failure that the batch system may have caused. The start is reported in the meantime,
+    /// so that the server sends more tasks.
     pub(super) fn hold_end(&mut self, now: Time, ended: EndReport) {
         let ended = self.keep_end(ended);
         self.held.push_back((now + HOLD, ended));
@@ -146,18 +146,18 @@ impl Outbox {
         ended
     }
 
-    /// Returns when the first held end starts to count.
+    /// Returns the time from which the first held failure counts.
     pub(super) fn hold_over(&self) -> Option<Time> {
         let first = self.held.front().filter(|_| !self.is_asking);
         first.map(|(until, _)| *until)
     }
 
-    /// After a signal, makes the held ends wait for the answer of the batch system.
+    /// After a signal, makes the held failures wait for the answer of the batch system.
     pub(super) const fn await_answer(&mut self) {
         self.is_asking = true;
     }
 
-    /// Releases held ends whose time is up.
+    /// Releases the held failures that count from now on.
     pub(super) fn release_ends(&mut self, now: Time) {
         while self.hold_over().is_some_and(|until| until <= now)
             && let Some((_, ended)) = self.held.pop_front()
@@ -167,13 +167,13 @@ impl Outbox {
         }
     }
 
-    /// Makes all held ends count.
+    /// Makes all held failures count.
     pub(super) fn release_all_ends(&mut self) {
         self.is_asking = false;
         self.release_ends(Time(u64::MAX));
     }
 
-    /// Makes a held end count as a kill. Returns `false` if the end is not held.
+    /// Reports a held failure as a kill. Returns `false` if no failure of the instance is held.
     pub(super) fn kill_held(&mut self, key: InstanceKey) -> bool {
         let Some(at) = self.held.iter().position(|(_, ended)| ended.key == key) else {
             return false;
@@ -187,7 +187,7 @@ impl Outbox {
         true
     }
 
-    /// Removes the held ends, because the tasks ended with the allocation.
+    /// Removes the held failures, because the tasks ended with the allocation.
     pub(super) fn take_held(&mut self) -> Vec<InstanceKey> {
         self.is_asking = false;
         let held: Vec<EndReport> = self.held.drain(..).map(|(_, ended)| ended).collect();
@@ -212,7 +212,7 @@ impl Outbox {
         }
     }
 
-    /// Adds returned instances, which the server waits for.
+    /// Adds returned instances that the server waits for.
     pub(super) fn push_retracted(&mut self, keys: impl IntoIterator<Item = InstanceKey>) {
         let before = self.retracted.len();
         self.retracted.extend(keys);
@@ -225,7 +225,7 @@ impl Outbox {
         self.started.is_empty() && self.ended.is_empty() && self.retracted.is_empty()
     }
 
-    /// Returns whether the server has acknowledged all ends.
+    /// Returns whether the server has acknowledged all completions.
     pub(super) fn is_settled(&self) -> bool {
         self.ended.is_empty() && self.held.is_empty() && self.unacknowledged.is_empty()
     }
@@ -245,8 +245,8 @@ impl Outbox {
     }
 
     fn interval(&self, backlog: &Backlog) -> Duration {
-        // The backlog that remains after all possible starts counts, because the server must be
-        // notified about classes that run out.
+        // The backlog that remains after all possible starts is relevant, because the server must
+        // be notified about classes that run out.
         let ended = self.ended.len() as u64;
         let may_wait = |left: u64| ended.saturating_mul(STREAM_PART) < left && !self.is_full();
         let has_jobs = || self.stream_jobs.iter().all(|job| backlog.has_job(*job));
@@ -270,15 +270,15 @@ impl Outbox {
         reports
     }
 
-    /// Removes as many events as fit into one report. Ends come first. The server may retract an
-    /// instance that has ended, and must learn of the end before it learns that the instance is not
-    /// on this worker.
+    /// Removes as many events as fit into one report. Completions come first. The server may
+    /// retract an instance that has ended, and must receive the completion before it learns that
+    /// the instance is not on this worker.
     fn take_some(&mut self, now: Time) -> Report {
         let mut left = REPORT_BYTES_MAX - REPORT_BYTES;
         let ended = take_while(&mut self.ended, |ended| {
             spend(&mut left, end_bytes(&ended.outcome))
         });
-        // Ends take precedence, because each of them lets the server start another task.
+        // Completions take precedence, because each of them lets the server start another task.
         let started = if self.ended.is_empty() {
             take_up_to(&mut self.started, left / START_BYTES)
         } else {
@@ -305,33 +305,34 @@ impl Outbox {
         }
     }
 
-    /// Keeps ends until their report is acknowledged. Returns the number of the report.
+    /// Keeps completions until their report is acknowledged. Returns the number of the report.
     fn keep(&mut self, ended: Vec<EndReport>) -> u64 {
         if ended.is_empty() {
             return 0;
         }
-        // Only reports with ends are numbered, because no other event needs an acknowledgement.
+        // Only reports with completions are numbered, because no other event needs an
+        // acknowledgement.
         self.last_seq += 1;
         self.unacknowledged.push_back((self.last_seq, ended));
         self.last_seq
     }
 
-    /// Drops the ends of all reports up to this number.
+    /// Drops the completions in all reports up to this number.
     pub(super) fn acknowledge(&mut self, seq: u64) {
         while let Some((_, ended)) = self.unacknowledged.pop_front_if(|(first, _)| *first <= seq) {
             self.forget(&ended);
         }
     }
 
-    /// Returns whether so many ends are unacknowledged that no more tasks should start.
+    /// Returns whether so many completions are unacknowledged that no more tasks should start.
     pub(super) const fn is_full(&self) -> bool {
         self.kept_len >= UNACKNOWLEDGED_MAX || self.kept_bytes >= UNACKNOWLEDGED_BYTES_MAX
     }
 
-    /// Prepares all unacknowledged ends for another report. Drops the other events, because the
-    /// receiver gets the complete state.
+    /// Prepares all unacknowledged completions for another report. Drops the other events, because
+    /// the receiver gets the complete state.
     pub(super) fn rewind(&mut self) {
-        // The registration contains the running instances, so old starts and returns are void.
+        // The registration contains the running instances, so earlier starts and returns are void.
         self.started.clear();
         self.retracted.clear();
         self.haste = self.haste.max(Urgency::Soon);
@@ -342,7 +343,7 @@ impl Outbox {
         }
     }
 
-    /// Returns whether an unacknowledged end of an instance is a success.
+    /// Returns whether an instance has an unacknowledged completion that is a success.
     pub(super) fn has_finished(&self, key: InstanceKey) -> bool {
         let under_way = self.unacknowledged.iter().rev();
         let under_way = under_way.flat_map(|(_, ended)| ended.iter().rev());
@@ -350,7 +351,7 @@ impl Outbox {
         all.any(|ended| ended.key == key && ended.outcome == Outcome::Finished)
     }
 
-    /// Returns the unreported ends.
+    /// Returns the unreported completions.
     pub(super) fn ended(&self) -> impl Iterator<Item = &EndReport> {
         let held = self.held.iter().map(|(_, ended)| ended);
         self.ended.iter().chain(held)
@@ -380,7 +381,8 @@ const fn spend(left: &mut usize, cost: usize) -> bool {
     }
 }
 
-/// Removes elements from the front while they fit. An element with a bounded text always fits.
+/// Removes elements from the front while they fit. An element with a bounded text always fits into
+/// an empty report.
 fn take_while<T>(queue: &mut VecDeque<T>, mut fits: impl FnMut(&T) -> bool) -> Vec<T> {
     let count = queue.iter().take_while(|item| fits(item)).count();
     queue.drain(..count).collect()

@@ -21,11 +21,12 @@ use crate::resource::pool::Grant;
 use crate::template::Entries;
 use crate::time::Time;
 
-/// How much work is launched ahead. It is one and a half times the delay until an end is noticed.
+/// How much work is launched ahead. It is one and a half times the delay until a completion is
+/// noticed.
 pub(super) const AHEAD: Duration = Duration::from_millis(15);
 
 /// How much work is launched ahead for tasks that arrived with many others. The delay is longer,
-/// because no client waits for each end.
+/// because no client waits for a single one of them.
 pub(crate) const AHEAD_OF_MANY: Duration = Duration::from_millis(45);
 
 /// The maximum number of tasks in a lane, however short they are.
@@ -51,7 +52,7 @@ pub(super) struct Lane {
 impl Lane {
     /// Returns whether another task may be added, because the expected run time is short.
     fn is_open(&self) -> bool {
-        // A withdrawn lane is not filled again, because another task waits for its end.
+        // A withdrawn lane is not filled again, because another task waits until it is empty.
         !self.withdrawn && self.expected < AHEAD_OF_MANY && self.tasks.len() < LANE_MAX
     }
 
@@ -102,7 +103,7 @@ pub(super) enum Phase {
 /// The reason why a launched instance was asked to end.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum EndCause {
-    /// The server requested the end.
+    /// The server killed the task.
     Killed,
     /// The time limit expired.
     TimeLimit,

@@ -122,7 +122,7 @@ impl WorkerState {
         if !self.outbox.is_settled() {
             return None;
         }
-        // There must be no unreported ends, because they would be lost with the worker.
+        // There must be no unreported completions, because they would be lost with the worker.
         Some(self.idle_since?.max(self.serverless_since?) + SERVERLESS_MAX)
     }
 
@@ -206,7 +206,7 @@ impl WorkerState {
         }
     }
 
-    /// Notes that a successor waits for the end of a task, which may be running.
+    /// Notes that a successor waits for a task, which may be running, to end.
     pub(super) fn note_awaited(&mut self, token: LaunchToken) {
         let task = self.running.get(token);
         let due = task.and_then(|task| self.held_up_from(task));
@@ -262,13 +262,13 @@ impl WorkerState {
         }
         let room = LAUNCHED_MAX.saturating_sub(self.running.len());
         if room == 0 {
-            // The next acknowledgement or task end triggers a round.
+            // The next acknowledgement or completion triggers a round.
             return;
         }
         // These tasks still fit into the remaining time when they arrived.
         self.return_tasks_that_take_too_long(now);
-        // Only arrivals, departures and ends set this again, because the next round would otherwise
-        // have the same result.
+        // Only arrivals, departures and completions of tasks set this again, because the next round
+        // would otherwise have the same result.
         self.may_start = false;
         let mut heads: Vec<Reverse<ClassHead>> = Vec::new();
         for (key, class) in self.backlog.heads() {

@@ -6,7 +6,7 @@ use std::time::Duration;
 use super::{Ctx, QuarantineMode, RUNNING_MAX, ServerState, Suspicions};
 
 /// The delay of the check after a success on another worker. It collects more evidence, and one
-/// check covers many task ends.
+/// check covers many completions.
 const LOOK_DELAY: Duration = Duration::from_millis(100);
 /// The maximum number of workers examined by one check.
 const LOOK_MAX: usize = 16;

@@ -1,4 +1,4 @@
-//! Quarantine that users request, and how quarantines are displayed.
+//! Quarantines that users request, and the display of all quarantines.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -24,7 +24,7 @@ impl ServerState {
         self.suspicions.cases.get(&id)?.quarantine.as_ref()
     }
 
-    /// Returns the time since when a worker has not been trusted.
+    /// Returns the time at which the server stopped trusting a worker.
     #[must_use]
     pub fn doubted_since(&self, id: WorkerId) -> Option<Timestamp> {
         Some(self.suspicions.cases.get(&id)?.since)
