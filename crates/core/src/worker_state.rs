@@ -445,7 +445,7 @@ impl WorkerState {
     }
 
     /// Returns the positions of instances that are already launched. Also declines the instances
-    /// whose running task will end unreported.
+    /// whose running task will end without a report.
     fn skip_launched(&mut self, job: JobId, ids: &IdArray, instance: InstanceId) -> Vec<u32> {
         let launched = self
             .running
@@ -498,7 +498,7 @@ impl WorkerState {
     }
 
     /// Returns the instances that neither wait nor run on this worker, or that run but will end
-    /// unreported.
+    /// without a report.
     fn not_here(&self, keys: impl Iterator<Item = InstanceKey>) -> Vec<InstanceKey> {
         keys.filter(|key| !self.knows(*key) || self.is_void(*key))
             .collect()
@@ -509,7 +509,7 @@ impl WorkerState {
         self.running.token_of(key).is_some() || self.backlog.contains(key)
     }
 
-    /// Returns whether an instance is being ended because the server does not want its result.
+    /// Returns whether an instance was asked to end because the server does not want its result.
     fn is_void(&self, key: InstanceKey) -> bool {
         let task = self.running.token_of(key);
         let task = task.and_then(|token| self.running.get(token));

@@ -92,7 +92,7 @@ pub fn explain(
         .collect()
 }
 
-/// The reason why a ready task cannot start on a worker now. The `Display` output is for users.
+/// An obstacle to starting a ready task on a worker now. The `Display` output is for users.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Hindrance {
     /// The worker is about to end.

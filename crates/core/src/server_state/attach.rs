@@ -103,8 +103,8 @@ impl ServerState {
         self.dismiss_if_ending(ctx, id);
     }
 
-    /// Returns whether an impostor claims to be a known worker, which shows in a different hash of
-    /// its secret. The sender of a hash has already proven that it has the secret.
+    /// Returns whether an impostor claims to be a known worker, that is, whether the hash of its
+    /// secret differs. The sender of a hash has already proven that it has the secret.
     #[must_use]
     pub fn is_impostor(&self, config: &WorkerConfig, reattach: &Reattach) -> bool {
         let worker = self.workers.get(reattach.worker);

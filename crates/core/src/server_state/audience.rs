@@ -30,7 +30,7 @@ struct Followed {
 struct Watch {
     spec: WatchSpec,
     jobs: BTreeMap<JobId, Followed>,
-    /// The jobs that have not ended, which avoids examining all jobs on each change.
+    /// The jobs that have not ended. This set avoids examining all jobs on each change.
     pending: BTreeSet<JobId>,
     /// The earliest time of the next update.
     next: Time,
@@ -52,8 +52,8 @@ impl Watch {
         })
     }
 
-    /// Returns whether every job has ended. This is amortized O(1) per job, except that open jobs
-    /// can resume.
+    /// Returns whether every job has ended. The amortized cost is O(1) per job, except that open
+    /// jobs can resume.
     fn all_ended(&mut self, jobs: &BTreeMap<JobId, Job>) -> bool {
         // Jobs that have ended are removed, so they are not examined again.
         while let Some(first) = self.pending.first().copied() {
@@ -355,7 +355,7 @@ impl Audience {
             if watch.next <= ctx.now.mono {
                 self.due.remove(&(watch.next, request));
                 // The next update is due at this time if something changes within the interval. The
-                // set is sorted by it.
+                // set is sorted by this time.
                 watch.next = ctx.now.mono + watch.spec.interval;
                 ctx.emit(Effect::WatchUpdate(request, watch.update(jobs, false)));
             } else {

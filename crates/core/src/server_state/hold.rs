@@ -142,7 +142,8 @@ impl ServerState {
         // A task without a record may be on the worker with an earlier instance, if other tasks of
         // the submit were superseded.
         let is_current = instance == current || instance < current && job.is_untouched(slot);
-        // According to the store, the task has ended or was superseded, so this instance is void.
+        // According to the store, the task has ended or this instance was superseded, so it is
+        // void.
         if job.phase(slot) != Some(Phase::Waiting) || !is_current {
             return;
         }

@@ -41,7 +41,8 @@ pub(super) struct Retraction {
     cursor: Option<WorkerId>,
     /// The time of the next search for stuck tasks.
     stuck_check_at: Option<Time>,
-    /// Since when messages to workers may be waiting for the disk, or `None` if all have been sent.
+    /// The time since which messages to workers may have been waiting for the disk, or `None` if
+    /// all have been sent.
     unsent_since: Option<Time>,
     /// For each of the last searches for stuck tasks, the time of the search, and the time before
     /// which all dispatched tasks had been sent.
@@ -152,7 +153,7 @@ impl Retraction {
         self.is_any_idle |= worker.accepts_work() && worker.backlog_len() == 0;
     }
 
-    /// Sets the time since when dispatched tasks may be unsent.
+    /// Sets the time since which dispatched tasks may have been unsent.
     pub(super) const fn note_unsent(&mut self, since: Option<Time>) {
         self.unsent_since = since;
     }

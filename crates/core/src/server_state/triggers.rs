@@ -1,6 +1,6 @@
 //! Selects the workers that a round examines, so that its cost depends on the number of changes.
 //!
-//! After a worker was tried against all ready tasks, only its own reports can bring new room. A
+//! After a worker has been tried against all ready tasks, it gains room only by its own reports. A
 //! queue that was empty and got tasks may fit on any worker. A queue that was not empty fits on
 //! none of the workers that were tried.
 
@@ -60,7 +60,7 @@ pub(super) struct RoundTriggers {
 }
 
 impl RoundTriggers {
-    /// Notes that an empty queue got tasks, or a queue that was hidden from rounds until now.
+    /// Notes that an empty queue got tasks, or that a hidden queue is now visible to rounds.
     pub(super) const fn note_ready(&mut self) {
         self.ready = true;
     }

@@ -54,7 +54,7 @@ pub struct WorkTemplate {
     pub submit_dir: ByteText,
     /// The stream directory with placeholders, if output is streamed.
     pub stream_dir: Option<ByteText>,
-    /// The part that the user specified.
+    /// The part of the template that the user specified.
     pub task: Arc<TaskTemplate>,
 }
 

@@ -107,7 +107,7 @@ pub(super) enum EndCause {
     Killed,
     /// The time limit expired.
     TimeLimit,
-    /// The worker ends, and the server is notified of that instead.
+    /// The worker ends. The server is notified of that instead.
     WorkerEnd,
     /// The server does not want the result.
     Void,
@@ -128,7 +128,7 @@ pub(super) struct RunningTasks {
 /// Lookup tables for lanes, see [`Lane::is_open`] and [`Lane::is_ahead`].
 #[derive(Clone, Debug, Default)]
 struct LaneIndex {
-    /// The open lanes by class, soonest end first.
+    /// The open lanes of each class, the lane that ends soonest first.
     open: BTreeMap<Arc<Class>, BTreeSet<(Duration, LaunchToken)>>,
     /// The lanes with tasks launched ahead, by the time of their last activity.
     since: BTreeSet<(Time, LaunchToken)>,
