@@ -1,5 +1,5 @@
-//! The present request of a task: a pure function of its template, its own earlier attempts, the
-//! needs of the other tasks of its submit, and the offers of workers.
+//! Computes the current request of a task: a pure function of its template, its own earlier
+//! attempts, the needs of the other tasks of its submission, and the offers of workers.
 
 use std::time::Duration;
 
@@ -11,48 +11,50 @@ use crate::sizing::{Needs, coarse_below};
 use crate::template::TaskTemplate;
 use crate::time::nanos;
 
-/// Memory of the first tasks while no worker could run them.
+/// The memory of the first tasks while no worker could run them.
 const FIRST_MEMORY: Amount = Amount::whole(512);
 
-/// Base of the memory [`Scale`] of a task with learned memory, which has no request as a base.
+/// The base of the memory [`Scale`] of a task with learned memory, which has no requested memory to
+/// serve as a base.
 const AUTO_BASE: Amount = Amount::whole(16);
 
-/// Changes of a request by the earlier attempts of its task.
+/// How the earlier attempts of a task change its request.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Default)]
 pub struct Factors {
     /// Growth after attempts that ran out of memory or time.
     pub scale: Scale,
-    /// Desired remaining lifetime of its worker after attempts that were cut off by the end of
-    /// theirs; zero = none was.
+    /// The remaining lifetime that its worker should have, because earlier attempts were cut off by
+    /// the end of their workers. Zero if none was.
     pub wanted: Duration,
 }
 
 /// The request of a task, relative to its template.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Default)]
 pub struct Ask {
-    /// Multiple of memory, time limit and time request.
+    /// The multiple of the memory, the time limit and the time request.
     pub scale: Scale,
-    /// Amount of memory in place of that; `None` = as requested.
+    /// An amount of memory that replaces the multiple. `None` if the memory is as requested.
     pub memory: Option<Amount>,
-    /// Least remaining lifetime of its worker.
+    /// The minimum remaining lifetime of its worker.
     pub min_time: Duration,
 }
 
-/// Offers of workers to the tasks of a submit, which bound [`learned`].
+/// The offers of workers to the tasks of a submission, which bound [`learned`].
 #[derive(Clone, Copy, Debug)]
 pub struct Offered {
-    /// The largest memory of a worker that could run one; `None` = no such worker.
+    /// The largest memory of a worker that could run one of the tasks. `None` if there is no such
+    /// worker.
     pub memory: Option<Amount>,
-    /// Memory of the first tasks; `None` = no worker could run one.
+    /// The memory of the first tasks. `None` if no worker could run one.
     pub first: Option<Amount>,
-    /// The shortest lifetime of a worker; `None` = no worker has an end.
+    /// The shortest lifetime of a worker. `None` if no worker has a limited lifetime.
     pub lifetime_min: Option<Duration>,
 }
 
 /// A failed attempt, with the bounds of the next one.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Failed {
-    /// Memory of the attempt.
+    /// The memory of the attempt.
     pub had: Option<Amount>,
     /// The most memory that another task needed.
     pub needed: Amount,
@@ -61,7 +63,7 @@ pub struct Failed {
 }
 
 impl Factors {
-    /// The factors if no attempt had been cut off.
+    /// Returns the factors that would apply if no attempt had been cut off.
     #[must_use]
     pub const fn uncut(self) -> Self {
         Self {
@@ -72,7 +74,7 @@ impl Factors {
 }
 
 impl Ask {
-    /// The request as submitted, or as grown.
+    /// Returns the request as submitted, or as grown.
     #[must_use]
     pub fn grown(task: &TaskTemplate, scale: Scale) -> Self {
         let is_sized = task.learn.memory.is_some() && scale != Scale::default();
@@ -84,14 +86,14 @@ impl Ask {
         }
     }
 
-    /// The template with this request.
+    /// Returns the template with this request.
     #[must_use]
     pub fn task(self, asked: &TaskTemplate) -> TaskTemplate {
         let variants = asked.requests.as_slice().iter();
         let variants = variants.map(|variant| self.variant(variant)).collect();
         let limit = asked.time_limit;
         TaskTemplate {
-            // Larger amounts cannot violate a rule of requests.
+            // Larger amounts cannot violate the rules for requests.
             requests: RequestVariants::new(variants).unwrap_or_else(|_| asked.requests.clone()),
             time_limit: limit.map(|limit| times(limit, self.scale.time)),
             ..asked.clone()
@@ -113,8 +115,8 @@ impl Ask {
     }
 }
 
-/// The request of a task. `learned` = the request of tasks without factors, `most` = the longest
-/// remaining lifetime of a worker that could run it.
+/// Returns the request of a task. `learned` is the request of tasks without factors, and `most` is
+/// the longest remaining lifetime of a worker that could run the task.
 #[must_use]
 pub fn ask(task: &TaskTemplate, own: Factors, learned: Ask, most: Duration) -> Ask {
     let ask = if own.scale == Scale::default() {
@@ -122,18 +124,19 @@ pub fn ask(task: &TaskTemplate, own: Factors, learned: Ask, most: Duration) -> A
     } else {
         Ask::grown(task, own.scale)
     };
-    // Like the others it starts only where most of them had enough time.
+    // Like every other task, it starts only on workers that would have given most tasks enough
+    // time.
     let min_time = learned.min_time.max(own.wanted.min(most));
     Ask { min_time, ..ask }
 }
 
-/// The request of tasks without factors, by the needs of the finished ones. `before` = their
-/// request so far.
+/// Returns the request of tasks without factors, given the needs of the finished ones. `before` is
+/// their current request.
 #[must_use]
 pub fn learned(task: &TaskTemplate, needs: &Needs, offered: Offered, before: Ask) -> Ask {
     let memory = task.learn.memory.map(|_| {
         let memory = needs.memory().or(offered.first);
-        // Without a worker that could run them it stays unchanged.
+        // If no worker could run them, the request stays unchanged.
         let memory = memory.or(before.memory).unwrap_or(FIRST_MEMORY);
         // A larger amount would wait forever.
         offered.memory.map_or(memory, |most| memory.min(most))
@@ -143,8 +146,8 @@ pub fn learned(task: &TaskTemplate, needs: &Needs, offered: Offered, before: Ask
     } else {
         0
     };
-    // Without a worker of limited lifetime there is nothing to predict. And long tasks need a
-    // chance everywhere: in the first half of each lifetime every task may start.
+    // If no worker has a limited lifetime, there is nothing to predict. Long tasks need a chance on
+    // every worker, so in the first half of each lifetime every task may start.
     let most = offered.lifetime_min.map(|life| coarse_below(life / 2));
     Ask {
         memory,
@@ -153,15 +156,16 @@ pub fn learned(task: &TaskTemplate, needs: &Needs, offered: Offered, before: Ask
     }
 }
 
-/// Whether the run time of a task is predicted; a time request of the user takes precedence.
+/// Returns whether the run time of a task is predicted. A time request of the user takes
+/// precedence.
 #[must_use]
 pub fn is_predicted(task: &TaskTemplate) -> bool {
     // The interpreter of a call outlives it.
     task.learn.predict_permille() > 0 && !task.is_call && min_time(&task.requests).is_zero()
 }
 
-/// Scale of the attempt after one with this outcome. Never less than before; unchanged after
-/// failures that larger requests cannot cure.
+/// Returns the scale of the attempt after one with this outcome. It never decreases, and stays
+/// unchanged after failures that larger requests cannot cure.
 #[must_use]
 pub fn grow(task: &TaskTemplate, before: Scale, outcome: &Outcome, failed: Failed) -> Scale {
     let (grow, largest) = (task.retry.grow, failed.largest);
@@ -189,13 +193,13 @@ pub fn grow(task: &TaskTemplate, before: Scale, outcome: &Outcome, failed: Faile
                     grown(before.time, growth.permille, base.as_nanos(), most)
                 };
                 scale.time = up_to(limit, growth.max);
-                // The task would never get a worker whose lifetime is below the time request.
+                // No worker could meet a time request longer than the longest lifetime.
                 let request = min_time(&task.requests);
                 if !request.is_zero() {
                     scale.time = scale.time.min(up_to(request, largest.lifetime));
                 }
             }
-            // A request that grows from now on is no longer learned.
+            // Once it has grown, the request is no longer learned.
             let had = failed.had.filter(|_| is_sized && scale != before);
             scale.memory = had.map_or(before.memory, auto_scale);
         }
@@ -209,14 +213,14 @@ pub fn grow(task: &TaskTemplate, before: Scale, outcome: &Outcome, failed: Faile
     scale
 }
 
-/// Whether an attempt with learned memory had as much as the largest offer.
+/// Returns whether an attempt with learned memory had as much memory as the largest offer.
 #[must_use]
 pub fn had_most(had: Amount, largest: Option<Amount>) -> bool {
     auto_scale(more(had, Amount::default(), largest)) <= auto_scale(had)
 }
 
-/// More than `had` for a task that exhausted it: the known need of other tasks, at least twice as
-/// much, but at most the largest offer.
+/// Returns more memory for a task that exhausted `had`: the known need of other tasks or twice
+/// `had`, whichever is larger, but at most the largest offer.
 fn more(had: Amount, needed: Amount, largest: Option<Amount>) -> Amount {
     let more = needed.max(Amount(had.0.saturating_mul(2)));
     largest.map_or(more, |largest| more.min(largest)).max(had)
@@ -237,7 +241,7 @@ fn scaled(number: u128, permille: u32) -> u64 {
     u64::try_from(scaled).unwrap_or(u64::MAX)
 }
 
-/// `scale` times the factor, bounded by the multiple of `base` that fits into `most`.
+/// Returns `scale` times the factor, bounded by the multiple of `base` that fits into `most`.
 fn grown(scale: u32, permille: u32, base: u128, most: Option<u64>) -> u32 {
     let wanted = u128::from(scale) * u128::from(permille) / 1_000;
     // Rounded down: a slightly larger request would fit no worker.
@@ -263,7 +267,7 @@ mod tests {
         grow(task, scale, outcome, failed)
     }
 
-    /// Memory and time limit at this scale.
+    /// Returns the memory and the time limit at this scale.
     fn gets(task: &TaskTemplate, scale: Scale) -> (Option<Amount>, Option<Duration>) {
         let task = Ask::grown(task, scale).task(task);
         (memory(&task.requests), task.time_limit)
@@ -310,7 +314,8 @@ mod tests {
         };
         let (once, grown) = (Scale::default(), Scale::new(80_000, 1_000));
         let grown = grown.expect("more than asked for");
-        // Scale, wanted and offered time in quarters of an hour; memory and time that follow.
+        // The scale, the wanted and the offered time in quarters of an hour, and the resulting
+        // memory and time.
         for (scale, wanted, most, memory, time) in [
             (once, 0, 8, 500, 1),
             (once, 6, 8, 500, 6),

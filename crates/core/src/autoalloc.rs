@@ -1,9 +1,10 @@
 //! Automatic allocation as a pure state machine. It decides how many allocations to request from a
-//! batch system, and when to stop requesting. It knows no commands, clocks or files: the shell
-//! reports answers of batch systems, events of workers and the demand of the scheduler, and carries
-//! out the effects. The answers of a batch system are not trusted: an unknown id does not prove
-//! that the job is gone, an error is not an answer, and an unanswered submission may have happened.
-//! The place of an allocation in the quota becomes free only on evidence.
+//! batch system, and when to stop requesting. It runs no commands, reads no clock and accesses no
+//! files: the shell reports answers of batch systems, events of workers and the demand of the
+//! scheduler, and carries out the effects. The answers of a batch system are not trusted: an
+//! unknown id does not prove that the job is gone, an error is not an answer, and an unanswered
+//! submission may have happened. The place of an allocation in the quota becomes free only on
+//! evidence.
 //!
 //! ```text
 //!              accepted             worker connects, or the batch system says so
@@ -98,7 +99,7 @@ const ANSWER_TIMEOUT: Duration = Duration::from_secs(60);
 /// How long to wait after the first event, to collect events that come with it.
 const SETTLE: Duration = Duration::from_millis(200);
 
-/// A worker and what it offers.
+/// A worker and its offer.
 type StrayWorker = (WorkerId, WorkerOffer);
 
 /// All queues of a server.
@@ -107,7 +108,7 @@ pub struct AutoallocState {
     limits: Limits,
     queues: BTreeMap<QueueId, Queue>,
     last_queue: u32,
-    /// The time of the first event that has not been examined.
+    /// The time of the first unexamined event.
     dirty_since: Option<Time>,
     last_try: Option<Time>,
     asked_at: Option<Time>,
@@ -209,7 +210,8 @@ impl AutoallocState {
         self.queues.get(&id).filter(|queue| !queue.is_retired())
     }
 
-    /// A queue as it is stored; `None` = it was removed, and its allocations are over.
+    /// Returns the stored form of a queue. `None` if it has been removed and its allocations have
+    /// ended.
     #[must_use]
     pub fn record(&self, id: QueueId) -> Option<QueueRecord> {
         self.queues.get(&id).map(Queue::record)

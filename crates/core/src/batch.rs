@@ -117,7 +117,7 @@ impl QueueParams {
     }
 }
 
-/// Splits the text of a job into id and cluster. If there are several clusters, the text is
+/// Splits a job's text into its id and its cluster. If there are several clusters, the text is
 /// `ID;CLUSTER`, as `sbatch --parsable` prints it, because each cluster has its own job numbers.
 #[must_use]
 pub fn job_parts(job: &str) -> (&str, Option<&str>) {
@@ -154,11 +154,11 @@ pub struct SystemSpec {
     pub find: CommandTemplate,
     /// The format of the output of `find`.
     pub find_format: FindFormat,
-    /// Fragments of output that mean an unknown job.
+    /// Fragments of output that indicate an unknown job.
     pub missing: Vec<Box<str>>,
-    /// Fragments of errors of failed submissions that may have happened nevertheless.
+    /// Fragments of error messages of failed submissions that may have created a job nevertheless.
     pub unclear: Vec<Box<str>>,
-    /// Fragments of errors of submissions that did not reach the batch system.
+    /// Fragments of error messages of submissions that did not reach the batch system.
     pub unreachable: Vec<Box<str>>,
     /// The meaning of each state word of the batch system.
     pub states: BTreeMap<Box<str>, StateMeaning>,
@@ -266,7 +266,7 @@ pub enum DescriptionError {
     /// The command is empty.
     #[error("{0}: expected the name of a program first")]
     NoProgram(&'static str),
-    /// A command other than a status command is about several jobs.
+    /// A command other than the status command has words for each job.
     #[error("{0}: words for each job belong to status.command")]
     EachJob(&'static str),
     /// An empty fragment would match every output.
@@ -358,7 +358,7 @@ placeholders! {
     }
 }
 
-/// The placeholders of the other entries, for which `server::alloc::work` has the values.
+/// The placeholders of the other entries. `server::alloc::work` provides their values.
 const IN_SUBMIT: &[&str] = &["script", "dir", "name"];
 const IN_FIND: &[&str] = &["name", "dir", "cluster"];
 const IN_JOB: &[&str] = &["job", "cluster"];

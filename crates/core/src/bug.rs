@@ -9,27 +9,27 @@
 use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-/// Contradictions found since the process started.
+/// The number of contradictions found since the process started.
 static COUNT: AtomicU64 = AtomicU64::new(0);
 
-/// Number of contradictions that this process has found in its state.
+/// Returns the number of contradictions that this process has found in its state.
 #[must_use]
 pub fn count() -> u64 {
     COUNT.load(Ordering::Relaxed)
 }
 
-/// One reporting place; it logs only its first report.
+/// A place in the code that reports contradictions. It logs only its first report.
 #[derive(Debug, Default)]
 pub struct Place(AtomicBool);
 
 impl Place {
-    /// A place that has not reported yet.
+    /// Creates a place that has not reported anything yet.
     #[must_use]
     pub const fn new() -> Self {
         Self(AtomicBool::new(false))
     }
 
-    /// Counts a report; returns whether it is the first of this place.
+    /// Counts a report, and returns whether it is the first one from this place.
     fn note(&self, count: &AtomicU64) -> bool {
         count.fetch_add(1, Ordering::Relaxed);
         !self.0.swap(true, Ordering::Relaxed)

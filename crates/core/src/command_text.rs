@@ -1,8 +1,8 @@
-//! Error texts of tasks that could not start: with the full command for the user who submitted it,
-//! without arguments for other readers.
+//! Error texts of tasks that could not start. The user who submitted the task sees the full
+//! command, and other readers see it without arguments.
 //!
 //! Arguments may contain secrets. Only `hq task info` and the store, which only the user can read,
-//! show them. Texts for others (notifications, the page of a run) name only the program. Both
+//! show them. Other texts, such as notifications and the page of a run, name only the program. Both
 //! functions are in one module because the second parses the output of the first.
 
 use std::borrow::Cow;
@@ -10,20 +10,21 @@ use std::borrow::Cow;
 use crate::limits::shortened;
 use crate::template::ByteText;
 
-/// Bytes of a command in an error text. Each task stores the text, so a command of a megabyte must
-/// be cut.
+/// The maximum size in bytes of a command in an error text. Each task stores the text, so a command
+/// of a megabyte must be cut.
 const COMMAND_SHOWN_MAX: usize = 512;
 const OPENING: &str = "Cannot execute \"";
 const CLOSING: &str = "\": ";
 
-/// First line of the error text: the command, cut to a few hundred bytes, and the reason.
+/// Returns the first line of the error text: the command, cut to a few hundred bytes, and the
+/// reason.
 #[must_use]
 pub fn cannot_execute(args: &[ByteText], reason: &str) -> String {
     let words: Vec<_> = args
         .iter()
         .map(|arg| String::from_utf8_lossy(arg))
         .collect();
-    // Control characters are replaced: the parser looks for the end of this one line.
+    // Control characters are replaced, because the parser expects the text on a single line.
     let command = words.join(" ").replace(char::is_control, " ");
     let command = shortened(&command, COMMAND_SHOWN_MAX);
     format!("{OPENING}{command}{CLOSING}{reason}")
@@ -36,7 +37,8 @@ pub fn without_arguments(text: &str) -> Cow<'_, str> {
         return Cow::Borrowed(text);
     };
     let line = rest.split('\n').next().unwrap_or(rest);
-    // The last one: an argument may contain it, a reason of the operating system does not.
+    // The last occurrence counts: an argument may contain the text, but a reason given by the
+    // operating system does not.
     let Some(end) = line.rfind(CLOSING) else {
         return Cow::Borrowed(text);
     };
@@ -66,7 +68,7 @@ const SHELL_WORDS: &[(&[&str], &str)] = &[
     ),
 ];
 
-/// Why a text cannot be the name of a program, and what to write instead.
+/// Returns why a text cannot be the name of a program, and what to write instead.
 #[must_use]
 pub fn no_program(text: &str) -> Option<String> {
     let first = text.split_whitespace().next().unwrap_or_default();

@@ -1,9 +1,10 @@
-//! Memory and cpus of a task over time, in at most [`POINTS_MAX`] points of two bytes.
+//! The memory and cpu usage of a task over time, in at most [`POINTS_MAX`] points of two bytes.
 //!
-//! A point covers a span of time: the highest memory seen in it, and the average number of busy
-//! cpus. All spans of a curve are equal. When a curve is full, neighboring points are merged and
-//! the span doubles, so a task of a week costs as much as one of two minutes. A byte is a share of
-//! the highest value of its curve, in 255ths. A task with GPUs has a second curve for them.
+//! A point holds the highest memory usage and the average number of busy cpus in a span of time.
+//! All spans of a curve are equally long. When a curve is full, neighboring points are merged and
+//! the span doubles, so the curve of a week-long task is as small as that of a two-minute task.
+//! Each byte is a fraction of the highest value of its curve, in 255ths. A task with GPUs has a
+//! second curve for them.
 
 mod gpu;
 
@@ -12,61 +13,63 @@ use std::time::Duration;
 use gpu::GpuSpans;
 pub use gpu::{GpuCurve, GpuLook, GpuPoint, GpusGiven};
 
-/// Limit of points of a curve made here; a power of two.
+/// The maximum number of points in a curve that is built here. A power of two.
 pub const POINTS_MAX: usize = 64;
-/// Limit of points of a received curve: a later release may make more.
+/// The maximum number of points in a received curve. A later release may send more than
+/// [`POINTS_MAX`].
 pub const POINTS_ACCEPTED_MAX: usize = 256;
-/// Span of a point until a task has run for [`POINTS_MAX`] such spans.
+/// The span of a point until a task has run for [`POINTS_MAX`] such spans.
 pub const SPACING_MIN: Duration = Duration::from_secs(2);
-/// Limit of curves per heartbeat; further ones wait for the next.
+/// The maximum number of curves per heartbeat. Further curves wait for the next heartbeat.
 pub const HEARTBEAT_CURVES_MAX: usize = 256;
-/// Largest number in a curve: products with it still fit into a signed integer of SQL.
+/// The largest number in a curve. Its products still fit into a signed SQL integer.
 pub const NUMBER_MAX: u64 = 1 << 48;
 
-/// Value of the byte of the highest point.
+/// The byte of the highest point.
 const FULL: u64 = 255;
 
-/// Usage of one instance over time.
+/// The usage of one instance over time.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Curve {
-    /// Span of a point.
+    /// The span of a point.
     pub spacing: Duration,
-    /// Memory of the highest point, in KiB.
+    /// The memory at the highest point, in KiB.
     pub memory_peak_kib: u64,
-    /// Busy cpus of the highest point, in thousandths.
+    /// The number of busy cpus at the highest point, in thousandths.
     pub cpu_peak_milli: u64,
-    /// Memory of each point, as a share of the highest.
+    /// The memory at each point, as a fraction of the peak.
     pub memory: Box<[u8]>,
-    /// Busy cpus of each point, as a share of the highest.
+    /// The number of busy cpus at each point, as a fraction of the peak.
     pub cpu: Box<[u8]>,
-    /// Granted amounts, for comparison.
+    /// The granted amounts, for comparison.
     pub asked: Asked,
-    /// Curve of its GPUs, with as many points; `None` = no GPUs, or no data.
+    /// The curve of its GPUs, with the same number of points. `None` if it has no GPUs, or if there
+    /// is no data.
     pub gpu: Option<Box<GpuCurve>>,
 }
 
-/// Amounts granted to an instance.
+/// The amounts granted to an instance.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Asked {
-    /// Memory in KiB; 0 = none requested.
+    /// The memory in KiB. 0 if none was requested.
     pub memory_kib: u64,
     /// Whether the instance is killed if it uses more.
     pub is_memory_limit: bool,
-    /// Cpus in ten-thousandths.
+    /// The cpus in ten-thousandths.
     pub cpu_units: u64,
 }
 
-/// One point, as numbers.
+/// The values of one point.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Point {
-    /// Highest memory seen, in KiB; rounded up by less than 1/255 of the peak.
+    /// The highest memory usage in KiB, rounded up by less than 1/255 of the peak.
     pub memory_kib: u64,
-    /// Busy cpus, in thousandths; exact to 1/510 of the peak.
+    /// The number of busy cpus in thousandths, exact to 1/510 of the peak.
     pub cpu_milli: u64,
 }
 
 impl Curve {
-    /// The points, in order of time.
+    /// Returns the points in chronological order.
     pub fn points(&self) -> impl Iterator<Item = Point> + '_ {
         let value = |peak: u64, byte: u8| peak.saturating_mul(byte.into()) / FULL;
         let pairs = self.memory.iter().zip(&self.cpu);
@@ -76,14 +79,14 @@ impl Curve {
         })
     }
 
-    /// Average number of busy cpus, in thousandths.
+    /// Returns the average number of busy cpus, in thousandths.
     #[must_use]
     pub fn cpu_mean_milli(&self) -> u64 {
         let sum: u64 = self.points().map(|point| point.cpu_milli).sum();
         sum / (self.cpu.len() as u64).max(1)
     }
 
-    /// The time covered by the points.
+    /// Returns the time covered by the points.
     #[must_use]
     pub fn span(&self) -> Duration {
         let count = u32::try_from(self.memory.len()).unwrap_or(u32::MAX);
@@ -103,15 +106,15 @@ struct Span {
 pub struct CurveBuilder {
     spacing: Duration,
     spans: Vec<Span>,
-    /// Age of the task at the last sample.
+    /// The age of the task at the last sample.
     age: Duration,
-    /// CPU time of the task at the last sample.
+    /// The CPU time of the task at the last sample.
     cpu: Duration,
-    /// CPU time of the last sample, if it was lower than before.
+    /// The CPU time of the last sample, if it was lower than before.
     less: Option<Duration>,
-    /// Memory at the last sample, in KiB.
+    /// The memory at the last sample, in KiB.
     memory_kib: u64,
-    /// Only for a task with GPUs.
+    /// The GPU data. `None` if the task has no GPUs.
     gpus: Option<Box<GpuSpans>>,
 }
 
@@ -130,7 +133,7 @@ impl Default for CurveBuilder {
 }
 
 impl CurveBuilder {
-    /// Present span of a point.
+    /// Returns the current span of a point.
     #[must_use]
     pub const fn spacing(&self) -> Duration {
         self.spacing
@@ -145,9 +148,9 @@ impl CurveBuilder {
     /// covers the time since the previous sample.
     pub fn look(&mut self, age: Duration, memory_kib: u64, cpu: Duration) {
         self.memory_kib = memory_kib;
-        // A child that exits during a sample is missing from it once. A lower value twice in a row
-        // means that processes exited whose time no process of the task collected: the time of the
-        // others counts from there.
+        // A child that exits during a sample is missing from that sample only. Two lower values in
+        // a row mean that processes have exited whose CPU time was not collected by any process of
+        // the task. From then on, only the time of the remaining processes counts.
         let less = Some(cpu).filter(|cpu| *cpu < self.cpu);
         if let (Some(before), Some(_)) = (self.less, less) {
             self.cpu = before;
@@ -198,7 +201,8 @@ impl CurveBuilder {
         self.spacing = self.spacing.saturating_mul(2);
     }
 
-    /// The curve so far; `None` = too short. A last span that has hardly begun is left out.
+    /// Returns the curve so far, or `None` if it is too short. A last span that has hardly begun is
+    /// left out.
     #[must_use]
     pub fn curve(&self, asked: Asked) -> Option<Curve> {
         let count = u32::try_from(self.spans.len()).ok()?;
@@ -216,7 +220,7 @@ impl CurveBuilder {
             } else {
                 self.spacing
             };
-            // A larger value than any machine has would be a clock error.
+            // A value that no machine could reach would be a clock error.
             let milli = span.cpu.as_millis().saturating_mul(1_000) / length.as_millis().max(1);
             u64::try_from(milli).unwrap_or(NUMBER_MAX).min(NUMBER_MAX)
         };
@@ -255,7 +259,7 @@ impl CurveBuilder {
         })
     }
 
-    /// The curve of a task that ended at this age, with this CPU time.
+    /// Returns the curve of a task that ended at this age with this CPU time.
     #[must_use]
     pub fn finish(mut self, age: Duration, cpu: Duration, asked: Asked) -> Option<Curve> {
         self.extend(age, cpu);
@@ -263,13 +267,13 @@ impl CurveBuilder {
     }
 }
 
-/// Index of the span that contains an age. The end of a span belongs to it.
+/// Returns the index of the span that contains an age. A span includes its end.
 fn span_of(age: Duration, spacing: Duration) -> usize {
     let nanos = age.as_nanos().saturating_sub(1) / spacing.as_nanos().max(1);
     usize::try_from(nanos).unwrap_or(usize::MAX)
 }
 
-/// Each value as a share of the peak; `rounding` is added before the division.
+/// Returns each value as a fraction of the peak. `rounding` is added before the division.
 fn shares(values: &[u64], peak: u64, rounding: u64) -> Box<[u8]> {
     let share = |value: &u64| (value * FULL + rounding) / peak.max(1);
     values
@@ -288,7 +292,7 @@ mod tests {
         Duration::from_secs(count)
     }
 
-    /// A task sampled every two seconds, with its memory by time and its cpus.
+    /// Samples a task every two seconds. `memory` maps the time to the memory.
     fn looked_at(until: u64, memory: impl Fn(u64) -> u64, cpus: u32) -> CurveBuilder {
         let mut builder = CurveBuilder::default();
         for at in (2..=until).step_by(2) {
@@ -344,7 +348,7 @@ mod tests {
     fn what_was_not_looked_at_counts_as_the_next_look_and_the_end_as_the_last_one() {
         let mut builder = CurveBuilder::default();
         builder.look(seconds(2), 100, seconds(1));
-        // The worker was suspended, or the machine was busy.
+        // There is a gap, because the worker was suspended or the machine was busy.
         builder.look(seconds(8), 400, seconds(7));
         let curve = builder.finish(seconds(10), seconds(11), Asked::default());
         let points: Vec<Point> = curve.expect("a curve").points().collect();

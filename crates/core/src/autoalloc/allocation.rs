@@ -27,7 +27,7 @@ const UNUSED_MAX: Duration = Duration::from_secs(120);
 pub(super) const UNNEEDED_MAX: Duration = Duration::from_secs(600);
 /// How long a running allocation may have no workers before it is canceled.
 pub(super) const LEAVE_GRACE: Duration = Duration::from_secs(120);
-/// An allocation that is due to be canceled later than this ends by itself.
+/// If an allocation is due to be canceled later than this, it is left to end by itself.
 const RUNS_ON_MIN: Duration = Duration::from_secs(365 * 86_400);
 /// How long a job may take to end, or to be requeued, after its last worker has left.
 pub(super) const ENDING_MAX: Duration = Duration::from_secs(120);
@@ -43,7 +43,7 @@ pub enum AllocationState {
     Running,
     /// The allocation has ended.
     Finished,
-    /// The allocation has ended too early.
+    /// The allocation ended too early.
     Failed,
 }
 
@@ -107,8 +107,8 @@ pub struct AllocationRecord {
     pub started_at: Option<Timestamp>,
     /// When it ended.
     pub ended_at: Option<Timestamp>,
-    /// Over for users, although the batch system may still have its job. Set in stored records
-    /// only.
+    /// Whether it has ended for users although the batch system may still have its job. Set only in
+    /// stored records.
     pub is_leaving: bool,
 }
 
@@ -134,11 +134,11 @@ pub struct Allocation {
     pub(super) used: bool,
     /// Whether its workers took none of the waiting tasks, which is counted as a failure.
     pub(super) is_useless: bool,
-    /// Since when no task has needed it.
+    /// When tasks stopped needing it.
     pub(super) unneeded: Option<Time>,
     /// The last answer of the batch system.
     pub(super) hint: Box<str>,
-    /// Whether it was given up because there were no answers, and not on evidence.
+    /// Whether it was given up only because the batch system did not answer.
     pub(super) is_doubtful: bool,
     /// Whether it started, or may have started, without a server. In that case its end says nothing
     /// about the queue, because a worker that has lost its server exits with a special code.
@@ -240,14 +240,14 @@ impl Allocation {
         }
     }
 
-    /// The data that users see.
+    /// Returns the data that users see.
     #[must_use]
     pub const fn record(&self) -> &AllocationRecord {
         &self.record
     }
 
-    /// The data that are stored. A restarted server cancels an allocation if this server would have
-    /// canceled it. Others end by themselves, or their workers come back.
+    /// Returns the data to store. A restarted server cancels an allocation if this server would
+    /// have canceled it. Other allocations end by themselves, or their workers come back.
     pub(super) fn stored(&self, is_removed: bool) -> AllocationRecord {
         let is_leaving = match self.phase {
             Phase::Leaving { asked, .. } => {
@@ -265,7 +265,7 @@ impl Allocation {
         }
     }
 
-    /// Whether the batch system may still have, or start, a job for it.
+    /// Returns whether the batch system may still have a job for it, or may still start one.
     #[must_use]
     pub const fn may_be_alive(&self) -> bool {
         !matches!(self.phase, Phase::Ended { .. })
@@ -276,7 +276,7 @@ impl Allocation {
         matches!(self.phase, Phase::Unsure { .. })
     }
 
-    /// Returns whether it takes a place among the allocations that have not started.
+    /// Returns whether it counts as an allocation that has not started.
     pub(super) const fn is_waiting(&self) -> bool {
         matches!(
             self.phase,
@@ -296,14 +296,14 @@ impl Allocation {
         }
     }
 
-    /// Returns whether some of its workers are missing but not late, so that it still counts with
-    /// all of them.
+    /// Returns whether some of its workers are missing but not yet late, so that all of its workers
+    /// still count.
     fn is_owing(&self, now: Time) -> bool {
         self.seen.max(self.lost) < self.record.workers
             && self.started.is_some_and(|at| now.since(at) < OWED_MAX)
     }
 
-    /// Returns the missing workers. `None` if no workers are missing.
+    /// Returns the missing workers, or `None` if there are none.
     pub(super) fn coming(&self, now: Time) -> Option<Coming> {
         let workers = self.record.workers;
         let owed = match self.phase {
@@ -350,7 +350,7 @@ impl Allocation {
         self.started.get_or_insert(now.mono);
     }
 
-    /// Whether its job runs on without workers, and ends by itself.
+    /// Returns whether its job keeps running without workers, and ends by itself.
     pub(super) fn runs_on(&self) -> bool {
         match self.phase {
             Phase::Leaving {
@@ -390,7 +390,8 @@ impl Allocation {
 }
 
 impl Phase {
-    /// Left at this time, and canceled at `cancel_at` unless the batch system agrees before.
+    /// Returns the phase of an allocation that leaves now, and is canceled at `cancel_at` unless
+    /// the batch system confirms its end before then.
     pub(super) const fn leaving(now: Time, failed: bool, started: bool, cancel_at: Time) -> Self {
         Self::Leaving {
             failed,

@@ -39,7 +39,7 @@ impl AutoallocState {
         queue.allocations.get_mut(&key.number)
     }
 
-    /// Over, with evidence.
+    /// Ends an allocation on evidence.
     pub(super) fn end(
         &mut self,
         now: Now,
@@ -52,7 +52,8 @@ impl AutoallocState {
         }
     }
 
-    /// Over for users, and canceled after `grace` unless the batch system agrees before.
+    /// Ends an allocation for users, and cancels it after `grace` unless the batch system confirms
+    /// its end before then.
     fn leave(
         &mut self,
         now: Now,
@@ -305,7 +306,7 @@ impl AutoallocState {
                 self.end(now, key, failed, effects);
                 self.note_change(now);
             }
-            // The report is doubtful, but canceling a job that does not exist does no harm.
+            // The report is doubtful, but canceling an absent job does no harm.
             Report::Missing => allocation.cancel_now(now),
             Report::Queued(_) if !is_retired && !is_asked && !allocation.is_doubtful => {
                 allocation.wait_again();
@@ -322,7 +323,7 @@ impl AutoallocState {
                     allocation.cancel_now(now);
                 }
             }
-            // A batch system may not remember it: canceling an absent job does no harm.
+            // The batch system may not know the job, but canceling an absent job does no harm.
             Report::Silent | Report::Error(_) => {
                 allocation.errors += 1;
                 if allocation.errors >= RUNNING_ERRORS_MAX && !allocation.is_doubtful {
@@ -366,7 +367,8 @@ impl AutoallocState {
                 return;
             }
             Report::Finished | Report::Failed { .. } | Report::Foreign(_) => None,
-            // Its script may continue after the worker, or the job is about to be requeued.
+            // Its script may keep running after the worker has ended, or the job is about to be
+            // requeued.
             Report::Running if !ending.crashed => Some(NEVER),
             // Its job may still exist, and its workers may return.
             Report::Running
@@ -481,7 +483,8 @@ impl AutoallocState {
             allocation.is_doubtful = true;
             self.leave(now, key, !started, NEVER, effects);
         }
-        // No sign that the next one would fail: replaced without delay.
+        // Nothing suggests that the next allocation would fail, so this one is replaced without
+        // delay.
         if let Some(queue) = self.queues.get_mut(&key.queue) {
             queue.note_failure(text);
         }

@@ -18,8 +18,8 @@ impl AutoallocState {
         });
         if is_open {
             self.asked_at = Some(now.mono);
-            // Also queues that cannot submit now: their allocations take tasks that others would
-            // ask for again.
+            // Queues that cannot submit now are included. Otherwise, other queues would request
+            // allocations for tasks that their allocations will take.
             let active = self
                 .queues()
                 .filter(|queue| queue.state() == QueueState::Active);
@@ -86,8 +86,8 @@ fn why_useless(text: String, answer: &QueueDemand) -> String {
     }
 }
 
-/// Returns the sizes of the allocations: first multi-node tasks, each with a separate allocation,
-/// and then single workers, packed.
+/// Returns the sizes of the allocations: first one for each multi-node task, then packed ones for
+/// single workers.
 fn sizes(queue: &Queue, demand: &QueueDemand) -> VecDeque<u32> {
     let spec = queue.spec();
     let mut places = spec.backlog.saturating_sub(queue.waiting());

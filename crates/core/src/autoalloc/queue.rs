@@ -97,15 +97,16 @@ pub struct QueueRecord {
     pub spec: QueueSpec,
     /// The reason for the pause. `None` if the queue is active.
     pub paused: Option<Box<str>>,
-    /// The offer, by resource name, of the newest of the recent workers with the most cpus.
+    /// The units, by resource name, that the recent worker with the most cpus offered, or the
+    /// newest of several such workers.
     pub known_resources: Option<BTreeMap<Box<str>, u64>>,
     /// The highest number of an allocation.
     pub last_number: u32,
-    /// The allocations that may be alive, and remembered ones.
+    /// The allocations that may be alive, and the ended ones that are still remembered.
     pub allocations: Vec<AllocationRecord>,
     /// The failure, for readers of the journal. A restored queue tries again.
     pub failure: Option<QueueFailure>,
-    /// A user has removed it, and some of its allocations are still to be canceled.
+    /// Whether a user has removed it while some of its allocations still have to be canceled.
     pub is_removed: bool,
 }
 
@@ -125,7 +126,8 @@ pub struct Queue {
     probes: usize,
     probe_at: Option<Time>,
     last_number: u32,
-    /// Its last allocation when the demand was queried; `None` = the answer was processed.
+    /// The number of its last allocation when the demand was queried. `None` if the answer has been
+    /// processed.
     queried_number: Option<u32>,
     pub(super) allocations: BTreeMap<u32, Allocation>,
     /// The sizes of the allocations that this round still has to submit.
@@ -207,7 +209,7 @@ impl Queue {
         }
     }
 
-    /// See [`QueueRecord::known_resources`].
+    /// Returns [`QueueRecord::known_resources`].
     fn known_resources(&self) -> Option<BTreeMap<Box<str>, u64>> {
         let offers = self.offers.iter().map(|offer| &offer.resources);
         offers.max_by_key(|offer| offer.get("cpus")).cloned()
@@ -407,13 +409,14 @@ impl Queue {
         self.queried_number = Some(self.last_number);
     }
 
-    /// Whether the answer that has arrived is up to date: no submission has begun since the query.
+    /// Returns whether the answer that has arrived is up to date: no submission has begun since the
+    /// query.
     pub(super) fn is_answer_current(&mut self) -> bool {
         let queried = self.queried_number.take();
         queried.is_none_or(|number| number == self.last_number)
     }
 
-    /// Whether allocations wait for nodes.
+    /// Returns whether allocations wait for nodes.
     pub(super) fn has_waiting(&self) -> bool {
         self.allocations.values().any(|a| a.phase == Phase::Queued)
     }
@@ -450,7 +453,7 @@ impl Queue {
         }
     }
 
-    /// Describes an allocation whose workers connected while tasks waited but took none of them.
+    /// Describes an allocation whose workers connected while tasks waited, but took none of them.
     pub(super) fn find_useless(
         &mut self,
         now: Time,

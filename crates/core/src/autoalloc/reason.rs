@@ -28,7 +28,7 @@ pub enum Reason {
         /// The batch system's reason for the first allocation.
         hint: String,
     },
-    /// The limit of workers is reached.
+    /// The worker limit has been reached.
     WorkerCount {
         /// The number of workers.
         workers: u32,
@@ -78,7 +78,7 @@ pub enum ReasonKind {
     Unsure,
     /// Enough allocations wait in the batch system.
     Backlog,
-    /// The limit of workers is reached.
+    /// The worker limit has been reached.
     WorkerCount,
     /// The queue pauses after a failure.
     BackOff,

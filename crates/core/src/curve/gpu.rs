@@ -1,36 +1,36 @@
-//! GPUs of a task over time, possibly with gaps: a device may be lost, or its driver may not
-//! answer.
+//! The GPU usage of a task over time. There may be gaps, because a device may be lost or its driver
+//! may not answer.
 
 use std::time::Duration;
 
 use super::NUMBER_MAX;
 
-/// Range of a byte: difference between the highest point and the lowest.
+/// The difference between the byte of the highest point and that of the lowest.
 const FULL: u64 = 254;
 
-/// GPU usage of one instance over time, with the same points as its [`Curve`](super::Curve).
+/// The GPU usage of one instance over time, with the same points as its [`Curve`](super::Curve).
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct GpuCurve {
-    /// Busy GPUs of the highest point, in thousandths: the sum of utilizations of all devices of
-    /// the instance.
+    /// The number of busy GPUs at the highest point, in thousandths: the sum of the utilizations of
+    /// all devices of the instance.
     pub busy_peak_milli: u64,
-    /// Memory in use of the highest point, in KiB.
+    /// The memory in use at the highest point, in KiB.
     pub memory_peak_kib: u64,
-    /// Busy GPUs of each point: 0 = unknown, otherwise one more than the share of the highest, in
-    /// 254ths.
+    /// The number of busy GPUs at each point. 0 if unknown, otherwise one more than the fraction of
+    /// the peak in 254ths.
     pub busy: Box<[u8]>,
-    /// Memory of each point, encoded likewise.
+    /// The memory at each point, encoded in the same way.
     pub memory: Box<[u8]>,
-    /// Granted GPUs, for comparison.
+    /// The granted GPUs, for comparison.
     pub given: GpusGiven,
 }
 
-/// GPUs granted to an instance.
+/// The GPUs granted to an instance.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct GpusGiven {
-    /// Requested amount, in ten-thousandths.
+    /// The requested amount, in ten-thousandths.
     pub units: u64,
-    /// Total memory of all its devices, in KiB; 0 = unknown.
+    /// The total memory of all its devices, in KiB. 0 if unknown.
     pub memory_kib: u64,
     /// Whether some memory values include other processes on the devices, because the usage of the
     /// instance's own processes was unknown.
@@ -38,34 +38,34 @@ pub struct GpusGiven {
 }
 
 impl GpusGiven {
-    /// Whether it was granted only a part of a device. Then the driver reports the utilization of
-    /// the whole device, including other users.
+    /// Returns whether the instance was granted only a part of a device. In that case, the driver
+    /// reports the utilization of the whole device, including that of other users.
     #[must_use]
     pub const fn is_shared(&self) -> bool {
         !self.units.is_multiple_of(10_000)
     }
 }
 
-/// Result of one sample.
+/// The result of one sample.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct GpuLook {
-    /// Busy GPUs in thousandths; `None` = not known.
+    /// The number of busy GPUs, in thousandths. `None` if unknown.
     pub busy_milli: Option<u64>,
-    /// Memory in use in KiB; `None` = not known.
+    /// The memory in use, in KiB. `None` if unknown.
     pub memory_kib: Option<u64>,
 }
 
-/// One point, as numbers; `None` = a gap.
+/// The values of one point. `None` marks a gap.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct GpuPoint {
-    /// Busy GPUs on average, in thousandths.
+    /// The average number of busy GPUs, in thousandths.
     pub busy_milli: Option<u64>,
-    /// Most memory seen, in KiB.
+    /// The highest memory usage, in KiB.
     pub memory_kib: Option<u64>,
 }
 
 impl GpuCurve {
-    /// The points, in order of time.
+    /// Returns the points in chronological order.
     pub fn points(&self) -> impl Iterator<Item = GpuPoint> + '_ {
         let value = |peak: u64, byte: u8| {
             let share = u64::from(byte).checked_sub(1)?;
@@ -78,13 +78,13 @@ impl GpuCurve {
         })
     }
 
-    /// Whether the memory of any point is known.
+    /// Returns whether the memory is known at any point.
     #[must_use]
     pub fn is_memory_known(&self) -> bool {
         self.memory.iter().any(|byte| *byte > 0)
     }
 
-    /// Average number of busy GPUs over the known time, in thousandths.
+    /// Returns the average number of busy GPUs over the known time, in thousandths.
     #[must_use]
     pub fn busy_mean_milli(&self) -> Option<u64> {
         let known: Vec<u64> = self.points().filter_map(|point| point.busy_milli).collect();
@@ -98,24 +98,25 @@ impl GpuCurve {
 /// One span of a growing curve.
 #[derive(Clone, Copy, Debug, Default)]
 struct Span {
-    /// Used GPU time, in nanoseconds times thousandths: divided only once, to keep precision.
+    /// The used GPU time, in nanoseconds times thousandths. It is divided only once, to keep
+    /// precision.
     busy: u128,
-    /// Time with known usage.
+    /// How long the usage is known.
     known: Duration,
     memory_kib: Option<u64>,
 }
 
-/// Builds the curve, with the spans of another one.
+/// Builds a GPU curve with the same spans as the [`Curve`](super::Curve).
 #[derive(Clone, Debug, Default)]
 pub(super) struct GpuSpans {
     given: GpusGiven,
-    /// Result of the last sample.
+    /// The result of the last sample.
     last: GpuLook,
     spans: Vec<Span>,
 }
 
 impl GpuSpans {
-    /// Records a sample, valid from the time of the previous one.
+    /// Records a sample, which covers the time since the previous one.
     pub(super) fn look(&mut self, given: GpusGiven, look: GpuLook) {
         let before = self.given;
         self.given = GpusGiven {
@@ -126,7 +127,7 @@ impl GpuSpans {
         self.last = look;
     }
 
-    /// Adds time with the last sample's values to a span.
+    /// Adds time to a span, with the values of the last sample.
     pub(super) fn extend(&mut self, at: usize, time: Duration) {
         if self.spans.len() <= at {
             self.spans.resize(at + 1, Span::default());
@@ -156,10 +157,10 @@ impl GpuSpans {
         self.spans = pairs.collect();
     }
 
-    /// The first `shown` points; `None` = nothing is known.
+    /// Returns the first `shown` points, or `None` if nothing is known.
     pub(super) fn curve(&self, shown: usize) -> Option<GpuCurve> {
         let mut spans = self.spans.clone();
-        // As for main memory: the peak must not be lost with the end.
+        // As for main memory, the peak must not be lost with an omitted span.
         let rest = spans.split_off(shown.min(spans.len()));
         spans.resize(shown, Span::default());
         if let Some(last) = spans.last_mut() {
@@ -192,7 +193,7 @@ impl GpuSpans {
     }
 }
 
-/// Each value as a share of the peak; `rounding` is added before the division.
+/// Returns each value as a fraction of the peak. `rounding` is added before the division.
 fn shares(values: &[Option<u64>], peak: u64, rounding: u64) -> Box<[u8]> {
     let byte = |value: &Option<u64>| {
         let share = value.map(|value| (value * FULL + rounding) / peak.max(1));
@@ -225,7 +226,7 @@ mod tests {
         }
     }
 
-    /// A sample every two seconds.
+    /// Builds a curve from samples that are taken every two seconds.
     fn curve_of(looks: &[Option<GpuLook>]) -> Option<Box<GpuCurve>> {
         let mut builder = CurveBuilder::default();
         for (at, look) in (1..).zip(looks) {
@@ -250,14 +251,14 @@ mod tests {
         assert_eq!(busy, [Some(2_000), None, Some(0), Some(503)]);
         let memory: Vec<Option<u64>> = curve.points().map(|point| point.memory_kib).collect();
         assert_eq!(memory, [Some(400), None, Some(0), Some(100)]);
-        // The gap does not count for the average.
+        // The gap does not count toward the average.
         assert_eq!(curve.busy_mean_milli(), Some((2_000 + 503) / 3));
         assert_eq!(curve_of(&[None, None]), None);
     }
 
     #[test]
     fn what_only_one_of_both_is_known_of_is_shown() {
-        // As for a part of a device (MIG).
+        // A part of a device (MIG) reports only its memory.
         let only_memory = GpuLook {
             busy_milli: None,
             memory_kib: Some(7),
