@@ -1,6 +1,7 @@
 //! Findings: the problems of a run, worst first, readable in ten seconds.
 //!
-//! Pure rules over sums, shared by dashboards and reports. How failures are attributed:
+//! The rules are pure functions of totals, and dashboards and reports share them. Failures are
+//! attributed as follows:
 //!
 //! * To a node, if most tasks that end there fail, although the same jobs succeed on at least as
 //!   many other nodes as they fail on. Only such jobs count: a job that fails everywhere says
@@ -21,103 +22,105 @@ use crate::words::{self, number, part};
 
 /// Fewer failures than this say nothing about a node.
 const NODE_FAILURES_MIN: u64 = 3;
-/// A job succeeds on a node if at least this many of its tasks finished there and their number is
-/// [`WELL_FACTOR`] times that of the failures.
+/// A job succeeds on a node if at least this many of its tasks have finished there, and at least
+/// [`WELL_FACTOR`] times as many as have failed.
 const WELL_MIN: u64 = 3;
 /// See [`WELL_MIN`].
 const WELL_FACTOR: u64 = 4;
-/// Divisor: a job with more than this part of failures has more than a few bad inputs.
+/// If at least one in this many ended tasks of a job has failed, the job has more than a few bad
+/// inputs.
 const MANY_FAILURES: u64 = 20;
 
 /// Tasks of one job with the same outcome on one worker.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Share {
-    /// Id of the job.
+    /// The id of the job.
     pub job: u32,
-    /// Id of the worker.
+    /// The id of the worker.
     pub worker: u32,
-    /// Host of the worker.
+    /// The host of the worker.
     pub host: String,
-    /// Short form of the error; `None` = finished.
+    /// A short form of the error. `None` if the tasks finished.
     pub error: Option<String>,
-    /// Number of tasks.
+    /// The number of tasks.
     pub count: u64,
 }
 
-/// Task counts of a job.
+/// The task counts of a job.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct JobFacts<'a> {
-    /// Job id.
+    /// The id of the job.
     pub id: u32,
-    /// Name of the job.
+    /// The name of the job.
     pub name: &'a str,
-    /// Tasks that wait.
+    /// The number of waiting tasks.
     pub waiting: u64,
-    /// Tasks that run.
+    /// The number of running tasks.
     pub running: u64,
-    /// Tasks that finished.
+    /// The number of finished tasks.
     pub finished: u64,
-    /// Tasks that failed.
+    /// The number of failed tasks.
     pub failed: u64,
-    /// All tasks.
+    /// The total number of tasks.
     pub total: u64,
     /// Probable mistakes found at its submission.
     pub notes: &'a [Box<str>],
 }
 
 impl JobFacts<'_> {
-    /// Whether tasks wait and none runs.
+    /// Returns whether tasks are waiting and none is running.
     #[must_use]
     pub const fn is_starving(&self) -> bool {
         self.waiting > 0 && self.running == 0
     }
 }
 
-/// All workers.
+/// Facts about all workers.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct WorkerFacts<'a> {
-    /// Workers that have not ended.
+    /// The number of workers that have not ended.
     pub connected: u64,
-    /// Workers that ended without being asked to.
+    /// The number of workers that ended without being asked to.
     pub lost: u64,
-    /// All workers that ever connected.
+    /// The number of workers that have ever connected.
     pub total: u64,
-    /// Host of the most recently lost worker.
+    /// The host of the most recently lost worker.
     pub last_lost: &'a str,
-    /// Tasks that did not react to SIGKILL and still hold their resources.
+    /// The number of tasks that did not react to SIGKILL and still hold their resources.
     pub unkillable: u64,
-    /// Host of the first of them.
+    /// The host of the first such task.
     pub first_unkillable: &'a str,
-    /// Workers that do not enforce memory limits although some job has them.
+    /// The number of workers that do not enforce memory limits although some job has them.
     pub unlimited: u64,
-    /// Host of the first of them, and the reason.
+    /// The host of the first such worker, and the reason.
     pub first_unlimited: (&'a str, &'a str),
 }
 
-/// A queue of automatic allocation.
+/// Facts about a queue of automatic allocation.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct QueueFacts<'a> {
-    /// Queue id.
+    /// The id of the queue.
     pub id: u32,
-    /// Name of the queue; may be empty.
+    /// The name of the queue. May be empty.
     pub name: &'a str,
     /// Whether the user or the server paused it.
     pub is_paused: bool,
     /// Whether the batch system rejects submissions, or its allocations fail.
     pub is_failing: bool,
-    /// Why it requests allocations or not.
+    /// Why it requests or does not request allocations.
     pub reason: &'a str,
 }
 
 impl QueueFacts<'_> {
-    /// Whether it gets no allocations: it is paused, or the batch system rejects them.
+    /// Returns whether it gets no allocations because it is paused or the batch system rejects
+    /// them.
     #[must_use]
     pub const fn is_starving(&self) -> bool {
         self.is_paused || self.is_failing
     }
 }
 
-/// The essence of a queue's reason: the error of the batch system's command, if any.
+/// Returns the essence of a queue's reason: the error of the batch system's command, if any.
 #[must_use]
 pub fn queue_reason(reason: &str) -> &str {
     let Some((_, told)) = reason.split_once("Stderr: ") else {
@@ -134,16 +137,16 @@ pub fn queue_reason(reason: &str) -> &str {
 /// Why no task of a job runs.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Obstacle {
-    /// Id of the job.
+    /// The id of the job.
     pub job: u32,
-    /// Short text such as `they ask for 64 cpus, no worker has more than 8`.
+    /// A short text such as `they ask for 64 cpus, no worker has more than 8`.
     pub why: String,
 }
 
-/// Text for tasks that request more of a resource than any worker has.
+/// Returns the text for tasks that request more of a resource than any worker has.
 #[must_use]
 pub fn lacking(resource: &str, asked: Amount, most: Amount) -> String {
-    // The least amount stands for `all` where a worker has none.
+    // If no worker has any, the smallest amount stands for `all`.
     let asked = match (asked, most) {
         (Amount(1), Amount::ZERO) => format!("all {resource}"),
         _ => words::amount(resource, asked),
@@ -159,41 +162,41 @@ pub fn lacking(resource: &str, asked: Amount, most: Amount) -> String {
 /// Whether a broken node is in quarantine.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Aside {
-    /// It gets tasks.
+    /// The node gets tasks.
     No,
-    /// No tasks until a probe task succeeds there.
+    /// The node gets no tasks until a probe task succeeds there.
     UntilProbed,
-    /// No tasks until its own check passes.
+    /// The node gets no tasks until its own check passes.
     UntilFit,
-    /// No tasks until a time that a user set.
+    /// The node gets no tasks until a time that a user has set.
     OnRequest,
 }
 
 /// A node that the server or its worker found broken, or that a user put in quarantine.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct BrokenNode {
-    /// Host name.
+    /// The name of the host.
     pub host: String,
-    /// The worker there.
+    /// The id of the worker there.
     pub worker: u32,
-    /// Reason, without subject and full stop; may be empty.
+    /// The reason, without a subject and a full stop. May be empty.
     pub why: String,
-    /// Whether it gets tasks.
+    /// Whether the node gets tasks.
     pub aside: Aside,
-    /// Whether the reason is a check of the node or its clock, not failed tasks.
+    /// Whether the reason is a check of the node or its clock, rather than failed tasks.
     pub is_by_check: bool,
 }
 
-/// A journal that cannot be written at present.
+/// A journal that currently cannot be written.
 #[derive(Clone, Copy, Debug)]
 pub struct JournalFacts<'a> {
-    /// The file.
+    /// The path of the file.
     pub path: &'a str,
-    /// Why it cannot be written; `None` = its disk hangs.
+    /// Why it cannot be written. `None` if its disk hangs.
     pub reason: Option<&'a str>,
 }
 
-/// Input of the rules.
+/// The input of the rules.
 #[derive(Clone, Copy, Debug)]
 pub struct Facts<'a> {
     /// All jobs.
@@ -202,19 +205,19 @@ pub struct Facts<'a> {
     pub workers: WorkerFacts<'a>,
     /// All queues.
     pub queues: &'a [QueueFacts<'a>],
-    /// Outcomes of tasks.
+    /// The outcomes of tasks.
     pub shares: &'a [Share],
     /// Nodes that the server reports as broken.
     pub broken: &'a [BrokenNode],
-    /// Why jobs do not run; `None` = unknown, because no server can be asked.
+    /// Why jobs do not run. `None` if unknown, because no server can be queried.
     pub obstacles: Option<&'a [Obstacle]>,
-    /// Contradictions that the server found in its state.
+    /// The number of contradictions that the server has found in its state.
     pub internal_errors: u64,
-    /// The journal, if it cannot be written at present.
+    /// The journal, if it currently cannot be written.
     pub journal: Option<JournalFacts<'a>>,
 }
 
-/// Severity of a finding.
+/// The severity of a finding.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum Severity {
     /// Work is lost.
@@ -223,19 +226,20 @@ pub enum Severity {
     Warning,
 }
 
-/// Heading of findings about nodes in quarantine on request.
+/// The heading of findings about nodes that a user put in quarantine.
 pub const SET_ASIDE: &str = "Node set aside";
 
-/// Subject of a finding.
+/// The subject of a finding.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Subject {
     /// A node where tasks fail that succeed elsewhere, or that a user put in quarantine.
     Node {
-        /// Host name.
+        /// The name of the host.
         host: String,
-        /// A worker on it.
+        /// The id of a worker on the node.
         worker: u32,
-        /// A user put it in quarantine; neither the server nor its worker found a problem.
+        /// Whether a user put the node in quarantine, and neither the server nor its worker found a
+        /// problem.
         is_asked: bool,
     },
     /// A job with many failed tasks.
@@ -256,7 +260,7 @@ pub enum Subject {
     StarvingJob(u32),
     /// A contradiction in the server's state.
     Internal,
-    /// The journal, which cannot be written at present.
+    /// The journal, which currently cannot be written.
     Journal {
         /// Whether its disk hangs.
         hangs: bool,
@@ -264,7 +268,7 @@ pub enum Subject {
 }
 
 impl Subject {
-    /// Heading of findings about the subject.
+    /// Returns the heading of findings about the subject.
     #[must_use]
     pub const fn heading(&self) -> &'static str {
         match self {
@@ -297,20 +301,20 @@ impl fmt::Display for Finding {
     }
 }
 
-/// One problem. `Display` is the whole sentence.
+/// A problem. `Display` shows it as a complete sentence.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Finding {
-    /// Severity.
+    /// The severity.
     pub severity: Severity,
     /// The subject.
     pub subject: Subject,
-    /// Name of the subject: a host, a job, a queue.
+    /// The name of the subject: a host, a job or a queue.
     pub title: String,
-    /// A sentence without subject and full stop.
+    /// A sentence without a subject and a full stop.
     pub text: String,
-    /// Number of affected tasks.
+    /// The number of affected tasks.
     pub part: u64,
-    /// Total that `part` belongs to.
+    /// The total of which `part` is a part.
     pub whole: u64,
 }
 
@@ -350,10 +354,10 @@ impl Ends {
     }
 }
 
-/// Outcomes by job and host.
+/// The outcomes by job and host.
 type ByJob<'a> = BTreeMap<u32, BTreeMap<&'a str, Ends>>;
 
-/// Hosts that are probably broken.
+/// Returns the hosts that are probably broken.
 #[must_use]
 pub fn suspect_hosts(shares: &[Share]) -> BTreeSet<&str> {
     let mut jobs = ByJob::new();
@@ -379,13 +383,13 @@ pub fn suspect_hosts(shares: &[Share]) -> BTreeSet<&str> {
     telling.into_keys().collect()
 }
 
-/// All findings, most severe first.
+/// Returns all findings, most severe first.
 #[must_use]
 pub fn find(facts: &Facts<'_>) -> Vec<Finding> {
     let suspects = suspect_hosts(facts.shares);
     let own_fault = failing_by_themselves(facts.shares, &suspects);
-    // First of all: nothing new starts while the journal cannot be written, and other findings may
-    // be outdated.
+    // The journal comes first: nothing new starts while it cannot be written, and other findings
+    // may be outdated.
     let mut found: Vec<Finding> = facts.journal.map(held_journal).into_iter().collect();
     let mut broken = broken_nodes(facts.shares, &suspects, &own_fault);
     note_set_aside(&mut broken, facts.broken);
@@ -406,8 +410,8 @@ pub fn find(facts: &Facts<'_>) -> Vec<Finding> {
     found
 }
 
-/// `none of 3 waiting tasks runs: they ask for …`, `its waiting task does not run: it asks for …`;
-/// names the job if the text around does not.
+/// Returns a sentence such as `none of 3 waiting tasks runs: they ask for …` or `its waiting task
+/// does not run: it asks for …`. It names the job only if `job` is given.
 #[must_use]
 pub fn why_waiting(waiting: u64, job: Option<u32>, why: &str) -> String {
     let of_job = job.map_or(String::new(), |job| format!(" of job {job}"));
@@ -442,7 +446,7 @@ fn mostly(why: Option<&str>) -> String {
     why.map_or(String::new(), |why| format!(", mostly: {why}"))
 }
 
-/// Jobs that fail on nodes without suspicion, or ran on no such node.
+/// Returns the jobs that fail on nodes without suspicion, or that ran on no such node.
 fn failing_by_themselves(shares: &[Share], suspects: &BTreeSet<&str>) -> BTreeSet<u32> {
     let mut elsewhere = BTreeMap::<u32, Ends>::new();
     for share in shares {
@@ -500,7 +504,7 @@ fn note_set_aside(found: &mut Vec<Finding>, broken: &[BrokenNode]) {
         let is_asked = node.aside == Aside::OnRequest;
         let known = found.iter_mut().find(|finding| finding.title == node.host);
         if let Some(known) = known {
-            // Failures there are already a finding; the check explains them.
+            // Failures there already are a finding, and the check explains them.
             if node.is_by_check && !node.why.is_empty() {
                 known.text.push_str("; ");
                 known.text.push_str(&node.why);
@@ -544,7 +548,8 @@ fn failing_jobs(
 ) -> Vec<Finding> {
     let mut own = BTreeMap::<u32, Vec<&Share>>::new();
     for share in facts.shares.iter().filter(|share| share.error.is_some()) {
-        // The sums may be older than the counts: until a job has sums, only the counts are known.
+        // The totals may be older than the counts. Until there are totals for a job, only its
+        // counts are known.
         let shares = own.entry(share.job).or_default();
         if own_fault.contains(&share.job) || !suspects.contains(share.host.as_str()) {
             shares.push(share);
@@ -564,7 +569,8 @@ fn failing_jobs(
     .collect()
 }
 
-/// `own` are the failures attributed to the job; `None` = not known yet.
+/// Returns the finding about a failing job. `own` are the failures attributed to the job, or `None`
+/// if they are not known yet.
 fn failing_job(job: &JobFacts<'_>, own: Option<&[&Share]>) -> Option<Finding> {
     let left = own.map_or(job.failed, |own| own.iter().map(|share| share.count).sum());
     if left == 0 {
@@ -598,7 +604,7 @@ fn title(job: &JobFacts<'_>) -> String {
     format!("{} {}", job.id, job.name)
 }
 
-/// A job with probable mistakes, found by its client.
+/// Returns the finding about a job in which its client found probable mistakes.
 fn acknowledged_job(job: &JobFacts<'_>) -> Option<Finding> {
     (!job.notes.is_empty()).then(|| Finding {
         severity: Severity::Warning,
@@ -712,8 +718,8 @@ fn missing_limits(workers: &WorkerFacts<'_>) -> Option<Finding> {
     })
 }
 
-/// Jobs without running tasks. If the reason is unknown, only when no task of any job runs: waiting
-/// for other jobs is normal.
+/// Returns the findings about jobs without running tasks. If the reason is unknown, there is a
+/// finding only when no task of any job runs, because it is normal to wait for other jobs.
 fn starving_jobs(facts: &Facts<'_>) -> Vec<Finding> {
     let has_worker = facts.workers.connected > 0;
     let known: BTreeMap<u32, &str> = facts

@@ -1,5 +1,5 @@
-//! Records of completed work: stored next to the first output of a finished task, so that a later
-//! submit can skip it.
+//! Records of completed work. A record is stored next to the first output of a finished task, so
+//! that a later submission can skip the task.
 //!
 //! ```text
 //! hq-done 3
@@ -9,14 +9,14 @@
 //! output 1764000003123456789 128 /data/out.txt
 //! ```
 //!
-//! With digests of contents, if requested, the header is `hq-done 4` and a digest precedes each
-//! path; `-` = only the time of this file is known.
+//! If digests of contents are requested, the header is `hq-done 4` and a digest precedes each path.
+//! `-` instead of a digest means that only the time of the file is known.
 //!
-//! The record states what the task did and where, the state of its inputs when it started, and of
-//! its outputs when it finished. A task counts as done if a record made now would be equal. Times
-//! are compared for equality only, and each comes from the file system that holds the file. So
-//! differing clocks, or files older than those they replace, do no harm (as in `redo` and `ninja`,
-//! unlike `make`). Nothing here accesses a file system.
+//! The record contains the task's command and directory, the state of its inputs when it started,
+//! and the state of its outputs when it finished. A task counts as done if a record made now would
+//! be equal. Times are compared only for equality, and each comes from the file system that holds
+//! the file. Clocks that differ, or files older than those they replace, therefore do no harm (as
+//! in `redo` and `ninja`, unlike `make`). Nothing here accesses a file system.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -24,51 +24,51 @@ use std::fmt::Write as _;
 use crate::params::fill;
 use crate::template::{ByteText, TaskTemplate};
 
-/// First line of a record without contents.
+/// The first line of a record without contents.
 const HEADER: &str = "hq-done 3";
 
-/// First line of a record with digests of contents.
+/// The first line of a record with digests of contents.
 const CONTENT_HEADER: &str = "hq-done 4";
 
-/// Prefix of the first line of every format.
+/// The prefix of the first line of every format.
 const MARK: &str = "hq-done ";
 
-/// Longest record that is read. A longer one counts as missing.
+/// The maximum size in bytes of a record that is read. A longer one counts as missing.
 pub const RECORD_BYTES_MAX: u64 = 16 << 20;
 
-/// Size and modification time of a file, which reveal a change.
+/// The size and modification time of a file, which reveal a change.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Stamp {
-    /// Modification time by the clock of its file system: nanoseconds since 1970.
+    /// The modification time by the clock of the file system, in nanoseconds since 1970.
     pub modified_ns: i128,
-    /// Size in bytes.
+    /// The size in bytes.
     pub size_bytes: u64,
 }
 
 /// How a record differs from one that would be made now.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Difference {
-    /// It has the format of another release.
+    /// The record has the format of another release.
     Release,
-    /// It is damaged.
+    /// The record is damaged.
     Unreadable,
-    /// The task's command differs: arguments, environment, standard input or parameters.
+    /// The command differs: its arguments, environment, standard input or parameters.
     Command,
     /// The working directory differs.
     Cwd,
-    /// An input was modified, or is another file; the path is escaped.
+    /// An input has been modified, or is another file. The path is escaped.
     Input(Box<str>),
-    /// An output was modified, or is another file; the path is escaped.
+    /// An output has been modified, or is another file. The path is escaped.
     Output(Box<str>),
 }
 
-/// Longest name of a file, in bytes.
+/// The maximum length of a file name in bytes.
 const NAME_MAX: usize = 255;
-/// Bytes kept of an output's name that is too long for its record's name.
+/// How many bytes are kept of an output's name if the name of its record would be too long.
 const NAME_KEPT: usize = 200;
 
-/// Path of the record of an output: `out/.a.txt.hq-done` for `out/a.txt`. A name that is too long
-/// is truncated and gets a digest of all of it.
+/// Returns the path of the record of an output: `out/.a.txt.hq-done` for `out/a.txt`. A name that
+/// is too long is truncated, and a digest of the whole name is appended.
 #[must_use]
 pub fn record_path(output: &[u8]) -> Vec<u8> {
     let output = output.strip_suffix(b"/").unwrap_or(output);
@@ -78,7 +78,7 @@ pub fn record_path(output: &[u8]) -> Vec<u8> {
         return [dir, b".", name, b".hq-done"].concat();
     }
     let is_within = |at: &usize| name.get(*at).is_some_and(|byte| byte & 0xc0 == 0x80);
-    // Never cuts within a UTF-8 character; in other encodings any place will do.
+    // A UTF-8 character is never split. In other encodings, any place will do.
     let cut = (NAME_KEPT - 3..=NAME_KEPT).rev().find(|at| !is_within(at));
     let kept = name.get(..cut.unwrap_or(NAME_KEPT)).unwrap_or(name);
     let mut hash = Fnv::default();
@@ -90,26 +90,26 @@ pub fn record_path(output: &[u8]) -> Vec<u8> {
 /// Paths with the stamps of their files.
 pub type Stamped = [(Vec<u8>, Stamp)];
 
-/// SHA-256 of the content of a file.
+/// The SHA-256 digest of the content of a file.
 pub type Digest = [u8; 32];
 
-/// A path with the stamp of its file, and its digest if known.
+/// A path with the stamp of its file, and the digest if it is known.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Content {
     /// The path.
     pub path: Vec<u8>,
-    /// Time and size.
+    /// The modification time and size.
     pub stamp: Stamp,
-    /// SHA-256 of the content, if known.
+    /// The SHA-256 digest of the content, if known.
     pub digest: Option<Digest>,
 }
 
 /// Whether the task reads or writes a file.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum Role {
-    /// The task reads it.
+    /// The task reads the file.
     Input,
-    /// The task writes it.
+    /// The task writes the file.
     Output,
 }
 
@@ -122,7 +122,8 @@ impl Role {
     }
 }
 
-/// Encodes the record of a task: digest of its command, working directory, inputs and outputs.
+/// Encodes the record of a task: the digest of its command, its working directory, inputs and
+/// outputs.
 #[must_use]
 pub fn record(command: u64, cwd: &[u8], inputs: &Stamped, outputs: &Stamped) -> Vec<u8> {
     let cwd = cwd.escape_ascii();
@@ -137,7 +138,7 @@ pub fn record(command: u64, cwd: &[u8], inputs: &Stamped, outputs: &Stamped) -> 
     text.into_bytes()
 }
 
-/// Like [`record`], with digests of contents.
+/// Encodes a record like [`record`], but with digests of contents.
 #[must_use]
 pub fn record_with_contents(
     command: u64,
@@ -170,12 +171,12 @@ pub fn record_with_contents(
     text.into_bytes()
 }
 
-/// Files of a record with contents.
+/// The files of a record with contents.
 #[derive(Debug)]
 pub struct KeptContents(BTreeMap<(Role, String), (Stamp, Option<Digest>)>);
 
 impl KeptContents {
-    /// Parses a record; `None` = without contents, or damaged.
+    /// Parses a record. Returns `None` if it has no contents or is damaged.
     #[must_use]
     pub fn read(kept: &[u8]) -> Option<Self> {
         let text = std::str::from_utf8(kept).ok()?;
@@ -200,9 +201,9 @@ impl KeptContents {
         files.collect::<Option<_>>().map(Self)
     }
 
-    /// The entry of a file for comparison with this record. A file with another time counts as
-    /// unchanged if `digest` returns the recorded content. `digest` is not called if the size
-    /// differs, or if the record has no content.
+    /// Returns the entry of a file for comparison with this record. A file with another
+    /// modification time counts as unchanged if `digest` returns the recorded digest. `digest` is
+    /// not called if the size differs, or if no digest is recorded.
     pub fn compared(
         &self,
         role: Role,
@@ -221,7 +222,7 @@ impl KeptContents {
     }
 }
 
-/// Parses a digest in hexadecimal.
+/// Parses a hexadecimal digest.
 fn parse(text: &str) -> Option<Digest> {
     let digits = text.as_bytes();
     let mut digest = Digest::default();
@@ -237,7 +238,7 @@ fn parse(text: &str) -> Option<Digest> {
 const INPUT: &str = "input";
 const OUTPUT: &str = "output";
 
-/// The first difference between a record and one that would be made now.
+/// Returns the first difference between a record and one that would be made now.
 #[must_use]
 pub fn difference(kept: &[u8], now: &[u8]) -> Option<Difference> {
     if kept == now {
@@ -278,17 +279,17 @@ pub fn difference(kept: &[u8], now: &[u8]) -> Option<Difference> {
         });
         files.next().map(Box::from)
     };
-    // If the inputs end at different lines, an output is next to the surplus input.
+    // If one record has more inputs, an output is compared with the surplus input.
     let input = path_of(INPUT).map(Difference::Input);
     let file = input.or_else(|| path_of(OUTPUT).map(Difference::Output));
     Some(file.unwrap_or(Difference::Unreadable))
 }
 
-/// Number of lines before the files.
+/// The number of lines before the files.
 const FILES_FROM: usize = 3;
 
-/// Digest of a task's command: arguments, environment, standard input, entry and parameters. 64-bit
-/// FNV-1a: it detects changes, not attacks.
+/// Returns the digest of a task's command: its arguments, environment, standard input, entry and
+/// parameters. It uses 64-bit FNV-1a, which detects changes but not attacks.
 #[must_use]
 pub fn command_digest(
     template: &TaskTemplate,
@@ -323,7 +324,7 @@ impl Default for Fnv {
 }
 
 impl Fnv {
-    /// Adds a count of parts, so that the last argument cannot pass for a variable.
+    /// Adds the number of parts, so that the last argument cannot be taken for a variable.
     fn count(&mut self, count: usize) {
         self.part(&(count as u64).to_le_bytes());
     }
@@ -433,7 +434,7 @@ mod tests {
         let kept = record_with_contents(7, b"/w", &inputs, &outputs);
         assert!(kept.starts_with(b"hq-done 4\ncommand "));
         let known = KeptContents::read(&kept).expect("it has contents");
-        // Path, time and present content of each file.
+        // The path, time and current content of each file.
         let now = |files: [(&str, i128, u8); 3]| {
             let seen = |role, (path, at, byte): (&str, i128, u8)| {
                 let file = (path.as_bytes().to_vec(), stamp(at));
@@ -468,7 +469,7 @@ mod tests {
             now([("/other", 5, 1), ("/slow", 5, 9), ("/o", 9, 9)]),
             input("/other")
         );
-        // Digest that an earlier release would compute.
+        // An earlier release would compute this digest.
         let times = record(7, b"/w", &[], &[]);
         assert_eq!(difference(&kept, &times), Some(Difference::Release));
         assert!(KeptContents::read(&times).is_none());

@@ -4,13 +4,13 @@
 use std::error::Error;
 use std::fmt;
 
-/// Shows an error and its causes in one line: `cannot read F: No such file or directory (os error
+/// Shows an error and its causes on one line: `cannot read F: No such file or directory (os error
 /// 2)`.
 #[derive(Clone, Copy, Debug)]
 pub struct ErrorChain<'a>(pub &'a dyn Error);
 
 impl<'a> ErrorChain<'a> {
-    /// The error, then its causes, the outermost first.
+    /// Iterates over the error and its causes, the outermost first.
     pub fn iter(self) -> impl Iterator<Item = &'a dyn Error> {
         std::iter::successors(Some(self.0), |error: &&'a dyn Error| {
             let error: &'a dyn Error = *error;

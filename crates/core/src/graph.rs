@@ -1,21 +1,21 @@
-//! Dependencies between the tasks of one submit, and a topological order.
+//! The dependencies between the tasks of one submission, and a topological order.
 //!
-//! Stored as two adjacency arrays (compressed sparse rows), 8 bytes per dependency. Indices are
-//! positions in the submit. Construction and the cycle check take O(tasks + dependencies) (Kahn
-//! 1962).
+//! They are stored as two adjacency arrays (compressed sparse rows), with 8 bytes per dependency.
+//! Indices are positions in the submission. Construction and the cycle check take O(tasks +
+//! dependencies) (Kahn 1962).
 
 use std::collections::VecDeque;
 
 use crate::bug;
 
-/// Dependencies of the tasks of one submit.
+/// The dependencies of the tasks of one submission.
 #[derive(Clone, Debug)]
 pub struct Graph {
     deps: Rows,
     dependents: Rows,
-    /// Number of unfinished dependencies of each task.
+    /// The number of unfinished dependencies of each task.
     unfinished: Vec<u32>,
-    /// A topological order, ties in index order.
+    /// A topological order. Ties are resolved in the order of indices.
     order: Vec<u32>,
 }
 
@@ -38,17 +38,18 @@ impl Rows {
     }
 }
 
-/// A task that can never run, by index: it is on a cycle or depends on one.
+/// The index of a task that can never run, because it is on a cycle or depends on one.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Cycle(pub u32);
 
 impl Graph {
-    /// Builds the graph of `deps.len()` tasks from the dependencies of each. Every dependency must
-    /// be a valid index; duplicates are dropped.
+    /// Builds the graph of `deps.len()` tasks from the dependencies of each task. Every dependency
+    /// must be a valid index. Duplicates are dropped.
     ///
     /// # Errors
     ///
-    /// [`Cycle`] with the lowest index that cannot be ordered (or names an index out of range).
+    /// Returns a [`Cycle`] with the lowest index that cannot be ordered or that depends on an index
+    /// out of range.
     pub fn new(deps: impl ExactSizeIterator<Item = Vec<u32>>) -> Result<Self, Cycle> {
         let len = deps.len();
         let mut rows = Rows {
@@ -81,37 +82,37 @@ impl Graph {
         })
     }
 
-    /// Dependencies of a task, ascending.
+    /// Returns the dependencies of a task in ascending order.
     #[must_use]
     pub fn deps(&self, index: u32) -> &[u32] {
         self.deps.row(index)
     }
 
-    /// Tasks that wait for this one, ascending.
+    /// Returns the tasks that wait for this one, in ascending order.
     #[must_use]
     pub fn dependents(&self, index: u32) -> &[u32] {
         self.dependents.row(index)
     }
 
-    /// Dependencies that have not finished.
+    /// Returns the number of dependencies that have not finished.
     #[must_use]
     pub fn unfinished(&self, index: u32) -> u32 {
         self.unfinished.get(index as usize).copied().unwrap_or(0)
     }
 
-    /// All indices, dependencies before dependents.
+    /// Returns all indices, with dependencies before dependents.
     #[must_use]
     pub fn order(&self) -> &[u32] {
         &self.order
     }
 
-    /// Notes that a task finished; returns the tasks that became ready.
+    /// Notes that a task has finished, and returns the tasks that became ready.
     pub fn finish(&mut self, index: u32) -> Vec<u32> {
         let mut free = Vec::new();
         for dependent in self.dependents.row(index) {
             let count = self.unfinished.get_mut(*dependent as usize);
             let Some(count) = count.filter(|count| **count > 0) else {
-                // A task finishes once, and each of its dependents has counted it.
+                // A task finishes only once, and each of its dependents has counted it.
                 bug!("task {dependent} of a graph waits for nothing, but task {index} frees it");
                 continue;
             };
@@ -123,7 +124,7 @@ impl Graph {
         free
     }
 
-    /// Adds to a task a dependency outside this graph.
+    /// Adds a dependency outside this graph to a task.
     pub fn wait_outside(&mut self, index: u32) {
         match self.unfinished.get_mut(index as usize) {
             Some(count) => *count = count.saturating_add(1),
@@ -131,7 +132,8 @@ impl Graph {
         }
     }
 
-    /// Notes that such a dependency finished; returns whether the task became ready.
+    /// Notes that a dependency outside this graph has finished. Returns whether the task became
+    /// ready.
     pub fn finish_outside(&mut self, index: u32) -> bool {
         let count = self.unfinished.get_mut(index as usize);
         let Some(count) = count.filter(|count| **count > 0) else {
@@ -142,7 +144,8 @@ impl Graph {
         *count == 0
     }
 
-    /// All direct and indirect dependents of `roots`, each once, in time linear in the result.
+    /// Returns all direct and indirect dependents of `roots`, each once, in time linear in the size
+    /// of the result.
     #[must_use]
     pub fn descendants(&self, roots: &[u32]) -> Vec<u32> {
         let mut seen = std::collections::BTreeSet::new();

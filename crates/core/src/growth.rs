@@ -1,51 +1,51 @@
 //! Larger requests for the next attempt of a task that ran out of memory or time.
 //!
-//! The grant of an attempt is stored as a multiple of the request. So it applies to every variant,
-//! and takes two numbers in the journal.
+//! The grant of an attempt is stored as a multiple of the request. It therefore applies to every
+//! variant, and takes only two numbers in the journal.
 
 use std::time::Duration;
 
 use crate::resource::amount::Amount;
 use crate::resource::request::{Policy, RequestVariants, ResourceEntry, ResourceRequest};
 
-/// Name of the resource that a task can exhaust.
+/// The name of the resource that a task can exhaust.
 pub const MEMORY: &str = "mem";
 
-/// Largest factor of [`Growth`].
+/// The largest factor of a [`Growth`].
 pub const PERMILLE_MAX: u32 = 100_000;
 
-/// Scale of the request as submitted.
+/// The scale of the request as submitted.
 const ONCE: u32 = 1_000;
 
-/// Growth of a request from attempt to attempt.
+/// The growth of a request from attempt to attempt.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Growth<T> {
-    /// Factor in thousandths, above 1 000 and up to [`PERMILLE_MAX`].
+    /// The factor in thousandths, above 1 000 and up to [`PERMILLE_MAX`].
     pub permille: u32,
-    /// Upper bound.
+    /// The upper bound.
     pub max: Option<T>,
 }
 
-/// Growth of requests by kind of failure.
+/// The growth of requests by kind of failure.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub struct GrowSpec {
-    /// Growth of [`MEMORY`] after an attempt that ran out of it.
+    /// The growth of [`MEMORY`] after an attempt that ran out of it.
     pub memory: Option<Growth<Amount>>,
-    /// Growth of time limit and time request after an attempt that reached its limit.
+    /// The growth of the time limit and the time request after an attempt that reached its limit.
     pub time: Option<Growth<Duration>>,
 }
 
-/// Grant of an attempt as a multiple of the request, in thousandths.
+/// The grant of an attempt as a multiple of the request, in thousandths.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct Scale {
-    /// Scale of [`MEMORY`].
+    /// The scale of [`MEMORY`].
     pub memory: u32,
-    /// Scale of time limit and time request.
+    /// The scale of the time limit and the time request.
     pub time: u32,
 }
 
 impl Default for Scale {
-    /// The request as submitted.
+    /// Returns the scale of the request as submitted.
     fn default() -> Self {
         Self {
             memory: ONCE,
@@ -54,37 +54,37 @@ impl Default for Scale {
     }
 }
 
-/// Grant of an attempt, in stored form.
+/// The grant of an attempt, in stored form.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Grant {
-    /// Multiple of the request.
+    /// The multiple of the request.
     pub scale: Scale,
-    /// [`MEMORY`], if requested.
+    /// The amount of [`MEMORY`], if requested.
     pub memory: Option<Amount>,
     /// Its time limit, if it has one.
     pub time_limit: Option<Duration>,
 }
 
-/// The largest offer among workers that could run the task otherwise; `None` = no such worker, or
-/// unknown.
+/// The largest offers of workers that could run the task otherwise. `None` if there is no such
+/// worker, or if they are unknown.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Largest {
-    /// Amount of [`MEMORY`].
+    /// The amount of [`MEMORY`].
     pub memory: Option<Amount>,
-    /// Longest remaining lifetime of a worker, which a task may use up; [`Duration::MAX`] =
-    /// unlimited.
+    /// The longest remaining lifetime of a worker, all of which a task may use. [`Duration::MAX`]
+    /// means unlimited.
     pub lifetime: Option<Duration>,
 }
 
 impl Scale {
-    /// A scale in thousandths; `None` = less than the request.
+    /// Creates a scale in thousandths. Returns `None` if it is less than the request.
     #[must_use]
     pub fn new(memory: u32, time: u32) -> Option<Self> {
         (memory >= ONCE && time >= ONCE).then_some(Self { memory, time })
     }
 }
 
-/// The largest amount of memory that any variant requests as a number.
+/// Returns the largest amount of memory that any variant requests as a number.
 #[must_use]
 pub fn memory(requests: &RequestVariants) -> Option<Amount> {
     let variants = requests.as_slice().iter();
@@ -101,14 +101,14 @@ pub fn set_memory(request: &mut ResourceRequest, amount: Amount) {
     });
 }
 
-/// The longest time request of all variants.
+/// Returns the longest time request of all variants.
 #[must_use]
 pub fn min_time(requests: &RequestVariants) -> Duration {
     let variants = requests.as_slice().iter();
     variants.map(|one| one.min_time).max().unwrap_or_default()
 }
 
-/// The amount of memory that a variant requests as a number.
+/// Returns the amount of memory that a variant requests as a number.
 #[must_use]
 pub fn memory_of(entries: &[ResourceEntry]) -> Option<Amount> {
     entries

@@ -1,23 +1,23 @@
-//! Hardware usage of a machine, as its worker reports it periodically.
+//! The hardware usage of a machine, as its worker periodically reports it.
 //!
-//! The core only forwards it and makes no decision by it.
+//! The core only forwards it, and makes no decisions based on it.
 
 /// One sample of a machine.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct HardwareUsage {
-    /// Time of the sample, in seconds since the epoch.
+    /// The time of the sample, in seconds since the epoch.
     pub unix_seconds: u64,
-    /// Load of each cpu since the last sample.
+    /// The load of each cpu since the last sample.
     pub cpus: Vec<Share>,
-    /// Memory available to programs, in bytes.
+    /// The memory available to programs, in bytes.
     pub memory_free: u64,
-    /// Total memory, in bytes.
+    /// The total memory, in bytes.
     pub memory_total: u64,
-    /// Network traffic since boot, without loopback.
+    /// The network traffic since boot, without loopback.
     pub network: NetworkCounters,
-    /// NVIDIA GPUs; `None` = the worker offers none, or their tool does not answer.
+    /// The NVIDIA GPUs. `None` if the worker offers none, or if their tool does not answer.
     pub nvidia: Option<Vec<GpuUsage>>,
-    /// AMD GPUs, likewise.
+    /// The AMD GPUs. `None` for the same reasons.
     pub amd: Option<Vec<GpuUsage>>,
 }
 
@@ -31,57 +31,57 @@ impl Share {
     /// 100 %.
     pub const ALL: Self = Self(10_000);
 
-    /// From hundredths of a percent, at most 100 %.
+    /// Creates a share from hundredths of a percent, at most 100 %.
     #[must_use]
     pub fn from_hundredths(hundredths: u64) -> Self {
         u16::try_from(hundredths).map_or(Self::ALL, |value| Self(value.min(Self::ALL.0)))
     }
 
-    /// `part` of `whole`; 0 % if `whole` is 0.
+    /// Returns the share that `part` is of `whole`. 0 % if `whole` is 0.
     #[must_use]
     pub fn of(part: u64, whole: u64) -> Self {
         let hundredths = u128::from(part) * 10_000 / u128::from(whole).max(1);
         Self::from_hundredths(u64::try_from(hundredths).unwrap_or(u64::MAX))
     }
 
-    /// In hundredths of a percent.
+    /// Returns the share in hundredths of a percent.
     #[must_use]
     pub const fn hundredths(self) -> u16 {
         self.0
     }
 
-    /// In percent.
+    /// Returns the share in percent.
     #[must_use]
     pub fn percent(self) -> f64 {
         f64::from(self.0) / 100.0
     }
 }
 
-/// Totals of all network interfaces.
+/// The totals of all network interfaces.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct NetworkCounters {
-    /// Bytes received.
+    /// The number of bytes received.
     pub rx_bytes: u64,
-    /// Packets received.
+    /// The number of packets received.
     pub rx_packets: u64,
-    /// Failures to receive.
+    /// The number of failures to receive.
     pub rx_errors: u64,
-    /// Bytes sent.
+    /// The number of bytes sent.
     pub tx_bytes: u64,
-    /// Packets sent.
+    /// The number of packets sent.
     pub tx_packets: u64,
-    /// Failures to send.
+    /// The number of failures to send.
     pub tx_errors: u64,
 }
 
-/// One GPU.
+/// The usage of one GPU.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct GpuUsage {
-    /// Address on the PCI bus.
+    /// The address on the PCI bus.
     pub id: Box<str>,
-    /// Load of its processors.
+    /// The load of its processors.
     pub processor: Share,
-    /// Memory in use.
+    /// The share of its memory in use.
     pub memory: Share,
 }
 

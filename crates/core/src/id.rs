@@ -38,12 +38,11 @@ id_type!(
     JobId
 );
 id_type!(
-    /// The id of a task in its job. The user chooses it, or it is assigned at submit.
+    /// The id of a task in its job. The user chooses it, or the server assigns it at submission.
     TaskId
 );
 id_type!(
-    /// The number of a start of a task, counted from 0. It makes results of superseded starts
-    /// recognizable.
+    /// The number of a start of a task, counted from 0. It identifies results of superseded starts.
     InstanceId
 );
 id_type!(

@@ -1,17 +1,17 @@
-//! Evidence against single workers, gathered as tasks end: do jobs that fail on one worker succeed
-//! elsewhere?
+//! Evidence against single workers, gathered as tasks end: whether jobs that fail on one worker
+//! succeed elsewhere.
 //!
-//! Each worker has a *run*: the ends on it since failures began to prevail. A run starts with a
-//! failure and is over when as many tasks succeeded as failed. This is Page's cumulative sum (1954)
-//! with steps of one, so a node that breaks after a good week is found as fast as one that never
-//! worked.
+//! Each worker has a *run*: the task outcomes on it since failures began to outnumber successes. A
+//! run starts with a failure, and is over when as many tasks have succeeded as have failed. This is
+//! Page's cumulative sum (1954) with steps of one, so a node that breaks after a good week is found
+//! as fast as one that never worked.
 //!
-//! The exact test of [`exact`] compares a run with the ends of the same jobs on other workers. The
-//! test is repeated often, for many workers. So its level is divided among all possible tests
-//! (Bonferroni): among the workers, and for each among its runs and the looks at each run, with
-//! shares of 1 / (i · (i + 1)), which add up to one. Hence a job whose tasks fail independently of
-//! the node brings any worker under suspicion with a probability below the level, however long it
-//! lasts.
+//! The exact test of [`exact`] compares a run with the outcomes of the same jobs on other workers.
+//! The test is repeated often, for many workers. Its level is therefore divided among all possible
+//! tests (Bonferroni): among the workers, and for each worker among its runs and the tests of each
+//! run, with shares of 1 / (i · (i + 1)), which add up to one. If the tasks of a job fail
+//! independently of the node, the probability that any worker comes under suspicion stays below the
+//! level, no matter how long the job lasts.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound;
@@ -20,31 +20,31 @@ use super::Ends;
 use super::exact::{Stratum, p_value};
 use crate::id::{JobId, WorkerId};
 
-/// Significance level of a suspicion. Failed tasks are then retried elsewhere, which decides.
+/// The significance level of a suspicion. Failed tasks are then retried elsewhere, which decides.
 const SUSPECT_LEVEL: f64 = 0.05;
-/// Significance level of blame, if the retries agree.
+/// The significance level of blame, if the retries agree.
 const GUILTY_LEVEL: f64 = 0.01;
-/// Minimum excess of failures over successes to suspect a worker.
+/// The minimum excess of failures over successes to suspect a worker.
 const SUSPECT_EXCESS: u32 = 2;
-/// Minimum excess of failures over successes to blame a worker.
+/// The minimum excess of failures over successes to blame a worker.
 const GUILTY_EXCESS: u32 = 3;
-/// Excess that suffices for a suspicion while next to nothing is known of other workers: short
-/// failures can empty a queue before any task has ended elsewhere.
+/// The excess that suffices for a suspicion while almost nothing is known about other workers.
+/// Short failures can empty a queue before any task has ended elsewhere.
 const UNKNOWN_EXCESS: u32 = 5;
-/// Fewer ends elsewhere count as unknown.
+/// With fewer outcomes elsewhere than this, the other workers count as unknown.
 const KNOWN_MIN: u64 = 3;
-/// Upper bound of the excess, so that a repaired node is not distrusted for as long as it was
+/// The upper bound of the excess, so that a repaired node is not distrusted for as long as it was
 /// broken.
 const EXCESS_MAX: u32 = 16;
-/// Limit of compared ends of a run, and of their jobs: more would only cost time.
+/// The maximum numbers of compared outcomes and jobs in a run. More would only cost time.
 const RUN_MAX: u64 = 128;
 const RUN_JOBS_MAX: usize = 64;
-/// Limit of recorded pairs of job and worker, a few megabytes; beyond it the oldest jobs are
-/// dropped.
+/// The maximum number of recorded pairs of a job and a worker, which take a few megabytes. Beyond
+/// it, the oldest jobs are dropped.
 const CELLS_MAX: usize = 1 << 16;
 
-/// Outcomes of the last tasks of one job on one worker: a bit each, the newest lowest, set for a
-/// failure.
+/// The outcomes of the last tasks of one job on one worker. Each outcome is a bit, which is set for
+/// a failure. The newest outcome is the lowest bit.
 #[derive(Clone, Copy, Default, Debug)]
 struct Recent {
     bits: u64,
@@ -52,7 +52,7 @@ struct Recent {
 }
 
 impl Recent {
-    /// Adds an outcome; returns the one that drops out.
+    /// Adds an outcome, and returns the one that drops out.
     fn push(&mut self, is_bad: bool) -> Option<bool> {
         let is_full = u32::from(self.len) == u64::BITS;
         let oldest = is_full.then_some(self.bits >> (u64::BITS - 1) == 1);
@@ -70,43 +70,44 @@ impl Recent {
     }
 }
 
-/// Ends of the tasks of one job.
+/// The outcomes of the tasks of one job.
 #[derive(Clone, Default, Debug)]
 struct JobEnds {
-    /// The last ones on each worker.
+    /// The latest outcomes on each worker.
     recent: BTreeMap<WorkerId, Recent>,
-    /// Their sum.
+    /// The sum of the latest outcomes.
     sum: Ends,
-    /// All ends so far.
+    /// All outcomes so far.
     ever: Ends,
     /// Whether its tasks that failed on a suspected worker also failed elsewhere.
     is_to_blame: bool,
 }
 
-/// The ends of one job in a run.
+/// The outcomes of one job in a run.
 #[derive(Clone, Copy, Debug)]
 struct Part {
-    /// Compared ends.
+    /// The compared outcomes.
     own: Ends,
-    /// All ends.
+    /// All outcomes.
     all: Ends,
-    /// Ends of the job before the run, on any worker.
+    /// The outcomes of the job before the run, on any worker.
     before: Ends,
 }
 
-/// Ends on a worker since failures began to prevail.
+/// The task outcomes on a worker since failures began to outnumber successes.
 #[derive(Clone, Default, Debug)]
 struct Run {
-    /// Number of the run on this worker, from 1.
+    /// The number of the run on this worker, counted from 1.
     number: u64,
-    /// Failures minus successes; 0 = no run.
+    /// Failures minus successes. 0 if there is no run.
     excess: u32,
-    /// Compared ends, at most [`RUN_MAX`].
+    /// The compared outcomes, at most [`RUN_MAX`].
     ends: Ends,
     jobs: BTreeMap<JobId, Part>,
     /// Whether the last task failed.
     is_last_bad: bool,
-    /// Tests without a new end on this worker, and successes elsewhere at the last one.
+    /// The number of tests without a new outcome on this worker, and the number of successes
+    /// elsewhere at the last test.
     looks: u64,
     known: u64,
     /// An error of the job that failed last.
@@ -119,18 +120,18 @@ pub(crate) struct Blame {
     jobs: BTreeMap<JobId, JobEnds>,
     cells: usize,
     runs: BTreeMap<WorkerId, Run>,
-    /// Workers with an excess of at least [`UNKNOWN_EXCESS`].
+    /// The workers with an excess of at least [`UNKNOWN_EXCESS`].
     failing: BTreeSet<WorkerId>,
 }
 
-/// The workers that one is compared with.
+/// The workers with which a worker is compared.
 #[derive(Clone, Copy)]
 pub(crate) struct Peers<'a> {
-    /// Number of running tasks of a job on the examined worker.
+    /// Returns the number of running tasks of a job on the examined worker.
     pub(crate) running: &'a dyn Fn(JobId) -> u32,
-    /// Number of workers that may be examined, including this one.
+    /// The number of workers that may be examined, including this one.
     pub(crate) count: usize,
-    /// Suspected workers among them: failures there say nothing about a job.
+    /// The suspected workers among them. Failures there say nothing about a job.
     pub(crate) doubtful: &'a [WorkerId],
 }
 
@@ -161,7 +162,7 @@ impl Blame {
         }
     }
 
-    /// Stores the error of a failure, unless the last stored one is of the same job.
+    /// Stores the error of a failure, unless the last stored error is from the same job.
     pub(crate) fn note_error(
         &mut self,
         worker: WorkerId,
@@ -175,13 +176,13 @@ impl Blame {
         }
     }
 
-    /// An error of its run, from the job that failed last.
+    /// Returns an error of the worker's run, from the job that failed last.
     pub(crate) fn an_error(&self, worker: WorkerId) -> &str {
         let error = self.runs.get(&worker).and_then(|run| run.error.as_ref());
         error.map_or("", |(_, error)| error)
     }
 
-    /// Adds an end to its job; returns the ends before.
+    /// Adds an outcome to its job, and returns the earlier outcomes.
     fn count_end(&mut self, worker: WorkerId, job: JobId, is_bad: bool) -> Ends {
         let ends = self.jobs.entry(job).or_default();
         let before = ends.ever;
@@ -203,8 +204,8 @@ impl Blame {
         before
     }
 
-    /// Whether failures on a worker are so frequent, or so rare elsewhere, that retries elsewhere
-    /// must decide.
+    /// Returns whether failures on a worker are so frequent, or so rare elsewhere, that retries
+    /// elsewhere must decide.
     pub(crate) fn is_suspect(&self, worker: WorkerId, peers: Peers<'_>) -> bool {
         let Some(run) = self.run(worker, SUSPECT_EXCESS) else {
             return false;
@@ -228,22 +229,22 @@ impl Blame {
             return self.run(worker, UNKNOWN_EXCESS).is_some()
                 && jobs.any(|id| job(id).is_none_or(|job| !job.is_to_blame));
         }
-        // Most failing jobs fail everywhere: then the test would only cost time.
+        // Most failing jobs fail everywhere, and then the test would only cost time.
         elsewhere.good >= elsewhere.bad && self.is_significant(worker, run, peers, SUSPECT_LEVEL)
     }
 
-    /// Whether the failures of a worker cannot be chance.
+    /// Returns whether the failures of a worker cannot be due to chance.
     pub(crate) fn is_guilty(&self, worker: WorkerId, peers: Peers<'_>) -> bool {
         let run = self.run(worker, GUILTY_EXCESS);
         run.is_some_and(|run| self.is_significant(worker, run, peers, GUILTY_LEVEL))
     }
 
-    /// Whether the jobs of its run succeeded elsewhere since the run began.
+    /// Returns whether the jobs of the worker's run have succeeded elsewhere since the run began.
     pub(crate) fn succeeds_elsewhere(&self, worker: WorkerId) -> bool {
         self.since_it_began(worker).is_well()
     }
 
-    /// Ends elsewhere of the jobs of its run, since the run began.
+    /// Returns the outcomes elsewhere of the jobs of the worker's run since the run began.
     fn since_it_began(&self, worker: WorkerId) -> Ends {
         let run = self.runs.get(&worker);
         let parts = run.into_iter().flat_map(|run| &run.jobs);
@@ -256,7 +257,7 @@ impl Blame {
         })
     }
 
-    /// Ends of a job elsewhere since its first end in the run.
+    /// Returns the outcomes of a job elsewhere since its first outcome in the run.
     fn of_job_since(&self, job: JobId, part: &Part) -> Ends {
         let now = self.jobs.get(&job).map_or(part.before, |ends| ends.ever);
         let since = |now: u64, before: u64, own: u64| now.saturating_sub(before + own);
@@ -266,7 +267,8 @@ impl Blame {
         }
     }
 
-    /// In a full run, replaces a job that fails elsewhere as well by one that is not compared yet.
+    /// If the run is full, replaces a job that also fails elsewhere with one that is not compared
+    /// yet.
     fn make_room(&mut self, worker: WorkerId, job: JobId) {
         let Some(run) = self.runs.get(&worker) else {
             return;
@@ -285,7 +287,7 @@ impl Blame {
         }
     }
 
-    /// Failures and ends of its run.
+    /// Returns the numbers of failures and of all outcomes in the worker's run.
     pub(crate) fn run_ends(&self, worker: WorkerId) -> (u64, u64) {
         let run = self.runs.get(&worker);
         let parts = run.into_iter().flat_map(|run| run.jobs.values());
@@ -294,13 +296,13 @@ impl Blame {
         })
     }
 
-    /// Whether failures prevail on any worker.
+    /// Returns whether failures prevail on any worker.
     pub(crate) fn is_any_failing(&self) -> bool {
         !self.failing.is_empty()
     }
 
-    /// The next `max` workers after this one with prevailing failures, and the last of them if
-    /// there are more. O(`max`).
+    /// Returns the next `max` workers after this one on which failures prevail, and the last of
+    /// them if there are more. Takes O(`max`).
     pub(crate) fn failing_behind(
         &self,
         behind: Option<WorkerId>,
@@ -312,8 +314,8 @@ impl Blame {
         (all.next().and(some.last().copied()), some)
     }
 
-    /// Whether the last task there failed and no job of its run has a running task there: no
-    /// further end will decide.
+    /// Returns whether the last task there failed and no job of its run has a running task there,
+    /// so that no further outcome will decide.
     pub(crate) fn has_nothing_more_to_show(
         &self,
         worker: WorkerId,
@@ -323,14 +325,15 @@ impl Blame {
         run.is_some_and(|run| run.is_last_bad && !run.jobs.keys().any(|job| runs_there(*job)))
     }
 
-    /// Whether another failure on a worker adds evidence. In a full run only ends elsewhere do.
+    /// Returns whether another failure on a worker adds evidence. If its run is full, only outcomes
+    /// elsewhere do.
     pub(crate) fn is_news(&mut self, worker: WorkerId) -> bool {
         let run = self.runs.get(&worker);
         run.is_none_or(|run| run.ends.total() < RUN_MAX) || self.begin_look(worker)
     }
 
-    /// Counts a test of a worker's run if the successes of its jobs elsewhere grew by half since
-    /// the last one.
+    /// Counts a test of a worker's run if the successes of its jobs elsewhere have grown by half
+    /// since the last test.
     pub(crate) fn begin_look(&mut self, worker: WorkerId) -> bool {
         let known = self.since_it_began(worker).good;
         let Some(run) = self.runs.get_mut(&worker) else {
@@ -344,12 +347,12 @@ impl Blame {
         is_worth_it
     }
 
-    /// Whether failures prevail on a worker at present.
+    /// Returns whether failures currently prevail on a worker.
     pub(crate) fn is_failing(&self, worker: WorkerId) -> bool {
         self.runs.get(&worker).is_some_and(|run| run.excess > 0)
     }
 
-    /// Blames the jobs of its run: tasks that failed there also fail elsewhere.
+    /// Blames the jobs of a worker's run, because tasks that failed there also fail elsewhere.
     pub(crate) fn blame_jobs(&mut self, worker: WorkerId) {
         let run = self.runs.get(&worker);
         for job in run.into_iter().flat_map(|run| run.jobs.keys()) {
@@ -359,7 +362,7 @@ impl Blame {
         }
     }
 
-    /// Starts over: the failures were not the worker's fault, or their cause is gone.
+    /// Starts over, because the failures were not the worker's fault, or their cause is gone.
     pub(crate) fn clear(&mut self, worker: WorkerId) {
         self.failing.remove(&worker);
         if let Some(run) = self.runs.get_mut(&worker) {
@@ -383,9 +386,9 @@ impl Blame {
     fn is_significant(&self, worker: WorkerId, run: &Run, peers: Peers<'_>, level: f64) -> bool {
         let strata = run.jobs.iter().map(|(job, part)| {
             let elsewhere = self.elsewhere_of(worker, *job, peers.doubtful);
-            // Failures are short: where some inputs are bad, the first ends of a node are failures.
-            // So tasks that have been running since then count as successes, except replacements of
-            // failed tasks.
+            // Failures are short. If some inputs are bad, the first tasks to end on a node are
+            // therefore failures. So tasks that have been running since then count as successes,
+            // except replacements of failed tasks.
             let all = count(part.all.total());
             let running_on = (peers.running)(*job).saturating_sub(all);
             Stratum {
@@ -395,7 +398,7 @@ impl Blame {
                 elsewhere_bad: count(elsewhere.bad),
             }
         });
-        // A test without a new end counts as a look of its own.
+        // A test without a new outcome counts separately.
         let shares = [run.number, run.ends.total() + run.looks].map(|i| f64::from(count(i)));
         let divisor: f64 = shares.iter().map(|i| i * (i + 1.0)).product();
         let workers = f64::from(count(peers.count as u64));
@@ -412,7 +415,7 @@ impl Blame {
         sum
     }
 
-    /// The last ends of a job on other workers that are not suspected.
+    /// Returns the latest outcomes of a job on other workers that are not suspected.
     fn elsewhere_of(&self, worker: WorkerId, job: JobId, doubtful: &[WorkerId]) -> Ends {
         let Some(ends) = self.jobs.get(&job) else {
             return Ends::default();
@@ -454,12 +457,12 @@ impl Run {
         }
     }
 
-    /// Whether a further job would not be compared.
+    /// Returns whether a further job would not be compared.
     fn is_full(&self) -> bool {
         self.ends.total() >= RUN_MAX || self.jobs.len() >= RUN_JOBS_MAX
     }
 
-    /// Removes a job: the rest is another run.
+    /// Removes a job. The rest counts as a new run.
     fn remove(&mut self, job: JobId) {
         if let Some(part) = self.jobs.remove(&job) {
             self.ends.good -= part.own.good;
@@ -479,7 +482,7 @@ impl Run {
     }
 }
 
-/// For arithmetic: values above four billion make no difference.
+/// Converts a number for arithmetic. Values above four billion make no difference.
 fn count(number: u64) -> u32 {
     u32::try_from(number).unwrap_or(u32::MAX)
 }

@@ -1,29 +1,30 @@
-//! An exact test, valid for small numbers, whether tasks fail more often in one place than
+//! An exact test, valid for small numbers, of whether tasks fail more often in one place than
 //! elsewhere.
 //!
-//! For each job it compares the failures on one node with those elsewhere, given their total:
-//! Fisher's exact test (1935). Several jobs are strata of one test (Mantel and Haenszel 1959; exact
-//! by Birch 1964), because a node must not look worse by having run a job that fails often. For
-//! tasks that failed here and then ran elsewhere, each a stratum of its own, it is the sign test of
-//! McNemar (1947).
+//! For each job, it compares the failures on one node with those elsewhere, given their total
+//! (Fisher's exact test, 1935). Several jobs are strata of one test (Mantel and Haenszel 1959;
+//! exact by Birch 1964), because a node must not look worse for having run a job that fails often.
+//! For tasks that failed here and then ran elsewhere, each of which is a separate stratum, the test
+//! is McNemar's sign test (1947).
 
-/// Ends of one job: in the examined place, and elsewhere.
+/// The outcomes of one job in the examined place and elsewhere.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Stratum {
-    /// Ends in the examined place.
+    /// The number of tasks that ended in the examined place.
     pub(super) here: u32,
-    /// Failures among them.
+    /// The number of failures among them.
     pub(super) here_bad: u32,
-    /// Ends elsewhere.
+    /// The number of tasks that ended elsewhere.
     pub(super) elsewhere: u32,
-    /// Failures among them.
+    /// The number of failures among them.
     pub(super) elsewhere_bad: u32,
 }
 
-/// Probability of at least as many failures here if tasks of a job fail equally often everywhere.
+/// Returns the probability of at least as many failures here if the tasks of a job fail equally
+/// often everywhere.
 pub(super) fn p_value(strata: impl Iterator<Item = Stratum>) -> f64 {
     let mut observed = 0_usize;
-    // Probability of each number of failures here, over the strata so far.
+    // The probability of each number of failures here, over the strata so far.
     let mut sum = vec![1.0];
     for stratum in strata {
         observed += stratum.here_bad as usize;
@@ -33,7 +34,8 @@ pub(super) fn p_value(strata: impl Iterator<Item = Stratum>) -> f64 {
     tail.min(1.0)
 }
 
-/// Probability of each number of failures here, from zero upward: the hypergeometric distribution.
+/// Returns the probability of each number of failures here, starting at zero (the hypergeometric
+/// distribution).
 fn counts(stratum: Stratum) -> Vec<f64> {
     let Stratum {
         here,
@@ -44,7 +46,8 @@ fn counts(stratum: Stratum) -> Vec<f64> {
     let bad = here_bad + elsewhere_bad;
     let all = ln_choose(here + elsewhere, bad);
     let probability = |count: u32| {
-        // More than the failures in all, or too few to leave room elsewhere.
+        // This is more than the total number of failures, or so few that the rest exceeds the tasks
+        // elsewhere.
         if count > bad || bad - count > elsewhere {
             return 0.0;
         }
@@ -63,12 +66,12 @@ fn convolve(left: &[f64], right: &[f64]) -> Vec<f64> {
     sum
 }
 
-/// Logarithm of the number of ways to choose `k` of `n`; `k` is at most `n`.
+/// Returns the logarithm of the number of ways to choose `k` of `n`. `k` is at most `n`.
 fn ln_choose(n: u32, k: u32) -> f64 {
     ln_factorial(n) - ln_factorial(k) - ln_factorial(n.saturating_sub(k))
 }
 
-/// Stirling's series is exact to ten digits from here on.
+/// From this number on, Stirling's series is exact to ten digits.
 const STIRLING_MIN: u32 = 16;
 
 fn ln_factorial(n: u32) -> f64 {
@@ -106,13 +109,13 @@ mod tests {
 
     #[test]
     fn values_are_those_of_textbooks() {
-        // The lady tasting tea: all of four cups, and three of them.
+        // The lady tasting tea: all four cups correct, and three of them.
         check(&[[4, 4, 0, 4]], 1.0 / 70.0);
         check(&[[3, 4, 1, 4]], 17.0 / 70.0);
-        // Ends only here say nothing, and neither does a job that always fails.
+        // Outcomes only here say nothing, and neither does a job that always fails.
         check(&[[20, 20, 0, 0]], 1.0);
         check(&[[20, 20, 50, 50]], 1.0);
-        // One in C(64, 8).
+        // The probability is one in C(64, 8).
         check(&[[8, 8, 0, 56]], 1.0 / 4_426_165_368.0);
         check(&[], 1.0);
     }
@@ -120,9 +123,9 @@ mod tests {
     #[test]
     fn pairs_are_a_sign_test_and_jobs_do_not_mix() {
         check(&[[1, 1, 0, 1]; 20], 0.5_f64.powi(20));
-        // One job always fails and ran only here; the other always succeeds.
+        // One job always fails and ran only here. The other one always succeeds.
         check(&[[30, 30, 0, 0], [0, 30, 0, 300]], 1.0);
-        // Pooled into one job it would seem to be this node's fault.
+        // If both were pooled into one job, the failures would seem to be this node's fault.
         assert!(p(&[[30, 60, 0, 300]]) < 1e-20);
     }
 }
