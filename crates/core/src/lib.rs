@@ -1,9 +1,9 @@
-//! The deciding half of hq: identifiers, id ranges, resources, task templates and the state
-//! machines of server and worker.
+//! The part of hq that makes decisions: identifiers, id ranges, resources, task templates and the
+//! state machines of the server and the worker.
 //!
 //! Nothing in this crate performs I/O, reads a clock, starts a thread or draws a random number:
-//! time, messages and process exits are inputs, decisions are effects. So it knows no sockets,
-//! processes, files or wire formats. See `docs/architecture.md`.
+//! time, messages and process exits are inputs, and decisions are effects. The crate therefore
+//! contains no sockets, processes, files or wire formats. See `docs/architecture.md`.
 
 #![forbid(unsafe_code)]
 

@@ -1,4 +1,4 @@
-//! Size limits of messages, as far as core enforces them.
+//! The size limits of messages that core enforces.
 //!
 //! Core does not know the wire format, but it decides the content of each message. It therefore
 //! counts potentially long parts (texts, entries, arguments) exactly, and all other parts by an
@@ -24,8 +24,8 @@ pub const REPORT_BYTES_MAX: usize = 1 << 20;
 pub const ASSIGN_BYTES_MAX: usize = 4 << 20;
 
 /// The maximum number of tasks that a worker may have launched at one time, more than the number of
-/// processes on any machine. Bounds the registration of a reconnecting worker, which lists all of
-/// them.
+/// processes on any machine. It bounds the registration of a reconnecting worker, which lists all
+/// of them.
 pub const LAUNCHED_MAX: usize = 1 << 17;
 
 /// The maximum number of instances that a worker reports as unkillable. More would add no
@@ -39,8 +39,8 @@ pub const HELD_JOBS_MAX: usize = 256;
 /// The maximum number of problems that a worker reports about its node.
 pub const NODE_FAULTS_MAX: usize = 16;
 
-/// The number of unacknowledged ends above which a worker starts no tasks. Far more than a running
-/// server leaves unacknowledged, and a few tens of MiB in size.
+/// The number of unacknowledged ends above which a worker starts no tasks. A running server leaves
+/// far fewer unacknowledged, and they take a few tens of MiB.
 pub const UNACKNOWLEDGED_MAX: usize = 1 << 16;
 
 /// The same limit in bytes. Most ends have no text, but all of them may have a long one.

@@ -1,71 +1,71 @@
-//! Problems of a node, reported by itself or shown by its clock: values.
+//! The problems of a node, reported by the node itself or revealed by its clock.
 //!
-//! A worker checks its node and reports the result in each heartbeat; from the same heartbeats the
-//! server derives the offset of its clock. A node that has recovered reports so in the next
-//! heartbeat, so nothing of this is stored.
+//! A worker checks its node and reports the result in each heartbeat. The server also derives the
+//! offset of the node's clock from the heartbeats. A node that has recovered reports so in the next
+//! heartbeat, so none of this is stored.
 
 use std::fmt;
 use std::time::Duration;
 
 use crate::time::Timestamp;
 
-/// Clocks that differ by more are off: times in logs, file systems and certificates no longer fit
+/// If clocks differ by more than this, times in logs, file systems and certificates no longer fit
 /// together.
 const CLOCK_DIFFERENCE_MAX: Duration = Duration::from_secs(30);
 
-/// Heartbeats that must agree on a clock offset. One may have been delayed, or the server's clock
-/// may just have been set.
+/// The number of heartbeats that must agree on a clock offset. One heartbeat may have been delayed,
+/// or the server's clock may just have been set.
 const CLOCK_SAMPLES: usize = 3;
 
-/// Heartbeats that arrive within this time count as one, the latest: they were delayed together,
-/// most likely because the server was suspended.
+/// Heartbeats that arrive within this time count as one, and only the latest is used. They were
+/// delayed together, most likely because the server was suspended.
 const CLOCK_SPACING: Duration = Duration::from_millis(100);
 
-/// Less free space than this counts as full: a task that writes anything fails. For a small file
-/// system a part of its size.
+/// A file system with less free space than this counts as full: a task that writes anything fails.
+/// The limit for a small file system is a fraction of its size.
 const ROOM_MIN: u64 = 16 << 20;
 const ROOM_MIN_PART: u64 = 32;
 
-/// The same of files.
+/// The minimum number of free files, likewise.
 const FILES_MIN: u64 = 64;
 
 /// A full file system counts as full until its free space is this many times the limit.
 const RECOVERED_FACTOR: u64 = 2;
 
-/// One problem of a node.
+/// A problem of a node.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum NodeFault {
     /// A directory for temporary files is almost full.
     NoRoom {
         /// The directory.
         path: Box<str>,
-        /// Free space.
+        /// The free space.
         free_bytes: u64,
     },
-    /// No more files fit there.
+    /// No more files can be created in this directory.
     NoFiles(Box<str>),
-    /// The worker can no longer write there.
+    /// The worker can no longer write to this directory.
     ReadOnly(Box<str>),
-    /// The file system of a directory does not answer.
+    /// The file system of this directory does not answer.
     Hangs(Box<str>),
     /// The file system returns an error, such as a stale file handle.
     Broken {
         /// The directory.
         path: Box<str>,
-        /// The error in words.
+        /// The error message.
         error: Box<str>,
     },
-    /// Its clock differs from that of the server.
+    /// The node's clock differs from that of the server.
     Clock {
-        /// By how much.
+        /// The difference.
         by: Duration,
-        /// Whether it is late.
+        /// Whether the node's clock is behind.
         is_behind: bool,
     },
 }
 
 impl NodeFault {
-    /// Whether both are the same problem, possibly with other figures.
+    /// Returns whether both are the same problem, possibly with different figures.
     #[must_use]
     pub fn is_like(&self, other: &Self) -> bool {
         match (self, other) {
@@ -103,29 +103,29 @@ impl fmt::Display for NodeFault {
     }
 }
 
-/// All problems in one sentence without full stop; empty = none.
+/// Returns all problems as one sentence without a full stop. Empty if there are none.
 #[must_use]
 pub fn sentence(faults: &[NodeFault]) -> String {
     let texts: Vec<String> = faults.iter().map(ToString::to_string).collect();
     texts.join("; ")
 }
 
-/// Free and total space of a file system.
+/// The free and total space of a file system.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct DiskSpace {
-    /// Bytes that users may still write.
+    /// How many bytes users may still write.
     pub free_bytes: u64,
-    /// All bytes.
+    /// The total size in bytes.
     pub total_bytes: u64,
-    /// Files that users may still create.
+    /// How many files users may still create.
     pub free_files: u64,
-    /// Total number of files; 0 = unlimited.
+    /// The total number of files. 0 means unlimited.
     pub total_files: u64,
 }
 
 impl DiskSpace {
-    /// The problem of a directory with so little space. `was_full` = it was full at the last check:
-    /// usage that swings around the limit must not make the node flap.
+    /// Returns the problem of a directory with this space. `was_full` means that it was full at the
+    /// last check: usage that varies around the limit must not make the state of the node flap.
     #[must_use]
     pub fn fault(self, path: &str, was_full: bool) -> Option<NodeFault> {
         let factor = if was_full { RECOVERED_FACTOR } else { 1 };
@@ -141,13 +141,13 @@ impl DiskSpace {
     }
 }
 
-/// Clock offset of a node, from its latest heartbeats.
+/// The clock offset of a node, derived from its latest heartbeats.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct ClockWatch {
-    /// Arrival time minus send time by the node's clock, in nanoseconds: the delay plus the offset
-    /// of that clock.
+    /// The arrival time minus the send time by the node's clock, in nanoseconds: the delay plus the
+    /// offset of that clock.
     late_ns: [Option<i64>; CLOCK_SAMPLES],
-    /// When the latest arrived.
+    /// When the latest heartbeat arrived.
     arrived: Timestamp,
 }
 
@@ -163,7 +163,7 @@ impl ClockWatch {
         }
     }
 
-    /// The problem, if all of the latest heartbeats show it.
+    /// Returns the problem if all of the latest heartbeats show it.
     #[must_use]
     pub fn fault(&self) -> Option<NodeFault> {
         let mut least: Option<i64> = None;
@@ -202,10 +202,10 @@ mod tests {
             (room(ROOM_MIN, tib), false, false),
             (room(ROOM_MIN, tib), true, true),
             (room(2 * ROOM_MIN, tib), true, false),
-            // A small one is not always full.
+            // A small file system is not always full.
             (room(8 << 20, 10 << 20), false, false),
             (room(100 << 10, 10 << 20), false, true),
-            // A file system that reports no size, such as some in user space.
+            // Some file systems report no size, for example some that run in user space.
             (room(0, 0), false, false),
         ] {
             let fault = found.fault("/tmp", was_full);
@@ -242,7 +242,7 @@ mod tests {
         };
         assert_eq!(fault(&[90, 90]), None, "too few");
         assert_eq!(fault(&[0, 1, 2]), None);
-        // Delayed, which says nothing about the clock.
+        // The heartbeats were delayed, which says nothing about the clock.
         assert_eq!(fault(&[90, 90, 1]), None);
         assert_eq!(fault(&[1, 90, 95]), None);
         assert_eq!(fault(&[95, 90, 91]), off(90, true));

@@ -4,51 +4,51 @@ use crate::id::JobId;
 use crate::template::{ByteText, NotifySpec, NotifyTarget};
 use crate::time::Timestamp;
 
-/// Number of a notification within its job.
+/// Identifies a notification by its job and its number.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub struct NoticeKey {
     /// The job.
     pub job: JobId,
-    /// Number of the notification in the job.
+    /// The number of the notification in the job.
     pub number: u32,
 }
 
-/// One notification of a job.
+/// A notification of a job.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Notice {
-    /// Target and event.
+    /// The target and the event.
     pub spec: NotifySpec,
-    /// Directory of the submit that requested it.
+    /// The directory of the submission that requested it.
     pub submit_dir: ByteText,
-    /// Outcome.
+    /// The delivery state.
     pub state: NoticeState,
 }
 
-/// Outcome of a notification.
+/// The delivery state of a notification.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub enum NoticeState {
-    /// Nothing to tell yet.
+    /// There is nothing to report yet.
     #[default]
     Waiting,
-    /// Being sent.
+    /// The notification is being sent.
     Owed,
-    /// Sent, or given up.
+    /// The notification was sent or given up.
     Done(NoticeOutcome),
 }
 
-/// The end of a notification.
+/// The outcome of a notification.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct NoticeOutcome {
-    /// Time of the outcome.
+    /// The time of the outcome.
     pub at: Timestamp,
-    /// Attempts that it took.
+    /// The number of attempts.
     pub attempts: u32,
-    /// Why delivery failed for good; `None` = it was delivered.
+    /// Why delivery has failed for good. `None` if it succeeded.
     pub error: Option<Box<str>>,
 }
 
-/// The displayed form of a target: addresses often have a secret in their path, commands in their
-/// options.
+/// Returns the displayed form of a target. Addresses often have a secret in their path, and
+/// commands in their options.
 #[must_use]
 pub fn shown_target(target: &NotifyTarget) -> String {
     match target {

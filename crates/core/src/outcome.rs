@@ -3,26 +3,26 @@
 use std::fmt;
 use std::time::Duration;
 
-/// Reason why a worker is gone.
+/// The reason why a worker is gone.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum LostReason {
-    /// `hq worker stop`.
+    /// The worker was stopped with `hq worker stop`.
     Stopped,
-    /// The connection closed without a goodbye.
+    /// The connection was closed without a goodbye.
     ConnectionLost,
-    /// No sign of life for
+    /// The worker gave no sign of life for
     /// [`WorkerConfig::silence_max`](crate::worker_config::WorkerConfig::silence_max).
     HeartbeatLost,
-    /// Idle for longer than its idle timeout.
+    /// The worker was idle for longer than its idle timeout.
     IdleTimeout,
-    /// Its time limit was reached.
+    /// The worker reached its time limit.
     TimeLimitReached,
-    /// The batch system ended its allocation; shown like a lost connection.
+    /// The batch system ended the worker's allocation. This is shown like a lost connection.
     AllocationEnded,
 }
 
 impl LostReason {
-    /// Whether it ended neither on request nor with a goodbye.
+    /// Returns whether the worker ended neither on request nor with a goodbye.
     #[must_use]
     pub const fn is_lost(self) -> bool {
         match self {
@@ -33,7 +33,7 @@ impl LostReason {
         }
     }
 
-    /// Whether it reached an end of its lifetime that was known in advance.
+    /// Returns whether the worker reached an end of its lifetime that was known in advance.
     #[must_use]
     pub const fn is_end_of_life(self) -> bool {
         match self {
@@ -42,8 +42,8 @@ impl LostReason {
         }
     }
 
-    /// Name in events and rows of workers: `ConnectionLost`. The end of an allocation has the name
-    /// of a lost connection.
+    /// Returns the name in events and rows of workers, such as `ConnectionLost`. The end of an
+    /// allocation has the same name as a lost connection.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -55,7 +55,7 @@ impl LostReason {
         }
     }
 
-    /// Inverse of [`name`](Self::name).
+    /// Returns the reason with this [`name`](Self::name).
     #[must_use]
     pub fn from_name(name: &str) -> Option<Self> {
         let all = [
@@ -68,7 +68,7 @@ impl LostReason {
         all.into_iter().find(|reason| reason.name() == name)
     }
 
-    /// Words to follow "the worker was lost:".
+    /// Returns the words that follow "the worker was lost:".
     #[must_use]
     pub const fn words(self) -> &'static str {
         match self {
@@ -81,66 +81,67 @@ impl LostReason {
         }
     }
 
-    /// Error of an attempt on this worker that is followed by another one.
+    /// Returns the error of an attempt on this worker that is followed by another attempt.
     #[must_use]
     pub fn attempt_error(self) -> String {
         format!("{WORKER_LOST}{}.", self.words())
     }
 
-    /// Whether it counts toward the crash limit of the tasks that ran there.
+    /// Returns whether the loss counts toward the crash limit of the tasks that ran there.
     #[must_use]
     pub const fn is_crash(self) -> bool {
         matches!(self, Self::ConnectionLost | Self::HeartbeatLost)
     }
 }
 
-/// End of one instance as the worker reports it.
+/// The outcome of an instance, as the worker reports it.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Outcome {
-    /// Exit code 0.
+    /// The task finished with exit code 0.
     Finished,
-    /// Exit code other than 0.
+    /// The task failed with a nonzero exit code.
     ExitCode(i32),
-    /// Ended by this signal.
+    /// The task was terminated by this signal.
     Signal(i32),
-    /// The time limit of the task ran out.
+    /// The task reached its time limit.
     TimeLimit,
-    /// Out of memory: killed by the kernel, or by the worker, which then adds the usage and the
-    /// limit.
+    /// The task ran out of memory and was killed by the kernel, or by the worker. In the latter
+    /// case, the text contains the usage and the limit.
     OutOfMemory(Option<Box<str>>),
-    /// Could not start, or failed with a message of its own, which is shown unchanged.
+    /// The task could not start, or failed with a message of its own, which is shown unchanged.
     Message(Box<str>),
-    /// Killed on request of the server (cancel, abort, worker stop).
+    /// The task was killed at the server's request (cancel, abort, worker stop).
     Killed,
 }
 
-/// How [`LostReason::attempt_error`] begins.
+/// The prefix of [`LostReason::attempt_error`].
 const WORKER_LOST: &str = "The worker was lost: ";
 
-/// Start of a line in the text of each [`Outcome::OutOfMemory`].
+/// The start of a line in the text of each [`Outcome::OutOfMemory`].
 const OUT_OF_MEMORY: &str = "Out of memory: ";
 
-/// Whether the error text of an attempt says that it ran out of memory.
+/// Returns whether the error text of an attempt says that it ran out of memory.
 #[must_use]
 pub fn is_out_of_memory(error: &str) -> bool {
     error.lines().any(|line| line.starts_with(OUT_OF_MEMORY))
 }
 
-/// Start of the error text of a call whose value was lost elsewhere.
+/// The start of the error text of a call whose value was lost elsewhere.
 pub const VALUE_MISSING: &str = "A value that the call needs is not there";
 
-/// Start of the line that a worker adds to the error of a task that failed on a full file system.
+/// The start of the line that a worker adds to the error of a task that failed on a full file
+/// system.
 pub const NO_ROOM: &str = "No room is left on the file system of ";
 
 impl Outcome {
-    /// Whether a call could not begin because another worker's value was missing.
+    /// Returns whether a call could not begin because another worker's value was missing.
     #[must_use]
     pub fn is_value_missing(&self) -> bool {
         self.text()
             .is_some_and(|text| text.starts_with(VALUE_MISSING))
     }
 
-    /// Whether the worker's lifetime was over, by [`LostReason::attempt_error`].
+    /// Returns whether the worker's lifetime was over, according to [`LostReason::attempt_error`].
     #[must_use]
     pub fn is_cut_off(&self) -> bool {
         let ends = [LostReason::TimeLimitReached, LostReason::AllocationEnded];
@@ -148,14 +149,14 @@ impl Outcome {
             .is_some_and(|text| ends.iter().any(|reason| text == reason.attempt_error()))
     }
 
-    /// Whether the worker was lost, by [`LostReason::attempt_error`].
+    /// Returns whether the worker was lost, according to [`LostReason::attempt_error`].
     #[must_use]
     pub fn is_loss(&self) -> bool {
         self.text()
             .is_some_and(|text| text.starts_with(WORKER_LOST))
     }
 
-    /// The worker's text, if any.
+    /// Returns the worker's text, if any.
     #[must_use]
     pub fn text(&self) -> Option<&str> {
         match self {
@@ -169,7 +170,8 @@ impl Outcome {
         }
     }
 
-    /// Text that `task info` and JSON show as the error; empty for `Finished` and `Killed`.
+    /// Returns the text that `task info` and JSON show as the error. Empty for `Finished` and
+    /// `Killed`.
     #[must_use]
     pub fn error_text(&self) -> String {
         match self {
@@ -192,34 +194,34 @@ impl Outcome {
     }
 }
 
-/// Number of an [`Outcome`] without its text: the exit code, minus the signal, or a number of our
-/// own below all signals.
+/// The number of an [`Outcome`] without its text: the exit code, the negated signal number, or a
+/// special number below those of all signals.
 ///
-/// The store and its views use these numbers. The worker plane of the wire has two of them swapped,
-/// see [`wire`](Self::wire). Neither can change, because files and other releases use them.
+/// The store and its views use these numbers. On the wire, two numbers are swapped for workers; see
+/// [`wire`](Self::wire). Neither set can change, because files and other releases use them.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct OutcomeCode(i32);
 
-/// Negative of the largest signal number that the wire carries.
+/// The negated largest signal number that the wire carries.
 const SIGNAL_LAST: i32 = -127;
 
 impl OutcomeCode {
-    /// [`Outcome::Finished`].
+    /// The code of [`Outcome::Finished`].
     pub const FINISHED: Self = Self(0);
-    /// [`Outcome::TimeLimit`].
+    /// The code of [`Outcome::TimeLimit`].
     pub const TIME_LIMIT: Self = Self(-1_000);
-    /// [`Outcome::Message`].
+    /// The code of [`Outcome::Message`].
     pub const MESSAGE: Self = Self(-1_001);
-    /// [`Outcome::Killed`].
+    /// The code of [`Outcome::Killed`].
     pub const KILLED: Self = Self(-1_002);
-    /// [`Outcome::OutOfMemory`].
+    /// The code of [`Outcome::OutOfMemory`].
     pub const OUT_OF_MEMORY: Self = Self(-1_003);
 
-    /// Numbers of the wire for [`MESSAGE`](Self::MESSAGE) and [`KILLED`](Self::KILLED).
+    /// The wire numbers of [`MESSAGE`](Self::MESSAGE) and [`KILLED`](Self::KILLED).
     const WIRE_MESSAGE: i32 = Self::KILLED.0;
     const WIRE_KILLED: i32 = Self::MESSAGE.0;
 
-    /// Code of an outcome.
+    /// Returns the code of an outcome.
     #[must_use]
     pub const fn of(outcome: &Outcome) -> Self {
         match outcome {
@@ -235,19 +237,19 @@ impl OutcomeCode {
         }
     }
 
-    /// Code from a row of the store; clamps numbers beyond 32 bits.
+    /// Returns the code from a row of the store. Clamps numbers beyond 32 bits.
     #[must_use]
     pub fn from_number(number: i64) -> Self {
         Self(i32::try_from(number).unwrap_or(if number < 0 { -i32::MAX } else { i32::MAX }))
     }
 
-    /// Number as the store writes it.
+    /// Returns the number that the store writes.
     #[must_use]
     pub const fn number(self) -> i32 {
         self.0
     }
 
-    /// The outcome; `text` is the stored text, if any.
+    /// Returns the outcome. `text` is the stored text, if any.
     #[must_use]
     pub fn outcome(self, text: Option<Box<str>>) -> Outcome {
         match self {
@@ -261,7 +263,7 @@ impl OutcomeCode {
         }
     }
 
-    /// Number of an outcome in a worker's report. Clamps numbers that no kernel yields.
+    /// Returns the number of an outcome in a worker's report. Clamps numbers that no kernel yields.
     #[must_use]
     pub fn wire(outcome: &Outcome) -> i32 {
         match outcome {
@@ -273,7 +275,7 @@ impl OutcomeCode {
         }
     }
 
-    /// Inverse of [`wire`](Self::wire); `None` for an unknown number.
+    /// Returns the code for a number in a worker's report, or `None` if the number is unknown.
     #[must_use]
     pub const fn from_wire(number: i32) -> Option<Self> {
         match number {
@@ -288,22 +290,22 @@ impl OutcomeCode {
     }
 }
 
-/// Resource usage of an ended instance, by the kernel's accounting.
+/// The resource usage of an ended instance, according to the kernel's accounting.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Usage {
-    /// Largest resident set of the process or of a reaped child, in KiB.
+    /// The largest resident set of the process or of a reaped child, in KiB.
     pub max_rss_kib: u64,
-    /// CPU time in user mode.
+    /// The CPU time in user mode.
     pub user: Duration,
-    /// CPU time in the kernel.
+    /// The CPU time in the kernel.
     pub system: Duration,
 }
 
-/// Linux name of a signal number, `SIG<n>` for unnamed ones.
+/// The Linux name of a signal number. Unnamed signals are shown as `SIG<n>`.
 #[derive(Clone, Copy, Debug)]
 pub struct SignalName(pub i32);
 
-/// From 1 on.
+/// The names of the signals, starting at 1.
 const SIGNAL_NAMES: &str = "HUP INT QUIT ILL TRAP ABRT BUS FPE KILL USR1 SEGV USR2 PIPE ALRM TERM STKFLT CHLD CONT STOP \
     TSTP TTIN TTOU URG XCPU XFSZ VTALRM PROF WINCH IO PWR SYS";
 

@@ -1,66 +1,66 @@
-//! Speed of a job, and estimate of its remaining time.
+//! The speed of a job, and an estimate of its remaining time.
 //!
-//! A job records its ends ([`Ends`]) and sends a few numbers ([`PaceFacts`]) to displays;
-//! [`estimate`] alone turns them into a rate and a time. It assumes that waiting tasks are like
-//! ended ones, and that the cluster stays as it was recently. It does not consider dependencies.
+//! A job records its task ends ([`Ends`]) and sends a few numbers ([`PaceFacts`]) to displays. Only
+//! [`estimate`] turns them into a rate and a time. It assumes that waiting tasks are like ended
+//! ones, and that the cluster stays as it has been recently. It does not consider dependencies.
 
 use std::time::Duration;
 
 use crate::time::{Timestamp, nanos};
 
-/// Limit of stored marks; beyond it every other one is dropped.
+/// The maximum number of stored marks. Beyond it, every other mark is dropped.
 const MARKS_MAX: usize = 16;
-/// First distance between two marks; doubled whenever some are dropped.
+/// The initial distance between two marks. It doubles whenever marks are dropped.
 const SPACING_MIN: Duration = Duration::from_millis(250);
-/// Divisor: the rate is measured over this last part of the time. Long enough to even out chance,
-/// short enough to follow a growing cluster.
+/// The rate is measured over the last part of the elapsed time, which is divided by this. The
+/// window is long enough to even out chance and short enough to follow a growing cluster.
 const WINDOW: u32 = 4;
 /// If the rate expected from the running tasks differs from the measured one by more than this
 /// factor, the cluster has changed.
 const CHANGE_MIN: f64 = 1.3;
-/// Fewer ends than this give no rate.
+/// With fewer task ends than this, no rate is measured.
 const WINDOW_ENDS_MIN: u64 = 4;
 
-/// Record of the ends of a job's tasks. A few hundred bytes for any number of tasks.
+/// A record of the ends of a job's tasks. Takes a few hundred bytes for any number of tasks.
 #[derive(Clone, Debug, Default)]
 pub struct Ends {
     count: u64,
-    /// Start of the first of these tasks and end of the last one.
+    /// The start of the first of these tasks and the end of the last one.
     span: Option<(Timestamp, Timestamp)>,
     run: Duration,
-    /// Sum of the squares of the run times, in s².
+    /// The sum of the squares of the run times, in s².
     squares: f64,
     /// Times in ascending order, and how many tasks had ended by then.
     marks: Vec<(Timestamp, u64)>,
     spacing: Duration,
 }
 
-/// Statistics on the ends of the tasks of a job.
+/// Statistics about the task ends of a job.
 #[derive(Clone, Copy, PartialEq, Debug, Default)]
 pub struct PaceFacts {
-    /// Tasks that ended by themselves.
+    /// The number of tasks that ended by themselves.
     pub ended: u64,
     /// When the first of them started.
     pub first_start: Timestamp,
-    /// Sum of their run times.
+    /// The sum of their run times.
     pub run: Duration,
-    /// Sum of the squares of their run times, in s².
+    /// The sum of the squares of their run times, in s².
     pub squares: f64,
-    /// Start of the measurement window of the rate.
+    /// The start of the window in which the rate is measured.
     pub window_start: Timestamp,
-    /// Tasks that ended since.
+    /// The number of tasks that have ended since then.
     pub window_ended: u64,
 }
 
-/// How a job goes.
+/// The progress of a job.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct Pace {
-    /// Tasks per second, of late.
+    /// The recent number of tasks per second.
     pub rate: f64,
-    /// Time since the first task started.
+    /// The time since the first task started.
     pub elapsed: Duration,
-    /// Time until the last task ends; `None` = unknown: nothing runs, or only the shortest tasks
-    /// have ended.
+    /// The time until the last task ends. `None` if it is unknown, because nothing is running or
+    /// only the shortest tasks have ended.
     pub left: Option<Duration>,
 }
 
@@ -90,12 +90,13 @@ impl Ends {
         }
     }
 
-    /// Forgets when tasks ended, after ends were noted in another order, as from a store.
+    /// Forgets when tasks ended, after ends were noted in a different order, such as that of a
+    /// store.
     pub fn forget_order(&mut self) {
         self.marks.clear();
     }
 
-    /// The numbers for an estimate; `None` before the first end.
+    /// Returns the numbers for an estimate. `None` before the first end.
     #[must_use]
     pub fn facts(&self) -> Option<PaceFacts> {
         let (first, last) = self.span?;
@@ -114,14 +115,14 @@ impl Ends {
     }
 }
 
-/// Estimates the progress of a job at the time `now` of the server's clock; `waiting` and `running`
-/// count its tasks.
+/// Estimates the progress of a job at the time `now` of the server's clock. `waiting` and `running`
+/// are the numbers of its tasks in these states.
 #[must_use]
 pub fn estimate(facts: &PaceFacts, waiting: u64, running: u64, now: Timestamp) -> Pace {
     let elapsed = now.since(facts.first_start);
     let mean = facts.run.as_secs_f64() / float(facts.ended.max(1));
-    // Among tasks that started together the shortest end first; that others still run shows that
-    // they take longer.
+    // Among tasks that started together, the shortest end first. Tasks that are still running take
+    // longer.
     if facts.ended < WINDOW_ENDS_MIN.min(running) && elapsed.as_secs_f64() > 3.0 * mean {
         return Pace {
             rate: float(facts.ended) / elapsed.as_secs_f64(),
@@ -132,11 +133,11 @@ pub fn estimate(facts: &PaceFacts, waiting: u64, running: u64, now: Timestamp) -
     let window = now.since(facts.window_start).as_secs_f64();
     let measured = (facts.window_ended >= WINDOW_ENDS_MIN && window > 0.0)
         .then(|| float(facts.window_ended) / window);
-    // Rate of `running` parallel tasks with this mean (Little's law).
+    // The rate of `running` parallel tasks with this mean run time (Little's law).
     let by_running = (running > 0 && mean > 0.0).then(|| float(running) / mean);
     let rate = match (measured, by_running) {
         (Some(measured), Some(by_running)) if waiting > 0 => {
-            // Far from the measured rate: the cluster has just grown or lost workers.
+            // If the measured rate is very different, the cluster has just grown or lost workers.
             let change = by_running / measured;
             if (1.0 / CHANGE_MIN..=CHANGE_MIN).contains(&change) {
                 measured
@@ -152,7 +153,8 @@ pub fn estimate(facts: &PaceFacts, waiting: u64, running: u64, now: Timestamp) -
         (_, 0) => None,
         _ if facts.ended == 0 || rate <= 0.0 => None,
         _ => {
-            // Each end starts one more task. The next end comes after half the time between two.
+            // Each end starts one more task. The next end comes after half the time between two
+            // ends.
             let until_all_run = (float(waiting) - 0.5) / rate;
             seconds(until_all_run + tail(facts, mean, running))
         }
@@ -164,24 +166,24 @@ pub fn estimate(facts: &PaceFacts, waiting: u64, running: u64, now: Timestamp) -
     }
 }
 
-/// Time from the start of the last task to the end of the last running task.
+/// Returns the time from the start of the last task to the end of the last running task.
 fn tail(facts: &PaceFacts, mean: f64, running: u64) -> f64 {
     if mean <= 0.0 {
         return 0.0;
     }
-    // Squared coefficient of variation: 0 for equal times, 1 for random ends, more with a long
-    // tail.
+    // The squared coefficient of variation: 0 for equal times, 1 for random ends, and more with a
+    // long tail.
     let variation = facts.squares / float(facts.ended.max(1)) / (mean * mean) - 1.0;
     let variation = variation.clamp(0.0, 4.0);
     let chance = variation.min(1.0);
-    // Mean remaining time of a running task (renewal theory), and the longest of several: for
-    // exponential times the harmonic number.
+    // The mean remaining time of a running task (renewal theory), and the longest of several. For
+    // exponential times, the latter grows with the harmonic number.
     let residual = mean * (1.0 + variation.max(1.0)) / 2.0;
     let longest = residual * harmonic(running);
     mean * (1.0 - chance) + longest * chance
 }
 
-/// 1 + 1/2 + … + 1/n.
+/// Returns 1 + 1/2 + … + 1/n.
 fn harmonic(n: u64) -> f64 {
     const EULER: f64 = 0.577_215_664_9;
     let n = float(n.max(1));
@@ -200,7 +202,7 @@ const fn float(value: u64) -> f64 {
     value as f64
 }
 
-/// When the last task ends, at that pace.
+/// Returns when the last task is expected to end at this pace.
 #[must_use]
 pub fn expected_end(pace: &Pace, now: Timestamp) -> Option<Timestamp> {
     let left = pace.left?;
@@ -211,7 +213,7 @@ pub fn expected_end(pace: &Pace, now: Timestamp) -> Option<Timestamp> {
 mod tests {
     use super::*;
 
-    /// Repeatable chance (SplitMix64).
+    /// A repeatable random number generator (SplitMix64).
     struct SplitMix64(u64);
 
     impl SplitMix64 {
@@ -229,7 +231,7 @@ mod tests {
         }
     }
 
-    /// Start and end of each task on a cluster whose number of slots changes over time.
+    /// Returns the start and end of each task on a cluster whose number of slots changes over time.
     fn record(times: &[f64], slots: impl Fn(f64) -> usize) -> Vec<(f64, f64)> {
         let (mut run, mut busy): (Vec<(f64, f64)>, Vec<f64>) = (Vec::new(), Vec::new());
         let mut now = 0.0;
@@ -257,7 +259,7 @@ mod tests {
         let pace = estimate(&facts, 191, 8, at(0.5));
         assert_eq!(pace.left, None);
         assert!((1.9..2.1).contains(&pace.rate), "{}", pace.rate);
-        // It took as long as the others have been running.
+        // That task took as long as the others have been running.
         let mut ends = Ends::default();
         ends.note(at(10.0), Duration::from_secs(10));
         let facts = ends.facts().expect("one has ended");
@@ -268,7 +270,7 @@ mod tests {
         Timestamp(0).plus(Duration::from_secs_f64(seconds + 1_000.0))
     }
 
-    /// Relative error of the estimate at half of the time of a run.
+    /// Returns the relative error of the estimate at half the duration of a run.
     fn error_at_half_time(run: &[(f64, f64)]) -> f64 {
         let end = run.iter().map(|(_, end)| *end).fold(0.0, f64::max);
         let half = end / 2.0;
@@ -374,7 +376,7 @@ mod tests {
         let facts = ends.facts().expect("one");
         assert_eq!(estimate(&facts, 5, 0, at(11.0)).left, None);
         assert_eq!(estimate(&facts, 0, 0, at(11.0)).left, Some(Duration::ZERO));
-        // A second task of ten seconds.
+        // A second task takes ten seconds.
         let left = estimate(&facts, 0, 1, at(10.0)).left.expect("it runs");
         assert!((4..=10).contains(&left.as_secs()), "{left:?}");
         assert_eq!(estimate(&facts, 0, 1, at(30.0)).elapsed.as_secs(), 30);

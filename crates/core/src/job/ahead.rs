@@ -1,28 +1,28 @@
-//! Whether to send tasks of a job to workers ahead of their turn.
+//! Decides whether to send tasks of a job to workers ahead of their turn.
 
 use std::time::Duration;
 
 use super::{Job, TaskSlot};
 use crate::time::Time;
 
-/// Upper bound of the credit that tasks earn whose turn came.
+/// The upper bound of the credit earned by tasks whose turn has come.
 const CREDIT_MAX: i16 = 512;
 
-/// Below this credit nothing is sent ahead for a while.
+/// Below this credit, nothing is sent ahead for a while.
 const CREDIT_MIN: i16 = -64;
 
-/// Length of the first pause; each further one is twice as long.
+/// The length of the first pause. Each further pause is twice as long.
 const PAUSE: Duration = Duration::from_secs(1);
 
-/// Number of doublings: the longest pause is a minute.
+/// The number of doublings. The longest pause is a minute.
 const PAUSES_MAX: u8 = 6;
 
-/// Balance of tasks sent ahead: used ones minus ones that were returned unused.
+/// The balance of tasks sent ahead: those that were used minus those that were returned unused.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct AheadCredit {
     credit: i16,
     pauses: u8,
-    /// End of the last pause.
+    /// The end of the last pause.
     until: Option<Time>,
 }
 
@@ -35,9 +35,10 @@ impl AheadCredit {
         }
     }
 
-    /// Notes a task that its worker returned on its own.
+    /// Notes a task that its worker returned on its own initiative.
     pub(crate) fn note_returned(&mut self, now: Time) {
-        // Returns of tasks sent before the pause do not count: a batch may be returned at once.
+        // Returns of tasks sent before the pause do not count, because a batch may be returned at
+        // once.
         if !self.pays(now) {
             return;
         }
@@ -49,15 +50,15 @@ impl AheadCredit {
         }
     }
 
-    /// Whether to send further tasks ahead.
+    /// Returns whether to send further tasks ahead.
     pub(crate) fn pays(&self, now: Time) -> bool {
         self.until.is_none_or(|until| until <= now)
     }
 }
 
 impl Job {
-    /// Whether a worker with an earlier instance of a task was lost: then it had more instances
-    /// than failed attempts.
+    /// Returns whether a worker with an earlier instance of a task was lost, so that the task has
+    /// had more instances than failed attempts.
     pub(crate) fn was_lost(&self, slot: TaskSlot) -> bool {
         let submit = self.submit(slot);
         submit.is_some_and(|submit| {
@@ -69,14 +70,14 @@ impl Job {
         })
     }
 
-    /// Whether an instance of a task was lost or failed: then its next instance differs from its
-    /// neighbors'.
+    /// Returns whether an instance of a task was lost or failed, so that its next instance differs
+    /// from those of its neighbors.
     pub(crate) fn was_tried(&self, slot: TaskSlot) -> bool {
         let submit = self.submit(slot);
         submit.is_some_and(|submit| {
             let record = submit.tasks.record(slot.index);
             record.is_some_and(|record| {
-                // After a restart of the server all other tasks may have the same first instance.
+                // After a restart of the server, all other tasks may have the same first instance.
                 record.instance() != submit.tasks.first_instance()
                     || record.crash_count() > 0
                     || record.retry_count() > 0

@@ -1,7 +1,8 @@
-//! Dependencies of a job: within one submit, and on tasks of earlier submits of the same job.
+//! The dependencies of a job: within one submission, and on tasks of earlier submissions of the
+//! same job.
 //!
-//! Dependencies on earlier submits always point back, so submits are processed in order. A job
-//! without any pays nothing.
+//! Dependencies on earlier submissions always point back, so submissions are processed in order. A
+//! job without any such dependency has no cost.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -11,19 +12,19 @@ use crate::graph::Graph;
 use crate::id::{TaskId, WorkerId};
 use crate::task::Phase;
 
-/// Limit of examined dependencies at dispatch: a join of many tasks hardly has all of them on one
-/// worker.
+/// The maximum number of dependencies that are examined at dispatch. A task that joins many others
+/// hardly ever has all of them on one worker.
 const FOLLOWED_MAX: usize = 64;
 
-/// Dependencies on tasks of earlier submits.
+/// The dependencies on tasks of earlier submissions.
 #[derive(Clone, Debug, Default)]
 pub(super) struct EarlierDeps {
-    /// Pairs of a dependency and its dependent, while the dependency is unfinished.
+    /// Pairs of a dependency and its dependent. A pair is removed when the dependency finishes.
     pairs: BTreeSet<(TaskSlot, TaskSlot)>,
 }
 
 impl EarlierDeps {
-    /// Dependents of a task in later submits.
+    /// Returns the dependents of a task in later submissions.
     fn of(&self, slot: TaskSlot) -> impl Iterator<Item = TaskSlot> + '_ {
         let first = TaskSlot {
             submit: 0,
@@ -48,7 +49,7 @@ impl EarlierDeps {
 }
 
 impl Job {
-    /// Adds the dependencies of a new submit on earlier ones.
+    /// Adds the dependencies of a new submission on earlier ones.
     pub(super) fn note_earlier(&mut self, number: u32, submit: &mut Submit) {
         let SubmitKind::Graph { graph, earlier, .. } = &mut submit.kind else {
             return;
@@ -58,7 +59,7 @@ impl Job {
                 bug!("job {} has no task {task} to wait for", self.id);
                 continue;
             };
-            // A dependency that did not succeed keeps blocking: the dependent never runs.
+            // A dependency that did not succeed blocks its dependent forever.
             if self.phase(slot) != Some(Phase::Finished) {
                 graph.wait_outside(*index);
                 let waiting = TaskSlot {
@@ -70,8 +71,9 @@ impl Job {
         }
     }
 
-    /// Waiting tasks of a submit with a failed dependency: in an earlier submit, or before a
-    /// restart, when the dependent was dispatched and the failure was not stored.
+    /// Returns the waiting tasks of a submission with a failed dependency. The dependency is in an
+    /// earlier submission, or the dependent had been dispatched before a restart and the failure
+    /// was not stored.
     pub(crate) fn doomed(&self, number: u32) -> Vec<TaskSlot> {
         let submit = self.submits.get(number as usize);
         let Some((submit, SubmitKind::Graph { graph, earlier, .. })) =
@@ -109,7 +111,8 @@ impl Job {
                 continue;
             };
             for (from, to, phase) in submit.tasks.runs(0, submit.tasks.len()) {
-                // Failed tasks release no dependents: those were aborted and stored as such.
+                // Failed tasks release no dependents, because those were aborted and stored as
+                // aborted.
                 if phase == Phase::Finished {
                     for index in from..to {
                         graph.finish(index);
@@ -126,7 +129,7 @@ impl Job {
         }
     }
 
-    /// Notes that a dependency finished; returns the slots that became ready.
+    /// Notes that a dependency has finished, and returns the slots that became ready.
     pub(crate) fn release_dependents(&mut self, slot: TaskSlot) -> Vec<TaskSlot> {
         let graph = self.graph_mut(slot.submit);
         let free = graph.map_or_else(Vec::new, |graph| graph.finish(slot.index));
@@ -136,7 +139,7 @@ impl Job {
         free
     }
 
-    /// Likewise for dependents in later submits.
+    /// Does the same for dependents in later submissions.
     fn release_later(&mut self, slot: TaskSlot) -> Vec<TaskSlot> {
         let mut waiting = self.earlier.take(slot);
         waiting.retain(|waiting| {
@@ -153,7 +156,7 @@ impl Job {
         }
     }
 
-    /// Dependencies of a task, finished or not.
+    /// Returns the dependencies of a task, finished or not.
     fn awaited(&self, slot: TaskSlot) -> impl Iterator<Item = TaskSlot> + '_ {
         let submit = self.submit(slot);
         let graph = submit.and_then(Submit::graph);
@@ -168,9 +171,9 @@ impl Job {
         same.chain(earlier.filter_map(|task| self.find(task)))
     }
 
-    /// Whether a dependency of a task ran, or may have run, on another worker than `worker`; `None`
-    /// = on any worker. True for tasks with many dependencies: comparing with the uncommitted ends
-    /// is cheaper than examining them.
+    /// Returns whether a dependency of a task ran, or may have run, on a worker other than
+    /// `worker`, or on any worker if `None`. Always true for tasks with many dependencies, because
+    /// comparing with the uncommitted ends is cheaper than examining them.
     #[must_use]
     pub(crate) fn follows_others(&self, slot: TaskSlot, worker: Option<WorkerId>) -> bool {
         let mut awaited = self.awaited(slot);
@@ -179,7 +182,7 @@ impl Job {
         looked_at.any(|slot| worker.is_none() || ran_on(slot) != worker) || awaited.next().is_some()
     }
 
-    /// The only dependent of a task, if it has exactly one, in the same submit.
+    /// Returns the dependent of a task if it has exactly one, in the same submission.
     #[must_use]
     pub(crate) fn sole_dependent(&self, slot: TaskSlot) -> Option<TaskSlot> {
         let graph = self.submit(slot)?.graph()?;
@@ -190,34 +193,35 @@ impl Job {
         is_sole.then_some(TaskSlot { index, ..slot })
     }
 
-    /// Whether a task has unfinished dependencies. A dispatched task can have some if a worker
-    /// brought it along from an earlier run of the server whose store lacks the ends.
+    /// Returns whether a task has unfinished dependencies. A dispatched task can have some if a
+    /// worker brought it along from an earlier server run and the store lacks the ends of its
+    /// dependencies.
     #[must_use]
     pub(crate) fn is_blocked(&self, slot: TaskSlot) -> bool {
         let submit = self.submit(slot);
         submit.is_some_and(|submit| submit.is_blocked(slot.index))
     }
 
-    /// Whether a task has a failed dependency.
+    /// Returns whether a task has a failed dependency.
     #[must_use]
     pub(crate) fn is_doomed(&self, slot: TaskSlot) -> bool {
         let has_failed = |slot| self.phase(slot).is_some_and(has_ended_badly);
         self.is_blocked(slot) && self.awaited(slot).any(has_failed)
     }
 
-    /// Whether other tasks may depend on tasks of a submit.
+    /// Returns whether other tasks may depend on tasks of a submission.
     pub(crate) fn has_dependents(&self, number: u32) -> bool {
         let submit = self.submits.get(number as usize);
         !self.earlier.pairs.is_empty() || submit.is_some_and(|submit| submit.graph().is_some())
     }
 
-    /// Slots of all direct and indirect dependents of a task.
+    /// Returns the slots of all direct and indirect dependents of a task.
     #[must_use]
     pub fn descendants(&self, slot: TaskSlot) -> Vec<TaskSlot> {
         self.descendants_of_all(&[slot])
     }
 
-    /// Slots of everything that depends on one of some tasks, each once.
+    /// Returns the slots of all tasks that depend on any of the given tasks, each once.
     #[must_use]
     pub fn descendants_of_all(&self, slots: &[TaskSlot]) -> Vec<TaskSlot> {
         let mut roots = BTreeMap::<u32, Vec<u32>>::new();
@@ -225,7 +229,8 @@ impl Job {
             roots.entry(slot.submit).or_default().push(slot.index);
         }
         let mut found = Vec::new();
-        // Of later submits, which come behind all that lead to them.
+        // Dependents in later submissions. A submission is processed after all submissions that
+        // lead to it.
         let mut later = BTreeSet::new();
         while let Some((submit, roots_here)) = roots.pop_first() {
             let any = TaskSlot { submit, index: 0 };

@@ -1,37 +1,37 @@
-//! Conditions between jobs: submits that wait for other jobs, and ends that were not delivered to
-//! them yet.
+//! Conditions between jobs: submissions that wait for other jobs, and task ends that have not been
+//! delivered to them yet.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::id::{JobId, TaskId};
 
-/// Submits that wait for other jobs, by that job.
+/// The submissions that wait for other jobs, keyed by the awaited job.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Followers {
-    /// Only jobs that have not completed, or whose completion was not handled yet.
+    /// Contains only jobs that have not completed, or whose completion has not been handled yet.
     by_job: BTreeMap<JobId, Followed>,
-    /// Unhandled ends: of a task, or of the rest of a job.
+    /// The unhandled ends: of a task, or of the rest of a job.
     ends: Vec<(JobId, Option<TaskId>)>,
 }
 
-/// Submits that wait for one job.
+/// The submissions that wait for one job.
 #[derive(Clone, Debug, Default)]
 struct Followed {
     submits: BTreeSet<(JobId, u32)>,
-    /// Some of them wait task by task.
+    /// Whether some of them wait task by task.
     by_task: bool,
 }
 
 impl Followers {
-    /// Has a submit wait for a job.
+    /// Makes a submission wait for a job.
     pub(super) fn add(&mut self, job: JobId, follower: (JobId, u32), is_each: bool) {
         let followed = self.by_job.entry(job).or_default();
         followed.submits.insert(follower);
-        // If one submit waits for single tasks, each end is delivered to all followers.
+        // If any submission waits for single tasks, each end is delivered to all followers.
         followed.by_task |= is_each;
     }
 
-    /// Submits that wait for a job.
+    /// Returns the submissions that wait for a job.
     pub(super) fn of(&self, job: JobId) -> Vec<(JobId, u32)> {
         let followed = self.by_job.get(&job);
         followed.map_or_else(Vec::new, |followed| {
@@ -39,31 +39,31 @@ impl Followers {
         })
     }
 
-    /// Whether the end of a task of this job can release a follower.
+    /// Returns whether the end of a task of this job can release a follower.
     pub(super) fn want_end(&self, job: JobId, is_completed: bool) -> bool {
         let followed = self.by_job.get(&job);
         followed.is_some_and(|followed| followed.by_task || is_completed)
     }
 
-    /// Whether any submit waits for this job, or has not learned of its end.
+    /// Returns whether any submission waits for this job, or has not been notified of its end.
     pub(super) fn is_followed(&self, job: JobId) -> bool {
         self.by_job.contains_key(&job)
     }
 
-    /// Records an end if any submit waits for the job.
+    /// Records an end if any submission waits for the job.
     pub(super) fn note(&mut self, job: JobId, task: Option<TaskId>) {
-        // Ends of most jobs have no followers and cost nothing.
+        // Most jobs have no followers, and their ends cost nothing.
         if self.by_job.contains_key(&job) {
             self.ends.push((job, task));
         }
     }
 
-    /// Ends that were noted since the last time, in their order.
+    /// Removes and returns the recorded ends, in their order.
     pub(super) fn take_ends(&mut self) -> Vec<(JobId, Option<TaskId>)> {
         std::mem::take(&mut self.ends)
     }
 
-    /// Forgets a completed job whose followers were all handled.
+    /// Forgets a completed job whose followers have all been handled.
     pub(super) fn remove(&mut self, job: JobId) {
         self.by_job.remove(&job);
     }

@@ -1,4 +1,4 @@
-//! Ids of tasks: their position in the job, and sets of them as few ranges.
+//! Task ids: their positions in the job, and sets of ids as a few ranges.
 
 use std::collections::BTreeMap;
 
@@ -6,12 +6,12 @@ use super::TaskSlot;
 use crate::bug;
 use crate::range::{IdArray, IdRange};
 
-/// Finds the submit and index of a task id. Ids of different submits may interleave.
+/// Finds the submission and index of a task id. The ids of different submissions may interleave.
 #[derive(Clone, Debug, Default)]
 pub(super) struct IdIndex {
-    /// Segments by first id; their spans do not cross.
+    /// The segments by their first id. Their spans do not cross.
     segments: BTreeMap<u32, Segment>,
-    /// Segments whose span crosses an earlier one: rare, searched linearly.
+    /// The segments whose span crosses an earlier one. They are rare, and searched linearly.
     crossing: Vec<Segment>,
     pub(super) max: Option<u32>,
 }
@@ -32,7 +32,7 @@ impl IdIndex {
         })
     }
 
-    /// The segment that holds an id.
+    /// Returns the segment that contains an id.
     fn segment(&self, id: u32) -> Option<&Segment> {
         let by_span = self
             .segments
@@ -47,7 +47,8 @@ impl IdIndex {
             .find(|segment| segment.range.position(id).is_some())
     }
 
-    /// First of `ids` that does not exist. Linear in the ranges if these are as wide as segments.
+    /// Returns the first of `ids` that does not exist. Takes time linear in the number of ranges if
+    /// these are as wide as segments.
     pub(super) fn first_missing(&self, ids: &IdArray) -> Option<u32> {
         for range in ids.ranges() {
             let mut at = 0;
@@ -56,7 +57,8 @@ impl IdIndex {
                 let Some(Segment { range: found, .. }) = self.segment(id) else {
                     return Some(id);
                 };
-                // Then the rest of the range within the segment exists, and is skipped in one step.
+                // In that case, the rest of the range within the segment exists, and is skipped in
+                // one step.
                 let is_dense = range.step().is_multiple_of(found.step());
                 let covered = if is_dense {
                     (found.last() - id) / range.step()
@@ -69,8 +71,8 @@ impl IdIndex {
         None
     }
 
-    /// Positions of the existing ones among `ids`, as runs of neighbors in one submit. Linear in
-    /// ranges and segments if their steps are equal.
+    /// Returns the positions of those `ids` that exist, as runs of neighbors in one submission.
+    /// Takes time linear in the number of ranges and segments if their steps are equal.
     pub(super) fn runs(&self, ids: &IdArray) -> Vec<(TaskSlot, u32)> {
         let mut runs = Vec::new();
         for range in ids.ranges() {
@@ -109,7 +111,7 @@ impl IdIndex {
                 slot: TaskSlot { submit, index },
             };
             let last_below = self.segments.range(..=range.last()).next_back();
-            // Ids of two submits may interleave, such as even and odd ones.
+            // The ids of two submissions may interleave, such as even and odd ones.
             if last_below.is_some_and(|(_, other)| other.range.last() >= range.first()) {
                 self.crossing.push(segment);
             } else {
@@ -120,12 +122,12 @@ impl IdIndex {
         self.max = self.max.max(ids.max());
     }
 
-    /// An id of `ids` that exists already.
+    /// Returns one of `ids` that already exists.
     pub(super) fn first_existing(&self, ids: &IdArray) -> Option<u32> {
         if ids
             .ranges()
             .iter()
-            // Usually a submit follows all others, and needs no search.
+            // The ids of a submission usually follow all others, so no search is needed.
             .all(|range| self.max.is_none_or(|max| range.first() > max))
         {
             return None;
@@ -133,12 +135,12 @@ impl IdIndex {
         ids.ranges().iter().find_map(|range| self.first_in(range))
     }
 
-    /// Lowest id of a range that exists. O(segments that are passed over), however wide the range
-    /// is.
+    /// Returns the lowest existing id in a range. The time depends on the number of segments passed
+    /// over, and not on the width of the range.
     pub(super) fn first_in(&self, wanted: &IdRange) -> Option<u32> {
         let before = self.segments.range(..wanted.first()).next_back();
         let within = self.segments.range(wanted.first()..=wanted.last());
-        // The spans do not cross, so the first segment with a common id has the lowest.
+        // The spans do not cross, so the first segment with a common id contains the lowest one.
         let by_span = before
             .into_iter()
             .chain(within)
@@ -149,15 +151,16 @@ impl IdIndex {
     }
 }
 
-/// Limit of ids in stepped ranges that are split up for merging; beyond it they stay ranges.
+/// The maximum number of ids in stepped ranges that are split up for merging. If there are more,
+/// the ranges stay as they are.
 const TAKEN_APART_MAX: u64 = 1 << 16;
 
-/// Sorts ranges and merges neighbors. Splits up stepped ranges, unless they have very many ids.
+/// Sorts ranges and merges neighbors. Splits up stepped ranges, unless they have too many ids.
 pub(super) fn merge_ranges(mut ranges: Vec<IdRange>) -> IdArray {
     let stepped = ranges.iter().filter(|range| range.step() > 1);
     let count: u64 = stepped.map(|range| u64::from(range.count())).sum();
     if count > TAKEN_APART_MAX {
-        // A list of that many single ids would take gigabytes.
+        // A list of so many single ids would take gigabytes.
         ranges.sort_unstable_by_key(IdRange::first);
         return IdArray::new(ranges).unwrap_or_default();
     }
@@ -173,7 +176,7 @@ pub(super) fn merge_ranges(mut ranges: Vec<IdRange>) -> IdArray {
     let mut merged: Vec<(u32, u32)> = Vec::with_capacity(parts.len());
     for (first, last) in parts {
         match merged.last_mut() {
-            // Neighbors become one range, so that a job with gaps stays readable.
+            // Neighbors become one range, so that the ids of a job with gaps stay readable.
             Some(previous) if first.checked_sub(1) == Some(previous.1) => previous.1 = last,
             _ => merged.push((first, last)),
         }

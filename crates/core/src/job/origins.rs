@@ -1,9 +1,10 @@
-//! Submits made by tasks of the job, so that another attempt of such a task adds nothing twice.
+//! Submissions made by tasks of the job. Another attempt of such a task must not add anything
+//! twice.
 //!
-//! A submit is recognized by the key that the task gave it. Without a key it is recognized by its
-//! content, among the submits of earlier attempts that this attempt has not repeated yet. If some
-//! of those are left and none is equal, it is unclear whether the submit is new or a changed
-//! repetition. The server rejects it, so that nothing is silently lost or done twice.
+//! A submission is recognized by the key that the task gave it. Without a key, it is recognized by
+//! its content, among the submissions of earlier attempts that this attempt has not repeated yet.
+//! If some of those are left and none is equal, the submission may be new or a changed repetition.
+//! The server rejects it, so that nothing is silently lost or done twice.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -13,37 +14,37 @@ use crate::id::{InstanceId, TaskId};
 use crate::task::Phase;
 use crate::template::Origin;
 
-/// Relation of a submit to the submits of earlier attempts of its task.
+/// The relation of a submission to those of earlier attempts of its task.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Repeat {
-    /// A new one.
+    /// The submission is new.
     New,
-    /// The same as this submit of the job.
+    /// The submission equals this submission of the job.
     Of(u32),
-    /// Differs from all submits of earlier attempts that are left.
+    /// The submission differs from all remaining submissions of earlier attempts.
     Differs,
 }
 
-/// Submits of all tasks of a job.
+/// The submissions of all tasks of a job.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Origins {
     by_task: BTreeMap<TaskId, TaskSubmits>,
 }
 
-/// Submits of one task.
+/// The submissions of one task.
 #[derive(Clone, Debug, Default)]
 struct TaskSubmits {
-    /// Submits without a key, in order.
+    /// The numbers of the submissions without a key, in order.
     numbers: Vec<u32>,
     by_key: BTreeMap<Box<str>, u32>,
     /// The attempt that `left` belongs to.
     instance: Option<InstanceId>,
-    /// Submits without a key that only other attempts have made.
+    /// The submissions without a key that only other attempts have made.
     left: BTreeSet<u32>,
 }
 
 impl Origins {
-    /// Notes a new submit.
+    /// Notes a new submission.
     pub(super) fn note(&mut self, number: u32, origin: &Origin) {
         let made = self.by_task.entry(origin.task).or_default();
         match &origin.key {
@@ -61,7 +62,7 @@ impl Origins {
 }
 
 impl Job {
-    /// Whether a task repeats an earlier submit.
+    /// Determines whether a task repeats an earlier submission.
     pub(crate) fn repeat_of(&mut self, origin: &Origin) -> Repeat {
         let Some(made) = self.origins.by_task.get_mut(&origin.task) else {
             return Repeat::New;
@@ -71,7 +72,7 @@ impl Job {
             return known.map_or(Repeat::New, |number| Repeat::Of(*number));
         }
         let origin_of = |number: &u32| self.submits.get(*number as usize)?.origin.as_ref();
-        // The first submit of an attempt; later ones need no search.
+        // This is the first submission of an attempt. Later ones need no search.
         if made.instance != Some(origin.instance) {
             let by_others = made.numbers.iter().filter(|number| {
                 origin_of(number).is_some_and(|other| other.instance != origin.instance)
@@ -90,7 +91,8 @@ impl Job {
         }
     }
 
-    /// Waiting tasks whose next instance has the number of one that has submitted something.
+    /// Returns the waiting tasks whose next instance has the number of an instance that has
+    /// submitted something.
     pub(crate) fn unseen_origins(&self) -> Vec<TaskSlot> {
         let origins = self
             .submits
@@ -107,7 +109,7 @@ impl Job {
         slots.into_iter().collect()
     }
 
-    /// Records that another attempt of its task repeated a submit.
+    /// Records that another attempt of the task repeated a submission.
     pub(crate) fn note_repeated(&mut self, number: u32, instance: InstanceId) {
         let submit = self.submits.get_mut(number as usize);
         let Some(origin) = submit.and_then(|submit| submit.origin.as_mut()) else {

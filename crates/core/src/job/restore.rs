@@ -1,4 +1,4 @@
-//! Ends of tasks that come from a store.
+//! Restores ends of tasks from a store.
 
 use super::{Job, TaskSlot};
 use crate::id::{InstanceId, TaskId, WorkerId};
@@ -7,7 +7,8 @@ use crate::task::{Phase, TaskEnd};
 use crate::time::Timestamp;
 
 impl Job {
-    /// Ends the unfinished ones among `ids` as `to` at the time `at`; skips unknown ids.
+    /// Ends the unfinished tasks among `ids` with the phase `to` at the time `at`. Skips unknown
+    /// ids.
     pub(super) fn restore_dropped(&mut self, ids: &IdArray, to: Phase, at: Timestamp) {
         self.idle_since = self.idle_since.max(at);
         for (begin, count) in self.index.runs(ids) {
@@ -15,13 +16,13 @@ impl Job {
         }
     }
 
-    /// Whether a task has no record beyond its submission.
+    /// Returns whether a task has no record beyond its submission.
     pub(crate) fn is_untouched(&self, slot: TaskSlot) -> bool {
         let record = self.record(slot);
         record.is_none_or(|record| !record.was_started() && record.worker() == WorkerId(0))
     }
 
-    /// Advances the instance of a waiting task at least to that of tasks that were never
+    /// Advances the instance of a waiting task at least to that of tasks that have never been
     /// dispatched.
     pub(crate) fn skip_superseded(&mut self, slot: TaskSlot) {
         if let Some(submit) = self.submits.get_mut(slot.submit as usize) {
@@ -29,10 +30,10 @@ impl Job {
         }
     }
 
-    /// Restores the stored end of a task; ends arrive in the order of their ids.
+    /// Restores the stored end of a task. Ends arrive in the order of their ids.
     pub(crate) fn restore_end(&mut self, slot: TaskSlot, end: &TaskEnd) {
         self.record_end(slot, end);
-        // The latest figures need the order of time, but ends arrive in the order of ids.
+        // The latest figures need chronological order, but ends arrive in the order of ids.
         self.ends.forget_order();
     }
 
@@ -63,7 +64,7 @@ impl Job {
                 self.workers.insert(worker);
             }
         }
-        // The latest figures need the order of time, but ends arrive in the order of ids.
+        // The latest figures need chronological order, but ends arrive in the order of ids.
         self.ends.forget_order();
         missing
     }

@@ -1,4 +1,4 @@
-//! Tasks that workers are given.
+//! Tasks that are sent to workers.
 
 use std::collections::BTreeSet;
 
@@ -9,8 +9,8 @@ use crate::task::Phase;
 use crate::time::Timestamp;
 
 impl Job {
-    /// Dispatches a waiting task to a worker, `placed` if the worker has room for it now; returns
-    /// its instance. The caller marks the job as changed if users see a difference.
+    /// Dispatches a waiting task to a worker, and returns its instance. `placed` means that the
+    /// worker has room for it now. The caller marks the job as changed if users see a difference.
     pub(crate) fn hand_out(
         &mut self,
         slot: TaskSlot,
@@ -35,17 +35,17 @@ impl Job {
         Some(instance)
     }
 
-    /// Notes that a worker received something of the job.
+    /// Notes that a worker has received something of the job.
     pub(crate) fn note_sent_to(&mut self, worker: WorkerId) {
         self.sent_to.insert(worker);
     }
 
-    /// Workers that have, or may have, tasks or templates of it.
+    /// Returns the workers that have, or may have, tasks or templates of the job.
     pub(crate) const fn sent_to(&self) -> &BTreeSet<WorkerId> {
         &self.sent_to
     }
 
-    /// Removes and returns these workers, to tell them that nothing more will come.
+    /// Removes and returns these workers, so that they can be notified that nothing more will come.
     pub(crate) fn take_sent_to(&mut self) -> BTreeSet<WorkerId> {
         std::mem::take(&mut self.sent_to)
     }

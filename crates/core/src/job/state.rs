@@ -1,21 +1,21 @@
-//! States of a job; each display has its own words for them.
+//! The states of a job. Each display has its own words for them.
 
-/// Derived state of a job.
+/// The state of a job, derived from its tasks.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum JobState {
-    /// Some task waits, none runs.
+    /// Some tasks wait, and none is running.
     Waiting,
-    /// Some task runs.
+    /// Some tasks are running.
     Running,
-    /// All tasks finished; also a closed job without tasks.
+    /// All tasks have finished, or the job is closed and has no tasks.
     Finished,
-    /// Some task failed.
+    /// Some tasks have failed.
     Failed,
-    /// Some task was canceled.
+    /// Some tasks have been canceled.
     Canceled,
-    /// Some task was given up.
+    /// Some tasks have been aborted.
     Aborted,
-    /// Open and without unfinished tasks.
+    /// The job is open and has no unfinished tasks.
     Opened,
 }
 
@@ -31,7 +31,7 @@ impl JobState {
         Self::Opened,
     ];
 
-    /// The word that people see.
+    /// Returns the word that users see.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -45,13 +45,13 @@ impl JobState {
         }
     }
 
-    /// Inverse of [`name`](Self::name).
+    /// Returns the state with this [`name`](Self::name).
     #[must_use]
     pub fn from_name(name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|state| state.name() == name)
     }
 
-    /// Whether some task has not ended: `job list` shows such jobs by default.
+    /// Returns whether some tasks have not ended. `job list` shows such jobs by default.
     #[must_use]
     pub const fn is_unfinished(self) -> bool {
         match self {

@@ -1,7 +1,7 @@
-//! Sums over all jobs, updated as jobs change, so that reading them is O(1).
+//! Totals over all jobs, updated as jobs change, so that reading them takes O(1).
 //!
-//! Each job remembers its contribution, so that a change is counted once. States as in `job
-//! list`; counters start at 0 with the server and only grow.
+//! Each job remembers its contribution, so that a change is counted once. The states are those of
+//! `job list`. The counters start at 0 with the server and only grow.
 
 use std::ops::Add;
 use std::time::Duration;
@@ -12,28 +12,28 @@ use crate::task::TaskState;
 /// A number of tasks for each state.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct PerState<N> {
-    /// Not running yet.
+    /// Not started yet.
     pub waiting: N,
     /// Running.
     pub running: N,
-    /// Exit code 0.
+    /// Finished with exit code 0.
     pub finished: N,
     /// Failed.
     pub failed: N,
     /// Canceled by the user.
     pub canceled: N,
-    /// Given up by the server.
+    /// Aborted by the server.
     pub aborted: N,
 }
 
-/// Number of tasks per state, of one job.
+/// The number of tasks per state, of one job.
 pub type TaskCounts = PerState<u32>;
 
-/// Number of tasks per state, of any number of jobs.
+/// The number of tasks per state, of any number of jobs.
 pub type TaskTotals = PerState<u64>;
 
 impl<N> PerState<N> {
-    /// The count of a state.
+    /// Returns the count of a state.
     pub const fn of(&mut self, state: TaskState) -> &mut N {
         match state {
             TaskState::Waiting => &mut self.waiting,
@@ -47,19 +47,19 @@ impl<N> PerState<N> {
 }
 
 impl<N: Copy + Add<Output = N>> PerState<N> {
-    /// All of them.
+    /// Returns the sum of all counts.
     #[must_use]
     pub fn total(&self) -> N {
         self.unfinished() + self.ended()
     }
 
-    /// Tasks that have not ended.
+    /// Returns the number of tasks that have not ended.
     #[must_use]
     pub fn unfinished(&self) -> N {
         self.waiting + self.running
     }
 
-    /// Number of tasks that ended in any way.
+    /// Returns the number of tasks that have ended in any way.
     #[must_use]
     pub fn ended(&self) -> N {
         self.finished + self.failed + self.canceled + self.aborted
@@ -67,7 +67,7 @@ impl<N: Copy + Add<Output = N>> PerState<N> {
 }
 
 impl TaskCounts {
-    /// The same numbers, as sums have them.
+    /// Returns the same numbers as totals.
     #[must_use]
     pub fn totals(&self) -> TaskTotals {
         PerState {
@@ -82,24 +82,24 @@ impl TaskCounts {
 }
 
 impl TaskTotals {
-    /// Adds another sum.
+    /// Adds other totals.
     pub fn add(&mut self, mut other: Self) {
         for state in TaskState::ALL {
             *self.of(state) += *other.of(state);
         }
     }
 
-    /// Moves `count` waiting tasks to another state, or all if fewer wait.
+    /// Moves `count` waiting tasks to another state, or all of them if there are fewer.
     pub fn shift(&mut self, count: u64, to: TaskState) {
         let moved = count.min(self.waiting);
         self.waiting -= moved;
         *self.of(to) += moved;
     }
 
-    /// State of a job with these tasks, for every display.
+    /// Returns the state of a job with these tasks, for every display.
     #[must_use]
     pub const fn state(&self, is_open: bool) -> JobState {
-        // A job that still works is running, even after failures; otherwise its worst outcome
+        // A job with running tasks is running, even after failures. Otherwise, its worst outcome
         // decides.
         if self.running > 0 {
             JobState::Running
@@ -112,7 +112,7 @@ impl TaskTotals {
         } else if self.canceled > 0 {
             JobState::Canceled
         } else if is_open {
-            // An open job without a failure waits for more tasks: it is not finished.
+            // An open job without a failure waits for more tasks, so it is not finished.
             JobState::Opened
         } else {
             JobState::Finished
@@ -121,61 +121,63 @@ impl TaskTotals {
 
     fn take(&mut self, mut other: Self) {
         for state in TaskState::ALL {
-            // A sum that wraps would show billions of tasks until the server ends.
+            // If the sum wrapped, it would show billions of tasks until the server ends.
             *self.of(state) = self.of(state).saturating_sub(*other.of(state));
         }
     }
 }
 
-/// Number of jobs per state.
+/// The number of jobs per state.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct JobTotals([u64; JobState::ALL.len()]);
 
 impl JobTotals {
-    /// The count of a state.
+    /// Returns the count of a state.
     #[must_use]
     pub const fn of(&self, state: JobState) -> u64 {
-        // As long as the list of states.
+        // The array is as long as the list of states.
         self.0[state as usize]
     }
 
-    /// Counts a job more.
+    /// Adds a job to the count of a state.
     pub const fn add(&mut self, state: JobState) {
         self.0[state as usize] += 1;
     }
 
-    /// Counts a job less.
+    /// Removes a job from the count of a state.
     pub(super) const fn take(&mut self, state: JobState) {
         let count = &mut self.0[state as usize];
         *count = count.saturating_sub(1);
     }
 }
 
-/// Sums over all jobs, as of the last [`Jobs::take_changed`](super::Jobs::take_changed).
+/// The totals over all jobs, as of the last [`Jobs::take_changed`](super::Jobs::take_changed).
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Totals {
-    /// Tasks of all jobs that are not forgotten.
+    /// The tasks of all jobs that have not been forgotten.
     pub tasks: TaskTotals,
-    /// Jobs that are not forgotten.
+    /// The jobs that have not been forgotten.
     pub jobs: JobTotals,
-    /// Tasks that ended since the server started; `waiting` and `running` stay 0.
+    /// The tasks that have ended since the server started. `waiting` and `running` stay 0.
     pub ended: TaskTotals,
-    /// Instances started since the server started.
+    /// The number of instances started since the server started.
     pub started: u64,
-    /// Failed or lost instances that are followed by another one.
+    /// The number of failed or lost instances that were followed by another one.
     pub superseded: u64,
-    /// Cpu time of instances that the end of their worker's lifetime cut off, since the server
-    /// started: run time times cpus.
+    /// The cpu time (run time times cpus) of instances that were cut off by the end of their
+    /// worker's lifetime since the server started.
     pub cut_off: Duration,
 }
 
 impl Totals {
-    /// Updates the contribution of a job. Tasks that have ended since count as ended.
+    /// Updates the contribution of a job, and counts the tasks that have ended since the last
+    /// update.
     pub(super) fn count(&mut self, job: &mut Job) {
         let before = job
             .counted
             .map_or(TaskCounts::default(), |(counts, _)| counts);
-        // Only the difference: a job is counted after each batch that changed it.
+        // Only the difference is counted, because a job is counted after each batch that changed
+        // it.
         self.replace(job);
         let now = job.counts();
         let more = |now: u32, before: u32| u64::from(now.saturating_sub(before));
@@ -185,9 +187,9 @@ impl Totals {
         self.ended.aborted += more(now.aborted, before.aborted);
     }
 
-    /// Likewise for a restored job, whose ends do not count for this run of the server.
+    /// Updates the contribution of a restored job, whose ends do not count for this server run.
     pub(super) fn replace(&mut self, job: &mut Job) {
-        // First removes its previous contribution, so that it never counts twice.
+        // The previous contribution is removed first, so that a job never counts twice.
         self.forget(job);
         let (counts, state) = (*job.counts(), job.state());
         self.tasks.add(counts.totals());
@@ -195,7 +197,7 @@ impl Totals {
         job.counted = Some((counts, state));
     }
 
-    /// Takes a job out of the sums.
+    /// Removes a job from the totals.
     pub(super) fn forget(&mut self, job: &mut Job) {
         if let Some((counts, state)) = job.counted.take() {
             self.tasks.take(counts.totals());
