@@ -1,11 +1,13 @@
-//! Parameters of the tasks of an array: `lr=0.1,0.01` with `seed=1-100` are 200 tasks.
+//! The parameters of the tasks of an array: `lr=0.1,0.01` with `seed=1-100` results in 200 tasks.
 //!
-//! The values of a task follow from its id. So ten million combinations are one description and a
-//! range of ids, on the wire, in the state and in the store. Ids count the combinations like nested
-//! loops: the last parameter changes fastest. A parameter zipped with the previous one has its
-//! first value together with the first of that one, and so on.
+//! The values of a task follow from its id. Ten million combinations are therefore stored as one
+//! description and a range of ids, on the wire, in the state and in the store. Ids count the
+//! combinations like nested loops: the last parameter changes fastest. A parameter that is zipped
+//! with the previous one changes together with it: the first values are combined, then the second
+//! values, and so on.
 //!
-//! [`fill`] replaces `{NAME}` in texts by the value of a task; nothing else in a text changes.
+//! [`fill`] replaces `{NAME}` in texts with the value of a task, and leaves everything else
+//! unchanged.
 
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
@@ -13,22 +15,22 @@ use std::fmt::Write as _;
 use crate::id::TaskId;
 use crate::texts::{ByteText, Entries};
 
-/// Most parameters of one submit.
+/// The maximum number of parameters of one submission.
 pub const PARAMS_MAX: usize = 64;
 
-/// Longest name of a parameter, in bytes.
+/// The maximum length of a parameter's name in bytes.
 pub const NAME_BYTES_MAX: usize = 64;
 
-/// Limit of pieces that describe the values of one parameter.
+/// The maximum number of pieces that describe the values of one parameter.
 pub const PIECES_MAX: usize = 4_096;
 
-/// Limit of digits after the decimal point: ten to this power still fits into 64 bits.
+/// The maximum number of digits after the decimal point. Ten to this power still fits into 64 bits.
 pub const DIGITS_MAX: u8 = 18;
 
-/// Bytes of [`Param::describe`].
+/// The approximate maximum length of [`Param::describe`] in bytes.
 const DESCRIPTION_MAX: usize = 200;
 
-/// Names that placeholders of paths have already.
+/// Names that are already used by placeholders in paths.
 const RESERVED: [&str; 6] = [
     "JOBID",
     "TASKID",
@@ -38,10 +40,10 @@ const RESERVED: [&str; 6] = [
     "CWD",
 ];
 
-/// Parameters that cannot be.
+/// An error in parameters.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum ParamsError {
-    /// A name that no placeholder and no variable can have.
+    /// The name cannot be used in placeholders and variables.
     #[error(
         "`{0}` is no name of a parameter: expected a letter, then up to 63 letters, digits, `_` and `-`"
     )]
@@ -49,12 +51,12 @@ pub enum ParamsError {
     /// `{TASK_ID}` would be one letter away from `%{TASK_ID}`.
     #[error("a parameter cannot be called `{0}`, which is a placeholder of paths; rename it")]
     Reserved(Box<str>),
-    /// Two lists of values.
+    /// The parameter has two lists of values.
     #[error(
         "the parameter `{0}` is there twice; put all its values into one list, such as `{0}=1,2`"
     )]
     Twice(Box<str>),
-    /// Two parameters would set one variable.
+    /// Two parameters would set the same variable.
     #[error("the parameters `{0}` and `{1}` would both be {variable}; rename one", variable = variable(.0))]
     SameName(Box<str>, Box<str>),
     /// The first parameter has no previous one to be zipped with.
@@ -65,44 +67,45 @@ pub enum ParamsError {
         "`{name}` goes along with `{with}` and needs as many values: it has {found}, `{with}` has {expected}"
     )]
     Lengths {
-        /// Parameter that goes along.
+        /// The zipped parameter.
         name: Box<str>,
-        /// First one of its group.
+        /// The first parameter of its group.
         with: Box<str>,
-        /// Number of its values.
+        /// The number of its values.
         found: u32,
-        /// Number of values of the group.
+        /// The number of values in the group.
         expected: u32,
     },
-    /// Nothing to run.
+    /// The parameter has no values, so there would be no tasks.
     #[error("the parameter `{0}` has no values")]
     NoValues(Box<str>),
-    /// Ids of tasks have 32 bits.
+    /// There would be too many tasks, because task ids have 32 bits.
     #[error("there would be more than 4294967295 tasks")]
     TooMany,
-    /// A variable cannot hold it.
+    /// A value contains a NUL byte, which an environment variable cannot hold.
     #[error("a value of the parameter `{0}` contains a NUL byte")]
     Nul(Box<str>),
-    /// More than [`PARAMS_MAX`] or [`PIECES_MAX`].
+    /// There are more than [`PARAMS_MAX`] parameters, or one has more than [`PIECES_MAX`] pieces.
     #[error(
         "there are more than {PARAMS_MAX} parameters, or one is made of more than {PIECES_MAX} ranges and lists"
     )]
     TooLarge,
-    /// Numbers that do not fit.
+    /// The numbers of a range have too many digits.
     #[error("a range of the parameter `{0}` has numbers with more than 18 digits")]
     Range(Box<str>),
 }
 
-/// Evenly spaced decimals, exact: whole multiples of a power of ten.
+/// Evenly spaced decimal numbers. They are exact, because they are stored as multiples of a power
+/// of ten.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Decimals {
-    /// First value, without its point.
+    /// The first value, without its decimal point.
     pub first: i64,
-    /// Distance of two values, likewise.
+    /// The distance between two values, without its decimal point.
     pub step: i64,
-    /// Number of values; at least 1.
+    /// The number of values, at least 1.
     pub count: u32,
-    /// Digits behind the point.
+    /// The number of digits after the decimal point.
     pub digits: u8,
 }
 
@@ -113,9 +116,9 @@ impl Decimals {
         self.count > 0 && self.digits <= DIGITS_MAX && i64::try_from(last).is_ok()
     }
 
-    /// Value with this index, with all its digits.
+    /// Appends the value with this index, with all its digits.
     fn write(&self, index: u32, out: &mut String) {
-        // Checked on construction: it lies between the first and the last value.
+        // The value lies between the first and the last value, which were checked on construction.
         let units = i128::from(self.step) * i128::from(index) + i128::from(self.first);
         write_decimal(i64::try_from(units).unwrap_or(i64::MAX), self.digits, out);
     }
@@ -132,10 +135,10 @@ fn write_decimal(units: i64, digits: u8, out: &mut String) {
     }
 }
 
-/// Part of the values of a parameter.
+/// A part of the values of a parameter.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub enum Values {
-    /// Texts as the user wrote them.
+    /// The values as the user wrote them.
     Texts(Entries),
     /// A range of numbers.
     Decimals(Decimals),
@@ -149,14 +152,14 @@ impl Values {
         }
     }
 
-    /// Bytes of the longest one.
+    /// Returns the length in bytes of the longest value.
     fn longest(&self) -> usize {
         match self {
             Self::Texts(texts) => {
                 let all = (0_u32..).map_while(|index| texts.get(index));
                 all.map(<[u8]>::len).max().unwrap_or_default()
             }
-            // Between first and last no number has more digits.
+            // No number between the first and the last one has more digits.
             Self::Decimals(decimals) => {
                 let ends = [0, decimals.count.saturating_sub(1)];
                 ends.map(|end| self.get(end).len())
@@ -181,11 +184,11 @@ impl Values {
 /// A name and its values.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct Param {
-    /// Name between braces.
+    /// The name between the braces.
     pub name: Box<str>,
-    /// Zipped with the previous one instead of combined with it.
+    /// Whether the parameter is zipped with the previous one, rather than combined with it.
     pub is_along: bool,
-    /// Values in their order.
+    /// The values in their order.
     pub values: Vec<Values>,
 }
 
@@ -199,7 +202,7 @@ impl Param {
         Ok(count)
     }
 
-    /// The value at this index; empty beyond the last one.
+    /// Returns the value at this index. Empty beyond the last one.
     #[must_use]
     pub fn value(&self, mut index: u32) -> ByteText {
         for values in &self.values {
@@ -212,7 +215,7 @@ impl Param {
         ByteText::default()
     }
 
-    /// Short form of its values, as the user writes them: `0.1,0.01` or `1-100`.
+    /// Returns a short form of the values, as the user writes them: `0.1,0.01` or `1-100`.
     #[must_use]
     pub fn describe(&self) -> String {
         let mut text = String::new();
@@ -221,7 +224,7 @@ impl Param {
                 Values::Texts(texts) => {
                     let all = (0_u32..).map_while(|index| texts.get(index));
                     for value in all {
-                        // There may be millions of them.
+                        // There may be millions of values.
                         if text.len() > DESCRIPTION_MAX {
                             break;
                         }
@@ -288,29 +291,29 @@ fn separate(text: &mut String) {
     }
 }
 
-/// Name of the environment variable with a parameter's value.
+/// Returns the name of the environment variable that contains a parameter's value.
 #[must_use]
 pub fn variable(name: &str) -> String {
     let name = name.to_ascii_uppercase().replace('-', "_");
     format!("HQ_PARAM_{name}")
 }
 
-/// Consistent parameters, and the ids of their combinations.
+/// A consistent set of parameters, and the ids of their combinations.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct Params {
     list: Vec<Param>,
-    /// Number of values of each parameter.
+    /// The number of values of each parameter.
     counts: Vec<u32>,
     count: u32,
     first: u32,
 }
 
 impl Params {
-    /// Parameters whose first combination has the id `first`.
+    /// Creates parameters whose first combination has the id `first`.
     ///
     /// # Errors
     ///
-    /// [`ParamsError`] names the inconsistency.
+    /// Returns a [`ParamsError`] that names the inconsistency.
     pub fn new(list: Vec<Param>, first: u32) -> Result<Self, ParamsError> {
         if list.len() > PARAMS_MAX {
             return Err(ParamsError::TooLarge);
@@ -350,7 +353,7 @@ impl Params {
                 Some(_) => {}
             }
         }
-        // The last combination needs an id as well, which may be the largest one.
+        // The last combination also needs an id, which may be the largest one.
         if first.checked_add(total - 1).is_none() {
             return Err(ParamsError::TooMany);
         }
@@ -362,7 +365,8 @@ impl Params {
         })
     }
 
-    /// The same combinations with other ids, from `first` on. `None` if there are too few ids.
+    /// Returns the same combinations with other ids, starting at `first`. `None` if there are too
+    /// few ids.
     #[must_use]
     pub fn with_first(&self, first: u32) -> Option<Self> {
         first.checked_add(self.count - 1)?;
@@ -372,38 +376,38 @@ impl Params {
         })
     }
 
-    /// How many combinations there are.
+    /// Returns the number of combinations.
     #[must_use]
     pub const fn count(&self) -> u32 {
         self.count
     }
 
-    /// Id of the first one.
+    /// Returns the id of the first combination.
     #[must_use]
     pub const fn first(&self) -> u32 {
         self.first
     }
 
-    /// The parameters in their order.
+    /// Returns the parameters in their order.
     #[must_use]
     pub fn list(&self) -> &[Param] {
         &self.list
     }
 
-    /// Whether a combination has this id.
+    /// Returns whether a combination has this id.
     #[must_use]
     pub const fn has(&self, id: u32) -> bool {
         id >= self.first && id - self.first < self.count
     }
 
-    /// Parameter with this name.
+    /// Returns the position of the parameter with this name.
     #[must_use]
     pub fn position(&self, name: &[u8]) -> Option<usize> {
         let mut names = self.list.iter().map(|param| param.name.as_bytes());
         names.position(|known| known == name)
     }
 
-    /// Bytes of the longest value of each parameter.
+    /// Returns the length in bytes of the longest value of each parameter.
     #[must_use]
     pub fn longest(&self) -> Vec<usize> {
         let params = self.list.iter();
@@ -411,7 +415,8 @@ impl Params {
         longest.map(Option::unwrap_or_default).collect()
     }
 
-    /// Upper bound of a text's length with values filled in; `longest` = [`Self::longest`].
+    /// Returns an upper bound of a text's length after the values are filled in. `longest` is the
+    /// result of [`Self::longest`].
     #[must_use]
     pub fn filled_max(&self, text: &[u8], longest: &[usize]) -> usize {
         let mut length = 0_usize;
@@ -425,8 +430,8 @@ impl Params {
         length
     }
 
-    /// Groups of zipped parameters with more than one value. A path that is unique per task must
-    /// name a parameter of each group.
+    /// Returns the groups of zipped parameters that have more than one value. A path that is unique
+    /// per task must contain a parameter of each group.
     pub fn groups(&self) -> impl Iterator<Item = &[Param]> {
         let mut at = 0;
         let groups = self.list.chunk_by(|_, next| next.is_along);
@@ -438,15 +443,15 @@ impl Params {
         })
     }
 
-    /// Number of values of the parameter at this position.
+    /// Returns the number of values of the parameter at this position.
     #[must_use]
     pub fn value_count(&self, position: usize) -> u32 {
         self.counts.get(position).copied().unwrap_or(0)
     }
 
-    /// Calls `count(value, ids)` with the index of each value of the parameter at `position` and
-    /// the number of ids from `first` to `last` that have it; a value may occur several times.
-    /// Takes one pass over the ids or over the values, whichever is shorter.
+    /// Calls `count(value, ids)` with the index of each value of the parameter at `position`, and
+    /// the number of ids from `first` to `last` that have the value. A value may occur in several
+    /// calls. Takes one pass over the ids or over the values, whichever is shorter.
     pub fn count_values(
         &self,
         position: usize,
@@ -457,7 +462,8 @@ impl Params {
         if values == 0 || last < self.first {
             return;
         }
-        // Consecutive ids with the same value: one per combination of the later groups.
+        // The number of consecutive ids with the same value: one per combination of the later
+        // groups.
         let behind = self.list.iter().zip(&self.counts).skip(position + 1);
         let repeat: u64 = behind
             .filter(|(param, _)| !param.is_along)
@@ -474,14 +480,15 @@ impl Params {
                 continue;
             }
             let next = ((at / repeat + 1) * repeat).min(end);
-            // Below the number of values, which has 32 bits.
+            // The result is below the number of values, which has 32 bits.
             let value = u32::try_from(at / repeat % values).unwrap_or(u32::MAX);
             count(value, next - at);
             at = next;
         }
     }
 
-    /// Values of a task, in the order of the parameters; empty if no combination has this id.
+    /// Returns the values of a task, in the order of the parameters. Empty if no combination has
+    /// this id.
     #[must_use]
     pub fn values(&self, task: TaskId) -> Vec<(&str, ByteText)> {
         let id = task.as_u32();
@@ -490,8 +497,8 @@ impl Params {
         }
         let mut rest = id - self.first;
         let mut values = Vec::with_capacity(self.list.len());
-        // From the innermost loop to the outermost; zipped parameters have the index of their
-        // group.
+        // Iterates from the innermost loop to the outermost one. Zipped parameters share the index
+        // of their group.
         let mut index = None;
         for (param, count) in self.list.iter().zip(&self.counts).rev() {
             let at = *index.get_or_insert(rest % count);
@@ -506,8 +513,8 @@ impl Params {
     }
 }
 
-/// The placeholder of a parameter at the start of `rest`: position of the parameter, and length in
-/// bytes.
+/// Returns the placeholder of a parameter at the start of `rest`: the position of the parameter,
+/// and the length of the placeholder in bytes.
 ///
 /// `{NAME}` and `%{NAME}`, the style of placeholders in paths, are equivalent. `${NAME}` is a shell
 /// variable.
@@ -529,7 +536,7 @@ pub(crate) fn placeholder_at(
     Some((position(inner.get(..end)?)?, open + end + 1))
 }
 
-/// Part of a text.
+/// A part of a text.
 enum Part {
     Byte(u8),
     /// The placeholder of the parameter with this number.
@@ -554,7 +561,8 @@ fn each_part(text: &[u8], position: impl Fn(&[u8]) -> Option<usize>, mut found: 
     }
 }
 
-/// A text with the values of one task. Placeholders inside values are not replaced.
+/// Returns a text with the values of one task filled in. Placeholders inside values are not
+/// replaced.
 #[must_use]
 pub fn fill<V: AsRef<[u8]>>(text: &[u8], values: &[(&str, V)]) -> Vec<u8> {
     let position = |name: &[u8]| {
@@ -570,13 +578,13 @@ pub fn fill<V: AsRef<[u8]>>(text: &[u8], values: &[(&str, V)]) -> Vec<u8> {
     filled
 }
 
-/// Whether a text starts with the placeholder of a parameter.
+/// Returns whether a text starts with the placeholder of a parameter.
 #[must_use]
 pub fn begins_with_param(text: &[u8], params: &Params) -> bool {
     placeholder_at(text, None, |name| params.position(name)).is_some()
 }
 
-/// Names of the parameters whose placeholders a text contains.
+/// Returns the names of the parameters whose placeholders a text contains.
 #[must_use]
 pub fn used<'a>(text: &[u8], params: &'a Params) -> BTreeSet<&'a str> {
     let mut found = BTreeSet::new();

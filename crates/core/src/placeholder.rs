@@ -1,7 +1,8 @@
 //! Paths with placeholders, such as `%{TASK_ID}.out`.
 //!
-//! A path is split once per template and then rendered for each task without another search.
-//! Unknown placeholders stay unchanged. This module handles only bytes and accesses no file system.
+//! A path is split once per template, and then rendered for each task without searching it again.
+//! Unknown placeholders stay unchanged. This module handles only bytes, and accesses no file
+//! system.
 
 use std::sync::Arc;
 
@@ -18,7 +19,7 @@ pub enum Placeholder {
     TaskId,
     /// The id of the instance.
     InstanceId,
-    /// The directory of the submit.
+    /// The directory of the submission.
     SubmitDir,
     /// The uid of the server.
     ServerUid,
@@ -61,7 +62,7 @@ pub struct PathValues<'a> {
     pub task: TaskId,
     /// The instance.
     pub instance: InstanceId,
-    /// The absolute directory of the submit.
+    /// The absolute directory of the submission.
     pub submit_dir: &'a [u8],
     /// The uid of the server.
     pub server_uid: &'a str,
@@ -76,7 +77,7 @@ impl PathPattern {
         Self::parse_with(path, None)
     }
 
-    /// Splits a path that may name parameters.
+    /// Splits a path that may contain parameters.
     fn parse_with(path: &[u8], params: Option<&Params>) -> Self {
         let mut parts = Vec::new();
         let mut literal = Vec::new();
@@ -107,7 +108,7 @@ impl PathPattern {
         Self(parts)
     }
 
-    /// Returns whether all tasks of a submit have the same path.
+    /// Returns whether all tasks of a submission have the same path.
     #[must_use]
     pub fn is_constant(&self) -> bool {
         self.0.iter().all(|part| {
@@ -171,7 +172,7 @@ pub fn join(base: &[u8], path: &[u8]) -> Vec<u8> {
     joined
 }
 
-/// Replaces the placeholders whose values are known when a submit is accepted, `%{JOB_ID}` and
+/// Replaces the placeholders whose values are known when a submission is accepted, `%{JOB_ID}` and
 /// `%{SERVER_UID}`, and keeps all others.
 #[must_use]
 pub fn fill_known(path: &[u8], job: JobId, server_uid: &str) -> Vec<u8> {

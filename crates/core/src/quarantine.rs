@@ -1,17 +1,18 @@
-//! Workers in quarantine: tasks fail there that succeed elsewhere, or a user requested it. Values.
+//! Workers in quarantine, because tasks that succeed elsewhere fail there, or because a user
+//! requested it.
 
 use crate::id::WorkerId;
 use crate::time::Timestamp;
 
-/// Reaction of a server to such workers.
+/// How a server reacts to such workers.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum QuarantineMode {
-    /// No observation at all.
+    /// The server does not look for them.
     Off,
-    /// Reports such workers.
+    /// The server reports them.
     #[default]
     Tell,
-    /// Sends them no tasks for a while, and reruns elsewhere what failed there.
+    /// The server sends them no tasks for a while, and reruns tasks that failed there elsewhere.
     Act,
 }
 
@@ -20,7 +21,7 @@ impl QuarantineMode {
     pub const ALL: [(&'static str, Self); 3] =
         [("off", Self::Off), ("tell", Self::Tell), ("act", Self::Act)];
 
-    /// Name on the command line.
+    /// Returns the name on the command line.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -34,22 +35,24 @@ impl QuarantineMode {
 /// A worker in quarantine, or on probation after its quarantine.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Quarantine {
-    /// Id of the worker.
+    /// The id of the worker.
     pub worker: WorkerId,
-    /// Since when.
+    /// When the quarantine began.
     pub since: Timestamp,
-    /// Time of the next probe task.
+    /// When the next probe task is due.
     pub until: Timestamp,
-    /// Number of consecutive quarantines: each is twice as long as the previous one.
+    /// The number of consecutive quarantines. Each one is twice as long as the previous one.
     pub round: u32,
-    /// Whether a user requested it; otherwise the server found the problem.
+    /// Whether a user requested the quarantine. Otherwise, the server found the problem.
     pub is_asked: bool,
-    /// Reason as a sentence without full stop; may be empty for a requested one.
+    /// The reason, as a sentence without a full stop. May be empty if a user requested the
+    /// quarantine.
     pub why: Box<str>,
 }
 
 impl Quarantine {
-    /// Text about a requested quarantine: `on request until TIME: its fan is loud`.
+    /// Returns the text about a requested quarantine, such as `on request until TIME: its fan is
+    /// loud`.
     #[must_use]
     pub fn on_request(&self, until: &str) -> String {
         let why = if self.why.is_empty() { "" } else { ": " };
@@ -57,11 +60,11 @@ impl Quarantine {
     }
 }
 
-/// Suspicion against a worker.
+/// A suspicion about a worker.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Suspicion {
-    /// Since when.
+    /// When the suspicion arose.
     pub since: Timestamp,
-    /// Why, a sentence without full stop.
+    /// The reason, as a sentence without a full stop.
     pub why: Box<str>,
 }

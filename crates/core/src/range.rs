@@ -25,7 +25,7 @@ pub enum RangeError {
     /// The range is empty, has a step of zero, or exceeds `u32`.
     #[error("Invalid range")]
     Invalid,
-    /// An id is in two ranges.
+    /// An id is in two of the ranges.
     #[error("Ranges overlap")]
     Overlap,
     /// There are more ids than a `u32` can count.
@@ -134,7 +134,7 @@ impl IdRange {
         })
     }
 
-    /// Returns the lowest id in both ranges, by the Chinese remainder theorem. O(log step).
+    /// Returns the lowest id in both ranges, by the Chinese remainder theorem. Takes O(log step).
     #[must_use]
     pub fn first_common(&self, other: &Self) -> Option<u32> {
         let (a, b) = (i128::from(self.step), i128::from(other.step));
@@ -143,7 +143,8 @@ impl IdRange {
         if distance % gcd != 0 {
             return None;
         }
-        // `self.first + steps * a` is in both infinite progressions, which meet every `period`.
+        // `self.first + steps * a` is in both infinite progressions. They meet again after every
+        // `period`.
         let steps = (distance / gcd * inverse).rem_euclid(b / gcd);
         let (common, period) = (i128::from(self.first) + steps * a, a / gcd * b);
         let low = i128::from(self.first.max(other.first));
@@ -286,7 +287,7 @@ impl IdArray {
         self.ranges.iter().map(IdRange::last).max()
     }
 
-    /// Returns the id at `index`. O(log ranges).
+    /// Returns the id at `index`. Takes O(log ranges).
     #[must_use]
     pub fn get(&self, index: u32) -> Option<u32> {
         if index >= self.len {
@@ -297,7 +298,7 @@ impl IdArray {
         Some(range.first + (index - self.starts[slot]) * range.step)
     }
 
-    /// Returns the index of `id`. O(ranges).
+    /// Returns the index of `id`. Takes O(ranges).
     #[must_use]
     pub fn position(&self, id: u32) -> Option<u32> {
         self.ranges
@@ -321,9 +322,9 @@ impl IdArray {
         range.part(index - self.starts.get(slot)?, range.count)
     }
 
-    /// Separates existing from unknown ids, both in their original order. `existing` returns the
-    /// existing ids in a span, ascending. O(ranges + existing ids in their spans), however many ids
-    /// the array has.
+    /// Separates existing ids from unknown ones, both in their original order. `existing` returns
+    /// the existing ids in a span in ascending order. Takes O(ranges + existing ids in their
+    /// spans), no matter how many ids the array has.
     pub fn split<I: IntoIterator<Item = u32>>(
         &self,
         existing: impl Fn(RangeInclusive<u32>) -> I,
@@ -377,8 +378,8 @@ impl fmt::Display for IdArray {
     }
 }
 
-/// Returns whether any id occurs twice. Compares only ranges whose spans overlap: O(r log r) plus
-/// the number of such pairs.
+/// Returns whether any id occurs twice. Compares only ranges whose spans overlap, which takes O(r
+/// log r) plus the number of such pairs.
 fn has_overlap(ranges: &[IdRange]) -> bool {
     let mut sorted: Vec<&IdRange> = ranges.iter().collect();
     sorted.sort_by_key(|range| range.first);
@@ -409,7 +410,7 @@ const fn gcd_with_inverse(a: i128, b: i128) -> (i128, i128) {
 /// A set of `u32` indices as disjoint, non-adjacent half-open ranges.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct IndexSet {
-    /// From start to end (exclusive).
+    /// Maps the start of each range to its end (exclusive).
     ranges: BTreeMap<u32, u32>,
     len: u32,
 }
@@ -436,7 +437,7 @@ impl IndexSet {
         self.len == 0
     }
 
-    /// Returns whether `index` is a member. O(log ranges).
+    /// Returns whether `index` is a member. Takes O(log ranges).
     #[must_use]
     pub fn contains(&self, index: u32) -> bool {
         self.ranges
@@ -445,7 +446,7 @@ impl IndexSet {
             .is_some_and(|(_, end)| index < *end)
     }
 
-    /// Adds `from..to`. Existing members stay.
+    /// Adds the indices in `from..to`. Existing members stay.
     pub fn insert_range(&mut self, from: u32, to: u32) {
         if from >= to {
             return;
@@ -515,12 +516,12 @@ impl IndexSet {
         Some((start, to))
     }
 
-    /// Returns the ranges `(from, to)`, with `to` exclusive, ascending.
+    /// Returns the ranges `(from, to)` in ascending order, with `to` exclusive.
     pub fn ranges(&self) -> impl Iterator<Item = (u32, u32)> + '_ {
         self.ranges.iter().map(|(start, end)| (*start, *end))
     }
 
-    /// Returns all members, ascending.
+    /// Returns all members in ascending order.
     pub fn iter(&self) -> impl Iterator<Item = u32> + '_ {
         self.ranges().flat_map(|(from, to)| from..to)
     }

@@ -1,30 +1,31 @@
-//! Why a request is rejected, as a value: the kind of rejection, its subject, and a text for users.
+//! The reason why a request is rejected: its kind, its subject, and a text for users.
 //!
-//! Code decides by the kind, never by the text. The output of a client, the status of an HTTP
-//! answer and the exit code of a command are functions of this value. `hq-protocol` defines the
-//! first, because the value travels there.
+//! Code makes decisions by the kind, and never by the text. The output of a client, the status of
+//! an HTTP answer and the exit code of a command are functions of this value. `hq-protocol` defines
+//! the first of these, because the value is sent there.
 
 use crate::id::{JobId, TaskId};
 use crate::limits::shorten;
 
-/// Longest text of a rejection. It may quote the request, which can have megabytes.
+/// The maximum length of a rejection's text. It may quote the request, which can have several
+/// megabytes.
 const TEXT_MAX: usize = 16 << 10;
 
-/// Kind of a rejection, by what the client can do about it.
+/// The kind of a rejection, which tells the client what it can do about it.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum RefusalKind {
     /// The subject of the request does not exist.
     NotFound,
-    /// It exists, but its present state does not permit the request.
+    /// The subject exists, but its current state does not permit the request.
     Conflict,
     /// The request is inconsistent and would always be rejected.
     Invalid,
     /// The request exceeds what can be stored or sent.
     TooLarge,
-    /// Not possible at present, or not with this server; the same request may succeed later or
-    /// elsewhere.
+    /// The request is currently not possible, or not with this server. The same request may succeed
+    /// later or elsewhere.
     Unavailable,
-    /// It was tried, and went wrong.
+    /// The request was attempted, and failed.
     Failed,
 }
 
@@ -39,7 +40,7 @@ impl RefusalKind {
         Self::Failed,
     ];
 
-    /// Word for programs: `not-found`.
+    /// Returns the word for programs, such as `not-found`.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -53,23 +54,23 @@ impl RefusalKind {
     }
 }
 
-/// A refused request.
+/// A rejected request.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Refusal {
-    /// Kind, on which code decides.
+    /// The kind, by which code makes decisions.
     pub kind: RefusalKind,
-    /// The text, without the prefix that scripts look for.
+    /// The text, without the prefix that scripts search for.
     pub text: Box<str>,
     /// Whether users see the text without that prefix, for compatibility.
     pub is_bare: bool,
-    /// Job that it is about.
+    /// The job concerned.
     pub job: Option<JobId>,
-    /// Task of that job that it is about.
+    /// The task of that job.
     pub task: Option<TaskId>,
 }
 
 impl Refusal {
-    /// A rejection of this kind. Cuts very long texts.
+    /// Creates a rejection of this kind. Truncates very long texts.
     #[must_use]
     pub fn new(kind: RefusalKind, text: impl Into<Box<str>>) -> Self {
         Self {
@@ -81,49 +82,50 @@ impl Refusal {
         }
     }
 
-    /// See [`RefusalKind::NotFound`].
+    /// Creates a rejection of the kind [`RefusalKind::NotFound`].
     #[must_use]
     pub fn not_found(text: impl Into<Box<str>>) -> Self {
         Self::new(RefusalKind::NotFound, text)
     }
 
-    /// See [`RefusalKind::Conflict`].
+    /// Creates a rejection of the kind [`RefusalKind::Conflict`].
     #[must_use]
     pub fn conflict(text: impl Into<Box<str>>) -> Self {
         Self::new(RefusalKind::Conflict, text)
     }
 
-    /// See [`RefusalKind::Invalid`].
+    /// Creates a rejection of the kind [`RefusalKind::Invalid`].
     #[must_use]
     pub fn invalid(text: impl Into<Box<str>>) -> Self {
         Self::new(RefusalKind::Invalid, text)
     }
 
-    /// See [`RefusalKind::TooLarge`].
+    /// Creates a rejection of the kind [`RefusalKind::TooLarge`].
     #[must_use]
     pub fn too_large(text: impl Into<Box<str>>) -> Self {
         Self::new(RefusalKind::TooLarge, text)
     }
 
-    /// See [`RefusalKind::Unavailable`].
+    /// Creates a rejection of the kind [`RefusalKind::Unavailable`].
     #[must_use]
     pub fn unavailable(text: impl Into<Box<str>>) -> Self {
         Self::new(RefusalKind::Unavailable, text)
     }
 
-    /// See [`RefusalKind::Failed`].
+    /// Creates a rejection of the kind [`RefusalKind::Failed`].
     #[must_use]
     pub fn failed(text: impl Into<Box<str>>) -> Self {
         Self::new(RefusalKind::Failed, text)
     }
 
-    /// The server is shutting down; the next one may accept the request.
+    /// Creates the rejection of a server that is shutting down. The next server may accept the
+    /// request.
     #[must_use]
     pub fn shutting_down() -> Self {
         Self::unavailable("the server is shutting down")
     }
 
-    /// The same, shown without the prefix.
+    /// Returns the same rejection, to be shown without the prefix.
     #[must_use]
     pub fn bare(self) -> Self {
         Self {
@@ -132,7 +134,7 @@ impl Refusal {
         }
     }
 
-    /// The same, with the job or task concerned.
+    /// Returns the same rejection, with the job or task concerned.
     #[must_use]
     pub fn about(self, job: Option<JobId>, task: Option<TaskId>) -> Self {
         Self { job, task, ..self }

@@ -1,4 +1,4 @@
-//! New requests for resubmitted tasks: a value, and its application to a template.
+//! New requests for resubmitted tasks, and how they are applied to a template.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,27 +10,28 @@ use crate::retry::RetryCause;
 use crate::sizing::FirstMemory;
 use crate::template::{ByteText, TaskTemplate};
 
-/// Retries of tasks whose memory may grow and that had none.
+/// The number of retries of tasks whose memory may grow and that had no retries.
 const RETRIES: u16 = 3;
 
-/// New request of the tasks of one kind.
+/// The new request of the tasks of one kind.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct NewRequest {
-    /// Their program and arguments; empty = any.
+    /// The program and arguments of these tasks. Empty means any.
     pub args: Vec<ByteText>,
-    /// Requested resources other than memory.
+    /// The requested resources other than memory.
     pub others: Vec<ResourceEntry>,
-    /// Memory of the first attempt.
+    /// The memory of the first attempt.
     pub memory: Amount,
-    /// Growth of memory from attempt to attempt; `None` = the same for all.
+    /// The growth of memory from attempt to attempt. `None` if it is the same for all attempts.
     pub growth: Option<Growth<Amount>>,
-    /// Required remaining lifetime of a worker; zero = as requested before.
+    /// The required remaining lifetime of a worker. Zero means as requested before.
     pub min_time: Duration,
 }
 
 impl NewRequest {
-    /// Whether it applies to tasks of this template: nodes are taken whole, and among several
-    /// variants the intended one is unclear.
+    /// Returns whether it applies to tasks of this template. It does not apply to multi-node tasks,
+    /// which take whole nodes, or to tasks with several variants, because it is unclear which
+    /// variant is meant.
     fn is_for(&self, task: &TaskTemplate) -> bool {
         let [request] = task.requests.as_slice() else {
             return false;
@@ -41,8 +42,8 @@ impl NewRequest {
         is_same && request.n_nodes == 0 && others.eq(self.others.iter())
     }
 
-    /// Growth of tasks. The user's own growth applies if this one has no bound, because then its
-    /// limit was not measured.
+    /// Returns the growth for a task. The user's growth applies if this one has no bound, because
+    /// then its limit was not measured.
     fn growth_for(&self, asked: Option<Growth<Amount>>) -> Option<Growth<Amount>> {
         let is_measured = self.growth.is_some_and(|growth| growth.max.is_some());
         let can_grow = |asked: &Growth<Amount>| asked.max.is_none_or(|max| self.memory < max);
@@ -51,17 +52,17 @@ impl NewRequest {
             .or(self.growth)
     }
 
-    /// The template with this request; `None` = it violates a rule.
+    /// Returns the template with this request, or `None` if that would violate a rule.
     fn applied(&self, task: &TaskTemplate) -> Option<TaskTemplate> {
         let mut task = task.clone();
         let mut variants = task.requests.as_slice().to_vec();
         let request = variants.first_mut()?;
-        // Without a finished task the run time is unknown.
+        // If no task has finished, the run time is unknown.
         if !self.min_time.is_zero() {
             request.min_time = self.min_time;
         }
         if task.learn.memory.is_some() {
-            // The size is still learned, starting from the known one.
+            // The size is still learned, but starts at the known one.
             task.learn.memory = Some(FirstMemory::Given(self.memory));
         } else {
             set_memory(request, self.memory);
@@ -81,7 +82,7 @@ impl NewRequest {
     }
 }
 
-/// A template with the first request that is about its tasks.
+/// Returns a template with the first request that applies to its tasks.
 #[must_use]
 pub fn resized(task: &Arc<TaskTemplate>, requests: &[NewRequest]) -> Arc<TaskTemplate> {
     let mut found = requests.iter().filter(|request| request.is_for(task));

@@ -6,21 +6,21 @@ use std::time::Duration;
 use crate::growth::GrowSpec;
 use crate::outcome::{Outcome, SignalName};
 
-/// Longest wait before another attempt, however often the delay has doubled.
+/// The longest wait before another attempt, no matter how often the delay has doubled.
 const DELAY_MAX: Duration = Duration::from_secs(600);
 
-/// How a running task is asked to end before it is killed: by a time limit, a cancel, or the end of
+/// How a running task is asked to end before it is killed by a time limit, a cancel or the end of
 /// its worker.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct StopSpec {
-    /// Signal for its process group.
+    /// The signal for its process group.
     pub signal: i32,
-    /// Time from the signal to SIGKILL.
+    /// The time from the signal to SIGKILL.
     pub grace: Duration,
 }
 
 impl Default for StopSpec {
-    /// SIGINT, and a second to react.
+    /// Returns SIGINT, with a second to react.
     fn default() -> Self {
         Self {
             signal: 2,
@@ -29,18 +29,18 @@ impl Default for StopSpec {
     }
 }
 
-/// Why an attempt counts as failed.
+/// The reason why an attempt counts as failed.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum RetryCause {
-    /// An exit code in this range, both ends included.
+    /// The exit code is in this range, both ends included.
     ExitCodes(u8, u8),
-    /// Any signal.
+    /// The task was terminated by any signal.
     AnySignal,
-    /// This signal.
+    /// The task was terminated by this signal.
     Signal(u8),
-    /// The time limit.
+    /// The time limit was reached.
     TimeLimit,
-    /// The kernel was out of memory.
+    /// The task ran out of memory.
     OutOfMemory,
     /// The program could not be started.
     Start,
@@ -64,22 +64,22 @@ impl fmt::Display for RetryCause {
     }
 }
 
-/// Number of retries of a failed task, their causes, and their delays.
+/// The number of retries of a failed task, their causes and their delays.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct RetrySpec {
-    /// Attempts after the first one; 0 = none.
+    /// The number of attempts after the first one.
     pub limit: u16,
-    /// Failures that another attempt may follow.
+    /// The failures after which another attempt may follow.
     pub on: Vec<RetryCause>,
-    /// Wait before the second attempt; doubles from attempt to attempt up to ten minutes.
+    /// The wait before the second attempt. It doubles from attempt to attempt, up to ten minutes.
     pub delay: Duration,
-    /// Growth of the request for another attempt.
+    /// The growth of the request for another attempt.
     pub grow: GrowSpec,
 }
 
 impl RetrySpec {
-    /// Default causes of retries: everything that the program did or that happened to it. Excludes
-    /// missing programs, and lost workers, which the crash limit covers.
+    /// The default causes of retries: everything that the program did or that happened to it. This
+    /// excludes programs that could not be started, and lost workers, which the crash limit covers.
     pub const DEFAULT_ON: [RetryCause; 4] = [
         RetryCause::ExitCodes(1, u8::MAX),
         RetryCause::AnySignal,
@@ -87,8 +87,8 @@ impl RetrySpec {
         RetryCause::OutOfMemory,
     ];
 
-    /// Whether an attempt with this outcome may be retried. `ran` says whether the program had
-    /// started.
+    /// Returns whether an attempt with this outcome may be retried. `ran` says whether the program
+    /// had started.
     #[must_use]
     pub fn allows(&self, outcome: &Outcome, ran: bool) -> bool {
         let is_met = |cause: &RetryCause| match (cause, outcome) {
@@ -107,13 +107,13 @@ impl RetrySpec {
         self.on.iter().any(is_met)
     }
 
-    /// Whether a loss beyond the crash limit may be retried.
+    /// Returns whether a loss beyond the crash limit may be retried.
     #[must_use]
     pub fn allows_loss(&self) -> bool {
         self.on.contains(&RetryCause::Lost)
     }
 
-    /// Wait before attempt number `retry` after the first, counted from 1.
+    /// Returns the wait before the retry with this number, counted from 1.
     #[must_use]
     pub fn delay_before(&self, retry: u16) -> Duration {
         let factor = 1_u32
@@ -124,7 +124,7 @@ impl RetrySpec {
 }
 
 impl Default for RetrySpec {
-    /// No other attempt.
+    /// Returns a specification without retries.
     fn default() -> Self {
         Self {
             limit: 0,

@@ -1,7 +1,8 @@
-//! Decisions of the server as scenarios: a situation, an event, and the resulting decisions.
+//! Decisions of the server as scenarios: each has a situation, an event, and the resulting
+//! decisions.
 //!
 //! They use only public interfaces: inputs, effects and queries. This module is outside the state
-//! machine, so the compiler denies it access to the fields.
+//! machine, so the compiler prevents it from accessing the fields.
 
 mod again;
 mod ahead;

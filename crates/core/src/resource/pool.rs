@@ -1,7 +1,7 @@
 //! The free indices of a worker's resources, and their assignment to tasks.
 //!
 //! Only the worker uses this module. The server counts amounts. A pool is either a quantity (`sum`)
-//! or a set of named indices in groups. It knows neither tasks nor priorities.
+//! or a set of named indices in groups. It has no notion of tasks or priorities.
 //!
 //! Invariants: an index is granted either whole to one task, or in fractions that add up to at most
 //! one. Free and granted amounts add up to the whole pool. See `docs/architecture.md`.
@@ -251,8 +251,8 @@ impl PoolSet {
     /// Reserves amounts for a request that does not fit, so that later requests leave them alone.
     /// `held` contains the grants of running instances.
     ///
-    /// If the request could be served, reserves its amount. Otherwise reserves everything free that
-    /// it may need, whichever running instances end first.
+    /// If the request could be served, reserves its amount. Otherwise, reserves everything free
+    /// that it may need, no matter which running instances end first.
     pub fn reserve<'a>(
         &self,
         request: &PoolRequest,
@@ -406,7 +406,7 @@ impl Pool {
         }
     }
 
-    /// Returns the minimum number of groups that the empty pool needs, for forced policies.
+    /// Returns the minimum number of groups that the empty pool needs. Only for forced policies.
     fn groups_max(&self, policy: Policy, units: u64) -> u32 {
         match (&self.kind, policy) {
             (PoolKind::Indexed(indexed), Policy::ForceCompact | Policy::ForceTight) => {

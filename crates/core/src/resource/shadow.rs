@@ -56,7 +56,7 @@ pub fn slack(missing: u64, held: impl Iterator<Item = (u64, u32)>) -> u64 {
 }
 
 /// Returns the minimum sufficient sum over holders that are not sufficient alone. `None` if there
-/// are too many steps for a bit set. O(kinds × log holders × words).
+/// are too many steps for a bit set. Takes O(kinds × log holders × words).
 fn by_bits(missing: u64, kinds: &[Kind]) -> Option<Option<u64>> {
     let step = kinds.iter().fold(0, |step, kind| gcd(step, kind.units));
     if step == 0 {

@@ -1,4 +1,4 @@
-//! Resubmission of jobs that waited for others.
+//! Resubmission of jobs that waited for other jobs.
 
 use super::bench::*;
 use crate::id::{JobId, TaskId};
@@ -8,7 +8,7 @@ use crate::selector::Selector;
 use crate::server_state::{Command, Reply, Resubmitted, SubmitRefusal};
 use crate::task::TaskState;
 
-/// States of tasks whose work is incomplete.
+/// The states of tasks whose work is incomplete.
 const NOT_DONE: [TaskState; 2] = [TaskState::Failed, TaskState::Aborted];
 
 fn resubmit_all(bench: &mut Bench, jobs: &[JobId], states: &[TaskState]) -> Vec<Resubmitted> {
@@ -90,7 +90,7 @@ fn what_finished_before_counts_as_done() {
     assert_eq!(bench.has(worker), [(4, 1), (5, 0)]);
     bench.finish_all();
     assert_eq!(bench.job_state(JobId(6)), JobState::Finished);
-    // The new job has caught up.
+    // The new jobs have completed the missing work.
     let again = resubmit_all(&mut bench, &[each, whole], &[]);
     assert_eq!(again, [ok(each, 7, 2), ok(whole, 8, 1)]);
     assert_eq!(bench.has(worker), [(7, 0), (7, 1), (8, 0)]);

@@ -1,5 +1,5 @@
-//! Tasks whose dependency has ended but is not committed: on the same worker, which reports both if
-//! the server crashes.
+//! Tasks whose dependency has ended but is not committed. They are sent to the same worker, which
+//! reports both tasks if the server crashes.
 
 use std::time::Duration;
 
@@ -17,8 +17,8 @@ use crate::worker_config::OnServerLost;
 const FIRST: TaskKey = key(JobId(1), 0);
 const SECOND: TaskKey = key(JobId(1), 1);
 
-/// The first task of a chain of three has ended, the second one runs, and nothing is stored.
-/// Returns the end.
+/// Brings a chain of three tasks to the point where the first task has ended, the second one runs,
+/// and nothing is stored. Returns the report of the end.
 fn second_runs(bench: &mut Bench, worker: WorkerId) -> Report {
     bench.slow_disk();
     bench.start(worker, FIRST);
@@ -33,7 +33,7 @@ fn chain() -> crate::template::SubmitSpec {
     graph(&[(0, &[]), (1, &[0]), (2, &[1])])
 }
 
-/// The server crashes; the worker reconnects with the second task running and the first one ended.
+/// Crashes the server. The worker reconnects with the second task running and the first one ended.
 fn come_back_after_a_crash(bench: &mut Bench, worker: WorkerId) {
     bench.restart();
     assert_eq!(bench.phase(FIRST), Phase::Waiting, "nobody has noted it");
@@ -107,7 +107,7 @@ fn what_follows_a_task_that_may_not_run_again_is_given_up_with_it() {
         bench.slow_disk();
         bench.start(worker, first);
         bench.finish(worker, first);
-        // Sent, but its start is not reported: it may run again once it is ready.
+        // The task was sent but its start was not reported, so it may run again once it is ready.
         assert_eq!(bench.phase(second), Phase::Placed);
         bench.restart();
         let mut reattach = bench.reattach(worker);
@@ -154,7 +154,7 @@ fn an_attempt_more_of_what_follows_a_canceled_task_is_given_up() {
     let job = bench.submit(graph_of(task, &[(0, &[]), (1, &[0]), (2, &[1])]));
     let end = second_runs(&mut bench, worker);
     come_back_after_a_crash(&mut bench, worker);
-    // Before its worker reports the end; the running task is left alone.
+    // This happens before the worker reports the end. The running task is not affected.
     bench.request(Command::CancelTasks {
         job,
         tasks: IdArray::single(FIRST.task.0),
@@ -282,7 +282,7 @@ fn a_join_that_waits_for_the_disk_holds_up_nothing_else() {
     const OTHERS: u32 = 200;
     let (mut bench, worker) = Bench::with_worker(1);
     let other = bench.worker(1);
-    // The join is more urgent by its number, and is sent as soon as possible.
+    // The join is more urgent because of its number, and is sent as soon as possible.
     let mut tasks: Vec<(u32, &[u32])> = vec![(0, &[]), (1, &[]), (2, &[0, 1])];
     tasks.extend((3..3 + OTHERS).map(|id| (id, &[][..])));
     bench.submit(graph(&tasks));

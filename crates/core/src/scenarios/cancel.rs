@@ -1,4 +1,4 @@
-//! Cancels, and aborts after too many failures.
+//! Cancellations, and aborts after too many failures.
 
 use super::bench::*;
 use crate::id::InstanceId;

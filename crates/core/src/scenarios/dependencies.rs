@@ -137,8 +137,8 @@ fn a_chain_of_giant_arrays_is_given_up_as_ranges() {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
 
-    /// The verdict for a stretch of tasks equals the verdicts for its single tasks, regardless of
-    /// the ids of both jobs and the states of the awaited one.
+    /// The verdict for a range of tasks equals the verdicts for its single tasks, regardless of the
+    /// ids of both jobs and the states of the awaited one.
     #[test]
     fn each_task_has_the_verdict_of_its_counterpart(
         ends in vec((0u32..600, 1u32..300, 0u8..3), 0..6),

@@ -1,4 +1,4 @@
-//! Changes must be committed before a peer learns of them.
+//! Changes must be committed before a peer is notified of them.
 
 use std::time::Duration;
 
@@ -134,7 +134,7 @@ fn messages_leave_in_the_order_in_which_they_were_decided() {
     assert_eq!(order, [false, true], "sent, then killed");
 }
 
-/// Has every task of a job start that this worker was sent.
+/// Starts all tasks of a job that were sent to this worker.
 fn start_all(bench: &mut Bench, worker: WorkerId, job: JobId) {
     for (of, task) in bench.has(worker) {
         if of == job.0 {
@@ -175,7 +175,7 @@ fn a_kind_that_did_not_start_in_time_and_does_after_all_is_sent_again() {
     let worker = bench.worker(8);
     let long = bench.submit(tasks(1));
     start_all(&mut bench, worker, long);
-    // Tasks are only retracted if another worker can take them.
+    // Tasks are retracted only if another worker can take them.
     let other = bench.worker(1);
     let job = bench.submit(tasks(3));
     start_all(&mut bench, other, job);
@@ -207,12 +207,13 @@ fn a_chain_whose_head_waits_for_the_disk_comes_behind_it_and_goes_on_without() {
     bench.run_for(Duration::from_millis(1));
     let worker = bench.worker(1);
     let other = bench.worker(1);
-    // Two tasks that end on two workers, a join of them, and a chain after it.
+    // Two tasks that end on two workers, a task that joins them, and a chain that follows it.
     let links: Vec<(u32, Vec<u32>)> = (3..3 + LINKS).map(|id| (id, vec![id - 1])).collect();
     let mut graph_tasks: Vec<(u32, &[u32])> = vec![(0, &[]), (1, &[]), (2, &[0, 1])];
     graph_tasks.extend(links.iter().map(|(id, deps)| (*id, &deps[..])));
     let job = bench.submit(graph(&graph_tasks));
-    // For the worker that does not get the join: some of its ends are always uncommitted.
+    // These tasks are for the worker that does not get the join, so that some of its ends are
+    // always uncommitted.
     let (_, chain) = graph_tasks.split_at(3);
     let chain: Vec<(u32, &[u32])> = std::iter::once((2, &[][..]))
         .chain(chain.iter().copied())
@@ -236,7 +237,7 @@ fn a_chain_whose_head_waits_for_the_disk_comes_behind_it_and_goes_on_without() {
         }
     };
     assert!(!bench.has_behind(here).is_empty());
-    // No further commits; everything ends on the worker where it began.
+    // There are no further commits, and every task ends on the worker where it began.
     for task in 2..3 + LINKS {
         assert_eq!(bench.has(there), [(elsewhere.0, task)]);
         bench.finish(there, key(elsewhere, task));
@@ -256,8 +257,8 @@ fn what_waits_for_the_disk_since_a_moment_ago_is_not_taken_for_sent() {
         }
     }
     bench.slow_disk();
-    // The search for stuck tasks is due in a round of its own, right after the one that dispatches
-    // these.
+    // The search for stuck tasks is due in a separate round, right after the one that dispatches
+    // these tasks.
     bench.skip(Duration::from_millis(249));
     bench.submit_unanswered(tasks(2));
     bench.skip(Duration::from_millis(2));

@@ -1,4 +1,4 @@
-//! Why a task does not run: what a worker would have to offer, and present obstacles.
+//! Why a task does not run: what a worker would have to offer, and the current obstacles.
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use crate::resource::request::{RequestVariants, ResourceRequest};
 use crate::scheduler::explain::{Condition, Hindrance, explain, hindrances};
 use crate::server_state::Command;
 
-/// Conditions of the first variant of a job's first task on a worker.
+/// Returns the conditions of the first variant of a job's first task on a worker.
 fn conditions(bench: &Bench, job: JobId, worker: WorkerId, group: u32) -> Vec<Condition> {
     let (state, now) = (&bench.state, bench.now.mono);
     let submit = &state.jobs()[&job].submits[0];
@@ -19,7 +19,7 @@ fn conditions(bench: &Bench, job: JobId, worker: WorkerId, group: u32) -> Vec<Co
     explain(class, state.classes(), worker, group, now).remove(0)
 }
 
-/// Obstacles of the job's first task on a worker, in words.
+/// Returns the obstacles of the job's first task on a worker, in words.
 fn in_the_way(bench: &Bench, job: JobId, worker: WorkerId, empty: u32) -> Vec<String> {
     let state = &bench.state;
     let submit = &state.jobs()[&job].submits[0];

@@ -1,4 +1,4 @@
-//! Memory of the state after a restart, measured by an allocator that counts.
+//! The memory of the state after a restart, measured with a counting allocator.
 
 use allocation_counter::measure;
 use proptest::collection::vec;
@@ -10,16 +10,18 @@ use crate::range::IdArray;
 use crate::server_state::{Command, ServerState};
 use crate::task::TaskState;
 
-/// Bytes that each job may need more than before.
+/// How many more bytes each job may need than before.
 const BYTES_A_JOB: i64 = 1 << 10;
-/// Bytes that two states with the same content may differ by: capacity of collections.
+/// How many bytes the sizes of two states with the same content may differ by, because their
+/// collections have different capacities.
 const SLACK: i64 = 64 << 10;
 
 #[derive(Clone, Debug)]
 enum Step {
-    /// Tasks of a new job, its limit of failures, and whether it waits for an earlier one.
+    /// Submits a new job with this many tasks, a limit of failures, and possibly an earlier job to
+    /// wait for.
     Submit(u32, Option<u32>, Option<Waits>),
-    /// So many tasks that the worker has end, well or not.
+    /// Ends this many of the worker's tasks, successfully or not.
     End(usize, bool),
     Cancel(usize),
     CancelTasks(usize, u32, u32),
@@ -50,7 +52,7 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
-/// The id of one of the last jobs.
+/// Returns the id of one of the last jobs.
 fn recent(bench: &Bench, back: usize) -> Option<JobId> {
     bench.state.jobs().keys().rev().nth(back).copied()
 }
@@ -114,13 +116,13 @@ fn take(bench: &mut Bench, worker: &mut WorkerId, step: Step) {
     }
 }
 
-/// Bytes that a state needs less once it is dropped.
+/// Returns how many bytes are freed when a state is dropped.
 fn footprint(state: ServerState) -> i64 {
     -measure(|| drop(state)).bytes_current
 }
 
 proptest! {
-    /// `PROPTEST_CASES` asks for more.
+    /// The environment variable `PROPTEST_CASES` can request more cases.
     #[test]
     fn a_restart_needs_no_more_memory_than_the_server_before(steps in vec(step(), 1..24)) {
         let (mut bench, mut worker) = Bench::with_worker(4);

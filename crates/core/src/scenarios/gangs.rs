@@ -21,7 +21,7 @@ fn holds(effects: &[Effect], worker: WorkerId) -> Vec<bool> {
     holds.collect()
 }
 
-/// The worker that runs the only multi-node task, and the others.
+/// Returns the worker that runs the only multi-node task, and the other workers.
 fn root_of(bench: &Bench, workers: &[WorkerId]) -> (WorkerId, Vec<WorkerId>) {
     let has = |worker: &&WorkerId| !bench.has(**worker).is_empty();
     let root = *workers.iter().find(has).expect("somebody runs it");
@@ -29,7 +29,7 @@ fn root_of(bench: &Bench, workers: &[WorkerId]) -> (WorkerId, Vec<WorkerId>) {
     (root, others.collect())
 }
 
-/// Two workers with a multi-node task on both: the root and the other.
+/// Returns two workers with a multi-node task on both of them: the root and the other one.
 fn running() -> (Bench, WorkerId, WorkerId) {
     let mut bench = Bench::new();
     let workers = [bench.worker(4), bench.worker(4)];

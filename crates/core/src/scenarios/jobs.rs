@@ -1,4 +1,4 @@
-//! Open and closed jobs, submitting again, forgetting.
+//! Open and closed jobs, resubmission, and forgetting of jobs.
 
 use super::bench::*;
 use crate::id::JobId;
@@ -140,7 +140,7 @@ fn a_task_whose_dependency_finished_is_submitted_again_without_it() {
     assert_eq!(bench.has(worker), [(2, 1)], "it waits for nothing");
 }
 
-/// Resubmits the tasks at some positions of each submit.
+/// Resubmits the tasks at some positions of each submission.
 fn resubmit_tasks(bench: &mut Bench, job: JobId, positions: &[&[u32]]) -> Resubmitted {
     let chosen = positions.iter().map(|submit| {
         let mut chosen = IndexSet::new();
@@ -158,7 +158,7 @@ fn resubmit_tasks(bench: &mut Bench, job: JobId, positions: &[&[u32]]) -> Resubm
 #[test]
 fn chosen_tasks_are_submitted_again_and_what_else_they_depended_on_is_done() {
     let (mut bench, worker) = Bench::with_worker(1);
-    // The first task fails, and its work was done by other means.
+    // The first task fails, and the user does its work by other means.
     let job = bench.submit(graph(&[(3, &[]), (5, &[3]), (9, &[5])]));
     bench.fail(worker, key(job, 3));
     let again = resubmit_tasks(&mut bench, job, &[&[1, 2]]);
@@ -182,7 +182,7 @@ fn tasks_are_chosen_by_their_places_in_each_submit() {
     bench.submit(into(job, numbered(given(10, 3), spec)));
     bench.submit(into(job, graph(&[(20, &[11]), (21, &[12])])));
     bench.finish_all();
-    // Further positions and submits may have been added by another client since.
+    // Another client may have added further positions and submissions since then.
     let again = resubmit_tasks(&mut bench, job, &[&[1, 7], &[0, 1], &[0]]);
     assert!(
         matches!(again, Resubmitted::Ok { task_count: 3, .. }),
@@ -311,7 +311,7 @@ fn a_job_runs_waits_fails_and_is_canceled_by_what_its_tasks_do() {
     assert_eq!(bench.phase(key(job, 2)), Phase::Canceled);
 }
 
-/// So that ids of tasks read like numbers.
+/// Lets tests write task ids as plain numbers.
 trait IntoTask {
     fn into_task(self) -> crate::id::TaskId;
 }

@@ -32,7 +32,7 @@ fn worker_of(
     })
 }
 
-/// Tasks whose memory is learned.
+/// Returns tasks whose memory is learned.
 fn sized(count: u32, first: FirstMemory, change: impl FnOnce(&mut TaskTemplate)) -> SubmitSpec {
     tasks_with(count, |task| {
         task.learn.memory = Some(first);
@@ -44,7 +44,7 @@ fn sized(count: u32, first: FirstMemory, change: impl FnOnce(&mut TaskTemplate))
     })
 }
 
-/// Memory in MiB and required remaining lifetime of a task.
+/// Returns the memory in MiB and the required remaining lifetime of a task.
 fn gets(bench: &Bench, task: TaskKey) -> (u64, Duration) {
     let job = &bench.state.jobs()[&task.job];
     let slot = job.find(task.task).expect("it exists");
@@ -54,7 +54,7 @@ fn gets(bench: &Bench, task: TaskKey) -> (u64, Duration) {
     (memory, requests.as_slice()[0].min_time)
 }
 
-/// Ends a task with this memory and run time, as its worker reports it.
+/// Ends a task with this memory and run time, as reported by its worker.
 fn end_with(
     bench: &mut Bench,
     (worker, task): (WorkerId, TaskKey),
@@ -100,7 +100,8 @@ fn the_first_tasks_get_their_share_and_later_ones_what_those_needed() {
     finish_some(&mut bench, worker, 1, (500, MINUTE));
     let (learned, _) = gets(&bench, key(job, 999));
     assert!((500..=532).contains(&learned), "{learned}");
-    // Tasks sent before keep their request; the others are dispatched with less.
+    // Tasks that were already sent keep their request. The other ones are dispatched with less
+    // memory.
     finish_some(&mut bench, worker, 40, (500, MINUTE));
     assert_eq!(placed(&bench, worker), 2, "cpus limit them now");
     bench.finish_all();
@@ -139,7 +140,7 @@ fn what_needs_more_than_most_runs_again_with_more() {
         Outcome::Finished,
         (2_000, MINUTE),
     );
-    // The sum of its processes is unknown, but the grant was enough.
+    // The total memory of its processes is unknown, but the grant was sufficient.
     let failed = (worker, key(job, 1));
     end_with(
         &mut bench,
@@ -172,7 +173,7 @@ fn nothing_gets_more_memory_than_there_is() {
         assert!((9_990..=10_000).contains(&gets(&bench, task).0));
         assert_eq!(placed(&bench, worker), 1);
     }
-    // A size that no worker has would wait forever.
+    // A request that exceeds every worker would wait forever.
     let first = FirstMemory::Given(Amount::whole(64_000));
     let job = bench.submit(sized(1, first, |_| {}));
     assert_eq!(gets(&bench, key(job, 0)).0, 10_000);
@@ -193,7 +194,7 @@ fn a_task_that_is_larger_than_anybody_fails_with_the_most_that_there_is() {
     }
     assert_eq!(sizes, [75, 150, 300]);
     assert_eq!(bench.phase(key(job, 0)), Phase::Failed);
-    // An explicit default value is kept.
+    // An explicitly given default value is kept.
     let given = bench.submit(sized(1, FirstMemory::Share, |task| {
         task.retry.limit = RETRIES;
         task.learn.are_retries_given = true;
@@ -205,7 +206,7 @@ fn a_task_that_is_larger_than_anybody_fails_with_the_most_that_there_is() {
     assert_eq!(gets(&bench, key(given, 0)).0, 300);
     assert_eq!(bench.phase(key(given, 0)), Phase::Queued);
     bench.cancel(given);
-    // With a larger worker the other task continues.
+    // With a larger worker, the other task continues.
     for _ in 0..2 {
         let failed = (worker, key(job, 1));
         end_with(&mut bench, failed, Outcome::OutOfMemory(None), (75, MINUTE));
@@ -237,7 +238,7 @@ fn memory_that_was_guessed_is_corrected_when_somebody_comes() {
     let small = worker_of(&mut bench, 2, 200, None);
     assert_eq!(gets(&bench, key(job, 0)).0, 100);
     assert_eq!(placed(&bench, small), 2);
-    // With more, the small one would idle.
+    // With more memory per task, the small worker would idle.
     worker_of(&mut bench, 1, 64_000, None);
     bench.wait(MINUTE);
     assert_eq!(gets(&bench, key(job, 9)).0, 100);
@@ -256,7 +257,7 @@ fn memory_that_nobody_has_any_more_is_asked_for_no_longer() {
         assert_eq!(placed(&bench, worker), 4);
     }
     assert_eq!(gets(&bench, key(job, 59)).0, 1_000);
-    // The same holds for needs that are learned meanwhile.
+    // The same applies to needs that are learned in the meantime.
     let fat = worker_of(&mut bench, 1, 8_000, None);
     for _ in 0..10 {
         finish_some(&mut bench, fat, 1, (6_000, MINUTE));
@@ -294,7 +295,7 @@ fn a_time_that_nobody_lives_for_any_more_is_asked_for_no_longer() {
     let (_, after) = gets(&bench, key(job, 99));
     assert!((MINUTE * 3..=MINUTE * 4).contains(&after), "{after:?}");
     assert_eq!(placed(&bench, young), 1);
-    // With a worker of longer lifetime it is retracted soon.
+    // Once a worker with a longer lifetime joins, the requirement soon returns to its earlier value.
     bench.leave(young, LostReason::Stopped);
     worker_of(&mut bench, 1, 100, Some(MINUTE * 40));
     bench.wait(MINUTE / 4);
@@ -345,7 +346,7 @@ fn a_worker_near_its_end_starts_nothing_that_will_not_finish() {
     finish_some(&mut bench, old, 20, (1, MINUTE * 10));
     let (_, needed) = gets(&bench, key(job, 99));
     assert!((MINUTE * 10..MINUTE * 12).contains(&needed), "{needed:?}");
-    // Tasks that were sent ahead are the worker's business.
+    // Tasks that were sent ahead are left to the worker.
     bench.wait(MINUTE * 55);
     for (_, task) in bench.has(old) {
         bench.give_back(old, key(job, task));
@@ -390,7 +391,7 @@ fn what_has_grown_starts_nowhere_where_it_will_not_finish() {
         bench.give_back(old, key(job, task));
     }
     assert_eq!(bench.has(old), []);
-    // The next server knows these as well.
+    // The next server has the same information.
     bench.restart();
     let young = worker_of(&mut bench, 2, 1_000, Some(MINUTE * 60));
     bench.wait(MINUTE);
@@ -399,7 +400,7 @@ fn what_has_grown_starts_nowhere_where_it_will_not_finish() {
     }
     assert!(!bench.has(young).is_empty());
     bench.state.check_invariants();
-    // In the first half of each lifetime every task may start.
+    // In the first half of each lifetime, every task may start.
     let short = worker_of(&mut bench, 1, 1_000, Some(MINUTE * 16));
     bench.wait(MINUTE);
     for task in [early, late] {
@@ -420,12 +421,12 @@ fn what_was_cut_off_goes_where_more_time_is_left() {
     let job = bench.submit(tasks(100));
     bench.wait(MINUTE * 40);
     let young = worker_of(&mut bench, 1, 100, Some(MINUTE * 60));
-    // The first one takes longer than its worker lives.
+    // The first task takes longer than its worker lives.
     bench.start(old, key(job, 0));
     bench.wait(MINUTE * 20);
     bench.leave(old, LostReason::TimeLimitReached);
     let (_, needed) = gets(&bench, key(job, 0));
-    // Twice as long as it ran, but no more than the longest lifetime.
+    // It requires twice the time that it ran, but no more than the longest lifetime.
     assert!((MINUTE * 35..=MINUTE * 36).contains(&needed), "{needed:?}");
     assert_eq!(gets(&bench, key(job, 99)).1, Duration::ZERO);
     bench.wait(MINUTE * 10);
@@ -447,10 +448,10 @@ fn what_was_cut_off_is_remembered_after_a_restart() {
     bench.wait(MINUTE * 60);
     bench.leave(old, LostReason::TimeLimitReached);
     bench.restart();
-    // No similar worker is known, so it requires twice its run time.
+    // No similar worker is known, so the task requires twice its run time.
     assert!(gets(&bench, key(job, 0)).1 >= MINUTE * 119);
     assert_eq!(gets(&bench, key(job, 1)).1, Duration::ZERO);
-    // Up to the largest lifetime, but not where less is left.
+    // The requirement is limited by the largest lifetime, but not by a shorter remaining lifetime.
     let fresh = worker_of(&mut bench, 100, 100, hour);
     let aged = worker_of(&mut bench, 100, 100, Some(MINUTE * 20));
     bench.wait(MINUTE);
@@ -537,7 +538,7 @@ fn nothing_is_foreseen_where_nobody_ends_or_where_it_is_not_wanted() {
         finish_some(&mut bench, worker, 20, (1, MINUTE));
         assert_eq!(gets(&bench, key(job, 99)).1, Duration::ZERO);
     }
-    // Short tasks are not worth it.
+    // Prediction is not worthwhile for short tasks.
     let mut bench = Bench::new();
     let worker = worker_of(&mut bench, 1, 100, Some(MINUTE));
     let job = bench.submit(tasks(100));
@@ -556,8 +557,8 @@ fn tasks_that_take_longer_than_anybody_lives_still_have_their_chance() {
         assert!(most * 4 / 5 <= needed && needed <= most, "{needed:?}");
     };
     at_most(&bench, MINUTE * 30);
-    // In the first half of each lifetime every task may start, including workers that an allocation
-    // queue would start.
+    // In the first half of each lifetime, every task may start. This includes workers that an
+    // allocation queue would start.
     bench.step(Input::QueueOffers(vec![WorkerKind {
         resources: [("cpus".into(), 640_000)].into(),
         others_plentiful: true,

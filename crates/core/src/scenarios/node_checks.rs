@@ -1,4 +1,4 @@
-//! Workers whose nodes have problems, reported by themselves or shown by their clocks.
+//! Workers whose nodes have problems, reported by the workers or revealed by their clocks.
 
 use std::time::Duration;
 
@@ -25,7 +25,7 @@ fn with_workers(count: u32, mode: QuarantineMode) -> (Bench, Vec<WorkerId>) {
 }
 
 impl Bench {
-    /// A heartbeat with these problems.
+    /// Sends a heartbeat with these problems.
     pub(super) fn ail(&mut self, worker: WorkerId, faults: &[NodeFault]) -> Vec<Effect> {
         self.beat(worker, faults.to_vec(), None)
     }
@@ -50,7 +50,7 @@ impl Bench {
     }
 }
 
-/// Messages to users.
+/// Returns the messages to users.
 fn told(effects: &[Effect]) -> Vec<String> {
     let said = effects.iter().filter_map(|effect| {
         let Effect::Persist(change) = effect else {
@@ -86,7 +86,7 @@ fn a_node_with_a_full_disk_gets_nothing_until_there_is_room() {
     assert_eq!(bench.has(first), running[..1], "what runs goes on");
     bench.finish(first, key(JobId(running[0].0), running[0].1));
     assert_eq!(bench.has(first), []);
-    // A heartbeat with different free space each time.
+    // Each heartbeat reports a different amount of free space.
     let less = NodeFault::NoRoom {
         path: "/tmp".into(),
         free_bytes: 0,
@@ -131,7 +131,7 @@ fn half_of_the_workers_and_the_last_one_get_tasks_whatever_is_wrong() {
     assert!(bench.is_unfit(workers[0]));
     bench.leave(workers[1], crate::outcome::LostReason::Stopped);
     bench.submit(tasks(1));
-    // At the next heartbeat no other worker is left.
+    // At the next heartbeat, no other worker is left.
     bench.ail(workers[0], &[full()]);
     assert_eq!(bench.has(workers[0]).len(), 1);
 }
@@ -171,7 +171,7 @@ fn a_worker_set_aside_by_people_stays_so_when_its_node_is_all_right() {
     assert_eq!(told(&effects), [""; 0], "it does not get tasks again");
     bench.submit(tasks(100));
     assert_eq!(bench.has(workers[0]), []);
-    // Its failures are looked at as before.
+    // Its failures are examined as before.
     let (job, task) = bench.has(workers[1])[0];
     bench.end(workers[1], key(JobId(job), task), Outcome::ExitCode(1));
 }

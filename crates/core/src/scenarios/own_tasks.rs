@@ -8,7 +8,7 @@ use crate::server_state::{Command, Resubmitted, SubmitRefusal, specs};
 use crate::task::{Phase, TaskState};
 use crate::template::{ArrayIds, Origin, SubmitSpec, SubmitTarget};
 
-/// A job that its tasks can add tasks to.
+/// Returns a job to which its tasks can add tasks.
 fn open(tasks_max: Option<u32>, spec: SubmitSpec) -> SubmitSpec {
     let target = SubmitTarget::SelfClosing {
         name: "x".into(),
@@ -18,7 +18,8 @@ fn open(tasks_max: Option<u32>, spec: SubmitSpec) -> SubmitSpec {
     SubmitSpec { target, ..spec }
 }
 
-/// A submit by an attempt of a task to its own job; submits with one digest are equal.
+/// Returns a submission by an attempt of a task to its own job. Submissions with the same digest
+/// are equal.
 fn by((task, instance): (u32, u32), digest: u64, spec: SubmitSpec) -> SubmitSpec {
     let origin = Origin {
         task: TaskId(task),
@@ -76,7 +77,7 @@ fn another_attempt_adds_what_the_one_before_did_not_and_nothing_else() {
     bench.start(worker, key(job, 0));
     bench.submit(by((0, 0), 7, one_more()));
     bench.submit(by((0, 0), 8, one_more()));
-    // Equal submits of one attempt are two.
+    // Two equal submissions of one attempt are separate submissions.
     bench.submit(by((0, 0), 8, one_more()));
     assert_eq!(total(&bench), 4);
     bench.leave(worker, LostReason::ConnectionLost);
@@ -91,7 +92,7 @@ fn another_attempt_adds_what_the_one_before_did_not_and_nothing_else() {
     bench.submit(by((0, 1), 7, one_more()));
     let other = bench.refused(by((0, 1), 9, one_more()));
     assert_eq!(other, SubmitRefusal::OriginDiffers(job, TaskId(0)));
-    // After a restart the server knows which submits were repeated.
+    // After a restart, the server knows which submissions were repeated.
     bench.restart();
     bench.come_back(worker);
     bench.submit(by((0, 1), 8, one_more()));
@@ -208,7 +209,7 @@ fn what_a_task_adds_again_is_not_submitted_again() {
         requests: Vec::new(),
     };
     bench.request(again);
-    // 3 was added by 1, which runs again; 2 by 0, which does not.
+    // Task 3 was added by task 1, which runs again. Task 2 was added by task 0, which does not.
     assert_eq!(bench.has(worker), [(2, 1), (2, 2)]);
 }
 
@@ -243,7 +244,7 @@ fn a_task_that_runs_again_adds_its_tasks_again_and_these_what_they_added() {
     bench.submit(by((1, 0), 0, graph(&[(2, &[])])));
     bench.finish(worker, key(job, 1));
     bench.fail(worker, key(job, 2));
-    // Tasks that were added by others are shown as submitted.
+    // Tasks that were added by other tasks are shown as submitted.
     let specs = specs(&bench.state.jobs()[&job]);
     let targets = specs.iter().map(|spec| &spec.target);
     let own = targets.filter(|target| **target == SubmitTarget::Attach(job));

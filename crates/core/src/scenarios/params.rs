@@ -1,4 +1,4 @@
-//! Parameters: a task's values stay the same wherever its id goes.
+//! Parameters: a task keeps its values, no matter where its id is sent.
 
 use std::sync::Arc;
 
@@ -22,7 +22,7 @@ fn numbers(name: &str, count: u32) -> Param {
     }
 }
 
-/// Every combination of `a=1-3` with `b=1-2`.
+/// Returns a submission with every combination of `a=1-3` and `b=1-2`.
 fn combinations(job: Option<JobId>) -> SubmitSpec {
     let params = Params::new(vec![numbers("a", 3), numbers("b", 2)], 0).expect("fits");
     let spec = tasks_with(0, |task| task.params = Some(Arc::new(params)));
@@ -30,7 +30,7 @@ fn combinations(job: Option<JobId>) -> SubmitSpec {
     job.map_or_else(|| spec.clone(), |job| into(job, spec.clone()))
 }
 
-/// Values of a task in the order of its parameters.
+/// Returns the values of a task in the order of its parameters.
 fn values(bench: &Bench, job: JobId, task: u32) -> String {
     let job = &bench.state.jobs()[&job];
     let slot = job.find(TaskId(task)).expect("a task of the job");

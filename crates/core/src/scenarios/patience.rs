@@ -1,4 +1,4 @@
-//! Overtaking: how long one task may overtake another, and when workers are examined again.
+//! Overtaking: how long tasks may overtake another task, and when workers are examined again.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,14 +10,14 @@ use crate::server_state::{Command, Input, WorkerMessage};
 use crate::task::Phase;
 use crate::template::{SubmitBody, SubmitSpec};
 
-/// Half a second passes, and the first task that the worker has ends.
+/// Lets half a second pass, and ends the first task that the worker has.
 fn go_on(bench: &mut Bench, worker: WorkerId) {
     bench.wait(Duration::from_millis(500));
     let (job, task) = bench.has(worker)[0];
     bench.finish(worker, key(JobId(job), task));
 }
 
-/// A task for two whole nodes.
+/// Returns a task that needs two whole nodes.
 fn gang_of(priority: i32) -> SubmitSpec {
     let mut spec = gang(1, 2);
     if let SubmitBody::Array(array) = &mut spec.body {
@@ -26,7 +26,7 @@ fn gang_of(priority: i32) -> SubmitSpec {
     spec
 }
 
-/// Likewise, with a high priority.
+/// Returns such a task with a high priority.
 fn urgent_gang() -> SubmitSpec {
     gang_of(5)
 }
@@ -34,7 +34,7 @@ fn urgent_gang() -> SubmitSpec {
 #[test]
 fn a_wide_task_is_overtaken_by_equal_ones_for_five_seconds_and_no_longer() {
     let (mut bench, worker) = Bench::with_worker(4);
-    // With two requests nothing is sent ahead, so the server itself reserves room.
+    // With two different requests, nothing is sent ahead, so the server itself reserves room.
     bench.submit(tasks(400));
     let wide = bench.submit(wide(1, 4));
     let mut ends = 0;
@@ -43,7 +43,7 @@ fn a_wide_task_is_overtaken_by_equal_ones_for_five_seconds_and_no_longer() {
         ends += 1;
         assert!(ends < 40, "it never has its turn");
     }
-    // Five seconds are ten ends; then it gets the cpus of four of them.
+    // Ten tasks end in five seconds. Then the large task gets the cpus of four of them.
     assert!(ends > 10, "small tasks went first for a while: {ends}");
 }
 
@@ -99,7 +99,8 @@ fn a_worker_that_was_kept_for_a_canceled_task_is_used_at_once_although_another_w
     let (_, task) = bench.has(workers[0])[0];
     bench.finish(workers[0], key(busy, task));
     assert_eq!(bench.has(workers[0]), [], "it is kept for two nodes");
-    // At once, not after a quarter of a second, when plans for multi-node tasks are due.
+    // This happens immediately, and not after a quarter of a second, when plans for multi-node
+    // tasks are due.
     let effects = bench.cancel(large);
     assert_eq!(sent(&effects, workers[0]), [0]);
 }

@@ -1,4 +1,4 @@
-//! Placement: priorities, reserved room, time that is left, tasks that are retracted.
+//! Placement: priorities, reserved room, remaining lifetimes, and retracted tasks.
 
 use std::time::Duration;
 
@@ -31,7 +31,7 @@ fn urgent_tasks_go_first_whenever_they_were_submitted() {
     assert_eq!(order, [high, middle, low]);
 }
 
-/// The first task placed on a worker.
+/// Returns the first task placed on a worker.
 fn first_placed(bench: &Bench, worker: WorkerId) -> Option<(u32, u32)> {
     let worker = &bench.state.workers()[&worker];
     let mut placed = worker.assigned().iter().filter(|(_, a)| a.placed);
@@ -132,8 +132,8 @@ fn the_second_variant_is_used_where_the_first_does_not_fit() {
     assert_eq!(variants, [1]);
 }
 
-/// A request that no worker can serve keeps the queue non-empty and the idle worker from being
-/// examined again.
+/// A request that no worker can serve keeps the queue non-empty, and prevents the idle worker from
+/// being examined again.
 #[test]
 fn what_fits_nowhere_keeps_no_task_behind_a_busy_worker() {
     let (mut bench, busy) = Bench::with_worker(1);
@@ -212,7 +212,7 @@ fn a_task_that_has_waited_long_on_its_worker_has_time_to_start_when_there_is_roo
     bench.wait(Duration::from_secs(10));
     bench.finish(worker, key(job, sent[0]));
     bench.start(worker, key(job, sent[2]));
-    // The next search for stuck tasks is two milliseconds later.
+    // The next search for stuck tasks is due two milliseconds later.
     bench.wait(Duration::from_millis(248));
     bench.finish(worker, key(job, sent[1]));
     let effects = bench.wait(Duration::from_millis(3));
@@ -228,7 +228,8 @@ fn what_nobody_else_can_take_stays_where_it_waits() {
             config.min_utilization = 1.0;
         }
     };
-    // Tasks queued behind two running ones; the joining worker; how many go there.
+    // Each case has the number of tasks queued behind two running ones, the joining worker, and the
+    // number of tasks that go there.
     let cases = [
         (2, demanding(4), 0),
         (2, demanding(2), 2),
@@ -373,7 +374,7 @@ fn what_comes_back_together_with_what_is_waited_for_is_not_kept() {
     };
     let first = bench.submit(with_memory(2, 2, 0));
     bench.start(worker, key(first, 0));
-    // It lacks a cpu. Any end that frees one also frees two units of memory.
+    // The request lacks a cpu. Any task end that frees a cpu also frees two units of memory.
     let urgent = bench.submit(with_memory(3, 2, 5));
     let small = bench.submit(with_memory(1, 2, 0));
     let is_placed = |job: JobId| {
@@ -383,7 +384,7 @@ fn what_comes_back_together_with_what_is_waited_for_is_not_kept() {
     assert_eq!([urgent, small].map(is_placed), [false, true]);
 }
 
-/// Number of workers with this many cpus that automatic allocation would request.
+/// Returns the number of workers with this many cpus that automatic allocation would request.
 fn wanted(bench: &Bench, cpus: u64) -> u32 {
     workers_wanted(&bench.state, bench.now.mono, cpus)
 }

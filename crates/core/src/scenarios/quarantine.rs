@@ -22,8 +22,8 @@ const SECOND: Duration = Duration::from_secs(1);
 
 const TEN_MINUTES: Duration = QUARANTINE;
 
-/// Three workers with four cpus each. The first fails its tasks until it is in quarantine, and is
-/// the only one with a license.
+/// Returns three workers with four cpus each. The first worker fails its tasks until it is in
+/// quarantine. It is the only worker with a license.
 fn with_broken() -> (Bench, WorkerId, JobId) {
     let mut bench = Bench::new();
     bench.state.set_quarantine_mode(QuarantineMode::Act);
@@ -52,7 +52,7 @@ fn allocation() -> Allocation {
     }
 }
 
-/// Tasks that need the licence.
+/// Returns tasks that need the license.
 fn licensed(count: u32) -> SubmitSpec {
     tasks_with(count, |task| {
         let mut request = ResourceRequest::cpus(1);
@@ -66,7 +66,7 @@ fn licensed(count: u32) -> SubmitSpec {
 }
 
 impl Bench {
-    /// Sets a worker aside by hand.
+    /// Puts a worker in quarantine, as requested by a user.
     fn quarantine(&mut self, worker: WorkerId) -> Vec<Effect> {
         self.request(Command::QuarantineWorkers {
             workers: this(worker),
@@ -75,7 +75,7 @@ impl Bench {
         })
     }
 
-    /// Finishes tasks on all others.
+    /// Finishes tasks on all other workers.
     fn finish_elsewhere(&mut self, worker: WorkerId, count: usize) {
         for _ in 0..count {
             let others = self.state.workers().keys().filter(|id| **id != worker);
@@ -92,8 +92,8 @@ impl Bench {
         self.state.workers()[&worker].standing()
     }
 
-    /// Fails tasks on a worker until it gets no more, and returns the unstarted ones;
-    /// returns the failed ones.
+    /// Fails tasks on a worker until it gets no more tasks and has returned the unstarted ones.
+    /// Returns the failed tasks.
     fn fail_until_suspected(&mut self, worker: WorkerId) -> Vec<TaskKey> {
         let mut failed = Vec::new();
         while self.standing(worker) == Standing::Trusted {
@@ -226,7 +226,7 @@ fn a_quarantine_outlives_the_server_and_the_worker() {
     assert_eq!(bench.has(broken), []);
     bench.leave(broken, LostReason::IdleTimeout);
     assert_eq!(bench.state.nodes_to_avoid(bench.now.wall), ["n1"]);
-    // The worker that replaces it is probed at once: the node may have been repaired.
+    // The replacement worker is probed immediately, because the node may have been repaired.
     let next = bench.worker_with(4, |config| config.hostname = "n1.cluster".into());
     assert_eq!(bench.standing(next), Standing::Probed);
     let (job, task) = bench.has(next)[0];
@@ -287,8 +287,8 @@ fn a_server_that_only_tells_changes_nothing() {
     assert!(suspicion.why.contains("elsewhere"), "{}", suspicion.why);
 }
 
-/// Four workers with four cpus each. The first has failed this many tasks of a job before any task
-/// ended on the others.
+/// Returns four workers with four cpus each. The first worker has failed this many tasks of a job
+/// before any task has ended on the others.
 fn with_empty_queue(failures: u32) -> (Bench, Vec<WorkerId>) {
     let mut bench = Bench::new();
     let all: Vec<WorkerId> = (0..4).map(|_| bench.worker(4)).collect();
@@ -390,7 +390,7 @@ fn the_first_failures_of_a_worker_on_which_most_tasks_run_on_are_no_reason_to_do
     bench.finish_elsewhere(late, 20);
     bench.wait(SECOND);
     assert_eq!(bench.told(), [], "of 64 tasks 8 fail, but sooner");
-    // All of them have failed in the end.
+    // All tasks have failed in the end.
     for task in &first[8..] {
         bench.fail(late, *task);
     }
@@ -480,7 +480,7 @@ fn people_set_workers_aside_and_release_them() {
     assert_eq!(answer(&effects), StopResult::NotQuarantined);
 }
 
-/// Tasks that the server retracts from a worker.
+/// Returns the tasks that the server retracts from a worker.
 fn asked_back(effects: &[Effect], worker: WorkerId) -> Vec<TaskKey> {
     let lists = effects.iter().filter_map(|effect| {
         let Effect::ToWorker(to, WorkerCommand::Retract(back)) = effect else {
@@ -526,7 +526,7 @@ fn what_fails_on_a_worker_that_people_set_aside_has_failed() {
             bench.give_back(worker, key(job, task));
         }
         bench.wait(TEN_MINUTES);
-        // A server that only reports has no probation of its own.
+        // A server that only reports has no probation.
         let standing = match mode {
             QuarantineMode::Act => Standing::Probed,
             QuarantineMode::Tell | QuarantineMode::Off => Standing::Trusted,
@@ -560,7 +560,7 @@ fn a_worker_that_is_set_aside_is_tried_at_once_when_nobody_else_can_run_a_task()
     let licensed = bench.submit(licensed(3));
     bench.wait(SECOND);
     assert_eq!(bench.has(broken), [(licensed.0, 0)]);
-    // No other worker can show whose fault it is.
+    // No other worker can show whether the task or the worker is at fault.
     bench.fail(broken, key(licensed, 0));
     assert_eq!(bench.phase(key(licensed, 0)), Phase::Failed);
     bench.wait(SECOND);

@@ -1,4 +1,4 @@
-//! Queries that the server answers at any time: names, numbers and sums.
+//! Queries that the server answers at any time: names, numbers and totals.
 
 use std::time::Duration;
 

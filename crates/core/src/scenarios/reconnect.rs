@@ -1,4 +1,4 @@
-//! Workers with broken connections, silent workers, and workers that reconnect.
+//! Workers with broken connections, silent workers, and reconnecting workers.
 
 use std::time::Duration;
 
@@ -10,9 +10,9 @@ use crate::task::Phase;
 use crate::worker_config::OnServerLost;
 
 const TASK: TaskKey = key(JobId(1), 0);
-/// A timer that is this late shows that the server was suspended.
+/// If a timer fires this late, the server was suspended.
 const STALL: Duration = Duration::from_millis(500);
-/// Time from suspicion to loss of a silent worker.
+/// The time from the suspicion to the loss of a silent worker.
 const DOUBT: Duration = Duration::from_secs(2);
 
 #[test]
@@ -83,7 +83,7 @@ fn workers_that_come_back_one_after_another_keep_what_they_have() {
     for worker in &workers {
         bench.apply(Input::WorkerGone(*worker, LinkEnd::Closed));
     }
-    // The last one arrives long after the time limit of a single one.
+    // The last worker arrives long after the time limit of a single one.
     for worker in workers {
         bench.wait(HEARTBEAT / 16);
         let effects = bench.come_back(worker);
@@ -194,8 +194,8 @@ fn a_server_that_stood_still_blames_no_worker() {
     assert_eq!(lost(&effects, worker), Some(LostReason::HeartbeatLost));
 }
 
-/// Its timer is late by little or much, and messages that a worker sent meanwhile are read a moment
-/// later.
+/// The timer of the server is late by a short or a long time. Messages that a worker has sent in
+/// the meantime are read a moment later.
 #[test]
 fn a_stop_of_the_server_of_any_length_costs_no_worker() {
     for late in (0..1_000).step_by(10).map(Duration::from_millis) {
@@ -203,7 +203,7 @@ fn a_stop_of_the_server_of_any_length_costs_no_worker() {
         let worker = bench.mortal(1);
         bench.skip(SILENCE_MAX + late);
         let mut effects = bench.wait(Duration::ZERO);
-        // The worker's remaining time passes in further suspensions.
+        // The worker's remaining time is used up by further suspensions.
         for _ in 0..5 {
             let due = bench.state.next_deadline().expect("it is connected");
             bench.skip(due.since(bench.now.mono) + late.max(Duration::from_millis(50)));
@@ -265,7 +265,7 @@ fn nobody_is_lost_while_the_store_takes_nothing() {
     assert_eq!(lost(&effects, silent), Some(LostReason::HeartbeatLost));
 }
 
-/// Number of these workers that are lost in one step.
+/// Returns the number of these workers that are lost in one step.
 fn lost_in_step(bench: &mut Bench, workers: &[WorkerId]) -> usize {
     let effects = bench.step(Input::Timer);
     let is_lost = |worker: &&WorkerId| lost(&effects, **worker) == Some(LostReason::HeartbeatLost);
@@ -284,7 +284,7 @@ fn many_silent_workers_are_lost_in_steps() {
     while steps.iter().sum::<usize>() < workers.len() {
         steps.push(lost_in_step(&mut bench, &workers));
         assert!(!steps.ends_with(&[0]), "{steps:?}");
-        // The last of them are far beyond their limit, which is not the server's fault.
+        // The last workers are far beyond their limit, but the server is not at fault.
         bench.skip(Duration::from_millis(49));
     }
     assert!(steps.len() > 1, "{steps:?}");
@@ -370,7 +370,7 @@ fn who_does_not_know_the_secret_of_a_worker_is_a_new_one() {
         (SECRET, SECRET, true),
         (SECRET, Some([2; 32]), false),
         (SECRET, None, false),
-        // Registered with a worker, or at a server, of an earlier release.
+        // The worker was registered by an earlier release of the worker or the server.
         (None, None, true),
         (None, SECRET, true),
     ] {
@@ -385,7 +385,7 @@ fn who_does_not_know_the_secret_of_a_worker_is_a_new_one() {
         assert_eq!((reattached, new == worker), (is_it, is_it), "{shown:?}");
         assert_eq!(bench.phase(TASK), Phase::Running);
         if !is_it {
-            // A rejected number does not delay the worker itself.
+            // A rejected number does not delay the worker that owns it.
             let effects = bench.come_back(worker);
             assert_eq!(registered(&effects), Some((worker, true)), "{shown:?}");
         }

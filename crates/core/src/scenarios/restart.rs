@@ -1,4 +1,4 @@
-//! The server crashes, and the next one starts with what was stored.
+//! The server crashes, and the next server starts with the stored state.
 
 use std::time::Duration;
 

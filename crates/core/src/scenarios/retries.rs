@@ -1,4 +1,4 @@
-//! Failed attempts, lost workers, and what a task survives.
+//! Failed attempts, lost workers, and the failures that a task survives.
 
 use std::time::Duration;
 
@@ -258,7 +258,7 @@ fn a_task_waits_for_its_next_attempt_whatever_happens_to_the_job_that_it_follows
     let second = bench.submit(after(first, Waits::TaskByTask, second));
     bench.finish(worker, key(first, 0));
     bench.fail(worker, key(second, 0));
-    // All conditions of the second job hold now, so it is examined as a whole.
+    // All conditions of the second job now hold, so it is examined as a whole.
     bench.finish(worker, key(first, 1));
     assert_eq!(bench.has(worker), [(second.0, 1)]);
     bench.wait(SECOND);

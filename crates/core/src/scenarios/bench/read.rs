@@ -1,4 +1,4 @@
-//! Reads effects.
+//! Helpers that read effects.
 
 use crate::id::{InstanceId, JobId, TaskKey, WorkerId};
 use crate::outcome::LostReason;
@@ -6,7 +6,7 @@ use crate::server_state::{
     ChangeKind, Effect, JobResult, NoticeKey, Reply, RequestId, WatchUpdate, WorkerCommand,
 };
 
-/// The only answer.
+/// Returns the only answer.
 pub(in crate::scenarios) fn reply(effects: &[Effect]) -> Reply {
     let mut replies = effects.iter().filter_map(|effect| {
         let Effect::Reply(_, reply) = effect else {
@@ -19,7 +19,7 @@ pub(in crate::scenarios) fn reply(effects: &[Effect]) -> Reply {
     reply
 }
 
-/// The job that was made or extended.
+/// Returns the job that was created or extended.
 pub(in crate::scenarios) fn submitted(effects: &[Effect]) -> JobId {
     let Reply::Submitted(job) = reply(effects) else {
         panic!("it is accepted: {effects:?}");
@@ -27,7 +27,7 @@ pub(in crate::scenarios) fn submitted(effects: &[Effect]) -> JobId {
     job
 }
 
-/// The only row of an answer about jobs.
+/// Returns the only row of an answer about jobs.
 pub(in crate::scenarios) fn job_row(effects: &[Effect]) -> JobResult {
     let Reply::Jobs(found) = reply(effects) else {
         panic!("the answer is about jobs");
@@ -36,7 +36,7 @@ pub(in crate::scenarios) fn job_row(effects: &[Effect]) -> JobResult {
     found.rows[0]
 }
 
-/// Everything that is stored, in order.
+/// Returns everything that is stored, in order.
 pub(in crate::scenarios) fn changes(effects: &[Effect]) -> Vec<&ChangeKind> {
     let changes = effects.iter().filter_map(|effect| {
         let Effect::Persist(change) = effect else {
@@ -47,7 +47,7 @@ pub(in crate::scenarios) fn changes(effects: &[Effect]) -> Vec<&ChangeKind> {
     changes.collect()
 }
 
-/// Whether a matching change is stored, and at once.
+/// Returns whether a matching change is stored immediately.
 pub(in crate::scenarios) fn is_stored_at_once(
     effects: &[Effect],
     is_it: impl Fn(&ChangeKind) -> bool,
@@ -57,7 +57,7 @@ pub(in crate::scenarios) fn is_stored_at_once(
         .any(|change| change.is_urgent() && is_it(change))
 }
 
-/// Messages to one worker, in order.
+/// Returns the messages to one worker, in order.
 pub(in crate::scenarios) fn told(effects: &[Effect], worker: WorkerId) -> Vec<&WorkerCommand> {
     let commands = effects.iter().filter_map(|effect| {
         let Effect::ToWorker(to, command) = effect else {
@@ -68,7 +68,7 @@ pub(in crate::scenarios) fn told(effects: &[Effect], worker: WorkerId) -> Vec<&W
     commands.collect()
 }
 
-/// Instances that a worker must end.
+/// Returns the instances that a worker must end.
 pub(in crate::scenarios) fn killed(
     effects: &[Effect],
     worker: WorkerId,
@@ -82,7 +82,7 @@ pub(in crate::scenarios) fn killed(
     all
 }
 
-/// Tasks that the server retracts from a worker.
+/// Returns the tasks that the server retracts from a worker.
 pub(in crate::scenarios) fn asked_back(effects: &[Effect], worker: WorkerId) -> Vec<TaskKey> {
     let mut all = Vec::new();
     for command in told(effects, worker) {
@@ -93,7 +93,7 @@ pub(in crate::scenarios) fn asked_back(effects: &[Effect], worker: WorkerId) -> 
     all
 }
 
-/// Tasks that go to a worker.
+/// Returns the tasks that are sent to a worker.
 pub(in crate::scenarios) fn sent(effects: &[Effect], worker: WorkerId) -> Vec<u32> {
     let mut all = Vec::new();
     for command in told(effects, worker) {
@@ -104,7 +104,7 @@ pub(in crate::scenarios) fn sent(effects: &[Effect], worker: WorkerId) -> Vec<u3
     all
 }
 
-/// The registered worker, and whether it was recognized.
+/// Returns the registered worker, and whether it was recognized.
 pub(in crate::scenarios) fn registered(effects: &[Effect]) -> Option<(WorkerId, bool)> {
     effects.iter().find_map(|effect| {
         let Effect::Registered {
@@ -117,7 +117,7 @@ pub(in crate::scenarios) fn registered(effects: &[Effect]) -> Option<(WorkerId, 
     })
 }
 
-/// Why a worker is stored as gone.
+/// Returns the reason with which a worker is stored as gone.
 pub(in crate::scenarios) fn lost(effects: &[Effect], id: WorkerId) -> Option<LostReason> {
     changes(effects).into_iter().find_map(|change| {
         let ChangeKind::WorkerLost { worker, reason } = change else {
@@ -127,7 +127,7 @@ pub(in crate::scenarios) fn lost(effects: &[Effect], id: WorkerId) -> Option<Los
     })
 }
 
-/// Messages to a watching client, in order.
+/// Returns the messages to a watching client, in order.
 pub(in crate::scenarios) fn updates(effects: &[Effect], id: RequestId) -> Vec<&WatchUpdate> {
     let updates = effects.iter().filter_map(|effect| {
         let Effect::WatchUpdate(to, update) = effect else {
@@ -138,7 +138,7 @@ pub(in crate::scenarios) fn updates(effects: &[Effect], id: RequestId) -> Vec<&W
     updates.collect()
 }
 
-/// Notifications to send.
+/// Returns the notifications to send.
 pub(in crate::scenarios) fn notices(effects: &[Effect]) -> Vec<NoticeKey> {
     let keys = effects.iter().filter_map(|effect| {
         let Effect::Notify(key) = effect else {
@@ -149,7 +149,7 @@ pub(in crate::scenarios) fn notices(effects: &[Effect]) -> Vec<NoticeKey> {
     keys.collect()
 }
 
-/// Position of the first effect like this.
+/// Returns the position of the first effect that matches.
 pub(in crate::scenarios) fn place(effects: &[Effect], is_it: impl Fn(&Effect) -> bool) -> usize {
     let place = effects.iter().position(is_it);
     place.unwrap_or_else(|| panic!("not among {effects:?}"))

@@ -1,4 +1,4 @@
-//! Builders of submits.
+//! Builders for submit requests.
 
 use std::sync::Arc;
 
@@ -11,12 +11,12 @@ use crate::template::{
 };
 use crate::testing::{array_submit, template};
 
-/// A new job with tasks from 0 on, a cpu each.
+/// Returns a new job with `count` tasks that need one cpu each. The ids start at 0.
 pub(in crate::scenarios) fn tasks(count: u32) -> SubmitSpec {
     array_submit(count, template(&["true"]))
 }
 
-/// The same with another template.
+/// Returns the same job with a modified template.
 pub(in crate::scenarios) fn tasks_with(
     count: u32,
     change: impl FnOnce(&mut TaskTemplate),
@@ -26,12 +26,12 @@ pub(in crate::scenarios) fn tasks_with(
     array_submit(count, task)
 }
 
-/// Tasks that need this many cpus each.
+/// Returns tasks that need this many cpus each.
 pub(in crate::scenarios) fn wide(count: u32, cpus: u32) -> SubmitSpec {
     tasks_with(count, |task| task.requests = cpus_of(cpus))
 }
 
-/// Tasks of a priority.
+/// Returns tasks with this priority.
 pub(in crate::scenarios) fn urgent(count: u32, priority: i32) -> SubmitSpec {
     tasks_with(count, |task| task.priority = priority)
 }
@@ -40,7 +40,7 @@ pub(in crate::scenarios) fn cpus_of(cpus: u32) -> RequestVariants {
     RequestVariants::new(vec![ResourceRequest::cpus(cpus)]).expect("valid")
 }
 
-/// Tasks that need this many whole nodes each.
+/// Returns tasks that need this many whole nodes each.
 pub(in crate::scenarios) fn gang(count: u32, n_nodes: u32) -> SubmitSpec {
     tasks_with(count, |task| {
         let request = ResourceRequest {
@@ -52,7 +52,7 @@ pub(in crate::scenarios) fn gang(count: u32, n_nodes: u32) -> SubmitSpec {
     })
 }
 
-/// Tasks with dependencies: id and dependencies.
+/// Returns tasks with dependencies, given as pairs of an id and its dependencies.
 pub(in crate::scenarios) fn graph(tasks: &[(u32, &[u32])]) -> SubmitSpec {
     graph_of(template(&["true"]), tasks)
 }
@@ -73,7 +73,7 @@ pub(in crate::scenarios) fn graph_of(task: TaskTemplate, tasks: &[(u32, &[u32])]
     }
 }
 
-/// Into an open job.
+/// Makes a submission extend an open job.
 pub(in crate::scenarios) fn into(job: JobId, spec: SubmitSpec) -> SubmitSpec {
     SubmitSpec {
         target: SubmitTarget::Attach(job),
@@ -81,7 +81,7 @@ pub(in crate::scenarios) fn into(job: JobId, spec: SubmitSpec) -> SubmitSpec {
     }
 }
 
-/// With a limit of failures.
+/// Adds a limit of failures to a submission.
 pub(in crate::scenarios) fn max_fails(max: u32, spec: SubmitSpec) -> SubmitSpec {
     let target = SubmitTarget::NewJob {
         name: "x".into(),
@@ -90,7 +90,7 @@ pub(in crate::scenarios) fn max_fails(max: u32, spec: SubmitSpec) -> SubmitSpec 
     SubmitSpec { target, ..spec }
 }
 
-/// With other ids than 0, 1, ….
+/// Replaces the ids 0, 1, … of a submission with other ids.
 pub(in crate::scenarios) fn numbered(ids: ArrayIds, spec: SubmitSpec) -> SubmitSpec {
     let SubmitBody::Array(array) = spec.body else {
         panic!("an array");
@@ -121,7 +121,7 @@ pub(in crate::scenarios) fn after(job: JobId, how: Waits, mut spec: SubmitSpec) 
     spec
 }
 
-/// With a notification.
+/// Adds a notification to a submission.
 pub(in crate::scenarios) fn notifying(event: NotifyEvent, mut spec: SubmitSpec) -> SubmitSpec {
     let target = NotifyTarget::Command("mail".into());
     spec.notify.push(NotifySpec { target, event });
