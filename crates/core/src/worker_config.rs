@@ -1,42 +1,43 @@
-//! A worker's description of itself at registration; validated, and shown to users unchanged.
+//! A worker's description of itself at registration. It is validated, and shown to users unchanged.
 
 use std::time::Duration;
 
 use crate::resource::descriptor::ResourceDescriptor;
 
-/// Shortest heartbeat period that is accepted.
+/// The shortest accepted heartbeat period.
 pub const HEARTBEAT_MIN: Duration = Duration::from_millis(150);
 
-/// Heartbeat periods without a sign of life after which a worker is lost. Two: a single heartbeat
-/// may be late or lost without any fault, and no task of a lost worker restarts elsewhere before.
+/// The number of heartbeat periods without a sign of life after which a worker is lost. It is two,
+/// because a single heartbeat may be late or lost without any fault, and no task of a lost worker
+/// restarts elsewhere before then.
 ///
-/// `docs/architecture.md`, "Where a change begins", lists what depends on this.
+/// `docs/architecture.md`, "Where a change begins", lists the parts that depend on this.
 pub const SILENT_PERIODS_MAX: u32 = 2;
 
-/// Heartbeats without any message from the server after which a worker gives its connection up and
-/// reconnects.
+/// The number of heartbeats without any message from the server after which a worker gives up its
+/// connection and reconnects.
 ///
-/// One more than the server waits for, so that the server gives up first. The server knows when it
-/// was itself suspended, and then extends all deadlines; workers see only silence, and would all
-/// drop working connections whenever the server is busy. The price: if only its connection is dead,
-/// a worker reconnects too late, as a new one.
+/// The worker waits for one more than the server does, so that the server gives up first. The
+/// server notices when it was suspended itself, and then extends all deadlines. Workers notice only
+/// silence, and would all drop working connections whenever the server is busy. The disadvantage is
+/// that if only its connection is dead, a worker reconnects too late, and is treated as a new one.
 pub const UNANSWERED_HEARTBEATS_MAX: u32 = SILENT_PERIODS_MAX + 1;
 
-/// Behaviour of a worker that loses its server.
+/// The behavior of a worker that loses its server.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum OnServerLost {
-    /// Ends its tasks and itself.
+    /// The worker ends its tasks and then itself.
     Stop,
-    /// Lets running tasks end, then ends itself.
+    /// The worker lets running tasks end, and then ends itself.
     FinishRunning,
-    /// Goes on and re-attaches when the server is back.
+    /// The worker continues, and reconnects when the server is back.
     Reconnect,
 }
 
-/// Batch system that gave us the node.
+/// The batch system that provided the node.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum BatchSystem {
-    /// PBS Professional, OpenPBS.
+    /// PBS Professional or OpenPBS.
     Pbs,
     /// Slurm.
     Slurm,
@@ -44,38 +45,39 @@ pub enum BatchSystem {
     Other,
 }
 
-/// The batch job that a worker runs in.
+/// The batch job in which a worker runs.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Allocation {
     /// The batch system.
     pub manager: BatchSystem,
-    /// Job id.
+    /// The id of the job.
     pub id: Box<str>,
-    /// Name of the cluster, if the batch system has several: job ids are unique per cluster only.
+    /// The name of the cluster, if the batch system has several. Job ids are unique only within a
+    /// cluster.
     pub cluster: Option<Box<str>>,
-    /// Lifetime that was left when the worker started.
+    /// The lifetime that was left when the worker started.
     pub time_limit: Option<Duration>,
 }
 
 /// Whether a worker enforces the `mem` requests of tasks.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum MemoryLimits {
-    /// Workers of earlier releases do not report it.
+    /// Unknown, because workers of earlier releases do not report it.
     #[default]
     Unknown,
-    /// Tasks that use more are ended.
+    /// Tasks that use more than they requested are ended.
     Enforced,
-    /// No: its `mem` was declared by hand, and may mean anything.
+    /// Limits are not enforced: the worker's `mem` was declared by hand, and may mean anything.
     Declared,
-    /// No: `--enforce-memory=no`.
+    /// Limits are not enforced because of `--enforce-memory=no`.
     Off,
-    /// No: neither control groups nor the memory watch work there.
+    /// Limits are not enforced, because neither control groups nor the memory watch work there.
     Impossible,
 }
 
 impl MemoryLimits {
-    /// Why the worker does not enforce them, as a clause about it; `None` if it does, or does not
-    /// report it.
+    /// Returns why the worker does not enforce limits, as a clause. `None` if it enforces them, or
+    /// does not report it.
     #[must_use]
     pub const fn obstacle(self) -> Option<&'static str> {
         match self {
@@ -92,43 +94,43 @@ impl MemoryLimits {
     }
 }
 
-/// Configuration of one worker.
+/// The configuration of a worker.
 #[derive(Clone, PartialEq, Debug)]
 pub struct WorkerConfig {
-    /// Name of the node.
+    /// The name of the node.
     pub hostname: Box<str>,
-    /// Group for multi-node tasks.
+    /// The group for multi-node tasks.
     pub group: Box<str>,
-    /// `host:port` at which the worker itself listens.
+    /// The `host:port` at which the worker itself listens.
     pub listen_address: Box<str>,
-    /// Directory for its own files and task directories.
+    /// The directory for the worker's files and task directories.
     pub work_dir: Box<str>,
-    /// Heartbeat period, at least [`HEARTBEAT_MIN`].
+    /// The heartbeat period, at least [`HEARTBEAT_MIN`].
     pub heartbeat: Duration,
-    /// Ends after being idle this long; `None` = the server's default.
+    /// How long the worker may be idle before it ends. `None` means the server's default.
     pub idle_timeout: Option<Duration>,
-    /// Ends after this time; `None` = never.
+    /// How long the worker lives. `None` means no limit.
     pub time_limit: Option<Duration>,
-    /// Period of hardware reports; `None` = off.
+    /// The period of hardware reports. `None` means that there are none.
     pub overview_interval: Option<Duration>,
-    /// Interval at which queued tasks are returned whose time request no longer fits.
+    /// The interval at which queued tasks are returned whose time request no longer fits.
     pub retract_check_interval: Duration,
-    /// Lower bound of the share of its cpus that must be busy, 0.0 to 1.0.
+    /// The minimum share of its cpus that must be busy, 0.0 to 1.0.
     pub min_utilization: f32,
-    /// Behaviour without a server.
+    /// The behavior without a server.
     pub on_server_lost: OnServerLost,
-    /// Whether it accepts successors of its tasks; earlier releases do not.
+    /// Whether the worker accepts successors of its tasks. Workers of earlier releases do not.
     pub takes_successors: bool,
-    /// Whether it enforces the `mem` requests of tasks.
+    /// Whether the worker enforces the `mem` requests of tasks.
     pub memory_limits: MemoryLimits,
-    /// Process id a person would signal.
+    /// The process id to which a user would send a signal.
     pub process_pid: u32,
-    /// Surrounding batch job.
+    /// The batch job in which the worker runs.
     pub allocation: Option<Allocation>,
-    /// Hash of the secret that proves its identity on reconnect. The hash is not secret. Workers of
-    /// earlier releases have none.
+    /// The hash of the secret that proves the worker's identity when it reconnects. The hash is not
+    /// secret. Workers of earlier releases have none.
     pub return_digest: Option<[u8; 32]>,
-    /// Resources.
+    /// The resources.
     pub resources: ResourceDescriptor,
 }
 

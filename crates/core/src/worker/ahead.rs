@@ -1,4 +1,4 @@
-//! How much is sent ahead to a worker, and which part of it is worth retracting.
+//! How many tasks are sent ahead to a worker, and which of them are worth retracting.
 
 use std::time::Duration;
 
@@ -7,15 +7,15 @@ use super::{BACKLOG_MAX, Worker};
 use crate::time::Time;
 use crate::worker_state::{AHEAD_OF_MANY, EVENT_DELAY, STREAM_INTERVAL, STREAM_PART};
 
-/// How long the backlog should last at the worker's measured rate: many round trips plus the
-/// longest delay of its reports, but short enough that a new worker or an urgent task does not wait
-/// behind it.
+/// How long the backlog should last at the worker's measured rate. This is many round trips plus
+/// the longest delay of its reports, but short enough that a new worker or an urgent task does not
+/// have to wait for it.
 pub(crate) const BACKLOG_SPAN: Duration = Duration::from_millis(200);
 
 impl Worker {
-    /// Desired backlog at its present rate, at most [`BACKLOG_MAX`].
+    /// Returns the desired backlog at the worker's current rate, at most [`BACKLOG_MAX`].
     pub(crate) fn backlog_by_rate(&self, now: Time) -> u32 {
-        // However fast tasks end, a lost worker returns no more than this to the queue.
+        // No matter how fast tasks end, a lost worker returns no more tasks than this to the queue.
         let by_rate =
             (self.rate.current(now) * BACKLOG_SPAN.as_secs_f64()).min(f64::from(BACKLOG_MAX));
         #[expect(
@@ -27,11 +27,11 @@ impl Worker {
         target
     }
 
-    /// Upper bound of the worker's reporting delay at this rate. Workers with short backlogs of
-    /// longer tasks report each end at once.
+    /// Returns the upper bound of the worker's reporting delay at this rate. Workers with short
+    /// backlogs of longer tasks report each end immediately.
     fn report_delay(&self, rate: f64) -> Duration {
         let is_batched = self.backlog.len() as u64 > STREAM_PART;
-        // Mean run time of its tasks, by Little's law.
+        // The mean run time of its tasks follows from Little's law.
         let is_ahead = f64::from(self.running) < rate * AHEAD_OF_MANY.as_secs_f64();
         match (is_batched, is_ahead) {
             (true, true) => REPORT_DELAY,
@@ -41,19 +41,19 @@ impl Worker {
         }
     }
 
-    /// Number of tasks that it will still have queued after `span` at its present rate: worth
-    /// retracting.
+    /// Returns the number of tasks that the worker will still have queued after `span` at its
+    /// current rate. These tasks are worth retracting.
     #[must_use]
     pub fn surplus(&self, now: Time, span: Duration) -> usize {
-        // Equal tasks that started together end together: after a silence as long as the span their
-        // ends are unpredictable.
+        // Equal tasks that started together end together. After a silence as long as the span, it
+        // is unpredictable when they will end.
         let silence = now.since(self.rate.last());
         let rate = self.rate.current(now);
         let report_delay = self.report_delay(rate);
         if silence >= span + report_delay {
             return self.backlog.len();
         }
-        // Some of the seeming rest has ended or started since the last report.
+        // Some of the apparent backlog has ended or started since the last report.
         let span = span + silence.min(report_delay);
         let soon = rate * span.as_secs_f64();
         #[expect(

@@ -9,55 +9,57 @@ use crate::time::Time;
 /// Whether a task on a worker waits for its predecessor there.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub enum Turn {
-    /// No: it can start when the resources are free.
+    /// The task does not wait, and can start when the resources are free.
     #[default]
     Now,
     /// The predecessor has not finished.
     Later,
-    /// Like [`Self::Later`]; at its turn further successors are sent.
+    /// Like [`Self::Later`], but further successors are sent when the task's turn comes.
     LaterWithMore,
 }
 
-/// Ends of dependencies that must be on disk before a task is sent.
+/// The ends of dependencies that must be on disk before a task is sent.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum AwaitedEnds {
-    /// None. Ends on the worker itself need not be: if it is lost with its report of them,
-    /// everything that followed there is lost as well.
+    /// No ends need to be on disk. If the worker is lost with its report of ends on it, all tasks
+    /// that followed there are lost as well.
     None,
-    /// Ends on other workers.
+    /// The ends on other workers must be on disk.
     Elsewhere,
-    /// All: its own may be lost as well, because it does not keep them until they are stored.
+    /// All ends must be on disk. The worker's own ends may be lost too, because it does not keep
+    /// them until they are stored.
     All,
 }
 
 /// A task on a worker.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Assigned {
-    /// Where the task is in its job.
+    /// The position of the task in its job.
     pub slot: TaskSlot,
-    /// Queue it came from.
+    /// The queue from which the task came.
     pub key: QueueKey,
-    /// Chosen variant.
+    /// The chosen variant.
     pub variant: u32,
-    /// Instance that was handed out.
+    /// The dispatched instance.
     pub instance: InstanceId,
-    /// Whether its resources count as used; otherwise it is in the backlog, unless its turn is
-    /// later.
+    /// Whether the task's resources count as used. Otherwise, the task is in the backlog, unless
+    /// its turn comes later.
     pub placed: bool,
-    /// Whether it waits for a predecessor there, whose place it will take.
+    /// Whether the task waits for a predecessor there, whose place it will take.
     pub turn: Turn,
-    /// Whether the worker reported its start.
+    /// Whether the worker has reported the start.
     pub started: bool,
-    /// Ends that its message may still wait for. Successors sent after it wait for the same.
+    /// The ends for which the task's message may still have to wait. Successors sent after it wait
+    /// for the same ends.
     pub awaits: AwaitedEnds,
-    /// Whether it is being retracted.
+    /// Whether the task is being retracted.
     pub retracting: bool,
-    /// Time of its sending, of its placement, or of its turn.
+    /// When the task was sent or placed, or when its turn came.
     pub at: Time,
 }
 
 impl Assigned {
-    /// A task that a worker of an earlier run of the server has, or may have.
+    /// Creates the record of a task that a worker of an earlier server run has, or may have.
     pub(crate) const fn restored(
         slot: TaskSlot,
         key: QueueKey,
@@ -74,12 +76,12 @@ impl Assigned {
             started: false,
             awaits: AwaitedEnds::None,
             retracting: false,
-            // Long ago; the monotonic clock of the earlier run is not comparable.
+            // The task was sent long ago. The monotonic clock of the earlier run is not comparable.
             at: Time(0),
         }
     }
 
-    /// Whether an earlier run of the server sent it.
+    /// Returns whether an earlier server run sent the task.
     #[cfg(any(test, feature = "testing"))]
     pub(crate) fn was_restored(&self) -> bool {
         self.at == Time(0)
@@ -87,7 +89,7 @@ impl Assigned {
 }
 
 impl Worker {
-    /// Tasks of a job on it.
+    /// Returns the tasks of a job on this worker.
     pub(crate) fn assigned_of(&self, job: JobId) -> impl Iterator<Item = (&TaskKey, &Assigned)> {
         let [first, last] = [0, u32::MAX].map(|task| TaskKey::new(job, TaskId(task)));
         self.assigned.range(first..=last)

@@ -1,35 +1,35 @@
-//! Problems of a worker's node, and whether it therefore gets no tasks.
+//! Problems of a worker's node, which may exclude it from getting tasks.
 
 use super::Worker;
 use crate::node_check::{ClockWatch, NodeFault};
 use crate::time::Timestamp;
 
-/// The latest look at a node.
+/// The result of the latest check of a node.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct NodeCheck {
-    /// By its own account, and by its clock.
+    /// The problems that the node reported or that its clock revealed.
     pub(crate) faults: Vec<NodeFault>,
     pub(crate) clock: ClockWatch,
-    /// Since when there are faults.
+    /// When the problems began.
     pub(crate) since: Option<Timestamp>,
-    /// Whether it gets no tasks while there are problems.
+    /// Whether the worker gets no tasks while there are problems.
     pub(crate) is_unfit: bool,
 }
 
 impl Worker {
-    /// Problems of its node; none for a worker of an earlier release.
+    /// Returns the problems of the worker's node. Empty for a worker of an earlier release.
     #[must_use]
     pub fn node_faults(&self) -> &[NodeFault] {
         &self.check.faults
     }
 
-    /// Since when something is wrong with its node.
+    /// Returns when the problems of the worker's node began.
     #[must_use]
     pub const fn faulty_since(&self) -> Option<Timestamp> {
         self.check.since
     }
 
-    /// Whether it gets no tasks because of problems of its node.
+    /// Returns whether the worker gets no tasks because its node has problems.
     #[must_use]
     pub const fn is_unfit(&self) -> bool {
         self.check.is_unfit

@@ -1,5 +1,5 @@
-//! A worker's situation as four independent enums: its connection, its orders, its dedication by
-//! the scheduler, and its trust.
+//! The situation of a worker, as four independent enums: its connection, its orders, its dedication
+//! by the scheduler, and its trust.
 //!
 //! ```text
 //!                 connection breaks                    silence limit
@@ -10,12 +10,12 @@
 //! ```
 //!
 //! The silence limit is
-//! [`WorkerConfig::silence_max`](crate::worker_config::WorkerConfig::silence_max). While other
-//! workers reconnect, disconnected ones have longer.
+//! [`WorkerConfig::silence_max`](crate::worker_config::WorkerConfig::silence_max). Disconnected
+//! workers have more time while other workers are reconnecting.
 //!
-//! One enum would be the product of the four: a disconnected worker can be asked to stop, and a
-//! draining one can lose its connection and reconnect. They change in methods of [`Worker`] that
-//! only [`super::Workers`] may call where an index depends on them.
+//! A single enum would have to be the product of the four: a disconnected worker can be asked to
+//! stop, and a draining one can lose its connection and reconnect. They are changed by methods of
+//! [`Worker`], which only [`super::Workers`] may call where an index depends on them.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -28,95 +28,96 @@ use crate::outcome::LostReason;
 use crate::time::{Time, Timestamp};
 use crate::worker_config::OnServerLost;
 
-/// Grace period of an overdue worker, as a divisor of the silence limit and within bounds: time to
-/// read the sockets of a suspended server, and to resend lost packets.
+/// The grace period of an overdue worker is the silence limit divided by this, within bounds. It
+/// allows time to read the sockets of a suspended server, and to resend lost packets.
 const DOUBT_PART: u32 = 8;
 const DOUBT_MIN: Duration = Duration::from_millis(250);
 const DOUBT_MAX: Duration = Duration::from_secs(2);
-/// A timer that is this much too late means that the server itself was suspended; then missing
-/// heartbeats are not the workers' fault, and they get another period.
+/// If a timer fires this late, the server itself was suspended. Missing heartbeats are then not the
+/// workers' fault, and the workers get another period.
 const STALL_MIN: Duration = Duration::from_millis(500);
-/// A shorter suspension may delay a timer less: a worker's deadline may be near its end. A timer
-/// that is this much too late gives a little more time.
+/// A shorter suspension may delay a timer less, because a worker's deadline may be near the end of
+/// the suspension. If a timer fires this late, workers get a little more time.
 const LATE_MIN: Duration = Duration::from_millis(50);
-/// Limit of extensions: a server that is always late must still lose workers that are gone.
+/// The maximum number of extensions. A server that is always late must still notice that workers
+/// are gone.
 const DOUBTS_MAX: u32 = 8;
-/// A live worker has reconnected after this time, even on a busy machine.
+/// A live worker reconnects within this time, even on a busy machine.
 const CLOSED_GRACE_MIN: Duration = Duration::from_secs(1);
-/// How long a worker of an earlier run of the server is expected back: the silence limit, but at
-/// least as long as a worker may pause between two connection attempts, and at most as long as
-/// users would wait.
+/// How long the server waits for a worker of an earlier server run to come back. This is the
+/// silence limit, but at least as long as a worker may pause between two connection attempts, and
+/// at most as long as users would wait.
 const RESTORED_GRACE_MIN: Duration = Duration::from_secs(10);
 const RESTORED_GRACE_MAX: Duration = Duration::from_secs(60);
-/// While workers reconnect at intervals below this, missing ones may be queued behind them, or
-/// pause between two attempts: at least as long as they may pause.
+/// While workers reconnect at intervals below this, missing ones may be queued behind them or pause
+/// between two attempts. It is at least as long as such a pause.
 const RETURN_GAP: Duration = Duration::from_secs(5);
 
-/// Follows the connection of a worker.
+/// The connection state of a worker.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Life {
-    /// It has a connection.
+    /// The worker is connected.
     Connected {
-        /// Time of its loss without another heartbeat.
+        /// When the worker is lost unless another heartbeat arrives.
         until: Time,
     },
-    /// Disconnected, but may come back.
+    /// The worker is disconnected, but may come back.
     Away {
-        /// When it is lost.
+        /// When the worker is lost.
         until: Time,
-        /// Time of its loss even if other workers reconnect.
+        /// When the worker is lost even if other workers are reconnecting.
         latest: Time,
-        /// Whether it is of an earlier run of the server and has not connected to this one.
+        /// Whether it is a worker of an earlier server run that has not connected to this one.
         is_restored: bool,
     },
-    /// It is gone for good.
+    /// The worker is gone for good.
     Ended {
-        /// Time of the end.
+        /// When the worker ended.
         at: Timestamp,
-        /// Reason of the end.
+        /// The reason for the end.
         reason: LostReason,
     },
 }
 
-/// Order that people gave to a worker.
+/// The orders that users gave to a worker.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Duty {
-    /// Run tasks.
+    /// The worker runs tasks.
     Serve,
-    /// It gets no tasks, and is stopped when its running tasks have ended.
+    /// The worker gets no tasks, and is stopped when its running tasks have ended.
     Drain,
-    /// It was asked to stop.
+    /// The worker was asked to stop.
     Stop {
-        /// It was draining before. Users see it as draining until it is gone.
+        /// Whether it was draining before. Users see it as draining until it is gone.
         after_drain: bool,
     },
 }
 
-/// Purpose that the scheduler reserves a worker for.
+/// The purpose for which the scheduler reserves a worker.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Dedication {
-    /// None: it gets any task that fits.
+    /// The worker is not reserved, and gets any task that fits.
     None,
-    /// Multi-node tasks of this queue: it gets only more urgent tasks.
+    /// The worker is reserved for multi-node tasks of this queue, and gets only more urgent tasks.
     Reserved(QueueKey),
-    /// It is a node of a multi-node task and gets nothing else.
+    /// The worker is a node of a multi-node task, and gets no other tasks.
     Node(GangNode),
 }
 
-/// Whether tasks are entrusted to a worker.
+/// Whether a worker is trusted with tasks.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Standing {
-    /// It gets tasks.
+    /// The worker gets tasks.
     Trusted,
-    /// Tasks fail there: it gets none until their outcome elsewhere is known.
+    /// Tasks fail there, and it gets no tasks until their outcome elsewhere is known.
     Suspected,
-    /// It gets none.
+    /// The worker gets no tasks.
     Quarantined,
-    /// It gets one task, which decides.
+    /// The worker gets one task, whose outcome decides.
     Probed,
 }
 
-/// Part of a worker in a multi-node task.
+/// The role of a worker in a multi-node task.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct GangNode {
     /// The task.
@@ -126,37 +127,37 @@ pub struct GangNode {
 }
 
 impl Worker {
-    /// Connection state.
+    /// Returns the connection state.
     #[must_use]
     pub const fn life(&self) -> Life {
         self.life
     }
 
-    /// Orders given by users.
+    /// Returns the orders given by users.
     #[must_use]
     pub const fn duty(&self) -> Duty {
         self.duty
     }
 
-    /// Dedication by the scheduler.
+    /// Returns the dedication by the scheduler.
     #[must_use]
     pub const fn dedication(&self) -> Dedication {
         self.dedication
     }
 
-    /// Whether it is trusted with tasks.
+    /// Returns whether the worker is trusted with tasks.
     #[must_use]
     pub const fn standing(&self) -> Standing {
         self.standing
     }
 
-    /// Whether it can get any task that fits, not only a probe task.
+    /// Returns whether the worker can get any task that fits, and not only a probe task.
     #[must_use]
     pub const fn is_trusted(&self) -> bool {
         matches!(self.standing, Standing::Trusted)
     }
 
-    /// Connected, not asked to end, trusted, and on a healthy node.
+    /// Returns whether the worker is connected, not asked to end, trusted, and on a healthy node.
     pub(crate) const fn is_serving(&self) -> bool {
         matches!(self.life, Life::Connected { .. })
             && matches!(self.duty, Duty::Serve)
@@ -164,8 +165,8 @@ impl Worker {
             && !self.is_unfit()
     }
 
-    /// Connected, not asked to end, not a node of a multi-node task, not in quarantine, and on a
-    /// healthy node.
+    /// Returns whether the worker is connected, not asked to end, not a node of a multi-node task,
+    /// not in quarantine, and on a healthy node.
     #[must_use]
     pub fn accepts_work(&self) -> bool {
         let is_entrusted = match self.standing {
@@ -180,19 +181,20 @@ impl Worker {
             && !matches!(self.dedication, Dedication::Node(_))
     }
 
-    /// Not lost: connected, perhaps about to end, or expected back.
+    /// Returns whether the worker is not lost: it is connected, perhaps about to end, or expected
+    /// back.
     #[must_use]
     pub const fn is_live(&self) -> bool {
         !matches!(self.life, Life::Ended { .. })
     }
 
-    /// Without a connection, but expected back.
+    /// Returns whether the worker has no connection, but is expected back.
     #[must_use]
     pub const fn is_away(&self) -> bool {
         matches!(self.life, Life::Away { .. })
     }
 
-    /// When and why it went.
+    /// Returns when and why the worker ended.
     #[must_use]
     pub const fn ended(&self) -> Option<(Timestamp, LostReason)> {
         match self.life {
@@ -201,19 +203,19 @@ impl Worker {
         }
     }
 
-    /// Told to stop.
+    /// Returns whether the worker was asked to stop.
     #[must_use]
     pub const fn is_stopping(&self) -> bool {
         matches!(self.duty, Duty::Stop { .. })
     }
 
-    /// Draining, or asked to stop after it drained.
+    /// Returns whether the worker is draining, or was asked to stop after it had drained.
     #[must_use]
     pub const fn is_draining(&self) -> bool {
         matches!(self.duty, Duty::Drain | Duty::Stop { after_drain: true })
     }
 
-    /// The multi-node task that it is a node of.
+    /// Returns the worker's role as a node of a multi-node task, if it has one.
     #[must_use]
     pub const fn node(&self) -> Option<GangNode> {
         match self.dedication {
@@ -222,7 +224,7 @@ impl Worker {
         }
     }
 
-    /// The queue of multi-node tasks that it is reserved for.
+    /// Returns the queue of multi-node tasks for which the worker is reserved.
     #[must_use]
     pub const fn reserved_for(&self) -> Option<QueueKey> {
         match self.dedication {
@@ -231,8 +233,8 @@ impl Worker {
         }
     }
 
-    /// Reason of its loss now: a worker that was asked to stop did so, however its connection
-    /// ended.
+    /// Returns the reason for the worker's loss at this point. If the worker was asked to stop,
+    /// that is the reason, no matter how its connection ended.
     pub(crate) const fn lost_reason(&self, otherwise: LostReason) -> LostReason {
         if self.is_stopping() {
             LostReason::Stopped
@@ -241,14 +243,14 @@ impl Worker {
         }
     }
 
-    /// Whether it reconnects by itself when its connection breaks.
+    /// Returns whether the worker reconnects by itself when its connection breaks.
     pub(crate) fn may_come_back(&self) -> bool {
         !self.is_stopping() && self.config.on_server_lost != OnServerLost::Stop
     }
 
-    /// Reserves it for multi-node tasks of a queue; returns whether that is new.
+    /// Reserves the worker for multi-node tasks of a queue. Returns whether the reservation is new.
     pub(crate) fn reserve(&mut self, key: QueueKey) -> bool {
-        // A node has no room for anything, so no round may choose it.
+        // A node has no room for other tasks, so no round may choose it.
         if self.node().is_some() {
             bug!("worker {} is reserved, but is a node already", self.id);
             return false;
@@ -257,14 +259,14 @@ impl Worker {
         before != Dedication::Reserved(key)
     }
 
-    /// Removes its reservation, if any.
+    /// Removes the reservation, if any.
     pub(crate) fn unreserve(&mut self) {
         if self.reserved_for().is_some() {
             self.dedication = Dedication::None;
         }
     }
 
-    /// Time of its loss without a sign of life; `None` = it is lost.
+    /// Returns when the worker is lost without a sign of life. `None` if it has been lost.
     pub(super) const fn lost_at(&self) -> Option<Time> {
         match self.life {
             Life::Connected { until } | Life::Away { until, .. } => Some(until),
@@ -272,7 +274,7 @@ impl Worker {
         }
     }
 
-    /// Notes a sign of life: the silence limit starts again.
+    /// Notes a sign of life, which restarts the silence limit.
     pub(super) fn prolong(&mut self, now: Time) {
         let later = now + self.config.silence_max();
         self.doubts = 0;
@@ -282,8 +284,8 @@ impl Worker {
         }
     }
 
-    /// Extends the deadline of an overdue worker if the server notices late, and once more if it is
-    /// connected. Returns whether it did.
+    /// Extends the deadline of an overdue worker if the server notices late, or once if the worker
+    /// is connected. Returns whether the deadline was extended.
     pub(super) fn doubt(&mut self, now: Time, late: Duration) -> bool {
         let silence_max = self.config.silence_max();
         let (is_first, is_last) = (self.doubts == 0, self.doubts >= DOUBTS_MAX);
@@ -304,19 +306,20 @@ impl Worker {
         true
     }
 
-    /// Notes the end of its connection. It loses its templates and is expected back for the silence
-    /// limit. If it closed the connection itself, its process has probably ended, and it is
-    /// expected for half a heartbeat period.
+    /// Notes the end of the connection. The worker loses its templates, and is expected back within
+    /// the silence limit. If it closed the connection itself, its process has probably ended, and
+    /// it is expected back within half a heartbeat period.
     pub(super) fn disconnect(&mut self, now: Time, how: LinkEnd) {
         // Messages in transit may never have arrived.
         self.templates.clear();
         self.doubts = 0;
         let silence_max = self.config.silence_max();
         let grace = match how {
-            // The network may recover in a moment; tasks continue meanwhile.
+            // The network may recover soon, and tasks continue in the meantime.
             LinkEnd::Broken => silence_max,
-            // Its process has most likely ended: the whole limit would only delay its tasks. A live
-            // one dials at once, however long the limit is, so this does not grow with it.
+            // The process has most likely ended, and waiting for the whole limit would only delay
+            // its tasks. A live worker reconnects immediately, so this does not grow with a long
+            // limit.
             LinkEnd::Closed => silence_max.min((self.config.heartbeat / 2).max(CLOSED_GRACE_MIN)),
         };
         self.life = Life::Away {
@@ -326,9 +329,9 @@ impl Worker {
         };
     }
 
-    /// Extends the deadline of a disconnected worker while others reconnect: an event that closes
-    /// thousands of connections has not ended as many processes, and all of them need time to
-    /// register. Returns whether the deadline is after `now`.
+    /// Extends the deadline of a disconnected worker while other workers are reconnecting. An event
+    /// that closes thousands of connections has not ended as many processes, and all of them need
+    /// time to register. Returns whether the deadline is after `now`.
     pub(super) fn await_turn(&mut self, returned: Time, now: Time) -> bool {
         let Life::Away { until, latest, .. } = &mut self.life else {
             return false;
@@ -341,10 +344,10 @@ impl Worker {
         true
     }
 
-    /// Marks it as disconnected and expected back after a restart of the server.
+    /// Marks the worker as disconnected and expected back after a restart of the server.
     pub(super) fn await_return(&mut self, now: Time) {
-        // Workers dial again at growing intervals, and a long heartbeat must not hold back a whole
-        // queue.
+        // Workers reconnect at growing intervals, and a long heartbeat period must not delay a
+        // whole queue.
         let silence_max = self.config.silence_max();
         let grace = silence_max.clamp(RESTORED_GRACE_MIN, RESTORED_GRACE_MAX);
         self.life = Life::Away {
@@ -354,8 +357,8 @@ impl Worker {
         };
     }
 
-    /// Notes its reconnect with this registration number. Returns whether it is of an earlier run
-    /// of the server.
+    /// Notes that the worker reconnected with this registration number. Returns whether it is a
+    /// worker of an earlier server run.
     pub(super) fn reconnect(&mut self, now: Time, registration: u64) -> bool {
         let was_restored = self.is_restored();
         self.registration = registration;
@@ -363,8 +366,7 @@ impl Worker {
         self.life = Life::Connected {
             until: now + self.config.silence_max(),
         };
-        // It starts without everything tied to its old connection, including unanswered
-        // retractions.
+        // Everything tied to the old connection is dropped, including unanswered retractions.
         self.templates.clear();
         for assigned in self.assigned.values_mut() {
             assigned.retracting = false;
@@ -372,7 +374,7 @@ impl Worker {
         was_restored
     }
 
-    /// Whether it is of an earlier run of the server and has not connected to this one.
+    /// Returns whether it is a worker of an earlier server run that has not connected to this one.
     pub(crate) const fn is_restored(&self) -> bool {
         matches!(
             self.life,
@@ -395,14 +397,15 @@ impl Worker {
         self.dedication = Dedication::Node(node);
     }
 
-    /// Ends its role as a node of this task; returns that role.
+    /// Ends the worker's role as a node of this task, and returns that role.
     pub(super) fn release_node(&mut self, task: TaskKey) -> Option<GangNode> {
         let node = self.node().filter(|node| node.task == task)?;
         self.dedication = Dedication::None;
         Some(node)
     }
 
-    /// Notes its loss; returns its tasks, and whether it never connected to this run of the server.
+    /// Notes that the worker is lost. Returns its tasks, and whether it has never connected to this
+    /// server run.
     pub(super) fn end(
         &mut self,
         at: Timestamp,
@@ -410,7 +413,7 @@ impl Worker {
     ) -> (BTreeMap<TaskKey, Assigned>, bool) {
         let was_restored = self.is_restored();
         self.life = Life::Ended { at, reason };
-        // Its multi-node task continues with the other nodes, or is ended by its root.
+        // Its multi-node task continues on the other nodes, or is ended by its root.
         self.dedication = Dedication::None;
         self.templates.clear();
         self.backlog.clear();
@@ -422,7 +425,7 @@ impl Worker {
         self.running = 0;
         self.unkillable.clear();
         self.check = NodeCheck::default();
-        // It stays listed with all its offers free.
+        // The worker stays listed with all its resources free.
         self.free = everything(&self.offers);
         (std::mem::take(&mut self.assigned), was_restored)
     }

@@ -1,20 +1,20 @@
-//! Last reported hardware usage of a worker's machine.
+//! The last reported hardware usage of a worker's machine.
 
 use crate::hardware::{HardwareUsage, Share};
 use crate::time::Timestamp;
 
-/// Hardware usage of a machine, tasks of others included.
+/// The hardware usage of a machine, including that of other users' processes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Load {
-    /// When the worker told.
+    /// When the worker reported it.
     pub at: Timestamp,
-    /// All its cpus together.
+    /// The load of all cpus together.
     pub cpus: Share,
-    /// Memory that programs could not get, in bytes.
+    /// The memory that programs could not get, in bytes.
     pub memory_used: u64,
-    /// Memory there is, in bytes.
+    /// The total memory, in bytes.
     pub memory_total: u64,
-    /// Average over its GPUs, if it has any.
+    /// The average load of the GPUs, if there are any.
     pub gpus: Option<Share>,
 }
 

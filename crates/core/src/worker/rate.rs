@@ -1,17 +1,17 @@
-//! How fast a worker ends tasks.
+//! How fast tasks end on a worker.
 
 use std::time::Duration;
 
 use crate::time::Time;
 use crate::worker_state::{EVENT_DELAY, STREAM_INTERVAL};
 
-/// Window over which the completion rate is measured.
+/// The window over which the completion rate is measured.
 const RATE_WINDOW: Duration = Duration::from_millis(20);
 
-/// Longest delay of the reported end of a short task, in the worker and in transit.
+/// The longest delay before the end of a short task is reported, in the worker and in transit.
 pub(super) const REPORT_DELAY: Duration = STREAM_INTERVAL.saturating_add(EVENT_DELAY);
 
-/// Completion rate of a worker in tasks per second.
+/// The completion rate of a worker in tasks per second.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Rate {
     per_second: f64,
@@ -31,7 +31,7 @@ impl Rate {
         }
     }
 
-    /// When the last task ended.
+    /// Returns when the last task ended.
     pub(super) const fn last(&self) -> Time {
         self.last
     }
@@ -44,15 +44,15 @@ impl Rate {
         let span = now.since(self.window_start);
         if span >= RATE_WINDOW {
             let measured = f64::from(self.window_count) / span.as_secs_f64();
-            // Half of it is new, so a change of pace counts after a few windows and a single burst
-            // does not.
+            // Half of the value is new, so a change of pace takes effect after a few windows, and a
+            // single burst does not.
             self.per_second = (self.per_second + measured) / 2.0;
             self.window_start = now;
             self.window_count = 0;
         }
     }
 
-    /// The rate, lowered when nothing has ended for longer than it implies.
+    /// Returns the rate, which is reduced if nothing has ended for longer than it implies.
     pub(super) fn current(&self, now: Time) -> f64 {
         let span = now.since(self.window_start);
         if span <= REPORT_DELAY {
@@ -60,7 +60,7 @@ impl Rate {
             return self.per_second;
         }
         let span = (span - REPORT_DELAY).max(RATE_WINDOW);
-        // The running task may never end: an older rate is worth less the longer it takes.
+        // The running task may never end. The longer it runs, the less an older rate is worth.
         let bound = f64::from(self.window_count.saturating_add(1)) / span.as_secs_f64();
         self.per_second.min(bound)
     }

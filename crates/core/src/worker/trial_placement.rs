@@ -1,4 +1,4 @@
-//! Trial placement: takes the free resources of a worker without changing the worker.
+//! Trial placement, which takes free resources of a worker without changing the worker.
 
 use super::Worker;
 use crate::class::{VariantDemand, fitting};
@@ -10,10 +10,10 @@ pub(crate) struct TrialPlacement<'a> {
 }
 
 impl<'a> TrialPlacement<'a> {
-    /// `None` = no task may be moved there: the worker takes none, or reserves its room for others.
-    /// Neither is anything moved to a worker with a backlog.
+    /// Creates a copy for a worker. Returns `None` if no task may be moved there, because the
+    /// worker takes none, reserves its room for other tasks, or has a backlog.
     pub(crate) fn of(worker: &'a Worker) -> Option<Self> {
-        // A probed worker gets a single task, from the queue.
+        // A probed worker gets a single task, which comes from the queue.
         let is_kept = !worker.is_trusted()
             || worker.reserved_for().is_some()
             || worker.has_reservations()
@@ -24,14 +24,14 @@ impl<'a> TrialPlacement<'a> {
         })
     }
 
-    /// Takes room for at most `most` tasks of a variant; returns how many fit.
+    /// Takes room for at most `most` tasks of a variant. Returns how many of them fit.
     pub(crate) fn take(&mut self, variant: &VariantDemand, most: u64) -> u64 {
         let fit = fitting(variant, &self.worker.offers, |slot| {
             self.free.get(slot).copied().unwrap_or(0)
         });
         let count = most.min(u64::from(fit));
         for demand in &variant.demands {
-            // "All of it" means all that this worker has.
+            // A request for all units means all units of this worker.
             let units = demand.units.unwrap_or_else(|| self.worker.total(demand));
             if let Some(free) = self.free.get_mut(demand.resource.0 as usize) {
                 let taken = i64::try_from(units.saturating_mul(count)).unwrap_or(i64::MAX);
@@ -43,7 +43,7 @@ impl<'a> TrialPlacement<'a> {
 }
 
 impl Worker {
-    /// Used share of a resource with this many free units, 0.0 to 1.0.
+    /// Returns the used share of a resource with this many free units, 0.0 to 1.0.
     pub(crate) fn share_taken(&self, slot: usize, free: i64) -> f64 {
         let total = self.offers.get(slot).map_or(0, |offer| offer.units);
         if total == 0 {
@@ -54,8 +54,8 @@ impl Worker {
         share
     }
 
-    /// Whether the worker accepts tasks with this many units of cpus in total; `cpus` is the
-    /// position among its offers.
+    /// Returns whether the worker accepts tasks with this many cpu units in total. `cpus` is the
+    /// position of the cpus among its offers.
     pub(crate) fn takes_share(&self, cpus: Option<usize>, units: i64) -> bool {
         let least = f64::from(self.config.min_utilization);
         least <= 0.0

@@ -1,25 +1,25 @@
-//! Instances that do not react to SIGKILL: they sleep in the kernel, most likely because of a
-//! hanging file system, or have become another user.
+//! Instances that do not react to SIGKILL. They either sleep in the kernel, most likely because of
+//! a hanging file system, or have changed to another user.
 //!
-//! Nothing can end them. So they are reported to users, and their resources stay reserved until
-//! they end by themselves.
+//! Nothing can end them. They are therefore reported to users, and their resources stay reserved
+//! until they end by themselves.
 
 use super::Worker;
 use crate::id::{InstanceId, TaskKey};
 
-/// An instance that was sent SIGKILL a while ago and still exists.
+/// An instance that was sent SIGKILL some time ago and still exists.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Unkillable {
-    /// Job and id of the task.
+    /// The job and the id of the task.
     pub task: TaskKey,
-    /// Number of the instance.
+    /// The number of the instance.
     pub instance: InstanceId,
-    /// Its process, if it has one.
+    /// The id of its process, if it has one.
     pub pid: Option<u32>,
 }
 
 impl Unkillable {
-    /// Location as text: `unkillable on node n17, pid 4711`.
+    /// Returns the location as text, such as `unkillable on node n17, pid 4711`.
     #[must_use]
     pub fn whereabouts(&self, host: &str) -> String {
         let mut text = format!("unkillable on node {host}");
@@ -31,13 +31,14 @@ impl Unkillable {
 }
 
 impl Worker {
-    /// Unkillable instances on it, by its last report.
+    /// Returns the unkillable instances on this worker, according to its last report.
     #[must_use]
     pub fn unkillable(&self) -> &[Unkillable] {
         &self.unkillable
     }
 
-    /// Replaces them by the worker's complete report; logs new and ended ones.
+    /// Replaces the unkillable instances with those of the worker's complete report. Logs new and
+    /// ended ones.
     pub(crate) fn set_unkillable(&mut self, told: &[Unkillable]) {
         let node = &*self.config.hostname;
         for one in told.iter().filter(|one| !self.unkillable.contains(one)) {
@@ -125,7 +126,7 @@ mod tests {
             "for its user it is canceled, the cpu is taken"
         );
         assert_eq!(HUNG.whereabouts("n1"), "unkillable on node n1, pid 7");
-        // At every heartbeat.
+        // The worker reports it in every heartbeat.
         heartbeat(&mut state, &[HUNG]);
         let ended = vec![EndedRow {
             task,

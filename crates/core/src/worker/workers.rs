@@ -1,7 +1,8 @@
 //! All workers of a server, live and ended, with lookup tables.
 //!
-//! Tables by a worker's connection, orders or multi-node role are updated together with it. All
-//! other data of a live worker, such as its tasks, is its own: see [`Workers::get_mut`].
+//! A worker's connection, orders and multi-node role are updated together with the tables that
+//! depend on them. All other data of a live worker, such as its tasks, can be changed separately;
+//! see [`Workers::get_mut`].
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::RangeInclusive;
@@ -16,72 +17,72 @@ use crate::range::IdArray;
 use crate::selector::{Selected, Selector};
 use crate::time::{Time, Timestamp};
 
-/// Ended workers that are kept in full, about 2 KB each.
+/// The maximum number of ended workers that are kept in full, about 2 KB each.
 pub const ENDED_WORKERS_MAX: usize = 10_000;
 
-/// Every worker that the server knows of.
+/// All workers that the server knows.
 #[derive(Clone, Debug, Default)]
 pub struct Workers {
-    /// Separate from ended ones, so that full scans skip those.
+    /// Live workers. They are separate from ended ones, so that full scans skip those.
     live: BTreeMap<WorkerId, Worker>,
-    /// Recently ended workers; earlier ones are reduced to their host name and a count.
+    /// The workers that ended recently. Earlier ones are reduced to their host names and a count.
     ended: BTreeMap<WorkerId, Worker>,
     ended_counts: BTreeMap<LostReason, u64>,
     last_lost: Option<WorkerId>,
-    /// Host names of workers of earlier runs of this server, and of workers that ended long ago.
+    /// The host names of workers of earlier server runs, and of workers that ended long ago.
     former_hosts: BTreeMap<WorkerId, Box<str>>,
-    /// Highest id in use; 0 = none.
+    /// The highest id in use. 0 if there is none.
     last_id: u32,
-    /// Time of each live worker's loss without a sign of life.
+    /// When each live worker is lost without a sign of life.
     deadlines: BTreeSet<(Time, WorkerId)>,
-    /// Live workers whose duty is to drain.
+    /// The live workers whose duty is to drain.
     draining: BTreeSet<WorkerId>,
-    /// Nodes of each dispatched multi-node task, the root first; a lost node stays listed.
+    /// The nodes of each dispatched multi-node task, the root first. A lost node stays listed.
     nodes: BTreeMap<TaskKey, Vec<WorkerId>>,
-    /// Workers of an earlier run that are still expected back.
+    /// The workers of an earlier server run that are still expected back.
     awaited: BTreeSet<WorkerId>,
-    /// Whether one of them was given up without a report.
+    /// Whether the server has given up one of them without receiving a report.
     has_unheard: bool,
-    /// When a worker that was away came back last.
+    /// When a worker last came back after it had been away.
     last_return: Option<Time>,
 }
 
-/// Remains of a worker that is gone.
+/// The remains of a worker that is gone.
 pub(crate) struct LostWorker {
-    /// Tasks that it was assigned.
+    /// The tasks that were assigned to it.
     pub(crate) tasks: BTreeMap<TaskKey, Assigned>,
-    /// Queues with reservations on it.
+    /// The queues with reservations on it.
     pub(crate) reservations: Vec<QueueKey>,
-    /// Whether it is of an earlier run of the server and never connected to this one.
+    /// Whether it is a worker of an earlier server run that never connected to this one.
     pub(crate) was_restored: bool,
 }
 
 impl Workers {
-    /// Workers that are connected or expected back.
+    /// Returns the workers that are connected or expected back.
     #[must_use]
     pub const fn live(&self) -> &BTreeMap<WorkerId, Worker> {
         &self.live
     }
 
-    /// The last [`ENDED_WORKERS_MAX`] workers of this run of the server that have ended.
+    /// Returns the last [`ENDED_WORKERS_MAX`] workers of this server run that have ended.
     #[must_use]
     pub const fn ended(&self) -> &BTreeMap<WorkerId, Worker> {
         &self.ended
     }
 
-    /// Number of ended workers of this run of the server, by reason.
+    /// Returns the number of ended workers of this server run, by reason.
     #[must_use]
     pub const fn ended_counts(&self) -> &BTreeMap<LostReason, u64> {
         &self.ended_counts
     }
 
-    /// The worker with the highest id that ended neither on request nor with a goodbye.
+    /// Returns the worker with the highest id that ended neither on request nor with a goodbye.
     #[must_use]
     pub const fn last_lost(&self) -> Option<WorkerId> {
         self.last_lost
     }
 
-    /// Highest id ever given out.
+    /// Returns the highest id that has ever been assigned.
     #[must_use]
     pub const fn last_id(&self) -> Option<WorkerId> {
         if self.last_id == 0 {
@@ -91,36 +92,37 @@ impl Workers {
         }
     }
 
-    /// A live worker.
+    /// Returns a live worker.
     #[must_use]
     pub fn get(&self, id: WorkerId) -> Option<&Worker> {
         self.live.get(&id)
     }
 
-    /// A live worker, to change its own data: its tasks, reports and templates.
+    /// Returns a live worker for changes to data on which no table depends: its tasks, reports and
+    /// templates.
     pub(crate) fn get_mut(&mut self, id: WorkerId) -> Option<&mut Worker> {
         self.live.get_mut(&id)
     }
 
-    /// All live workers, to be changed.
+    /// Iterates over all live workers, which can be changed.
     pub(crate) fn iter_mut(&mut self) -> impl Iterator<Item = &mut Worker> {
         self.live.values_mut()
     }
 
-    /// A worker of this run of the server, live or ended.
+    /// Returns a worker of this server run, live or ended.
     #[must_use]
     pub fn known(&self, id: WorkerId) -> Option<&Worker> {
         self.live.get(&id).or_else(|| self.ended.get(&id))
     }
 
-    /// Host name of a worker, including workers of an earlier run.
+    /// Returns the host name of a worker. This includes workers of earlier server runs.
     #[must_use]
     pub fn hostname(&self, id: WorkerId) -> Option<&str> {
         let known = self.known(id).map(|worker| &*worker.config.hostname);
         known.or_else(|| self.former_hosts.get(&id).map(|name| &**name))
     }
 
-    /// Workers that match a selector, live or ended; `all` = all known ones.
+    /// Returns the workers that match a selector, live or ended. `all` selects all known workers.
     #[must_use]
     pub fn find(&self, selector: &Selector) -> Selected<WorkerId> {
         let within = |span: RangeInclusive<u32>| {
@@ -128,7 +130,7 @@ impl Workers {
             let ended = self.ended.range(span.clone());
             let live = self.live.range(span).map(|(id, _)| id.0);
             let mut known: Vec<u32> = live.chain(ended.map(|(id, _)| id.0)).collect();
-            // Live and ended ones alternate, and sets of ids are looked up in order.
+            // Live and ended workers alternate, and sets of ids are looked up in order.
             known.sort_unstable();
             known
         };
@@ -143,7 +145,7 @@ impl Workers {
         found.filter_map(|id| Some(WorkerId(id)))
     }
 
-    /// Workers that match the selector of a command; `all` = live workers.
+    /// Returns the workers that match the selector of a command. `all` selects the live workers.
     pub(crate) fn select(&self, selector: &Selector) -> Selected<WorkerId> {
         match selector {
             Selector::All => Selected::all(self.live.keys().copied().collect()),
@@ -151,18 +153,19 @@ impl Workers {
         }
     }
 
-    /// The id of the next worker; `None` after four billion workers.
+    /// Returns the id of the next worker, or `None` after four billion workers.
     pub(crate) fn next_id(&mut self) -> Option<WorkerId> {
         self.last_id = self.last_id.checked_add(1)?;
         Some(WorkerId(self.last_id))
     }
 
-    /// Continues ids after these: the first new worker gets the highest earlier id plus two.
+    /// Continues after the ids of an earlier run. The first new worker gets the highest earlier id
+    /// plus two.
     pub(crate) fn restore_last_id(&mut self, last: WorkerId) {
         self.last_id = self.last_id.max(last.0.saturating_add(1));
     }
 
-    /// Remembers the host of a worker of an earlier run.
+    /// Stores the host of a worker of an earlier server run.
     pub(crate) fn restore_hostname(&mut self, id: WorkerId, hostname: Box<str>) {
         self.former_hosts.insert(id, hostname);
     }
@@ -175,17 +178,17 @@ impl Workers {
         self.live.insert(worker.id, worker);
     }
 
-    /// Adds a worker of an earlier run that is expected back.
+    /// Adds a worker of an earlier server run that is expected back.
     pub(crate) fn add_awaited(&mut self, worker: Worker) {
         self.awaited.insert(worker.id);
         self.add(worker);
     }
 
-    /// Changes a live worker's connection state and updates the table of deadlines; `None` if it is
-    /// not live.
+    /// Changes a live worker's connection state and updates the table of deadlines. Returns `None`
+    /// if the worker is not live.
     fn change_life<T>(&mut self, id: WorkerId, change: impl FnOnce(&mut Worker) -> T) -> Option<T> {
         let worker = self.live.get_mut(&id)?;
-        // Always updates the table, because it is sorted by the deadline.
+        // The table is always updated, because it is sorted by the deadline.
         let before = worker.lost_at();
         let result = change(worker);
         let after = worker.lost_at();
@@ -203,13 +206,13 @@ impl Workers {
         self.change_life(id, |worker| worker.prolong(now));
     }
 
-    /// Its connection ended, and it may come back.
+    /// Notes that a worker's connection has ended. The worker may come back.
     pub(crate) fn disconnect(&mut self, id: WorkerId, now: Time, how: LinkEnd) {
         self.change_life(id, |worker| worker.disconnect(now, how));
     }
 
-    /// Notes its reconnect with this registration number. Returns whether it is of an earlier run
-    /// of the server; `None` = it is not live.
+    /// Notes that a worker reconnected with this registration number. Returns whether it is a
+    /// worker of an earlier server run, or `None` if it is not live.
     pub(crate) fn reconnect(&mut self, id: WorkerId, now: Time, registration: u64) -> Option<bool> {
         let was_restored = self.change_life(id, |worker| worker.reconnect(now, registration));
         if was_restored.is_some() {
@@ -218,7 +221,8 @@ impl Workers {
         was_restored
     }
 
-    /// Extends the deadline of an overdue worker while others reconnect. Returns whether it did.
+    /// Extends the deadline of an overdue worker while other workers are reconnecting. Returns
+    /// whether the deadline was extended.
     pub(crate) fn await_turn(&mut self, id: WorkerId, now: Time) -> bool {
         let Some(returned) = self.last_return else {
             return false;
@@ -227,26 +231,27 @@ impl Workers {
         has_time.unwrap_or(false)
     }
 
-    /// Extends the deadline of an overdue worker once, and if the server notices late. Returns
-    /// whether it did.
+    /// Extends the deadline of an overdue worker once, or if the server notices late. Returns
+    /// whether the deadline was extended.
     pub(crate) fn doubt(&mut self, id: WorkerId, now: Time, late: Duration) -> bool {
         let has_time = self.change_life(id, |worker| worker.doubt(now, late));
         has_time.unwrap_or(false)
     }
 
-    /// Time of the first loss without a sign of life.
+    /// Returns when the first worker is lost without a sign of life.
     #[must_use]
     pub fn next_deadline(&self) -> Option<Time> {
         self.deadlines.first().map(|(time, _)| *time)
     }
 
-    /// At most `most` overdue workers, with their deadlines.
+    /// Returns at most `most` overdue workers, with their deadlines.
     pub(crate) fn overdue(&self, now: Time, most: usize) -> Vec<(Time, WorkerId)> {
         let due = self.deadlines.iter().take_while(|(time, _)| *time <= now);
         due.take(most).copied().collect()
     }
 
-    /// Drains a worker. Returns whether that is new; `None` = it has ended or is about to.
+    /// Drains a worker. Returns whether this is new, or `None` if the worker has ended or is about
+    /// to end.
     pub(crate) fn drain(&mut self, id: WorkerId) -> Option<bool> {
         let worker = self.live.get_mut(&id)?;
         match worker.duty() {
@@ -256,12 +261,12 @@ impl Workers {
                 Some(true)
             }
             Duty::Drain => Some(false),
-            // It ends already, and sooner than by draining.
+            // The worker is already ending, and sooner than by draining.
             Duty::Stop { .. } => None,
         }
     }
 
-    /// Asks a worker to stop; returns whether that is new.
+    /// Asks a worker to stop. Returns whether this is new.
     pub(crate) fn stop(&mut self, id: WorkerId) -> bool {
         let Some(worker) = self.live.get_mut(&id).filter(|w| !w.is_stopping()) else {
             return false;
@@ -269,18 +274,18 @@ impl Workers {
         // A drained worker that stops is still shown as draining.
         let after_drain = worker.is_draining();
         worker.set_duty(Duty::Stop { after_drain });
-        // It stops now, and is no longer draining.
+        // The worker stops now, so it is no longer draining.
         self.draining.remove(&id);
         true
     }
 
-    /// Draining workers that were not asked to stop yet.
+    /// Returns the draining workers that have not been asked to stop.
     #[must_use]
     pub const fn draining(&self) -> &BTreeSet<WorkerId> {
         &self.draining
     }
 
-    /// Makes workers nodes of a multi-node task, the root first.
+    /// Makes workers the nodes of a multi-node task, the root first.
     pub(crate) fn set_nodes(&mut self, task: TaskKey, members: Vec<WorkerId>) {
         for (id, is_root) in members
             .iter()
@@ -294,36 +299,37 @@ impl Workers {
         self.nodes.insert(task, members);
     }
 
-    /// Multi-node tasks that have nodes.
+    /// Returns the multi-node tasks that have nodes.
     pub(crate) fn multi_node_tasks(&self) -> impl Iterator<Item = TaskKey> + '_ {
         self.nodes.keys().copied()
     }
 
-    /// Frees the nodes of a multi-node task: returns the live ones, and which was the root. `None`
-    /// = it had none.
+    /// Frees the nodes of a multi-node task. Returns the live ones, with a flag for the root, or
+    /// `None` if the task had no nodes.
     pub(crate) fn release_nodes(&mut self, task: TaskKey) -> Option<Vec<(WorkerId, bool)>> {
         let members = self.nodes.remove(&task)?;
         let freed = members.into_iter().filter_map(|id| {
-            // Lost meanwhile, or reconnected as a node of another task.
+            // A node may have been lost in the meantime, or may have reconnected as a node of
+            // another task.
             let node = self.live.get_mut(&id)?.release_node(task)?;
             Some((id, node.is_root))
         });
         Some(freed.collect())
     }
 
-    /// A worker is gone for good. `None` = it was not live.
+    /// Notes that a worker is gone for good. Returns `None` if it was not live.
     pub(crate) fn lose(
         &mut self,
         id: WorkerId,
         at: Timestamp,
         reason: LostReason,
     ) -> Option<LostWorker> {
-        // Its end clears them, but others still count them.
+        // They are cleared when the worker ends, but are still counted elsewhere.
         let reservations = self.live.get(&id)?.reservations().collect();
         let (tasks, was_restored) = self.change_life(id, |worker| worker.end(at, reason))?;
         self.draining.remove(&id);
         *self.ended_counts.entry(reason).or_default() += 1;
-        // Workers are not lost in the order of their ids; users look for the newest.
+        // Workers are not lost in the order of their ids, and users look for the newest one.
         if reason.is_lost() {
             self.last_lost = self.last_lost.max(Some(id));
         }
@@ -341,14 +347,14 @@ impl Workers {
         })
     }
 
-    /// Number of workers of an earlier run that are still expected back.
+    /// Returns the number of workers of an earlier server run that are still expected back.
     #[must_use]
     pub fn awaited(&self) -> usize {
         self.awaited.len()
     }
 
-    /// A worker reconnected and reported its tasks (`is_heard`), or is given up. Returns whether it
-    /// was the last expected one; `None` if it was not expected.
+    /// Notes that a worker has reconnected and reported its tasks (`is_heard`), or that it is given
+    /// up. Returns whether it was the last expected worker, or `None` if it was not expected.
     pub(crate) fn stop_awaiting(&mut self, id: WorkerId, is_heard: bool) -> Option<bool> {
         if !self.awaited.remove(&id) {
             return None;
@@ -357,17 +363,17 @@ impl Workers {
         Some(self.awaited.is_empty())
     }
 
-    /// Whether a worker was given up whose started tasks are unknown.
+    /// Returns whether a worker was given up whose started tasks are unknown.
     pub(crate) const fn has_unheard(&self) -> bool {
         self.has_unheard
     }
 
-    /// Sets whether such a worker exists whose possibly started tasks have no new instances yet.
+    /// Sets whether there is such a worker whose possibly started tasks have no new instances yet.
     pub(crate) const fn set_unheard(&mut self, has_unheard: bool) {
         self.has_unheard = has_unheard;
     }
 
-    /// Panics unless the indexes agree with the workers.
+    /// Panics if the indexes do not agree with the workers.
     #[cfg(any(test, feature = "testing"))]
     pub(crate) fn check(&self, classes: &crate::class::Classes) {
         for worker in self.live.values() {
@@ -398,9 +404,9 @@ impl Workers {
         self.check_nodes();
     }
 
-    /// Each node of a multi-node task knows it, and has no other task. (After a restart it can have
-    /// more: the task had ended, the node got others, and the server crashed before it stored the
-    /// end.)
+    /// Checks that each node of a multi-node task knows its task, and has no other task. (After a
+    /// restart, it can have more tasks: the task had ended, the node got other tasks, and the
+    /// server crashed before it stored the end.)
     #[cfg(any(test, feature = "testing"))]
     fn check_nodes(&self) {
         for (task, members) in &self.nodes {
