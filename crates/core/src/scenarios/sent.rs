@@ -1,4 +1,4 @@
-//! Visible states of tasks sent to workers, and whether the loss of a worker counts for them.
+//! The visible states of tasks sent to workers, and whether the loss of a worker counts for them.
 
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ use crate::server_state::{Command, Report, StartedRow};
 use crate::task::Phase;
 use crate::template::CrashLimit;
 
-/// Waiting and running tasks of a job, as users see them.
+/// Returns the numbers of waiting and running tasks of a job, as users see them.
 fn shown(bench: &Bench, job: JobId) -> (u32, u32) {
     let counts = bench.counts(job);
     (counts.waiting, counts.running)
@@ -25,12 +25,12 @@ fn what_a_worker_has_room_for_is_shown_as_running_from_the_answer_on() {
     let record = bench.record(key(job, 0));
     assert_eq!((record.worker(), record.started()), (worker, Some(sent)));
     assert!(!record.was_started());
-    // The next one takes its place in the same step, and neither start was reported.
+    // The next task takes its place in the same step, and neither start was reported.
     bench.skip(Duration::from_secs(1));
     bench.finish(worker, key(job, 0));
     assert_eq!(shown(&bench, job), (1, 1));
     assert_eq!(bench.record(key(job, 1)).started(), Some(bench.now.wall));
-    // The worker knows the start time better.
+    // The worker knows the exact start time.
     let (task, instance) = (key(job, 1), InstanceId(0));
     let age = Duration::from_millis(300);
     let row = StartedRow {
@@ -65,7 +65,7 @@ fn as_many_tasks_are_shown_as_running_as_there_is_room_for_until_the_last_end() 
         let task = bench.state.workers()[&worker].placed_tasks().next();
         bench.finish(worker, task.expect("one runs"));
     }
-    // In a chain the next task uses the room of the previous one.
+    // In a chain, the next task uses the room of the previous one.
     let chain = bench.submit(graph(&[(0, &[]), (1, &[0]), (2, &[1])]));
     for task in 0..3 {
         assert_eq!(shown(&bench, chain), (2 - task, 1));
@@ -83,7 +83,7 @@ fn a_task_that_another_one_overtook_on_its_worker_waits() {
     assert_eq!((shown(&bench, low), shown(&bench, high)), ((1, 0), (1, 0)));
     bench.finish(worker, key(job, 0));
     assert_eq!((shown(&bench, low), shown(&bench, high)), ((1, 0), (0, 1)));
-    // The worker chose before it received the urgent one.
+    // The worker chose this task before it received the urgent one.
     bench.start(worker, key(low, 0));
     assert_eq!((shown(&bench, low), shown(&bench, high)), ((0, 1), (1, 0)));
     bench.finish(worker, key(low, 0));
@@ -92,7 +92,7 @@ fn a_task_that_another_one_overtook_on_its_worker_waits() {
 
 #[test]
 fn a_task_that_finds_less_room_than_was_counted_waits() {
-    // Free fractions of several items do not add up to one item.
+    // Free fractions of several indices do not add up to one index.
     let (mut bench, worker) = Bench::with_worker(2);
     let job = bench.submit(tasks(2));
     bench.start(worker, key(job, 0));
@@ -132,14 +132,14 @@ fn a_sent_task_is_shown_as_running_again_when_its_worker_is_back() {
     bench.come_back_with(worker, reattach);
     assert_eq!(shown(&bench, job), (1, 1));
     assert_eq!(bench.record(key(job, 0)).started(), Some(bench.now.wall));
-    // It counts like any other task.
+    // The task counts like any other.
     bench.leave(worker, LostReason::ConnectionLost);
     let crashes = [0, 1].map(|task| bench.record(key(job, task)).crash_count());
     assert_eq!(crashes, [1, 0]);
 }
 
-/// Loses several workers, each with the task in this phase; returns the counted crashes and the
-/// final state.
+/// Loses several workers, each while it has the task in this phase. Returns the counted crashes and
+/// the final phase.
 fn lose_workers(
     (phase, limit): (Phase, CrashLimit),
     (losses, reason): (u32, LostReason),
@@ -147,7 +147,7 @@ fn lose_workers(
 ) -> (u32, Phase) {
     let mut bench = Bench::new();
     if phase == Phase::Queued {
-        // It uses the room of each worker.
+        // This task uses the room of each worker.
         bench.submit(tasks_with(1, |task| {
             task.crash_limit = CrashLimit::Unlimited
         }));
@@ -185,10 +185,10 @@ fn what_may_have_ended_its_worker_counts_towards_the_crash_limit() {
         ((Placed, Max(5)), (5, crash), (5, Failed)),
         ((Placed, Unlimited), (7, crash), (7, Waiting)),
         ((Placed, Max(1)), (3, LostReason::Stopped), (0, Waiting)),
-        // The user permits at most one start, and none was reported.
+        // The user permits at most one start, and no start was reported.
         ((Placed, NeverRestart), (3, crash), (0, Waiting)),
         ((Queued, NeverRestart), (3, crash), (0, Waiting)),
-        // Once by chance, and not twice.
+        // The first loss may be chance, but the second one counts.
         ((Queued, Max(1)), (1, crash), (0, Waiting)),
         ((Queued, Max(1)), (2, crash), (1, Failed)),
         ((Queued, Max(5)), (5, crash), (4, Waiting)),

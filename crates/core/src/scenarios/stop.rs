@@ -1,4 +1,4 @@
-//! Stopping and draining workers, and the end of the server.
+//! Stopping and draining workers, and stopping the server.
 
 use super::bench::*;
 use crate::id::{JobId, TaskKey};

@@ -19,24 +19,24 @@ const JOB: JobId = JobId(1);
 const FIRST: TaskKey = key(JOB, 0);
 const SECOND: TaskKey = key(JOB, 1);
 
-/// Limit of tasks sent ahead.
+/// The maximum number of tasks sent ahead.
 const AHEAD_MAX: usize = 32;
 
-/// A server whose tasks are short.
+/// Returns a server whose tasks are short.
 fn brief() -> Bench {
     let mut bench = Bench::new();
     bench.run_for(Duration::from_millis(2));
     bench
 }
 
-/// A worker of this many cpus, with short tasks.
+/// Returns a worker with this many cpus and short tasks.
 fn short(cpus: u32) -> (Bench, WorkerId) {
     let mut bench = brief();
     let worker = bench.worker(cpus);
     (bench, worker)
 }
 
-/// A chain of tasks from 0 on.
+/// Returns a chain of tasks whose ids start at 0.
 fn chain(count: u32) -> SubmitSpec {
     let deps: Vec<(u32, Vec<u32>)> = (0..count)
         .map(|id| (id, id.checked_sub(1).into_iter().collect()))
@@ -49,7 +49,7 @@ fn ids(tasks: impl IntoIterator<Item = u32>) -> Vec<(u32, u32)> {
     tasks.into_iter().map(|task| (JOB.0, task)).collect()
 }
 
-/// A worker with a chain of three tasks, whose first it can start.
+/// Returns a worker with a chain of three tasks, the first of which it can start.
 fn with_chain() -> (Bench, WorkerId) {
     let (mut bench, worker) = short(2);
     bench.submit(chain(3));
@@ -95,7 +95,7 @@ fn more_comes_in_time_also_if_many_ends_are_told_at_once() {
             bench.report(worker, all);
             let missing = (left.len()).min(AHEAD_MAX / 2);
             let there = bench.has(worker).len() + bench.has_behind(worker).len();
-            // Of 20 simultaneous ends some are requested at a low-water mark.
+            // If many tasks end at once, some of the next ones are requested at a low-water mark.
             assert!(
                 at_once > 16 || there >= missing,
                 "{at_once}: {there} of {missing}"
@@ -188,33 +188,33 @@ fn what_goes_on_from_a_task_that_is_tried_again_waits_for_that() {
 #[test]
 fn nothing_is_sent_ahead_while_something_else_could_use_the_room() {
     let (mut bench, worker) = short(1);
-    // Two chains begin on one cpu; neither may occupy it alone.
+    // Two chains begin on one cpu, and neither may occupy it alone.
     let deps: &[(u32, &[u32])] = &[(0, &[]), (1, &[0]), (2, &[]), (3, &[2]), (4, &[])];
     bench.submit(graph(deps));
     bench.submit(tasks(100));
     assert_eq!(bench.has_behind(worker), []);
-    // Includes tasks that were sent there and wait for its end.
+    // Tasks that already wait on the worker count as well.
     let (mut bench, worker) = short(1);
     bench.submit(graph(&[(0, &[]), (1, &[0]), (2, &[]), (3, &[2])]));
     assert_eq!(
         (bench.has(worker), bench.has_behind(worker)),
         (ids([0, 2]), vec![])
     );
-    // No more of a chain is sent once another worker has joined.
+    // Once another task is waiting, no more tasks of the chain are sent.
     let (mut bench, worker) = short(1);
     bench.submit(chain(100));
     let other = bench.submit(tasks(1));
     let (mut runs, mut before_it) = (FIRST, 0);
     while runs.job != other {
         let end = bench.end_report(worker, runs, Outcome::Finished);
-        // It starts the tasks it has before tasks that this end may bring.
+        // The worker starts the tasks that it already has before tasks that this end may bring.
         let (job, task) = *bench.has(worker).first().expect("one waits here");
         bench.report(worker, end);
         runs = key(JobId(job), task);
         before_it += 1;
         assert!(before_it <= 33, "the chain has the worker for itself");
     }
-    // A task that no worker could run blocks no other.
+    // A task that no worker can run does not block other tasks.
     let (mut bench, worker) = short(1);
     bench.submit(wide(1, 64));
     bench.submit(chain(3));
@@ -235,7 +235,7 @@ fn only_the_one_task_that_waits_for_another_is_sent_with_it() {
         bench.finish_all();
         assert_eq!(bench.job_state(JOB), JobState::Finished);
     }
-    // The last task of a join has no other dependency.
+    // The last task of the join has no other unfinished dependency.
     let (mut bench, worker) = short(1);
     bench.submit(graph(&[(0, &[]), (1, &[0]), (2, &[0]), (3, &[1, 2])]));
     bench.finish(worker, FIRST);
@@ -270,7 +270,7 @@ fn workers_that_end_with_their_server_and_those_of_an_earlier_release_get_none()
         bench.submit(chain(3));
         assert_eq!(bench.has_behind(worker), []);
     }
-    // Unless the server does not outlive its end either.
+    // This does not apply if the server has no store and so does not survive its own end.
     let mut bench = brief();
     bench.state = crate::server_state::ServerState::without_store("test");
     let worker = bench.worker_with(2, |config| config.on_server_lost = OnServerLost::Stop);
@@ -325,7 +325,7 @@ fn starts_once(limit: CrashLimit) {
     graph.tasks[1].template = 1;
     bench.submit(spec);
     bench.start(worker, FIRST);
-    // The network is silent from here on, and the worker is finally lost.
+    // The network is silent from now on, and the worker is finally lost.
     bench.end_report(worker, FIRST, Outcome::Finished);
     assert_eq!(bench.has(worker), [], "it has nothing to start");
     bench.wait(SILENCE_MAX + Duration::from_secs(3));
@@ -354,7 +354,7 @@ fn what_would_fail_with_its_worker_has_nothing_sent_behind_it() {
     }
 }
 
-/// A task of a chain that crashes its worker before the end of the previous task is known.
+/// A task in a chain crashes its worker before the end of the previous task is known.
 #[test]
 fn a_link_that_brings_workers_down_is_found_out_and_the_others_do_not_fail_for_it() {
     let (mut bench, mut worker) = short(1);
@@ -363,7 +363,7 @@ fn a_link_that_brings_workers_down_is_found_out_and_the_others_do_not_fail_for_i
         for (_, task) in bench.has(worker) {
             bench.start(worker, key(JOB, task));
         }
-        // With more tasks behind it the end of a link is not reported at once.
+        // If more tasks follow it, the end of a link is not reported immediately.
         if bench.has_behind(worker).is_empty() && bench.phase(FIRST) == Phase::Running {
             bench.finish(worker, FIRST);
             assert_eq!(bench.has_behind(worker), [], "it may be what does it");
@@ -389,7 +389,7 @@ fn what_comes_back_again_and_again_is_not_sent_ahead_for_a_while() {
     for task in 0..400 {
         let behind = bench.has_behind(worker);
         came_back += behind.len();
-        // Each second link takes long.
+        // Every second link takes a long time.
         if let Some((_, next)) = behind.first().filter(|_| task % 2 == 1) {
             bench.give_back(worker, key(JOB, *next));
         } else {
@@ -399,7 +399,7 @@ fn what_comes_back_again_and_again_is_not_sent_ahead_for_a_while() {
     }
     assert!((64..=128).contains(&came_back), "{came_back}");
     assert_eq!(bench.job_state(JOB), JobState::Finished);
-    // Later it may be otherwise.
+    // Later, the tasks may behave differently.
     bench.wait(Duration::from_secs(2));
     let job = bench.submit(chain(40));
     assert_eq!(bench.has_behind(worker).len(), AHEAD_MAX, "of {job}");
@@ -421,7 +421,7 @@ fn now_and_then_some_may_come_back() {
                 continue;
             }
             let end = bench.end_report(worker, key(JOB, task), Outcome::Finished);
-            // Its start may be reported together with the previous end.
+            // The start of the next task may be reported together with the end of the previous one.
             let next = started_row(key(JOB, task + 1), crate::id::InstanceId(0));
             let started = if starts_early { vec![next] } else { Vec::new() };
             bench.report(worker, Report { started, ..end });
@@ -444,7 +444,7 @@ fn with_a_canceled_task_its_successors_are_given_up_and_killed() {
         .map(|(task, _)| task.task.0)
         .collect();
     ended.sort_unstable();
-    // Its end may be in transit: then the worker has continued.
+    // The end of the first task may be in transit, so the worker may have continued.
     assert_eq!(ended, [0, 1, 2]);
     assert_eq!(bench.phase(SECOND), Phase::Aborted);
     assert_eq!(bench.counts(JOB).unfinished(), 0);

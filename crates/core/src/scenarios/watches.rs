@@ -1,4 +1,4 @@
-//! Clients that follow jobs, messages of tasks, and notifications.
+//! Clients that follow jobs, messages from tasks, and notifications.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -1,8 +1,8 @@
-//! A store in memory: changes in order, and the resulting state.
+//! An in-memory store: the changes in order, and the resulting state.
 //!
-//! A reference for the real store, which keeps the same in tables, and the disk of tests that need
-//! none. As simple as possible: a change is applied to one record, and a restore passes all records
-//! on in the required order.
+//! It is the reference for the real store, which keeps the same data in tables, and the disk of
+//! tests that need no real one. It is as simple as possible: a change is applied to one record, and
+//! a restore passes on all records in the required order.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -42,7 +42,7 @@ struct StoredLife {
     is_draining: bool,
 }
 
-/// Everything that was committed.
+/// The committed changes and state.
 #[derive(Clone, Debug)]
 pub struct Ledger {
     uid: Box<str>,
@@ -75,7 +75,7 @@ impl StoredJob {
 }
 
 impl Ledger {
-    /// An empty store of the server with this uid.
+    /// Creates an empty store for the server with this uid.
     #[must_use]
     pub fn new(uid: &str) -> Self {
         Self {
@@ -306,14 +306,14 @@ impl Ledger {
         }
     }
 
-    /// Changes the record of a job, unless it was forgotten.
+    /// Changes the record of a job, unless the job has been forgotten.
     fn job(&mut self, id: JobId, change: impl FnOnce(&mut StoredJob)) {
         if let Some(job) = self.jobs.get_mut(&id) {
             change(job);
         }
     }
 
-    /// Changes the record of a task, created on first use.
+    /// Changes the record of a task, which is created on first use.
     fn task(&mut self, key: TaskKey, change: impl FnOnce(&mut StoredTask)) {
         self.job(key.job, |job| {
             let stored = job.tasks.entry(key.task).or_insert_with(|| {

@@ -1,24 +1,24 @@
-//! Actions of the simulated world, as values: drawn from a seed, recorded, replayed.
+//! Actions of the simulated world, as values that are drawn from a seed, recorded and replayed.
 //!
-//! Each step carries a seed of its own for its random choices, such as the worker concerned. So
-//! removing a step changes the situation of later steps, but not their choices.
+//! Each step has a separate seed for its random choices, such as which worker is affected. Removing
+//! a step therefore changes the situation of later steps, but not their choices.
 
 use std::time::Duration;
 
 use super::Rng;
 
-/// One thing that happens.
+/// An action of the simulated world.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Action {
     /// A client submits an array.
     SubmitArray,
     /// A client submits tasks with dependencies.
     SubmitGraph,
-    /// A client cancels jobs, or submits them again.
+    /// A client cancels or resubmits jobs.
     Cancel,
     /// A machine with a worker joins.
     Join,
-    /// A machine vanishes with everything that runs there.
+    /// A machine vanishes with everything that runs on it.
     LoseMachine,
     /// A connection breaks.
     CutConnection,
@@ -26,11 +26,11 @@ pub enum Action {
     Interrupt,
     /// A client follows jobs.
     Watch,
-    /// Meaningless messages.
+    /// A peer sends meaningless messages.
     Nonsense,
-    /// Packets of a machine vanish for a while.
+    /// The packets of a machine vanish for a while.
     Silence,
-    /// A worker is to end when its tasks have.
+    /// A client drains a worker.
     Drain,
     /// A notification was delivered or given up.
     AnswerNotice,
@@ -38,7 +38,7 @@ pub enum Action {
     TurnClock,
     /// All processes are suspended for a while.
     StandStill,
-    /// A worker without a connection dials.
+    /// A worker without a connection reconnects.
     ComeBack,
     /// A client forgets or closes jobs.
     Forget,
@@ -48,11 +48,11 @@ pub enum Action {
     ReadAtServer,
     /// A worker reads messages of its connection.
     ReadAtWorker,
-    /// Everything that waits is committed.
+    /// All pending changes are committed.
     Commit,
-    /// Some of it is.
+    /// Some of the pending changes are committed.
     CommitSome,
-    /// A crash of the server after some more effects.
+    /// The server will crash after some more effects.
     PlanCrash,
     /// The server crashes.
     Crash,
@@ -62,10 +62,10 @@ pub enum Action {
     Rest,
 }
 
-/// An action, its name in records, and its probability within its kind, in percent.
+/// An action, its name in records, and its probability within its kind in percent.
 type Weighted = (Action, &'static str, u32);
 
-/// What happens.
+/// The actions of the world.
 const WORLD: [Weighted; 19] = [
     (Action::SubmitArray, "submit-array", 5),
     (Action::SubmitGraph, "submit-graph", 3),
@@ -88,7 +88,7 @@ const WORLD: [Weighted; 19] = [
     (Action::ReadAtWorker, "read-at-worker", 22),
 ];
 
-/// Action of the disk after each of those, if there is a disk.
+/// The actions of the disk. If there is a disk, one follows each action of the world.
 const DISK: [Weighted; 6] = [
     (Action::Commit, "commit", 50),
     (Action::CommitSome, "commit-some", 10),
@@ -98,7 +98,7 @@ const DISK: [Weighted; 6] = [
     (Action::Rest, "rest", 33),
 ];
 
-/// Beginning of a course of graphs: workers join, and get work.
+/// The beginning of a course of graphs, in which workers join and get work.
 const GRAPH_BEGIN: [Action; 13] = [
     Action::Join,
     Action::Join,
@@ -115,7 +115,7 @@ const GRAPH_BEGIN: [Action; 13] = [
     Action::Commit,
 ];
 
-/// Further actions of that course, while the disk is slow.
+/// The further actions of that course, while the disk is slow.
 const GRAPH_WORLD: [Weighted; 10] = [
     (Action::SubmitGraph, "submit-graph", 1),
     (Action::Cancel, "cancel", 1),
@@ -137,7 +137,7 @@ const GRAPH_DISK: [Weighted; 5] = [
 ];
 
 impl Action {
-    /// Its name in records.
+    /// Returns the name in records.
     #[must_use]
     pub fn name(self) -> &'static str {
         let mut all = WORLD.iter().chain(&DISK);
@@ -145,7 +145,7 @@ impl Action {
         found.map_or("unknown", |(_, name, _)| name)
     }
 
-    /// Inverse of [`name`](Self::name).
+    /// Returns the action with this [`name`](Self::name).
     #[must_use]
     pub fn from_name(name: &str) -> Option<Self> {
         let mut all = WORLD.iter().chain(&DISK);
@@ -166,30 +166,30 @@ impl Action {
     }
 }
 
-/// One step: time passes, then an action happens.
+/// A step: time passes, and then an action happens.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Step {
-    /// Time that passes before.
+    /// The time that passes before the action.
     pub pause: Duration,
     /// The action.
     pub action: Action,
-    /// Seed of its random choices.
+    /// The seed of its random choices.
     pub seed: u64,
 }
 
 /// All steps of a run, and the seed for its beginning and its healing.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Course {
-    /// Seed of the world.
+    /// The seed of the world.
     pub seed: u64,
-    /// Whether there is a disk, and crashes.
+    /// Whether there is a disk, so that the server can crash.
     pub is_durable: bool,
-    /// The action.
+    /// The steps in order.
     pub steps: Vec<Step>,
 }
 
 impl Course {
-    /// The course of `steps` steps for a seed.
+    /// Draws a course of `steps` steps from a seed.
     #[must_use]
     pub fn draw(seed: u64, steps: u32, is_durable: bool) -> Self {
         let mut rng = Rng::new(seed);
@@ -201,10 +201,10 @@ impl Course {
         }
     }
 
-    /// Steps of a course of graphs in test runs, after its beginning.
+    /// The number of steps in a course of graphs in test runs, after its beginning.
     pub const GRAPH_STEPS: u32 = 120;
 
-    /// A course of graphs: tasks run after uncommitted ends, on machines that vanish.
+    /// Draws a course of graphs: tasks run after uncommitted ends, on machines that vanish.
     #[must_use]
     pub fn of_graphs(seed: u64, steps: u32) -> Self {
         let mut rng = Rng::new(seed);
@@ -221,8 +221,8 @@ impl Course {
         }
     }
 
-    /// The course of a seed in test runs. Most are short, so that there can be many; in long ones
-    /// cause and effect can be further apart.
+    /// Draws the course of a seed in test runs. Most courses are short, so that there can be many.
+    /// In long ones, cause and effect can be further apart.
     #[must_use]
     pub fn usual(seed: u64, is_durable: bool) -> Self {
         let one_in = if is_durable { 10 } else { 5 };
@@ -234,7 +234,7 @@ impl Course {
         Self::draw(seed, steps, is_durable)
     }
 
-    /// As a text that [`Course::parse`] reads.
+    /// Returns a text that [`Course::parse`] reads.
     #[must_use]
     pub fn record(&self) -> String {
         let disk = if self.is_durable { "durable" } else { "plain" };
@@ -246,11 +246,11 @@ impl Course {
         text
     }
 
-    /// Reads a record.
+    /// Parses a record.
     ///
     /// # Errors
     ///
-    /// The line that is not understood.
+    /// Returns the line that could not be parsed.
     pub fn parse(text: &str) -> Result<Self, String> {
         let mut lines = (1..).zip(text.lines());
         let next = |lines: &mut dyn Iterator<Item = (usize, &str)>, what: &str| {
@@ -286,14 +286,14 @@ impl Course {
         })
     }
 
-    /// The shortest course found that still fails, by leaving out steps and pauses. `fails` is
-    /// called at most `most` times.
+    /// Returns the shortest course found that still fails, by leaving out steps and pauses. `fails`
+    /// is called at most `most` times.
     #[must_use]
     pub fn shrink(&self, mut most: usize, mut fails: impl FnMut(&Self) -> bool) -> Self {
         let mut best = self.clone();
         let mut size = best.steps.len().div_ceil(2);
-        // Delta debugging (Zeller, Hildebrandt 2002) without its complements: leaves out chunks of
-        // decreasing size.
+        // This is delta debugging (Zeller, Hildebrandt 2002) without complements: it leaves out
+        // chunks of decreasing size.
         while size > 0 && most > 0 {
             let mut from = 0;
             let mut is_shorter = false;
@@ -327,7 +327,7 @@ impl Course {
     }
 }
 
-/// Steps of the world, each followed by one of the disk, if there is one.
+/// Draws steps of the world, each of which is followed by a step of the disk if there is one.
 fn draw_steps(
     rng: &mut Rng,
     count: u32,
@@ -347,7 +347,7 @@ fn draw_steps(
     all
 }
 
-/// First line of a record. The number changes with the format.
+/// The first line of a record. The number changes with the format.
 const HEADER: &str = "hq simulation 1";
 
 impl Step {

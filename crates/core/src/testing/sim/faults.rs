@@ -1,4 +1,4 @@
-//! Faults of the simulated world, apart from crashes of the server.
+//! Faults of the simulated world other than crashes of the server.
 
 use std::time::Duration;
 
@@ -11,8 +11,8 @@ use crate::server_state::{Command, EndedRow, Input, LinkEnd, Report, WorkerMessa
 use crate::worker_state::{self, Interrupt};
 
 impl World {
-    /// A connection breaks and the worker notices; the server may not have noticed when the worker
-    /// reconnects.
+    /// Breaks a connection. The worker notices it, but the server may not have noticed it when the
+    /// worker reconnects.
     pub(super) fn cut_one(&mut self) {
         let Some(number) = self.pick_node() else {
             return;
@@ -21,13 +21,13 @@ impl World {
         self.lose_server(number, how);
     }
 
-    /// Packets of a machine vanish for a while, shorter or longer than the silence limit.
+    /// Makes the packets of a machine vanish for a while, shorter or longer than the silence limit.
     pub(super) fn silence_one(&mut self) {
         let Some(number) = self.pick_node() else {
             return;
         };
         let most = if self.rng.chance(60) { 7 } else { 1 };
-        // Up to half the limit, or up to three and a half times the limit.
+        // This is up to half the limit, or up to three and a half times the limit.
         let silence = SILENCE_MAX * self.rng.below(500) * most / 1_000;
         let Some(node) = self.nodes.get_mut(&number) else {
             return;
@@ -38,7 +38,7 @@ impl World {
         }
     }
 
-    /// A worker without a connection dials.
+    /// Reconnects a worker that has no connection.
     pub(super) fn come_back(&mut self) {
         let nodes = self.nodes.iter();
         let away = nodes.filter(|(_, node)| !node.is_answered && !node.is_silent(self.now));
@@ -47,14 +47,14 @@ impl World {
         let Some(number) = away.get(self.rng.below(count.max(1)) as usize).copied() else {
             return;
         };
-        // Sometimes it times out during a registration and dials once more.
+        // Sometimes the worker times out during the registration and connects again.
         if self.rng.chance(20) {
             self.hang_up(number, LinkEnd::Closed);
         }
         self.dial(number);
     }
 
-    /// A machine vanishes with everything that runs there.
+    /// Makes a machine vanish with everything that runs on it.
     pub(super) fn lose_one(&mut self) {
         if let Some(number) = self.pick_node() {
             let how = [LinkEnd::Closed, LinkEnd::Broken][self.rng.below(2) as usize];
@@ -63,7 +63,7 @@ impl World {
         }
     }
 
-    /// A user on the machine, or a client, stops a worker.
+    /// Stops a worker, as a user on the machine or a client would.
     pub(super) fn interrupt_one(&mut self) {
         let Some(number) = self.pick_node() else {
             return;
@@ -83,7 +83,7 @@ impl World {
         self.tell_node(number, worker_state::Input::Interrupt(interrupt));
     }
 
-    /// Meaningless messages.
+    /// Sends meaningless messages.
     pub(super) fn send_nonsense(&mut self) {
         let task = TaskKey::new(JobId(self.rng.below(9)), TaskId(self.rng.below(9)));
         let row = EndedRow {
@@ -103,7 +103,7 @@ impl World {
         self.apply(Input::WorkerGone(worker, LinkEnd::Broken));
     }
 
-    /// The wall clock is set, which nothing may depend on.
+    /// Sets the wall clock, on which nothing may depend.
     pub(super) fn turn_clock(&mut self) {
         let by = Duration::from_secs(u64::from(self.rng.below(100_000)));
         self.now.wall = if self.rng.chance(50) {
@@ -113,7 +113,7 @@ impl World {
         };
     }
 
-    /// Sometimes all processes are suspended for a while.
+    /// Sometimes suspends all processes for a while.
     pub(super) fn stand_still(&mut self) {
         if self.rng.chance(20) {
             let millis = u64::from(self.rng.below(20_000));

@@ -1,8 +1,8 @@
-//! Connections of the simulated world, and the shells of both state machines.
+//! The connections of the simulated world, and the shells of both state machines.
 //!
-//! A sent message waits until it is delivered, even on a connection that one side has abandoned: it
-//! may arrive after messages of the next connection. A clean end arrives after all earlier
-//! messages; a break drops them.
+//! A sent message waits until it is delivered, even on a connection that one side has abandoned. It
+//! may therefore arrive after messages of the next connection. If a connection ends cleanly, the
+//! end arrives after all earlier messages. If it breaks, they are dropped.
 
 use std::collections::VecDeque;
 
@@ -14,14 +14,14 @@ use crate::server_state::{Input, LinkEnd, LinkId, Reattach, WorkerCommand, Worke
 use crate::worker_config::{OnServerLost, UNANSWERED_HEARTBEATS_MAX};
 use crate::worker_state::{self, ExitReason};
 
-/// Messages under way to the server.
+/// Messages in transit to the server.
 #[derive(Debug)]
 pub(super) enum ToServer {
     Register(Option<Box<Reattach>>),
     Message(WorkerMessage),
 }
 
-/// Messages under way to a worker.
+/// Messages in transit to a worker.
 #[derive(Debug)]
 pub(super) enum ToWorker {
     Registered(WorkerId, bool),
@@ -32,18 +32,18 @@ pub(super) enum ToWorker {
 #[derive(Debug)]
 pub(super) struct Link {
     pub(super) node: u32,
-    /// Id of the worker, once the server has answered.
+    /// The id of the worker, once the server has answered.
     pub(super) worker: Option<WorkerId>,
     pub(super) to_server: VecDeque<ToServer>,
     pub(super) to_worker: VecDeque<ToWorker>,
-    /// The server has closed its side.
+    /// Whether the server has closed its side.
     pub(super) is_closed: bool,
-    /// The worker has ended its side.
+    /// How the worker has ended its side.
     pub(super) end: Option<LinkEnd>,
 }
 
 impl World {
-    /// A machine connects to the server and registers.
+    /// Connects a machine to the server and registers its worker.
     pub(super) fn dial(&mut self, number: u32) {
         let Some(node) = self.nodes.get_mut(&number) else {
             return;
@@ -70,7 +70,7 @@ impl World {
         );
     }
 
-    /// The worker closes its side; messages in transit may still arrive.
+    /// Closes the worker's side. Messages in transit may still arrive.
     pub(super) fn hang_up(&mut self, number: u32, how: LinkEnd) {
         let Some(node) = self.nodes.get_mut(&number) else {
             return;
@@ -84,7 +84,8 @@ impl World {
         link.end = Some(how);
     }
 
-    /// A worker loses its connection and notices; one that was never registered only tries again.
+    /// Makes a worker lose its connection and notice it. A worker that was never registered only
+    /// tries again.
     pub(super) fn lose_server(&mut self, number: u32, how: LinkEnd) {
         let node = self.nodes.get(&number).filter(|node| node.link.is_some());
         let Some(was_registered) = node.map(|node| node.id.is_some()) else {
@@ -135,7 +136,7 @@ impl World {
         self.nodes.remove(&number);
     }
 
-    /// A process somewhere starts or ends.
+    /// Starts or ends a process on a machine.
     pub(super) fn work_at(&mut self, number: u32) {
         let Some(node) = self.nodes.get_mut(&number) else {
             return;
@@ -155,7 +156,7 @@ impl World {
         self.tell_node(number, worker_state::Input::Launcher(vec![event]));
     }
 
-    /// Timers and heartbeats of the workers.
+    /// Runs the timers and sends the heartbeats of the workers.
     pub(super) fn tick_nodes(&mut self) {
         for number in self.nodes.keys().copied().collect::<Vec<_>>() {
             let Some(node) = self.nodes.get_mut(&number) else {
@@ -174,7 +175,7 @@ impl World {
                 if unanswered > UNANSWERED_HEARTBEATS_MAX && reconnects {
                     self.lose_server(number, LinkEnd::Broken);
                 } else if !self.is_silent(number) {
-                    // Sent messages arrive before long.
+                    // Sent messages arrive soon.
                     self.drain_to_server(link);
                     self.drain_to_worker(link);
                 }
@@ -201,14 +202,14 @@ impl World {
         while link.is_some_and(|link| self.deliver_to_worker(link)) {}
     }
 
-    /// Whether packets of a connection get through.
+    /// Returns whether the packets of a connection get through.
     fn passes(&self, link: LinkId) -> bool {
         self.links
             .get(&link)
             .is_some_and(|link| !self.is_silent(link.node))
     }
 
-    /// The server reads one message; returns whether there was one.
+    /// Makes the server read one message. Returns whether there was one.
     pub(super) fn deliver_to_server(&mut self, id: LinkId) -> bool {
         if !self.passes(id) {
             return false;
@@ -238,7 +239,7 @@ impl World {
         true
     }
 
-    /// The server notices the end of a connection, if it has ended.
+    /// Makes the server notice the end of a connection, if it has ended.
     fn see_end(&mut self, id: LinkId) -> bool {
         let Some(how) = self.links.get(&id).and_then(|link| link.end) else {
             return false;
@@ -257,7 +258,7 @@ impl World {
             .get(&id)
             .and_then(|link| self.nodes.get(&link.node))
         else {
-            // It has ended meanwhile; the server does not know.
+            // The machine has vanished in the meantime, and the server does not know.
             self.links.remove(&id);
             return;
         };
@@ -277,7 +278,7 @@ impl World {
         self.check_reattached(id, config, reattach);
     }
 
-    /// The server closes the connection of a worker.
+    /// Closes the server's connection to a worker.
     pub(super) fn close(&mut self, worker: WorkerId) {
         let link = self.registered.remove(&worker);
         if let Some(link) = link.and_then(|link| self.links.get_mut(&link)) {
@@ -285,7 +286,7 @@ impl World {
         }
     }
 
-    /// The server registers the worker of a connection.
+    /// Registers the worker of a connection at the server.
     pub(super) fn register(&mut self, id: LinkId, worker: WorkerId, reattached: bool) {
         self.close(worker);
         self.registered.insert(worker, id);
@@ -298,7 +299,8 @@ impl World {
         }
     }
 
-    /// Connections that ended before the server had answered: it notices on the write.
+    /// Finds connections that ended before the server had answered. The server notices this when it
+    /// writes.
     pub(super) fn find_orphans(&mut self) {
         for (worker, link) in std::mem::take(&mut self.orphans) {
             if self.registered.get(&worker) == Some(&link) {
@@ -308,7 +310,7 @@ impl World {
         }
     }
 
-    /// The worker reads one message; returns whether there was one.
+    /// Makes the worker read one message. Returns whether there was one.
     pub(super) fn deliver_to_worker(&mut self, id: LinkId) -> bool {
         if !self.passes(id) {
             return false;
@@ -364,7 +366,7 @@ impl World {
         self.acknowledged.extend(ends);
     }
 
-    /// A machine with a worker joins.
+    /// Adds a machine with a worker.
     pub(super) fn join_with(&mut self, config: crate::worker_config::WorkerConfig) {
         self.next_node += 1;
         let node = Node::new(self.now, config);

@@ -1,4 +1,4 @@
-//! Requests of the clients of the simulated world.
+//! The requests of the clients in the simulated world.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -18,7 +18,7 @@ use crate::template::{
 };
 
 impl World {
-    /// Submits an array for any worker with this many cpus; returns the job.
+    /// Submits an array for any worker with this many cpus. Returns the job.
     pub(super) fn submit_plain(&mut self, count: u32, cpus: u32) -> Option<JobId> {
         let mut made = template(&["true"]);
         made.requests = RequestVariants::new(vec![ResourceRequest::cpus(cpus)]).expect("valid");
@@ -54,7 +54,8 @@ impl World {
         self.request(Command::Submit(Box::new(spec)));
     }
 
-    /// Conditions on earlier jobs; task by task they are rejected if ids do not match.
+    /// Returns conditions on earlier jobs. Task-by-task conditions are rejected if ids do not
+    /// match.
     fn random_after(&mut self) -> Vec<After> {
         let mut after = Vec::new();
         while let Some(last) = self.state.last_job().filter(|_| self.rng.chance(25)) {
@@ -134,7 +135,7 @@ impl World {
     }
 
     pub(super) fn submit_graph(&mut self) {
-        // Some tasks of stretches with sequential dependencies are sent ahead.
+        // In chains of dependent tasks, some tasks are sent ahead.
         let is_chain = self.rng.chance(50);
         let count = 2 + self.rng.below(if is_chain { 30 } else { 12 });
         self.summary.tasks += u64::from(count);
@@ -183,8 +184,8 @@ impl World {
         });
     }
 
-    /// Resubmits small jobs directly, and large ones prepared outside the state, which changes
-    /// meanwhile.
+    /// Resubmits small jobs directly. Large jobs are prepared outside the state, which changes in
+    /// the meantime.
     fn resubmit(&mut self, jobs: Selector, states: Vec<TaskState>) {
         if self.next_request.is_multiple_of(2) {
             self.request(Command::Resubmit {
@@ -203,7 +204,7 @@ impl World {
         self.looked_at = Some(Box::new(again));
     }
 
-    /// Tasks of one job, some of them waiting, running or ended, and some unknown.
+    /// Cancels tasks of one job. Some of them are waiting, running or ended, and some are unknown.
     fn cancel_tasks(&mut self) {
         let last = self.state.last_job().map_or(1, |job| job.0);
         let job = JobId(1 + self.rng.below(last + 1));
@@ -217,7 +218,7 @@ impl World {
         });
     }
 
-    /// One job, some, or all; some may be unknown.
+    /// Selects one, some or all jobs. Some may be unknown.
     fn random_jobs(&mut self) -> Selector {
         let last = self.state.last_job().map_or(1, |job| job.0);
         let first = 1 + self.rng.below(last + 1);
@@ -249,7 +250,7 @@ impl World {
         self.request(Command::ForgetJobs { jobs, states });
     }
 
-    /// Drains a worker; if it stays away, another one replaces it.
+    /// Drains a worker. If it does not come back, another worker replaces it.
     pub(super) fn drain_some(&mut self) {
         let node = self.pick_node();
         if let Some(id) = node.and_then(|number| self.nodes[&number].id) {
@@ -279,8 +280,8 @@ impl World {
     }
 }
 
-/// Gives a task more time after each attempt that reached its limit, and requires workers of longer
-/// lifetime.
+/// Gives a task more time after each attempt that reached its limit, and requires workers with
+/// longer lifetimes.
 fn grow_with_time(task: &mut TaskTemplate, limit: Duration) {
     let mut variants = task.requests.as_slice().to_vec();
     variants[0].min_time = limit / 2;

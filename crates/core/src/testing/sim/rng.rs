@@ -1,11 +1,11 @@
-//! The source of all chance in a simulation.
+//! The source of randomness in a simulation.
 
-/// Small deterministic generator (splitmix64, Steele, Lea, Flood 2014).
+/// A small deterministic generator (SplitMix64, Steele, Lea, Flood 2014).
 #[derive(Clone, Debug)]
 pub struct Rng(u64);
 
 impl Rng {
-    /// Starts from a seed.
+    /// Creates a generator from a seed.
     #[must_use]
     pub const fn new(seed: u64) -> Self {
         Self(seed)
@@ -19,17 +19,17 @@ impl Rng {
         z ^ (z >> 31)
     }
 
-    /// A number below `bound`, which must not be 0.
+    /// Returns a number below `bound`, which must not be 0.
     pub fn below(&mut self, bound: u32) -> u32 {
         u32::try_from(self.next() % u64::from(bound)).unwrap_or(0)
     }
 
-    /// A seed for another one.
+    /// Returns a seed for another generator.
     pub(super) fn seed(&mut self) -> u64 {
         self.next()
     }
 
-    /// True with a probability of this many percent.
+    /// Returns `true` with a probability of this many percent.
     pub(super) fn chance(&mut self, percent: u32) -> bool {
         self.below(100) < percent
     }
