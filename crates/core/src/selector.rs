@@ -1,21 +1,22 @@
-//! How users name jobs and workers: `last`, `all`, or an id array.
+//! How users select jobs and workers: `last`, `all`, or an id array.
 
 use std::ops::RangeInclusive;
 
 use crate::range::IdArray;
 
-/// Selection of jobs or workers.
+/// A selection of jobs or workers.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Selector {
     /// The highest id ever assigned.
     Last,
-    /// Everything; the command defines what that means.
+    /// All of them. The command defines what that means.
     All,
-    /// These ids.
+    /// The given ids.
     Ids(IdArray),
 }
 
-/// Result of a selector. Unknown ids stay ranges: in `1-4294967295` nearly all are unknown.
+/// The result of a selector. Unknown ids are kept as ranges, because in `1-4294967295` nearly all
+/// ids are unknown.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Selected<T> {
     /// One row per existing id, in the order of the selector.
@@ -25,7 +26,7 @@ pub struct Selected<T> {
 }
 
 impl<T> Selected<T> {
-    /// Rows that all exist.
+    /// Creates a result in which all rows exist.
     #[must_use]
     pub fn all(rows: Vec<T>) -> Self {
         Self {
@@ -34,7 +35,7 @@ impl<T> Selected<T> {
         }
     }
 
-    /// Replaces each row by what `change` returns for it; rows without a result are dropped.
+    /// Replaces each row with the result of `change`, and drops rows for which it returns `None`.
     pub fn filter_map<U>(self, change: impl FnMut(T) -> Option<U>) -> Selected<U> {
         Selected {
             rows: self.rows.into_iter().filter_map(change).collect(),
@@ -44,8 +45,8 @@ impl<T> Selected<T> {
 }
 
 impl Selected<u32> {
-    /// Separates existing from unknown ids. `existing` returns the existing ids of a span,
-    /// ascending.
+    /// Separates existing ids from unknown ones. `existing` returns the existing ids of a span in
+    /// ascending order.
     pub fn of_ids<I: IntoIterator<Item = u32>>(
         ids: &IdArray,
         existing: impl Fn(RangeInclusive<u32>) -> I,

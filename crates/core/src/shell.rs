@@ -1,8 +1,8 @@
-//! POSIX shell quoting of words of a command line. Does not run a shell.
+//! POSIX shell quoting of command-line words. This module does not run a shell.
 
 use std::borrow::Cow;
 
-/// In double quotes, with escapes for everything that a shell would expand.
+/// Returns the text in double quotes, with escapes for everything that a shell would expand.
 #[must_use]
 pub fn double_quoted(text: &str) -> String {
     let mut quoted = String::with_capacity(text.len() + 2);
@@ -17,7 +17,7 @@ pub fn double_quoted(text: &str) -> String {
     quoted
 }
 
-/// The word for pasting into a shell: quoted if necessary.
+/// Returns the word for pasting into a shell, quoted if necessary.
 #[must_use]
 pub fn pasted(text: &str) -> Cow<'_, str> {
     if is_plain(text) {
@@ -27,7 +27,7 @@ pub fn pasted(text: &str) -> Cow<'_, str> {
     }
 }
 
-/// Whether the word needs no quotes.
+/// Returns whether the word needs no quotes.
 #[must_use]
 pub fn is_plain(text: &str) -> bool {
     let is_plain = |c: char| c.is_ascii_alphanumeric() || "/._-+:,=@%".contains(c);

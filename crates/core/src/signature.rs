@@ -1,39 +1,39 @@
 //! Signatures of failures: the last line of a task's output, without the parts that differ between
 //! tasks.
 //!
-//! That 61 tasks failed with exit code 2 explains nothing; that all of them end with `ValueError:
-//! no index for chr#` does.
+//! It explains nothing that 61 tasks failed with exit code 2, but it does explain something that
+//! the output of all of them ends with `ValueError: no index for chr#`.
 
-/// Characters of a signature; the rest of a line rarely adds information.
+/// The maximum number of characters in a signature. The rest of a line rarely adds information.
 const LENGTH_MAX: usize = 160;
-/// Minimal length of a hexadecimal word that counts as a number: an address, a hash.
+/// The minimum length of a hexadecimal word that counts as a number, such as an address or a hash.
 const HEX_MIN: usize = 6;
 
-/// Picks `max` of `count` failures, or all if they are fewer: one from each of `max` equal parts,
-/// so that no part of a job is left out. Deterministic.
+/// Picks `max` of `count` failures, or all of them if there are fewer. It deterministically picks
+/// one from each of `max` equal parts, so that no part of a job is left out.
 pub fn sample(count: usize, max: usize) -> impl Iterator<Item = usize> {
     let chosen = count.min(max);
     let begin = move |number: usize| number * count / chosen;
     (0..chosen).map(move |number| {
         let part = begin(number)..begin(number + 1);
-        // Not always the first of a part: causes often alternate with task ids, and equal steps
-        // would hit only a few of them.
+        // The first failure of a part is not always picked, because causes often alternate with
+        // task ids, and equal steps would hit only a few of them.
         part.start + scatter(number) % part.len()
     })
 }
 
-/// A pseudorandom number derived from another: the finalizer of SplitMix64 (Steele, Lea, Flood
-/// 2014).
+/// Returns a pseudorandom number derived from another number: the finalizer of SplitMix64 (Steele,
+/// Lea, Flood 2014).
 fn scatter(number: usize) -> usize {
     let mut z = (number as u64).wrapping_add(0x9e37_79b9_7f4a_7c15);
     z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-    // The upper half is as well mixed, and fits a `usize` of any width.
+    // The upper half is equally well mixed, and fits into a `usize` of any width.
     usize::try_from(z >> 33).unwrap_or(0)
 }
 
-/// The line with a program's reason for its end: the last meaningful one. Skips stack frames,
-/// rulers and hints that runtimes append.
+/// Returns the line in which a program gives the reason for its end: the last meaningful line.
+/// Skips stack frames, rulers, and hints that runtimes append.
 #[must_use]
 pub fn last_words(output: &str) -> Option<&str> {
     let said = |line: &&str| line.chars().any(char::is_alphanumeric);
@@ -41,7 +41,7 @@ pub fn last_words(output: &str) -> Option<&str> {
     lines().find(|line| !is_appendix(line)).or(lines().next())
 }
 
-/// Whether a line follows the reason of a failure in the output of well known runtimes.
+/// Returns whether a line follows the reason for a failure in the output of well-known runtimes.
 fn is_appendix(line: &str) -> bool {
     let text = line.trim_start();
     let is_indented = text.len() < line.len();
@@ -52,8 +52,9 @@ fn is_appendix(line: &str) -> bool {
         || text.starts_with("slurmstepd: ")
 }
 
-/// A line with `#` for each number and address, and without control characters. Failures with the
-/// same cause share it, unless they name different files: see [`without_paths`].
+/// Returns a line with `#` in place of each number and address, and without control characters.
+/// Failures with the same cause have the same signature unless they name different files; see
+/// [`without_paths`].
 #[must_use]
 pub fn signature(line: &str) -> String {
     let mut masked = String::new();
@@ -77,13 +78,14 @@ fn is_of_address(c: char) -> bool {
     c.is_alphanumeric() || matches!(c, ':' | '-')
 }
 
-/// Parts of a UUID and of a hardware address.
+/// The number of parts in a UUID, and in a hardware address.
 const UUID_PARTS: usize = 5;
 const HARDWARE_PARTS: usize = 6;
-/// Parts of an address of IPv6 that leaves none out.
+/// The number of parts in an IPv6 address that omits none.
 const IPV6_PARTS: usize = 8;
 
-/// A UUID, a hardware address or an IPv6 address: their letters are digits.
+/// Returns whether the text is a UUID, a hardware address or an IPv6 address, whose letters are
+/// digits.
 fn is_address(text: &str) -> bool {
     let is_part = |part: &str, long: usize| {
         part.len() <= long && part.bytes().all(|byte| byte.is_ascii_hexdigit())
@@ -104,19 +106,20 @@ fn is_address(text: &str) -> bool {
     has_digit && (is_uuid || is_ipv6 || is_hardware(&by_dash) || is_hardware(&by_colon))
 }
 
-/// A line as written, without control characters, cut like a signature.
+/// Returns a line as written, but without control characters and truncated like a signature.
 #[must_use]
 pub fn one_line(line: &str) -> String {
     shorten(plain(line).trim())
 }
 
-/// A signature with `/…` for each path: failures that name different files can have the same cause.
+/// Returns a signature with `/…` in place of each path, because failures that name different files
+/// can have the same cause.
 #[must_use]
 pub fn without_paths(signature: &str) -> String {
     let mut masked = String::new();
     for part in signature.split_inclusive(|c: char| !is_of_path(c)) {
         let path = part.trim_end_matches(|c: char| !is_of_path(c) || c == '.');
-        // A single slash also separates alternatives and units.
+        // A single slash can also separate alternatives and units.
         let is_path = path.starts_with(['/', '~']) && path.len() > 1 && path.contains('/')
             || path.starts_with("./")
             || path.starts_with("../")
@@ -167,7 +170,7 @@ fn push_words(masked: &mut String, was_space: &mut bool, text: &str) {
     *was_space = is_space;
 }
 
-/// Without escape sequences of terminals.
+/// Removes terminal escape sequences.
 fn plain(line: &str) -> String {
     let mut text = String::new();
     let mut chars = line.chars().peekable();
@@ -175,7 +178,7 @@ fn plain(line: &str) -> String {
         if c != '\u{1b}' {
             text.push(if c.is_control() { ' ' } else { c });
         } else if chars.next_if_eq(&'[').is_some() {
-            // Parameters, then one letter.
+            // The parameters are followed by one letter.
             while chars.next_if(|c| !c.is_ascii_alphabetic()).is_some() {}
             chars.next();
         }
@@ -183,7 +186,7 @@ fn plain(line: &str) -> String {
     text
 }
 
-/// Appends a word with its numbers masked. `1.5` and `12:04:05` are one number.
+/// Appends a word with its numbers masked. `1.5` and `12:04:05` each count as one number.
 fn push_word(masked: &mut String, word: &str) {
     if is_hex(word) {
         push_number(masked);
@@ -210,7 +213,8 @@ fn push_number(masked: &mut String) {
     masked.push('#');
 }
 
-/// `deadbeef01` and `0x7ffe`, but no word of letters only.
+/// Returns whether the word is a number such as `deadbeef01` or `0x7ffe`, but not a word that
+/// consists only of letters.
 fn is_hex(word: &str) -> bool {
     let digits = word.strip_prefix("0x").unwrap_or(word);
     let is_prefixed = digits.len() < word.len();

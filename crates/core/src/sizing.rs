@@ -1,67 +1,70 @@
-//! Measured needs of a group of tasks, and derived requests for similar tasks.
+//! The measured needs of a group of tasks, and the requests derived from them for similar tasks.
 //!
-//! Memory: the first allocation of Tovar et al., "A Job Sizing Strategy for High-Throughput
+//! The memory is the first allocation of Tovar et al., "A Job Sizing Strategy for High-Throughput
 //! Scientific Workflows" (IEEE TPDS 29(2), 2018), which Work Queue and TaskVine also use for the
 //! tasks of a category. It is the size with the smallest expected product of reserved memory and
-//! time, if tasks that exceed it run again with the largest size. Time: a quantile.
+//! time, provided that tasks that exceed it run again with the largest size. The time is a
+//! quantile.
 //!
-//! Both come from histograms with classes a sixteenth of a power of two wide: at most some thousand
-//! numbers, independent of the number and order of tasks.
+//! Both are derived from histograms. Each class is a sixteenth of a power of two wide, so a
+//! histogram has at most a few thousand numbers, regardless of the number and order of tasks.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
 
 use crate::resource::amount::{Amount, UNITS_PER_WHOLE};
 
-/// Base-2 logarithm of the classes per power of two: values are overestimated by up to a sixteenth.
+/// The base-2 logarithm of the number of classes per power of two. Values are overestimated by up
+/// to a sixteenth.
 const STEP_BITS: u32 = 4;
-/// Bits that are set in the last class of each four.
+/// The bits that are set in the last of four consecutive classes.
 const COARSE: u16 = 3;
 
-/// Fewer tasks than this predict nothing.
+/// With fewer tasks than this, nothing is predicted.
 pub const TASKS_MIN: u64 = 10;
 
-/// Default number of retries of a task with learned memory: enough doublings to get from a share of
-/// a worker to all of it. With all of it there is no further retry.
+/// The default number of retries of a task with learned memory: enough doublings to get from a
+/// share of a worker to all of its memory. After an attempt with all of the memory, there is no
+/// further retry.
 pub const RETRIES: u16 = 16;
 
-/// Default fraction of the tasks whose run time should fit into a worker's remaining lifetime, in
-/// thousandths.
+/// The default fraction of the tasks whose run time should fit into a worker's remaining lifetime,
+/// in thousandths.
 pub const PREDICT_DEFAULT: u16 = 950;
 
-/// Shorter run times are not predicted: little is lost if they are cut off.
+/// Shorter run times are not predicted, because little is lost if the tasks are cut off.
 const PREDICTED_MIN: Duration = Duration::from_secs(1);
 
-/// How tasks are sized from finished tasks of their submit.
+/// How tasks are sized based on the finished tasks of their submission.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub struct LearnSpec {
-    /// Memory; `None` = as requested.
+    /// How the memory is learned. `None` if it is as requested.
     pub memory: Option<FirstMemory>,
-    /// Fraction of tasks whose run time should fit into a worker's remaining lifetime, in
-    /// thousandths; 0 = off, `None` = [`PREDICT_DEFAULT`].
+    /// The fraction of the tasks whose run time should fit into a worker's remaining lifetime, in
+    /// thousandths. 0 means off, and `None` means [`PREDICT_DEFAULT`].
     pub predict: Option<u16>,
-    /// Whether the user gave the number of retries of tasks with learned memory.
+    /// Whether the user set the number of retries of tasks with learned memory.
     pub are_retries_given: bool,
 }
 
-/// Memory of the first tasks, before anything is learned.
+/// The memory of the first tasks, before anything is learned.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum FirstMemory {
     /// An equal share of a worker's memory for as many tasks as can run in parallel.
     Share,
-    /// This much.
+    /// A given amount.
     Given(Amount),
 }
 
 impl LearnSpec {
-    /// Fraction of the tasks whose run time should fit, in thousandths; 0 = off.
+    /// Returns the fraction of the tasks whose run time should fit, in thousandths. 0 means off.
     #[must_use]
     pub fn predict_permille(self) -> u16 {
         self.predict.unwrap_or(PREDICT_DEFAULT)
     }
 }
 
-/// KiB as an amount of [`MEMORY`](crate::growth::MEMORY), in whole MiB.
+/// Converts KiB to an amount of [`MEMORY`](crate::growth::MEMORY), in whole MiB.
 #[must_use]
 pub fn memory_amount(kib: u64) -> Amount {
     Amount::whole(
@@ -71,24 +74,24 @@ pub fn memory_amount(kib: u64) -> Amount {
     )
 }
 
-/// An amount of [`MEMORY`](crate::growth::MEMORY) in KiB.
+/// Converts an amount of [`MEMORY`](crate::growth::MEMORY) to KiB.
 #[must_use]
 pub fn kib(amount: Amount) -> u64 {
     let kib = u128::from(amount.0) * 1_024 / u128::from(UNITS_PER_WHOLE);
     u64::try_from(kib).unwrap_or(u64::MAX)
 }
 
-/// Measurements of tasks that finished.
+/// Measurements of finished tasks.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Needs {
-    /// Tasks by class of memory in KiB.
+    /// The tasks by class of memory in KiB.
     memory: BTreeMap<u16, Mass>,
-    /// Tasks by class of run time in milliseconds.
+    /// The number of tasks by class of run time in milliseconds.
     time: BTreeMap<u16, u64>,
     count: u64,
 }
 
-/// Tasks of one class.
+/// The tasks of one class.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 struct Mass {
     count: u64,
@@ -98,12 +101,12 @@ struct Mass {
 /// A size that may be too small for some tasks.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct FirstSize {
-    /// Memory, in KiB.
+    /// The memory in KiB.
     pub kib: u64,
-    /// Tasks that needed more.
+    /// The number of tasks that needed more.
     pub larger: u64,
-    /// Reserved memory times time if all tasks start with it, and larger tasks run once more with
-    /// the maximum; in KiB · ms.
+    /// The product of reserved memory and time, in KiB · ms, if all tasks start with this size and
+    /// larger tasks run once more with the maximum.
     pub cost: u128,
 }
 
@@ -118,7 +121,7 @@ impl Needs {
         self.count += 1;
     }
 
-    /// Adds what others needed.
+    /// Adds the needs of other tasks.
     pub fn add(&mut self, others: &Self) {
         for (class, mass) in &others.memory {
             let sum = self.memory.entry(*class).or_default();
@@ -131,19 +134,21 @@ impl Needs {
         self.count += others.count;
     }
 
-    /// Number of tasks.
+    /// Returns the number of tasks.
     #[must_use]
     pub const fn count(&self) -> u64 {
         self.count
     }
 
-    /// The size that suffices for all of them, in KiB; `None` = no tasks.
+    /// Returns the size that is sufficient for all of the tasks, in KiB. `None` if there are no
+    /// tasks.
     #[must_use]
     pub fn memory_max(&self) -> Option<u64> {
         self.memory.last_key_value().map(|(class, _)| bound(*class))
     }
 
-    /// Reserved memory times time if each task gets this much, in KiB · ms.
+    /// Returns the product of reserved memory and time, in KiB · ms, if each task gets this much
+    /// memory.
     #[must_use]
     pub fn cost(&self, kib: u64) -> u128 {
         let run: u128 = self
@@ -154,16 +159,17 @@ impl Needs {
         u128::from(kib) * run
     }
 
-    /// The size with the smallest expected product of memory and time; `None` = no tasks.
+    /// Returns the size with the smallest expected product of memory and time. `None` if there are
+    /// no tasks.
     #[must_use]
     pub fn first_size(&self) -> Option<FirstSize> {
         let largest = u128::from(self.memory_max()?);
         let mut above = Mass::default();
         let mut best: Option<FirstSize> = None;
-        // From the largest on: with equal costs fewer tasks run twice.
+        // The classes are tried in descending order: if costs are equal, fewer tasks run twice.
         for (class, mass) in self.memory.iter().rev() {
             let kib = bound(*class);
-            // Assumes that a failed attempt lasts as long as the next one.
+            // A failed attempt is assumed to last as long as the next one.
             let cost = self.cost(kib) + largest * u128::from(above.run_ms);
             if best.is_none_or(|best| cost < best.cost) {
                 best = Some(FirstSize {
@@ -178,7 +184,8 @@ impl Needs {
         best
     }
 
-    /// The time within which this fraction of them ended, in thousandths; `None` = no tasks.
+    /// Returns the time within which this fraction of the tasks, in thousandths, ended. `None` if
+    /// there are no tasks.
     #[must_use]
     pub fn run_time(&self, permille: u32) -> Option<Duration> {
         let wanted = u128::from(self.count) * u128::from(permille);
@@ -190,8 +197,9 @@ impl Needs {
         found.map(|(class, _)| Duration::from_millis(bound(*class)))
     }
 
-    /// Required remaining lifetime of a worker for a task; zero if too short to matter. Coarser
-    /// than [`Needs::run_time`], so that the tasks of very many jobs have few distinct requests.
+    /// Returns the required remaining lifetime of a worker for a task. Zero if it is too short to
+    /// matter. It is coarser than [`Needs::run_time`], so that the tasks of very many jobs have few
+    /// distinct requests.
     #[must_use]
     pub fn min_time(&self, permille: u16) -> Duration {
         let time = self.run_time(permille.into()).unwrap_or_default();
@@ -201,7 +209,7 @@ impl Needs {
         coarse(time)
     }
 
-    /// The memory of a task, if enough is known.
+    /// Returns the memory of a task, if enough is known.
     #[must_use]
     pub fn memory(&self) -> Option<Amount> {
         let size = self.first_size().filter(|_| self.count >= TASKS_MIN)?;
@@ -224,10 +232,10 @@ pub fn coarse_below(time: Duration) -> Duration {
     Duration::from_millis(below.map_or(0, |class| bound(class) + 1))
 }
 
-/// Class of a number: its power of two and the bits after its first one.
+/// Returns the class of a number: its power of two, and the bits that follow its first bit.
 fn class(number: u64) -> u16 {
     let power = u64::BITS - 1 - number.max(1).leading_zeros();
-    // The first numbers have a class each.
+    // Each of the first numbers has a separate class.
     let Some(shift) = power.checked_sub(STEP_BITS) else {
         return u16::try_from(number).unwrap_or(0);
     };
@@ -235,7 +243,7 @@ fn class(number: u64) -> u16 {
     u16::try_from((u64::from(shift) << STEP_BITS) + within).unwrap_or(u16::MAX)
 }
 
-/// The largest number of a class.
+/// Returns the largest number of a class.
 fn bound(class: u16) -> u64 {
     let class = u64::from(class);
     let steps = 1 << STEP_BITS;
@@ -290,7 +298,7 @@ mod tests {
         assert!((100 * MIB..107 * MIB).contains(&size.kib), "{size:?}");
         assert_eq!(size.larger, 2);
         assert!(size.cost * 4 < few.cost(6_400 * MIB), "{size:?}");
-        // Running four of ten twice costs more than a third more memory for all.
+        // Running four of ten tasks twice costs more than a third more memory for all of them.
         let many = needs(60, 130);
         let size = many.first_size().expect("there are tasks");
         assert_eq!((size.larger, Some(size.kib)), (0, many.memory_max()));
@@ -302,7 +310,7 @@ mod tests {
         for _ in 0..9 {
             needs.note(100 * MIB, SECOND);
         }
-        // Nine tenths of all are small, but the large one takes nearly all of the time.
+        // Nine tenths of the tasks are small, but the large one takes nearly all of the time.
         needs.note(400 * MIB, SECOND * 100);
         assert_eq!(needs.first_size().map(|size| size.larger), Some(0));
     }

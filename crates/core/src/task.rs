@@ -1,5 +1,5 @@
-//! The state of the tasks of one submit, in compact form: an untouched task needs no memory, a
-//! touched one needs a record, and neighbors that have all finished need a few bytes each.
+//! The state of the tasks of one submission, in a compact form: an untouched task needs no memory,
+//! a touched one needs a record, and neighbors that have all finished need a few bytes each.
 //!
 //! ```text
 //!            assign            room            started           exit 0
@@ -28,10 +28,10 @@ use crate::time::Timestamp;
 use packed::Packed;
 pub use state::{Phase, TaskState};
 
-/// The number of attempts that are kept for each task, latest ones.
+/// The number of attempts that are kept for each task. Only the latest ones are kept.
 pub(crate) const ATTEMPTS_KEPT_MAX: usize = 32;
 
-/// The record of a task that was dispatched at least once. 48 bytes.
+/// The record of a task that has been dispatched at least once. It takes 48 bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct TaskRecord {
     started: Timestamp,
@@ -93,7 +93,7 @@ impl TaskRecord {
         InstanceId(self.instance)
     }
 
-    /// Returns the number of lost workers that counted.
+    /// Returns the number of worker losses that counted.
     #[must_use]
     pub const fn crash_count(self) -> u32 {
         self.crash_count as u32
@@ -161,7 +161,7 @@ impl TaskRecord {
         self.was_started = true;
     }
 
-    /// Makes the next start use a new instance.
+    /// Assigns a new instance to the next start.
     pub(crate) fn supersede(&mut self) {
         self.instance = InstanceId(self.instance).next().0;
     }
@@ -176,7 +176,8 @@ impl TaskRecord {
         self.retry_count
     }
 
-    /// Restores the stored fields except phase and end. A run that does not continue is superseded.
+    /// Restores the stored fields except for the phase and the end. A run that does not continue is
+    /// superseded.
     pub(crate) fn restore(&mut self, stored: &StoredTask, goes_on: bool) {
         self.worker = stored.worker.0;
         self.instance = stored.instance.0;
@@ -238,7 +239,7 @@ pub struct StoredTask {
     pub worker: WorkerId,
     /// The variant of the task's resource request.
     pub variant: u32,
-    /// The number of lost workers that counted.
+    /// The number of worker losses that counted.
     pub crash_count: u32,
     /// The number of attempts that followed a failure.
     pub retry_count: u32,
@@ -283,7 +284,7 @@ impl StoredTask {
         }
     }
 
-    /// Returns the nodes that may have the task now.
+    /// Returns the nodes that may currently have the task.
     pub(crate) fn current_nodes(&self) -> Option<&StoredNodes> {
         // The nodes of an instance that was given up, or of an ended task, are meaningless.
         let is_unfinished = matches!(self.state, TaskState::Waiting | TaskState::Running);
@@ -313,18 +314,18 @@ pub struct Attempt {
     pub instance: InstanceId,
     /// The worker on which it ran.
     pub worker: WorkerId,
-    /// How and when it ended.
+    /// How and when the instance ended.
     pub end: TaskEnd,
 }
 
-/// The number of tasks per chunk: large enough that ten million waiting tasks cost only some tens
+/// The number of tasks per chunk. It is large enough that ten million waiting tasks need only tens
 /// of thousands of entries, and small enough that one touched task does not allocate many records
 /// for its neighbors.
 const CHUNK_LEN: u32 = 256;
 
 #[derive(Clone, Debug)]
 enum Chunk {
-    /// No task of the chunk was ever dispatched, and all are in this phase.
+    /// No task of the chunk has ever been dispatched, and all of them are in this phase.
     Uniform(Phase),
     Records {
         records: Box<[TaskRecord]>,
@@ -341,14 +342,14 @@ impl Chunk {
             .iter()
             .filter(|record| record.phase != Phase::Finished);
         Self::Records {
-            // There are at most `CHUNK_LEN`.
+            // There are at most `CHUNK_LEN` tasks.
             unfinished: u32::try_from(open.count()).unwrap_or(CHUNK_LEN),
             records,
         }
     }
 }
 
-/// The phases and records of the tasks of one submit, by index.
+/// The phases and records of the tasks of one submission, by index.
 #[derive(Clone, Debug)]
 pub struct TaskTable {
     len: u32,
@@ -410,7 +411,7 @@ impl TaskTable {
         }
     }
 
-    /// Returns the record of a task whose chunk was touched.
+    /// Returns the record of a task whose chunk has been touched.
     #[must_use]
     pub fn record(&self, index: u32) -> Option<TaskRecord> {
         let place = (index % CHUNK_LEN) as usize;
@@ -434,8 +435,8 @@ impl TaskTable {
             return None;
         }
         let number = index / CHUNK_LEN;
-        // The last chunk contains only the remaining tasks, so that a submit with one task needs
-        // one record.
+        // The last chunk contains only the remaining tasks, so that a submission with one task
+        // needs only one record.
         let width = (self.len - number * CHUNK_LEN).min(CHUNK_LEN) as usize;
         if number as usize >= self.chunks.len() {
             let tail = Chunk::Uniform(self.tail);
@@ -468,8 +469,7 @@ impl TaskTable {
         Some(earlier)
     }
 
-    /// Restores the stored end of a task, with this instance and worker. Returns the previous
-    /// phase.
+    /// Restores the stored end of a task with this instance and worker. Returns the previous phase.
     pub(crate) fn restore_finished(
         &mut self,
         index: u32,
@@ -569,9 +569,9 @@ impl TaskTable {
         }
     }
 
-    /// Moves the unfinished tasks of an index range to `to` at the time `at`. Returns how many were
-    /// visible as waiting and as running. Time and memory are linear in the number of chunks, not
-    /// tasks.
+    /// Moves the unfinished tasks of an index range to `to` at the time `at`. Returns how many of
+    /// them were visible as waiting and as running. Time and memory are linear in the number of
+    /// chunks, not of tasks.
     pub(crate) fn end_part(&mut self, part: Range<u32>, to: Phase, at: Timestamp) -> (u32, u32) {
         let (start, end) = (part.start, part.end.min(self.len));
         if start >= end {
@@ -613,7 +613,7 @@ impl TaskTable {
                 }
             }
         }
-        // All untouched tasks change in one step, however many there are.
+        // All untouched tasks change in one step, no matter how many there are.
         if end > tail_start && !self.tail.is_terminal() {
             self.tail = to;
             waiting += end - tail_start;
@@ -706,7 +706,7 @@ impl TaskTable {
     }
 
     /// Returns the number of consecutive untouched tasks, starting with this one, up to the first
-    /// that has a record or another phase.
+    /// task that has a record or another phase.
     #[must_use]
     pub fn untouched(&self, index: u32) -> u32 {
         let chunk = |index: u32| match self.chunks.get((index / CHUNK_LEN) as usize) {
@@ -727,8 +727,9 @@ impl TaskTable {
         end - index
     }
 
-    /// Returns the runs of equal phase in `from..to`, ascending: `(from, to, phase)`. The cost
-    /// depends on the number of chunks and touched tasks, not on the number of tasks.
+    /// Returns the runs of equal phase in `from..to` in ascending order, as `(from, to, phase)`.
+    /// The cost depends on the number of chunks and touched tasks, not on the total number of
+    /// tasks.
     pub fn runs(&self, from: u32, to: u32) -> impl Iterator<Item = (u32, u32, Phase)> + '_ {
         let to = to.min(self.len);
         let mut index = from;
@@ -740,8 +741,8 @@ impl TaskTable {
             let phase = self.phase(index)?;
             while index < to {
                 match self.chunks.get((index / CHUNK_LEN) as usize) {
-                    // Whole stretches without records are skipped, so that a million tasks take
-                    // only a few steps.
+                    // Entire ranges without records are skipped, so that a million tasks take only
+                    // a few steps.
                     None if self.tail == phase => index = to,
                     Some(Chunk::Packed(_)) if phase == Phase::Finished => {
                         index = (index / CHUNK_LEN + 1).saturating_mul(CHUNK_LEN).min(to);

@@ -1,8 +1,8 @@
-//! Templates, which the tasks of one submit share, and the specification of a submit.
+//! Templates, which the tasks of one submission share, and the specification of a submission.
 //!
 //! A template is sent to a worker once, and a task adds only its id, instance and entry. Paths are
-//! the bytes that the user gave, including placeholders. The worker replaces placeholders that
-//! differ between tasks.
+//! the bytes that the user gave, including placeholders. The worker replaces placeholders whose
+//! values differ between tasks.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -19,35 +19,35 @@ pub use crate::texts::{ByteText, Entries};
 /// Where a standard stream of a task goes.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub enum StdioSpec {
-    /// Discarded (`/dev/null`).
+    /// The output is discarded (`/dev/null`).
     None,
-    /// A file, relative to the working directory of the task.
+    /// The output goes to a file, relative to the working directory of the task.
     File {
         /// The path, with placeholders.
         path: ByteText,
         /// Whether to delete the file if the task finishes.
         remove_if_finished: bool,
     },
-    /// The stream directory of the submit.
+    /// The output goes to the stream directory of the submission.
     Stream,
 }
 
-/// How cpus are bound to a task.
+/// How a task is bound to its cpus.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub enum PinMode {
-    /// Cpus are not bound.
+    /// The task is not bound.
     #[default]
     None,
-    /// By an affinity mask.
+    /// The task is bound by an affinity mask.
     Taskset,
-    /// Only by OpenMP variables.
+    /// The task is bound only by OpenMP variables.
     OpenMp,
 }
 
 /// How many worker losses a task survives.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum CrashLimit {
-    /// The task fails with the first loss of its worker, for any reason.
+    /// The task fails at the first loss of its worker, for any reason.
     NeverRestart,
     /// The task fails after this many crashes of its worker, at least 1.
     Max(u32),
@@ -61,24 +61,24 @@ impl Default for CrashLimit {
     }
 }
 
-/// Everything that the tasks of one submit share.
+/// The properties that the tasks of one submission share.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct TaskTemplate {
     /// The program and its arguments. Never empty.
     pub args: Vec<ByteText>,
     /// The variables that the user set, sorted by name. Names are unique.
     pub env: Vec<(ByteText, ByteText)>,
-    /// The working directory with placeholders, absolute or relative to the submit directory.
+    /// The working directory with placeholders, absolute or relative to the submission directory.
     pub cwd: ByteText,
-    /// Standard output.
+    /// The standard output.
     pub stdout: StdioSpec,
-    /// Standard error.
+    /// The standard error.
     pub stderr: StdioSpec,
     /// The bytes for standard input. `None` means `/dev/null`.
     pub stdin: Option<Arc<[u8]>>,
     /// Whether each task gets a private directory.
     pub task_dir: bool,
-    /// How cpus are bound to the task.
+    /// How the task is bound to its cpus.
     pub pin: PinMode,
     /// How long an instance may run.
     pub time_limit: Option<Duration>,
@@ -101,7 +101,7 @@ pub struct TaskTemplate {
     pub learn: LearnSpec,
     /// The input and output files that the user named.
     pub files: TaskFiles,
-    /// Whether a worker that can enforces the `mem` request as a limit.
+    /// Whether the `mem` request is enforced as a limit by workers that can do so.
     pub enforce_memory: bool,
     /// The name of the step in its job file, if the step is one task. Only for display.
     pub name: Option<Box<str>>,
@@ -168,14 +168,14 @@ impl TaskFiles {
     }
 }
 
-/// A task of a graph submit.
+/// A task of a submitted graph.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct GraphTask {
     /// The id in the job.
     pub id: TaskId,
     /// The position of its template in [`GraphSpec::templates`].
     pub template: u32,
-    /// The ids of its dependencies in the same submit, without duplicates.
+    /// The ids of its dependencies in the same submission, without duplicates.
     pub deps: Vec<TaskId>,
 }
 
@@ -188,10 +188,10 @@ pub struct GraphSpec {
     pub tasks: Vec<GraphTask>,
 }
 
-/// The ids of an array submit.
+/// The ids of a submitted array.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum ArrayIds {
-    /// These ids, which are new in the job.
+    /// The given ids, which are new in the job.
     Given(IdArray),
     /// This many ids, starting at 0 in a new job, or after the highest existing id in an open one.
     Next(u32),
@@ -208,10 +208,10 @@ pub struct ArraySpec {
     pub template: Arc<TaskTemplate>,
 }
 
-/// The body of a submit.
+/// The body of a submission.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum SubmitBody {
-    /// One template for many ids.
+    /// Many tasks with one template.
     Array(ArraySpec),
     /// Tasks with dependencies.
     Graph(GraphSpec),
@@ -237,7 +237,7 @@ impl SubmitBody {
     }
 }
 
-/// Where the tasks of a submit go.
+/// The job to which the tasks of a submission are added.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum SubmitTarget {
     /// A new, closed job.
@@ -247,8 +247,8 @@ pub enum SubmitTarget {
         /// The number of tolerated failed tasks. `None` means that all may fail.
         max_fails: Option<u32>,
     },
-    /// A new job to which its own tasks can submit. It closes when no task is left that could do
-    /// so.
+    /// A new job to which its own tasks can submit. It closes when no task that could do so is
+    /// left.
     SelfClosing {
         /// The name that users see.
         name: Box<str>,
@@ -261,21 +261,21 @@ pub enum SubmitTarget {
     Attach(JobId),
 }
 
-/// A task that submits to its own job. If a later attempt repeats a submit, no tasks are added.
-/// Repetitions are recognized by key, or otherwise by order.
+/// A task that submits to its own job. If a later attempt repeats a submission, no tasks are added.
+/// Repetitions are recognized by the key, or otherwise by the content.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Origin {
     /// The submitting task, in the same job.
     pub task: TaskId,
-    /// The attempt that submits.
+    /// The submitting attempt.
     pub instance: InstanceId,
-    /// The name that the task gave to this submit.
+    /// The name that the task gave to this submission.
     pub key: Option<Box<str>>,
-    /// A hash of the submit. Two submits with equal hashes count as equal.
+    /// A hash of the submission. Two submissions with equal hashes count as equal.
     pub digest: u64,
 }
 
-/// Another job that the tasks of a submit wait for.
+/// Another job for which the tasks of a submission wait.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct After {
     /// The id of the job.
@@ -326,7 +326,7 @@ pub struct NotifySpec {
     pub event: NotifyEvent,
 }
 
-/// A validated submit.
+/// A validated submission.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct SubmitSpec {
     /// The new or open job.
@@ -335,14 +335,14 @@ pub struct SubmitSpec {
     pub submit_dir: ByteText,
     /// The stream directory with placeholders, if output is streamed.
     pub stream_dir: Option<ByteText>,
-    /// The other jobs that the tasks wait for.
+    /// The other jobs for which the tasks wait.
     pub after: Vec<After>,
     /// The notifications about the job's end or first failure.
     pub notify: Vec<NotifySpec>,
     /// The submitting task, if it submits to its own job. `None` for a user or another job.
     pub origin: Option<Origin>,
-    /// A random number that identifies repetitions by the client, if the submit adds an array to an
-    /// open job.
+    /// A random number that identifies repetitions by the client, if an array is added to an open
+    /// job.
     pub nonce: Option<u64>,
     /// Possible mistakes that the client found, as complete sentences. Shown with the job.
     pub notes: Vec<Box<str>>,

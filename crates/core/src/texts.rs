@@ -1,22 +1,23 @@
-//! Bytes from users, which need not be UTF-8, and may be millions of pieces.
+//! Bytes from users. They need not be UTF-8, and there may be millions of pieces.
 
 use std::sync::Arc;
 
 /// Bytes that need not be UTF-8: arguments, paths, environment values.
 pub type ByteText = Box<[u8]>;
 
-/// Texts back to back in one buffer: per-task entries (`HQ_ENTRY`), values of a parameter.
+/// Texts stored back to back in one buffer: per-task entries (`HQ_ENTRY`), or the values of a
+/// parameter.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct Entries {
     data: Arc<[u8]>,
-    /// End offset of each entry in `data`, which is smaller than 4 GiB.
+    /// The end offset of each entry in `data`, which is smaller than 4 GiB.
     ends: Arc<[u32]>,
 }
 
 impl Entries {
-    /// Entries with the given lengths, back to back in `data`.
+    /// Creates entries with the given lengths, stored back to back in `data`.
     ///
-    /// `None` if the lengths do not add up to the size of `data`, or reach 4 GiB.
+    /// Returns `None` if the lengths do not add up to the size of `data`, or reach 4 GiB.
     #[must_use]
     pub fn new(data: impl Into<Arc<[u8]>>, lengths: impl IntoIterator<Item = u64>) -> Option<Self> {
         let data = data.into();
@@ -33,32 +34,32 @@ impl Entries {
         })
     }
 
-    /// One of them alone.
+    /// Returns a list with only this entry.
     #[must_use]
     pub fn only(&self, index: u32) -> Option<Self> {
         let entry = self.get(index)?;
         Self::new(entry, [entry.len() as u64])
     }
 
-    /// Number of entries.
+    /// Returns the number of entries.
     #[must_use]
     pub fn len(&self) -> usize {
         self.ends.len()
     }
 
-    /// Whether there is no entry.
+    /// Returns whether there are no entries.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.ends.is_empty()
     }
 
-    /// Bytes of all entries.
+    /// Returns the total size of all entries in bytes.
     #[must_use]
     pub fn data_len(&self) -> usize {
         self.data.len()
     }
 
-    /// Entry of the task with this index.
+    /// Returns the entry of the task with this index.
     #[must_use]
     pub fn get(&self, index: u32) -> Option<&[u8]> {
         let index = index as usize;

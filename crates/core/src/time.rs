@@ -3,7 +3,7 @@
 use std::ops::Add;
 use std::time::Duration;
 
-/// Monotonic time in nanoseconds since an arbitrary origin of the process. All timers use it.
+/// A monotonic time in nanoseconds since an arbitrary origin of the process. All timers use it.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
 pub struct Time(pub u64);
 
@@ -23,7 +23,7 @@ impl Add<Duration> for Time {
     }
 }
 
-/// Wall-clock time in nanoseconds since 1970-01-01 UTC, for records and display. It is never used
+/// A wall-clock time in nanoseconds since 1970-01-01 UTC, for records and display. It is never used
 /// in a decision, except for the rest of a delay that began under an earlier server.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
 pub struct Timestamp(pub i64);
@@ -54,7 +54,7 @@ impl Timestamp {
     }
 }
 
-/// The time on both clocks, which the shell reads together before it passes an input.
+/// The time on both clocks. The shell reads them together before it passes an input.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Now {
     /// The monotonic clock, used for decisions.

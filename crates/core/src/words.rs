@@ -1,4 +1,4 @@
-//! Numbers as text: a count with its noun, an amount of a resource with its unit.
+//! Numbers as text: a count with its noun, or an amount of a resource with its unit.
 
 use std::fmt::Write as _;
 use std::time::Duration;
@@ -6,7 +6,7 @@ use std::time::Duration;
 use crate::resource::amount::{Amount, UNITS_PER_WHOLE};
 use crate::time::nanos;
 
-/// 1234567 as `1 234 567`.
+/// Formats a number in groups of three digits: 1234567 becomes `1 234 567`.
 #[must_use]
 pub fn number(value: u64) -> String {
     let digits = value.to_string();
@@ -20,7 +20,7 @@ pub fn number(value: u64) -> String {
     text
 }
 
-/// A noun in the number that `count` requires: `task`, `tasks`.
+/// Returns the form of a noun that `count` requires, such as `task` or `tasks`.
 #[must_use]
 pub fn noun_of(count: u64, noun: &str) -> String {
     if count == 1 {
@@ -30,19 +30,20 @@ pub fn noun_of(count: u64, noun: &str) -> String {
     }
 }
 
-/// `1 task`, `12 000 tasks`, for a noun whose plural ends in `s`.
+/// Formats a count, such as `1 task` or `12 000 tasks`, for a noun whose plural ends in `s`.
 #[must_use]
 pub fn count(count: u64, noun: &str) -> String {
     format!("{} {}", number(count), noun_of(count, noun))
 }
 
-/// `3 of 12 000 tasks`, `1 of 1 task`.
+/// Formats a part of a whole, such as `3 of 12 000 tasks` or `1 of 1 task`.
 #[must_use]
 pub fn part(part: u64, whole: u64, noun: &str) -> String {
     format!("{} of {}", number(part), count(whole, noun))
 }
 
-/// An amount in the unit of its resource: memory, stored in MiB, as `50 MiB` or `1.50 GiB`.
+/// Formats an amount in the unit of its resource. Memory, which is stored in MiB, is shown as `50
+/// MiB` or `1.50 GiB`.
 #[must_use]
 pub fn quantity(resource: &str, amount: Amount) -> String {
     match amount.0 / UNITS_PER_WHOLE {
@@ -55,7 +56,7 @@ pub fn quantity(resource: &str, amount: Amount) -> String {
     }
 }
 
-/// `1h 30m`.
+/// Formats a duration, such as `1h 30m`.
 #[must_use]
 pub fn duration(duration: Duration) -> String {
     const UNITS: [(u64, &str); 7] = [
@@ -87,12 +88,12 @@ pub fn duration(duration: Duration) -> String {
     text
 }
 
-/// An amount with the name of its resource: `1 cpu`, `50 MiB of memory`, `2 GPUs (gpus/nvidia)`, `3
-/// of license`.
+/// Formats an amount with the name of its resource, such as `1 cpu`, `50 MiB of memory`, `2 GPUs
+/// (gpus/nvidia)` or `3 of license`.
 #[must_use]
 pub fn amount(resource: &str, amount: Amount) -> String {
     let shown = quantity(resource, amount);
-    // Parts of one are several: `0.5 cpus`.
+    // Fractions use the plural, such as `0.5 cpus`.
     let number = u64::from(amount != Amount::whole(1)) + 1;
     match resource {
         "mem" => format!("{shown} of memory"),
@@ -104,7 +105,7 @@ pub fn amount(resource: &str, amount: Amount) -> String {
     }
 }
 
-/// Whether a blank-separated list contains this word.
+/// Returns whether a blank-separated list contains this word.
 #[must_use]
 pub fn has_word(list: &str, word: &str) -> bool {
     list.split(' ').any(|known| known == word)

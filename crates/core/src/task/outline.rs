@@ -1,4 +1,4 @@
-//! Copies the phases of tasks.
+//! Copies of the phases of tasks.
 
 use super::TaskTable;
 

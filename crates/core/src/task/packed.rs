@@ -1,4 +1,4 @@
-//! The records of finished neighbors, with a few bytes per task instead of a record each.
+//! The records of finished neighbors. They take a few bytes per task instead of a record each.
 
 use super::{Phase, TaskRecord};
 use crate::column;
@@ -27,7 +27,7 @@ impl Packed {
         let mut highest = lowest;
         for record in records {
             let values = values(record)?;
-            // Compares all other fields of the record, including future ones.
+            // This compares all other fields of the record, including future ones.
             if plain(values) != *record {
                 return None;
             }
@@ -85,7 +85,7 @@ fn finished(
         instance,
     ]: [i64; COLUMNS],
 ) -> TaskRecord {
-    // The values were numbers of these types before.
+    // These values were converted from numbers of these types.
     let small = |value| u32::try_from(value).unwrap_or(u32::MAX);
     TaskRecord {
         started: Timestamp(started),

@@ -14,7 +14,7 @@ pub enum TaskState {
     Failed,
     /// The user ended the task.
     Canceled,
-    /// The server gave up the task.
+    /// The server aborted the task.
     Aborted,
 }
 
@@ -76,7 +76,7 @@ pub enum Phase {
     Waiting,
     /// The task is on a worker, where it waits for other tasks.
     Queued,
-    /// The task is on a worker that has room for it, but its start has not been reported yet.
+    /// The task is on a worker that has room for it, but its start has not been reported.
     Placed,
     /// The task was reported as started.
     Running,
@@ -86,7 +86,7 @@ pub enum Phase {
     Failed,
     /// The user ended the task.
     Canceled,
-    /// The server gave up the task.
+    /// The server aborted the task.
     Aborted,
 }
 
@@ -110,7 +110,7 @@ impl Phase {
         matches!(self, Self::Queued | Self::Placed)
     }
 
-    /// Returns whether the task has ended and will not change any more.
+    /// Returns whether the task has ended and will not change anymore.
     #[must_use]
     pub const fn is_terminal(self) -> bool {
         matches!(
