@@ -2,9 +2,9 @@
 //! batch system, and when to stop requesting. It runs no commands, reads no clock and accesses no
 //! files: the shell reports answers of batch systems, events of workers and the demand of the
 //! scheduler, and carries out the effects. The answers of a batch system are not trusted: an
-//! unknown id does not prove that the job is gone, an error is not an answer, and an unanswered
-//! submission may have happened. The place of an allocation in the quota becomes free only on
-//! evidence.
+//! unknown id does not prove that the job is gone, an error is not an answer, and a submission
+//! without an answer may have succeeded. The place of an allocation in the quota becomes free only
+//! on evidence.
 //!
 //! ```text
 //!              accepted             worker connects, or the batch system says so
@@ -257,7 +257,7 @@ impl AutoallocState {
         self.queues.values().any(Queue::is_submitting)
     }
 
-    /// Returns why nothing is requested, or what is requested, as one line.
+    /// Returns a one-line explanation of why allocations are or are not requested.
     #[must_use]
     pub fn reason(&self, now: Now, id: QueueId) -> Option<Reason> {
         self.queue(id).map(|queue| queue.reason(now.mono))

@@ -33,7 +33,7 @@ pub struct QueueParams {
     pub wrap_command: Option<Box<str>>,
     /// The lifetime of a worker, at most `time_limit`.
     pub worker_time_limit: Option<Duration>,
-    /// Whether allocations stay in the batch system when no task needs them any more.
+    /// Whether allocations stay in the batch system when no task needs them anymore.
     pub keep_waiting: bool,
     /// The idle timeout of a worker.
     pub idle_timeout: Duration,
@@ -47,8 +47,8 @@ pub struct QueueParams {
     pub amounts: BTreeMap<Box<str>, u64>,
 }
 
-/// How long before the end of its allocation a worker ends, to stop its tasks and to report to the
-/// server.
+/// How long before the end of its allocation a worker ends, so that it can stop its tasks and
+/// report to the server.
 const MARGIN_MAX: Duration = Duration::from_secs(10);
 /// For a short allocation, the margin is its time limit divided by this.
 const MARGIN_PART: u32 = 10;
@@ -132,7 +132,7 @@ pub struct SystemSpec {
     pub name: Box<str>,
     /// The value of `worker start --manager`.
     pub manager: Box<str>,
-    /// The script.
+    /// The text of the job script.
     pub script: Box<str>,
     /// The command that starts a program on each of several nodes.
     pub each_node: Box<str>,
@@ -191,7 +191,7 @@ impl CommandTemplate {
         first.is_some_and(|first| first.words.first().is_some_and(|word| !word.is_empty()))
     }
 
-    /// Returns whether one run handles several jobs.
+    /// Returns whether one run of the command handles several jobs.
     #[must_use]
     pub fn takes_many(&self) -> bool {
         self.0.iter().any(|words| words.each_job)
@@ -210,11 +210,11 @@ pub enum SubmitFormat {
 /// The format of the output of a status command.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum StatusFormat {
-    /// Lines with id, state and, optionally, a text.
+    /// Lines with an id, a state and an optional text.
     Lines,
     /// `Key=Value` words of one job.
     Scontrol,
-    /// JSON of `qstat -f -F json`.
+    /// The JSON output of `qstat -f -F json`.
     PbsJson,
 }
 
@@ -224,7 +224,7 @@ pub enum FindFormat {
     /// Lines with an id and an optional working directory. No output with exit code 0 means that
     /// there is no such job.
     Lines,
-    /// JSON of `qstat -f -F json`.
+    /// The JSON output of `qstat -f -F json`.
     PbsJson,
 }
 
@@ -353,7 +353,7 @@ placeholders! {
         Export = "export",
         /// The command that starts one worker.
         Command = "command",
-        /// The same command, quoted as a single shell word.
+        /// The command that starts one worker, quoted as a single shell word.
         QuotedCommand = "quoted-command",
     }
 }

@@ -1,6 +1,6 @@
 //! Impossible states: a panic in tests and simulations, a report in production.
 //!
-//! A message of a peer is never an impossible state, however odd it is; meaningless messages are
+//! A message from a peer is never an impossible state, however odd it is; meaningless messages are
 //! counted as ignored. A bug is a contradiction between two parts of our own state. The server then
 //! skips the step at hand and continues, because a crash would end the runs of all users. It logs
 //! each place once, counts all reports, and shows them in `hq problems` and the metric
@@ -39,7 +39,7 @@ impl Place {
     ///
     /// # Panics
     ///
-    /// In tests and simulations.
+    /// Panics in tests and simulations.
     pub fn report(&self, what: fmt::Arguments<'_>) {
         // A release build aborts on panic. It has the `testing` feature if the whole workspace is
         // built, because the benchmarks enable it.

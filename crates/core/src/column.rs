@@ -27,7 +27,7 @@ pub fn bytes(values: impl Iterator<Item = i64> + Clone, (low, high): (i64, i64))
 #[must_use]
 pub fn value_at(low: i64, bytes: &[u8], count: usize, place: usize) -> i64 {
     let mut above = 0_i64;
-    // Highest byte first.
+    // The highest byte comes first.
     for plane in bytes.rchunks(count.max(1)) {
         above = above << 8 | i64::from(plane.get(place).copied().unwrap_or(0));
     }

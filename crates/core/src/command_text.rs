@@ -30,7 +30,8 @@ pub fn cannot_execute(args: &[ByteText], reason: &str) -> String {
     format!("{OPENING}{command}{CLOSING}{reason}")
 }
 
-/// Removes everything after the program from such a text. Other texts are returned unchanged.
+/// Removes everything after the program from such an error text. Other texts are returned
+/// unchanged.
 #[must_use]
 pub fn without_arguments(text: &str) -> Cow<'_, str> {
     let Some(rest) = text.strip_prefix(OPENING) else {

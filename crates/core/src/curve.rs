@@ -308,7 +308,7 @@ mod tests {
         assert_eq!(curve(2), None);
         let found = curve(4).expect("long enough");
         assert_eq!((found.memory.len(), found.cpu_mean_milli()), (2, 1_000));
-        // One span and a negligible rest.
+        // This is one span and a negligible rest.
         let mut builder = looked_at(2, |_| 10, 1);
         builder.look(Duration::from_millis(2_400), 10, Duration::from_secs(2));
         assert_eq!(builder.curve(Asked::default()), None);
@@ -362,7 +362,7 @@ mod tests {
     fn time_of_processes_that_are_gone_is_not_counted_twice() {
         let mut builder = CurveBuilder::default();
         builder.look(seconds(2), 1, seconds(2));
-        // Processes of the tree were reparented and their time is lost; the rest continues.
+        // Some processes of the tree were reparented, so their time is lost. The others continue.
         builder.look(seconds(4), 1, seconds(1));
         builder.look(seconds(6), 1, seconds(3));
         let curve = builder.curve(Asked::default()).expect("a curve");
@@ -376,8 +376,8 @@ mod tests {
     fn what_follows_a_process_for_which_nobody_waited_is_seen() {
         let mut builder = CurveBuilder::default();
         builder.look(seconds(2), 1, seconds(10));
-        // An orphan of the task has ended and the next one works: its time before its first sample
-        // is unknown.
+        // An orphan of the task has ended and another one is working. The time of the latter before
+        // its first sample is unknown.
         for (at, cpu) in [(4, 1), (6, 3), (8, 5), (10, 7)] {
             builder.look(seconds(at), 1, seconds(cpu));
         }
@@ -386,7 +386,7 @@ mod tests {
         assert_eq!(cpus[1], 0);
         let cpus: Vec<u64> = cpus[2..].iter().map(|milli| milli / 500).collect();
         assert_eq!(cpus, [2, 2, 2]);
-        // A single missing value loses nothing.
+        // A single missing value has no effect.
         let mut builder = CurveBuilder::default();
         for (at, cpu) in [(2, 2), (4, 1), (6, 6), (8, 8)] {
             builder.look(seconds(at), 1, seconds(cpu));

@@ -90,7 +90,7 @@ pub struct WorkerFacts<'a> {
     pub unkillable: u64,
     /// The host of the first such task.
     pub first_unkillable: &'a str,
-    /// The number of workers that do not enforce memory limits although some job has them.
+    /// The number of workers that do not enforce memory limits although some jobs have them.
     pub unlimited: u64,
     /// The host of the first such worker, and the reason.
     pub first_unlimited: (&'a str, &'a str),
@@ -179,7 +179,7 @@ pub struct BrokenNode {
     pub host: String,
     /// The id of the worker there.
     pub worker: u32,
-    /// The reason, without a subject and a full stop. May be empty.
+    /// The reason, without a subject or a final period. May be empty.
     pub why: String,
     /// Whether the node gets tasks.
     pub aside: Aside,
@@ -222,7 +222,7 @@ pub struct Facts<'a> {
 pub enum Severity {
     /// Work is lost.
     Error,
-    /// Work proceeds slower than possible.
+    /// Work proceeds more slowly than it could.
     Warning,
 }
 
@@ -310,11 +310,11 @@ pub struct Finding {
     pub subject: Subject,
     /// The name of the subject: a host, a job or a queue.
     pub title: String,
-    /// A sentence without a subject and a full stop.
+    /// A sentence without a subject or a final period.
     pub text: String,
     /// The number of affected tasks.
     pub part: u64,
-    /// The total of which `part` is a part.
+    /// The total that `part` is a part of.
     pub whole: u64,
 }
 
@@ -446,7 +446,7 @@ fn mostly(why: Option<&str>) -> String {
     why.map_or(String::new(), |why| format!(", mostly: {why}"))
 }
 
-/// Returns the jobs that fail on nodes without suspicion, or that ran on no such node.
+/// Returns the jobs that fail on nodes that are not suspected, or that ran on no such node.
 fn failing_by_themselves(shares: &[Share], suspects: &BTreeSet<&str>) -> BTreeSet<u32> {
     let mut elsewhere = BTreeMap::<u32, Ends>::new();
     for share in shares {
@@ -504,7 +504,7 @@ fn note_set_aside(found: &mut Vec<Finding>, broken: &[BrokenNode]) {
         let is_asked = node.aside == Aside::OnRequest;
         let known = found.iter_mut().find(|finding| finding.title == node.host);
         if let Some(known) = known {
-            // Failures there already are a finding, and the check explains them.
+            // Failures there are already a finding, and the check explains them.
             if node.is_by_check && !node.why.is_empty() {
                 known.text.push_str("; ");
                 known.text.push_str(&node.why);

@@ -8,7 +8,7 @@ use crate::id::{AllocationKey, WorkerId};
 use crate::scheduler::demand::Coming;
 use crate::time::{Now, Time, Timestamp};
 
-/// A worker that is lost sooner than this has not worked at all.
+/// A worker that is lost sooner than this counts as having done no work.
 pub(super) const FAST_LOSS: Duration = Duration::from_secs(60);
 /// The number of consecutive status errors after which a queued allocation counts as failed.
 pub(super) const QUEUED_ERRORS_MAX: u32 = 10;
@@ -18,10 +18,11 @@ pub(super) const RUNNING_ERRORS_MAX: u32 = 20;
 pub(super) const MISSING_MAX: u32 = 2;
 /// How long to wait for missing workers after the first sign of their allocation.
 const OWED_MAX: Duration = Duration::from_secs(300);
-/// If a new worker has no task for this long, it was not needed, because the scheduler would have
-/// assigned one.
+/// If a new worker has no task for this long, it is not needed, because the scheduler would have
+/// assigned one otherwise.
 const UNUSED_MIN: Duration = Duration::from_secs(5);
-/// If a worker has been connected for this long, waiting tasks may have been submitted later.
+/// If a worker has been connected for longer than this, the waiting tasks may have been submitted
+/// after it connected.
 const UNUSED_MAX: Duration = Duration::from_secs(120);
 /// How long an allocation may be unneeded before it is canceled, unless its queue keeps it.
 pub(super) const UNNEEDED_MAX: Duration = Duration::from_secs(600);
@@ -31,7 +32,7 @@ pub(super) const LEAVE_GRACE: Duration = Duration::from_secs(120);
 const RUNS_ON_MIN: Duration = Duration::from_secs(365 * 86_400);
 /// How long a job may take to end, or to be requeued, after its last worker has left.
 pub(super) const ENDING_MAX: Duration = Duration::from_secs(120);
-/// The number of failed searches after which a submission of a removed queue counts as not made.
+/// The number of failed searches after which a submission of a removed queue counts as failed.
 pub(super) const TRIES_MAX: u32 = 20;
 
 /// The state that users see.
@@ -52,7 +53,7 @@ pub enum AllocationState {
 pub(super) enum Phase {
     /// The submission is in progress.
     Submitting,
-    /// The submission may have happened. The next search by name is due at `next`.
+    /// It is unknown whether the submission succeeded. The next search by name is due at `next`.
     Unsure {
         since: Time,
         next: Time,
@@ -97,7 +98,8 @@ pub struct AllocationRecord {
     pub key: AllocationKey,
     /// The number of requested workers.
     pub workers: u32,
-    /// The batch system's id, and the cluster. `None` while it is unknown whether a job exists.
+    /// The batch system's id of the job, with the cluster. `None` while it is unknown whether a job
+    /// exists.
     pub job: Option<Box<str>>,
     /// The state that users see.
     pub state: AllocationState,
@@ -213,7 +215,7 @@ impl Allocation {
         self.record.key
     }
 
-    /// Returns the batch system's id, with the cluster if it is known, see [`job_parts`].
+    /// Returns the batch system's id, with the cluster if it is known; see [`job_parts`].
     #[must_use]
     pub fn job(&self) -> Option<&str> {
         self.record.job.as_deref()

@@ -13,7 +13,7 @@ use crate::batch::job_parts;
 use crate::id::{AllocationKey, WorkerId};
 use crate::time::Now;
 
-/// The minimum time between the two failed searches that prove that a submission did not happen.
+/// The minimum time between the two failed searches that prove that no job was submitted.
 const ABSENT_APART: Duration = Duration::from_secs(60);
 /// The pause between two queries for a job that is about to end.
 const ENDING_LOOK: Duration = Duration::from_secs(2);
@@ -244,7 +244,7 @@ impl AutoallocState {
                     effects.push(Effect::Tell(Level::Warn, told));
                 }
             }
-            // The cancel is retried at the next deadline.
+            // The cancellation is retried at the next deadline.
             (
                 Phase::Leaving { .. }
                 | Phase::Submitting
@@ -476,7 +476,8 @@ impl AutoallocState {
         );
         effects.push(Effect::Tell(Level::Warn, told));
         if is_silence {
-            // The job may simply be waiting, so it is not deleted; its workers remain welcome.
+            // The job may simply be waiting, so it is not canceled, and its workers are still
+            // accepted.
             self.end(now, key, !started, effects);
         } else {
             // The job is replaced, and canceled as soon as the batch system answers again.
@@ -533,7 +534,7 @@ impl AutoallocState {
         self.count_end(now, key, worked, &text, effects);
     }
 
-    /// Counts the end of an allocation as a success or failure of the queue.
+    /// Counts the end of an allocation as a success or a failure of the queue.
     fn count_end(
         &mut self,
         now: Now,

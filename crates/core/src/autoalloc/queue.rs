@@ -22,8 +22,8 @@ const DELAYS: [Duration; 5] = [
 ];
 /// The number of consecutive rejected submissions that pauses a queue.
 const SUBMIT_FAILS_MAX: u32 = 10;
-/// The maximum interval between status queries of queued allocations, because an allocation that
-/// vanished blocks others.
+/// The maximum interval between status queries of queued allocations. It is limited because an
+/// allocation that has vanished blocks other allocations.
 const QUEUED_POLL: Duration = Duration::from_secs(120);
 /// How long an allocation may be overdue before it is queried.
 const OVERDUE: Duration = Duration::from_secs(60);
@@ -35,12 +35,12 @@ const RETRY_MAX: Duration = Duration::from_secs(300);
 const RETRY_MIN: Duration = Duration::from_secs(10);
 /// The number of recent workers whose offers correct the assumed offer.
 const OFFERS_MAX: usize = 8;
-/// The maximum number of allocations requested only to see whether they have larger workers.
+/// The maximum number of allocations requested only to see whether their workers are larger.
 const PROBES_MAX: usize = 2;
 /// The maximum number of remembered ended allocations.
 const ENDED_MAX: usize = 1_000;
 
-/// The parameters that decisions need. Only the shell knows the others.
+/// The parameters that are needed for decisions. Only the shell knows the other ones.
 #[derive(Clone, PartialEq, Debug)]
 pub struct QueueSpec {
     /// The number of allocations that may wait in the batch system, at least 1.
@@ -79,7 +79,7 @@ pub enum QueueState {
     Paused,
 }
 
-/// Consecutive failures of a queue.
+/// The consecutive failures of a queue.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct QueueFailure {
     /// When the first failure happened.
@@ -97,10 +97,10 @@ pub struct QueueRecord {
     pub spec: QueueSpec,
     /// The reason for the pause. `None` if the queue is active.
     pub paused: Option<Box<str>>,
-    /// The units, by resource name, that the recent worker with the most cpus offered, or the
+    /// The units, by resource name, offered by the recent worker with the most cpus, or by the
     /// newest of several such workers.
     pub known_resources: Option<BTreeMap<Box<str>, u64>>,
-    /// The highest number of an allocation.
+    /// The highest allocation number.
     pub last_number: u32,
     /// The allocations that may be alive, and the ended ones that are still remembered.
     pub allocations: Vec<AllocationRecord>,
@@ -121,8 +121,8 @@ pub struct Queue {
     offers: VecDeque<WorkerOffer>,
     /// An allocation whose workers left without ever getting a task.
     pub(super) unused_end: Option<u32>,
-    /// The number of allocations that were requested to see whether larger workers come, and the
-    /// time of the next one.
+    /// The number of allocations that were requested to see whether their workers are larger, and
+    /// when the next one is due.
     probes: usize,
     probe_at: Option<Time>,
     last_number: u32,
@@ -286,7 +286,7 @@ impl Queue {
     }
 
     /// Cancels everything. Submissions with an unclear outcome are canceled once the outcome is
-    /// clear. Allocations that run on without workers are canceled only by `force`.
+    /// clear. Allocations that keep running without workers are canceled only with `force`.
     pub(super) fn retire(&mut self, now: Now, force: bool, effects: &mut Vec<Effect>) {
         self.retired = true;
         self.plan.clear();
@@ -480,8 +480,8 @@ impl Queue {
         })
     }
 
-    /// Returns whether to request an allocation only to see whether larger workers come, if the
-    /// answer suggests it.
+    /// Returns whether to request an allocation only to see whether its workers are larger. This
+    /// requires an answer that suggests it.
     pub(super) fn may_probe(&mut self, now: Time, demand: &QueueDemand) -> bool {
         if demand.unfit.is_none() {
             (self.probes, self.probe_at) = (0, None);
@@ -704,8 +704,8 @@ impl Queue {
         }
     }
 
-    /// Queries all allocations at once, because most batch systems answer for all as quickly as for
-    /// one.
+    /// Queries all allocations together, because most batch systems answer for all of them as
+    /// quickly as for one.
     fn poll(&mut self, now: Now, refresh: Duration, effects: &mut Vec<Effect>) {
         let mut jobs = Vec::new();
         for allocation in self.allocations.values_mut() {
@@ -744,7 +744,7 @@ impl Queue {
         }
     }
 
-    /// Returns why nothing is requested, or what is requested, as one line.
+    /// Returns a one-line explanation of why allocations are or are not requested.
     pub(super) fn reason(&self, now: Time) -> Reason {
         if let Some(reason) = self.gate(now) {
             return reason;

@@ -1,4 +1,4 @@
-//! Why a queue requests allocations or not, as one line for users.
+//! Why a queue does or does not request allocations, as one line for users.
 
 use std::fmt;
 use std::time::Duration;
@@ -13,11 +13,11 @@ pub enum Reason {
     PausedByUser,
     /// The queue was paused in an earlier run of the server, for this reason.
     PausedBefore(Box<str>),
-    /// There were too many rejected submissions. Contains the text of the last one.
+    /// Too many submissions were rejected. Contains the text of the last rejection.
     PausedBySubmissions(String),
-    /// There were too many failed allocations. Contains the text of the last one.
+    /// Too many allocations failed. Contains the text of the last failure.
     PausedByAllocations(String),
-    /// It is unknown whether a submission happened.
+    /// It is unknown whether a submission succeeded.
     Unsure(String),
     /// Enough allocations wait in the batch system.
     Backlog {
@@ -70,11 +70,11 @@ pub enum ReasonKind {
     PausedByUser,
     /// The queue was paused in an earlier run of the server.
     PausedBefore,
-    /// There were too many rejected submissions.
+    /// Too many submissions were rejected.
     PausedBySubmissions,
-    /// There were too many failed allocations.
+    /// Too many allocations failed.
     PausedByAllocations,
-    /// It is unknown whether a submission happened.
+    /// It is unknown whether a submission succeeded.
     Unsure,
     /// Enough allocations wait in the batch system.
     Backlog,
@@ -118,7 +118,7 @@ impl ReasonKind {
         Self::OtherQueues,
     ];
 
-    /// Returns the name for programs, such as `back-off`.
+    /// Returns the machine-readable name, such as `back-off`.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -140,7 +140,7 @@ impl ReasonKind {
         }
     }
 
-    /// Returns whether the batch system rejects submissions, or allocations fail.
+    /// Returns whether the batch system rejects submissions or allocations fail.
     #[must_use]
     pub const fn is_failing(self) -> bool {
         match self {

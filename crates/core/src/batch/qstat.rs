@@ -18,7 +18,7 @@ pub fn strict_json(text: &str) -> String {
     strict
 }
 
-/// Appends a string whose opening quote was already consumed. Returns the rest of the input.
+/// Appends a string whose opening quote has already been consumed. Returns the rest of the input.
 fn push_string<'a>(strict: &mut String, text: &'a str) -> &'a str {
     strict.push('"');
     let mut chars = text.char_indices();

@@ -101,7 +101,7 @@ struct Span {
     /// The used GPU time, in nanoseconds times thousandths. It is divided only once, to keep
     /// precision.
     busy: u128,
-    /// How long the usage is known.
+    /// How much of the span has known usage.
     known: Duration,
     memory_kib: Option<u64>,
 }
@@ -278,7 +278,7 @@ mod tests {
 
     #[test]
     fn a_long_task_keeps_its_peak_and_its_average_beside_gaps() {
-        // A third of the samples fail, and the first ones come before the driver answers.
+        // A third of the samples fail, and the first ones are taken before the driver answers.
         let peak_at = 7_003;
         let looks: Vec<Option<GpuLook>> = (0..20_000)
             .map(|at| match at {

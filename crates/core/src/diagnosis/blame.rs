@@ -20,7 +20,8 @@ use super::Ends;
 use super::exact::{Stratum, p_value};
 use crate::id::{JobId, WorkerId};
 
-/// The significance level of a suspicion. Failed tasks are then retried elsewhere, which decides.
+/// The significance level of a suspicion. Failed tasks are then retried elsewhere, and their
+/// outcomes decide.
 const SUSPECT_LEVEL: f64 = 0.05;
 /// The significance level of blame, if the retries agree.
 const GUILTY_LEVEL: f64 = 0.01;
@@ -88,7 +89,7 @@ struct JobEnds {
 struct Part {
     /// The compared outcomes.
     own: Ends,
-    /// All outcomes.
+    /// All outcomes, including those that are not compared.
     all: Ends,
     /// The outcomes of the job before the run, on any worker.
     before: Ends,
@@ -124,7 +125,7 @@ pub(crate) struct Blame {
     failing: BTreeSet<WorkerId>,
 }
 
-/// The workers with which a worker is compared.
+/// The workers that a worker is compared with.
 #[derive(Clone, Copy)]
 pub(crate) struct Peers<'a> {
     /// Returns the number of running tasks of a job on the examined worker.
