@@ -21,7 +21,7 @@ const AUTO_BASE: Amount = Amount::whole(16);
 /// How the earlier attempts of a task change its request.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Default)]
 pub struct Factors {
-    /// Growth after attempts that ran out of memory or time.
+    /// The growth after attempts that ran out of memory or time.
     pub scale: Scale,
     /// The remaining lifetime that its worker should have, because earlier attempts were cut off by
     /// the end of their workers. Zero if none was.
@@ -58,7 +58,7 @@ pub struct Failed {
     pub had: Option<Amount>,
     /// The most memory that another task needed.
     pub needed: Amount,
-    /// The largest offers.
+    /// The largest offers of workers.
     pub largest: Largest,
 }
 
@@ -227,7 +227,7 @@ fn more(had: Amount, needed: Amount, largest: Option<Amount>) -> Amount {
 }
 
 fn auto_scale(amount: Amount) -> u32 {
-    // Rounded down: a slightly larger request would fit no worker.
+    // Rounded down, because a slightly larger request would fit on no worker.
     let permille = u128::from(amount.0) * 1_000 / u128::from(AUTO_BASE.0);
     u32::try_from(permille).unwrap_or(u32::MAX).max(1_001)
 }
@@ -244,7 +244,7 @@ fn scaled(number: u128, permille: u32) -> u64 {
 /// Returns `scale` times the factor, bounded by the multiple of `base` that fits into `most`.
 fn grown(scale: u32, permille: u32, base: u128, most: Option<u64>) -> u32 {
     let wanted = u128::from(scale) * u128::from(permille) / 1_000;
-    // Rounded down: a slightly larger request would fit no worker.
+    // Rounded down, because a slightly larger request would fit on no worker.
     let bound = most.map_or(u128::MAX, |most| u128::from(most) * 1_000 / base.max(1));
     let most = u32::try_from(wanted.min(bound)).unwrap_or(u32::MAX);
     most.max(scale)

@@ -469,7 +469,7 @@ mod tests {
             now([("/other", 5, 1), ("/slow", 5, 9), ("/o", 9, 9)]),
             input("/other")
         );
-        // An earlier release would compute this digest.
+        // An earlier release would make this record.
         let times = record(7, b"/w", &[], &[]);
         assert_eq!(difference(&kept, &times), Some(Difference::Release));
         assert!(KeptContents::read(&times).is_none());

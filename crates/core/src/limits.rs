@@ -2,8 +2,8 @@
 //!
 //! Core does not know the wire format, but it decides the content of each message. It therefore
 //! counts potentially long parts (texts, entries, arguments) exactly, and all other parts by an
-//! upper bound of their encoded size. The tests of `hq_protocol::limits`, which defines all limits
-//! of the wire, check these bounds, and that readers accept what the bounds allow. See
+//! upper bound of their encoded size. `hq_protocol::limits` defines all limits of the wire. Its
+//! tests check these bounds, and check that readers accept everything that the bounds allow. See
 //! `docs/protocol.md`.
 
 mod submit;
@@ -19,8 +19,8 @@ pub use submit::{
 pub const REPORT_BYTES_MAX: usize = 1 << 20;
 
 /// The maximum size in bytes of an assignment without templates, which cannot be split. A network
-/// transfers it in a small part of the time after which a silent peer counts as lost, so messages
-/// after it do not wait long.
+/// transfers it in a small fraction of the time after which a silent peer counts as lost, so later
+/// messages do not have to wait long.
 pub const ASSIGN_BYTES_MAX: usize = 4 << 20;
 
 /// The maximum number of tasks that a worker may have launched at one time, more than the number of
@@ -32,15 +32,15 @@ pub const LAUNCHED_MAX: usize = 1 << 17;
 /// information.
 pub const UNKILLABLE_MAX: usize = 256;
 
-/// The maximum number of jobs in a heartbeat whose values the worker holds. The next heartbeat
-/// lists others.
+/// The maximum number of jobs that a heartbeat lists as having values on the worker. The next
+/// heartbeat lists other jobs.
 pub const HELD_JOBS_MAX: usize = 256;
 
 /// The maximum number of problems that a worker reports about its node.
 pub const NODE_FAULTS_MAX: usize = 16;
 
-/// The number of unacknowledged ends above which a worker starts no tasks. A running server leaves
-/// far fewer unacknowledged, and they take a few tens of MiB.
+/// The number of unacknowledged task ends above which a worker starts no tasks. A running server
+/// leaves far fewer unacknowledged. This many take a few tens of MiB.
 pub const UNACKNOWLEDGED_MAX: usize = 1 << 16;
 
 /// The same limit in bytes. Most ends have no text, but all of them may have a long one.
@@ -54,10 +54,10 @@ pub const ERROR_TEXT_MAX: usize = 8 << 10;
 /// jobs.
 pub const KEY_BYTES: usize = 24;
 
-/// The size of a start in a report: `Started` with one row.
+/// The size of a task start in a report: `Started` with one row.
 pub const START_BYTES: usize = 40;
 
-/// The size of an end in a report, without its text: `Ended` with one row, and the rest of its
+/// The size of a task end in a report, without its text: `Ended` with one row, and the rest of its
 /// `Failure`.
 pub const END_BYTES: usize = 128;
 
@@ -76,7 +76,7 @@ pub(crate) const RANGE_BYTES: usize = 28;
 /// The overhead of an entry or of a node's name.
 pub(crate) const ITEM_BYTES: usize = 10;
 
-/// Returns an upper bound of the size of an end in a report, in bytes.
+/// Returns an upper bound of the size of a task end in a report, in bytes.
 pub(crate) fn end_bytes(outcome: &Outcome) -> usize {
     END_BYTES + outcome.text().map_or(0, str::len)
 }

@@ -26,7 +26,7 @@ const CLOCK_SPACING: Duration = Duration::from_millis(100);
 const ROOM_MIN: u64 = 16 << 20;
 const ROOM_MIN_PART: u64 = 32;
 
-/// The minimum number of free files, likewise.
+/// A file system with fewer free files than this counts as full.
 const FILES_MIN: u64 = 64;
 
 /// A full file system counts as full until its free space is this many times the limit.
@@ -103,7 +103,7 @@ impl fmt::Display for NodeFault {
     }
 }
 
-/// Returns all problems as one sentence without a full stop. Empty if there are none.
+/// Returns all problems as one sentence without a final period. Empty if there are none.
 #[must_use]
 pub fn sentence(faults: &[NodeFault]) -> String {
     let texts: Vec<String> = faults.iter().map(ToString::to_string).collect();

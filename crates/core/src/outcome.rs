@@ -141,7 +141,8 @@ impl Outcome {
             .is_some_and(|text| text.starts_with(VALUE_MISSING))
     }
 
-    /// Returns whether the worker's lifetime was over, according to [`LostReason::attempt_error`].
+    /// Returns whether the worker's lifetime was over, judging by the text of
+    /// [`LostReason::attempt_error`].
     #[must_use]
     pub fn is_cut_off(&self) -> bool {
         let ends = [LostReason::TimeLimitReached, LostReason::AllocationEnded];
@@ -149,7 +150,7 @@ impl Outcome {
             .is_some_and(|text| ends.iter().any(|reason| text == reason.attempt_error()))
     }
 
-    /// Returns whether the worker was lost, according to [`LostReason::attempt_error`].
+    /// Returns whether the worker was lost, judging by the text of [`LostReason::attempt_error`].
     #[must_use]
     pub fn is_loss(&self) -> bool {
         self.text()
@@ -197,8 +198,8 @@ impl Outcome {
 /// The number of an [`Outcome`] without its text: the exit code, the negated signal number, or a
 /// special number below those of all signals.
 ///
-/// The store and its views use these numbers. On the wire, two numbers are swapped for workers; see
-/// [`wire`](Self::wire). Neither set can change, because files and other releases use them.
+/// The store and its views use these numbers. In the messages of workers, two of them are swapped;
+/// see [`wire`](Self::wire). Neither set can change, because files and other releases use them.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct OutcomeCode(i32);
 

@@ -12,8 +12,9 @@ use crate::time::{Timestamp, nanos};
 const MARKS_MAX: usize = 16;
 /// The initial distance between two marks. It doubles whenever marks are dropped.
 const SPACING_MIN: Duration = Duration::from_millis(250);
-/// The rate is measured over the last part of the elapsed time, which is divided by this. The
-/// window is long enough to even out chance and short enough to follow a growing cluster.
+/// The rate is measured over the last part of the elapsed time, whose length is the elapsed time
+/// divided by this. The window is long enough to even out chance and short enough to follow a
+/// growing cluster.
 const WINDOW: u32 = 4;
 /// If the rate expected from the running tasks differs from the measured one by more than this
 /// factor, the cluster has changed.

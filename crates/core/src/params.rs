@@ -48,7 +48,8 @@ pub enum ParamsError {
         "`{0}` is no name of a parameter: expected a letter, then up to 63 letters, digits, `_` and `-`"
     )]
     Name(Box<str>),
-    /// `{TASK_ID}` would be one letter away from `%{TASK_ID}`.
+    /// The name is used by a placeholder in paths. `{TASK_ID}` would differ from `%{TASK_ID}` by
+    /// only one character.
     #[error("a parameter cannot be called `{0}`, which is a placeholder of paths; rename it")]
     Reserved(Box<str>),
     /// The parameter has two lists of values.
@@ -62,7 +63,7 @@ pub enum ParamsError {
     /// The first parameter has no previous one to be zipped with.
     #[error("the parameter `{0}` has none before it that it could go along with")]
     AlongWithNothing(Box<str>),
-    /// A zipped parameter needs as many values as the previous one.
+    /// A zipped parameter does not have as many values as the previous one.
     #[error(
         "`{name}` goes along with `{with}` and needs as many values: it has {found}, `{with}` has {expected}"
     )]

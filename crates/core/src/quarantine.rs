@@ -45,7 +45,7 @@ pub struct Quarantine {
     pub round: u32,
     /// Whether a user requested the quarantine. Otherwise, the server found the problem.
     pub is_asked: bool,
-    /// The reason, as a sentence without a full stop. May be empty if a user requested the
+    /// The reason, as a sentence without a final period. May be empty if a user requested the
     /// quarantine.
     pub why: Box<str>,
 }
@@ -65,6 +65,6 @@ impl Quarantine {
 pub struct Suspicion {
     /// When the suspicion arose.
     pub since: Timestamp,
-    /// The reason, as a sentence without a full stop.
+    /// The reason, as a sentence without a final period.
     pub why: Box<str>,
 }

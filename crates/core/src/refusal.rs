@@ -1,8 +1,8 @@
 //! The reason why a request is rejected: its kind, its subject, and a text for users.
 //!
-//! Code makes decisions by the kind, and never by the text. The output of a client, the status of
-//! an HTTP answer and the exit code of a command are functions of this value. `hq-protocol` defines
-//! the first of these, because the value is sent there.
+//! Code makes decisions based on the kind, and never on the text. The output of a client, the
+//! status of an HTTP answer and the exit code of a command are functions of this value.
+//! `hq-protocol` defines the first of these functions, because it transfers the value.
 
 use crate::id::{JobId, TaskId};
 use crate::limits::shorten;
@@ -40,7 +40,7 @@ impl RefusalKind {
         Self::Failed,
     ];
 
-    /// Returns the word for programs, such as `not-found`.
+    /// Returns the machine-readable name, such as `not-found`.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -57,7 +57,7 @@ impl RefusalKind {
 /// A rejected request.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Refusal {
-    /// The kind, by which code makes decisions.
+    /// The kind, on which decisions are based.
     pub kind: RefusalKind,
     /// The text, without the prefix that scripts search for.
     pub text: Box<str>,

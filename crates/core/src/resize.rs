@@ -10,7 +10,7 @@ use crate::retry::RetryCause;
 use crate::sizing::FirstMemory;
 use crate::template::{ByteText, TaskTemplate};
 
-/// The number of retries of tasks whose memory may grow and that had no retries.
+/// The number of retries given to tasks whose memory may grow and that had none.
 const RETRIES: u16 = 3;
 
 /// The new request of the tasks of one kind.
@@ -29,9 +29,9 @@ pub struct NewRequest {
 }
 
 impl NewRequest {
-    /// Returns whether it applies to tasks of this template. It does not apply to multi-node tasks,
-    /// which take whole nodes, or to tasks with several variants, because it is unclear which
-    /// variant is meant.
+    /// Returns whether the new request applies to tasks of this template. It does not apply to
+    /// multi-node tasks, which take whole nodes, or to tasks with several variants, because it is
+    /// unclear which variant is meant.
     fn is_for(&self, task: &TaskTemplate) -> bool {
         let [request] = task.requests.as_slice() else {
             return false;
@@ -82,7 +82,7 @@ impl NewRequest {
     }
 }
 
-/// Returns a template with the first request that applies to its tasks.
+/// Returns the template with the first of `requests` that applies to its tasks.
 #[must_use]
 pub fn resized(task: &Arc<TaskTemplate>, requests: &[NewRequest]) -> Arc<TaskTemplate> {
     let mut found = requests.iter().filter(|request| request.is_for(task));

@@ -1,8 +1,8 @@
 //! Signatures of failures: the last line of a task's output, without the parts that differ between
 //! tasks.
 //!
-//! It explains nothing that 61 tasks failed with exit code 2, but it does explain something that
-//! the output of all of them ends with `ValueError: no index for chr#`.
+//! An exit code of 2 in 61 tasks explains nothing, but a common last line such as `ValueError: no
+//! index for chr#` does.
 
 /// The maximum number of characters in a signature. The rest of a line rarely adds information.
 const LENGTH_MAX: usize = 160;
@@ -84,8 +84,8 @@ const HARDWARE_PARTS: usize = 6;
 /// The number of parts in an IPv6 address that omits none.
 const IPV6_PARTS: usize = 8;
 
-/// Returns whether the text is a UUID, a hardware address or an IPv6 address, whose letters are
-/// digits.
+/// Returns whether the text is a UUID, a hardware address or an IPv6 address, in which letters are
+/// hexadecimal digits.
 fn is_address(text: &str) -> bool {
     let is_part = |part: &str, long: usize| {
         part.len() <= long && part.bytes().all(|byte| byte.is_ascii_hexdigit())
@@ -112,8 +112,8 @@ pub fn one_line(line: &str) -> String {
     shorten(plain(line).trim())
 }
 
-/// Returns a signature with `/…` in place of each path, because failures that name different files
-/// can have the same cause.
+/// Returns a signature with `/…` in place of each path, because failures that name different
+/// files can have the same cause.
 #[must_use]
 pub fn without_paths(signature: &str) -> String {
     let mut masked = String::new();

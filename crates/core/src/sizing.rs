@@ -1,10 +1,10 @@
 //! The measured needs of a group of tasks, and the requests derived from them for similar tasks.
 //!
-//! The memory is the first allocation of Tovar et al., "A Job Sizing Strategy for High-Throughput
-//! Scientific Workflows" (IEEE TPDS 29(2), 2018), which Work Queue and TaskVine also use for the
-//! tasks of a category. It is the size with the smallest expected product of reserved memory and
-//! time, provided that tasks that exceed it run again with the largest size. The time is a
-//! quantile.
+//! The memory is computed like the first allocation of Tovar et al., "A Job Sizing Strategy for
+//! High-Throughput Scientific Workflows" (IEEE TPDS 29(2), 2018), which Work Queue and TaskVine
+//! also use for the tasks of a category. It is the size with the smallest expected product of
+//! reserved memory and time, provided that tasks that exceed it run again with the largest size.
+//! The time is a quantile.
 //!
 //! Both are derived from histograms. Each class is a sixteenth of a power of two wide, so a
 //! histogram has at most a few thousand numbers, regardless of the number and order of tasks.
@@ -166,7 +166,8 @@ impl Needs {
         let largest = u128::from(self.memory_max()?);
         let mut above = Mass::default();
         let mut best: Option<FirstSize> = None;
-        // The classes are tried in descending order: if costs are equal, fewer tasks run twice.
+        // The classes are tried in descending order, so that fewer tasks run twice if costs are
+        // equal.
         for (class, mass) in self.memory.iter().rev() {
             let kib = bound(*class);
             // A failed attempt is assumed to last as long as the next one.
@@ -217,14 +218,14 @@ impl Needs {
     }
 }
 
-/// Rounds a time up by at most a quarter, to few distinct values.
+/// Rounds a time up by at most a quarter, so that there are few distinct values.
 #[must_use]
 pub fn coarse(time: Duration) -> Duration {
     let ms = u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
     Duration::from_millis(bound(class(ms) | COARSE))
 }
 
-/// Rounds a time down by at most a quarter, to few distinct values.
+/// Rounds a time down by at most a quarter, so that there are few distinct values.
 #[must_use]
 pub fn coarse_below(time: Duration) -> Duration {
     let ms = u64::try_from(time.as_millis()).unwrap_or(u64::MAX);

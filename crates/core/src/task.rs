@@ -203,7 +203,7 @@ impl TaskRecord {
         self.run_us = u64::try_from(run.as_micros()).unwrap_or(u64::MAX);
     }
 
-    /// Sets the instance for which a multi-node task last got nodes.
+    /// Sets the instance that last got nodes, for a multi-node task.
     pub(crate) fn resume(&mut self, instance: InstanceId) {
         self.instance = instance.0;
     }
@@ -249,7 +249,7 @@ pub struct StoredTask {
     pub end: Option<TaskEnd>,
     /// The run time until the task was canceled or aborted. `None` if it was not running.
     pub run_until_dropped: Option<Duration>,
-    /// The nodes of the latest instance that had some.
+    /// The nodes of the latest instance that had nodes.
     pub nodes: Option<StoredNodes>,
 }
 

@@ -66,7 +66,7 @@ impl Default for CrashLimit {
 pub struct TaskTemplate {
     /// The program and its arguments. Never empty.
     pub args: Vec<ByteText>,
-    /// The variables that the user set, sorted by name. Names are unique.
+    /// The environment variables that the user set, sorted by name. Names are unique.
     pub env: Vec<(ByteText, ByteText)>,
     /// The working directory with placeholders, absolute or relative to the submission directory.
     pub cwd: ByteText,
@@ -151,7 +151,7 @@ pub struct TaskFiles {
     /// The files that the task reads.
     pub inputs: Vec<ByteText>,
     /// The files that the task writes. The record of completed work is stored next to the first
-    /// one, see [`crate::done`].
+    /// one; see [`crate::done`].
     pub outputs: Vec<ByteText>,
     /// Whether a task that exits with 0 fails if an output is missing.
     pub must_exist: bool,
@@ -275,15 +275,15 @@ pub struct Origin {
     pub digest: u64,
 }
 
-/// Another job for which the tasks of a submission wait.
+/// Another job that the tasks of a submission wait for.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct After {
     /// The id of the job.
     pub job: JobId,
-    /// Whether each task waits for the task with the same id. Otherwise all tasks wait until the
+    /// Whether each task waits for the task with the same id. Otherwise, all tasks wait until the
     /// whole job has ended.
     pub is_each: bool,
-    /// Whether any outcome is accepted. Otherwise the tasks are aborted unless the job or task
+    /// Whether any outcome is accepted. Otherwise, the tasks are aborted unless the job or task
     /// finishes.
     pub is_any: bool,
 }
@@ -335,7 +335,7 @@ pub struct SubmitSpec {
     pub submit_dir: ByteText,
     /// The stream directory with placeholders, if output is streamed.
     pub stream_dir: Option<ByteText>,
-    /// The other jobs for which the tasks wait.
+    /// The other jobs that the tasks wait for.
     pub after: Vec<After>,
     /// The notifications about the job's end or first failure.
     pub notify: Vec<NotifySpec>,

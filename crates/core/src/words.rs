@@ -105,7 +105,7 @@ pub fn amount(resource: &str, amount: Amount) -> String {
     }
 }
 
-/// Returns whether a blank-separated list contains this word.
+/// Returns whether a space-separated list contains this word.
 #[must_use]
 pub fn has_word(list: &str, word: &str) -> bool {
     list.split(' ').any(|known| known == word)

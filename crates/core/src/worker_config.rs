@@ -123,7 +123,7 @@ pub struct WorkerConfig {
     pub takes_successors: bool,
     /// Whether the worker enforces the `mem` requests of tasks.
     pub memory_limits: MemoryLimits,
-    /// The process id to which a user would send a signal.
+    /// The process id that a user would send a signal to.
     pub process_pid: u32,
     /// The batch job in which the worker runs.
     pub allocation: Option<Allocation>,
@@ -135,7 +135,7 @@ pub struct WorkerConfig {
 }
 
 impl WorkerConfig {
-    /// The silence limit: after this long without a sign of life it is lost.
+    /// Returns the silence limit: how long the worker may give no sign of life before it is lost.
     #[must_use]
     pub fn silence_max(&self) -> Duration {
         self.heartbeat * SILENT_PERIODS_MAX

@@ -27,7 +27,7 @@ pub(crate) struct AheadCredit {
 }
 
 impl AheadCredit {
-    /// Notes that the turn of a task sent ahead has come.
+    /// Notes that it is the turn of a task that was sent ahead.
     pub(crate) fn note_turn(&mut self) {
         self.credit = self.credit.saturating_add(1).min(CREDIT_MAX);
         if self.credit == CREDIT_MAX {

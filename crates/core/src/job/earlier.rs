@@ -1,8 +1,8 @@
 //! The dependencies of a job: within one submission, and on tasks of earlier submissions of the
 //! same job.
 //!
-//! Dependencies on earlier submissions always point back, so submissions are processed in order. A
-//! job without any such dependency has no cost.
+//! Dependencies on earlier submissions always point back, so submissions are processed in order.
+//! Jobs without such dependencies have no overhead.
 
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -10,7 +10,7 @@ use crate::id::{JobId, TaskId};
 pub(super) struct Followers {
     /// Contains only jobs that have not completed, or whose completion has not been handled yet.
     by_job: BTreeMap<JobId, Followed>,
-    /// The unhandled ends: of a task, or of the rest of a job.
+    /// The task ends that have not been handled: each of one task, or of the rest of a job.
     ends: Vec<(JobId, Option<TaskId>)>,
 }
 

@@ -3,7 +3,7 @@
 /// The state of a job, derived from its tasks.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum JobState {
-    /// Some tasks wait, and none is running.
+    /// Some tasks are waiting, and none is running.
     Waiting,
     /// Some tasks are running.
     Running,

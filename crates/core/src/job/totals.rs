@@ -187,7 +187,8 @@ impl Totals {
         self.ended.aborted += more(now.aborted, before.aborted);
     }
 
-    /// Updates the contribution of a restored job, whose ends do not count for this server run.
+    /// Updates the contribution of a restored job, whose task ends do not count for this server
+    /// run.
     pub(super) fn replace(&mut self, job: &mut Job) {
         // The previous contribution is removed first, so that a job never counts twice.
         self.forget(job);

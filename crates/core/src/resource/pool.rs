@@ -113,7 +113,7 @@ pub struct GrantEntry {
 /// A granted index, or a part of one.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct GrantedIndex {
-    /// The position of the index in its pool, see [`PoolSet::index_name`].
+    /// The position of the index in its pool; see [`PoolSet::index_name`].
     pub index: u32,
     /// The granted units, 1 to 10 000.
     pub units: u32,
@@ -319,7 +319,7 @@ impl PoolSet {
                     });
                 }
                 None => {
-                    // This cannot happen after `fits`. Releases the grant so that nothing leaks.
+                    // This cannot happen after `fits`. The grant is released so that nothing leaks.
                     debug_assert!(false, "a pool refused what it said it can serve");
                     self.release(&grant);
                     return None;

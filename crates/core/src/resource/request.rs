@@ -11,18 +11,18 @@ pub const VARIANTS_MAX: usize = 32;
 /// How indices are chosen when a pool has several groups.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
 pub enum Policy {
-    /// As few groups as currently possible, filled evenly.
+    /// Uses as few groups as currently possible, and fills them evenly.
     #[default]
     Compact,
-    /// As few groups as the empty worker would need.
+    /// Uses only as many groups as the empty worker would need.
     ForceCompact,
-    /// As few groups as currently possible, filled one after the other.
+    /// Uses as few groups as currently possible, and fills them one after the other.
     Tight,
-    /// Like `Tight`, with as few groups as the empty worker would need.
+    /// Like `Tight`, but uses only as many groups as the empty worker would need.
     ForceTight,
-    /// As many groups as possible.
+    /// Uses as many groups as possible.
     Scatter,
-    /// The whole pool. The amount is ignored.
+    /// Takes the whole pool. The amount is ignored.
     All,
 }
 

@@ -178,7 +178,7 @@ mod tests {
 
     #[test]
     fn what_comes_back_with_the_lacking_resource_is_not_kept() {
-        // Two of six licences are missing. Three tasks hold two licences and one cpu each.
+        // Two of six licenses are missing. Three tasks hold two licenses and one cpu each.
         assert_eq!(freed_alongside(2, [(2, 1); 3].into_iter()), 1);
         assert_eq!(freed_alongside(3, [(2, 1); 3].into_iter()), 2);
         assert_eq!(freed_alongside(2, [(2, 4), (2, 0), (0, 9)].into_iter()), 0);

@@ -10,7 +10,7 @@ use crate::range::IdArray;
 use crate::server_state::{Command, ServerState};
 use crate::task::TaskState;
 
-/// How many more bytes each job may need than before.
+/// How many more bytes each job may need after a restart.
 const BYTES_A_JOB: i64 = 1 << 10;
 /// How many bytes the sizes of two states with the same content may differ by, because their
 /// collections have different capacities.

@@ -295,7 +295,7 @@ fn a_time_that_nobody_lives_for_any_more_is_asked_for_no_longer() {
     let (_, after) = gets(&bench, key(job, 99));
     assert!((MINUTE * 3..=MINUTE * 4).contains(&after), "{after:?}");
     assert_eq!(placed(&bench, young), 1);
-    // Once a worker with a longer lifetime joins, the requirement soon returns to its earlier value.
+    // Once a worker with a longer lifetime joins, the requirement soon returns to its old value.
     bench.leave(young, LostReason::Stopped);
     worker_of(&mut bench, 1, 100, Some(MINUTE * 40));
     bench.wait(MINUTE / 4);

@@ -12,7 +12,7 @@ pub enum TaskState {
     Finished,
     /// The task ended by itself in any other way.
     Failed,
-    /// The user ended the task.
+    /// The user canceled the task.
     Canceled,
     /// The server aborted the task.
     Aborted,
@@ -84,7 +84,7 @@ pub enum Phase {
     Finished,
     /// The task ended by itself in any other way.
     Failed,
-    /// The user ended the task.
+    /// The user canceled the task.
     Canceled,
     /// The server aborted the task.
     Aborted,

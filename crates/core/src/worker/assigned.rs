@@ -21,13 +21,13 @@ pub enum Turn {
 /// The ends of dependencies that must be on disk before a task is sent.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum AwaitedEnds {
-    /// No ends need to be on disk. If the worker is lost with its report of ends on it, all tasks
-    /// that followed there are lost as well.
+    /// No ends of dependencies need to be on disk. If the worker is lost together with its report
+    /// of such ends, all tasks that followed there are lost as well.
     None,
-    /// The ends on other workers must be on disk.
+    /// The ends of dependencies on other workers must be on disk.
     Elsewhere,
-    /// All ends must be on disk. The worker's own ends may be lost too, because it does not keep
-    /// them until they are stored.
+    /// The ends of all dependencies must be on disk. Those on the worker itself may be lost too,
+    /// because it does not keep them until they are stored.
     All,
 }
 
@@ -36,7 +36,7 @@ pub enum AwaitedEnds {
 pub struct Assigned {
     /// The position of the task in its job.
     pub slot: TaskSlot,
-    /// The queue from which the task came.
+    /// The queue that the task came from.
     pub key: QueueKey,
     /// The chosen variant.
     pub variant: u32,
@@ -49,8 +49,8 @@ pub struct Assigned {
     pub turn: Turn,
     /// Whether the worker has reported the start.
     pub started: bool,
-    /// The ends for which the task's message may still have to wait. Successors sent after it wait
-    /// for the same ends.
+    /// The ends of dependencies for which the task's message may still have to wait. Successors
+    /// sent after it wait for the same ends.
     pub awaits: AwaitedEnds,
     /// Whether the task is being retracted.
     pub retracting: bool,

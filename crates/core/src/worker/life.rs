@@ -93,7 +93,7 @@ pub enum Duty {
     },
 }
 
-/// The purpose for which the scheduler reserves a worker.
+/// The purpose that the scheduler reserves a worker for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Dedication {
     /// The worker is not reserved, and gets any task that fits.
@@ -224,7 +224,7 @@ impl Worker {
         }
     }
 
-    /// Returns the queue of multi-node tasks for which the worker is reserved.
+    /// Returns the queue of multi-node tasks that the worker is reserved for.
     #[must_use]
     pub const fn reserved_for(&self) -> Option<QueueKey> {
         match self.dedication {
@@ -266,7 +266,8 @@ impl Worker {
         }
     }
 
-    /// Returns when the worker is lost without a sign of life. `None` if it has been lost.
+    /// Returns when the worker will be lost unless it gives a sign of life. `None` if it has been
+    /// lost.
     pub(super) const fn lost_at(&self) -> Option<Time> {
         match self.life {
             Life::Connected { until } | Life::Away { until, .. } => Some(until),

@@ -33,7 +33,7 @@ pub struct Workers {
     former_hosts: BTreeMap<WorkerId, Box<str>>,
     /// The highest id in use. 0 if there is none.
     last_id: u32,
-    /// When each live worker is lost without a sign of life.
+    /// When each live worker will be lost unless it gives a sign of life.
     deadlines: BTreeSet<(Time, WorkerId)>,
     /// The live workers whose duty is to drain.
     draining: BTreeSet<WorkerId>,
@@ -104,7 +104,7 @@ impl Workers {
         self.live.get_mut(&id)
     }
 
-    /// Iterates over all live workers, which can be changed.
+    /// Returns a mutable iterator over all live workers.
     pub(crate) fn iter_mut(&mut self) -> impl Iterator<Item = &mut Worker> {
         self.live.values_mut()
     }
@@ -231,14 +231,14 @@ impl Workers {
         has_time.unwrap_or(false)
     }
 
-    /// Extends the deadline of an overdue worker once, or if the server notices late. Returns
-    /// whether the deadline was extended.
+    /// Extends the deadline of an overdue worker if the server notices late, or once if the worker
+    /// is connected. Returns whether the deadline was extended.
     pub(crate) fn doubt(&mut self, id: WorkerId, now: Time, late: Duration) -> bool {
         let has_time = self.change_life(id, |worker| worker.doubt(now, late));
         has_time.unwrap_or(false)
     }
 
-    /// Returns when the first worker is lost without a sign of life.
+    /// Returns when the next worker will be lost unless it gives a sign of life.
     #[must_use]
     pub fn next_deadline(&self) -> Option<Time> {
         self.deadlines.first().map(|(time, _)| *time)
@@ -324,7 +324,7 @@ impl Workers {
         at: Timestamp,
         reason: LostReason,
     ) -> Option<LostWorker> {
-        // They are cleared when the worker ends, but are still counted elsewhere.
+        // The reservations are cleared when the worker ends, but are still counted elsewhere.
         let reservations = self.live.get(&id)?.reservations().collect();
         let (tasks, was_restored) = self.change_life(id, |worker| worker.end(at, reason))?;
         self.draining.remove(&id);

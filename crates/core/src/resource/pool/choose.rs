@@ -117,7 +117,7 @@ impl IndexedPool {
         count_until(sizes.into_iter(), indices).unwrap_or(u32::MAX)
     }
 
-    /// Returns the partly used index of the group with the smallest sufficient rest.
+    /// Returns the partly used index of the group with the smallest sufficient free part.
     fn best_partial(&self, group: &super::Group, need: Need) -> Option<u32> {
         let fitting = group.partial.iter().copied();
         fitting
@@ -162,7 +162,7 @@ impl IndexedPool {
         order
     }
 
-    /// Returns the default groups if few are wanted, and the partly used index.
+    /// Returns the default groups for policies that use few groups, and the partly used index.
     pub(super) fn fewest_chosen(&self, need: Need) -> Option<(Vec<usize>, Option<u32>)> {
         let (count, partial) = self.fewest_groups(need)?;
         let wanted = if partial.is_some() {
@@ -191,7 +191,7 @@ impl IndexedPool {
             || whole >= u64::from(need.whole) && self.partial_of(groups, need).is_some()
     }
 
-    /// Returns the partly used index of these groups with the smallest sufficient rest.
+    /// Returns the partly used index of these groups with the smallest sufficient free part.
     fn partial_of(&self, groups: &[usize], need: Need) -> Option<u32> {
         if need.fraction == 0 {
             return None;
@@ -226,7 +226,7 @@ impl IndexedPool {
         Some(Choice { takes, partial })
     }
 
-    /// Replaces the smallest chosen group by the smallest one that is still sufficient, so that
+    /// Replaces the smallest chosen group with the smallest one that is still sufficient, so that
     /// large groups stay free for requests that need them.
     fn swap_last_for_closest_fit(&self, chosen: &mut Vec<usize>, home: Option<usize>, wanted: u32) {
         if chosen.last().copied() == home {

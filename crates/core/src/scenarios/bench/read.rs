@@ -36,7 +36,7 @@ pub(in crate::scenarios) fn job_row(effects: &[Effect]) -> JobResult {
     found.rows[0]
 }
 
-/// Returns everything that is stored, in order.
+/// Returns all stored changes, in order.
 pub(in crate::scenarios) fn changes(effects: &[Effect]) -> Vec<&ChangeKind> {
     let changes = effects.iter().filter_map(|effect| {
         let Effect::Persist(change) = effect else {
@@ -117,7 +117,7 @@ pub(in crate::scenarios) fn registered(effects: &[Effect]) -> Option<(WorkerId, 
     })
 }
 
-/// Returns the reason with which a worker is stored as gone.
+/// Returns the stored reason why a worker is gone.
 pub(in crate::scenarios) fn lost(effects: &[Effect], id: WorkerId) -> Option<LostReason> {
     changes(effects).into_iter().find_map(|change| {
         let ChangeKind::WorkerLost { worker, reason } = change else {
