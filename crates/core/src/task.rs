@@ -203,7 +203,7 @@ impl TaskRecord {
         self.run_us = u64::try_from(run.as_micros()).unwrap_or(u64::MAX);
     }
 
-    /// Sets the instance that last got nodes, for a multi-node task.
+    /// Sets the instance of a multi-node task that last got nodes.
     pub(crate) fn resume(&mut self, instance: InstanceId) {
         self.instance = instance.0;
     }
