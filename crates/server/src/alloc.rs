@@ -33,10 +33,10 @@ use crate::core_handle::CoreHandle;
 const REQUEST_QUEUE_LEN: usize = 64;
 /// How long a worker in one of our allocations waits for a lost server when it has no tasks left.
 const SERVER_WAIT: Duration = Duration::from_secs(120);
-/// How long a server that is shutting down may spend on canceling its allocations.
+/// How long a server that is shutting down may spend canceling its allocations.
 const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// An event of a worker that runs inside a job of a batch system.
+/// An event about a worker that runs inside a batch job.
 pub(crate) enum WorkerNews {
     /// The worker has registered.
     Connected(WorkerId, Arc<WorkerConfig>),
@@ -106,8 +106,8 @@ pub(crate) fn news() -> (DemandNotifier, NewsReceiver) {
 pub(crate) struct OwnJobs(Arc<Mutex<BTreeSet<Box<str>>>>);
 
 impl OwnJobs {
-    /// Returns how long this worker waits for a lost server after its tasks have ended. Zero in a
-    /// batch job that is not ours, because only its user ends that job.
+    /// Returns how long this worker waits for a lost server after its tasks have ended. The wait is
+    /// zero in a batch job that this server did not submit, because only the user may end that job.
     pub(crate) fn server_wait(&self, config: &WorkerConfig) -> Duration {
         let is_own = config.allocation.as_ref().is_some_and(|allocation| {
             let jobs = self.0.lock().unwrap_or_else(PoisonError::into_inner);
@@ -123,11 +123,11 @@ impl OwnJobs {
 
 enum AllocMessage {
     Request(Box<AllocRequest>, oneshot::Sender<Reply>),
-    /// Whether to keep allocations, and a channel that reports completion.
+    /// Contains whether to keep the allocations, and a channel that reports completion.
     Shutdown(bool, oneshot::Sender<()>),
 }
 
-/// The handle of automatic allocation.
+/// A handle to automatic allocation.
 #[derive(Clone)]
 pub(crate) struct AllocHandle {
     asks: mpsc::Sender<AllocMessage>,
@@ -135,7 +135,7 @@ pub(crate) struct AllocHandle {
 }
 
 impl AllocHandle {
-    /// Returns the set of batch jobs that workers of this server run in.
+    /// Returns the batch jobs that this server's workers run in.
     pub(crate) fn own_jobs(&self) -> OwnJobs {
         self.own.clone()
     }
@@ -151,7 +151,7 @@ impl AllocHandle {
         rx.await.unwrap_or_else(|_| gone())
     }
 
-    /// Ends automatic allocation, and cancels all allocations unless they are kept. Returns when
+    /// Stops automatic allocation and, unless `keep` is set, cancels all allocations. Returns when
     /// that is done or has timed out.
     pub(crate) async fn shutdown(&self, keep: bool) {
         let (tx, rx) = oneshot::channel();
@@ -167,8 +167,8 @@ impl AllocHandle {
     }
 }
 
-/// Starts automatic allocation for the server of this instance directory, with the stored queues of
-/// an earlier run.
+/// Starts automatic allocation for the server of this instance directory, with the queues that an
+/// earlier run stored.
 pub(crate) fn start(
     core: CoreHandle,
     news: NewsReceiver,

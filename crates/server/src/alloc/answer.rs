@@ -70,8 +70,8 @@ impl AnswerContext<'_> {
         }))
     }
 
-    /// Returns an allocation for display. `None` while it is unknown whether the allocation has a
-    /// job.
+    /// Returns an allocation for display, or `None` while it is unknown whether the allocation has
+    /// a job.
     fn allocation(&self, allocation: &Allocation) -> Option<client::AllocAllocation> {
         use alloc_allocation::State;
         let record = allocation.record();

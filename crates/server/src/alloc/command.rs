@@ -13,7 +13,8 @@ use crate::command::{self, Limits, RunError};
 /// How long to wait for an answer. Clients of batch systems retry for many seconds while their
 /// server restarts.
 pub(super) const TIMEOUT: Duration = Duration::from_secs(90);
-/// The maximum output that is kept per stream, in bytes. The states of ten thousand jobs fit.
+/// The maximum size of the output that is kept per stream, in bytes. It is enough for the states of
+/// ten thousand jobs.
 const OUTPUT_MAX: u64 = 64 << 20;
 
 /// The result of a program that was started.
@@ -27,7 +28,7 @@ pub(super) struct ProgramResult {
     pub(super) stderr: String,
 }
 
-/// The reason why there is no answer.
+/// The reason why a program gave no answer.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum CommandError {
     /// The program cannot be started.
@@ -77,9 +78,9 @@ impl ProgramResult {
     }
 }
 
-/// Returns whether a variable comes from the batch job that the server itself runs in, or
-/// contradicts the script of an allocation. The batch system's programs would interpret it as an
-/// option.
+/// Returns whether an environment variable comes from the batch job that the server itself runs in,
+/// or conflicts with the script of an allocation. The batch system's programs would interpret such
+/// a variable as an option.
 fn is_of_own_job(name: &str) -> bool {
     const KEPT: [&str; 2] = ["SLURM_CONF", "SLURM_CLUSTERS"];
     const AGAINST_SCRIPT: &str =
@@ -111,8 +112,8 @@ pub(super) async fn run(
         }
     }
     if is_parsed {
-        // The environment of a submission is passed on to the job. All other output is only parsed
-        // here.
+        // These variables are not set for submissions, which pass their environment on to the job.
+        // The output of other commands is only parsed here.
         command
             .env("LC_ALL", "C")
             .env("SLURM_TIME_FORMAT", "standard")
@@ -147,7 +148,7 @@ pub(super) fn words(
 ) -> Vec<String> {
     let mut argv = Vec::new();
     let has_cluster = values.iter().any(|(name, _)| *name == "cluster");
-    // Arguments with an empty placeholder are omitted, like lines of a script.
+    // Arguments with an empty placeholder are omitted, as are such lines in a script.
     let is_void = |word: &str| !has_cluster && word.contains("%{cluster}");
     for group in &template.0 {
         let first = jobs.first().copied().unwrap_or_default();

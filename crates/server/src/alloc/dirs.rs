@@ -1,4 +1,4 @@
-//! The directories of allocations. They are created, kept for a while, and removed.
+//! Creates the directories of allocations, keeps them for a while, and removes them.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::io::{self, Read as _, Seek as _, SeekFrom};
@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use hq_core::id::AllocationKey;
 
-/// The maximum number of directories of ended allocations that are kept, over all queues.
+/// The maximum number of directories that are kept for ended allocations, across all queues.
 const KEPT_MAX: usize = 20;
 
 /// The name of the script in the directory of an allocation.
@@ -57,7 +57,7 @@ pub(super) struct Dirs {
 }
 
 impl Dirs {
-    /// Keeps the directories below the instance directory.
+    /// Creates an empty set of directories below the instance directory.
     pub(super) fn new(instance: &Path) -> Self {
         Self {
             root: instance.join("autoalloc"),
@@ -77,7 +77,7 @@ impl Dirs {
         dir
     }
 
-    /// Records the directory of an allocation of an earlier run.
+    /// Records the directory of an allocation from an earlier run.
     pub(super) fn restore(&mut self, key: AllocationKey, dir: PathBuf) {
         self.known.insert(key, dir);
     }
@@ -100,7 +100,7 @@ impl Dirs {
     }
 }
 
-/// Creates the directory with the script.
+/// Writes the script to an allocation's directory.
 pub(super) async fn write_script(dir: &Path, script: &str) -> io::Result<PathBuf> {
     let path = dir.join(SCRIPT);
     write(path.clone(), script.to_owned()).await?;

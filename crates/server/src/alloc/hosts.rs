@@ -1,5 +1,5 @@
-//! The hosts of an allocation's workers. Two workers on one host are rarely intended, because a
-//! multi-node task then gets that host twice.
+//! The hosts of an allocation's workers. Two workers on the same host are rarely intended, because
+//! a multi-node task then gets that host twice.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -9,13 +9,13 @@ use hq_core::id::{QueueId, WorkerId};
 #[derive(Debug, Default)]
 pub(super) struct Hosts {
     of_jobs: BTreeMap<Box<str>, BTreeMap<WorkerId, Box<str>>>,
-    /// The queues for which a shared host was reported.
+    /// The queues for which a shared host has been reported.
     told: BTreeSet<QueueId>,
 }
 
 impl Hosts {
-    /// Records a worker. Returns whether it shares its host with another one, unless that was
-    /// already reported for this queue.
+    /// Records a worker. Returns whether it shares its host with another worker and this has not
+    /// yet been reported for the queue.
     pub(super) fn connected(
         &mut self,
         queue: QueueId,

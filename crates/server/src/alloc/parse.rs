@@ -1,7 +1,7 @@
-//! Parses the output of batch systems into inputs of automatic allocation. Pure.
+//! Parses the output of batch systems into inputs for automatic allocation. Pure.
 //!
-//! The output is not trusted: unless it is clearly an answer it counts as an error, and unless it
-//! is clearly a rejection the submission may have happened.
+//! The output is not trusted. Output that is not clearly an answer counts as an error, and a
+//! submission that was not clearly rejected may have succeeded.
 
 mod pbs;
 mod slurm;
@@ -18,8 +18,9 @@ const SHOWN_LEN_MAX: usize = 2_000;
 /// The maximum length of a job id, in bytes. Longer texts are not accepted as ids.
 const JOB_LEN_MAX: usize = 256;
 
-/// Errors of `qsub` and `sbatch` that mean that they did not reach their server. Used for
-/// descriptions without such an entry, for example of queues created before the entry existed.
+/// Error messages of `qsub` and `sbatch` that mean that the program did not reach its server. They
+/// are used for batch system descriptions without such an entry, for example in queues that were
+/// created before the entry existed.
 const UNREACHABLE: [&str; 2] = [
     "cannot connect to server",
     "Unable to contact slurm controller",
@@ -28,18 +29,18 @@ const UNREACHABLE: [&str; 2] = [
 /// The result of running a command.
 pub(super) type Answer = Result<ProgramResult, CommandError>;
 
-/// The expected name and directory of our job, because no other job may be canceled or counted.
-/// Empty if unknown.
+/// The expected name and directory of our job. They ensure that no other job is canceled or
+/// counted. Empty if unknown.
 #[derive(Clone, Debug, Default)]
 pub(super) struct ExpectedJob {
     pub(super) name: Option<String>,
-    /// All names of the directory from which the job was submitted.
+    /// All paths of the directory from which the job was submitted.
     pub(super) dirs: Vec<String>,
 }
 
 impl ExpectedJob {
-    /// Returns whether a job is foreign. If the directory is known, it decides, because a site may
-    /// change names and another server of the same user has allocations with the same names.
+    /// Returns whether a job is not ours. The directory decides if it is known, because a site may
+    /// change names, and another server of the same user may have allocations with the same names.
     fn is_foreign(&self, name: Option<&str>, dir: Option<&str>) -> bool {
         match dir {
             Some(dir) if !self.dirs.is_empty() => self.dirs.iter().all(|own| own != dir),
@@ -61,7 +62,7 @@ impl ExpectedJob {
         !self.is_foreign(name, dir) && has_name.unwrap_or(dir_decides)
     }
 
-    /// Returns the report about a foreign job.
+    /// Returns a report if the job is not ours.
     fn foreign(&self, name: Option<&str>, dir: Option<&str>) -> Option<Report> {
         let is_foreign = self.is_foreign(name, dir);
         is_foreign.then(|| {
@@ -167,7 +168,7 @@ pub(super) fn reports(
                 .then(|| slurm::report(system, &ran.stdout, jobs))?;
             Some(found.into_iter().map(Some).collect())
         }
-        // The program prints the jobs that it knows, even if its exit code reports others as
+        // The program prints the jobs that it knows, even if its exit code says that others are
         // unknown.
         StatusFormat::PbsJson => pbs::reports(system, ran, jobs),
         StatusFormat::Lines => {
@@ -215,8 +216,8 @@ pub(super) fn status_plain(system: &SystemSpec) -> CommandTemplate {
     pbs::without_history(&pbs::in_plain_text(&system.status))
 }
 
-/// Returns how to search for a job if `find` failed for lack of history. `None` if it gave an
-/// answer.
+/// Returns the command that searches for a job if `find` failed for lack of history, or `None` if
+/// `find` gave an answer.
 pub(super) fn find_without_history(
     system: &SystemSpec,
     answer: &Answer,
@@ -226,13 +227,14 @@ pub(super) fn find_without_history(
     is_refused.then(|| pbs::without_history(&system.find))
 }
 
-/// Returns how to verify that a job does not exist. `None` if the first answer is sufficient.
+/// Returns the command that verifies that a job does not exist, or `None` if the first answer is
+/// sufficient.
 pub(super) fn find_again(system: &SystemSpec, asked: &CommandTemplate) -> Option<CommandTemplate> {
-    // Some releases of PBS omit jobs from JSON.
+    // Some PBS releases omit jobs from their JSON output.
     (system.find_format == FindFormat::PbsJson).then(|| pbs::in_plain_text(asked))
 }
 
-/// Returns the outcome of the command of [`find_again`].
+/// Returns the outcome of the command that [`find_again`] returned.
 pub(super) fn parse_second_lookup(answer: &Answer, ours: &ExpectedJob) -> LookupOutcome {
     match answer {
         Ok(ran) if ran.is_ok() && !pbs::keeps_no_history(ran) => {
@@ -260,7 +262,7 @@ fn of_lines(system: &SystemSpec, text: &str, job: &str) -> Report {
     meaning(system, state, &rest.join(" "))
 }
 
-/// Returns the meaning of a state word. `hint` is additional text of the batch system.
+/// Returns the meaning of a state word. `hint` is additional text from the batch system.
 fn meaning(system: &SystemSpec, state: &str, hint: &str) -> Report {
     let failed = |may_return| {
         let text = if hint.is_empty() {
@@ -318,8 +320,8 @@ pub(super) fn parse_lookup(
     }
 }
 
-/// Returns the id in the first line that has our directory or none. Adds the cluster from a
-/// preceding line `CLUSTER: name`.
+/// Returns the id from the first line that contains either our directory or no directory. Adds the
+/// cluster from a preceding `CLUSTER: name` line.
 fn find_line(text: &str, ours: &ExpectedJob) -> Option<String> {
     let mut cluster = None;
     text.lines().find_map(|line| {
@@ -338,7 +340,7 @@ fn find_line(text: &str, ours: &ExpectedJob) -> Option<String> {
     })
 }
 
-/// Returns `Ok` if a job is canceled or does not exist.
+/// Returns `Ok` if a job has been canceled or does not exist.
 pub(super) fn canceled(system: &SystemSpec, answer: &Answer) -> Result<(), Box<str>> {
     match answer {
         Ok(ran) if ran.is_ok() => Ok(()),
@@ -348,7 +350,7 @@ pub(super) fn canceled(system: &SystemSpec, answer: &Answer) -> Result<(), Box<s
     }
 }
 
-/// Returns what an unreadable answer means for a job.
+/// Returns the report about a job after an unreadable answer.
 pub(super) fn unread(answer: &Answer, job: &str) -> Report {
     let text = complaint(answer);
     match answer {

@@ -17,7 +17,7 @@ use serde_json::json;
 use super::dirs::Dirs;
 use super::script;
 
-/// The maximum number of ended allocations that are stored, because their directories may exist.
+/// The maximum number of ended allocations that are stored. Their directories may still exist.
 const ENDED_STORED_MAX: usize = 20;
 
 /// The part of a queue that the core does not need.
@@ -167,8 +167,8 @@ pub(super) fn decode(bytes: &[u8]) -> Result<Restored, RecordError> {
     })
 }
 
-/// Returns an amount as a pool. Cpus always have indices, and for other resources only the amount
-/// is known.
+/// Returns an amount as a resource pool. Cpus always have indices. For other resources, only the
+/// amount is known.
 fn kind_json(name: &str, units: u64) -> serde_json::Value {
     let whole = units / UNITS_PER_WHOLE;
     if name == "cpus" && whole > 0 {
@@ -177,7 +177,7 @@ fn kind_json(name: &str, units: u64) -> serde_json::Value {
     json!({"Sum": {"size": units}})
 }
 
-/// Returns the parameters in the form that the journal has.
+/// Returns the parameters in the form used in the journal.
 pub(super) fn params_json(params: &QueueParams) -> String {
     let manager = match &*params.system.manager {
         "slurm" => "Slurm",

@@ -1,6 +1,6 @@
 //! The script of an allocation, and the command in it that starts a worker.
 //!
-//! Pure: it only converts texts. The format of both is a public interface, see
+//! This module is pure and only converts texts. The format of both is a public interface, see
 //! `docs/batch-systems.md`.
 
 use std::fmt::Write as _;
@@ -13,7 +13,7 @@ use hq_core::words::duration;
 
 use super::command::replace;
 
-/// The values that all scripts of a server have in common.
+/// The values that are the same in all scripts of a server.
 #[derive(Clone, Debug)]
 pub(super) struct Program {
     /// The path of this executable.
@@ -170,7 +170,7 @@ fn walltime(limit: Duration) -> String {
     )
 }
 
-/// Returns a line of options with quotes around the value that names the directory.
+/// Returns a line of options with quotes around the value that contains the directory.
 fn with_quotes(line: &str) -> String {
     let quoted = |word: &str| {
         let value = word.trim_end();

@@ -1,4 +1,4 @@
-//! Runs the commands of batch systems and writes the files for them, which is slow.
+//! Runs the commands of batch systems and writes the files for them. Both can be slow.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -17,7 +17,7 @@ const ASK_TIMEOUT: Duration = Duration::from_secs(60);
 /// Linux appends this to the path of an executable that was replaced.
 const DELETED: &str = " (deleted)";
 
-/// How long to wait for the name of a job to be canceled.
+/// How long to wait for the name of a job before canceling it.
 const IDENTITY_TIMEOUT: Duration = Duration::from_secs(5);
 /// The pause before a second search for the job of a test submission.
 const TRIAL_PAUSE: Duration = Duration::from_secs(1);
@@ -36,7 +36,7 @@ pub(super) struct QueriedAllocation {
 }
 
 impl QueriedAllocation {
-    /// Returns what identifies the allocation's job.
+    /// Returns the name and directories that identify the allocation's job.
     async fn ours(&self, params: &QueueParams) -> ExpectedJob {
         let mut dirs = Vec::new();
         // A user's option may select another directory or name.
@@ -217,7 +217,7 @@ impl BatchCommands {
         };
         let found = match outcome {
             SubmitOutcome::Accepted(id) => Some(id),
-            // No job must remain, even after an unclear answer.
+            // The test must not leave a job behind, even if the answer is unclear.
             SubmitOutcome::Unclear(_) => find_trial(params, &trial).await,
             SubmitOutcome::Refused(_) | SubmitOutcome::Unreachable(_) => None,
         };
@@ -232,7 +232,7 @@ impl BatchCommands {
         }
         let Some(text) = text else { return Ok(()) };
         let script = trial.dir.join(dirs::SCRIPT);
-        // Kept so that the user can inspect it.
+        // The directory is kept so that the user can inspect it.
         let _ = temporary.keep();
         let text = format!(
             "{}\n\nYou can find the submitted script at {}",
@@ -255,7 +255,7 @@ async fn find_trial(params: &QueueParams, trial: &QueriedAllocation) -> Option<B
     None
 }
 
-/// Cancels a job that could not be canceled at first.
+/// Repeats the attempt to cancel a job, up to a limit.
 pub(super) async fn cancel_in_time(params: &QueueParams, job: &QueriedAllocation) {
     for _ in 0..TRIAL_CANCELS {
         tokio::time::sleep(TRIAL_CANCEL_PAUSE).await;
@@ -265,7 +265,7 @@ pub(super) async fn cancel_in_time(params: &QueueParams, job: &QueriedAllocation
     }
 }
 
-/// Returns the first line, with the others as its cause.
+/// Formats a message, with its first line as the error and the other lines as the cause.
 fn explained(text: &str) -> String {
     match text.split_once('\n') {
         Some((first, cause)) => {
@@ -428,8 +428,9 @@ async fn ask_alone(
     (last, false)
 }
 
-/// Searches for the job of a submission by name. A single answer without the job does not prove its
-/// absence: a wrong conclusion leads to a second job for the same allocation.
+/// Searches for the job of a submission by name. A single answer without the job does not prove
+/// that it does not exist, and a wrong conclusion would lead to a second job for the same
+/// allocation.
 pub(super) async fn look(params: &QueueParams, asked: &QueriedAllocation) -> LookupOutcome {
     let system = &params.system;
     let ours = asked.ours(params).await;

@@ -1,4 +1,5 @@
-//! Output of `qstat -f -F json`. Numbers may be strings, and attributes differ between states.
+//! Parses the output of `qstat -f -F json`. Numbers may be strings, and attributes differ between
+//! states.
 //!
 //! A job that is missing from the output may exist: a server without history answers `-x` with no
 //! jobs at all, and some releases print only the first of several jobs. Only a line on standard
@@ -11,13 +12,13 @@ use serde_json::Value;
 use super::super::command::ProgramResult;
 use super::{ExpectedJob, Question, meaning, shown};
 
-/// What a server without history prints to standard error if ended jobs are requested.
+/// The error message of a server without history if ended jobs are requested.
 const NO_HISTORY: &str = "not configured to maintain job history";
-/// What the server prints to standard error about an ended job if ended jobs are not requested.
+/// The error message of the server about an ended job if ended jobs are not requested.
 const HAS_FINISHED: &str = "has finished";
 
-/// Returns the state of each job, `None` for missing ones. Returns `None` for everything if the
-/// text is not output of `qstat`.
+/// Returns the state of each job, with `None` for missing jobs. Returns `None` for the whole answer
+/// if the text is not output of `qstat`.
 pub(super) fn reports(
     system: &SystemSpec,
     ran: &ProgramResult,
@@ -36,7 +37,7 @@ pub(super) fn reports(
     Some(jobs.iter().map(of_job).collect())
 }
 
-/// Returns the state of a job, by its id, from standard error.
+/// Returns the state of the job with this id, as reported on standard error.
 fn complaint(system: &SystemSpec, ran: &ProgramResult, job: &str) -> Option<Report> {
     // `qstat` succeeds if it found all jobs, or searched for none.
     if ran.is_ok() {
@@ -50,7 +51,7 @@ fn complaint(system: &SystemSpec, ran: &ProgramResult, job: &str) -> Option<Repo
     is_missing.then_some(Report::Missing)
 }
 
-/// Returns whether one of the words is this id, with or without parts of its domain.
+/// Returns whether one of the words in a line is this job id, with or without parts of its domain.
 pub(super) fn names(line: &str, job: &str) -> bool {
     let extends = |long: &str, short: &str| {
         let rest = long.strip_prefix(short);
@@ -141,10 +142,10 @@ fn number(value: &Value) -> Option<i64> {
     }
 }
 
-/// The text is not what `qstat` prints.
+/// The text is not output of `qstat`.
 pub(super) struct NotJson;
 
-/// Returns the id of our job, or the last one if there are several.
+/// Returns the id of our job, or of the last one if there are several.
 pub(super) fn find(text: &str, ours: &ExpectedJob) -> Result<Option<String>, NotJson> {
     let answer = parse(text).ok_or(NotJson)?;
     let Some(known) = answer.get("Jobs").and_then(Value::as_object) else {

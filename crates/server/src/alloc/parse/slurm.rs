@@ -1,12 +1,12 @@
-//! Output of `sbatch` and `scontrol show job`.
+//! Parses the output of `sbatch` and `scontrol show job`.
 
 use hq_core::autoalloc::Report;
 use hq_core::batch::SystemSpec;
 
 use super::{Question, last_line, meaning};
 
-/// Returns the id, with the cluster after a semicolon. It is in the `Submitted batch job` line, or
-/// alone in the last line, as `sbatch --parsable` and wrappers of `sbatch` print it.
+/// Returns the job id, with the cluster after a semicolon. `sbatch` prints it in the `Submitted
+/// batch job` line. `sbatch --parsable` and wrappers of `sbatch` print it alone in the last line.
 pub(super) fn submitted_id(text: &str) -> Option<String> {
     const BEGIN: &str = "submitted batch job";
     let mut lines = text.lines().map(str::trim);
@@ -28,7 +28,8 @@ pub(super) fn submitted_id(text: &str) -> Option<String> {
     }
 }
 
-/// Returns a value that can contain blanks and ends at the next key or at the end of its line.
+/// Returns the value of a key. The value can contain spaces, and ends at the next key or at the end
+/// of its line.
 fn text_of<'a>(record: &'a str, key: &str) -> Option<&'a str> {
     let mut lines = record.lines();
     let text = lines.find_map(|line| Some(line.split_once(key)?.1))?;
@@ -43,7 +44,8 @@ fn text_of<'a>(record: &'a str, key: &str) -> Option<&'a str> {
     Some(text[..end].trim_end())
 }
 
-/// Parses `JobId=12 JobName=… JobState=RUNNING Reason=None …`, possibly several tasks of one job.
+/// Parses `JobId=12 JobName=… JobState=RUNNING Reason=None …`, possibly for several tasks of one
+/// job.
 pub(super) fn report(system: &SystemSpec, text: &str, jobs: &[Question<'_>]) -> Vec<Report> {
     let of_job = |job: &Question<'_>| {
         let id = job.id;
