@@ -1,5 +1,5 @@
-//! The HTTP listener: web dashboard, its API, and metrics for Prometheus. Without a token, only the
-//! login page is served.
+//! The HTTP listener, which serves the web dashboard, its API, and metrics for Prometheus. Without
+//! a token, only the login page is served.
 //!
 //! It reads the state through [`CoreHandle::query`](crate::core_handle::CoreHandle::query) and the
 //! store on separate threads, so that no request can delay the core.
@@ -116,7 +116,7 @@ impl HttpServer {
 
     /// Serves requests until the future is dropped.
     pub(crate) async fn run(self, parts: HttpParts) {
-        // Streams of events hold the core. They end when this is dropped.
+        // Event streams hold a handle to the core. They end when this sender is dropped.
         let (_alive, ended) = watch::channel(());
         let app = Arc::new(App {
             entrance: Authenticator::new(self.token, self.read_token, Arc::clone(&parts.tokens)),
@@ -143,7 +143,7 @@ pub(crate) struct HttpParts {
     pub(crate) problems: Arc<Problems>,
     /// Sends requests for output to workers.
     pub(crate) questions: Arc<Questions>,
-    /// The requests in progress that change something, for which a shutdown waits.
+    /// Counts the requests in progress that change something, so that a shutdown can wait for them.
     pub(crate) answering: Answering,
     /// The tokens that users have created for programs.
     pub(crate) tokens: Arc<Tokens>,
@@ -192,7 +192,7 @@ impl App {
     }
 }
 
-/// Returns the wall-clock time in milliseconds, the unit of JavaScript.
+/// Returns the wall-clock time in milliseconds, the unit that JavaScript uses.
 fn now_ms() -> i64 {
     jiff::Timestamp::now().as_millisecond()
 }

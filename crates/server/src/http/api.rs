@@ -1,8 +1,8 @@
 //! `/api/v1`: data for dashboards, and a few actions. Described in `docs/openapi.yaml`.
 //!
-//! Lists are split into pages, so that no request costs the core more than a page. Errors are
-//! `{"error": "…"}` with a human-readable message. For rejections by the core, programs can use
-//! `kind`.
+//! Lists are split into pages, so that no request makes the core do more work than one page needs.
+//! Errors are `{"error": "…"}` with a human-readable message. For rejections by the core, programs
+//! can use `kind`.
 
 mod actions;
 mod answers;
@@ -48,12 +48,12 @@ pub(super) struct ApiError(StatusCode, String, Option<RefusalKind>);
 
 impl ApiError {
     pub(super) fn bad(text: impl Into<String>) -> Self {
-        // The listener bounds the length of a quoted address. Other texts are shorter.
+        // The listener limits the length of a quoted address. Other texts are shorter.
         let text = shortened(&Into::<String>::into(text), TEXT_MAX);
         Self(StatusCode::BAD_REQUEST, text, None)
     }
 
-    /// The current state does not permit the request.
+    /// Creates the error for a request that the current state does not permit.
     pub(super) fn conflict(text: impl Into<String>) -> Self {
         Refusal::conflict(Into::<String>::into(text)).into()
     }
@@ -171,7 +171,8 @@ pub(super) fn is_waiting(path: &str) -> bool {
     path.ends_with("/wait") || path.ends_with("/events")
 }
 
-/// Returns whether a body is announced. Otherwise there is none (RFC 9112, section 6.3).
+/// Returns whether the headers announce a body. A request that announces none has none (RFC 9112,
+/// section 6.3).
 pub(super) fn has_body(headers: &HeaderMap) -> bool {
     let mut lengths = headers.get_all(header::CONTENT_LENGTH).iter();
     headers.contains_key(header::TRANSFER_ENCODING) || lengths.any(|length| length != "0")
@@ -204,7 +205,7 @@ pub(super) fn id(text: &str, what: &str) -> Result<u32, ApiError> {
     })
 }
 
-/// Checks that a number of the query string is within its bounds.
+/// Checks that a number from the query string is within its bounds.
 pub(super) fn bounded<T: PartialOrd + std::fmt::Display>(
     name: &str,
     found: Option<T>,

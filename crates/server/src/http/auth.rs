@@ -1,10 +1,10 @@
 //! Authentication: every request contains a token (`Authorization: Bearer TOKEN`) or is signed with
 //! one.
 //!
-//! After the server has ended, its port is free, and on the far side of an `ssh -L` it always was:
-//! any user may listen there. A dashboard reconnects automatically for days, so it never sends the
-//! token. First the server proves that it has the token (`/login/proof`). After that, requests
-//! carry a signature that is valid for one request, one minute, and one run of the server.
+//! After the server has ended, any user can listen on its port. On the far side of an `ssh -L`,
+//! this is always possible. A dashboard reconnects automatically for days, so it never sends the
+//! token. Instead, the server first proves that it has the token (`/login/proof`). After that,
+//! requests carry a signature that is valid for one request, one minute, and one run of the server.
 //!
 //! Programs such as Prometheus send the token itself to any listener, so each run of the server has
 //! a new one. Tokens that users create for programs ([`Tokens`]) remain valid in later runs, so
@@ -23,7 +23,7 @@ use super::api::{ApiError, Error, ErrorKind, has_body};
 use super::secret::{Token, from_hex, hex};
 use super::tokens::{IssuedToken, Tokens};
 
-/// The maximum clock difference of a signed request in milliseconds. The page follows the server's
+/// The maximum clock difference of a signed request in milliseconds. The page uses the server's
 /// clock.
 const FRESH_MS: u64 = 60_000;
 /// The maximum number of recent signed requests that change something. Users do not click this
@@ -57,8 +57,8 @@ pub(super) struct Admission {
 const JOBS_PATH: &str = "/api/v1/jobs";
 
 /// Returns the role that a request needs, for all routes. Reading needs any role, changing jobs the
-/// submit role, and everything else, including future routes, the full role. The path is as the
-/// client wrote it, like in routing, so no other route has this prefix.
+/// submit role, and everything else, including future routes, the full role. The path is compared
+/// as the client wrote it, as in routing, so no other route has this prefix.
 pub(super) fn needed(method: &Method, path: &str) -> Role {
     if *method == Method::GET || *method == Method::HEAD {
         return Role::Read;

@@ -29,7 +29,7 @@ pub(crate) fn door() -> (HttpControl, HttpControlRx) {
 }
 
 impl HttpControl {
-    /// Opens the listener on this machine only, unless it is already open. Returns its address.
+    /// Opens the listener for this machine only, unless it is already open. Returns its address.
     ///
     /// # Errors
     ///

@@ -1,4 +1,4 @@
-//! Figures from outside the state: allocations, the store's file, and this process.
+//! Figures that are not part of the state: allocations, the store's file, and this process.
 
 use hq_core::id::QueueId;
 use hq_protocol::client::{alloc_allocation::State, alloc_reply, reply::Reply};

@@ -21,7 +21,7 @@ const REST_FACTOR: u32 = 100;
 /// The maximum number of different cached answers.
 const KEPT_MAX: usize = 64;
 
-/// The JSON of a `T`.
+/// The serialized JSON of a `T`.
 pub(super) struct CachedJson<T> {
     body: Bytes,
     of: PhantomData<fn() -> T>,

@@ -1,4 +1,4 @@
-//! The web dashboard: embedded files, and who may load them.
+//! Serves the embedded files of the web dashboard, and controls access to them.
 //!
 //! Without a token, only the login page is served, which contains no data. A request with the token
 //! sets a cookie that gives access to the files of the dashboard and to nothing else. For data, the
@@ -19,7 +19,8 @@ use serde_json::json;
 use super::packed::Packed;
 use super::{App, auth, now_ms};
 
-/// The content security policy of a page: only its own files, and no text becomes script or markup.
+/// The content security policy of a page. It loads only its own files, and text never becomes
+/// script or markup.
 const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; \
                       base-uri 'none'; form-action 'none'; frame-ancestors 'none'; \
                       require-trusted-types-for 'script'; trusted-types 'none'";
@@ -116,7 +117,7 @@ fn refused(app: &App, mut response: Response) -> Response {
     response
 }
 
-/// Returns the cookie's name, which distinguishes several servers on a machine.
+/// Returns the name of the cookie, which differs between the servers on a machine.
 fn cookie_name(app: &App) -> String {
     let uid = &app.parts.info.server_uid;
     let word: String = uid.chars().filter(char::is_ascii_alphanumeric).collect();
@@ -135,7 +136,7 @@ fn is_known(app: &App, request: &Request) -> bool {
     has_cookie || app.admits(request).is_ok()
 }
 
-/// Returns a file, or the status that the browser's copy is current.
+/// Returns a file, or status 304 if the browser's copy is current.
 fn file(path: &str, headers: &HeaderMap) -> Response {
     let Some((_, found)) = FILES.iter().find(|(name, _)| *name == path) else {
         return (StatusCode::NOT_FOUND, "there is nothing here\n").into_response();

@@ -19,14 +19,15 @@ impl std::fmt::Debug for Token {
 }
 
 impl Token {
-    /// Writes the secret to a file that only its owner can read, replacing that of an earlier run.
+    /// Writes the secret to a file that only its owner can read, replacing the file of an earlier
+    /// run.
     pub(super) fn store(&self, path: &Path) -> io::Result<()> {
         // The file is replaced atomically, so that a scraper reads either the old or the new token.
         hq_private::replace_file(path, self.0.as_bytes())
     }
 
-    /// Generates a new token for each run. If a client sends the token of an earlier run to another
-    /// program, on a port that the server has left, it reveals nothing.
+    /// Generates a random token. Each run has a new one, so a client that sends the token of an
+    /// earlier run to another program on the server's old port reveals nothing.
     pub(super) fn random() -> io::Result<Self> {
         let mut bytes = [0; TOKEN_LEN];
         getrandom::fill(&mut bytes).map_err(io::Error::other)?;

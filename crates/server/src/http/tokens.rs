@@ -1,9 +1,9 @@
 //! Tokens that users create for programs (`hq token`). Each token has a name and a role, is stored
 //! with the state of the server, and becomes invalid as soon as it is revoked.
 //!
-//! Only a hash is stored, so that a reader of the journal or of a copy cannot use the token. A
-//! token has 256 random bits, so a plain hash is sufficient, and the timing of the comparison does
-//! not help to guess it.
+//! Only a hash is stored, so that a reader of the journal or of a copy of it cannot use the token.
+//! A token has 256 random bits, so a plain hash is sufficient, and the timing of the comparison
+//! does not help to guess it.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -26,7 +26,7 @@ use crate::core_handle::CoreHandle;
 /// The maximum number of tokens. Each request with a token is compared with all of them.
 const TOKENS_MAX: usize = 256;
 
-/// The prefix of each token, for users and secret scanners.
+/// The prefix of each token, by which users and secret scanners recognize it.
 const PREFIX: &str = "hq_";
 
 /// A token that can be revoked.
@@ -62,7 +62,7 @@ impl IssuedToken {
         self.role
     }
 
-    /// Returns a random number that is unique among tokens. 0 is the read token.
+    /// Returns a random number that is unique among tokens. 0 stands for the read token.
     pub(super) fn number(&self) -> u64 {
         let [first, ..] = self.hash.as_chunks().0 else {
             return 1;
@@ -70,7 +70,7 @@ impl IssuedToken {
         u64::from_le_bytes(*first).max(1)
     }
 
-    /// Returns when the token is revoked.
+    /// Waits until the token is revoked.
     pub(super) fn revoked(&self) -> impl Future<Output = ()> + Send + use<> {
         let mut revoked = self.revoked.subscribe();
         async move {
@@ -109,12 +109,12 @@ impl IssuedToken {
 pub(crate) struct Tokens {
     core: CoreHandle,
     known: RwLock<BTreeMap<Box<str>, Arc<IssuedToken>>>,
-    /// Held while a change is passed to the store, to keep the order.
+    /// Held while a change is passed to the store, so that changes stay in order.
     changing: tokio::sync::Mutex<()>,
 }
 
 impl Tokens {
-    /// Creates the tokens that the store contains.
+    /// Restores the tokens that the store contains.
     pub(crate) fn new(core: CoreHandle, kept: Vec<(String, String)>) -> Self {
         let restored = kept.into_iter().filter_map(|(name, record)| {
             let issued = IssuedToken::from_record(&record);

@@ -1,4 +1,4 @@
-//! Actions of dashboards. Each returns when its change is on disk.
+//! The actions that dashboards can request. Each returns when its change is on disk.
 
 use std::sync::Arc;
 
@@ -32,14 +32,14 @@ fn only(text: &str, what: &str) -> Result<Selector, ApiError> {
     Ok(Selector::Ids(IdArray::single(id(text, what)?)))
 }
 
-/// The maximum length of the reason for a cancel, in characters, as on the command line.
+/// The maximum length of a cancellation reason in characters, the same as on the command line.
 const REASON_MAX: usize = 200;
 
 query! {
-    /// The parameters of a cancel.
+    /// The parameters of a cancel request.
     CancelQuery {
         /// The reason, which is shown to users who look for their tasks. It is not in the body,
-        /// because signed requests have none.
+        /// because signed requests have no body.
         reason: Option<String>,
     }
 }

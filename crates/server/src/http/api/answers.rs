@@ -180,7 +180,7 @@ words! {
 }
 
 words! {
-    /// Progress of a notification.
+    /// The progress of a notification.
     NotificationState {
         Waiting,
         Owed,
@@ -329,7 +329,7 @@ answer! {
 }
 
 words! {
-    /// The owner of the GPU memory in the figures.
+    /// Whose GPU memory the figures cover.
     GpuMemoryOf {
         Processes,
         Devices,

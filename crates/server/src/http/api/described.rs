@@ -121,7 +121,7 @@ impl<T: Serialize> Serialize for ByState<T> {
     }
 }
 
-/// A value of the core that has a name.
+/// A value from the core that has a name.
 pub(in crate::http) trait Named: Copy {
     /// Returns the name.
     fn word(self) -> &'static str;
@@ -147,7 +147,7 @@ macro_rules! named {
 }
 named!(TaskState, JobState, ReasonKind, Role);
 
-/// Serializes a value of the core as its name.
+/// Serializes a value from the core as its name.
 #[derive(Clone, Copy, Debug)]
 pub(in crate::http) struct Word<T>(pub(in crate::http) T);
 

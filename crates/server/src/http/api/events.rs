@@ -24,11 +24,11 @@ const LINE_LEN_MAX: usize = 64 * 1024;
 type Parts = Receiver<Result<Part, Refusal>>;
 
 query! {
-    /// Where to start.
+    /// Where the stream starts.
     EventsQuery {
-        /// Events after this number. Without it, events from now on.
+        /// Only events after this number. Without it, only new events are sent.
         after: Option<u64>,
-        /// Whether old or very many events can be left out.
+        /// Whether events may be skipped if they are old or very many.
         resync: Option<bool>,
     }
 }
@@ -74,7 +74,7 @@ pub(in crate::http) async fn stream(
 }
 
 /// Returns the next lines. The stream ends if the journal cannot be read or this reader is too
-/// slow, and the reader reconnects with its cursor.
+/// slow. The reader then reconnects with its cursor.
 async fn next_batch(
     (mut parts, permit): (Parts, Permit),
 ) -> Option<(Vec<Result<Event, Infallible>>, (Parts, Permit))> {

@@ -64,7 +64,7 @@ pub(super) fn job(job: &client::JobSummary) -> Job {
     }
 }
 
-/// Converts a job of a list.
+/// Converts a job in a list.
 pub(super) fn listed(found: &query::ListedJob) -> ListedJob {
     let left = found.pace.and_then(|pace| pace.left);
     ListedJob {
@@ -195,8 +195,8 @@ pub(super) fn task_detail(
     }
 }
 
-/// Returns the visible part of a task's entry. The entry of a call is pickled and contains the key
-/// of values that workers hold, which readers must not be able to read or drop.
+/// Returns the visible part of a task's entry. The entry of a call is pickled. It contains the key
+/// to values that workers hold, and readers must not be able to read or drop these values.
 pub(super) fn entry<'a>(
     found: &'a client::TaskInfo,
     template: Option<&common::TaskTemplate>,
@@ -222,7 +222,8 @@ fn path_of(stdio: &common::Stdio, cwd: Option<&[u8]>) -> Option<String> {
     }
 }
 
-/// Converts memory and cpus over time. `None` for short tasks or without samples.
+/// Converts the use of memory and cpus over time. Returns `None` for short tasks and without
+/// samples.
 fn curve(found: Option<&common::Curve>) -> Option<Usage> {
     let curve = found.and_then(|found| Curve::try_from(found.clone()).ok())?;
     let asked = curve.asked;

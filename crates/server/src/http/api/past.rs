@@ -33,7 +33,8 @@ use crate::request_shares::TIMELINES;
 
 /// How long a query may run.
 const TIME_MAX: Duration = Duration::from_secs(20);
-/// The maximum number of tasks in a timeline. Beyond it, sums are returned, with the same limit.
+/// The maximum number of tasks in a timeline. If there are more, sums are returned instead, with
+/// the same limit.
 const TIMELINE_MAX: u64 = 100_000;
 /// How many tasks of a timeline one step of the core's thread looks up.
 const CPUS_STEP: usize = 8_192;
@@ -105,7 +106,7 @@ pub(in crate::http) async fn failures(
 ) -> KeptAnswer<Failures> {
     const GROUPS_MAX: u64 = 200;
     let job = id(&job, "job")?;
-    // Valid until there is another failure.
+    // The answer is valid until another task fails.
     let version = Some(failed_count(&app, job).await?);
     let make = async {
         let (last, _) = rows(&app, timeline::failures(job), FAILURES_MAX.into()).await?;
@@ -140,10 +141,10 @@ pub(in crate::http) async fn failures(
     app.kept.get_version(name, version, make).await
 }
 
-/// Counts the ended tasks of a job by run time, with a bin for each of [`RUN_BOUNDS`] and one
-/// beyond.
+/// Counts the ended tasks of a job by run time, with a bin for each of [`RUN_BOUNDS`] and one for
+/// longer run times.
 pub(super) async fn run_times(app: &App, job: u32) -> Result<Vec<RunBin>, ApiError> {
-    /// The number of different outcomes of tasks in a bin.
+    /// The maximum number of different task outcomes in a bin.
     const KINDS_MAX: u64 = 8;
     let bounds = RUN_BOUNDS.iter().copied().map(Some).chain([None]);
     let bins = bounds.map(|up_to_us| RunBin {
@@ -211,7 +212,7 @@ pub(in crate::http) async fn bars(
         width = ((to - from) / steps_for(workers, steps)).max(1);
         let sums_query = timeline::bar_sums(from, to, width);
         let (found, is_cut) = rows(&app, sums_query, TIMELINE_MAX).await?;
-        // This happens only if there are more workers than rows.
+        // Sums are missing only if there are more workers than rows.
         has_gaps = is_cut;
         sums = Some(found.iter().map(bar_sum).collect::<Vec<_>>());
     }
@@ -242,7 +243,7 @@ fn worker(row: WorkerRow) -> TimelineWorker {
     }
 }
 
-/// Adds the requested cpus of tasks, which the core knows.
+/// Adds the cpus that tasks requested, which are looked up in the core.
 async fn with_cpus(app: &App, bars: &[BarRow]) -> Result<Vec<Bar>, ApiError> {
     let small = |number: i64| u32::try_from(number).unwrap_or(u32::MAX);
     let mut found = Vec::with_capacity(bars.len());
@@ -283,8 +284,8 @@ fn bar_sum(row: &BarSumRow) -> BarSum {
     )
 }
 
-/// Returns the number of steps for which each worker can have a row per step. With many workers
-/// there are fewer and wider steps, so that no worker is left out.
+/// Returns the largest number of steps for which every worker can have one row per step. With many
+/// workers, steps are fewer and wider, so that no worker is left out.
 fn steps_for(workers: i64, steps: i64) -> i64 {
     let rows = i64::try_from(TIMELINE_MAX).unwrap_or(i64::MAX);
     // Attempts that started at the very end count as an additional step.

@@ -13,7 +13,8 @@ use super::{ApiError, KeptAnswer};
 use crate::http::App;
 use crate::problems::{self, Problem};
 
-/// How long a cached answer may be used. It may have waited for a silent node, and users watch it.
+/// How long a cached answer may be used. Its cost may be mostly waiting for a silent node, and
+/// users watch this list.
 const REST_MAX: Duration = Duration::from_secs(2);
 /// The maximum number of listed problems.
 const SHOWN_MAX: usize = 50;

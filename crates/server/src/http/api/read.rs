@@ -33,9 +33,9 @@ const SEARCH_LEN_MAX: usize = 200;
 /// The maximum number of steps of the core's thread per search. The client continues with a cursor.
 const SEARCH_STEPS_MAX: usize = 64;
 const HISTORY_STEPS_MAX: i64 = 1_000;
-/// Three rows for each step, and some reserve.
+/// Enough for three rows per step, with some reserve.
 const HISTORY_ROWS_MAX: u64 = 100_000;
-/// The largest cursor or offset, which fits into a signed number.
+/// The largest cursor or offset, which fits into a signed integer.
 const POSITION_MAX: u64 = i64::MAX.unsigned_abs();
 
 pub(in crate::http) async fn server(
@@ -174,7 +174,7 @@ query! {
     /// Which tasks to return.
     TasksQuery {
         /// Only tasks that contain this text in their id, host, failure, command, entry or a
-        /// parameter's value, or for which it is `NAME=VALUE` of a parameter.
+        /// parameter value, or that have a parameter for which this text is `NAME=VALUE`.
         q: Option<String>,
         /// The states, separated by commas.
         state: Option<String>,
@@ -216,8 +216,8 @@ pub(in crate::http) async fn tasks(
     let mut tasks = Vec::new();
     let mut next = None;
     for _ in 0..SEARCH_STEPS_MAX {
-        // At most as many as fit if all of them match, because the cursor is after the last
-        // examined task.
+        // No more tasks are examined than would fit if all of them matched, because the cursor
+        // points after the last examined task.
         query.limit = limit - u32::try_from(tasks.len()).unwrap_or(limit);
         let page = task_page(&app, query.clone()).await?;
         if !page.job_found {
@@ -258,7 +258,7 @@ query! {
     OutputParameters {
         /// `stderr` or `stdout`, the default.
         stream: Option<String>,
-        /// The offset of the first byte. Without it, the last lines.
+        /// The offset of the first byte. Without it, the last lines are returned.
         from: Option<u64>,
         instance: Option<u32>,
         lines: Option<u32>,
@@ -343,7 +343,8 @@ pub(in crate::http) async fn queues(State(app): State<Arc<App>>) -> Answer<Queue
     Ok(Json(QueueList { queues }))
 }
 
-/// Sends a request to automatic allocation. `None` if there is none.
+/// Sends a request to automatic allocation. Returns `None` if the server has no automatic
+/// allocation.
 pub(super) async fn alloc(
     app: &App,
     request: AllocRequest,
@@ -416,7 +417,7 @@ pub(in crate::http) async fn history(
     }))
 }
 
-/// Returns the cpus in use and the existing cpus at the end of each step.
+/// Returns the number of cpus in use and the total number of cpus at the end of each step.
 async fn cpus(
     app: &App,
     from: i64,

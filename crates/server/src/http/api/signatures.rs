@@ -18,14 +18,14 @@ use super::{ApiError, KeptAnswer, id, params, past};
 use crate::http::App;
 use crate::words::{self, Words};
 
-/// How many recent failures have their output read, spread over all of them. `hq job failures`
-/// reads more.
+/// The number of failed tasks whose output is read, evenly spread over the recent failures.
+/// `hq job failures` reads more.
 const READ_MAX: usize = 40;
 /// The maximum number of different signatures that are listed.
 const GROUPS_MAX: usize = 20;
 /// The maximum length of an example, in bytes.
 const EXAMPLE_MAX: usize = 300;
-/// How long a cached answer may be used. It may have waited for a silent node.
+/// How long a cached answer may be used. Its cost may be mostly waiting for a silent node.
 const REST_MAX: Duration = Duration::from_secs(10);
 
 /// Failed tasks with the same error and signature.

@@ -1,5 +1,5 @@
-//! Converts types to OpenAPI 3.1 schemas. Used only in tests, because the description is in the
-//! repository.
+//! Converts types to OpenAPI 3.1 schemas. Used only in tests, because the finished description is
+//! in the repository.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
@@ -20,13 +20,13 @@ pub(in crate::http) trait Described {
     fn note(_all: &mut Components) {}
 }
 
-/// A type of query parameters.
+/// A type whose fields are query parameters.
 pub(in crate::http) trait Asked {
     /// Returns names and schemas. Optional fields can be null.
     fn fields() -> Vec<(&'static str, Schema)>;
 }
 
-/// Keywords with their values in YAML.
+/// A schema: its keywords, with their values in YAML.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(in crate::http) struct Schema(Vec<(&'static str, String)>);
 
@@ -40,12 +40,12 @@ impl Schema {
         self
     }
 
-    /// Refers to a named schema.
+    /// Returns a reference to a named schema.
     pub(in crate::http) fn component(name: &str) -> Self {
         Self(vec![("$ref", format!("\"#/components/schemas/{name}\""))])
     }
 
-    /// Accepts one of the words that these values serialize to.
+    /// Returns a schema that accepts the words that these values serialize to.
     pub(in crate::http) fn words<T: Serialize>(all: &[T]) -> Self {
         let words = all.iter().map(|word| {
             let word = serde_json::to_value(word).expect("a word");
@@ -118,7 +118,8 @@ pub(in crate::http) struct Components {
 }
 
 impl Components {
-    /// Returns whether to generate a schema. This happens only once, even if it refers to itself.
+    /// Returns whether to generate a schema. Each schema is generated only once, even if it refers
+    /// to itself.
     pub(in crate::http) fn begin(&mut self, name: &'static str) -> bool {
         self.begun.insert(name)
     }
@@ -132,7 +133,7 @@ impl Components {
         self.made.insert(name, line);
     }
 
-    /// Returns all schemas in the order of their names.
+    /// Returns all schemas, sorted by name.
     pub(in crate::http) fn yaml(&self) -> String {
         self.made.values().map(String::as_str).collect()
     }
@@ -231,7 +232,7 @@ plain! {
     usize => Schema::of("integer").and("minimum", 0);
     Map<String, Value> => Schema::of("object");
     BTreeMap<String, String> => Schema::of("object").and("additionalProperties", "{ type: string }");
-    // Unnamed rows. The schema only defines the type and the number of columns.
+    // Rows without field names. Their schema defines only the type and the number of columns.
     Bar => Schema::array_of(&Option::<f64>::schema()).sized(7);
     BarSum => Schema::array_of(&f64::schema()).sized(5);
     ByState<Option<u32>> => Schema::of("object").and("additionalProperties", Option::<u32>::schema().flow());
