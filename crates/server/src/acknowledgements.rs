@@ -1,24 +1,24 @@
 //! Acknowledgements that wait for commits: at most two per worker, however long a commit takes.
 //!
-//! While ends of tasks cannot be stored, a worker keeps sending reports, some hundred per second.
-//! With one acknowledgement per report, the commit would fill the worker's queue, as if the worker
-//! did not read.
+//! While the store cannot commit, a worker keeps sending reports, a few hundred per second. With
+//! one acknowledgement per report, the next commit would fill the worker's queue as if the worker
+//! had stopped reading.
 
 use std::collections::BTreeMap;
 
 use hq_core::id::WorkerId;
 
-/// The numbers of reports that are recorded but not on disk.
+/// The numbers of reports that have been recorded but are not yet on disk.
 #[derive(Debug, Default)]
 pub(crate) struct Acknowledgements {
-    /// The workers with an acknowledgement that waits for its commit, each with the number of the
-    /// last report that followed.
+    /// The workers whose acknowledgement waits for a commit, each with the number of the last
+    /// report that has arrived since.
     waiting: BTreeMap<WorkerId, Option<u64>>,
 }
 
 impl Acknowledgements {
-    /// Records a report. Returns whether it must be acknowledged after its commit. Otherwise
-    /// [`Self::release`] returns it later.
+    /// Records a report. Returns `true` if the report must be acknowledged after its commit. If
+    /// not, [`Self::release`] returns its number later.
     pub(crate) fn note(&mut self, worker: WorkerId, seq: u64) -> bool {
         match self.waiting.get_mut(&worker) {
             Some(last) => {
@@ -34,8 +34,8 @@ impl Acknowledgements {
         self.waiting.insert(worker, None);
     }
 
-    /// Ends the wait. Returns the last report that followed, if any. Its acknowledgement covers all
-    /// earlier reports and can wait for a later commit.
+    /// Ends the worker's wait. Returns the number of the last report that has arrived since, if
+    /// any. Its acknowledgement covers all earlier reports and can wait for a later commit.
     pub(crate) fn release(&mut self, worker: WorkerId) -> Option<u64> {
         self.waiting.remove(&worker).flatten()
     }

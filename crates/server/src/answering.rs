@@ -1,4 +1,4 @@
-//! Counts requests in progress, for which a shutdown waits.
+//! Counts the requests in progress, so that a shutdown can wait for them.
 
 use tokio::sync::watch;
 
@@ -6,7 +6,7 @@ use tokio::sync::watch;
 #[derive(Clone, Debug)]
 pub(crate) struct Answering(watch::Sender<usize>);
 
-/// Counts one request until this is dropped.
+/// A guard that counts one request until it is dropped.
 pub(crate) struct RequestInFlight(watch::Sender<usize>);
 
 impl Answering {
@@ -14,7 +14,7 @@ impl Answering {
         Self(watch::Sender::new(0))
     }
 
-    /// Counts one more request until the result is dropped.
+    /// Counts one more request until the returned guard is dropped.
     pub(crate) fn count(&self) -> RequestInFlight {
         self.0.send_modify(|count| *count += 1);
         RequestInFlight(self.0.clone())

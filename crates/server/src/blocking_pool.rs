@@ -4,14 +4,16 @@ use std::sync::Arc;
 
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-/// The number of threads. They compete with other threads for cpus, so further work waits.
+/// The number of threads. It is small because they compete with other threads for cpus. Further
+/// work waits.
 const AT_ONCE: usize = 2;
 
 /// Runs work outside the threads that all clients depend on.
 #[derive(Clone, Debug)]
 pub(crate) struct BlockingPool {
     permits: Arc<Semaphore>,
-    /// Held by the request that resubmits large jobs, because their tasks are in memory twice.
+    /// The permit to resubmit large jobs. Only one request holds it at a time, because it keeps the
+    /// tasks of these jobs in memory twice.
     resubmits: Arc<Semaphore>,
 }
 
@@ -32,8 +34,8 @@ impl BlockingPool {
         Self::run_on(permit, work).await
     }
 
-    /// Waits for a free thread, for work with large data that should be fetched only then. Returns
-    /// `None` if the server ends.
+    /// Waits for a free thread. Used for work on large data, which should be fetched only when a
+    /// thread is free. Returns `None` if the server ends.
     pub(crate) async fn acquire(&self) -> Option<OwnedSemaphorePermit> {
         Arc::clone(&self.permits).acquire_owned().await.ok()
     }

@@ -53,6 +53,6 @@ impl Clock {
 /// Returns the CPU time that the calling thread has used, which excludes waiting for a processor.
 pub(crate) fn thread_cpu_time() -> Duration {
     let time = clock_gettime(ClockId::ThreadCPUTime);
-    // Both parts are never negative.
+    // Neither part is ever negative.
     Duration::try_from(time).unwrap_or_default()
 }

@@ -1,7 +1,7 @@
 //! Runs external commands with a time limit, each in a process group that ends with the command.
 //!
-//! The id of a group may be reused once its leader is reaped. The end of the leader is therefore
-//! observed without reaping it, then the group is killed, and only then is the leader reaped.
+//! The id of a group may be reused once its leader has been reaped. This module therefore waits for
+//! the leader to exit without reaping it, then kills the group, and only then reaps the leader.
 
 use std::io;
 use std::process::{ExitStatus, Stdio};
@@ -13,8 +13,8 @@ use tokio::process::{Child, ChildStdin, Command};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::oneshot;
 
-/// How long processes that left the group may keep the command's output streams open after it has
-/// ended.
+/// How long processes that have left the group may keep the command's output streams open after the
+/// command has ended.
 const DRAIN_TIMEOUT: Duration = Duration::from_secs(2);
 /// How often to check whether a command has ended, in case a signal was missed.
 const LOOK_INTERVAL: Duration = Duration::from_secs(1);
@@ -24,7 +24,7 @@ const LOOK_INTERVAL: Duration = Duration::from_secs(1);
 pub(crate) struct Limits {
     /// How long the command may run before it is killed.
     pub(crate) time: Duration,
-    /// The maximum output that is kept per stream, in bytes.
+    /// The maximum size of the output that is kept per stream, in bytes.
     pub(crate) output_bytes: u64,
 }
 
@@ -87,7 +87,7 @@ pub(crate) async fn run(
             )
         };
         let too_long = async {
-            // No value is ever sent. The wait ends with the command, which drops the sender.
+            // No value is ever sent. The wait ends when the command ends and drops the sender.
             let _ = is_ended.await;
             tokio::time::sleep(DRAIN_TIMEOUT).await;
         };
@@ -134,7 +134,7 @@ async fn read(stream: Option<impl AsyncRead + Unpin>, bytes_max: u64, bytes: &mu
 /// A process and its process group.
 struct Group {
     child: Child,
-    /// `None` if the leader was reaped, or the system does not know it.
+    /// `None` if the leader has been reaped or is unknown to the system.
     leader: Option<Pid>,
 }
 
@@ -149,7 +149,7 @@ impl Group {
 
     /// Returns when the leader has ended, without reaping it.
     async fn leader_ended(&mut self) -> io::Result<()> {
-        // Registered before the first check, so that no end is missed.
+        // The signal handler is registered before the first check, so that no exit is missed.
         let mut ends = signal(SignalKind::child())?;
         let options = WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;
         while let Some(leader) = self.leader {
@@ -209,7 +209,7 @@ mod tests {
         command
     }
 
-    /// Waits until a process is gone or is a zombie, because its new parent may reap it late.
+    /// Waits until a process is gone or a zombie, because its new parent may reap it late.
     async fn assert_ends(pid: &str) {
         let path = Path::new("/proc").join(pid.trim()).join("stat");
         let until = tokio::time::Instant::now() + Duration::from_secs(60);

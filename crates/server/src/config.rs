@@ -17,7 +17,7 @@ use crate::http::ReadJob;
 pub enum Stop {
     /// Stops the workers as well and cancels allocations.
     WithWorkers,
-    /// Keeps allocations, and workers continue and wait for the next server.
+    /// Keeps allocations. The workers continue and wait for the next server.
     KeepWorkers,
 }
 
@@ -37,7 +37,7 @@ pub enum Journal {
 pub struct ServerConfig {
     /// The server directory.
     pub server_dir: PathBuf,
-    /// Whether this is the default directory, which hints omit.
+    /// Whether this is the default directory. Hints for the user omit it if it is.
     pub is_default_dir: bool,
     /// The name of this machine for other machines. `None` means the name in the access file or,
     /// without one, the host name.
@@ -66,11 +66,11 @@ pub struct ServerConfig {
     pub resume: bool,
     /// Whether to create a new instance, however the last server of the directory ended.
     pub fresh: bool,
-    /// The address where metrics are served over HTTP. `None` means nowhere.
+    /// The address of the HTTP listener. `None` means that it is not opened at the start.
     pub http: Option<SocketAddr>,
-    /// How to react to workers on which tasks fail that succeed elsewhere.
+    /// How to treat workers on which tasks fail that succeed on other workers.
     pub quarantine: QuarantineMode,
-    /// The notification targets for such workers.
+    /// The targets for notifications about such workers.
     pub notify: Vec<NotifyTarget>,
     /// Parses job descriptions that are sent over HTTP. `None` if this is not supported.
     pub read_job: Option<ReadJob>,
@@ -177,7 +177,7 @@ pub enum StartError {
         /// The server directory.
         dir: PathBuf,
     },
-    /// The system provides no thread, key or file descriptor.
+    /// The system cannot provide a thread, key or file descriptor.
     #[error("Cannot start the server")]
     System(#[source] io::Error),
 }

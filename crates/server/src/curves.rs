@@ -15,12 +15,12 @@ const READ_TIMEOUT: Duration = Duration::from_secs(5);
 /// The maximum size of a curve in a message, in bytes.
 const CURVE_BYTES_MAX: usize = 160 + 4 * POINTS_ACCEPTED_MAX;
 
-/// The curves in the store. `None` if there is no store and no curves are kept.
+/// The curves in the store. `None` if there is no store, in which case no curves are kept.
 #[derive(Clone)]
 pub(crate) struct Curves(Option<StoreClient>);
 
 impl Curves {
-    /// Creates the access to the curves in `store`.
+    /// Creates a handle to the curves in `store`.
     pub(crate) const fn new(store: Option<StoreClient>) -> Self {
         Self(store)
     }
@@ -42,7 +42,7 @@ impl Curves {
         let Some(store) = self.0.clone() else {
             return page;
         };
-        // Requests that need the store report that it hangs. This request does not wait for it.
+        // Requests that need the store report that it hangs. This request can do without it.
         if store.hangs_for().is_some() {
             return page;
         }
@@ -62,7 +62,8 @@ impl Curves {
     }
 }
 
-/// Returns how many bytes the curves of a task may add to a page, which reserves room for them.
+/// Returns the maximum number of bytes that the curves of a task can add to a page. The page
+/// reserves room for them.
 pub(crate) fn bytes_max(task: &TaskInfo) -> usize {
     let has_run = task.started_unix_ns.is_some() || !task.attempts.is_empty();
     usize::from(has_run) * (1 + task.attempts.len()) * CURVE_BYTES_MAX
@@ -81,7 +82,7 @@ fn filled(store: &StoreClient, mut page: TaskPageReply) -> Result<TaskPageReply,
     Ok(page)
 }
 
-/// Returns the number of points of a curve, over all its parts.
+/// Returns the total number of points in all parts of a curve.
 fn points_of(curve: &Curve) -> usize {
     let gpu = curve.gpu.iter();
     let gpu = gpu.map(|gpu| gpu.busy.len().max(gpu.memory.len()));
@@ -145,7 +146,8 @@ mod tests {
         for (instance, worker, is_right) in [
             (2, 7, true),
             (1, 5, true),
-            // These come from a worker that was not, or is no longer, the right one.
+            // These curves come from a worker that did not run this instance, or belong to an
+            // unknown instance.
             (2, 8, false),
             (1, 7, false),
             (0, 5, false),

@@ -161,7 +161,8 @@ impl EmbeddedServer {
         } = self;
         drop((clients, workers));
         if let Some(core) = core {
-            // The thread's last handle is gone, so it is ending. It cannot panic.
+            // The last handle to the core has been dropped, so its thread is ending. The thread
+            // cannot panic.
             let _ = tokio::task::spawn_blocking(move || core.join()).await;
         }
     }

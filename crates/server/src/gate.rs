@@ -1,8 +1,8 @@
-//! The store as the core's thread sees it, and the messages that wait for the store.
+//! The core thread's view of the store, and the messages that wait for the store.
 //!
-//! [`Gate`] in core decides which effect waits for which commit, without knowing a store. This
-//! module connects it to a store: it passes changes to the store, reads the writer's progress,
-//! releases messages, and measures how long commits take.
+//! [`Gate`] in core decides which effect waits for which commit, but has no access to a store. This
+//! module connects it to one: it passes changes to the store, reads the writer's progress, releases
+//! messages, and measures how long commits take.
 
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
@@ -18,7 +18,7 @@ use crate::stats::Durations;
 const TIMED_MAX: usize = 4_096;
 
 /// How long queries wait for a commit before they are answered without it. A sync on a busy file
-/// system takes a second or two.
+/// system can take a second or two.
 pub(crate) const STALL: Duration = Duration::from_secs(3);
 
 /// Keeps messages until the changes that they reveal are on disk. Without a store, no message
@@ -29,9 +29,10 @@ pub(crate) struct StoreGate<T> {
     gate: Gate<T>,
     /// Whether the writer has ended and its last report has been read.
     has_ended: bool,
-    /// The numbers of batches and when they were decided, in order.
+    /// The numbers of uncommitted batches, in order, each with the time when it was decided.
     timed: VecDeque<(u64, Instant)>,
-    /// The number of the last batch after those, and when the first of them was decided.
+    /// The number of the last batch beyond those in `timed`, and the time when the first batch
+    /// beyond them was decided.
     untimed: Option<(u64, Instant)>,
     /// When the store last made progress.
     advanced_at: Option<Instant>,
@@ -77,7 +78,8 @@ impl<T> StoreGate<T> {
         self.gate.pass(wait, message)
     }
 
-    /// Returns since when messages to workers may have been waiting. `None` if none waits.
+    /// Returns the time since which messages to workers may have been waiting, or `None` if no
+    /// message is waiting.
     pub(crate) fn unsent_since(&self) -> Option<Instant> {
         let first = self.timed.front().or(self.untimed.as_ref());
         let first = first.map(|(_, at)| *at);
@@ -91,7 +93,7 @@ impl<T> StoreGate<T> {
         }
     }
 
-    /// Returns when the store counts as stalled unless it commits before. `None` if it has no
+    /// Returns when the store will count as stalled unless it commits first. `None` if it has no
     /// pending changes.
     pub(crate) fn stalls_at(&self) -> Option<Instant> {
         let (_, start) = self.timed.front().or(self.untimed.as_ref())?;
@@ -120,7 +122,7 @@ impl<T> StoreGate<T> {
         match &mut self.progress {
             Some(progress) => {
                 if progress.changed().await.is_err() {
-                    // The writer has ended. Its last report stays.
+                    // The writer has ended. Its last report remains readable.
                     std::future::pending::<()>().await;
                 }
                 self.note_progress();
@@ -129,12 +131,12 @@ impl<T> StoreGate<T> {
         }
     }
 
-    /// Returns without waiting whether the store has made progress since the last check.
+    /// Returns, without waiting, whether the store has made progress since the last check.
     pub(crate) fn look(&mut self) -> bool {
         let Some(progress) = &self.progress else {
             return false;
         };
-        // An error means that the writer has ended. Its last report may be unread.
+        // An error means that the writer has ended. Its last report may not have been read yet.
         let has_changed = progress
             .has_changed()
             .unwrap_or_else(|_| !std::mem::replace(&mut self.has_ended, true));

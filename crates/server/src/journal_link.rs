@@ -1,7 +1,7 @@
 //! Requests about the journal, which never wait for the core's thread.
 //!
-//! The file is read on separate threads. Readers that only wait for new events occupy no thread,
-//! because a hundred unread streams must not block queries.
+//! The file is read on separate threads. Readers that only wait for new events occupy no thread, so
+//! that a hundred unread streams cannot block queries.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -22,12 +22,12 @@ use crate::request_shares::{FILES, QUERIES, READS, READS_MAX};
 const LINES_PER_MESSAGE: usize = 512;
 const MESSAGE_LEN: usize = 256 << 10;
 /// The maximum number of queued messages per reader. A reader whose queue is full gets no more
-/// messages, and the writer finally disconnects it.
+/// messages, and the writer eventually disconnects it.
 const MESSAGES_WAITING: usize = 16;
 /// The maximum number of missed events that are sent after an interruption to a reader that can
 /// skip events.
 const MISSED_MAX: usize = 10_000;
-/// The upper bounds of a client's parameters.
+/// The upper bounds for the limits that a client requests.
 const QUERY_TIME_MAX: Duration = Duration::from_secs(600);
 const QUERY_ROWS_MAX: u64 = 1_000_000;
 
@@ -60,8 +60,8 @@ impl From<client::JournalLines> for Part {
 type Sender<T> = mpsc::Sender<Result<T, Refusal>>;
 type Receiver<T> = mpsc::Receiver<Result<T, Refusal>>;
 
-/// Starts to read all events after `after`, from the file if necessary, which skips all tasks. The
-/// channel ends after the message that is `done`, or when the server ends.
+/// Starts to read all events after `after`. If they must be read from the file, this scans all
+/// tasks. The channel ends after the message that is `done`, or when the server ends.
 pub(crate) fn read<T>(store: StoreClient, after: i64, is_live: bool, format: Format) -> Receiver<T>
 where
     T: From<client::JournalLines> + Send + 'static,
@@ -70,7 +70,8 @@ where
 }
 
 /// Starts to follow the events after `after` if they are recent and few. Otherwise reports that
-/// they are skipped. `None` means from now on. The cost is proportional to the sent events.
+/// they are skipped. `None` means only new events. The cost is proportional to the number of sent
+/// events.
 pub(crate) fn follow(store: StoreClient, after: Option<i64>, format: Format) -> Receiver<Part> {
     start(format, move |batch| feed_near(store, after, batch))
 }
@@ -131,7 +132,7 @@ impl<T: From<client::JournalLines>> Batch<T> {
         self.tx.send(message).await.is_ok()
     }
 
-    /// Sends events. Some may stay for the next message. Returns `false` if the reader has
+    /// Sends events. Some may be kept for the next message. Returns `false` if the reader has
     /// disconnected.
     async fn send_all(&mut self, events: &[Arc<Event>]) -> bool {
         for event in events {
@@ -171,7 +172,8 @@ async fn ask_writer<T: Send + 'static>(
     answer.ok().flatten().ok_or_else(|| silent(store))
 }
 
-/// Rejects requests immediately that would block a thread because the writer is known to hang.
+/// Immediately rejects a request if the writer is known to hang, because the request would block a
+/// thread.
 fn refuse_if_it_hangs(store: &StoreClient) -> Result<(), Refusal> {
     match store.hangs_for() {
         Some(_) => Err(hangs()),
@@ -300,7 +302,7 @@ where
     Ok(())
 }
 
-/// Sends events from the file. Some may stay for the next message. Returns `false` if the reader
+/// Sends events from the file. Some may be kept for the next message. Returns `false` if the reader
 /// has disconnected.
 fn read_file<T: From<client::JournalLines>>(
     store: &StoreClient,
@@ -338,7 +340,7 @@ pub(crate) async fn act(store: StoreClient, action: JournalAction) -> Reply {
     }
 }
 
-/// Moves everything from the log into the file. Waits some time for readers of the file.
+/// Moves everything from the log into the file. Waits a while for readers of the file.
 fn flush(store: &StoreClient) -> Result<(), String> {
     let end = Instant::now() + READER_WAIT;
     loop {

@@ -40,8 +40,7 @@ pub(crate) enum StartRequest {
     Resume,
     /// `--fresh`.
     Fresh,
-    /// `--journal FILE` or `--no-journal`: the state is in another place than that of the last
-    /// server.
+    /// `--journal FILE` or `--no-journal`: the state is not where the last server kept its state.
     Elsewhere,
 }
 
@@ -63,14 +62,14 @@ enum Last {
     None,
     /// The server ran with `--no-journal`. Contains the server before it.
     Unkept(Box<Last>),
-    /// The server is running as this process.
+    /// The server is running. Contains the description of its process.
     Alive(String),
     /// The server was stopped together with its workers, with this many unfinished jobs.
     Stopped(u64),
     /// The server ended in another way, with this many unfinished jobs: by SIGTERM,
     /// `server stop --keep-workers`, a crash, or a failure of its store.
     Left(u64),
-    /// The server's state is damaged, has a later format, or cannot be opened now.
+    /// The server's state is damaged, has a newer format, or cannot be opened now.
     Unknown,
     /// The file given with `--journal` is gone.
     JournalGone,
@@ -79,7 +78,7 @@ enum Last {
 /// The decision about a start.
 #[derive(Clone, PartialEq, Eq, Debug)]
 enum Decision {
-    /// Fails because the server is running as this process.
+    /// Fails because the server is running. Contains the description of its process.
     RefuseOnline(String),
     /// Fails because `--resume` was given and no server has kept its state.
     RefuseNothing,
@@ -182,7 +181,7 @@ impl StartLock {
 pub(crate) struct Continued {
     /// The instance directory.
     pub(crate) instance: PathBuf,
-    /// Where the server's state is.
+    /// Where the server keeps its state.
     pub(crate) journal: Journal,
     /// The server's store, locked. `None` if it could not be read.
     pub(crate) looked: Option<InspectedStore>,
@@ -213,10 +212,10 @@ impl Continued {
 /// The contents of the server directory.
 struct DirectoryState {
     last: Last,
-    /// The instance and the state of the last server that kept its state.
+    /// The instance directory and the journal of the last server that kept its state.
     place: Option<(PathBuf, Journal)>,
     looked: Option<InspectedStore>,
-    /// The latest instance that was published and never used. Users and workers may have its keys.
+    /// The latest instance that was published but never used. Users and workers may have its keys.
     unused: Option<(PathBuf, Journal)>,
     /// Whether the server of the unused instance was stopped together with its workers.
     was_unused_stopped: bool,
@@ -430,8 +429,8 @@ async fn look_at(
     }
 }
 
-/// Returns whether the server of an instance was published. A start stores the access file before
-/// that.
+/// Returns whether the server of an instance was published. A start writes the access file before
+/// it publishes the server.
 fn is_published(dir: &ServerDir, instance: &Path) -> bool {
     instance.join(ACCESS_FILE_NAME).is_file() && !was_interrupted(dir, instance)
 }
@@ -476,7 +475,7 @@ fn warning(
     let (instance, journal) = place;
     let file = journal.path(instance);
     if config.journal.is_at(&file) {
-        // That state is opened.
+        // This is the state that the fresh start opens.
         return None;
     }
     if notice == Notice::Nothing {
@@ -536,11 +535,11 @@ pub enum SilentServer {
     Crashed(Option<u64>),
     /// The same for a server without a store.
     CrashedUnkept,
-    /// The server is running as this process.
+    /// The server is running. Contains the description of its process.
     Alive(String),
-    /// The server ran as this process of another host.
+    /// The server ran on another host. Contains the description of its process.
     Elsewhere(String),
-    /// The server's state is not here.
+    /// It is unknown whether the server is running.
     Unknown,
 }
 
@@ -569,8 +568,7 @@ async fn blocking<T: Send + 'static>(
     done.map_err(|error| StartError::System(io::Error::other(error)))
 }
 
-/// Locks the directory of a server without a store as well, so that another start detects this
-/// server.
+/// Locks the directory of a server without a store, so that another start detects this server.
 pub(crate) fn lock_unkept(instance: &Path) -> Option<Lock> {
     match Lock::take(&instance.join(FILE_NAME)) {
         Ok(lock) => Some(lock),

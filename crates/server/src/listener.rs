@@ -24,8 +24,8 @@ use crate::stats::PlaneStats;
 /// This is longer than the silence limit of a worker with the default heartbeat
 /// (`WorkerConfig::silence_max`), so that a worker on a vanished machine is usually lost by its
 /// heartbeat. If a worker has a longer limit, the kernel closes the connection first. The worker
-/// then counts as disconnected and is expected back for the limit from that time, so it is lost up
-/// to this much later.
+/// then counts as disconnected, and the server waits for it for the full limit from that time. The
+/// worker is therefore lost up to this much later.
 const KEEPALIVE: Duration = Duration::from_secs(30);
 
 /// Binds a port on all interfaces. `None` means any free port.
@@ -54,7 +54,7 @@ fn tune(stream: &TcpStream) -> io::Result<()> {
     socket.set_tcp_user_timeout(Some(KEEPALIVE))
 }
 
-/// Where the peers of one plane come from.
+/// The places from which the peers of one plane connect.
 pub(crate) struct Listening {
     pub(crate) listener: TcpListener,
     /// The owner's own socket.
@@ -88,8 +88,8 @@ where
                 return tracing::debug!(%peer, %plane, %error, "peer refused");
             }
         };
-        // Done only after the handshake, because before it the system calls are not worth their
-        // cost.
+        // The socket is tuned only after the handshake, because the system calls would be wasted on
+        // a peer that fails it.
         if let PeerStream::Tcp(stream) = connection.stream()
             && tune(stream).is_err()
         {
@@ -103,7 +103,8 @@ where
 }
 
 /// Accepts connections until the future is dropped, which ends all of them. `serve` gets each
-/// authenticated connection, and proves with its permit that the first message is valid.
+/// authenticated connection with its permit. It uses the permit to report that the first message is
+/// valid.
 pub(crate) async fn run<F>(
     listening: Listening,
     stats: PlaneStats,
@@ -158,7 +159,7 @@ pub(crate) async fn run<F>(
                     let serve = |permit| Arc::clone(&entrance).admit(stream, here, permit);
                     connections.add(here, serve).await;
                 }
-                // Without a free descriptor; the port warns about it.
+                // No file descriptor is free. The port warns about this.
                 Err(_) => tokio::time::sleep(port::ACCEPT_PAUSE).await,
             }
         }

@@ -1,8 +1,8 @@
 //! The server's metrics as OpenMetrics text.
 //!
-//! [`read`] collects figures from the state on the core's thread. Its cost depends on workers and
-//! resources, never on tasks or jobs. [`render`] is pure. The names are a public interface, see
-//! `docs/metrics.md`. No label has more than [`LABEL_VALUES_MAX`] values.
+//! [`read`] collects figures from the state on the core's thread. Its cost depends on the number of
+//! workers and resources, never on the number of tasks or jobs. [`render`] is pure. The names are a
+//! public interface, see `docs/metrics.md`. No label has more than [`LABEL_VALUES_MAX`] values.
 
 use std::collections::BTreeMap;
 
@@ -20,7 +20,8 @@ use prometheus_client::registry::{Registry, Unit};
 use crate::core_handle::View;
 use crate::stats::Stats;
 
-/// The maximum number of values per label. Others are omitted and counted by `hq_hidden_resources`.
+/// The maximum number of values per label. Further values are omitted, and `hq_hidden_resources`
+/// counts them.
 const LABEL_VALUES_MAX: usize = 32;
 
 type Labels = Vec<(&'static str, String)>;
@@ -94,7 +95,7 @@ const fn reason_label(reason: LostReason) -> &'static str {
     }
 }
 
-/// Figures from outside the state.
+/// Figures that are not part of the state.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub(crate) struct ProcessFigures {
     /// The number of allocations by state.

@@ -10,7 +10,8 @@ use crate::core_handle::{CoreGone, CoreHandle};
 use crate::query::output::{OutputLocation, output_location};
 use crate::questions::Questions;
 
-/// Reads output on the worker of the task. If there is none yet, waits as long as the client wants.
+/// Reads a task's output on its worker. If there is no output yet, waits as long as the client
+/// requested.
 pub(crate) async fn read(
     query: OutputQuery,
     core: &CoreHandle,

@@ -38,9 +38,9 @@ pub(crate) fn relayed() -> (RelayedTx, mpsc::Receiver<Relayed>) {
 #[derive(Debug)]
 pub(crate) enum PeerStream {
     Tcp(TcpStream),
-    /// Of the owner, on this machine.
+    /// A connection from the owner, on this machine.
     Unix(UnixStream),
-    /// With the address of the relay, for display.
+    /// A channel of a relay, with the relay's address for display.
     Relayed(ChannelStream, Box<str>),
 }
 

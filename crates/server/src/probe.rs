@@ -12,7 +12,7 @@ use crate::state_file::noted_journal;
 /// How long to wait for an answer from a server that may be running.
 const PROBE_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// Returns the error of a second start. `state` describes the process of the running server.
+/// Returns the error for a second start. `state` describes the process of the running server.
 pub(crate) fn already_online(dir: &ServerDir, state: String) -> StartError {
     StartError::AlreadyOnline {
         dir: dir.root().to_path_buf(),

@@ -1,7 +1,7 @@
 //! Answers to queries: pure functions from the state to messages.
 //!
-//! They run on the core's thread, so each of them costs no more than it shows: lists of tasks are
-//! split into pages, and long answers into parts.
+//! They run on the core's thread, so no query may take long: lists of tasks are split into pages,
+//! and long answers into parts.
 
 mod aborted;
 pub(crate) mod dump;
@@ -45,7 +45,7 @@ pub fn answer_in_steps(
     }
 }
 
-/// Returns a job for dashboards, including the data of lists.
+/// Returns a job for dashboards, including the data shown in lists.
 pub(crate) fn job_overview(view: &View<'_>, id: JobId) -> Option<(JobOverview, ListedJob)> {
     let listed = listed::listed(view, view.state.jobs().get(&id)?);
     Some((job::overview(view, id)?, listed))
@@ -72,8 +72,8 @@ pub(crate) fn update(state: &ServerState, update: WatchUpdate) -> Update {
     })
 }
 
-/// Prepares details of ended tasks, as many as one message holds. If their job was forgotten in the
-/// meantime, tasks count as failed for the client, because their results are lost.
+/// Prepares the details of as many ended tasks as one message holds. If their job was forgotten in
+/// the meantime, tasks count as failed for the client, because their results are lost.
 pub(crate) fn make_details(
     state: &ServerState,
     update: &mut Update,

@@ -51,8 +51,8 @@ impl Questions {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Registers a worker's connection for requests. The returned queue ends when the worker has a
-    /// newer connection.
+    /// Registers a worker's connection for requests. The returned queue ends when the worker opens
+    /// a newer connection.
     pub(crate) fn connect(&self, worker: WorkerId, link: LinkId) -> mpsc::Receiver<OutputRequest> {
         let (tx, rx) = mpsc::channel(QUEUE_LEN);
         self.lock().links.insert(worker, (link, tx));

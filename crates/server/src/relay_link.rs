@@ -1,5 +1,5 @@
-//! A connection of a relay. Each of its channels goes to the listener like an accepted connection.
-//! Also records which workers are connected through relays.
+//! Serves the connection of a relay. Each of its channels goes to the listener like an accepted
+//! connection. This module also records which workers are connected through relays.
 //!
 //! The content of channels is opaque. Their handshakes, limits and heartbeats are the same as for
 //! any other connection.
@@ -62,7 +62,7 @@ pub(crate) async fn serve<R, W>(
     );
 }
 
-/// Returns the address that a relay reports. All invalid addresses count as the same one.
+/// Returns the address that a relay reports. All invalid addresses count as the same address.
 fn address_of(peer: &str) -> IpAddr {
     peer.parse::<SocketAddr>()
         .map_or(IpAddr::V4(Ipv4Addr::UNSPECIFIED), |address| address.ip())

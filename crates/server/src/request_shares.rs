@@ -1,5 +1,6 @@
-//! The maximum number of simultaneous expensive requests of each kind: for one lesser right, for
-//! all lesser rights together, and in total. The rest is reserved for the owner.
+//! The maximum number of simultaneous expensive requests of each kind: for each holder with fewer
+//! rights than the owner, for all such holders together, and in total. The rest is reserved for the
+//! owner.
 //!
 //! Requests that only wait are bounded by the number of connections that they occupy, see
 //! [`hq_protocol::admission::port`].
@@ -17,7 +18,7 @@ macro_rules! pools {
 }
 
 pools! {
-    /// Queries of the core, one after the other. The owner's queries do not wait.
+    /// Queries to the core, which run one after the other. The owner's queries do not wait.
     LOOKS: 16, 48, usize::MAX;
     /// Followers of events. Up to 4 MiB may be buffered for each.
     STREAMS: 32, 64, 96;
@@ -28,14 +29,14 @@ pools! {
     READS: 16, 48, READS_MAX;
     /// Users' queries, which can take minutes.
     QUERIES: 32, 48, READS_MAX;
-    /// Timelines. Each reads all tasks.
+    /// Requests for timelines. Each reads all tasks.
     TIMELINES: 1, 1, 2;
     /// Job descriptions in transit. Each has up to 64 MiB, and its parsed form also takes memory.
     DESCRIPTIONS: 2, 3, 4;
     /// Client requests in transit that are larger than [`LARGE_REQUEST`]. The owner's requests do
     /// not wait.
     LARGE_REQUESTS: 4, 4, usize::MAX;
-    /// The same for the first messages of workers.
+    /// The same for the first messages from workers.
     LARGE_REGISTRATIONS: 16, 16, usize::MAX;
 }
 

@@ -39,11 +39,11 @@ use crate::{alloc, client_link, listener, notify, peer_stream, probe, state_file
 /// within five.
 const LEAVE_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// How long to wait for the server directory when its link is removed: before the workers are
+/// How long to wait while the link in the server directory is removed: before the workers are
 /// stopped, and once more at the end.
 const WITHDRAW_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// How long to wait until the last answers are written, after all of them are known.
+/// How long to wait for the last answers to be written, once all of them are known.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// How long to wait for the journal to be closed. A hanging disk would block it forever.
@@ -111,7 +111,8 @@ impl Server {
         tracing::info!("No online server found, starting a new server");
         store_access(&access, &instance, continued.is_some())?;
         publish_token(&config, http.as_ref())?;
-        // Warns before clients find the server, because a start in the background ends then.
+        // Warns before clients can find the server, because a start in the background ends at that
+        // point.
         warn_all(&warnings);
         if let Some(continued) = &continued {
             continued.report(&dir, opened.state.jobs());
@@ -208,7 +209,7 @@ impl Server {
         let stats = &http_parts.stats;
         let clients = accept_clients((client_listener, keys.0), &instance, stats, clients);
         let workers = accept_workers((worker_listener, keys.1), stats, workers);
-        // Separate tokio tasks, so that neither plane waits for the other.
+        // The planes run in separate tokio tasks, so that neither waits for the other.
         let mut planes = tokio::task::JoinSet::new();
         planes.spawn(clients);
         planes.spawn(workers);
@@ -238,7 +239,7 @@ impl Server {
             if let Some(store) = store.filter(|_| !keep) {
                 store.note_stopped();
             }
-            // Do not wait for a client that does not read.
+            // This does not wait longer for a client that does not read.
             let _ = tokio::time::timeout(ANSWER_TIMEOUT, answering.none()).await;
         }
         planes.shutdown().await;
@@ -260,8 +261,8 @@ impl Server {
 /// The state of the server directory before a start changes it.
 struct StartContext {
     dir: ServerDir,
-    /// Held until the link leads to the new server. Of several simultaneous starts, one finds no
-    /// server, and the others find the server of that one.
+    /// Held until the link leads to the new server. If several starts run at the same time, one of
+    /// them finds no server, and the others find the server that it started.
     start_lock: StartLock,
     /// The configuration, with the journal of the server to be continued.
     config: ServerConfig,
@@ -319,7 +320,8 @@ async fn in_time(
     ended.ok().map(|ended| ended.unwrap_or(Ok(())))
 }
 
-/// The owner's own socket, if the file system can have one; without it, all clients use the port.
+/// Opens the owner's socket if the file system supports sockets. Without it, all clients use the
+/// port.
 fn owner_socket(instance: &Path, port: &TcpListener) -> Option<UnixListener> {
     let port = port.local_addr().map(|address| address.port());
     let socket = port.and_then(|port| OwnerSocket::new(instance, port)?.listen());
@@ -328,7 +330,7 @@ fn owner_socket(instance: &Path, port: &TcpListener) -> Option<UnixListener> {
         .ok()
 }
 
-/// Serves clients until it is dropped.
+/// Serves clients until the future is dropped.
 fn accept_clients(
     (listener, key): (TcpListener, Option<SecretKey>),
     instance: &Path,
@@ -432,7 +434,7 @@ fn http_parts(
     }
 }
 
-/// Returns what connections of clients and of workers need.
+/// Returns the data that the connections of clients and of workers need.
 fn planes(
     parts: &HttpParts,
     idle_timeout: Option<Duration>,
@@ -477,7 +479,7 @@ fn planes(
     (clients, workers)
 }
 
-/// Restores the server's uid, and its state last.
+/// Restores the server's uid and then its state.
 fn restore(
     config: &ServerConfig,
     instance: &Path,
@@ -565,8 +567,8 @@ fn earlier_access(dir: &ServerDir, instance: &Path) -> Result<Option<AccessFile>
     }
 }
 
-/// Writes the access file. If `replace`, it replaces that of the earlier run, which has the same
-/// keys.
+/// Writes the access file. If `replace` is set, replaces the file of the earlier run, which has the
+/// same keys.
 fn store_access(access: &AccessFile, instance: &Path, replace: bool) -> Result<(), StartError> {
     let path = instance.join(ACCESS_FILE_NAME);
     if replace {
@@ -702,7 +704,8 @@ fn plane_access(
     Ok(Access { host, port, key })
 }
 
-/// Returns the uid of the access file, otherwise that of the state, otherwise a new one.
+/// Returns the uid from the access file or, without one, from the stored state. If neither has a
+/// uid, creates a new one.
 fn uid(given: Option<&AccessFile>, stored: Option<String>) -> Result<ServerUid, AccessError> {
     let stored = stored.map(ServerUid::from_text);
     match given.and_then(|file| file.server_uid.clone()).or(stored) {

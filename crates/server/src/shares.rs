@@ -45,7 +45,7 @@ struct Sum {
     span: (Timestamp, Timestamp),
 }
 
-/// The sums up to some event, and the later events.
+/// The sums up to a certain event, and the events after it.
 struct Tally {
     sums: HashMap<Key, Sum>,
     live: Live,
@@ -57,7 +57,7 @@ struct Tally {
 /// How tasks ended.
 #[derive(Default)]
 pub(crate) struct Found {
-    /// The shares, failures first and then by size. Shares of forgotten jobs are omitted.
+    /// The shares, failures first, then by size. Shares of forgotten jobs are omitted.
     pub(crate) shares: Vec<Share>,
     /// When the first and the last task of each share ended.
     pub(crate) spans: Vec<(Timestamp, Timestamp)>,
@@ -118,7 +118,7 @@ impl Tally {
     }
 }
 
-/// The sums, while they have readers.
+/// The sums, which are kept only while they have readers.
 #[derive(Default)]
 pub(crate) struct Shares(Arc<Mutex<Option<Tally>>>);
 

@@ -46,7 +46,7 @@ pub(crate) fn noted_journal(instance: &Path) -> Journal {
 }
 
 impl Journal {
-    /// Returns the state file of an instance's server, which need not exist.
+    /// Returns the path of the state file of an instance's server. The file need not exist.
     pub(crate) fn path(&self, instance: &Path) -> PathBuf {
         match self {
             Self::File(path) => path.clone(),
@@ -87,7 +87,7 @@ pub(crate) fn open(
 /// The restored state, and the store to continue with.
 pub(crate) struct RestoredServer {
     pub(crate) state: ServerState,
-    /// The queues of automatic allocation. `None` means that a queue was removed.
+    /// The queues of automatic allocation. `None` stands for a removed queue.
     pub(crate) queues: Vec<(QueueId, Option<Vec<u8>>)>,
     /// The tokens for programs: names and records.
     pub(crate) tokens: Vec<(String, String)>,

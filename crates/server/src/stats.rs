@@ -10,10 +10,11 @@ use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
 
-/// The upper bound of the first bucket in seconds, about a batch with one small message.
+/// The upper bound of the first bucket in seconds, about the time of a batch with one small
+/// message.
 const SHORTEST: f64 = 16e-6;
-/// The number of buckets. They grow by a factor of four up to about one second, which nothing on
-/// the core's thread should ever take.
+/// The number of buckets. Their bounds grow by a factor of four up to about one second, and nothing
+/// on the core's thread should ever take that long.
 const BUCKETS: u16 = 9;
 
 /// Handles to the measurements. Clones record into the same measurements.
@@ -23,7 +24,7 @@ pub(crate) struct Stats {
     pub(crate) batches: Durations,
     /// The time of the scheduling part of a batch.
     pub(crate) rounds: Durations,
-    /// The time from the core to the disk.
+    /// The time that changes take from the core to the disk.
     pub(crate) commits: Durations,
     pub(crate) clients: PlaneStats,
     pub(crate) workers: PlaneStats,

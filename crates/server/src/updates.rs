@@ -107,9 +107,9 @@ impl Update {
         self.done |= later.done;
     }
 
-    /// Prepares details of ended tasks, as many as fit into a message of `bytes_max`. `make`
-    /// returns the details of the first task of a range and the number of tasks that they cover.
-    /// `None` omits these tasks.
+    /// Prepares the details of as many ended tasks as fit into a message of `bytes_max` bytes.
+    /// `make` returns the details of the first task of a range and the number of tasks that they
+    /// cover. If the details are `None`, these tasks are omitted.
     pub(crate) fn make_details(
         &mut self,
         bytes_max: usize,
@@ -139,7 +139,7 @@ impl Update {
         }
     }
 
-    /// Removes the next message, of about `bytes_max`. After a message with `more` set,
+    /// Removes the next message, of about `bytes_max` bytes. After a message with `more` set,
     /// [`Self::make_details`] must be called before the next. A job with many ended tasks is spread
     /// over several messages and counts as ended in the last of them.
     pub(crate) fn take_message(&mut self, bytes_max: usize) -> client::WatchUpdate {
@@ -235,7 +235,7 @@ pub(crate) fn channel(details: Details) -> (UpdateSender, UpdateReceiver) {
 }
 
 impl UpdateSender {
-    /// Adds an update and calls `make_details` with everything that waits.
+    /// Adds an update and calls `make_details` with everything that is waiting.
     pub(crate) fn send(
         &self,
         update: Update,

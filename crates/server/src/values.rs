@@ -1,8 +1,8 @@
 //! Passes values of calls from workers to the store and to waiting clients.
 //!
-//! The core does not handle values. They arrive before the ends of their tasks and are passed to
-//! the store first, so that they are on disk when the end is reported. Recent values are kept here
-//! for the client, and older ones are read from the store. Values are opaque.
+//! The core does not handle values. A value arrives before the end of its task and is passed to the
+//! store first, so that it is on disk when the end is reported. Recent values are kept here for the
+//! client, and older ones are read from the store. Values are opaque.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -68,7 +68,7 @@ impl ValueBuffer {
     }
 }
 
-/// Values that are not delivered yet.
+/// Values that have not been delivered yet.
 pub(crate) struct Values {
     kept: Mutex<ValueBuffer>,
     store: Option<StoreClient>,
@@ -233,10 +233,10 @@ impl Values {
 /// value is sent anyway.
 ///
 /// Each message is a complete update, because waiting clients process values as they arrive. The
-/// other parts of the update have been limited before.
+/// other parts of the update have already been limited.
 pub(crate) struct Pages<'a> {
     values: &'a Values,
-    /// The jobs with tasks that are not sent yet.
+    /// The jobs with tasks that have not been sent yet.
     jobs: VecDeque<(client::WatchedJob, VecDeque<client::EndedTask>)>,
     /// The message after those of the jobs. `None` after the last message.
     rest: Option<client::WatchUpdate>,

@@ -1,4 +1,5 @@
-//! A connection of a worker: its registration, and then its reports and the server's commands.
+//! Serves the connection of a worker: its registration, and then its reports and the server's
+//! commands.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -40,7 +41,7 @@ const ACKNOWLEDGE_AFTER: Duration = Duration::from_millis(50);
 /// its messages.
 const ROWS_WAITING_MAX: u32 = 1 << 18;
 
-/// What connections of workers need.
+/// The data that the connections of workers need.
 #[derive(Clone)]
 pub(crate) struct WorkerPlane {
     pub(crate) core: CoreHandle,
@@ -123,8 +124,8 @@ where
     let _ = plane.core.worker_gone(worker, link, how).await;
 }
 
-/// Returns the peer's request. `None` if its first message was unreadable, which the peer is
-/// notified about.
+/// Returns the peer's request. Returns `None` if the first message was unreadable, and then
+/// notifies the peer.
 async fn first_message<R, W>(
     reader: &mut MessageReader<R>,
     writer: &mut MessageWriter<W>,
@@ -137,7 +138,8 @@ where
     let first = timeout(REGISTER_TIMEOUT, reader.next_or_large(LARGE_REQUEST)).await;
     let first = match first {
         Ok(Ok(Incoming::Message(message))) => Ok(message.decode().map(Some)),
-        // Other workers may hold the places for that long, so only the time with a place counts.
+        // Other workers may occupy all places for that long, so the timeout starts only when this
+        // worker has a place.
         Ok(Ok(Incoming::Large)) => {
             let _large = LARGE_REGISTRATIONS.enter(holder).await;
             let first = timeout(REGISTER_TIMEOUT, reader.next::<worker::ToServer>()).await;
@@ -273,7 +275,7 @@ async fn receive<R: AsyncRead + Unpin>(
             Ok(Some(message)) => message,
             Ok(None) => return LinkEnd::Closed,
             Err(error) => {
-                // An invalid message is a bug in one of the two programs and will be repeated.
+                // An invalid message is a bug in one of the two programs and will occur again.
                 if matches!(error, ReadError::Io(_) | ReadError::Truncated) {
                     tracing::debug!(%worker, %error, "worker connection broke");
                 } else {
@@ -283,7 +285,8 @@ async fn receive<R: AsyncRead + Unpin>(
             }
         };
         *has_spoken = true;
-        // Added before the ends in the same report, so that they are stored together.
+        // The curves are added before the ends of tasks in the same report, so that both are stored
+        // together.
         let (curves, malformed) = take_curves(&mut message);
         if malformed > 0 {
             tracing::warn!(%worker, malformed, "a message about the usage of tasks is invalid");
@@ -302,7 +305,8 @@ async fn receive<R: AsyncRead + Unpin>(
                 }
             }
             Ok(FromWorker::Output(output)) => plane.questions.answer(worker, output),
-            // Added before the report of their ends, so that they are stored together.
+            // The values are added before the report of their tasks' ends, so that both are stored
+            // together.
             Ok(FromWorker::Values(values)) => plane.values.add(worker, values),
             Ok(FromWorker::Register(..) | FromWorker::Relay(_)) => {
                 tracing::warn!(%worker, "second registration on one connection ignored");

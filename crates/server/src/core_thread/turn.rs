@@ -11,17 +11,17 @@ const TURN_CPU_MAX: Duration = Duration::from_millis(10);
 /// The parts of a turn.
 #[derive(Clone, Copy)]
 pub(super) enum Part {
-    /// Requests of clients, without the rounds that they trigger.
+    /// Requests from clients, excluding the scheduling rounds that they trigger.
     Requests,
-    /// Messages of workers.
+    /// Messages from workers.
     Reports,
     /// Expired timers.
     Timer,
     /// Scheduling.
     Round,
-    /// The resulting messages and changes, passed to senders and to the store.
+    /// Passing the resulting messages to senders, and the resulting changes to the store.
     Effects,
-    /// Messages that waited for a commit.
+    /// Sending the messages that waited for a commit.
     Release,
 }
 
@@ -53,8 +53,8 @@ impl Turn {
         }
     }
 
-    /// Returns the CPU time so far. Saturates, because a clock that steps back must not stop the
-    /// server.
+    /// Returns the CPU time used so far. Saturates, so that a clock that steps back does not stop
+    /// the server.
     pub(super) fn cpu(&self) -> Duration {
         thread_cpu_time().saturating_sub(self.begin)
     }
@@ -68,7 +68,8 @@ impl Turn {
         self.last = now;
     }
 
-    /// Logs a slow turn for diagnosis. `rows` is the number of rows of workers' messages in it.
+    /// Logs a slow turn for diagnosis. `rows` is the number of rows in the workers' messages that
+    /// it handled.
     pub(super) fn end(&self, rows: usize) {
         let cpu = self.cpu();
         if cpu >= TURN_CPU_MAX {

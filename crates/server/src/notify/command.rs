@@ -1,4 +1,4 @@
-//! Notifies by a command, with the message on standard input and the essential facts in the
+//! Notifies by running a command, with the message on standard input and the essential facts in the
 //! environment.
 
 use std::ffi::OsStr;
@@ -10,14 +10,13 @@ use tokio::process::Command;
 use super::{ATTEMPT_TIMEOUT, Message};
 use crate::command::{self, Limits, RunError};
 
-/// The limits of the command, with the number of bytes read from its streams.
+/// The limits of the command, including the number of bytes that are read from its streams.
 const LIMITS: Limits = Limits {
     time: ATTEMPT_TIMEOUT,
     output_bytes: 4_096,
 };
 
-/// Runs the command in a shell, in the directory of the submit or of the server if it exists. The
-/// output is discarded.
+/// Runs the command in a shell, in the message's directory if that exists. The output is discarded.
 pub(super) async fn run(line: &str, message: &Message) -> Result<(), String> {
     let directory = Path::new(OsStr::from_bytes(&message.dir));
     let directory = if directory.is_dir() {

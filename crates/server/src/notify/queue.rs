@@ -1,8 +1,8 @@
 //! The order of notifications: which one is sent next, the pauses after failures, and the
-//! concurrency per target. This module knows neither deliveries nor the clock.
+//! concurrency per target. This module neither delivers notifications nor reads the clock.
 //!
 //! A target that does not answer blocks its deliveries until they time out. A target may use two of
-//! the eight slots, so that others can continue. Pauses use no slot.
+//! the eight slots, so that deliveries to other targets can continue. Pauses use no slot.
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::hash::Hash;
@@ -48,7 +48,8 @@ impl<K: Eq + Hash, T> Queue<K, T> {
         self.running.insert(key, place);
     }
 
-    /// Notes that a delivery has ended. If `again` is given, the notification returns at that time.
+    /// Notes that a delivery has ended. If `again` is given, the notification is queued again at
+    /// that time.
     pub(super) fn end(&mut self, key: &K, again: Option<(Instant, T)>) {
         let place = self.running.remove(key);
         if let (Some(place), Some((at, item))) = (place, again) {

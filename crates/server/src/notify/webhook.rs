@@ -1,4 +1,4 @@
-//! Notifies by a POST request with the message as JSON.
+//! Notifies by sending a POST request with the message as JSON.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -38,8 +38,8 @@ pub fn check_webhook(url: &str) -> Result<(), String> {
     Ok(())
 }
 
-/// Sends the request. Any status other than 2xx is an error. Certificates are checked against those
-/// of the system.
+/// Sends the request. Any status other than 2xx is an error. Certificates are checked against the
+/// system's certificates.
 pub(super) async fn post(url: String, body: String) -> Result<(), String> {
     let (tx, rx) = oneshot::channel();
     // A thread of the runtime would delay the end of the server.
@@ -60,7 +60,7 @@ fn post_now(url: &str, body: &str) -> Result<(), String> {
         .root_certs(RootCerts::PlatformVerifier)
         .unversioned_rustls_crypto_provider(Arc::new(rustls::crypto::ring::default_provider()))
         .build();
-    // A redirect could send a secret to another place.
+    // A redirect could send a secret to another host.
     let config = ureq::Agent::config_builder()
         .tls_config(tls)
         .timeout_global(Some(TIMEOUT))

@@ -6,8 +6,8 @@ use hq_core::job::{Job, JobState, Submit, TaskSlot};
 use hq_core::server_state::ServerState;
 use hq_core::task::Phase;
 
-/// The maximum length of a path from an aborted task to the cause. Beyond it, the nearest aborted
-/// task is named.
+/// The maximum length of a path from an aborted task to the cause. If the path is longer, the
+/// nearest aborted task is named.
 const STEPS_MAX: usize = 32;
 
 /// Returns the reason as a sentence. `None` if the cause was forgotten.
@@ -83,7 +83,7 @@ fn by_earlier_job(state: &ServerState, submit: &Submit, task: TaskId) -> Option<
     })
 }
 
-/// Names the job's limit of failures.
+/// Names the job's failure limit.
 fn by_failures(job: &Job) -> Option<String> {
     let max = job.max_fails.filter(|_| job.exceeds_max_fails())?;
     Some(format!(

@@ -7,11 +7,12 @@ use serde_json::{Value, json};
 
 use crate::core_handle::View;
 
-/// The maximum number of task runs. Beyond it, only counters describe the rest.
+/// The maximum number of task runs. If there are more, only counters describe the rest.
 const TASK_RUNS_MAX: usize = 10_000;
 
 /// Returns the state as one object with the key `tako`, which tools expect. Consecutive tasks with
-/// the same state form one run, so the size depends on the events and not on the number of tasks.
+/// the same state form one run, so the size depends on the number of events and not on the number
+/// of tasks.
 pub(crate) fn dump(view: &View<'_>) -> Value {
     let state = view.state;
     let mut groups: BTreeMap<&str, Vec<u32>> = BTreeMap::new();

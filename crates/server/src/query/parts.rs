@@ -19,7 +19,8 @@ use hq_protocol::could_run;
 use super::{job, task, worker};
 use crate::core_handle::{CoreGone, CoreHandle, View};
 
-/// The number of rows per part, by cost: about 1 µs, 5 µs, 3 µs, 5 µs and 20 µs each.
+/// The number of rows per part. In the order of these constants, a row takes about 1, 5, 3, 5 and
+/// 20 µs.
 const JOBS_MAX: usize = 2_048;
 const DETAILS_MAX: usize = 256;
 /// The number of submits and templates per part of an answer.
@@ -46,7 +47,8 @@ pub(crate) enum Jobs {
 }
 
 impl Jobs {
-    /// Takes the first jobs. The answer is complete if `None` is left.
+    /// Takes the first jobs, and returns them with the remaining jobs. The answer is complete if
+    /// these are `None`.
     fn take(self, state: &ServerState, most: usize) -> (Vec<&Job>, Option<Self>) {
         let known = |id| state.jobs().get(&id);
         match self {
@@ -64,7 +66,7 @@ impl Jobs {
     }
 }
 
-/// A query, or its partial answer and what is left of it.
+/// A query, or its partial answer and the part of the query that is still to be answered.
 pub(crate) enum PartialQuery {
     New(Query),
     JobList(Jobs, client::JobList),
@@ -241,7 +243,7 @@ impl PartialQuery {
         let mut budget = TEMPLATES_MAX;
         for row in reply.jobs.iter_mut().skip(whole) {
             let id = row.summary.as_ref().map_or(JobId(0), |job| JobId(job.id));
-            // If a job was forgotten in the meantime, its row stays as far as it was read.
+            // If a job was forgotten in the meantime, its row keeps the data that has been read.
             let job = view.state.jobs().get(&id);
             if job.is_some_and(|job| !job::add_submits(job, row, &mut budget)) {
                 break;
