@@ -114,8 +114,8 @@ pub(crate) struct Compactor {
     has_dropped: bool,
     /// The number of overviews in the file. `None` if they have not been counted yet.
     overviews: Option<u64>,
-    /// The number of tasks that finished since the last fold began, and the number of rows that
-    /// this fold left.
+    /// The number of tasks that have finished since the last fold began, and the number of rows
+    /// that this fold left.
     finished: u64,
     left: u64,
     prune: Option<Pruned>,

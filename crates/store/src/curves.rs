@@ -105,7 +105,7 @@ pub type Found = (u32, u32, Curve);
 ///
 /// # Errors
 ///
-/// If the store cannot be read.
+/// Returns an error if the store cannot be read.
 pub fn read(db: &Connection, job: u32, task: u32) -> Result<Vec<Found>, String> {
     let find = || {
         let mut select = db.prepare_cached(

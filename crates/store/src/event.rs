@@ -228,7 +228,7 @@ impl DroppedTasks {
 ///
 /// # Errors
 ///
-/// If writing fails.
+/// Returns an error if writing fails.
 pub fn write_line(out: &mut impl Write, line: &str, seq: Option<u64>) -> io::Result<()> {
     if seq.is_none() && !line.contains(RANGES_MARK) {
         return writeln!(out, "{line}");
@@ -276,7 +276,7 @@ fn time_text(at: Timestamp) -> String {
 ///
 /// # Errors
 ///
-/// If the store cannot be read.
+/// Returns an error if the store cannot be read.
 pub fn events_since(
     connection: &Connection,
     after: i64,
@@ -306,7 +306,7 @@ pub fn events_since(
 ///
 /// # Errors
 ///
-/// If the store cannot be read.
+/// Returns an error if the store cannot be read.
 pub fn ended_tasks(
     connection: &Connection,
     upto: i64,
@@ -337,7 +337,7 @@ pub fn ended_tasks(
     ended_together(&moment, upto, take)
 }
 
-/// Does the same for tasks in stretches.
+/// Does the same as [`ended_tasks`], for tasks in stretches.
 fn ended_together(
     connection: &Connection,
     upto: i64,

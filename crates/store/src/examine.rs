@@ -36,8 +36,8 @@ pub(crate) enum WalState {
 ///
 /// # Errors
 ///
-/// If the cause is not in the file itself. The file cannot be checked in that case, because a
-/// half-written file may look truncated.
+/// Returns an error if the cause is not in the file itself. The file cannot be checked in that
+/// case, because a half-written file may look truncated.
 pub(crate) fn fold(place: &Place, given: &Path) -> Result<WalState, StoreError> {
     let folded = place.connect().and_then(|connection| {
         connection.busy_timeout(FOLD_TIMEOUT)?;
@@ -126,7 +126,7 @@ fn unreadable(path: &Path) -> impl Fn(io::Error) -> StoreError + '_ {
 ///
 /// # Errors
 ///
-/// If the file does not exist.
+/// Returns an error if the file does not exist.
 pub fn check(path: &Path) -> Result<Vec<String>, StoreError> {
     let by_sqlite = reader::open_for_reading(path)
         .map_err(|error| error.to_string())
@@ -149,8 +149,8 @@ pub fn check(path: &Path) -> Result<Vec<String>, StoreError> {
 ///
 /// # Errors
 ///
-/// If a server uses the file, if it is not a journal, or if there is not enough disk space for the
-/// copy.
+/// Returns an error if a server uses the file, if it is not a journal, or if there is not enough
+/// disk space for the copy.
 pub fn repair(path: &Path) -> Result<Option<RepairReport>, StoreError> {
     // This check comes first, so that no lock file is created next to a missing file.
     std::fs::metadata(path).map_err(unreadable(path))?;

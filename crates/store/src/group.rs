@@ -35,7 +35,7 @@ pub(crate) struct Group<'a> {
     connection: &'a Connection,
     seq: &'a mut i64,
     starts: BTreeMap<TaskKey, Start>,
-    /// Ends that are not written yet, because their neighbors may follow.
+    /// Ends that have not been written yet, because their neighbors may follow.
     ends: Vec<EndRow<'a>>,
     /// The minimum length of a stretch.
     stretch_min: u32,
@@ -53,8 +53,8 @@ pub(crate) fn write(
     write_with(STRETCH_MIN, connection, seq, changes, events)
 }
 
-/// Does the same with a given minimum length of a stretch. In simulated worlds, only a few tasks
-/// finish at once.
+/// Does the same as [`write()`], with a given minimum length of a stretch. In simulated worlds, only
+/// a few tasks finish at once.
 pub(crate) fn write_with(
     stretch_min: u32,
     connection: &Connection,

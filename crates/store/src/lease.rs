@@ -17,7 +17,7 @@ use crate::{StoreError, schema};
 
 /// The interval between heartbeats.
 pub(crate) const HEARTBEAT: Duration = Duration::from_secs(3);
-/// A lease of another host expires if its heartbeat has not changed for this long.
+/// How long the heartbeat of another host's lease may stay unchanged before the lease expires.
 const PATIENCE: Duration = Duration::from_secs(10);
 /// The interval between reads of another host's heartbeat.
 const LOOK_INTERVAL: Duration = Duration::from_millis(250);

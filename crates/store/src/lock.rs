@@ -98,8 +98,8 @@ impl Lock {
     ///
     /// # Errors
     ///
-    /// [`StoreError::InUse`] if a living process has locked it; also [`StoreError::NoLocks`] and
-    /// [`StoreError::Create`].
+    /// Returns [`StoreError::InUse`] if a living process has locked the store, and
+    /// [`StoreError::NoLocks`] or [`StoreError::Create`] if it cannot be locked.
     pub fn take(given: &Path) -> Result<Self, StoreError> {
         let path = resolve(given).map_err(create(given))?;
         let beside = lock_path(&path);

@@ -49,7 +49,7 @@ impl MemoryDisk {
     ///
     /// # Panics
     ///
-    /// If the schema is not valid.
+    /// Panics if the schema is not valid.
     #[must_use]
     pub fn create() -> Box<dyn Disk> {
         let connection = EMPTY.take().unwrap_or_else(new_database);

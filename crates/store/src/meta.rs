@@ -125,8 +125,8 @@ pub(crate) const REPEATED: &str = "repeated_";
 /// The key prefix of submits with skipped instances, followed by `<job>_<number>`. The value is the
 /// first instance of tasks that were never sent to a worker.
 pub(crate) const FIRST_INSTANCE: &str = "first_instance_";
-/// This key exists after a worker was abandoned, until the tasks that it may have started have new
-/// instances.
+/// This key exists after a worker has been abandoned, until the tasks that it may have started have
+/// new instances.
 pub(crate) const STARTS_UNKNOWN: &str = "starts_unknown";
 /// The key prefix of submits with a key, followed by the job, `_` and the key. The value is the
 /// digest of the submit.

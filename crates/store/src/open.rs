@@ -29,7 +29,7 @@ impl InspectedStore {
     ///
     /// # Errors
     ///
-    /// If the store cannot be read. [`Self::open`] may be able to repair it.
+    /// Returns an error if the store cannot be read. [`Self::open`] may be able to repair it.
     pub const fn history(&self) -> Result<&History, &StoreError> {
         self.history.as_ref()
     }
@@ -74,7 +74,8 @@ impl Store {
     ///
     /// # Errors
     ///
-    /// [`StoreError::InUse`] if a server uses the store; see [`StoreError`] for others.
+    /// Returns [`StoreError::InUse`] if a server uses the store. See [`StoreError`] for other
+    /// errors.
     pub fn look(path: &Path) -> Result<InspectedStore, StoreError> {
         let lock = Lock::take(path)?;
         let place = place_of(&lock, None);
@@ -172,7 +173,7 @@ impl Store {
     ///
     /// # Errors
     ///
-    /// If the file cannot be written.
+    /// Returns an error if the file cannot be written.
     pub fn note_fresh(&self) -> Result<(), StoreError> {
         history::note_fresh(&self.connection).map_err(StoreError::sql(&self.path))
     }
@@ -187,7 +188,7 @@ impl Store {
     ///
     /// # Errors
     ///
-    /// If the file cannot be read.
+    /// Returns an error if the file cannot be read.
     pub fn server_uid(&self) -> Result<Option<String>, StoreError> {
         meta::text(&self.connection, "server_uid").map_err(StoreError::sql(&self.path))
     }
@@ -196,7 +197,7 @@ impl Store {
     ///
     /// # Errors
     ///
-    /// If the file cannot be read.
+    /// Returns an error if the file cannot be read.
     pub fn load(&self, uid: &str, now: hq_core::time::Now) -> Result<Loaded, StoreError> {
         let sql = StoreError::sql(&self.path);
         memory::guard(&self.connection, true).map_err(&sql)?;
@@ -220,7 +221,7 @@ impl Store {
     ///
     /// # Errors
     ///
-    /// If the file cannot be written or no thread can be created.
+    /// Returns an error if the file cannot be written or no thread can be created.
     pub fn start(
         self,
         uid: &str,

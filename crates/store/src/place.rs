@@ -146,8 +146,8 @@ impl Place {
     ///
     /// # Errors
     ///
-    /// If they cannot be determined at present: a network file system may fail temporarily while
-    /// the files are intact.
+    /// Returns an error if they cannot be determined at present: a network file system may fail
+    /// temporarily while the files are intact.
     pub(crate) fn files(&self) -> io::Result<Files> {
         let of = |path: &Path| match fs::metadata(path) {
             Ok(found) => Ok(Some(File {

@@ -1,4 +1,4 @@
-//! Reads the store while the writer is running: read-only SQL of users, and the queries of
+//! Reads the store while the writer is running: read-only SQL from users, and the queries of
 //! dashboards and reports as statements with typed rows.
 
 pub mod report;
@@ -23,7 +23,7 @@ pub use usage::{UsageStep, usage};
 ///
 /// # Errors
 ///
-/// If the file does not exist or is not a journal.
+/// Returns an error if the file does not exist or is not a journal.
 pub fn open_for_reading(path: &Path) -> Result<Connection, StoreError> {
     let failed = |reason: String| StoreError::Open {
         path: path.to_path_buf(),
@@ -111,7 +111,7 @@ fn connect(path: &Path) -> rusqlite::Result<Connected> {
 ///
 /// # Errors
 ///
-/// If the file is not a journal or cannot be read.
+/// Returns an error if the file is not a journal or cannot be read.
 pub fn unfinished_jobs(path: &Path) -> Result<u64, StoreError> {
     history::unfinished_jobs(&open_for_reading(path)?).map_err(StoreError::sql(path))
 }
@@ -121,7 +121,7 @@ pub fn unfinished_jobs(path: &Path) -> Result<u64, StoreError> {
 ///
 /// # Errors
 ///
-/// If the file is not a journal of this release or cannot be read.
+/// Returns an error if the file is not a journal of this release or cannot be read.
 pub fn task_rows(path: &Path) -> Result<u64, StoreError> {
     let sql = "SELECT count(*) FROM task_row_data";
     open_for_reading(path)?
@@ -134,7 +134,7 @@ pub fn task_rows(path: &Path) -> Result<u64, StoreError> {
 ///
 /// # Errors
 ///
-/// If the file cannot be read.
+/// Returns an error if the file cannot be read.
 pub fn problems(connection: &Connection) -> rusqlite::Result<Vec<String>> {
     let mut statement = connection.prepare("PRAGMA integrity_check(1000)")?;
     let rows = statement.query_map([], |row| row.get(0))?;

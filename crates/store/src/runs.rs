@@ -1,8 +1,8 @@
 //! Parts of statements that dashboards and reports share: the times of tasks and their requests.
 //!
-//! They are parts of statements (`WITH …`), so that SQLite aggregates the rows and the size of
-//! the result depends neither on the number of tasks nor on that of jobs. They are templates; see
-//! [`Query`].
+//! They are parts of statements (`WITH …`), so that SQLite aggregates the rows. The size of the
+//! result therefore depends neither on the number of tasks nor on the number of jobs. They are
+//! templates; see [`Query`].
 
 use crate::statement::Query;
 
@@ -20,7 +20,7 @@ pub(crate) const ASKED: &str = "asked AS MATERIALIZED (\
 pub(crate) const CPUS: &str = "cpus AS MATERIALIZED (\
      SELECT job, variant, sum(CASE name WHEN 'cpus' THEN units ELSE 0 END) AS units FROM asked GROUP BY 1, 2)";
 
-/// The units of cpus of a task that is not in `cpus`.
+/// The cpus of a task that is not in `cpus`, in units.
 pub(crate) const CPUS_UNKNOWN: i64 = 10_000;
 
 /// `runs (job, variant, worker, state, began, ended)`: each instance that ran, in nanoseconds since
@@ -54,7 +54,7 @@ pub struct StepRow {
     pub step: i64,
     /// The number of tasks.
     pub tasks: i64,
-    /// The requested units of cpus.
+    /// The requested cpus, in units.
     pub units: i64,
 }
 

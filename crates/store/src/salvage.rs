@@ -28,11 +28,12 @@ struct TableShape {
     types: &'static str,
 }
 
-/// The tasks with one row each.
+/// The name of the table of tasks that have one row each.
 const ROWS: &str = "task_row_data";
 /// The name of the same table up to version 9.
 const ROWS_EARLIER: &str = "task_data";
-/// The tasks in columns. A repair expands them into rows, and compaction folds these rows again.
+/// The name of the table of tasks that are stored in columns. A repair expands them into rows, and
+/// compaction folds these rows again.
 const STRETCHES: &str = "stretch_data";
 
 const SHAPES: &[TableShape] = &[
@@ -211,7 +212,8 @@ impl fmt::Display for RepairReport {
 ///
 /// # Errors
 ///
-/// If no page can be read, or if the new file cannot be written next to the old one.
+/// Returns an error if no page can be read, or if the new file cannot be written next to the old
+/// one.
 pub(crate) fn repair(
     lock: &Lock,
     given: &Path,

@@ -49,7 +49,7 @@ struct Queue {
     reader: Option<Waker>,
     /// Whether no more events follow, because the writer has ended or the reader was too slow.
     has_ended: bool,
-    /// Whether the reader has left.
+    /// Whether the reader has disconnected.
     is_left: bool,
 }
 
@@ -60,7 +60,7 @@ fn lock(queue: &Mutex<Queue>) -> MutexGuard<'_, Queue> {
     queue.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// The events from some number on, for one reader.
+/// The events starting at a given number, for one reader.
 pub struct Live(Shared);
 
 impl Live {
@@ -203,7 +203,7 @@ struct RecentEvents {
     /// All events after this number are kept. `None` if no events are kept.
     after: Option<i64>,
     kept: Events,
-    /// When there was last a reader.
+    /// When a reader was last connected.
     read: Option<Instant>,
 }
 

@@ -1,7 +1,7 @@
 //! The values of calls: bytes that the server stores without interpreting them.
 //!
-//! They arrive before the ends of their tasks and bypass the core, which does not handle them. A
-//! worker may send a value for an outdated instance. It is stored but never read, because readers
+//! A value arrives before the end of its task and bypasses the core, which does not handle values.
+//! A worker may send a value for an outdated instance. It is stored but never read, because readers
 //! select the recorded instance and worker.
 
 use hq_core::id::{InstanceId, TaskKey, WorkerId};
@@ -53,7 +53,7 @@ pub struct Found {
 ///
 /// # Errors
 ///
-/// If the store cannot be read.
+/// Returns an error if the store cannot be read.
 pub fn read(db: &Connection, job: u32, tasks: &IdArray, bytes_max: usize) -> Result<Found, String> {
     find(db, job, tasks, bytes_max).map_err(|error| format!("the values cannot be read: {error}"))
 }

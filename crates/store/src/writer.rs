@@ -70,7 +70,7 @@ pub enum Health {
     Broken(String),
 }
 
-/// A report of the writer.
+/// A progress report from the writer.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Progress {
     /// All changes up to this number, as returned by [`StoreHandle::store`], are on disk.
@@ -93,7 +93,7 @@ pub struct Position {
 pub struct Subscription {
     /// The position in the journal at which `live` starts.
     pub past: Position,
-    /// The events from now on.
+    /// The events that follow.
     pub live: Live,
 }
 
@@ -206,9 +206,9 @@ struct Writer {
     compactor: Compactor,
     /// The requests that wait for the current prune.
     pruning: Vec<SyncSender<Result<Pruned, String>>>,
-    /// Whether there was a commit after the last checkpoint.
+    /// Whether anything has been committed since the last checkpoint.
     has_log: bool,
-    /// Whether a prune has returned all spare pages and there was no commit after it.
+    /// Whether a prune has returned all spare pages and nothing has been committed since.
     is_bare: bool,
     /// Whether the file itself, without its log, says that it needs its log. After a flush it does
     /// not say so until the next commit, so a copy of the file alone is complete. A reader may

@@ -286,8 +286,8 @@ fn find_used(
     Ok(*table == WORKER_TABLES.len())
 }
 
-/// Does the same for stretches. `after` is the key of the last stretch that was read. Returns
-/// whether none are left.
+/// Does the same as [`find_used`], for stretches. `after` is the key of the last stretch that was
+/// read. Returns whether none are left.
 fn find_used_in_stretches(
     db: &Transaction<'_>,
     unused: &mut BTreeSet<u32>,

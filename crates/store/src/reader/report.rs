@@ -38,16 +38,16 @@ impl Period {
     }
 }
 
-/// A worker of the period.
+/// A worker that was connected during the period.
 #[derive(Clone, PartialEq, Debug)]
 pub struct WorkerRow {
     /// The id of the worker.
     pub id: u32,
     /// The host name.
     pub host: String,
-    /// When the worker connected, within the period.
+    /// When the worker connected, or the start of the period if that is later.
     pub from_ns: i64,
-    /// When the worker ended, within the period.
+    /// When the worker ended, or the end of the period if that is earlier.
     pub to_ns: i64,
     /// The reason why the worker ended.
     pub reason: Option<String>,

@@ -1,4 +1,4 @@
-//! Queries of dashboards about a run, at the time `at_ns` in nanoseconds since 1970.
+//! The queries of dashboards about a run, at the time `at_ns` in nanoseconds since 1970.
 //!
 //! Each statement scans the tasks of a job, or of all jobs, once. SQLite aggregates the tasks, so
 //! the size of the result does not depend on their number.
@@ -100,7 +100,7 @@ pub fn submitted_ids(job: u32) -> Query<IdsRow> {
 pub struct StripRow {
     /// The bin of ids.
     pub bin: i64,
-    /// The state at the time.
+    /// The state at the time of the query.
     pub state: TaskState,
     /// The bin of [`RUN_BOUNDS`](super::RUN_BOUNDS), for finished and failed tasks.
     pub took: Option<usize>,
@@ -139,9 +139,9 @@ pub struct DroppedRow {
     pub first: i64,
     /// The number of ids.
     pub count: i64,
-    /// The distance between two ids.
+    /// The distance between consecutive ids.
     pub step: i64,
-    /// `Canceled` or `Aborted`.
+    /// The state, either `Canceled` or `Aborted`.
     pub state: TaskState,
 }
 
@@ -204,7 +204,7 @@ pub struct TaskRow {
     pub job: u32,
     /// The id of the task within the job.
     pub task: u32,
-    /// The state at the time.
+    /// The state at the time of the query.
     pub state: TaskState,
     /// The host that runs or ran the task.
     pub host: Option<String>,
@@ -304,7 +304,7 @@ pub fn requests(jobs: Option<&[u32]>) -> Query<RequestRow> {
     })
 }
 
-/// A job and its number of tasks at the time.
+/// A job and its number of tasks at the time of the query.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct JobRow {
     /// The id of the job.
@@ -350,7 +350,7 @@ fn state_row(row: RowRef<'_>) -> StateRow {
     }
 }
 
-/// Selects the number of tasks that have a row, by job and state at the time.
+/// Selects the number of tasks that have a row, by job and by state at the time of the query.
 #[must_use]
 pub fn states(at_ns: i64) -> Query<StateRow> {
     let sql =
@@ -398,7 +398,7 @@ pub struct WorkerRow {
     pub host: String,
     /// When the worker connected.
     pub started_ns: i64,
-    /// The reason why the worker ended, if it had ended at the time.
+    /// The reason why the worker ended, if it had ended at the time of the query.
     pub ended: Option<String>,
     /// The configuration, in the format of events.
     pub config: Value,
@@ -539,9 +539,9 @@ pub struct EventRow {
     pub at_ns: i64,
     /// The type of the event.
     pub kind: String,
-    /// The job of the event.
+    /// The job that the event is about.
     pub job: Option<u32>,
-    /// The worker of the event.
+    /// The worker that the event is about.
     pub worker: Option<u32>,
     /// The details of the event.
     pub data: Value,

@@ -1,5 +1,5 @@
-//! Queries of the web dashboard about the past: failures, run times, the tasks of each worker over
-//! time, and the last events. Times are in nanoseconds since 1970; the end of a period is
+//! The queries of the web dashboard about the past: failures, run times, the tasks of each worker
+//! over time, and the last events. Times are in nanoseconds since 1970; the end of a period is
 //! exclusive.
 
 use hq_core::outcome::OutcomeCode;
@@ -16,7 +16,7 @@ use crate::statement::Query;
 /// searched most often.
 const DATA_MAX: u32 = 4_096;
 
-/// Returns the short form of a failure, based on `outcome` and `message`.
+/// Returns the error text of a failure, based on `outcome` and `message`.
 fn words(row: RowRef<'_>, column: usize) -> String {
     failure_text(row.int(column), row.text(column + 1))
 }
@@ -24,7 +24,7 @@ fn words(row: RowRef<'_>, column: usize) -> String {
 /// A failed task.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct FailureRow {
-    /// The failure.
+    /// The error text of the failure.
     pub error: String,
     /// The id of the task within the job.
     pub task: Option<i64>,
@@ -63,7 +63,7 @@ pub fn failures(job: u32) -> Query<FailureRow> {
 /// Tasks of a job that failed for the same reason on one host.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct FailureGroupRow {
-    /// The failure.
+    /// The error text of the failure.
     pub error: String,
     /// The host that ran the tasks.
     pub host: Option<String>,
@@ -144,7 +144,7 @@ pub struct WorkerRow {
     pub started_ms: i64,
     /// When the worker ended.
     pub ended_ms: Option<i64>,
-    /// The units of its cpus.
+    /// The cpus of the worker, in units.
     pub cpus: i64,
 }
 
@@ -255,7 +255,7 @@ pub fn bar_sums(from: i64, to: i64, width: i64) -> Query<BarSumRow> {
 /// The number of tasks that started or ended in one step.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct HistoryRow {
-    /// What happened to the tasks. The running state stands for a start.
+    /// The state that the tasks entered. The running state stands for a start.
     pub state: TaskState,
     /// The step of the period.
     pub step: i64,
@@ -291,9 +291,9 @@ pub struct LogRow {
     pub at_ms: i64,
     /// The type of the event.
     pub kind: String,
-    /// The job of the event.
+    /// The job that the event is about.
     pub job: Option<i64>,
-    /// The worker of the event.
+    /// The worker that the event is about.
     pub worker: Option<i64>,
     /// The details. `None` if they are not JSON.
     pub data: Option<Value>,

@@ -17,9 +17,9 @@ pub struct UsageStep {
     pub running: i64,
     /// The number of tasks that ended within the step.
     pub ended: u64,
-    /// The units of cpus in use, limited to those offered.
+    /// The cpus in use, in units, limited to the offered cpus.
     pub used: i64,
-    /// The units of cpus offered by workers.
+    /// The cpus that workers offer, in units.
     pub offered: i64,
 }
 
@@ -73,7 +73,7 @@ pub fn usage(
         .collect()
 }
 
-/// Returns the units of cpus of a worker, based on its configuration.
+/// Returns the cpus of a worker in units, based on its configuration.
 pub(super) fn cpus_of(config: &Value) -> i64 {
     let items = config.pointer("/resources/resources");
     let items = items.and_then(Value::as_array).into_iter().flatten();

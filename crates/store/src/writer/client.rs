@@ -110,13 +110,13 @@ impl StoreClient {
         let _ = self.messages.send(Message::Stopped);
     }
 
-    /// Returns when all earlier changes are in the file itself. Until the next change, a copy of
-    /// the file is then complete without its write-ahead log.
+    /// Waits until all earlier changes are in the file itself. Until the next change, a copy of the
+    /// file is then complete without its write-ahead log.
     ///
     /// # Errors
     ///
-    /// If the writer has ended or hangs, or if a reader prevents the log from being moved into the
-    /// file.
+    /// Returns an error if the writer has ended or hangs, or if a reader prevents the log from
+    /// being moved into the file.
     pub fn flush(&self) -> Result<(), FlushError> {
         let (tx, rx) = mpsc::sync_channel(1);
         // If the writer has ended, it does not send an answer.
@@ -157,8 +157,8 @@ impl StoreClient {
         self.answer(&rx)
     }
 
-    /// Subscribes to events from now on. Includes the events after the number `after` if they are
-    /// recent. Returns `None` if the writer has ended or hangs.
+    /// Subscribes to new events. Includes the events after the number `after` if they are recent.
+    /// Returns `None` if the writer has ended or hangs.
     #[must_use]
     pub fn subscribe(&self, after: Option<i64>) -> Option<Subscription> {
         let (tx, rx) = mpsc::sync_channel(1);
