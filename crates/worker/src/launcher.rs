@@ -88,26 +88,26 @@ pub(crate) struct TaskLauncher {
     groups: Option<Box<ControlGroups>>,
     excess_tx: mpsc::UnboundedSender<MemoryOveruse>,
     excess_rx: mpsc::UnboundedReceiver<MemoryOveruse>,
-    /// How tasks send messages to the worker. `None` = they cannot.
+    /// How tasks send messages to the worker. `None` if they cannot.
     notify: Option<NotifyAccess>,
-    /// Usage of tasks over time.
+    /// The resource usage of tasks over time.
     curves: Curves,
     /// A buffer for events of the engine.
     drained: Vec<Event>,
     /// Launches that failed before they reached the engine.
     failed: Vec<LaunchEvent>,
-    /// Instances whose output goes to stream files.
+    /// The instances whose output goes to stream files.
     streaming: Streaming,
     busy: BusyPrograms,
     /// Templates for which a leaked process has already been reported.
     leaking: BTreeSet<TemplateId>,
-    /// Ends that wait for the cleanup after their task.
+    /// The ends that wait for the cleanup after their task.
     cleaners: Cleaners,
-    /// Instances that survived SIGKILL.
+    /// The instances that survived SIGKILL.
     unkillable: BTreeMap<LaunchToken, Unkillable>,
     /// Whether the set has changed since the last call of [`Self::take_unkillable_changed`].
     unkillable_changed: bool,
-    /// Directories of the most recent tasks.
+    /// The directories of the most recent tasks.
     recent_dirs: Arc<RecentDirs>,
 }
 
@@ -216,7 +216,7 @@ impl TaskLauncher {
                 Err(failure) => self.failed.push(LaunchEvent::Failed { token, failure }),
             }
         }
-        // All at once, because each hand-over wakes a thread.
+        // All plans are passed at once, because each call wakes a thread.
         self.engine.spawn_in_lanes(plans);
         // For these failures, no process ends that would wake the collector.
         if !self.failed.is_empty() {
@@ -317,7 +317,7 @@ impl TaskLauncher {
     ) {
         events.append(&mut self.failed);
         self.cleaners.collect(None, events);
-        // Before the ends, because a task may have exited since the watcher found it.
+        // This comes before the ends, because a task may have exited since the watcher found it.
         while let Ok(excess) = self.excess_rx.try_recv() {
             self.end_for_memory(excess);
         }
@@ -537,7 +537,8 @@ impl TaskLauncher {
             return;
         };
         let task_key = task.key;
-        // Warn once per template: a job with a million such tasks would fill the log.
+        // The worker warns once per template, because a job with a million such tasks would fill
+        // the log.
         if self.leaking.insert(task.template.id) {
             tracing::warn!(
                 task = %task_key,

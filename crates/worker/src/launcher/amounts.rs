@@ -1,4 +1,4 @@
-//! Amounts of memory, cpus and GPUs granted to a task.
+//! The amounts of memory, cpus and GPUs granted to a task.
 
 use std::sync::Arc;
 
@@ -23,11 +23,11 @@ fn units_of(task: &LaunchTask, pools: &PoolSet, resource: &str) -> Option<u64> {
     Some(entry.amount.0)
 }
 
-/// Granted amounts, shown next to the usage curve.
+/// The granted amounts, shown next to the usage curve.
 #[derive(Clone, Debug, Default)]
 pub(super) struct GrantedAmounts {
     pub(super) asked: Asked,
-    /// `None` = no GPUs, or GPUs without names.
+    /// `None` if the task has no GPUs, or GPUs without names.
     pub(super) gpus: Option<Arc<HeldGpus>>,
 }
 

@@ -11,11 +11,11 @@ use hq_core::job::TemplateId;
 /// How long tasks of a template wait for their program.
 const WAIT_MAX: Duration = Duration::from_secs(60);
 
-/// How long a program counts as busy after it was last found busy. Longer than the pause until a
-/// waiting task is launched again, on this worker or on another.
+/// How long a program counts as busy after it was last found busy. This is longer than the pause
+/// until a waiting task is launched again, on this worker or on another.
 const FRESH: Duration = Duration::from_secs(60);
 
-/// The first failure in a row without a longer break, and the last one.
+/// The first and the last failure of a series without a longer break.
 #[derive(Clone, Copy, Debug)]
 struct BusySpan {
     first: Instant,
@@ -46,7 +46,7 @@ impl BusyPrograms {
         now.saturating_duration_since(first) >= WAIT_MAX
     }
 
-    /// Forgets a template whose program could be executed, or which has no more tasks.
+    /// Forgets a template whose program could be executed, or that has no more tasks.
     pub(super) fn forget(&mut self, template: TemplateId) {
         self.0.remove(&template);
     }

@@ -7,13 +7,14 @@
 //! ```
 //!
 //! The pool starts an interpreter for the first call of its kind and leases it to a lane: the calls
-//! of a lane share one grant and run one after the other. At the end of the lane the interpreter
-//! waits for the next lane with calls of its kind. It ends with the worker, as every process of the
-//! spawn engine does.
+//! of a lane share one grant and run one after the other. At the end of the lane, the interpreter
+//! waits for the next lane with calls of its kind. Like every process of the spawn engine, it ends
+//! with the worker.
 //!
-//! Calls travel as packets of a socket whose two ends the worker keeps open. Each packet is
-//! received once: by the interpreter just before it begins the call, or by the worker, which takes
-//! it back. So the worker always knows whether a call has begun, however the interpreter ends.
+//! Calls are sent as packets over a socket, and the worker keeps both of its ends open. Each packet
+//! is received once: by the interpreter just before it begins the call, or by the worker, which
+//! takes it back. The worker therefore always knows whether a call has begun, no matter how the
+//! interpreter ends.
 
 mod ends;
 mod interpreter;
@@ -45,30 +46,33 @@ use interpreter::{Ends, Outputs, Packet, SendOutcome, create_outputs};
 use needs::ParkedCall;
 use packet::Answer;
 
-/// Bit that marks tokens of interpreters; tokens of tasks never have it.
+/// The bit that marks the tokens of interpreters. The tokens of tasks never have it.
 const INTERPRETER: u64 = 1 << 63;
 
-/// Limit of bytes of unacknowledged values; beyond it no call is sent to an interpreter.
+/// The maximum size of unacknowledged values in bytes. When it is reached, no more calls are sent
+/// to interpreters.
 const VALUES_MAX: usize = 256 << 20;
 
-/// Idle interpreters that are kept in addition to one per cpu, for kinds that take turns.
+/// The number of idle interpreters that are kept in addition to one per cpu, for kinds that take
+/// turns.
 const SPARE_MAX: usize = 2;
 
-/// Properties that calls must share to be carried out by one interpreter.
+/// The properties that calls must have in common to share an interpreter.
 #[derive(Clone, Debug)]
 pub(super) struct Kind {
     pub(super) template: Arc<TaskTemplate>,
     pub(super) variant: u32,
-    /// Variables that a program reads at its start, such as the names of its GPUs.
+    /// The variables that a program reads when it starts, such as the names of its GPUs.
     pub(super) fixed: Vec<(String, String)>,
-    /// Memory that it may use, in KiB.
+    /// The memory that an interpreter may use, in KiB.
     pub(super) memory_limit: Option<u64>,
 }
 
 impl PartialEq for Kind {
     fn eq(&self, other: &Self) -> bool {
         let (ours, theirs) = (&self.template, &other.template);
-        // Usually the same template. But each submit has its own, which may equal an earlier one.
+        // Usually both have the same template. But each submit has its own template, which may
+        // equal an earlier one.
         let is_same = Arc::ptr_eq(ours, theirs)
             || ours.args == theirs.args
                 && ours.env == theirs.env
@@ -82,40 +86,40 @@ impl PartialEq for Kind {
     }
 }
 
-/// A call that was handed to the pool.
+/// A call that was passed to the pool.
 #[derive(Clone, Debug)]
 pub(super) struct Call {
     pub(super) token: LaunchToken,
     pub(super) key: InstanceKey,
     pub(super) compiled: Arc<CompiledTemplate>,
-    /// Directory, variables and cpus, encoded.
+    /// The encoded directory, variables and cpus.
     pub(super) place: Arc<[u8]>,
-    /// The function and its arguments, encoded.
+    /// The encoded function and its arguments.
     pub(super) payload: Box<[u8]>,
     pub(super) server_uid: Box<str>,
-    /// Granted amounts, shown next to its usage curve.
+    /// The granted amounts, shown next to the usage curve of the call.
     pub(super) given: GrantedAmounts,
-    /// Time at which it counts as started; `None` = still queued.
+    /// When the call started. `None` while it is queued.
     pub(super) since: Option<Time>,
-    /// CPU time of its interpreter at the start.
+    /// The CPU time that the interpreter had used when the call started.
     pub(super) cpu_before: Duration,
-    /// Values that it reads; kept here until it ends.
+    /// The values that the call reads. They are kept here until the call ends.
     pub(super) needs: Vec<Arc<ValueFile>>,
 }
 
 impl Call {
-    /// Paths of its output.
+    /// Returns the paths of the call's output.
     fn paths(&self) -> TaskPaths {
         self.compiled.paths(self.key, &self.server_uid)
     }
 }
 
-/// How to start another interpreter of the same kind.
+/// The data that is needed to start another interpreter of the same kind.
 #[derive(Clone, Debug)]
 pub(super) struct Recipe {
     pub(super) plan: SpawnPlan,
     pub(super) kind: Kind,
-    /// Arguments, for errors of the start.
+    /// The arguments, for error messages if the start fails.
     pub(super) args: Vec<ByteText>,
     pub(super) cwd: PathBuf,
 }
@@ -132,36 +136,39 @@ type Channel<T> = (mpsc::UnboundedSender<T>, mpsc::UnboundedReceiver<T>);
 /// All interpreters of a worker.
 pub(crate) struct CallPool {
     interpreters: BTreeMap<u64, Interpreter>,
-    /// Number of the interpreter that a lane uses.
+    /// The number of the interpreter that each lane uses.
     lanes: HashMap<LaunchToken, u64>,
-    /// Number of the interpreter that has a call.
+    /// The number of the interpreter that has each call.
     calls: HashMap<LaunchToken, u64>,
     last: u64,
-    /// Answers of all interpreters. Unbounded, but each interpreter is sent a few calls at most.
+    /// The answers of all interpreters. The channel is unbounded, but each interpreter is sent only
+    /// a few calls at a time.
     packets: Channel<Packet>,
-    /// Ends of calls whose output was copied to its file; one for each call that wrote something.
+    /// The ends of calls whose output has been copied to its file, one for each call that wrote
+    /// something.
     copied: Channel<LaunchEvent>,
-    /// Outputs of interpreters that were created or truncated; one for each interpreter at most.
+    /// The outputs of interpreters that have been created or truncated, at most one for each
+    /// interpreter.
     outputs: Channel<(u64, io::Result<Outputs>)>,
-    /// Interpreters that have all that their process needs.
+    /// The interpreters whose process can be started.
     prepared: Vec<(u64, Ends)>,
     events: Vec<LaunchEvent>,
     /// Ended calls that ran long enough to have a usage curve.
     long_ends: Vec<LongEnd>,
     values: HashMap<InstanceKey, Box<[u8]>>,
     value_bytes: usize,
-    /// Values that are too long for the server.
+    /// The values that are too long for the server.
     pub(crate) long: ValueStore,
-    /// Calls that wait for values of other workers.
+    /// The calls that wait for values of other workers.
     parked: Vec<ParkedCall>,
-    /// Calls whose values are here but that have no interpreter.
+    /// The calls whose values have arrived but that have no interpreter.
     wanted: Vec<PendingInterpreter>,
     idle_max: usize,
-    /// Directory for output.
+    /// The directory for output.
     dir: PathBuf,
 }
 
-/// End of a call for its usage curve: run time, and CPU time since its start.
+/// The end of a call for its usage curve: the run time, and the CPU time since its start.
 pub(super) type LongEnd = (LaunchToken, Duration, Duration);
 
 /// A call that is running, and its interpreter.
@@ -172,7 +179,7 @@ pub(super) struct RunningCall {
     pub(super) cpu_before: Duration,
 }
 
-/// Whether a token of the spawn engine belongs to an interpreter.
+/// Returns whether a token of the spawn engine belongs to an interpreter.
 pub(super) const fn is_interpreter(token: u64) -> bool {
     token & INTERPRETER != 0
 }
@@ -196,7 +203,8 @@ impl CallPool {
             long: ValueStore::new(dir.clone(), host, values_limit),
             parked: Vec::new(),
             wanted: Vec::new(),
-            // As many as can be busy at once, and some for kinds that take turns.
+            // This is the number that can be busy at once, and a few more for kinds that take
+            // turns.
             idle_max: cpus + SPARE_MAX,
             dir,
         }
@@ -208,8 +216,8 @@ impl CallPool {
     ///
     /// Dropping the future loses nothing.
     pub(super) async fn news(&mut self) {
-        // Events from calls that were sent since the last collection, such as the start of one with
-        // an idle interpreter.
+        // These events come from calls that were sent since the last collection, for example when a
+        // call started in an idle interpreter.
         if !self.events.is_empty() {
             return;
         }
@@ -237,18 +245,18 @@ impl CallPool {
         }
     }
 
-    /// Appends what has happened to `events`.
+    /// Appends all new events to `events`.
     pub(super) fn collect(&mut self, events: &mut Vec<LaunchEvent>) {
         self.take_packets();
         events.append(&mut self.events);
     }
 
-    /// Long calls that have ended since the last call of this.
+    /// Returns the long calls that have ended since the last call of this method.
     pub(super) fn take_long_ends(&mut self) -> Vec<LongEnd> {
         std::mem::take(&mut self.long_ends)
     }
 
-    /// The call, if it is running.
+    /// Returns the call if it is running.
     pub(super) fn turn(&self, token: LaunchToken) -> Option<RunningCall> {
         let interpreter = self.interpreters.get(self.calls.get(&token)?)?;
         let first = interpreter.sent.front();
@@ -261,15 +269,15 @@ impl CallPool {
         })
     }
 
-    /// Token for an interpreter that is about to be started.
+    /// Returns the token for an interpreter that is about to be started.
     pub(super) const fn next_id(&mut self) -> u64 {
         self.last += 1;
         // Tokens of tasks never reach this bit.
         self.last | INTERPRETER
     }
 
-    /// Hands a call to the interpreter of its lane, or to an idle one; returns the call if there is
-    /// neither.
+    /// Passes a call to the interpreter of its lane, or to an idle one. Returns the call if there
+    /// is neither.
     pub(super) fn push(&mut self, lane: LaunchToken, kind: &Kind, call: Call) -> Option<Call> {
         let leased = self.lanes.get(&lane).copied();
         let found = leased.and_then(|id| Some((id, &self.interpreters.get(&id)?.recipe.kind)));
@@ -283,7 +291,7 @@ impl CallPool {
                 });
                 return None;
             }
-            // An interpreter that is ending hands the call on.
+            // An interpreter that is ending passes the call on.
             Some((id, _)) => id,
             None => match self.idle(kind) {
                 Some(id) => id,
@@ -302,12 +310,12 @@ impl CallPool {
         None
     }
 
-    /// The idle interpreter of a kind that was used last.
+    /// Returns the most recently used idle interpreter of a kind.
     fn idle(&self, kind: &Kind) -> Option<u64> {
         let idle = self.interpreters.iter().filter(|(_, one)| {
             one.lane.is_none() && one.is_ready && !one.is_ending && one.recipe.kind == *kind
         });
-        // The one that was busy last has the warmest memory; others become surplus.
+        // The one that was busy last has the warmest caches. The others become surplus.
         idle.max_by_key(|(_, one)| one.idle_since)
             .map(|(id, _)| *id)
     }
@@ -321,12 +329,12 @@ impl CallPool {
             self.calls.insert(call.token, id);
         }
         interpreter.waiting = calls;
-        // Only after its calls are recorded: an answer may arrive at once.
+        // This must follow the recording of its calls, because an answer may arrive at once.
         interpreter.listen(id, self.packets.0.clone());
         self.interpreters.insert(id, interpreter);
     }
 
-    /// Begins to create the outputs of an interpreter; see [`Self::take_prepared`].
+    /// Begins to create the outputs of an interpreter, see [`Self::take_prepared`].
     pub(super) fn create_outputs(&self, id: u64) {
         let outputs = self.outputs.0.clone();
         create_outputs(self.dir.clone(), move |created| {
@@ -343,7 +351,8 @@ impl CallPool {
         let ends = match outputs {
             Ok(outputs) if interpreter.is_shrinking => {
                 interpreter.on_shrunk(outputs);
-                // Without a call it would be truncated again, for ever if that fails.
+                // Without a waiting call, the outputs would be truncated again, and forever if that
+                // fails.
                 if !interpreter.waiting.is_empty() {
                     self.pump(id);
                 }
@@ -357,7 +366,7 @@ impl CallPool {
         }
     }
 
-    /// Interpreters whose process can be started.
+    /// Returns the interpreters whose process can be started.
     pub(super) fn take_prepared(&mut self) -> Vec<(u64, Ends)> {
         std::mem::take(&mut self.prepared)
     }
@@ -366,7 +375,7 @@ impl CallPool {
         self.interpreters.get_mut(&id)
     }
 
-    /// Surplus idle interpreters, longest idle first.
+    /// Returns the surplus idle interpreters, the longest idle first.
     pub(super) fn surplus(&mut self) -> Vec<Token> {
         let mut idle: Vec<(Time, u64)> = self
             .interpreters
@@ -462,7 +471,7 @@ impl CallPool {
                     return;
                 };
                 self.calls.remove(&call.token);
-                // Its result may need the room of the values it read.
+                // The result of the call may need the space that its input values take up.
                 call.needs.clear();
                 let can_be_made_again =
                     interpreter.recipe.kind.template.crash_limit != CrashLimit::NeverRestart;
@@ -494,7 +503,7 @@ impl CallPool {
         self.pump(id);
     }
 
-    /// Notes that the process of an interpreter runs.
+    /// Records that the process of an interpreter is running.
     pub(super) fn on_started(&mut self, id: u64, pid: u32) {
         if let Some(interpreter) = self.interpreters.get_mut(&id) {
             interpreter.pid = Some(pid);
@@ -502,8 +511,9 @@ impl CallPool {
         }
     }
 
-    /// Takes back a call that has not begun; `false` if it has. If it returns false with
-    /// `ends_otherwise`, the interpreter gets no other call, because it will be killed.
+    /// Takes back a call that has not begun. Returns `false` if it has begun. If this returns
+    /// `false` and `ends_otherwise` is set, the interpreter gets no other call, because it will be
+    /// killed.
     pub(super) fn take_back(&mut self, token: LaunchToken, ends_otherwise: bool) -> bool {
         if self.unpark(token) {
             self.events.push(LaunchEvent::Failed {
@@ -545,7 +555,8 @@ impl CallPool {
         found.is_some()
     }
 
-    /// The interpreter that runs a call which must end; it is killed with it.
+    /// Returns the interpreter of a call that must end. The interpreter is killed together with the
+    /// call.
     pub(super) fn end(&mut self, token: LaunchToken) -> Option<Token> {
         let id = *self.calls.get(&token)?;
         let interpreter = self.interpreters.get_mut(&id)?;
@@ -553,7 +564,7 @@ impl CallPool {
         Some(Token(id))
     }
 
-    /// How a call is stopped; `None` = unknown call.
+    /// Returns how a call is stopped, or `None` if the call is unknown.
     pub(super) fn stop_of(&self, token: LaunchToken) -> Option<StopSpec> {
         let Some(id) = self.calls.get(&token) else {
             let parked = self.parked.iter().find(|one| one.token() == token)?;
@@ -562,17 +573,17 @@ impl CallPool {
         Some(self.interpreters.get(id)?.recipe.kind.template.stop)
     }
 
-    /// Whether the pool has the call, running or queued.
+    /// Returns whether the pool has the call, running or queued.
     pub(super) fn has(&self, token: LaunchToken) -> bool {
         self.calls.contains_key(&token) || self.parked.iter().any(|one| one.token() == token)
     }
 
-    /// Notes that an interpreter could not be started.
+    /// Records that an interpreter could not be started.
     pub(super) fn on_failed(&mut self, id: u64, failure: impl Fn() -> LaunchFailure) {
         let Some(mut interpreter) = self.remove(id) else {
             return;
         };
-        // It never ran, so no call has begun.
+        // The interpreter never ran, so no call has begun.
         for call in interpreter.waiting.drain(..) {
             self.calls.remove(&call.token);
             self.events.push(LaunchEvent::Failed {
@@ -593,7 +604,7 @@ impl CallPool {
         Some(interpreter)
     }
 
-    /// Value of a call that has ended, for the server.
+    /// Returns the value of a call that has ended, for the server.
     pub(crate) fn value(&self, key: InstanceKey) -> Option<&[u8]> {
         self.values.get(&key).map(AsRef::as_ref)
     }
@@ -602,7 +613,7 @@ impl CallPool {
         !self.values.is_empty()
     }
 
-    /// The server has stored these values.
+    /// Drops values that the server has stored.
     pub(crate) fn forget_values(&mut self, keys: impl IntoIterator<Item = InstanceKey>) {
         // Interpreters that paused because of the limit continue.
         let was_full = self.value_bytes >= VALUES_MAX;
@@ -619,14 +630,14 @@ impl CallPool {
         }
     }
 
-    /// Drops all values: no server will ask for them.
+    /// Drops all values, because no server will ask for them.
     pub(crate) fn forget_all_values(&mut self) {
         self.values.clear();
         self.value_bytes = 0;
     }
 }
 
-/// An interpreter cannot be prepared.
+/// Returns the failure for an interpreter that cannot be prepared.
 fn cannot_prepare(error: &io::Error) -> LaunchFailure {
     LaunchFailure::Permanent(format!("Cannot prepare an interpreter: {error}").into())
 }

@@ -15,12 +15,12 @@ use crate::done::Done;
 use crate::output::{Cleanup, CleanupFinding};
 
 /// How long an end waits for its cleanup, measured from the start of the cleanup, or from the last
-/// progress if earlier cleanups hang. The task's resources stay reserved meanwhile. The cleanup
-/// itself continues afterwards.
+/// progress if earlier cleanups hang. The task's resources stay reserved during this time. The
+/// cleanup itself continues afterwards.
 const WAIT_MAX: Duration = Duration::from_secs(5);
 /// How long an end waits if outputs must be checked or digested first.
 const CHECK_WAIT_MAX: Duration = Duration::from_secs(60);
-/// A cleanup that takes longer no longer counts toward [`CLEANERS_MAX`].
+/// A cleanup that has taken longer than this does not count toward [`CLEANERS_MAX`].
 const SLOW: Duration = Duration::from_secs(1);
 /// The maximum number of concurrent cleanups. More would only contend for the same file system.
 const CLEANERS_MAX: usize = 4;
@@ -63,7 +63,7 @@ impl Waiting {
     }
 }
 
-/// Progress of a cleanup.
+/// The progress of a cleanup.
 #[derive(Debug)]
 pub(super) enum Step {
     /// A result that is available before the cleanup is complete.
@@ -79,21 +79,21 @@ struct CleanupWork {
     has_finished: bool,
 }
 
-/// Current work of a cleaner.
+/// The current work of a cleaner.
 #[derive(Clone, Copy, Debug)]
 struct CurrentCleanup {
     since: Instant,
-    /// `None` = just started.
+    /// `None` if the cleaner has just started.
     token: Option<LaunchToken>,
 }
 
 #[derive(Debug, Default)]
 struct Queue {
     waiting: VecDeque<CleanupWork>,
-    /// Cleaners by number.
+    /// The cleaners by number.
     at_work: BTreeMap<u64, CurrentCleanup>,
     next_cleaner: u64,
-    /// When a cleaner last took work.
+    /// When a cleaner last took work from the queue.
     last_taken: Option<Instant>,
 }
 
@@ -181,7 +181,8 @@ impl Cleaners {
                 }
             }
         }
-        // After the finished ends, so that an end with a known result does not count as late.
+        // This follows the finished ends, so that an end with a known result does not count as
+        // late.
         self.collect_late(ended);
         self.work();
     }
@@ -218,7 +219,7 @@ impl Cleaners {
     /// Starts as many cleaners as are useful.
     fn work(&self) {
         let mut queue = lock(&self.queue);
-        // Slow cleaners most likely hang; they must not block others.
+        // Slow cleaners most likely hang and must not block others.
         let is_quick = |work: &&CurrentCleanup| work.since.elapsed() < SLOW;
         let mut quick = queue.at_work.values().filter(is_quick).count();
         let wanted = queue.waiting.len();
@@ -240,8 +241,8 @@ impl Cleaners {
 fn clean(number: u64, shared: &Mutex<Queue>, steps: &mpsc::UnboundedSender<Step>) {
     loop {
         let mut queue = lock(shared);
-        // Done under the lock that guards the queue, so that no work is added after its last
-        // cleaner has left.
+        // The cleaner leaves under the lock that guards the queue, so that no work is added after
+        // the last cleaner has left.
         let Some(work) = queue.waiting.pop_front() else {
             queue.at_work.remove(&number);
             return;

@@ -95,7 +95,7 @@ impl ControlGroups {
         Ok(groups)
     }
 
-    /// Parent of the groups of tasks.
+    /// Returns the parent of the groups of tasks.
     pub(super) fn base(&self) -> &Path {
         &self.base
     }
@@ -127,8 +127,8 @@ impl ControlGroups {
             fs::create_dir(&dir)?;
         }
         let fill = || {
-            // Must be set before the group contains processes: later the kernel might have to
-            // reclaim memory.
+            // The limits must be set before the group contains processes. Later, the kernel might
+            // have to reclaim memory.
             let bytes = limit.saturating_mul(KIB);
             fs::write(dir.join("memory.max"), bytes.to_string())?;
             // This file is missing without swap, or before Linux 4.19.
@@ -195,8 +195,8 @@ impl TaskGroup {
         if oom_kills(&events) == 0 {
             return None;
         }
-        // Exists since Linux 5.19. Without the file, assume that a task at its limit has used all
-        // of it.
+        // This file exists since Linux 5.19. Without it, assume that the task has used all of its
+        // limit.
         let peak = fs::read_to_string(self.dir.join("memory.peak")).ok();
         let peak = peak.and_then(|text| text.trim().parse::<u64>().ok());
         Some(peak.map_or(self.limit, |bytes| bytes / KIB))
@@ -318,8 +318,8 @@ fn prefix(root: &Path) -> String {
     format!("hq-{pid:x}.{time:x}-")
 }
 
-/// Removes groups of this user's dead workers. If left over, they would keep the parent group
-/// alive, and a batch system could not remove it. Groups of workers in other namespaces stay,
+/// Removes groups of this user's dead workers. If such groups remained, they would keep the parent
+/// group alive, and a batch system could not remove it. Groups of workers in other namespaces stay,
 /// because the state of these workers is unknown.
 fn sweep(root: &Path, ours: &Path, prefix: &str) {
     let Ok(entries) = fs::read_dir(ours) else {
@@ -345,8 +345,8 @@ fn sweep(root: &Path, ours: &Path, prefix: &str) {
     }
 }
 
-/// Returns whether the process still exists, or true if unknown. Compares the start time because
-/// pids are reused.
+/// Returns whether the process still exists, or `true` if that is unknown. Compares the start time,
+/// because pids are reused.
 fn is_alive(root: &Path, pid: u32, began: u64) -> bool {
     match fs::read(root.join(format!("proc/{pid}/stat"))) {
         Ok(stat) => processes::began(&processes::lossy(stat))
@@ -357,7 +357,8 @@ fn is_alive(root: &Path, pid: u32, began: u64) -> bool {
 
 /// Kills all processes of a group and removes it. Returns whether it is gone.
 fn remove(dir: &Path) -> bool {
-    // Exists since Linux 5.14. On older kernels, only the spawn engine kills leftover processes.
+    // This file exists since Linux 5.14. On older kernels, only the spawn engine kills leftover
+    // processes.
     if let Ok(mut kill) = fs::File::options()
         .write(true)
         .open(dir.join("cgroup.kill"))

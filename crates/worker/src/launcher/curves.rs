@@ -42,7 +42,7 @@ const SHARED_MIN_KIB: u64 = 64 * KIB;
 /// worker records the start.
 const BEGIN_TOLERANCE: Duration = Duration::from_millis(500);
 
-/// The maximum number of tasks whose samples are stored under one lock.
+/// The maximum number of tasks whose samples are stored while the lock is held once.
 const NOTED_AT_ONCE: usize = 512;
 
 /// The minimum age of a running task whose curve is sent to the server. Most tasks end earlier.
@@ -113,7 +113,7 @@ impl Shared {
 #[derive(Debug)]
 pub(crate) struct Curves {
     shared: Arc<Shared>,
-    /// Whether the thread runs; without it there are no curves.
+    /// Whether the thread is running. Without it, there are no curves.
     is_looking: bool,
     ended: BTreeMap<InstanceKey, Curve>,
     /// Ended tasks whose curves were sent, by report number.
@@ -216,7 +216,7 @@ impl Curves {
         if let Some(curve) = curve {
             self.ended.insert(watched.key, curve);
         }
-        // The curves of ends that are never reported would stay forever.
+        // Otherwise, the curves of ends that are never reported would stay forever.
         if self.ended.len() > UNACKNOWLEDGED_MAX {
             self.ended.pop_first();
         }
@@ -244,7 +244,7 @@ impl Curves {
         found
     }
 
-    /// The server has stored all reports up to this number.
+    /// Records that the server has stored all reports up to this number.
     pub(crate) fn acknowledge(&mut self, seq: u64) {
         while let Some((_, keys)) = self.sent.pop_front_if(|(number, _)| *number <= seq) {
             for key in keys {
@@ -296,7 +296,7 @@ struct Sampler {
     processes: Processes,
     /// Started on demand.
     shares: Option<Shares>,
-    /// Path of this program.
+    /// The path of this program.
     hq: PathBuf,
     /// Started on demand.
     gpus: Option<GpuWatch>,
@@ -341,8 +341,8 @@ impl Sampler {
         let (mut pause, mut rest) = (SPACING_MIN, Duration::ZERO);
         while self.wait(pause, rest) {
             let begin = Instant::now();
-            // Read first, so that a pause of this thread cannot make a process of the call seem
-            // older than the call.
+            // This clock is read first, so that a pause of this thread cannot make a process of the
+            // call seem older than the call.
             let since_boot = uptime();
             self.look(clock::now().mono, since_boot);
             let took = begin.elapsed().saturating_sub(self.waited);
@@ -434,7 +434,8 @@ impl Sampler {
                 gpus,
             });
         }
-        // Done in chunks: with very many tasks, the event loop would have to wait for the lock.
+        // The samples are stored in chunks. Otherwise, with very many tasks, the event loop would
+        // have to wait for the lock.
         for some in seen.chunks(NOTED_AT_ONCE) {
             let mut state = self.shared.lock();
             for seen in some {

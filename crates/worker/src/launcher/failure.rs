@@ -8,7 +8,8 @@ use hq_core::template::ByteText;
 use hq_core::worker_state::LaunchFailure;
 use hq_spawn::{SpawnError, SpawnErrorKind, Stage};
 
-/// The maximum length in bytes of a program's name in an error text. Longer than any file name.
+/// The maximum length in bytes of a program's name in an error text. It is longer than any file
+/// name.
 const PROGRAM_SHOWN_MAX: usize = 512;
 
 /// Returns whether the program is open for writing.

@@ -1,5 +1,5 @@
-//! Usage of NVIDIA GPUs by tasks. A separate process queries the driver's library, which may hang
-//! or crash.
+//! Measures the usage of NVIDIA GPUs by tasks. A separate process queries the driver's library,
+//! which may hang or crash.
 //!
 //! The process exists only while tasks hold GPUs. The sampling thread waits a moment for the reply.
 //! A late reply is used for the next sample, and the curve has a gap until then. See
@@ -58,7 +58,7 @@ impl watch::GpuProbe for NoProbe {
     }
 }
 
-/// GPUs that an instance holds.
+/// The GPUs that an instance holds.
 #[derive(PartialEq, Eq, Debug)]
 pub(super) struct HeldGpus {
     /// The names of the GPUs: positions ordered by bus address, or unique ids of devices or device
@@ -71,28 +71,28 @@ pub(super) struct HeldGpus {
 /// The driver's data about one device.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub(super) struct Device {
-    /// Utilization in thousandths.
+    /// The utilization in thousandths.
     busy_milli: Option<u64>,
     /// The memory in use and the total memory, in KiB.
     memory_kib: Option<(u64, u64)>,
-    /// `None` = the driver reports no usage per process.
+    /// `None` if the driver reports no usage per process.
     processes: Option<Vec<Process>>,
 }
 
-/// Memory that a process uses of a device.
+/// The memory that a process uses on a device.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Process {
     pid: u32,
-    /// `None` = unknown to the driver.
+    /// `None` if the driver does not know it.
     kib: Option<u64>,
 }
 
-/// Devices by name; devices that do not answer are missing.
+/// Devices by name, without devices that do not answer.
 pub(super) type Devices = BTreeMap<Box<str>, Device>;
 
 /// The processes of this machine, as far as they matter for GPUs.
 pub(super) struct ProcessView<'a> {
-    /// Processes of the instance.
+    /// The processes of the instance.
     pub(super) own: &'a BTreeSet<u32>,
     /// Returns whether a pid is visible in this namespace.
     pub(super) is_here: &'a dyn Fn(u32) -> bool,
@@ -103,7 +103,7 @@ pub(super) struct ProcessView<'a> {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Numbers {
     Certain,
-    /// Not known yet.
+    /// It is not known yet.
     Doubtful,
     /// The driver has reported the pid of a process of the task, on a device that the task holds.
     Proven,
@@ -172,7 +172,7 @@ impl Device {
     }
 }
 
-/// Returns the memory of the instance's processes; `None` = unknown.
+/// Returns the memory of the instance's processes, or `None` if it is unknown.
 fn own(all: &[Process], seen: &mut ProcessView<'_>) -> Option<u64> {
     let own = all.iter().filter(|one| seen.own.contains(&one.pid));
     let sum = own.clone().map(|one| one.kib).sum();

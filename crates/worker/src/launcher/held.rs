@@ -20,12 +20,12 @@ impl TaskLauncher {
         let Some(task) = self.running.get_mut(excess.token) else {
             return;
         };
-        // Set before the signal is sent, so that the end does not arrive without its reason.
+        // The reason is set before the signal is sent, so that the end does not arrive without it.
         task.excess = Some(excess);
         self.kill(excess.token);
     }
 
-    /// Returns the memory in KiB that a task may use; `None` = unlimited.
+    /// Returns the memory in KiB that a task may use, or `None` if it is unlimited.
     pub(super) fn memory_limit(&self, task: &LaunchTask, pools: &PoolSet) -> Option<u64> {
         let watch = self.memory.as_ref()?;
         let is_limit = task.template.task.enforce_memory;
@@ -48,7 +48,7 @@ impl TaskLauncher {
     /// it.
     pub(super) fn stop_watching(&self, token: LaunchToken) -> Option<MemoryOveruse> {
         let task = self.running.get(token)?;
-        // Done immediately at the end, because the pid may soon be reused.
+        // This is done immediately when the task ends, because the pid may soon be reused.
         if let (Some(watch), Some(_)) = (&self.memory, task.memory_limit) {
             watch.remove(token);
         }
@@ -79,8 +79,8 @@ impl TaskLauncher {
     /// Adds the enforcement of the memory limit to a plan.
     pub(super) fn hold(&self, mut plan: SpawnPlan, group: Option<&TaskGroup>) -> SpawnPlan {
         if let Some(score) = self.memory.as_ref().and_then(MemoryWatch::task_score) {
-            // Set by the child itself. Otherwise, processes that it starts early would inherit the
-            // worker's score.
+            // The child itself sets the score. Otherwise, processes that it starts early would
+            // inherit the worker's score.
             plan = plan.oom_score_adj(score);
         }
         if let Some(group) = group {

@@ -5,7 +5,7 @@ use std::ffi::OsStr;
 use hq_core::words::has_word;
 use hq_spawn::EnvBlock;
 
-/// Variables of a task that must not reach the tasks of a worker that runs inside it.
+/// Variables of a task that a worker running inside that task must not pass on to its own tasks.
 const TASK_VARIABLES: &str = "HQ_ACCESS_KEY HQ_CPUS HQ_ENTRY HQ_ERROR_FILENAME HQ_HOST_FILE HQ_NODE_FILE HQ_NUM_NODES HQ_PIN \
     HQ_TASK_DIR";
 

@@ -2,7 +2,7 @@
 //!
 //! A thread looks for the processes of all watched trees about ten times a second. Every few
 //! milliseconds in between, it glances at the resident memory of the known processes, because many
-//! programs allocate and exit within some tens of milliseconds.
+//! programs allocate and exit within a few tens of milliseconds.
 //!
 //! Resident memory counts shared pages more than once, and includes file pages, which the kernel
 //! can reclaim. Therefore a tree exceeds its limit only if its proportional share of anonymous
@@ -27,19 +27,19 @@ use super::processes::{Families, KIB, Process, Processes};
 
 /// The shortest pause between two looks at all processes of the machine.
 const LOOK_PAUSE: Duration = Duration::from_millis(20);
-/// The shortest pause between two glances at the known processes. A program can touch some ten MiB
-/// during that time.
+/// The shortest pause between two glances at the known processes. A program can touch some tens of
+/// MiB during that time.
 const GLANCE_PAUSE: Duration = Duration::from_millis(5);
 /// The pause after a look or a glance, as a multiple of its CPU time. Watching thus costs at most 2
 /// % of a cpu.
 const REST: u32 = 50;
-/// The longest pause. A task that grows meanwhile must not exhaust the machine's memory.
+/// The longest pause. A task that grows during this pause must not exhaust the machine's memory.
 const REST_MAX: Duration = Duration::from_secs(2);
 /// Shares of memory that differ by less than one part in this many count as the same memory. They
 /// are not exactly equal, because the parent may have other threads.
 const SAME_MEMORY: u64 = 64;
-/// How long a tree is not checked again after its shares were found below the limit, unless its
-/// resident memory grows.
+/// After a tree's shares were found below the limit, how long the tree is not checked again unless
+/// its resident memory grows.
 const ACQUITTED: Duration = Duration::from_secs(2);
 /// Added to the OOM score of tasks (-1000 to 1000), so that the kernel prefers to kill them.
 const TASK_SCORE: i16 = 500;
@@ -50,9 +50,9 @@ const WORKER_SCORE: &str = "-500";
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct MemoryOveruse {
     pub(super) token: LaunchToken,
-    /// Memory in use, in KiB.
+    /// The memory in use, in KiB.
     pub(super) used: u64,
-    /// Memory that the task asked for, in KiB.
+    /// The memory that the task requested, in KiB.
     pub(super) limit: u64,
 }
 
@@ -130,8 +130,8 @@ impl MemoryWatch {
     pub(super) fn protect_worker(&self) {
         self.task_score.get_or_init(|| {
             let score = task_score();
-            // Done after computing the score of tasks, which is derived from this process's
-            // original score.
+            // This must follow the computation of the tasks' score, which is derived from this
+            // process's original score.
             lower_own_score();
             score
         });
@@ -187,7 +187,7 @@ fn pause_after(took: Duration, shortest: Duration) -> Duration {
 fn task_score() -> Option<i16> {
     let path = "/proc/self/oom_score_adj";
     let own = fs::read_to_string(path).ok()?;
-    // Writes the current score back, only to find out whether that is permitted.
+    // This writes the current score back, only to find out whether that is permitted.
     fs::write(path, &own).ok()?;
     // Only privileged processes may lower the score, and tasks inherit the worker's. In containers,
     // it often starts higher.
@@ -234,7 +234,7 @@ impl Watcher {
                 if state.is_over {
                     return;
                 }
-                // Copied so that tasks can start and end during the look.
+                // The map is copied so that tasks can start and end during the look.
                 state.tasks.clone()
             };
             let now = Instant::now();
@@ -269,7 +269,7 @@ impl Watcher {
         }
     }
 
-    /// Finds the processes of all trees; returns the trees that exceed their limit.
+    /// Finds the processes of all trees. Returns the trees that exceed their limit.
     fn look(&mut self, tasks: &BTreeMap<LaunchToken, Watched>) -> Vec<MemoryOveruse> {
         let families = Families::new(self.processes.look());
         self.members.clear();
@@ -310,8 +310,8 @@ impl Watcher {
             return None;
         }
         let used = match (tree, self.used(tree)) {
-            // The process has exited meanwhile, and shared nothing with other processes of its
-            // tree.
+            // The process has exited in the meantime, and shared nothing with other processes of
+            // its tree.
             ([_], 0) => own,
             (_, used) => used,
         };

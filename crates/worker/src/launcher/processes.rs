@@ -1,4 +1,4 @@
-//! The processes of this machine from /proc, grouped by parent and session.
+//! Reads the processes of this machine from /proc and groups them by parent and session.
 //!
 //! The kernel fills `stat` and `status` without waiting for the process. [`Processes::share`] waits
 //! for the lock of the memory map, which a page fault may hold for as long as a file system hangs.
@@ -10,17 +10,17 @@ use std::time::Duration;
 
 pub(super) const KIB: u64 = 1024;
 
-/// Properties of a process at one look.
+/// The properties of a process at the time of a look.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Process {
     pub(super) pid: u32,
     pub(super) parent: u32,
     session: u32,
-    /// Resident memory in KiB, including file pages.
+    /// The resident memory in KiB, including file pages.
     pub(super) rss: u64,
     /// The CPU time of the process and of the children that it has waited for.
     pub(super) cpu: Duration,
-    /// Start time, in ticks since boot.
+    /// The start time, in ticks since boot.
     pub(super) began: u64,
 }
 
@@ -29,7 +29,7 @@ pub(super) struct Process {
 pub(super) struct Processes {
     proc: PathBuf,
     page_kib: u64,
-    /// Ticks of the kernel's clock in a second.
+    /// The number of ticks of the kernel's clock in a second.
     ticks: u64,
 }
 
@@ -70,7 +70,7 @@ impl Processes {
         // Two fields precede the end of the name.
         let fields: Vec<&str> = rest.split_ascii_whitespace().take(22).collect();
         let number = |field: usize| fields.get(field - 3)?.parse::<u64>().ok();
-        // User and kernel time of the process and of its reaped children.
+        // These are the user and kernel times of the process and of its reaped children.
         let ticks = [14, 15, 16, 17].map(|field| number(field).unwrap_or(0));
         let ticks = ticks.into_iter().fold(0, u64::saturating_add);
         Some(Process {

@@ -20,17 +20,17 @@ pub(super) struct RunningTask {
     /// The entries of its assignment, and the task's position among them.
     pub(super) entries: Option<(Entries, u32)>,
     pub(super) cwd: PathBuf,
-    /// `None` = nothing to clean up, which is the usual case.
+    /// `None` if there is nothing to clean up, which is the usual case.
     pub(super) cleanup: Option<Cleanup>,
-    /// The memory that it may use, in KiB; `None` = not watched.
+    /// The memory that the task may use, in KiB. `None` if it is not watched.
     pub(super) memory_limit: Option<u64>,
-    /// The granted amounts, shown next to its usage curve.
+    /// The granted amounts, shown next to the usage curve of the task.
     pub(super) given: GrantedAmounts,
     /// The control group that enforces the limit.
     pub(super) group: Option<TaskGroup>,
-    /// The number of OOM kills before its launch.
+    /// The number of OOM kills before the launch.
     pub(super) oom_kills_before: u64,
-    /// Set if it was killed for using too much memory.
+    /// Set if the task was killed for using too much memory.
     pub(super) excess: Option<MemoryOveruse>,
 }
 
@@ -48,7 +48,7 @@ impl RunningTask {
     }
 }
 
-/// All launched instances for which more launcher events will come.
+/// All launched instances for which more launcher events will follow.
 #[derive(Debug, Default)]
 pub(super) struct RunningTasks(BTreeMap<LaunchToken, RunningTask>);
 

@@ -1,4 +1,4 @@
-//! Memory that processes share, queried from the kernel with a timeout.
+//! Queries the memory that processes share from the kernel, with a timeout.
 
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
 use std::thread;
@@ -52,7 +52,7 @@ impl Shares {
     /// Returns the memory of these processes in KiB, or `None` if it is not known in time.
     pub(super) fn sum(&mut self, pids: Vec<u32>) -> Option<u64> {
         if self.is_behind {
-            // Drops the answer to an earlier question.
+            // This drops the answer to an earlier question.
             self.is_behind = self.answers.try_recv().is_err();
             if self.is_behind {
                 return None;
@@ -112,7 +112,7 @@ mod tests {
         assert_eq!(shares.sum(vec![3]), None);
         assert!(begin.elapsed() < SHARES_TIMEOUT, "asked nobody");
         drop(let_go);
-        // Must not be the answer to the previous question.
+        // This must not be the answer to the previous question.
         let again = std::iter::repeat_with(|| shares.sum(vec![5]));
         assert_eq!(again.flatten().next(), Some(5));
     }

@@ -1,4 +1,5 @@
-//! Instances with streamed output, from before their start until all their output is written.
+//! Manages instances with streamed output, from before their start until all their output is
+//! written.
 //!
 //! An instance starts once its file is open, and its end counts once all its output is in that
 //! file. If a launch waits for its file, all launches behind it in the same lane wait too, streamed
@@ -22,16 +23,17 @@ use super::token_of;
 
 /// The state of an instance.
 enum Phase {
-    /// Its file, or the file of an earlier launch in its lane, is not open yet.
+    /// The file of the instance, or of an earlier launch in its lane, is not open yet.
     Parked {
-        /// The name of its lane.
+        /// The name of the lane.
         lane: LaunchToken,
-        /// Whether its own output is streamed. If false, it only waits for earlier launches.
+        /// Whether the instance's own output is streamed. If false, the instance only waits for
+        /// earlier launches.
         streamed: bool,
     },
-    /// It is running or being started.
+    /// The instance is running or being started.
     Running,
-    /// It has ended, and its output is being written.
+    /// The instance has ended, and its output is being written.
     Ending(LaunchEvent, bool),
 }
 
@@ -60,7 +62,7 @@ pub(super) struct Streaming {
     wake: Arc<Notify>,
     worker: WorkerId,
     phases: BTreeMap<LaunchToken, Phase>,
-    /// By lane, in the order of the launches. No list is empty.
+    /// The waiting launches by lane, in the order of the launches. No list is empty.
     parked: BTreeMap<LaunchToken, VecDeque<Waiting>>,
     /// Events that have not been collected yet.
     news: StreamEvents,
@@ -105,7 +107,8 @@ impl Streaming {
             worker: self.worker.as_u32(),
             channels,
         };
-        // Started with the first streamed instance, because most workers never need its threads.
+        // The pump is started with the first streamed instance, because most workers never need its
+        // threads.
         let pump = match self.pump.take() {
             Some(pump) => pump,
             None => {
@@ -141,7 +144,7 @@ impl Streaming {
         if !streamed && !self.parked.contains_key(&lane) {
             return Some((Lane(lane.0), Token(token.0), plan));
         }
-        // Recorded as well, so that the launch can be given up while it waits.
+        // This launch is recorded as well, so that it can be given up while it waits.
         if !streamed {
             self.phases.insert(token, Phase::Parked { lane, streamed });
         }
@@ -188,12 +191,12 @@ impl Streaming {
         self.release(lane);
     }
 
-    /// Releases the launches at the front of a lane that are ready.
+    /// Releases the ready launches at the front of a lane.
     fn release(&mut self, lane: LaunchToken) {
         let Some(waiting) = self.parked.get_mut(&lane) else {
             return;
         };
-        // Stops at the first launch without an open file, because a lane keeps its order.
+        // The loop stops at the first launch without an open file, because a lane keeps its order.
         while let Some(launch) = waiting.pop_front_if(|launch| launch.is_ready) {
             let token = launch.token;
             // Only the end of a streamed task has to wait for output.
@@ -214,8 +217,8 @@ impl Streaming {
     pub(super) fn hold(&mut self, event: LaunchEvent, has_exited_well: bool) {
         let token = token_of(&event);
         let how = match &event {
-            // The task may start elsewhere with the same instance number, so readers must not take
-            // this for its end.
+            // The task may start elsewhere with the same instance number, so readers must not
+            // mistake this for its end.
             LaunchEvent::Failed {
                 failure: LaunchFailure::Transient | LaunchFailure::Cancelled,
                 ..

@@ -27,7 +27,7 @@ pub(crate) struct BaseEnvironment {
     pub(crate) env: EnvBlock,
     /// The value of `HQ`.
     pub(crate) hq_path: PathBuf,
-    /// For `%{SERVER_UID}` and for the marker in the environment of tasks.
+    /// The uid of the server, for `%{SERVER_UID}` and for the marker in the environment of tasks.
     pub(crate) server_uid: Box<str>,
 }
 
@@ -40,7 +40,7 @@ pub(crate) struct CompiledTemplate {
     variants: Vec<CompiledVariant>,
 }
 
-/// See [`CompiledTemplate::index_values`].
+/// The result of [`CompiledTemplate::index_values`].
 #[derive(Debug, Default)]
 pub(crate) struct IndexValues {
     pub(crate) fixed: Vec<(String, String)>,
@@ -56,11 +56,11 @@ struct CompiledVariant {
 
 #[derive(Debug)]
 struct IndexVariables {
-    /// The position in the grant.
+    /// The position of the resource in the grant.
     entry: usize,
     /// The variables that are set to the comma-separated indices.
     names: Vec<String>,
-    /// Whether `OMP_PLACES` is set to them as well.
+    /// Whether `OMP_PLACES` is set to the indices as well.
     is_omp_places: bool,
     is_cpus: bool,
 }
@@ -94,7 +94,7 @@ impl CompiledTemplate {
         })
     }
 
-    /// Returns the parameter values of one task; empty if it has no parameters.
+    /// Returns the parameter values of one task. The list is empty if it has no parameters.
     pub(crate) fn params(&self, key: InstanceKey) -> Vec<(&str, ByteText)> {
         let params = self.work.task.params.as_deref();
         params.map_or_else(Vec::new, |params| params.values(key.task.task))
@@ -205,7 +205,7 @@ impl CompiledTemplate {
         Ok(Some((variant.env.clone(), env)))
     }
 
-    /// Returns the names of the granted cpus; empty if the task has none.
+    /// Returns the names of the granted cpus. The list is empty if the task has none.
     pub(crate) fn cpu_names<'a>(&self, launch: &'a LaunchTask, pools: &'a PoolSet) -> Vec<&'a str> {
         let variant = self.variants.get(launch.variant as usize);
         let cpus = variant.and_then(|v| v.index_variables.iter().find(|vars| vars.is_cpus));
@@ -231,8 +231,8 @@ impl CompiledVariant {
                 .iter()
                 .map(|(name, value)| (os_string(name), os_string(value))),
         );
-        // Set after the user's variables, because a later variable replaces an earlier one with the
-        // same name.
+        // These are set after the user's variables, because a later variable replaces an earlier
+        // one with the same name.
         env.set("HQ_JOB_ID", work.job.to_string());
         env.set("HQ_SUBMIT_DIR", os_string(&work.submit_dir));
         env.set("HQ", surroundings.hq_path.clone().into_os_string());
@@ -244,7 +244,7 @@ impl CompiledVariant {
             // Resource names may contain characters that are not allowed in variable names.
             let suffix = variable_suffix(&entry.resource);
             env.set(&format!("HQ_RESOURCE_REQUEST_{suffix}"), entry.to_string());
-            // If the user sets a number, it fits the program better.
+            // A number that the user sets suits the program better.
             if &*entry.resource == CPUS
                 && !is_user_set("OMP_NUM_THREADS")
                 && let Some(count) = whole_amount(entry, pools)
@@ -291,7 +291,7 @@ fn set_pin(
             let cpus = index_variables
                 .iter_mut()
                 .find(|variables| variables.is_cpus);
-            // Set for each task, because the places depend only on its grant.
+            // This is set for each task, because the places depend only on its grant.
             if let Some(cpus) = cpus.filter(|_| !is_user_set("OMP_PLACES")) {
                 cpus.is_omp_places = true;
             }

@@ -1,4 +1,5 @@
-//! Ends of calls: their values, and what becomes of the calls of an interpreter that has ended.
+//! Handles the ends of calls: their values, and the remaining calls of an interpreter that has
+//! ended.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -15,8 +16,8 @@ use crate::clock;
 use crate::values::{HoldError, ValueStore};
 
 impl CallPool {
-    /// Notes the end of an interpreter and its usage. The call that it was running ends with it;
-    /// the others go to a new one.
+    /// Records the end of an interpreter and its usage. The call that it was running ends with it.
+    /// The other calls go to a new interpreter.
     pub(super) fn on_exited(
         &mut self,
         id: u64,
@@ -24,7 +25,8 @@ impl CallPool {
         message: Option<Box<str>>,
     ) -> Option<PendingInterpreter> {
         if let Some(interpreter) = self.interpreters.get(&id) {
-            // Answers from before its end count, although the pool may learn of the end first.
+            // Answers that the interpreter sent before its end still count, although the pool may
+            // learn of the end first.
             interpreter.drain(id, &self.packets.0);
         }
         self.take_packets();
@@ -84,7 +86,7 @@ impl CallPool {
         let mut events = Vec::new();
         for call in begun {
             self.calls.remove(&call.token);
-            // Partial file of a value that will never be complete.
+            // This removes the partial file of a value that will never be complete.
             self.long.discard(call.token.0);
             let now = clock::now().mono;
             let since = call.since.unwrap_or(now);
@@ -128,13 +130,13 @@ impl CallPool {
     }
 }
 
-/// Type bytes of values that the worker makes itself; see python/hq/_pickle.py.
+/// The type bytes of values that the worker itself creates, see python/hq/_pickle.py.
 const HELD: u8 = 7;
 pub(super) const LOST: u8 = 8;
 const TOO_LARGE: u8 = 9;
 const DIED: u8 = 10;
 
-/// Value of a call, and the reason if it failed.
+/// Returns the value of a call, and the reason if the call failed.
 pub(super) fn value_of(
     done: &Done<'_>,
     long: &mut ValueStore,
@@ -160,7 +162,7 @@ pub(super) fn value_of(
     }
 }
 
-/// A value made by the worker.
+/// Creates a value of the worker itself.
 pub(super) fn value_of_kind(kind: u8, json: &serde_json::Value) -> Box<[u8]> {
     let mut value = vec![kind];
     value.extend(json.to_string().into_bytes());
@@ -178,12 +180,12 @@ pub(super) fn keep(
         return;
     }
     *bytes += value.len();
-    // Replaces an earlier value of the same instance, so its bytes are not counted twice.
+    // This replaces an earlier value of the same instance, whose bytes must not count twice.
     let before = values.insert(key, value);
     *bytes -= before.map_or(0, |value| value.len());
 }
 
-/// The end of a call that was canceled before its interpreter had begun it.
+/// Returns the end of a call that was canceled before its interpreter began it.
 pub(super) fn kill_requested(token: LaunchToken, since: Time) -> LaunchEvent {
     let now = clock::now().mono;
     LaunchEvent::Exited {
@@ -196,7 +198,8 @@ pub(super) fn kill_requested(token: LaunchToken, since: Time) -> LaunchEvent {
     }
 }
 
-/// The end of a call that ran long enough for a usage curve, when its interpreter has used `total`.
+/// Returns the end of a call that ran long enough for a usage curve. `total` is the CPU time that
+/// its interpreter has used so far.
 pub(super) fn long_end(call: &Call, ended: Time, total: CpuTime) -> Option<LongEnd> {
     let age = ended.since(call.since?);
     let cpu = total.sum().saturating_sub(call.cpu_before);

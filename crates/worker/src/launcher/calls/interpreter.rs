@@ -27,18 +27,19 @@ use crate::launcher::control_group::TaskGroup;
 use crate::launcher::memory::MemoryOveruse;
 use crate::output::create_output;
 
-/// Program of an interpreter.
+/// The program of an interpreter.
 const PROGRAM: &[u8] = include_bytes!("../../../../../python/hq/_interpreter.py");
 
-/// Calls that are sent ahead: their packets fit into the buffer of any socket.
+/// The maximum number and size of calls that are sent ahead. Their packets fit into the buffer of
+/// any socket.
 const SENT_MAX: usize = 32;
 const SENT_BYTES_MAX: usize = 64 << 10;
-/// Output that is kept before the file starts over, in bytes.
+/// The size of the output in bytes above which the file is truncated.
 const OUTPUT_KEPT: u64 = 1 << 20;
-/// Bytes of standard error that are shown if an interpreter could not start.
+/// The number of bytes of standard error that are shown if an interpreter could not start.
 const LAST_WORDS: u64 = 2_000;
 
-/// Message from an interpreter.
+/// A message from an interpreter.
 pub(super) type Packet = (u64, Box<[u8]>);
 pub(super) type Packets = mpsc::UnboundedSender<Packet>;
 
@@ -48,49 +49,49 @@ type Inbox = Arc<(UnixDatagram, Mutex<Vec<u8>>)>;
 
 pub(in crate::launcher) struct Interpreter {
     inbox: Inbox,
-    /// The interpreter's end; the worker keeps it open to take calls back.
+    /// The interpreter's end of the socket. The worker keeps it open to take calls back.
     theirs: Arc<OwnedFd>,
     listener: Option<JoinHandle<()>>,
     pub(in crate::launcher) recipe: Recipe,
     pub(in crate::launcher) lane: Option<LaunchToken>,
-    /// Its process; `None` = not started yet.
+    /// The interpreter's process. `None` if it has not been started yet.
     pub(super) pid: Option<u32>,
-    /// Its usage at the end of the last call.
+    /// The CPU time that the interpreter had used at the end of the last call.
     pub(super) cpu: CpuTime,
-    /// It accepts calls.
+    /// Whether the interpreter accepts calls.
     pub(super) is_ready: bool,
-    /// It was asked to end.
+    /// Whether the interpreter was asked to end.
     pub(super) is_ending: bool,
     pub(super) idle_since: Time,
-    /// Calls in its socket or running, in order.
+    /// The calls in the socket or running, in order.
     pub(super) sent: VecDeque<Call>,
     sent_bytes: usize,
-    /// Calls that were not sent yet.
+    /// The calls that have not been sent yet.
     pub(super) waiting: VecDeque<Call>,
-    /// Place of the last call that was sent.
+    /// The place of the last call that was sent.
     place: Option<Arc<[u8]>>,
-    /// Standard output and error; `None` = the files are still being created.
+    /// Standard output and error. `None` while the files are being created.
     outputs: Option<Outputs>,
-    /// Its outputs are being truncated, so no call may begin.
+    /// Whether the outputs are being truncated, so that no call may begin.
     pub(super) is_shrinking: bool,
     pub(in crate::launcher) group: Option<TaskGroup>,
     pub(in crate::launcher) excess: Option<MemoryOveruse>,
     pub(in crate::launcher) oom_kills_before: u64,
 }
 
-/// Files that receive standard output and error.
+/// The files that receive standard output and error.
 ///
-/// The file system may hang: they are created, truncated and read on threads of their own.
+/// They are created, truncated and read on separate threads, because the file system may hang.
 pub(super) type Outputs = [Output; 2];
 
-/// An unnamed file that receives all output; the worker later copies the part of each call.
+/// An unnamed file that receives all output. The worker later copies the part of each call.
 pub(super) struct Output {
     file: Arc<File>,
-    /// Offset where the output of ended calls stops.
+    /// The offset at which the output of ended calls stops.
     taken: u64,
 }
 
-/// Result of sending a call.
+/// The result of sending a call.
 pub(super) enum SendOutcome {
     Yes,
     Full(Call),
@@ -105,7 +106,7 @@ impl Drop for Interpreter {
     }
 }
 
-/// Standard input, output and error of the process.
+/// The standard input, output and error of the process.
 pub(in crate::launcher) struct Ends {
     pub(in crate::launcher) socket: Arc<OwnedFd>,
     pub(in crate::launcher) stdout: Arc<OwnedFd>,
@@ -113,7 +114,7 @@ pub(in crate::launcher) struct Ends {
 }
 
 impl Interpreter {
-    /// Prepares an interpreter: its program and context wait in the socket.
+    /// Prepares an interpreter. Its program and context wait in the socket.
     pub(in crate::launcher) fn new(recipe: Recipe, lane: LaunchToken) -> io::Result<Self> {
         let (ours, theirs) = socketpair(
             AddressFamily::UNIX,
@@ -148,12 +149,12 @@ impl Interpreter {
             excess: None,
             oom_kills_before: 0,
         };
-        // Before the process exists: the socket keeps both until it reads them.
+        // The process does not exist yet. The socket keeps both until the process reads them.
         one.introduce()?;
         Ok(one)
     }
 
-    /// Takes the files of its output; returns what its process gets.
+    /// Takes the files for the interpreter's output. Returns the files that its process gets.
     pub(super) fn open(&mut self, outputs: Outputs) -> io::Result<Ends> {
         let fd = |output: &Output| output.file.try_clone().map(|file| Arc::new(file.into()));
         let ends = Ends {
@@ -165,21 +166,21 @@ impl Interpreter {
         Ok(ends)
     }
 
-    /// Whether calls may be sent. Calls sent before it is ready could not be taken back if it
-    /// never becomes ready.
+    /// Returns whether calls may be sent. Calls that are sent before the interpreter is ready could
+    /// not be taken back if it never becomes ready.
     pub(super) const fn is_open(&self) -> bool {
         self.is_ready && !self.is_ending && !self.is_shrinking
     }
 
-    /// Sends program and context.
+    /// Sends the program and the context.
     fn introduce(&self) -> io::Result<()> {
         send(&self.inbox.0, PROGRAM, SendFlags::DONTWAIT)?;
         let context = self.recipe.kind.template.stdin.as_deref().unwrap_or(&[]);
         self.send_packet(context, |flags, context| [&[0, flags], context].concat())
     }
 
-    /// Sends a packet. A long payload travels as a file in memory, which ends with the packet:
-    /// nothing is left behind if the packet is taken back or never received.
+    /// Sends a packet. A long payload is sent as a file in memory, which is gone with the packet.
+    /// Nothing is left behind if the packet is taken back or never received.
     fn send_packet(
         &self,
         payload: &[u8],
@@ -200,7 +201,7 @@ impl Interpreter {
         Ok(())
     }
 
-    /// Forwards its answers from now on.
+    /// Forwards the interpreter's answers from now on.
     pub(super) fn listen(&mut self, id: u64, packets: Packets) {
         let inbox = Arc::clone(&self.inbox);
         self.listener = Some(tokio::spawn(async move {
@@ -210,7 +211,7 @@ impl Interpreter {
         }));
     }
 
-    /// Forwards the answers that it sent before it ended.
+    /// Forwards the answers that the interpreter sent before it ended.
     pub(super) fn drain(&self, id: u64, packets: &Packets) {
         // The runtime may not have noticed yet that the socket is readable.
         let socket = &self.inbox.0;
@@ -220,15 +221,15 @@ impl Interpreter {
         });
     }
 
-    /// Sends a call if there is room ahead.
+    /// Sends a call if there is room for more calls ahead.
     pub(super) fn send(&mut self, call: Call) -> SendOutcome {
         let bytes = call.payload.len().min(INLINE_MAX);
         let is_full = self.sent.len() >= SENT_MAX || self.sent_bytes + bytes > SENT_BYTES_MAX;
-        // A single call is sent even if it is large: otherwise it would wait forever.
+        // A single call is sent even if it is large. Otherwise it would wait forever.
         if is_full && !self.sent.is_empty() {
             return SendOutcome::Full(call);
         }
-        // Sent once for consecutive calls at the same place.
+        // The place is sent only once for consecutive calls with the same place.
         let place = Some(&call.place).filter(|place| self.place.as_ref() != Some(place));
         let place = place.map(AsRef::as_ref);
         let packet =
@@ -240,7 +241,7 @@ impl Interpreter {
                 self.sent.push_back(call);
                 SendOutcome::Yes
             }
-            // The socket's buffer is full; an answer makes room.
+            // The socket's buffer is full. An answer will make room.
             Err(error) if is_full_socket(&error) && !self.sent.is_empty() => {
                 SendOutcome::Full(call)
             }
@@ -259,7 +260,7 @@ impl Interpreter {
         Some(call)
     }
 
-    /// Takes back the sent calls that have not begun; they are queued again.
+    /// Takes back the sent calls that have not begun, and queues them again.
     pub(super) fn take_back_sent(&mut self) {
         if !self.is_ready {
             return;
@@ -270,7 +271,8 @@ impl Interpreter {
             let token = buffer.get(..len).and_then(packet::token_of);
             back.extend(token.and_then(|token| self.take_sent(LaunchToken(token))));
         }
-        // In front and in their order: they came before the queued calls.
+        // These calls go to the front in their original order, because they came before the queued
+        // calls.
         for call in back.into_iter().rev() {
             self.waiting.push_front(call);
         }
@@ -278,7 +280,7 @@ impl Interpreter {
         self.place = None;
     }
 
-    /// Output of a call up to its end, if it must be kept.
+    /// Returns the output of a call up to the call's end, if it must be kept.
     pub(super) fn take_output(
         &mut self,
         call: &Call,
@@ -301,7 +303,8 @@ impl Interpreter {
         (!parts.is_empty()).then_some(Copy(parts))
     }
 
-    /// Output behind its last answer, which belongs to `call`: the interpreter has ended.
+    /// Returns the output after the last answer of an interpreter that has ended. It belongs to
+    /// `call`.
     pub(super) fn take_rest(&mut self, call: Option<&Call>) -> Rest {
         let Some([stdout, stderr]) = self.outputs.take() else {
             return Rest::default();
@@ -319,16 +322,16 @@ impl Interpreter {
         }
     }
 
-    /// Whether its outputs have grown so much that they should be truncated. Otherwise they are
-    /// kept as they are; only while no call runs.
+    /// Returns whether the outputs have grown so much that they should be truncated. Must be called
+    /// only while no call is running.
     fn has_grown(&self) -> bool {
         // A copy in progress shares the file.
         let is_large = |one: &Output| one.taken > OUTPUT_KEPT && Arc::strong_count(&one.file) == 1;
         self.outputs.iter().flatten().any(is_large)
     }
 
-    /// Truncates its outputs if they have grown; only while no call runs. Until `then` is called
-    /// with them, it gets no call.
+    /// Truncates the outputs if they have grown. Must be called only while no call is running. The
+    /// interpreter gets no call until `then` is called with the outputs.
     pub(super) fn shrink_output(&mut self, then: impl FnOnce(Outputs) + Send + 'static) {
         if !self.has_grown() {
             return;
@@ -347,14 +350,14 @@ impl Interpreter {
         }));
     }
 
-    /// Takes back its outputs from [`Self::shrink_output`].
+    /// Takes back the outputs from [`Self::shrink_output`].
     pub(super) fn on_shrunk(&mut self, outputs: Outputs) {
         self.outputs = Some(outputs);
         self.is_shrinking = false;
     }
 }
 
-/// Creates the files of an interpreter on a thread of its own, and passes them on.
+/// Creates the files of an interpreter on a separate thread, and passes them to `then`.
 pub(super) fn create_outputs(
     dir: PathBuf,
     then: impl FnOnce(io::Result<Outputs>) + Send + 'static,
@@ -376,7 +379,7 @@ impl Output {
         })
     }
 
-    /// A part of it that must be copied to a file.
+    /// Returns the part of the output that must be copied to a file.
     fn part(&self, spec: &StdioSpec, (from, end): (u64, u64), is_ok: bool) -> Option<OutputSlice> {
         match spec {
             StdioSpec::File {
@@ -393,17 +396,17 @@ impl Output {
     }
 }
 
-/// What an interpreter that has ended leaves behind.
+/// The output of an interpreter that has ended, after its last answer.
 #[derive(Default)]
 pub(super) struct Rest {
     copy: Copy,
-    /// Its standard error; `None` = it never had one.
+    /// The standard error of the interpreter. `None` if it never had one.
     stderr: Option<Arc<File>>,
 }
 
 impl Rest {
-    /// Copies the output to its files on a thread of its own. `then` gets the last words of the
-    /// interpreter.
+    /// Copies the output to its files on a separate thread. `then` gets the end of the
+    /// interpreter's standard error.
     pub(super) fn run(self, then: impl FnOnce(&str) + Send + 'static) {
         drop(tokio::task::spawn_blocking(move || {
             self.copy.copy();
@@ -413,7 +416,7 @@ impl Rest {
     }
 }
 
-/// The end of a file.
+/// Returns the end of a file.
 fn last_words(file: &File) -> String {
     let len = file.metadata().map_or(0, |file| file.len());
     let from = len.saturating_sub(LAST_WORDS);
@@ -423,7 +426,7 @@ fn last_words(file: &File) -> String {
     String::from_utf8_lossy(&words).into_owned()
 }
 
-/// Why an interpreter could not start, with the end of its standard error.
+/// Returns why an interpreter could not start, with the end of its standard error.
 pub(super) fn start_failure(status: ExitStatus, words: &str) -> Box<str> {
     let how = match status {
         ExitStatus::Code(code) => format!("exit code {code}"),
@@ -433,11 +436,11 @@ pub(super) fn start_failure(status: ExitStatus, words: &str) -> Box<str> {
     format!("The interpreter ended before it was ready, with {how}\n{words}").into()
 }
 
-/// OutputSlice of an output that belongs to one call.
+/// The part of an output that belongs to one call.
 struct OutputSlice {
     file: Arc<File>,
     from: u64,
-    /// Beyond the end of the file: all that is there.
+    /// The end offset. If it is beyond the end of the file, the rest of the file is copied.
     end: u64,
     to: Vec<u8>,
 }
@@ -447,7 +450,7 @@ struct OutputSlice {
 pub(super) struct Copy(Vec<OutputSlice>);
 
 impl Copy {
-    /// Copies it on a thread of its own.
+    /// Copies the output on a separate thread.
     pub(super) fn run(self, then: impl FnOnce() + Send + 'static) {
         drop(tokio::task::spawn_blocking(move || {
             self.copy();
@@ -505,7 +508,7 @@ fn is_full_socket(error: &io::Error) -> bool {
     Errno::from_io_error(error).is_some_and(|errno| full.contains(&errno))
 }
 
-/// Forwards all packets that have arrived, as far as the runtime has noticed.
+/// Forwards all packets whose arrival the runtime has noticed.
 fn receive_all(inbox: &Inbox, id: u64, packets: &Packets) {
     let socket = &inbox.0;
     pass_on(inbox, id, packets, |buffer| socket.try_recv(buffer).ok());

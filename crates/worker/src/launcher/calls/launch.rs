@@ -1,5 +1,5 @@
-//! Calls from the launcher's side: the interpreter that they need, and the spawn engine's events
-//! about interpreters.
+//! Launches calls: finds or starts the interpreters that they need, and handles the spawn engine's
+//! events about interpreters.
 
 use std::collections::VecDeque;
 use std::ffi::OsString;
@@ -24,7 +24,7 @@ use crate::launcher::{SIGKILL, TaskLauncher, failure};
 use crate::leftovers::MARK;
 
 impl TaskLauncher {
-    /// Hands a call to an interpreter; starts one if none is available.
+    /// Passes a call to an interpreter. Starts an interpreter if none is available.
     pub(in crate::launcher) fn launch_call(&mut self, task: &LaunchTask, pools: &PoolSet) {
         let token = task.token;
         if let Err(text) = self.try_launch_call(task, pools) {
@@ -67,11 +67,11 @@ impl TaskLauncher {
             let recipe = self.recipe(&call, task, pools, (kind, cwd))?;
             self.calls.park(task.lane, recipe, call, references);
             self.start_wanted();
-            // It may have ended already.
+            // The call may have ended already.
             self.wake.notify_one();
             return Ok(());
         }
-        // None of its kind is idle.
+        // No interpreter of this kind is idle.
         let Some(call) = self.calls.push(task.lane, &kind, call) else {
             return Ok(());
         };
@@ -181,13 +181,13 @@ impl TaskLauncher {
 
     /// Ends a call. If it has begun, its interpreter is killed with it.
     pub(in crate::launcher) fn end_call(&mut self, token: LaunchToken, how: Termination) {
-        // It has not begun, so its interpreter can continue with others.
+        // The call has not begun, so its interpreter can continue with other calls.
         if self.calls.take_back(token, true) {
             self.wake.notify_one();
             return;
         }
-        // A running call cannot be ended alone. Its interpreter ends with it, and queued calls go
-        // to another one.
+        // A running call cannot be ended alone. Its interpreter ends with it, and its queued calls
+        // go to another interpreter.
         if let Some(interpreter) = self.calls.end(token) {
             self.engine.terminate(interpreter, how);
         }
@@ -245,7 +245,7 @@ impl TaskLauncher {
     }
 
     /// Starts and stops the usage curves of calls. A call that has already ended was too short for
-    /// one.
+    /// a curve.
     pub(in crate::launcher) fn follow_calls(&mut self, events: &[LaunchEvent]) {
         for (token, age, cpu) in self.calls.take_long_ends() {
             self.curves.end(token, age, cpu);
@@ -303,7 +303,7 @@ impl TaskLauncher {
     }
 }
 
-/// Names of the cpus that a call is pinned to; empty = not pinned.
+/// Returns the names of the cpus that a call is pinned to. The list is empty if it is not pinned.
 fn cpus(
     compiled: &CompiledTemplate,
     task: &LaunchTask,
@@ -319,7 +319,7 @@ fn cpus(
     compiled.cpu_names(task, pools).iter().map(number).collect()
 }
 
-/// Directory, variables and cpus of a call, for its interpreter.
+/// Encodes the directory, variables and cpus of a call for its interpreter.
 fn place(
     cwd: &[u8],
     variables: &[(String, String)],
@@ -330,7 +330,8 @@ fn place(
         .iter()
         .map(|(name, value)| (name.clone(), json!(value)))
         .collect();
-    // Maps each byte to a character, which JSON can carry; the interpreter maps them back.
+    // Each byte is mapped to a character, which JSON can contain. The interpreter maps the
+    // characters back.
     let text = |bytes: &[u8]| {
         bytes
             .iter()

@@ -1,17 +1,17 @@
-//! Calls that read values of other calls: they wait until all values are here.
+//! Handles calls that read values of other calls. They wait until all of these values have arrived.
 //!
 //! ```text
 //! payload   4 len:u32 notice len:u32 references payload        references: a JSON list of what stands for values, see `values`
 //!           3 len:u32 references payload                       of clients that give no notice
 //! ```
 //!
-//! A worker that does not know values takes the notice for a function, which raises an error when
-//! called.
+//! A worker that does not support values treats the notice as a function, which raises an error
+//! when called.
 //!
 //! The interpreter gets the second form, with paths that it can open in the references.
 //!
-//! If there is no room for a call's values because other calls use it, the call holds none of them
-//! and waits until there is room for all. So two such calls cannot deadlock.
+//! If other calls take up the space that a call's values need, the call holds none of its values
+//! and waits until there is room for all of them. Two such calls therefore cannot deadlock.
 
 use std::collections::VecDeque;
 use std::path::Path;
@@ -27,9 +27,9 @@ use super::{Call, CallPool, PendingInterpreter, Recipe, Reference, ValueFile};
 use crate::clock;
 use crate::values::{FetchError, Fetched};
 
-/// First byte of a payload with references.
+/// The first byte of a payload with references.
 const HAS_NEEDS: u8 = 3;
-/// Like [`HAS_NEEDS`], with a notice in front.
+/// The first byte of a payload with a notice and references.
 const HAS_NOTICE: u8 = 4;
 
 /// A call that waits for values.
@@ -38,9 +38,9 @@ pub(super) struct ParkedCall {
     pub(super) recipe: Recipe,
     call: Call,
     references: Vec<Reference>,
-    /// Values that have arrived, in the order of the references.
+    /// The values that have arrived, in the order of the references.
     files: Vec<Option<Arc<ValueFile>>>,
-    /// Whether it waits for room.
+    /// Whether the call waits for space.
     is_starved: bool,
 }
 
@@ -50,7 +50,7 @@ impl ParkedCall {
     }
 }
 
-/// Splits a payload; `None` = it has no references.
+/// Splits a payload into references and the rest. Returns `None` if it has no references.
 fn divide(payload: &[u8]) -> Option<(&[u8], &[u8])> {
     let (kind, rest) = payload.split_first()?;
     match *kind {
@@ -60,13 +60,13 @@ fn divide(payload: &[u8]) -> Option<(&[u8], &[u8])> {
     }
 }
 
-/// Splits bytes at the length in front of them.
+/// Splits bytes at the length that precedes them.
 fn split_counted(bytes: &[u8]) -> Option<(&[u8], &[u8])> {
     let (len, rest) = bytes.split_first_chunk()?;
     rest.split_at_checked(usize::try_from(u32::from_le_bytes(*len)).ok()?)
 }
 
-/// Values that a call reads.
+/// Returns the values that a call reads.
 pub(super) fn of_payload(payload: &[u8]) -> Result<Vec<Reference>, Box<str>> {
     if !matches!(payload.first(), Some(&(HAS_NEEDS | HAS_NOTICE))) {
         return Ok(Vec::new());
@@ -82,7 +82,7 @@ pub(super) fn of_payload(payload: &[u8]) -> Result<Vec<Reference>, Box<str>> {
     })
 }
 
-/// The payload for an interpreter, with paths in place of references.
+/// Returns the payload for an interpreter, with paths in the references.
 fn with_paths(payload: &[u8], needs: &[(&Reference, &Path)]) -> Box<[u8]> {
     let Some((_, rest)) = divide(payload) else {
         return payload.into();
@@ -96,7 +96,7 @@ fn with_paths(payload: &[u8], needs: &[(&Reference, &Path)]) -> Box<[u8]> {
 }
 
 impl CallPool {
-    /// Takes a call that reads values; continues at once if they are here.
+    /// Takes a call that reads values. Continues it at once if all values are here.
     pub(super) fn park(
         &mut self,
         lane: LaunchToken,
@@ -108,7 +108,7 @@ impl CallPool {
         for reference in &references {
             match self.long.get(reference) {
                 Ok(file) => files.push(file),
-                // Without one of them the others are useless.
+                // If one value is missing, the others are useless.
                 Err(error) => return self.end_without(&call, reference, &error),
             }
         }
@@ -127,7 +127,7 @@ impl CallPool {
         }
     }
 
-    /// Forgets a call that waits for values; `false` = unknown.
+    /// Forgets a call that waits for values. Returns `false` if the call is unknown.
     pub(super) fn unpark(&mut self, token: LaunchToken) -> bool {
         let found = self.parked.iter().position(|one| one.token() == token);
         found.is_some_and(|position| {
@@ -136,17 +136,19 @@ impl CallPool {
         })
     }
 
-    /// Calls that need a new interpreter.
+    /// Returns the calls that need a new interpreter.
     pub(super) fn take_wanted(&mut self) -> Vec<PendingInterpreter> {
         self.feed_starved();
         std::mem::take(&mut self.wanted)
     }
 
-    /// Requests again the values of calls that now have room, longest waiting first.
+    /// Requests the values of calls again if there is now room for them, the longest waiting call
+    /// first.
     fn feed_starved(&mut self) {
         let mut fed = Vec::new();
         while let Some(position) = self.parked.iter().position(|one| one.is_starved) {
-            // Includes the values of calls resumed just before, which have not arrived yet.
+            // This includes the values of calls that were just resumed, because they have not
+            // arrived yet.
             fed.extend_from_slice(&self.parked[position].references);
             if !self.long.fits(&fed, true) {
                 return;
@@ -156,7 +158,7 @@ impl CallPool {
         }
     }
 
-    /// Notes that a value has arrived or cannot be fetched.
+    /// Records that a value has arrived or cannot be fetched.
     pub(super) fn on_fetched(&mut self, (name, result): Fetched) {
         for mut parked in std::mem::take(&mut self.parked) {
             let position = parked.references.iter().position(|one| one.name() == name);
@@ -178,7 +180,7 @@ impl CallPool {
                 }
             };
             let same = parked.references.iter().zip(&mut parked.files);
-            // A call may read one value several times.
+            // A call may read the same value several times.
             for (_, file) in same.filter(|(one, _)| one.name() == name) {
                 *file = Some(Arc::clone(found));
             }
@@ -200,7 +202,7 @@ impl CallPool {
             files,
             ..
         } = parked;
-        // Held until the call ends: the interpreter opens the files by path.
+        // The files are kept until the call ends, because the interpreter opens them by path.
         call.needs = files.into_iter().flatten().collect();
         let paths = references.iter().zip(&call.needs);
         let paths: Vec<_> = paths.map(|(one, file)| (one, file.path())).collect();
@@ -214,7 +216,7 @@ impl CallPool {
         }
     }
 
-    /// Ends a call whose value cannot be fetched; its client decides what to do.
+    /// Ends a call whose value cannot be fetched. Its client decides what to do.
     fn end_without(&mut self, call: &Call, reference: &Reference, error: &FetchError) {
         let why = match error {
             FetchError::Gone => "gone",

@@ -1,4 +1,5 @@
-//! Messages between worker and interpreter: one packet each, numbers in little endian.
+//! Messages between a worker and an interpreter. Each message is one packet, with little-endian
+//! numbers.
 //!
 //! ```text
 //! to the interpreter   its program
@@ -9,37 +10,38 @@
 //!                        message_len:u32 message value
 //! ```
 //!
-//! CPU time is all that the interpreter has used since it began, with children that it has waited
-//! for: the worker takes differences. The program of an interpreter is part of the worker's, so
-//! both sides always agree.
+//! The CPU time is the total since the interpreter started, including children that it has waited
+//! for. The worker computes the differences. The interpreter's program is embedded in the worker's
+//! program, so both sides always agree on the format.
 
 use std::time::Duration;
 
 use hq_core::worker_state::InstanceKey;
 
-/// The packet contains the place of the call; otherwise the place of the previous call holds.
+/// The packet contains the place of the call. Otherwise the place of the previous call applies.
 pub(super) const HAS_PLACE: u8 = 1;
-/// The context or payload is in a file, whose descriptor comes with the packet.
+/// The context or payload is in a file, whose descriptor is attached to the packet.
 pub(super) const IS_FILE: u8 = 2;
 
 /// The call succeeded.
 const IS_OK: u8 = 1;
-/// Its value is in the file named after its token; here stands the size of the file (u64).
+/// The value of the call is in the file named after its token, and the packet contains the size of
+/// that file (u64).
 const IS_HELD: u8 = 2;
 
-/// Longest payload inside a packet.
+/// The maximum length of a payload inside a packet.
 pub(super) const INLINE_MAX: usize = 48 << 10;
-/// Longest packet in either direction.
+/// The maximum length of a packet in either direction.
 pub(super) const PACKET_MAX: usize = 128 << 10;
 
-/// Message from an interpreter.
+/// A message from an interpreter.
 #[derive(PartialEq, Debug)]
 pub(super) enum Answer<'a> {
     Ready(CpuTime),
     Done(Done<'a>),
 }
 
-/// CPU time of an interpreter since it began.
+/// The CPU time of an interpreter since it started.
 #[derive(Clone, Copy, PartialEq, Debug, Default)]
 pub(super) struct CpuTime {
     pub(super) user: Duration,
@@ -59,16 +61,16 @@ impl CpuTime {
     }
 }
 
-/// End of a call.
+/// The end of a call.
 #[derive(PartialEq, Debug)]
 pub(super) struct Done<'a> {
     pub(super) is_ok: bool,
     pub(super) token: u64,
     pub(super) run: Duration,
     pub(super) cpu: CpuTime,
-    /// Peak resident memory during the call.
+    /// The peak resident memory during the call.
     pub(super) max_rss_kib: u64,
-    /// Length of its standard output so far.
+    /// The length of the interpreter's standard output so far.
     pub(super) out_end: u64,
     pub(super) err_end: u64,
     pub(super) message: String,
@@ -100,7 +102,7 @@ pub(super) fn call(
     packet
 }
 
-/// The token of a call that was taken back.
+/// Returns the token of a call that was taken back.
 pub(super) fn token_of(packet: &[u8]) -> Option<u64> {
     let mut rest = packet.strip_prefix(&[1])?.get(1..)?;
     u64_of(&mut rest)

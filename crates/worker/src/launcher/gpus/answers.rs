@@ -1,4 +1,4 @@
-//! Main loop of the GPU probe process.
+//! The main loop of the GPU probe process.
 
 use std::fs::File;
 use std::io::{self, BufRead as _, Write as _};
@@ -19,7 +19,7 @@ use super::{nvml, wire};
 ///
 /// # Errors
 ///
-/// If reading the input or writing the output fails.
+/// Returns an error if reading the input or writing the output fails.
 pub fn serve_gpu_usage(parent: u32) -> io::Result<()> {
     // The library may hang forever. After the worker has ended, no other process would kill this
     // one.

@@ -21,8 +21,8 @@ pub(super) fn open() -> Result<Nvml, NvmlError> {
     Nvml::builder().lib_path(OsStr::new(NAME)).init()
 }
 
-/// Handles of devices. Each is looked up once, because the driver initializes a device on the first
-/// access.
+/// Handles to devices. Each device is looked up only once, because the driver initializes a device
+/// on the first access.
 pub(super) struct Handles<'a> {
     library: &'a Nvml,
     /// The devices in the order in which programs of tasks count them, as far as needed: by bus
@@ -127,7 +127,7 @@ fn device(handle: &Handle<'_>) -> Result<Device, NvmlError> {
 fn processes(handle: &Handle<'_>) -> Result<Option<Vec<Process>>, NvmlError> {
     let computing = match supported(handle.running_compute_processes())? {
         Some(found) => Some(found),
-        // For drivers before release 510.
+        // This is for drivers before release 510.
         None => supported(handle.running_compute_processes_v2())?,
     };
     let Some(computing) = computing else {

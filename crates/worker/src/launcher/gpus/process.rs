@@ -75,7 +75,7 @@ impl Opener {
 
 /// A process that answers questions.
 pub(super) struct ProbeProcess {
-    /// `None` after it was killed.
+    /// `None` after the process was killed.
     child: Option<Child>,
     questions: Option<ChildStdin>,
     answers: ChildStdout,
@@ -230,7 +230,7 @@ fn ends(child: &mut Child, within: Duration) -> bool {
                 );
                 return true;
             }
-            // It was already reaped elsewhere.
+            // The process has already been reaped elsewhere.
             Err(_) => return true,
         }
     }

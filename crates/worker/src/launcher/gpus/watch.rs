@@ -15,11 +15,11 @@ const ANSWER_MAX: Duration = Duration::from_secs(1);
 /// How long the probe process may leave a question unanswered before it is abandoned and the user
 /// is warned.
 pub(super) const HANGS_AFTER: Duration = Duration::from_secs(30);
-/// How long abandoning it may take. It can hang as well, for example if the program's file system
-/// does not answer.
+/// How long abandoning the probe process may take. This can hang as well, for example if the
+/// program's file system does not answer.
 const GIVES_UP_WITHIN: Duration = Duration::from_secs(10);
-/// How long the driver stays open without a question. An administrator cannot reset a GPU while a
-/// process has the driver open.
+/// How long the driver stays open without being queried. An administrator cannot reset a GPU while
+/// a process has the driver open.
 const IDLE: Duration = Duration::from_secs(60);
 /// The pause before retrying a driver that is missing, hangs or reports nothing.
 const RETRY: Duration = Duration::from_secs(60);
@@ -30,18 +30,18 @@ const EMPTY_MAX: u32 = 3;
 /// The names of devices.
 pub(super) type Names = BTreeSet<Box<str>>;
 
-/// Source of device data.
+/// A source of device data.
 pub(super) trait GpuProbe {
     /// Returns the data of these devices, within little more than [`HANGS_AFTER`].
     fn ask(&mut self, names: &Names) -> Result<GpuReply, Failure>;
 }
 
-/// A reply of a [`GpuProbe`].
+/// A reply from a [`GpuProbe`].
 #[derive(PartialEq, Eq, Debug)]
 pub(super) struct GpuReply {
     /// The CPU time of the query.
     pub(super) cpu: Duration,
-    /// `None` = no driver.
+    /// `None` if there is no driver.
     pub(super) devices: Option<Devices>,
 }
 
@@ -52,10 +52,10 @@ pub(super) enum Failure {
     Hangs,
 }
 
-/// A reply as the thread sends it.
+/// A reply in the form in which the thread sends it.
 #[derive(PartialEq, Eq, Debug, Default)]
 pub(in super::super) struct Answer {
-    /// Devices with known data.
+    /// The devices with known data.
     pub(in super::super) devices: Devices,
     /// The CPU time of the query, in either process.
     pub(in super::super) cpu: Duration,
@@ -100,7 +100,7 @@ impl GpuWatch {
         }
     }
 
-    /// Sends a question if the previous one was answered.
+    /// Sends a question if the previous one has been answered.
     pub(in super::super) fn ask(&mut self, names: Names) {
         self.is_fresh = false;
         if let Ok(answer) = self.answers.try_recv() {
@@ -197,11 +197,11 @@ fn serve<T: GpuProbe>(
 struct Service<T, O> {
     open: O,
     probe: Option<T>,
-    /// Consecutive replies without any device.
+    /// The number of consecutive replies without any device.
     empty: u32,
     /// Whether a probe was abandoned since the last reply that contained a device.
     has_given_up: bool,
-    /// Until when these devices are not queried. Names are `None` for all devices.
+    /// The time until which these devices are not queried. The names are `None` for all devices.
     pause: Option<(Instant, Option<Names>)>,
 }
 

@@ -9,13 +9,14 @@ use super::{Device, Process};
 /// The maximum length of a reason in characters.
 const REASON_MAX: usize = 400;
 
-/// Utilization in thousandths; used and total KiB; processes with their KiB.
+/// The utilization in thousandths, the used and total memory in KiB, and the processes with their
+/// memory in KiB.
 type Row = (
     Option<u64>,
     Option<(u64, u64)>,
     Option<Vec<(u32, Option<u64>)>>,
 );
-/// CPU time in µs; the devices if there is a driver; the reason if there is none.
+/// The CPU time in µs, the devices if there is a driver, and the reason if there is none.
 type Line = (u64, Option<BTreeMap<Box<str>, Row>>, String);
 
 /// Encodes a question, including its line feed.
