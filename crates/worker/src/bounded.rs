@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-/// How long to wait for the removal of the working directory, whose file system may hang. A
-/// directory that is left over is removed by a later worker.
+/// How long to wait for the removal of the working directory, whose file system may hang. A later
+/// worker removes a directory that is left over.
 const REMOVAL_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Drops, on a separate thread, a value whose `drop` removes the working directory.

@@ -1,4 +1,4 @@
-//! Configuration of a worker beyond its `WorkerConfig`: directories, sockets, the keeper.
+//! The configuration of a worker beyond its `WorkerConfig`: directories, sockets, and the keeper.
 
 use std::io;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -18,7 +18,7 @@ pub struct WorkerParams {
     /// The settings that the worker obeys and reports to the server. `MemoryLimits::Enforced` is
     /// only a request until the launcher has started.
     pub config: WorkerConfig,
-    /// Absolute path of the running executable; tasks see it as `HQ`.
+    /// The absolute path of the running executable. Tasks see it as `HQ`.
     pub hq_path: PathBuf,
     /// The directory for the worker's own files. It is removed when the worker ends.
     pub work_dir: WorkDir,
@@ -26,10 +26,10 @@ pub struct WorkerParams {
     /// when it ends. Otherwise it kills only the tasks, because the process may have other
     /// children.
     pub keeper: Option<KeeperContext>,
-    /// The number of threads that create processes. `None` = derived from the number of cpus.
+    /// The number of threads that create processes. If `None`, it depends on the number of cpus.
     pub spawn_threads: Option<usize>,
-    /// The maximum size in bytes of the cache for values of calls. `None` = half of the free space
-    /// in `work_dir`.
+    /// The maximum size in bytes of the cache for values of calls. If `None`, half of the free
+    /// space in `work_dir`.
     pub values_limit: Option<u64>,
 }
 
@@ -50,7 +50,7 @@ pub struct WorkDir {
     /// The directory to remove: the whole directory if the worker chose the path, otherwise a
     /// private subdirectory.
     own: ScratchDir,
-    /// Parent of the tasks' private directories.
+    /// The parent of the tasks' private directories.
     tasks: PathBuf,
 }
 
@@ -60,7 +60,7 @@ impl WorkDir {
     ///
     /// # Errors
     ///
-    /// [`WorkDirError`] if a directory cannot be created.
+    /// Returns [`WorkDirError`] if a directory cannot be created.
     pub fn create(path: Option<&Path>) -> Result<Self, WorkDirError> {
         let failed = |path: &Path| {
             let path = path.to_path_buf();
@@ -118,11 +118,11 @@ pub struct DataProvider {
 const ACCEPT_PAUSE: Duration = Duration::from_secs(1);
 
 impl DataProvider {
-    /// Listens on any free port, IPv6 and IPv4 where possible. Needs a tokio runtime.
+    /// Listens on any free port, on both IPv6 and IPv4 where possible. Needs a tokio runtime.
     ///
     /// # Errors
     ///
-    /// If no port can be bound.
+    /// Returns an error if no port can be bound.
     pub async fn bind() -> io::Result<Self> {
         let any_v6 = SocketAddr::from((Ipv6Addr::UNSPECIFIED, 0));
         let any_v4 = SocketAddr::from((Ipv4Addr::UNSPECIFIED, 0));

@@ -17,9 +17,9 @@ use std::time::{Duration, Instant};
 use hq_core::done::{Content, Digest, Stamp, record, record_path, record_with_contents};
 use hq_core::placeholder::FilePaths;
 
-/// Time limit for reading the files of one task for its record. Files that are not read in time are
-/// recorded only by modification time. Must be shorter than the time that the end of such a task
-/// waits.
+/// How long reading the files of one task for its record may take. Files that are not read in time
+/// are recorded only by modification time. This must be shorter than `CHECK_WAIT_MAX`, which limits
+/// how long the end of the task waits.
 const READ_TIME_MAX: Duration = Duration::from_secs(30);
 /// The number of bytes of a single read.
 const PIECE_BYTES: usize = 256 << 10;
@@ -31,15 +31,15 @@ type Stamps = Vec<(Vec<u8>, Stamp)>;
 #[derive(Debug)]
 pub(crate) struct Done {
     files: FilePaths,
-    /// Digest of the task's command.
+    /// The digest of the task's command.
     command: u64,
-    /// Working directory of the command.
+    /// The working directory of the command.
     cwd: Box<[u8]>,
     /// Whether a missing output makes the task fail.
     must_exist: bool,
     /// Whether the record also contains digests of file contents.
     by_content: bool,
-    /// Path of the record, next to the first output.
+    /// The path of the record, next to the first output.
     record: PathBuf,
     /// The lock is never held during a file access.
     progress: Mutex<Progress>,
@@ -47,13 +47,13 @@ pub(crate) struct Done {
 
 #[derive(Debug, Default)]
 struct Progress {
-    /// The inputs as they were before the task ran. `None` = at least one was missing or
+    /// The inputs as they were before the task ran. `None` if at least one was missing or
     /// inaccessible.
     inputs: Option<Stamps>,
     end: End,
 }
 
-/// Result of the output check of a task that exited with 0.
+/// The result of the output check of a task that exited with 0.
 #[derive(Debug, Default)]
 enum End {
     /// Not checked yet.
@@ -65,7 +65,7 @@ enum End {
     GivenUp,
 }
 
-/// Error message of a task whose outputs could not be checked in time.
+/// The error message of a task whose outputs could not be checked in time.
 const UNKNOWN: &str = "The task exited with 0, but the file system of its outputs did not answer in time, so they could not be checked";
 
 impl Done {
@@ -118,7 +118,7 @@ impl Done {
     ///
     /// # Errors
     ///
-    /// The error message of a task that fails because an output is missing.
+    /// Returns the error message of a task that fails because an output is missing.
     pub(crate) fn end(&self) -> Result<(), Box<str>> {
         let mut outputs = Some(Vec::new());
         let mut failure = None;
@@ -205,8 +205,8 @@ fn contents(stamps: Stamps, look: fn(&Path) -> Option<Stamp>, until: Instant) ->
     let content = |(bytes, stamp): (Vec<u8>, Stamp)| {
         let file = path(&bytes);
         let found = digest(&file, || Instant::now() < until);
-        // Checked after the last byte was read: if the file changed meanwhile, the digest may or
-        // may not include the change.
+        // The stamp is checked after the last byte was read: if the file changed in the meantime,
+        // the digest may or may not include the change.
         let digest = found.filter(|_| look(&file) == Some(stamp));
         Content {
             path: bytes,
@@ -228,8 +228,8 @@ fn forget(record: &Path) -> io::Result<()> {
     }
 }
 
-/// Returns the SHA-256 digest of a file. `None` = it is not a file, is unreadable, or `goes_on`
-/// returned false between two reads. Blocks on the file system.
+/// Returns the SHA-256 digest of a file. Returns `None` if the path is not a file, if the file is
+/// unreadable, or if `goes_on` returned false between two reads. Blocks on the file system.
 #[must_use]
 pub fn digest(path: &Path, goes_on: impl Fn() -> bool) -> Option<Digest> {
     let mut file = hq_stream::open_regular(path).ok()?;

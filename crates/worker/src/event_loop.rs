@@ -78,9 +78,9 @@ impl<S> RegisteredWorker<S>
 where
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
-    /// Works until there is a reason to end. On return, no task is left, the goodbye has been sent
-    /// if the server was reachable, and the working directory is removed. Closing `control` does
-    /// not count as an interrupt.
+    /// Runs the worker until there is a reason to end. On return, no task is left, the goodbye has
+    /// been sent if the server was reachable, and the working directory has been removed. Closing
+    /// `control` does not count as an interrupt.
     pub async fn run(self, control: mpsc::Receiver<Interrupt>) -> WorkerEnd {
         let Self {
             link,
@@ -177,14 +177,15 @@ enum LoopEvent<S> {
 #[expect(clippy::large_enum_variant, reason = "there is exactly one of it")]
 enum LinkState<S> {
     Up(Link<S>),
-    /// Trying to reach the server. Yields `None` if the server is gone for good.
+    /// The worker is trying to reach the server. The attempt yields `None` if the server is gone
+    /// for good.
     Redialing(Attempt<Option<(Redial<S>, Connection<S>)>>),
-    /// Waiting for the reply to the registration.
+    /// The worker is waiting for the reply to the registration.
     Introducing(Attempt<Result<Link<S>, RegisterError>>),
     Down,
 }
 
-/// Work on a separate tokio task, which is aborted on drop.
+/// An operation on a separate tokio task, which is aborted on drop.
 struct Attempt<T>(JoinHandle<T>);
 
 impl<T> Drop for Attempt<T> {
@@ -247,7 +248,7 @@ where
         }
     }
 
-    /// Returns the number of unsent bytes; 0 without a connection.
+    /// Returns the number of unsent bytes, or 0 without a connection.
     fn buffered(&self) -> usize {
         match self {
             Self::Up(link) => link.writer.buffered(),
@@ -304,7 +305,7 @@ struct EventLoop<S> {
     heartbeat: Interval,
     keeper: Option<Arc<KeeperContext>>,
     control: Option<mpsc::Receiver<Interrupt>>,
-    /// Buffer that keeps its memory between turns.
+    /// A buffer that keeps its memory between turns.
     effects: Vec<Effect>,
     events: Vec<LaunchEvent>,
     reported: Reported,
@@ -409,8 +410,8 @@ where
     }
 
     /// Ends the worker at once if every leftover process has received SIGKILL and does not react.
-    /// Only with a front process: without one, there may be processes that the worker does not
-    /// know.
+    /// This requires a front process: without one, there may be processes that the worker does not
+    /// know about.
     fn check_hung(&mut self) {
         self.next_look = clock::now().mono + HUNG_LOOK;
         let left = unreachable_descendants().filter(|_| self.keeper.is_some());
@@ -591,7 +592,7 @@ where
         if self.link.received() == self.received {
             self.on_server_lost("neither the server nor the relay in front of it answers");
         } else {
-            // A part of a large message arrived.
+            // A part of a large message has arrived.
             self.relay_liveness.on_reply();
         }
     }

@@ -16,20 +16,20 @@ use hq_core::resource::amount::{Amount, UNITS_PER_WHOLE};
 use hq_core::resource::descriptor::{ResourceItem, ResourceKind};
 use hq_core::words;
 
-/// Name of the cpu resource.
+/// The name of the cpu resource.
 pub const CPUS: &str = "cpus";
-/// Name of the memory resource, whose amount is in MiB.
+/// The name of the memory resource, whose amount is in MiB.
 pub const MEMORY: &str = "mem";
-/// Name of the NVIDIA GPU resource.
+/// The name of the NVIDIA GPU resource.
 pub const GPUS_NVIDIA: &str = "gpus/nvidia";
-/// Name of the AMD GPU resource.
+/// The name of the AMD GPU resource.
 pub const GPUS_AMD: &str = "gpus/amd";
 
 pub use cgroup::ControlGroups;
 
 const MIB: u64 = 1 << 20;
 
-/// Resources to look for.
+/// The resources to look for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct DetectSet {
     /// Cpus.
@@ -286,7 +286,7 @@ fn parse_cpu_list(text: &str) -> Vec<u32> {
     cpus
 }
 
-/// A number of cpus that no kernel supports.
+/// A number of cpus that exceeds the limit of every kernel.
 const CPUS_MAX: u32 = 1 << 16;
 
 #[cfg(test)]

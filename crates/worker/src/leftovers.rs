@@ -2,8 +2,8 @@
 //! gone.
 //!
 //! A worker that is killed together with its front process cannot kill its tasks. Their processes
-//! live on, using cpus that the next worker offers again. So each worker looks for such processes
-//! when it starts.
+//! continue to run and use cpus that the next worker offers again. Each worker therefore looks for
+//! such processes when it starts.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::mpsc;
@@ -21,8 +21,8 @@ const NAMED_MAX: usize = 5;
 /// How long the search, which usually takes milliseconds, may delay the worker's start.
 const PATIENCE: Duration = Duration::from_secs(2);
 
-/// Returns a string that differs between any two launchers: process id, its start time, the clock,
-/// and a counter.
+/// Returns a string that differs between any two launchers. It contains the process id, the start
+/// time of the process, the clock, and a counter.
 pub(crate) fn nonce() -> String {
     static COUNTER: AtomicU32 = AtomicU32::new(0);
     let count = COUNTER.fetch_add(1, Ordering::Relaxed);
@@ -36,7 +36,7 @@ pub(crate) fn nonce() -> String {
 }
 
 /// Returns the process id and the start time of the launcher from a nonce, or from a string that
-/// starts with one. A start time of 0 is unknown.
+/// starts with one. A start time of 0 means that it is unknown.
 pub(crate) fn process_of(nonce: &str) -> Option<(u32, u64)> {
     let mut fields = nonce.split('-');
     let pid = u32::from_str_radix(fields.next()?, 16).ok()?;
@@ -55,7 +55,7 @@ pub fn end_leftovers() {
         if !ended.is_empty() {
             tracing::warn!("{}", report_on(&ended));
         }
-        // Fails if the worker's start no longer waits.
+        // This fails if the starting worker no longer waits.
         let _ = done.send(());
     };
     let started = std::thread::Builder::new()

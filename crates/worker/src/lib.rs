@@ -1,8 +1,9 @@
 //! The hq worker. One runs on each node, where it launches and watches tasks.
 //!
-//! A thin shell around [`hq_core::worker_state`]: it connects to the server, turns tasks into
-//! processes through `hq-spawn`, and forwards events both ways. The core makes all decisions. The
-//! worker does not know about jobs, dependencies or other workers. See `docs/architecture.md`.
+//! This crate is a thin shell around [`hq_core::worker_state`]. It connects to the server, turns
+//! tasks into processes through `hq-spawn`, and forwards events both ways. The core makes all
+//! decisions. The worker does not know about jobs, dependencies or other workers. See
+//! `docs/architecture.md`.
 //!
 //! The usual sequence: detect the hardware ([`hardware`]), build a `WorkerConfig`, call
 //! [`Connector::register`] (or [`register`] over any stream, for a worker inside another process),

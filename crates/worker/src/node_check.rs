@@ -28,8 +28,8 @@ const STACK: usize = 64 << 10;
 /// A file system that does not answer for this long counts as hanging. One that is only busy
 /// answers earlier.
 const ANSWER_MAX: Duration = Duration::from_secs(20);
-/// The pause between two checks is bounded. Checking at every second heartbeat is often enough, and
-/// does not burden file servers.
+/// The bounds of the pause between two checks. Within them, a check at every second heartbeat is
+/// often enough and does not burden file servers.
 const PAUSE_MIN: Duration = Duration::from_millis(250);
 const PAUSE_MAX: Duration = Duration::from_secs(30);
 
@@ -47,18 +47,18 @@ const BROKEN: [Errno; 9] = [
     Errno::NXIO,
 ];
 
-/// What to check about a directory. Each variant includes the previous ones.
+/// The checks of a directory. Each variant includes the previous ones.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 enum Use {
-    /// Its file system answers.
+    /// Checks that its file system answers.
     Read,
-    /// It has free space.
+    /// Checks that it has free space.
     Room,
-    /// The worker can write to it.
+    /// Checks that the worker can write to it.
     Write,
 }
 
-/// Result of a check.
+/// The result of a check.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct Answer {
     room: DiskSpace,

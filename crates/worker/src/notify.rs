@@ -31,7 +31,7 @@ const SOCKET_PATH_MAX: usize = 100;
 /// The maximum length of a token with its newline.
 const TOKEN_MAX: usize = 128;
 
-/// The maximum number of tasks that send at the same time. Others wait in the listen queue.
+/// The maximum number of tasks that send at the same time. Other tasks wait in the listen queue.
 const SENDERS_MAX: usize = 64;
 
 /// The maximum number of messages that wait for the event loop. Their senders wait for the reply.
@@ -40,8 +40,8 @@ const QUEUE_LEN: usize = 64;
 /// How long a sender may be silent before it is disconnected.
 const SEND_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// How long a message may wait for the event loop. Shorter than the sender's own timeout, so that
-/// the sender still gets the reason.
+/// How long a message may wait for the event loop. This is shorter than the sender's own timeout,
+/// so that the sender still gets the reason.
 const TAKE_TIMEOUT: Duration = Duration::from_secs(8);
 
 /// A message, and a channel that informs its sender that the message is on its way to the server.
@@ -102,7 +102,7 @@ impl NotifyAccess {
     }
 }
 
-/// The listening socket; closed on drop.
+/// The listening socket. It is closed on drop.
 #[derive(Debug)]
 pub(crate) struct NotifySocket {
     access: NotifyAccess,
@@ -163,8 +163,8 @@ impl NotifySocket {
     /// Returns all messages that have arrived. This includes all messages of tasks that have ended,
     /// because each sender waits for its reply.
     pub(crate) fn arrived(&mut self) -> impl Iterator<Item = Notification> + '_ {
-        // Takes only messages that are queued now, so that tasks that keep sending do not block the
-        // caller.
+        // Only messages that are queued now are taken, so that tasks that keep sending do not block
+        // the caller.
         let count = self.notifications.len();
         let said = (0..count).map_while(|_| self.notifications.try_recv().ok());
         said.filter_map(take)

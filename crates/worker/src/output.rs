@@ -1,5 +1,5 @@
-//! Files of a task: its private directory, its own error message, and outputs to remove when it
-//! finishes.
+//! Manages the files of a task: its private directory, its own error message, and the outputs to
+//! remove when it finishes.
 //!
 //! Everything here may block on a file system: [`Preparation::run`] runs on the thread that creates
 //! the process, [`Cleanup::finish`] on a blocking thread.
@@ -76,7 +76,7 @@ impl Cleanup {
             // The output files explain the failure, so they are kept.
             has_finished = false;
             found(CleanupFinding::Failure(words));
-        // Reported first, because the end waits for it.
+        // The message is reported first, because the end waits for it.
         } else if let Some(directory) = self.task_dir.as_deref().filter(|_| !has_finished)
             && let Some(words) = read_message(&directory.join(ERROR_FILE))
         {
@@ -96,11 +96,11 @@ impl Cleanup {
     }
 }
 
-/// If less space than this is free, in bytes, the file system counts as full: file systems reserve
-/// the last few blocks.
+/// The free space in bytes below which a file system counts as full. File systems reserve the last
+/// few blocks.
 const ROOM_MIN: u64 = 64 << 10;
 
-/// Returns whether the file system of a path is full, or false if unknown.
+/// Returns whether the file system of a path is full, or `false` if that is unknown.
 fn is_full(place: &Path) -> bool {
     let Ok(found) = rustix::fs::statvfs(place) else {
         return false;
@@ -300,8 +300,8 @@ fn behind_links(path: &Path) -> io::Result<Option<PathBuf>> {
     Ok(None)
 }
 
-/// Removes kept output that has the names of attempts that this job has not made yet. It is from an
-/// earlier job with the same paths, and would look like output of this job.
+/// Removes kept output that has the names of attempts that this job has not made yet. Such output
+/// is from an earlier job with the same paths, and would look like output of this job.
 fn forget_later(path: &Path, earlier: InstanceId) {
     for attempt in earlier.as_u32().saturating_add(1)..=u32::MAX {
         let name = attempt_name(path, InstanceId(attempt));

@@ -19,8 +19,8 @@ use tokio::sync::{Semaphore, mpsc};
 const READS_MAX: usize = 8;
 /// The maximum number of running and waiting reads. On a hanging file system they would pile up.
 const QUEUE_MAX: usize = 256;
-/// How long a read may take including its wait. Shorter than the server's timeout, so that the
-/// server learns the reason for a delay.
+/// How long a read may take, including its wait. This is shorter than the server's timeout, so that
+/// the server learns the reason for a delay.
 const PATIENCE: Duration = Duration::from_secs(8);
 
 /// The maximum number of cached stream readers.
@@ -55,7 +55,7 @@ impl OutputService {
     }
 
     fn with_limits(reads: usize, queue: usize, patience: Duration) -> Self {
-        // An answer is at most a quarter of a MiB; the next one waits in its tokio task.
+        // An answer has at most a quarter of a MiB. The next answer waits in its tokio task.
         let (answers_tx, answers) = mpsc::channel(1);
         Self {
             shared: Arc::new(Shared {

@@ -40,7 +40,7 @@ impl Overviews {
         Self { usages, looking }
     }
 
-    /// Returns the next sample. Pending forever if sampling is off.
+    /// Returns the next sample. Waits forever if sampling is off.
     ///
     /// # Cancel safety
     ///

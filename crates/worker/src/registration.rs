@@ -112,8 +112,8 @@ impl Connector {
     ///
     /// # Errors
     ///
-    /// The [`RegisterError`] of the last attempt, or of the first one with a permanent error;
-    /// [`RegisterError::Interrupted`] if one of `interrupts` arrives first.
+    /// Returns the [`RegisterError`] of the last attempt, or of the first one with a permanent
+    /// error. Returns [`RegisterError::Interrupted`] if one of `interrupts` arrives first.
     pub async fn register(
         &self,
         mut params: WorkerParams,
@@ -150,7 +150,7 @@ impl Connector {
 ///
 /// # Errors
 ///
-/// A [`RegisterError`], after a single attempt.
+/// Returns a [`RegisterError`] after a single failed attempt.
 pub async fn register<S>(
     connection: Connection<S>,
     mut params: WorkerParams,

@@ -1,5 +1,5 @@
-//! A worker as a relay: it carries the connections of other workers to the server over a connection
-//! of its own.
+//! Lets a worker act as a relay, which carries the connections of other workers to the server over
+//! a separate connection.
 //!
 //! The relay runs on a separate thread and runtime, so that many workers behind it do not delay the
 //! tasks of this one. It connects only to the server of its access file. Connections are encrypted
@@ -43,9 +43,9 @@ const END_TIMEOUT: Duration = Duration::from_secs(2);
 /// The address of a relay.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct RelayOptions {
-    /// The port; 0 = any.
+    /// The port, or 0 for any port.
     pub port: u16,
-    /// The name or address announced to other workers. `None` = all addresses of this machine.
+    /// The name or address announced to other workers. `None` means all addresses of this machine.
     pub host: Option<String>,
     /// The host name of this machine.
     pub hostname: String,
@@ -245,7 +245,7 @@ fn channels_max(descriptors: u64) -> usize {
     half.clamp(CHANNELS_MIN, CHANNELS_MAX)
 }
 
-/// Listens on IPv6 and on IPv4 where possible.
+/// Listens on both IPv6 and IPv4 where possible.
 fn bind(port: u16) -> io::Result<TcpListener> {
     let any_v6 = SocketAddr::from((Ipv6Addr::UNSPECIFIED, port));
     let any_v4 = SocketAddr::from((Ipv4Addr::UNSPECIFIED, port));

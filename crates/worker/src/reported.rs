@@ -1,5 +1,5 @@
-//! Values of calls on their way to the server. They are sent before the report of the calls' ends,
-//! and kept until that report is acknowledged.
+//! Sends the values of calls to the server. They are sent before the report of the calls' ends, and
+//! kept until that report is acknowledged.
 
 use std::collections::VecDeque;
 

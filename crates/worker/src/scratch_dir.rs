@@ -1,8 +1,8 @@
 //! Temporary directories that are removed soon even if their process is killed.
 //!
-//! A killed process cannot remove its directory. So each directory contains a file that its owner
-//! keeps locked, and the kernel releases the lock when the owner ends. A worker that creates a
-//! directory removes neighbors of the same kind whose file is unlocked.
+//! A killed process cannot remove its directory. Each directory therefore contains a file that its
+//! owner keeps locked, and the kernel releases the lock when the owner ends. A worker that creates
+//! a directory removes neighbors of the same kind whose file is unlocked.
 //!
 //! On many shared file systems, locks are only effective on one machine (`localflock` of Lustre,
 //! `local_lock` of NFS), so files locked on other machines seem free. Therefore the file also names
@@ -24,7 +24,7 @@ const LOCK: &str = ".lock";
 #[derive(Debug)]
 pub struct ScratchDir {
     dir: TempDir,
-    /// Locked as long as the owner lives.
+    /// The file stays locked as long as the owner lives.
     _lock: File,
 }
 
@@ -34,14 +34,15 @@ impl ScratchDir {
     ///
     /// # Errors
     ///
-    /// If the directory or its lock cannot be created. Leftovers that cannot be removed are not an
-    /// error.
+    /// Returns an error if the directory or its lock cannot be created. Leftovers that cannot be
+    /// removed are not an error.
     pub fn create_in(parent: &Path, prefix: &str) -> io::Result<Self> {
         sweep(parent, prefix);
-        // Private regardless of the umask: the directory contains programs and results of calls
-        // that other users must not replace.
+        // The directory is private regardless of the umask, because it contains programs and
+        // results of calls that other users must not replace.
         let dir = hq_private::temp_dir(parent, prefix)?;
-        // Locked before it gets its final name, so that another worker never finds it unlocked.
+        // The file is locked before it gets its final name, so that another worker never finds it
+        // unlocked.
         let unnamed = dir.path().join(".lock-new");
         let mut lock = hq_private::new_file(&unnamed)?;
         lock.write_all(this_machine().as_bytes())?;

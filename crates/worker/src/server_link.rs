@@ -1,7 +1,7 @@
 //! The connection to the server: connects directly or through a relay, registers, and reconnects.
 //!
-//! Knows connections and the first two messages, but nothing about tasks. Every wait is bounded.
-//! [`RegisterError::is_retryable`] decides whether to retry.
+//! This module handles connections and the first two messages, but not tasks. Every wait is
+//! bounded. [`RegisterError::is_retryable`] decides whether to retry.
 
 mod routes;
 
@@ -72,12 +72,13 @@ pub struct Retry {
 }
 
 impl Retry {
-    /// For the TCP connection of a starting worker, whose server may still be starting too.
+    /// The retries for the TCP connection of a starting worker, whose server may also still be
+    /// starting.
     pub const CONNECT: Self = Self {
         attempts: 20,
         pause: Duration::from_secs(2),
     };
-    /// For the registration as a whole.
+    /// The retries for the registration as a whole.
     pub const REGISTER: Self = Self {
         attempts: 8,
         pause: Duration::from_secs(10),
@@ -91,11 +92,11 @@ pub struct Connector {
     pub host: String,
     /// The server's worker port.
     pub port: u16,
-    /// The worker key; `None` = neither authentication nor encryption.
+    /// The worker key. `None` means neither authentication nor encryption.
     pub key: Option<SecretKey>,
     /// Relays that the user named. They are tried first.
     pub via: Vec<RelayAddress>,
-    /// Announced relays. They are tried when the server is not reached soon.
+    /// Announced relays. They are tried if the server cannot be reached soon.
     pub relays: Vec<RelayAddress>,
     /// The directory of the access file, where relays are announced.
     pub instance: Option<PathBuf>,
@@ -139,9 +140,9 @@ pub enum ConnectError {
 /// The current location of a lost server.
 #[derive(Clone, Debug)]
 pub enum ServerLocation {
-    /// At this address.
+    /// The server is at this address.
     At(Box<Connector>),
-    /// The location is unknown; the last one may still be right.
+    /// The location is unknown. The last one may still be right.
     Unknown,
     /// The server directory no longer exists, so the server cannot return elsewhere.
     Gone,
@@ -277,7 +278,7 @@ impl Connector {
         stream.map_err(|source| ConnectError::Tcp { host, port, source })
     }
 
-    /// Returns whether both lead to the same server, as far as known.
+    /// Returns whether both connectors lead to the same server, as far as is known.
     fn is_same_place(&self, other: &Self) -> bool {
         (&self.host, self.port, &self.key) == (&other.host, other.port, &other.key)
     }
@@ -333,8 +334,8 @@ impl Search {
     }
 
     /// Returns a redial that makes later connections, one attempt each. Before each attempt, it
-    /// looks up the server's location on a blocking thread. If the location is unknown, or not
-    /// known in time, it uses the last one.
+    /// looks up the server's location on a blocking thread. If the location is not known in time,
+    /// it uses the last known location.
     pub(crate) fn redial(self) -> Redial<TcpStream> {
         let search = Arc::new(tokio::sync::Mutex::new(self));
         let probed = Arc::clone(&search);
@@ -460,7 +461,7 @@ impl Search {
     }
 }
 
-/// Like [`set_options`], for a connection that involves relays.
+/// Sets the same options as [`set_options`], for a connection that involves relays.
 pub(crate) fn set_options_at_relay(stream: &TcpStream) -> io::Result<()> {
     set_options(stream)?;
     let milliseconds = u32::try_from(UNACKNOWLEDGED_AT_RELAY_MAX.as_millis()).unwrap_or(u32::MAX);
@@ -491,8 +492,8 @@ pub(crate) struct Link<S> {
     /// How long to wait for the server if it is lost while the worker has no tasks and uses
     /// `finish-running`.
     pub(crate) server_wait: Duration,
-    /// Our address on the route to the server. `None` = the server is in this process, or this is
-    /// not the first registration.
+    /// Our address on the route to the server. `None` if the server is in this process, or if this
+    /// is not the first registration.
     pub(crate) ip: Option<IpAddr>,
     pub(crate) reader: MessageReader<ReadHalf<S>>,
     pub(crate) writer: MessageWriter<WriteHalf<S>>,

@@ -1,5 +1,5 @@
-//! Values of calls that are too long for the server: they stay in files of the worker that made
-//! them.
+//! Holds values of calls that are too long for the server. They stay in files of the worker that
+//! produced them.
 //!
 //! ```text
 //!   interpreter ── file ──▶ ValueStore ── reference ──▶ server ──▶ client ──▶ who needs it
@@ -12,7 +12,7 @@
 //! calls need it, and keeps the copy for a while after the last one. If the holder's file can be
 //! opened by its path, as on the same machine, nothing is copied. `cache` limits the total size.
 //! Values of jobs that the server has forgotten are deleted, and all values end with the worker.
-//! The worker does not look into values.
+//! The worker does not interpret values.
 
 use std::collections::HashMap;
 use std::io;
@@ -41,9 +41,10 @@ use cache::{Source, ValueCache};
 pub use fetch::{FetchError, drop_values, fetch};
 pub use reference::Reference;
 
-/// Values fetched at one time; others wait. Each costs a connection and a writing thread.
+/// The maximum number of values that are fetched at the same time. Each fetch needs a connection
+/// and a writing thread.
 const FETCHES_MAX: usize = 16;
-/// Pause between two sweeps of unused copies.
+/// The pause between two sweeps of unused copies.
 const SWEEP_PAUSE: Duration = Duration::from_secs(15);
 
 /// The port where other processes fetch values.
@@ -53,30 +54,30 @@ struct ValuePort {
     serving: JoinHandle<()>,
 }
 
-/// Name of a value, and the result of the attempt to fetch it.
+/// The name of a value, and the result of the attempt to fetch it.
 pub(crate) type Fetched = (String, Result<Arc<ValueFile>, FetchError>);
 
-/// Values of this worker, and copies of other workers' values.
+/// The values of this worker, and copies of other workers' values.
 pub(crate) struct ValueStore {
     dir: PathBuf,
     machine: String,
-    /// Name and id of this worker, and its address towards the server.
+    /// The host name and id of this worker, and its address on the route to the server.
     host: Box<str>,
     worker: u32,
     ip: Option<IpAddr>,
     cache: Arc<ValueCache>,
-    /// `None` = nothing was held so far, so the port is not open.
+    /// `None` if nothing has been held so far, so the port is not open.
     holding: Option<ValuePort>,
     /// Running fetches, by name.
     under_way: HashMap<String, JoinHandle<()>>,
-    /// Unbounded: one message per requested value.
+    /// The channel is unbounded, but holds only one message per requested value.
     fetched: (
         mpsc::UnboundedSender<Fetched>,
         mpsc::UnboundedReceiver<Fetched>,
     ),
     sweeper: Option<JoinHandle<()>>,
-    /// Number of copies so far. Each gets a file name of its own, because an earlier file may still
-    /// be under removal.
+    /// The number of copies so far. Each copy gets a unique file name, because an earlier file may
+    /// still be in the process of being removed.
     copy_count: u64,
     /// Limits concurrent fetches.
     fetching: Arc<Semaphore>,
@@ -94,8 +95,8 @@ impl Drop for ValueStore {
 }
 
 impl ValueStore {
-    /// Interpreters write values to `dir`. At most `limit` bytes are kept; `None` = half of the
-    /// free space there.
+    /// Creates a store for the values that interpreters write to `dir`. At most `limit` bytes are
+    /// kept, or half of the free space in `dir` if `limit` is `None`.
     pub(crate) fn new(dir: PathBuf, host: &str, limit: Option<u64>) -> Self {
         let limit = limit.unwrap_or_else(|| free_bytes(&dir) / 2);
         Self {
@@ -114,18 +115,18 @@ impl ValueStore {
         }
     }
 
-    /// Sets the id of this worker, and its address towards the server, if it has one.
+    /// Sets the id of this worker, and its address on the route to the server, if it has one.
     pub(crate) fn set_worker(&mut self, id: u32, ip: Option<IpAddr>) {
         self.worker = id;
         self.ip = ip.or(self.ip);
     }
 
-    /// Directory where interpreters write values.
+    /// Returns the directory where interpreters write values.
     pub(crate) fn dir(&self) -> &Path {
         &self.dir
     }
 
-    /// Path where an interpreter writes the value of a call.
+    /// Returns the path where an interpreter writes the value of a call.
     fn path_of(&self, token: u64) -> PathBuf {
         self.dir.join(format!("value-{token}"))
     }
@@ -135,18 +136,18 @@ impl ValueStore {
         remove_files(vec![self.path_of(token)]);
     }
 
-    /// Limit of all values, in bytes.
+    /// Returns the maximum total size of values in bytes.
     pub(crate) fn limit(&self) -> u64 {
         self.cache.limit()
     }
 
     /// Takes over the file of `size` bytes that a call has written, and returns its reference. A
-    /// value whose call can be repeated may be evicted to make room. After an error the file is
+    /// value whose call can be repeated may be evicted to make room. After an error, the file is
     /// removed.
     ///
     /// # Errors
     ///
-    /// [`HoldError`]
+    /// See [`HoldError`].
     pub(crate) fn hold(
         &mut self,
         (token, size): (u64, u64),
@@ -171,7 +172,7 @@ impl ValueStore {
         let none = || io::Error::other("the system has no random numbers");
         let name = reference::new_name().ok_or_else(none)?;
         let worker = self.worker;
-        // Without a port the value could not be fetched.
+        // Without a port, the value could not be fetched.
         let machine = self.machine.clone();
         let holding = self.holding()?;
         let at = (&holding.key, &holding.at[..], &*machine);
@@ -184,7 +185,7 @@ impl ValueStore {
         Ok(reference)
     }
 
-    /// The port, opened for the first value.
+    /// Returns the port, which is opened for the first value.
     fn holding(&mut self) -> io::Result<&ValuePort> {
         if self.holding.is_none() {
             let key = SecretKey::generate().map_err(io::Error::other)?;
@@ -193,8 +194,8 @@ impl ValueStore {
             let serving = value_server::serve(listener, key.clone(), Arc::clone(&self.cache));
             let ip = self.ip.filter(|ip| !ip.is_loopback());
             let mut at: Vec<String> = ip.iter().map(IpAddr::to_string).collect();
-            // A worker of another machine at this address has another key, so the client tries the
-            // next one.
+            // A worker of another machine at this address has another key, so the client then tries
+            // the next address.
             if self.ip.is_some() {
                 at.push((*self.host).to_owned());
             }
@@ -214,9 +215,9 @@ impl ValueStore {
     fn listen(&self) -> io::Result<TcpListener> {
         let open = |ip: IpAddr| std::net::TcpListener::bind(SocketAddr::new(ip, 0));
         let listener = match self.ip {
-            // The server is in this process: no other machine connects.
+            // The server is in this process, so no other machine connects.
             None => open(Ipv4Addr::LOCALHOST.into()),
-            // IPv6 and IPv4 where possible.
+            // Listen on both IPv6 and IPv4 where possible.
             Some(_) => {
                 open(Ipv6Addr::UNSPECIFIED.into()).or_else(|_| open(Ipv4Addr::UNSPECIFIED.into()))
             }
@@ -225,12 +226,12 @@ impl ValueStore {
         TcpListener::from_std(listener)
     }
 
-    /// The file of a value if it is here. Otherwise it is fetched, and [`Self::next`] reports the
-    /// result.
+    /// Returns the file of a value if it is here. Otherwise the value is fetched, and
+    /// [`Self::next`] reports the result.
     ///
     /// # Errors
     ///
-    /// [`FetchError::Gone`] if it is a value of this worker that is no longer held.
+    /// Returns [`FetchError::Gone`] if this worker produced the value and no longer holds it.
     pub(crate) fn get(
         &mut self,
         reference: &Reference,
@@ -277,8 +278,9 @@ impl ValueStore {
         })
     }
 
-    /// Whether there can be room for all of these at once: with no other value in use, or, if
-    /// `now`, at present.
+    /// Returns whether there can be room for all of these values at once. If `now` is set,
+    /// considers the values that are in use at present. Otherwise assumes that no other value is in
+    /// use.
     pub(crate) fn fits(&self, references: &[Reference], now: bool) -> bool {
         let needs: Vec<_> = references
             .iter()
@@ -287,7 +289,7 @@ impl ValueStore {
         self.cache.fits(&needs, now)
     }
 
-    /// The next result of a fetch.
+    /// Returns the next result of a fetch.
     ///
     /// # Cancel safety
     ///
@@ -295,12 +297,12 @@ impl ValueStore {
     pub(crate) async fn next(&mut self) -> Fetched {
         match self.fetched.1.recv().await {
             Some(fetched) => self.note(fetched),
-            // Cannot happen: `self` holds a sender.
+            // This cannot happen, because `self` holds a sender.
             None => std::future::pending().await,
         }
     }
 
-    /// The next available result; `None` = there is none.
+    /// Returns the next available result, or `None` if there is none.
     pub(crate) fn try_next(&mut self) -> Option<Fetched> {
         let fetched = self.fetched.1.try_recv().ok()?;
         Some(self.note(fetched))
@@ -315,12 +317,12 @@ impl ValueStore {
         fetched
     }
 
-    /// Jobs whose values are held, up to the limit of a heartbeat.
+    /// Returns the jobs whose values are held, up to the limit of a heartbeat.
     pub(crate) fn held_jobs(&self) -> Vec<JobId> {
         self.cache.jobs(HELD_JOBS_MAX)
     }
 
-    /// Deletes the values of jobs that no longer exist; `None` = of all jobs.
+    /// Deletes the values of jobs that no longer exist, or of all jobs if `jobs` is `None`.
     pub(crate) fn forget_jobs(&self, jobs: Option<&[JobId]>) {
         remove_files(self.cache.take_of_jobs(jobs));
     }
@@ -329,22 +331,22 @@ impl ValueStore {
 /// Why a value cannot be held.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum HoldError {
-    /// Values in use take the room.
+    /// Values in use take up the space.
     #[error(transparent)]
     NoRoom(#[from] NoRoom),
-    /// Error of the file or of the port.
+    /// The file or the port cannot be used.
     #[error("it cannot be kept: {0}")]
     Io(#[from] io::Error),
 }
 
-/// Free bytes of a file system; the maximum if it does not say.
+/// Returns the number of free bytes of a file system, or the maximum if it is unknown.
 fn free_bytes(dir: &Path) -> u64 {
     rustix::fs::statvfs(dir).map_or(u64::MAX, |found| {
         found.f_bavail.saturating_mul(found.f_frsize)
     })
 }
 
-/// Removes files on another thread: a large file may take long.
+/// Removes files on another thread, because removing a large file may take a long time.
 fn remove_files(paths: Vec<PathBuf>) {
     if paths.is_empty() {
         return;
@@ -377,13 +379,13 @@ async fn fetch_copy(
     Ok(reservation.fill(&reference.name, to, Source::Copied))
 }
 
-/// Whether a file exists with the size of its value.
+/// Returns whether a file exists with the size of its value.
 fn is_whole((path, size): (PathBuf, u64)) -> bool {
     let file = hq_private::read_file(&path).and_then(|file| file.metadata());
     file.is_ok_and(|file| file.len() == size)
 }
 
-/// Removes unused copies until there are none.
+/// Removes unused copies until none are left.
 async fn sweep(cache: Arc<ValueCache>) {
     loop {
         tokio::time::sleep(SWEEP_PAUSE).await;

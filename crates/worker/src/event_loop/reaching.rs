@@ -27,8 +27,8 @@ const STOPPED_PAUSE: Duration = Duration::from_millis(200);
 const REFUSALS_SILENT: u32 = 3;
 const REFUSAL_WARNING_INTERVAL: Duration = Duration::from_secs(60);
 
-/// How long the server's directory must be missing before the server counts as gone. Longer than it
-/// takes to move the directory, or than an outage of its file system.
+/// How long the server's directory must be missing before the server counts as gone. This is longer
+/// than moving the directory or an outage of its file system usually takes.
 pub(super) const GONE_MIN: Duration = Duration::from_secs(60);
 
 /// Failed registrations of a reconnecting worker.
@@ -87,7 +87,7 @@ pub(super) async fn reach_again<S>(
     }
 }
 
-/// Returns whether the front process is suspended; false if there is none.
+/// Returns whether there is a front process and it is suspended.
 pub(super) fn is_stopped(keeper: Option<&KeeperContext>) -> bool {
     keeper.is_some_and(KeeperContext::front_is_stopped)
 }

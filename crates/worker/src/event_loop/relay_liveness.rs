@@ -24,7 +24,7 @@ pub(super) enum RelayLiveness {
     /// The server has answered the last heartbeat, or the connection uses no relay.
     #[default]
     Fine,
-    /// A heartbeat is unanswered; the relay is probed at `until`.
+    /// A heartbeat is unanswered. The relay is probed at `until`.
     Waiting { until: Instant, patience: Duration },
     /// The relay is being probed.
     Probing(JoinHandle<bool>),

@@ -1,8 +1,8 @@
-//! Limits of the control groups that contain this process, versions 1 and 2.
+//! The limits of the control groups that contain this process, for versions 1 and 2.
 //!
-//! Any level above this process may set a limit; the smallest one applies. Inside a container, the
-//! paths in `/proc/self/cgroup` may not exist below `/sys/fs/cgroup`, so the root of the mount is
-//! always read.
+//! Any level above this process may set a limit, and the smallest limit applies. Inside a
+//! container, the paths in `/proc/self/cgroup` may not exist below `/sys/fs/cgroup`, so the root of
+//! the mount is always read.
 
 use std::path::{Path, PathBuf};
 
@@ -10,7 +10,7 @@ use super::Detector;
 
 const MOUNT: &str = "sys/fs/cgroup";
 
-/// Returns the cpu time per period in whole cpus, at least 1. `None` = no limit.
+/// Returns the cpu time per period in whole cpus, at least 1. `None` means no limit.
 pub(super) fn cpu_quota(detector: &Detector) -> Option<u32> {
     let v2 = levels(detector, "").into_iter().filter_map(|directory| {
         let text = detector.read(directory.join("cpu.max"))?;
@@ -33,7 +33,7 @@ pub(super) fn cpu_quota(detector: &Detector) -> Option<u32> {
         .map(|cpus| u32::try_from(cpus).unwrap_or(u32::MAX).max(1))
 }
 
-/// Returns the limit in bytes. `None` = no limit.
+/// Returns the memory limit in bytes. `None` means no limit.
 pub(super) fn memory_limit(detector: &Detector) -> Option<u64> {
     let number = |path: PathBuf| {
         detector
@@ -70,18 +70,18 @@ fn levels(detector: &Detector, controller: &str) -> Vec<PathBuf> {
     relative.ancestors().map(|level| base.join(level)).collect()
 }
 
-/// Limits of the control groups that contain this process.
+/// The limits of the control groups that contain this process.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct ControlGroups {
-    /// 2 or 1; `None` = no control group is visible.
+    /// The version, 2 or 1. `None` if no control group is visible.
     pub version: Option<u8>,
     /// Whether this user may create groups with memory limits for tasks.
     pub can_limit_memory: bool,
-    /// The cpu time limit in whole cpus. `None` = no limit.
+    /// The cpu time limit in whole cpus. `None` means no limit.
     pub cpus: Option<u32>,
-    /// The memory limit in bytes. `None` = no limit.
+    /// The memory limit in bytes. `None` means no limit.
     pub memory_bytes: Option<u64>,
-    /// The number of processes and threads that may still be started. `None` = no limit.
+    /// The number of processes and threads that may still be started. `None` means no limit.
     pub processes_left: Option<u64>,
 }
 
@@ -118,7 +118,7 @@ fn is_writable(path: &Path) -> bool {
     rustix::fs::access(path, rustix::fs::Access::WRITE_OK).is_ok()
 }
 
-/// Returns the smallest remaining number of any level.
+/// Returns the smallest number of remaining processes of any level.
 fn processes_left(detector: &Detector) -> Option<u64> {
     let both = levels(detector, "")
         .into_iter()

@@ -1,4 +1,4 @@
-//! Usable cpus by NUMA node.
+//! Finds the usable cpus by NUMA node.
 
 use std::collections::BTreeSet;
 

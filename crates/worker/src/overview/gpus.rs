@@ -1,4 +1,4 @@
-//! Usage of GPUs, as reported by the vendors' tools.
+//! Reads the usage of GPUs from the vendors' tools.
 
 use std::process::Stdio;
 use std::time::Duration;
@@ -32,7 +32,7 @@ pub(super) struct GpuTools {
     amd: Option<Tool>,
 }
 
-/// A tool, and whether its failure was logged.
+/// A tool, and whether its failure has been logged.
 #[derive(Debug)]
 struct Tool {
     words: &'static [&'static str],

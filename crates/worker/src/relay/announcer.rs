@@ -12,9 +12,9 @@ use tokio::time::timeout;
 
 use super::state::{Never, State};
 
-/// How long to wait for that directory, which is often on a network file system.
+/// How long to wait for the instance directory, which is often on a network file system.
 const ANNOUNCE_TIMEOUT: Duration = Duration::from_secs(5);
-/// How long to wait for it when the worker ends.
+/// How long to wait for the instance directory when the worker ends.
 const WITHDRAW_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Keeps the announcement up to date.

@@ -1,4 +1,5 @@
-//! One worker behind the relay. It is admitted, then carried until either end closes.
+//! Serves one worker behind the relay: admits it, then carries its connection until either end
+//! closes.
 
 use std::io;
 use std::net::SocketAddr;
@@ -76,8 +77,8 @@ async fn exchange(stream: &mut TcpStream, channel: ChannelStream) -> &'static st
     let (mut from_server, mut to_server) = tokio::io::split(channel);
     let up = async {
         match copy(&mut from_worker, &mut to_server).await {
-            // Closed here at once, because a busy server would be slow to close it, and the channel
-            // is needed for real workers.
+            // The channel is closed here at once, because a busy server would be slow to close it,
+            // and it is needed for real workers.
             Ok(0) => Err(Failed::Silent),
             Ok(_) => Ok(()),
             Err(CopyError::Read(error)) => Err(Failed::Worker(error)),

@@ -25,8 +25,8 @@ use super::state::{Never, State};
 use super::{RelayError, peer, terms};
 use crate::server_link::{Search, set_options_at_relay, spread};
 
-/// How long workers have to say goodbye when they end together with the relay. Longer than they
-/// need to kill tasks that ignore the stop signal.
+/// How long workers have to say goodbye when they end together with the relay. This is longer than
+/// they need to kill tasks that ignore the stop signal.
 pub(super) const LINGER_MAX: Duration = Duration::from_secs(7);
 /// The pause between two checks whether all workers have left.
 const LINGER_STEP: Duration = Duration::from_millis(20);
@@ -47,7 +47,7 @@ pub(super) enum Stop {
     Linger,
 }
 
-/// Arguments of the thread.
+/// The arguments of the thread.
 pub(super) struct Serving {
     pub(super) search: Search,
     pub(super) request: RelayRequest,
@@ -62,8 +62,8 @@ type Halves = (
     Terms,
 );
 
-/// The main function of the thread. It reports to `started` that the relay works, or why it does
-/// not.
+/// The main function of the thread. It reports to `started` whether the relay works, and if not,
+/// why.
 pub(super) fn run(
     serving: Serving,
     listener: StdListener,
@@ -221,13 +221,13 @@ async fn keep_link(
 async fn accept(listener: TcpListener, state: &Arc<State>) -> Infallible {
     let share = Share::relay(descriptors(), terms().channels_max);
     let serve = |stream, peer: SocketAddr, permit| {
-        // Logs an IPv4 address as such, not in its IPv6 form.
+        // An IPv4 address is logged as such and not in its IPv6 form.
         let peer = SocketAddr::new(peer.ip().to_canonical(), peer.port());
         let state = Arc::clone(state);
         async move {
             if let Some(stream) = peer::admit(stream, &state).await {
-                // Runs as a separate task, because workers stay connected after the relay stops
-                // accepting.
+                // This runs as a separate task, because workers stay connected after the relay
+                // stops accepting.
                 drop(tokio::spawn(peer::carry(stream, peer, state, permit)));
             }
         }

@@ -24,7 +24,7 @@ use tracing::Level;
 use super::{ConnectError, Connector, set_options_at_relay};
 
 /// The head start of the direct route over relays, and of a relay that the user named over the next
-/// one. Enough for a busy or distant server.
+/// one. This is enough for a busy or distant server.
 const HEAD_START: Duration = Duration::from_secs(3);
 const HEAD_START_OF_NAMED: Duration = Duration::from_secs(1);
 /// The head start of an announced address. Most machines have several, and some do not work.
@@ -75,7 +75,7 @@ enum AttemptOutcome {
 ///
 /// # Errors
 ///
-/// The error of the direct route if no route connects. Errors of relays are logged.
+/// Returns the error of the direct route if no route connects. Errors of relays are logged.
 ///
 /// # Cancel safety
 ///
@@ -130,8 +130,8 @@ pub(crate) async fn connect(
     }
 }
 
-/// Problems with an address that the user named matter to the user; some announced addresses never
-/// work.
+/// Logs a problem with a relay. It matters to the user only if the user named the address, because
+/// some announced addresses never work.
 fn log_unusable(place: &Connector, address: &RelayAddress, error: &RelayRouteError, level: Level) {
     if level == Level::WARN && place.via.contains(address) {
         tracing::warn!("The relay {address} cannot be used: {}", ErrorChain(error));
@@ -232,7 +232,7 @@ async fn through(
     answered: &AnsweredRoutes,
 ) -> Result<Connection<TcpStream>, RelayRouteError> {
     let stream = enter(place, address).await?;
-    // Counted only now, because another program may listen there.
+    // The route is counted only now, because another program may listen at the address.
     let _counted = answered.count();
     hq_protocol::connect(stream, Plane::Worker, place.key.as_ref())
         .await

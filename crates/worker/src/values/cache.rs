@@ -1,8 +1,8 @@
 //! Tracks which values are stored here, and which ones are evicted to make room.
 //!
 //! Copies are evicted first, because they can be fetched again, then own values whose calls may be
-//! repeated; in each group the least recently used first. Values that a running call reads, and own
-//! values that cannot be reproduced, are never evicted.
+//! repeated. Within each group, the least recently used values are evicted first. Values that a
+//! running call reads, and own values that cannot be reproduced, are never evicted.
 
 use std::collections::{BTreeMap, HashMap};
 use std::path::{Path, PathBuf};
@@ -46,7 +46,7 @@ struct Entry {
 }
 
 impl Entry {
-    /// Returns the key in the order of eviction; `None` = never evicted.
+    /// Returns the key in the order of eviction, or `None` if the value is never evicted.
     const fn order(&self) -> Option<(bool, u64)> {
         match self.source {
             Source::Copied => Some((false, self.turn)),
@@ -146,7 +146,7 @@ impl Inner {
     }
 }
 
-/// There is no room for a value.
+/// The error if there is no room for a value.
 #[derive(PartialEq, Eq, Debug, thiserror::Error)]
 #[error(
     "no space for its {size} bytes: the worker keeps at most {limit} bytes of values (--values-limit), and {kept} of them are needed, {read} by running calls"
@@ -247,8 +247,9 @@ impl ValueCache {
         Ok((reservation, removed))
     }
 
-    /// Returns whether there can be room for all of these at once: right now if `now`, otherwise
-    /// when no other value is in use.
+    /// Returns whether there can be room for all of these values at once. If `now` is set,
+    /// considers the values that are in use at present. Otherwise assumes that no other value is in
+    /// use.
     pub(super) fn fits(&self, needs: &[(&str, u64)], now: bool) -> bool {
         let inner = self.lock();
         let needs: HashMap<&str, u64> = needs.iter().copied().collect();
@@ -313,7 +314,7 @@ impl ValueCache {
         names.iter().filter_map(|name| inner.remove(name)).collect()
     }
 
-    /// Removes the own values of some jobs; `None` = all jobs.
+    /// Removes the own values of some jobs, or of all jobs if `jobs` is `None`.
     pub(super) fn take_of_jobs(&self, jobs: Option<&[JobId]>) -> Vec<PathBuf> {
         let mut inner = self.lock();
         if jobs.is_some_and(|jobs| jobs.iter().all(|job| !inner.jobs.contains_key(job))) {
@@ -328,7 +329,7 @@ impl ValueCache {
         names.iter().filter_map(|name| inner.remove(name)).collect()
     }
 
-    /// Removes copies that have been unused for a while. Also returns whether others remain.
+    /// Removes copies that have been unused for a while. Also returns whether other copies remain.
     pub(super) fn take_idle(&self) -> (Vec<PathBuf>, bool) {
         let mut inner = self.lock();
         let (mut idle, mut are_left) = (Vec::new(), false);

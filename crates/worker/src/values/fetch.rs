@@ -1,4 +1,5 @@
-//! Fetches values from a holder, and asks it to drop them. Used by workers and by clients' bridges.
+//! Fetches values from the worker that holds them, and asks it to drop them. Used by workers and by
+//! clients' bridges.
 
 use std::fs::File;
 use std::io::{self, Write as _};
@@ -15,8 +16,8 @@ use super::{NoRoom, Reference};
 
 /// How long to wait for a connection to one address.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
-/// How long to wait for the first reply. A holder serves a few dozen peers at a time, and each may
-/// take a long value.
+/// How long to wait for the first reply. A holder serves a few dozen peers at a time, and each peer
+/// may fetch a long value.
 const TURN_TIMEOUT: Duration = Duration::from_mins(2);
 /// How long to wait for the next bytes.
 const STALL_TIMEOUT: Duration = Duration::from_secs(30);
@@ -26,18 +27,18 @@ const NAMES_MAX: usize = 1_000;
 /// Why a value cannot be fetched.
 #[derive(Debug, thiserror::Error)]
 pub enum FetchError {
-    /// Its holder does not have it.
+    /// The holder no longer has the value.
     #[error("the worker that made it no longer holds it")]
     Gone,
-    /// Its holder does not answer, because it has ended or the network is blocked.
+    /// The holder does not answer, because it has ended or the network is blocked.
     #[error("the worker that made it cannot be reached: {0}")]
     Unreachable(String),
-    /// It cannot be stored locally.
+    /// The value cannot be stored locally.
     #[error("cannot write its {size} bytes to {place}: {error}")]
     Local {
         /// The size of the value.
         size: u64,
-        /// The path where it should have been stored.
+        /// The path where the value should have been stored.
         place: String,
         /// The error.
         error: io::Error,
@@ -98,7 +99,7 @@ async fn next(
 ///
 /// # Errors
 ///
-/// A [`FetchError`], after a single attempt.
+/// Returns a [`FetchError`] after a single failed attempt.
 pub async fn fetch(reference: &Reference, to: &Path) -> Result<(), FetchError> {
     let (mut reader, mut writer) = dial(reference).await?;
     let get = ToHolder {
@@ -159,7 +160,7 @@ struct Unfinished<'a>(Option<&'a Path>);
 impl Drop for Unfinished<'_> {
     fn drop(&mut self) {
         if let Some(path) = self.0 {
-            // Best effort: the file is useless anyway.
+            // An error is ignored, because the file is useless anyway.
             let _ = std::fs::remove_file(path);
         }
     }
@@ -169,7 +170,7 @@ impl Drop for Unfinished<'_> {
 ///
 /// # Errors
 ///
-/// [`FetchError::Unreachable`]. In that case, the holder keeps them until it ends.
+/// Returns [`FetchError::Unreachable`]. In that case, the holder keeps the values until it ends.
 pub async fn drop_values(references: &[Reference]) -> Result<(), FetchError> {
     let Some(first) = references.first() else {
         return Ok(());

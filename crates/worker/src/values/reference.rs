@@ -14,14 +14,14 @@ const NAME_LEN: usize = 32;
 /// connection.
 #[derive(Clone, Debug)]
 pub struct Reference {
-    /// The complete JSON as it is passed on, including fields of later releases.
+    /// The complete JSON as it is passed on, including fields added by later releases.
     json: Value,
     pub(super) size: u64,
     pub(super) name: String,
     pub(super) key: SecretKey,
     /// The hosts and ports of the holder.
     pub(super) at: Vec<(String, u16)>,
-    /// The machine on which its file can be opened by path.
+    /// The machine on which the file of the value can be opened by path.
     pub(super) machine: String,
     pub(super) path: PathBuf,
 }

@@ -25,7 +25,7 @@ use super::cache::{ValueCache, ValueFile};
 /// The size in bytes of the part of a value that fits into one message. Its encryption occupies the
 /// worker's main thread for a fraction of a millisecond.
 const CHUNK: usize = 512 << 10;
-/// The limits of both sides of a connection: a chunk, or names.
+/// The limits for both sides of a connection. A message contains a chunk or names.
 pub(super) const LIMITS: Limits = Limits {
     message_max: 1 << 20,
     send_max: 1 << 20,
@@ -101,7 +101,7 @@ async fn give(
     writer: &mut MessageWriter<OwnedWriteHalf>,
     value: Option<(Arc<ValueFile>, u64)>,
 ) -> Result<(), String> {
-    // The value is kept while this is alive.
+    // The value is not evicted while this variable exists.
     let Some((value, size)) = value else {
         return say(writer, from_holder::Message::Gone(true)).await;
     };
@@ -120,7 +120,7 @@ async fn give(
         // The next chunk is read while this one is encrypted.
         ahead = (from < size).then(|| read(&file, from, size));
         say(writer, from_holder::Message::Chunk(chunk)).await?;
-        // Lets the worker do other work.
+        // This lets the worker do other work.
         tokio::task::yield_now().await;
     }
     Ok(())
