@@ -65,7 +65,7 @@ impl DemandNotifier {
 
     /// Reports that a worker inside a batch job has registered or is gone.
     pub(crate) fn worker(&self, news: WorkerNews) {
-        // Fails only while the server shuts down.
+        // This fails only while the server shuts down.
         let _ = self.workers.send(news);
     }
 }

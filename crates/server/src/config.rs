@@ -24,11 +24,11 @@ pub enum Stop {
 /// Where a server keeps its state.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Journal {
-    /// In a file in the instance directory.
+    /// The state is kept in a file in the instance directory.
     InServerDir,
-    /// In this file.
+    /// The state is kept in this file.
     File(PathBuf),
-    /// Nowhere. The state is lost when the server ends.
+    /// The state is not kept, and is lost when the server ends.
     None,
 }
 

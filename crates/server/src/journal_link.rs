@@ -92,7 +92,7 @@ where
         };
         tokio::select! {
             fed = feed(batch) => if let Err(refusal) = fed {
-                // Fails only if the client has disconnected.
+                // This fails only if the client has disconnected.
                 let _ = tx.send(Err(refusal)).await;
             },
             () = tx.closed() => {}

@@ -1,5 +1,5 @@
-//! Determines the server that a start continues: which server of the directory was the last one,
-//! how it ended, and what follows from that.
+//! Determines the server that a start continues. For this, it finds the last server of the
+//! directory and how that server ended.
 //!
 //! The stores record how their servers ended. `hq-current` does not, because a crash leaves it
 //! behind and a cleanup removes it. The caller holds the start lock of the directory from this

@@ -234,7 +234,7 @@ impl Server {
                     alloc.shutdown(keep).await;
                 }
             };
-            // Fails only if the core has ended.
+            // This fails only if the core has ended.
             let (_, ()) = tokio::join!(core.end(keep, LEAVE_TIMEOUT), allocations);
             if let Some(store) = store.filter(|_| !keep) {
                 store.note_stopped();
@@ -253,7 +253,7 @@ impl Server {
             tracing::warn!("The server directory still leads to this server: its disk or file system does not answer");
             Ok(())
         })?;
-        // The user must learn that something may be missing.
+        // If the journal is not closed, the error tells the user that changes may be missing.
         how.filter(|_| is_closed).map(|_| ()).ok_or(RunError::Store)
     }
 }

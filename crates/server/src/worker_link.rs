@@ -120,7 +120,7 @@ where
     // be reconnecting through another one, for example because a slow disk delays its registration.
     let how = if has_spoken { how } else { LinkEnd::Broken };
     plane.questions.disconnect(worker, link);
-    // Fails only if the core has ended.
+    // This fails only if the core has ended.
     let _ = plane.core.worker_gone(worker, link, how).await;
 }
 
@@ -234,7 +234,7 @@ async fn wait_for_registration<R: AsyncRead + Unpin>(
 
 /// Gives up the registration of a worker that has disconnected.
 async fn leave(plane: &WorkerPlane, registration: &WorkerRegistration) {
-    // Fails only if the core has ended.
+    // This fails only if the core has ended.
     let _ = plane
         .core
         .worker_gone(registration.id, registration.link, LinkEnd::Broken)

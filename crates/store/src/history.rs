@@ -51,7 +51,7 @@ impl Ending {
     }
 }
 
-/// What is known about earlier servers of a store.
+/// Facts about the earlier servers of a store.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct History {
     /// How the last server ended.

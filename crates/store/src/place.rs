@@ -45,9 +45,9 @@ const PEEK_TIMEOUT: Duration = Duration::from_secs(1);
 /// Whether several hosts may share a file system.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum FileSystem {
-    /// Only this host uses it.
+    /// Only this host uses the file system.
     Local,
-    /// Other hosts may have mounted it.
+    /// Other hosts may have mounted the file system.
     Shared,
 }
 

@@ -56,10 +56,11 @@ struct Progress {
 /// The result of the output check of a task that exited with 0.
 #[derive(Debug, Default)]
 enum End {
-    /// Not checked yet.
+    /// The outputs have not been checked yet.
     #[default]
     Open,
-    /// Checked. Contains the error message if a missing output makes the task fail.
+    /// The outputs have been checked. Contains the error message if a missing output makes the task
+    /// fail.
     Known(Option<Box<str>>),
     /// The check took too long; its result is ignored.
     GivenUp,

@@ -32,15 +32,15 @@ const MIB: u64 = 1 << 20;
 /// The resources to look for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct DetectSet {
-    /// Cpus.
+    /// Whether to detect cpus.
     pub cpus: bool,
-    /// Memory.
+    /// Whether to detect memory.
     pub memory: bool,
-    /// NVIDIA GPUs.
+    /// Whether to detect NVIDIA GPUs.
     pub gpus_nvidia: bool,
-    /// AMD GPUs.
+    /// Whether to detect AMD GPUs.
     pub gpus_amd: bool,
-    /// Only one cpu of each physical core.
+    /// Whether to use only one cpu of each physical core.
     pub one_cpu_per_core: bool,
 }
 

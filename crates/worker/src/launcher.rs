@@ -270,8 +270,8 @@ impl TaskLauncher {
     /// Forgets a template that no task will use again.
     pub(crate) fn drop_template(&mut self, id: TemplateId) {
         self.templates.remove(&id);
-        // Compared by number: a template that arrives later with the same number is a different
-        // one.
+        // Templates are compared by number here. One that arrives later with the same number is a
+        // different template.
         self.busy.forget(id);
         self.leaking.remove(&id);
     }
@@ -426,7 +426,7 @@ impl TaskLauncher {
     /// Kills every task and waits up to a few seconds until they have ended. Blocks.
     pub(crate) fn shutdown(self) {
         self.engine.shutdown();
-        // Dropping the streams first stores what the tasks have written so far.
+        // Dropping the streams first stores the output that the tasks have written so far.
         drop(self.streaming);
     }
 
@@ -525,7 +525,7 @@ impl TaskLauncher {
         let args = task.args();
         let program = args.first().map_or(&b""[..], |program| program);
         let program = String::from_utf8_lossy(program);
-        // Evaluated last, because the call also records that the program was busy.
+        // This is evaluated last, because the call also records that the program was busy.
         let is_hopeless = failure::is_busy_program(error)
             && self.busy.found(task.template.id, &program, Instant::now());
         failure::translate(error, &args, &task.cwd, is_hopeless)
@@ -636,8 +636,8 @@ impl TaskLauncher {
             return Err("the worker was sent a task whose variant does not exist".into());
         };
         let uid = &self.surroundings.server_uid;
-        // Also set in the environment, so that a worker that starts later recognizes leftover
-        // processes.
+        // The marker is also set in the environment, so that a worker that starts later recognizes
+        // leftover processes.
         let mark = format!("{uid}/{}/{}", task.key, self.nonce);
         task_env.set(MARK, &mark).map_err(text)?;
         let paths = compiled.paths(task.key, uid);
@@ -768,7 +768,7 @@ fn stdio(spec: StdioSpec, cleanup: &mut Cleanup) -> Result<Stdio, Box<str>> {
             }
             Ok(Stdio::File { path })
         }
-        // Replaced by a pipe when the stream begins.
+        // A pipe replaces this when the stream begins.
         StdioSpec::Stream => Ok(Stdio::Null),
     }
 }

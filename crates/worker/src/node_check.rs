@@ -153,7 +153,7 @@ impl RunningCheck {
             .name("node-check".to_owned())
             .stack_size(STACK);
         let look = move || {
-            // Fails if the result is no longer needed.
+            // This fails if the result is no longer needed.
             let _ = sender.send(ask());
         };
         thread.spawn(look).ok()?;

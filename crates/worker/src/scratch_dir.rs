@@ -64,12 +64,12 @@ impl ScratchDir {
 
 impl Drop for ScratchDir {
     fn drop(&mut self) {
-        // A later process removes what is left.
+        // A later process removes the rest.
         let _ = empty(self.path());
     }
 }
 
-/// Removes everything but the lock file, by which a later process recognizes what remains.
+/// Removes everything but the lock file. A later process recognizes the rest by that file.
 fn empty(dir: &Path) -> io::Result<()> {
     for entry in std::fs::read_dir(dir)? {
         let entry = entry?;

@@ -273,7 +273,7 @@ impl ValueStore {
                 let _turn = fetching.acquire().await;
                 fetch_copy(&cache, &reference, to).await
             };
-            // Fails only if the worker ends.
+            // This fails only if the worker ends.
             let _ = told.send((reference.name, result));
         })
     }

@@ -200,7 +200,7 @@ impl PartialQuery {
             } => {
                 let Selected { rows, not_found } = view.state.find_workers(&workers);
                 let reply = client::Workers {
-                    // Preallocated, so that a large list is not moved repeatedly.
+                    // The list is preallocated, so that a large list is not moved repeatedly.
                     workers: Vec::with_capacity(rows.len()),
                     not_found: Some((&not_found).into()),
                 };

@@ -98,7 +98,7 @@ enum Work {
     WorkerEvents { after: i64, is_prune: bool },
 }
 
-/// What a sweep deletes in addition to forgotten jobs.
+/// The records that a sweep deletes in addition to forgotten jobs.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(super) struct Scope {
     /// Whether to delete lost workers that no row refers to anymore.

@@ -338,7 +338,7 @@ impl CallPool {
     pub(super) fn create_outputs(&self, id: u64) {
         let outputs = self.outputs.0.clone();
         create_outputs(self.dir.clone(), move |created| {
-            // Fails only if the worker ends.
+            // This fails only if the worker ends.
             let _ = outputs.send((id, created));
         });
     }
@@ -444,7 +444,7 @@ impl CallPool {
         // No call refers to a position in the file now.
         let outputs = self.outputs.0.clone();
         interpreter.shrink_output(move |shrunk| {
-            // Fails only if the worker ends.
+            // This fails only if the worker ends.
             let _ = outputs.send((id, Ok(shrunk)));
         });
     }
@@ -493,7 +493,7 @@ impl CallPool {
                 let copied = self.copied.0.clone();
                 match interpreter.take_output(&call, (done.out_end, done.err_end), is_ok) {
                     Some(copy) => copy.run(move || {
-                        // Fails only if the worker ends.
+                        // This fails only if the worker ends.
                         let _ = copied.send(event);
                     }),
                     None => self.events.push(event),

@@ -25,7 +25,7 @@ use super::processes::{self, KIB};
 /// Why control groups cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum Unusable {
-    /// Only version 1 is mounted, or none at all.
+    /// Only version 1 of control groups is mounted, or no version at all.
     #[error("there are no control groups of version 2")]
     NoVersion2,
     /// The controller is bound to version 1, or was not delegated.

@@ -59,9 +59,9 @@ struct Watched {
     given: GrantedAmounts,
     /// The start time of the process by the kernel's clock, because its pid may be reused.
     began: Option<u64>,
-    /// For a call: the CPU time that its interpreter had used before.
+    /// For a call, the CPU time that its interpreter had used before the call.
     before: Option<Duration>,
-    /// For a call: the CPU time of older processes at the first sample.
+    /// For a call, the CPU time of older processes at the first sample.
     old: Duration,
     builder: CurveBuilder,
     /// The age of the task when its curve was last sent.

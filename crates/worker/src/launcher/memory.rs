@@ -253,7 +253,8 @@ impl Watcher {
                 self.check(&tasks)
             };
             for excess in found {
-                // Reported only once: the process may still be alive at the next look.
+                // Each tree is reported only once, because the process may still be alive at the
+                // next look.
                 self.shared.lock().tasks.remove(&excess.token);
                 if self.found.send(excess).is_err() {
                     return;

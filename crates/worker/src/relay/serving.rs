@@ -41,9 +41,9 @@ const PAUSE_MAX: Duration = Duration::from_secs(5);
 /// How a relay ends.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Stop {
-    /// At once. Connected workers look for another route.
+    /// The relay ends at once. Connected workers look for another route.
     Now,
-    /// When all workers have left, or after [`LINGER_MAX`].
+    /// The relay ends when all workers have left, or after [`LINGER_MAX`].
     Linger,
 }
 

@@ -160,7 +160,7 @@ pub(super) fn task_detail(
     words: &str,
 ) -> TaskDetail {
     let variables = template.iter().flat_map(|template| &template.env);
-    // Keeps the user's variables. The others are the same for every task.
+    // Only the user's variables are kept. hq's variables are the same for every task.
     let own = variables.filter(|variable| !variable.name.starts_with(b"HQ_"));
     let cwd = found.paths.as_ref().map(|paths| &*paths.cwd);
     let path = |stdio: Option<&common::Stdio>| stdio.and_then(|stdio| path_of(stdio, cwd));

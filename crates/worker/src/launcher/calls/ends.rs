@@ -123,7 +123,7 @@ impl CallPool {
                 {
                     *message = Some(start_failure(status, last_words));
                 }
-                // Fails only if the worker ends.
+                // This fails only if the worker ends.
                 let _ = copied.send(event);
             }
         });
