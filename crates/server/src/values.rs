@@ -1,8 +1,8 @@
 //! Passes values of calls from workers to the store and to waiting clients.
 //!
-//! The core does not handle values. A value arrives before the end of its task and is passed to the
-//! store first, so that it is on disk when the end is reported. Recent values are kept here for the
-//! client, and older ones are read from the store. Values are opaque.
+//! The core does not handle values. A value arrives before the report that its task has ended and
+//! is passed to the store first, so that it is on disk when clients learn of the end. Recent values
+//! are kept here for the client, and older ones are read from the store. Values are opaque.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Mutex, MutexGuard, PoisonError};

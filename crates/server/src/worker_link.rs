@@ -285,7 +285,7 @@ async fn receive<R: AsyncRead + Unpin>(
             }
         };
         *has_spoken = true;
-        // The curves are added before the ends of tasks in the same report, so that both are stored
+        // The curves are added before the task results in the same report, so that both are stored
         // together.
         let (curves, malformed) = take_curves(&mut message);
         if malformed > 0 {
@@ -305,8 +305,8 @@ async fn receive<R: AsyncRead + Unpin>(
                 }
             }
             Ok(FromWorker::Output(output)) => plane.questions.answer(worker, output),
-            // The values are added before the report of their tasks' ends, so that both are stored
-            // together.
+            // The values are added before the report that their tasks have ended, so that both are
+            // stored together.
             Ok(FromWorker::Values(values)) => plane.values.add(worker, values),
             Ok(FromWorker::Register(..) | FromWorker::Relay(_)) => {
                 tracing::warn!(%worker, "second registration on one connection ignored");

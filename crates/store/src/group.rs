@@ -35,7 +35,7 @@ pub(crate) struct Group<'a> {
     connection: &'a Connection,
     seq: &'a mut i64,
     starts: BTreeMap<TaskKey, Start>,
-    /// Ends that have not been written yet, because their neighbors may follow.
+    /// Task ends that have not been written yet, because their neighbors may follow.
     ends: Vec<EndRow<'a>>,
     /// The minimum length of a stretch.
     stretch_min: u32,
@@ -216,8 +216,8 @@ impl<'a> Group<'a> {
         }
     }
 
-    /// Records a start. Its row is written together with its end if the end follows in the same
-    /// group.
+    /// Records the start of a task. Its row is written together with the task's end if that follows
+    /// in the same group.
     fn start(
         &mut self,
         at: Timestamp,
@@ -487,15 +487,16 @@ impl<'a> Group<'a> {
         self.event(at, kind, None, None, &data)
     }
 
-    /// Writes the collected ends, and the starts whose end did not follow in this group. Most short
-    /// tasks are written only once.
+    /// Writes the collected task ends, and the starts of tasks that did not end in this group. Most
+    /// short tasks are written only once.
     fn write_tasks(&mut self) -> rusqlite::Result<()> {
         let ends = std::mem::take(&mut self.ends);
         finished::write(self.connection, ends, self.stretch_min)?;
         rows::write_starts(self.connection, std::mem::take(&mut self.starts))
     }
 
-    /// Records an end. It is written together with its neighbors if they follow in the same group.
+    /// Records the end of a task. It is written together with its neighbors if they follow in the
+    /// same group.
     fn note_end(
         &mut self,
         task: TaskKey,
@@ -635,7 +636,8 @@ impl<'a> Group<'a> {
                 "INSERT INTO dropped_data VALUES (?, ?, ?, ?, ?, ?, ?)",
                 params![seq, job.as_u32(), first, count, step, state, at.0],
             )?;
-            // Tasks that ended in the meantime keep their end. Only tasks that ran have a run time.
+            // Tasks that ended in the meantime keep their outcome. Only tasks that ran have a run
+            // time.
             self.run(
                 "UPDATE task_row_data SET state = ?1, \
                  run_us = CASE state WHEN ?6 THEN max(0, (?8 - started_unix_ns) / 1000) END \

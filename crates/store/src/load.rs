@@ -450,15 +450,15 @@ fn stored_task(row: &Row<'_>) -> rusqlite::Result<StoredTask> {
         started: started.map(Timestamp),
         end,
         run_until_dropped: run
-            // If the task was not dropped, the column is part of the end.
+            // If the task was not dropped, the column is part of the task's end.
             .filter(|_| is_dropped)
             .map(|us| Duration::from_micros(unsigned(Some(us)))),
         nodes: None,
     })
 }
 
-/// Reads an end from its columns: start, run time, outcome, message, memory, user time and system
-/// time.
+/// Reads the end of a task from its columns: start, run time, outcome, message, memory, user time
+/// and system time.
 fn stored_end(row: &Row<'_>, first: usize) -> rusqlite::Result<TaskEnd> {
     let started: Option<i64> = row.get(first)?;
     let run = Duration::from_micros(unsigned(row.get(first + 1)?));

@@ -125,7 +125,7 @@ impl Stretch {
         self.tasks.iter().map(worker)
     }
 
-    /// Iterates over the worker, the time and the event number of each end.
+    /// Iterates over the worker, the time and the event number of each task's end.
     pub(crate) fn ends(&self) -> impl Iterator<Item = (u32, Timestamp, i64)> {
         let ends = self.tasks.iter().map(|[_, started, run_us, .., end_seq]| {
             let run = Duration::from_micros(run_us.unsigned_abs());

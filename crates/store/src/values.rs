@@ -1,8 +1,8 @@
 //! The values of calls: bytes that the server stores without interpreting them.
 //!
-//! A value arrives before the end of its task and bypasses the core, which does not handle values.
-//! A worker may send a value for an outdated instance. It is stored but never read, because readers
-//! select the recorded instance and worker.
+//! A value arrives before the report that its task has ended and bypasses the core, which does not
+//! handle values. A worker may send a value for an outdated instance. It is stored but never read,
+//! because readers select the recorded instance and worker.
 
 use hq_core::id::{InstanceId, TaskKey, WorkerId};
 use hq_core::range::IdArray;

@@ -2,8 +2,8 @@
 //! and one sync per batch.
 //!
 //! Urgent changes are committed at once, and others at most [`GROUP_SPAN`] after the last commit.
-//! Values of calls and curves wait equally long for the ends of their tasks. A full disk does not
-//! stop the writer: changes stay in memory, and it retries.
+//! Values of calls and curves wait equally long for their tasks to end. A full disk does not stop
+//! the writer: changes stay in memory, and it retries.
 
 mod client;
 mod failure;
@@ -340,7 +340,8 @@ impl Writer {
             }
             let pending = &inbox.pending;
             if was_empty && !pending.is_empty() && pending.is_without_changes() {
-                // The ends of the tasks will follow. They share one sync with these values.
+                // The changes that end these tasks will follow. They share one sync with these
+                // values.
                 span_begin = Instant::now();
             }
             let is_due = span_begin.elapsed() >= self.span();
@@ -681,7 +682,7 @@ impl Writer {
         let transaction = self
             .connection
             .transaction_with_behavior(TransactionBehavior::Immediate)?;
-        // The values are stored in the same transaction as the ends that refer to them.
+        // The values are stored in the same transaction as the task ends that refer to them.
         values::write(&transaction, &batch.values)?;
         curves::write(&transaction, &batch.curves)?;
         group::write(&transaction, &mut seq, &batch.changes, events)?;

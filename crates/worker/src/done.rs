@@ -19,7 +19,7 @@ use hq_core::placeholder::FilePaths;
 
 /// How long reading the files of one task for its record may take. Files that are not read in time
 /// are recorded only by modification time. This must be shorter than `CHECK_WAIT_MAX`, which limits
-/// how long the end of the task waits.
+/// how long the report of the task's end waits.
 const READ_TIME_MAX: Duration = Duration::from_secs(30);
 /// The number of bytes of a single read.
 const PIECE_BYTES: usize = 256 << 10;
@@ -170,8 +170,8 @@ impl Done {
     fn settle(&self, failure: Option<Box<str>>) -> Result<Option<Stamps>, Box<str>> {
         let mut progress = self.progress();
         if matches!(progress.end, End::GivenUp) {
-            // The end has already been reported. Another attempt may be overwriting the files that
-            // were checked.
+            // The end of the task has already been reported. Another attempt may be overwriting the
+            // files that were checked.
             return if self.must_exist {
                 Err(UNKNOWN.into())
             } else {

@@ -64,8 +64,9 @@ const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(10);
 /// If more bytes than this are unsent, notifications of tasks have to wait.
 const NOTIFY_BUFFER_MAX: usize = 1 << 20;
 
-/// If more bytes than this are unsent, messages of tasks are no longer sent before their ends. The
-/// limit fits the longest messages of four thousand tasks that end while the server reads nothing.
+/// If more bytes than this are unsent, messages of tasks are no longer sent before their ends are
+/// reported. The limit fits the longest messages of four thousand tasks that end while the server
+/// reads nothing.
 const LAST_WORDS_BUFFER_MAX: usize = 4 << 20;
 
 /// While the worker stops, the pause between two checks whether every leftover process is
@@ -353,8 +354,8 @@ where
                 self.silent_heartbeats = 0;
                 self.relay_liveness.on_reply();
                 self.pause = REDIAL_PAUSE_MIN;
-                // Ends come first: a task that has already exited must not be killed or count as
-                // ended by the worker.
+                // End events come first: a task that has already exited must not be killed or count
+                // as ended by the worker.
                 self.collect_news();
                 for message in messages {
                     self.on_message(message);
@@ -378,7 +379,7 @@ where
                 self.apply(Input::ServerGone);
             }
             LoopEvent::Timer => {
-                // Pending ends are applied before overdue timers.
+                // Pending end events are applied before overdue timers.
                 self.collect_news();
                 self.apply(Input::Timer);
             }
@@ -441,12 +442,12 @@ where
         }
     }
 
-    /// Sends messages of tasks before the ends that follow, because a waiting client leaves when
+    /// Sends messages of tasks before their ends are reported, because a waiting client leaves when
     /// its job ends.
     fn forward_messages(&mut self) {
         let mut arrived = self.notify.iter_mut().flat_map(NotifySocket::arrived);
-        // With each end, all messages are taken from the queue. They would fill the memory while
-        // the server reads nothing, so the rest waits until there is room.
+        // With each end of a task, all messages are taken from the queue. They would fill the
+        // memory while the server reads nothing, so the rest waits until there is room.
         while self.link.is_up()
             && self.link.buffered() < LAST_WORDS_BUFFER_MAX
             && let Some(notification) = arrived.next()

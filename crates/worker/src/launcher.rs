@@ -101,7 +101,7 @@ pub(crate) struct TaskLauncher {
     busy: BusyPrograms,
     /// Templates for which a leaked process has already been reported.
     leaking: BTreeSet<TemplateId>,
-    /// The ends that wait for the cleanup after their task.
+    /// The end events that wait for the cleanup after their task.
     cleaners: Cleaners,
     /// The instances that survived SIGKILL.
     unkillable: BTreeMap<LaunchToken, Unkillable>,
@@ -317,7 +317,8 @@ impl TaskLauncher {
     ) {
         events.append(&mut self.failed);
         self.cleaners.collect(None, events);
-        // This comes before the ends, because a task may have exited since the watcher found it.
+        // This comes before the end events, because a task may have exited since the watcher found
+        // it.
         while let Ok(excess) = self.excess_rx.try_recv() {
             self.end_for_memory(excess);
         }
@@ -337,7 +338,7 @@ impl TaskLauncher {
                 self.forget_unkillable(token_of(&event));
             }
             if !is_start && self.streaming.has(token_of(&event)) {
-                // The end counts once the output is in the file.
+                // The end event is forwarded once the output is in the file.
                 self.streaming.hold(event, has_exited_well);
             } else {
                 self.conclude(event, has_exited_well, &is_ending, events);
@@ -361,7 +362,7 @@ impl TaskLauncher {
         }
     }
 
-    /// Forwards an event. An end is forwarded only after the cleanup.
+    /// Forwards an event. An end event is forwarded only after the cleanup.
     fn conclude(
         &mut self,
         event: LaunchEvent,

@@ -67,8 +67,8 @@ impl Cleanup {
             && self.places.is_empty()
     }
 
-    /// Runs the cleanup. Passes results for which the end waits to `found` as soon as they are
-    /// known.
+    /// Runs the cleanup. The report of the task's end waits for some results. These are passed to
+    /// `found` as soon as they are known.
     pub(crate) fn finish(self, has_finished: bool, mut found: impl FnMut(CleanupFinding)) {
         let mut has_finished = has_finished;
         let ended = self.done.filter(|_| has_finished).map(|done| done.end());
@@ -76,7 +76,7 @@ impl Cleanup {
             // The output files explain the failure, so they are kept.
             has_finished = false;
             found(CleanupFinding::Failure(words));
-        // The message is reported first, because the end waits for it.
+        // The message is reported first, because the report of the task's end waits for it.
         } else if let Some(directory) = self.task_dir.as_deref().filter(|_| !has_finished)
             && let Some(words) = read_message(&directory.join(ERROR_FILE))
         {

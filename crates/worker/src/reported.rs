@@ -1,5 +1,5 @@
-//! Sends the values of calls to the server. They are sent before the report of the calls' ends, and
-//! kept until that report is acknowledged.
+//! Sends the values of calls to the server. They are sent before the report that the calls have
+//! ended, and kept until that report is acknowledged.
 
 use std::collections::VecDeque;
 
@@ -13,12 +13,12 @@ const MESSAGE_BYTES: usize = 1 << 20;
 /// The encoding overhead of a value, in bytes.
 const VALUE_BYTES: usize = 32;
 
-/// Calls whose values were sent, by the number of the report that contains their ends.
+/// The calls whose values have been sent, by the number of the report about their end.
 #[derive(Debug, Default)]
 pub(crate) struct Reported(VecDeque<(u64, Vec<InstanceKey>)>);
 
 impl Reported {
-    /// Returns messages with the values of the calls whose ends are in the next report.
+    /// Returns messages with the values of the calls that end in the next report.
     pub(crate) fn values(&mut self, report: &Report, calls: &CallPool) -> Vec<ToServer> {
         let mut messages = Vec::new();
         if report.ended.is_empty() || !calls.has_values() {
@@ -51,7 +51,7 @@ impl Reported {
         messages
     }
 
-    /// Returns the calls whose ends the server has stored.
+    /// Returns the calls whose end the server has stored.
     pub(crate) fn acknowledge(&mut self, seq: u64) -> Vec<InstanceKey> {
         let mut recorded = Vec::new();
         while let Some((_, mut keys)) = self.0.pop_front_if(|(number, _)| *number <= seq) {

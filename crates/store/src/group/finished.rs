@@ -1,5 +1,5 @@
-//! Stores the ends of a group: finished neighbors are stored directly as a stretch, without storing
-//! rows first.
+//! Stores the task ends of a group. Finished neighbors are stored directly as a stretch, without
+//! storing rows first.
 //!
 //! Ends that do not fit into a stretch are stored as rows. Compaction may fold them later, together
 //! with neighbors that finish in another group.
@@ -25,8 +25,8 @@ struct StartFacts {
     start_seq: i64,
 }
 
-/// Stores ends, given in any order: neighbors as stretches of `len_min` or more tasks, the others
-/// as rows.
+/// Stores task ends, which may be in any order. Neighbors are stored as stretches of `len_min` or
+/// more tasks, and the other tasks as rows.
 pub(super) fn write(
     db: &Connection,
     mut ends: Vec<EndRow<'_>>,
@@ -61,8 +61,8 @@ fn is_next(one: &EndRow<'_>, next: &EndRow<'_>) -> bool {
     follows && one.instance == next.instance && one.is_plain() == next.is_plain()
 }
 
-/// Stores neighbors as stretches. Adds the others to `rows`: tasks that do not fill a stretch, and
-/// all tasks if one of them has more data than a stretch can hold.
+/// Stores neighbors as stretches. Adds the other tasks to `rows`: tasks that do not fill a stretch,
+/// and all tasks if one of them has more data than a stretch can hold.
 fn write_run<'a>(
     db: &Connection,
     run: &'a [EndRow<'a>],

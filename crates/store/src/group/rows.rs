@@ -1,4 +1,4 @@
-//! Stores starts and ends of tasks as rows, and prepares ends that become part of a stretch.
+//! Stores starts and ends of tasks as rows, and prepares task ends that become part of a stretch.
 
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ use rusqlite::{Connection, params};
 use crate::encode;
 use crate::stretch::Values;
 
-/// A start that has not been written yet, because its end may follow in the same group.
+/// A task start that has not been written yet, because the task's end may follow in the same group.
 pub(super) struct Start {
     pub(super) at: Timestamp,
     pub(super) instance: InstanceId,
@@ -67,7 +67,7 @@ fn keep_attempt(db: &Connection, task: TaskKey, instance: InstanceId) -> rusqlit
     Ok(())
 }
 
-/// An end to be stored.
+/// The end of a task, to be stored.
 pub(super) struct EndRow<'a> {
     pub(super) task: TaskKey,
     pub(super) instance: InstanceId,

@@ -91,7 +91,7 @@ pub fn failure_groups(job: u32) -> Query<FailureGroupRow> {
 pub struct RunTimeRow {
     /// The bin of [`RUN_BOUNDS`](super::RUN_BOUNDS).
     pub bin: usize,
-    /// The state after the end.
+    /// The state in which the tasks ended.
     pub state: TaskState,
     /// Whether the tasks reached their time limit.
     pub timed_out: bool,
@@ -263,7 +263,7 @@ pub struct HistoryRow {
     pub count: i64,
 }
 
-/// Selects the starts and ends in a period, in steps of `width`.
+/// Selects the task starts and ends in a period, in steps of `width`.
 #[must_use]
 pub fn history(from: i64, to: i64, width: i64) -> Query<HistoryRow> {
     let sql = "SELECT :running, (started_unix_ns - ?F) / ?W, count(*) FROM task_data \

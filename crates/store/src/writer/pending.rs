@@ -19,7 +19,7 @@ const CURVES_MAX: usize = 50_000;
 #[derive(Default)]
 pub(super) struct Batch {
     pub(super) changes: Vec<Change>,
-    /// Values of calls. The ends of these calls are among the changes or follow them.
+    /// Values of calls. The changes that end these calls are in this batch or follow it.
     pub(super) values: Vec<CallValue>,
     pub(super) curves: Vec<TaskCurve>,
     /// The number of the last changes. `None` if there are only values and curves so far.

@@ -52,7 +52,7 @@ impl RelayLiveness {
         }
     }
 
-    /// Waits until the relay is found dead.
+    /// Waits until a probe finds that the relay is dead.
     ///
     /// # Cancel safety
     ///

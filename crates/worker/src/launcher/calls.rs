@@ -144,8 +144,8 @@ pub(crate) struct CallPool {
     /// The answers of all interpreters. The channel is unbounded, but each interpreter is sent only
     /// a few calls at a time.
     packets: Channel<Packet>,
-    /// The ends of calls whose output has been copied to its file, one for each call that wrote
-    /// something.
+    /// The end events of calls whose output has been copied to its file, one for each call that
+    /// wrote something.
     copied: Channel<LaunchEvent>,
     /// The outputs of interpreters that have been created or truncated, at most one for each
     /// interpreter.

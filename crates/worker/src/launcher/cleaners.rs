@@ -14,11 +14,11 @@ use tokio::time::Instant;
 use crate::done::Done;
 use crate::output::{Cleanup, CleanupFinding};
 
-/// How long an end waits for its cleanup, measured from the start of the cleanup, or from the last
-/// progress if earlier cleanups hang. The task's resources stay reserved during this time. The
+/// How long an end event waits for its cleanup, measured from the start of the cleanup, or from the
+/// last progress if earlier cleanups hang. The task's resources stay reserved during this time. The
 /// cleanup itself continues afterwards.
 const WAIT_MAX: Duration = Duration::from_secs(5);
-/// How long an end waits if outputs must be checked or digested first.
+/// How long an end event waits if outputs must be checked or digested first.
 const CHECK_WAIT_MAX: Duration = Duration::from_secs(60);
 /// A cleanup that has taken longer than this does not count toward [`CLEANERS_MAX`].
 const SLOW: Duration = Duration::from_secs(1);
@@ -28,7 +28,7 @@ const CLEANERS_MAX: usize = 4;
 /// occupies a thread.
 const THREADS_MAX: usize = 64;
 
-/// An end that waits for its cleanup.
+/// An end event that waits for its cleanup.
 #[derive(Debug)]
 struct Waiting {
     event: LaunchEvent,
@@ -126,7 +126,8 @@ impl Cleaners {
         }
     }
 
-    /// Queues the cleanup after a task. [`Self::collect`] returns its end. Needs a tokio runtime.
+    /// Queues the cleanup after a task. [`Self::collect`] returns the end event of the task. Needs
+    /// a tokio runtime.
     pub(super) fn add(&mut self, event: LaunchEvent, cleanup: Cleanup, has_finished: bool) {
         let token = super::token_of(&event);
         let since = Instant::now();
@@ -147,7 +148,7 @@ impl Cleaners {
         self.work();
     }
 
-    /// Waits until there may be ends to collect.
+    /// Waits until there may be end events to collect.
     ///
     /// # Cancel safety
     ///
@@ -156,15 +157,15 @@ impl Cleaners {
         if self.ends.is_empty() {
             return self.steps.recv().await;
         }
-        // After the timeout, an end may have waited long enough, or a cleaner may have become slow
-        // and block others.
+        // After the timeout, an end event may have waited long enough, or a slow cleaner may be
+        // blocking others.
         tokio::select! {
             step = self.steps.recv() => step,
             () = tokio::time::sleep(SLOW) => None,
         }
     }
 
-    /// Appends the ends that are now final.
+    /// Appends the end events that are now final.
     pub(super) fn collect(&mut self, step: Option<Step>, ended: &mut Vec<LaunchEvent>) {
         let mut next = step;
         while let Some(step) = next.take().or_else(|| self.steps.try_recv().ok()) {
@@ -181,13 +182,13 @@ impl Cleaners {
                 }
             }
         }
-        // This follows the finished ends, so that an end with a known result does not count as
-        // late.
+        // This follows the finished end events, so that an event with a known result does not count
+        // as late.
         self.collect_late(ended);
         self.work();
     }
 
-    /// Appends the ends that have waited long enough.
+    /// Appends the end events that have waited long enough.
     fn collect_late(&mut self, ended: &mut Vec<LaunchEvent>) {
         let now = Instant::now();
         if self.ends.values().all(|end| now - end.since < WAIT_MAX) {
@@ -267,7 +268,7 @@ fn lock(queue: &Mutex<Queue>) -> MutexGuard<'_, Queue> {
     queue.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Adds to an end the task's own message, or a note that its file system was full.
+/// Adds the task's own message to an end event, or a note that its file system was full.
 fn with_message(end: Waiting) -> LaunchEvent {
     let Waiting {
         mut event,

@@ -216,7 +216,7 @@ impl Curves {
         if let Some(curve) = curve {
             self.ended.insert(watched.key, curve);
         }
-        // Otherwise, the curves of ends that are never reported would stay forever.
+        // Otherwise, the curves of tasks whose end is never reported would stay forever.
         if self.ended.len() > UNACKNOWLEDGED_MAX {
             self.ended.pop_first();
         }

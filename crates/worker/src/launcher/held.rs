@@ -20,7 +20,8 @@ impl TaskLauncher {
         let Some(task) = self.running.get_mut(excess.token) else {
             return;
         };
-        // The reason is set before the signal is sent, so that the end does not arrive without it.
+        // The reason is set before the signal is sent, so that the end event does not arrive
+        // without it.
         task.excess = Some(excess);
         self.kill(excess.token);
     }

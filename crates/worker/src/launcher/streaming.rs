@@ -1,7 +1,7 @@
 //! Manages instances with streamed output, from before their start until all their output is
 //! written.
 //!
-//! An instance starts once its file is open, and its end counts once all its output is in that
+//! An instance starts once its file is open, and its end is reported once all its output is in that
 //! file. If a launch waits for its file, all launches behind it in the same lane wait too, streamed
 //! or not, so that a lane keeps its order. A launcher without streamed instances starts no thread
 //! for them.
@@ -51,7 +51,7 @@ pub(super) struct StreamEvents {
     pub(super) start: Vec<(Lane, Token, SpawnPlan)>,
     /// Instances whose output is lost. They must be killed.
     pub(super) broken: Vec<LaunchToken>,
-    /// Ends that are now final, and whether the process exited with 0.
+    /// The end events that are now final, and whether the process exited with 0.
     pub(super) ended: Vec<(LaunchEvent, bool)>,
 }
 
@@ -199,7 +199,7 @@ impl Streaming {
         // The loop stops at the first launch without an open file, because a lane keeps its order.
         while let Some(launch) = waiting.pop_front_if(|launch| launch.is_ready) {
             let token = launch.token;
-            // Only the end of a streamed task has to wait for output.
+            // Only the end event of a streamed task has to wait for output.
             if let Some(Phase::Parked { streamed: true, .. }) = self.phases.get(&token) {
                 self.phases.insert(token, Phase::Running);
             } else {
@@ -213,7 +213,7 @@ impl Streaming {
         }
     }
 
-    /// Holds an end back until all output is written.
+    /// Holds back an end event until all output has been written.
     pub(super) fn hold(&mut self, event: LaunchEvent, has_exited_well: bool) {
         let token = token_of(&event);
         let how = match &event {

@@ -90,7 +90,7 @@ impl CallPool {
             self.long.discard(call.token.0);
             let now = clock::now().mono;
             let since = call.since.unwrap_or(now);
-            // The core expects a start before an end.
+            // The core expects a start event before an end event.
             if call.since.is_none() {
                 events.push(LaunchEvent::Started {
                     token: call.token,
@@ -162,7 +162,7 @@ pub(super) fn value_of(
     }
 }
 
-/// Creates a value of the worker itself.
+/// Creates a value that the worker itself produces.
 pub(super) fn value_of_kind(kind: u8, json: &serde_json::Value) -> Box<[u8]> {
     let mut value = vec![kind];
     value.extend(json.to_string().into_bytes());
@@ -185,7 +185,7 @@ pub(super) fn keep(
     *bytes -= before.map_or(0, |value| value.len());
 }
 
-/// Returns the end of a call that was canceled before its interpreter began it.
+/// Returns the end event of a call that was canceled before its interpreter began it.
 pub(super) fn kill_requested(token: LaunchToken, since: Time) -> LaunchEvent {
     let now = clock::now().mono;
     LaunchEvent::Exited {
@@ -198,8 +198,8 @@ pub(super) fn kill_requested(token: LaunchToken, since: Time) -> LaunchEvent {
     }
 }
 
-/// Returns the end of a call that ran long enough for a usage curve. `total` is the CPU time that
-/// its interpreter has used so far.
+/// Returns the end record of a call that ran long enough for a usage curve. `total` is the CPU time
+/// that its interpreter has used so far.
 pub(super) fn long_end(call: &Call, ended: Time, total: CpuTime) -> Option<LongEnd> {
     let age = ended.since(call.since?);
     let cpu = total.sum().saturating_sub(call.cpu_before);

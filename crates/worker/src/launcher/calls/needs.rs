@@ -229,7 +229,7 @@ impl CallPool {
         keep(&mut self.values, &mut self.value_bytes, call.key, value);
         let token = call.token;
         let now = clock::now().mono;
-        // The core expects a start before an end.
+        // The core expects a start event before an end event.
         self.events.push(LaunchEvent::Started { token, at: now });
         self.events.push(LaunchEvent::Exited {
             token,
