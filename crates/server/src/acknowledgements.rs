@@ -29,7 +29,7 @@ impl Acknowledgements {
         }
     }
 
-    /// Notes that an acknowledgement of the worker waits for its commit.
+    /// Records that the worker has an acknowledgement that waits for its commit.
     pub(crate) fn keep(&mut self, worker: WorkerId) {
         self.waiting.insert(worker, None);
     }

@@ -123,7 +123,8 @@ impl OwnJobs {
 
 enum AllocMessage {
     Request(Box<AllocRequest>, oneshot::Sender<Reply>),
-    /// Contains whether to keep the allocations, and a channel that reports completion.
+    /// Stops automatic allocation. Contains whether to keep the allocations, and a channel that
+    /// reports completion.
     Shutdown(bool, oneshot::Sender<()>),
 }
 

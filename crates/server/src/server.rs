@@ -111,8 +111,8 @@ impl Server {
         tracing::info!("No online server found, starting a new server");
         store_access(&access, &instance, continued.is_some())?;
         publish_token(&config, http.as_ref())?;
-        // Warns before clients can find the server, because a start in the background ends at that
-        // point.
+        // The warnings come before clients can find the server, because a start in the background
+        // ends at that point.
         warn_all(&warnings);
         if let Some(continued) = &continued {
             continued.report(&dir, opened.state.jobs());

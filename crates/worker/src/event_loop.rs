@@ -2,9 +2,9 @@
 //! effect.
 //!
 //! Events come from the server, the spawn engine, finished cleanups, timers and interrupts. If the
-//! front process dies, the keeper ends the whole worker. Each turn has the same order: take what
-//! has arrived, apply it, act. Writing to the server never blocks the loop: unsent messages wait in
-//! the writer, and their number is bounded by the number of running tasks.
+//! front process dies, the keeper ends the whole worker. Each turn has the same order: collect what
+//! has arrived, apply it, and execute the effects. Writing to the server never blocks the loop:
+//! unsent messages wait in the writer, and their number is bounded by the number of running tasks.
 
 mod reaching;
 mod relay_liveness;

@@ -26,7 +26,7 @@ pub struct RegisteredWorker<S> {
     id: WorkerId,
     server_uid: Box<str>,
     pub(crate) config: Arc<WorkerConfig>,
-    /// Proves to the server, on a reconnect, that this is the same worker.
+    /// Proves to the server after a reconnect that this is the same worker.
     pub(crate) secret: SecretKey,
     pub(crate) link: Link<S>,
     pub(crate) launcher: TaskLauncher,

@@ -43,12 +43,12 @@ impl<K: Eq + Hash, T> Queue<K, T> {
         self.ready.push_back((place, item));
     }
 
-    /// Notes that a delivery to `place` has started.
+    /// Records that a delivery to `place` has started.
     pub(super) fn begin(&mut self, key: K, place: Box<str>) {
         self.running.insert(key, place);
     }
 
-    /// Notes that a delivery has ended. If `again` is given, the notification is queued again at
+    /// Records that a delivery has ended. If `again` is given, the notification is queued again at
     /// that time.
     pub(super) fn end(&mut self, key: &K, again: Option<(Instant, T)>) {
         let place = self.running.remove(key);

@@ -1,9 +1,9 @@
 //! Checks whether the relay in front of a silent server is alive.
 //!
 //! A suspended relay keeps its connections open and sends nothing. Workers behind it cannot tell it
-//! from a busy server, and wait longer for it than the server waits for them. So when a heartbeat
-//! is not answered soon, the worker probes the relay. If the relay does not answer either, there is
-//! time to switch to another route before the server declares the worker lost.
+//! from a busy server, and wait longer for it than the server waits for them. Therefore, if a
+//! heartbeat is not answered soon, the worker probes the relay. If the relay does not answer
+//! either, there is time to switch to another route before the server declares the worker lost.
 
 use std::future::pending;
 use std::time::Duration;

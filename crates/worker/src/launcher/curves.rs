@@ -197,7 +197,7 @@ impl Curves {
         }
     }
 
-    /// Ends the curve of a task that ran for `run` and used `cpu` by the kernel's count.
+    /// Ends the curve of a task that ran for `run` and used `cpu` according to the kernel.
     pub(super) fn end(&mut self, token: LaunchToken, run: Duration, cpu: Duration) {
         let Some(watched) = self.shared.lock().tasks.remove(&token) else {
             return;
