@@ -21,11 +21,11 @@ pub(in crate::http) type Tasks = ByState<u64>;
 answer! {
     /// Why a request failed
     Error {
-        /// A sentence for people
+        /// A human-readable message
         error: String,
     }
     optional {
-        /// Reason for programs
+        /// The machine-readable reason
         kind: ErrorKind,
     }
 }
@@ -60,7 +60,7 @@ impl From<RefusalKind> for ErrorKind {
 answer! {
     /// The server
     Server {
-        /// What the token of this request allows
+        /// The role that the token of this request grants
         role: Word<Role>,
         /// Whether the token of this request is read-only
         is_read_only: bool,
@@ -73,7 +73,7 @@ answer! {
 }
 
 answer! {
-    /// Totals of the server
+    /// Totals over the whole server
     Summary {
         now_ms: i64,
         tasks: Tasks,
@@ -87,10 +87,10 @@ answer! {
 }
 
 answer! {
-    /// Numbers of workers
+    /// The numbers of workers
     WorkerCounts {
         connected: u64,
-        /// Workers without a connection at present, included in `connected`
+        /// Workers that are currently without a connection; included in `connected`
         away: u64,
         gone: u64,
     }
@@ -100,7 +100,7 @@ answer! {
     /// A resource, summed over all connected workers
     ResourceSum {
         name: String,
-        /// In units of 1/10 000
+        /// In ten-thousandths of a unit
         total_units: u64,
         used_units: u64,
     }
@@ -136,14 +136,14 @@ answer! {
         finished_ms: Option<i64>,
         /// Number of workers that ran its tasks
         worker_count: usize,
-        /// Cpus that its first task requests; null = a whole worker
+        /// Number of cpus that its first task requests; null for a whole worker
         cpus: Option<f64>,
-        /// What its first task requests, as `2 cpus, 1 gpus/nvidia`
+        /// Resources that its first task requests, such as `2 cpus, 1 gpus/nvidia`
         resources: String,
-        /// Current number of ended tasks per second; null before the first end and after the last
-        /// one
+        /// Current number of ended tasks per second; null before the first task and after the last
+        /// task has ended
         rate_per_s: Option<f64>,
-        /// Expected time until it has ended; null if unknown
+        /// Expected time until the job has ended; null if unknown
         left_ms: Option<u64>,
     }
 }
@@ -152,7 +152,7 @@ answer! {
     /// Details of a job
     JobDetail: ListedJob {
         max_fails: Option<u32>,
-        /// Requests of --notify, in order
+        /// The notifications requested with --notify, in order
         notifications: Vec<Notification>,
         submits: Vec<Submit>,
     }
@@ -161,7 +161,7 @@ answer! {
 answer! {
     /// A notification of a job
     Notification {
-        /// Of an address, only the host
+        /// Target of the notification; only the host part of an address
         target: String,
         event: NotificationEvent,
         state: NotificationState,
@@ -190,7 +190,7 @@ words! {
 }
 
 answer! {
-    /// A submit of a job
+    /// A submission to a job
     Submit {
         submit_dir: String,
         is_graph: bool,
@@ -236,15 +236,15 @@ answer! {
         command: Option<Vec<String>>,
         /// Names and values of the variables that the user set
         env: Vec<[String; 2]>,
-        /// What it requests, as `2 cpus, 1 gpus/nvidia`
+        /// Resources that the task requests, such as `2 cpus, 1 gpus/nvidia`
         resources: String,
-        /// Its entry, if it is a task of an array with entries
+        /// Entry of the task, if it belongs to an array with entries
         entry: Option<String>,
-        /// Tasks of its job that it depends on
+        /// Tasks of the same job that it depends on
         deps: Vec<u32>,
         /// Earlier attempts, oldest first
         attempts: Vec<Attempt>,
-        /// Its output file; null before its start, and without a file
+        /// Output file of the task; null before it starts, or if there is no file
         stdout: Option<String>,
         stderr: Option<String>,
         time_limit_ms: Option<u64>,
@@ -264,9 +264,9 @@ answer! {
         started_ms: i64,
         finished_ms: i64,
         error: String,
-        /// Memory that it got, if the request grows
+        /// Memory that the attempt got, if the request grows
         memory_mib: Option<f64>,
-        /// Time limit that it got, if the request grows
+        /// Time limit that the attempt got, if the request grows
         time_limit_ms: Option<u64>,
         usage: Option<Usage>,
     }
@@ -274,7 +274,7 @@ answer! {
 
 answer! {
     /// Memory and cpus of an attempt over time, in at most 64 spans of equal length. Missing for
-    /// tasks of less than four seconds; for a running task at most some minutes old
+    /// tasks that took less than four seconds; at most a few minutes old for a running task
     Usage {
         /// Length of a span
         spacing_ms: u64,
@@ -282,27 +282,27 @@ answer! {
         memory_bytes: Vec<u64>,
         /// Average number of busy cpus in each span, in thousandths
         cpu_milli: Vec<u64>,
-        /// Memory that it requested
+        /// Memory that the attempt requested
         memory_asked_bytes: Option<u64>,
-        /// Whether hq kills it if it uses more
+        /// Whether hq kills the attempt if it uses more
         is_memory_limit: bool,
-        /// Cpus that it got, in thousandths
+        /// Cpus that the attempt got, in thousandths
         cpu_asked_milli: Option<u64>,
-        /// For tasks with NVIDIA GPUs, if the driver reports their usage
+        /// Usage of NVIDIA GPUs, if the task has any and the driver reports their usage
         gpu: Option<UsageOfGpus>,
     }
 }
 
 answer! {
-    /// GPUs of an attempt over time, with one value per span of its memory; null = not reported by
-    /// the driver
+    /// GPUs of an attempt over time, with one value for each span of its memory; null if the driver
+    /// does not report the value
     UsageOfGpus {
         /// Average number of busy GPUs in each span, in thousandths: the sum of the utilizations of
         /// its devices
         busy_milli: Vec<Option<u64>>,
         /// Highest GPU memory in each span
         memory_bytes: Vec<Option<u64>>,
-        /// GPUs that it requested, in thousandths
+        /// GPUs that the attempt requested, in thousandths
         asked_milli: u64,
         /// Memory of all its devices
         memory_of_devices_bytes: Option<u64>,
@@ -321,7 +321,7 @@ answer! {
         offset: u64,
         /// Offset of the next piece
         next: u64,
-        /// The task has ended and `next` is the end of the output
+        /// Whether the task has ended and `next` is the end of the output
         is_complete: bool,
         text: String,
         error: Option<String>,
@@ -351,7 +351,7 @@ answer! {
     /// A job that was submitted or extended
     Submitted {
         job: Id,
-        /// Notes on parts that may not do what you intended
+        /// Warnings about parts of the job that may not do what you intended
         warnings: Vec<String>,
     }
 }
@@ -391,7 +391,7 @@ answer! {
 answer! {
     /// State of a job after waiting for it
     Waited {
-        /// Whether it has ended. An open job ends when it is closed
+        /// Whether the job has ended. An open job ends when it is closed
         is_ended: bool,
         job: JobDetail,
     }
@@ -429,7 +429,7 @@ answer! {
 }
 
 answer! {
-    /// The problem is now acknowledged, or no longer
+    /// The acknowledgement of the problem was added or withdrawn
     Acknowledged {
         acknowledged: bool,
     }
@@ -441,7 +441,7 @@ answer! {
         dep_count: u32,
         /// Number of unfinished dependencies
         waiting_dep_count: u32,
-        /// Whether it only waits for a worker
+        /// Whether the task only waits for a worker
         is_ready: bool,
         /// The worker that it was sent to
         sent_to: Option<u32>,
@@ -455,7 +455,7 @@ answer! {
         worker: Id,
         /// Requirements that this worker can never meet
         blocked: Vec<Blocked>,
-        /// Present obstacles
+        /// Current obstacles
         hindrances: Vec<String>,
     }
 }

@@ -20,11 +20,11 @@ answer! {
         state: WorkerState,
         /// Whether it gets no new tasks and stops when its running tasks have ended
         is_draining: bool,
-        /// Why it gets no tasks, or only a probe task; null if it gets tasks
+        /// Why the worker gets no tasks, or only a probe task; null if it gets tasks
         quarantine: Option<Quarantine>,
-        /// Problems of its node, in words
+        /// Problems of the node, in words
         node_faults: Vec<String>,
-        /// Load of the machine, including other programs; null without an overview interval
+        /// Load of the machine, including other programs; null if no overview interval is set
         load: Option<Load>,
         started_ms: i64,
         ended_ms: Option<i64>,
@@ -53,7 +53,7 @@ answer! {
     Quarantine {
         stage: QuarantineStage,
         since_ms: i64,
-        /// Time of the next probe task, if it is quarantined
+        /// Time of the next probe task, if the worker is in quarantine
         until_ms: Option<i64>,
         /// Whether a user requested it
         is_asked: bool,
@@ -87,9 +87,9 @@ answer! {
     WorkerResource {
         name: String,
         total: f64,
-        /// Amount held by tasks; null for workers that are gone
+        /// Amount that tasks hold; null for workers that are gone
         used: Option<f64>,
-        /// Sizes of the NUMA nodes, if several
+        /// Sizes of the NUMA nodes, if there are several
         groups: Vec<usize>,
     }
 }
@@ -113,7 +113,7 @@ answer! {
         key: String,
         severity: ProblemSeverity,
         kind: ProblemKind,
-        /// Its kind in words
+        /// The kind of the problem, in words
         heading: &'static str,
         /// Id of the job or queue
         id: Option<u32>,
@@ -121,13 +121,13 @@ answer! {
         host: Option<String>,
         /// The last worker of the node
         worker: Option<u32>,
-        /// Its subject: a host, or id and name
+        /// Subject of the problem: a host, or an id and a name
         title: String,
-        /// A sentence without full stop
+        /// A sentence without a full stop
         text: String,
         /// Affected tasks
         part: u64,
-        /// Total that `part` refers to
+        /// Total number that `part` refers to
         whole: u64,
         /// Time of the first occurrence, if known
         since_ms: Option<i64>,
@@ -135,11 +135,11 @@ answer! {
         last_ms: Option<i64>,
         /// Whether the failures belong to an ended job
         is_over: bool,
-        /// Whether it was acknowledged and nothing was added since
+        /// Whether the problem has been acknowledged and nothing has been added since
         is_acknowledged: bool,
-        /// The latest resubmitted job with tasks of this job
+        /// The latest job that resubmitted tasks of this one
         resubmitted_as: Option<u32>,
-        /// Last line of failed tasks, with # for numbers
+        /// Last output line of the failed tasks, with numbers replaced by #
         cause: Option<String>,
     }
 }
@@ -184,9 +184,9 @@ answer! {
         is_paused: bool,
         /// Whether the batch system rejects submissions, or allocations fail
         is_failing: bool,
-        /// A sentence for people
+        /// A human-readable message
         reason: String,
-        /// The reason for programs
+        /// The machine-readable reason
         reason_kind: Option<Word<ReasonKind>>,
         allocations: Vec<Allocation>,
     }

@@ -42,7 +42,7 @@ answer! {
 answer! {
     /// Tasks with similar run times
     RunBin {
-        /// Longest run time in this bin; null = no limit
+        /// Longest run time in this bin; null for no limit
         up_to_us: Option<u64>,
         /// Tasks that ended by themselves
         count: u64,
@@ -56,7 +56,7 @@ answer! {
 }
 
 answer! {
-    /// The parameters of a job and the states of the tasks per value
+    /// The parameters of a job, with the states of the tasks for each value
     ParameterTable {
         /// In the given order; empty for a job without parameters
         parameters: Vec<Parameter>,
@@ -76,7 +76,7 @@ answer! {
 answer! {
     /// A value of a parameter
     ParameterValue {
-        /// Its first 100 characters
+        /// The first 100 characters of the value
         value: String,
         /// Tasks with this value
         tasks: Tasks,
@@ -108,7 +108,7 @@ answer! {
 }
 
 answer! {
-    /// Tasks with the same reason of failure on one host
+    /// Tasks that failed for the same reason on one host
     FailureGroup {
         error: String,
         host: Option<String>,
@@ -126,10 +126,11 @@ answer! {
 }
 
 answer! {
-    /// Tasks with the same reason of failure and the same last line
+    /// Tasks that failed for the same reason and with the same last line
     Signature {
         error: String,
-        /// From standard error, else standard output, with `#` for numbers; `null` = no output
+        /// Last line of standard error or, if that is empty, of standard output, with numbers
+        /// replaced by `#`; null if there is no output
         last_words: Option<String>,
         /// The unchanged last line of the first of these tasks
         example: Option<String>,
@@ -154,12 +155,12 @@ answer! {
     /// Similar tasks
     GraphTemplate {
         id: u32,
-        /// Command; a prefix of it, or one with `#` for differing numbers
+        /// Command, a prefix of it, or the command with differing numbers replaced by `#`
         label: String,
-        /// Name of the step, or the common part of several names, with `#` for their numbers
+        /// Name of the step, or the common part of several names, with numbers replaced by `#`
         name: Option<String>,
         tasks: Tasks,
-        /// The first task of each state
+        /// The first task in each state
         first: ByState<Option<u32>>,
     }
 }
@@ -188,27 +189,28 @@ answer! {
         job: Id,
         worker: Id,
         host: String,
-        /// Reason of the failure; null = finished
+        /// Reason for the failure; null if the tasks finished
         error: Option<String>,
         count: u64,
     }
 }
 
 answer! {
-    /// Which worker ran which tasks when
+    /// When each worker ran which tasks
     Timeline {
         from_ms: i64,
         to_ms: i64,
-        /// Time of the first submit; 0 if none
+        /// Time of the first submission, or 0 if there is none
         first_ms: i64,
-        /// Time that the answer took; wait for a multiple of it before the next request
+        /// Time that it took to compute the answer; wait for a multiple of it before the next
+        /// request
         cost_ms: u64,
-        /// Workers of that period, including workers that the server has forgotten
+        /// Workers in this period, including workers that the server has forgotten
         workers: Vec<TimelineWorker>,
         /// Worker, start in ms after `from_ms`, run time in ms or null, state (1 running, 2
         /// finished, 3 failed, 4 canceled, 5 aborted), job, task, cpus or null for a whole worker
         tasks: Option<Vec<Bar>>,
-        /// Width of a step; wider than requested if there are many workers
+        /// Width of a step, which is larger than requested if there are many workers
         step_us: Option<i64>,
         /// Whether some workers are missing
         is_cut: bool,
