@@ -12,7 +12,8 @@ use crate::resource::amount::UNITS_PER_WHOLE;
 use crate::resource::descriptor::{ResourceDescriptor, ResourceKind};
 use crate::resource::request::{Policy, RequestVariants};
 
-/// How many tasks of a request without resources fit on a worker. An arbitrary safe limit.
+/// The number of tasks of a request without resources that fit on a worker. An arbitrary safe
+/// limit.
 const UNLIMITED_FIT: u64 = 4_096;
 
 /// An interned [`RequestVariants`].
@@ -20,7 +21,7 @@ const UNLIMITED_FIT: u64 = 4_096;
 pub struct ClassId(pub u32);
 
 impl ClassId {
-    /// Of a request that was not interned yet.
+    /// The id of a request that has not been interned yet.
     pub const UNKNOWN: Self = Self(u32::MAX);
 }
 
@@ -79,7 +80,7 @@ pub struct Classes {
 }
 
 impl Classes {
-    /// Returns the class of a request, which is created on first use.
+    /// Returns the class of a request. Creates the class on first use.
     pub fn intern(&mut self, request: &RequestVariants) -> ClassId {
         if let Some(id) = self.by_request.get(request) {
             return *id;
@@ -123,7 +124,7 @@ impl Classes {
         self.classes.get(id.0 as usize)
     }
 
-    /// Returns the cpus that a task of a variant takes, if the request gives a number.
+    /// Returns the number of cpus that a task of a variant takes, if the request gives a number.
     #[must_use]
     pub fn cpus(&self, id: ClassId, variant: u32) -> Option<f64> {
         let (class, cpus) = (self.get(id)?, self.find_resource("cpus")?);
@@ -139,7 +140,7 @@ impl Classes {
         Some(units / whole)
     }
 
-    /// Returns the id of a resource name, which is created on first use.
+    /// Returns the id of a resource name. Creates the id on first use.
     pub fn resource(&mut self, name: &str) -> ResourceId {
         if let Some(id) = self.resources.get(name) {
             return *id;
@@ -162,7 +163,7 @@ impl Classes {
         self.names.get(id.0 as usize).map_or("", AsRef::as_ref)
     }
 
-    /// Returns the names of all resources, by number.
+    /// Returns the names of all resources in the order of their numbers.
     pub(crate) fn resource_names(&self) -> &[Box<str>] {
         &self.names
     }
@@ -185,7 +186,7 @@ impl Classes {
 }
 
 impl VariantDemand {
-    /// Returns resource ids, each with the minimum that any task takes.
+    /// Returns the resource ids, each with the minimum number of units that any task takes.
     pub(crate) fn least(&self) -> impl Iterator<Item = (usize, i64)> + '_ {
         self.demands.iter().map(|demand| {
             // A whole pool is at least one unit.
@@ -197,7 +198,7 @@ impl VariantDemand {
 }
 
 impl Class {
-    /// Returns the minimum number of whole nodes over all variants. `None` if no variant takes
+    /// Returns the minimum number of whole nodes over all variants, or `None` if no variant takes
     /// whole nodes.
     #[must_use]
     pub fn nodes_min(&self) -> Option<u32> {
@@ -263,7 +264,7 @@ pub(crate) fn fitting(
     u32::try_from(fit).unwrap_or(u32::MAX)
 }
 
-/// Returns how often an amount can be taken. A fraction of an item comes from a single item.
+/// Returns how often an amount can be taken. The fraction of an item must come from a single item.
 fn times(have: u64, units: u64, has_items: bool) -> u64 {
     let by_units = have / units;
     let fraction = units % UNITS_PER_WHOLE;

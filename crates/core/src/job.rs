@@ -1,7 +1,7 @@
 //! Jobs: named sets of tasks, with the counters that determine their state.
 //!
 //! Every change of a task's phase goes through [`Job`], which keeps the counters consistent. A job
-//! does not know workers, queues or clients.
+//! knows nothing about workers, queues or clients.
 
 mod ahead;
 mod asks;
@@ -41,114 +41,116 @@ pub use origins::Repeat;
 pub use state::JobState;
 pub use totals::{JobTotals, PerState, TaskCounts, TaskTotals, Totals};
 
-/// Number of failed tasks whose ids a job keeps for its overview.
+/// The number of failed tasks whose ids a job keeps for its overview.
 const FAILED_SHOWN_MAX: usize = 5;
 
-/// Derives the state of a job; the first rule that holds decides.
+/// Derives the state of a job. The first rule that applies decides.
 #[must_use]
 pub fn job_state(counts: &TaskCounts, is_open: bool) -> JobState {
     counts.totals().state(is_open)
 }
 
-/// What all templates of a submit share.
+/// The data that all templates of a submit share.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct SubmitHeader {
-    /// Job it belongs to.
+    /// The job of the submit.
     pub job: JobId,
-    /// Name of the job.
+    /// The name of the job.
     pub job_name: Box<str>,
-    /// Directory of the submit.
+    /// The directory of the submit.
     pub submit_dir: ByteText,
-    /// Stream directory, if output is streamed.
+    /// The stream directory, if output is streamed.
     pub stream_dir: Option<ByteText>,
 }
 
-/// A template in the server: the user's part plus the numbers that scheduling needs.
+/// A template in the server: the part that the user wrote, and the numbers that scheduling needs.
 #[derive(Clone, Debug)]
 pub struct SharedTemplate {
-    /// Id on the wire; unique in the server.
+    /// The id in messages. It is unique in the server.
     pub id: TemplateId,
-    /// Shared with the other templates of the submit.
+    /// The part that all templates of the submit share.
     pub header: Arc<SubmitHeader>,
-    /// Interned resource request.
+    /// The class of the resource request.
     pub class: ClassId,
-    /// The user's part.
+    /// The part that the user wrote.
     pub task: Arc<TaskTemplate>,
 }
 
-/// Names a [`SharedTemplate`] between server and worker.
+/// The id of a [`SharedTemplate`] in messages between server and worker.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct TemplateId(pub u32);
 
-/// Position of a task: submit within the job, index within the submit.
+/// The position of a task: the submit within the job, and the index within the submit.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct TaskSlot {
-    /// Submit within the job.
+    /// The number of the submit within the job.
     pub submit: u32,
-    /// Index within the submit.
+    /// The index of the task within the submit.
     pub index: u32,
 }
 
 /// How the tasks of a submit differ.
 #[derive(Clone, Debug)]
 pub enum SubmitKind {
-    /// One template; optionally an entry per task.
+    /// All tasks share one template. Each can have its own entry.
     Array {
         /// The template of all tasks.
         template: Arc<SharedTemplate>,
         /// The template as submitted, with its placeholders.
         asked: Arc<TaskTemplate>,
-        /// Entries by index.
+        /// The entries of the tasks, by index.
         entries: Option<Entries>,
     },
-    /// A template and dependencies per task.
+    /// Each task has a template and dependencies.
     Graph {
-        /// Distinct templates, as submitted.
+        /// The distinct templates, as submitted.
         templates: Arc<[Arc<TaskTemplate>]>,
-        /// Id of the first of them; the others follow.
+        /// The id of the first template. The ids of the others follow.
         first: TemplateId,
-        /// Class of each; [`ClassId::UNKNOWN`] until the first of its tasks may be queued.
+        /// The class of each template; [`ClassId::UNKNOWN`] until the first of its tasks may be
+        /// queued.
         classes: Vec<ClassId>,
-        /// Template of each task, by index.
+        /// The number of each task's template, by index of the task.
         template_of: Vec<u32>,
-        /// Dependencies.
+        /// The dependencies between tasks of this submit.
         graph: Box<Graph>,
-        /// Dependencies on tasks of earlier submits: index of the task, id of the dependency.
+        /// The dependencies on tasks of earlier submits: index of the task and id of the
+        /// dependency.
         earlier: Vec<(u32, TaskId)>,
     },
 }
 
-/// One submit of a job.
+/// A submit of a job.
 #[derive(Clone, Debug)]
 pub struct Submit {
-    /// Ids by index.
+    /// The task ids, by index.
     pub ids: IdArray,
-    /// Its job and directories.
+    /// The job and the directories.
     pub header: Arc<SubmitHeader>,
-    /// Stream directory as submitted, with its placeholders.
+    /// The stream directory as submitted, with its placeholders.
     pub asked_stream_dir: Option<ByteText>,
-    /// Other jobs that the tasks wait for.
+    /// The other jobs that the tasks wait for.
     pub after: Vec<After>,
-    /// Notifications of its end or its first failure.
+    /// The notifications of the submit's end or its first failure.
     pub notify: Vec<NotifySpec>,
-    /// Task of this job that submitted it, and its latest attempt to do so.
+    /// The task of this job that sent the submit, and the task's latest attempt to do so.
     pub origin: Option<Origin>,
-    /// Idempotency key of the client, which may send the submit twice.
+    /// The idempotency key of the client, which may send the submit twice.
     pub nonce: Option<u64>,
-    /// Probable mistakes, found by the client.
+    /// Probable mistakes that the client found.
     pub notes: Vec<Box<str>>,
-    /// Template, entries, dependencies.
+    /// The templates, entries and dependencies.
     pub kind: SubmitKind,
-    /// Highest priority of its tasks.
+    /// The highest priority of the tasks.
     pub priority_max: i32,
-    /// Phases and records.
+    /// The phases and records of the tasks.
     pub tasks: TaskTable,
-    /// What its tasks ask for, where that differs from the request.
+    /// The requests of the tasks that differ from the submitted request.
     pub asks: Asks,
 }
 
 impl Submit {
-    /// Entry of a task.
+    /// Returns the entry of a task.
     #[must_use]
     pub fn entry(&self, index: u32) -> Option<&[u8]> {
         match &self.kind {
@@ -157,7 +159,7 @@ impl Submit {
         }
     }
 
-    /// Ids of the unfinished tasks in a part.
+    /// Returns the ids of the unfinished tasks in a part.
     fn unfinished_ranges(&self, part: Range<u32>) -> Vec<IdRange> {
         let mut ids = Vec::new();
         let mut open: Option<(u32, u32)> = None;
@@ -165,7 +167,7 @@ impl Submit {
             match &mut open {
                 _ if phase.is_terminal() => {}
                 Some((_, end)) if *end == from => *end = to,
-                // A gap of ended tasks: the run before it is complete.
+                // There is a gap of ended tasks, so the previous run is complete.
                 Some((start, end)) => {
                     ids.extend(self.ids.slice(*start, *end));
                     open = Some((from, to));
@@ -179,7 +181,7 @@ impl Submit {
         ids
     }
 
-    /// Dependencies of a task on earlier submits, finished or not.
+    /// Returns all dependencies of a task on earlier submits, including the finished ones.
     pub fn earlier_deps(&self, index: u32) -> impl Iterator<Item = TaskId> + '_ {
         let all = match &self.kind {
             SubmitKind::Array { .. } => &[][..],
@@ -192,14 +194,14 @@ impl Submit {
         own.map(|(_, task)| *task)
     }
 
-    /// Whether a task has unfinished dependencies in its job.
+    /// Returns whether a task has unfinished dependencies in its job.
     #[must_use]
     pub fn is_blocked(&self, index: u32) -> bool {
         let graph = self.graph();
         graph.is_some_and(|graph| graph.unfinished(index) > 0)
     }
 
-    /// All dependencies of a task, finished or not.
+    /// Returns all dependencies of a task, including the finished ones.
     #[must_use]
     pub fn deps(&self, index: u32) -> Vec<TaskId> {
         let graph = self.graph().map_or(&[][..], |graph| graph.deps(index));
@@ -207,7 +209,7 @@ impl Submit {
         self.earlier_deps(index).chain(same.map(TaskId)).collect()
     }
 
-    /// Dependencies, if the submit has any.
+    /// Returns the dependencies, if the submit has any.
     #[must_use]
     pub fn graph(&self) -> Option<&Graph> {
         match &self.kind {
@@ -220,40 +222,41 @@ impl Submit {
 /// A job with its tasks.
 #[derive(Clone, Debug)]
 pub struct Job {
-    /// Job id.
+    /// The id of the job.
     pub id: JobId,
-    /// Name shown to users.
+    /// The name shown to users.
     pub name: Box<str>,
-    /// Tolerated number of failed tasks.
+    /// The number of failed tasks that are tolerated.
     pub max_fails: Option<u32>,
-    /// Whether more submits may come.
+    /// Whether clients can add submits.
     pub is_open: bool,
-    /// Whether it closes once no task is left that could submit to it.
+    /// Whether the job closes once no task is left that could submit to it.
     pub closes_itself: bool,
-    /// Limit of tasks over its lifetime; `None` = the number of ids.
+    /// The maximum number of tasks over the job's lifetime. `None` means that only the number of
+    /// ids limits it.
     pub tasks_max: Option<u32>,
-    /// Latest reason given with an effective cancel.
+    /// The latest reason that was given when tasks of the job were canceled.
     pub cancel_reason: Option<Box<str>>,
-    /// When it was submitted or opened.
+    /// When the job was submitted or opened.
     pub submitted: Timestamp,
-    /// When its last task ended.
+    /// When the last task ended.
     pub idle_since: Timestamp,
-    /// The submits in order.
+    /// The submits, in order.
     pub submits: Vec<Submit>,
-    /// Workers that have run tasks of it.
+    /// The workers that have run tasks of the job.
     pub workers: BTreeSet<WorkerId>,
-    /// Workers that have, or may have, tasks or templates of it: broadcasts about the job skip all
-    /// others.
+    /// The workers that have, or may have, tasks or templates of the job. Broadcasts about the job
+    /// skip all other workers.
     sent_to: BTreeSet<WorkerId>,
-    /// Notifications and their states, in the order of the submits.
+    /// The notifications and their states, in the order of the submits.
     pub notices: Vec<Notice>,
-    /// The latest job that resubmits tasks of it.
+    /// The latest job that resubmits tasks of this one.
     pub resubmitted_as: Option<JobId>,
-    /// Whether its completion was recorded.
+    /// Whether the completion of the job has been recorded.
     completion_noted: bool,
-    /// This job's contribution to the totals of the server.
+    /// This job's contribution to the server's totals.
     counted: Option<(TaskCounts, JobState)>,
-    /// Whether [`JobIdle`](crate::server_state::ChangeKind::JobIdle) was stored since the last
+    /// Whether [`JobIdle`](crate::server_state::ChangeKind::JobIdle) has been stored since the last
     /// submit.
     idle_noted: bool,
     counts: TaskCounts,
@@ -262,12 +265,12 @@ pub struct Job {
     index: IdIndex,
     earlier: EarlierDeps,
     origins: Origins,
-    /// Whether to send its tasks to workers ahead of their turn.
+    /// Whether tasks of the job are sent to workers ahead of their turn.
     pub(crate) ahead: AheadCredit,
 }
 
 impl Job {
-    /// A job without tasks.
+    /// Creates a job without tasks.
     #[must_use]
     pub fn new(
         id: JobId,
@@ -304,74 +307,76 @@ impl Job {
         }
     }
 
-    /// Tasks per state.
+    /// Returns the number of tasks in each state.
     #[must_use]
     pub const fn counts(&self) -> &TaskCounts {
         &self.counts
     }
 
-    /// Statistics of its ends, for [`crate::pace::estimate`]; `None` before the first end.
+    /// Returns statistics about ended tasks for [`crate::pace::estimate`], or `None` before the
+    /// first task has ended.
     #[must_use]
     pub fn pace(&self) -> Option<PaceFacts> {
         self.ends.facts()
     }
 
-    /// Mean run time of its tasks; `None` before the first end.
+    /// Returns the mean run time of the job's tasks, or `None` before the first task has ended.
     pub(crate) fn mean_run(&self) -> Option<std::time::Duration> {
         let PaceFacts { ended, run, .. } = self.pace()?;
         run.checked_div(u32::try_from(ended).unwrap_or(u32::MAX))
     }
 
-    /// Derived state.
+    /// Returns the state of the job, derived from its tasks.
     #[must_use]
     pub fn state(&self) -> JobState {
         job_state(&self.counts, self.is_open)
     }
 
-    /// No task waits or runs.
+    /// Returns whether no task is waiting or running.
     #[must_use]
     pub fn is_idle(&self) -> bool {
         self.counts.unfinished() == 0
     }
 
-    /// Closed and idle: its state is final.
+    /// Returns whether the job is closed and idle, so that its state is final.
     #[must_use]
     pub fn is_completed(&self) -> bool {
         !self.is_open && self.is_idle()
     }
 
-    /// Whether more tasks failed than tolerated.
+    /// Returns whether more tasks have failed than are tolerated.
     #[must_use]
     pub fn exceeds_max_fails(&self) -> bool {
         self.max_fails.is_some_and(|max| self.counts.failed > max)
     }
 
-    /// Lowest ids of failed tasks, at most five.
+    /// Returns the lowest ids of failed tasks, at most five.
     pub fn failed_lowest(&self) -> impl Iterator<Item = TaskId> + '_ {
         self.failed_lowest.iter().copied()
     }
 
-    /// Position of a task.
+    /// Returns the position of a task.
     #[must_use]
     pub fn find(&self, task: TaskId) -> Option<TaskSlot> {
         self.index.find(task.0)
     }
 
-    /// Submit of a slot.
+    /// Returns the submit of a slot.
     #[must_use]
     pub fn submit(&self, slot: TaskSlot) -> Option<&Submit> {
         self.submits.get(slot.submit as usize)
     }
 
-    /// Id of the task in a slot.
+    /// Returns the id of the task in a slot.
     #[must_use]
     pub fn task_id(&self, slot: TaskSlot) -> Option<TaskId> {
         self.submit(slot)?.ids.get(slot.index).map(TaskId)
     }
 
-    /// Marks notifications that have become due as owed; returns their numbers.
+    /// Marks notifications that have become due as owed. Returns their numbers.
     pub(crate) fn take_due_notices(&mut self) -> Vec<u32> {
-        // An open job without unfinished tasks is not over: the next submit may come at any time.
+        // An open job without unfinished tasks is not over, because the next submit may come at any
+        // time.
         let (is_over, has_failed) = (self.is_completed(), self.counts.failed > 0);
         let mut due = Vec::new();
         for (notice, number) in self.notices.iter_mut().zip(0..) {
@@ -379,7 +384,8 @@ impl Job {
                 NotifyEvent::End => is_over,
                 NotifyEvent::Failure => has_failed,
             };
-            // Owed and delivered ones are not repeated, even if the job got new tasks in between.
+            // Owed and delivered notifications are not repeated, even if the job got new tasks in
+            // between.
             if is_due && notice.state == NoticeState::Waiting {
                 notice.state = NoticeState::Owed;
                 due.push(number);
@@ -388,44 +394,44 @@ impl Job {
         due
     }
 
-    /// Phase of a task.
+    /// Returns the phase of a task.
     #[must_use]
     pub fn phase(&self, slot: TaskSlot) -> Option<Phase> {
         self.submit(slot)?.tasks.phase(slot.index)
     }
 
-    /// Record of a task that was dispatched.
+    /// Returns the record of a task that was dispatched.
     #[must_use]
     pub fn record(&self, slot: TaskSlot) -> Option<TaskRecord> {
         self.submit(slot)?.tasks.record(slot.index)
     }
 
-    /// Largest task id.
+    /// Returns the largest task id.
     #[must_use]
     pub const fn max_task_id(&self) -> Option<u32> {
         self.index.max
     }
 
-    /// First of `ids` that already exists.
+    /// Returns the first of `ids` that already exists.
     #[must_use]
     pub fn first_existing(&self, ids: &IdArray) -> Option<TaskId> {
         self.index.first_existing(ids).map(TaskId)
     }
 
-    /// Lowest id of a range that exists.
+    /// Returns the lowest existing id of a range.
     #[must_use]
     pub fn first_in(&self, wanted: &IdRange) -> Option<TaskId> {
         self.index.first_in(wanted).map(TaskId)
     }
 
-    /// First of `ids` that does not exist.
+    /// Returns the first of `ids` that does not exist.
     #[must_use]
     pub fn first_missing(&self, ids: &IdArray) -> Option<TaskId> {
         self.index.first_missing(ids).map(TaskId)
     }
 
-    /// All ids, sorted and merged into ranges of step 1; other steps only if very many ranges have
-    /// them. O(runs of equal state).
+    /// Returns the ids of all tasks in the wanted states, sorted and merged into ranges of step 1.
+    /// Other steps are used only if very many ranges have them. Takes O(runs of equal state).
     #[must_use]
     pub fn sorted_ids(&self, wanted: impl Fn(TaskState) -> bool) -> IdArray {
         let mut ids = Vec::new();
@@ -439,7 +445,7 @@ impl Job {
         merge_ranges(ids)
     }
 
-    /// A submit, to be changed.
+    /// Returns a submit for changes.
     fn submit_mut(&mut self, number: u32) -> Option<&mut Submit> {
         let found = self.submits.get_mut(number as usize);
         // This job creates the slots and never loses a submit.
@@ -449,7 +455,7 @@ impl Job {
         found
     }
 
-    /// Appends a submit of new, waiting tasks. Returns its position.
+    /// Appends a submit of new, waiting tasks. Returns the position of the submit.
     fn add_submit(&mut self, mut submit: Submit) -> u32 {
         let number = u32::try_from(self.submits.len()).unwrap_or(u32::MAX);
         self.note_earlier(number, &mut submit);
@@ -458,10 +464,11 @@ impl Job {
         }
         self.index.insert(number, &submit.ids);
         self.counts.waiting = self.counts.waiting.saturating_add(submit.ids.len());
-        // New tasks have an end of their own; an empty submit has none.
+        // The job becomes idle again when the new tasks have ended. An empty submit changes
+        // nothing.
         self.idle_noted &= submit.ids.is_empty();
         for spec in &submit.notify {
-            // A job with a submit per step would otherwise send as many equal messages.
+            // Otherwise a job with a submit per step would send as many equal messages.
             let is_known = self.notices.iter().any(|notice| notice.spec == *spec);
             if !is_known {
                 self.notices.push(Notice {
@@ -475,8 +482,8 @@ impl Job {
         number
     }
 
-    /// Changes the phase of one task; the only place that does, except [`Job::end_all`] and
-    /// [`Job::end_submit`]. Returns whether the visible state changes.
+    /// Changes the phase of one task. Only this function, [`Job::end_all`] and [`Job::end_submit`]
+    /// change phases. Returns whether the visible state changes.
     fn set_phase(&mut self, slot: TaskSlot, phase: Phase) -> bool {
         let submit = self.submits.get_mut(slot.submit as usize);
         let found =
@@ -491,7 +498,7 @@ impl Job {
             && let Some(id) = submit.ids.get(slot.index)
         {
             self.failed_lowest.insert(TaskId(id));
-            // Keeps the lowest, which stay stable while higher ones fail.
+            // Keeps the lowest ids, which stay stable while tasks with higher ids fail.
             if self.failed_lowest.len() > FAILED_SHOWN_MAX {
                 self.failed_lowest.pop_last();
             }
@@ -499,16 +506,17 @@ impl Job {
         old.state() != phase.state()
     }
 
-    /// Current instance of a task, or the next one of a waiting task.
+    /// Returns the current instance of a task, or the next instance of a waiting task.
     pub(crate) fn instance(&self, slot: TaskSlot) -> InstanceId {
         let submit = self.submit(slot);
         submit.map_or(InstanceId(0), |submit| submit.tasks.instance(slot.index))
     }
 
-    /// If the last task has ended, records the time; returns whether that is new since the last
-    /// submit. Late reports about tasks that the server ended change nothing.
+    /// If the last task has ended, records the time. Returns whether the job has become idle for
+    /// the first time since the last submit. Late reports about tasks that the server ended change
+    /// nothing.
     pub(crate) fn note_idle(&mut self, now: Timestamp) -> bool {
-        // Once per submit: an open job becomes idle after each.
+        // Once per submit, because an open job becomes idle after each submit.
         if !self.is_idle() || std::mem::replace(&mut self.idle_noted, true) {
             return false;
         }
@@ -516,17 +524,18 @@ impl Job {
         true
     }
 
-    /// Marks the job as completed if it is; returns whether that is new.
+    /// Marks the job as completed if it is. Returns whether it was not marked before.
     pub(crate) fn note_completed(&mut self) -> bool {
         self.is_completed() && !std::mem::replace(&mut self.completion_noted, true)
     }
 
-    /// Restores whether an earlier run of the server stored its completion.
+    /// Restores the flag that says whether an earlier run of the server recorded this job's
+    /// completion.
     pub(crate) const fn restore_completion(&mut self, is_completed: bool) {
         self.completion_noted = is_completed;
     }
 
-    /// Finishes a restore: an earlier run of the server has reported the completion.
+    /// Finishes a restore. An earlier run of the server has already reported the completion.
     pub(crate) fn finish_restore(&mut self, now: Timestamp) {
         if self.is_completed() {
             self.completion_noted = true;
@@ -534,19 +543,20 @@ impl Job {
             // The clock may have been set back between the two runs.
             self.idle_since = self.idle_since.min(now);
         } else {
-            // Tasks of a completed job whose results cannot be read wait again.
+            // Tasks of a completed job wait again if their results cannot be read.
             self.completion_noted = false;
         }
     }
 
-    /// Ids of unfinished tasks, in their original ranges. Linear in the touched tasks.
+    /// Returns the ids of unfinished tasks in their original ranges. Linear in the number of tasks
+    /// that have been dispatched.
     fn unfinished_ids(&self) -> IdArray {
         let submits = self.submits.iter();
         let ids = submits.flat_map(|submit| submit.unfinished_ranges(0..submit.tasks.len()));
         self.set_of(ids.collect())
     }
 
-    /// Ranges as a set of ids.
+    /// Combines ranges into a set of ids.
     fn set_of(&self, ranges: Vec<IdRange>) -> IdArray {
         IdArray::new(ranges).unwrap_or_else(|error| {
             bug!("tasks of job {} have ids that are no set: {error}", self.id);
@@ -554,13 +564,14 @@ impl Job {
         })
     }
 
-    /// Moves every unfinished task to phase `to` at the time `at`; returns their number.
+    /// Moves every unfinished task to phase `to` at the time `at`. Returns the number of moved
+    /// tasks.
     fn end_all(&mut self, to: Phase, at: Timestamp) -> u32 {
         let numbers = 0..u32::try_from(self.submits.len()).unwrap_or(u32::MAX);
         numbers.map(|number| self.end_submit(number, to, at)).sum()
     }
 
-    /// Moves the unfinished tasks of a submit to phase `to` at the time `at`; returns their number.
+    /// Moves the unfinished tasks of a submit to phase `to` at the time `at`. Returns their number.
     fn end_submit(&mut self, number: u32, to: Phase, at: Timestamp) -> u32 {
         let begin = TaskSlot {
             submit: number,
@@ -569,7 +580,8 @@ impl Job {
         self.end_part(begin, u32::MAX, to, at)
     }
 
-    /// Moves the unfinished of `count` tasks from `begin` on to phase `to`; returns their number.
+    /// Moves the unfinished tasks among `count` tasks starting at `begin` to phase `to`. Returns
+    /// their number.
     fn end_part(&mut self, begin: TaskSlot, count: u32, to: Phase, at: Timestamp) -> u32 {
         let Some(submit) = self.submit_mut(begin.submit) else {
             return 0;
@@ -582,7 +594,7 @@ impl Job {
         waiting + running
     }
 
-    /// Ends the unfinished tasks of parts of a submit; returns their ids.
+    /// Ends the unfinished tasks in parts of a submit. Returns their ids.
     fn end_parts(
         &mut self,
         number: u32,
@@ -606,9 +618,9 @@ impl Job {
         self.set_of(ranges.into())
     }
 
-    /// Records the run time of a running task that is ended at the time `at`.
+    /// Records the run time of a running task that ends at the time `at`.
     fn cut_short(&mut self, slot: TaskSlot, at: Timestamp) {
-        // A waiting task has not run, and the record of an ended one has its run time.
+        // A waiting task has not run, and the record of an ended task already has its run time.
         if self.phase(slot) == Some(Phase::Running)
             && let Some(submit) = self.submit_mut(slot.submit)
         {
@@ -616,7 +628,7 @@ impl Job {
         }
     }
 
-    /// Record of a task, to be changed.
+    /// Returns the record of a task for changes.
     pub(crate) fn touch(&mut self, slot: TaskSlot) -> Option<&mut TaskRecord> {
         let id = self.id;
         let record = self.submit_mut(slot.submit)?.tasks.touch(slot.index);
@@ -630,7 +642,7 @@ impl Job {
     pub(crate) fn set_nodes(&mut self, slot: TaskSlot, nodes: &[WorkerId]) {
         if let Some(submit) = self.submit_mut(slot.submit) {
             submit.tasks.set_nodes(slot.index, nodes);
-            // Only the root reports, but the others took part as well.
+            // Only the root reports, but the other workers took part as well.
             self.workers.extend(nodes);
         }
     }
@@ -643,7 +655,7 @@ impl Job {
         }
     }
 
-    /// Records a failed attempt of a task that waits again.
+    /// Records a failed attempt of a task that is waiting again.
     pub(crate) fn record_attempt(&mut self, slot: TaskSlot, end: TaskEnd) {
         let id = self.id;
         let Some(submit) = self.submit_mut(slot.submit) else {
@@ -655,7 +667,7 @@ impl Job {
                 worker: record.worker(),
                 end,
             };
-            // After the attempt was taken, which carries the instance that ended.
+            // The attempt must be taken first, because it carries the instance that ended.
             record.supersede();
             submit.tasks.record_attempt(slot.index, attempt);
         } else {
@@ -665,7 +677,7 @@ impl Job {
 
     /// Restores an earlier attempt.
     pub(crate) fn restore_attempt(&mut self, slot: TaskSlot, attempt: Attempt) {
-        // Its worker took part, even if the last attempt had another one.
+        // The worker of this attempt took part, even if the last attempt ran on another worker.
         self.workers.insert(attempt.worker);
         if let Some(submit) = self.submit_mut(slot.submit) {
             submit.tasks.record_attempt(slot.index, attempt);
@@ -676,9 +688,9 @@ impl Job {
 /// Why the tasks of a graph submit cannot be accepted. The field is the offending task.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum GraphError {
-    /// Two tasks with one id.
+    /// Two tasks have the same id.
     Duplicate(TaskId),
-    /// A cycle, or a dependency that is not in the submit.
+    /// There is a cycle, or a dependency is not in the submit.
     Cycle(TaskId),
 }
 
@@ -690,7 +702,7 @@ pub(crate) fn build_graph(
     may_name_others: bool,
 ) -> Result<BuiltGraph, GraphError> {
     let mut by_id: Vec<u32> = (0..u32::try_from(spec.tasks.len()).unwrap_or(u32::MAX)).collect();
-    // In id order, so that neighbors share a range.
+    // The tasks are sorted by id, so that neighbors share a range.
     by_id.sort_by_key(|position| spec.tasks[*position as usize].id);
     let sorted: Vec<u32> = by_id.iter().map(|p| spec.tasks[*p as usize].id.0).collect();
     if let Some(pair) = sorted.windows(2).find(|pair| pair[0] == pair[1]) {
@@ -704,7 +716,7 @@ pub(crate) fn build_graph(
             match sorted.binary_search(&dep.0) {
                 Ok(found) => own.push(u32::try_from(found).unwrap_or(u32::MAX)),
                 Err(_) if may_name_others => earlier.push((index, *dep)),
-                // An index beyond every graph, rejected like a cycle.
+                // This index is beyond every graph and is rejected like a cycle.
                 Err(_) => own.push(u32::MAX),
             }
         }
@@ -723,13 +735,13 @@ pub(crate) fn build_graph(
     })
 }
 
-/// Tasks of a graph submit in the order of their ids.
+/// The tasks of a graph submit, in the order of their ids.
 pub(crate) struct BuiltGraph {
     pub(crate) ids: IdArray,
-    /// Position of each task in the spec.
+    /// The position of each task in the spec.
     pub(crate) positions: Vec<u32>,
     pub(crate) graph: Graph,
-    /// As [`SubmitKind::Graph::earlier`].
+    /// The same as [`SubmitKind::Graph::earlier`].
     pub(crate) earlier: Vec<(u32, TaskId)>,
 }
 

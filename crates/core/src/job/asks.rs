@@ -1,8 +1,8 @@
-//! Present requests of the tasks of a submit: factors of single tasks, needs of the finished ones,
-//! and the templates that follow. [`crate::ask`] computes the requests.
+//! The current requests of the tasks of a submit: the factors of single tasks, the needs of
+//! finished tasks, and the resulting templates. [`crate::ask`] computes the requests.
 //!
-//! Tasks with equal factors share a template, so that they stay interchangeable for the scheduler
-//! and a worker receives the template once.
+//! Tasks with equal factors share a template. They stay interchangeable for the scheduler, and a
+//! worker receives the template only once.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -16,35 +16,35 @@ use crate::sizing::{Needs, TASKS_MIN, kib};
 use crate::task::{Phase, TaskEnd};
 use crate::template::TaskTemplate;
 
-/// Limit of tasks of a submit that are learned from after a restart: more would only delay the
-/// start.
+/// The maximum number of tasks of a submit from which the server learns after a restart. More would
+/// only delay the start.
 const RELEARNED_MAX: usize = 100_000;
 
-/// Requests of the tasks of a submit that differ from the submitted one.
+/// The requests of the tasks of a submit that differ from the submitted request.
 #[derive(Clone, Debug, Default)]
 pub struct Asks {
-    /// Factors of tasks that have some, by index and first instance; there are few.
+    /// The factors of tasks that have some, by index and first instance. There are few such tasks.
     own: BTreeMap<(u32, InstanceId), Factors>,
-    /// All templates made so far, by requested template: workers may have any of them.
+    /// All templates made so far, by requested template. Workers may have any of them.
     made: BTreeMap<(TemplateId, Ask), Arc<SharedTemplate>>,
-    /// `None` = learning is off.
+    /// `None` if learning is off.
     pub(crate) learned: Option<Box<Learned>>,
 }
 
-/// Needs of the finished tasks of an array, and the requests of the others.
+/// The needs of the finished tasks of an array, and the requests of the other tasks.
 #[derive(Clone, Debug)]
 pub struct Learned {
     pub(crate) needs: Needs,
-    /// Number of finished tasks at which the requests are computed again.
+    /// The number of finished tasks at which the requests are computed again.
     due: u64,
-    /// Request of tasks without factors.
+    /// The request of tasks without factors.
     pub(crate) ask: Ask,
-    /// Present template of the tasks with these factors.
+    /// The current template of the tasks with these factors.
     now: BTreeMap<Factors, Arc<SharedTemplate>>,
 }
 
 impl Learned {
-    /// Nothing yet: all tasks ask for what was requested.
+    /// Creates an empty state, in which all tasks keep the submitted request.
     pub(crate) fn new(asked: Arc<SharedTemplate>) -> Self {
         Self {
             needs: Needs::default(),
@@ -54,20 +54,20 @@ impl Learned {
         }
     }
 
-    /// Adds a task; returns whether the requests are due.
+    /// Adds a finished task. Returns whether the requests must be computed again.
     fn note(&mut self, memory_kib: u64, run: Duration) -> bool {
         self.needs.note(memory_kib, run);
         self.needs.count() >= self.due
     }
 
-    /// Schedules the next computation for half as many more tasks, so that the total cost stays
+    /// Schedules the next computation after half as many more tasks, so that the total cost stays
     /// low.
     pub(crate) fn note_looked_at(&mut self) {
         let count = self.needs.count();
         self.due = TASKS_MIN.max(count + count / 2);
     }
 
-    /// The distinct factors of tasks, the ones without any first.
+    /// Returns the distinct factors of tasks, starting with those without any.
     pub(crate) fn factors(&self) -> Vec<Factors> {
         self.now.keys().copied().collect()
     }
@@ -79,13 +79,13 @@ impl Learned {
 }
 
 impl Asks {
-    /// Factors of a task's next instance, or of its last one.
+    /// Returns the factors of a task's next instance, or of its last one.
     #[must_use]
     pub fn own(&self, index: u32) -> Factors {
         self.own_at(index, InstanceId(u32::MAX))
     }
 
-    /// Factors of an instance of a task.
+    /// Returns the factors of an instance of a task.
     #[must_use]
     pub fn own_at(&self, index: u32, instance: InstanceId) -> Factors {
         let until = (index, InstanceId(0))..=(index, instance);
@@ -93,9 +93,9 @@ impl Asks {
         last.map(|(_, own)| *own).unwrap_or_default()
     }
 
-    /// Sets the factors of a task from one of its instances on. Returns whether the task learns from
-    /// others and is the first one with these factors. It then has the template of tasks that were
-    /// not cut off.
+    /// Sets the factors of a task, starting at one of its instances. Returns whether the task
+    /// learns from other tasks and is the first task with these factors. Until the requests are
+    /// computed, such a task has the template of tasks that were not cut off.
     pub(crate) fn set_own(
         &mut self,
         asked: &Arc<SharedTemplate>,
@@ -115,7 +115,8 @@ impl Asks {
         is_new
     }
 
-    /// Present template of tasks with these factors; `None` = as requested.
+    /// Returns the current template of tasks with these factors, or `None` if they keep the
+    /// submitted request.
     pub(crate) fn special(
         &self,
         (asked, task): (TemplateId, &TaskTemplate),
@@ -126,20 +127,21 @@ impl Asks {
         now.or_else(|| self.grown((asked, task), own.scale))
     }
 
-    /// Template of tasks with this scale, whatever others needed; `None` = as requested.
+    /// Returns the template of tasks with this scale, regardless of the needs of other tasks.
+    /// `None` if they keep the submitted request.
     pub(super) fn grown(
         &self,
         (asked, task): (TemplateId, &TaskTemplate),
         scale: Scale,
     ) -> Option<&Arc<SharedTemplate>> {
-        // Most tasks.
+        // This is the case for most tasks.
         if scale == Scale::default() {
             return None;
         }
         self.made.get(&(asked, Ask::grown(task, scale)))
     }
 
-    /// An existing template with this request.
+    /// Returns an existing template with this request.
     pub(crate) fn made(
         &self,
         asked: &Arc<SharedTemplate>,
@@ -156,8 +158,8 @@ impl Asks {
         self.made.insert((asked, ask), made);
     }
 
-    /// Splits `from..to` where tasks have factors of their own: each part has one template, if the
-    /// submit has.
+    /// Splits `from..to` at the tasks that have their own factors. If the submit has a single
+    /// template, each part needs only one.
     pub(crate) fn parts(&self, from: u32, to: u32) -> Vec<(u32, u32)> {
         let mut parts: Vec<(u32, u32)> = Vec::new();
         let mut before = Factors::default();
@@ -174,7 +176,7 @@ impl Asks {
         let own = self.own.range((from, InstanceId(0))..(to, InstanceId(0)));
         let mut own = own.map(|((index, _), own)| (*index, *own)).peekable();
         while let Some((index, factors)) = own.next() {
-            // Of one task the last instance counts.
+            // Only the last instance of a task counts.
             if own.peek().is_none_or(|(next, _)| *next != index) {
                 add(start, index, Factors::default());
                 add(index, index + 1, factors);
@@ -187,7 +189,7 @@ impl Asks {
 }
 
 impl Job {
-    /// Learns from a finished task; returns whether the requests are due.
+    /// Learns from a finished task. Returns whether the requests must be computed again.
     pub(crate) fn learn(&mut self, slot: TaskSlot, end: &TaskEnd) -> bool {
         let Some(submit) = self.submits.get_mut(slot.submit as usize) else {
             return false;
@@ -197,11 +199,11 @@ impl Job {
         learned.is_some_and(|learned| learned.note(memory, end.run))
     }
 
-    /// Discards everything learned from its tasks.
+    /// Discards everything learned from the job's tasks.
     pub(crate) fn forget_learned(&mut self) {
         for submit in &mut self.submits {
             submit.asks.learned = None;
-            // Attempts are shown with what they had grown to.
+            // Attempts are displayed with the requests that had grown by then.
             let own = &mut submit.asks.own;
             own.retain(|_, own| own.scale != Scale::default());
         }
@@ -216,8 +218,9 @@ impl Job {
 }
 
 impl Submit {
-    /// Memory in KiB that a finished task needed. The recorded usage is that of its largest
-    /// process, but its worker limits the sum of all: after a growth, the grant sufficed.
+    /// Returns the memory in KiB that a finished task needed. The recorded usage is the usage of
+    /// the largest process of the task, but the worker limits the sum over all processes. If the
+    /// request has grown, the grant sufficed.
     fn needed(&self, index: u32, used_kib: u64) -> u64 {
         if self.asks.own(index).scale.memory <= Scale::default().memory {
             return used_kib;
@@ -253,7 +256,7 @@ mod tests {
     #[test]
     fn tasks_beside_each_other_with_equal_factors_are_one_part() {
         let mut asks = Asks::default();
-        // Task 4 grew twice, and then has the grant of task 5.
+        // Task 4 grew twice, which gave it the same grant as task 5.
         for (index, instance, memory) in [
             (2, 1, 2_000),
             (3, 1, 2_000),

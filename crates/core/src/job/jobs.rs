@@ -1,8 +1,9 @@
-//! All jobs of a server and what follows from their tasks: sums, delayed retries, waiting submits.
+//! All jobs of a server and the data derived from their tasks: sums, delayed retries and waiting
+//! submits.
 //!
 //! A visible phase changes only here, so that counters, sums and the list of changed jobs agree
-//! with the tasks. Records outside the counters, such as that of an attempt, are changed on the job
-//! itself: see [`Jobs::get_mut`].
+//! with the tasks. Records outside the counters, such as the record of an attempt, are changed on
+//! the job itself; see [`Jobs::get_mut`].
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::{Range, RangeInclusive};
@@ -17,52 +18,54 @@ use crate::selector::{Selected, Selector};
 use crate::task::Phase;
 use crate::time::{Time, Timestamp};
 
-/// Every job that is not forgotten.
+/// All jobs that have not been forgotten.
 #[derive(Clone, Debug, Default)]
 pub struct Jobs {
     all: BTreeMap<JobId, Job>,
-    /// Highest id in use; 0 = none.
+    /// The highest id in use, or 0 if there is none.
     last_id: u32,
-    /// As of the last [`Jobs::take_changed`].
+    /// The sums as of the last [`Jobs::take_changed`].
     totals: Totals,
-    /// Jobs that changed since then.
+    /// The jobs that have changed since then.
     changed: BTreeSet<JobId>,
-    /// Failed tasks that wait for their next attempt, by the earliest time of that attempt.
+    /// The failed tasks that wait for their next attempt, by the earliest time of that attempt.
     delayed: BTreeSet<(Time, JobId, TaskSlot)>,
-    /// The same by task.
+    /// The same times, by task.
     next_attempts: BTreeMap<(JobId, TaskSlot), Time>,
     followers: Followers,
-    /// Only after a restart: jobs with tasks that may be on workers which have not reconnected, and
-    /// their number of submits at the restart. No task of these submits is dispatched.
+    /// Set only after a restart: the jobs with tasks that may be on workers that have not
+    /// reconnected, and the number of submits each had at the restart. No task of these submits is
+    /// dispatched.
     held: BTreeMap<JobId, u32>,
-    /// Held tasks whose current instance was never sent to a worker.
+    /// The held tasks whose current instance has never been sent to a worker.
     fresh: BTreeMap<JobId, BTreeSet<TaskSlot>>,
 }
 
 impl Jobs {
-    /// All of them.
+    /// Returns all jobs.
     #[must_use]
     pub const fn all(&self) -> &BTreeMap<JobId, Job> {
         &self.all
     }
 
-    /// A job by its id.
+    /// Returns the job with this id.
     #[must_use]
     pub fn get(&self, id: JobId) -> Option<&Job> {
         self.all.get(&id)
     }
 
-    /// A job, to change records outside the counters: task and notification records.
+    /// Returns a job whose records outside the counters can be changed: task and notification
+    /// records.
     pub(crate) fn get_mut(&mut self, id: JobId) -> Option<&mut Job> {
         self.all.get_mut(&id)
     }
 
-    /// Phase of a task.
+    /// Returns the phase of a task.
     pub(crate) fn phase(&self, id: JobId, slot: TaskSlot) -> Option<Phase> {
         self.all.get(&id)?.phase(slot)
     }
 
-    /// Highest id ever given out.
+    /// Returns the highest id ever assigned.
     #[must_use]
     pub const fn last_id(&self) -> Option<JobId> {
         if self.last_id == 0 {
@@ -72,18 +75,18 @@ impl Jobs {
         }
     }
 
-    /// The id of the next job; `None` after four billion jobs.
+    /// Returns the id of the next job, or `None` after four billion jobs.
     #[must_use]
     pub fn next_id(&self) -> Option<JobId> {
         self.last_id.checked_add(1).map(JobId)
     }
 
-    /// Continues ids after this one.
+    /// Continues with ids after this one.
     pub(crate) fn restore_last_id(&mut self, last: JobId) {
         self.last_id = self.last_id.max(last.0);
     }
 
-    /// Jobs that match a selector. O(known jobs within its ranges + ranges).
+    /// Returns the jobs that match a selector. Takes O(known jobs within its ranges + ranges).
     #[must_use]
     pub fn find(&self, selector: &Selector) -> Selected<JobId> {
         let within = |span: RangeInclusive<u32>| {
@@ -93,7 +96,7 @@ impl Jobs {
         let found = match selector {
             Selector::All => Selected::all(within(0..=u32::MAX).collect()),
             Selector::Last => {
-                // The job that was created last, even if it is forgotten: another job would
+                // The job that was created last, even if it has been forgotten: another job would
                 // surprise the user.
                 let last = self.last_id().map(|id| IdArray::single(id.0));
                 Selected::of_ids(&last.unwrap_or_default(), within)
@@ -103,7 +106,8 @@ impl Jobs {
         found.filter_map(|id| Some(JobId(id)))
     }
 
-    /// Jobs that match the selector of a command; for `all`, jobs that `matches` accepts.
+    /// Returns the jobs that match a command's selector. For `all`, returns the jobs that `matches`
+    /// accepts.
     pub(crate) fn select(
         &self,
         selector: &Selector,
@@ -121,18 +125,19 @@ impl Jobs {
     /// Adds a job.
     pub(crate) fn add(&mut self, job: Job) {
         self.last_id = self.last_id.max(job.id.0);
-        // Also without tasks: it counts among the jobs, and watchers of all jobs are notified.
+        // This also applies to a job without tasks: it counts as a job, and watchers of all jobs
+        // are notified.
         self.changed.insert(job.id);
         self.all.insert(job.id, job);
     }
 
-    /// Adds waiting tasks to a job; returns the number of the submit.
+    /// Adds waiting tasks to a job. Returns the number of the submit.
     pub(crate) fn add_submit(&mut self, id: JobId, submit: Submit) -> Option<u32> {
         self.changed.insert(id);
         Some(self.all.get_mut(&id)?.add_submit(submit))
     }
 
-    /// Closes a job; returns whether it was open. `None` = unknown job.
+    /// Closes a job. Returns whether it was open, or `None` if the job is unknown.
     pub(crate) fn close(&mut self, id: JobId) -> Option<bool> {
         let job = self.all.get_mut(&id)?;
         let was_open = std::mem::replace(&mut job.is_open, false);
@@ -145,9 +150,9 @@ impl Jobs {
     /// Drops a job.
     pub(crate) fn forget(&mut self, id: JobId) -> Option<Job> {
         let mut job = self.all.remove(&id)?;
-        // Tasks that ended since the last time still count as ended.
+        // Tasks that have ended since the last call still count as ended.
         self.totals.count(&mut job);
-        // Its ended tasks stay counted, the job itself does not.
+        // The ended tasks of the job stay counted, but not the job itself.
         self.totals.forget(&mut job);
         self.changed.insert(id);
         Some(job)
@@ -159,13 +164,13 @@ impl Jobs {
             bug!("job {id} is gone, but a task of it becomes {phase:?}");
             return;
         };
-        // Users see no difference between waiting and queued, nor between placed and running.
+        // Users see no difference between waiting and queued, or between placed and running.
         if job.set_phase(slot, phase) {
             self.changed.insert(id);
         }
     }
 
-    /// Ends one unfinished task at the moment `at`.
+    /// Ends one unfinished task at the time `at`.
     pub(crate) fn end_one(&mut self, id: JobId, slot: TaskSlot, to: Phase, at: Timestamp) {
         if let Some(job) = self.all.get_mut(&id) {
             job.cut_short(slot, at);
@@ -173,20 +178,21 @@ impl Jobs {
         self.set_phase(id, slot, to);
     }
 
-    /// Ends every unfinished task of a job; returns which.
+    /// Ends every unfinished task of a job. Returns their ids.
     pub(crate) fn end_all(&mut self, id: JobId, to: Phase, at: Timestamp) -> IdArray {
         let Some(job) = self.all.get_mut(&id) else {
             bug!("job {id} is gone, but its tasks become {to:?}");
             return IdArray::default();
         };
-        // Before they end: afterwards they look like earlier ends.
+        // The ids must be collected first, because these tasks are then no longer distinguishable
+        // from tasks that ended earlier.
         let ids = job.unfinished_ids();
         job.end_all(to, at);
         self.changed.insert(id);
         ids
     }
 
-    /// Ends the unfinished tasks of parts of a submit; returns their ids.
+    /// Ends the unfinished tasks in parts of a submit. Returns their ids.
     pub(crate) fn end_parts(
         &mut self,
         (id, number): (JobId, u32),
@@ -202,7 +208,7 @@ impl Jobs {
         job.end_parts(number, parts, to, at)
     }
 
-    /// Ends the unfinished ones among `ids` as in an earlier run; skips unknown ids.
+    /// Ends the unfinished tasks among `ids`, as in an earlier run. Skips unknown ids.
     pub(crate) fn restore_dropped(&mut self, id: JobId, ids: &IdArray, to: Phase, at: Timestamp) {
         // A job that is not stored has no tasks that could end.
         if let Some(job) = self.all.get_mut(&id) {
@@ -216,11 +222,11 @@ impl Jobs {
         self.changed.insert(id);
     }
 
-    /// Jobs that changed since the last time; brings the totals up to date.
+    /// Brings the totals up to date. Returns the jobs that have changed since the last call.
     pub(crate) fn take_changed(&mut self) -> BTreeSet<JobId> {
         let changed = std::mem::take(&mut self.changed);
         for id in &changed {
-            // A job that was forgotten is counted already.
+            // A forgotten job has already been counted.
             if let Some(job) = self.all.get_mut(id) {
                 self.totals.count(job);
             }
@@ -228,7 +234,7 @@ impl Jobs {
         changed
     }
 
-    /// Sums over all jobs, as of the last [`Jobs::take_changed`].
+    /// Returns the sums over all jobs as of the last [`Jobs::take_changed`].
     #[must_use]
     pub const fn totals(&self) -> &Totals {
         &self.totals
@@ -239,20 +245,20 @@ impl Jobs {
         self.totals.started += 1;
     }
 
-    /// Counts the usage of an instance that the end of its worker cut off.
+    /// Counts the usage of an instance that was cut off because its worker ended.
     pub(crate) fn count_cut_off(&mut self, cpu_time: Duration) {
         self.totals.cut_off = self.totals.cut_off.saturating_add(cpu_time);
     }
 
-    /// Rebuilds dependency counts of restored jobs from their stored phases.
+    /// Rebuilds the dependency counts of restored jobs from their stored phases.
     pub(crate) fn replay_graphs(&mut self) {
         for job in self.all.values_mut() {
             job.replay_graphs();
         }
     }
 
-    /// Finishes a restore after the last record: completions were reported by the earlier run, and
-    /// its ends do not count for this one.
+    /// Finishes a restore after the last record. The earlier run has reported its completions, and
+    /// tasks that ended in it do not count for this run.
     pub(crate) fn finish_restore(&mut self, now: Timestamp) {
         for job in self.all.values_mut() {
             job.finish_restore(now);
@@ -272,21 +278,21 @@ impl Jobs {
         }
     }
 
-    /// Whether the next attempt of a task is delayed.
+    /// Returns whether the next attempt of a task is delayed.
     pub(crate) fn is_delayed(&self, id: JobId, slot: TaskSlot) -> bool {
         self.next_attempt(id, slot).is_some()
     }
 
-    /// Time of the next attempt of a task, if it is delayed.
+    /// Returns the time of the next attempt of a task, if the attempt is delayed.
     #[must_use]
     pub fn next_attempt(&self, id: JobId, slot: TaskSlot) -> Option<Time> {
         self.next_attempts.get(&(id, slot)).copied()
     }
 
-    /// A task whose delay is over. It may have ended meanwhile.
+    /// Returns a task whose delay is over. The task may have ended meanwhile.
     pub(crate) fn next_retry(&mut self, now: Time) -> Option<(JobId, TaskSlot)> {
         let (time, id, slot) = self.delayed.first().copied()?;
-        // They are in the order of their times.
+        // The entries are in the order of their times.
         if time > now {
             return None;
         }
@@ -295,19 +301,19 @@ impl Jobs {
         Some((id, slot))
     }
 
-    /// When the first wait for another attempt is over.
+    /// Returns when the first delay of an attempt is over.
     #[must_use]
     pub fn next_deadline(&self) -> Option<Time> {
         self.delayed.first().map(|(time, ..)| *time)
     }
 
-    /// Makes a submit wait for its other jobs, unless they have completed.
+    /// Makes a submit wait for the other jobs it depends on, unless they have completed.
     pub(crate) fn follow(&mut self, id: JobId, number: u32) {
         let submit = self.all.get(&id);
         let submit = submit.and_then(|job| job.submits.get(number as usize));
         for condition in submit.into_iter().flat_map(|submit| &submit.after) {
             let awaited = self.all.get(&condition.job);
-            // The caller handles jobs that have completed or were forgotten at once.
+            // The caller immediately handles jobs that have completed or were forgotten.
             if awaited.is_some_and(|job| !job.is_completed()) {
                 let follower = (id, number);
                 self.followers
@@ -316,34 +322,34 @@ impl Jobs {
         }
     }
 
-    /// Submits that wait for a job.
+    /// Returns the submits that wait for a job.
     pub(crate) fn followers_of(&self, id: JobId) -> Vec<(JobId, u32)> {
         self.followers.of(id)
     }
 
-    /// Whether any submit waits for a job, or has not learned of its end.
+    /// Returns whether any submit waits for a job or has not been notified of its end.
     pub(crate) fn is_followed(&self, id: JobId) -> bool {
         self.followers.is_followed(id)
     }
 
-    /// Whether the end of a task of this job can release a submit.
+    /// Returns whether the end of a task of this job can release a submit.
     pub(crate) fn is_end_awaited(&self, id: JobId) -> bool {
-        // The last end of a job also releases submits that wait for the whole job.
+        // The end of the last task also releases submits that wait for the whole job.
         let is_completed = self.all.get(&id).is_some_and(Job::is_completed);
         self.followers.want_end(id, is_completed)
     }
 
-    /// Records the end of a task, or of the rest of a job, for its followers.
+    /// Records for a job's followers that a task, or the rest of the job, has ended.
     pub(crate) fn note_end(&mut self, id: JobId, task: Option<TaskId>) {
         self.followers.note(id, task);
     }
 
-    /// Ends that were noted since the last time, in their order.
+    /// Returns the tasks and jobs whose ends were recorded since the last call, in order.
     pub(crate) fn take_ends(&mut self) -> Vec<(JobId, Option<TaskId>)> {
         self.followers.take_ends()
     }
 
-    /// Forgets the followers of a completed job after all were handled.
+    /// Forgets the followers of a completed job after all of them have been handled.
     pub(crate) fn forget_followers(&mut self, id: JobId) {
         self.followers.remove(id);
     }
@@ -353,19 +359,19 @@ impl Jobs {
         self.held.insert(id, submits);
     }
 
-    /// Whether no task of a submit may be dispatched or aborted yet.
+    /// Returns whether the tasks of a submit are held, so that none may be dispatched or aborted.
     pub(crate) fn is_submit_held(&self, id: JobId, number: u32) -> bool {
         let submits = self.held.get(&id);
         submits.is_some_and(|submits| number < *submits)
     }
 
-    /// Whether the submit of a task is held.
+    /// Returns whether the submit of a task is held.
     pub(crate) fn is_held(&self, id: JobId, slot: TaskSlot) -> bool {
         self.is_submit_held(id, slot.submit)
     }
 
-    /// Notes a new instance of a task. If the task is held, the instance is not sent before its
-    /// release.
+    /// Notes a new instance of a task. If the task is held, the instance is not sent until the task
+    /// is released.
     pub(crate) fn note_superseded(&mut self, id: JobId, slot: TaskSlot) {
         self.totals.superseded += 1;
         if self.is_held(id, slot) {
@@ -373,29 +379,30 @@ impl Jobs {
         }
     }
 
-    /// Notes that the current instance of a held task was never sent to a worker.
+    /// Notes that the current instance of a held task has never been sent to a worker.
     pub(crate) fn note_fresh(&mut self, id: JobId, slot: TaskSlot) {
         self.fresh.entry(id).or_default().insert(slot);
     }
 
-    /// All held tasks whose current instance was never sent to a worker.
+    /// Returns all held tasks whose current instance has never been sent to a worker.
     pub(crate) fn all_fresh(&self) -> Vec<(JobId, TaskSlot)> {
         let of_jobs = self.fresh.iter();
         let all = of_jobs.flat_map(|(id, slots)| slots.iter().map(|slot| (*id, *slot)));
         all.collect()
     }
 
-    /// Removes and returns such tasks of a job that is released.
+    /// Removes and returns the held tasks of a released job whose current instance has never been
+    /// sent to a worker.
     pub(crate) fn take_fresh(&mut self, id: JobId) -> BTreeSet<TaskSlot> {
         self.fresh.remove(&id).unwrap_or_default()
     }
 
-    /// Lets go what was held.
+    /// Releases all held jobs. Returns the number of held submits of each.
     pub(crate) fn take_held(&mut self) -> BTreeMap<JobId, u32> {
         std::mem::take(&mut self.held)
     }
 
-    /// Panics unless the totals match the jobs, and unchanged jobs have up-to-date totals.
+    /// Panics unless the totals match the jobs and the totals of unchanged jobs are up to date.
     #[cfg(any(test, feature = "testing"))]
     pub(crate) fn check(&self) {
         let mut fresh = Totals::default();

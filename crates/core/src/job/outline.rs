@@ -5,7 +5,7 @@ use std::sync::Arc;
 use super::{Asks, Job, Submit};
 
 impl Job {
-    /// A copy with specs and phases: enough to submit it again.
+    /// Returns a copy with specs and phases, which suffices to submit the job again.
     #[must_use]
     pub fn outline(&self) -> Self {
         let (name, submits) = (self.name.clone(), self.submits.iter());
@@ -20,7 +20,7 @@ impl Job {
 }
 
 impl Submit {
-    /// A copy without the results of its tasks, except their phases.
+    /// Returns a copy without the results of the tasks. Their phases are kept.
     fn outline(&self) -> Self {
         Self {
             ids: self.ids.clone(),

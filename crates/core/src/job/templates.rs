@@ -10,28 +10,30 @@ use crate::resource::request::RequestVariants;
 use crate::template::TaskTemplate;
 
 impl Submit {
-    /// Template of a task with another request than submitted. If a task without growth started
-    /// before the present requests were learned, its memory may differ.
+    /// Returns the template of a task whose request differs from the submitted one. The memory may
+    /// not match if the task's request has not grown and the task started before the current
+    /// requests were learned.
     fn special_template(&self, index: u32) -> Option<&Arc<SharedTemplate>> {
         let own = self.asks.own(index);
         self.asks.special(self.asked(index)?, own)
     }
 
-    /// Template of a task with the grant of its next instance, or of its last one.
+    /// Returns the template of a task with the grant of its next instance, or of its last one.
     #[must_use]
     pub fn template(&self, index: u32) -> Option<Arc<SharedTemplate>> {
         let special = self.special_template(index).cloned();
         special.or_else(|| self.asked_template(index))
     }
 
-    /// The user's part of [`Self::template`].
+    /// Returns the user's part of [`Self::template`].
     #[must_use]
     pub fn definition(&self, index: u32) -> Option<&Arc<TaskTemplate>> {
         let special = self.special_template(index).map(|special| &special.task);
         special.or_else(|| self.asked_definition(index))
     }
 
-    /// Queue of a task when it is ready; `None` = it was not examined yet.
+    /// Returns the queue for a task when it is ready, or `None` if the task has not been examined
+    /// yet.
     #[must_use]
     pub fn queue_key(&self, index: u32) -> Option<QueueKey> {
         let class = match (self.special_template(index), &self.kind) {
@@ -43,7 +45,7 @@ impl Submit {
         (class != ClassId::UNKNOWN).then(|| QueueKey::new(priority, class))
     }
 
-    /// Template of a task for display: as requested, or as grown.
+    /// Returns the template of a task for display, as requested or as grown.
     #[must_use]
     pub fn shown_template(&self, index: u32) -> Option<Arc<SharedTemplate>> {
         let grown = self.asks.own(index).scale;
@@ -51,7 +53,7 @@ impl Submit {
         grown.or_else(|| self.asked_template(index))
     }
 
-    /// Definition of a task with the grant of an earlier instance.
+    /// Returns the definition of a task with the grant of an earlier instance.
     #[must_use]
     pub fn definition_at(&self, index: u32, instance: InstanceId) -> Option<&Arc<TaskTemplate>> {
         let own = self.asks.own_at(index, instance);
@@ -60,7 +62,7 @@ impl Submit {
         grown.or_else(|| self.asked_definition(index))
     }
 
-    /// Template of a task as requested.
+    /// Returns the template of a task as requested.
     #[must_use]
     pub fn asked_template(&self, index: u32) -> Option<Arc<SharedTemplate>> {
         let classes = match &self.kind {
@@ -75,7 +77,7 @@ impl Submit {
         }))
     }
 
-    /// Id and definition of a task's template as requested.
+    /// Returns the id and the definition of a task's template as requested.
     fn asked(&self, index: u32) -> Option<(TemplateId, &TaskTemplate)> {
         let id = match &self.kind {
             SubmitKind::Array { template, .. } => template.id,
@@ -87,12 +89,12 @@ impl Submit {
         Some((id, self.asked_definition(index)?))
     }
 
-    /// Definition of a task as requested.
+    /// Returns the definition of a task as requested.
     fn asked_definition(&self, index: u32) -> Option<&Arc<TaskTemplate>> {
         self.definitions().get(self.template_of(index)?)
     }
 
-    /// Position of a task's template among [`Self::definitions`].
+    /// Returns the position of a task's template among [`Self::definitions`].
     fn template_of(&self, index: u32) -> Option<usize> {
         match &self.kind {
             SubmitKind::Array { .. } => Some(0),
@@ -102,7 +104,7 @@ impl Submit {
         }
     }
 
-    /// The distinct definitions of its tasks, as requested.
+    /// Returns the distinct definitions of the submit's tasks, as requested.
     #[must_use]
     pub fn definitions(&self) -> &[Arc<TaskTemplate>] {
         match &self.kind {

@@ -1,7 +1,7 @@
-//! Size limits of a submit. A larger submit could never be delivered, or never be started on any
-//! Linux.
+//! Size limits of a submit. A larger submit could not be delivered, or no Linux system could start
+//! its tasks.
 //!
-//! They are checked only when a client submits, so submits that an older server accepted stay
+//! The limits are checked only when a client submits, so submits that an older server accepted stay
 //! valid.
 
 use std::fmt;
@@ -12,30 +12,30 @@ use crate::template::{
     ByteText, Entries, StdioSpec, SubmitBody, SubmitSpec, SubmitTarget, TaskTemplate,
 };
 
-/// The maximum size in bytes of what the tasks of a submit share (arguments, environment, standard
-/// input, paths). Each worker receives it once, in one message. The server holds a copy for each
-/// worker to which it is sending.
+/// The maximum size in bytes of the data that the tasks of a submit share (arguments, environment,
+/// standard input, paths). Each worker receives the data once, in one message. The server holds a
+/// copy for each worker to which it is currently sending.
 pub const TEMPLATE_BYTES_MAX: usize = 64 << 20;
 
 /// The maximum length of an argument, variable or entry in bytes. The kernel accepts 32 pages
-/// including the NUL (`MAX_ARG_STRLEN`), and no machine has pages above 64 KiB. The usual 4 KiB
-/// pages allow less, which only the worker knows.
+/// including the NUL (`MAX_ARG_STRLEN`), and no machine has pages larger than 64 KiB. The usual 4
+/// KiB pages allow less, but only the worker knows its page size.
 pub const STRING_BYTES_MAX: usize = (32 << 16) - 1;
 
 /// The maximum length of a path in bytes, including placeholders (`PATH_MAX` without its NUL).
 pub const PATH_BYTES_MAX: usize = 4_095;
 
-/// The overhead of a template besides its texts: numbers, requests and tags.
+/// The overhead of a template on top of its texts: numbers, requests and tags.
 const TEMPLATE_BYTES: usize = 1 << 10;
 
 /// The overhead of a text in a template.
 const TEXT_BYTES: usize = 16;
 
-/// The overhead of a resource in a request besides its name, and of a request besides its
+/// The overhead of a resource in a request on top of its name, and of a request on top of its
 /// resources.
 const REQUEST_BYTES: usize = 40;
 
-/// The size of a cause for another attempt.
+/// The size of a cause of another attempt.
 const CAUSE_BYTES: usize = 16;
 
 /// A part of a submit that is too large.
@@ -150,7 +150,8 @@ fn check_template(template: &TaskTemplate, shared: usize) -> Result<(), TooLarge
     TooLarge::check(what, total, TEMPLATE_BYTES_MAX, TooLarge::TEMPLATE)
 }
 
-/// Checks texts with parameters, because a worker expands them without a limit.
+/// Checks the expanded size of texts with parameters, because a worker expands them without a
+/// limit.
 fn check_params(template: &TaskTemplate, params: &Params) -> Result<(), TooLarge> {
     let longest = params.longest();
     for (param, longest) in params.list().iter().zip(&longest) {
@@ -178,7 +179,7 @@ fn check_params(template: &TaskTemplate, params: &Params) -> Result<(), TooLarge
     Ok(())
 }
 
-/// Returns the working directory and the output files, each with its name for users.
+/// Returns the working directory and the output files, each with the name that users see.
 fn paths(template: &TaskTemplate) -> impl Iterator<Item = (&'static str, &ByteText)> {
     let files = [
         ("the path of standard output", &template.stdout),
@@ -191,10 +192,10 @@ fn paths(template: &TaskTemplate) -> impl Iterator<Item = (&'static str, &ByteTe
     std::iter::once(("the working directory", &template.cwd)).chain(files)
 }
 
-/// Returns an upper bound of the size of parameters in a message, in bytes.
+/// Returns an upper bound for the size in bytes of parameters in a message.
 fn params_bytes(params: &Params) -> usize {
     let piece = |values: &Values| match values {
-        // Texts are concatenated, with the length of each.
+        // Texts are concatenated, and the length of each is added.
         Values::Texts(texts) => texts.data_len() + texts.len() * size_of::<u64>() + TEXT_BYTES,
         Values::Decimals(_) => REQUEST_BYTES,
     };
@@ -208,7 +209,7 @@ fn path(what: &str, path: &ByteText) -> Result<(), TooLarge> {
     TooLarge::check(what, path.len(), PATH_BYTES_MAX, TooLarge::PATH)
 }
 
-/// Returns an upper bound of the size of a template in a message, in bytes.
+/// Returns an upper bound for the size in bytes of a template in a message.
 #[must_use]
 pub fn template_bytes(template: &SharedTemplate) -> usize {
     let header = &template.header;

@@ -1,7 +1,7 @@
 //! A server under test with its clock, its disk and simulated workers.
 //!
-//! A simulated worker does nothing by itself: the test says which task starts and ends. It learns
-//! its tasks and their instances from the messages that the server sends.
+//! A simulated worker does nothing by itself: the test decides which task starts and ends. The
+//! worker learns its tasks and their instances from the messages that the server sends.
 
 mod read;
 mod specs;
@@ -30,15 +30,15 @@ use crate::testing::worker_config;
 use crate::time::{Now, Time, Timestamp};
 use crate::worker_config::{OnServerLost, SILENT_PERIODS_MAX, WorkerConfig};
 
-/// Longer than any test: no heartbeats by accident.
+/// Longer than any test, so that no heartbeat is sent by accident.
 const NEVER: Duration = Duration::from_secs(1_000_000);
 
-/// Heartbeat of workers that a test makes with [`Bench::mortal`].
+/// The heartbeat interval of workers that a test creates with [`Bench::mortal`].
 pub(super) const HEARTBEAT: Duration = Duration::from_secs(8);
-/// Their silence limit.
+/// How long these workers may stay silent.
 pub(super) const SILENCE_MAX: Duration = HEARTBEAT.saturating_mul(SILENT_PERIODS_MAX);
 
-/// Rounds after which a server with endless work must be faulty.
+/// The number of rounds after which a server that still has work must be faulty.
 const ROUNDS_MAX: u32 = 10_000;
 
 /// A worker's view of a task.
@@ -46,15 +46,15 @@ const ROUNDS_MAX: u32 = 10_000;
 struct HeldTask {
     instance: InstanceId,
     is_started: bool,
-    /// Unfinished dependency that it runs after.
+    /// The unfinished dependency after which the task runs.
     follows: Option<TaskKey>,
 }
 
-/// State of a simulated worker.
+/// The state of a simulated worker.
 #[derive(Clone, Debug, Default)]
 struct SimWorker {
     config: Option<WorkerConfig>,
-    /// Job of each template that it was sent.
+    /// The job of each template that was sent to the worker.
     templates: BTreeMap<TemplateId, JobId>,
     tasks: BTreeMap<TaskKey, HeldTask>,
     registrations: u64,
@@ -69,13 +69,13 @@ pub(super) struct Bench {
     uncommitted: Vec<Change>,
     uncommitted_since: Option<Time>,
     batch: u64,
-    /// Commits happen only when the test says so.
+    /// Whether commits happen only when the test asks for them.
     is_slow: bool,
     next_id: u64,
     hands: BTreeMap<WorkerId, SimWorker>,
     /// How long tasks run.
     run: Duration,
-    /// Invariants are not checked: that looks at each task.
+    /// Whether to skip the invariant checks, which examine every task.
     is_giant: bool,
 }
 
@@ -100,7 +100,7 @@ impl Bench {
         }
     }
 
-    /// From now on there may be so many tasks that nothing may look at each.
+    /// Expects so many tasks from now on that nothing may examine each of them.
     pub(super) const fn expect_giants(&mut self) {
         self.is_giant = true;
     }
@@ -111,19 +111,19 @@ impl Bench {
         }
     }
 
-    /// Tasks run for this long from now on.
+    /// Sets how long tasks run from now on.
     pub(super) const fn run_for(&mut self, run: Duration) {
         self.run = run;
     }
 
-    /// A server with one worker of this many cpus.
+    /// Creates a server with one worker that has this many cpus.
     pub(super) fn with_worker(cpus: u32) -> (Self, WorkerId) {
         let mut bench = Self::new();
         let worker = bench.worker(cpus);
         (bench, worker)
     }
 
-    /// Applies an input and everything due at this time; returns the executable effects.
+    /// Applies an input and everything that is due at this time. Returns the executable effects.
     pub(super) fn apply(&mut self, input: Input) -> Vec<Effect> {
         let mut effects = Vec::new();
         self.note_unsent();
@@ -143,7 +143,7 @@ impl Bench {
         panic!("the server always has something more to do");
     }
 
-    /// Applies an input and settles once: one portion of a large operation.
+    /// Applies an input and settles once, which is one portion of a large operation.
     pub(super) fn step(&mut self, input: Input) -> Vec<Effect> {
         let mut effects = Vec::new();
         self.note_unsent();
@@ -153,7 +153,7 @@ impl Bench {
         self.carry_out(effects)
     }
 
-    /// Tells the server since when the disk delays messages to workers.
+    /// Tells the server since when messages to workers have been waiting for the disk.
     fn note_unsent(&mut self) {
         let is_any = self.gate.keeps_from_workers();
         let since = self.uncommitted_since.filter(|_| is_any);
@@ -202,18 +202,18 @@ impl Bench {
         passed
     }
 
-    /// From now on nothing is committed until [`Bench::commit`].
+    /// Stops commits from now on until [`Bench::commit`].
     pub(super) fn slow_disk(&mut self) {
         self.is_slow = true;
     }
 
-    /// Every change is committed at once from now on.
+    /// Commits every change immediately from now on.
     pub(super) fn fast_disk(&mut self) {
         self.commit();
         self.is_slow = false;
     }
 
-    /// Commits everything; returns the effects that waited for it.
+    /// Commits everything. Returns the effects that waited for the commit.
     pub(super) fn commit(&mut self) -> Vec<Effect> {
         self.uncommitted_since = None;
         self.ledger.commit(&std::mem::take(&mut self.uncommitted));
@@ -223,7 +223,7 @@ impl Bench {
         released
     }
 
-    /// The server crashes and another one starts from the committed state.
+    /// Crashes the server and starts another one from the committed state.
     pub(super) fn restart(&mut self) -> Vec<Effect> {
         self.uncommitted.clear();
         self.uncommitted_since = None;
@@ -245,7 +245,7 @@ impl Bench {
         }
     }
 
-    /// Lets time pass and runs due timers.
+    /// Lets time pass and runs the timers that become due.
     pub(super) fn wait(&mut self, span: Duration) -> Vec<Effect> {
         let end = self.now.mono + span;
         let mut all = Vec::new();
@@ -310,7 +310,8 @@ impl SimWorker {
         }
     }
 
-    /// Removes a task from the worker. Without success its dependents are returned to the server.
+    /// Removes a task from the worker. If the task has not finished, its dependents are returned to
+    /// the server.
     fn take(&mut self, task: TaskKey, is_finished: bool) -> Vec<(TaskKey, InstanceId)> {
         self.tasks.remove(&task);
         let mut back = Vec::new();
@@ -336,26 +337,26 @@ impl SimWorker {
 
 /// Requests of clients.
 impl Bench {
-    /// Sends a command; its effects.
+    /// Sends a command. Returns its effects.
     pub(super) fn request(&mut self, command: Command) -> Vec<Effect> {
         let id = RequestId(self.next_id());
         self.apply(Input::Request(id, command))
     }
 
-    /// Submits; returns the job.
+    /// Sends a submit. Returns the job.
     pub(super) fn submit(&mut self, spec: SubmitSpec) -> JobId {
         let effects = self.request(Command::Submit(Box::new(spec)));
         submitted(&effects)
     }
 
-    /// Submits without a commit, so the client gets no answer.
+    /// Sends a submit without a commit, so the client gets no answer.
     pub(super) fn submit_unanswered(&mut self, spec: SubmitSpec) {
         let effects = self.request(Command::Submit(Box::new(spec)));
         let is_answer = |effect: &Effect| matches!(effect, Effect::Reply(..));
         assert!(!effects.iter().any(is_answer), "nothing is stored");
     }
 
-    /// Submits something that must be rejected without a trace.
+    /// Sends a submit that must be rejected without any other effect.
     pub(super) fn refused(&mut self, spec: SubmitSpec) -> SubmitRefusal {
         let last = self.state.last_job();
         let effects = self.request(Command::Submit(Box::new(spec)));
@@ -367,7 +368,7 @@ impl Bench {
         refusal
     }
 
-    /// An open job.
+    /// Opens a job.
     pub(super) fn open(&mut self, max_fails: Option<u32>) -> JobId {
         let name = "open".into();
         let effects = self.request(Command::OpenJob {
@@ -378,7 +379,7 @@ impl Bench {
         submitted(&effects)
     }
 
-    /// Closes a job; the row of the answer.
+    /// Closes a job. Returns the job's row of the answer.
     pub(super) fn close(&mut self, job: JobId) -> JobResult {
         let effects = self.request(Command::CloseJobs(one(job)));
         job_row(&effects)
@@ -390,7 +391,7 @@ impl Bench {
         self.request(Command::CancelJobs { jobs, reason })
     }
 
-    /// Watches jobs until they end, with all events, and at most one update per second.
+    /// Watches jobs until they end, with all events and at most one update per second.
     pub(super) fn watch(&mut self, jobs: Selector) -> (RequestId, Vec<Effect>) {
         self.watch_with(WatchSpec {
             jobs,
@@ -411,12 +412,12 @@ impl Bench {
 
 /// Events of workers.
 impl Bench {
-    /// A worker that reconnects after a lost connection and never misses a heartbeat.
+    /// Connects a worker that reconnects after a lost connection and never misses a heartbeat.
     pub(super) fn worker(&mut self, cpus: u32) -> WorkerId {
         self.worker_with(cpus, |_| {})
     }
 
-    /// A worker that has to send heartbeats.
+    /// Connects a worker that has to send heartbeats.
     pub(super) fn mortal(&mut self, cpus: u32) -> WorkerId {
         self.worker_with(cpus, |config| config.heartbeat = HEARTBEAT)
     }
@@ -438,13 +439,13 @@ impl Bench {
         worker
     }
 
-    /// Tasks that it received and has neither ended nor returned, as job and task; without those
-    /// that wait for other tasks there.
+    /// Returns the tasks that the worker received and has neither ended nor returned, as job and
+    /// task. Tasks that wait for other tasks on the worker are not included.
     pub(super) fn has(&self, worker: WorkerId) -> Vec<(u32, u32)> {
         self.tasks_of(worker, false)
     }
 
-    /// Tasks that it received and that wait for other tasks there.
+    /// Returns the tasks that the worker received and that wait for other tasks there.
     pub(super) fn has_behind(&self, worker: WorkerId) -> Vec<(u32, u32)> {
         self.tasks_of(worker, true)
     }
@@ -474,7 +475,7 @@ impl Bench {
         held.unwrap_or_else(|| panic!("worker {worker} was sent {task}"))
     }
 
-    /// A task starts.
+    /// Starts a task.
     pub(super) fn start(&mut self, worker: WorkerId, task: TaskKey) -> Vec<Effect> {
         let held = self.held(worker, task);
         held.is_started = true;
@@ -488,7 +489,7 @@ impl Bench {
         )
     }
 
-    /// The end of a task as a report of its worker, with a number to acknowledge.
+    /// Returns a worker's report that a task has ended, with a number to acknowledge.
     pub(super) fn end_report(
         &mut self,
         worker: WorkerId,
@@ -509,7 +510,7 @@ impl Bench {
         }
     }
 
-    /// A task ends.
+    /// Ends a task.
     pub(super) fn end(&mut self, worker: WorkerId, task: TaskKey, outcome: Outcome) -> Vec<Effect> {
         let report = self.end_report(worker, task, outcome);
         self.report(worker, report)
@@ -523,12 +524,12 @@ impl Bench {
         self.end(worker, task, Outcome::ExitCode(1))
     }
 
-    /// A worker returns a task that it has not started.
+    /// Returns a task that a worker has not started to the server.
     pub(super) fn give_back(&mut self, worker: WorkerId, task: TaskKey) -> Vec<Effect> {
         self.give_all_back(worker, &[task])
     }
 
-    /// A worker returns several tasks in one report.
+    /// Returns several tasks of a worker to the server in one report.
     pub(super) fn give_all_back(&mut self, worker: WorkerId, tasks: &[TaskKey]) -> Vec<Effect> {
         let mut retracted = Vec::new();
         for task in tasks {
@@ -562,19 +563,19 @@ impl Bench {
         panic!("the work never ends");
     }
 
-    /// A worker says goodbye and leaves with all its tasks.
+    /// Sends a worker's goodbye. The worker leaves with all its tasks.
     pub(super) fn leave(&mut self, worker: WorkerId, reason: LostReason) -> Vec<Effect> {
         self.hands.entry(worker).or_default().tasks.clear();
         self.say(worker, WorkerMessage::Goodbye(reason))
     }
 
-    /// The connection of a worker breaks.
+    /// Breaks the connection of a worker.
     pub(super) fn cut(&mut self, worker: WorkerId) -> Vec<Effect> {
         self.apply(Input::WorkerGone(worker, LinkEnd::Broken))
     }
 
-    /// A worker reconnects: it reports its running tasks and gives up tasks that it has not
-    /// started.
+    /// Creates the message of a reconnecting worker. It reports the running tasks; the worker gives
+    /// up tasks that it has not started.
     pub(super) fn reattach(&mut self, worker: WorkerId) -> Reattach {
         let hand = self.hands.entry(worker).or_default();
         hand.tasks.retain(|_, held| held.is_started);
@@ -594,7 +595,7 @@ impl Bench {
         }
     }
 
-    /// A worker comes back.
+    /// Reconnects a worker.
     pub(super) fn come_back(&mut self, worker: WorkerId) -> Vec<Effect> {
         let reattach = self.reattach(worker);
         self.come_back_with(worker, reattach)
@@ -645,7 +646,7 @@ impl Bench {
         self.state.jobs()[&job].state()
     }
 
-    /// Whether no timer is due within an hour.
+    /// Returns whether no timer is due within an hour.
     pub(super) fn is_quiet(&self) -> bool {
         let due = self.state.next_deadline();
         due.is_none_or(|due| due.since(self.now.mono) > Duration::from_secs(3_600))
@@ -656,7 +657,7 @@ impl Bench {
     }
 }
 
-/// Resubmits the tasks of a job in these states; without any, all tasks.
+/// Resubmits the tasks of a job that are in these states, or all tasks if `states` is empty.
 pub(super) fn resubmit(bench: &mut Bench, job: JobId, states: &[TaskState]) -> Resubmitted {
     let (jobs, states) = (one(job), states.to_vec());
     let effects = bench.request(Command::Resubmit {

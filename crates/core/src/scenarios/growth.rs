@@ -1,4 +1,4 @@
-//! Attempts with more of the resource that the previous one exhausted.
+//! Attempts that request more of the resource that the previous attempt exhausted.
 
 use std::time::Duration;
 
@@ -27,7 +27,7 @@ fn request(mebibytes: u32) -> ResourceRequest {
     request
 }
 
-/// Tasks that request a gibibyte and a minute, doubled when exhausted.
+/// Returns tasks that request a gibibyte and a minute, which are doubled when exhausted.
 fn growing(count: u32, change: impl FnOnce(&mut TaskTemplate)) -> SubmitSpec {
     tasks_with(count, |task| {
         task.requests = RequestVariants::new(vec![request(1_024)]).expect("valid");
@@ -55,7 +55,7 @@ fn worker_of(bench: &mut Bench, cpus: u32, mebibytes: u32) -> WorkerId {
     })
 }
 
-/// Memory in MiB and time limit of a task's grant.
+/// Returns the memory in MiB and the time limit that a task is granted.
 fn gets(bench: &Bench, task: TaskKey) -> (u64, Duration) {
     let job = &bench.state.jobs()[&task.job];
     let slot = job.find(task.task).expect("it exists");
@@ -104,7 +104,7 @@ fn what_grew_waits_for_a_worker_that_is_large_enough() {
     let mut bench = Bench::new();
     let small = worker_of(&mut bench, 4, 1_024);
     let large = worker_of(&mut bench, 1, 4_096);
-    // The large worker's only cpu is busy.
+    // The large worker's only cpu is occupied.
     let busy = bench.submit(tasks_with(1, |task| {
         task.priority = 9;
         task.requests = RequestVariants::new(vec![request(3_000)]).expect("valid");
@@ -123,7 +123,7 @@ fn what_grew_waits_for_a_worker_that_is_large_enough() {
 fn nothing_grows_beyond_the_largest_that_could_run_it() {
     let mut bench = Bench::new();
     let worker = worker_of(&mut bench, 2, 3_000);
-    // It has more memory, but not the cpus.
+    // This worker has more memory, but not enough cpus.
     worker_of(&mut bench, 1, 64_000);
     bench.submit(growing(1, |task| {
         let mut request = request(1_000);
@@ -173,7 +173,7 @@ fn tasks_that_grew_alike_share_a_template_and_the_others_keep_theirs() {
     let earlier = submit.definition_at(1, InstanceId(0)).expect("it has one");
     let asked = submit.definition(0).expect("it has one");
     assert_eq!(earlier, asked, "what the first attempt got is known");
-    // All templates leave the worker with the job.
+    // The worker drops all templates when the job ends.
     bench.finish_all();
     assert!(!bench.state.workers()[&worker].knows_templates());
 }
@@ -215,7 +215,8 @@ fn a_cancel_ends_what_grew_and_what_did_not() {
     bench.state.check_invariants();
 }
 
-/// A single-node task that requires a worker with eight minutes left, its time limit.
+/// Returns a single-node task that requires a worker with eight minutes left, which is its time
+/// limit.
 fn timed(request: ResourceRequest) -> SubmitSpec {
     growing(1, |task| {
         let request = ResourceRequest {
@@ -247,7 +248,7 @@ fn a_time_request_never_grows_beyond_what_a_worker_has_left() {
         assert_eq!(bench.has(worker), [(1, 0)]);
         bench.end(worker, TASK, Outcome::TimeLimit);
     }
-    // Nine tenths of the remaining lifetime, in thousandths of the request.
+    // Nine tenths of the remaining lifetime, computed in thousandths of the request.
     assert_eq!(gets(&bench, TASK).1, MINUTE * 8 * 2_137 / 1_000);
     bench.skip(MINUTE);
     assert_eq!(bench.has(worker), [(1, 0)]);
@@ -288,7 +289,7 @@ fn memory_and_time_that_grew_fit_one_worker_together() {
     let large = short_lived(&mut bench, 10, 8_192);
     bench.submit(timed(request(1_024)));
     out_of_memory(&mut bench, large, TASK);
-    // It lives long enough for more time, but has too little memory for the grown request.
+    // This worker lives long enough for more time, but has too little memory for the grown request.
     let long = worker_of(&mut bench, 4, 1_500);
     bench.end(large, TASK, Outcome::TimeLimit);
     assert_eq!(gets(&bench, TASK), (2_048, MINUTE * 9));

@@ -1,5 +1,5 @@
-//! Very large requests: processed in steps, so that others get their turn, with one answer at the
-//! end.
+//! Very large requests. They are processed in steps, so that other requests get their turn, and are
+//! answered once at the end.
 
 use std::sync::Arc;
 
@@ -15,7 +15,7 @@ use crate::task::TaskState;
 use crate::template::{GraphSpec, GraphTask, SubmitBody, SubmitSpec};
 use crate::testing::{template, worker_config};
 
-/// A graph with a separate template for each task.
+/// Returns a graph with a separate template for each task.
 fn various(count: u32) -> SubmitSpec {
     let task = |id| GraphTask {
         id: TaskId(id),
@@ -35,7 +35,7 @@ fn various(count: u32) -> SubmitSpec {
     SubmitSpec { body, ..tasks(0) }
 }
 
-/// A graph with a task of each of `count` priorities, from `first` on.
+/// Returns a graph with `count` tasks of ascending priorities, starting at `first`.
 fn of_priorities(first: i32, count: u32) -> SubmitSpec {
     let mut spec = various(count);
     if let SubmitBody::Graph(graph) = &mut spec.body {
@@ -170,7 +170,7 @@ fn very_many_jobs_are_canceled_in_steps_and_answered_once() {
 #[test]
 fn nothing_starts_that_several_canceled_jobs_have_in_the_queue_although_they_leave_it_in_steps() {
     let mut bench = small_steps();
-    // The first to leave is the less urgent one.
+    // The less urgent job leaves first.
     bench.submit(of_priorities(0, 20));
     bench.submit(of_priorities(100, 20));
     let (jobs, reason) = (Selector::All, "".into());
@@ -313,7 +313,7 @@ fn a_job_that_was_looked_at_beside_the_state_becomes_what_it_was_then() {
     for job in [alone, open, forgotten] {
         again.look_at(&bench.state.jobs()[&job].outline(), None);
     }
-    // From the present state they would have nothing left to run.
+    // If the current state were used, the jobs would have nothing left to run.
     bench.finish_all();
     let (jobs, states) = (one(forgotten), vec![TaskState::Finished]);
     bench.request(Command::ForgetJobs { jobs, states });
@@ -338,7 +338,7 @@ fn a_job_that_was_looked_at_beside_the_state_becomes_what_it_was_then() {
 fn jobs_of_many_tasks_are_to_be_looked_at_beside_the_state() {
     let mut bench = Bench::new();
     let large = bench.submit(various(3_000));
-    // All of its tasks are one template.
+    // All tasks of this job share one template.
     bench.submit(tasks(100_000));
     bench.submit(various(20));
     assert_eq!(bench.state.find_again(&Selector::All).1, [large]);

@@ -1,4 +1,4 @@
-//! Submits: what is accepted, and the effects of a rejection.
+//! Submits: the server accepts valid ones, and rejections have no other effects.
 
 use std::collections::BTreeSet;
 
@@ -261,7 +261,7 @@ fn submits_that_ask_for_the_same_share_a_template() {
     assert_eq!(bench.job_state(job), JobState::Finished);
 }
 
-/// Submits with a key.
+/// Sends a submit with a key.
 fn keyed(bench: &mut Bench, name: &str, digest: &str, spec: SubmitSpec) -> Reply {
     let (name, digest) = (name.into(), digest.into());
     let submission = Submission::one(Box::new(spec), Some(SubmitKey { name, digest }));
@@ -286,7 +286,7 @@ fn a_submit_that_is_repeated_with_its_key_is_the_job_of_the_first_time() {
         keyed(&mut bench, "b", "1", tasks(1)),
         Reply::Submitted(JobId(2))
     );
-    // Including submits that would be rejected now: the job was open.
+    // This also holds for a submit that would be rejected now, because the job was open.
     let open = bench.open(None);
     let more = || into(open, tasks(1));
     assert_eq!(keyed(&mut bench, "c", "3", more()), Reply::Submitted(open));
@@ -296,7 +296,7 @@ fn a_submit_that_is_repeated_with_its_key_is_the_job_of_the_first_time() {
     assert_eq!(keyed(&mut bench, "a", "2", tasks(2)), taken);
     assert_eq!(bench.counts(open).total(), 1);
     assert_eq!(bench.state.last_job(), Some(open));
-    // A key is as old as its job.
+    // A key is kept as long as its job.
     bench.cancel(JobId(1));
     bench.request(Command::ForgetJobs {
         jobs: one(JobId(1)),
@@ -328,7 +328,7 @@ fn a_job_is_opened_once_for_each_key() {
     assert_eq!(open_keyed(&mut bench, "x", "b", "1"), opened(2));
     let taken = Reply::Refused(SubmitRefusal::KeyTaken(JobId(1)));
     assert_eq!(open_keyed(&mut bench, "y", "a", "2"), taken);
-    // Keys share one namespace with keys of submits.
+    // These keys share one namespace with the keys of submits.
     let more = into(JobId(1), tasks(1));
     assert_eq!(keyed(&mut bench, "a", "2", more), taken);
     assert_eq!(bench.counts(JobId(1)).total(), 0);
