@@ -1,12 +1,12 @@
 //! The server's decisions as a pure state machine: inputs in, effects out.
 //!
-//! It owns jobs, workers, the ready queue and the watching clients. It knows no socket, clock,
-//! file, thread or random source; the shell feeds it and carries out its effects. For each batch of
-//! inputs the shell calls [`ServerState::apply`] per input and then [`ServerState::settle`] once,
-//! which schedules and notifies watching clients. [`ServerState::check_invariants`] lists the
-//! invariants.
+//! It owns the jobs, the workers, the ready queue and the watching clients, but has no access to
+//! sockets, clocks, files, threads or random sources. The shell feeds it inputs and carries out its
+//! effects. For each batch of inputs, the shell calls [`ServerState::apply`] for each input and
+//! then [`ServerState::settle`] once, which schedules tasks and notifies watching clients.
+//! [`ServerState::check_invariants`] lists the invariants.
 //!
-//! A late, duplicate, unknown or impossible message is a legal input: it is ignored and counted.
+//! Late, duplicate, unknown and impossible messages are legal inputs. They are ignored and counted.
 
 mod after;
 mod asks;
@@ -90,18 +90,18 @@ use submit_key::SubmitKeys;
 use successors::Heads;
 use sweep::JobAction;
 
-/// Inputs that made no sense and were ignored.
+/// The numbers of inputs that made no sense and were ignored.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Ignored {
-    /// Reports about superseded or unsent instances.
+    /// Reports about instances that were superseded or never sent.
     pub stale_rows: u64,
-    /// Messages of workers that are gone.
+    /// Messages of workers that have ended.
     pub unknown_workers: u64,
-    /// Registrations that a newer one of the same worker has overtaken.
+    /// Registrations that arrived after a newer one of the same worker.
     pub late_registrations: u64,
 }
 
-/// Everything the server knows.
+/// The whole state of the server.
 #[derive(Clone, Debug, Default)]
 pub struct ServerState {
     jobs: Jobs,
@@ -109,33 +109,33 @@ pub struct ServerState {
     dispatcher: Dispatcher,
     audience: Audience,
     last_template: u32,
-    /// Workers and queues that could grant tasks more than they requested.
+    /// The workers and queues that could grant tasks more than they requested.
     offers: Offers,
-    /// Submits that learn from their tasks.
+    /// The submits that learn from their tasks.
     learning: Learning,
     ignored: Ignored,
-    /// Workers that seem broken.
+    /// The workers that seem broken.
     suspicions: Suspicions,
-    /// Time of the last portion of losses, if overdue workers are left.
+    /// When the last portion of losses was handled, if overdue workers are left.
     overdue_left: Option<Time>,
-    /// Set while the server is shutting down; says whether workers stay.
+    /// Set while the server is shutting down. Says whether the workers stay.
     ending: Option<ending::Ending>,
-    /// Requests about very many submits or jobs that are not answered yet.
+    /// Unanswered requests that concern very many submits or jobs.
     pending: VecDeque<Pending>,
-    /// Idempotency keys of submits.
+    /// The idempotency keys of submits.
     submit_keys: SubmitKeys,
-    /// Effects of the restore that were not emitted yet.
+    /// Effects of the restore that have not been emitted yet.
     owed: Vec<Effect>,
-    /// Tasks whose successors can be sent.
+    /// The tasks whose successors can be sent.
     heads: Heads,
     /// Whether nothing is stored, so that no state survives the server.
     is_volatile: bool,
-    /// Uid of the server, which paths can name.
+    /// The uid of the server, which can be part of paths.
     uid: Box<str>,
 }
 
 impl ServerState {
-    /// An empty server with this uid.
+    /// Creates the state of an empty server with this uid.
     #[must_use]
     pub fn new(uid: &str) -> Self {
         Self {
@@ -144,7 +144,8 @@ impl ServerState {
         }
     }
 
-    /// A server without a store: workers need not keep anything for the next one.
+    /// Creates the state of a server without a store. Its workers need not keep anything for the
+    /// next server.
     #[must_use]
     pub fn without_store(uid: &str) -> Self {
         Self {
@@ -153,31 +154,32 @@ impl ServerState {
         }
     }
 
-    /// Lowers the size limit of assignments, so that small tests see them divided.
+    /// Lowers the size limit of assignments, so that small tests cover divided assignments.
     #[cfg(any(test, feature = "testing"))]
     pub const fn limit_assignments(&mut self, bytes: usize) {
         self.dispatcher.limit_assignments(bytes);
     }
 
-    /// Lowers the portion size, so that small tests see work divided.
+    /// Lowers the portion size, so that small tests cover divided work.
     #[cfg(any(test, feature = "testing"))]
     pub const fn limit_portions(&mut self, count: u32) {
         self.dispatcher.limit_portions(count);
     }
 
-    /// Lowers the portion of tasks sent ahead, regardless of the run time of their job.
+    /// Lowers the number of tasks that are sent ahead at once, regardless of the run times of the
+    /// job's tasks.
     #[cfg(any(test, feature = "testing"))]
     pub const fn limit_successors(&mut self, portion: u32) {
         self.heads.limit(portion);
     }
 
-    /// Whether work in portions is left.
+    /// Returns whether portions of work are left.
     #[cfg(test)]
     pub(crate) fn has_portions_left(&self) -> bool {
         self.dispatcher.is_unsettled()
     }
 
-    /// Ready tasks of each queue.
+    /// Returns the number of ready tasks in each queue.
     #[cfg(test)]
     pub(crate) fn ready_counts(&self) -> impl Iterator<Item = (crate::class::QueueKey, u64)> + '_ {
         self.dispatcher.ready().counts()
@@ -192,25 +194,26 @@ impl ServerState {
         }
     }
 
-    /// Whether queues are missing in the request index.
+    /// Returns whether queues are missing in the request index.
     #[cfg(test)]
     pub(crate) fn is_queue_behind(&self) -> bool {
         self.dispatcher.ready().is_behind()
     }
 
-    /// Whether discarded queues must still be freed.
+    /// Returns whether discarded queues must still be freed.
     #[cfg(test)]
     pub(crate) fn is_queue_freeing(&self) -> bool {
         self.dispatcher.ready().is_freeing()
     }
 
-    /// Uid of the server.
+    /// Returns the uid of the server.
     #[must_use]
     pub fn uid(&self) -> &str {
         &self.uid
     }
 
-    /// Approximate cost of an input in rows: a lost or reconnected worker counts all its tasks.
+    /// Returns the approximate cost of an input in rows. For a lost or reconnected worker, each of
+    /// its tasks counts.
     #[must_use]
     pub fn rows_of(&self, input: &Input) -> usize {
         let worker = if let Input::WorkerGone(id, _)
@@ -225,7 +228,7 @@ impl ServerState {
         input.rows() + worker.map_or(0, |worker| worker.assigned().len())
     }
 
-    /// Applies one input. Appends effects in the order of their execution.
+    /// Applies one input. Appends the effects in the order of their execution.
     pub fn apply(&mut self, now: Now, input: Input, effects: &mut Vec<Effect>) {
         let ctx = &mut Ctx::new(now, effects);
         match input {
@@ -241,7 +244,7 @@ impl ServerState {
                 let reply = self.resubmit(ctx, request, *again);
                 ctx.reply(request, reply);
             }
-            // Only watches outlive their first answer.
+            // Only watch requests live longer than their first answer.
             Input::RequestGone(request) => self.audience.remove(request),
             Input::WorkerConnected(link, config) => {
                 self.on_worker_connected(ctx, link, config);
@@ -270,8 +273,9 @@ impl ServerState {
         }
     }
 
-    /// Sets since when messages to workers may wait for the disk; `None` = all are sent. Called
-    /// before each [`Self::settle`]: the time a task has to start counts from the sending.
+    /// Sets the time since which messages to workers may have been waiting for the disk. `None`
+    /// means that all have been sent. Must be called before each [`Self::settle`], because the time
+    /// that a task has to start is counted from when it is sent.
     pub const fn note_unsent(&mut self, since: Option<Time>) {
         self.dispatcher.note_unsent(since);
     }
@@ -290,22 +294,22 @@ impl ServerState {
             self.queue_portion(ctx);
             self.look_portion(ctx.now.mono);
             self.dispatcher.leave_portion();
-            // Portions end jobs as well.
+            // Portions can end jobs as well.
             self.follow_up(ctx);
             self.schedule(ctx);
         }
-        // Last, so that one update covers the whole batch.
+        // This comes last, so that one update covers the whole batch.
         let changed = self.jobs.take_changed();
         self.audience.settle(ctx, &changed, &mut self.jobs);
     }
 
-    /// When [`Input::Timer`] is due next.
+    /// Returns when the next [`Input::Timer`] is due.
     #[must_use]
     pub fn next_deadline(&self) -> Option<Time> {
         [
             self.workers.next_deadline(),
             self.audience.next_deadline(),
-            // During shutdown no further round would clear the due time.
+            // During shutdown, no further round would clear the due time.
             self.dispatcher.due_at().filter(|_| self.ending.is_none()),
             self.jobs.next_deadline(),
             self.suspicions.next_deadline(),
@@ -317,103 +321,104 @@ impl ServerState {
         .min()
     }
 
-    /// All jobs that are not forgotten.
+    /// Returns all jobs that have not been forgotten.
     #[must_use]
     pub const fn jobs(&self) -> &BTreeMap<JobId, Job> {
         self.jobs.all()
     }
 
-    /// Time of the next attempt of a task, if it is delayed.
+    /// Returns the time of a task's next attempt, if the attempt is delayed.
     #[must_use]
     pub fn next_attempt(&self, job: JobId, slot: TaskSlot) -> Option<Time> {
         self.jobs.next_attempt(job, slot)
     }
 
-    /// Sums over all jobs, as of the last [`ServerState::settle`].
+    /// Returns the sums over all jobs as of the last [`ServerState::settle`].
     #[must_use]
     pub const fn totals(&self) -> &Totals {
         self.jobs.totals()
     }
 
-    /// Workers that are connected or expected back.
+    /// Returns the workers that are connected or expected back.
     #[must_use]
     pub const fn workers(&self) -> &BTreeMap<WorkerId, Worker> {
         self.workers.live()
     }
 
-    /// Ended workers of this run of the server, the last [`ENDED_WORKERS_MAX`] of them.
+    /// Returns the last [`ENDED_WORKERS_MAX`] workers that have ended in this run of the server.
     #[must_use]
     pub const fn ended_workers(&self) -> &BTreeMap<WorkerId, Worker> {
         self.workers.ended()
     }
 
-    /// Number of ended workers of this run of the server, by reason.
+    /// Returns the number of workers that have ended in this run of the server, by reason.
     #[must_use]
     pub const fn ended_counts(&self) -> &BTreeMap<LostReason, u64> {
         self.workers.ended_counts()
     }
 
-    /// The last worker that ended neither on request nor with a goodbye.
+    /// Returns the last worker that ended neither on request nor with a goodbye.
     #[must_use]
     pub const fn last_lost(&self) -> Option<WorkerId> {
         self.workers.last_lost()
     }
 
-    /// A worker of this run of the server, live or ended.
+    /// Returns a live or ended worker of this run of the server.
     #[must_use]
     pub fn worker(&self, id: WorkerId) -> Option<&Worker> {
         self.workers.known(id)
     }
 
-    /// Workers that match a selector, live or ended; `all` = all known ones.
+    /// Returns the live or ended workers that match a selector. `all` selects all known workers.
     #[must_use]
     pub fn find_workers(&self, selector: &Selector) -> Selected<WorkerId> {
         self.workers.find(selector)
     }
 
-    /// Number of workers of an earlier run that are still expected back.
+    /// Returns the number of workers of an earlier run that are still expected back.
     #[must_use]
     pub fn awaited_workers(&self) -> usize {
         self.workers.awaited()
     }
 
-    /// Host name of a worker, including workers of an earlier run.
+    /// Returns the host name of a worker, which may be a worker of an earlier run.
     #[must_use]
     pub fn hostname(&self, id: WorkerId) -> Option<&str> {
         self.workers.hostname(id)
     }
 
-    /// Interned request classes.
+    /// Returns the interned request classes.
     #[must_use]
     pub const fn classes(&self) -> &Classes {
         self.dispatcher.classes()
     }
 
-    /// Highest job id ever given out.
+    /// Returns the highest job id ever assigned.
     #[must_use]
     pub const fn last_job(&self) -> Option<JobId> {
         self.jobs.last_id()
     }
 
-    /// Highest worker id ever given out.
+    /// Returns the highest worker id ever assigned.
     #[must_use]
     pub const fn last_worker(&self) -> Option<WorkerId> {
         self.workers.last_id()
     }
 
-    /// Inputs that were ignored.
+    /// Returns the numbers of ignored inputs.
     #[must_use]
     pub const fn ignored(&self) -> Ignored {
         self.ignored
     }
 
-    /// Size of the last round of [`ServerState::settle`]: how much it examined.
+    /// Returns the size of the last round of [`ServerState::settle`], which says how much it
+    /// examined.
     #[must_use]
     pub const fn last_round(&self) -> RoundSize {
         self.dispatcher.last_round()
     }
 
-    /// Number of tasks that could run if a worker had room.
+    /// Returns the number of tasks that could run if a worker had room.
     #[must_use]
     pub fn ready_len(&self) -> u64 {
         self.dispatcher.ready().len()
@@ -470,7 +475,7 @@ impl ServerState {
             }
             Command::ReleaseWorkers(workers) => Reply::Workers(self.release_workers(ctx, &workers)),
             Command::Watch(spec) => {
-                // Completed jobs are left out of "all": they have no news.
+                // "all" does not include completed jobs, because they have no news.
                 let jobs = self.jobs.select(&spec.jobs, |job| !job.is_completed());
                 self.audience.add(ctx.now.mono, request, spec, jobs);
                 return None;
@@ -494,15 +499,15 @@ impl ServerState {
         self.on_sweep(ctx, request, &jobs, JobAction::Resubmit(Box::new(again)))
     }
 
-    /// Jobs that match a selector. O(known jobs within its ranges + ranges).
+    /// Returns the jobs that match a selector. Takes O(known jobs within its ranges + ranges).
     #[must_use]
     pub fn find_jobs(&self, selector: &Selector) -> Selected<JobId> {
         self.jobs.find(selector)
     }
 
-    /// Puts a waiting task into the ready queue; held or blocked tasks follow later.
+    /// Puts a waiting task into the ready queue. Held or blocked tasks follow later.
     fn make_ready(&mut self, job: JobId, slot: TaskSlot) {
-        // It follows when the last expected worker has returned or is lost.
+        // A held task follows when the last expected worker has returned or is lost.
         if self.jobs.is_held(job, slot) {
             return;
         }
@@ -514,7 +519,7 @@ impl ServerState {
         }
     }
 
-    /// Tells workers to end the tasks of a job, which are terminal already.
+    /// Tells workers to end the tasks of a job, which are already terminal in the state.
     fn kill_assigned(&self, ctx: &mut Ctx<'_>, job: JobId) {
         let sent_to = self.jobs.get(job).map(Job::sent_to);
         let ids = sent_to.into_iter().flatten();
@@ -523,18 +528,18 @@ impl ServerState {
             let tasks: Vec<_> = tasks
                 .map(|(task, assigned)| (*task, assigned.instance))
                 .collect();
-            // It may only know templates of the job.
+            // The worker may only know templates of the job.
             if !tasks.is_empty() {
                 ctx.send(worker.id, WorkerCommand::Kill(tasks));
             }
         }
     }
 
-    /// Kills the still running processes of a job without unfinished tasks; returns their number.
+    /// Kills the processes that still run in a job without unfinished tasks. Returns their number.
     fn kill_now(&self, ctx: &mut Ctx<'_>, job: JobId) -> u32 {
         let mut killed = 0;
         for worker in self.workers.live().values() {
-            // The others end without a process.
+            // The other tasks end without a process.
             let running = worker.assigned_of(job).filter(|(_, task)| task.started);
             let tasks: Vec<_> = running.map(|(key, task)| (*key, task.instance)).collect();
             if !tasks.is_empty() {
@@ -545,12 +550,12 @@ impl ServerState {
         killed
     }
 
-    /// To be called after tasks of a job ended: notes the time and drops templates of completed
-    /// jobs.
+    /// Must be called after tasks of a job have ended. Notes the time, and drops the templates of
+    /// completed jobs.
     fn note_job_progress(&mut self, ctx: &mut Ctx<'_>, id: JobId) {
         self.jobs.note_changed(id);
         let Some(job) = self.jobs.get_mut(id) else {
-            // A late report about a job that was forgotten.
+            // This is a late report about a forgotten job.
             return;
         };
         let is_new_idle = job.note_idle(ctx.now.wall);
@@ -565,7 +570,7 @@ impl ServerState {
             self.close_if_over(ctx, id);
             return;
         }
-        // No task needs its templates anymore, and waiting submits can continue.
+        // No task needs the job's templates anymore, and waiting submits can continue.
         self.jobs.note_end(id, None);
         self.drop_templates(ctx, id);
         if is_new_completed {
@@ -580,7 +585,7 @@ impl ServerState {
             return;
         };
         for worker in job.take_sent_to() {
-            // A worker that is gone needs no message.
+            // A worker that has ended needs no message.
             let found = self.workers.get_mut(worker);
             let known = found.map_or_else(Vec::new, |worker| worker.forget_templates(id));
             if !known.is_empty() {
@@ -589,11 +594,11 @@ impl ServerState {
         }
     }
 
-    /// Checks everything that must hold between two inputs. For tests; O(tasks).
+    /// Checks everything that must hold between two inputs. For tests only; takes O(tasks).
     ///
     /// # Panics
     ///
-    /// If an invariant is broken, with its name.
+    /// If an invariant is broken. The message names it.
     #[cfg(any(test, feature = "testing"))]
     pub fn check_invariants(&self) {
         self.dispatcher.check(&self.workers);
@@ -630,7 +635,7 @@ impl ServerState {
     fn check_task(&self, job: &Job, slot: TaskSlot, phase: crate::task::Phase) {
         use crate::task::Phase;
         let task = crate::id::TaskKey::new(job.id, job.task_id(slot).expect("index is in range"));
-        // In this order: most tasks have ended, and this runs for all after every input.
+        // The order matters: most tasks have ended, and this runs for all tasks after every input.
         let should_be_ready = phase == Phase::Waiting
             && !job.is_blocked(slot)
             && !self.jobs.is_held(job.id, slot)

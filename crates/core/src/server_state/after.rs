@@ -1,7 +1,7 @@
 //! Submits that wait for other jobs: as a whole (`--after`), or task by task (`--after-each`).
 //!
-//! A condition costs nothing per task. Ends of awaited tasks and jobs are recorded and handled when
-//! the batch settles, so chains of any length need no recursion.
+//! A condition has no cost per task. The ends of awaited tasks and jobs are recorded and handled
+//! when the batch settles, so chains of any length need no recursion.
 
 use std::cmp::Reverse;
 use std::collections::BTreeSet;
@@ -17,22 +17,23 @@ use crate::range::{IdArray, IdRange};
 use crate::task::{Phase, TaskState};
 use crate::template::After;
 
-/// Limit of tasks in a submit that waits task by task: each is examined.
+/// The maximum number of tasks in a submit that waits task by task, because each of them is
+/// examined.
 const EACH_TASKS_MAX: u32 = 1 << 24;
 
-/// With more ends at once, the tasks that wait for them are reviewed together.
+/// If more tasks than this end at once, the tasks that wait for them are reviewed together.
 const NOTED_MAX: u32 = 64;
 
-/// Result of a condition for a task.
+/// The result of a condition for a task.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Verdict {
     Free,
     Blocked,
-    /// The awaited job or task failed: because of this job the task will never run.
+    /// The awaited job or task failed, so the task can never run. Names the awaited job.
     Doomed(JobId),
 }
 
-/// Pending decisions on the waiting tasks of a submit, as index ranges.
+/// Decisions about the waiting tasks of a submit that have not been applied yet, as index ranges.
 #[derive(Default)]
 struct Review {
     free: Vec<(QueueKey, u32, u32)>,
@@ -41,7 +42,7 @@ struct Review {
 }
 
 impl Review {
-    /// Adds free tasks.
+    /// Adds tasks that are free to run.
     fn release(&mut self, submit: &Submit, from: u32, to: u32) {
         // A single task has one request.
         if to - from > 1 {
@@ -59,7 +60,7 @@ impl Review {
 }
 
 impl ServerState {
-    /// Refuses conditions that could never be fulfilled.
+    /// Rejects conditions that could never be met.
     pub(super) fn check_after(
         &self,
         job: JobId,
@@ -71,19 +72,19 @@ impl ServerState {
                 .jobs
                 .get(condition.job)
                 .ok_or(SubmitRefusal::JobNotFound(condition.job))?;
-            // Neither would ever start.
+            // Otherwise neither job would ever start.
             if self.waits_for(condition.job, job) {
                 return Err(SubmitRefusal::AfterCycle(condition.job));
             }
             if !condition.is_each {
                 continue;
             }
-            // Each of them would be examined whenever a task of the other job ends.
+            // Each of the tasks would be examined whenever a task of the other job ends.
             if ids.len() > EACH_TASKS_MAX {
                 return Err(SubmitRefusal::TooManyAfter);
             }
-            // A task that does not exist never ends. In a repeated submit, awaited tasks may be
-            // done and gone.
+            // A task that does not exist never ends. In a repeated submit, the awaited tasks may
+            // have ended and been forgotten.
             if !is_again && let Some(task) = awaited.first_missing(ids) {
                 return Err(SubmitRefusal::AfterNoTask(task, condition.job));
             }
@@ -91,7 +92,7 @@ impl ServerState {
         Ok(())
     }
 
-    /// Whether `job` is `other` or waits for it, directly or indirectly.
+    /// Returns whether `job` is `other` or waits for it, directly or indirectly.
     fn waits_for(&self, job: JobId, other: JobId) -> bool {
         let mut seen = BTreeSet::from([job]);
         let mut stack = vec![job];
@@ -118,7 +119,7 @@ impl ServerState {
     /// Aborts tasks with failed dependencies in earlier submits.
     fn drop_doomed(&mut self, ctx: &mut Ctx<'_>, id: JobId, number: u32) {
         let Some(job) = self.jobs.get(id) else {
-            // Canceled and forgotten while it waited.
+            // The job was canceled and forgotten while it waited.
             return;
         };
         let mut slots = job.doomed(number);
@@ -126,16 +127,17 @@ impl ServerState {
             return;
         }
         slots.extend(job.descendants_of_all(&slots));
-        // After a restart they have ended before.
+        // After a restart, they may have ended before.
         if self.drop_waiting(ctx, id, slots) {
             self.note_job_progress(ctx, id);
         }
     }
 
-    /// Handles what ended since the last time.
+    /// Handles all ends that were recorded since the last call.
     pub(super) fn follow_up(&mut self, ctx: &mut Ctx<'_>) {
         loop {
-            // Resulting ends are recorded as well: chains of any length need no recursion.
+            // Ends that result from these are recorded as well, so chains of any length need no
+            // recursion.
             let ends = self.jobs.take_ends();
             if ends.is_empty() {
                 return;
@@ -144,7 +146,7 @@ impl ServerState {
                 for (follower, number) in self.jobs.followers_of(job) {
                     self.review(ctx, (follower, number), task, false);
                 }
-                // The record of a job's completion follows the records of its tasks.
+                // The record of a job's completion comes after the records of its tasks.
                 if task.is_none() && self.jobs.get(job).is_none_or(Job::is_completed) {
                     self.jobs.forget_followers(job);
                 }
@@ -152,8 +154,8 @@ impl ServerState {
         }
     }
 
-    /// Examines the waiting tasks of a submit, or the one with the id of an ended task; `is_start` =
-    /// for the first time.
+    /// Examines the waiting tasks of a submit, or only the task with the same id as a task that has
+    /// ended. `is_start` says whether the submit is examined for the first time.
     fn review(
         &mut self,
         ctx: &mut Ctx<'_>,
@@ -161,12 +163,12 @@ impl ServerState {
         ended: Option<TaskId>,
         is_start: bool,
     ) {
-        // It is examined at its release.
+        // A held submit is examined when it is released.
         if self.jobs.is_submit_held(id, number) {
             return;
         }
         let Some(job) = self.jobs.get(id) else {
-            // Canceled and forgotten while it waited.
+            // The job was canceled and forgotten while it waited.
             return;
         };
         let Some(submit) = job.submits.get(number as usize) else {
@@ -177,19 +179,19 @@ impl ServerState {
             None => 0..u32::MAX,
             Some(task) => match job.find(task).filter(|slot| slot.submit == number) {
                 Some(slot) => slot.index..slot.index + 1,
-                // Not every task of the awaited job has a counterpart.
+                // A task of the awaited job need not have a counterpart.
                 None => return,
             },
         };
         let whole = self.verdict_of_whole(submit);
         if let Verdict::Doomed(culprit) = whole {
-            // No task of it was ever dispatched.
+            // No task of this submit was ever dispatched.
             self.drop_submit(ctx, id, number, culprit);
             return;
         }
         let is_free = whole == Verdict::Free;
         if self.is_divided(submit) && (is_free || is_start) {
-            // The requests of a blocked one are interned all the same: users may ask about it.
+            // The requests of a blocked submit are interned too, because users may ask about them.
             let priority = if is_free {
                 submit.priority_max
             } else {
@@ -207,7 +209,7 @@ impl ServerState {
         }
     }
 
-    /// Queues the tasks that are free, and aborts those that will never run.
+    /// Queues the free tasks, and aborts the tasks that will never run.
     fn carry_out(&mut self, ctx: &mut Ctx<'_>, at: (JobId, u32), review: Review) {
         for (key, from, to) in review.free {
             self.dispatcher.enqueue(key, at.0, at.1, from..to);
@@ -217,17 +219,17 @@ impl ServerState {
         }
     }
 
-    /// Whether the tasks of a submit are queued in portions.
+    /// Returns whether the tasks of a submit are queued in portions.
     pub(super) fn is_divided(&self, submit: &Submit) -> bool {
         let is_each = submit.after.iter().any(|after| after.is_each);
         submit.graph().is_some() && !is_each && submit.tasks.len() > self.dispatcher.portion_max()
     }
 
-    /// The conditions that concern all tasks alike.
+    /// Returns the verdict of the conditions that apply to all tasks of a submit alike.
     fn verdict_of_whole(&self, submit: &Submit) -> Verdict {
         let mut verdict = Verdict::Free;
         for after in submit.after.iter().filter(|after| !after.is_each) {
-            // A forgotten job had completed, and its followers were handled then.
+            // A forgotten job had completed, and its followers were handled at that time.
             let Some(job) = self.jobs.get(after.job) else {
                 continue;
             };
@@ -255,12 +257,12 @@ impl ServerState {
                 .get(after.job)
                 .and_then(|job| job.phase(job.find(task)?));
             match phase {
-                // A forgotten job counts as finished, see forget_job.
+                // The tasks of a forgotten job count as finished; see `forget_job`.
                 None | Some(Phase::Finished) => {}
                 Some(Phase::Waiting | Phase::Queued | Phase::Placed | Phase::Running) => {
                     verdict = Verdict::Blocked;
                 }
-                // Any end is enough.
+                // The condition accepts any end.
                 Some(Phase::Failed | Phase::Canceled | Phase::Aborted) if after.is_any => {}
                 Some(Phase::Failed | Phase::Canceled | Phase::Aborted) => {
                     return Verdict::Doomed(after.job);
@@ -286,13 +288,14 @@ impl ServerState {
             }
             let mut index = from;
             while index < to {
-                // Whole ranges at a time: a million tasks of an array are a few of these.
+                // Tasks are decided in whole ranges. A million tasks of an array form only a few of
+                // these.
                 let end = index + self.alike(submit, index, to - index);
                 let slot = TaskSlot {
                     submit: number,
                     index,
                 };
-                // A delayed task was ready once; its timer releases it.
+                // A delayed task has been ready before. Its timer releases it.
                 let record = submit.tasks.record(index);
                 let was_tried = record.is_some_and(|record| record.retry_count() > 0);
                 if !was_tried || is_start && !self.jobs.is_delayed(job.id, slot) {
@@ -311,8 +314,9 @@ impl ServerState {
         review
     }
 
-    /// How many of up to `count` waiting tasks from this one on have the same verdict; at least 1.
-    /// In an array these were never handed out, and wait for neighbours in the same phase.
+    /// Returns how many of up to `count` waiting tasks, starting with this one, have the same
+    /// verdict. At least 1. In an array, these tasks were never dispatched and wait for neighboring
+    /// tasks in the same phase.
     fn alike(&self, submit: &Submit, index: u32, count: u32) -> u32 {
         if submit.graph().is_some() {
             return 1;
@@ -326,7 +330,7 @@ impl ServerState {
         };
         count = count.min(ids.count());
         for after in submit.after.iter().filter(|after| after.is_each) {
-            // Every task counts as finished in a job that is gone.
+            // Every task of a forgotten job counts as finished.
             let Some(job) = self.jobs.get(after.job) else {
                 continue;
             };
@@ -364,7 +368,7 @@ impl ServerState {
             if next < submit.tasks.len() {
                 self.dispatcher.note_unqueued(at, Unqueued { next, ..rest });
             }
-            // A blocked submit is examined again when that changes.
+            // A blocked submit is examined again when it is released.
             if self.verdict_of_whole(submit) == Verdict::Free {
                 let review = self.sort(job, (at.1, submit), part, rest.is_start);
                 self.carry_out(ctx, at, review);
@@ -372,12 +376,12 @@ impl ServerState {
         }
     }
 
-    /// Aborts a submit that never had a running task.
+    /// Aborts a submit that has never had a running task.
     fn drop_submit(&mut self, ctx: &mut Ctx<'_>, id: JobId, number: u32, culprit: JobId) {
         let whole = 0..u32::MAX;
         let ids = self.end_parts(ctx, (id, number), std::slice::from_ref(&whole));
         if ids.is_empty() {
-            // Its tasks were canceled before.
+            // The tasks have been canceled before.
             return;
         }
         persist_dropped(ctx, id, ids);
@@ -385,7 +389,8 @@ impl ServerState {
         self.note_dropped(ctx, id, culprit);
     }
 
-    /// Aborts the unfinished tasks of parts of a submit, without dependents; returns their ids.
+    /// Aborts the unfinished tasks in parts of a submit, but not their dependents. Returns the task
+    /// ids.
     fn end_parts(
         &mut self,
         ctx: &Ctx<'_>,
@@ -437,7 +442,7 @@ impl ServerState {
         self.note_dropped(ctx, id, culprit);
     }
 
-    /// Aborts the waiting ones among these tasks; returns whether there were any.
+    /// Aborts those of the tasks that are waiting. Returns whether there were any.
     pub(super) fn drop_waiting(
         &mut self,
         ctx: &mut Ctx<'_>,
@@ -452,11 +457,11 @@ impl ServerState {
         is_any
     }
 
-    /// Aborts the waiting ones among these tasks; returns their ids.
+    /// Aborts those of the tasks that are waiting. Returns their ids.
     pub(super) fn abort_waiting(&mut self, id: JobId, slots: Vec<TaskSlot>) -> Vec<u32> {
         let mut aborted = Vec::new();
         for slot in slots {
-            // Two failed tasks may share dependents: the first one took them.
+            // Two failed tasks may share dependents, which are aborted with the first.
             if self.jobs.phase(id, slot) != Some(Phase::Waiting) {
                 continue;
             }
@@ -483,7 +488,7 @@ impl ServerState {
         self.note_job_progress(ctx, id);
     }
 
-    /// Whether a waiting task is blocked neither by tasks nor by jobs.
+    /// Returns whether a waiting task is blocked neither by tasks nor by jobs.
     pub(super) fn is_free(&self, id: JobId, slot: TaskSlot) -> bool {
         let submit = self.jobs.get(id).and_then(|job| job.submit(slot));
         submit.is_some_and(|submit| {
@@ -492,7 +497,7 @@ impl ServerState {
         })
     }
 
-    /// Conditions of a task on other jobs, and how many are unmet.
+    /// Returns the number of a task's conditions on other jobs, and how many of them are unmet.
     #[must_use]
     pub fn awaited(&self, job: &Job, slot: TaskSlot) -> (u32, u32) {
         let Some(submit) = job.submit(slot) else {
@@ -517,13 +522,13 @@ impl ServerState {
     }
 }
 
-/// Stores that tasks were aborted.
+/// Stores that tasks have been aborted.
 pub(super) fn persist_dropped(ctx: &mut Ctx<'_>, job: JobId, ids: IdArray) {
     let to = TaskState::Aborted;
     ctx.persist(ChangeKind::TasksDropped { job, ids, to });
 }
 
-/// Tasks of a job as a set of ids; the ids are distinct.
+/// Returns tasks of a job as a set of ids. The ids are distinct.
 pub(super) fn sorted_ids(job: JobId, mut tasks: Vec<u32>) -> IdArray {
     tasks.sort_unstable();
     IdArray::from_sorted(tasks).unwrap_or_else(|error| {

@@ -1,8 +1,8 @@
-//! Present requests of tasks, see [`crate::ask`]. The server computes them again when an attempt
-//! ends, when a task grows or is cut off, and when workers or allocation queues come or go.
+//! The current requests of tasks; see [`crate::ask`]. The server computes them again when an
+//! attempt ends, when a task grows or is cut off, and when workers or allocation queues come or go.
 //!
-//! Undispatched tasks move to the queue of their new request as ranges, so it costs the same for
-//! ten tasks and for ten million. Finished tasks change the requests of others rarely, see
+//! Undispatched tasks move to the queue of their new request as ranges, so the cost is the same for
+//! ten tasks and for ten million. Finished tasks rarely change the requests of other tasks; see
 //! [`Learned::note_looked_at`]. Offers bound all requests, so all submits are examined again when
 //! workers come or go, in portions and at most every few seconds.
 
@@ -25,30 +25,33 @@ use crate::sizing::{FirstMemory, RETRIES, TASKS_MIN, coarse, memory_amount};
 use crate::template::TaskTemplate;
 use crate::time::Time;
 
-/// Requests that are computed in one step after workers came or went, some ten microseconds each.
+/// The number of requests computed in one step after workers came or went. Each takes a few tens of
+/// microseconds.
 const LOOKED_MAX: usize = 256;
-/// Kinds of workers that cost as much as one request more,
+/// The number of worker kinds that cost as much as one more request.
 const KINDS_PER_LOOK: usize = 64;
-/// and pieces of a submit that are moved.
+/// The number of moved pieces of a submit that cost as much as one more request.
 const PIECES_PER_LOOK: usize = 16;
 
-/// Shortest interval between two passes over all submits: workers may come and go by the thousand.
+/// The minimum interval between two passes over all submits, because thousands of workers may come
+/// and go.
 const LOOK_AGAIN: Duration = Duration::from_secs(5);
 
-/// Submits that learn from their tasks, and the pass over them after a change of offers.
+/// The submits that learn from their tasks, and the progress of the pass over them after offers
+/// have changed.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Learning {
     submits: BTreeSet<(JobId, u32)>,
-    /// Time of the next pass; `None` = no change of offers.
+    /// The time of the next pass. `None` if the offers have not changed.
     due: Option<Time>,
-    /// No pass begins before.
+    /// The earliest time at which the next pass begins.
     not_before: Time,
-    /// Where the pass goes on that has begun.
+    /// The submit at which the current pass continues.
     next: Option<(JobId, u32)>,
 }
 
 impl Learning {
-    /// Workers or allocation queues came or went.
+    /// Notes that workers or allocation queues came or went.
     pub(super) fn note_offers(&mut self, now: Time) {
         // A new submit is examined when it is added.
         if !self.submits.is_empty() {
@@ -56,21 +59,21 @@ impl Learning {
         }
     }
 
-    /// Whether a pass has begun.
+    /// Returns whether a pass is in progress.
     pub(super) const fn is_going_on(&self) -> bool {
         self.next.is_some()
     }
 }
 
-/// Requests of the tasks of a submit.
+/// The requests of the tasks of a submit.
 impl ServerState {
-    /// Begins to learn from the tasks of a submit.
+    /// Starts learning from the tasks of a submit.
     pub(super) fn begin_learning(&mut self, now: Time, id: JobId, number: u32) {
         let Some(submit) = self.submit_at((id, number)) else {
             return;
         };
         let SubmitKind::Array { template, .. } = &submit.kind else {
-            // Most tasks of a graph have a command of their own.
+            // Most tasks of a graph have a separate command each.
             return;
         };
         let template = Arc::clone(template);
@@ -89,7 +92,7 @@ impl ServerState {
         }
     }
 
-    /// Learns from the tasks of a job that were restored.
+    /// Learns from the restored tasks of a job.
     pub(super) fn learn_again(&mut self, now: Time, id: JobId) {
         let Some(job) = self.jobs.get_mut(id) else {
             return;
@@ -115,8 +118,8 @@ impl ServerState {
         }
     }
 
-    /// Computes the requests of the undispatched tasks of a submit, and moves tasks with another
-    /// request to its queue; returns the cost, see [`LOOKED_MAX`].
+    /// Computes the requests of the undispatched tasks of a submit, and moves tasks whose request
+    /// has changed to the queue of the new request. Returns the cost; see [`LOOKED_MAX`].
     pub(super) fn look_at(&mut self, now: Time, at: (JobId, u32)) -> usize {
         let mut cost = 1;
         let submit = self.submit_at(at);
@@ -127,7 +130,8 @@ impl ServerState {
             let Some(had) = self.template_at(at, &asked, own) else {
                 continue;
             };
-            // Without a worker that could run them they ask for as much as before.
+            // If no worker could run the tasks, they keep the lifetime that they have requested so
+            // far.
             let most = Some(min_time(&had.task.requests)).filter(|time| !time.is_zero());
             let template = self.asking(now, at, (&asked, own), most);
             cost += 1;
@@ -138,7 +142,7 @@ impl ServerState {
         cost
     }
 
-    /// Computes the request of tasks without factors; returns the distinct factors of all.
+    /// Computes the request of tasks without factors. Returns the distinct factors of all tasks.
     fn learn_at(
         &mut self,
         now: Time,
@@ -163,8 +167,9 @@ impl ServerState {
         Some(own.factors())
     }
 
-    /// Template of tasks with these factors, by offers and by the needs of others. `most` = the
-    /// remaining lifetime to expect of a worker if none could run them.
+    /// Returns the template of tasks with these factors, based on the offers and on the needs of
+    /// other tasks. `most` is the remaining lifetime to expect of a worker if no worker could run
+    /// them.
     fn asking(
         &mut self,
         now: Time,
@@ -187,7 +192,7 @@ impl ServerState {
         self.make(at, asked, ask(&asked.task, own, learned, most))
     }
 
-    /// A template with this request.
+    /// Returns a template with this request, and creates it if there is none.
     fn make(
         &mut self,
         at: (JobId, u32),
@@ -212,8 +217,8 @@ impl ServerState {
         })
     }
 
-    /// Moves the ready tasks of a submit to the queue of their new template, unless that would take
-    /// long: then they keep their request until the next pass. Returns the number of pieces.
+    /// Moves the ready tasks of a submit to the queue of their new template. If that would take
+    /// long, the tasks keep their request until the next pass. Returns the number of pieces.
     fn move_queue(
         &mut self,
         (id, number): (JobId, u32),
@@ -233,7 +238,7 @@ impl ServerState {
         if let Some(job) = self.jobs.get(id)
             && let Some(submit) = job.submits.get(number as usize)
         {
-            // Tasks with other factors may be in the same queue, and stay there.
+            // Tasks with other factors may be in the same queue and stay there.
             let parts = ready.ranges();
             for (from, to) in parts.flat_map(|(from, to)| submit.asks.parts(from, to)) {
                 let slot = TaskSlot {
@@ -247,7 +252,7 @@ impl ServerState {
         for (key, indices) in moved {
             self.dispatcher.enqueue(key, id, number, indices);
         }
-        // A plan for multi-node tasks may have counted on them.
+        // A plan for multi-node tasks may have relied on these tasks.
         self.dispatcher.note_plans_changed();
         pieces
     }
@@ -261,7 +266,7 @@ impl ServerState {
         Some(&mut submit.asks)
     }
 
-    /// Present template of tasks with these factors.
+    /// Returns the current template of tasks with these factors.
     fn template_at(
         &self,
         at: (JobId, u32),
@@ -274,11 +279,12 @@ impl ServerState {
     }
 }
 
-/// Requests of single tasks, by their earlier attempts.
+/// The requests of single tasks, derived from their earlier attempts.
 impl ServerState {
-    /// Handles a task cut off by the end of its worker after this run time: from this instance on
-    /// it requires more remaining lifetime, as far as offered. Otherwise it could be cut off again
-    /// and again, because the oldest workers come first. `now` = `None` restores it.
+    /// Handles a task that ran for this time until it was cut off because its worker ended.
+    /// Starting with this instance, the task requires more remaining lifetime, as far as offered.
+    /// Otherwise it could be cut off again and again, because the oldest workers are filled first.
+    /// If `now` is `None`, the state is being restored.
     pub(super) fn note_cut_off(
         &mut self,
         now: Option<Time>,
@@ -294,7 +300,7 @@ impl ServerState {
         };
         let worker = self.workers.known(worker);
         let limit = worker.and_then(|worker| worker.config.time_limit);
-        // If the server was away, it learned of the end late.
+        // If the server was away, it learned late that the worker had ended.
         let run = limit.map_or(run, |limit| run.min(limit));
         let before = submit.asks.own_at(slot.index, from);
         let own = Factors {
@@ -307,7 +313,8 @@ impl ServerState {
         }
     }
 
-    /// Grants the instance after a failed one more of the exhausted resource. `None` = unchanged.
+    /// Grants the instance after a failed one more of the exhausted resource. Returns `None` if the
+    /// grant is unchanged.
     pub(super) fn grow(
         &mut self,
         now: Time,
@@ -315,20 +322,20 @@ impl ServerState {
         had: Option<ClassId>,
         outcome: &Outcome,
     ) -> Option<Grant> {
-        // More resources cure no other failure.
+        // Other failures cannot be avoided with more resources.
         if !matches!(outcome, Outcome::OutOfMemory(_) | Outcome::TimeLimit) {
             return None;
         }
         let job = self.jobs.get(id)?;
         let submit = job.submit(slot)?;
         let task = Arc::clone(&submit.asked_template(slot.index)?.task);
-        // Most tasks have nothing that could grow, and may fail by the million.
+        // Most tasks have no request that could grow, and millions of them may fail.
         if task.retry.grow == GrowSpec::default() && task.learn.memory.is_none() {
             return None;
         }
         let next = job.record(slot)?.instance();
         let before = submit.asks.own(slot.index).scale;
-        // Including its growth so far.
+        // This class includes the growth so far.
         let class = submit.queue_key(slot.index)?.class;
         let learned = submit.asks.learned.as_ref();
         let needed = learned.and_then(|learned| learned.needs.memory_max());
@@ -351,8 +358,8 @@ impl ServerState {
         })
     }
 
-    /// Whether a task with learned memory exhausted the largest offer: another attempt would fail
-    /// as well. An explicit number of retries takes precedence.
+    /// Returns whether a task with learned memory has exhausted the largest offer, so that another
+    /// attempt would fail as well. An explicit number of retries takes precedence.
     pub(super) fn is_too_large(
         &mut self,
         now: Time,
@@ -362,7 +369,8 @@ impl ServerState {
         let submit = self.jobs.get(id).and_then(|job| job.submit(slot));
         let asked = submit.and_then(|submit| submit.asked_template(slot.index));
         let is_usual = asked.is_some_and(|asked| {
-            // A client from before this field sends the default number if the user gave none.
+            // A client that is older than this field sends the default number if the user gave
+            // none.
             let learn = asked.task.learn;
             learn.memory.is_some() && !learn.are_retries_given && asked.task.retry.limit == RETRIES
         });
@@ -375,12 +383,12 @@ impl ServerState {
         amount.is_some_and(|amount| had_most(amount, most))
     }
 
-    /// Restores the grant of a task from one of its instances on. Call before
-    /// [`ServerState::restore_task`], by ascending instances.
+    /// Restores the grant of a task, starting with one of its instances. Must be called before
+    /// [`ServerState::restore_task`], in ascending order of instance.
     ///
     /// # Errors
     ///
-    /// [`RestoreError`] if job or task do not exist.
+    /// Returns a [`RestoreError`] if the job or the task does not exist.
     pub fn restore_grown(
         &mut self,
         id: JobId,
@@ -393,7 +401,8 @@ impl ServerState {
         set.map(|_| ()).ok_or(RestoreError::NoTask(id, task))
     }
 
-    /// Sets the scale of a task from one of its instances on; returns the template with it.
+    /// Sets the scale of a task, starting with one of its instances. Returns the resulting
+    /// template.
     fn set_scale(
         &mut self,
         now: Option<Time>,
@@ -402,16 +411,17 @@ impl ServerState {
     ) -> Option<Arc<TaskTemplate>> {
         let submit = self.jobs.get(id)?.submit(slot)?;
         let asked = submit.asked_template(slot.index)?;
-        // Attempts are shown with this one.
+        // Attempts are displayed with this template.
         let grown = Ask::grown(&asked.task, scale);
         let grown = self.make((id, slot.submit), &asked, grown);
-        // With another request it may no longer be cut off.
+        // With a different request, the task may no longer be cut off.
         let wanted = Duration::ZERO;
         self.set_own(now, (id, slot), (from, Factors { scale, wanted }), None);
         Some(Arc::clone(&grown.task))
     }
 
-    /// Sets the factors of a task from one of its instances on. `most` as for [`Self::asking`].
+    /// Sets the factors of a task, starting with one of its instances. For `most`, see
+    /// [`Self::asking`].
     fn set_own(
         &mut self,
         now: Option<Time>,
@@ -427,7 +437,7 @@ impl ServerState {
         };
         let asks = self.asks_mut(at);
         let is_new = asks.is_some_and(|asks| asks.set_own(&asked, (slot.index, from), own));
-        // Restored tasks are looked at when all are restored.
+        // Restored tasks are examined after all of them have been restored.
         if let Some(now) = now.filter(|_| is_new) {
             let template = self.asking(now, at, (&asked, own), most);
             let asks = self.asks_mut(at);
@@ -440,13 +450,13 @@ impl ServerState {
 
 /// Examines learned requests again after workers or allocation queues came or went.
 impl ServerState {
-    /// Time of the next pass; none is due while there are no offers.
+    /// Returns the time of the next pass. No pass is due while there are no offers.
     pub(super) fn learning_due(&self) -> Option<Time> {
         let due = self.learning.due;
         due.filter(|_| self.ending.is_none() && self.offers.is_any(&self.workers))
     }
 
-    /// Looks at some of the submits that learn.
+    /// Examines a portion of the submits that learn.
     pub(super) fn look_portion(&mut self, now: Time) {
         if !self.learning.is_going_on() {
             if self.learning_due().is_none_or(|due| due > now) {
@@ -469,7 +479,7 @@ impl ServerState {
     }
 }
 
-/// The first task of a submit.
+/// Returns the slot of the first task of a submit.
 const fn first_of(submit: u32) -> TaskSlot {
     TaskSlot { submit, index: 0 }
 }

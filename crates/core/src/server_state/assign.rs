@@ -1,7 +1,7 @@
-//! Assignments of one worker in one round, as messages of bounded size.
+//! The assignments of one worker in one round, as messages of limited size.
 //!
-//! Only here a task is encoded: template, ids, instance, entry. A single template or the assignment
-//! of a single task cannot be divided; everything else is.
+//! Tasks are encoded only here: template, ids, instance, entry. A single template and the
+//! assignment of a single task cannot be divided. Everything else is divided as needed.
 
 use std::sync::Arc;
 
@@ -12,7 +12,7 @@ use crate::limits::{ASSIGN_BYTES_MAX, task_bytes, template_bytes};
 use crate::range::IdArray;
 use crate::template::Entries;
 
-/// Most bytes of one assignment.
+/// The maximum size of an assignment in bytes.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct AssignLimit(pub(super) usize);
 
@@ -22,12 +22,13 @@ impl Default for AssignLimit {
     }
 }
 
-/// Templates and assignments on their way into messages.
+/// Templates and assignments that are being packed into messages.
 #[derive(Debug)]
 pub(super) struct AssignBatch {
-    /// Templates, and the tasks that can be sent at once.
+    /// The templates, and the tasks that can be sent immediately.
     ready: Messages,
-    /// Tasks with uncommitted dependencies, in messages of their own, so that they delay no others.
+    /// Tasks with uncommitted dependencies. They are in separate messages, so that they delay no
+    /// other tasks.
     behind: Messages,
     bytes_max: usize,
 }
@@ -38,7 +39,7 @@ struct Messages {
     templates: Vec<Arc<SharedTemplate>>,
     assignments: Vec<Assignment>,
     awaits: AwaitedEnds,
-    /// Bytes of the templates and assignments.
+    /// The size of the templates and assignments in bytes.
     bytes: usize,
 }
 
@@ -53,17 +54,17 @@ pub(super) struct Run {
     pub(super) bytes: usize,
 }
 
-/// A task as an assignment names it.
+/// A task as it is named in an assignment.
 pub(super) struct NamedTask {
     pub(super) id: TaskId,
     pub(super) template: Arc<SharedTemplate>,
-    /// Bytes that it adds to an assignment.
+    /// The number of bytes that the task adds to an assignment.
     pub(super) bytes: usize,
 }
 
 impl Run {
-    /// Merges a neighbor with the same template and instance, since both form one row of the
-    /// message; otherwise returns it.
+    /// Merges a neighbor that has the same template and instance, because both form one row of the
+    /// message. Otherwise returns the neighbor.
     pub(super) fn join(&mut self, next: Self, bytes_max: usize) -> Option<Self> {
         let is_alike = self.to == next.from
             && self.instance == next.instance
@@ -79,7 +80,7 @@ impl Run {
 }
 
 impl AssignBatch {
-    /// A single item above the limit gets a message of its own.
+    /// Creates an empty batch. A single item above the limit gets its own message.
     pub(super) const fn new(AssignLimit(bytes_max): AssignLimit) -> Self {
         Self {
             ready: Messages::new(),
@@ -88,14 +89,14 @@ impl AssignBatch {
         }
     }
 
-    /// Adds a template; assignments that refer to it come later.
+    /// Adds a template. Assignments that refer to it must be added later.
     pub(super) fn add_template(&mut self, template: Arc<SharedTemplate>) {
         self.ready
             .make_room(template_bytes(&template), self.bytes_max);
         self.ready.templates.push(template);
     }
 
-    /// Adds tasks whose dependencies have these ends.
+    /// Adds tasks that wait for these ends of their dependencies.
     pub(super) fn add(&mut self, assignment: Assignment, awaits: AwaitedEnds) {
         let messages = match awaits {
             AwaitedEnds::None => &mut self.ready,
@@ -106,7 +107,7 @@ impl AssignBatch {
         messages.assignments.push(assignment);
     }
 
-    /// Sets the nodes of its only task.
+    /// Sets the nodes of the batch's only task.
     pub(super) fn set_nodes(&mut self, nodes: &[Box<str>]) {
         let (ready, behind) = (&mut self.ready, &mut self.behind);
         for assignment in ready.assignments.iter_mut().chain(&mut behind.assignments) {
@@ -134,7 +135,8 @@ impl Messages {
     }
 
     fn make_room(&mut self, bytes: usize, bytes_max: usize) {
-        // An item without room starts the next message, even if it exceeds one by itself.
+        // An item that does not fit starts the next message, even if it exceeds the limit by
+        // itself.
         if self.bytes + bytes > bytes_max {
             self.close();
         }
@@ -173,10 +175,11 @@ pub(super) fn assignment(job: &Job, submit: u32, run: &Run, variant: u32) -> Ass
         .map(|s| s.ids.slice(run.from, run.to))
         .unwrap_or_default();
     let entries = found
-        // In an array either all tasks have entries, or none.
+        // In an array, either all tasks have entries or none has.
         .filter(|s| s.entry(run.from).is_some())
         .and_then(|submit| {
-            // An id without an entry gets an empty one: the two lists correspond by position.
+            // An id without an entry gets an empty one, because the two lists correspond by
+            // position.
             let parts = (run.from..run.to).map(|index| submit.entry(index).unwrap_or_default());
             let lengths: Vec<u64> = parts.clone().map(|part| part.len() as u64).collect();
             Entries::new(parts.collect::<Vec<_>>().concat(), lengths)

@@ -1,4 +1,4 @@
-//! Closing, cancelling and forgetting jobs; stopping workers.
+//! Closing, canceling and forgetting jobs, and stopping workers.
 
 use std::collections::BTreeMap;
 
@@ -11,14 +11,14 @@ use crate::selector::{Selected, Selector};
 use crate::task::{Phase, TaskState};
 
 impl ServerState {
-    /// `None` if there is no such job.
+    /// Closes a job. Returns `None` if the job does not exist.
     pub(super) fn close_job(&mut self, ctx: &mut Ctx<'_>, id: JobId) -> Option<JobResult> {
         if !self.jobs.close(id)? {
             return Some(JobResult::Already(id));
         }
         ctx.persist(ChangeKind::JobClosed(id));
         let job = self.jobs.get_mut(id)?;
-        // Only noted here: the last task ended while the job was open.
+        // Completion is only noted here, because the last task ended while the job was open.
         if job.is_completed() {
             job.note_completed();
             self.forget_learned(id);
@@ -34,7 +34,7 @@ impl ServerState {
         })
     }
 
-    /// Closes a self-closing job once no task is left that could add others.
+    /// Closes a self-closing job once it has no task left that could add others.
     pub(super) fn close_if_over(&mut self, ctx: &mut Ctx<'_>, id: JobId) {
         let job = self.jobs.get(id);
         if job.is_some_and(|job| job.closes_itself && job.is_open && job.is_idle()) {
@@ -42,7 +42,7 @@ impl ServerState {
         }
     }
 
-    /// `None` if there is no such job.
+    /// Cancels a job. Returns `None` if the job does not exist.
     pub(super) fn cancel_job(
         &mut self,
         ctx: &mut Ctx<'_>,
@@ -53,7 +53,7 @@ impl ServerState {
         let unfinished = job.counts().unfinished();
         let already_finished = job.counts().total() - unfinished;
         let is_completed = job.is_completed();
-        // The tasks of a job that failed by `--max-fails` keep their grace period.
+        // The tasks of a job that failed because of `--max-fails` keep their grace period.
         let killed = match (unfinished, job.counts().canceled) {
             (0, 1..) => self.kill_now(ctx, id),
             _ => 0,
@@ -61,7 +61,7 @@ impl ServerState {
         if is_completed && killed == 0 {
             return Some(JobResult::Already(id));
         }
-        // An open job without unfinished tasks is unchanged: nothing of it was canceled.
+        // An open job without unfinished tasks is unchanged, because no task was canceled.
         if unfinished > 0 {
             let canceled = ChangeKind::JobCanceled {
                 job: id,
@@ -69,7 +69,7 @@ impl ServerState {
             };
             ctx.persist(canceled);
             self.end_job(ctx, id, Phase::Canceled);
-            // A cancel without a reason keeps that of an earlier one.
+            // A cancel without a reason keeps the reason of an earlier cancel.
             if let Some(job) = self.jobs.get_mut(id).filter(|_| !reason.is_empty()) {
                 job.cancel_reason = Some(reason.into());
             }
@@ -143,8 +143,8 @@ impl ServerState {
         Selected::all(vec![result])
     }
 
-    /// Stores which tasks were canceled and releases others. Returns dependents that were sent to
-    /// workers without a reported start: they are aborted as well.
+    /// Stores which tasks were canceled, and releases other tasks. Returns the dependents that were
+    /// sent to workers without a reported start, which are aborted as well.
     fn end_canceled(
         &mut self,
         ctx: &mut Ctx<'_>,
@@ -154,7 +154,8 @@ impl ServerState {
     ) -> Vec<(WorkerId, (TaskKey, InstanceId))> {
         let (ids, to) = (sorted_ids(id, canceled), TaskState::Canceled);
         ctx.persist(ChangeKind::TasksDropped { job: id, ids, to });
-        // All at once: one walk per task would be quadratic along a chain.
+        // All dependents are collected in one walk. One walk per task would be quadratic along a
+        // chain.
         let job = self.jobs.get(id);
         let dependents = job.map_or_else(Vec::new, |job| job.descendants_of_all(slots));
         let mut sent = Vec::new();
@@ -169,21 +170,21 @@ impl ServerState {
                     .zip(task)
                     .map(|((worker, instance), task)| (worker, (TaskKey::new(id, task), instance))),
             );
-            // That instance is void, so the task waits like the others.
+            // That instance is void, so the task waits like the other dependents.
             self.jobs.set_phase(id, *slot, Phase::Waiting);
         }
         let aborted = self.abort_waiting(id, dependents);
         if !aborted.is_empty() {
             persist_dropped(ctx, id, sorted_ids(id, aborted));
         }
-        // These tasks may have hidden others from rounds, and may have nodes reserved.
+        // These tasks may have hidden other tasks from rounds, and nodes may be reserved for them.
         self.dispatcher.note_ready();
         self.dispatcher.note_plans_changed();
         self.note_job_progress(ctx, id);
         sent
     }
 
-    /// Removes a waiting task from the ready queue, unless it is held back.
+    /// Removes a waiting task from the ready queue, unless the task is held back.
     fn leave_queue(&mut self, id: JobId, slot: TaskSlot) {
         let job = self.jobs.get(id);
         if let Some(key) = job.and_then(|job| super::Dispatcher::queue_key(job, slot)) {
@@ -191,7 +192,7 @@ impl ServerState {
         }
     }
 
-    /// Connected worker with the current instance of a task.
+    /// Returns the connected worker with the current instance of a task, and the instance.
     fn holder(&self, id: JobId, slot: TaskSlot) -> Option<(WorkerId, InstanceId)> {
         let record = self.jobs.get(id)?.record(slot)?;
         let worker = self.workers.get(record.worker())?;
@@ -200,11 +201,11 @@ impl ServerState {
 
     /// Ends every unfinished task of a job, in any state.
     pub(super) fn end_job(&mut self, ctx: &mut Ctx<'_>, id: JobId, to: Phase) {
-        // While phases still show which tasks are unfinished: their ids are reported.
+        // The ids must be reported while the phases still show which tasks are unfinished.
         self.audience.note_ended_job(id, self.jobs.all());
         let submits = self.jobs.get(id).map_or(0, |job| job.submits.len());
         let submits = u32::try_from(submits).unwrap_or(u32::MAX);
-        // Only the present submits: an open job can get more, which stay.
+        // Only the current submits leave the queue. An open job can get more, which stay.
         self.dispatcher.leave_queue(id, submits);
         self.kill_assigned(ctx, id);
         let ids = self.jobs.end_all(id, to, ctx.now.wall);
@@ -216,7 +217,7 @@ impl ServerState {
         self.note_job_progress(ctx, id);
     }
 
-    /// Forgets a completed job in one of these states; returns whether it did.
+    /// Forgets a completed job in one of these states. Returns whether it was forgotten.
     pub(super) fn forget_job(
         &mut self,
         ctx: &mut Ctx<'_>,
@@ -234,10 +235,10 @@ impl ServerState {
         let Some(job) = found.filter(|job| job.is_completed() && wanted(job.state())) else {
             return false;
         };
-        // A forgotten job counts as finished for waiting submits. Held submits are examined only
+        // For waiting submits, a forgotten job counts as finished. Held submits are examined only
         // when the workers are back.
         let is_needed = self.jobs.is_followed(id) || self.awaited_workers() > 0;
-        // Followers that have not learned of its end would take it for a success.
+        // Followers that have not been notified of its end would mistake it for a success.
         if is_needed && job.state() != JobState::Finished {
             return false;
         }
@@ -258,11 +259,11 @@ impl ServerState {
     }
 
     fn stop_worker(&mut self, ctx: &mut Ctx<'_>, id: WorkerId) -> StopResult {
-        // It has ended, or was asked before.
+        // The worker has ended, or was asked before.
         if !self.workers.stop(id) {
             return StopResult::AlreadyStopped;
         }
-        // If it was reserved for a multi-node task, that one needs another node.
+        // If the worker was reserved for a multi-node task, the task needs another node.
         self.dispatcher.note_plans_changed();
         ctx.send(id, WorkerCommand::Stop);
         StopResult::Stopped
@@ -282,7 +283,7 @@ mod tests {
     };
     use crate::testing::{array_submit, request, template, worker_config};
 
-    /// Jobs 1 to 6 without 3, and workers 1 to 3.
+    /// Creates a server with jobs 1 to 6 except 3, and with workers 1 to 3.
     fn server() -> ServerState {
         let mut state = ServerState::new("test");
         for link in 1..4 {
@@ -328,7 +329,7 @@ mod tests {
         ]
     }
 
-    /// Number of rows of an answer, and its unknown ids.
+    /// Returns the number of rows of an answer and its unknown ids.
     fn answer(effects: &[Effect]) -> (usize, IdArray) {
         let found = effects.iter().find_map(|effect| {
             if let Effect::WatchUpdate(_, update) = effect {
@@ -352,7 +353,7 @@ mod tests {
     }
 
     prop_compose! {
-        /// Few or very many ids, near existing ones and far away.
+        /// Generates few or very many ids, close to existing ids or far from them.
         fn any_ids()(low in 0u32..8, count in prop_oneof![1u32..9, any::<u32>()], step in 1u32..4, far in any::<bool>()) -> IdArray {
             let step = if count > u32::MAX / 4 { 1 } else { step };
             let count = count.clamp(1, u32::MAX - 8);

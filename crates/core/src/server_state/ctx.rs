@@ -1,4 +1,4 @@
-//! Context of the handling of an input: the time, and the effects.
+//! The context in which an input is handled: the time and the effects.
 
 use super::change::{Change, ChangeKind};
 use super::effect::{Effect, Freed, Reply, WorkerCommand};
@@ -6,9 +6,9 @@ use super::input::RequestId;
 use crate::id::WorkerId;
 use crate::time::{Now, Timestamp};
 
-/// One input, or the end of a batch, while it is handled.
+/// The context of one input, or of the end of a batch, while it is being handled.
 pub(super) struct Ctx<'a> {
-    /// Both clocks, constant during the handling.
+    /// Both clocks, which stand still while the input is handled.
     pub(super) now: Now,
     effects: &'a mut Vec<Effect>,
 }
@@ -18,7 +18,7 @@ impl<'a> Ctx<'a> {
         Self { now, effects }
     }
 
-    /// Appends an effect: effects are carried out in this order.
+    /// Appends an effect. Effects are carried out in this order.
     pub(super) fn emit(&mut self, effect: Effect) {
         self.effects.push(effect);
     }
@@ -33,7 +33,7 @@ impl<'a> Ctx<'a> {
         self.effects.extend(effects);
     }
 
-    /// Frees a value; if that takes long, outside the state.
+    /// Frees a value. If that takes long, the value is freed outside the state.
     pub(super) fn free(&mut self, freed: Freed) {
         if freed.is_large() {
             self.emit(Effect::Free(freed));
@@ -50,7 +50,7 @@ impl<'a> Ctx<'a> {
         self.emit(Effect::Persist(Change { at, kind }));
     }
 
-    /// Sends something to a worker.
+    /// Sends a message to a worker.
     pub(super) fn send(&mut self, worker: WorkerId, command: WorkerCommand) {
         self.emit(Effect::ToWorker(worker, command));
     }

@@ -1,12 +1,12 @@
 //! The ready queue, and the state that rounds need to dispatch its tasks.
 //!
-//! A task is in the ready queue if and only if it waits and nothing holds it back. [`solve`] decides
-//! who gets what; this module keeps its input between rounds.
+//! A task is in the ready queue if and only if it waits and nothing holds it back. [`solve`]
+//! decides which tasks go to which worker. This module keeps the input of [`solve`] between rounds.
 //!
 //! A graph of very many tasks enters the ready queue in portions, so that no request waits long.
-//! Until it is complete, nothing less urgent than its missing tasks is dispatched. Likewise ended
-//! tasks of a large job leave the queue in portions. Until they have, only tasks more urgent than
-//! the first of them are dispatched.
+//! Until the graph is complete, nothing less urgent than its missing tasks is dispatched. In the
+//! same way, tasks of a large job that have ended leave the queue in portions. Until all of them
+//! have left, only tasks more urgent than the first of them are dispatched.
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
@@ -31,14 +31,15 @@ use crate::scheduler::window::{Window, window};
 use crate::time::Time;
 use crate::worker::{Worker, Workers};
 
-/// Size of a portion: examined tasks of graphs, tasks removed from the queue, submits or jobs.
-/// About 2 µs each.
+/// The size of a portion, in examined tasks of graphs, tasks removed from the queue, submits or
+/// jobs. Each takes about 2 µs.
 const PORTION_MAX: u32 = 1_024;
 
-/// Limit of ranges of a submit that move between queues at once, about a millisecond.
+/// The maximum number of ranges of a submit that move between queues at once. This takes about a
+/// millisecond.
 const MOVED_RANGES_MAX: usize = 4_096;
 
-/// The ready queue and everything that rounds remember.
+/// The ready queue and the state that rounds need.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Dispatcher {
     classes: Classes,
@@ -46,15 +47,15 @@ pub(super) struct Dispatcher {
     triggers: RoundTriggers,
     reservations: Reservations,
     retraction: Retraction,
-    /// Submits with tasks that were not examined yet.
+    /// The submits with tasks that have not been examined yet.
     unqueued: BTreeMap<(JobId, u32), Unqueued>,
-    /// Jobs with ended tasks in the ready queue.
+    /// The jobs with ended tasks in the ready queue.
     leaving: BTreeMap<JobId, Leaving>,
-    /// Number of tasks that may still leave in this batch.
+    /// The number of tasks that may still leave the ready queue in this batch.
     leave_left: usize,
-    /// A lower limit than [`PORTION_MAX`], for tests.
+    /// A smaller value than [`PORTION_MAX`], for tests.
     portion_max: Option<u32>,
-    /// Most bytes of one assignment.
+    /// The maximum size of an assignment in bytes.
     assign_limit: AssignLimit,
     last_round: RoundSize,
 }
@@ -62,64 +63,65 @@ pub(super) struct Dispatcher {
 /// The unexamined tasks of a submit.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Unqueued {
-    /// The first of them.
+    /// The index of the first unexamined task.
     pub(super) next: u32,
-    /// Whether it is the first pass since the submit or the restart.
+    /// Whether this is the first pass since the submit or the restart.
     pub(super) is_start: bool,
-    /// The highest priority of the submit; of a blocked one the lowest that exists.
+    /// The highest priority of the submit. For a blocked submit, this is the lowest possible
+    /// priority.
     pub(super) most_urgent: Reverse<i32>,
 }
 
-/// Tasks of a job that are to leave the ready queue.
+/// The tasks of a job that must leave the ready queue.
 #[derive(Clone, Copy, Debug)]
 struct Leaving {
-    /// Number of its first submits whose tasks leave; later ones stay.
+    /// The number of submits whose tasks leave, counted from the first. Later submits stay.
     submits: u32,
-    /// Up to this queue they have.
+    /// The last queue from which the tasks have been removed.
     done_to: Option<QueueKey>,
 }
 
-/// One round: its window and its decisions.
+/// One scheduling round: its window and its decisions.
 pub(super) struct Round {
     window: Window,
     plan: RoundPlan,
 }
 
 impl Round {
-    /// Multi-node tasks that start.
+    /// Returns the multi-node tasks that start.
     pub(super) fn gangs(&self) -> &[GangStart] {
         &self.plan.gangs
     }
 
-    /// Dispatched tasks, in the order of removal from the ready queue.
+    /// Returns the dispatched tasks, in the order in which they are removed from the ready queue.
     pub(super) fn placements(&self) -> &[Placement] {
         &self.plan.placements
     }
 }
 
-/// Requests and their relation to offers of workers.
+/// Requests and their relation to the offers of workers.
 impl Dispatcher {
-    /// Interned request classes.
+    /// Returns the interned request classes.
     pub(super) const fn classes(&self) -> &Classes {
         &self.classes
     }
 
-    /// The requests of a queue.
+    /// Returns the requests of a queue.
     pub(super) fn class(&self, key: QueueKey) -> Option<&Arc<Class>> {
         self.classes.get(key.class)
     }
 
-    /// The class of a request; equal requests share one.
+    /// Returns the class of a request. Equal requests share one class.
     pub(super) fn intern(&mut self, request: &RequestVariants) -> ClassId {
         self.classes.intern(request)
     }
 
-    /// The offers of a worker, by resource number.
+    /// Returns the offers of a worker, by resource number.
     pub(super) fn offers(&mut self, resources: &ResourceDescriptor) -> Vec<Offer> {
         self.classes.offers(resources)
     }
 
-    /// Queue of a task; see [`crate::job::Submit::queue_key`].
+    /// Returns the queue of a task; see [`crate::job::Submit::queue_key`].
     pub(super) fn queue_key(job: &Job, slot: TaskSlot) -> Option<QueueKey> {
         job.submit(slot)?.queue_key(slot.index)
     }
@@ -127,8 +129,8 @@ impl Dispatcher {
 
 /// The ready queue.
 impl Dispatcher {
-    /// The ready queue; tasks that enter or leave in portions may be missing or left over, see
-    /// [`Self::is_unsettled`].
+    /// Returns the ready queue. Tasks that enter or leave in portions may be missing or left over;
+    /// see [`Self::is_unsettled`].
     pub(super) const fn ready(&self) -> &ReadyQueue {
         &self.ready
     }
@@ -139,12 +141,12 @@ impl Dispatcher {
             .ready
             .insert(key, job, submit, indices.start, indices.end);
         let class = self.classes.get(key.class);
-        // The number of nodes shows which of very many queues could start.
+        // The number of nodes shows which of very many queues could start a task.
         if let Some(n_nodes) = class.and_then(|class| class.nodes_min()) {
             self.ready.note_multi_node(key, n_nodes);
             self.triggers.note_plans();
         }
-        // A new queue may fit any worker; existing ones were tried before.
+        // A new queue may fit any worker. Existing queues were tried before.
         if is_first {
             self.triggers.note_ready();
         } else {
@@ -152,20 +154,20 @@ impl Dispatcher {
         }
     }
 
-    /// Takes tasks out for dispatch.
+    /// Takes tasks out of the ready queue for dispatch.
     pub(super) fn take(&mut self, key: QueueKey, count: u64) -> Vec<TakenRange> {
         self.ready.take(key, count)
     }
 
-    /// Takes all tasks of a submit out of a queue, to move them; `None` = too many ranges, or it
-    /// has ended.
+    /// Takes all tasks of a submit out of a queue in order to move them. Returns `None` if there
+    /// are too many ranges or the submit has ended.
     pub(super) fn take_submit(
         &mut self,
         key: QueueKey,
         job: JobId,
         submit: u32,
     ) -> Option<IndexSet> {
-        // Leaving tasks are searched queue by queue.
+        // Tasks that leave in portions are searched for queue by queue.
         if self.is_leaving(job, submit) {
             return None;
         }
@@ -174,13 +176,15 @@ impl Dispatcher {
 
     /// Removes a task that ended before its dispatch.
     pub(super) fn remove(&mut self, key: QueueKey, job: JobId, slot: TaskSlot) {
-        // It is not there while another task, another job or a delay holds it back.
+        // The task is not in the queue while another task, another job or a delay holds it back.
         self.ready.remove(key, job, slot.submit, slot.index);
     }
 
-    /// The first `submits` submits of a job have ended: their tasks leave the ready queue.
+    /// Removes the tasks of the first `submits` submits of a job, which have ended, from the ready
+    /// queue.
     pub(super) fn leave_queue(&mut self, job: JobId, submits: u32) {
-        // First: unqueued tasks would enter the queue after the leaving ones were removed.
+        // Unqueued tasks must be dropped first. Otherwise they would enter the queue after the
+        // leaving ones were removed.
         while let Some((at, _)) = self.unqueued.range((job, 0)..=(job, u32::MAX)).next() {
             let at = *at;
             self.unqueued.remove(&at);
@@ -192,13 +196,13 @@ impl Dispatcher {
         let was_leaving = self.leaving.insert(job, leaving).is_some();
         // If many jobs end at once, the first may use up the rest of this batch.
         if self.leave(job) && was_leaving {
-            // Rounds left out what else is in these queues.
+            // Earlier rounds left out the other tasks in these queues.
             self.triggers.note_ready();
         }
         self.note_plans_changed();
     }
 
-    /// Held tasks were released, or all undispatched tasks are back.
+    /// Notes that held tasks were released, or that all undispatched tasks are back.
     pub(super) const fn note_ready(&mut self) {
         self.triggers.note_ready();
     }
@@ -206,17 +210,17 @@ impl Dispatcher {
 
 /// Work in portions.
 impl Dispatcher {
-    /// Tasks, submits or jobs of one portion.
+    /// Returns the number of tasks, submits or jobs in one portion.
     pub(super) fn portion_max(&self) -> u32 {
         self.portion_max.unwrap_or(PORTION_MAX)
     }
 
-    /// Whether tasks are missing in the ready queue, or ended ones are left over.
+    /// Returns whether tasks are missing in the ready queue, or ended tasks are left over in it.
     pub(super) fn is_unsettled(&self) -> bool {
         !self.unqueued.is_empty() || !self.leaving.is_empty()
     }
 
-    /// Leaves a submit to be queued in portions.
+    /// Notes that a submit must be queued in portions.
     pub(super) fn note_unqueued(&mut self, at: (JobId, u32), rest: Unqueued) {
         // A pass in progress continues where it is, unless the submit was blocked until now.
         let known = self.unqueued.entry(at).or_insert(rest);
@@ -225,19 +229,19 @@ impl Dispatcher {
         }
     }
 
-    /// Takes a submit with tasks that were not examined yet.
+    /// Takes a submit with tasks that have not been examined yet.
     pub(super) fn take_unqueued(&mut self) -> Option<((JobId, u32), Unqueued)> {
         self.unqueued.pop_first()
     }
 
-    /// The highest priority at which ended tasks may be left in the ready queue.
+    /// Returns the highest priority at which ended tasks may be left in the ready queue.
     pub(super) fn first_leaving(&self) -> Option<Reverse<i32>> {
         let leaving = self.leaving.iter();
         let next = leaving.filter_map(|(id, leaving)| self.ready.next_of(*id, leaving.done_to));
         next.map(|key| key.priority).min()
     }
 
-    /// Whether an ended task of this submit may be in the ready queue.
+    /// Returns whether an ended task of this submit may be in the ready queue.
     fn is_leaving(&self, id: JobId, submit: u32) -> bool {
         let leaving = self.leaving.get(&id);
         leaving.is_some_and(|leaving| submit < leaving.submits)
@@ -249,12 +253,12 @@ impl Dispatcher {
         while let Some((id, _)) = self.leaving.first_key_value()
             && self.leave(*id)
         {
-            // Rounds left out what else is in these queues.
+            // Earlier rounds left out the other tasks in these queues.
             self.triggers.note_ready();
         }
     }
 
-    /// Removes some tasks of a job from the ready queue; returns whether those were all.
+    /// Removes some tasks of a job from the ready queue. Returns whether no more are left.
     fn leave(&mut self, id: JobId) -> bool {
         let Some(leaving) = self.leaving.get_mut(&id) else {
             bug!("job {id} does not leave the ready queue");
@@ -268,16 +272,16 @@ impl Dispatcher {
         is_done
     }
 
-    /// Removes from a round what is less urgent than a possibly missing task, and queues that may
-    /// contain ended tasks.
+    /// Removes from a round the queues that are less urgent than a possibly missing task, and the
+    /// queues that may contain ended tasks.
     fn narrow(&self, window: &mut Window) {
         let urgencies = self.unqueued.values().map(|rest| rest.most_urgent);
-        // A missing task may have this priority: nothing less urgent goes first.
+        // A missing task may have this priority, so nothing less urgent may be dispatched first.
         if let Some(most_urgent) = urgencies.min() {
             window.queues.retain(|(key, _)| key.priority <= most_urgent);
             window.is_behind = true;
         }
-        // Counts of these queues include tasks that have ended.
+        // The counts of these queues include tasks that have ended.
         if let Some(first) = self.first_leaving() {
             window.queues.retain(|(key, _)| key.priority < first);
             window.is_behind = true;
@@ -287,12 +291,12 @@ impl Dispatcher {
 
 /// Rounds.
 impl Dispatcher {
-    /// A worker joins.
+    /// Adds a worker that has joined.
     pub(super) fn add_worker(&mut self, worker: &Worker) {
         self.triggers.add(worker);
     }
 
-    /// A worker is gone, with its reservations.
+    /// Forgets a worker that has ended, with its reservations.
     pub(super) fn forget_worker(
         &mut self,
         worker: WorkerId,
@@ -303,53 +307,55 @@ impl Dispatcher {
         self.reservations.forget(worker, reservations);
     }
 
-    /// A worker may have room.
+    /// Notes that a worker may have room.
     pub(super) fn note_room(&mut self, worker: WorkerId) {
         self.triggers.note_room(worker);
     }
 
-    /// Invalidates plans for multi-node tasks after a change of workers or queues.
+    /// Invalidates plans for multi-node tasks after workers or queues have changed.
     pub(super) fn note_plans_changed(&mut self) {
-        // Without reserved workers no plan can be outdated.
+        // Without reserved workers, no plan can be outdated.
         if !self.reservations.reserved().is_empty() {
             self.triggers.note_plans();
         }
     }
 
-    /// Time of the next round without further inputs.
+    /// Returns the time of the next round if no further inputs arrive.
     pub(super) fn due_at(&self) -> Option<Time> {
         let times = [self.triggers.due_at(), self.retraction.due_at()];
         times.into_iter().flatten().min()
     }
 
-    /// Size of the last round.
+    /// Returns the size of the last round.
     pub(super) const fn last_round(&self) -> RoundSize {
         self.last_round
     }
 
-    /// Most bytes of one assignment.
+    /// Returns the maximum size of an assignment in bytes.
     pub(super) const fn assign_limit(&self) -> AssignLimit {
         self.assign_limit
     }
 
-    /// Plans one round and applies its reservations of workers; `None` = nothing to plan.
+    /// Plans one round and applies the plan's reservations of workers. Returns `None` if there is
+    /// nothing to plan.
     pub(super) fn plan(&mut self, now: Time, workers: &mut Workers) -> Option<Round> {
         self.last_round = RoundSize::default();
         let is_everyone = self.triggers.begin(workers);
-        // Before the window is chosen, which uses the index.
+        // This must happen before the window is chosen, which uses the index.
         self.ready.follow(&self.classes);
         let has_gangs = self.ready.has_multi_node();
         if !has_gangs {
             self.triggers.drop_plans();
-            // Workers reserved for the last of them are free.
+            // Workers that were reserved for the last multi-node task are free.
             self.reserve_workers(workers, &BTreeMap::new());
         }
         let with_gangs = has_gangs && self.triggers.are_plans_due(now, is_everyone, workers);
-        // No tasks, or no workers with room.
+        // There are no tasks, or no workers with room.
         if self.ready.is_empty() || !with_gangs && !self.triggers.has_room() {
             return None;
         }
-        // They return tasks that have not started, and count as the nodes that they will be.
+        // Reserved workers return tasks that have not started, and count as the nodes that they
+        // will become.
         if with_gangs {
             let reserved = self.reservations.reserved().iter().copied();
             self.triggers.note_rooms(reserved);
@@ -357,7 +363,7 @@ impl Dispatcher {
         let cluster = (&self.classes, workers.live());
         let how = (with_gangs, self.triggers.search_widened());
         let mut window = window(&self.ready, cluster, self.triggers.rooms(), how, now);
-        // Nothing may overtake tasks that are still on their way into the queue.
+        // Nothing may overtake tasks that are still entering the queue.
         self.narrow(&mut window);
         let plan = solve(&RoundInput {
             queues: &window.queues,
@@ -388,7 +394,7 @@ impl Dispatcher {
         self.triggers.note_rooms(freed);
     }
 
-    /// Applies the reservations of a round, and retracts tasks in their way.
+    /// Applies the reservations of a round, and retracts tasks that conflict with them.
     pub(super) fn update_reservations(
         &mut self,
         ctx: &mut Ctx<'_>,
@@ -402,12 +408,12 @@ impl Dispatcher {
         }
     }
 
-    /// Sets since when dispatched tasks may be unsent.
+    /// Sets the time since which dispatched tasks may be unsent.
     pub(super) const fn note_unsent(&mut self, since: Option<Time>) {
         self.retraction.note_unsent(since);
     }
 
-    /// Ends a round; `has_handed_out` = some workers got tasks.
+    /// Ends a round. `has_handed_out` says whether some workers got tasks.
     pub(super) fn end_round(
         &mut self,
         now: Time,
@@ -415,7 +421,7 @@ impl Dispatcher {
         round: &Round,
         has_handed_out: bool,
     ) {
-        // A task that was counted as fitting can turn out not to fit.
+        // A task that was counted as fitting may turn out not to fit.
         if has_handed_out {
             self.retraction.note_handed_out(now);
         }
@@ -428,8 +434,8 @@ impl Dispatcher {
             .note_round(now, &round.window, &round.plan, is_over);
     }
 
-    /// Ends scheduling after a batch of inputs: retracts tasks where others wait for the room.
-    /// `has_more` = other work is due at once.
+    /// Ends scheduling after a batch of inputs. Retracts tasks from workers where other tasks wait
+    /// for the room. `has_more` says whether other work is due immediately.
     pub(super) fn finish(&mut self, ctx: &mut Ctx<'_>, workers: &mut Workers, has_more: bool) {
         let now = ctx.now.mono;
         if has_more || self.ready.is_behind() || self.ready.is_freeing() || self.is_unsettled() {
@@ -438,15 +444,15 @@ impl Dispatcher {
         if self.reservations.drain_reserved(ctx, workers) {
             self.triggers.go_on(now);
         }
-        // Workers with room after the round found nothing in the queue: only other workers'
-        // backlogs can help.
+        // Workers that have room after the round found nothing in the queue. They can only be
+        // filled from the backlogs of other workers.
         let has_room = self.triggers.has_room();
         self.retraction
             .rebalance_in_time(ctx, workers, &self.classes, has_room);
     }
 }
 
-/// For tests.
+/// Methods for tests.
 #[cfg(any(test, feature = "testing"))]
 impl Dispatcher {
     pub(super) const fn limit_assignments(&mut self, bytes: usize) {
@@ -457,8 +463,8 @@ impl Dispatcher {
         self.portion_max = Some(count);
     }
 
-    /// Panics unless a task is in the ready queue if and only if it should be; it may be late while
-    /// a portion of its submit is left.
+    /// Panics unless a task is in the ready queue if and only if it should be. The task may be late
+    /// while a portion of its submit is left.
     pub(super) fn check_task(&self, job: &Job, slot: TaskSlot, should_be_ready: bool) {
         let is_ready = Self::queue_key(job, slot)
             .is_some_and(|key| self.ready.contains(key, job.id, slot.submit, slot.index));
@@ -475,7 +481,7 @@ impl Dispatcher {
         );
     }
 
-    /// Panics unless what is remembered agrees with the workers.
+    /// Panics unless the dispatcher's state agrees with the workers.
     pub(super) fn check(&self, workers: &Workers) {
         workers.check(&self.classes);
         self.reservations.check(workers);

@@ -15,120 +15,120 @@ use crate::selector::Selected;
 use crate::template::Entries;
 use crate::worker::AwaitedEnds;
 
-/// One action of the shell. Effects of one input are carried out in order.
+/// One action of the shell. The effects of one input are carried out in order.
 #[derive(Clone, Debug)]
 pub enum Effect {
-    /// Stores a change. Later effects reveal it: see [`super::ChangeKind::is_urgent`] for those
-    /// that must wait.
+    /// Stores a change. Later effects may reveal the change; for those that must wait until it is
+    /// stored, see [`super::ChangeKind::is_urgent`].
     Persist(Change),
     /// Answers a request.
     Reply(RequestId, Reply),
-    /// News for a watching client.
+    /// Sends news to a watching client.
     WatchUpdate(RequestId, WatchUpdate),
-    /// A worker is registered; from now on its connection is known by the id and replaces an older
-    /// one of the same worker.
+    /// A worker is registered. From now on, its connection is known by the worker id and replaces
+    /// an older connection of the same worker.
     Registered {
-        /// The connection.
+        /// The id of the connection.
         link: LinkId,
-        /// The worker.
+        /// The id of the worker.
         worker: WorkerId,
-        /// Whether it was recognized; otherwise all its tasks are void.
+        /// Whether the worker was recognized. Otherwise all of its tasks are void.
         reattached: bool,
     },
-    /// Something for a worker.
+    /// Sends a message to a worker.
     ToWorker(WorkerId, WorkerCommand),
-    /// Sends a notification of a job; answered by [`super::Input::Notified`].
+    /// Sends a notification of a job. The answer is [`super::Input::Notified`].
     Notify(super::NoticeKey),
-    /// The worker is lost: closes its connection, if there is one.
+    /// The worker is lost. Closes its connection, if there is one.
     DropWorker(WorkerId),
-    /// Frees something large, which no other effect waits for.
+    /// Frees a large value. No other effect waits for it.
     Free(Freed),
 }
 
 /// Answers to [`super::Command`].
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Reply {
-    /// A job was made or extended.
+    /// A job was created or extended.
     Submitted(JobId),
-    /// Outcomes of several submits.
+    /// The outcomes of several submits.
     SubmittedAll(Vec<Result<JobId, SubmitRefusal>>),
-    /// The submit was rejected without a trace.
+    /// The submit was rejected and nothing has changed.
     Refused(SubmitRefusal),
-    /// Answer to close and cancel, a row a job.
+    /// The answer to a close or cancel command, with a row for each job.
     Jobs(Selected<JobResult>),
-    /// Answer to resubmit, a row a job.
+    /// The answer to a resubmit command, with a row for each job.
     Resubmitted(Selected<Resubmitted>),
-    /// Answer to forget.
+    /// The answer to a forget command.
     Forgotten {
-        /// Dropped jobs.
+        /// The number of forgotten jobs.
         forgotten: u32,
-        /// Jobs that are unknown or in another state.
+        /// The number of jobs that are unknown or in another state.
         ignored: u32,
     },
-    /// Answer to worker stop and drain, a row a worker.
+    /// The answer to a stop or drain of workers, with a row for each worker.
     Workers(Selected<(WorkerId, StopResult)>),
 }
 
-/// Result of resubmitting one job.
+/// The result of resubmitting one job.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Resubmitted {
-    /// A new job was made.
+    /// A new job was created.
     Ok {
         /// The old job.
         job: JobId,
-        /// The new one.
+        /// The new job.
         new: JobId,
-        /// Tasks of the new one.
+        /// The number of tasks in the new job.
         task_count: u32,
     },
-    /// None of its tasks is in the chosen states.
+    /// None of the job's tasks is in the chosen states.
     Nothing(JobId),
-    /// It cannot be submitted like this.
+    /// The job cannot be submitted like this.
     Refused(JobId, SubmitRefusal),
 }
 
-/// Outcome of a stop, drain or release of a worker.
+/// The outcome of a stop, drain or release of a worker.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum StopResult {
-    /// It was asked to end.
+    /// The worker was asked to end.
     Stopped,
-    /// It stops when its running tasks have ended.
+    /// The worker stops when its running tasks have ended.
     Draining,
-    /// It has ended already.
+    /// The worker has already ended.
     AlreadyStopped,
-    /// It is in quarantine.
+    /// The worker is in quarantine.
     Quarantined,
-    /// It gets tasks again.
+    /// The worker gets tasks again.
     Released,
-    /// It was not in quarantine.
+    /// The worker was not in quarantine.
     NotQuarantined,
 }
 
-/// Changes for a watching client; counts are read from the state when it is sent.
+/// Changes for a watching client. The counts are read from the state when the update is sent.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct WatchUpdate {
-    /// Changed jobs; all jobs in the first and the last update.
+    /// The changed jobs. The first and the last update contain all jobs.
     pub jobs: Vec<WatchedJob>,
-    /// Every watched job has ended; nothing follows.
+    /// Whether every watched job has ended, so that no more updates follow.
     pub done: bool,
-    /// Unknown ids of the request; in the first update only.
+    /// The unknown ids of the request. Only set in the first update.
     pub not_found: IdArray,
-    /// Messages that tasks sent with `hq task notify`, in order.
+    /// The messages that tasks sent with `hq task notify`, in order.
     pub notifications: Vec<Notification>,
 }
 
 /// A message from a task to clients that wait for its job.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Notification {
-    /// Job and id of the task.
+    /// The job and the id of the task.
     pub task: TaskKey,
-    /// Where it runs.
+    /// The worker on which the task runs.
     pub worker: WorkerId,
-    /// Text of the message, any bytes.
+    /// The text of the message, which may contain any bytes.
     pub message: Arc<[u8]>,
 }
 
-/// Something without a user that may take long to free.
+/// An unused value that may take long to free.
 #[derive(Clone, Debug)]
 pub enum Freed {
     /// A submit that was not accepted.
@@ -138,7 +138,7 @@ pub enum Freed {
 }
 
 impl Freed {
-    /// Whether that takes long.
+    /// Returns whether freeing the value takes long.
     pub(super) fn is_large(&self) -> bool {
         match self {
             Self::Submit(prepared) => is_large(prepared.graph_len()),
@@ -154,46 +154,47 @@ pub struct WatchedJob {
     pub job: JobId,
     /// Whether no further update of this job will follow.
     pub ended: bool,
-    /// Tasks that ended since the last update, in order.
+    /// The tasks that have ended since the last update, in order.
     pub ended_tasks: VecDeque<IdRange>,
 }
 
-/// Message to a worker.
+/// A message to a worker.
 #[derive(Clone, Debug)]
 pub enum WorkerCommand {
-    /// New work.
+    /// Assigns new tasks.
     Assign {
-        /// Templates that are new to the worker.
+        /// The templates that are new to the worker.
         templates: Vec<Arc<SharedTemplate>>,
         /// The tasks.
         assignments: Vec<Assignment>,
-        /// Ends of their dependencies.
+        /// The ends of dependencies that the message waits for.
         awaits: AwaitedEnds,
     },
-    /// Forget these templates: no further task uses them.
+    /// The worker should forget these templates, because no further task uses them.
     DropTemplates(Vec<TemplateId>),
-    /// Return these tasks if they have not started.
+    /// The worker should return these tasks if they have not started.
     Retract(Vec<(TaskKey, InstanceId)>),
-    /// End these, started or not.
+    /// The worker should end these tasks, whether started or not.
     Kill(Vec<(TaskKey, InstanceId)>),
-    /// Kill these at once, even within their grace period.
+    /// The worker should kill these tasks immediately, even within their grace period.
     KillNow(Vec<(TaskKey, InstanceId)>),
-    /// Whether the worker is a node of a multi-node task that runs elsewhere: it must not idle out.
+    /// Whether the worker is a node of a multi-node task that runs elsewhere, so that it must not
+    /// stop for being idle.
     Hold(bool),
-    /// End.
+    /// The worker should end.
     Stop,
-    /// End, as a drained worker without tasks.
+    /// The worker should end because it is drained and has no tasks.
     StopDrained,
-    /// The server shuts down: do not wait for it.
+    /// The server is shutting down. The worker should not wait for it.
     ServerEnds,
-    /// The reports up to this number are recorded.
+    /// The reports up to this number have been recorded.
     Acknowledge(u64),
-    /// Reply to a heartbeat. Names forgotten jobs whose values the worker may delete.
+    /// The reply to a heartbeat. Names forgotten jobs whose values the worker may delete.
     Ping(Vec<JobId>),
 }
 
 impl WorkerCommand {
-    /// Upper bound of the bytes of its message.
+    /// Returns an upper bound for the size of the command's message in bytes.
     #[must_use]
     pub fn wire_bytes(&self) -> usize {
         match self {
@@ -220,27 +221,27 @@ impl WorkerCommand {
     }
 }
 
-/// Tasks that share template, instance and variant.
+/// Tasks that share a template, an instance number and a variant.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Assignment {
-    /// Template that they share.
+    /// The template of the tasks.
     pub template: TemplateId,
-    /// Ids of the tasks.
+    /// The ids of the tasks.
     pub ids: IdArray,
-    /// Instance of all of them.
+    /// The instance number of all of the tasks.
     pub instance: InstanceId,
-    /// Variant of the resource request.
+    /// The variant of the resource request.
     pub variant: u32,
-    /// An entry each, if the submit has entries.
+    /// One entry for each task, if the submit has entries.
     pub entries: Option<Entries>,
-    /// Host names of a multi-node task, the root first; empty for others.
+    /// The host names of a multi-node task's nodes, the root first. Empty for other tasks.
     pub nodes: Vec<Box<str>>,
-    /// Unfinished dependency of its only task: an instance of the same job on that worker.
+    /// The unfinished dependency of the only task: an instance of the same job on the same worker.
     pub follows: Option<(TaskId, InstanceId)>,
 }
 
 impl Assignment {
-    /// Upper bound of its bytes in a message.
+    /// Returns an upper bound for the assignment's size in a message, in bytes.
     #[must_use]
     pub fn wire_bytes(&self) -> usize {
         let nodes = self.nodes.iter().map(|node| node.len() + ITEM_BYTES);

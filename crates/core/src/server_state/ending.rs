@@ -4,10 +4,10 @@
 //!  serving ── Ending ──▶ nothing is handed out, workers go ── Ended ──▶ who has not gone is given up
 //! ```
 //!
-//! A leaving worker sends a goodbye with its unreported ends; its running tasks wait again. A
-//! worker that lets its tasks end says so at once. So a later server waits for no worker that was
-//! asked to end. With `keep_workers` nothing is sent: tasks continue, and the workers look for the
-//! next server.
+//! A leaving worker sends a goodbye with its unreported task ends, and its running tasks wait
+//! again. A worker that lets its tasks end reports this immediately. Therefore the next server does
+//! not wait for a worker that was asked to end. With `keep_workers`, nothing is sent: tasks
+//! continue, and the workers look for the next server.
 
 use super::{Ctx, ServerState, WorkerCommand};
 use crate::id::WorkerId;
@@ -16,9 +16,9 @@ use crate::outcome::LostReason;
 /// How the server ends.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Ending {
-    /// Workers are asked to end.
+    /// The workers are asked to end.
     WithWorkers,
-    /// Workers wait for the next server.
+    /// The workers wait for the next server.
     WithoutWorkers,
 }
 
@@ -29,18 +29,19 @@ impl ServerState {
             self.go_on(ctx, usize::MAX);
         }
         if keep_workers {
-            // A request to end is not withdrawn.
+            // A request to end cannot be withdrawn.
             self.ending.get_or_insert(Ending::WithoutWorkers);
             return;
         }
-        // Even if workers were kept at first: they can still be asked.
+        // This applies even if the workers were kept at first, because they can still be asked.
         self.ending = Some(Ending::WithWorkers);
         for id in self.workers.live().keys().copied().collect::<Vec<_>>() {
             self.dismiss(ctx, id);
         }
     }
 
-    /// Asks a worker that just registered to end, if the server is shutting down with its workers.
+    /// Asks a worker that has just registered to end, if the server is shutting down with its
+    /// workers.
     pub(super) fn dismiss_if_ending(&mut self, ctx: &mut Ctx<'_>, id: WorkerId) {
         if self.ending == Some(Ending::WithWorkers) {
             self.dismiss(ctx, id);
@@ -48,15 +49,15 @@ impl ServerState {
     }
 
     fn dismiss(&mut self, ctx: &mut Ctx<'_>, id: WorkerId) {
-        // A worker that cannot receive it now looks for the server later; one that was asked before
-        // needs no repetition.
+        // A worker that cannot receive the command now looks for the server later. A worker that
+        // was asked before is not asked again.
         let can_hear = self.workers.get(id).is_some_and(|worker| !worker.is_away());
         if can_hear && self.workers.stop(id) {
             ctx.send(id, WorkerCommand::ServerEnds);
         }
     }
 
-    /// Connected workers that were asked to end and have not left yet.
+    /// Returns the number of connected workers that were asked to end and have not left yet.
     #[must_use]
     pub fn leaving(&self) -> usize {
         let workers = self.workers.live().values();
@@ -65,7 +66,7 @@ impl ServerState {
             .count()
     }
 
-    /// Gives up the workers that were asked to end: the next server does not wait for them.
+    /// Gives up the workers that were asked to end, so that the next server does not wait for them.
     pub(super) fn give_up_leaving(&mut self, ctx: &mut Ctx<'_>) {
         let told = self.workers.live().values();
         let told = told.filter(|worker| worker.is_stopping());

@@ -1,55 +1,58 @@
 //! Holds messages back until the changes that they reveal are on disk.
 //!
-//! This module decides what waits for what, and keeps the order; it knows no store. `StoreGate` of
-//! the server (its module `gate`) owns a [`Gate`], passes the changes to the store and reports its
-//! progress; the simulation does the same with its disk.
+//! This module decides which message waits for which commit, and keeps the order of messages; it
+//! has no access to a store. `StoreGate` in the server (module `gate`) owns a [`Gate`], passes the
+//! changes to the store and reports its progress. The simulation does the same with its disk.
 //!
 //! Messages to workers wait for urgent changes
-//! ([`ChangeKind::is_urgent`](super::ChangeKind::is_urgent)), which are committed at once: a worker
-//! must not run tasks of a submit that a crash would undo. Tasks whose dependencies ended on other
-//! workers also wait for those ends. Messages that reveal results (replies, updates,
-//! acknowledgements of reports) wait for every earlier change, in a queue of their own.
+//! ([`ChangeKind::is_urgent`](super::ChangeKind::is_urgent)), which are committed immediately: a
+//! worker must not run tasks of a submit that a crash would undo. If dependencies of a task ended
+//! on other workers, the task also waits until these ends are committed. Messages that reveal
+//! results (replies, updates, acknowledgements of reports) wait for every earlier change, in a
+//! separate queue.
 //!
 //! Messages to one worker stay in order, with one exception: new tasks may overtake tasks that wait
-//! for ends, and messages about tasks sent before, because those may be among them. Otherwise a
-//! disk that takes a second per commit would idle the worker for as long. New tasks never overtake
-//! the start or end of a connection, a task or the worker. A task that was returned and is sent
-//! again may overtake its retraction, and is returned once more.
+//! for ends, and messages about tasks that were sent before, because those tasks may be among the
+//! waiting ones. Otherwise a disk that takes a second per commit would keep the worker idle for a
+//! second. New tasks never overtake the start or end of a connection, of a task or of the worker. A
+//! task that was returned and is sent again may overtake its retraction, and is then returned once
+//! more.
 
 use std::collections::{BTreeMap, VecDeque};
 
 use super::{AwaitedEnds, Change, ChangeKind, Effect, WorkerCommand};
 use crate::id::WorkerId;
 
-/// Commit that a message has to wait for.
+/// The commit that a message has to wait for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Wait {
-    /// No commit, and may overtake earlier messages: a heartbeat reply reveals no state.
+    /// No commit. The message may overtake earlier messages: a heartbeat reply reveals no state.
     Nothing,
     /// Urgent changes, and earlier messages to this worker.
     Promised(WorkerId),
-    /// Urgent changes and earlier messages; but later tasks may overtake it.
+    /// Urgent changes and earlier messages, but later tasks may overtake the message.
     Aside(WorkerId),
     /// Urgent changes, these ends, and earlier messages to this worker of kind [`Self::Promised`].
     Work(WorkerId, AwaitedEnds),
-    /// Every change that was made before.
+    /// Every earlier change.
     All,
 }
 
 impl Effect {
-    /// The commit that it waits for. [`Effect::Persist`] is never sent to a peer.
+    /// Returns the commit that the effect waits for. [`Effect::Persist`] is never sent to a peer.
     #[must_use]
     pub fn wait(&self) -> Wait {
         match self {
-            // Regardless of the disk: a worker without replies gives the connection up.
+            // This does not wait for the disk, because a worker without replies gives up the
+            // connection.
             Self::ToWorker(_, WorkerCommand::Ping(forgotten)) if forgotten.is_empty() => {
                 Wait::Nothing
             }
-            // Its unacknowledged reports would be lost with it.
+            // The worker's unacknowledged reports would be lost with it.
             Self::ToWorker(_, WorkerCommand::StopDrained)
             // A worker deletes the values of forgotten jobs.
             | Self::ToWorker(_, WorkerCommand::Ping(_))
-            // It forgets acknowledged reports.
+            // The worker forgets acknowledged reports.
             | Self::ToWorker(_, WorkerCommand::Acknowledge(_))
             | Self::Reply(..)
             | Self::Notify(_)
@@ -57,7 +60,8 @@ impl Effect {
             Self::ToWorker(worker, WorkerCommand::Assign { awaits, .. }) => {
                 Wait::Work(*worker, *awaits)
             }
-            // A task is sent again only after it was returned. No later task uses these templates.
+            // A task is sent again only after it has been returned. No later task uses these
+            // templates.
             Self::ToWorker(
                 worker,
                 WorkerCommand::Retract(_) | WorkerCommand::DropTemplates(_) | WorkerCommand::Hold(_),
@@ -75,7 +79,7 @@ impl Effect {
         }
     }
 
-    /// Whether its recipient is blocked until it arrives.
+    /// Returns whether the recipient is blocked until the message arrives.
     #[must_use]
     pub const fn is_awaited(&self) -> bool {
         match self {
@@ -91,36 +95,36 @@ impl Effect {
     }
 }
 
-/// Messages that wait for commits. Batches of changes are numbered from 1.
+/// The messages that wait for commits. Batches of changes are numbered from 1.
 #[derive(Clone, Debug)]
 pub struct Gate<T> {
     committed: u64,
-    /// Numbers of the last batch, of the last one with an urgent change, and of the last one with
-    /// an end that releases tasks.
+    /// The numbers of the last batch, of the last batch with an urgent change, and of the last
+    /// batch with an end that releases tasks.
     last: u64,
     last_urgent: u64,
     last_end: u64,
     ended: LastEnds,
-    /// By the batch that each waits for, then in order.
+    /// The messages, ordered by the batch that each waits for and then by arrival.
     to_workers: BTreeMap<(u64, u64), T>,
-    /// How many were put there.
+    /// The number of messages that have been put there.
     position: u64,
-    /// Workers without waiting messages may be missing.
+    /// What messages to each worker wait for. Workers without waiting messages may be missing.
     behind: BTreeMap<WorkerId, Behind>,
     for_all: VecDeque<(u64, T)>,
 }
 
-/// Batches that messages to a worker wait for.
+/// The batches that messages to a worker wait for.
 #[derive(Clone, Copy, Default, Debug)]
 struct Behind {
-    /// Any of them.
+    /// The batch for any messages.
     any: u64,
-    /// Messages that tasks may not overtake.
+    /// The batch for messages that tasks may not overtake.
     promised: u64,
 }
 
-/// The last batch with an end of any task, and the last one with an end on another worker than that
-/// task's.
+/// The last batch in which any task ended, and the last batch in which a task ended on a worker
+/// other than that task's worker.
 #[derive(Clone, Copy, Default, Debug)]
 struct LastEnds {
     last: Option<(WorkerId, u64)>,
@@ -137,7 +141,7 @@ impl LastEnds {
         self.last = Some((worker, number));
     }
 
-    /// The last batch with an end on another worker than this one.
+    /// Returns the last batch in which a task ended on a worker other than this one.
     fn elsewhere(&self, worker: WorkerId) -> u64 {
         match self.last {
             Some((last, number)) if last != worker => number,
@@ -163,7 +167,7 @@ impl<T> Default for Gate<T> {
 }
 
 impl<T> Gate<T> {
-    /// Records a batch of changes on its way to the disk; later messages wait for it.
+    /// Records a batch of changes that is being written to disk. Later messages wait for it.
     pub fn note(&mut self, number: u64, changes: &[Change]) {
         self.last = number;
         for change in changes {
@@ -179,7 +183,7 @@ impl<T> Gate<T> {
         }
     }
 
-    /// Returns the message if it may be sent now; otherwise keeps it.
+    /// Returns the message if it may be sent now. Otherwise keeps it.
     pub fn pass(&mut self, wait: Wait, message: T) -> Option<T> {
         match wait {
             Wait::Nothing => Some(message),
@@ -204,8 +208,8 @@ impl<T> Gate<T> {
             Wait::Work(worker, ends) => {
                 let ends = match ends {
                     AwaitedEnds::None => 0,
-                    // With many dependencies only the last end releases the task; the others may be
-                    // of any earlier batch.
+                    // With many dependencies, only the last one to end releases the task. The
+                    // others may have ended in any earlier batch.
                     AwaitedEnds::Elsewhere => self.last_end.min(self.ended.elsewhere(worker)),
                     AwaitedEnds::All => self.last_end,
                 };
@@ -217,7 +221,7 @@ impl<T> Gate<T> {
                 };
                 self.pass_to(worker, number, behind, message)
             }
-            // Even a message that waits for nothing must not overtake earlier ones.
+            // Even a message that waits for no commit must not overtake earlier messages.
             Wait::All if self.for_all.is_empty() && self.last <= self.committed => Some(message),
             Wait::All => {
                 self.for_all.push_back((self.last, message));
@@ -244,24 +248,25 @@ impl<T> Gate<T> {
         None
     }
 
-    /// Whether a message waits for a commit.
+    /// Returns whether a message waits for a commit.
     #[must_use]
     pub fn is_waiting(&self) -> bool {
         !self.to_workers.is_empty() || !self.for_all.is_empty()
     }
 
-    /// Whether a message to a worker waits.
+    /// Returns whether a message to a worker waits.
     #[must_use]
     pub fn keeps_from_workers(&self) -> bool {
         !self.to_workers.is_empty()
     }
 
-    /// Everything up to this batch is on disk; [`Gate::next_ready`] returns the released messages.
+    /// Notes that all batches up to this one are on disk. [`Gate::next_ready`] returns the released
+    /// messages.
     pub const fn advance(&mut self, committed: u64) {
         self.committed = committed;
     }
 
-    /// Next released message.
+    /// Returns the next released message.
     pub fn next_ready(&mut self) -> Option<T> {
         if let Some(first) = self.to_workers.first_entry()
             && first.key().0 <= self.committed
@@ -323,7 +328,7 @@ mod tests {
         };
         let reply = Effect::Reply(RequestId(1), Reply::Submitted(JobId(1)));
         assert!(reply.is_awaited() && update(true).is_awaited());
-        // Each of these would cost a sync of its own, and no peer is blocked without it.
+        // Each of these would cost a separate sync, and no peer is blocked without it.
         assert!(!update(false).is_awaited());
         let worker = WorkerId(1);
         assert!(!Effect::ToWorker(worker, WorkerCommand::Acknowledge(1)).is_awaited());
@@ -343,7 +348,7 @@ mod tests {
             assert_eq!(gate.pass(Wait::Promised(WorkerId(1)), number), None);
         }
         gate.advance(3);
-        // Effects that arrive before the others were taken follow them.
+        // Effects that arrive before the others have been taken follow them.
         assert_eq!(gate.pass(Wait::Promised(WorkerId(1)), 4), None);
         let left = std::iter::from_fn(|| gate.next_ready());
         assert_eq!(left.collect::<Vec<_>>(), [1, 2, 3, 4]);
@@ -412,10 +417,10 @@ mod tests {
         let join = |worker| Wait::Work(worker, AwaitedEnds::Elsewhere);
         gate.note(1, &[end(here, EndAwaited::ByTasks)]);
         assert_eq!(gate.pass(Wait::Promised(here), "next"), Some("next"));
-        // In any case: it knows of all uncommitted ends.
+        // This message passes in any case, because this worker knows all uncommitted ends.
         assert_eq!(gate.pass(join(here), "join"), Some("join"));
         assert_eq!(gate.pass(join(elsewhere), "join"), None);
-        // It may concern the tasks of the previous message.
+        // The kill may concern the tasks of the previous message.
         assert_eq!(gate.pass(Wait::Promised(elsewhere), "kill"), None);
         assert_eq!(gate.pass(Wait::Promised(here), "kill"), Some("kill"));
         gate.advance(1);
@@ -527,8 +532,9 @@ mod tests {
     }
 
     proptest! {
-        /// For any interleaving: each worker gets all its messages, in order except tasks ahead of
-        /// tasks that wait for ends or of messages about those, and none before its commit.
+        /// For any interleaving, each worker gets all of its messages, and none before its commit.
+        /// The messages stay in order, except that tasks may come before tasks that wait for ends,
+        /// or before messages about those.
         #[test]
         fn what_goes_to_a_worker_stays_in_order_behind_its_commits(steps in vec(step(), 1..60)) {
             let mut gate = Gate::default();

@@ -1,4 +1,4 @@
-//! Inputs of the server's state: the closed set of events for [`super::ServerState::apply`].
+//! The inputs of the server's state: all events that [`super::ServerState::apply`] handles.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -17,71 +17,74 @@ use crate::time::{Time, Timestamp};
 use crate::worker::{LinkEnd, Unkillable};
 use crate::worker_config::WorkerConfig;
 
-/// Id of a client's request until its answer; chosen by the shell, unique.
+/// The id of a client's request until it is answered. The shell chooses unique ids.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct RequestId(pub u64);
 
-/// Id of a connection that wants to become a worker; chosen by the shell, unique.
+/// The id of a connection that wants to become a worker. The shell chooses unique ids.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct LinkId(pub u64);
 
-/// One thing that happened.
+/// An event.
 #[derive(Clone, Debug)]
 pub enum Input {
-    /// A request of a client; answered by effects with the same id.
+    /// A client's request. The effects that answer it have the same id.
     Request(RequestId, Command),
-    /// A submit: like [`Command::Submit`] and [`Command::SubmitAll`], prepared outside the state.
+    /// A submit that was prepared outside the state. Otherwise like [`Command::Submit`] and
+    /// [`Command::SubmitAll`].
     Submit(RequestId, Box<super::Submission>),
-    /// A resubmission: like [`Command::Resubmit`] and [`Command::ResubmitTasks`], with large jobs
-    /// prepared outside the state.
+    /// A resubmission whose large jobs were prepared outside the state. Otherwise like
+    /// [`Command::Resubmit`] and [`Command::ResubmitTasks`].
     Resubmit(RequestId, Box<super::Again>),
-    /// The client of a request is gone; only matters for [`Command::Watch`].
+    /// The client of a request is gone. This matters only for [`Command::Watch`].
     RequestGone(RequestId),
     /// A worker wants to register.
     WorkerConnected(LinkId, WorkerConfig),
     /// A worker that lost its connection wants to continue.
     WorkerReattached(LinkId, WorkerConfig, Box<Reattach>),
-    /// A worker said something.
+    /// A worker has sent a message.
     WorkerMessage(WorkerId, WorkerMessage),
-    /// The current connection of a worker ended. The shell filters messages and ends of older
-    /// connections.
+    /// The current connection of a worker has ended. The shell filters out the messages and ends of
+    /// older connections.
     WorkerGone(WorkerId, LinkEnd),
-    /// Outcome of a notification.
+    /// The outcome of a notification.
     Notified {
-        /// The notification that was sent, or given up.
+        /// The notification that was sent or given up.
         key: super::NoticeKey,
-        /// Attempts that it took.
+        /// The number of attempts.
         attempts: u32,
-        /// Why delivery failed for good; `None` = delivered.
+        /// Why delivery finally failed. `None` if the notification was delivered.
         error: Option<Box<str>>,
     },
-    /// Kinds of workers that automatic allocation can request now.
+    /// The kinds of workers that automatic allocation can currently request.
     QueueOffers(Vec<WorkerKind>),
-    /// The server shuts down: no more tasks are dispatched.
+    /// The server is shutting down. No more tasks are dispatched.
     Ending {
-        /// Workers wait for the next server; otherwise they are asked to end as well.
+        /// Whether the workers wait for the next server. Otherwise they are asked to end as well.
         keep_workers: bool,
     },
     /// The server ends now, even if some workers have not left.
     Ended,
-    /// [`super::ServerState::next_deadline`] has passed.
+    /// The time of [`super::ServerState::next_deadline`] has passed.
     Timer,
-    /// Timer while messages of workers are queued: all that arrived until this time are handled.
+    /// A timer while messages of workers are queued. All messages that arrived until this time have
+    /// been handled.
     TimerBehind(Time),
-    /// Timer while the store is stalled: overdue workers are spared, because their loss could not
+    /// A timer while the store is stalled. Overdue workers are spared, because their loss could not
     /// be recorded.
     TimerHeld,
 }
 
-/// Rows of inputs after which the state must be settled before it takes more, so that a client does
-/// not wait for hundreds of long reports. A few milliseconds of work.
+/// The number of input rows after which the state must be settled before it takes more, so that a
+/// client does not wait for hundreds of long reports. This is a few milliseconds of work.
 pub const ROWS_PER_ROUND_MAX: usize = 1_024;
 
-/// Limit of tasks canceled one by one in one command. A millisecond of work.
+/// The maximum number of tasks that one command can cancel individually. This is a millisecond of
+/// work.
 pub const CANCELED_MAX: usize = 1_000;
 
 impl Input {
-    /// Approximate cost, in rows of reports.
+    /// Returns the approximate cost in rows of reports.
     #[must_use]
     pub fn rows(&self) -> usize {
         match self {
@@ -89,9 +92,9 @@ impl Input {
             Self::WorkerReattached(_, _, reattach) => {
                 1 + reattach.launching.len() + reattach.report.rows()
             }
-            // Its first step is done at once.
+            // The first step is done immediately.
             Self::Resubmit(..) => ROWS_PER_ROUND_MAX,
-            // A large one is queued in portions, and a long list is processed in steps.
+            // A large submit is queued in portions, and a long list is processed in steps.
             Self::Submit(_, submission) => submission.cost().min(ROWS_PER_ROUND_MAX),
             Self::Request(_, Command::CancelTasks { tasks, .. }) => {
                 1 + usize::try_from(tasks.len())
@@ -112,54 +115,54 @@ impl Input {
     }
 }
 
-/// Request of a client. Queries are not here: the shell answers them from the state.
+/// A client's request that changes the state. The shell itself answers queries.
 #[derive(Clone, Debug)]
 pub enum Command {
     /// Adds tasks.
     Submit(Box<SubmitSpec>),
-    /// Several submits in order, each accepted or rejected by itself.
+    /// Sends several submits in order. Each is accepted or rejected individually.
     SubmitAll(Vec<SubmitSpec>),
     /// Opens a job.
     OpenJob {
-        /// Name of the job.
+        /// The name of the job.
         name: Box<str>,
-        /// Failed tasks tolerated.
+        /// The number of failed tasks that are tolerated.
         max_fails: Option<u32>,
-        /// Idempotency key that identifies a repetition.
+        /// The idempotency key, which identifies a repeated command.
         key: Option<super::SubmitKey>,
     },
-    /// Closes open jobs; `All` = all open ones.
+    /// Closes open jobs. `All` selects all open jobs.
     CloseJobs(Selector),
-    /// Cancels jobs; `All` = unfinished and open jobs.
+    /// Cancels jobs. `All` selects the unfinished and the open jobs.
     CancelJobs {
-        /// Jobs to cancel.
+        /// The jobs to cancel.
         jobs: Selector,
-        /// Kept if something was canceled and the text is not empty.
+        /// The reason. It is kept if tasks were canceled and the text is not empty.
         reason: Box<str>,
     },
-    /// Cancels some tasks of a job, which continues; aborts their dependents.
+    /// Cancels some tasks of a job, and aborts their dependents. The job continues.
     CancelTasks {
-        /// Id of the job.
+        /// The id of the job.
         job: JobId,
-        /// Ids of the tasks, at most [`CANCELED_MAX`].
+        /// The ids of the tasks, at most [`CANCELED_MAX`].
         tasks: IdArray,
         /// Whether running tasks are spared.
         keep_running: bool,
     },
-    /// Drops completed jobs in these states.
+    /// Forgets completed jobs in these states.
     ForgetJobs {
-        /// Jobs to forget.
+        /// The jobs to forget.
         jobs: Selector,
-        /// Derived states that may be dropped.
+        /// The derived states in which a job is forgotten.
         states: Vec<TaskState>,
     },
-    /// Resubmits the tasks of jobs, each as a new job.
+    /// Resubmits the tasks of jobs. Each job becomes a new job.
     Resubmit {
         /// The jobs to resubmit.
         jobs: Selector,
-        /// States of the tasks to take; empty = all tasks.
+        /// The states of the tasks to resubmit. If empty, all tasks are resubmitted.
         states: Vec<TaskState>,
-        /// New requests for tasks of some kinds.
+        /// New requests for certain kinds of tasks.
         requests: Vec<NewRequest>,
     },
     /// Resubmits some tasks of a job as a new job. Their dependencies outside the selection count
@@ -167,103 +170,105 @@ pub enum Command {
     ResubmitTasks {
         /// The job.
         job: JobId,
-        /// Positions of the tasks, for each of its submits in order; none of further submits.
+        /// The positions of the tasks, for each submit of the job in order. Missing submits at the
+        /// end have none.
         positions: Vec<IndexSet>,
     },
-    /// Stops workers; `All` = all connected ones.
+    /// Stops workers. `All` selects all connected workers.
     StopWorkers(Selector),
-    /// Drains workers: they get no new tasks and stop when their tasks have ended. `All` = as
-    /// above.
+    /// Drains workers: they get no new tasks and stop when their tasks have ended. `All` selects
+    /// all connected workers.
     DrainWorkers(Selector),
-    /// Puts workers into quarantine; `All` = as above.
+    /// Puts workers into quarantine. `All` selects all connected workers.
     QuarantineWorkers {
         /// The workers.
         workers: Selector,
-        /// Length of the quarantine.
+        /// The length of the quarantine.
         span: Duration,
-        /// Reason; may be empty.
+        /// The reason, which may be empty.
         why: Box<str>,
     },
-    /// Releases workers from quarantine; `All` = all of those.
+    /// Releases workers from quarantine. `All` selects all workers in quarantine.
     ReleaseWorkers(Selector),
-    /// Follows jobs; answered by [`super::Effect::WatchUpdate`] until the last one.
+    /// Watches jobs. The answers are [`super::Effect::WatchUpdate`]s until the last one.
     Watch(WatchSpec),
 }
 
-/// Subject and detail of a watch.
+/// The subject and the level of detail of a watch.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct WatchSpec {
-    /// The jobs; `All` = all that are unfinished now.
+    /// The jobs. `All` selects all jobs that are currently unfinished.
     pub jobs: Selector,
-    /// An open job without unfinished tasks counts as ended.
+    /// Whether an open job without unfinished tasks counts as ended.
     pub until_idle: bool,
-    /// Report changes of counts, not only the end.
+    /// Whether to report changes of counts, and not only the end.
     pub with_progress: bool,
-    /// Name the tasks that ended.
+    /// Whether to name the tasks that have ended.
     pub with_outcomes: bool,
-    /// Whether to forward messages from `hq task notify`, at once.
+    /// Whether to forward messages from `hq task notify` immediately.
     pub with_notifications: bool,
-    /// Least time between two updates.
+    /// The minimum time between two updates.
     pub interval: Duration,
 }
 
-/// Message from a worker.
+/// A message from a worker.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum WorkerMessage {
-    /// It lives.
+    /// The worker is alive.
     Heartbeat {
-        /// All unkillable instances there.
+        /// All unkillable instances on the worker.
         unkillable: Vec<Unkillable>,
-        /// Jobs whose values it holds, or some of them.
+        /// Jobs whose values the worker holds. The list may be incomplete.
         held: Vec<JobId>,
-        /// All problems of its node that it knows.
+        /// All known problems of the worker's node.
         faults: Vec<NodeFault>,
-        /// Send time by the node's clock; `None` = not given.
+        /// When the message was sent, by the node's clock, if given.
         sent: Option<Timestamp>,
     },
-    /// Starts, ends and returned tasks since the last report.
+    /// The tasks that have started, ended or been returned since the last report.
     Report(Report),
-    /// One of its tasks sends a message to clients that wait for its job.
+    /// A task of the worker sends a message to clients that wait for its job.
     Notify(TaskKey, std::sync::Arc<[u8]>),
-    /// Hardware usage of its machine.
+    /// The hardware usage of the worker's machine.
     Overview(Box<HardwareUsage>),
-    /// It is about to end; its connection closes next.
+    /// The worker is about to end. Its connection closes next.
     Goodbye(LostReason),
 }
 
-/// State that a reconnecting worker reports.
+/// The state that a reconnecting worker reports.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Reattach {
-    /// The id it was given.
+    /// The worker id that it was assigned.
     pub worker: WorkerId,
-    /// The server that gave it.
+    /// The uid of the server that assigned it.
     pub server_uid: Box<str>,
-    /// Instances that are being started.
+    /// The instances that are being started.
     pub launching: Vec<(TaskKey, InstanceId)>,
-    /// All running instances, and all unacknowledged ends. The worker has no others.
+    /// All running instances and all unacknowledged ends. The worker has no others.
     pub report: Report,
-    /// Variants of the resource request, for instances with another than the first.
+    /// The variants of the resource request, for instances that do not use the first variant.
     pub variants: BTreeMap<TaskKey, u32>,
-    /// Number of this registration of a worker process, from 1; 0 = not counted.
+    /// The number of this registration of a worker process, starting at 1. 0 means that
+    /// registrations are not counted.
     pub number: u64,
 }
 
-/// One batch of news from a worker.
+/// A batch of news from a worker.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Report {
-    /// Number of the report in the worker's life. The worker keeps the ends until it is
-    /// acknowledged; 0 = no acknowledgement needed.
+    /// The number of the report in the worker's life. The worker keeps the ends until the report is
+    /// acknowledged. 0 means that no acknowledgement is needed.
     pub seq: u64,
-    /// Instances that started.
+    /// The instances that have started.
     pub started: Vec<StartedRow>,
-    /// Instances that ended.
+    /// The instances that have ended.
     pub ended: Vec<EndedRow>,
-    /// Instances that were retracted before their start.
+    /// The instances that were retracted before they started.
     pub retracted: Vec<(TaskKey, InstanceId)>,
 }
 
 impl WorkerMessage {
-    /// A heartbeat without other content.
+    /// Returns a heartbeat without other content.
     #[must_use]
     pub const fn heartbeat() -> Self {
         Self::Heartbeat {
@@ -274,7 +279,7 @@ impl WorkerMessage {
         }
     }
 
-    /// Approximate cost, in rows of reports.
+    /// Returns the approximate cost in rows of reports.
     #[must_use]
     pub fn rows(&self) -> usize {
         match self {
@@ -291,56 +296,56 @@ impl WorkerMessage {
 }
 
 impl Report {
-    /// Number of instances that it reports about.
+    /// Returns the number of instances that the report mentions.
     #[must_use]
     pub fn rows(&self) -> usize {
         self.started.len() + self.ended.len() + self.retracted.len()
     }
 }
 
-/// Start of an instance.
+/// Reports that an instance has started.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct StartedRow {
-    /// Job and id of the task.
+    /// The job and the id of the task.
     pub task: TaskKey,
-    /// Number of the instance.
+    /// The number of the instance.
     pub instance: InstanceId,
-    /// How long ago.
+    /// How long ago the instance started.
     pub age: Duration,
 }
 
-/// End of an instance.
+/// Reports that an instance has ended.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct EndedRow {
-    /// Job and id of the task.
+    /// The job and the id of the task.
     pub task: TaskKey,
-    /// Number of the instance.
+    /// The number of the instance.
     pub instance: InstanceId,
-    /// Outcome.
+    /// The outcome of the instance.
     pub outcome: Outcome,
-    /// How long ago it ended.
+    /// How long ago the instance ended.
     pub age: Duration,
-    /// Run time; zero if it could not start.
+    /// The run time. Zero if the instance could not start.
     pub run: Duration,
-    /// Resources that it used.
+    /// The resources that the instance used.
     pub usage: Usage,
 }
 
-/// Jobs named in an answer.
+/// The result of a command for one job of the answer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum JobResult {
-    /// Done.
+    /// The command was carried out.
     Ok {
-        /// Id of the job.
+        /// The id of the job.
         job: JobId,
-        /// Tasks that were canceled by it.
+        /// The number of tasks that the command canceled.
         canceled: u32,
-        /// Tasks that had ended before.
+        /// The number of tasks that had already ended.
         already_finished: u32,
-        /// Tasks in the grace period of an earlier cancel, which get SIGKILL now.
+        /// The number of tasks in the grace period of an earlier cancel, which now get SIGKILL.
         killed: u32,
     },
-    /// Nothing to do: already closed, or every task had ended.
+    /// There was nothing to do: the job was already closed, or every task had ended.
     Already(JobId),
 }
 
@@ -349,7 +354,7 @@ mod tests {
     use super::*;
     use crate::id::{JobId, TaskId};
 
-    /// By this the server shares its turns among its peers, and ends none before its time.
+    /// Based on this, the server shares its turns among its peers, and ends no turn early.
     #[test]
     fn a_message_counts_once_and_with_each_row_that_it_tells() {
         let row = |id| (TaskKey::new(JobId(1), TaskId(id)), InstanceId(0));
