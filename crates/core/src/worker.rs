@@ -1,9 +1,10 @@
-//! The server's view of one worker: its offers, its tasks, its deadline.
+//! The server's view of one worker: its offers, its tasks and its deadline.
 //!
-//! Tasks sent to a worker are *placed* (their resources are counted as used) or in its *backlog*
-//! (sent ahead so that the worker never idles for a round trip). The worker itself decides which
-//! task it starts next; promotion from backlog to placed follows the same order. A worker may also
-//! be reserved for multi-node tasks, or be a node of one; then it gets nothing else.
+//! Tasks sent to a worker are either *placed* (their resources are counted as used) or in its
+//! *backlog* (sent ahead so that the worker does not idle for a round trip). The worker itself
+//! decides which task it starts next. Tasks are promoted from backlog to placed in the same order.
+//! A worker may also be reserved for multi-node tasks, or be a node of one. Such a worker gets no
+//! other tasks.
 
 mod ahead;
 mod assigned;
@@ -39,29 +40,29 @@ pub(crate) use trial_placement::TrialPlacement;
 pub use unkillable::Unkillable;
 pub use workers::{ENDED_WORKERS_MAX, Workers};
 
-/// Upper bound of the backlog, so that one worker never holds much of a job.
+/// The maximum length of the backlog, so that one worker never holds a large part of a job.
 pub(crate) const BACKLOG_MAX: u32 = 4_096;
-/// Age of a placed but unstarted task at which it counts as stuck: there is less room than counted,
-/// for example fractions of several items or partly used groups.
+/// The age at which a placed task that has not started counts as stuck. In that case there is less
+/// room than counted, for example because of fractions of several items or partly used groups.
 pub(crate) const STUCK_AFTER: Duration = Duration::from_millis(500);
 
 /// How a connection ended.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum LinkEnd {
-    /// The other side closed it: its process has ended, or will reconnect in a moment.
+    /// The other side closed the connection. Its process has ended or will reconnect in a moment.
     Closed,
-    /// It broke, or the server gave it up.
+    /// The connection broke, or the server gave it up.
     Broken,
 }
 
-/// Backlog of a worker relative to a priority.
+/// The number of tasks in a worker's backlog, relative to a priority.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Split {
-    /// More urgent.
+    /// More urgent tasks.
     pub(crate) above: u32,
-    /// Equally urgent.
+    /// Equally urgent tasks.
     pub(crate) level: u32,
-    /// Less urgent.
+    /// Less urgent tasks.
     pub(crate) below: u32,
 }
 
@@ -78,51 +79,53 @@ impl Split {
 /// A connected or former worker.
 #[derive(Clone, Debug)]
 pub struct Worker {
-    /// Worker id.
+    /// The id of the worker.
     pub id: WorkerId,
-    /// Configuration that it reported.
+    /// The configuration that the worker reported.
     pub config: Arc<WorkerConfig>,
-    /// When it registered.
+    /// When the worker registered.
     pub started: Timestamp,
     life: Life,
-    /// How often it got more time when overdue, without a sign of life since.
+    /// How often the worker got more time when it was overdue, since its last sign of life.
     doubts: u32,
     duty: Duty,
     dedication: Dedication,
     standing: Standing,
     check: NodeCheck,
-    /// Hardware usage of its machine as last reported.
+    /// The last reported hardware usage of the machine.
     load: Option<Load>,
-    /// The task that started last, and when.
+    /// The task that started last, and when it started.
     last_task: Option<(TaskKey, Timestamp)>,
-    /// Number of its last registration; 0 = the first, or not counted.
+    /// The number of the last registration. 0 if it is the first registration or if registrations
+    /// are not counted.
     registration: u64,
-    /// When its life ends by its own time limit.
+    /// When the worker's own time limit ends its life.
     deadline: Option<Time>,
-    /// Templates it knows.
+    /// The templates that the worker knows.
     templates: BTreeMap<JobId, IndexSet>,
-    /// Reservations for requests without sent tasks: variant, and since when.
+    /// The reservations for requests without sent tasks: the variant and the start time.
     reservations: BTreeMap<QueueKey, (u32, Time)>,
     offers: Vec<Offer>,
     free: Vec<i64>,
     assigned: BTreeMap<TaskKey, Assigned>,
     backlog: BTreeSet<(QueueKey, TaskKey)>,
-    /// Tasks of the backlog by queue and variant.
+    /// The number of tasks in the backlog, by queue and variant.
     waiting: BTreeMap<(QueueKey, u32), u32>,
-    /// Placed tasks by class and variant.
+    /// The number of placed tasks, by class and variant.
     placed: BTreeMap<(ClassId, u32), u32>,
-    /// All of these tasks.
+    /// The number of all placed tasks.
     placed_len: u32,
-    /// Variants that did not start although counted as fitting; until the next end.
+    /// The variants whose tasks did not start although they were counted as fitting. Cleared when a
+    /// task ends.
     stuck: BTreeSet<(ClassId, u32)>,
     running: u32,
     rate: Rate,
-    /// Unkillable instances on it. Each keeps its resources until it has ended.
+    /// The unkillable instances on the worker. Each keeps its resources until it has ended.
     unkillable: Vec<Unkillable>,
 }
 
 impl Worker {
-    /// A worker that has just registered. `offers` are by resource number.
+    /// Creates a worker that has just registered. `offers` are by resource number.
     #[must_use]
     pub fn new(
         id: WorkerId,
@@ -164,8 +167,8 @@ impl Worker {
         }
     }
 
-    /// A worker that registered in an earlier run of the server and is expected back; its time
-    /// limit counts from then.
+    /// Creates a worker that registered in an earlier run of the server and is expected back. Its
+    /// time limit counts from that registration.
     pub(crate) fn restored(
         id: WorkerId,
         config: Arc<WorkerConfig>,
@@ -181,7 +184,7 @@ impl Worker {
         worker
     }
 
-    /// Hardware usage of its machine as last reported.
+    /// Returns the last reported hardware usage of the machine.
     #[must_use]
     pub const fn load(&self) -> Option<Load> {
         self.load
@@ -191,7 +194,7 @@ impl Worker {
         self.load = Some(load);
     }
 
-    /// The task that started last, and when.
+    /// Returns the task that started last, and when it started.
     #[must_use]
     pub const fn last_task(&self) -> Option<(TaskKey, Timestamp)> {
         self.last_task
@@ -201,65 +204,67 @@ impl Worker {
         self.last_task = Some((task, at));
     }
 
-    /// Whether its unstored ends survive the server. A worker that ends with its server, at once or
-    /// after its tasks, discards them, and its tasks are not expected back.
+    /// Returns whether the worker's unstored task ends survive the server. A worker that ends with
+    /// its server, either immediately or after its tasks, discards them, and its tasks are not
+    /// expected back.
     pub(crate) fn keeps_ends(&self) -> bool {
         self.config.on_server_lost == OnServerLost::Reconnect
     }
 
-    /// Number of its last registration; 0 = the first, or not counted.
+    /// Returns the number of the last registration. 0 if it is the first registration or if
+    /// registrations are not counted.
     pub(crate) const fn registration(&self) -> u64 {
         self.registration
     }
 
-    /// Whether its life ends by its own time limit.
+    /// Returns whether the worker has a time limit.
     pub(crate) const fn has_time_limit(&self) -> bool {
         self.deadline.is_some()
     }
 
-    /// Whether it ever got a task.
+    /// Returns whether the worker has ever been assigned a task.
     #[must_use]
     pub fn was_used(&self) -> bool {
         self.last_task.is_some() || !self.assigned.is_empty()
     }
 
-    /// Tasks handed to it.
+    /// Returns the tasks that have been sent to the worker.
     #[must_use]
     pub const fn assigned(&self) -> &BTreeMap<TaskKey, Assigned> {
         &self.assigned
     }
 
-    /// Tasks it reported as started and not as ended.
+    /// Returns the number of tasks that the worker has reported as started but not as ended.
     #[must_use]
     pub const fn running(&self) -> u32 {
         self.running
     }
 
-    /// Number of tasks whose resources are counted as used: all but the backlog.
+    /// Returns the number of tasks whose resources are counted as used, which excludes the backlog.
     #[must_use]
     pub const fn placed_len(&self) -> usize {
         self.placed_len as usize
     }
 
-    /// Length of the backlog.
+    /// Returns the length of the backlog.
     #[must_use]
     pub fn backlog_len(&self) -> usize {
         self.backlog.len()
     }
 
-    /// Its offers, by resource number.
+    /// Returns the worker's offers, by resource number.
     #[must_use]
     pub fn offers(&self) -> &[Offer] {
         &self.offers
     }
 
-    /// Units that are not counted as used, by resource number.
+    /// Returns the units that are not counted as used, by resource number.
     #[must_use]
     pub fn free(&self) -> &[i64] {
         &self.free
     }
 
-    /// Queue and variant of each request in its backlog, most urgent first.
+    /// Returns the queue and the variant of each request in the backlog, most urgent first.
     pub(crate) fn waiting(&self) -> impl DoubleEndedIterator<Item = (QueueKey, u32)> + '_ {
         self.waiting.keys().copied()
     }
@@ -271,12 +276,12 @@ impl Worker {
             .map(|((key, variant), count)| (*key, *variant, *count))
     }
 
-    /// Queues with a reservation on it.
+    /// Returns the queues that have a reservation on the worker.
     pub(crate) fn reservations(&self) -> impl Iterator<Item = QueueKey> + '_ {
         self.reservations.keys().copied()
     }
 
-    /// Requests with reservations here, and their variants.
+    /// Returns the requests with reservations on the worker, and their variants.
     pub(crate) fn reserved_variants(&self) -> impl Iterator<Item = (QueueKey, u32)> + '_ {
         self.reservations
             .iter()
@@ -287,41 +292,42 @@ impl Worker {
         !self.reservations.is_empty()
     }
 
-    /// Time since which it has a reservation for a queue.
+    /// Returns when the worker's reservation for a queue was made.
     pub(crate) fn reserved_since(&self, key: QueueKey) -> Option<Time> {
         self.reservations.get(&key).map(|(_, since)| *since)
     }
 
-    /// The most urgent reservation that is at least this old.
+    /// Returns the most urgent reservation that is at least this old.
     pub(crate) fn oldest_reservation(&self, now: Time, span: Duration) -> Option<QueueKey> {
         let mut reservations = self.reservations.iter();
-        // Keys begin with the priority, so this is the most urgent overdue one.
+        // Keys start with the priority, so this is the most urgent overdue reservation.
         let found = reservations.find(|(_, (_, since))| *since + span <= now);
         found.map(|(key, _)| *key)
     }
 
-    /// Replaces its reservations.
+    /// Replaces the worker's reservations.
     pub(crate) fn set_reservations(&mut self, wanted: &[(QueueKey, u32)], now: Time) {
         let before = std::mem::take(&mut self.reservations);
         let reservations = wanted.iter().map(|(key, variant)| {
-            // Recomputed in each round, but their age counts from their beginning.
+            // Reservations are recomputed in each round, but their age counts from their first
+            // computation.
             let since = before.get(key).map_or(now, |(_, since)| *since);
             (*key, (*variant, since))
         });
         self.reservations = reservations.collect();
     }
 
-    /// Placed tasks: class, variant, how many.
+    /// Returns the number of placed tasks, by class and variant.
     pub(crate) fn placed(&self) -> impl Iterator<Item = (ClassId, u32, u32)> + '_ {
         self.placed
             .iter()
             .map(|((class, variant), count)| (*class, *variant, *count))
     }
 
-    /// Whether tasks of a variant were counted as fitting and did not start.
+    /// Returns whether tasks of a variant were counted as fitting but did not start.
     #[must_use]
     pub fn is_stuck(&self, class: ClassId, variant: u32) -> bool {
-        // Nearly always empty, and called for every pair of a round.
+        // The set is nearly always empty, and this is called for every pair of a round.
         !self.stuck.is_empty() && self.stuck.contains(&(class, variant))
     }
 
@@ -329,7 +335,7 @@ impl Worker {
         !self.stuck.is_empty()
     }
 
-    /// Units of a resource that it offers.
+    /// Returns how many units of a resource the worker offers for a demand.
     #[must_use]
     pub fn total(&self, demand: &Demand) -> u64 {
         self.offers
@@ -337,13 +343,14 @@ impl Worker {
             .map_or(0, |offer| offer.units)
     }
 
-    /// Lifetime it has left; `None` = unlimited.
+    /// Returns the remaining lifetime, or `None` if it is unlimited.
     #[must_use]
     pub fn remaining(&self, now: Time) -> Option<Duration> {
         self.deadline.map(|deadline| deadline.since(now))
     }
 
-    /// Offered resources with total and free units. A node of a multi-node task has none free.
+    /// Returns the offered resources with their total and free units. A node of a multi-node task
+    /// has no free units.
     pub fn units(&self) -> impl Iterator<Item = (ResourceId, u64, i64)> + '_ {
         let is_free = self.node().is_none();
         let pairs = self.offers.iter().zip(&self.free);
@@ -351,13 +358,13 @@ impl Worker {
             (
                 ResourceId(number),
                 offer.units,
-                // A node has nothing to give, although only its root is charged for the task.
+                // A node has no free units, although the task is only charged to its root.
                 if is_free { *free } else { 0 },
             )
         })
     }
 
-    /// Whether the remaining lifetime covers the time request.
+    /// Returns whether the remaining lifetime covers the time request.
     #[must_use]
     pub fn has_time(&self, variant: &VariantDemand, now: Time) -> bool {
         variant.min_time_ns == 0
@@ -366,7 +373,7 @@ impl Worker {
                 .is_none_or(|left| crate::time::nanos(left) >= variant.min_time_ns)
     }
 
-    /// Tasks of a variant that an empty worker could run at once.
+    /// Returns how many tasks of a variant an empty worker could run at once.
     #[must_use]
     pub fn capacity(&self, variant: &VariantDemand) -> u32 {
         fitting(variant, &self.offers, |slot| {
@@ -375,7 +382,7 @@ impl Worker {
         })
     }
 
-    /// Tasks of a variant that it could start now.
+    /// Returns how many tasks of a variant the worker could start now.
     #[must_use]
     pub fn room(&self, variant: &VariantDemand) -> u32 {
         fitting(variant, &self.offers, |slot| {
@@ -383,7 +390,7 @@ impl Worker {
         })
     }
 
-    /// Its backlog by urgency, relative to a queue.
+    /// Returns the backlog by urgency relative to a queue.
     pub(crate) fn backlog_split(&self, key: QueueKey) -> Split {
         let mut split = Split::default();
         for ((other, _), count) in &self.waiting {
@@ -392,13 +399,13 @@ impl Worker {
         split
     }
 
-    /// Its placed tasks, in the order of their ids: users see them as running.
+    /// Returns the placed tasks in the order of their ids. Users see these tasks as running.
     pub fn placed_tasks(&self) -> impl Iterator<Item = TaskKey> + '_ {
         let placed = self.assigned.iter().filter(|(_, assigned)| assigned.placed);
         placed.map(|(key, _)| *key)
     }
 
-    /// Tasks of a job with a reported start, among its first `max`.
+    /// Returns the number of tasks of a job with a reported start, among the first `max` tasks.
     pub(crate) fn running_of(&self, job: JobId, max: usize) -> u32 {
         let first = TaskKey {
             job,
@@ -409,27 +416,29 @@ impl Worker {
         tasks.map(|(_, assigned)| u32::from(assigned.started)).sum()
     }
 
-    /// Backlog entries in reverse order of starting, without those being retracted.
+    /// Returns the backlog entries in reverse starting order, except those that are being
+    /// retracted.
     pub fn backlog_last(&self) -> impl Iterator<Item = (TaskKey, &Assigned)> + '_ {
         self.backlog
             .iter()
             .rev()
             .filter_map(|(_, key)| self.assigned.get(key).map(|assigned| (*key, assigned)))
-            // Their answer is on its way: asked twice, they would be counted twice.
+            // The worker is about to return these. If they were requested twice, they would be
+            // counted twice.
             .filter(|(_, assigned)| !assigned.retracting)
     }
 
-    /// Number of waiting tasks per queue, in reverse order of starting. O(queues).
+    /// Returns the number of waiting tasks per queue, in reverse starting order. Takes O(queues).
     pub(crate) fn waiting_last(&self) -> impl Iterator<Item = (QueueKey, u32)> + '_ {
         let waiting = self.waiting.iter().rev();
         waiting.map(|((key, _), count)| (*key, *count))
     }
 
-    /// Unstarted tasks that are not being retracted; marks them as being retracted.
+    /// Marks all unstarted tasks as being retracted. Returns those that were not marked before.
     pub(crate) fn take_unstarted(&mut self) -> Vec<(TaskKey, InstanceId)> {
         let mut back = Vec::new();
         for (key, assigned) in &mut self.assigned {
-            // Each task is retracted once: the answer is on its way.
+            // Each task is retracted only once, because the answer is already on its way.
             if !assigned.started && !std::mem::replace(&mut assigned.retracting, true) {
                 back.push((*key, assigned.instance));
             }
@@ -448,7 +457,8 @@ impl Worker {
         assigned.retracting = true;
     }
 
-    /// Notes that it receives a template of a job; returns whether the template is new to it.
+    /// Notes that the worker receives a template of a job. Returns whether the template is new to
+    /// it.
     pub(crate) fn learn_template(&mut self, job: JobId, id: TemplateId) -> bool {
         let known = self.templates.entry(job).or_default();
         let is_new = !known.contains(id.0);
@@ -458,20 +468,21 @@ impl Worker {
         is_new
     }
 
-    /// Whether it knows any template.
+    /// Returns whether the worker knows any template.
     #[cfg(test)]
     pub(crate) fn knows_templates(&self) -> bool {
         !self.templates.is_empty()
     }
 
-    /// Forgets the templates of a job; returns the known ones. A few nanoseconds each.
+    /// Forgets the templates of a job. Returns those that the worker knew. Each takes a few
+    /// nanoseconds.
     pub(crate) fn forget_templates(&mut self, job: JobId) -> Vec<TemplateId> {
         let known = self.templates.remove(&job).unwrap_or_default();
         known.iter().map(TemplateId).collect()
     }
 
     pub(crate) fn assign(&mut self, task: TaskKey, assigned: Assigned, class: &Class) {
-        // A backlog entry uses nothing yet: its resources are still used by running tasks.
+        // A task in the backlog uses no resources yet, because running tasks still use them.
         if assigned.placed {
             self.take(class, assigned.key.class, assigned.variant, 1);
         } else if assigned.turn == Turn::Now {
@@ -480,15 +491,15 @@ impl Worker {
         self.assigned.insert(task, assigned);
     }
 
-    /// The predecessor of a task has finished there: the task waits for room, if it has not
-    /// started. Returns its previous turn.
+    /// Notes that the predecessor of a task has finished on the worker. The task now waits for
+    /// room, if it has not started. Returns the task's previous turn.
     pub(crate) fn take_turn(&mut self, task: TaskKey, now: Time) -> Turn {
         let Some(assigned) = self.assigned.get_mut(&task) else {
             return Turn::Now;
         };
         let turn = std::mem::take(&mut assigned.turn);
         if turn != Turn::Now {
-            // It could not start before.
+            // The task could not start before now.
             assigned.at = now;
             assigned.awaits = AwaitedEnds::None;
             let copy = *assigned;
@@ -497,14 +508,14 @@ impl Worker {
         turn
     }
 
-    /// Whether a task waits there for another one.
+    /// Returns whether a task waits on the worker for another task.
     pub(crate) fn has_later(&self, task: TaskKey) -> bool {
         let assigned = self.assigned.get(&task);
         assigned.is_some_and(|assigned| assigned.turn != Turn::Now)
     }
 
-    /// Notes a start; returns the task with its previous turn. `None` if the task was not sent to
-    /// this worker with that instance, or its start is known already.
+    /// Notes that a task has started. Returns the task with its previous turn, or `None` if the
+    /// task was not sent to this worker with that instance or its start is already known.
     pub(crate) fn start(
         &mut self,
         task: TaskKey,
@@ -515,7 +526,7 @@ impl Worker {
             .assigned
             .get_mut(&task)
             .filter(|a| a.instance == instance)?;
-        // Repeated after its connection broke.
+        // The worker repeats the report after its connection broke.
         if assigned.started {
             return None;
         }
@@ -526,9 +537,9 @@ impl Worker {
         assigned.awaits = AwaitedEnds::None;
         let mut copy = *assigned;
         copy.turn = before.turn;
-        // There is room for its kind after all.
+        // There is room for this kind of task after all.
         self.stuck.remove(&(copy.key.class, copy.variant));
-        // The worker chose it itself, ahead of the expected order.
+        // The worker chose the task itself, ahead of the expected order.
         if !before.placed {
             self.leave_backlog(task, &before);
             if let Some(class) = classes.get(copy.key.class) {
@@ -539,7 +550,7 @@ impl Worker {
         Some(copy)
     }
 
-    /// Removes a task; `None` if it was not sent to it with that instance.
+    /// Removes a task. Returns `None` if it was not sent to the worker with that instance.
     pub(crate) fn remove(
         &mut self,
         task: TaskKey,
@@ -562,7 +573,7 @@ impl Worker {
         if assigned.started || self.running == 0 {
             self.stuck.clear();
         }
-        // After the check above, which asks whether any task ran until now.
+        // This must follow the check above, which tests whether any task was running until now.
         self.running = self.running.saturating_sub(u32::from(assigned.started));
         Some(assigned)
     }
@@ -574,7 +585,7 @@ impl Worker {
     }
 
     fn leave_backlog(&mut self, task: TaskKey, assigned: &Assigned) {
-        // It is not in the backlog before its turn.
+        // Before its turn, a task is not in the backlog.
         if assigned.turn != Turn::Now {
             return;
         }
@@ -588,7 +599,7 @@ impl Worker {
         }
     }
 
-    /// Marks `count` backlog entries of a variant as placed; returns them.
+    /// Marks `count` backlog entries of a variant as placed. Returns these entries.
     pub(crate) fn promote_some(
         &mut self,
         key: QueueKey,
@@ -613,7 +624,8 @@ impl Worker {
                 continue;
             };
             assigned.placed = true;
-            // Its wait does not count: it could not start, and was retracted for lack of room.
+            // The time waited so far does not count, because the task could not start and was
+            // retracted for lack of room.
             assigned.at = now;
             assigned.retracting = false;
             let copy = *assigned;
@@ -623,8 +635,8 @@ impl Worker {
         first
     }
 
-    /// Moves placed tasks without room back to the backlog, because the worker has started others
-    /// instead; returns them. In reverse order of starting.
+    /// Moves placed tasks that have no room back to the backlog, because the worker has started
+    /// other tasks instead. Returns them in reverse starting order.
     pub(crate) fn displace(&mut self, classes: &Classes) -> Vec<TaskKey> {
         let mut displaced = Vec::new();
         // The usual case: the expected tasks run. A multi-node task keeps its nodes in any case.
@@ -659,10 +671,11 @@ impl Worker {
         displaced
     }
 
-    /// Tasks to retract: placed before `sent_before` and not started, although others run.
+    /// Returns the tasks to retract: those placed before `sent_before` that have not started
+    /// although other tasks are running.
     pub(crate) fn recall_unstarted(&mut self, sent_before: Time) -> Vec<(TaskKey, InstanceId)> {
-        // If nothing runs, the worker is about to start them; a disconnected one cannot report a
-        // start.
+        // If no task is running, the worker is about to start these tasks. A disconnected worker
+        // cannot report a start.
         if self.placed_len <= self.running
             || self.running == 0
             || self.node().is_some()
@@ -681,9 +694,10 @@ impl Worker {
         recalled
     }
 
-    /// Removes a task that the worker returned unstarted, on request or not. If the worker had time
-    /// to start it, there is less room than counted: no round counts on that variant again until a
-    /// task ends there. A task that hangs during its start is not returned.
+    /// Removes a task that the worker returned unstarted, whether requested or not. If the worker
+    /// had time to start it, there is less room than counted. In that case, rounds do not count on
+    /// that variant again until a task ends on the worker. A task that hangs during its start is
+    /// not returned.
     pub(crate) fn remove_unstarted(
         &mut self,
         (task, instance): (TaskKey, InstanceId),
@@ -698,17 +712,17 @@ impl Worker {
         Some(assigned)
     }
 
-    /// Tasks that have not started and are no more urgent than a queue.
+    /// Returns the tasks that have not started and are no more urgent than a queue.
     pub(crate) fn unstarted_behind(&self, key: QueueKey) -> Vec<(TaskKey, InstanceId)> {
         self.assigned
             .iter()
-            // Priorities are reversed: tasks more urgent than the queue stay.
+            // Priorities are reversed, so tasks more urgent than the queue stay.
             .filter(|(_, a)| !a.started && !a.retracting && a.key.priority >= key.priority)
             .map(|(task, assigned)| (*task, assigned.instance))
             .collect()
     }
 
-    /// Whether some placed tasks have not started.
+    /// Returns whether some placed tasks have not started although others are running.
     pub(crate) fn may_be_stuck(&self) -> bool {
         self.running > 0 && self.placed_len > self.running
     }
@@ -730,7 +744,7 @@ impl Worker {
             }
         }
         for demand in &variant.demands {
-            // "All of it" means all that this worker has.
+            // A demand for the whole pool means everything that this worker has.
             let units = demand.units.unwrap_or_else(|| self.total(demand));
             if let Some(free) = self.free.get_mut(demand.resource.0 as usize) {
                 *free -= sign * i64::try_from(units).unwrap_or(i64::MAX);
@@ -738,7 +752,7 @@ impl Worker {
         }
     }
 
-    /// Panics if free and used units do not add up to the total. For tests.
+    /// Panics if free and used units do not add up to the total. For tests only.
     ///
     /// # Panics
     ///

@@ -50,7 +50,7 @@ const UPLOAD_PAUSE_MAX: Duration = Duration::from_secs(10);
 /// The number of bytes of a large request that must arrive in [`UPLOAD_PAUSE_MAX`].
 const UPLOAD_STEP: usize = 4 << 10;
 
-/// What connections of clients need.
+/// The parts of the server that connections of clients need.
 #[derive(Clone)]
 pub(crate) struct ClientPlane {
     pub(crate) core: CoreHandle,
@@ -169,8 +169,8 @@ async fn serve_requests<S>(
 /// The maximum number of listed problems, most severe first.
 const PROBLEMS_MAX: usize = 1_000;
 
-/// Counts a request until the result is dropped. Watches, which never end, and queries, which can
-/// be repeated, are not counted.
+/// Counts a request as in progress until the result is dropped. Watches, which never end, and
+/// queries, which can be repeated, are not counted.
 fn begin(answering: &Answering, request: &ClientRequest) -> Option<RequestInFlight> {
     let changes = match request {
         ClientRequest::Command(Command::Watch(_)) => false,
@@ -194,7 +194,7 @@ fn begin(answering: &Answering, request: &ClientRequest) -> Option<RequestInFlig
 }
 
 /// Returns whether a request reads or changes the state without waiting. Other requests wait for
-/// something else and have limits of their own, or limits per connection.
+/// other events and have separate limits, or limits per connection.
 const fn is_looked_up_or_changed(request: &ClientRequest) -> bool {
     match request {
         ClientRequest::Command(Command::Watch(_))
@@ -220,7 +220,7 @@ enum Answer {
     Sent,
     /// The server is stopping.
     Stopping,
-    /// The connection cannot be used any more.
+    /// The connection can no longer be used.
     Hangup,
 }
 
@@ -229,12 +229,12 @@ struct DecodedRequest {
     request: Result<ClientRequest, ConvertError>,
     /// The details that a watch requests.
     details: Details,
-    /// A large request counts as in progress from its arrival on.
+    /// Set for a large request, which counts as in progress from its arrival.
     arrived: Option<RequestInFlight>,
 }
 
-/// Receives the next request. Returns `None` at the end. Decodes large requests on a separate
-/// thread.
+/// Receives the next request. Returns `None` at the end of the connection. Decodes large requests
+/// on a separate thread.
 async fn next_request<R: AsyncRead + Unpin>(
     reader: &mut MessageReader<R>,
     plane: &ClientPlane,
@@ -299,7 +299,7 @@ fn read(message: Undecoded) -> Result<DecodedRequest, ReadError> {
     })
 }
 
-/// Keeps a connection open until the process ends, so that the client notices when it does.
+/// Keeps a connection open until the process ends, so that the client notices the end.
 async fn hold<S: AsyncRead + AsyncWrite>(
     reader: MessageReader<ReadHalf<S>>,
     writer: MessageWriter<WriteHalf<S>>,
@@ -385,7 +385,7 @@ where
     }
 }
 
-/// Answers a query from the state, and adds data from elsewhere.
+/// Answers a query from the state, and adds data from other sources.
 async fn look_up(asked: Query, plane: &ClientPlane) -> Result<reply::Reply, CoreGone> {
     let with_curves = matches!(&asked, Query::TaskPage(page) if page.with_curves);
     let mut answer = query::ask(&plane.core, asked).await?;

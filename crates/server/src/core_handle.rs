@@ -5,8 +5,8 @@
 //!
 //! There are two queues, each in order. One is for workers, which may send reports faster than the
 //! core handles them. The other is for clients, which must not wait behind thousands of reports.
-//! There is no order between the two: a request that depends on a report must be sent after an
-//! effect of the report was seen.
+//! The two queues are not ordered relative to each other, so a request that depends on a report
+//! must be sent after an effect of the report has been seen.
 
 use std::collections::VecDeque;
 use std::future::poll_fn;
@@ -32,9 +32,9 @@ use tokio::sync::{OwnedSemaphorePermit, mpsc, oneshot};
 const REPORT_QUEUE_LEN: usize = 4_096;
 /// The maximum number of other queued events. A client has one request at a time.
 const REQUEST_QUEUE_LEN: usize = 1_024;
-/// How many events of workers are taken from the queue at once.
+/// The maximum number of worker events that are taken from the queue at once.
 const REPORTS_AT_ONCE: usize = 256;
-/// The maximum number of requests per turn: few, so that dashboards cannot delay workers.
+/// The maximum number of requests per turn. It is small, so that dashboards cannot delay workers.
 pub(crate) const REQUESTS_PER_TURN: usize = 16;
 /// How long a shutdown waits for the last changes to be stored. A sync on a busy file system takes
 /// seconds.
@@ -50,7 +50,7 @@ pub(crate) enum QueryResult {
     /// The final answer. It may reveal changes, so it waits until they are on disk.
     Final(SendReply),
     /// A partial answer that the client does not see. The last part waits for everything seen
-    /// before.
+    /// before it.
     Partial(SendReply),
 }
 
@@ -65,25 +65,25 @@ pub(crate) struct PendingRegistration {
 
 /// A message to the core's thread.
 pub(crate) enum Event {
-    /// A request for a change, prepared as far as possible without the state, and whether it may
-    /// add jobs or tasks.
+    /// A request for a change, prepared as far as possible without the state. The flag says whether
+    /// it may add jobs or tasks.
     Asked(bool, MakeInput, oneshot::Sender<Result<Reply, Refusal>>),
     Watch(WatchSpec, UpdateSender, oneshot::Sender<RequestId>),
     Unwatch(RequestId),
     Query(QueryFn),
     WorkerConnected(PendingRegistration),
-    /// The permit is released after the message is handled.
+    /// A message of a worker. The permit is released after the message has been handled.
     WorkerMessage(WorkerId, LinkId, WorkerMessage, OwnedSemaphorePermit),
     WorkerGone(WorkerId, LinkId, LinkEnd),
-    /// The outcome of a notification: the number of attempts, and why delivery failed for good.
+    /// The outcome of a notification: the number of attempts, and why delivery finally failed.
     Notified(NoticeKey, u32, Option<Box<str>>),
-    /// The resources of workers that automatic allocation can request now.
+    /// The resources of workers that automatic allocation can currently request.
     QueueOffers(Vec<WorkerKind>),
-    /// The server shuts down. Contains whether workers stay, and a channel that reports when all
-    /// other workers have left.
+    /// The server is shutting down. Contains whether the workers stay, and a channel that reports
+    /// when all workers that should end have left.
     Ending(bool, oneshot::Sender<()>),
-    /// The server ends now and accepts nothing more. The channel reports when everything accepted
-    /// is stored and answered.
+    /// The server ends now and accepts nothing more. The channel reports when everything that was
+    /// accepted has been stored and answered.
     Ended(oneshot::Sender<()>),
     /// The last changes cannot be stored in time. Requests that wait for them are rejected.
     GiveUp,
@@ -91,10 +91,10 @@ pub(crate) enum Event {
     Persist(Vec<ChangeKind>, oneshot::Sender<()>),
 }
 
-/// Makes an input from a request.
+/// Creates an input from a request.
 pub(crate) type MakeInput = Box<dyn FnOnce(RequestId) -> Input + Send>;
 
-/// What queries can see.
+/// The data that queries can see.
 pub(crate) struct View<'a> {
     /// The state between two batches.
     pub(crate) state: &'a ServerState,
@@ -178,8 +178,8 @@ impl Events {
         Some(report)
     }
 
-    /// Returns the arrival time up to which all events of workers are handled. `None` if all are
-    /// handled.
+    /// Returns the arrival time up to which all events of workers have been handled, or `None` if
+    /// no events are left.
     pub(crate) fn heard_until(&self) -> Option<Instant> {
         if self.taken_reports.is_empty() && self.reports.is_empty() {
             return None;
@@ -189,7 +189,7 @@ impl Events {
         Some(next.unwrap_or(self.last_heard))
     }
 
-    /// Returns whether a taken event is not handled yet.
+    /// Returns whether an event has been taken from a queue but not handled yet.
     fn are_left(&self) -> bool {
         !self.taken_requests.is_empty() || !self.taken_reports.is_empty()
     }
@@ -228,7 +228,7 @@ impl CoreHandle {
         (handle, events)
     }
 
-    /// Returns the threads for long work of single clients.
+    /// Returns the thread pool for long work of single clients.
     pub(crate) const fn blocking_pool(&self) -> &BlockingPool {
         &self.blocking_pool
     }
@@ -246,7 +246,7 @@ impl CoreHandle {
         (waiting(&self.requests) + waiting(&self.reports)) as u64
     }
 
-    /// Sends an event of the queue of clients.
+    /// Sends an event through the queue of clients.
     pub(crate) async fn send(&self, event: Event) -> Result<(), CoreGone> {
         self.requests.send(event).await.map_err(|_| CoreGone)
     }
@@ -260,13 +260,13 @@ impl CoreHandle {
     }
 
     /// Carries out a command. When this returns, the command's effects are visible to queries and
-    /// on disk. The inner error is a rejection: the store takes no changes at present.
+    /// on disk. The inner error is a rejection, because the store currently takes no changes.
     pub(crate) async fn command(
         &self,
         command: Command,
     ) -> Result<Result<Reply, Refusal>, CoreGone> {
         let adds = matches!(command, Command::OpenJob { .. });
-        // Work on very many tasks is done here, where only the client waits for it.
+        // Work on very many tasks is done here, where it delays only the client.
         match command {
             Command::Submit(spec) => {
                 let listed = spec.body.listed();
@@ -297,7 +297,7 @@ impl CoreHandle {
         }
     }
 
-    /// Has submits with so many listed tasks accepted. They are prepared outside the state, and
+    /// Sends submits with `listed` tasks to the core. They are prepared outside the state, and
     /// large graphs are encoded for the store.
     pub(crate) async fn submit(
         &self,
@@ -333,8 +333,8 @@ impl CoreHandle {
                 .await
                 .ok_or(CoreGone)?;
             // The permit is held until the state has taken the copies. It is not held until the
-            // answer, which waits for the disk: while the disk hangs, other requests should be
-            // rejected instead of waiting here.
+            // answer is sent, which waits for the disk: while the disk hangs, other requests should
+            // be rejected instead of waiting here.
             again.keep(Arc::new(alone));
         }
         for id in large {
@@ -364,8 +364,8 @@ impl CoreHandle {
         rx.await.map_err(|_| CoreGone)
     }
 
-    /// Watches jobs. The receiver ends after the update that is `done`, or early if the client was
-    /// too slow.
+    /// Watches jobs. The receiver ends after the update that is `done`, or earlier if the client
+    /// was too slow.
     pub(crate) async fn watch(
         &self,
         spec: WatchSpec,
@@ -449,13 +449,14 @@ impl CoreHandle {
         Ok(rx)
     }
 
-    /// Fails all requests that wait for commits: these will not happen in this server's life.
+    /// Fails all requests that wait for commits, because these commits will not happen in this run
+    /// of the server.
     pub(crate) async fn give_up(&self) -> Result<(), CoreGone> {
         self.send_behind(Event::GiveUp).await
     }
 
     /// Lets workers leave and stops accepting anything. Returns when all workers that should end
-    /// have left and everything accepted is stored and answered, or after a timeout.
+    /// have left and everything that was accepted has been stored and answered, or after a timeout.
     pub(crate) async fn end(&self, keep_workers: bool, patience: Duration) -> Result<(), CoreGone> {
         let (tx, left) = oneshot::channel();
         self.send_behind(Event::Ending(keep_workers, tx)).await?;

@@ -1,4 +1,4 @@
-//! The thread that owns the state. In each turn, it takes a bounded batch of events, applies them
+//! The thread that owns the state. In each turn, it takes a limited batch of events, applies them
 //! and carries out the effects.
 //!
 //! Other threads reach it through [`CoreHandle`]. Nothing on this thread waits for a peer: a peer
@@ -74,14 +74,14 @@ struct Core {
     /// Delivers messages to all recipients.
     delivery: Delivery,
     next_id: u64,
-    /// Receives a signal when all workers that should end have left.
+    /// Notified when all workers that should end have left.
     left: Option<oneshot::Sender<()>>,
     /// Set when nothing is accepted any more.
     has_ended: bool,
     deferred: DeferredRegistrations,
-    /// Whether automatic allocation must ask again soon.
+    /// Whether automatic allocation must soon ask for the demand again.
     is_demand_partial: bool,
-    /// Whether nothing was applied since the last round.
+    /// Whether nothing has been applied since the last round.
     is_settled: bool,
     /// The effects of the inputs since the last round.
     effects: Vec<Effect>,
@@ -116,8 +116,8 @@ impl Core {
             stats,
             requests_cpu_max: REQUESTS_CPU_MAX,
         };
-        // Effects of a restored state are due now. The first message, which may never come, must
-        // not delay them.
+        // The effects of a restored state are due now. They must not wait for the first message,
+        // which may never arrive.
         core.end_round();
         core
     }
@@ -174,8 +174,8 @@ impl Core {
         true
     }
 
-    /// Applies the taken requests and a round of workers' messages. The rest follows in the next
-    /// turn. Returns the number of rows in the workers' messages.
+    /// Applies the taken requests and a round of workers' messages. The remaining messages follow
+    /// in the next turn. Returns the number of rows in the workers' messages.
     fn digest(&mut self, events: &mut Events) -> usize {
         let mut rows = 0;
         while self.turn.cpu() < self.requests_cpu_max
@@ -189,7 +189,8 @@ impl Core {
             }
         }
         self.turn.lap(Part::Requests);
-        // Workers have a separate round, because a series of large submits must not delay them.
+        // Workers' messages have a separate round, because a series of large submits must not delay
+        // them.
         rows = 0;
         while rows < ROWS_PER_ROUND_MAX
             && let Some(report) = events.next_report()
@@ -218,7 +219,7 @@ impl Core {
         rows
     }
 
-    /// Ends a round of inputs: schedules, and carries out the effects.
+    /// Ends a round of inputs: schedules tasks and carries out the effects.
     fn end_round(&mut self) {
         let now = self.clock.now();
         self.settle(now);
@@ -237,11 +238,11 @@ impl Core {
         }
     }
 
-    /// Schedules and notifies watching clients.
+    /// Schedules tasks and notifies watching clients.
     fn settle(&mut self, now: Now) {
         let start = Instant::now();
         self.is_settled = true;
-        // An earlier round of this turn may have messages that wait.
+        // Messages of an earlier round of this turn may still be waiting.
         let unsent_since = self.delivery.unsent_since();
         self.state
             .note_unsent(unsent_since.map(|at| self.clock.time(at)));
@@ -323,8 +324,8 @@ impl Core {
         rows
     }
 
-    /// Handles the end of the server. Its connections are closed after this, so everything accepted
-    /// is answered first, and nothing more is accepted.
+    /// Handles the end of the server. Its connections are closed afterwards, so everything that was
+    /// accepted is answered first, and nothing more is accepted.
     fn on_ended(&mut self, now: Now, told: oneshot::Sender<()>) {
         self.apply(now, Input::Ended);
         self.end_round();
@@ -373,8 +374,8 @@ impl Core {
     }
 
     /// Registers workers whose registration was deferred while the store was stalled, as many as
-    /// fit into a round that has `rows` rows already. Drops abandoned registrations. Returns the
-    /// number of rows of this work.
+    /// fit into a round that already has `rows` rows. Drops abandoned registrations. Returns the
+    /// number of rows that this took.
     fn register_deferred(&mut self, rows: usize) -> usize {
         let mut taken = 0;
         while let Some(worker) = self.delivery.take_abandoned() {
@@ -417,7 +418,7 @@ impl Core {
         }
         self.delivery.expect_worker(link, reply);
         if *reattach.server_uid == *self.state.uid() {
-            // Messages of the worker's older connection must not count from here on.
+            // From now on, messages from the worker's older connection must not count.
             self.delivery.forget_link(reattach.worker);
         }
         Input::WorkerReattached(link, config, reattach)
@@ -430,7 +431,7 @@ impl Core {
         self.delivery.store(&self.state, changes.collect(), stored);
     }
 
-    /// Assigns an id to a request to be answered, unless the request is rejected immediately.
+    /// Assigns an id to a request that needs a reply, unless the request is rejected immediately.
     fn expect_reply(&mut self, adds: bool, reply: ReplyTo) -> Option<RequestId> {
         if let Some(refusal) = self.refusal(adds) {
             // The receiver may have been dropped.
@@ -447,9 +448,9 @@ impl Core {
         RequestId(self.next_id)
     }
 
-    /// Returns why a command is rejected: the server ends, or the store takes no changes. `adds`
-    /// says whether the command adds jobs or tasks. Cancels and similar commands remain possible
-    /// and are acknowledged when they are stored.
+    /// Returns why a command is rejected: the server is ending, or the store takes no changes.
+    /// `adds` says whether the command adds jobs or tasks. Cancels and similar commands remain
+    /// possible and are acknowledged when they are stored.
     fn refusal(&self, adds: bool) -> Option<Refusal> {
         let text = match self.delivery.health() {
             Health::Broken(reason) => format!("the server is stopping: {reason}"),

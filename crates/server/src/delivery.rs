@@ -43,10 +43,10 @@ pub(crate) enum Outgoing {
 /// A client that waits for the reply to its command.
 pub(crate) type ReplyTo = oneshot::Sender<Result<Reply, Refusal>>;
 
-/// The connected peers and the messages that are not delivered yet.
+/// The connected peers and the messages that have not been delivered yet.
 pub(crate) struct Delivery {
     gate: StoreGate<Outgoing>,
-    /// Notified when the store can never be written again.
+    /// Notified when the store can no longer be written.
     failed: Arc<Notify>,
     replies: BTreeMap<RequestId, ReplyTo>,
     /// Answers to queries, by number.
@@ -60,8 +60,8 @@ pub(crate) struct Delivery {
     watches: BTreeMap<RequestId, UpdateSender>,
     /// The registrations in progress.
     links: BTreeMap<LinkId, oneshot::Sender<WorkerRegistration>>,
-    /// The current connection of each connected worker. A connection without a queue is being
-    /// closed.
+    /// The current connection of each connected worker. A connection that is being closed has no
+    /// queue.
     workers: BTreeMap<WorkerId, (LinkId, Option<mpsc::Sender<WorkerCommand>>)>,
     acknowledgements: Acknowledgements,
     /// Registered workers whose connections closed before the reply.
@@ -110,8 +110,8 @@ impl Delivery {
         self.gate.is_held()
     }
 
-    /// Returns since when messages to workers may have been waiting for the store. `None` if none
-    /// waits.
+    /// Returns the time since which messages to workers may have been waiting for the store, or
+    /// `None` if no message waits.
     pub(crate) fn unsent_since(&self) -> Option<Instant> {
         self.gate.unsent_since()
     }
@@ -121,7 +121,7 @@ impl Delivery {
         self.gate.commit_now();
     }
 
-    /// Returns when [`Self::release`] has work.
+    /// Waits until [`Self::release`] has work.
     pub(crate) async fn advanced(&mut self) {
         self.gate.advanced().await;
     }
@@ -161,7 +161,7 @@ impl Delivery {
     }
 
     /// Returns a registered worker whose connection closed before the reply. No other event reports
-    /// this.
+    /// this closure.
     pub(crate) fn take_abandoned(&mut self) -> Option<WorkerId> {
         while let Some((worker, link)) = self.abandoned.pop() {
             // The worker may have reconnected.
@@ -208,7 +208,7 @@ impl Delivery {
         self.send_soon(state, Outgoing::Stored(self.last_stored));
     }
 
-    /// Carries out the effects of inputs that were handled at this time.
+    /// Carries out the effects of the inputs that were handled at this time.
     pub(crate) fn carry_out(
         &mut self,
         state: &ServerState,
@@ -250,8 +250,9 @@ impl Delivery {
                 continue;
             }
             match effect {
-                // A user wants it to end now, even while nothing can be stored: its unreported news
-                // is known only here. Not before its registration is answered.
+                // A user wants the worker to end now, even while nothing can be stored. Only the
+                // worker knows its unreported news. The command is not sent before the worker's
+                // registration is answered.
                 Effect::ToWorker(id, WorkerCommand::Stop) if self.is_connected(id) => {
                     self.send_to_worker(id, WorkerCommand::Stop);
                     continue;
@@ -272,8 +273,8 @@ impl Delivery {
                 | Effect::DropWorker(_) => {}
             }
             let message = Outgoing::Effect(effect);
-            // Its worker is blocked without it, and the end that it follows may be one that the
-            // store collects for a later commit.
+            // The worker is blocked until it gets this message, and the message may wait for an end
+            // that the store collects for a later commit.
             is_awaited |= self.send(state, wait, message)
                 && matches!(
                     wait,
@@ -307,12 +308,12 @@ impl Delivery {
         }
     }
 
-    /// Returns when [`Self::on_stalled`] is due unless the store makes progress before.
+    /// Returns when [`Self::on_stalled`] is due unless the store makes progress before then.
     pub(crate) fn stalls_at(&self) -> Option<Instant> {
         self.gate.stalls_at().filter(|_| !self.looks.is_empty())
     }
 
-    /// The store has stalled, so queries are answered from memory.
+    /// Reacts to a stalled store: from now on, queries are answered from memory.
     pub(crate) fn on_stalled(&mut self) {
         tracing::warn!(
             "The journal has stored no change for {} s: its disk or file system hangs, or is very slow. The server answers queries from memory; changes wait",
@@ -327,7 +328,7 @@ impl Delivery {
         }
     }
 
-    /// The server ends without its last changes. Requests that wait for them are rejected.
+    /// Gives up the last changes when the server ends. Requests that wait for them are rejected.
     pub(crate) fn give_up(&mut self) {
         self.has_given_up = true;
         self.notify_all_demand();
@@ -342,7 +343,8 @@ impl Delivery {
         }
     }
 
-    /// Calls `tell` when everything accepted is on disk, or immediately if the store has failed.
+    /// Calls `tell` when everything that was accepted is on disk, or immediately if the store has
+    /// failed.
     pub(crate) fn when_stored(&mut self, state: &ServerState, tell: SendReply) {
         if self.gate.health() == Health::Good {
             self.send_soon(state, Outgoing::Answer(tell));
@@ -374,7 +376,8 @@ impl Delivery {
     fn send_soon(&mut self, state: &ServerState, message: Outgoing) {
         match self.gate.pass(Wait::All, message) {
             Some(message) => self.deliver(state, message),
-            // Otherwise the answer would wait as long as the store collects changes for a commit.
+            // Otherwise the answer would have to wait while the store collects changes for a
+            // commit.
             None => self.gate.commit_now(),
         }
     }
@@ -467,7 +470,7 @@ impl Delivery {
                 tracing::info!(worker = %id, "worker gone");
                 self.notify_of_worker(state, id);
             }
-            // Handled when they are carried out.
+            // These effects are handled when they are carried out.
             Effect::Persist(_) | Effect::Free(_) | Effect::WatchUpdate(..) => {}
         }
     }
@@ -517,7 +520,7 @@ impl Delivery {
     }
 }
 
-/// Frees values on a thread of their own; here if no thread can be started.
+/// Frees values on a separate thread, or on this thread if no thread can be started.
 fn free(freed: Vec<Freed>) {
     if !freed.is_empty() {
         let thread = std::thread::Builder::new().name("free".into());
@@ -526,8 +529,8 @@ fn free(freed: Vec<Freed>) {
     }
 }
 
-/// Queues a message for a worker's connection. Returns whether that ends the connection because the
-/// worker does not read.
+/// Queues a message for a worker's connection. Returns whether the connection must be ended because
+/// the worker does not read.
 fn is_cut_off<T>(queue: &mut Option<mpsc::Sender<T>>, command: T) -> bool {
     let Some(Err(error)) = queue.as_ref().map(|queue| queue.try_send(command)) else {
         return false;

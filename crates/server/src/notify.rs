@@ -36,7 +36,7 @@ use queue::Queue;
 
 /// How long one attempt may take.
 const ATTEMPT_TIMEOUT: Duration = Duration::from_secs(30);
-/// The pauses between attempts. After the last attempt, delivery fails for good.
+/// The pauses between attempts. After the last attempt, delivery has finally failed.
 const PAUSES: [Duration; 4] = [
     Duration::from_secs(1),
     Duration::from_secs(10),
@@ -46,7 +46,7 @@ const PAUSES: [Duration; 4] = [
 /// The maximum length of an error text that is kept, in bytes.
 const ERROR_LEN_MAX: usize = 500;
 
-/// The sending end of the queue of notifications. Used by the core's thread.
+/// The sending end of the queue of notifications. The core's thread uses it.
 #[derive(Clone)]
 pub(crate) struct Outbox(UnboundedSender<QueuedNotification>);
 
@@ -58,9 +58,9 @@ pub(crate) struct PendingNotifications {
 
 /// A notification in the queue.
 enum QueuedNotification {
-    /// About a job.
+    /// A notification about a job.
     Job(NoticeKey),
-    /// About a worker.
+    /// A notification about a worker.
     Worker(WorkerNews),
 }
 
@@ -261,8 +261,8 @@ async fn note(core: &CoreHandle, key: NoticeKey, (attempts, error): (u32, Option
     let _ = core.send(Event::Notified(key, attempts, error)).await;
 }
 
-/// Makes one attempt. Returns the delivery and the time of the next attempt, or else records the
-/// outcome.
+/// Makes one attempt. Returns the delivery and the time of the next attempt, or records the outcome
+/// if there is none.
 async fn attempt(
     core: CoreHandle,
     questions: Arc<Questions>,

@@ -1,5 +1,5 @@
-//! The current problems, by the rules of [`hq_core::diagnosis`], for all displays: since when they
-//! exist, whether they are over, and whether they are acknowledged.
+//! The current problems for all displays, found by the rules of [`hq_core::diagnosis`], with the
+//! time since which they exist, whether they are over, and whether they are acknowledged.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -50,7 +50,7 @@ const NOTES_MAX: usize = 5;
 const SILENCE: Duration = Duration::from_secs(60);
 /// The maximum number of cached causes.
 const CAUSES_KEPT_MAX: usize = 1_000;
-/// The maximum number of acknowledged problems, far more than a user acknowledges.
+/// The maximum number of acknowledged problems. It is far more than a user acknowledges.
 const ACKNOWLEDGED_MAX: usize = 1_000;
 
 /// A problem.
@@ -64,13 +64,13 @@ pub(crate) struct Problem {
     pub(crate) since: Option<Timestamp>,
     /// When the problem last occurred.
     pub(crate) last: Option<Timestamp>,
-    /// Whether these are failures of an ended job, so that it cannot get worse.
+    /// Whether the problem consists of failures of an ended job, so that it cannot get worse.
     pub(crate) is_over: bool,
-    /// Whether a user has acknowledged the problem and nothing was added since.
+    /// Whether a user has acknowledged the problem and it has not grown since.
     pub(crate) is_acknowledged: bool,
-    /// The job in which the tasks of an ended job were resubmitted.
+    /// The job that resubmitted the tasks of an ended job.
     pub(crate) resubmitted_as: Option<JobId>,
-    /// The last line of the failed tasks' output, with `#` for numbers.
+    /// The last output line of the failed tasks, with numbers replaced by `#`.
     pub(crate) cause: Option<String>,
 }
 
@@ -112,7 +112,7 @@ pub(crate) struct Problems {
     causes: Mutex<HashMap<(JobId, u32), Cause>>,
 }
 
-/// The examined part of the state, except jobs.
+/// The data that is read from the state, except jobs.
 struct Looked {
     connected: u64,
     lost: u64,
@@ -125,7 +125,7 @@ struct Looked {
     first_unkillable: String,
     /// The number of workers that cannot enforce memory limits.
     unlimited: u64,
-    /// The first of these workers, and why it cannot enforce limits.
+    /// The first of these workers, and why it cannot enforce memory limits.
     first_unlimited: (String, &'static str),
     broken: Vec<BrokenNode>,
 }
@@ -180,7 +180,7 @@ impl Problems {
         }
     }
 
-    /// Returns the outcomes of tasks, or none without a store.
+    /// Returns the outcomes of tasks. Without a store, there are none.
     pub(crate) async fn shares(&self) -> Result<Found, Refusal> {
         match &self.store {
             Some(store) => self.shares.get(&self.core, store).await,
@@ -192,8 +192,8 @@ impl Problems {
         }
     }
 
-    /// Returns all problems: unacknowledged ones first, then by severity. The flag is set if there
-    /// were too many kinds of outcomes to examine all of them.
+    /// Returns all problems: first the unacknowledged ones, and within each part by severity. The
+    /// flag is set if there were too many kinds of outcomes to examine all of them.
     pub(crate) async fn look(&self) -> Result<(Vec<Problem>, bool), Refusal> {
         let gone = |_| Refusal::shutting_down();
         let looked = self.core.query(read_state).await.map_err(gone)?;
@@ -214,7 +214,7 @@ impl Problems {
             next = part.1;
         }
         let found = match self.shares().await {
-            // Shows the problems that are known in memory, the journal first.
+            // Shows the problems that are known in memory, starting with the journal.
             Err(_) if self.journal_hangs_for().is_some() => Found::default(),
             found => found?,
         };
@@ -403,7 +403,7 @@ impl Problems {
         };
         let stored = self.core.persist(vec![change]).await;
         let stored = stored.map_err(|_| Refusal::shutting_down())?;
-        // While the disk is full, the wait is long, and queries must work during that time.
+        // While the disk is full, this may wait for long, and queries must work during that time.
         drop(place);
         // The channel was dropped without a message: the server ended before it could store the
         // change.
@@ -587,7 +587,7 @@ fn id(subject: &Subject) -> String {
     }
 }
 
-/// Reads jobs that may have problems, starting with the given one. Also returns the id to continue
+/// Reads jobs that may have problems, starting with the given job. Also returns the id to continue
 /// with.
 fn read_jobs(view: &View<'_>, from: JobId) -> (Vec<Job>, Option<JobId>) {
     let mut jobs = view.state.jobs().range(from..);

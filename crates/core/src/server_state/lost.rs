@@ -1,7 +1,8 @@
-//! Lost workers, and what happens to their tasks.
+//! Loss of workers, and its consequences for their tasks.
 //!
-//! A loss counts toward the crash limit of a task if the task may have caused it: if it ran, if the
-//! worker had room for it, or if it only waited there but had lost a worker before.
+//! A loss counts toward the crash limit of a task if the task may have caused it. This is the case
+//! if the task ran, if the worker had room for it, or if it only waited there but had lost a worker
+//! before.
 
 use std::collections::BTreeSet;
 
@@ -17,9 +18,9 @@ use crate::time::Now;
 use crate::worker::{Assigned, Worker};
 
 impl ServerState {
-    /// Removes a worker: its tasks are requeued or fail, the worker stays listed.
+    /// Removes a worker. Its tasks are requeued or fail, and the worker remains listed.
     pub(super) fn lose_worker(&mut self, ctx: &mut Ctx<'_>, id: WorkerId, reason: LostReason) {
-        // It reached its time limit while the server was away.
+        // The worker reached its time limit while the server was away.
         let is_over = |w: &Worker| {
             let left = w.remaining(ctx.now.mono);
             w.is_restored() && left.is_some_and(|left| left.is_zero())
@@ -34,7 +35,7 @@ impl ServerState {
             bug!("worker {id} is lost, but is not live");
             return;
         };
-        // The end of a server is no crash of its tasks.
+        // The end of a server does not count as a crash of its tasks.
         let is_crash = reason.is_crash() && !lost.was_restored;
         ctx.persist(ChangeKind::WorkerLost { worker: id, reason });
         ctx.emit(Effect::DropWorker(id));
@@ -45,7 +46,7 @@ impl ServerState {
             .forget_worker(id, lost.reservations.into_iter());
         let mut touched = BTreeSet::new();
         for (task, assigned) in lost.tasks {
-            // The other nodes are free: without its root a multi-node task is over.
+            // Without its root, a multi-node task has ended, so its other nodes are free.
             self.release_gang(ctx, task);
             let record = self
                 .jobs
@@ -72,14 +73,15 @@ impl ServerState {
             }
             touched.insert(task.job);
         }
-        // Its own tasks are queued by now; if it was the last expected worker, held tasks follow.
+        // The tasks of this worker are queued by now. If it was the last expected worker, held
+        // tasks follow.
         self.stop_waiting_for(ctx, id, false);
         for job in touched {
             self.note_job_progress(ctx, job);
         }
     }
 
-    /// Counts the usage of a task that the end of its worker's lifetime cut off.
+    /// Counts the usage of a task that was cut off because its worker's lifetime ended.
     fn count_cut_off(&mut self, now: Now, job: JobId, assigned: &Assigned) {
         let record = self.jobs.get(job).and_then(|job| job.record(assigned.slot));
         let run = record.and_then(|record| Some(now.wall.since(record.started()?)));
@@ -93,7 +95,7 @@ impl ServerState {
     }
 
     /// Handles a task of a lost worker. A task without a reported start may have started and caused
-    /// the loss: it is treated as running if the worker had room for it, or if it has lost a worker
+    /// the loss. It is treated as running if the worker had room for it, or if it has lost a worker
     /// before.
     fn on_task_lost(
         &mut self,
@@ -113,9 +115,9 @@ impl ServerState {
             .map_or(CrashLimit::default(), |task| task.crash_limit);
         if phase != Phase::Running {
             let is_suspect = phase == Phase::Placed || job.was_lost(slot);
-            // The user permits at most one start, and none was reported.
+            // The user permits at most one start, and no start was reported.
             if !is_crash || !is_suspect || limit == CrashLimit::NeverRestart {
-                // It may still run there: the next start gets another instance number.
+                // The task may still run there, so the next start gets another instance number.
                 self.requeue_unstarted(ctx, id, slot, true);
                 return;
             }
@@ -142,7 +144,7 @@ impl ServerState {
             bug!("job {id} has no record of its task at {slot:?}, which ran on a lost worker");
             return;
         };
-        // Only a loss that the task may have caused counts toward its limit.
+        // Only losses that the task may have caused count toward its limit.
         let crashes = if is_crash {
             record.count_crash()
         } else {
@@ -156,7 +158,8 @@ impl ServerState {
             usage: Usage::default(),
         };
         let text = match limit {
-            // Even a loss that is no crash: the user permits at most one start.
+            // This applies even to a loss that is not a crash, because the user permits at most one
+            // start.
             CrashLimit::NeverRestart => {
                 Some("Task was running on a lost worker while never restart flag was set.".into())
             }
@@ -169,7 +172,8 @@ impl ServerState {
         match text {
             Some(text) => {
                 let end = lost_end(text.into());
-                // By the crash limit it has failed; retries decide whether that is final.
+                // According to the crash limit, the task has failed. Whether this is final depends
+                // on its retries.
                 if self.may_retry(id, slot, RetrySpec::allows_loss) {
                     self.retry(ctx, id, (slot, None), end);
                 } else {

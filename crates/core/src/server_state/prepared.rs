@@ -1,5 +1,5 @@
-//! A submit before it is part of the state: checked, sorted and encoded as far as that needs no
-//! state, on any thread.
+//! A submit before it becomes part of the state: checked, sorted and encoded on any thread, as far
+//! as this is possible without the state.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -14,33 +14,34 @@ use crate::limits::check_submit;
 use crate::range::IdArray;
 use crate::template::{ArraySpec, GraphSpec, SubmitBody, SubmitSpec, SubmitTarget, TaskTemplate};
 
-/// From this number of tasks, templates or entries a submit or a job is large: work that needs no
-/// state is done outside it. Some 2 µs each.
+/// The number of tasks, templates or entries at which a submit or job counts as large, so that work
+/// on it that does not need the state is done outside it. Each takes about 2 µs.
 const LARGE_FROM: usize = 2_048;
 
-/// A submit's body as encoded for the store.
+/// The body of a submit as encoded for the store.
 #[derive(Clone, Debug)]
 pub struct EncodedBody {
     /// The first bytes of the submit.
     pub bytes: Vec<u8>,
-    /// Running checksum of these, continued by the store.
+    /// The running checksum of these bytes, which the store continues.
     pub checksum: u64,
 }
 
-/// Makes that of it.
+/// Encodes the body of a submit for the store.
 pub type BodyEncoder = fn(&SubmitBody) -> EncodedBody;
 
-/// A submit with all checks and structures that do not depend on the server's state. With very many
-/// tasks that takes long, so it is prepared outside the state.
+/// A submit with all checks and data structures that do not depend on the server's state. Preparing
+/// very many tasks takes long, so this is done outside the state.
 #[derive(Clone, Debug)]
 pub struct Prepared {
     pub(super) spec: Arc<SubmitSpec>,
     pub(super) tasks: PreparedTasks,
-    /// Its body as encoded for the store.
+    /// The body as encoded for the store.
     pub(super) encoded: Option<EncodedBody>,
     /// Idempotency key of the client.
     pub(super) key: Option<SubmitKey>,
-    /// It was accepted before: tasks that it waits for may be done and gone.
+    /// Whether the submit was accepted before, so that the tasks it waits for may have ended and
+    /// been forgotten.
     pub(super) is_again: bool,
 }
 
@@ -59,9 +60,9 @@ pub(super) struct PreparedGraph {
     classes: Vec<ClassId>,
     template_of: Vec<u32>,
     graph: Box<Graph>,
-    /// Dependencies on existing tasks of the open job, see [`SubmitKind::Graph`].
+    /// The dependencies on existing tasks of the open job; see [`SubmitKind::Graph`].
     pub(super) earlier: Vec<(u32, TaskId)>,
-    /// The highest priority of its tasks.
+    /// The highest priority of the tasks.
     priority_max: i32,
 }
 
@@ -70,10 +71,10 @@ impl Prepared {
     ///
     /// # Errors
     ///
-    /// The refusal that is the answer to the client.
+    /// Returns the refusal that is sent to the client.
     pub fn new(spec: Box<SubmitSpec>) -> Result<Self, SubmitRefusal> {
-        // Checked now: a task that cannot be delivered would wait forever, without any error for
-        // its client.
+        // Sizes are checked now, because a task that cannot be delivered would wait forever and its
+        // client would get no error.
         check_submit(&spec).map_err(SubmitRefusal::TooLarge)?;
         let accepted = Self::accepted(Arc::from(spec))?;
         Ok(Self {
@@ -82,7 +83,8 @@ impl Prepared {
         })
     }
 
-    /// A submit that was accepted before: sizes that are rejected now may have been valid.
+    /// Prepares a submit that was accepted before. Sizes that are rejected now may have been valid
+    /// then.
     pub(super) fn accepted(spec: Arc<SubmitSpec>) -> Result<Self, SubmitRefusal> {
         let tasks = match &spec.body {
             // An array has no dependencies that could be wrong.
@@ -100,19 +102,20 @@ impl Prepared {
         })
     }
 
-    /// Encodes a graph for the store now, so that others need not wait for it later.
+    /// Encodes a graph for the store now, so that other requests need not wait for it later.
     pub(super) fn encode(&mut self, encoder: BodyEncoder) {
         if self.graph_len() > 0 {
             self.encoded = Some(encoder(&self.spec.body));
         }
     }
 
-    /// Approximate cost of its acceptance, in tasks. Those of a large graph are queued later.
+    /// Returns the approximate cost of accepting the submit, in tasks. The tasks of a large graph
+    /// are queued later.
     pub(super) fn cost(&self) -> usize {
         1 + self.graph_len().min(LARGE_FROM)
     }
 
-    /// Number of tasks, if it is a graph.
+    /// Returns the number of tasks if the submit is a graph, otherwise 0.
     pub(super) fn graph_len(&self) -> usize {
         match &self.tasks {
             PreparedTasks::Array(_) => 0,
@@ -123,7 +126,7 @@ impl Prepared {
 
 impl PreparedGraph {
     fn new(spec: &GraphSpec, target: &SubmitTarget) -> Result<Self, SubmitRefusal> {
-        // Only an open job has existing tasks to depend on.
+        // Only an open job has existing tasks that the submit can depend on.
         let may_name_others = matches!(target, SubmitTarget::Attach(_));
         let BuiltGraph {
             ids,
@@ -151,7 +154,8 @@ impl PreparedGraph {
         self.templates.len()
     }
 
-    /// The kind and highest priority of a submit whose templates have ids from `first` on.
+    /// Returns the kind and the highest priority of a submit whose templates have ids starting at
+    /// `first`.
     pub(super) fn into_kind(self, first: TemplateId) -> (SubmitKind, i32) {
         let kind = SubmitKind::Graph {
             templates: self.templates,
@@ -165,24 +169,24 @@ impl PreparedGraph {
     }
 }
 
-/// Whether so many tasks are better processed outside the state.
+/// Returns whether this many tasks should be processed outside the state.
 #[must_use]
 pub const fn is_large(tasks: usize) -> bool {
     tasks >= LARGE_FROM
 }
 
-/// Submits of one request of a client.
+/// The submits of one client request.
 #[derive(Clone, Debug)]
 pub struct Submission {
     pub(super) submits: VecDeque<Result<Prepared, SubmitRefusal>>,
-    /// The answer is about each of them.
+    /// Whether the answer has an outcome for each submit.
     pub(super) is_list: bool,
-    /// Outcomes of those that were handled.
+    /// The outcomes of the submits that have been handled.
     pub(super) results: Vec<Result<JobId, SubmitRefusal>>,
 }
 
 impl Submission {
-    /// Prepares one submit; with a key, it may have been accepted before.
+    /// Prepares one submit. With a key, it may have been accepted before.
     #[must_use]
     pub fn one(spec: Box<SubmitSpec>, key: Option<SubmitKey>) -> Self {
         let prepared = Prepared::new(spec).map(|prepared| Prepared { key, ..prepared });
@@ -193,7 +197,7 @@ impl Submission {
         }
     }
 
-    /// Prepares submits that are accepted or rejected one by one, in order.
+    /// Prepares submits that are accepted or rejected individually, in order.
     #[must_use]
     pub fn list(specs: Vec<SubmitSpec>) -> Self {
         let specs = specs.into_iter();
@@ -204,14 +208,14 @@ impl Submission {
         }
     }
 
-    /// Whether its graphs together are large enough to be encoded beforehand.
+    /// Returns whether the graphs together are large enough to be encoded beforehand.
     #[must_use]
     pub fn is_large(&self) -> bool {
         let prepared = self.submits.iter().flatten();
         is_large(prepared.map(Prepared::graph_len).sum())
     }
 
-    /// Approximate cost of its acceptance, in tasks.
+    /// Returns the approximate cost of accepting the submits, in tasks.
     pub(super) fn cost(&self) -> usize {
         let cost = |submit: &Result<Prepared, _>| submit.as_ref().map_or(1, Prepared::cost);
         self.submits.iter().map(cost).sum()

@@ -1,4 +1,4 @@
-//! Quarantine of workers with failures of tasks that succeed elsewhere: detection, pause, probe.
+//! Quarantine of workers where tasks fail that succeed elsewhere: detection, pause, probe.
 //!
 //! ```text
 //!             too many fail                    succeed elsewhere                  its time is over
@@ -10,12 +10,13 @@
 //!      └───────────────────────────────────── a task succeeds ─────────────────────────────────┘
 //! ```
 //!
-//! Failures on an untrusted worker are rerun elsewhere and count neither as retries nor as failures
-//! of their job. Their outcome elsewhere decides the case; statistics alone, which a series of bad
-//! inputs could fool, only raise the suspicion. Each task is rerun this way at most
-//! [`UNCHARGED_MAX`] times. A suspicion requires another worker that can run the ready tasks. At
-//! most half of the workers are in quarantine at a time: if more of them fail, the workers are not
-//! at fault. A worker in quarantine that alone can run newly ready tasks is probed at once.
+//! Tasks that fail on an untrusted worker are rerun elsewhere. Such failures count neither as
+//! retries of the task nor as failures of its job. The outcome elsewhere decides the case.
+//! Statistics alone only raise the suspicion, because a series of bad inputs could mislead them.
+//! Each task is rerun this way at most [`UNCHARGED_MAX`] times. A worker is suspected only if
+//! another worker can run the ready tasks. At most half of the workers are in quarantine at a time:
+//! if more of them fail, the workers are not at fault. If only a worker in quarantine can run newly
+//! ready tasks, it is probed immediately.
 
 mod later;
 mod node_check;
@@ -36,83 +37,90 @@ use crate::template::CrashLimit;
 use crate::time::{Now, Time, Timestamp};
 use crate::worker::{Duty, Standing, Worker};
 
-/// Uncounted attempts per task. More than one, because two nodes may be broken; few, because a
-/// faulty task fails as many times more.
+/// The number of uncounted attempts per task. It is more than one, because two nodes may be broken.
+/// It is small, because a faulty task fails that many more times.
 const UNCHARGED_MAX: usize = 3;
-/// Number of tasks that must fail on a worker and succeed elsewhere before its quarantine.
+/// The number of tasks that must fail on a worker and succeed elsewhere before the worker is put
+/// into quarantine.
 const CONFIRMED_MIN: u32 = 3;
-/// Required ratio of such tasks to tasks that failed elsewhere as well.
+/// The required ratio of such tasks to tasks that failed elsewhere as well.
 const CONFIRMED_FACTOR: u32 = 4;
-/// Longest suspicion without evidence before a task is tried on the worker; doubled after each
-/// failed try.
+/// How long a suspicion lasts without evidence before a task is tried on the worker. The duration
+/// is doubled after each failed try.
 const SUSPENSE: Duration = Duration::from_secs(30);
 const SUSPENSE_MAX: Duration = Duration::from_mins(10);
-/// Length of the first quarantine: long enough that a probe costs little, short enough for a
-/// repaired node to return soon. Later ones are twice as long each.
+/// The length of the first quarantine. It is long enough that a probe costs little, and short
+/// enough that a repaired node returns soon. Each further quarantine is twice as long.
 pub const QUARANTINE: Duration = Duration::from_mins(10);
 const QUARANTINE_MAX: Duration = Duration::from_hours(4);
-/// Minimal run time after which a running probe task counts as a success: its end may be days away.
+/// The minimum run time after which a running probe task counts as a success, because it may take
+/// days to end.
 const PROBE_MIN: Duration = Duration::from_mins(1);
-/// That run time is also at least this multiple of the longest failed run there.
+/// That run time is at least this multiple of the longest failed run on the worker.
 const PROBE_FACTOR: u32 = 4;
-/// Pause between checks whether workers in quarantine are needed, and number of workers per check.
+/// The interval between checks whether workers in quarantine are needed, and the number of workers
+/// per check.
 const NEEDED_CHECK: Duration = Duration::from_secs(1);
 const NEEDED_WORKERS_MAX: usize = 8;
-/// Number of most urgent queues examined in such a check.
+/// The number of queues examined in such a check, most urgent first.
 const NEEDED_QUEUES_MAX: usize = 256;
-/// Number of other workers examined per such check: some hundred microseconds per worker.
+/// The number of other workers examined in such a check. Each worker takes a few hundred
+/// microseconds.
 const NEEDED_OTHERS_MAX: u32 = 4_096;
-/// Limit of counted running tasks of a job on a worker: more would only cost time.
+/// The maximum number of running tasks that are counted for a job on a worker. More would only cost
+/// time.
 const RUNNING_MAX: usize = 256;
-/// Characters of an error in messages.
+/// The maximum length of an error in messages, in characters.
 const ERROR_MAX: usize = 160;
-/// Limit of nodes that an allocation should avoid: batch systems limit the length of a line.
+/// The maximum number of nodes that an allocation is asked to avoid, because batch systems limit
+/// the length of a line.
 const AVOIDED_MAX: usize = 64;
-/// Quarantines of workers that are gone that are remembered.
+/// The maximum number of remembered quarantines of workers that have ended.
 const FORMER_MAX: usize = 1_000;
 
 /// A worker that is not trusted, or that was reported to users.
 #[derive(Clone, Debug)]
 struct Case {
     since: Timestamp,
-    /// Time of the next probe, or at which the running probe counts as a success; `None` = no
-    /// running probe, or the worker is trusted.
+    /// When the next probe is due, or when the running probe counts as a success. `None` if no
+    /// probe is running or the worker is trusted.
     due: Option<Time>,
-    /// How long the next suspense is.
+    /// How long the next suspicion lasts.
     suspense: Duration,
-    /// Tasks that failed there and are rerun elsewhere.
+    /// The tasks that failed on the worker and are rerun elsewhere.
     pending: BTreeSet<TaskKey>,
-    /// Number of reruns that succeeded elsewhere.
+    /// The number of reruns that succeeded elsewhere.
     confirmed: u32,
-    /// Number of reruns that failed elsewhere as well.
+    /// The number of reruns that failed elsewhere as well.
     refuted: u32,
-    /// Error of the last failure there.
+    /// The error of the last failure on the worker.
     error: Box<str>,
-    /// Longest run of a failure there.
+    /// The longest run that failed on the worker.
     failed_after: Duration,
-    /// If it was set aside.
+    /// The quarantine, if the worker was put into one.
     quarantine: Option<Quarantine>,
-    /// Text of the last suspicion that was reported to users; `None` = none was.
+    /// The text of the last suspicion that was reported to users, if any.
     told: Option<Box<str>>,
 }
 
-/// Evidence and cases.
+/// The evidence against workers, and the resulting cases.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Suspicions {
     mode: QuarantineMode,
     blame: Blame,
     cases: BTreeMap<WorkerId, Case>,
-    /// Cases by due time.
+    /// The cases by due time.
     due: BTreeSet<(Time, WorkerId)>,
-    /// Quarantines of lost workers, by host: they apply to their replacements.
+    /// The quarantines of lost workers, by host. They apply to workers that replace the lost ones.
     former: BTreeMap<Box<str>, Quarantine>,
-    /// Time of the next check whether workers are needed, and the worker to continue after.
+    /// When the next check whether workers are needed is due, and the worker after which it
+    /// continues.
     needed: (Time, Option<WorkerId>),
-    /// Workers that could not be spared, with the time of that check.
+    /// The workers that could not be spared, and when this was checked.
     kept: BTreeMap<WorkerId, Time>,
-    /// Workers without tasks because of problems of their nodes.
+    /// The workers that get no tasks because of problems of their nodes.
     unfit: BTreeSet<WorkerId>,
-    /// Time of the next check of failing workers, and the worker to continue after.
+    /// When the next check of failing workers is due, and the worker after which it continues.
     look_at: Option<Time>,
     looked: Option<WorkerId>,
 }
@@ -133,19 +141,20 @@ impl Case {
         }
     }
 
-    /// Whether a user requested its quarantine.
+    /// Returns whether a user requested the quarantine.
     fn is_asked(&self) -> bool {
         let quarantine = self.quarantine.as_ref();
         quarantine.is_some_and(|quarantine| quarantine.is_asked)
     }
 
-    /// Run time after which a running probe task counts as a success.
+    /// Returns the run time after which a running probe task counts as a success.
     fn probe_span(&self) -> Duration {
         let longer = self.failed_after.saturating_mul(PROBE_FACTOR);
         longer.max(PROBE_MIN)
     }
 
-    /// Whether its failures succeeded elsewhere. After an earlier quarantine one task is enough.
+    /// Returns whether enough tasks that failed on the worker succeeded elsewhere. After an earlier
+    /// quarantine, one such task is enough.
     const fn is_confirmed(&self) -> bool {
         let enough = if self.quarantine.is_some() {
             1
@@ -161,7 +170,7 @@ impl Case {
 }
 
 impl Suspicions {
-    /// Time of the next due case or check of failing workers.
+    /// Returns when the next case or check of failing workers is due.
     pub(super) fn next_deadline(&self) -> Option<Time> {
         let due = self.due.first().map(|(time, _)| *time);
         due.into_iter().chain(self.look_at).min()
@@ -183,8 +192,9 @@ impl Suspicions {
     }
 }
 
-/// Whether an outcome is evidence about the node: `Some(true)` against it. Limits concern the
-/// task's request, and a missing value was lost elsewhere.
+/// Returns whether an outcome is evidence about the node: `Some(true)` if it is evidence against
+/// the node. Exceeded limits are caused by the task's request, and a missing value was lost
+/// elsewhere.
 fn speaks(outcome: &Outcome) -> Option<bool> {
     match outcome {
         _ if outcome.is_value_missing() => None,
@@ -194,10 +204,10 @@ fn speaks(outcome: &Outcome) -> Option<bool> {
     }
 }
 
-/// Outcomes of tasks as evidence about workers.
+/// Evaluates the outcomes of tasks as evidence about workers.
 impl ServerState {
-    /// Weighs the end of a task on a worker; returns whether it does not count and the task must be
-    /// rerun.
+    /// Evaluates the outcome of a task on a worker. Returns whether the outcome does not count, so
+    /// that the task must be rerun.
     pub(super) fn weigh_end(
         &mut self,
         ctx: &mut Ctx<'_>,
@@ -256,9 +266,9 @@ impl ServerState {
         self.requeue(ctx, task.job, slot);
     }
 
-    /// Whether failures on a worker are tried elsewhere before they count: the server itself doubts
-    /// the worker, and another one can run them. A quarantine on request says nothing about
-    /// failures.
+    /// Returns whether failures on a worker are tried elsewhere before they count. This is the case
+    /// if the server itself doubts the worker and another worker can run the tasks. A quarantine
+    /// requested by a user is no evidence about failures.
     fn is_tried_elsewhere(&self, now: Time, id: WorkerId, key: QueueKey) -> bool {
         let case = self.suspicions.cases.get(&id);
         let is_ours = case.is_some_and(|case| !case.is_asked());
@@ -277,23 +287,23 @@ impl ServerState {
             let counted = usize::from(record.retry_count()) + record.crash_count() as usize;
             Some((limit, submit.tasks.attempts(slot.index).len(), counted))
         });
-        // The user permits at most one start. Attempts are stored, so the limit survives the
-        // server. If there are very many, only the latest are kept, and the number of counted ones is
-        // unknown.
+        // The user permits at most one start. Attempts are stored, so the limit outlives the
+        // server. If there are very many attempts, only the latest are kept, and the number of
+        // counted attempts is unknown.
         found.is_some_and(|(limit, attempts, counted)| {
             limit != CrashLimit::NeverRestart
                 && attempts < (counted + UNCHARGED_MAX).min(ATTEMPTS_KEPT_MAX)
         })
     }
 
-    /// Drops a pending task whose outcome is no evidence.
+    /// Drops a pending task whose outcome is not evidence.
     fn drop_pending(&mut self, task: TaskKey) {
         for case in self.suspicions.cases.values_mut() {
             case.pending.remove(&task);
         }
     }
 
-    /// Handles the outcome elsewhere of a task that failed on suspected workers.
+    /// Handles the outcome of a task on another worker, after it failed on suspected workers.
     fn settle_pending(&mut self, ctx: &mut Ctx<'_>, (task, id): (TaskKey, WorkerId), is_bad: bool) {
         let is_trusted = self.workers.get(id).is_some_and(Worker::is_trusted);
         let cases = self.suspicions.cases.iter_mut();
@@ -301,7 +311,7 @@ impl ServerState {
         let mut settled = Vec::new();
         for (suspect, case) in others {
             if case.pending.remove(&task) {
-                // Where many tasks fail, another failure is no evidence.
+                // On a worker where many tasks fail, another failure is not evidence.
                 case.confirmed += u32::from(!is_bad);
                 case.refuted += u32::from(is_bad && is_trusted);
                 settled.push(*suspect);
@@ -312,7 +322,7 @@ impl ServerState {
         }
     }
 
-    /// Decides a case if the evidence suffices.
+    /// Decides a case if there is enough evidence.
     fn judge(&mut self, ctx: &mut Ctx<'_>, id: WorkerId) {
         let standing = self.workers.get(id).map(Worker::standing);
         let Some(case) = self.suspicions.cases.get(&id) else {
@@ -324,14 +334,14 @@ impl ServerState {
         let (is_confirmed, is_refuted) = (case.is_confirmed(), case.is_refuted());
         let is_open = !case.pending.is_empty();
         let was_aside = case.quarantine.is_some();
-        // After an earlier quarantine the probe alone decides.
+        // After an earlier quarantine, only the probe decides.
         if is_confirmed && (was_aside || self.is_guilty(id)) {
             self.set_aside(ctx, id);
         } else if is_refuted {
             self.suspicions.blame.blame_jobs(id);
             self.trust(ctx, id, "its tasks fail elsewhere, too");
         } else if !is_open {
-            // The evidence is insufficient either way.
+            // The evidence is not sufficient for either decision.
             self.probe(ctx.now.mono, id);
         }
     }
@@ -343,7 +353,7 @@ impl ServerState {
         let is_failing = self.suspicions.blame.is_failing(id);
         match self.workers.get(id).map(Worker::standing) {
             Some(Standing::Probed) => self.trust(ctx, id, "a task went well there"),
-            // Later successes there outweigh the failures.
+            // Later successes on the worker outweigh the failures.
             Some(Standing::Suspected | Standing::Trusted) if !is_failing => {
                 self.trust(ctx, id, "tasks go well there");
             }
@@ -357,7 +367,7 @@ impl ServerState {
                 let case = self.suspicions.cases.get(&id);
                 let is_told = case.is_some_and(|case| case.told.is_some());
                 let acts = self.suspicions.mode == QuarantineMode::Act;
-                // A worker that could not be spared may be now.
+                // A worker that could not be spared before may be spared now.
                 let is_settled = is_told && (!acts || self.is_kept(ctx.now.mono, id));
                 if is_settled || !self.is_news(id) || !self.is_suspect(id) {
                     return;
@@ -368,7 +378,7 @@ impl ServerState {
                     self.tell(ctx, id);
                 }
             }
-            // One failure is no proof: the task is tried elsewhere as well.
+            // A single failure is not proof, so the task is tried elsewhere as well.
             Some(Standing::Probed) => self.suspect(ctx.now, id),
             Some(Standing::Suspected | Standing::Quarantined) | None => {}
         }
@@ -378,10 +388,10 @@ impl ServerState {
         }
     }
 
-    /// Whether another failure on a worker must be weighed.
+    /// Returns whether another failure on a worker must be evaluated.
     fn is_news(&mut self, id: WorkerId) -> bool {
         match self.suspicions.mode {
-            // Whether it can be spared may have changed as well.
+            // Whether the worker can be spared may have changed as well.
             QuarantineMode::Act => true,
             QuarantineMode::Tell => self.suspicions.blame.is_news(id),
             QuarantineMode::Off => false,
@@ -396,7 +406,7 @@ impl ServerState {
         self.compare(id, Blame::is_guilty)
     }
 
-    /// Whether tasks that fail there succeed elsewhere, beyond chance.
+    /// Returns whether tasks that fail on this worker succeed elsewhere more often than by chance.
     fn seems_broken(&self, id: WorkerId) -> bool {
         self.suspicions.blame.succeeds_elsewhere(id) && self.is_guilty(id)
     }
@@ -411,15 +421,15 @@ impl ServerState {
         question(&self.suspicions.blame, id, peers)
     }
 
-    /// Workers that are not trusted.
+    /// Returns the workers that are not trusted.
     fn doubtful(&self) -> Vec<WorkerId> {
         let is_doubtful = |id: &WorkerId| self.workers.get(*id).is_some_and(|w| !w.is_trusted());
         let cases = self.suspicions.cases.keys().copied();
         cases.filter(is_doubtful).collect()
     }
 
-    /// Whether at least half of the workers are trusted without this one, and can run such tasks
-    /// and all ready ones.
+    /// Returns whether, without this worker, at least half of the workers are trusted and can run
+    /// such tasks and all ready tasks.
     fn can_spare(&mut self, now: Now, id: WorkerId, key: QueueKey) -> bool {
         let Some(class) = self.dispatcher.class(key) else {
             return false;
@@ -441,14 +451,14 @@ impl ServerState {
         can_spare
     }
 
-    /// Whether a recent check found that a worker cannot be spared: tasks can fail there by the
-    /// thousand.
+    /// Returns whether a recent check found that a worker cannot be spared. Without this cache,
+    /// thousands of failing tasks would each cause a check.
     fn is_kept(&self, now: Time, id: WorkerId) -> bool {
         let kept = self.suspicions.kept.get(&id);
         kept.is_some_and(|at| now.since(*at) < NEEDED_CHECK)
     }
 
-    /// Other trusted workers, including disconnected ones that are expected back.
+    /// Returns the other trusted workers, including disconnected workers that are expected back.
     fn others(&self, id: WorkerId) -> impl Iterator<Item = &Worker> {
         let all = self.workers.live().values();
         all.filter(move |w| {
@@ -456,7 +466,7 @@ impl ServerState {
         })
     }
 
-    /// Whether some ready task can run on this worker but on no trusted one.
+    /// Returns whether some ready task can run on this worker but not on any trusted worker.
     fn is_needed(&self, now: Time, id: WorkerId) -> bool {
         let Some(worker) = self.workers.get(id) else {
             return false;
@@ -476,14 +486,14 @@ impl ServerState {
         })
     }
 
-    /// Time of the next check whether workers in quarantine are needed.
+    /// Returns when the next check whether workers in quarantine are needed is due.
     pub(super) fn needed_due(&self) -> Option<Time> {
         let is_any = !self.dispatcher.ready().is_empty() && self.ending.is_none();
         let mut cases = self.suspicions.cases.keys();
         (is_any && cases.any(|id| self.is_probe_wanted(*id))).then_some(self.suspicions.needed.0)
     }
 
-    /// Whether the server itself withholds tasks from it.
+    /// Returns whether the server itself decided to withhold tasks from this worker.
     fn is_probe_wanted(&self, id: WorkerId) -> bool {
         let is_ours = self
             .suspicions
@@ -494,7 +504,7 @@ impl ServerState {
         is_ours && matches!(standing, Some(Standing::Suspected | Standing::Quarantined))
     }
 
-    /// Probes workers at once that no other can replace.
+    /// Immediately probes workers that no other worker can replace.
     fn probe_needed(&mut self, now: Time) {
         let (due, behind) = self.suspicions.needed;
         if due > now {
@@ -517,13 +527,13 @@ impl ServerState {
     }
 }
 
-/// Whether a worker has enough in total for a task.
+/// Returns whether a worker has enough resources in total for a task.
 fn can_run(worker: &Worker, class: &Class, now: Time) -> bool {
     let mut variants = class.variants.iter();
     variants.any(|variant| worker.capacity(variant) > 0 && worker.has_time(variant, now))
 }
 
-/// How a worker's standing changes.
+/// Changes of a worker's standing.
 impl ServerState {
     fn set_standing(&mut self, id: WorkerId, standing: Standing) {
         let Some(worker) = self.workers.get_mut(id) else {
@@ -534,11 +544,12 @@ impl ServerState {
         self.dispatcher.note_plans_changed();
     }
 
-    /// Suspects a worker: it gets no tasks until its failures were tried elsewhere.
+    /// Suspects a worker. It gets no tasks until the tasks that failed on it have been tried
+    /// elsewhere.
     fn suspect(&mut self, now: Now, id: WorkerId) {
         let cases = &mut self.suspicions.cases;
         let case = cases.entry(id).or_insert_with(|| Case::new(now.wall));
-        // It gets tasks no longer.
+        // The worker no longer gets tasks.
         case.told = None;
         let due = now.mono + case.suspense;
         case.suspense = (case.suspense * 2).min(SUSPENSE_MAX);
@@ -546,18 +557,18 @@ impl ServerState {
         self.set_standing(id, Standing::Suspected);
     }
 
-    /// Sends one task to the worker, whose outcome decides.
+    /// Sends one task to the worker. The outcome of this task decides the case.
     fn probe(&mut self, now: Time, id: WorkerId) {
         self.suspicions.set_due(id, None);
         self.set_standing(id, Standing::Probed);
-        // Tasks that still run there count as probes as well.
+        // Tasks that are still running on the worker count as probes as well.
         let worker = self.workers.get(id);
         if worker.is_some_and(|worker| !worker.assigned().is_empty()) {
             self.note_probe(now, id);
         }
     }
 
-    /// Notes the start of a probe task: running long enough counts as a success.
+    /// Notes the start of a probe task, which counts as a success if it runs long enough.
     pub(super) fn note_probe(&mut self, now: Time, id: WorkerId) {
         let worker = self.workers.get(id);
         let is_probed = worker.is_some_and(|worker| worker.standing() == Standing::Probed);
@@ -613,7 +624,7 @@ impl ServerState {
         let case = cases
             .entry(id)
             .or_insert_with(|| Case::new(quarantine.since));
-        // The next decision is about what is tried then.
+        // The next decision is based on tasks that are tried then.
         case.pending.clear();
         (case.confirmed, case.refuted, case.suspense) = (0, 0, SUSPENSE);
         case.quarantine = Some(quarantine);
@@ -626,7 +637,7 @@ impl ServerState {
         let Some(case) = self.suspicions.remove(id) else {
             return;
         };
-        // Failures that have been explained must not count a second time.
+        // Failures that have been explained must not count again.
         self.suspicions.blame.clear(id);
         if case.quarantine.is_some() {
             self.note_released(ctx, id, why);
@@ -642,7 +653,7 @@ impl ServerState {
         });
     }
 
-    /// Reports a worker that seems broken, without further action.
+    /// Reports a worker that seems broken, but takes no further action.
     fn tell(&mut self, ctx: &mut Ctx<'_>, id: WorkerId) {
         let (bad, ends) = self.suspicions.blame.run_ends(id);
         let error = self.suspicions.blame.an_error(id);
@@ -657,7 +668,7 @@ impl ServerState {
         ctx.persist(ChangeKind::WorkerSuspected { worker: id, why });
     }
 
-    /// Handles due cases: sends a probe, or accepts one that has run long enough.
+    /// Handles due cases: sends a probe, or accepts a probe that has run long enough.
     pub(super) fn probe_due(&mut self, ctx: &mut Ctx<'_>) {
         while let Some((due, id)) = self.suspicions.due.first().copied() {
             if due > ctx.now.mono {
@@ -670,7 +681,7 @@ impl ServerState {
             if is_probed && has_tasks {
                 self.trust(ctx, id, "a task runs there for longer than any that failed");
             } else if is_probed {
-                // The probe was canceled or retracted: the next one decides.
+                // The probe was canceled or retracted, so the next probe decides.
                 self.suspicions.set_due(id, None);
             } else if self.suspicions.mode != QuarantineMode::Act
                 && case.is_some_and(Case::is_asked)
@@ -682,8 +693,8 @@ impl ServerState {
         }
     }
 
-    /// Retracts unstarted tasks from workers in quarantine, and trusts them if no other worker is
-    /// left.
+    /// Retracts unstarted tasks from workers in quarantine, and trusts these workers if no other
+    /// worker is left.
     pub(super) fn go_on_suspecting(&mut self, ctx: &mut Ctx<'_>) {
         if self.suspicions.cases.is_empty() && self.suspicions.unfit.is_empty() {
             return;
@@ -693,7 +704,8 @@ impl ServerState {
             let Some(worker) = self.workers.get_mut(*id) else {
                 continue;
             };
-            // A single probe task is on its way; a disconnected worker reports when it is back.
+            // A single probe task is on its way. A disconnected worker reports its tasks when it is
+            // back.
             if worker.is_away() || worker.node().is_some() || worker.standing() == Standing::Probed
             {
                 continue;
@@ -711,7 +723,7 @@ impl ServerState {
         }
         for id in doubtful {
             let case = self.suspicions.cases.get(&id);
-            // A user may want no worker at all to get tasks.
+            // A user may intend that no worker gets tasks.
             if !case.is_some_and(Case::is_asked) {
                 self.trust(ctx, id, "no other worker is left");
             }
@@ -737,7 +749,8 @@ impl ServerState {
             ..former
         };
         self.begin_quarantine(ctx, quarantine);
-        // The node may have been repaired before the worker was started: one task shows it.
+        // The node may have been repaired before the worker was started. One task shows whether it
+        // was.
         if !is_asked {
             self.probe(ctx.now.mono, id);
         }
@@ -752,7 +765,7 @@ impl ServerState {
         let host = self.workers.hostname(id);
         if let Some((host, quarantine)) = host.zip(case.and_then(|case| case.quarantine)) {
             self.suspicions.former.insert(host.into(), quarantine);
-            // Only the host name is known, so any one can be dropped.
+            // Only the host names are known, so it does not matter which entry is dropped.
             if self.suspicions.former.len() > FORMER_MAX {
                 self.suspicions.former.pop_first();
             }
@@ -760,7 +773,7 @@ impl ServerState {
     }
 }
 
-/// An error in a few words.
+/// Returns an error in a few words.
 fn short(outcome: &Outcome) -> Box<str> {
     let text = outcome.error_text();
     let line = text

@@ -1,5 +1,5 @@
-//! Content of a resubmitted job. It needs only the job, so with very many tasks it is prepared
-//! outside the state, from a copy.
+//! The content of a resubmitted job. It depends only on the original job. With very many tasks, it
+//! is therefore prepared outside the state, from a copy.
 
 use std::any::Any;
 use std::collections::BTreeMap;
@@ -18,18 +18,18 @@ use crate::template::{
     ArrayIds, ArraySpec, Entries, GraphSpec, GraphTask, SubmitBody, SubmitSpec, SubmitTarget,
 };
 
-/// A request to submit jobs again.
+/// A request to resubmit jobs.
 #[derive(Clone, Debug)]
 pub struct Again {
     /// The jobs.
     pub(super) jobs: Selector,
-    /// Result of the lookup; `None` = not looked up yet.
+    /// The result of the lookup. `None` if the jobs have not been looked up yet.
     pub(super) found: Option<Selected<JobId>>,
-    /// Which of their tasks.
+    /// Which tasks of the jobs to resubmit.
     pub(super) choice: Choice,
-    /// New requests.
+    /// New requests for certain kinds of tasks.
     pub(super) requests: Vec<NewRequest>,
-    /// Jobs that were looked at already.
+    /// The jobs that have already been prepared.
     pub(super) remade: BTreeMap<JobId, Result<Vec<Part>, SubmitRefusal>>,
     /// See [`Self::keep`].
     kept: Option<Arc<dyn Any + Send + Sync>>,
@@ -38,26 +38,26 @@ pub struct Again {
 /// One submit of a resubmitted job.
 #[derive(Clone, Debug)]
 pub(super) struct Part {
-    /// Further submits of a job refer to the old job: the new one is not known yet.
+    /// Further submits of a job refer to the old job, because the new job is not known yet.
     pub(super) prepared: Prepared,
     pub(super) task_count: u32,
 }
 
 impl Part {
-    /// Whether it creates a new job.
+    /// Returns whether this part creates a new job.
     pub(super) fn makes_job(&self) -> bool {
         !matches!(self.prepared.spec.target, SubmitTarget::Attach(_))
     }
 }
 
 impl Again {
-    /// The tasks in these states; none = all.
+    /// Selects the tasks in these states, or all tasks if `states` is empty.
     #[must_use]
     pub const fn states(jobs: Selector, states: Vec<TaskState>, requests: Vec<NewRequest>) -> Self {
         Self::new(jobs, Choice::States(states), requests)
     }
 
-    /// The tasks at these positions of each submit of a job.
+    /// Selects the tasks at these positions of each submit of a job.
     #[must_use]
     pub fn positions(job: JobId, positions: Vec<IndexSet>) -> Self {
         let jobs = Selector::Ids(IdArray::single(job.as_u32()));
@@ -75,25 +75,25 @@ impl Again {
         }
     }
 
-    /// The jobs, known or unknown.
+    /// Returns the jobs, whether known or unknown.
     #[must_use]
     pub const fn jobs(&self) -> &Selector {
         &self.jobs
     }
 
-    /// Limits the request to these jobs: later ones are not included.
+    /// Limits the request to these jobs. Later jobs are not included.
     pub fn keep_to(&mut self, found: Selected<JobId>) {
         self.found = Some(found);
     }
 
-    /// Keeps a value until everything is submitted or rejected, because copies of jobs may be in
-    /// memory until then.
+    /// Keeps a value alive until everything is submitted or rejected, because copies of jobs may be
+    /// in memory until then.
     pub fn keep(&mut self, kept: Arc<dyn Any + Send + Sync>) {
         self.kept = Some(kept);
     }
 
-    /// Prepares one of the jobs, which takes long with very many tasks. Later changes of its tasks
-    /// no longer count.
+    /// Prepares one of the jobs, which takes long if the job has very many tasks. Later changes of
+    /// its tasks are ignored.
     pub fn look_at(&mut self, job: &Job, encoder: Option<BodyEncoder>) {
         let mut remade = self.remake(job);
         if let (Ok(parts), Some(encoder)) = (&mut remade, encoder) {
@@ -104,7 +104,7 @@ impl Again {
         self.remade.insert(job.id, remade);
     }
 
-    /// The submits of a job with chosen tasks.
+    /// Returns the submits of a job, restricted to the chosen tasks.
     pub(super) fn remake(&self, job: &Job) -> Result<Vec<Part>, SubmitRefusal> {
         let bodies = bodies(job, &self.choice)?;
         let is_single = bodies.len() == 1;
@@ -128,13 +128,13 @@ impl Again {
     }
 }
 
-/// Whether a job has so many tasks that examining each takes long.
+/// Returns whether a job has so many tasks that examining each of them takes long.
 #[must_use]
 pub fn is_large_job(job: &Job) -> bool {
     is_large(listed(job))
 }
 
-/// Tasks of a job that are examined one by one.
+/// Returns the number of a job's tasks that are examined individually.
 pub(super) fn listed(job: &Job) -> usize {
     let sizes = job.submits.iter().map(|submit| match &submit.kind {
         SubmitKind::Array { entries, .. } => entries.as_ref().map_or(0, Entries::len),
@@ -143,14 +143,14 @@ pub(super) fn listed(job: &Job) -> usize {
     sizes.sum()
 }
 
-/// The specs of all submits of a job.
+/// Returns the specs of all submits of a job.
 #[must_use]
 pub fn specs(job: &Job) -> Vec<SubmitSpec> {
     let all = Choice::States(Vec::new());
     let submits = job.submits.iter().enumerate();
     let specs = submits.map(|(number, submit)| {
         let body = body(job, (number, submit), &all, &|_| false);
-        // With all tasks, all dependencies are included.
+        // All tasks are included, and so are all dependencies.
         let (body, _) = body.unwrap_or_else(|_| {
             crate::bug!(
                 "a task of job {} depends on one that the job never had",
@@ -166,7 +166,7 @@ pub fn specs(job: &Job) -> Vec<SubmitSpec> {
         });
         let shown = spec(job, submit, body);
         match &submit.origin {
-            // Tasks submit to their own job only.
+            // Tasks submit only to the job that they belong to.
             Some(origin) => SubmitSpec {
                 target: SubmitTarget::Attach(job.id),
                 origin: Some(origin.clone()),
@@ -178,7 +178,7 @@ pub fn specs(job: &Job) -> Vec<SubmitSpec> {
     specs.collect()
 }
 
-/// Applies new requests to tasks.
+/// Applies new requests to the tasks.
 fn resize(body: &mut SubmitBody, requests: &[NewRequest]) {
     match body {
         SubmitBody::Array(array) => array.template = resized(&array.template, requests),
@@ -190,19 +190,19 @@ fn resize(body: &mut SubmitBody, requests: &[NewRequest]) {
     }
 }
 
-/// Tasks of a job that are submitted again.
+/// Which tasks of a job are resubmitted.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) enum Choice {
-    /// Tasks in these states; empty = all. Their dependencies must have finished or be chosen as
-    /// well; likewise jobs that they waited for.
+    /// The tasks in these states, or all tasks if empty. Their dependencies must have finished or
+    /// be chosen as well. The same applies to jobs that they waited for.
     States(Vec<TaskState>),
-    /// Tasks at these positions of each submit, in order. All other dependencies count as done,
-    /// though not by this job.
+    /// The tasks at these positions of each submit, in order. All other dependencies count as done,
+    /// but this job need not have finished them.
     Positions(Vec<IndexSet>),
 }
 
 impl Choice {
-    /// Whether the task at a position of a submit is chosen.
+    /// Returns whether the task at a position of a submit is chosen.
     fn has(&self, (submit, index): (usize, u32), phase: Phase) -> bool {
         match self {
             Self::States(states) => states.is_empty() || states.contains(&phase.state()),
@@ -217,7 +217,7 @@ impl Choice {
         job.phase(slot).is_some_and(|phase| self.has(at, phase))
     }
 
-    /// Chosen positions of a submit, neighbours joined.
+    /// Returns the chosen positions of a submit, with neighboring positions merged.
     fn ranges(&self, (number, submit): (usize, &Submit)) -> Vec<(u32, u32)> {
         let mut ranges: Vec<(u32, u32)> = Vec::new();
         if let Self::Positions(positions) = self {
@@ -237,7 +237,7 @@ impl Choice {
     }
 }
 
-/// A spec for each submit with chosen tasks, with their number.
+/// Returns a spec for each submit with chosen tasks, and the number of chosen tasks.
 fn bodies(job: &Job, choice: &Choice) -> Result<Vec<(SubmitSpec, u32)>, SubmitRefusal> {
     let added_again = added_again(job, choice);
     let is_added_again = |number: usize| added_again.get(number) == Some(&true);
@@ -245,7 +245,7 @@ fn bodies(job: &Job, choice: &Choice) -> Result<Vec<(SubmitSpec, u32)>, SubmitRe
     let submits = job.submits.iter().enumerate();
     for (number, submit) in submits.filter(|(number, _)| !is_added_again(*number)) {
         let (body, count) = body(job, (number, submit), choice, &is_added_again)?;
-        // No task of this submit is chosen: it is not part of the new job.
+        // No task of this submit is chosen, so the submit is not part of the new job.
         if count == 0 {
             continue;
         }
@@ -260,8 +260,8 @@ fn bodies(job: &Job, choice: &Choice) -> Result<Vec<(SubmitSpec, u32)>, SubmitRe
     Ok(specs)
 }
 
-/// For each submit, whether it was made by a task that runs again and will repeat it: with a copy
-/// it would be there twice. Applies transitively.
+/// Returns, for each submit, whether it was created by a task that runs again and will repeat it. A
+/// copy of such a submit would be a duplicate. Applies transitively.
 fn added_again(job: &Job, choice: &Choice) -> Vec<bool> {
     let mut again: Vec<bool> = Vec::with_capacity(job.submits.len());
     for submit in &job.submits {
@@ -274,7 +274,7 @@ fn added_again(job: &Job, choice: &Choice) -> Vec<bool> {
     again
 }
 
-/// Chosen tasks of a submit, and their number.
+/// Returns the chosen tasks of a submit and their number.
 fn body(
     job: &Job,
     (number, submit): (usize, &Submit),
@@ -301,10 +301,10 @@ fn body(
     })
 }
 
-/// A submit of some of the tasks of a submit.
+/// Returns the spec of a submit that contains some of the tasks of another submit.
 fn spec(job: &Job, submit: &Submit, body: SubmitBody) -> SubmitSpec {
     let (name, max_fails) = (job.name.clone(), job.max_fails);
-    // Tasks that submitted to the old job may submit to the new one.
+    // Tasks that were able to submit to the old job can submit to the new one.
     let target = if job.closes_itself {
         SubmitTarget::SelfClosing {
             name,
@@ -327,13 +327,13 @@ fn spec(job: &Job, submit: &Submit, body: SubmitBody) -> SubmitSpec {
     }
 }
 
-/// Chosen ids of an array with their entries; a complete range keeps its notation.
+/// Returns the chosen ids of an array and their entries. A complete range keeps its notation.
 fn select_array(
     submit: &Submit,
     entries: Option<&Entries>,
     chosen: &[(u32, u32)],
 ) -> (IdArray, Option<Entries>) {
-    // All tasks: the ids keep their notation.
+    // All tasks are chosen, so the ids keep their notation.
     if chosen == [(0, submit.ids.len())] {
         return (submit.ids.clone(), entries.cloned());
     }
@@ -350,7 +350,7 @@ fn select_array(
     (IdArray::new(ids).unwrap_or_default(), entries.flatten())
 }
 
-/// Chosen tasks of a graph. Their dependencies are done or chosen as well.
+/// Returns the chosen tasks of a graph. Their dependencies must be done or chosen as well.
 fn select_graph(
     job: &Job,
     (number, submit): (usize, &Submit),
@@ -372,7 +372,7 @@ fn select_graph(
     let phase = |index: u32| submit.tasks.phase(index).unwrap_or(Phase::Aborted);
     let is_chosen = |index: u32| choice.has((number, index), phase(index));
     let id = |index: u32| TaskId(submit.ids.get(index).unwrap_or_default());
-    // A client that chose single tasks knows that the others need not run.
+    // A client that chose individual tasks knows that the other tasks need not run.
     let is_done = |phase: Option<Phase>| match choice {
         Choice::States(_) => phase == Some(Phase::Finished),
         Choice::Positions(_) => true,
@@ -381,7 +381,7 @@ fn select_graph(
     for index in graph.order().iter().copied().filter(|i| is_chosen(*i)) {
         let mut deps = Vec::new();
         let same = graph.deps(index).iter().copied();
-        // A task that does not exist at the time of the submit cannot be a dependency.
+        // A task that does not exist when the job is submitted cannot be a dependency.
         let is_added_again = |task: &TaskId| {
             job.find(*task)
                 .is_some_and(|slot| is_added_again(slot.submit as usize))
@@ -400,7 +400,8 @@ fn select_graph(
         });
         let same = same.map(|dep| (id(dep), Some(phase(dep)), is_chosen(dep)));
         for (dep, phase, is_chosen) in same.chain(earlier) {
-            // A finished dependency need not run again; another one must be chosen as well.
+            // A finished dependency need not run again. Any other dependency must be chosen as
+            // well.
             if is_chosen {
                 deps.push(dep);
             } else if !is_done(phase) {

@@ -1,18 +1,18 @@
-//! Requests that may take several steps, so that no other request waits long. The answer comes
-//! with the last one.
+//! Requests that may take several steps, so that no other request waits long. The answer is sent
+//! after the last step.
 
 use super::prepared::{Prepared, Submission};
 use super::sweep::Sweep;
 use super::{Ctx, Reply, RequestId, ServerState};
 
-/// A request that is not answered yet.
+/// A request that has not been answered yet.
 #[derive(Clone, Debug)]
 pub(super) struct Pending {
     request: RequestId,
     work: Work,
 }
 
-/// What is left of a request.
+/// The remaining work of a request.
 #[derive(Clone, Debug)]
 pub(super) enum Work {
     Submits(Submission),
@@ -20,22 +20,22 @@ pub(super) enum Work {
 }
 
 impl ServerState {
-    /// Requests of clients that are not answered yet.
+    /// Returns the number of client requests that have not been answered yet.
     #[must_use]
     pub fn unanswered(&self) -> usize {
         self.pending.len()
     }
 
-    /// Work per step, in submits, tasks or jobs.
+    /// Returns how much work is done per step, in submits, tasks or jobs.
     pub(super) fn portion(&self) -> usize {
         match self.ending {
             None => self.dispatcher.portion_max() as usize,
-            // During shutdown there are no more steps.
+            // During shutdown there are no further steps.
             Some(_) => usize::MAX,
         }
     }
 
-    /// Handles a request; a small one is answered at once.
+    /// Handles a request. A small request is answered immediately.
     pub(super) fn begin(
         &mut self,
         ctx: &mut Ctx<'_>,
@@ -65,7 +65,7 @@ impl ServerState {
             Work::Sweep(sweep) => self.go_on_sweeping(ctx, sweep, most),
         };
         if reply.is_none() {
-            // Others have their turn.
+            // Other requests get their turn.
             self.pending.push_back(pending);
         }
         reply
@@ -80,7 +80,8 @@ impl ServerState {
         while left > 0
             && let Some(next) = submission.submits.pop_front()
         {
-            // A rejected one counts as well: a long list of them must not become one long step.
+            // A rejected submit counts as well, because a long list of them must not become one
+            // long step.
             left = left.saturating_sub(next.as_ref().map_or(1, Prepared::cost));
             let result = next.and_then(|prepared| self.submit(ctx, prepared));
             submission.results.push(result);

@@ -1,5 +1,6 @@
-//! Rebuilds the state from stored records, without I/O: jobs, then submits, workers, tasks, then
-//! [`ServerState::finish_restore`]. Inconsistent records are rejected without a trace.
+//! Rebuilds the state from stored records, without I/O. The records are restored in this order:
+//! jobs, submits, workers, tasks, and finally [`ServerState::finish_restore`]. Inconsistent records
+//! are rejected and change nothing.
 
 use std::sync::Arc;
 
@@ -20,63 +21,64 @@ use crate::worker_config::{OnServerLost, WorkerConfig};
 /// A stored job.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct JobRecord {
-    /// Job id.
+    /// The id of the job.
     pub id: JobId,
-    /// Name of the job.
+    /// The name of the job.
     pub name: Box<str>,
-    /// Failed tasks tolerated.
+    /// The number of failed tasks that are tolerated.
     pub max_fails: Option<u32>,
-    /// Whether more submits may come.
+    /// Whether clients can add submits.
     pub is_open: bool,
-    /// Latest reason of a cancel.
+    /// The latest reason of a cancel.
     pub cancel_reason: Option<Box<str>>,
-    /// When it was submitted or opened.
+    /// When the job was submitted or opened.
     pub submitted: Timestamp,
-    /// Whether its completion was recorded.
+    /// Whether the completion of the job has been recorded.
     pub is_completed: bool,
 }
 
 /// A worker that was connected when the server ended.
 #[derive(Clone, PartialEq, Debug)]
 pub struct StoredWorker {
-    /// Worker id.
+    /// The id of the worker.
     pub id: WorkerId,
-    /// Configuration that it reported.
+    /// The configuration that the worker reported.
     pub config: WorkerConfig,
-    /// When it registered.
+    /// When the worker registered.
     pub started: Timestamp,
 }
 
-/// A record that contradicts others. `Display` names it.
+/// A record that contradicts other records. `Display` names the record.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum RestoreError {
-    /// No such job.
+    /// The job does not exist.
     #[error("job {0} is not stored")]
     NoJob(JobId),
     /// The submit cannot be rebuilt.
     #[error("a submit of job {0} is not valid")]
     BadSubmit(JobId),
-    /// No such task.
+    /// The task does not exist.
     #[error("task {1} of job {0} belongs to no stored submit")]
     NoTask(JobId, TaskId),
 }
 
 impl ServerState {
-    /// Continues ids after these: the first new worker gets the highest earlier id plus two.
+    /// Continues the ids after these. The id of the first new worker is the highest earlier id plus
+    /// two.
     pub fn restore_counters(&mut self, last_job: JobId, last_worker: WorkerId) {
         self.jobs.restore_last_id(last_job);
         self.workers.restore_last_id(last_worker);
     }
 
-    /// Remembers the host of a worker of an earlier run.
+    /// Restores the host name of a worker of an earlier run.
     pub fn restore_worker(&mut self, id: WorkerId, hostname: Box<str>) {
         self.workers.restore_hostname(id, hostname);
     }
 
-    /// Expects a worker back if it reconnects; returns whether it does. Call after the last submit
-    /// and before the first task.
+    /// Expects a worker back if it will reconnect. Returns whether it is expected. Must be called
+    /// after the last submit and before the first task is restored.
     pub fn restore_connected_worker(&mut self, now: Now, stored: StoredWorker) -> bool {
-        // It has ended its tasks when it lost the server.
+        // Such a worker ended its tasks when it lost the server.
         if stored.config.on_server_lost == OnServerLost::Stop {
             return false;
         }
@@ -98,25 +100,26 @@ impl ServerState {
         self.jobs.add(job);
     }
 
-    /// Restores which job resubmitted tasks of a job; ignores unknown jobs.
+    /// Restores which job resubmitted tasks of this job. Ignores unknown jobs.
     pub fn restore_resubmitted(&mut self, id: JobId, new: JobId) {
         if let Some(job) = self.jobs.get_mut(id) {
             job.resubmitted_as = Some(new);
         }
     }
 
-    /// Restores the key of a submit; ignores unknown jobs.
+    /// Restores the key of a submit. Ignores unknown jobs.
     pub fn restore_submit_key(&mut self, job: JobId, key: SubmitKey) {
         if self.jobs.get(job).is_some() {
             self.submit_keys.note(job, key);
         }
     }
 
-    /// Restores a submit, with all tasks waiting. Only arrays need `ids`: a graph contains them.
+    /// Restores a submit, with all tasks waiting. Only arrays need `ids`, because a graph contains
+    /// its ids.
     ///
     /// # Errors
     ///
-    /// [`RestoreError`] if job or submit are not valid.
+    /// Returns a [`RestoreError`] if the job or the submit is not valid.
     pub fn restore_submit(
         &mut self,
         id: JobId,
@@ -127,7 +130,7 @@ impl ServerState {
         let prepared = Prepared::accepted(Arc::clone(spec)).map_err(bad)?;
         let job = self.jobs.get(id).ok_or(RestoreError::NoJob(id))?;
         let ids = match &prepared.tasks {
-            // The ids that the array got when it was submitted.
+            // The ids that the array was assigned when it was submitted.
             PreparedTasks::Array(_) => ids,
             PreparedTasks::Graph(graph) => graph.ids.clone(),
         };
@@ -138,7 +141,7 @@ impl ServerState {
             self.intern((id, number), 0..u32::MAX);
             self.begin_learning(Time(0), id, number);
         }
-        // Only the first submit of such a job says so.
+        // Only the first submit of a self-closing job has this target.
         if let SubmitTarget::SelfClosing { tasks_max, .. } = spec.target
             && let Some(job) = self.jobs.get_mut(id)
         {
@@ -147,7 +150,7 @@ impl ServerState {
         Ok(())
     }
 
-    /// Restores that a later attempt repeated a submit; ignores unknown submits.
+    /// Restores that a later attempt repeated a submit. Ignores unknown submits.
     pub fn restore_repeated(&mut self, id: JobId, number: u32, instance: InstanceId) {
         let Some(job) = self.jobs.get_mut(id) else {
             return;
@@ -158,8 +161,8 @@ impl ServerState {
         }
     }
 
-    /// Restores the first instance of a submit's tasks; before any of the tasks. Ignores unknown
-    /// submits.
+    /// Restores the first instance of a submit's tasks. Must be called before any of the tasks is
+    /// restored. Ignores unknown submits.
     pub fn restore_first_instance(&mut self, id: JobId, number: u32, first: InstanceId) {
         let job = self.jobs.get_mut(id);
         let submit = job.and_then(|job| job.submits.get_mut(number as usize));
@@ -168,18 +171,18 @@ impl ServerState {
         }
     }
 
-    /// A worker of an earlier run was given up or is not expected, and tasks that it may have
-    /// started have no new instance yet.
+    /// Records that a worker of an earlier run was given up or is not expected back, and that tasks
+    /// which it may have started have no new instance yet.
     pub const fn restore_starts_unknown(&mut self) {
         self.workers.set_unheard(true);
     }
 
-    /// Restores the state of a task. A running one continues if its worker is expected back;
-    /// otherwise it waits again, with the next instance.
+    /// Restores the state of a task. A running task continues if its worker is expected back.
+    /// Otherwise it waits again, with the next instance.
     ///
     /// # Errors
     ///
-    /// [`RestoreError`] if job or task do not exist.
+    /// Returns a [`RestoreError`] if the job or the task does not exist.
     pub fn restore_task(&mut self, id: JobId, stored: &StoredTask) -> Result<(), RestoreError> {
         let job = self.jobs.get_mut(id).ok_or(RestoreError::NoJob(id))?;
         let slot = job
@@ -191,7 +194,7 @@ impl ServerState {
         if let Some(nodes) = stored.nodes.as_ref().filter(|_| is_gang) {
             job.set_nodes(slot, &nodes.workers);
         }
-        // Its worker is expected back.
+        // The worker of the task is expected back.
         let goes_on = stored.state == TaskState::Running
             && !is_gang
             && self.workers.get(stored.worker).is_some();
@@ -202,7 +205,7 @@ impl ServerState {
         if stored.state == TaskState::Waiting {
             job.skip_superseded(slot);
         }
-        // It counts as a worker of the job, even if it did not finish the task.
+        // The worker counts as a worker of the job, even if it did not finish the task.
         if stored.started.is_some() {
             job.workers.insert(stored.worker);
         }
@@ -225,19 +228,20 @@ impl ServerState {
         if goes_on {
             self.restore_running(id, slot, stored);
         }
-        // Also a waiting one: its nodes may have received it.
+        // This also applies to a waiting task, because its nodes may have received it.
         if is_gang && !phase.is_terminal() {
             self.restore_gang(id, slot, stored);
         }
         Ok(())
     }
 
-    /// Restores the ends of consecutive tasks from `first` on: each finished in this instance on
-    /// its worker.
+    /// Restores that consecutive tasks, starting with `first`, finished with this instance number
+    /// on their worker.
     ///
     /// # Errors
     ///
-    /// [`RestoreError`] if the job or one of the tasks does not exist; the others have their ends.
+    /// Returns a [`RestoreError`] if the job or one of the tasks does not exist. The other tasks
+    /// are restored.
     pub fn restore_finished(
         &mut self,
         first: TaskKey,
@@ -251,7 +255,7 @@ impl ServerState {
         missing.map_or(Ok(()), |task| Err(RestoreError::NoTask(id, task)))
     }
 
-    /// A task runs on a worker that is expected back.
+    /// Restores a task that runs on a worker that is expected back.
     fn restore_running(&mut self, id: JobId, slot: TaskSlot, stored: &StoredTask) {
         let job = self.jobs.get_mut(id);
         let (Some(job), Some(worker)) = (job, self.workers.get_mut(stored.worker)) else {
@@ -275,8 +279,8 @@ impl ServerState {
         self.jobs.set_phase(id, slot, Phase::Running);
     }
 
-    /// A multi-node task continues on its root and its other nodes that are expected back, if the
-    /// root is one of them. Otherwise it waits, with an unused instance.
+    /// Restores a multi-node task. It continues on the nodes that are expected back if its root is
+    /// one of them. Otherwise it waits, with an unused instance number.
     fn restore_gang(&mut self, id: JobId, slot: TaskSlot, stored: &StoredTask) {
         let Some(job) = self.jobs.get_mut(id) else {
             bug!("job {id} is gone while its tasks are restored");
@@ -293,7 +297,7 @@ impl ServerState {
             .copied()
             .collect();
         let root = nodes.and_then(|nodes| nodes.workers.first());
-        // Without its root there would be no report of the end.
+        // Without the root, nothing would report the end of the task.
         let root = root.filter(|root| members.first() == Some(root)).copied();
         let was_started = stored.state == TaskState::Running && stored.instance == instance;
         let Some(record) = job.touch(slot) else {
@@ -304,7 +308,7 @@ impl ServerState {
         let worker = root.and_then(|root| self.workers.get_mut(root));
         let (Some(nodes), Some(key), Some(class), Some(worker)) = (nodes, key, class, worker)
         else {
-            // If the root does return, its reports about that instance are void.
+            // If the root does return, its reports about that instance are ignored.
             if nodes.is_some() || was_started {
                 record.supersede();
             }
@@ -336,7 +340,7 @@ impl ServerState {
         self.workers.set_nodes(task, members);
     }
 
-    /// Marks multi-node tasks whose nodes are expected back as placed: the time of sending is not
+    /// Marks multi-node tasks whose nodes are expected back as placed. When they were sent is not
     /// stored.
     fn place_gangs(&mut self, now: Timestamp) {
         let tasks: Vec<TaskKey> = self.workers.multi_node_tasks().collect();
@@ -350,11 +354,11 @@ impl ServerState {
         }
     }
 
-    /// Restores an earlier attempt of a task; in order of the instances.
+    /// Restores an earlier attempt of a task. Must be called in ascending order of instance.
     ///
     /// # Errors
     ///
-    /// [`RestoreError`] if job or task do not exist.
+    /// Returns a [`RestoreError`] if the job or the task does not exist.
     pub fn restore_attempt(
         &mut self,
         id: JobId,
@@ -373,7 +377,8 @@ impl ServerState {
         Ok(())
     }
 
-    /// Restores canceled or aborted tasks; skips unknown and otherwise ended ids.
+    /// Restores canceled or aborted tasks. Skips ids that are unknown or whose tasks have ended
+    /// otherwise.
     pub fn restore_dropped(&mut self, id: JobId, ids: &IdArray, to: TaskState, at: Timestamp) {
         let phase = match to {
             TaskState::Aborted => Phase::Aborted,
@@ -386,7 +391,7 @@ impl ServerState {
         self.jobs.restore_dropped(id, ids, phase, at);
     }
 
-    /// Restores the remaining delay of failed tasks. Two servers share only the wall clock, so no
+    /// Restores the remaining delays of failed tasks. Two servers share only the wall clock, so no
     /// task waits longer than its full delay.
     fn restore_delays(&mut self, now: Now) {
         let mut delayed = Vec::new();
@@ -396,7 +401,7 @@ impl ServerState {
                     let record = submit.tasks.record(index);
                     let retries = record.map_or(0, |record| record.retry_count());
                     let is_waiting = submit.tasks.phase(index) == Some(Phase::Waiting);
-                    // Tasks of a lost worker run again at once.
+                    // Tasks of a lost worker run again without a delay.
                     if retries == 0 || !is_waiting || last.end.outcome.is_loss() {
                         continue;
                     }
@@ -417,16 +422,16 @@ impl ServerState {
         }
     }
 
-    /// Queues ready tasks. Call once, after the last record.
+    /// Queues the ready tasks. Must be called once, after the last record.
     pub fn finish_restore(&mut self, now: Now) {
-        // Consequences of stored changes are stored as well: their cause may be forgotten before
-        // the next restart.
+        // The consequences of stored changes are stored as well, because their cause may be
+        // forgotten before the next restart.
         let mut effects = Vec::new();
         let ctx = &mut Ctx::new(now, &mut effects);
-        // Only after the last record is it known which tasks have finished, and so which dependents
-        // are ready.
+        // Only after the last record is it known which tasks have finished, and therefore which
+        // dependents are ready.
         self.jobs.replay_graphs();
-        // The next server could not distinguish them from instances that were started.
+        // The next server could not distinguish these instances from instances that were started.
         for (id, slot) in self.jobs.all_fresh() {
             self.note_requeued(ctx, id, slot, None);
         }
@@ -434,7 +439,7 @@ impl ServerState {
         for id in self.jobs.all().keys().copied().collect::<Vec<_>>() {
             self.learn_again(now.mono, id);
             self.hold_job(ctx, id);
-            // The end of its last task was stored, but possibly not its consequences.
+            // The end of the job's last task was stored, but possibly not its consequences.
             self.close_if_over(ctx, id);
         }
         if self.workers.awaited() == 0 {

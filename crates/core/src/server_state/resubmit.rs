@@ -1,7 +1,7 @@
-//! Resubmission of a job: all of it, the tasks in some states, or chosen tasks.
+//! Resubmission of a job: all of its tasks, the tasks in some states, or chosen tasks.
 //!
-//! With many jobs that takes several steps. For a job with many tasks, the part that needs only the
-//! job is prepared outside the state:
+//! Resubmitting many jobs takes several steps. For a job with many tasks, the part that depends
+//! only on the job is prepared outside the state:
 //!
 //! ```text
 //!  job ── copy ──▶ remade, on any thread ── submit ──▶ new job
@@ -19,12 +19,13 @@ use crate::id::JobId;
 use crate::selector::{Selected, Selector};
 use crate::template::SubmitTarget;
 
-/// Limit of tasks of large jobs that one request prepares outside the state, because all are in
-/// memory at once.
+/// The maximum number of tasks of large jobs that one request prepares outside the state, because
+/// all of them are in memory at once.
 const BESIDE_MAX: usize = 4_000_000;
 
 impl ServerState {
-    /// Finds the jobs, and returns those to be prepared outside the state, see [`Again::look_at`].
+    /// Finds the jobs. Also returns the jobs that must be prepared outside the state; see
+    /// [`Again::look_at`].
     #[must_use]
     pub fn find_again(&self, jobs: &Selector) -> (Selected<JobId>, Vec<JobId>) {
         let found = self.jobs.find(jobs);
@@ -32,8 +33,8 @@ impl ServerState {
         let mut large = Vec::new();
         for id in &found.rows {
             let size = self.jobs.get(*id).map_or(0, listed);
-            // The rest is processed within the state: bounded memory matters more than the time of
-            // a few clients.
+            // The remaining jobs are processed within the state, because limited memory is more
+            // important than the time of a few clients.
             if is_large(size) && (size <= left || large.is_empty()) {
                 left = left.saturating_sub(size);
                 large.push(*id);
@@ -42,7 +43,7 @@ impl ServerState {
         (found, large)
     }
 
-    /// Creates a new job from chosen tasks of a job. `None` if that does not exist.
+    /// Creates a new job from chosen tasks of a job. Returns `None` if that job does not exist.
     pub(super) fn resubmit_job(
         &mut self,
         ctx: &mut Ctx<'_>,
@@ -71,7 +72,7 @@ impl ServerState {
             Ok(new) => new,
             Err(refusal) => return Some(Resubmitted::Refused(id, refusal)),
         };
-        // The old job names the new one.
+        // The old job refers to the new one.
         if let Some(job) = self.jobs.get_mut(id) {
             job.resubmitted_as = Some(new);
             ctx.persist(ChangeKind::JobResubmitted { job: id, new });
@@ -83,17 +84,17 @@ impl ServerState {
         })
     }
 
-    /// Drops awaited jobs that need not be awaited again.
+    /// Drops the conditions on jobs that need not be awaited again.
     fn await_again(&self, id: JobId, parts: &mut [Part]) -> Result<(), SubmitRefusal> {
         for part in parts {
             let after = self.still_awaited(id, &part.prepared.spec)?;
-            // Not shared, so nothing is copied.
+            // The spec is not shared, so nothing is copied.
             Arc::make_mut(&mut part.prepared.spec).after = after;
         }
         Ok(())
     }
 
-    /// Submits the parts of a job as one closed job: all of them or none.
+    /// Submits the parts of a job as one closed job. Either all parts are submitted or none.
     fn submit_parts(
         &mut self,
         ctx: &mut Ctx<'_>,
@@ -113,7 +114,7 @@ impl ServerState {
             if !part.makes_job() {
                 Arc::make_mut(&mut part.prepared.spec).target = SubmitTarget::Attach(new);
             }
-            // Their tasks were in one job before, so they fit into one.
+            // The tasks of the parts were in one job before, so they fit into one.
             self.submit(ctx, part.prepared)?;
         }
         if !is_closed {
@@ -122,8 +123,8 @@ impl ServerState {
         Ok(new)
     }
 
-    /// The job that the submits of an earlier one are added to: opened, unless the first submit
-    /// creates it.
+    /// Returns the job to which the submits of an earlier job are added. Opens the job, unless the
+    /// first submit creates it.
     fn make_room(
         &mut self,
         ctx: &mut Ctx<'_>,
@@ -134,7 +135,7 @@ impl ServerState {
         if notices.sum::<usize>() > NOTICES_MAX {
             return Err(SubmitRefusal::TooManyNotices);
         }
-        // Its last task closes it.
+        // The job is closed when its last task ends.
         if parts.first().is_some_and(Part::makes_job) {
             return self.jobs.next_id().ok_or(SubmitRefusal::TooManyJobs);
         }
@@ -145,7 +146,7 @@ impl ServerState {
     }
 }
 
-/// Frees what is not submitted.
+/// Frees the parts that are not submitted.
 fn free_parts(ctx: &mut Ctx<'_>, parts: Vec<Part>) {
     for part in parts {
         ctx.free(Freed::Submit(Box::new(part.prepared)));

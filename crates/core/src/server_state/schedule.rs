@@ -1,4 +1,4 @@
-//! Handing out work: a scheduling round on counts, then the tasks by name.
+//! Dispatching tasks: a scheduling round decides on counts, and then individual tasks are sent.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -17,16 +17,16 @@ use crate::time::Now;
 use crate::worker::{Assigned, Turn};
 
 impl ServerState {
-    /// Does one round, if there is anything to decide, and its follow-up work.
+    /// Does one round, if there is anything to decide, and the work that follows from it.
     pub(super) fn schedule(&mut self, ctx: &mut Ctx<'_>) {
         if let Some(round) = self.dispatcher.plan(ctx.now.mono, &mut self.workers) {
-            // First, while its nodes are as empty as the round saw them.
+            // Multi-node tasks start first, while their nodes are as empty as the round saw them.
             for gang in round.gangs() {
                 self.start_gang(ctx, gang);
             }
             self.dispatcher
                 .update_reservations(ctx, &mut self.workers, &round);
-            // After the retractions, which follow the backlogs that the round saw.
+            // This follows the retractions, which refer to the backlogs that the round saw.
             let has_handed_out = self.hand_out_all(ctx, round.placements());
             self.dispatcher
                 .end_round(ctx.now.mono, &self.workers, &round, has_handed_out);
@@ -36,7 +36,7 @@ impl ServerState {
         self.dispatcher.finish(ctx, &mut self.workers, has_more);
     }
 
-    /// Decides again which of its tasks a worker has room for, after it reported ends and starts.
+    /// Decides again for which of its tasks a worker has room, after it reported starts and ends.
     /// Users see such tasks as running, so the change belongs to the same step as the end of the
     /// previous task.
     pub(super) fn promote(&mut self, now: Now, id: WorkerId) {
@@ -55,7 +55,7 @@ impl ServerState {
             return;
         };
         let phase = self.holds(id, task.job, &assigned);
-        // A canceled task keeps its place until its worker reports the end.
+        // A canceled task keeps its place until its worker reports that it has ended.
         if !phase.is_some_and(Phase::is_sent) {
             return;
         }
@@ -70,7 +70,7 @@ impl ServerState {
         self.jobs.set_phase(task.job, assigned.slot, phase);
     }
 
-    /// Dispatches the tasks of a round; returns whether there were any.
+    /// Dispatches the tasks of a round. Returns whether there were any.
     fn hand_out_all(&mut self, ctx: &mut Ctx<'_>, placements: &[Placement]) -> bool {
         let mut batches: BTreeMap<WorkerId, AssignBatch> = BTreeMap::new();
         for placement in placements {
@@ -86,15 +86,15 @@ impl ServerState {
         }
         let is_any = !batches.is_empty();
         for (worker, batch) in batches {
-            // A round may reserve room for requests that the worker does not know: it starts what
-            // it has.
+            // A round may reserve room for requests that the worker does not know. The worker
+            // starts the tasks that it has.
             self.promote(ctx.now, worker);
             send(ctx, worker, batch);
         }
         is_any
     }
 
-    /// Caps a placement at one task on a worker that is being probed.
+    /// Returns the number of tasks to place. A worker that is being probed gets at most one.
     fn entrusted(&self, placement: &Placement) -> u64 {
         let worker = self.workers.get(placement.worker);
         match worker.filter(|worker| !worker.is_trusted()) {
@@ -103,7 +103,8 @@ impl ServerState {
         }
     }
 
-    /// Starts a multi-node task: the command on the root, the other nodes only wait for its end.
+    /// Starts a multi-node task. The root runs the command; the other nodes only wait until it
+    /// ends.
     fn start_gang(&mut self, ctx: &mut Ctx<'_>, gang: &GangStart) {
         let Some(root) = gang.workers.first().copied() else {
             bug!("a multi-node task of {:?} starts without nodes", gang.key);
@@ -152,7 +153,7 @@ impl ServerState {
             };
             ctx.persist(assigned);
             for member in &gang.workers {
-                // A waiting node must not idle out.
+                // A waiting node must not stop for being idle.
                 if *member != root {
                     ctx.send(*member, WorkerCommand::Hold(true));
                 }
@@ -162,12 +163,12 @@ impl ServerState {
         }
     }
 
-    /// Frees the nodes of a multi-node task; returns whether it had some.
+    /// Frees the nodes of a multi-node task. Returns whether the task had nodes.
     pub(super) fn release_gang(&mut self, ctx: &mut Ctx<'_>, task: TaskKey) -> bool {
         let Some(freed) = self.workers.release_nodes(task) else {
             return false;
         };
-        // The root reports the end itself; the others learn here that they are free.
+        // The root itself reports the end. The other nodes are notified here that they are free.
         for (id, was_root) in freed {
             self.dispatcher.note_room(id);
             if !was_root {
@@ -258,8 +259,8 @@ impl ServerState {
     }
 }
 
-/// Ends that a task depends on; `keeper` is its worker, if that keeps its own ends until they are
-/// stored.
+/// Returns the task ends that a task depends on. `keeper` is the worker of the task, if that worker
+/// keeps its task ends until they are stored.
 fn awaited_ends(job: &Job, slot: TaskSlot, keeper: Option<WorkerId>) -> AwaitedEnds {
     match (job.follows_others(slot, keeper), keeper) {
         (false, _) => AwaitedEnds::None,

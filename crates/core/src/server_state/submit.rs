@@ -1,4 +1,4 @@
-//! Acceptance of submits: a rejected one leaves no trace.
+//! Acceptance of submits. A rejected submit changes nothing.
 
 use std::borrow::Cow;
 use std::ops::Range;
@@ -15,22 +15,23 @@ use crate::task::TaskTable;
 use crate::template::{ArrayIds, ArraySpec, StdioSpec, SubmitSpec, SubmitTarget, TaskTemplate};
 use crate::time::Timestamp;
 
-/// Notifications of one job.
+/// The maximum number of notifications of a job.
 pub(super) const NOTICES_MAX: usize = 64;
 
-/// Limit of a submit's dependencies on earlier ones: about 5 ms in one step.
+/// The maximum number of a submit's dependencies on earlier submits. This takes about 5 ms in one
+/// step.
 const EARLIER_MAX: usize = 1 << 16;
 
-/// Number of recent submits of a job that are searched for an equal template: a program has few
+/// The number of recent submits of a job that are searched for an equal template. A program has few
 /// kinds of calls at a time.
 const ALIKE_MAX: usize = 8;
 
-/// A submit that can be added.
+/// A submit that was checked and can be added.
 struct Checked {
     /// The job to create.
     new: Option<Job>,
     header: SubmitHeader,
-    /// Ids of its tasks.
+    /// The ids of the submit's tasks.
     ids: IdArray,
 }
 
@@ -70,7 +71,7 @@ impl ServerState {
         Ok(id)
     }
 
-    /// Checks a submit and adds it, unless it is known.
+    /// Checks a submit and adds it, unless it has been added before.
     pub(super) fn submit(
         &mut self,
         ctx: &mut Ctx<'_>,
@@ -81,7 +82,7 @@ impl ServerState {
             Ok(Some(job)) => Err(Ok(job)),
             Err(refusal) => Err(Err(refusal)),
         };
-        // Rejections come before any change: a rejected submit leaves no trace.
+        // Rejections must come before any change, because a rejected submit changes nothing.
         match checked {
             Ok(checked) => Ok(self.add_submit(ctx, checked, prepared)),
             Err(answer) => {
@@ -91,8 +92,8 @@ impl ServerState {
         }
     }
 
-    /// The job of an earlier attempt at a submit. Asked before any check: conditions that held the
-    /// first time, such as an open job, need not hold now.
+    /// Returns the job of an earlier attempt at a submit. Must be called before any check, because
+    /// conditions that held at the first attempt, such as an open job, may no longer hold.
     fn known(
         &mut self,
         ctx: &mut Ctx<'_>,
@@ -117,8 +118,8 @@ impl ServerState {
     fn check(&self, now: Timestamp, prepared: &Prepared) -> Result<Checked, SubmitRefusal> {
         let spec = &prepared.spec;
         let job = self.target(now, &spec.target)?;
-        // Each notification is remembered until the job is forgotten. A submit without any is
-        // never rejected because of others'.
+        // Each notification is remembered until the job is forgotten. A submit without
+        // notifications is never rejected because of the notifications of other submits.
         if !spec.notify.is_empty() && job.notices.len() + spec.notify.len() > NOTICES_MAX {
             return Err(SubmitRefusal::TooManyNotices);
         }
@@ -134,7 +135,7 @@ impl ServerState {
             check_earlier(&job, &ids, &graph.earlier)?;
         }
         self.check_after(job.id, (&spec.after, prepared.is_again), &ids)?;
-        // A job that submits to itself may never stop doing so.
+        // A job that submits to itself might never stop doing so.
         let (known, new) = (job.counts().total(), ids.len());
         if let Some(max) = job.tasks_max
             && known.checked_add(new).is_none_or(|total| total > max)
@@ -149,7 +150,7 @@ impl ServerState {
         Ok(Checked { new, header, ids })
     }
 
-    /// The job to which a submit adds: an open one, or a new one with the id that is next.
+    /// Returns the job to which a submit adds tasks: an open job, or a new job with the next id.
     fn target(&self, now: Timestamp, target: &SubmitTarget) -> Result<Cow<'_, Job>, SubmitRefusal> {
         let (name, max_fails, closing) = match target {
             SubmitTarget::NewJob { name, max_fails } => (name, max_fails, None),
@@ -174,7 +175,7 @@ impl ServerState {
         Ok(Cow::Owned(job))
     }
 
-    /// Fields shared by the templates of a submit.
+    /// Returns the fields that the templates of a submit share.
     pub(super) fn header(&self, job: &Job, spec: &SubmitSpec) -> SubmitHeader {
         let stream_dir = spec.stream_dir.as_ref();
         SubmitHeader {
@@ -185,7 +186,7 @@ impl ServerState {
         }
     }
 
-    /// Adds a checked submit and queues what can run.
+    /// Adds a checked submit and queues the tasks that can run.
     fn add_submit(
         &mut self,
         ctx: &mut Ctx<'_>,
@@ -217,17 +218,19 @@ impl ServerState {
         if !is_divided {
             self.intern((id, number), 0..u32::MAX);
         }
-        // Before it is queued, with the request that it then has.
+        // This must happen before the tasks are queued, so that they are queued with their learned
+        // request.
         self.begin_learning(ctx.now.mono, id, number);
         self.start_submit(ctx, id, number);
-        // A job without tasks is over at once: no end will follow.
+        // A job without tasks is completed immediately, because no task will end later to complete
+        // it.
         if self.jobs.get(id).is_some_and(Job::is_idle) {
             self.note_job_progress(ctx, id);
         }
         id
     }
 
-    /// Makes a submit of checked tasks.
+    /// Creates a submit from checked tasks.
     pub(super) fn build(
         &mut self,
         header: SubmitHeader,
@@ -288,9 +291,9 @@ impl ServerState {
         }
     }
 
-    /// The template of one of the last submits of the job, if it is equal. Calls arrive in submits
-    /// of one or a few tasks each: neither the server nor a worker should keep a template per
-    /// submit.
+    /// Returns the template of one of the last submits of the job, if it is equal. Calls arrive in
+    /// submits of one or a few tasks each, and neither the server nor a worker should keep a
+    /// template per submit.
     fn known_template(
         &self,
         header: &SubmitHeader,
@@ -309,12 +312,12 @@ impl ServerState {
         })
     }
 
-    /// Reserves consecutive numbers for `count` templates; returns the first.
+    /// Reserves consecutive numbers for `count` templates. Returns the first number.
     pub(super) fn number_templates(&mut self, count: usize) -> TemplateId {
         let count = u32::try_from(count.max(1)).unwrap_or(u32::MAX);
         let first = match self.last_template.checked_add(count) {
             Some(_) => self.last_template + 1,
-            // After four billion templates the first ones are forgotten.
+            // After four billion templates, the first ones have been forgotten.
             None => 1,
         };
         self.last_template = first.saturating_add(count - 1);
@@ -330,7 +333,7 @@ impl ServerState {
     }
 }
 
-/// Ids behind the highest one of a job.
+/// Returns ids after the highest one of a job.
 fn next_ids(job: &Job, count: u32) -> Result<IdArray, SubmitRefusal> {
     let first = match job.max_task_id() {
         Some(id) => id.checked_add(1).ok_or(SubmitRefusal::TooManyTasks)?,
@@ -339,17 +342,17 @@ fn next_ids(job: &Job, count: u32) -> Result<IdArray, SubmitRefusal> {
     IdArray::consecutive(first, count).map_err(|_| SubmitRefusal::TooManyTasks)
 }
 
-/// No task of the job may have one of these ids.
+/// Checks that no task of the job has one of these ids.
 pub(super) fn check_new(job: &Job, ids: &IdArray) -> Result<(), SubmitRefusal> {
     if let Some(task) = job.first_existing(ids) {
         return Err(SubmitRefusal::TaskExists(task, job.id));
     }
-    // Counters of a job are 32 bits wide.
+    // The counters of a job are 32 bits wide.
     let total = job.counts().total().checked_add(ids.len());
     total.map(|_| ()).ok_or(SubmitRefusal::TooManyTasks)
 }
 
-/// Dependencies outside the submit must be in the job.
+/// Checks that dependencies outside the submit are in the job.
 fn check_earlier(job: &Job, ids: &IdArray, earlier: &[(u32, TaskId)]) -> Result<(), SubmitRefusal> {
     if earlier.len() > EARLIER_MAX {
         return Err(SubmitRefusal::TooManyEarlier);
@@ -363,15 +366,15 @@ fn check_earlier(job: &Job, ids: &IdArray, earlier: &[(u32, TaskId)]) -> Result<
     }
 }
 
-/// The template of an array; its parameters get the ids of their combinations, in an open job after
-/// the highest one.
+/// Returns the template of an array. Its parameters get the ids of their combinations; in an open
+/// job, these follow the highest id.
 fn numbered(array: &ArraySpec, ids: &IdArray) -> Arc<TaskTemplate> {
     let (ArrayIds::Next(_), Some(params)) = (&array.ids, &array.template.params) else {
-        // A client's ids refer to the chosen combinations.
+        // Ids given by the client refer to the chosen combinations.
         return Arc::clone(&array.template);
     };
     let first = ids.get(0).unwrap_or_default();
-    // As many ids as combinations were just found.
+    // The number of ids was just computed from the number of combinations.
     match params.with_first(first).filter(|_| first != params.first()) {
         Some(params) => Arc::new(TaskTemplate {
             params: Some(Arc::new(params)),
@@ -381,7 +384,7 @@ fn numbered(array: &ArraySpec, ids: &IdArray) -> Arc<TaskTemplate> {
     }
 }
 
-/// A template with the job and server placeholders of its paths filled in.
+/// Returns a template in which the job and server placeholders of the paths are filled in.
 fn fill_paths(template: &TaskTemplate, job: JobId, uid: &str) -> TaskTemplate {
     let stdio = |stdio: &StdioSpec| match stdio {
         StdioSpec::File {

@@ -1,22 +1,22 @@
-//! Sends tasks ahead of their turn: together with their predecessor, to the same worker.
+//! Sends tasks ahead of their turn: to the same worker as their predecessor, and together with it.
 //!
-//! Between the end of a task and the start of its dependent lie a round trip to the server and the
-//! server's own work: as long as a short program runs. In a *stretch* of a graph, where each task
-//! is the only dependent of the previous one, nothing else needs the end first. So the first few
-//! tasks of a stretch are sent together, each with the instance of its predecessor, and the worker
-//! starts each when its predecessor has finished.
+//! Between the end of a task and the start of its dependent, there is a round trip to the server
+//! and the work of the server. This takes as long as a short program runs. In a *stretch* of a
+//! graph, each task is the only dependent of the previous task, so nothing else needs the previous
+//! task's end first. The first few tasks of a stretch are therefore sent together, each with the
+//! instance of its predecessor, and the worker starts each task when its predecessor has finished.
 //!
-//! A successor takes the place of its predecessor: it has the same request, and counts neither as
-//! placed nor as backlog before its turn ([`Turn`]). If the predecessor does not finish there, the
-//! worker returns the successor. Successors are only sent
+//! A successor takes the place of its predecessor: it has the same request, and before its turn it
+//! counts neither as placed nor as backlog ([`Turn`]). If the predecessor does not finish on the
+//! worker, the worker returns the successor. Successors are only sent
 //!
-//! - to a worker that keeps ends until they are stored, because it starts before the previous end
-//!   is committed (see [`super::gate`]), or to any worker if nothing is stored;
-//! - while tasks of the job take less than a tenth of a second on average: the worker returns
-//!   successors that wait for longer, because no round counts on them, and more urgent tasks may
-//!   come;
-//! - while no other task waits that could use the room: otherwise the room would not be idle, and
-//!   one long chain must not occupy a worker alone.
+//! - to a worker that keeps task ends until they are stored, because a successor starts before the
+//!   previous end is committed (see [`super::gate`]), or to any worker if nothing is stored;
+//! - while tasks of the job take less than a tenth of a second on average. The worker returns
+//!   successors that wait longer, because no round takes them into account and more urgent tasks
+//!   may arrive;
+//! - while no other task could use the room. Otherwise the room would not be idle, and one long
+//!   chain must not occupy a worker alone.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -36,20 +36,20 @@ use crate::time::Time;
 use crate::worker::{Assigned, Turn, Worker};
 use crate::worker_state::SUCCESSOR_PATIENCE;
 
-/// Tasks of a stretch sent at once. At most twice as many are on the worker: a portion lasts while
-/// the next one is on its way.
+/// The number of tasks of a stretch that are sent at once. At most twice as many are on the worker,
+/// because the worker runs one portion while the next one is on its way.
 const PORTION: u32 = 16;
 
-/// Queues examined to find out whether other tasks could use the room; with more queues the answer
-/// is yes.
+/// The number of queues examined to find out whether other tasks could use the room. If there are
+/// more queues, other tasks are assumed to use it.
 const QUEUES_LOOKED_AT: usize = 64;
 
-/// Tasks whose successors can be sent.
+/// The tasks whose successors can be sent.
 #[derive(Clone, Debug)]
 pub(super) struct Heads {
     found: Vec<(WorkerId, JobId, TaskSlot)>,
     portion: u32,
-    /// Longest mean run time of a job's tasks that still sends successors.
+    /// The maximum mean run time of a job's tasks at which successors are sent.
     run_max: Duration,
 }
 
@@ -64,7 +64,7 @@ impl Default for Heads {
 }
 
 impl Heads {
-    /// Notes a dispatched task; a task that may itself have to wait on its worker gets no
+    /// Notes a dispatched task. A task that may itself have to wait on its worker gets no
     /// successors there.
     pub(super) fn note_handed_out(&mut self, placement: &Placement, job: &Job, slot: TaskSlot) {
         if placement.placed && job.sole_dependent(slot).is_some() {
@@ -72,7 +72,7 @@ impl Heads {
         }
     }
 
-    /// Schedules more successors after a task.
+    /// Notes a task to which more successors can be sent.
     pub(super) fn push(&mut self, worker: WorkerId, job: JobId, slot: TaskSlot) {
         self.found.push((worker, job, slot));
     }
@@ -86,7 +86,7 @@ impl Heads {
 }
 
 impl ServerState {
-    /// The predecessor of a dispatched task has finished.
+    /// Notes that the predecessor of a dispatched task has finished.
     pub(super) fn take_turn(&mut self, now: Time, id: JobId, slot: TaskSlot) {
         let Some(job) = self.jobs.get(id) else {
             return;
@@ -107,8 +107,8 @@ impl ServerState {
         }
     }
 
-    /// Makes sent-ahead dependents of a failed task wait again: their worker returns them on its
-    /// own.
+    /// Makes sent-ahead dependents of a failed task wait again. Their worker returns them without
+    /// being asked.
     pub(super) fn forget_successors(&mut self, id: JobId, slots: &[TaskSlot]) {
         for slot in slots {
             let job = self.jobs.get(id);
@@ -127,7 +127,7 @@ impl ServerState {
     pub(super) fn send_successors(&mut self, ctx: &mut Ctx<'_>) {
         let heads = std::mem::take(&mut self.heads.found);
         let mut batches = BTreeMap::<WorkerId, AssignBatch>::new();
-        // Once for all tasks of a worker.
+        // This is computed once for all tasks of a worker.
         let mut are_free = BTreeMap::<WorkerId, bool>::new();
         for (worker, job, slot) in heads {
             let is_free = *are_free.entry(worker).or_insert_with(|| {
@@ -143,7 +143,7 @@ impl ServerState {
         }
     }
 
-    /// Whether a worker gets tasks ahead of their turn.
+    /// Returns whether a worker gets tasks ahead of their turn.
     fn gets_successors(&self, worker: &Worker) -> bool {
         worker.config.takes_successors
             && (worker.keeps_ends() || self.is_volatile)
@@ -152,7 +152,7 @@ impl ServerState {
             && worker.reserved_for().is_none()
     }
 
-    /// Whether a task waits there for room, or is ready and could run there.
+    /// Returns whether a task waits for room on the worker, or is ready and could run there.
     fn is_room_wanted(&self, worker: &Worker) -> bool {
         if worker.backlog_len() > 0 || self.dispatcher.is_unsettled() {
             return true;
@@ -169,7 +169,7 @@ impl ServerState {
         looked_at.any(|(key, _)| could_run(key)) || queues.next().is_some()
     }
 
-    /// Sends the next tasks of the stretch that begins with a task, unless enough are there.
+    /// Sends the next tasks of the stretch that begins with a task, unless the worker has enough.
     fn send_stretch(
         &mut self,
         now: Time,
@@ -211,8 +211,9 @@ impl ServerState {
         }
     }
 
-    /// Ends that the message with a task may still wait for: a successor must not be sent before
-    /// it. A running or ready task is on the worker, and so are all tasks sent after it.
+    /// Returns the task ends that the message with a task may still wait for. A successor must not
+    /// be sent before that message. A running or ready task is on the worker, and so are all tasks
+    /// sent after it.
     fn awaited_ends_of(&self, id: WorkerId, job: JobId, slot: TaskSlot) -> AwaitedEnds {
         let (worker, job) = (self.workers.get(id), self.jobs.get(job));
         let task = job.and_then(|job| Some(TaskKey::new(job.id, job.task_id(slot)?)));
@@ -220,8 +221,8 @@ impl ServerState {
         assigned.map_or(AwaitedEnds::None, |assigned| assigned.awaits)
     }
 
-    /// The first unfinished task of a stretch: its end may be reported together with the ends of
-    /// its successors.
+    /// Returns the first unfinished task of a stretch. Its end may be reported together with the
+    /// ends of its successors.
     fn front(&self, job: JobId, head: TaskSlot) -> Option<TaskSlot> {
         let job = self.jobs.get(job)?;
         let mut front = head;
@@ -234,7 +235,7 @@ impl ServerState {
         None
     }
 
-    /// The successor of a task, if it was sent to this worker and its turn is later.
+    /// Returns the successor of a task, if it was sent to this worker and its turn is later.
     fn sent_behind(&self, id: WorkerId, job: JobId, at: TaskSlot) -> Option<TaskSlot> {
         let (worker, job) = (self.workers.get(id)?, self.jobs.get(job)?);
         let next = job.sole_dependent(at)?;
@@ -242,12 +243,12 @@ impl ServerState {
         worker.has_later(task).then_some(next)
     }
 
-    /// The successor of a dispatched task, if it can be sent after it.
+    /// Returns the successor of a dispatched task, if it can be sent after the task.
     fn successor(&self, now: Time, id: WorkerId, (job, at): (JobId, TaskSlot)) -> Option<TaskSlot> {
         let (worker, job) = (self.workers.get(id)?, self.jobs.get(job)?);
         let next = job.sole_dependent(at)?;
         let submit = job.submit(next)?;
-        // Its other dependencies have finished, and it waits for no job.
+        // The other dependencies of the successor have finished, and it waits for no job.
         if submit.graph()?.unfinished(next.index) != 1 || !submit.after.is_empty() {
             return None;
         }
@@ -257,13 +258,13 @@ impl ServerState {
         if !job.ahead.pays(now) || job.mean_run().is_some_and(|run| run > run_max) {
             return None;
         }
-        // A task that was lost with its worker may have caused the loss: its next loss must be
+        // A task that was lost with its worker may have caused the loss. Its next loss must be
         // counted separately.
         if job.was_tried(at) {
             return None;
         }
         let is_waiting = job.phase(next) == Some(Phase::Waiting);
-        // Ends on other workers must be stored first.
+        // Task ends on other workers must be stored first.
         if !is_waiting || self.is_kept_back(job, next) || job.follows_others(next, Some(id)) {
             return None;
         }
@@ -274,8 +275,8 @@ impl ServerState {
         if self.dispatcher.class(before.key)?.is_multi_node() {
             return None;
         }
-        // After a task in a later variant it is placed by a round: the first variant may have room
-        // by then.
+        // A successor of a task in a later variant is placed by a round, because the first variant
+        // may have room by then.
         let may = before.variant == 0
             && may_precede(job.submit(at)?.definition(at.index)?)
             && may_go_ahead(submit.definition(next.index)?);
@@ -332,16 +333,17 @@ impl ServerState {
     }
 }
 
-/// Whether others may start after a task before its end is reported.
+/// Returns whether other tasks may start after a task before its end is reported.
 const fn may_precede(task: &TaskTemplate) -> bool {
-    // If its worker were lost before the report, it would count as failed, although it finished.
+    // If its worker were lost before the report, the task would count as failed although it
+    // finished.
     !fails_if_lost(task)
 }
 
-/// Whether a task may be sent before its predecessor has ended.
+/// Returns whether a task may be sent before its predecessor has ended.
 const fn may_go_ahead(task: &TaskTemplate) -> bool {
-    // A call may need a value that is reported only with the end. And a task that starts while its
-    // worker is unreachable starts again when that worker is declared lost.
+    // A call may need a value that is reported only with the end. In addition, a task that starts
+    // while its worker is unreachable starts again when that worker is declared lost.
     !task.is_call && !fails_if_lost(task)
 }
 

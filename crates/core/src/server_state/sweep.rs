@@ -1,6 +1,7 @@
-//! Commands about very many jobs, in steps, so that no other client waits long.
+//! Commands that concern very many jobs. They run in steps, so that no other client waits long.
 //!
-//! The answer describes each job at its turn. Effects of earlier steps are visible meanwhile.
+//! The answer describes each job at the time of its step. The effects of earlier steps are visible
+//! meanwhile.
 
 use std::collections::VecDeque;
 use std::ops::RangeInclusive;
@@ -12,35 +13,35 @@ use crate::range::IdArray;
 use crate::selector::{Selected, Selector};
 use crate::task::TaskState;
 
-/// Action on each job.
+/// The action to take on each job.
 #[derive(Clone, Debug)]
 pub(super) enum JobAction {
-    /// Closes it.
+    /// Close the job.
     Close,
-    /// Cancels it for this reason.
+    /// Cancel the job for this reason.
     Cancel(Box<str>),
-    /// Forgets it if it is completed and in one of these states.
+    /// Forget the job if it is completed and in one of these states.
     Forget(Vec<TaskState>),
-    /// Submits it again.
+    /// Resubmit the job.
     Resubmit(Box<Again>),
 }
 
 impl JobAction {
-    /// Whether the action concerns a job, if all jobs are named.
+    /// Returns whether the action applies to a job when the command selects all jobs.
     fn concerns(&self, job: &Job) -> bool {
         match self {
             Self::Close => job.is_open,
             Self::Cancel(_) => !job.is_completed(),
-            // Jobs that stay are counted.
+            // The jobs that are not forgotten are counted.
             Self::Forget(_) | Self::Resubmit(_) => true,
         }
     }
 }
 
-/// Jobs that are still to be processed.
+/// The jobs that have not been processed yet.
 #[derive(Clone, Debug)]
 enum Left {
-    /// Jobs with ids in this range that the command applies to.
+    /// The jobs with ids in this range to which the command applies.
     Among(RangeInclusive<u32>),
     These(VecDeque<JobId>),
 }
@@ -51,7 +52,7 @@ pub(super) struct Sweep {
     action: JobAction,
     left: Left,
     not_found: IdArray,
-    /// Jobs that were forgotten before their turn.
+    /// The jobs that were forgotten before their turn.
     gone: Vec<JobId>,
     rows: Vec<JobResult>,
     resubmitted: Vec<Resubmitted>,
@@ -67,7 +68,7 @@ impl ServerState {
                 let found = again.found.take().unwrap_or_else(|| self.jobs.find(jobs));
                 (Left::These(self.in_order(found.rows)), found.not_found)
             }
-            // The search among very many jobs is done in steps as well.
+            // Very many jobs are searched in steps as well.
             (Selector::All, _) => (
                 Left::Among(0..=self.last_job().map_or(0, |id| id.0)),
                 IdArray::default(),
@@ -89,7 +90,7 @@ impl ServerState {
         }
     }
 
-    /// Does one step; returns the answer if it was the last one.
+    /// Does one step. Returns the answer if it was the last step.
     pub(super) fn go_on_sweeping(
         &mut self,
         ctx: &mut Ctx<'_>,
@@ -98,7 +99,8 @@ impl ServerState {
     ) -> Option<Reply> {
         let mut forgotten = Vec::new();
         if let JobAction::Forget(_) = &sweep.action {
-            // A client that waits for one of them learns its end before it is gone.
+            // A client that waits for one of the jobs must be notified of the end before the job is
+            // forgotten.
             self.follow_up(ctx);
         }
         while let Some(id) = self.next_job(sweep, &mut left) {
@@ -120,7 +122,7 @@ impl ServerState {
                     continue;
                 }
             };
-            // It existed when the command arrived.
+            // The job existed when the command arrived.
             sweep.gone.extend(row.is_none().then_some(id));
             sweep.rows.extend(row);
         }
@@ -132,7 +134,7 @@ impl ServerState {
         sweep.left.is_empty().then(|| sweep.answer())
     }
 
-    /// The next job of a command, examining at most `left`.
+    /// Returns the next job of a command. Examines at most `left` jobs.
     fn next_job(&self, sweep: &mut Sweep, left: &mut usize) -> Option<JobId> {
         while *left > 0 && !sweep.left.is_empty() {
             *left -= 1;
@@ -174,12 +176,12 @@ impl Sweep {
     }
 }
 
-/// Unknown ids, and ids of jobs that are gone.
+/// Adds the ids of forgotten jobs to the unknown ids.
 fn with_gone(not_found: IdArray, gone: &[JobId]) -> IdArray {
     let singles = gone.iter().map(|id| IdArray::single(id.0));
     let ranges = singles.flat_map(|id| id.ranges().to_vec());
     let all = not_found.ranges().iter().copied().chain(ranges).collect();
-    // Both kinds are disjoint: only the latter existed when the command arrived.
+    // The two kinds of ids are disjoint: only the forgotten jobs existed when the command arrived.
     IdArray::new(all).unwrap_or(not_found)
 }
 

@@ -77,8 +77,8 @@ impl ServerState {
                 let is_gone = |job: &JobId| self.jobs.get(*job).is_none();
                 let gone: Vec<JobId> = held.into_iter().filter(is_gone).collect();
                 if !gone.is_empty() {
-                    // A separate message: it waits for a commit, which must not delay heartbeat
-                    // replies.
+                    // This is a separate message because it waits for a commit, which must not
+                    // delay heartbeat replies.
                     ctx.send(id, WorkerCommand::Ping(gone));
                 }
             }
@@ -110,11 +110,12 @@ impl ServerState {
     }
 
     pub(super) fn on_worker_gone(&mut self, ctx: &mut Ctx<'_>, id: WorkerId, how: LinkEnd) {
-        // A worker that said goodbye is gone already; the end of its connection is no news.
+        // A worker that said goodbye has already been removed, so the end of its connection is not
+        // news.
         let Some(worker) = self.workers.get(id).filter(|worker| !worker.is_away()) else {
             return;
         };
-        // Its tasks continue meanwhile; running them elsewhere would duplicate work.
+        // The tasks of the worker continue meanwhile. Running them elsewhere would duplicate work.
         if worker.may_come_back() {
             self.workers.disconnect(id, ctx.now.mono, how);
             self.dispatcher.note_plans_changed();
@@ -124,8 +125,8 @@ impl ServerState {
         self.lose_worker(ctx, id, reason);
     }
 
-    /// `heard` = messages of workers were handled up to this arrival time; `None` = losses cannot
-    /// be stored.
+    /// Handles due times. Messages of workers have been handled if they arrived before `heard`.
+    /// `heard` is `None` if losses cannot be stored.
     pub(super) fn on_timer(&mut self, ctx: &mut Ctx<'_>, heard: Option<Time>) {
         self.release_delayed(ctx.now);
         self.probe_due(ctx);
@@ -137,7 +138,7 @@ impl ServerState {
     }
 
     /// Gives silent workers another period. They may be connected, with running tasks, and wait
-    /// until the store works again; tasks restarted elsewhere could not be stored either.
+    /// until the store works again. Tasks restarted elsewhere could not be stored either.
     fn spare_overdue(&mut self, now: Time) {
         for (_, id) in self.workers.overdue(now, usize::MAX) {
             self.workers.note_heartbeat(id, now);
@@ -145,12 +146,12 @@ impl ServerState {
         self.overdue_left = None;
     }
 
-    /// Declares a portion of the overdue workers lost; the deadlines of the others stay due. A
-    /// failing switch may take thousands at the same time, with all their tasks.
+    /// Declares a portion of the overdue workers lost. The deadlines of the other workers stay due.
+    /// A failing switch may affect thousands of workers at the same time, with all their tasks.
     fn lose_overdue(&mut self, ctx: &mut Ctx<'_>, heard: Time) {
         let most = self.portion();
         let mut left = most;
-        // A heartbeat that is still queued was in time.
+        // A heartbeat that is still queued arrived in time.
         let overdue = self.workers.overdue(heard, most);
         let is_cut = overdue.len() == most;
         let looked_at = self.overdue_left.take().unwrap_or_default();
@@ -162,7 +163,7 @@ impl ServerState {
             left -= 1;
             // The timer itself was late: this process was suspended, and the workers may have sent
             // heartbeats meanwhile. Workers that waited for the previous portion were as late then
-            // as now.
+            // as they are now.
             let late = heard.since(deadline.max(looked_at));
             // Even after a short delay, messages that arrived during the suspension are read before
             // any worker is lost.
@@ -182,8 +183,8 @@ impl ServerState {
             } else {
                 LostReason::HeartbeatLost
             };
-            // A worker that was asked to stop may be slow to end its tasks. That is no crash of the
-            // others there.
+            // A worker that was asked to stop may be slow to end its tasks. For its other tasks,
+            // this is not a crash.
             let reason = worker.lost_reason(lost);
             self.lose_worker(ctx, id, reason);
         }
@@ -192,7 +193,8 @@ impl ServerState {
 
     pub(super) fn on_report(&mut self, ctx: &mut Ctx<'_>, id: WorkerId, report: Report) {
         let mut touched = BTreeSet::new();
-        // Starts first: a task can have started and ended since the last report.
+        // Starts are handled first, because a task can have started and ended since the last
+        // report.
         for row in report.started {
             self.on_started(ctx, id, row);
             touched.insert(row.task.job);
@@ -215,7 +217,8 @@ impl ServerState {
             self.note_job_progress(ctx, job);
         }
         self.dispatcher.note_room(id);
-        // The worker forgets these ends after the acknowledgement, which waits for the commit.
+        // The worker forgets these ends when it gets the acknowledgement, which waits for the
+        // commit.
         if report.seq > 0 {
             ctx.send(id, WorkerCommand::Acknowledge(report.seq));
         }
@@ -233,7 +236,7 @@ impl ServerState {
         if assigned.turn == Turn::LaterWithMore {
             self.heads.push(id, row.task.job, assigned.slot);
         }
-        // Its predecessor has finished, even if that is reported later.
+        // The predecessor has finished, even if that is reported later.
         if let Some(job) = self.jobs.get_mut(row.task.job)
             && assigned.turn != Turn::Now
         {
@@ -249,7 +252,7 @@ impl ServerState {
         }
     }
 
-    /// Phase of the task, if this worker's instance is current and has not ended.
+    /// Returns the phase of the task, if this worker's instance is current and has not ended.
     pub(super) fn holds(&self, id: WorkerId, job: JobId, assigned: &Assigned) -> Option<Phase> {
         let record = self.jobs.get(job)?.record(assigned.slot)?;
         let is_current = record.worker() == id
@@ -289,7 +292,7 @@ impl ServerState {
         self.jobs.count_started();
         if let Some(job) = self.jobs.get_mut(task.job) {
             job.workers.insert(id);
-            // The time of the start there, not of the report.
+            // The task started at this time, not when the start was reported.
             if let Some(record) = job.touch(assigned.slot) {
                 record.start(at);
             }
@@ -307,8 +310,8 @@ impl ServerState {
         });
         let current = known.and_then(|assigned| self.holds(id, job, &assigned));
         if row.outcome == Outcome::Killed && current.is_some() {
-            // The worker ends and kills its tasks. They are requeued when it is gone, because only
-            // then the reason is known.
+            // The worker is ending and kills its tasks. They are requeued when the worker has left,
+            // because the reason is known only then.
             return;
         }
         let assigned = self
@@ -321,11 +324,11 @@ impl ServerState {
         };
         self.release_gang(ctx, row.task);
         let Some(phase) = current else {
-            // It was canceled, or runs elsewhere as a later instance.
+            // The task was canceled, or runs elsewhere as a later instance.
             return;
         };
         let at = ctx.now.wall.minus(row.age);
-        // It started and ended between two reports, so its start was never reported.
+        // The task started and ended between two reports, so its start was never reported.
         if phase.is_sent() {
             self.note_start(ctx, id, row.task, &assigned, at.minus(row.run));
         }
@@ -335,14 +338,14 @@ impl ServerState {
             run: row.run,
             usage: row.usage,
         };
-        // First: a fault of the node is no failure of the task.
+        // This must come first, because a fault of the node is not a failure of the task.
         let weighed = (row.task, assigned.slot, assigned.key);
         if self.weigh_end(ctx, id, weighed, &end) {
             self.run_again(ctx, row.task, assigned.slot, end);
             return;
         }
         let ran = !end.run.is_zero();
-        // Retries come before the consequences of a failure for others.
+        // Retries are decided before the consequences of a failure for other tasks.
         let at = (job, assigned.slot);
         if end.outcome != Outcome::Finished
             && self.may_retry(job, assigned.slot, |retry| retry.allows(&end.outcome, ran))
@@ -354,7 +357,7 @@ impl ServerState {
         self.end_task(ctx, job, assigned.slot, &end);
     }
 
-    /// Whether a failed task has another attempt.
+    /// Returns whether a failed task gets another attempt.
     pub(super) fn may_retry(
         &self,
         job: JobId,
@@ -399,7 +402,7 @@ impl ServerState {
         }
     }
 
-    /// Schedules the next attempt of a failed task. `class` = class of the failed attempt, if
+    /// Schedules the next attempt of a failed task. `class` is the class of the failed attempt, if
     /// known.
     pub(super) fn retry(
         &mut self,
@@ -413,7 +416,8 @@ impl ServerState {
             return;
         };
         let outcome = end.outcome.clone();
-        // Before the next instance is counted: this is the record of the one that has ended.
+        // This must happen before the next instance is counted, because the record is still that of
+        // the instance that ended.
         job.record_attempt(slot, end);
         let count = job.touch(slot).map_or(0, TaskRecord::count_retry);
         let task = job
@@ -421,7 +425,7 @@ impl ServerState {
             .and_then(|submit| submit.definition(slot.index));
         let delay = task.map_or(Duration::ZERO, |task| task.retry.delay_before(count));
         self.jobs.set_phase(id, slot, Phase::Waiting);
-        // Before it is queued, with the request that it then has.
+        // This must happen before the task is queued, so that it is queued with its grown request.
         let grown = self.grow(ctx.now.mono, (id, slot), class, &outcome);
         self.note_requeued(ctx, id, slot, grown);
         if self.drop_if_doomed(ctx, id, slot) {
@@ -434,7 +438,7 @@ impl ServerState {
         }
     }
 
-    /// Releases tasks whose retry delay is over; skips tasks that ended meanwhile.
+    /// Releases tasks whose retry delay is over. Skips tasks that have ended meanwhile.
     fn release_delayed(&mut self, now: Now) {
         while let Some((job, slot)) = self.jobs.next_retry(now.mono) {
             if self.jobs.phase(job, slot) == Some(Phase::Waiting) {
@@ -443,7 +447,7 @@ impl ServerState {
         }
     }
 
-    /// Returns whether the task was aborted.
+    /// Handles a task that the worker returned. Returns whether the task was aborted.
     fn on_retracted(
         &mut self,
         ctx: &mut Ctx<'_>,
@@ -469,9 +473,9 @@ impl ServerState {
             && self.requeue_unstarted(ctx, task.job, assigned.slot, had_nodes)
     }
 
-    /// Requeues a dispatched task without a reported start. `as_next`: with a new instance, because
-    /// the old one may turn up (it may have started, or its nodes are stored). Returns whether it
-    /// was aborted instead.
+    /// Requeues a dispatched task without a reported start. With `as_next`, the task gets a new
+    /// instance, because the old instance may reappear (it may have started, or its nodes are
+    /// stored). Returns whether the task was aborted instead.
     pub(super) fn requeue_unstarted(
         &mut self,
         ctx: &mut Ctx<'_>,
@@ -479,7 +483,7 @@ impl ServerState {
         slot: TaskSlot,
         as_next: bool,
     ) -> bool {
-        // A late report of the old instance is stale from now on.
+        // From now on, a late report about the old instance is stale.
         if as_next {
             if let Some(record) = self.jobs.get_mut(id).and_then(|job| job.touch(slot)) {
                 record.supersede();
@@ -491,7 +495,7 @@ impl ServerState {
         self.requeue(ctx, id, slot)
     }
 
-    /// Requeues a dispatched task; returns whether it was aborted instead.
+    /// Requeues a dispatched task. Returns whether it was aborted instead.
     pub(super) fn requeue(&mut self, ctx: &mut Ctx<'_>, id: JobId, slot: TaskSlot) -> bool {
         self.jobs.set_phase(id, slot, Phase::Waiting);
         let is_dropped = self.drop_if_doomed(ctx, id, slot);
@@ -501,8 +505,8 @@ impl ServerState {
         is_dropped
     }
 
-    /// Aborts a requeued task and its dependents if a dependency failed. Possible after a crash:
-    /// the task had been released by an end that was never stored.
+    /// Aborts a requeued task and its dependents if a dependency has failed. This is possible after
+    /// a crash, if a task end that was never stored had released the task.
     fn drop_if_doomed(&mut self, ctx: &mut Ctx<'_>, id: JobId, slot: TaskSlot) -> bool {
         let doomed = self.jobs.get(id).filter(|job| job.is_doomed(slot));
         let Some(job) = doomed else {
@@ -514,7 +518,7 @@ impl ServerState {
         true
     }
 
-    /// Records the final end of a task and its consequences for others.
+    /// Records that a task has ended for good, and handles the consequences for other tasks.
     pub(super) fn end_task(&mut self, ctx: &mut Ctx<'_>, id: JobId, slot: TaskSlot, end: &TaskEnd) {
         let is_finished = end.outcome == Outcome::Finished;
         let Some(job) = self.jobs.get_mut(id) else {
@@ -532,12 +536,12 @@ impl ServerState {
             };
             let free = job.release_dependents(slot);
             self.jobs.set_phase(id, slot, Phase::Finished);
-            // Before dependents can be dispatched: no other worker may learn of them before the
-            // commit.
+            // This must happen before dependents can be dispatched, because other workers must not
+            // receive them before the commit.
             self.tell_end(ctx, id, slot, end, !free.is_empty());
             for free in free {
-                // It may have been canceled while it waited, or be blocked by another job. And it
-                // may have run before its worker reported this end, see `adopt`.
+                // The task may have been canceled while it waited, or be blocked by another job. It
+                // may also have run before its worker reported this end; see `adopt`.
                 let phase = self.jobs.phase(id, free);
                 let is_waiting = phase == Some(Phase::Waiting);
                 if is_waiting && self.is_free(id, free) && !self.jobs.is_delayed(id, free) {
@@ -559,7 +563,8 @@ impl ServerState {
         }
     }
 
-    /// Stores the end of a task and notifies waiting clients; `frees` = it releases another task.
+    /// Stores the end of a task and notifies waiting clients. `frees` says whether the end releases
+    /// another task.
     fn tell_end(
         &mut self,
         ctx: &mut Ctx<'_>,

@@ -45,8 +45,8 @@ pub(super) struct Driver {
     offered: Vec<WorkerKind>,
     dirs: Dirs,
     hosts: Hosts,
-    /// Workers that connected before any queue knew their allocation, because the answer of the
-    /// batch system may still be on its way.
+    /// The workers that connected before any queue knew their allocation. The answer of the batch
+    /// system may still be on its way.
     early: Vec<(Box<str>, WorkerId, Arc<WorkerConfig>)>,
     clock: Clock,
     core: CoreHandle,
@@ -124,7 +124,7 @@ impl Driver {
                     None => return,
                     Some(AllocMessage::Shutdown(keep, done)) => {
                         self.shutdown(keep).await;
-                        // The caller may have timed out.
+                        // The caller may have stopped waiting.
                         let _ = done.send(());
                         return;
                     }
@@ -190,7 +190,7 @@ impl Driver {
         true
     }
 
-    /// Does the same for workers that connected before their allocation was known.
+    /// Records the resources of workers that connected before their allocation was known.
     fn note_early(&mut self) {
         for (job, worker, config) in std::mem::take(&mut self.early) {
             if !self.note_worker(&job, worker, &config) {
@@ -267,7 +267,8 @@ impl Driver {
                 let mut effects = Vec::new();
                 match self.state.remove_queue(now, queue, force, &mut effects) {
                     Ok(()) => {
-                        // Together: a server that restarts cancels what is left.
+                        // Both changes are stored together, because a server that restarts cancels
+                        // the allocations that are left.
                         let removed = AllocationChange::QueueRemoved(queue);
                         self.persist(vec![removed, self.stored(queue)]).await;
                         self.carry_out(effects).await;
@@ -311,7 +312,7 @@ impl Driver {
         });
     }
 
-    /// Returns the data for answers.
+    /// Returns the data that answers are made from.
     fn known(&self, now: Now) -> AnswerContext<'_> {
         AnswerContext {
             state: &self.state,

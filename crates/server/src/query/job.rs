@@ -12,7 +12,7 @@ use hq_protocol::common;
 use super::worker_ref;
 use crate::core_handle::View;
 
-/// The number of workers named in the details of a job.
+/// The maximum number of workers named in the details of a job.
 const WORKERS_SHOWN_MAX: usize = 2;
 
 pub(super) fn summary(job: &Job) -> client::JobSummary {
@@ -70,7 +70,7 @@ pub(super) fn overview(view: &View<'_>, id: JobId) -> Option<JobOverview> {
     })
 }
 
-/// Returns all data of a job except its submits and the ids of its tasks, see [`add_submits`].
+/// Returns all data of a job except its submits and the ids of its tasks; see [`add_submits`].
 pub(super) fn detail(view: &View<'_>, job: &Job) -> client::JobDetail {
     let finished = if !job.is_idle() {
         None
@@ -126,7 +126,7 @@ fn notification(notice: &Notice) -> client::JobNotice {
 const TASKS_PER_UNIT: usize = 256;
 
 /// Continues adding the parts that [`detail`] omits. Each template takes one off `left`, and each
-/// submit at least one. Returns whether everything is added.
+/// submit takes at least one. Returns whether everything has been added.
 pub(super) fn add_submits(job: &Job, detail: &mut client::JobDetail, left: &mut usize) -> bool {
     loop {
         let told = detail.submits.len();
@@ -176,7 +176,7 @@ pub(super) fn add_submits(job: &Job, detail: &mut client::JobDetail, left: &mut 
     true
 }
 
-/// Returns at most `most` templates, from position `first` on.
+/// Returns at most `most` templates, starting at position `first`.
 fn templates(submit: &Submit, first: usize, most: usize) -> Vec<common::TaskTemplate> {
     let some = submit.definitions().iter().skip(first).take(most);
     some.map(|task| common::TaskTemplate::without_stdin(task))

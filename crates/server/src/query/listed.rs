@@ -28,13 +28,13 @@ pub(crate) struct ListedJob {
     pub(crate) finished: Option<Timestamp>,
     pub(crate) worker_count: usize,
     pub(crate) asked: RequestedResources,
-    /// The job's rate. `None` before the first end, and when no tasks are left.
+    /// The job's rate. `None` before the first task has ended, and when no tasks are left.
     pub(crate) pace: Option<Pace>,
 }
 
 /// The resources that one task of a job requests.
 pub(crate) struct RequestedResources {
-    /// Units of cpus. `None` for a whole worker.
+    /// The units of cpus. `None` for a whole worker.
     pub(crate) cpus: Option<u64>,
     /// All requested resources, such as `2 cpus, 1 gpus/nvidia`.
     pub(crate) words: String,
@@ -121,13 +121,13 @@ pub(crate) fn listed(view: &View<'_>, job: &Job) -> ListedJob {
 /// A part of the jobs, newest first.
 pub(crate) struct JobsPart {
     pub(crate) jobs: Vec<ListedJob>,
-    /// Jobs below this id were not examined. `None` if all jobs were.
+    /// The id below which jobs have not been examined. `None` if all jobs have been examined.
     pub(crate) next: Option<JobId>,
 }
 
 /// Returns at most `limit` jobs below the id `before`. If `text`, which is in lower case, is given,
-/// returns only jobs that contain it. After a number of examined jobs, the rest is left to another
-/// step.
+/// returns only jobs that contain it. Stops after a number of examined jobs; another step examines
+/// the rest.
 pub(crate) fn newest(
     view: &View<'_>,
     before: Option<JobId>,
@@ -204,7 +204,7 @@ pub(crate) fn contains(place: &str, text: &str) -> bool {
     place.to_lowercase().contains(text)
 }
 
-/// Returns the units of cpus that tasks requested, `None` for a whole worker, and one cpu for
+/// Returns the units of cpus that each task requested: `None` for a whole worker, and one cpu for
 /// unknown tasks.
 pub(crate) fn cpus_of(view: &View<'_>, tasks: &[(u32, u32)]) -> Vec<Option<u64>> {
     // All tasks of an array request the same.

@@ -1,4 +1,4 @@
-//! Finds where a task's output is, and whether more will follow.
+//! Finds out where a task's output is, and whether more will follow.
 
 use hq_core::id::{InstanceId, WorkerId};
 use hq_core::placeholder::{PathPattern, PathPatterns, PathValues, join};
@@ -7,19 +7,19 @@ use hq_core::task::{Phase, TaskState};
 use hq_core::template::StdioSpec;
 use hq_protocol::convert::{OutputQuery, OutputSource};
 
-/// What the state knows about the output of a task.
+/// The location of a task's output, according to the state.
 #[derive(Debug)]
 pub(crate) enum OutputLocation {
     /// The job or task does not exist.
     Unknown,
-    /// The task was never started.
+    /// The task has not been started.
     NotStarted(TaskState),
-    /// The task was started.
+    /// The task has been started.
     Known {
         state: TaskState,
         instance: InstanceId,
         worker: WorkerId,
-        /// Where the output is. `None` if it is discarded.
+        /// Where the output is. `None` if the output is discarded.
         source: Option<OutputSource>,
     },
 }
@@ -34,7 +34,7 @@ fn find(state: &ServerState, query: &OutputQuery) -> Option<OutputLocation> {
     let slot = job.find(query.task.task)?;
     let submit = job.submit(slot)?;
     let phase = submit.tasks.phase(slot.index)?;
-    // The program may not run yet, so there is nothing on the worker to read or to wait for.
+    // The program may not be running yet, so the worker has nothing to read or to wait for.
     let task_state = if phase == Phase::Placed {
         TaskState::Waiting
     } else {

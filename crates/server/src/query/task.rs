@@ -52,7 +52,7 @@ struct Page<'a> {
     job: &'a Job,
     query: &'a TaskPageQuery,
     reply: client::TaskPageReply,
-    /// The size of the reply. Definitions and paths may be long.
+    /// The size of the reply in bytes. Definitions and paths may be long.
     bytes: usize,
     is_full_of_templates: bool,
     templates: BTreeMap<TemplateId, (u32, PathPatterns)>,
@@ -94,7 +94,7 @@ impl Page<'_> {
         }
     }
 
-    /// Returns whether the next task goes to the next page. Each page has at least one task.
+    /// Returns whether the next task must go on the next page. Each page has at least one task.
     const fn is_full(&self) -> bool {
         self.bytes >= PAGE_BYTES_MAX || self.is_full_of_templates
     }
@@ -107,7 +107,7 @@ impl Page<'_> {
     fn add_selected(&mut self, ids: &hq_core::range::IdArray) {
         let (_, mut at) = split_cursor(self.query.cursor);
         let mut missing = Vec::new();
-        // Each step finds a task or skips a range.
+        // Each step finds a task or skips a range of ids.
         for _ in 0..self.limit() {
             let Some(rest) = ids.range_from(at).filter(|_| !self.is_full()) else {
                 break;
@@ -263,7 +263,7 @@ fn short_params(task: &TaskTemplate, id: TaskId) -> Vec<client::Param> {
     params
 }
 
-/// Returns everything except paths, parameters and definition.
+/// Returns everything except the paths, the parameters and the definition.
 fn describe(state: &ServerState, submit: &Submit, slot: TaskSlot, id: TaskId) -> client::TaskInfo {
     let task_state = submit
         .tasks
@@ -433,7 +433,8 @@ pub(super) fn ended(
     (Some(ended), alike)
 }
 
-/// The same as [`ended`] for a job that was forgotten before its client received the ends.
+/// Does the same as [`ended`] for a job that was forgotten before its client was notified of the
+/// ended tasks.
 pub(super) fn forgotten(
     job: JobId,
     tasks: &IdRange,

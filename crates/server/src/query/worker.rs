@@ -63,7 +63,7 @@ pub(super) fn worker_info(
         is_draining: worker.is_draining() && worker.is_live(),
         unkillable: worker.unkillable().iter().map(unkillable_task).collect(),
         quarantine: quarantine(state, worker),
-        // The core does not know this.
+        // The core does not know which workers are connected through relays.
         via: None,
         node_faults: worker
             .node_faults()
@@ -218,7 +218,7 @@ pub(super) fn explain(
     })
 }
 
-/// Returns the rows of [`explain`]. One of the workers may have the task already.
+/// Returns the rows of [`explain`]. One of the workers may already have the task.
 fn explain_workers(
     view: &View<'_>,
     class: &Class,

@@ -1,6 +1,6 @@
-//! Awaited jobs of resubmitted jobs, which may be resubmitted as well.
+//! The jobs that resubmitted jobs wait for, which may have been resubmitted as well.
 //!
-//! A job and its resubmissions form a line. The last one counts while it has not ended:
+//! A job and its resubmissions form a line. The last job of the line counts while it has not ended:
 //!
 //! ```text
 //!  job 1, failed ── submitted again ──▶ job 4, running        job 2 waited for job 1: job 5 waits for job 4
@@ -15,11 +15,11 @@ use crate::server_state::{ServerState, SubmitRefusal};
 use crate::task::Phase;
 use crate::template::{After, ArrayIds, SubmitBody, SubmitSpec};
 
-/// Jobs of a line that are looked at.
+/// The maximum number of jobs of a line that are examined.
 const LINE_MAX: usize = 64;
 
 impl ServerState {
-    /// Jobs in the order of resubmission: each after the jobs that it waited for.
+    /// Sorts jobs into the order of resubmission: each job comes after the jobs that it waited for.
     pub(in crate::server_state) fn in_order(&self, jobs: Vec<JobId>) -> VecDeque<JobId> {
         let chosen: BTreeSet<JobId> = jobs.iter().copied().collect();
         let mut seen = BTreeSet::new();
@@ -46,14 +46,14 @@ impl ServerState {
         order
     }
 
-    /// A job and its resubmissions; empty if it is gone.
+    /// Returns a job and its resubmissions, or nothing if the job was forgotten.
     fn line(&self, id: JobId) -> Vec<&Job> {
         let first = self.jobs.get(id);
         let next = |job: &&Job| self.jobs.get(job.resubmitted_as?);
         std::iter::successors(first, next).take(LINE_MAX).collect()
     }
 
-    /// Conditions of the tasks of a submit when it is resubmitted.
+    /// Returns the conditions of a submit's tasks for its resubmission.
     pub(super) fn still_awaited(
         &self,
         id: JobId,
@@ -62,7 +62,7 @@ impl ServerState {
         let mut still = Vec::new();
         for after in &spec.after {
             let line = self.line(after.job);
-            // A job that is gone had completed, in an unknown state.
+            // A forgotten job had completed, but in an unknown state.
             let Some(last) = line.last() else { continue };
             let waits = if after.is_each {
                 waits_each(id, after, &line, &ids(&spec.body))?
@@ -80,12 +80,12 @@ impl ServerState {
     }
 }
 
-/// Ids of the tasks of a resubmitted submit.
+/// Returns the ids of the tasks of a resubmitted submit.
 fn ids(body: &SubmitBody) -> IdArray {
     match body {
         SubmitBody::Array(array) => match &array.ids {
             ArrayIds::Given(ids) => ids.clone(),
-            // Tasks that are submitted again have their ids.
+            // Tasks that are submitted again already have their ids.
             ArrayIds::Next(_) => IdArray::default(),
         },
         SubmitBody::Graph(graph) => {
@@ -96,12 +96,12 @@ fn ids(body: &SubmitBody) -> IdArray {
     }
 }
 
-/// Whether this end of a task meets the condition.
+/// Returns whether this end of a task meets the condition.
 fn is_reached(phase: Phase, after: &After) -> bool {
     phase == Phase::Finished || after.is_any && phase.is_terminal()
 }
 
-/// Whether the end of a job meets the condition.
+/// Returns whether the end of a job meets the condition.
 fn is_done(job: &Job, after: &After) -> bool {
     job.is_completed() && (after.is_any || job.state() == JobState::Finished)
 }
@@ -114,7 +114,8 @@ fn not_done(id: JobId, awaited: &Job) -> SubmitRefusal {
     }
 }
 
-/// Whether a job that waited for the whole of another one must wait for the last one of its line.
+/// Returns whether a job that waited for the whole of another job must wait for the last job of the
+/// other's line.
 fn waits_whole(id: JobId, after: &After, line: &[&Job]) -> Result<bool, SubmitRefusal> {
     let Some((last, earlier)) = line.split_last() else {
         return Ok(false);
@@ -124,7 +125,7 @@ fn waits_whole(id: JobId, after: &After, line: &[&Job]) -> Result<bool, SubmitRe
         if is_done(job, after) {
             return Ok(runs_again);
         }
-        // The next one must complete all that this one has not done.
+        // The next job of the line must complete everything that this job has not done.
         if let Some(task) = first_left(job, next, after) {
             return Err(SubmitRefusal::AfterNotChosen(id, task, job.id));
         }
@@ -135,7 +136,7 @@ fn waits_whole(id: JobId, after: &After, line: &[&Job]) -> Result<bool, SubmitRe
     Err(not_done(id, last))
 }
 
-/// The first unfinished task of a job that the next one of its line does not have.
+/// Returns the first unfinished task of a job that the next job of its line does not have.
 fn first_left(job: &Job, next: &Job, after: &After) -> Option<TaskId> {
     job.submits.iter().find_map(|submit| {
         let mut runs = submit.tasks.runs(0, submit.tasks.len());
@@ -149,8 +150,8 @@ fn first_left(job: &Job, next: &Job, after: &After) -> Option<TaskId> {
     })
 }
 
-/// Whether some task that waited for its counterpart must wait for the one in the last job of the
-/// line.
+/// Returns whether some task that waited for its counterpart must wait for the counterpart in the
+/// last job of the line.
 fn waits_each(
     id: JobId,
     after: &After,

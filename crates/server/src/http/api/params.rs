@@ -15,8 +15,8 @@ use super::described::ByState;
 use super::{ApiError, KeptAnswer, id};
 use crate::http::App;
 
-/// The maximum number of values that are listed for a parameter. With more values, the table would
-/// be as long as the list of tasks.
+/// The maximum number of values that are listed for a parameter. If a parameter had more values,
+/// the table would be as long as the list of tasks.
 const VALUES_MAX: usize = 100;
 /// The maximum length of a value in the table, in characters. A value may be as long as an
 /// argument.

@@ -30,7 +30,7 @@ use crate::http::App;
 use crate::query::listed::RequestedResources;
 
 const BINS_MAX: u32 = 2_000;
-/// The maximum number of templates in a graph. Beyond it, similar ones are merged.
+/// The maximum number of groups in a graph. If there are more, similar templates are merged.
 const GROUPS_MAX: usize = 60;
 
 /// The number of tasks in each state, by the number of the state.
@@ -115,7 +115,7 @@ pub(in crate::http) async fn explain(
     }))
 }
 
-/// Converts a condition that does not hold.
+/// Converts a condition that does not hold, or returns `None` if it holds.
 fn blocking(item: &client::ExplainItem) -> Option<Blocked> {
     match item.item.as_ref()? {
         Item::Time(time) => {
@@ -188,7 +188,8 @@ struct Strip {
 }
 
 impl Strip {
-    /// Takes linear time in the number of runs of equal states, unless the ids are unordered.
+    /// Counts the tasks of a job in bins. Takes linear time in the number of runs of equal states,
+    /// unless the ids are unordered.
     fn of(job: &Job, bins: u32) -> Self {
         let ranges = || job.submits.iter().flat_map(|submit| submit.ids.ranges());
         let first = ranges().map(|range| range.first()).min().unwrap_or(0);
@@ -333,7 +334,7 @@ async fn shape_of(app: &App, job: JobId) -> Result<Arc<Shape>, ApiError> {
     {
         return Ok(Arc::clone(shape));
     }
-    // The data is copied at once, and the slow part runs elsewhere.
+    // The data is copied immediately, and the slow part runs on another thread.
     let copied = app
         .parts
         .core
@@ -361,7 +362,7 @@ fn copy(job: &Job) -> Vec<ShapeInput> {
     submits.collect()
 }
 
-/// How much of a name and a command is compared.
+/// How much of the name and the command is compared.
 #[derive(Clone, Copy)]
 enum NameMatch {
     Whole,
@@ -457,7 +458,7 @@ impl Grouping {
         self.shape
     }
 
-    /// Returns whether there is a coarser grouping, so that this one can be abandoned.
+    /// Returns whether there is a coarser grouping, so that this grouping can be abandoned.
     fn can_be_coarser(&self) -> bool {
         self.by_deps || !matches!(self.likeness, NameMatch::Program)
     }

@@ -60,7 +60,7 @@ pub(in crate::http) async fn wait(
         Ok(ended) => ended.map(|()| true)?,
         Err(_) => false,
     };
-    // An unknown job counts as ended immediately. This returns the error for it.
+    // An unknown job counts as ended immediately. The following line returns the error for it.
     let Json(job) = read::job(State(Arc::clone(&app)), Path(job)).await?;
     Ok(Json(Waited { is_ended, job }))
 }
