@@ -34,8 +34,8 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 const ATTEMPTS: u32 = 5;
 const ATTEMPT_PAUSE: Duration = Duration::from_millis(30);
 
-/// The maximum number of dependencies to follow from a task to the task for which it is ultimately
-/// waiting.
+/// The maximum number of dependencies that are followed from a waiting task to the cause of the
+/// wait.
 const DEPENDENCIES_FOLLOWED_MAX: usize = 16;
 
 /// Any byte stream.
@@ -51,7 +51,7 @@ pub(crate) struct Client {
     reader: MessageReader<ReadHalf<BoxedStream>>,
     writer: MessageWriter<WriteHalf<BoxedStream>>,
     server_uid: Option<String>,
-    /// The directory in which to find the server again; `None` for a server in this process.
+    /// The directory in which to find the server again. `None` for a server in this process.
     dir: Option<ServerDir>,
     /// Whether the connection broke. If so, no more replies arrive.
     is_lost: bool,
@@ -141,7 +141,7 @@ impl Client {
         let uid = file.server_uid.as_ref().map(|uid| uid.as_str().to_owned());
         let mut attempt = 1;
         let connection = loop {
-            // All places of the socket may be taken: further attempts use the port.
+            // All slots of the socket may be taken, so further attempts use the port.
             let stream = match path.parent().filter(|_| !to_port && attempt == 1) {
                 Some(instance) => open_stream(dir, instance, access).await?,
                 None => open_port(dir, access).await?,
@@ -172,7 +172,8 @@ impl Client {
         Ok(client)
     }
 
-    /// As [`Self::connect`], but always to the port, at this machine or at the host in the access file.
+    /// Like [`Self::connect`], but always uses the port, on this machine or on the host in the
+    /// access file.
     pub(crate) async fn connect_to_port(dir: &ServerDir, is_here: bool) -> CliResult<Self> {
         let (path, mut file) = dir.load_access(VERSION).map_err(|e| access_error(&e))?;
         if let Some(access) = file.client.as_mut().filter(|_| is_here) {
@@ -210,7 +211,7 @@ impl Client {
         }
     }
 
-    /// Returns the uid of the server; `None` if the access file has none.
+    /// Returns the uid of the server, or `None` if the access file has none.
     pub(crate) fn server_uid(&self) -> Option<&str> {
         self.server_uid.as_deref()
     }
@@ -291,7 +292,7 @@ impl Client {
         Ok(opened)
     }
 
-    /// Optionally changes the acknowledged problems, then returns the current ones.
+    /// Changes the acknowledged problems if requested, then returns the current problems.
     pub(crate) async fn problems(
         &mut self,
         change: Option<client::ask_problems::Change>,
@@ -303,7 +304,7 @@ impl Client {
         Ok(problems)
     }
 
-    /// Optionally creates or revokes a token of the HTTP interface, then returns all tokens.
+    /// Creates or revokes a token of the HTTP interface if requested, then returns all tokens.
     pub(crate) async fn tokens(
         &mut self,
         change: Option<client::ask_tokens::Change>,
@@ -673,7 +674,8 @@ fn unexpected_reply() -> CliError {
     CliError::new("Unexpected answer from the server")
 }
 
-/// Connects to the server: on its machine through the socket in the directory of the instance, else to its port.
+/// Connects to the server: on its own machine through the socket in the instance's directory,
+/// otherwise to its port.
 async fn open_stream(dir: &ServerDir, instance: &Path, access: &Access) -> CliResult<BoxedStream> {
     if let Ok(socket) = OwnerSocket::new(instance, access.port)
         && let Ok(stream) = socket.connect().await

@@ -51,7 +51,7 @@ mod worker;
 /// The name of the server directory inside the home directory.
 const DEFAULT_DIR_NAME: &str = ".hq-server";
 
-/// What every command needs.
+/// The options, the output and the other data that every command needs.
 pub(crate) struct Context {
     pub(crate) global: GlobalArgs,
     pub(crate) output: Box<dyn Output>,
@@ -86,8 +86,8 @@ impl Context {
     ///
     /// # Errors
     ///
-    /// If the user named no directory and has no home directory. A directory for temporary files
-    /// would be unsafe, because any user of the machine could create it first.
+    /// Returns an error if the user named no directory and has no home directory. A directory for
+    /// temporary files would be unsafe, because any user of the machine could create it first.
     pub(crate) fn server_dir(&self) -> CliResult<ServerDir> {
         if let Some(dir) = &self.global.server_dir {
             return Ok(ServerDir::new(dir, false));
@@ -161,7 +161,7 @@ const fn role(command: &Command) -> Role {
 /// Runs a command to its end.
 pub(crate) fn run(command: Command, context: &mut Context) -> CliResult<()> {
     logging::init(&context.global, role(&command));
-    // The commands that have a program say it with its other notes.
+    // Commands that run a program print this with their other notes.
     if !matches!(
         command,
         Command::Submit(_) | Command::Run(_) | Command::Import(_)

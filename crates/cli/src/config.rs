@@ -44,7 +44,7 @@ impl Section {
         Self::WorkerStart,
     ];
 
-    /// Returns the name in the file; nothing for the top of the file.
+    /// Returns the name in the file, or an empty text for the top of the file.
     pub(crate) const fn name(self) -> &'static str {
         match self {
             Self::Global => "",
@@ -117,7 +117,7 @@ impl Setting {
 pub(crate) struct Config {
     /// The possible files, lowest precedence first, and whether each exists.
     pub(crate) files: Vec<(PathBuf, bool)>,
-    /// Ordered by section and key.
+    /// The settings, ordered by section and key.
     pub(crate) settings: Vec<Setting>,
 }
 
@@ -132,7 +132,7 @@ pub(crate) fn current() -> Option<&'static Config> {
 ///
 /// # Errors
 ///
-/// If a file is invalid.
+/// Returns an error if a file is invalid.
 pub(crate) fn apply(cli: Cli, words: Vec<OsString>) -> CliResult<Cli> {
     let config = read::all(&paths())?;
     let config = CONFIG.get_or_init(|| config);

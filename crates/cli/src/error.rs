@@ -28,7 +28,7 @@ pub(crate) mod exit {
     /// Standard output was closed, with the code that shells use for SIGPIPE.
     pub(crate) const CLOSED_PIPE: u8 = 141;
 
-    /// Returns the exit code of a rejection. Scripts know only a single one.
+    /// Returns the exit code of a rejection. Scripts know only one such code.
     pub(crate) const fn of(kind: RefusalKind) -> u8 {
         match kind {
             RefusalKind::NotFound
@@ -48,7 +48,7 @@ pub(crate) enum CliError {
     Failed {
         /// The message.
         message: String,
-        /// Causes, outermost first.
+        /// The causes, outermost first.
         causes: Vec<String>,
         /// A drawing for human-readable output.
         drawing: Option<String>,
@@ -205,7 +205,8 @@ impl CliError {
 }
 
 impl From<std::io::Error> for CliError {
-    /// `?` only converts errors of standard output. Other code adds the failed operation.
+    /// Converts an error of standard output. `?` is only used for these; other code adds the failed
+    /// operation.
     fn from(error: std::io::Error) -> Self {
         Self::from_output(&error)
     }

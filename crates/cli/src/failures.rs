@@ -14,7 +14,7 @@ const ALIKE_MIN: usize = 3;
 pub(crate) struct Failed {
     /// The task id within its job.
     pub(crate) task: u32,
-    /// Where it ran.
+    /// The host on which the task ran.
     pub(crate) host: String,
     /// The error.
     pub(crate) error: String,
@@ -41,7 +41,7 @@ pub(crate) struct Group {
     pub(crate) tasks: Vec<u32>,
     /// The hosts on which the tasks ran.
     pub(crate) hosts: BTreeSet<String>,
-    /// Parameters with the same value in all tasks.
+    /// The parameters that have the same value in all tasks.
     pub(crate) params: Vec<(String, String)>,
 }
 
@@ -92,7 +92,7 @@ fn reason(error: &str, words: Option<Option<&str>>) -> String {
         (Some(ended), Some(Some(words))) => format!("{ended}: {words}"),
         (Some(ended), Some(None)) => format!("{ended}; no output"),
         (Some(ended), None) => format!("{ended}; its output was not read"),
-        // A sentence is in itself a reason.
+        // A sentence is a reason by itself.
         (None, words) => {
             let sentence = one_line(first_line(error));
             match words.flatten() {
@@ -177,7 +177,8 @@ pub(crate) fn group(failed: &[Failed], said: &BTreeMap<u32, Option<String>>) -> 
     }
     groups.sort_by_cached_key(|group| {
         let size = std::cmp::Reverse(group.tasks.len());
-        // Among groups of the same size and error, those with the fewest known words come first.
+        // Among groups of the same size and error, the groups with the fewest known words come
+        // first.
         (
             size,
             group.error.clone(),
@@ -404,7 +405,7 @@ mod tests {
                 .into_iter()
                 .all(|reason| reason.ends_with(" like it"))
         );
-        // One of the tasks has other words, so the words of the rest are unknown.
+        // One of the tasks has other words, so the words of the remaining tasks are unknown.
         let other = read[0].task;
         let said = read.iter().map(|one| {
             let words = if one.task == other {

@@ -1,4 +1,4 @@
-//! Translates scripts for Slurm, PBS and LSF: what their lines request, as options of `hq submit`.
+//! Translates the requests in scripts for Slurm, PBS and LSF into options of `hq submit`.
 //!
 //! [`lines`] finds and splits the lines. [`slurm`], [`pbs`] and [`lsf`] parse them into a
 //! [`script_options::ScriptOptions`], which is the same for all three systems. [`variables`]
@@ -61,9 +61,10 @@ pub(crate) struct Source<'a> {
     /// The file name, for messages and as the name of the job.
     pub(crate) name: &'a str,
     pub(crate) text: &'a str,
-    /// Options as on the command line of the batch system. They override the lines of the script.
+    /// The options, as on the command line of the batch system. They override the lines of the
+    /// script.
     pub(crate) options: &'a str,
-    /// The batch system; `None` = the system of most of the lines.
+    /// The batch system. `None` means the system to which most of the lines belong.
     pub(crate) system: Option<System>,
 }
 
@@ -95,7 +96,7 @@ impl Conversion {
         chosen.map(|choice| choice.words.as_slice())
     }
 
-    /// Returns the options that the script contains, without those that only imitate defaults of
+    /// Returns the options that the script contains, except options that only imitate defaults of
     /// the batch system.
     pub(crate) fn written(&self) -> impl Iterator<Item = &Choice> {
         self.choices.iter().filter(|choice| !choice.is_usual)

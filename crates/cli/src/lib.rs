@@ -79,7 +79,7 @@ fn configured(cli: Cli, words: Vec<OsString>) -> CliResult<Cli> {
 ///
 /// # Errors
 ///
-/// If the file is invalid.
+/// Returns an error if the file is invalid.
 #[doc(hidden)]
 pub fn check_job_file(content: &str) -> Result<(), String> {
     submit::check_job_file(content).map_err(|error| error.text().unwrap_or_default())

@@ -28,7 +28,7 @@ pub(crate) use stats::{Distribution, JobStatsView};
 use suggest::Suggestion;
 pub(crate) use table::Look;
 
-/// Where output goes.
+/// The destination of output.
 pub(crate) type Out<'a> = &'a mut dyn console::Shown;
 
 /// The contents of `job list`.
@@ -40,7 +40,8 @@ pub(crate) struct JobListView<'a> {
     pub(crate) total: usize,
     /// Whether to show why jobs were canceled.
     pub(crate) with_reason: bool,
-    /// Show the progress of jobs at this time by the server's clock.
+    /// The time, by the server's clock, for which the progress of jobs is shown. `None` if progress
+    /// is not shown.
     pub(crate) progress_at_ns: Option<i64>,
     /// Whether the user selected all jobs.
     pub(crate) is_all: bool,
@@ -73,9 +74,9 @@ pub(crate) struct ResubmittedView {
     pub(crate) task_count: u32,
 }
 
-/// A way to print everything.
+/// Prints everything in one output mode.
 pub(crate) trait Output {
-    /// `server info`; `server start` adds the directory.
+    /// Prints the output of `hq server info`. `hq server start` adds the directory.
     fn server_info(
         &self,
         out: Out<'_>,
@@ -83,61 +84,61 @@ pub(crate) trait Output {
         server_dir: Option<&Path>,
     ) -> io::Result<()>;
 
-    /// `worker list`.
+    /// Prints the output of `hq worker list`.
     fn worker_list(&self, out: Out<'_>, workers: &[client::WorkerInfo]) -> io::Result<()>;
 
-    /// `worker info`.
+    /// Prints the output of `hq worker info`.
     fn worker_infos(&self, out: Out<'_>, workers: &[client::WorkerInfo]) -> io::Result<()>;
 
-    /// `worker start`, once it is registered.
+    /// Prints the output of `hq worker start` once the worker is registered.
     fn worker_started(&self, out: Out<'_>, worker: &client::WorkerInfo) -> io::Result<()>;
 
-    /// `worker hwdetect`.
+    /// Prints the output of `hq worker hwdetect`.
     fn hardware(&self, out: Out<'_>, resources: &common::ResourceDescriptor) -> io::Result<()>;
 
-    /// `submit` and `job submit-file`.
+    /// Prints the output of `hq submit` and `hq job submit-file`.
     fn job_submitted(&self, out: Out<'_>, job: u32) -> io::Result<()>;
 
-    /// `submit --dry-run` and similar commands.
+    /// Prints the output of `hq submit --dry-run` and similar commands.
     fn submit_plan(&self, out: Out<'_>, plan: &Plan) -> io::Result<()>;
 
-    /// `job resubmit --changed --dry-run`.
+    /// Prints the output of `hq job resubmit --changed --dry-run`.
     fn changed_tasks(&self, out: Out<'_>, jobs: &[ChangedView]) -> io::Result<()>;
 
-    /// `job resubmit`: prints the old and the new job.
+    /// Prints the output of `hq job resubmit`: the old and the new job.
     fn jobs_resubmitted(&self, out: Out<'_>, jobs: &[ResubmittedView]) -> io::Result<()>;
 
-    /// `job open`.
+    /// Prints the output of `hq job open`.
     fn job_opened(&self, out: Out<'_>, job: u32) -> io::Result<()>;
 
-    /// `job list`.
+    /// Prints the output of `hq job list`.
     fn job_list(&self, out: Out<'_>, view: JobListView<'_>) -> io::Result<()>;
 
-    /// `job summary`.
+    /// Prints the output of `hq job summary`.
     fn job_summary(&self, out: Out<'_>, counts: &JobTotals) -> io::Result<()>;
 
-    /// `job stats`.
+    /// Prints the output of `hq job stats`.
     fn job_stats(&self, out: Out<'_>, view: &JobStatsView) -> io::Result<()>;
 
-    /// `job stats --suggest`.
+    /// Prints the output of `hq job stats --suggest`.
     fn job_suggestions(&self, out: Out<'_>, suggestions: &[Suggestion]) -> io::Result<()>;
 
     /// Returns whether `job info` needs the tasks of each job.
     fn wants_tasks_of_jobs(&self) -> bool;
 
-    /// Starts `job info`.
+    /// Starts the output of `hq job info`.
     fn job_infos<'a>(&'a self, out: Out<'a>, is_verbose: bool) -> Box<dyn JobInfoSink + 'a>;
 
-    /// Starts `task list`.
+    /// Starts the output of `hq task list`.
     fn task_list<'a>(&'a self, out: Out<'a>, view: TaskListView) -> Box<dyn TaskListSink + 'a>;
 
-    /// Starts `task info`.
+    /// Starts the output of `hq task info`.
     fn task_infos<'a>(&'a self, out: Out<'a>, is_verbose: bool) -> Box<dyn TaskInfoSink + 'a>;
 
-    /// `job task-ids`.
+    /// Prints the output of `hq job task-ids`.
     fn task_ids(&self, out: Out<'_>, reply: &client::TaskIdsReply) -> io::Result<()>;
 
-    /// `task explain`.
+    /// Prints the output of `hq task explain`.
     fn explanation(
         &self,
         out: Out<'_>,
@@ -145,7 +146,7 @@ pub(crate) trait Output {
         is_verbose: bool,
     ) -> io::Result<()>;
 
-    /// `output-log summary`.
+    /// Prints the output of `hq output-log summary`.
     fn stream_summary(
         &self,
         out: Out<'_>,
@@ -153,7 +154,7 @@ pub(crate) trait Output {
         summary: &hq_stream::Summary,
     ) -> io::Result<()>;
 
-    /// `alloc list`.
+    /// Prints the output of `hq alloc list`.
     fn alloc_list(
         &self,
         out: Out<'_>,
@@ -161,10 +162,10 @@ pub(crate) trait Output {
         is_verbose: bool,
     ) -> io::Result<()>;
 
-    /// `alloc info`.
+    /// Prints the output of `hq alloc info`.
     fn alloc_info(&self, out: Out<'_>, allocations: &[client::AllocAllocation]) -> io::Result<()>;
 
-    /// `token list`.
+    /// Prints the output of `hq token list`.
     fn token_list(&self, out: Out<'_>, tokens: &[client::Token]) -> io::Result<()>;
 
     /// Ends a command that prints nothing else or only raw text.

@@ -22,10 +22,10 @@ pub(crate) mod selector;
 pub(crate) mod size;
 pub(crate) mod value;
 
-/// The maximum number of characters shown before a wrong one.
+/// The maximum number of characters shown before a wrong character.
 const SHOWN_BEFORE: usize = 60;
 
-/// The maximum number of characters shown from a wrong one on.
+/// The maximum number of characters shown after the start of the error.
 const SHOWN_BEHIND: usize = 60;
 
 /// An error about a text that does not follow its grammar.
@@ -217,7 +217,8 @@ impl<'a> Cursor<'a> {
         self.error_at(self.pos, problem)
     }
 
-    /// Creates the error for text from byte `pos` on that has the right form but an invalid value.
+    /// Creates the error for text, starting at byte `pos`, that has the right form but an invalid
+    /// value.
     pub(crate) fn note_at(&self, pos: usize, note: impl Into<String>) -> ParseError {
         self.error_at(pos, Problem::Note(note.into()))
     }

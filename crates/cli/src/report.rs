@@ -54,9 +54,9 @@ pub(crate) struct JobFigures {
     pub(crate) run_us: [u64; 4],
     /// The number of tasks by [`hq_store::reader::RUN_BOUNDS`].
     pub(crate) run_times: Vec<u64>,
-    /// The memory that a task requested, in bytes; 0 if it requested none.
+    /// The memory that a task requested, in bytes, or 0 if it requested none.
     pub(crate) memory_asked: u64,
-    /// The largest memory use of a task, in bytes; 0 if unknown.
+    /// The largest memory usage of a task, in bytes, or 0 if it is unknown.
     pub(crate) memory_used: u64,
 }
 
@@ -65,11 +65,11 @@ pub(crate) struct JobFigures {
 pub(crate) struct Costs {
     pub(crate) finished: f64,
     pub(crate) failed: f64,
-    /// Used by tasks that were canceled or aborted while they were running.
+    /// Cores used by tasks that were canceled or aborted while they were running.
     pub(crate) dropped: f64,
-    /// Used by attempts that failed or lost their worker, and were repeated.
+    /// Cores used by attempts that failed or lost their worker, and were repeated.
     pub(crate) repeated: f64,
-    /// Used by tasks that were still running at the end.
+    /// Cores used by tasks that were still running at the end.
     pub(crate) running: f64,
 }
 
@@ -100,7 +100,7 @@ pub(crate) struct SlowTask {
     pub(crate) host: String,
     pub(crate) run_us: u64,
     pub(crate) is_failed: bool,
-    /// Its resource use over time, if known.
+    /// The task's resource usage over time, if known.
     pub(crate) curve: Option<Curve>,
 }
 
@@ -116,7 +116,8 @@ pub(crate) struct Failures {
     /// The last line of its output. `None` if it wrote nothing or its output is not on this
     /// machine.
     pub(crate) said: Option<String>,
-    /// The names and values of its parameters, as `lr=0.1, seed=3`; empty without parameters.
+    /// The names and values of the task's parameters, such as `lr=0.1, seed=3`. Empty if it has
+    /// none.
     pub(crate) params: String,
 }
 
@@ -137,7 +138,7 @@ pub(crate) struct Report {
     pub(crate) failures: Vec<Failures>,
     /// The problems, worst first.
     pub(crate) findings: Vec<hq_core::diagnosis::Finding>,
-    /// The use of resources other than cpus over time: the name, the amount at each step, and the
+    /// The usage of resources other than cpus over time: the name, the amount at each step, and the
     /// largest offered amount.
     pub(crate) resources: Vec<(String, Vec<f64>, f64)>,
 }

@@ -17,23 +17,23 @@ use crate::output::view::{total_units, totals, worker_state};
 use crate::parse::selector::Selector;
 use crate::text::clean;
 
-/// Longest run of a query.
+/// The maximum run time of a query.
 const SQL_TIME_MAX_NS: u64 = 20_000_000_000;
-/// Maximum number of rows of a query. No query needs as many, because the server aggregates.
+/// The maximum number of rows of a query. No query needs that many, because the server aggregates.
 const SQL_ROWS_MAX: u64 = 100_000;
 
-/// Queries a store: a server's or a journal file.
+/// Queries a store, which is either that of a server or a journal file.
 pub(crate) trait Ask {
-    /// Runs one statement; returns whether more rows exist.
+    /// Runs one statement. Returns the rows, and whether there are more.
     async fn rows(&mut self, sql: &str) -> CliResult<(Rows, bool)>;
 
-    /// Rows of a query; returns whether more exist.
+    /// Returns the rows of a query, and whether there are more.
     async fn ask_some<R>(&mut self, query: Query<R>) -> CliResult<(Vec<R>, bool)> {
         let (rows, is_cut) = self.rows(query.sql()).await?;
         Ok((query.read(&rows), is_cut))
     }
 
-    /// All rows of a query.
+    /// Returns all rows of a query.
     async fn ask<R>(&mut self, query: Query<R>) -> CliResult<Vec<R>> {
         match self.ask_some(query).await? {
             (rows, false) => Ok(rows),
@@ -44,7 +44,7 @@ pub(crate) trait Ask {
         }
     }
 
-    /// The row of a query that has one.
+    /// Returns the only row of a query that has one.
     async fn ask_one<R>(&mut self, query: Query<R>) -> CliResult<Option<R>> {
         Ok(self.ask(query).await?.into_iter().next())
     }
@@ -73,7 +73,7 @@ pub(crate) struct Snapshot {
 }
 
 impl Snapshot {
-    /// The state of a server.
+    /// Reads the state of a server.
     pub(crate) async fn of_server(client: &mut Client, now_ns: i64) -> CliResult<Self> {
         let all = Selector::All.to_message();
         let mut snapshot = Self {
@@ -104,8 +104,8 @@ impl Snapshot {
         self.workers.iter().filter(|worker| is_connected(worker))
     }
 
-    /// Units in use and offered units of a resource on all connected workers; the first is `None`
-    /// if unknown.
+    /// Returns the used and the offered units of a resource on all connected workers. The former is
+    /// `None` if it is unknown.
     pub(crate) fn resource(&self, name: &str) -> (Option<u64>, u64) {
         let all = self.connected().flat_map(resources);
         let found = all.filter(|one| one.name == name);
@@ -122,7 +122,7 @@ pub(crate) fn is_connected(worker: &WorkerInfo) -> bool {
     worker_state(worker) == State::Running
 }
 
-/// Whether the worker ended without a request.
+/// Returns whether the worker ended without a request.
 pub(crate) fn is_lost(worker: &WorkerInfo) -> bool {
     let state = worker_state(worker);
     matches!(state, State::ConnectionLost | State::HeartbeatLost)
@@ -135,7 +135,7 @@ pub(crate) fn host(worker: &WorkerInfo) -> &str {
         .map_or("?", |config| &config.hostname)
 }
 
-/// The allocation of a batch system in which the worker runs.
+/// Returns the allocation of a batch system that contains the worker.
 pub(crate) fn allocation(worker: &WorkerInfo) -> Option<&str> {
     let allocation = worker.config.as_ref()?.allocation.as_ref()?;
     Some(&allocation.id)
@@ -146,9 +146,9 @@ pub(crate) fn allocation(worker: &WorkerInfo) -> Option<&str> {
 pub(crate) struct Resource<'a> {
     pub(crate) name: &'a str,
     pub(crate) total: u64,
-    /// Units in use; `None` if unknown, or if the worker has ended.
+    /// The units in use. `None` if unknown, or if the worker has ended.
     pub(crate) used: Option<u64>,
-    /// Sizes of the resource's groups (NUMA nodes), if it has several.
+    /// The sizes of the resource's groups (NUMA nodes), if it has several.
     pub(crate) groups: Vec<usize>,
 }
 
@@ -179,13 +179,13 @@ pub(crate) struct Queue {
     pub(crate) id: u32,
     pub(crate) name: String,
     pub(crate) is_paused: bool,
-    /// The batch system refuses, or its allocations fail.
+    /// Whether the batch system rejects requests, or allocations of the queue fail.
     pub(crate) is_failing: bool,
     pub(crate) reason: String,
     pub(crate) allocations: Vec<client::AllocAllocation>,
 }
 
-/// Ended tasks by job, worker and outcome, up to the time `at_ns`.
+/// Returns the number of ended tasks by job, worker and outcome, up to the time `at_ns`.
 pub(crate) async fn ended(asked: &mut impl Ask, at_ns: i64) -> CliResult<Vec<Share>> {
     let rows = asked.ask(run::ended(at_ns)).await?.into_iter();
     let shares = rows.map(|row| Share {

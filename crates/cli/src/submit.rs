@@ -60,7 +60,7 @@ pub(crate) fn read_all(
 #[derive(Debug)]
 enum Stdin {
     Fresh,
-    /// It was read before it is needed.
+    /// Standard input was read before it is needed.
     Kept(Vec<u8>),
     Taken,
 }
@@ -99,7 +99,7 @@ pub(crate) fn read_for_tasks(
         return Ok(None);
     }
     let front = Front::of(command);
-    // Nobody types the input of a file that is no program.
+    // A user would not type the input of a file that is not a program.
     if std::io::stdin().is_terminal() {
         front.refuse_input_file(verb)?;
     }
@@ -136,7 +136,7 @@ pub(crate) fn is_stdin(path: &Path) -> bool {
     path.as_os_str() == "-"
 }
 
-/// Reads a file that describes tasks; `-` is standard input.
+/// Reads a file that describes tasks. `-` means standard input.
 pub(crate) fn read_file(path: &Path) -> CliResult<Vec<u8>> {
     if is_stdin(path) {
         return read_stdin();
@@ -197,9 +197,9 @@ pub(crate) fn similar_file(path: &Path) -> Option<PathBuf> {
 pub(crate) struct SubmitContext<'a> {
     /// The absolute directory of the user's submit command.
     pub(crate) submit_dir: &'a Path,
-    /// The uid of the server; `None` if the access file has none.
+    /// The uid of the server. `None` if the access file has none.
     pub(crate) server_uid: Option<&'a str>,
-    /// The directory for output without an explicit path; `None` for the documented default.
+    /// The directory for output without an explicit path. `None` selects the documented default.
     pub(crate) output_dir: Option<&'a Path>,
 }
 

@@ -159,7 +159,7 @@ async fn dry_run(system: SystemCommand, context: &mut Context) -> CliResult<()> 
     }
 }
 
-/// What a batch system prints that does not answer, in small letters.
+/// The messages, in lower case, that a batch system prints when it does not respond.
 const UNANSWERED: [&str; 10] = [
     "fetch_config",
     "unable to contact",
@@ -173,7 +173,7 @@ const UNANSWERED: [&str; 10] = [
     "communication",
 ];
 
-/// What to do after a failed trial, by what the batch system printed.
+/// Returns what to do after a failed trial, based on the output of the batch system.
 fn after_trial(text: &str) -> &'static str {
     let text = text.to_lowercase();
     if text.contains("is not in the path") {
@@ -347,7 +347,7 @@ fn spec(args: &QueueArgs, system: &SystemSpec) -> CliResult<AllocQueueSpec> {
     })
 }
 
-/// Returns the amounts that the workers will offer, as far as the options say.
+/// Returns the amounts that the workers will offer, as far as the options determine them.
 fn amounts(args: &QueueArgs) -> CliResult<Vec<client::AllocAmount>> {
     let mut items: Vec<ResourceItem> = args.resource.iter().map(|r| r.value.clone()).collect();
     match args.cpus.as_ref().map(|cpus| &cpus.value) {

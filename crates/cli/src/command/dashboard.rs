@@ -1,4 +1,4 @@
-//! `hq dashboard`: owns the terminal.
+//! `hq dashboard`: takes over the terminal.
 //!
 //! One thread reads keys, one asks the server or the journal ([`feed`]), and the main thread changes
 //! the state of the screen ([`app`]) and draws it ([`view`]) whenever a message arrives.
@@ -32,12 +32,12 @@ use super::Context;
 use crate::args::dashboard::{DashboardArgs, DashboardCommand};
 use crate::error::{CliError, CliResult};
 
-/// A clock is shown: drawn at least this often.
+/// The maximum time between two frames, because a clock is shown.
 const IDLE_REDRAW: Duration = Duration::from_secs(1);
-/// While a replay plays.
+/// The maximum time between two frames while a replay is playing.
 const PLAY_REDRAW: Duration = Duration::from_millis(200);
 
-/// `dashboard`.
+/// Runs `hq dashboard`.
 pub(super) fn run(args: DashboardArgs, context: &Context) -> CliResult<()> {
     if !io::stdout().is_terminal() || !io::stdin().is_terminal() {
         return Err(CliError::new(
@@ -59,7 +59,7 @@ pub(super) fn run(args: DashboardArgs, context: &Context) -> CliResult<()> {
         .map_err(|e| CliError::caused("Cannot start", &e))?;
     let mut terminal =
         ratatui::try_init().map_err(|e| CliError::caused("Cannot use the terminal", &e))?;
-    // Where there is no mouse, keys do.
+    // If there is no mouse, the keys are sufficient.
     let _ = execute!(io::stdout(), EnableMouseCapture);
     let result = show(&mut terminal, app, &rx, &feed.asks);
     let _ = execute!(io::stdout(), DisableMouseCapture);
@@ -82,7 +82,7 @@ fn theme(ascii: bool, context: &Context) -> Theme {
     }
 }
 
-/// Ends with the process.
+/// Reads keys until the process ends.
 fn read_keys(tx: &Sender<News>) {
     while let Ok(event) = crossterm::event::read() {
         let change = move |app: &mut App| {

@@ -30,7 +30,7 @@ use crate::output::json::write_value;
 /// The time limit of a part. Within it, checks of single ports or programs have shorter limits.
 const PART_LIMIT: Duration = Duration::from_secs(12);
 
-/// `doctor`.
+/// Runs `hq doctor`.
 pub(super) fn all(context: &mut Context) -> CliResult<()> {
     let parts = DoctorPart::ALL.map(|part| (part, start(part, context)));
     let mut checks = Vec::new();
@@ -43,13 +43,13 @@ pub(super) fn all(context: &mut Context) -> CliResult<()> {
     show(&checks, context, true)
 }
 
-/// `doctor net`.
+/// Runs `hq doctor net`.
 pub(super) async fn net(context: &mut Context) -> CliResult<()> {
     let checks = net::checks(&context.server_dir()?).await;
     show(&checks, context, false)
 }
 
-/// `doctor part`: the process of one part. Always prints JSON.
+/// Runs `hq doctor part`, the process of one part. Always prints JSON.
 pub(super) fn part(part: DoctorPart, context: &mut Context) -> CliResult<()> {
     let checks = match (part, context.server_dir()) {
         (DoctorPart::System, _) => system::checks(),

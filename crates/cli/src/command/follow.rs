@@ -30,7 +30,7 @@ const NOTHING: &str = "There are no jobs to wait for";
 const BAR_WIDTH: usize = 40;
 const BAR_WIDTH_MIN: usize = 12;
 
-/// `job wait`.
+/// Runs `hq job wait`.
 pub(super) async fn wait(args: WaitArgs, context: &mut Context) -> CliResult<()> {
     let mut client = context.connect().await?;
     let followed = wait_for(
@@ -56,7 +56,7 @@ pub(super) async fn wait(args: WaitArgs, context: &mut Context) -> CliResult<()>
     Ok(())
 }
 
-/// `job progress`.
+/// Runs `hq job progress`.
 pub(super) async fn progress(args: SelectorArgs, context: &mut Context) -> CliResult<()> {
     let mut client = context.connect().await?;
     let seen = Progress::default();

@@ -46,7 +46,7 @@ pub(super) async fn last_or_id(job: SingleSelector, client: &mut Client) -> CliR
     }
 }
 
-/// `job list`.
+/// Runs `hq job list`.
 pub(super) async fn list(args: ListArgs, context: &mut Context) -> CliResult<()> {
     let mut client = context.connect().await?;
     let mut jobs = client.job_list(Selector::All.to_message()).await?;
@@ -72,7 +72,7 @@ pub(super) async fn list(args: ListArgs, context: &mut Context) -> CliResult<()>
     Ok(context.output.job_list(&mut context.out, view)?)
 }
 
-/// `job summary`.
+/// Runs `hq job summary`.
 pub(super) async fn summary(context: &mut Context) -> CliResult<()> {
     let jobs = context
         .connect()
@@ -86,7 +86,7 @@ pub(super) async fn summary(context: &mut Context) -> CliResult<()> {
     Ok(context.output.job_summary(&mut context.out, &counts)?)
 }
 
-/// `job info`. Tasks are printed page by page.
+/// Runs `hq job info`. Tasks are printed page by page.
 pub(super) async fn info(args: InfoArgs, context: &mut Context) -> CliResult<()> {
     let mut client = context.connect().await?;
     let infos = client.job_infos(args.selector.to_message()).await?;
@@ -137,7 +137,7 @@ fn print_pace(jobs: &[client::JobDetail], context: &mut Context) -> CliResult<()
     Ok(())
 }
 
-/// `job cancel`.
+/// Runs `hq job cancel`.
 pub(super) async fn cancel(args: CancelArgs, context: &mut Context) -> CliResult<()> {
     let cancel = client::Cancel {
         jobs: Some(args.selector.to_message()),
@@ -181,7 +181,7 @@ pub(super) async fn cancel(args: CancelArgs, context: &mut Context) -> CliResult
     missing.end(missing::JOBS, context)
 }
 
-/// `job close`.
+/// Runs `hq job close`.
 pub(super) async fn close(args: SelectorArgs, context: &mut Context) -> CliResult<()> {
     let request = Request::JobClose(args.selector.to_message());
     let client::JobResults { results, not_found } =
@@ -206,7 +206,7 @@ pub(super) async fn close(args: SelectorArgs, context: &mut Context) -> CliResul
     missing.end(missing::JOBS, context)
 }
 
-/// `job forget`.
+/// Runs `hq job forget`.
 pub(super) async fn forget(args: ForgetArgs, context: &mut Context) -> CliResult<()> {
     let states = args.filter.unwrap_or_default();
     let forget = client::Forget {
@@ -229,7 +229,7 @@ pub(super) async fn forget(args: ForgetArgs, context: &mut Context) -> CliResult
     context.done()
 }
 
-/// `job task-ids`.
+/// Runs `hq job task-ids`.
 pub(super) async fn task_ids(args: TaskIdsArgs, context: &mut Context) -> CliResult<()> {
     let request = client::TaskIds {
         jobs: Some(args.selector.to_message()),
@@ -239,7 +239,7 @@ pub(super) async fn task_ids(args: TaskIdsArgs, context: &mut Context) -> CliRes
     Ok(context.output.task_ids(&mut context.out, &reply)?)
 }
 
-/// `job open`.
+/// Runs `hq job open`.
 pub(super) async fn open(args: OpenArgs, context: &mut Context) -> CliResult<()> {
     let request = client::OpenJob {
         name: args.name.unwrap_or_else(|| "job".to_owned()),

@@ -36,7 +36,7 @@ fn store_error(error: &StoreError) -> CliError {
     error
 }
 
-/// `journal export`: reads the file and needs no server.
+/// Runs `hq journal export`, which reads the file and needs no server.
 pub(super) fn export(args: &ExportArgs, context: &mut Context) -> CliResult<()> {
     let file = file_of(&args.file)?;
     let connection = reader::open_for_reading(&file).map_err(|e| store_error(&e))?;
@@ -59,8 +59,8 @@ fn unreadable(path: &Path) -> String {
     format!("Cannot read event log file at `{}`", path.display())
 }
 
-/// `journal check`: reports damage and exits with 1 if there is any. With `--repair`, reports what
-/// was lost.
+/// Runs `hq journal check`, which reports damage and exits with 1 if there is any. With `--repair`,
+/// it reports which data was lost.
 pub(super) fn check(args: &CheckArgs, context: &mut Context) -> CliResult<()> {
     let file = file_of(&args.file)?;
     if args.repair {
@@ -115,7 +115,7 @@ fn journal_in(dir: &ServerDir) -> CliResult<PathBuf> {
         })
 }
 
-/// `report`: writes the report of the running server or of the last one.
+/// Runs `hq report`, which writes the report of the running server or of the last one.
 pub(super) async fn report_last(args: LastReportArgs, context: &mut Context) -> CliResult<()> {
     let dir = context.server_dir()?;
     let journal = match context.connect().await {
@@ -128,7 +128,7 @@ pub(super) async fn report_last(args: LastReportArgs, context: &mut Context) -> 
     write_report(&journal, &args.output, args.span, context).await
 }
 
-/// `journal report`: writes the report of a journal.
+/// Runs `hq journal report`, which writes the report of a journal.
 pub(super) async fn report(args: ReportArgs, context: &mut Context) -> CliResult<()> {
     let journal = file_of(&args.journal)?;
     write_report(&journal, &args.output, args.span, context).await
@@ -221,7 +221,7 @@ fn replace_file(path: &Path, bytes: &[u8]) -> io::Result<()> {
     Ok(())
 }
 
-/// `journal replay` and `journal stream`.
+/// Runs `hq journal replay` or `hq journal stream`.
 pub(super) async fn stream(
     args: StreamArgs,
     is_live: bool,
@@ -247,19 +247,19 @@ pub(super) async fn stream(
     Ok(())
 }
 
-/// `journal prune`.
+/// Runs `hq journal prune`.
 pub(super) async fn prune(context: &mut Context) -> CliResult<()> {
     context.connect().await?.journal_done(Action::Prune).await?;
     context.done()
 }
 
-/// `journal flush`.
+/// Runs `hq journal flush`.
 pub(super) async fn flush(context: &mut Context) -> CliResult<()> {
     context.connect().await?.journal_done(Action::Flush).await?;
     context.done()
 }
 
-/// `query`.
+/// Runs `hq query`.
 pub(super) async fn query(args: QueryArgs, context: &mut Context) -> CliResult<()> {
     let from_stdin = args.sql.as_deref().filter(|sql| *sql == "-");
     let read = from_stdin.map(|_| read_stdin()).transpose()?;
@@ -286,7 +286,7 @@ pub(super) async fn query(args: QueryArgs, context: &mut Context) -> CliResult<(
         }
         None => ask(sql, limits, context).await.map_err(|error| {
             let text = error.text().unwrap_or_default();
-            // The message already contains this.
+            // The message already contains this hint.
             let has_names = ["; there are", "` has "].iter().any(|words| text.contains(words));
             if Path::new(sql).is_file() {
                 error.with_help(format!("the argument is SQL; a file with SQL is read by `hq query - < {sql}`"))

@@ -24,7 +24,7 @@ const ACCESS_VARIABLE: &str = "HQ_ACCESS_KEY";
 /// How long to wait for the worker's answer.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// `task notify`.
+/// Runs `hq task notify`.
 pub(super) fn send(args: &NotifyArgs, context: &mut Context) -> CliResult<()> {
     let key = std::env::var_os(ACCESS_VARIABLE).ok_or_else(|| {
         CliError::new(

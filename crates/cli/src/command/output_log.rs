@@ -15,7 +15,7 @@ use crate::error::{CliError, CliResult};
 use crate::output::console::{Shown as _, color_of_task};
 use crate::parse::selector::JobTasks;
 
-/// `output-log`.
+/// Runs `hq output-log`.
 pub(crate) fn run(args: &OutputLogArgs, context: &mut Context) -> CliResult<()> {
     let dir = StreamDir::open(&args.path, args.server_uid.as_deref());
     let mut dir = dir.map_err(|error| open_error(&error))?;

@@ -29,7 +29,7 @@ const CLOSE_TIMEOUT: Duration = Duration::from_secs(1);
 /// The pause between two attempts of `server wait`.
 const WAIT_STEP: Duration = Duration::from_millis(250);
 
-/// `server start`: runs the server until it is stopped.
+/// Runs `hq server start`, which runs the server until it is stopped.
 pub(super) fn start(args: StartArgs, context: &mut Context) -> CliResult<()> {
     if args.detached {
         background::detach();
@@ -197,7 +197,7 @@ fn advice_on_journal(path: &Path) -> Option<String> {
     (!dir.exists()).then(|| format!("create its directory first: `mkdir -p {}`", dir.display()))
 }
 
-/// `server stop`.
+/// Runs `hq server stop`.
 pub(super) async fn stop(args: StopArgs, context: &mut Context) -> CliResult<()> {
     let mut client = Client::connect_any(&context.server_dir()?).await?;
     tracing::info!("Stopping server");
@@ -217,13 +217,13 @@ pub(super) async fn stop(args: StopArgs, context: &mut Context) -> CliResult<()>
     context.done()
 }
 
-/// `server info`.
+/// Runs `hq server info`.
 pub(super) async fn info(context: &mut Context) -> CliResult<()> {
     let info = context.connect().await?.server_info().await?;
     Ok(context.output.server_info(&mut context.out, &info, None)?)
 }
 
-/// `server wait`.
+/// Runs `hq server wait`.
 pub(super) async fn wait(args: WaitArgs, context: &mut Context) -> CliResult<()> {
     let timeout = words(args.timeout);
     tracing::info!("Waiting for server to become available (timeout: {timeout})...");
@@ -248,7 +248,7 @@ pub(super) async fn wait(args: WaitArgs, context: &mut Context) -> CliResult<()>
     }
 }
 
-/// `server generate-access`.
+/// Runs `hq server generate-access`.
 pub(super) fn generate_access(args: GenerateAccessArgs, context: &mut Context) -> CliResult<()> {
     let host = args.host.unwrap_or_else(|| {
         rustix::system::uname()
@@ -289,7 +289,7 @@ fn store(file: &AccessFile, path: &Path) -> CliResult<()> {
     Ok(())
 }
 
-/// `server debug-dump`.
+/// Runs `hq server debug-dump`.
 pub(super) async fn debug_dump(args: DebugDumpArgs, context: &mut Context) -> CliResult<()> {
     use std::os::unix::ffi::OsStrExt as _;
     let mut client = context.connect().await?;

@@ -31,7 +31,7 @@ const BAR_WIDTH: u64 = 20;
 /// The width of a job's name in columns.
 const NAME_WIDTH: usize = 24;
 
-/// Answers of the server.
+/// The answers of the server.
 struct ServerAnswers {
     info: client::ServerInfo,
     snapshot: Snapshot,
@@ -39,7 +39,7 @@ struct ServerAnswers {
     problems: Vec<Problem>,
 }
 
-/// `hq problems`.
+/// Runs `hq problems`.
 pub(super) async fn problems(args: ProblemsArgs, context: &mut Context) -> CliResult<()> {
     let mut client = context.connect().await?;
     let now_ns = client.server_info().await?.now_unix_ns;
@@ -79,7 +79,7 @@ pub(super) async fn problems(args: ProblemsArgs, context: &mut Context) -> CliRe
     Ok(())
 }
 
-/// `hq status`.
+/// Runs `hq status`.
 pub(super) async fn status(context: &mut Context) -> CliResult<()> {
     let mut client = context.connect().await?;
     let found = gather(&mut client).await?;

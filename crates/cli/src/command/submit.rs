@@ -239,7 +239,7 @@ async fn send(
     prepared.report();
     let job = client.submit((&prepared.spec).into()).await?;
     context.output.job_submitted(&mut context.out, job)?;
-    // Flushed now, because scripts use the id while we wait.
+    // The output is flushed now, because scripts use the id while we wait.
     context.flush()?;
     if context.mode() == OutputMode::Cli && std::io::stderr().is_terminal() && is_stdout_file() {
         tracing::warn!(

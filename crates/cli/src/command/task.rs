@@ -21,11 +21,11 @@ use crate::parse::selector::{Selector, SingleSelector, array_to_message, one_job
 const IDS_SHOWN_MAX: usize = 200;
 
 /// The maximum number of failed tasks whose last words `task info -v` reads, and the number of
-/// output lines in which to search for them.
+/// output lines that are searched for them.
 const WORDS_MAX: usize = 16;
 const LINES: u32 = 30;
 
-/// `task list`. Tasks are printed page by page.
+/// Runs `hq task list`. Tasks are printed page by page.
 pub(super) async fn list(args: ListArgs, context: &mut Context) -> CliResult<()> {
     let tasks = args.selector.tasks(args.tasks.as_ref())?;
     let mut client = context.connect().await?;
@@ -71,7 +71,7 @@ pub(super) async fn list(args: ListArgs, context: &mut Context) -> CliResult<()>
     end_without(missing_tasks, &mut client, context).await
 }
 
-/// Ends a command that was asked for tasks which a job does not have.
+/// Ends a command that requested tasks which a job does not have.
 pub(super) async fn end_without(
     (missing, job): (Missing, u32),
     client: &mut Client,
@@ -111,7 +111,7 @@ pub(super) fn warn_about_tasks(missing: &Missing, job: u32) {
     }
 }
 
-/// `task info`.
+/// Runs `hq task info`.
 pub(super) async fn info(args: InfoArgs, context: &mut Context) -> CliResult<()> {
     let tasks = args.target.some_tasks(args.tasks.as_ref())?;
     let mut client = context.connect().await?;
@@ -178,7 +178,7 @@ async fn add_last_words(client: &mut Client, page: &mut client::TaskPageReply) -
     Ok(())
 }
 
-/// `task explain`.
+/// Runs `hq task explain`.
 pub(super) async fn explain(args: ExplainArgs, context: &mut Context) -> CliResult<()> {
     let tasks = args.target.some_tasks(args.task.as_ref())?;
     let (Some(task), 1) = (tasks.iter().next(), tasks.len()) else {
@@ -248,7 +248,7 @@ async fn with_known_tasks(error: CliError, job: SingleSelector, client: &mut Cli
     }
 }
 
-/// Names the tasks that a job has.
+/// Returns a text that names the tasks of a job.
 async fn known_tasks(job: &Selector, client: &mut Client) -> Option<String> {
     let ids = client::TaskIds {
         jobs: Some(job.to_message()),

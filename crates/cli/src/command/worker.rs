@@ -30,7 +30,7 @@ pub(super) use start::{hwdetect, start};
 /// How often `worker wait` checks.
 const WAIT_STEP: Duration = Duration::from_secs(1);
 
-/// `worker stop`.
+/// Runs `hq worker stop`.
 pub(super) async fn stop(args: SelectorArgs, context: &mut Context) -> CliResult<()> {
     let client::WorkerStopResults { results, not_found } = context
         .connect()
@@ -61,7 +61,7 @@ pub(super) async fn stop(args: SelectorArgs, context: &mut Context) -> CliResult
     missing.end(missing::WORKERS, context)
 }
 
-/// `worker drain`.
+/// Runs `hq worker drain`.
 pub(super) async fn drain(args: SelectorArgs, context: &mut Context) -> CliResult<()> {
     let client::WorkerStopResults { results, not_found } = context
         .connect()
@@ -92,7 +92,7 @@ pub(super) async fn drain(args: SelectorArgs, context: &mut Context) -> CliResul
     missing.end(missing::WORKERS, context)
 }
 
-/// `worker quarantine`.
+/// Runs `hq worker quarantine`.
 pub(super) async fn quarantine(args: QuarantineArgs, context: &mut Context) -> CliResult<()> {
     let request = Request::WorkerQuarantine(client::QuarantineWorkers {
         workers: Some(args.selector.to_message()),
@@ -103,7 +103,7 @@ pub(super) async fn quarantine(args: QuarantineArgs, context: &mut Context) -> C
     print_stop_results(found, "Setting aside", context)
 }
 
-/// `worker release`.
+/// Runs `hq worker release`.
 pub(super) async fn release(args: SelectorArgs, context: &mut Context) -> CliResult<()> {
     let request = Request::WorkerRelease(args.selector.to_message());
     let found = context.connect().await?.change_workers(request).await?;
@@ -141,7 +141,7 @@ fn print_stop_results(
     missing.end(missing::WORKERS, context)
 }
 
-/// `worker list`.
+/// Runs `hq worker list`.
 pub(super) async fn list(args: ListArgs, context: &mut Context) -> CliResult<()> {
     let mut client = context.connect().await?;
     let mut workers = client
@@ -165,7 +165,7 @@ pub(super) async fn list(args: ListArgs, context: &mut Context) -> CliResult<()>
     Ok(context.output.worker_list(&mut context.out, &workers)?)
 }
 
-/// `worker info`.
+/// Runs `hq worker info`.
 pub(super) async fn info(args: SelectorArgs, context: &mut Context) -> CliResult<()> {
     let found = context
         .connect()
@@ -185,7 +185,7 @@ pub(super) async fn info(args: SelectorArgs, context: &mut Context) -> CliResult
     missing.end(missing::WORKERS, context)
 }
 
-/// `worker address`.
+/// Runs `hq worker address`.
 pub(super) async fn address(args: AddressArgs, context: &mut Context) -> CliResult<()> {
     let not_found = || {
         CliError::new(format!("Worker {} not found", args.worker))
@@ -208,7 +208,7 @@ pub(super) async fn address(args: AddressArgs, context: &mut Context) -> CliResu
     context.done()
 }
 
-/// `worker wait`.
+/// Runs `hq worker wait`.
 pub(super) async fn wait(args: WaitArgs, context: &mut Context) -> CliResult<()> {
     let mut client = context.connect().await?;
     let mut told = None;

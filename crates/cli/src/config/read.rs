@@ -14,11 +14,11 @@ use crate::text::closest;
 /// The maximum size of a file in bytes. This is more than a user would write by hand.
 const FILE_LEN_MAX: u64 = 1 << 20;
 
-/// Reads these files; later ones have precedence.
+/// Reads these files. Later files have precedence.
 ///
 /// # Errors
 ///
-/// If a file exists and is unreadable or invalid.
+/// Returns an error if a file exists but is unreadable or invalid.
 pub(super) fn all(paths: &[PathBuf]) -> CliResult<Config> {
     let mut config = Config::default();
     for path in paths {

@@ -18,7 +18,7 @@ pub(crate) struct Choice {
     pub(crate) is_usual: bool,
 }
 
-/// The requested memory, by the unit to which it applies.
+/// The requested memory, and whether it is per node, cpu or GPU.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Memory {
     /// All memory of the node.
@@ -31,7 +31,7 @@ pub(super) enum Memory {
     Gpu(u64),
 }
 
-/// The unit to which a number of GPUs applies.
+/// Whether a number of GPUs is per node, task or job.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum GpuUnit {
     Job,
@@ -376,7 +376,7 @@ impl ScriptOptions {
     }
 }
 
-/// Options in the order in which they were added.
+/// The options, in the order in which they were added.
 #[derive(Default)]
 struct Choices(Vec<Choice>);
 

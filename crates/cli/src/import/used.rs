@@ -5,29 +5,29 @@ use std::collections::BTreeSet;
 
 use hq_core::words::has_word;
 
-/// Variables that exist in every process, or depend on the machine.
+/// The variables that exist in every process, or depend on the machine.
 const USUAL: &str = "HOME PATH USER LOGNAME SHELL PWD OLDPWD HOSTNAME TMPDIR TMP LANG TERM DISPLAY RANDOM SECONDS \
     LINENO IFS UID EUID PPID BASH BASH_SOURCE FUNCNAME OPTARG OPTIND LD_LIBRARY_PATH \
     OMP_NUM_THREADS CUDA_VISIBLE_DEVICES ROCR_VISIBLE_DEVICES HQ MODULEPATH";
 
-/// Prefixes of variables that the batch system or hq sets.
+/// The prefixes of variables that the batch system or hq sets.
 const OWN: &[&str] = &["SLURM_", "SBATCH_", "PBS_", "LSB_", "LS_", "HQ_"];
 
-/// Programs that start the processes of a task.
+/// The programs that start the processes of a task.
 const LAUNCHERS: &str = "srun mpirun mpiexec aprun jsrun ibrun";
 
-/// Commands that communicate with the batch system about this job.
+/// The commands that communicate with the batch system about this job.
 pub(super) const COMMANDS: &str =
     "sbatch scancel scontrol squeue sacct sbcast qsub qdel qstat qalter bsub bkill bjobs";
 
 /// The names and commands that a script uses.
 #[derive(Debug, Default)]
 pub(super) struct Uses {
-    /// Variables whose value is used.
+    /// The variables whose values are used.
     read: BTreeSet<String>,
-    /// Variables that the script sets itself.
+    /// The variables that the script sets itself.
     set: BTreeSet<String>,
-    /// Programs, with the number of their first line, starting from 1.
+    /// The programs, with the number of their first line, starting from 1.
     pub(super) programs: Vec<(&'static str, usize)>,
     /// The whole text, to find uses in other languages.
     text: String,

@@ -1,8 +1,8 @@
 //! Derives the variables of batch systems from hq's variables.
 //!
-//! Variables of arrays, and variables that programs in any language read, are always set. Others
-//! are set only if the script mentions them: a variable such as `SLURM_JOB_ID` makes an MPI library
-//! assume a Slurm job.
+//! Variables of arrays, and variables that programs in any language read, are always set. Other
+//! variables are set only if the script mentions them: a variable such as `SLURM_JOB_ID` makes an
+//! MPI library assume a Slurm job.
 
 use super::System;
 use super::script_options::{Choice, ScriptOptions};
@@ -213,7 +213,7 @@ fn of_pbs(options: &ScriptOptions, lines: &mut Lines<'_>) {
 fn of_lsf(options: &ScriptOptions, lines: &mut Lines<'_>) {
     lines.always("LS_SUBCWD", "\"$HQ_SUBMIT_DIR\"");
     lines.always("LSB_JOBNAME", &quoted(&options.job_name()));
-    // It is 0 outside of arrays.
+    // The index is 0 outside of arrays.
     let index = if options.array.is_some() {
         "\"$HQ_TASK_ID\""
     } else {

@@ -19,13 +19,13 @@ pub(crate) trait Shown: Write {
     fn as_is(&mut self) -> &mut dyn Write;
 }
 
-/// Whether standard output is a regular file.
+/// Returns whether standard output is a regular file.
 pub(crate) fn is_stdout_file() -> bool {
     let found = rustix::fs::fstat(io::stdout());
     found.is_ok_and(|found| FileType::from_raw_mode(found.st_mode).is_file())
 }
 
-/// Buffered standard output; flush it before a command ends.
+/// Buffered standard output. It must be flushed before a command ends.
 pub(crate) struct Console {
     out: BufWriter<Stdout>,
     is_terminal: bool,
@@ -93,7 +93,7 @@ pub(crate) fn error_styled(text: &str) {
     let mut parts = text.split("\x1b[");
     let mut shown = printable(parts.next().unwrap_or_default()).into_owned();
     for part in parts {
-        // Reset, bold, underlined, red, green, yellow: none of them hides text.
+        // Reset, bold, underlined, red, green, and yellow. None of them hides text.
         let is_color = |number: &str| matches!(number, "0" | "1" | "4" | "31" | "32" | "33");
         let after = part
             .split_once('m')

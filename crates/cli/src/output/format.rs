@@ -44,8 +44,8 @@ pub(crate) fn zone(unix_ns: i64) -> String {
     zoned.strftime("UTC%:z").to_string()
 }
 
-/// Returns `None` only outside the years −9999 to 9999, which 64 bits of nanoseconds cannot
-/// represent.
+/// Converts nanoseconds since 1970 to a time. The default applies only outside the years −9999 to
+/// 9999, which 64 bits of nanoseconds cannot represent.
 fn timestamp(unix_ns: i64) -> Timestamp {
     Timestamp::from_nanosecond(i128::from(unix_ns)).unwrap_or(Timestamp::UNIX_EPOCH)
 }
@@ -71,7 +71,7 @@ pub(crate) fn words(duration: Duration) -> String {
     humantime::format_duration(duration).to_string()
 }
 
-/// Microseconds as `1.2 s`.
+/// Formats microseconds as `1.2 s`.
 pub(crate) fn run_time(us: u64) -> String {
     const UNITS: [(u64, &str); 4] = [
         (86_400_000_000, "d"),
@@ -89,7 +89,7 @@ pub(crate) fn run_time(us: u64) -> String {
     }
 }
 
-/// Seconds with fraction.
+/// Converts nanoseconds to seconds with a fraction.
 pub(crate) fn seconds(ns: u64) -> f64 {
     Duration::from_nanos(ns).as_secs_f64()
 }
@@ -140,7 +140,7 @@ pub(crate) fn ids(ids: &common::IdArray) -> impl Iterator<Item = u32> + '_ {
         .flat_map(|range| range.iter())
 }
 
-/// Formats a sorted list of ids, joining consecutive ones.
+/// Formats a sorted list of ids, with consecutive ids joined.
 pub(crate) fn joined_ids(sorted: impl IntoIterator<Item = u32>) -> String {
     IdArray::from_sorted(sorted).unwrap_or_default().to_string()
 }

@@ -120,7 +120,7 @@ impl Output for JsonOutput {
         let mut value = json!({});
         for state in JobState::ALL {
             let count = counts.of(state);
-            // Scripts expect the states of the table; another state appears only if a job has it.
+            // Scripts expect the states of the table. Another state appears only if a job has it.
             if count > 0 || shown.contains(&state) {
                 let (first, rest) = state.name().split_at(1);
                 value[first.to_uppercase() + rest] = json!(count);

@@ -14,7 +14,7 @@ use super::{
 };
 use crate::submit::plan::Plan;
 
-/// Prints ids and states; prints nothing where a command has neither.
+/// Prints ids and states. Prints nothing if a command has neither.
 pub(crate) struct QuietOutput;
 
 struct Nothing;

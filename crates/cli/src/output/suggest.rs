@@ -15,21 +15,21 @@ pub(crate) const MORE: u64 = 2;
 /// The maximum length of a command that identifies a kind of task.
 const COMMAND_MAX: usize = 60;
 
-/// Attempts that were lost because the lifetime of their worker ended.
+/// The attempts that were lost because the lifetime of their worker ended.
 #[derive(Clone, Copy, PartialEq, Debug, Default)]
 pub(crate) struct CutOff {
     /// The number of attempts.
     pub(crate) attempts: u64,
-    /// Their run time times their cpus.
+    /// The sum of their run times, each multiplied by the number of cpus.
     pub(crate) cpu_time: Duration,
 }
 
 /// Statistics about tasks that can have the same request.
 #[derive(Clone, PartialEq, Debug)]
 pub(crate) struct Suggestion {
-    /// Their job.
+    /// The job of the tasks.
     pub(crate) job: u32,
-    /// Their command; empty if they have several.
+    /// The command of the tasks. Empty if they have several.
     pub(crate) command: Vec<String>,
     /// The needs of the finished tasks. A task that failed for lack of memory counts as twice its
     /// request.
@@ -46,9 +46,9 @@ pub(crate) struct Suggestion {
 /// The memory of the next attempt of a task that ran out of memory.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Step {
-    /// The factor by which the memory grows.
+    /// How many times as much memory the next attempt gets.
     pub(crate) factor: u64,
-    /// The memory in MiB that fits all tasks; `None` if unknown.
+    /// The memory in MiB that fits all tasks. `None` if it is unknown.
     pub(crate) max: Option<u64>,
 }
 
@@ -60,7 +60,7 @@ pub(crate) struct MemoryOption {
     /// The number of tasks that would have needed a second attempt.
     pub(crate) again: u64,
     /// The share of the reserved memory × time that this option would have saved. Negative if it
-    /// would have needed more; `None` if unknown.
+    /// would have needed more. `None` if unknown.
     pub(crate) saved: Option<f64>,
 }
 
@@ -91,7 +91,8 @@ impl Suggestion {
         Some((small, is_growing.then_some(Step { factor, max })))
     }
 
-    /// Returns memory requests: the one that fits all tasks, and the cheapest one if it is smaller.
+    /// Returns memory requests: the request that fits all tasks, and the cheapest request if it is
+    /// smaller.
     pub(crate) fn memory(&self) -> Vec<MemoryOption> {
         let (Some(largest), Some(first), Some((small, growth))) = (
             self.needs.memory_max(),

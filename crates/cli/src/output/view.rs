@@ -269,7 +269,7 @@ pub(crate) fn variant_fits(variant: &client::VariantExplanation) -> bool {
     variant.items.iter().all(item_fits)
 }
 
-/// Returns probable mistakes that were found when the job was submitted.
+/// Returns the probable mistakes that were found when the job was submitted.
 pub(crate) fn notes(job: &client::JobDetail) -> Vec<&str> {
     let submits = job.submits.iter();
     let notes = submits.flat_map(|submit| &submit.notes);

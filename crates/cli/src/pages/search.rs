@@ -15,21 +15,21 @@ mod synonyms;
 pub(crate) struct Hit {
     /// The page that contains it.
     pub(crate) page: Page,
-    /// The heading above the paragraph; empty at the top of a page.
+    /// The heading above the paragraph. Empty at the top of a page.
     pub(crate) heading: &'static str,
     /// The paragraph on one line, without Markdown markup.
     pub(crate) text: String,
     score: f64,
 }
 
-/// Words that say nothing about a topic.
+/// The words that say nothing about a topic.
 const IGNORED: &[&str] = &[
     "a", "an", "and", "are", "at", "be", "can", "do", "does", "for", "from", "how", "hq", "i",
     "in", "is", "it", "my", "of", "old", "on", "or", "still", "that", "the", "to", "what", "when",
     "where", "which", "why", "with",
 ];
 
-/// Weights of a match by its form and place.
+/// The weights of a match by its form and place.
 const WHOLE: f64 = 1.0;
 const START: f64 = 0.5;
 const PART: f64 = 0.2;
@@ -37,9 +37,9 @@ const SYNONYM: f64 = 0.6;
 const IN_TITLE: f64 = 0.6;
 const FIRST_BELOW_HEADING: f64 = 1.0;
 const BELOW_HEADING: f64 = 0.5;
-/// Reference pages mention every topic but explain few.
+/// The factor for reference pages, which mention every topic but explain few.
 const IN_REFERENCE: f64 = 0.6;
-/// An example explains less than a sentence.
+/// The factor for examples. An example explains less than a sentence.
 const IN_CODE: f64 = 0.8;
 /// The minimum score of a hit, as a share of the best score.
 const SHARE_MIN: f64 = 0.4;

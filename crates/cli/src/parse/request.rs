@@ -19,7 +19,7 @@ pub(crate) const AUTO: &str = "auto";
 pub(crate) enum ResourceArg {
     /// The amount that it specifies.
     Amount(ResourceEntry),
-    /// Memory according to the needs of other tasks.
+    /// Memory that is sized according to the needs of other tasks.
     AutoMemory(FirstMemory),
 }
 
@@ -38,7 +38,7 @@ impl ResourceArg {
 pub(crate) struct RequestAmount {
     /// How indices are chosen.
     pub(crate) policy: Policy,
-    /// The amount; zero for [`Policy::All`].
+    /// The amount. Zero for [`Policy::All`].
     pub(crate) amount: Amount,
 }
 

@@ -7,18 +7,18 @@ use super::ParseError;
 use super::array::parse_id_array;
 use crate::error::{CliError, CliResult};
 
-/// `last`, `all`, or an id array.
+/// A selector: `last`, `all`, or an id array.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) enum Selector {
     /// The highest id that was ever allocated.
     Last,
-    /// Everything to which the command can apply.
+    /// All jobs or workers that the command can apply to.
     All,
     /// These ids.
     Ids(IdArray),
 }
 
-/// `last` or one id.
+/// A selector of one job or worker: `last` or one id.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum SingleSelector {
     /// The highest id that was ever allocated.
@@ -32,7 +32,7 @@ pub(crate) enum SingleSelector {
 pub(crate) struct JobTasks<J = SingleSelector> {
     /// The job.
     pub(crate) job: J,
-    /// The ids of its tasks; `None` = all.
+    /// The ids of the tasks. `None` means all tasks.
     pub(crate) tasks: Option<IdArray>,
 }
 

@@ -14,9 +14,9 @@ use hq_core::template::CrashLimit;
 /// A value of `--env`.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct EnvPair {
-    /// The name; never empty.
+    /// The name, which is never empty.
     pub(crate) name: Box<[u8]>,
-    /// The value; empty if the user specified none.
+    /// The value. Empty if the user specified none.
     pub(crate) value: Box<[u8]>,
 }
 
@@ -27,7 +27,7 @@ pub(crate) enum StdioArg {
     None,
     /// Into a file.
     File {
-        /// `None` = the default path.
+        /// The path. `None` means the default path.
         path: Option<Box<[u8]>>,
         /// Whether to delete the file if the task finishes.
         remove_if_finished: bool,

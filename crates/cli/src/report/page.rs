@@ -511,7 +511,7 @@ fn gpu_of(task: &SlowTask) -> Option<&GpuCurve> {
     task.curve.as_ref()?.gpu.as_deref()
 }
 
-/// Adds two cells with the busy GPUs and their memory over time. Gaps stay empty.
+/// Adds two cells with the busy GPUs and their memory over time. Gaps remain empty.
 fn add_gpu_curve(page: &mut String, curve: &GpuCurve) {
     const OTHERS: &str = ", others included";
     let given = curve.given;

@@ -28,7 +28,7 @@ use crate::text::clean;
 
 /// The maximum number of failure groups whose output is read.
 const READ_MAX: usize = 50;
-/// The number of output lines in which to search for the last words.
+/// The number of output lines that are searched for the last words.
 const LINES: u32 = 30;
 /// The maximum length of a last line, in bytes.
 const SAID_MAX: usize = 200;

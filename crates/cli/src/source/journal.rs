@@ -1,4 +1,4 @@
-//! A journal file as the source, at any time within it.
+//! A journal file as a source of facts, at any time within it.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -23,22 +23,23 @@ use crate::error::{CliError, CliResult};
 use crate::output::view::{total_units, worker_state_name};
 use crate::text::clean;
 
-/// The rows describe the jobs of a journal; each job is also a row of the model.
+/// The limits of queries. The rows describe the jobs of a journal; each job is also a row of the
+/// model.
 const LIMITS: QueryLimits = QueryLimits {
     time: Duration::from_secs(60),
     rows: 5_000_000,
     bytes: 4 << 30,
 };
 
-/// Requests of tasks by job and variant: units of each resource, `None` for all units. Graphs are
-/// not included.
+/// The requests of tasks by job and variant: the units of each resource, or `None` for all units.
+/// Graphs are not included.
 pub(crate) type Requests = BTreeMap<(u32, u32), BTreeMap<String, Option<u64>>>;
 
 /// An open journal.
 #[derive(Debug)]
 pub(crate) struct JournalFile {
     path: PathBuf,
-    /// Requests of the jobs up to some id.
+    /// The requests of the jobs up to some id.
     requests: (u32, Requests),
 }
 
@@ -56,7 +57,7 @@ fn store_error(error: &StoreError) -> CliError {
 }
 
 impl JournalFile {
-    /// Opens a journal; a server may be writing it.
+    /// Opens a journal. A server may be writing it.
     pub(crate) fn open(path: &Path) -> CliResult<Self> {
         reader::open_for_reading(path).map_err(|e| store_error(&e))?;
         Ok(Self {
@@ -65,12 +66,12 @@ impl JournalFile {
         })
     }
 
-    /// Times of the first and the last event.
+    /// Returns the times of the first and the last event.
     pub(crate) async fn span(&mut self) -> CliResult<(i64, i64)> {
         Ok(self.ask_one(run::span()).await?.unwrap_or_default())
     }
 
-    /// All jobs and workers as they were then.
+    /// Returns all jobs and workers as they were at that time.
     pub(crate) async fn snapshot(&mut self, at_ns: i64) -> CliResult<Snapshot> {
         let jobs = self.jobs(at_ns).await?;
         let last = jobs.last().map_or(0, |job| job.id);
@@ -84,7 +85,7 @@ impl JournalFile {
         })
     }
 
-    /// Requests of the given jobs of the journal; `None` for all jobs.
+    /// Returns the requests of the given jobs of the journal, or of all jobs if `None`.
     pub(crate) async fn requests(&mut self, jobs: Option<&[u32]>) -> CliResult<Requests> {
         let mut found = Requests::new();
         for row in self.ask(run::requests(jobs)).await? {
@@ -122,7 +123,7 @@ impl JournalFile {
         Ok(workers)
     }
 
-    /// Queues of automatic allocation.
+    /// Returns the queues of automatic allocation.
     pub(crate) async fn queues(&mut self, at_ns: i64) -> CliResult<Vec<Queue>> {
         // Journals of the first version have no such table.
         let rows = self.ask(run::queues()).await.unwrap_or_default();
@@ -190,7 +191,7 @@ fn worker(row: run::WorkerRow) -> WorkerInfo {
     }
 }
 
-/// State of a worker that ended for this reason, as `ConnectionLost`.
+/// Returns the state of a worker that ended for this reason, such as `ConnectionLost`.
 fn state(reason: &str) -> State {
     let states = [
         State::ConnectionLost,
@@ -204,7 +205,7 @@ fn state(reason: &str) -> State {
     found.unwrap_or(State::Stopped)
 }
 
-/// A queue from its record: its name, and why it requested nothing at that time.
+/// Returns a queue from its record: its name, and why it requested nothing at that time.
 fn queue(id: u32, record: Option<&[u8]>, at_ns: i64) -> Queue {
     let decoded = record.and_then(|bytes| AllocQueueRecord::decode(bytes).ok());
     let record = decoded.filter(|record| !record.is_removed);
@@ -233,8 +234,8 @@ fn queue(id: u32, record: Option<&[u8]>, at_ns: i64) -> Queue {
     }
 }
 
-/// Counts what `tasks` use of a worker. A task without a known request counts as one cpu, and its
-/// use of other resources is unknown.
+/// Counts the resources of a worker that `tasks` use. A task without a known request counts as one
+/// cpu, and its use of other resources is unknown.
 fn take(worker: &mut WorkerInfo, request: Option<&BTreeMap<String, Option<u64>>>, tasks: u32) {
     let (Some(runtime), Some(config)) = (&mut worker.runtime, &worker.config) else {
         return;
@@ -257,7 +258,7 @@ fn take(worker: &mut WorkerInfo, request: Option<&BTreeMap<String, Option<u64>>>
     });
 }
 
-/// Resources from a worker's configuration in an event.
+/// Returns the resources from a worker's configuration in an event.
 pub(crate) fn resources(config: &Value) -> Vec<ResourceItem> {
     let items = config
         .pointer("/resources/resources")
@@ -316,7 +317,7 @@ mod tests {
         let request = BTreeMap::from(request);
         take(&mut worker, Some(&request), 3);
         assert_eq!(used(&worker), [Some(6), Some(0)]);
-        // A graph, whose requests the journal does not contain.
+        // The task belongs to a graph, whose requests the journal does not contain.
         take(&mut worker, None, 1);
         assert_eq!(used(&worker), [Some(7), None]);
         let request = BTreeMap::from([("cpus".to_owned(), None)]);

@@ -1,4 +1,4 @@
-//! Problems of a run: those of a server, and those that a journal shows.
+//! The problems of a run, reported by a server or found in a journal.
 
 use std::time::Duration;
 
@@ -12,10 +12,10 @@ use crate::output::format::{elapsed, short_words};
 use crate::output::view::totals;
 use crate::text::clean;
 
-/// Kind of a problem: no worker can run the tasks of a job.
+/// The kind of a problem: no worker can run the tasks of a job.
 pub(crate) const STARVING: &str = "starving-job";
 
-/// What is wrong in a journal, worst first.
+/// Finds the problems in a journal, worst first.
 pub(crate) fn find(
     snapshot: &Snapshot,
     queues: &[Queue],
@@ -68,7 +68,7 @@ fn queue(queue: &Queue) -> QueueFacts<'_> {
     }
 }
 
-/// A finding in a journal as a problem without an id: nobody can acknowledge it.
+/// Converts a finding in a journal to a problem without an id, because it cannot be acknowledged.
 pub(crate) fn problem(finding: Finding) -> Problem {
     let mut problem = Problem {
         is_error: finding.severity == Severity::Error,
@@ -96,12 +96,12 @@ pub(crate) fn problem(finding: Finding) -> Problem {
     problem
 }
 
-/// Whether the problem needs attention now.
+/// Returns whether the problem needs attention now.
 pub(crate) const fn is_open(problem: &Problem) -> bool {
     !problem.is_over && !problem.is_acknowledged
 }
 
-/// The whole sentence: what, why, since when.
+/// Returns the whole sentence: the problem, its cause, and since when it exists.
 pub(crate) fn sentence(problem: &Problem, now_ns: i64) -> String {
     let mut text = format!("{} {}: {}", problem.heading, problem.title, problem.text);
     if let Some(cause) = &problem.cause {

@@ -33,7 +33,7 @@ use crate::parse::learn::TimeRequest;
 use crate::parse::retry::RetryOn;
 use crate::parse::value::{EnvPair, StdioArg, into_bytes};
 
-/// More output files than this cause a warning.
+/// The number of output files above which a warning is given.
 const OUTPUT_FILES_MAX: u64 = 999;
 
 /// The default working directory.
@@ -255,7 +255,7 @@ pub(crate) fn build_retry(
     let does_grow = grow != GrowSpec::default() || is_sized;
     let mut on = match on {
         Some(RetryOn(causes)) => causes.clone(),
-        // The user requested no retries except those with a grown request.
+        // The user requested no retries other than those with a grown request.
         None if does_grow && limit.is_none() => Vec::new(),
         None => usual.on,
     };
@@ -516,7 +516,7 @@ fn warn_about_files(
     }
 }
 
-/// Returns an output with its default path, with no placeholders replaced.
+/// Returns an output with its default path. No placeholders are replaced.
 pub(crate) fn raw_stdio(
     arg: Option<&StdioArg>,
     suffix: &str,
@@ -592,7 +592,8 @@ impl<'a> PathResolver<'a> {
         self.cwd.clone().into()
     }
 
-    /// Returns the output with all placeholders replaced, except those that differ between tasks.
+    /// Returns the output with all placeholders replaced, except placeholders that differ between
+    /// tasks.
     pub(crate) fn stdio(&self, spec: StdioSpec) -> StdioSpec {
         let cwd = (!self.is_open).then_some(&*self.cwd);
         match spec {

@@ -7,7 +7,7 @@ use hq_core::template::Entries;
 
 use crate::error::CliError;
 
-/// The bytes with which some editors begin a text.
+/// The bytes that some editors write at the beginning of a text.
 pub(super) const BYTE_ORDER_MARK: &[u8] = b"\xef\xbb\xbf";
 
 /// The first bytes of a file, its kind, and the command that prints its text.
@@ -101,7 +101,7 @@ pub(super) fn list_hint(path: &Path) -> Option<String> {
 /// The beginning of a note on ids beyond the list.
 pub(super) const LIST_HAS: &str = "the list has ";
 
-/// A warning about a list without items.
+/// Returns a warning about a list without items.
 pub(super) fn note_on_nothing(path: &Path) -> String {
     let shown = match path.to_str() {
         Some("-") => "standard input".into(),
@@ -110,7 +110,7 @@ pub(super) fn note_on_nothing(path: &Path) -> String {
     format!("{shown} is empty, so there are no tasks")
 }
 
-/// A warning about unusual lines; `None` for ordinary ones.
+/// Returns a warning about unusual lines, or `None` if all lines are ordinary.
 pub(super) fn note_on_lines(path: &Path, lines: &Entries) -> Option<String> {
     let shown = path.display();
     if lines.get(0)?.starts_with(BYTE_ORDER_MARK) {

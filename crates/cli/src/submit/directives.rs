@@ -27,7 +27,7 @@ use crate::parse::request::ResourceArg;
 /// The number of bytes at the beginning of a script that are searched.
 const HEAD_LEN: usize = 32 * 1024;
 
-/// Options that a script sets for its own submit.
+/// The options that a script sets for its own submit.
 #[derive(Debug, Default)]
 pub(crate) struct Directives {
     options: TaskOptions,
@@ -152,7 +152,7 @@ fn drop_memory(options: &TaskOptions, defaults: &mut TaskOptions) {
         defaults.resource.retain(|asked| !is_auto(asked));
     }
     let mut all = options.resource.iter().chain(&defaults.resource);
-    // Attempts that learn sizes are not retries as meant by the default.
+    // Attempts that learn sizes do not count as retries in the sense of the default.
     if all.any(is_auto) && options.retries.is_none() && options.retry_on.is_none() {
         defaults.retries = None;
         defaults.retry_on = None;

@@ -52,7 +52,7 @@ impl EntryList {
         list
     }
 
-    /// Converts the entries to the form in which they are sent.
+    /// Converts the entries to the form that is sent.
     pub(crate) fn finish(self) -> CliResult<Entries> {
         Entries::new(self.data, self.lengths.into_iter().map(u64::from))
             .ok_or_else(|| CliError::new("The entries of the tasks have more than 4 GiB"))

@@ -8,7 +8,7 @@ use serde::de::{Deserializer as _, MapAccess, Visitor};
 use serde_json::Value;
 use serde_json::value::RawValue;
 
-/// The maximum nesting, the same as for all other JSON here. Each level uses stack space.
+/// The maximum nesting depth, as for all other JSON here. Each level uses stack space.
 const DEPTH_MAX: usize = 128;
 
 /// Returns a value as compact text with sorted keys. Fails if data would be lost.

@@ -1,7 +1,7 @@
-//! Detects habits from other tools in input that hq accepts unchanged: nothing fails at once, but
-//! the result is not the intended one. Each habit is an entry of [`HABITS`]: a place, and a
-//! function that recognizes the habit there and suggests what to write instead. Most habits cause a
-//! note, which changes nothing. If nothing could run at all, the submit is rejected.
+//! Detects habits from other tools in input that hq accepts unchanged: nothing fails immediately,
+//! but the result is not what the user intended. Each habit is an entry of [`HABITS`]: a place, and
+//! a function that recognizes the habit there and suggests what to write instead. Most habits cause
+//! a note, which changes nothing. If nothing could run at all, the submit is rejected.
 
 use std::borrow::Cow;
 use std::ffi::OsString;
@@ -38,12 +38,12 @@ const VALUES_MAX: usize = 100;
 /// The maximum length of a note in bytes.
 const NOTE_LEN_MAX: usize = 1_000;
 
-/// The command that submits.
+/// The command that submits the tasks.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Verb {
-    /// `hq run`.
+    /// The command `hq run`.
     Run,
-    /// `hq submit`.
+    /// The command `hq submit`.
     Submit,
     /// A job file.
     File,
@@ -59,16 +59,16 @@ impl Verb {
     }
 }
 
-/// Where the tasks' values come from.
+/// The source of the tasks' values.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Source<'a> {
     /// There is only one task.
     One,
-    /// Tasks differ only in their ids.
+    /// The tasks differ only in their ids.
     Ids,
-    /// `--each-line`, `--from-json`, or the entries of a job file.
+    /// The values come from `--each-line`, `--from-json`, or the entries of a job file.
     Entries,
-    /// `--param`.
+    /// The values come from `--param`.
     Params(&'a Params),
 }
 
@@ -80,7 +80,7 @@ pub(crate) struct Typed<'a> {
     pub(crate) source: Source<'a>,
     /// The program and its arguments.
     pub(crate) words: Vec<Cow<'a, str>>,
-    /// The options and their values: paths, variables, the name.
+    /// The options and their values: paths, variables, and the name.
     pub(crate) values: Vec<(&'static str, Cow<'a, str>)>,
     /// The names in `--env`.
     pub(crate) env_names: Vec<Cow<'a, str>>,
@@ -102,7 +102,7 @@ enum Place {
     Argument,
     /// The whole command.
     Command,
-    /// Values of options that tasks receive.
+    /// The values of options that tasks receive.
     Value,
     /// The code of the file that the command runs.
     Script,
@@ -112,11 +112,11 @@ enum Place {
 #[derive(Clone, Copy, Debug)]
 struct Text<'a> {
     text: &'a str,
-    /// Its position among the words of the command.
+    /// The position of the text among the words of the command.
     number: usize,
-    /// The option whose value it is.
+    /// The option that the text is the value of.
     option: &'a str,
-    /// The program that reads it.
+    /// The program that reads the text.
     reader: Reader,
 }
 
@@ -204,7 +204,7 @@ impl<'a> Typed<'a> {
         let is_array = options.array.as_ref().is_some_and(|ids| ids.len() > 1);
         let has_values =
             params.is_some() || options.each_line.is_some() || options.from_json.is_some();
-        // In a script, the id stands for its only task.
+        // In a script, the id is that of its only task.
         let id = options
             .array
             .as_ref()
@@ -332,7 +332,7 @@ impl<'a> Typed<'a> {
 ///
 /// # Errors
 ///
-/// If nothing could run.
+/// Returns an error if nothing could run.
 pub(crate) fn look<'a>(typed: &'a Typed<'a>) -> CliResult<Vec<Box<str>>> {
     let mut notes: Vec<Box<str>> = Vec::new();
     for said in typed.said() {

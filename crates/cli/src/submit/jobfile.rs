@@ -267,7 +267,7 @@ fn is_one(path: &Path) -> bool {
 ///
 /// # Errors
 ///
-/// If the file is followed by words, which would be ignored.
+/// Returns an error if the file is followed by words, which would be ignored.
 pub(crate) fn in_command<'a>(verb: &str, command: &'a [OsString]) -> CliResult<Option<&'a Path>> {
     let Some((path, rest)) = command
         .split_first()

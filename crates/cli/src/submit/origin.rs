@@ -14,8 +14,8 @@ const MARK: &str = "HQ_INSTANCE_KEY";
 ///
 /// # Errors
 ///
-/// If a name is given but this process does not belong to a task of the job: the name would have no
-/// effect.
+/// Returns an error if a name is given but this process does not belong to a task of the job,
+/// because the name would have no effect.
 pub(crate) fn add(
     spec: &mut SubmitSpec,
     server_uid: Option<&str>,

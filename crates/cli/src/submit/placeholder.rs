@@ -11,16 +11,16 @@ pub(crate) enum Piece<'a> {
     Name(&'a [u8]),
 }
 
-/// What a path is used for, which determines the valid placeholders.
+/// The use of a path, which determines the valid placeholders.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum PathRole {
-    /// Working directory of the tasks.
+    /// The working directory of the tasks.
     Cwd,
     /// Standard output.
     Stdout,
     /// Standard error.
     Stderr,
-    /// Stream directory.
+    /// The stream directory.
     Stream,
     /// A file that the task reads.
     Input,

@@ -1,4 +1,4 @@
-//! The plan of a submit, for `--dry-run`.
+//! The plan for a submit, for `--dry-run`.
 
 use std::os::unix::ffi::OsStrExt;
 
@@ -19,23 +19,23 @@ use super::{PreparedSubmit, SubmitContext};
 /// A submit as its user would describe it.
 #[derive(Debug)]
 pub(crate) struct Plan {
-    /// The name of a new job; `None` for an open job.
+    /// The name of a new job. `None` for an open job.
     pub(crate) name: Option<String>,
     pub(crate) job: Option<u32>,
     pub(crate) task_count: u64,
     /// The ids, such as `1-100`. In an open job, the server may assign higher ids.
     pub(crate) ids: String,
-    /// The first and the last task; empty without tasks.
+    /// The first and the last task. Empty if there are no tasks.
     pub(crate) tasks: Vec<PlannedTask>,
     /// The distinct templates of a graph, or the template of an array.
     pub(crate) templates: Vec<common::TaskTemplate>,
     pub(crate) stream: Option<String>,
     pub(crate) after: Vec<String>,
-    /// Connected workers; `None` if no server was queried.
+    /// The connected workers. `None` if no server was queried.
     pub(crate) workers: Option<Vec<PlannedWorker>>,
     /// The finished tasks, if requested.
     pub(crate) skipped: Option<SkipPlan>,
-    /// Distinct requests that fit on no worker; empty without workers.
+    /// The distinct requests that fit on no worker. Empty if there are no workers.
     pub(crate) unfit: Vec<String>,
     /// Whether tasks print here instead of to files.
     pub(crate) is_local: bool,
@@ -49,7 +49,7 @@ pub(crate) struct PlannedTask {
     pub(crate) name: Option<String>,
     pub(crate) command: Vec<String>,
     pub(crate) cwd: String,
-    /// `None` for a stream or no output.
+    /// The path of standard output. `None` for a stream or no output.
     pub(crate) stdout: Option<String>,
     pub(crate) stderr: Option<String>,
     pub(crate) entry: Option<String>,
@@ -67,18 +67,18 @@ pub(crate) struct PlannedWorker {
     pub(crate) fits: bool,
 }
 
-/// What a worker offers.
+/// The resources and the lifetime that a worker offers.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct WorkerCapacity<'a> {
-    /// Names and amounts.
+    /// The names and the amounts of the resources.
     pub(crate) amounts: &'a [(String, Amount)],
-    /// The number of workers in its group, including itself.
+    /// The number of workers in the worker's group, including itself.
     pub(crate) group_size: u32,
-    /// The remaining lifetime; `None` if unlimited.
+    /// The remaining lifetime. `None` if it is unlimited.
     pub(crate) left: Option<std::time::Duration>,
 }
 
-/// Creates the plan of a submit, without workers.
+/// Creates the plan for a submit, without workers.
 pub(crate) fn plan(prepared: &PreparedSubmit, context: SubmitContext<'_>) -> Plan {
     let SubmitSpec {
         target,
@@ -194,7 +194,8 @@ fn planned(
     let args = template.filled_args(&template.arg_values(TaskId(id), bytes));
     let of_task = |path: &[u8]| {
         let values: &[(&str, &[u8])] = &[("TASK_ID", number.as_bytes()), ("INSTANCE_ID", b"0")];
-        // Filled in last, because placeholders inside a value must not be replaced.
+        // The parameters are filled in last, because placeholders inside a value must not be
+        // replaced.
         fill(&placeholder::replace(path, values), &params)
     };
     let resolver = PathResolver::new(&of_task(&template.cwd), context);

@@ -2,9 +2,9 @@
 //!
 //! A task counts as finished if all its outputs exist, its worker stored a record next to the first
 //! output, and a record created now would be equal ([`hq_core::done`]). Tasks that depend on a task
-//! that runs also run. So do tasks that wait for another job or for tasks of the open job, which
-//! may still write their inputs. Several threads examine the files, because on a shared file system
-//! most of the time is spent waiting.
+//! that runs also run. The same applies to tasks that wait for another job or for tasks of the open
+//! job, which may still write their inputs. Several threads examine the files, because on a shared
+//! file system most of the time is spent waiting.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -40,7 +40,7 @@ const CHUNK: usize = 64;
 pub(crate) enum RunReason {
     /// The task has no declared outputs.
     NoOutputs,
-    /// It depends on a task that runs.
+    /// The task depends on a task that runs.
     After(TaskId),
     /// The task depends on a task that is already in the open job.
     AfterEarlier(TaskId),
@@ -86,12 +86,12 @@ impl fmt::Display for RunReason {
     }
 }
 
-/// Unfinished dependencies outside of the submit. Until they end, the tasks' inputs may change.
+/// Unfinished dependencies outside the submit. Until they end, the tasks' inputs may change.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub(crate) struct OuterDependencies {
     /// The job that all tasks wait for.
     pub(crate) job: Option<JobId>,
-    /// A job of which each task waits for the task with the same id, and the sorted ids of its
+    /// A job whose tasks are awaited by the tasks with the same ids, and the sorted ids of its
     /// unfinished tasks.
     pub(crate) each: Option<(JobId, Vec<u32>)>,
 }
@@ -126,7 +126,7 @@ impl fmt::Display for SkipPlan {
 ///
 /// # Errors
 ///
-/// If no task has outputs, or if the ids of the tasks are not known yet.
+/// Returns an error if no task has outputs, or if the ids of the tasks are not known yet.
 pub(crate) fn leave_out(spec: &mut SubmitSpec, unended: &OuterDependencies) -> CliResult<SkipPlan> {
     let is_attached = matches!(spec.target, SubmitTarget::Attach(_));
     let submit_dir = spec.submit_dir.to_vec();
@@ -149,7 +149,7 @@ pub(crate) struct Changed {
 ///
 /// # Errors
 ///
-/// If no task has outputs.
+/// Returns an error if no task has outputs.
 pub(crate) fn changed(specs: &[SubmitSpec]) -> CliResult<Changed> {
     let has_outputs = |spec: &SubmitSpec| match &spec.body {
         SubmitBody::Array(array) => !array.template.files.outputs.is_empty(),
@@ -167,8 +167,8 @@ pub(crate) fn changed(specs: &[SubmitSpec]) -> CliResult<Changed> {
     for spec in specs {
         let origin = spec.origin.as_ref().map(|origin| origin.task);
         if origin.is_some_and(|task| is_run.get(&task) == Some(&true)) {
-            // The task that added these runs again, and adds them again with all tasks that they
-            // added.
+            // The task that added these tasks runs again, and adds them again with all tasks that
+            // they added.
             positions.push(IdArray::default());
             is_run.extend(ids_of(spec)?.into_iter().map(|task| (task, true)));
             continue;
@@ -330,7 +330,7 @@ fn skip_graph(graph: &mut GraphSpec, submit_dir: &[u8]) -> CliResult<SkipPlan> {
 }
 
 /// Returns why each task of a graph runs, in order, or `None` if it is finished. `earlier` returns
-/// whether a task outside of the graph runs, if known.
+/// whether a task outside the graph runs, if known.
 fn reasons_of_graph(
     graph: &GraphSpec,
     submit_dir: &[u8],

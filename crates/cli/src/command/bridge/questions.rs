@@ -45,8 +45,8 @@ pub(super) enum Question {
         name: String,
         max_fails: Option<u32>,
         templates: Vec<TemplateSpec>,
-        /// The length of the standard input of each template's tasks; -1 = none. The bytes are in
-        /// the blob.
+        /// The length of the standard input of each template's tasks, or -1 if there is none. The
+        /// bytes are in the blob.
         stdin: Vec<i64>,
         tasks: Vec<GraphTaskText>,
         /// The directory of the submit.

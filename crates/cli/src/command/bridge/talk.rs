@@ -13,9 +13,9 @@ use crate::client::Client;
 use crate::error::{CliError, CliResult};
 use crate::parse::selector::Selector;
 
-/// How long a server may be away; the same as for `hq job wait`.
+/// How long a server may be away, as for `hq job wait`.
 const PATIENCE: Duration = Duration::from_secs(60);
-/// The pauses between attempts to reach it.
+/// The minimum and the maximum pause between attempts to reach the server.
 const PAUSE_MIN: Duration = Duration::from_millis(50);
 const PAUSE_MAX: Duration = Duration::from_secs(2);
 /// Answers a request.

@@ -16,7 +16,8 @@ use crate::client::{Client, WatchOptions};
 use crate::error::{CliError, CliResult};
 use crate::parse::selector::Selector;
 
-/// The minimum time between two updates. Practically zero, because each update is reported at once.
+/// The minimum time between two updates. It is practically zero, because each update is reported
+/// immediately.
 const INTERVAL: Duration = Duration::from_nanos(1);
 /// The number of tasks per request.
 const PAGE: u16 = 2_000;
@@ -67,7 +68,7 @@ fn selector(job: u32) -> CliResult<client::Selector> {
     Ok(Selector::Ids(ids).to_message())
 }
 
-/// Follows a job over one connection. An error comes with whether the connection broke.
+/// Follows a job over one connection. An error says whether the connection broke.
 async fn follow(
     shared: &Shared,
     mut client: Client,
@@ -141,12 +142,12 @@ async fn pass_on(shared: &Shared, job: u32, tasks: Vec<client::EndedTask>) {
     let _ = shared.out.send(columns.frame(job)).await;
 }
 
-/// Ends of calls.
+/// The results of ended calls, as columns.
 #[derive(Default)]
 struct Columns {
     ids: Vec<u32>,
     states: Vec<i32>,
-    /// -1 = no value.
+    /// The lengths of the values, or -1 for calls without a value.
     lens: Vec<i64>,
     errors: Map<String, Value>,
     blob: BytesMut,
@@ -181,7 +182,7 @@ impl Columns {
     }
 }
 
-/// Requests the state of calls, and reports the ended ones.
+/// Requests the state of calls, and reports those that have ended.
 async fn settle_calls(shared: &Shared, job: u32, settle: &Settle) -> CliResult<()> {
     let mut client = come_back(shared, None).await?;
     // Ids may be far apart, so the ids between them are not requested.

@@ -16,7 +16,7 @@ use crate::error::{CliError, CliResult};
 use crate::parse::selector::Selector;
 use crate::text::clean;
 
-/// Lines of an output that are shown at most.
+/// The maximum number of output lines that are shown.
 const TAIL_LINES: u32 = 100;
 
 /// Performs an action, and returns its result as text.
@@ -88,13 +88,13 @@ pub(super) async fn act(client: &mut Client, action: Action) -> CliResult<String
     })
 }
 
-/// Number of tasks that a request canceled.
+/// Returns the number of tasks that a request canceled.
 async fn canceled(client: &mut Client, request: Request) -> CliResult<u64> {
     let results = client.change_jobs(request).await?.results;
     Ok(results.first().map_or(0, |result| result.canceled.into()))
 }
 
-/// The end of a task's standard error; of its standard output if that is empty.
+/// Returns the end of a task's standard error, or of its standard output if that is empty.
 pub(super) async fn output_tail(client: &mut Client, job: u32, task: u32) -> CliResult<OutputTail> {
     let mut tail = OutputTail {
         job,
@@ -119,7 +119,7 @@ pub(super) async fn output_tail(client: &mut Client, job: u32, task: u32) -> Cli
     Ok(tail)
 }
 
-/// The file into which a task writes, or the directory of its stream.
+/// Returns the file into which a task writes, or the directory of its stream.
 pub(super) async fn path(client: &mut Client, key: LogKey) -> CliResult<String> {
     let mut page = page_of(key.job);
     page.tasks = id_array((key.task, key.task));

@@ -1,5 +1,5 @@
-//! State of the screen, and its changes by keys, mouse and answers. It has no side effects: it
-//! returns each request as an [`Ask`].
+//! The state of the screen, and its changes by keys, the mouse and answers. It has no side effects:
+//! it returns each request as an [`Ask`].
 
 pub(super) mod log;
 mod open;
@@ -24,22 +24,22 @@ use crate::source::{Queue, Share, Snapshot, host, is_connected, is_lost};
 use log::Log;
 use usage::Usage;
 
-/// Rows of a page.
+/// The number of rows of a page.
 const PAGE: isize = 10;
-/// Parts of a replay's whole time that a small and a large step pass.
+/// The numbers of small and of large steps that pass the whole time of a replay.
 const STEPS: i64 = 200;
 const LARGE_STEP: i64 = 10;
 const SECOND: i64 = 1_000_000_000;
-/// Minimum time span of a chart, in nanoseconds.
+/// The minimum time span of a chart, in nanoseconds.
 const SPAN_MIN: i64 = 60 * SECOND;
-/// Time that the charts show, at most; the last one is that of a replay.
+/// The maximum time spans that the charts can show. The last one is for a replay.
 const SPANS: [i64; 4] = [600 * SECOND, 7_200 * SECOND, 86_400 * SECOND, i64::MAX];
-/// Number of tasks to request at first; reaching the last row requests more.
+/// The number of tasks to request at first. Reaching the last row requests more.
 const TASKS: usize = 500;
-/// Maximum number of tasks in a list: more than a user scrolls through.
+/// The maximum number of tasks in a list. It is more than a user scrolls through.
 const TASKS_MAX: usize = 20_000;
 
-/// Keys without a character, and the character that the dashboard uses for each.
+/// The keys without a character, and the character that the dashboard uses for each.
 const KEYS: [(KeyCode, char); 13] = [
     (KeyCode::Esc, '⌫'),
     (KeyCode::Backspace, '⌫'),
@@ -56,7 +56,7 @@ const KEYS: [(KeyCode, char); 13] = [
     (KeyCode::Right, '→'),
 ];
 
-/// A list; the first five are the tabs.
+/// A list. The first five are the tabs.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(super) enum Place {
     #[default]
@@ -65,7 +65,7 @@ pub(super) enum Place {
     Workers,
     Allocations,
     Events,
-    /// Failures of the open job.
+    /// The failures of the open job.
     Job,
     /// All tasks of a job or worker.
     Tasks,
@@ -81,10 +81,10 @@ impl Place {
     ];
 }
 
-/// Request to the shell.
+/// A request to the shell.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) enum Ask {
-    /// Shows other data: the open job, the task whose output is open, or the time of a replay.
+    /// Show other data: the open job, the task whose output is open, or the time of a replay.
     Look(Focus),
     Do(Action),
     /// Find the file of an output, for the clipboard.
@@ -97,35 +97,35 @@ pub(super) enum Topic {
     Everything,
     Problems,
     Queues,
-    /// An output, and the number of earlier openings, so that a reopened one is read again.
+    /// An output. The number of earlier openings ensures that a reopened output is read again.
     Log(LogKey, u32),
     Tasks(TasksWanted),
-    /// Resource use of a task of a job over time.
+    /// The resource usage of a task of a job over time.
     Usage(u32, u32),
     Job(u32),
-    /// The end of what a task of a job wrote.
+    /// The end of the output of a task of a job.
     Output(u32, u32),
     Events,
     Ended,
-    /// The time before the dashboard; all of it, or the last minutes.
+    /// The history before the dashboard was started: all of it, or the last minutes.
     Past(bool),
 }
 
-/// The questions of the screen, and what their answers depend on.
+/// The questions of the screen, and the data that their answers depend on.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub(super) struct Focus {
-    /// Questions of the open view come first.
+    /// The questions. Those of the open view come first.
     pub(super) topics: Vec<Topic>,
-    /// `None` = now.
+    /// The time to show. `None` for the current time.
     pub(super) at_ns: Option<i64>,
-    /// Number of completed actions. An action may change every answer.
+    /// The number of completed actions. An action may change every answer.
     pub(super) acted: u32,
 }
 
-/// A change of the state by an event of the terminal or by an answer.
+/// A change of the state because of a terminal event or an answer.
 pub(super) type News = Box<dyn FnOnce(&mut App) + Send>;
 
-/// How jobs are sorted: the name and the key of an order.
+/// The name and the key of an order in which jobs can be sorted.
 type Order = (&'static str, fn(&JobSummary) -> (u64, &str));
 const ORDERS: [Order; 5] = [
     ("id", |_| (0, "")),
@@ -139,7 +139,7 @@ const ORDERS: [Order; 5] = [
     }),
 ];
 
-/// Time of a replay.
+/// The time of a replay.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Replay {
     pub(super) from_ns: i64,
@@ -148,21 +148,21 @@ pub(super) struct Replay {
     pub(super) is_playing: bool,
 }
 
-/// How things may look.
+/// The colors and characters that can be used.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(super) struct Theme {
     pub(super) colors: bool,
-    /// Characters beyond ASCII can be shown.
+    /// Whether characters beyond ASCII can be shown.
     pub(super) unicode: bool,
 }
 
-/// Places on the screen that react to the mouse; set while drawing.
+/// The places on the screen that react to the mouse. They are set while drawing.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub(super) struct Hits {
     pub(super) tabs: Vec<Rect>,
-    /// First row of the table, below its header.
+    /// The first row of the table, below its header.
     pub(super) rows: Rect,
-    /// In the overview: index of the problem in each row.
+    /// The index of the problem in each row of the overview.
     pub(super) owners: Vec<usize>,
 }
 
@@ -171,7 +171,7 @@ pub(super) struct Hits {
 pub(super) struct Tasks {
     /// The last request.
     pub(super) wanted: TasksWanted,
-    /// Tasks for the current filter, or for the previous one.
+    /// The tasks for the current filter, or for the previous one.
     pub(super) page: Option<TaskPage>,
 }
 
@@ -180,7 +180,7 @@ impl Tasks {
         self.page.as_ref().map_or(&[], |page| &page.rows)
     }
 
-    /// Whether the visible list belongs to an earlier filter.
+    /// Returns whether the visible list belongs to an earlier filter.
     pub(super) fn is_old(&self) -> bool {
         let page = self.page.as_ref();
         page.is_some_and(|page| page.wanted.filter != self.wanted.filter)
@@ -190,7 +190,7 @@ impl Tasks {
 /// The dashboard.
 #[derive(Debug, Default)]
 pub(super) struct App {
-    /// Name of the server or the file.
+    /// The name of the server or the file.
     pub(super) title: String,
     pub(super) theme: Theme,
     pub(super) replay: Option<Replay>,
@@ -198,30 +198,30 @@ pub(super) struct App {
     pub(super) snapshot: Option<Snapshot>,
     pub(super) ended: Vec<Share>,
     pub(super) events: Vec<EventRow>,
-    /// Problems, worst first; `None` before the first report.
+    /// The problems, worst first. `None` before the first report.
     pub(super) problems: Option<Vec<Problem>>,
-    /// Queues arrive separately, because their reply may wait for a batch system.
+    /// The queues. They arrive separately, because their reply may wait for a batch system.
     pub(super) queues: Option<Vec<Queue>>,
     pub(super) history: History,
     pub(super) view: Option<JobView>,
     pub(super) output: Option<OutputTail>,
     pub(super) usage: Usage,
-    /// Why the server does not answer; `None` if it answers.
+    /// Why the server does not answer. `None` if it answers.
     pub(super) trouble: Option<String>,
-    /// Result of an action.
+    /// The result of an action.
     pub(super) told: Option<String>,
-    /// Number of completed actions.
+    /// The number of completed actions.
     pub(super) acted: u32,
-    /// Text for the clipboard of the terminal.
+    /// The text for the clipboard of the terminal.
     pub(super) copied: Option<String>,
 
     pub(super) tab: Place,
     pub(super) job: Option<u32>,
     pub(super) tasks: Option<Tasks>,
     pub(super) log: Option<Log>,
-    /// Number of logs that were opened.
+    /// The number of logs that have been opened.
     logs_opened: u32,
-    /// State of the list of each place.
+    /// The state of the list of each place.
     pub(super) tables: [TableState; 7],
     pub(super) hits: Hits,
     pub(super) dialog: Option<Question>,
@@ -230,11 +230,11 @@ pub(super) struct App {
     pub(super) is_searching: bool,
     order: usize,
     pub(super) is_descending: bool,
-    /// Number of the span of the charts.
+    /// The number of the time span of the charts.
     span: usize,
     pub(super) has_quit: bool,
     asked: Focus,
-    /// Requests that were not sent yet.
+    /// The requests that have not been sent yet.
     pub(super) asks: Vec<Ask>,
 }
 
@@ -250,20 +250,20 @@ impl App {
         }
     }
 
-    /// The time that is shown.
+    /// Returns the time that is shown.
     pub(super) fn now_ns(&self) -> i64 {
         let seen = self.snapshot.as_ref().map_or(0, |snapshot| snapshot.now_ns);
         self.replay.map_or(seen, |replay| replay.at_ns)
     }
 
-    /// Start and end of the charts: the known time span, but at least the minimum.
+    /// Returns the start and the end of the charts: the known time span, but at least the minimum.
     pub(super) fn chart_span(&self) -> (i64, i64) {
         let to = self.now_ns();
         let first = self.history.first_ns().unwrap_or(to).min(to - SPAN_MIN);
         (first.max(to.saturating_sub(SPANS[self.span])), to)
     }
 
-    /// The questions of the screen.
+    /// Returns the questions of the screen.
     pub(super) fn focus(&self) -> Focus {
         let tasks = self.tasks.iter().map(|tasks| tasks.wanted.clone());
         let mut topics: Vec<Topic> = tasks.map(Topic::Tasks).collect();
@@ -283,7 +283,7 @@ impl App {
         }
     }
 
-    /// The focus, if it changed since the last call.
+    /// Returns the focus, if it has changed since the last call.
     pub(super) fn changed_focus(&mut self) -> Option<Ask> {
         let focus = self.focus();
         let changed = focus != self.asked;
@@ -330,12 +330,12 @@ impl App {
         }
     }
 
-    /// Advances the time; a playing replay advances by `passed_ns` times its speed.
+    /// Advances the time. A playing replay advances by `passed_ns` times its speed.
     pub(super) fn tick(&mut self, passed_ns: i64) {
         let Some(replay) = self.replay.as_mut().filter(|replay| replay.is_playing) else {
             return;
         };
-        // The speed that shows the whole run in half a minute.
+        // At this speed, the whole run takes half a minute.
         let speed = ((replay.to_ns - replay.from_ns) / (30 * SECOND)).max(1);
         replay.at_ns = (replay.at_ns + passed_ns.saturating_mul(speed)).min(replay.to_ns);
         replay.is_playing = replay.at_ns < replay.to_ns;
@@ -347,7 +347,7 @@ impl App {
             .map_or(&[], |snapshot| &snapshot.jobs)
     }
 
-    /// The jobs as they are shown.
+    /// Returns the jobs in the order in which they are shown.
     pub(super) fn visible_jobs(&self) -> Vec<&JobSummary> {
         let wanted = self.search.to_lowercase();
         let matches = |job: &&JobSummary| {
@@ -369,7 +369,7 @@ impl App {
         ORDERS[self.order].0
     }
 
-    /// The workers in display order: workers with problems first.
+    /// Returns the workers in display order: workers with problems first.
     pub(super) fn visible_workers(&self) -> Vec<&WorkerInfo> {
         let suspects = suspect_hosts(&self.ended);
         let workers = self.snapshot.iter().flat_map(|snapshot| &snapshot.workers);
@@ -396,14 +396,14 @@ impl App {
         self.queues().get(self.selected(Place::Allocations))
     }
 
-    /// Whether the server reports that no worker can run the tasks of a job. A journal does not
-    /// contain why tasks wait.
+    /// Returns whether the server reports that no worker can run the tasks of a job. A journal does
+    /// not record why tasks wait.
     pub(super) fn is_starving(&self, job: u32) -> bool {
         let is_it = |one: &Problem| one.kind == STARVING && one.subject == Some(job);
         self.replay.is_none() && self.problems.iter().flatten().any(is_it)
     }
 
-    /// The job that is open, or else selected.
+    /// Returns the open job, or the selected job if none is open.
     pub(super) fn current_job(&self) -> Option<&JobSummary> {
         match self.job {
             Some(id) => self.jobs().iter().find(|job| job.id == id),
@@ -416,13 +416,13 @@ impl App {
         failures.get(self.selected(Place::Job))
     }
 
-    /// The selected task of a list; `None` if the list is outdated.
+    /// Returns the selected task of a list, or `None` if the list is outdated.
     fn selected_task(&self) -> Option<&TaskRow> {
         let tasks = self.tasks.as_ref().filter(|tasks| !tasks.is_old())?;
         tasks.rows().get(self.selected(Place::Tasks))
     }
 
-    /// The list that keys and mouse act on.
+    /// Returns the list that keys and the mouse act on.
     pub(super) const fn place(&self) -> Place {
         if self.tasks.is_some() {
             Place::Tasks
@@ -441,7 +441,7 @@ impl App {
         self.tables[place as usize].select(Some(row));
     }
 
-    /// Number of rows of the list that is shown.
+    /// Returns the number of rows of the list that is shown.
     fn row_count(&self) -> usize {
         match self.place() {
             Place::Overview => self.problems.as_ref().map_or(0, Vec::len),
@@ -518,7 +518,7 @@ impl App {
         }
     }
 
-    /// Starts at the beginning of what another filter finds.
+    /// Moves to the beginning of the list after the filter has changed.
     fn on_filter(&mut self) {
         if let Some(tasks) = &mut self.tasks {
             tasks.wanted.count = TASKS;
@@ -526,7 +526,7 @@ impl App {
         self.select(self.place(), 0);
     }
 
-    /// The text typed after `/`.
+    /// Returns the text typed after `/`.
     pub(super) const fn search_text(&mut self) -> &mut String {
         match (&mut self.log, &mut self.tasks) {
             (Some(log), _) => &mut log.search,
@@ -615,7 +615,7 @@ impl App {
         }
     }
 
-    /// Over an output to another attempt, in a journal through time.
+    /// Moves to another attempt if an output is open, and through time in a journal.
     fn go_far(&mut self, later: bool) {
         if self.log.is_some() {
             self.usage.step(later);
@@ -656,7 +656,7 @@ impl App {
         }
     }
 
-    /// Selects the clicked row; opens it if it was already selected.
+    /// Selects the clicked row, or opens it if it was already selected.
     fn click_row(&mut self, row: usize) {
         let place = self.place();
         // A problem may have several rows.

@@ -12,7 +12,7 @@ pub(super) fn copy(text: &str) -> io::Result<()> {
     out.flush()
 }
 
-/// As in RFC 4648, section 4.
+/// Encodes bytes as in RFC 4648, section 4.
 fn base64(bytes: &[u8]) -> String {
     let mut text = String::new();
     for group in bytes.chunks(3) {

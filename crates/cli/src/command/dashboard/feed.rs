@@ -1,9 +1,9 @@
 //! Sends the questions of the screen to a server or a journal.
 //!
 //! The feed uses several connections, because some answers wait for a batch system or for workers.
-//! Each action uses a connection of its own, because its answer waits for the server's disk. After
-//! an answer from the store, the feed does not repeat the question for a multiple of the time that
-//! the answer took. So the dashboard uses only a small part of the server's time.
+//! Each action uses a separate connection, because its answer waits for the server's disk. After an
+//! answer from the store, the feed does not repeat the question for a multiple of the time that the
+//! answer took. The dashboard therefore uses only a small part of the server's time.
 
 use std::cell::RefCell;
 use std::path::Path;
@@ -33,34 +33,34 @@ use crate::source::problems::{self, is_open};
 use crate::source::{self, Ask as _, Snapshot};
 use crate::text::clean;
 
-/// Minimum time between two questions about the state in memory, and about the store.
+/// The minimum time between two questions about the state in memory, and about the store.
 const LOOK_PAUSE: Duration = Duration::from_millis(450);
 const STORE_PAUSE: Duration = Duration::from_secs(2);
-/// Pause after an answer of the store, as a multiple of its duration: all of them together use less
-/// than three percent of the server's time.
+/// The pause after an answer from the store, as a multiple of the time that the answer took.
+/// Together, such questions use less than three percent of the server's time.
 const COST_FACTOR: u32 = 80;
-/// Pause after an answer about all jobs, as a multiple of its duration. Most of that time is spent
-/// in this process. The pause is bounded.
+/// The pause after an answer about all jobs, as a multiple of the time that the answer took. Most
+/// of that time is spent in this process. The pause has a maximum.
 const LOOK_FACTOR: u32 = 5;
 const LOOK_PAUSE_MAX: Duration = Duration::from_secs(2);
-/// A server that does not answer for this long counts as lost.
+/// How long a server may take to answer before it counts as lost.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(30);
-/// Pause after an error, and at the end of an output.
+/// The pause after an error, and at the end of an output.
 const ERROR_PAUSE: Duration = Duration::from_millis(500);
-/// Longest sleep of a lane; a change of the focus ends it.
+/// The maximum sleep of a lane. A change of the focus ends it.
 const SLEEP_MAX: Duration = Duration::from_secs(3_600);
-/// Time after which the screen announces a slow action.
+/// How long an action may take before the screen announces that it is slow.
 const ACTION_PATIENCE: Duration = Duration::from_secs(2);
-/// Maximum wait for confirmed actions when the dashboard ends.
+/// How long the dashboard waits at its end for confirmed actions.
 const LAST_ACTIONS: Duration = Duration::from_secs(10);
-/// Time after which the screen shows why it waits.
+/// How long an answer may take before the screen shows why it waits.
 const SILENCE: Duration = Duration::from_secs(1);
 /// The recent part of the history, which has finer steps.
 const RECENT_NS: i64 = 600_000_000_000;
 
 impl Topic {
-    /// Number of the connection; whether an action changes the answer; pause after an answer that
-    /// took the given time.
+    /// Returns the number of the connection, whether an action changes the answer, and the pause
+    /// after an answer that took the given time.
     fn pace(&self, took: Duration) -> (usize, bool, Duration) {
         let of_store = |least: Duration| (took * COST_FACTOR).max(least);
         match self {
@@ -77,7 +77,8 @@ impl Topic {
         }
     }
 
-    /// What the answer depends on: the time in a journal, and the number of completed actions.
+    /// Returns the time in a journal and the number of completed actions, which the answer depends
+    /// on.
     fn moment(&self, focus: &Focus) -> Moment {
         let (_, is_changed, _) = self.pace(Duration::ZERO);
         let at_ns = focus.at_ns.filter(|_| !matches!(self, Self::Past(_)));
@@ -105,19 +106,19 @@ fn first_line(error: &CliError) -> String {
     clean(text.lines().next().unwrap_or_default())
 }
 
-/// A server; the connection is opened when it is needed, and again after it broke.
+/// A server. The connection is opened when it is needed, and again after it broke.
 struct Server {
     dir: ServerDir,
     client: Option<Client>,
     log: Option<Position>,
-    /// When the first task started, and from when on the past has been read.
+    /// When the first task started, and the time from which the past has been read.
     past: Option<(i64, i64)>,
 }
 
 /// A source of answers.
 enum Source {
     Server(Box<Server>),
-    /// A journal, and its first and last moment.
+    /// A journal, and its first and last moments.
     Journal(JournalFile, (i64, i64)),
 }
 
@@ -166,7 +167,7 @@ async fn of_journal(
             let steps = read::past(file, span).await?;
             news(move |app| app.history.prepend(&steps))
         }
-        // A journal has no answer, or `Everything` includes it.
+        // A journal has no answer to these, or `Everything` includes it.
         Topic::Problems | Topic::Queues | Topic::Log(..) | Topic::Usage(..) => None,
         Topic::Output(..) | Topic::Ended => None,
     })
@@ -190,7 +191,7 @@ impl Server {
         Ok(self.client.insert(client))
     }
 
-    /// New lines of an output. The view of the output shows an error.
+    /// Returns the new lines of an output. The view of the output shows an error.
     async fn read_log(&mut self, wanted: (LogKey, u32)) -> Option<News> {
         let known = self.log.take();
         let known = known.filter(|log| (log.key, log.opening) == wanted);
@@ -260,7 +261,7 @@ impl Server {
         })
     }
 
-    /// The history before the known one.
+    /// Returns the history before the known history.
     async fn read_past(&mut self, is_long: bool, now: i64) -> CliResult<Option<News>> {
         let past = self.past;
         let client = self.get().await?;
@@ -283,14 +284,15 @@ impl Server {
     }
 }
 
-/// Repeats its questions, one at a time.
+/// Repeats the questions of one connection, one at a time.
 struct Lane<'a> {
-    /// The number of its connection; `None` = it has all questions.
+    /// The number of the connection. `None` if the lane asks all questions.
     number: Option<usize>,
     source: Source,
     tx: &'a Sender<News>,
     focus: watch::Receiver<Focus>,
-    /// Answered questions with the moment of the answer and the time of the next repetition.
+    /// The answered questions, each with the moment of the answer and the time of the next
+    /// repetition.
     asked: Vec<(Topic, Moment, Instant)>,
 }
 
@@ -306,7 +308,7 @@ impl Lane<'_> {
                         server.client = None;
                         trouble = format!("no server: {trouble}");
                     }
-                    // One lane reports for all.
+                    // Only one lane reports the loss.
                     if self.number.is_none_or(|number| number == 0) {
                         tell(self.tx, Box::new(|app| app.trouble = Some(trouble)));
                     }
@@ -354,7 +356,7 @@ impl Lane<'_> {
         Ok(())
     }
 
-    /// Time until the next question is due. A journal does not change.
+    /// Returns how long to wait until the next question is due. A journal does not change.
     fn rest(&self) -> Duration {
         let next = self.asked.iter().map(|(.., due)| *due).min();
         let next = next.filter(|_| matches!(self.source, Source::Server(_)));
@@ -364,14 +366,14 @@ impl Lane<'_> {
     }
 }
 
-/// A started feed.
+/// A feed that has been started.
 pub(super) struct Feed {
     pub(super) title: String,
     pub(super) replay: Option<Replay>,
     pub(super) asks: UnboundedSender<Ask>,
-    /// Actions that were not answered.
+    /// The number of actions that have not been answered.
     open: Arc<AtomicUsize>,
-    /// Reports, when the feed has ended, why the last action was not done.
+    /// Receives, when the feed has ended, the reason why the last action was not done.
     ended: Receiver<Option<String>>,
 }
 
@@ -380,7 +382,7 @@ impl Feed {
     ///
     /// # Errors
     ///
-    /// If an action may not have been done.
+    /// Returns an error if an action may not have been done.
     pub(super) fn end(self) -> CliResult<()> {
         drop(self.asks);
         let is_open = || self.open.load(Ordering::SeqCst) > 0;
@@ -402,7 +404,8 @@ impl Feed {
     }
 }
 
-/// Starts the feed. A source that cannot be opened is an error here, not a message on the screen.
+/// Starts the feed. Returns an error if the source cannot be opened, instead of showing a message
+/// on the screen.
 pub(super) fn start(
     journal: Option<&Path>,
     context: &Context,
@@ -462,7 +465,8 @@ async fn end_on_signal(tx: Sender<News>) {
     tell(&tx, Box::new(|app| app.has_quit = true));
 }
 
-/// Feeds until the dashboard is gone. Returns why an action that ended afterwards was not done.
+/// Runs the feed until the dashboard has ended. Returns why an action that ended afterwards was not
+/// done.
 async fn feed(
     source: Source,
     mut asks: UnboundedReceiver<Ask>,
@@ -472,7 +476,7 @@ async fn feed(
     let (actions, to_do) = unbounded_channel();
     let (paths, to_find) = unbounded_channel();
     let (focus, focused) = watch::channel(Focus::default());
-    // All of the receivers are in this function.
+    // All the receivers are in this function.
     let hand_out = async {
         while let Some(ask) = asks.recv().await {
             match ask {
@@ -536,9 +540,9 @@ async fn feed(
     last_error.take()
 }
 
-/// Performs actions on connections of their own. A reply comes after the server has written to its
-/// disk; the display continues meanwhile. A connection that has been idle since the last action may
-/// lead to a server that has ended.
+/// Performs actions on separate connections. A reply arrives after the server has written to its
+/// disk, and the display continues meanwhile. A connection that has been idle since the last action
+/// may lead to a server that has ended.
 async fn act_one_by_one(
     dir: &ServerDir,
     tx: &Sender<News>,
@@ -559,7 +563,7 @@ async fn act_one_by_one(
     }
 }
 
-/// Waits as long as an action takes, and announces a slow one.
+/// Waits until an action is done, and announces a slow action.
 async fn act_patiently(dir: &ServerDir, tx: &Sender<News>, action: Action) -> CliResult<String> {
     let doing = async {
         let mut client = Client::connect(dir)

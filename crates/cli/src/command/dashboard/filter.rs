@@ -1,17 +1,17 @@
-//! Text that is typed to find tasks: `failed`, `17-30`, `node3`, `failed node3`.
+//! The text that is typed to find tasks: `failed`, `17-30`, `node3`, `failed node3`.
 
 use hq_core::task::TaskState;
 
 use super::model::TaskRow;
 
-/// A filter for tasks; all words must match.
+/// A filter for tasks. All words must match.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub(super) struct TaskFilter {
-    /// Empty = all.
+    /// The states. If empty, all states match.
     pub(super) states: Vec<TaskState>,
-    /// First and last id.
+    /// The first and the last id.
     pub(super) ids: Option<(u32, u32)>,
-    /// In host or failure, in lower case.
+    /// The texts, in lower case, to find in the host or failure.
     texts: Vec<String>,
 }
 
@@ -33,7 +33,7 @@ impl TaskFilter {
         filter
     }
 
-    /// Whether the filter searches texts, which requires a look at every task.
+    /// Returns whether the filter searches texts, which requires examining every task.
     pub(super) const fn has_texts(&self) -> bool {
         !self.texts.is_empty()
     }
@@ -50,7 +50,7 @@ impl TaskFilter {
     }
 }
 
-/// `7` or `7-9`.
+/// Parses `7` or `7-9`.
 fn ids(word: &str) -> Option<(u32, u32)> {
     let (first, last) = word.split_once('-').unwrap_or((word, word));
     let (first, last) = (first.parse().ok()?, last.parse().ok()?);

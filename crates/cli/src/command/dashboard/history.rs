@@ -1,21 +1,21 @@
-//! Measurements over time, thinned out so that days fit: the older, the coarser.
+//! Measurements over time. Older measurements are thinned out, so that days fit.
 
 use super::model::Sample;
 
 const SECOND: i64 = 1_000_000_000;
-/// Maximum number of samples; then every second one of the older half is dropped.
+/// The maximum number of samples. Above it, every second sample of the older half is dropped.
 const SAMPLES_MAX: usize = 8_192;
-/// Span over which throughput is averaged.
+/// The span over which throughput is averaged.
 const RATE_SPAN: i64 = 10 * SECOND;
 
-/// Samples, oldest first.
+/// The samples, oldest first.
 #[derive(Clone, PartialEq, Debug, Default)]
 pub(super) struct History {
     samples: Vec<Sample>,
 }
 
 impl History {
-    /// Adds what is seen now.
+    /// Adds a current sample.
     pub(super) fn push(&mut self, mut sample: Sample) {
         if let Some(last) = self.samples.last() {
             // The count must not decrease when a job is forgotten or another server starts.
@@ -34,7 +34,7 @@ impl History {
         }
     }
 
-    /// Inserts earlier samples, adjusted so that they lead to the first one seen.
+    /// Inserts earlier samples, adjusted so that they lead to the first sample that was seen.
     pub(super) fn prepend(&mut self, steps: &[Sample]) {
         let first_at = self.first_ns().unwrap_or(i64::MAX);
         let steps = || steps.iter().filter(|step| step.at_ns < first_at);
@@ -48,20 +48,20 @@ impl History {
         self.samples.splice(0..0, earlier.collect::<Vec<_>>());
     }
 
-    /// Time of the first sample.
+    /// Returns the time of the first sample.
     pub(super) fn first_ns(&self) -> Option<i64> {
         self.samples.first().map(|sample| sample.at_ns)
     }
 
-    /// Tenths of tasks a second that ended over the last seconds before a time.
+    /// Returns how many tasks per second ended in the span before a time, in tenths.
     pub(super) fn rate_tenths(&self, at_ns: i64) -> u64 {
         let (from, to) = (self.ended_at(at_ns - RATE_SPAN), self.ended_at(at_ns));
         let since = self.first_ns().unwrap_or(at_ns).max(at_ns - RATE_SPAN);
         per_time(to.saturating_sub(from), at_ns - since, 10)
     }
 
-    /// Columns of equal width from one time to another: tasks that ended a second, running tasks,
-    /// and the share of the cpus that they hold.
+    /// Returns columns of equal width from one time to another: the number of tasks that ended per
+    /// second, the number of running tasks, and the share of the cpus that they hold.
     pub(super) fn columns(&self, (from_ns, to_ns): (i64, i64), count: usize) -> Vec<[u64; 3]> {
         let count = i64::try_from(count).unwrap_or(i64::MAX);
         let width = ((to_ns - from_ns) / count.max(1)).max(1);
@@ -75,12 +75,12 @@ impl History {
         (0..count).map(column).collect()
     }
 
-    /// Index of the first sample after a time.
+    /// Returns the index of the first sample after a time.
     fn after(&self, at_ns: i64) -> usize {
         self.samples.partition_point(|sample| sample.at_ns <= at_ns)
     }
 
-    /// Number of ended tasks at a time, interpolated between samples.
+    /// Returns the number of tasks that had ended at a time, interpolated between samples.
     fn ended_at(&self, at_ns: i64) -> u64 {
         let next = self.after(at_ns);
         let before = next.checked_sub(1).and_then(|at| self.samples.get(at));
@@ -97,7 +97,7 @@ impl History {
     }
 }
 
-/// A number a second, times `scale`, rounded.
+/// Returns a number per second, multiplied by `scale` and rounded.
 fn per_time(count: u64, ns: i64, scale: u128) -> u64 {
     let ns = u128::from(ns.max(1).unsigned_abs());
     let scaled = u128::from(count) * scale * u128::from(SECOND.unsigned_abs());

@@ -17,11 +17,11 @@ use crate::parse::selector::{Selector, array_to_message};
 use crate::source::Ask;
 use crate::text::clean;
 
-/// Bins of a job's strip: more than any terminal shows cells in three rows.
+/// The number of bins of a job's strip. No terminal shows more cells in three rows.
 const BINS: i64 = 600;
 
-/// Details of a job of a running server, which also knows why none of the tasks run and the
-/// parameters of failed tasks.
+/// Returns the details of a job of a running server, which also knows why none of the tasks are
+/// running and the parameters of failed tasks.
 pub(super) async fn of_server(client: &mut Client, job: u32, now_ns: i64) -> CliResult<JobView> {
     let mut view = view(client, job, now_ns).await?;
     let found = client.job_list(Selector::Ids(IdArray::single(job)).to_message());
@@ -46,7 +46,7 @@ pub(super) async fn of_server(client: &mut Client, job: u32, now_ns: i64) -> Cli
     Ok(view)
 }
 
-/// Details of a job as of the time `at_ns`.
+/// Returns the details of a job as of the time `at_ns`.
 pub(super) async fn view(asked: &mut impl Ask, job: u32, at_ns: i64) -> CliResult<JobView> {
     let touched = asked.ask_one(run::touched(job)).await?;
     // An open job may have any number of submits, and a canceled job any number of gaps.
@@ -79,7 +79,7 @@ pub(super) async fn view(asked: &mut impl Ask, job: u32, at_ns: i64) -> CliResul
             *tasks += row.count;
         }
     }
-    // Tasks without a row wait, except those that were canceled or aborted before they started.
+    // Tasks without a row are waiting, unless they were canceled or aborted before they started.
     let all = IdsRow {
         start: first.into(),
         count: i64::from(last - first) + 1,
@@ -128,7 +128,7 @@ fn failure(job: u32, row: FailureRow) -> TaskRow {
     }
 }
 
-/// Lowest and highest id: of the submits, otherwise of the started tasks.
+/// Returns the lowest and the highest id of the submits, or else of the started tasks.
 fn id_span(touched: Option<TouchedRow>, submits: &[IdsRow]) -> (u32, u32) {
     let small = |id: i64| u32::try_from(id).unwrap_or(u32::MAX);
     let spans = submits
@@ -137,7 +137,7 @@ fn id_span(touched: Option<TouchedRow>, submits: &[IdsRow]) -> (u32, u32) {
     let spans = spans.chain(touched.and_then(|touched| touched.ids));
     let span = spans.reduce(|a, b| (a.0.min(b.0), a.1.max(b.1)));
     let total = touched.map_or(1, |touched| touched.task_count.max(1));
-    // A graph without started tasks: assumes the usual ids.
+    // No task of this graph has started, so the usual ids are assumed.
     let (first, last) = span.unwrap_or((0, 0));
     if submits.is_empty() {
         return (first, last.max(small(i64::from(first) + total - 1)));
@@ -145,7 +145,7 @@ fn id_span(touched: Option<TouchedRow>, submits: &[IdsRow]) -> (u32, u32) {
     (first, last)
 }
 
-/// Number of ids that two ranges share.
+/// Returns the number of ids that two ranges share.
 fn overlap(a: (i64, i64), b: (i64, i64)) -> u64 {
     u64::try_from(a.1.min(b.1) - a.0.max(b.0)).unwrap_or(0)
 }
@@ -157,7 +157,7 @@ mod tests {
 
     use super::*;
 
-    /// Answers by the first word that the query contains.
+    /// Answers a query by the first word that it contains.
     struct Fake(Vec<(&'static str, Rows)>);
 
     impl Ask for Fake {

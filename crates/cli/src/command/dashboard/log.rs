@@ -1,4 +1,4 @@
-//! Reads the output of the task on the full-screen view, while the task writes it.
+//! Reads the output of the task in the full-screen view while the task writes it.
 
 use hq_protocol::client::{self, output::Kind};
 use hq_protocol::common::{self, read_from};
@@ -9,12 +9,13 @@ use crate::client::{Client, tail};
 use crate::error::CliResult;
 use crate::text::clean;
 
-/// Number of lines to read at first: more than a person scrolls through.
+/// The number of lines to read at first. It is more than a user scrolls through.
 const LINES: u32 = 10_000;
-/// How long the server may hold a request until output arrives. Another log waits for as long.
+/// How long the server may hold a request until output arrives. A request for another log waits for
+/// that long.
 const WAIT_NS: u64 = 250_000_000;
 
-/// How far an output was read.
+/// How far an output has been read.
 #[derive(Clone, Debug)]
 pub(super) struct Position {
     pub(super) key: LogKey,
@@ -22,7 +23,7 @@ pub(super) struct Position {
     instance: Option<u32>,
     from: read_from::From,
     note: Option<String>,
-    /// Whether the next request need not be delayed: the server delays it.
+    /// Whether the next request need not be delayed, because the server delays it.
     pub(super) is_hurried: bool,
 }
 
@@ -38,7 +39,7 @@ impl Position {
         }
     }
 
-    /// A note, unless it was shown last.
+    /// Returns a note, unless it was the last note shown.
     pub(super) fn say(&mut self, note: String) -> Option<LogPart> {
         self.is_hurried = false;
         let is_new = self.note.as_ref() != Some(&note);
@@ -57,7 +58,7 @@ impl Position {
         }
     }
 
-    /// Sends one request; returns what is new.
+    /// Sends one request. Returns the new output.
     pub(super) async fn read(&mut self, client: &mut Client) -> CliResult<Option<LogPart>> {
         let request = client::ReadOutput {
             job: self.key.job,

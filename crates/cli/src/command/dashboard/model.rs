@@ -1,4 +1,4 @@
-//! Data of the screen that is not a message of the server. Times are nanoseconds since 1970.
+//! The data on the screen that is not a message of the server. Times are in nanoseconds since 1970.
 
 use hq_core::curve::Curve;
 use hq_core::job::TaskTotals;
@@ -7,37 +7,38 @@ use hq_core::task::TaskState;
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub(super) struct EventRow {
     pub(super) at_ns: i64,
-    /// The job that it is about.
+    /// The job that the event is about.
     pub(super) job: Option<u32>,
     pub(super) worker: Option<u32>,
     pub(super) kind: String,
     pub(super) text: String,
 }
 
-/// Details of a job.
+/// The details of a job.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub(super) struct JobView {
     pub(super) job: u32,
-    /// Lowest and highest id; estimated for a graph before its first task starts.
+    /// The lowest and the highest id. For a graph, they are estimated before its first task starts.
     pub(super) ids: (u32, u32),
     pub(super) are_ids_known: bool,
-    /// Why none of its tasks run, if the server knows.
+    /// Why none of the job's tasks are running, if the server knows.
     pub(super) waits: Option<String>,
-    /// Whether more ranges of ids exist than were read.
+    /// Whether there are more ranges of ids than were read.
     pub(super) is_partial: bool,
     /// The tasks in the order of their ids, in bins of equal width.
     pub(super) bins: Vec<TaskTotals>,
-    /// The last failures, the latest first.
+    /// The last failures, latest first.
     pub(super) failures: Vec<TaskRow>,
-    /// Upper bounds of run times in µs and the tasks up to them, above the bound before.
+    /// Upper bounds of run times in µs, each with the number of tasks between the previous bound
+    /// and this one.
     pub(super) run_times: Vec<(u64, u64)>,
 }
 
-/// Subject of a task list.
+/// The subject of a task list.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum TasksOf {
     Job(u32),
-    /// Tasks that a worker runs or ran.
+    /// The tasks that a worker is running or has run.
     Worker(u32),
 }
 
@@ -51,8 +52,8 @@ pub(super) struct TaskRow {
     pub(super) started_ns: Option<i64>,
     pub(super) ended_ns: Option<i64>,
     pub(super) error: String,
-    /// Its name in a job file, or names and values of its parameters, as `lr=0.1, seed=3`; empty in
-    /// a journal.
+    /// The task's name in a job file, or the names and values of its parameters, such as `lr=0.1,
+    /// seed=3`. Empty in a journal.
     pub(super) params: String,
 }
 
@@ -60,13 +61,13 @@ pub(super) struct TaskRow {
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) struct TasksWanted {
     pub(super) of: TasksOf,
-    /// As it was typed.
+    /// The filter as it was typed.
     pub(super) filter: String,
-    /// Number of available rows.
+    /// The number of available rows.
     pub(super) count: usize,
 }
 
-/// Tasks as they were found.
+/// The tasks that were found.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) struct TaskPage {
     pub(super) wanted: TasksWanted,
@@ -89,11 +90,11 @@ impl LogKey {
     }
 }
 
-/// Part of an output.
+/// A part of an output.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) struct LogPart {
     pub(super) key: LogKey,
-    /// Number of the opening to which it belongs.
+    /// The number of the opening that requested the part.
     pub(super) opening: u32,
     /// Whether the part does not continue the previous one.
     pub(super) is_first: bool,
@@ -104,18 +105,18 @@ pub(super) struct LogPart {
     pub(super) note: Option<String>,
 }
 
-/// Known resource use of a task over time.
+/// The known resource usage of a task over time.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub(super) struct UsageView {
     pub(super) job: u32,
     pub(super) task: u32,
-    /// Number of attempts, including the current one.
+    /// The number of attempts, including the current one.
     pub(super) attempts: usize,
-    /// Number of each attempt, from 1, and its curve; in order.
+    /// The number of each attempt, starting at 1, and its curve, in order.
     pub(super) curves: Vec<(usize, Curve)>,
 }
 
-/// The end of what a task wrote.
+/// The end of a task's output.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub(super) struct OutputTail {
     pub(super) job: u32,
@@ -124,13 +125,14 @@ pub(super) struct OutputTail {
     pub(super) lines: Vec<String>,
 }
 
-/// One moment of the past.
+/// A measurement at one moment of the past.
 #[derive(Clone, Copy, PartialEq, Debug, Default)]
 pub(super) struct Sample {
     pub(super) at_ns: i64,
     pub(super) running: u64,
-    /// Tasks that ended by themselves up to that time, or during the step that ends then.
+    /// The number of tasks that ended by themselves up to this time, or during the step that ends
+    /// then.
     pub(super) ended: u64,
-    /// Share of the cpus that tasks hold, in percent.
+    /// The share of the cpus that tasks hold, in percent.
     pub(super) cpus_percent: u64,
 }

@@ -10,33 +10,33 @@ use crate::source::problems::sentence;
 use crate::source::{Queue, host, is_connected};
 use crate::text::fit;
 
-/// Columns of a name.
+/// The maximum number of columns of a name.
 const NAME: usize = 30;
 
 /// An action that needs confirmation.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) enum Action {
     CancelJob(u32),
-    /// A job, and the task of it.
+    /// Cancel a task, given by its job and its id.
     CancelTask(u32, u32),
     ResubmitFailed(u32),
     StopWorker(u32),
     DrainWorker(u32),
     PauseQueue(u32),
     ResumeQueue(u32),
-    /// A problem, by its id.
+    /// Acknowledge a problem, given by its id.
     Acknowledge(String),
     TakeBack(String),
 }
 
-/// An action that waits for a yes.
+/// An action that waits for confirmation.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) struct Question {
     pub(super) action: Action,
     pub(super) text: String,
 }
 
-/// The question, or why no action is possible.
+/// A question, or the reason why no action is possible.
 pub(super) type Asked = Result<Question, String>;
 
 fn ask(action: Action, text: String) -> Asked {
@@ -73,7 +73,7 @@ pub(super) fn cancel_task(task: &TaskRow) -> Asked {
     Err(format!("task {id} {ended}: there is nothing to cancel"))
 }
 
-/// Asks whether to cancel a task, and says what that does if it is known.
+/// Asks whether to cancel a task, and says what that does, if known.
 pub(super) fn ask_about_task(job: u32, task: u32, what: &str) -> Asked {
     let text = format!(
         "Cancel task {task} of job {job}? The job goes on without it and what depends on it.{what}"

@@ -19,14 +19,14 @@ use crate::parse::selector::array_to_message;
 use crate::source::{Ask, Queue};
 use crate::text::clean;
 
-/// Maximum number of tasks in a text search: some seconds of the server's time.
+/// The maximum number of tasks in a text search, which takes the server a few seconds.
 const SEARCHED_MAX: usize = 100_000;
-/// Maximum number of rows to read from the store for one list.
+/// The maximum number of rows to read from the store for one list.
 const STORED_MAX: u32 = 20_000;
-/// Number of time steps of the history.
+/// The number of time steps in the history.
 const PAST_STEPS: i64 = 240;
 
-/// Tasks of a job from the server, including those that wait.
+/// Returns tasks of a job from the server, including waiting tasks.
 pub(super) async fn tasks_of_job(
     client: &mut Client,
     job: u32,
@@ -66,7 +66,7 @@ pub(super) async fn tasks_of_job(
     })
 }
 
-/// A request for tasks of a job.
+/// Returns a request for tasks of a job.
 pub(super) fn page_of(job: u32) -> client::TaskPage {
     client::TaskPage {
         job: Some(task_page::Job::Id(job)),
@@ -93,13 +93,13 @@ fn row(job: u32, task: client::TaskInfo) -> TaskRow {
     }
 }
 
-/// The name of a task of a job file, or the parameters of a task of an array.
+/// Returns the name of a task of a job file, or the parameters of a task of an array.
 pub(super) fn params_of(task: &client::TaskInfo) -> String {
     let name = task.name.clone();
     clean(&name.unwrap_or_else(|| params_text(&task.params)))
 }
 
-/// Tasks that were started, from the store.
+/// Returns tasks that were started, from the store.
 pub(super) async fn started_tasks(
     asked: &mut impl Ask,
     wanted: TasksWanted,
@@ -135,7 +135,7 @@ pub(super) async fn started_tasks(
     })
 }
 
-/// Resource use of a task over time: each attempt that has a curve.
+/// Returns the resource usage of a task over time: each attempt that has a curve.
 pub(super) async fn usage(client: &mut Client, job: u32, task: u32) -> CliResult<UsageView> {
     let request = client::TaskPage {
         tasks: id_array((task, task)),
@@ -145,7 +145,7 @@ pub(super) async fn usage(client: &mut Client, job: u32, task: u32) -> CliResult
         ..page_of(job)
     };
     let found = client.task_page(request).await?.tasks.into_iter().next();
-    // A forgotten task has no known resource use.
+    // A forgotten task has no known resource usage.
     Ok(usage_of(job, task, &found.unwrap_or_default()))
 }
 
@@ -162,7 +162,7 @@ fn usage_of(job: u32, task: u32, found: &client::TaskInfo) -> UsageView {
     }
 }
 
-/// Queues of automatic allocation; the reply may wait for a batch system.
+/// Returns the queues of automatic allocation. The reply may wait for a batch system.
 pub(super) async fn queues(client: &mut Client) -> CliResult<Vec<Queue>> {
     let list = alloc_request::Request::List(client::AllocListQuery {});
     let alloc_reply::Reply::Queues(found) = client.alloc(list).await? else {
@@ -187,7 +187,7 @@ pub(super) async fn queues(client: &mut Client) -> CliResult<Vec<Queue>> {
     Ok(rows)
 }
 
-/// The time from one moment to another in steps of equal width, for the charts.
+/// Returns the history between two moments in steps of equal width, for the charts.
 pub(super) async fn past(
     asked: &mut impl Ask,
     (from_ns, to_ns): (i64, i64),
@@ -208,7 +208,7 @@ pub(super) async fn past(
     Ok(steps.iter().map(sample).collect())
 }
 
-/// The last events that are not about single tasks, oldest first.
+/// Returns the last events that do not concern single tasks, oldest first.
 pub(super) async fn events(asked: &mut impl Ask, at_ns: i64) -> CliResult<Vec<EventRow>> {
     let rows = asked.ask(run::events(at_ns)).await?;
     let events = rows.iter().rev().map(|row| EventRow {
@@ -221,9 +221,9 @@ pub(super) async fn events(asked: &mut impl Ask, at_ns: i64) -> CliResult<Vec<Ev
     Ok(events.collect())
 }
 
-/// Number of tasks of an event: submitted or dropped ones.
+/// Returns the number of tasks of an event: those submitted or dropped.
 fn event_tasks(data: &Value) -> Option<u64> {
-    // `[first, count, step]` each.
+    // Each range is `[first, count, step]`.
     if let Some(ranges) = data.get("ranges").and_then(Value::as_array) {
         return ranges.iter().map(|range| range.get(1)?.as_u64()).sum();
     }

@@ -1,4 +1,4 @@
-//! Views: from [`App`] to a frame. All of them fit on 80×24.
+//! Views: draw an [`App`] on a frame. All of them fit on 80×24.
 
 mod frame;
 mod job;
@@ -15,7 +15,7 @@ use ratatui::widgets::{Paragraph, TableState, Wrap};
 use super::app::{App, Hits, Place, Theme};
 use crate::text::{fit, is_hidden};
 
-/// Minimum size of the screen.
+/// The minimum size of the screen.
 const MIN: (u16, u16) = (40, 10);
 
 /// Draws the app on a frame.
@@ -23,9 +23,9 @@ struct Painter<'a, 'f> {
     frame: &'a mut Frame<'f>,
     app: &'a App,
     theme: Theme,
-    /// Places that react to the mouse.
+    /// The places that react to the mouse.
     hits: Hits,
-    /// State of the list that keys and mouse act on.
+    /// The state of the list that keys and the mouse act on.
     table: TableState,
 }
 
@@ -64,7 +64,7 @@ pub(super) fn draw(frame: &mut Frame<'_>, app: &mut App) {
     }
     painter.foot(foot);
     painter.dialogs(area);
-    // Texts may contain any character.
+    // Texts may contain any characters.
     for cell in &mut painter.frame.buffer_mut().content {
         if cell.symbol().contains(is_hidden) {
             cell.set_symbol("\u{fffd}");
@@ -83,7 +83,7 @@ impl Painter<'_, '_> {
         self.frame.render_widget(text, area);
     }
 
-    /// Lines in a frame with a title that is cut to fit.
+    /// Draws lines in a frame with a title that is cut to fit.
     fn framed(&mut self, area: Rect, title: &str, lines: Vec<Line<'_>>) {
         let block = self
             .theme

@@ -1,4 +1,4 @@
-//! `hq dashboard --web`: where the web dashboard of the running server is.
+//! `hq dashboard --web`: prints where the web dashboard of the running server is.
 
 use std::io::Write as _;
 use std::net::SocketAddr;
@@ -37,7 +37,7 @@ pub(crate) async fn run(is_read_only: bool, context: &mut Context) -> CliResult<
     context.flush()
 }
 
-/// The token of the link.
+/// Returns the token of the link.
 fn token_of(opened: &client::HttpOpened, is_read_only: bool) -> CliResult<&str> {
     if !is_read_only {
         return Ok(&opened.token);
@@ -50,12 +50,12 @@ fn token_of(opened: &client::HttpOpened, is_read_only: bool) -> CliResult<&str> 
     Ok(&opened.read_token)
 }
 
-/// How to get to the dashboard.
+/// How to reach the dashboard.
 #[derive(PartialEq, Eq, Debug)]
 struct Place {
-    /// Contains the token after `#`, which browsers do not send.
+    /// The URL. It contains the token after `#`, which browsers do not send.
     url: String,
-    /// Command that forwards the port to another machine; `None` if other machines can reach it
+    /// The command that forwards the port to another machine. `None` if other machines can reach it
     /// directly.
     ssh: Option<String>,
 }

@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub(super) enum State {
-    /// Nothing has to be done.
+    /// Nothing needs to be done.
     Good,
     /// It works, but slowly or not for much longer.
     Poor,
@@ -40,7 +40,7 @@ impl State {
         }
     }
 
-    /// Returns `None` if the state is unknown.
+    /// Returns whether the check passed, or `None` if the state is unknown.
     const fn is_ok(self) -> Option<bool> {
         match self {
             Self::Good => Some(true),
@@ -56,9 +56,9 @@ pub(super) struct Check {
     #[serde(rename = "check")]
     pub(super) what: String,
     pub(super) state: State,
-    /// The finding in words.
+    /// What the check found, in words.
     pub(super) found: String,
-    /// Advice; `None` only if the state is good.
+    /// Advice. `None` only if the state is good.
     pub(super) advice: Option<String>,
 }
 

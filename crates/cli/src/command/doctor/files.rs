@@ -34,13 +34,14 @@ struct DirectoryFacts {
     /// Whether the directory itself exists.
     is_there: bool,
     mount: Option<Mount>,
-    /// `None` = unknown.
+    /// The owner, if known.
     owner: Option<Owner>,
     /// The number of bytes and files that this user may still write.
     room: Option<(u64, u64)>,
     /// How long it took to store a file, or the error.
     written: Result<Duration, io::ErrorKind>,
-    /// The results for locks of open files (flock) and of processes (fcntl). `None` = not tried.
+    /// The results for locks of open files (flock) and of processes (fcntl). `None` if they were
+    /// not tried.
     locks: Option<[Result<(), Errno>; 2]>,
 }
 

@@ -23,7 +23,7 @@ use crate::text::clean;
 const TOLD_MAX: usize = 8;
 /// The maximum length of an error or an output line, in characters.
 const ERROR_MAX: usize = 200;
-/// The number of output lines in which to search for the last words.
+/// The number of output lines that are searched for the last words.
 const LINES: u32 = 30;
 /// How long to read outputs. Nodes that do not answer must not delay the end of a wait.
 const WORDS_TIMEOUT: Duration = Duration::from_secs(2);
@@ -49,8 +49,8 @@ pub(super) async fn print_failures(
             failed.and_then(|infos| infos.jobs.into_iter().next()?.failed.into_iter().next());
         told.push((job, first));
     }
-    // The outputs are read last: after a timeout, the connection could take a late answer for the
-    // answer to its next request.
+    // The outputs are read last: after a timeout, the connection could mistake a late answer for
+    // the answer to its next request.
     let mut may_ask = true;
     let deadline = Instant::now() + WORDS_TIMEOUT;
     for (job, first) in told {

@@ -24,7 +24,7 @@ use crate::output::console::{Console, Shown as _};
 use crate::output::view::stdio_kind;
 use crate::parse::selector::{Selector, array_to_message};
 
-/// `job cat`.
+/// Runs `hq job cat`.
 pub(crate) async fn cat(args: CatArgs, context: &mut Context) -> CliResult<()> {
     if context.mode() == OutputMode::Json {
         return Err(CliError::new("JSON output mode doesn't support job output"));

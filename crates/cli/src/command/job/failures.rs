@@ -28,7 +28,7 @@ use crate::output::view::hostnames;
 use crate::text::clean;
 use crate::text::fit;
 
-/// The number of lines at the end of an output in which to search for the last words.
+/// The number of lines at the end of an output that are searched for the last words.
 const LINES: u32 = 30;
 /// The maximum number of connections for reading outputs, and the number of outputs that justifies
 /// another one.
@@ -41,7 +41,7 @@ const IDS_WIDTH: usize = 40;
 /// The width of a parameter value, which may be megabytes long.
 const VALUE_WIDTH: usize = 60;
 
-/// `job failures`.
+/// Runs `hq job failures`.
 pub(in crate::command) async fn failures(
     args: FailuresArgs,
     context: &mut Context,
@@ -187,7 +187,7 @@ async fn read_some(
         others.spawn(async move {
             match Client::connect(&dir).await {
                 Ok(mut client) => wanted.read(&mut client).await,
-                // The other readers do its work.
+                // The other readers do the work of this one.
                 Err(_) => Ok(LastLines::new()),
             }
         });

@@ -26,7 +26,7 @@ const UNITS_PER_CPU: f64 = 10_000.0;
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
 struct Kind {
     job: u32,
-    /// The command; empty = any.
+    /// The command. If empty, any command matches.
     command: Vec<Vec<u8>>,
     /// Resources other than memory: name, policy, units.
     resources: Vec<(String, i32, u64)>,
@@ -45,7 +45,7 @@ struct Group {
     cut_off: CutOff,
 }
 
-/// The tasks from which suggestions are made.
+/// The tasks on which suggestions are based.
 #[derive(Default, Debug)]
 pub(in crate::command) struct Groups(BTreeMap<Kind, Group>);
 
@@ -194,7 +194,7 @@ impl Kind {
 }
 
 impl Default for Group {
-    /// Without tasks, nothing is reserved.
+    /// Returns an empty group. Without tasks, nothing is reserved.
     fn default() -> Self {
         Self {
             needs: Needs::default(),

@@ -46,7 +46,7 @@ const STARTED: [TaskStateArg; 5] = [
     TaskStateArg::Aborted,
 ];
 
-/// `job tail`.
+/// Runs `hq job tail`.
 pub(crate) async fn tail(args: TailArgs, context: &mut Context) -> CliResult<()> {
     let mut client = context.connect().await?;
     let Some((job, is_single)) = find_job(&args, &mut client).await? else {
@@ -114,13 +114,13 @@ struct Tail {
     args: TailArgs,
     client: Client,
     printer: Printer,
-    /// The selected tasks that have not been seen to end; `None` selects the whole job.
+    /// The selected tasks that have not been seen to end. `None` selects the whole job.
     wanted: Option<UnseenTasks>,
-    /// Selected tasks that do not exist, after they were reported.
+    /// The selected tasks that do not exist, after they have been reported.
     missing: Option<Missing>,
-    /// Tasks that are or were read.
+    /// The tasks that are being read or have been read.
     seen: BTreeSet<u32>,
-    /// Tasks that wait for a reader, and whether to read them from the beginning.
+    /// The tasks that wait for a reader, and whether to read them from the beginning.
     queue: VecDeque<(u32, bool)>,
     readers: JoinSet<(u32, CliResult<Client>)>,
     readers_max: usize,

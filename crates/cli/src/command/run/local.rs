@@ -22,10 +22,11 @@ use crate::command::worker::start::{own_hostname, own_path};
 use crate::error::{CliError, CliResult};
 use crate::output::console::error_line;
 
-/// The usual period. Heartbeats within one process show little.
+/// The default heartbeat interval. Heartbeats within one process are of little use.
 const HEARTBEAT: Duration = Duration::from_secs(8);
 
-/// A worker in this process has no lifetime that could run out.
+/// The interval of checks for retraction. A worker in this process has no lifetime that could run
+/// out.
 const RETRACT_CHECK: Duration = Duration::from_secs(3600);
 
 /// The maximum number of interrupts that wait until the worker handles them.
@@ -156,7 +157,7 @@ impl LocalMachine {
     }
 }
 
-/// Returns the first `limit` cpus. Cpus beyond the real ones get numbers, but no place.
+/// Returns the first `limit` cpus. Cpus beyond the existing ones get numbers, but no location.
 fn limited(kind: &ResourceKind, limit: NonZeroU32) -> ResourceKind {
     let mut left = limit.get() as usize;
     if kind.total() < Amount::whole(limit.get()) {

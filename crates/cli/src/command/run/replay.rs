@@ -32,7 +32,7 @@ const GROUPS_MAX: usize = 100;
 /// The maximum number of lines of its standard error that describe a failed task.
 const TAIL_LINES_MAX: usize = 5;
 
-/// The number of bytes at the end of a file in which to search for those lines.
+/// The number of bytes at the end of a file that are searched for those lines.
 const TAIL_LEN: u64 = 4096;
 
 /// The number of characters of an entry that are shown.
@@ -201,7 +201,7 @@ impl EntryNames {
 struct Printer {
     options: ReplayOptions,
     entries: EntryNames,
-    /// The ids in the order of printing; empty = as tasks end.
+    /// The ids in the order of printing. If empty, outputs are printed as tasks end.
     order: Vec<u32>,
     screen: Screen,
     failures: Failures,
@@ -276,8 +276,8 @@ impl Printer {
                 })?;
             }
         }
-        // Checked again, because printing may have taken long, and removing the files will free
-        // space.
+        // The disk is checked again, because printing may have taken long, and because removing the
+        // files will free space.
         self.check_disk_space(task.id);
         remove(&stdout);
         remove(&stderr);

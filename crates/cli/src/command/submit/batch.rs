@@ -111,7 +111,7 @@ fn cannot_read(error: &std::io::Error) -> CliError {
 /// Lines that were read but not answered yet.
 #[derive(Default)]
 struct Batch {
-    /// The error of each line, in order; `None` for a valid line, which is in `submits`.
+    /// The error of each line, in order. `None` for a valid line, which is in `submits`.
     refusals: Vec<Option<String>>,
     submits: Vec<client::Submit>,
     has_refused: bool,
@@ -179,7 +179,7 @@ async fn submit_all(
     if submits.len() > 1 {
         match client.submit_all(submits.clone()).await {
             Ok(results) => return Ok(results.into_iter().map(from_message).collect()),
-            // One of the submits is invalid, and the others must not fail with it.
+            // One of the submits is invalid, and the other submits must not fail with it.
             Err(error) => drop(refusal(error, client)?),
         }
     }

@@ -1,4 +1,4 @@
-//! `--dry-run`: shows what would be submitted, as far as that is known in advance.
+//! `--dry-run`: shows what would be submitted, as far as it is known in advance.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -206,7 +206,7 @@ fn group(worker: &client::WorkerInfo) -> &str {
     config.map_or("", |config| config.group.as_str())
 }
 
-/// Returns the remaining lifetime of a worker; `None` = unlimited.
+/// Returns the remaining lifetime of a worker, or `None` if it is unlimited.
 fn left(worker: &client::WorkerInfo) -> Option<Duration> {
     let limit = worker.config.as_ref()?.time_limit_ns?;
     let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);

@@ -21,7 +21,7 @@ const LOOK_INTERVAL: Duration = Duration::from_millis(50);
 /// The number of bytes at the end of ssh's output that an error message may contain.
 const TAIL_LEN: usize = 4096;
 
-/// The maximum number of lines of it that are shown.
+/// The maximum number of lines of that output that are shown.
 const TAIL_LINES_MAX: usize = 5;
 
 /// A machine and the port of its ssh server.
@@ -99,7 +99,7 @@ fn start_all(
     Ok(remotes)
 }
 
-/// An ssh process that is ended on drop.
+/// An ssh process that is ended when it is dropped.
 struct Remote {
     child: Child,
     /// The captured output, unless it goes to the terminal.

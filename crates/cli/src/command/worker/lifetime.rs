@@ -60,7 +60,7 @@ pub(super) fn left_in_pbs(job: &str) -> Option<Duration> {
     found?.best("PBS")
 }
 
-/// What a batch system reports about the remaining time of a job.
+/// The remaining time of a job, as reported by a batch system.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 struct TimeLeft {
     /// The job's time limit.
@@ -263,7 +263,7 @@ mod tests {
         for (answer, end, clock, left) in [
             (answer, end, "08:02", Some(480)),
             (answer, None, "08:02", Some(480)),
-            // The clock is wrong: an end in the past or beyond the limit is not believed.
+            // The clock is wrong: an end in the past or beyond the limit is ignored.
             (answer, end, "09:02", Some(480)),
             (answer, end, "07:02", Some(480)),
             (&*ahead, end, "08:32", Some(600)),

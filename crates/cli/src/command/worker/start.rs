@@ -57,7 +57,7 @@ const SAME_SIGNAL: Duration = Duration::from_millis(500);
 /// The maximum number of signals that wait for the worker.
 const INTERRUPTS_MAX: usize = 4;
 
-/// `worker start`: runs the worker until it ends.
+/// Runs `hq worker start`, which runs the worker until it ends.
 pub(crate) fn start(args: StartArgs, context: &mut Context) -> CliResult<()> {
     // Report mistakes of the user before anything starts.
     let resources = resources(&args)?;
@@ -72,8 +72,7 @@ pub(crate) fn start(args: StartArgs, context: &mut Context) -> CliResult<()> {
     let keeper = split_off_keeper()?;
     tracing::info!("hq {VERSION}");
     hq_worker::end_leftovers();
-    // A single thread, so that ends of tasks reach the event loop without a switch to another
-    // thread.
+    // Uses a single thread, so that the ends of tasks reach the event loop without a thread switch.
     let runtime = crate::runtime::on_this_thread()?;
     let result = runtime.block_on(work(args, resources, allocation, keeper, context));
     runtime.shutdown_background();
@@ -85,7 +84,7 @@ pub(crate) fn split_off_keeper() -> CliResult<KeeperContext> {
     keeper::split().map_err(|e| CliError::caused("Cannot supervise the tasks", &e))
 }
 
-/// `worker hwdetect`.
+/// Runs `hq worker hwdetect`.
 pub(crate) fn hwdetect(args: &HwdetectArgs, context: &mut Context) -> CliResult<()> {
     let set = DetectSet {
         one_cpu_per_core: args.no_hyper_threading,
@@ -128,7 +127,8 @@ async fn work(
     let work_dir = WorkDir::create(args.work_dir.as_deref())
         .map_err(|e| CliError::caused("Cannot prepare the working directory", &e))?;
     let hostname = args.hostname.clone().unwrap_or_else(own_hostname);
-    // Set up before the registration, because after it every signal must find a handler.
+    // The signal handlers are set up before the registration, because every later signal must find
+    // a handler.
     let mut interrupts = interrupts(allocation.clone())?;
     let is_relay = args.relay.is_some();
     let find = move || find_again(&dir, !is_relay);
@@ -312,8 +312,8 @@ fn announced(instance: &Path) -> Vec<RelayAddress> {
     announced_relays(instance).into_iter().flatten().collect()
 }
 
-/// Finds the current location of the server: a restarted server has another port and another
-/// directory.
+/// Finds the current location of the server, because a restarted server has another port and
+/// another directory.
 fn find_again(dir: &ServerDir, wants_relays: bool) -> ServerLocation {
     match load_again(dir, wants_relays) {
         Some(connector) => ServerLocation::At(Box::new(connector)),
@@ -373,7 +373,7 @@ fn report_end(end: WorkerEnd) -> CliResult<()> {
 }
 
 /// Turns signals into interrupts of the worker. Queries whether the batch system is ending the
-/// worker; until then, it is unknown why a task ended that was ended by the same signal.
+/// worker. Until the answer arrives, it is unknown why a task was ended by the same signal.
 fn interrupts(allocation: Option<Allocation>) -> CliResult<mpsc::Receiver<Interrupt>> {
     let listen = |kind| signal(kind).map_err(|e| CliError::caused("Cannot handle signals", &e));
     // `nohup` and shells ignore these signals for background processes. The worker keeps ignoring
@@ -515,7 +515,8 @@ fn resources(args: &StartArgs) -> CliResult<ResourceDescriptor> {
         }
         None => {}
     }
-    // Checked before detection, so that an invalid definition is reported even if detection fails.
+    // The definition is checked before detection, so that an invalid definition is reported even if
+    // detection fails.
     ResourceDescriptor::new(items.clone(), Vec::new()).map_err(|e| refused(&e))?;
     let wanted = args.detect_resources.unwrap_or(DetectResources::ALL);
     let is_free = |name: &str| !items.iter().any(|item| &*item.name == name);

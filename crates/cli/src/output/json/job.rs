@@ -44,7 +44,7 @@ fn notification(found: &client::JobNotice) -> Value {
     })
 }
 
-/// `job info`. The tasks are written as they arrive.
+/// Writes the output of `hq job info`. The tasks are written as they arrive.
 pub(super) struct JobInfos<'a> {
     stream: JsonStream<'a>,
     is_verbose: bool,

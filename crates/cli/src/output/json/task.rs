@@ -41,7 +41,7 @@ pub(super) fn task(info: &client::TaskInfo) -> Value {
     value
 }
 
-/// Adds the names and values of parameters if the task has any; documented in `docs/jobs.md`.
+/// Adds the names and values of parameters if the task has any. See `docs/jobs.md`.
 pub(crate) fn add_params(value: &mut Value, params: &[client::Param]) {
     if params.is_empty() {
         return;
@@ -60,7 +60,7 @@ fn add_name(value: &mut Value, info: &client::TaskInfo) {
     }
 }
 
-/// Adds the keys of `-v` to a task object; documented in `docs/scripting.md`.
+/// Adds the keys of `-v` to a task object. See `docs/scripting.md`.
 fn add_details(value: &mut Value, info: &client::TaskInfo) {
     let usage = |usage: &client::TaskUsage| {
         json!({
@@ -95,7 +95,7 @@ fn add_details(value: &mut Value, info: &client::TaskInfo) {
     value["usage_over_time"] = curve::value(info.curve.as_ref());
 }
 
-/// `task list`: an object with one array per job.
+/// Writes the output of `hq task list`: an object with one array per job.
 pub(super) struct TaskLists<'a> {
     stream: JsonStream<'a>,
     is_verbose: bool,
@@ -145,7 +145,7 @@ impl TaskListSink for TaskLists<'_> {
     }
 }
 
-/// `task info`: an array of tasks.
+/// Writes the output of `hq task info`: an array of tasks.
 pub(super) struct TaskInfos<'a> {
     stream: JsonStream<'a>,
     is_verbose: bool,
@@ -190,7 +190,7 @@ impl TaskInfoSink for TaskInfos<'_> {
     }
 }
 
-/// `job task-ids`.
+/// Writes the output of `hq job task-ids`.
 pub(super) fn write_ids(out: Out<'_>, reply: &client::TaskIdsReply) -> io::Result<()> {
     let mut stream = JsonStream::new(out);
     stream.open_object(None)?;
@@ -204,7 +204,7 @@ pub(super) fn write_ids(out: Out<'_>, reply: &client::TaskIdsReply) -> io::Resul
     stream.close_all()
 }
 
-/// `task explain`.
+/// Returns the output of `hq task explain`.
 pub(super) fn explanation(explanation: &client::Explanation) -> Value {
     let workers: Vec<Value> = explanation
         .workers

@@ -26,7 +26,7 @@ const QUEUE_COLUMNS: [&str; 10] = [
     "Args",
 ];
 
-/// `alloc list`.
+/// Writes the output of `hq alloc list`.
 pub(super) fn write_list(
     out: Out<'_>,
     look: Look,
@@ -69,7 +69,7 @@ pub(super) fn write_list(
     grid.write(out)
 }
 
-/// `alloc info`.
+/// Writes the output of `hq alloc info`.
 pub(super) fn write_info(
     out: Out<'_>,
     look: Look,

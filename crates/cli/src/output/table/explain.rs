@@ -12,7 +12,7 @@ use crate::output::Out;
 use crate::output::format::{amount, joined_ids, short_words, words};
 use crate::output::view::variant_fits;
 
-/// `task explain`.
+/// Writes the output of `hq task explain`.
 pub(super) fn write(
     out: Out<'_>,
     look: Look,

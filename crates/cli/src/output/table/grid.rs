@@ -59,9 +59,9 @@ impl Text {
 /// Properties of the device on which tables are shown.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) struct Look {
-    /// Whether it understands escape sequences.
+    /// Whether the device understands escape sequences.
     pub(crate) colors: bool,
-    /// The maximum width; `None` = unlimited.
+    /// The maximum width. `None` means that it is unlimited.
     pub(crate) columns: Option<u16>,
 }
 

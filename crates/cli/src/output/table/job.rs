@@ -19,7 +19,7 @@ const IDS_LEN_MAX: usize = 240;
 /// The width of the bar in `job info`, in columns.
 const BAR_WIDTH: usize = 40;
 
-/// `job list`.
+/// Writes the output of `hq job list`.
 pub(super) fn write_list(out: Out<'_>, look: Look, view: JobListView<'_>) -> io::Result<()> {
     let mut header = vec!["ID", "Name", "State", "Tasks"];
     if view.with_reason {
@@ -65,7 +65,7 @@ pub(super) fn write_list(out: Out<'_>, look: Look, view: JobListView<'_>) -> io:
     Ok(())
 }
 
-/// `job stats`: writes the table with the quantities.
+/// Writes the output of `hq job stats`: the table with the quantities.
 pub(super) fn write_stats(out: Out<'_>, look: Look, view: &JobStatsView) -> io::Result<()> {
     // Columns are quantities and rows are numbers, because a quantity has too many numbers for one
     // row.
@@ -89,7 +89,7 @@ pub(super) fn write_stats(out: Out<'_>, look: Look, view: &JobStatsView) -> io::
     grid.write(out)
 }
 
-/// `job stats --suggest`: writes a table for each kind of task.
+/// Writes the output of `hq job stats --suggest`: a table for each kind of task.
 pub(super) fn write_suggestions(
     out: Out<'_>,
     look: Look,
@@ -105,7 +105,7 @@ pub(super) fn write_suggestions(
     Ok(())
 }
 
-/// `job summary`.
+/// Writes the output of `hq job summary`.
 pub(super) fn write_summary(out: Out<'_>, look: Look, counts: &JobTotals) -> io::Result<()> {
     let mut grid = Grid::horizontal(look, &["Status", "Count"], 0);
     grid.align_right(1);
@@ -132,7 +132,7 @@ fn notification(notification: &client::JobNotice) -> String {
     format!("on {event}: {}: {state}", notification.target)
 }
 
-/// `job info`.
+/// Writes the output of `hq job info`.
 pub(super) struct JobInfos<'a> {
     out: Out<'a>,
     look: Look,
@@ -307,7 +307,7 @@ fn tasks_text(job: &client::JobDetail, summary: &client::JobSummary) -> String {
     )
 }
 
-/// Shortens a long list of ranges, such as the ids of a job in which every thirtieth task was
+/// Shortens a long list of ranges, such as the ids of a job after every thirtieth task was
 /// resubmitted.
 fn shortened(ids: String, job: u32) -> String {
     let Some(head) = ids.get(..IDS_LEN_MAX) else {
@@ -387,7 +387,7 @@ fn write_failed(
     };
     writeln!(out, "{count} tasks failed.{suffix}")?;
     if look.columns.is_some() {
-        // Written only for human readers, because scripts compare the lines.
+        // This is written only for human readers, because scripts compare the lines.
         let id = summary.id;
         writeln!(
             out,

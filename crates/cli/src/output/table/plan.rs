@@ -13,7 +13,7 @@ use crate::submit::skip::SkipPlan;
 /// The maximum number of workers that are named.
 const NAMED_MAX: usize = 8;
 
-/// The maximum number of tasks for which the reason to run is shown.
+/// The maximum number of tasks that are shown with the reason why they run.
 const REASONS_MAX: usize = 20;
 
 /// Writes everything that would be submitted.

@@ -9,7 +9,7 @@ use super::grid::{Grid, Look};
 use crate::output::Out;
 use crate::output::format::utc_seconds;
 
-/// `server info`, and `server start` with its directory.
+/// Writes the output of `hq server info`, and of `hq server start` with the directory.
 pub(super) fn write_info(
     out: Out<'_>,
     look: Look,
@@ -35,7 +35,7 @@ pub(super) fn write_info(
     grid.write(out)
 }
 
-/// `token list`.
+/// Writes the output of `hq token list`.
 pub(super) fn write_tokens(out: Out<'_>, look: Look, tokens: &[client::Token]) -> io::Result<()> {
     let columns = ["Name", "Role", "Created", "Used since the server started"];
     let mut grid = Grid::horizontal(look, &columns, 0);

@@ -8,7 +8,7 @@ use super::grid::{Grid, Look};
 use crate::output::Out;
 use crate::output::format::file_size;
 
-/// `output-log summary`.
+/// Writes the output of `hq output-log summary`.
 pub(super) fn write_summary(
     out: Out<'_>,
     look: Look,

@@ -20,7 +20,8 @@ const LIST_ERROR_MAX: usize = 16;
 /// The number of characters of an error in `task info`.
 const INFO_ERROR_MAX: usize = 237;
 
-/// `task list`. Collects all rows first, because the widest cell determines the column widths.
+/// Writes the output of `hq task list`. Collects all rows first, because the widest cell determines
+/// the column widths.
 pub(super) struct TaskLists<'a> {
     out: Out<'a>,
     look: Look,
@@ -117,14 +118,14 @@ fn error_text(task: &client::TaskInfo, length_max: usize, is_verbose: bool) -> (
     }
 }
 
-/// `task info`.
+/// Writes the output of `hq task info`.
 pub(super) struct TaskInfos<'a> {
     out: Out<'a>,
     look: Look,
     is_verbose: bool,
 }
 
-/// Formats another job for which the task waits.
+/// Formats another job that the task waits for.
 fn after_text(after: client::After) -> String {
     let what = if after.each {
         "same task of job"
@@ -178,7 +179,7 @@ impl<'a> TaskInfos<'a> {
         let after = task.after.iter().map(|after| after_text(*after));
         let deps: Vec<String> = deps.chain(after).collect();
         grid.field("Dependencies", deps.join(","));
-        // Shown only for tasks that another task submitted.
+        // This is shown only for tasks that another task submitted.
         if let Some(by) = task.submitted_by {
             grid.field("Submitted by", format!("{job}.{by}"));
         }

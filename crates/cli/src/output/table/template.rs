@@ -10,7 +10,7 @@ use crate::output::view::{self, CrashLimitView};
 /// The maximum line width of an argument. A longer argument continues on the next line.
 const ARGUMENT_WIDTH: usize = 80;
 
-/// Returns one argument per line. Long ones are wrapped.
+/// Returns one argument per line. Long arguments are wrapped.
 pub(super) fn command(template: &common::TaskTemplate) -> String {
     let mut lines = Vec::new();
     for arg in &template.args {

@@ -11,7 +11,7 @@ use crate::output::Out;
 use crate::output::format::{amount, memory, rfc3339, words};
 use crate::output::view;
 
-/// `worker list`.
+/// Writes the output of `hq worker list`.
 pub(super) fn write_list(
     out: Out<'_>,
     look: Look,
@@ -42,7 +42,7 @@ pub(super) fn write_list(
     grid.write(out)
 }
 
-/// `worker info`.
+/// Writes the output of `hq worker info`.
 pub(super) fn write_info(out: Out<'_>, look: Look, worker: &client::WorkerInfo) -> io::Result<()> {
     let config = worker.config.clone().unwrap_or_default();
     let (manager, manager_job) = manager(&config);
@@ -236,7 +236,7 @@ fn short_amount(item: &common::ResourceItem) -> String {
     }
 }
 
-/// `worker hwdetect`.
+/// Writes the output of `hq worker hwdetect`.
 pub(super) fn write_hardware(
     out: Out<'_>,
     resources: &common::ResourceDescriptor,

@@ -12,7 +12,7 @@ use super::{Remark, Source, Text, Typed, Verb};
 use crate::submit::placeholder::{self, Piece};
 use crate::text::{closest, quoted};
 
-/// Placeholders for paths, and the task variable with the same value.
+/// The placeholders for paths, and the task variables with the same values.
 const VARIABLES: [(&str, &str); 6] = [
     ("TASK_ID", "$HQ_TASK_ID"),
     ("JOB_ID", "$HQ_JOB_ID"),
@@ -32,11 +32,11 @@ const PARALLEL: [(&str, &str); 6] = [
     ("%", "$HQ_CPUS"),
 ];
 
-/// Words that other tools use for the value of a task.
+/// The words that other tools use for the value of a task.
 const USUAL: &str = "entry line item input output file arg task_id taskid task id index i n job_id jobid hq_entry hq_task_id \
     wildcards threads array_id params";
 
-/// `hq run echo ::: a b c`.
+/// Detects input such as `hq run echo ::: a b c`.
 pub(super) fn parallel_input(typed: &Typed<'_>, text: Text<'_>) -> Option<Remark> {
     let is_file = matches!(text.text, "::::" | "::::+");
     if !is_file && !matches!(text.text, ":::" | ":::+") || text.reader == Reader::Code {
@@ -96,7 +96,7 @@ fn is_name(name: &str) -> bool {
             .all(|c| c.is_ascii_alphanumeric() || matches!(c, '_' | '.' | '-'))
 }
 
-/// `hq submit --each-line f -- echo {}`, and `{entry}`, `{.}`, `{1}`.
+/// Detects input such as `hq submit --each-line f -- echo {}`, and `{entry}`, `{.}`, `{1}`.
 pub(super) fn braces_of(typed: &Typed<'_>, text: Text<'_>) -> Option<Remark> {
     // Code uses braces itself, and so do TeX and JSON.
     if text.reader == Reader::Code
@@ -220,7 +220,7 @@ fn brace_of_value(
     })
 }
 
-/// `hq run --array 1-3 -- echo '%{TASK_ID}'`.
+/// Detects input such as `hq run --array 1-3 -- echo '%{TASK_ID}'`.
 pub(super) fn path_placeholder(typed: &Typed<'_>, text: Text<'_>) -> Option<Remark> {
     let known = |name: &str| VARIABLES.iter().find(|(known, _)| *known == name);
     let found = placeholder::pieces(text.text.as_bytes()).into_iter().find_map(|piece| {
@@ -237,7 +237,7 @@ pub(super) fn path_placeholder(typed: &Typed<'_>, text: Text<'_>) -> Option<Rema
     })
 }
 
-/// `hq submit -- echo hi '|' wc`.
+/// Detects input such as `hq submit -- echo hi '|' wc`.
 pub(super) fn operator(typed: &Typed<'_>, text: Text<'_>) -> Option<Remark> {
     const OPERATORS: &str = "| || && & ; > >> < << 2> 2>&1 &> 2>/dev/null >&2";
     let program = name(typed.words.first()?);
@@ -251,7 +251,7 @@ pub(super) fn operator(typed: &Typed<'_>, text: Text<'_>) -> Option<Remark> {
     })
 }
 
-/// `hq submit -- cat '*.txt'`, `'~/x'`.
+/// Detects input such as `hq submit -- cat '*.txt'`, `'~/x'`.
 pub(super) fn pattern(typed: &Typed<'_>, text: Text<'_>) -> Option<Remark> {
     if text.reader != Reader::Program {
         return None;
@@ -271,7 +271,8 @@ pub(super) fn pattern(typed: &Typed<'_>, text: Text<'_>) -> Option<Remark> {
     })
 }
 
-/// `hq submit --array 1-3 -- ./run "$HQ_TASK_ID"`: the user's shell has replaced it.
+/// Detects input such as `hq submit --array 1-3 -- ./run "$HQ_TASK_ID"`: the user's shell has
+/// replaced it.
 pub(super) fn empty(typed: &Typed<'_>, text: Text<'_>) -> Option<Remark> {
     let is_one =
         text.text.is_empty() && typed.verb != Verb::File && !matches!(typed.source, Source::One);
@@ -284,7 +285,8 @@ pub(super) fn empty(typed: &Typed<'_>, text: Text<'_>) -> Option<Remark> {
     })
 }
 
-/// `hq submit --array 1-3 -- echo $HQ_TASK_ID`: this shell has replaced it, and no argument is left.
+/// Detects input such as `hq submit --array 1-3 -- echo $HQ_TASK_ID`: this shell has replaced it,
+/// and no argument is left.
 pub(super) fn nothing_to_print(typed: &Typed<'_>, text: Text<'_>) -> Option<Remark> {
     let own = typed.own_value();
     let is_one = matches!(name(text.text), "echo" | "printf") && typed.words.len() == 1;
@@ -296,7 +298,8 @@ pub(super) fn nothing_to_print(typed: &Typed<'_>, text: Text<'_>) -> Option<Rema
     })
 }
 
-/// `hq run --each-line files -- gzip`: xargs and parallel put the line at the end; `hq submit --array 1-3 -- gzip "f$HQ_TASK_ID"`.
+/// Detects input such as `hq run --each-line files -- gzip`: xargs and parallel put the line at the
+/// end; `hq submit --array 1-3 -- gzip "f$HQ_TASK_ID"`.
 pub(super) fn unused_entry(typed: &Typed<'_>, _: Text<'_>) -> Option<Remark> {
     let (own, what) = match typed.source {
         Source::Entries => ("$HQ_ENTRY", "line"),
@@ -339,7 +342,7 @@ pub(super) fn unused_entry(typed: &Typed<'_>, _: Text<'_>) -> Option<Remark> {
     )))
 }
 
-/// `hq submit --param file=list.txt`.
+/// Detects input such as `hq submit --param file=list.txt`.
 pub(super) fn list_value(typed: &Typed<'_>, _: Text<'_>) -> Option<Remark> {
     let is_list = |file: &str| {
         let end = name(file).rsplit_once('.').map_or("", |(_, end)| end);
@@ -352,8 +355,8 @@ pub(super) fn list_value(typed: &Typed<'_>, _: Text<'_>) -> Option<Remark> {
     )))
 }
 
-/// `hq submit --param lr=1,2 -- ./train`: all tasks do the same unless the program reads its
-/// environment.
+/// Detects input such as `hq submit --param lr=1,2 -- ./train`: all tasks do the same unless the
+/// program reads its environment.
 pub(super) fn unused_param(typed: &Typed<'_>, _: Text<'_>) -> Option<Remark> {
     let Source::Params(params) = typed.source else {
         return None;
@@ -400,7 +403,7 @@ pub(super) fn unused_param(typed: &Typed<'_>, _: Text<'_>) -> Option<Remark> {
     )))
 }
 
-/// Options of programs that set the number of processes or threads.
+/// The options of programs that set the number of processes or threads.
 const PROCESSES: &[(&[&str], &[&str])] = &[
     (
         &["make", "gmake", "ninja", "parallel", "cargo"],
@@ -416,8 +419,8 @@ const PROCESSES: &[(&[&str], &[&str])] = &[
     (&["xz", "zstd"], &["-T"]),
 ];
 
-/// `hq submit --cpus 4 -- make -j8`, `mpirun -np 8 ./x`: the cpus that a task requests determine
-/// how many other tasks run at the same time.
+/// Detects input such as `hq submit --cpus 4 -- make -j8`, `mpirun -np 8 ./x`: the cpus that a task
+/// requests determine how many other tasks run at the same time.
 pub(super) fn processes(typed: &Typed<'_>, text: Text<'_>) -> Option<Remark> {
     let (_, options) = PROCESSES
         .iter()
@@ -448,7 +451,7 @@ pub(super) fn processes(typed: &Typed<'_>, text: Text<'_>) -> Option<Remark> {
     })
 }
 
-/// `bash -c echo hi`: only the first word is the command line.
+/// Detects input such as `bash -c echo hi`: only the first word is the command line.
 pub(super) fn behind_line(typed: &Typed<'_>, text: Text<'_>) -> Option<Remark> {
     let reads = |line: &str| {
         let reads = |sign: &str| {

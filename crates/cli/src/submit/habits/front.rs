@@ -21,7 +21,7 @@ pub(crate) struct Front {
     pub(super) program: String,
     /// Whether standard input is a pipe or a file.
     pub(super) is_piped: bool,
-    /// Whether a person sees the message.
+    /// Whether a user sees the message.
     pub(super) is_seen: bool,
 }
 
@@ -64,7 +64,7 @@ impl Front {
         }
     }
 
-    /// `hq submit --stdin in.txt cat`.
+    /// Rejects input such as `hq submit --stdin in.txt cat`.
     pub(crate) fn refuse_input_file(&self, verb: Verb) -> CliResult<()> {
         let file = &self.program;
         let is_value = matches!(self.last_option(), Some(("--stdin", None))) && !self.is_fenced;
@@ -79,12 +79,12 @@ impl Front {
         )))
     }
 
-    /// Whether a person does not see that a pipe or a file was empty.
+    /// Returns whether a user would not see that a pipe or a file was empty.
     pub(crate) const fn is_input_unseen(&self) -> bool {
         self.is_piped && self.is_seen
     }
 
-    /// The last option in front of the command, and its value.
+    /// Returns the last option in front of the command, and its value.
     pub(super) fn last_option(&self) -> Option<(&str, Option<&str>)> {
         let is_option = |word: &&String| word.starts_with('-') && word.len() > 1;
         match &self.words[..] {

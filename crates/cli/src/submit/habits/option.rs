@@ -11,12 +11,12 @@ use super::reader::{Reader, is_tool, name};
 use super::{Front, Remark, Text, Typed, Verb};
 use crate::args;
 
-/// Programs that have options with the same names.
+/// The programs that have options with the same names.
 const HAVE_THEM: &str = "docker podman apptainer singularity srun sbatch salloc mpirun mpiexec orterun kubectl hq snakemake nextflow \
     cargo parallel qsub jsrun aprun torchrun accelerate ray dask systemd-run numactl taskset time perf stress \
     stress-ng";
 
-/// Options that many programs have.
+/// The options that many programs have.
 const COMMON: &str = "name env job progress stream inputs outputs weight priority wait open param pin debug colors stdin stdout stderr \
     once log cwd notify unordered jobs predict retries dry-run after resource check-outputs";
 
@@ -50,9 +50,9 @@ pub(super) fn given<'a>(typed: &'a Typed<'_>, option: &'a str) -> impl Iterator<
     })
 }
 
-/// `hq submit --time-limit 30 -- true`: other systems count minutes.
+/// Detects input such as `hq submit --time-limit 30 -- true`: other systems count minutes.
 pub(super) fn bare_seconds(typed: &Typed<'_>, _: Text<'_>) -> Option<Remark> {
-    /// Larger numbers are not intended as minutes.
+    /// The maximum number that may be intended as minutes.
     const MINUTES_MAX: u32 = 1_000;
     if let Some(note) = short_clock(&typed.front.words) {
         return Some(Remark::Note(note));
@@ -71,7 +71,7 @@ pub(super) fn bare_seconds(typed: &Typed<'_>, _: Text<'_>) -> Option<Remark> {
     })
 }
 
-/// `#HQ --time-limit 01:30`.
+/// Detects input such as `#HQ --time-limit 01:30`.
 pub(super) fn short_clock_of_script(typed: &Typed<'_>, _: Text<'_>) -> Option<Remark> {
     let head = typed.script.as_ref()?.head();
     let mut lines = head.lines().filter_map(|line| line.strip_prefix("#HQ "));
@@ -79,12 +79,13 @@ pub(super) fn short_clock_of_script(typed: &Typed<'_>, _: Text<'_>) -> Option<Re
     (typed.verb != Verb::File).then_some(Remark::Note(note))
 }
 
-/// Like [`short_clock`], of the command line of this process.
+/// Like [`short_clock`], for the command line of this process.
 pub(crate) fn short_clock_here() -> Option<String> {
     short_clock(&Front::of(&[]).words)
 }
 
-/// `--time-limit 01:30`: minutes and seconds, which others read as hours and minutes.
+/// Detects input such as `--time-limit 01:30`: minutes and seconds, which other tools read as hours
+/// and minutes.
 fn short_clock(words: &[String]) -> Option<String> {
     words.iter().enumerate().find_map(|(at, word)| {
         let (option, value) = match word.split_once('=') {
@@ -99,9 +100,9 @@ fn short_clock(words: &[String]) -> Option<String> {
     })
 }
 
-/// `hq submit --resource mem=8 -- ./x`: people mean GiB.
+/// Detects input such as `hq submit --resource mem=8 -- ./x`: users mean GiB.
 pub(super) fn bare_memory(typed: &Typed<'_>, _: Text<'_>) -> Option<Remark> {
-    /// A larger number is not meant as GiB.
+    /// The maximum number that may be meant as GiB.
     const GIB_MAX: u32 = 256;
     let number = |text: &str| text.strip_prefix("mem=")?.parse::<u32>().ok();
     let number = given(typed, "--resource").find_map(number)?;
@@ -112,7 +113,7 @@ pub(super) fn bare_memory(typed: &Typed<'_>, _: Text<'_>) -> Option<Remark> {
     })
 }
 
-/// `hq submit --env PATH`: docker and Slurm pass on the value of this shell.
+/// Detects input such as `hq submit --env PATH`: docker and Slurm pass on the value of this shell.
 pub(super) fn env_name(typed: &Typed<'_>, _: Text<'_>) -> Option<Remark> {
     let blank = |pair: &&str| {
         pair.split_once('=')
@@ -134,7 +135,7 @@ pub(super) fn env_name(typed: &Typed<'_>, _: Text<'_>) -> Option<Remark> {
     )))
 }
 
-/// `hq submit --array 1-3 true --cpus 2`.
+/// Detects input such as `hq submit --array 1-3 true --cpus 2`.
 pub(super) fn behind_program(typed: &Typed<'_>, text: Text<'_>) -> Option<Remark> {
     let option = text.text.split('=').next().unwrap_or_default();
     let known_name = option

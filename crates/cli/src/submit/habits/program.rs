@@ -15,7 +15,7 @@ use crate::submit::similar_file;
 use crate::text::quoted;
 use crate::text::{closest, is_printed_quote, with_hyphens};
 
-/// `hq submit ""`.
+/// Detects input such as `hq submit ""`.
 pub(super) fn nothing(_: &Typed<'_>, text: Text<'_>) -> Option<Remark> {
     text.text.is_empty().then(|| {
         Remark::Refusal(
@@ -25,7 +25,7 @@ pub(super) fn nothing(_: &Typed<'_>, text: Text<'_>) -> Option<Remark> {
     })
 }
 
-/// `hq submit '#HQ' --stdout=o ./s.sh`.
+/// Detects input such as `hq submit '#HQ' --stdout=o ./s.sh`.
 pub(super) fn directive(_: &Typed<'_>, text: Text<'_>) -> Option<Remark> {
     let is_one = ["#HQ", "#SBATCH", "#PBS", "#BSUB", "#$"].contains(&text.text);
     is_one.then(|| {
@@ -36,8 +36,8 @@ pub(super) fn directive(_: &Typed<'_>, text: Text<'_>) -> Option<Remark> {
     })
 }
 
-/// Options that take one word, and the text that joins the rest of a value to it: `--param lr=0.1
-/// 0.01`, `--enforce-memory no`.
+/// Detects words after an option that takes only one word, such as `--param lr=0.1 0.01` and
+/// `--enforce-memory no`.
 pub(super) fn split_value(typed: &Typed<'_>, text: Text<'_>) -> Option<Remark> {
     let word = text.text;
     if typed.front.is_fenced || typed.verb == Verb::File {
@@ -92,8 +92,8 @@ pub(super) fn split_value(typed: &Typed<'_>, text: Text<'_>) -> Option<Remark> {
     })
 }
 
-/// `--wait 10m true`, `--dry-run yes -- true`: the option takes no value, or takes one only after
-/// `=`.
+/// Detects input such as `--wait 10m true`, `--dry-run yes -- true`: the option takes no value, or
+/// takes one only after `=`.
 fn lone_value(typed: &Typed<'_>, option: &str, word: &str) -> Option<Remark> {
     let is_program = |word: &str| is_here(word) && (!word.contains('/') || !is_data(word));
     let next = typed.words.get(1)?;
@@ -121,7 +121,7 @@ fn is_data(path: &str) -> bool {
     found.is_ok_and(|found| found.is_dir() || found.permissions().mode() & 0o111 == 0)
 }
 
-/// `hq submit --array 1,2 3 -- true`.
+/// Detects input such as `hq submit --array 1,2 3 -- true`.
 pub(super) fn ids(typed: &Typed<'_>, text: Text<'_>) -> Option<Remark> {
     let is_id = |c: char| c.is_ascii_digit() || matches!(c, ',' | '-' | ':');
     let is_list =
@@ -138,7 +138,7 @@ pub(super) fn ids(typed: &Typed<'_>, text: Text<'_>) -> Option<Remark> {
         .then(|| Remark::Refusal(format!("`{}` is not a program", text.text), help))
 }
 
-/// `hq run -j4 all`, where `make -j4 all` is meant.
+/// Detects input such as `hq run -j4 all`, where `make -j4 all` is meant.
 pub(super) fn make_target(typed: &Typed<'_>, text: Text<'_>) -> Option<Remark> {
     if typed.words.len() != 1 || typed.front.is_fenced || text.text.contains('/') {
         return None;
@@ -153,7 +153,7 @@ pub(super) fn make_target(typed: &Typed<'_>, text: Text<'_>) -> Option<Remark> {
     )))
 }
 
-/// Whether rules of make have a target.
+/// Returns whether the rules of a makefile contain a target.
 fn has_target(rules: &str, target: &str) -> bool {
     let targets = rules.lines().filter_map(|line| line.split_once(':'));
     targets.map(|(targets, _)| targets).any(|targets| {
@@ -168,7 +168,7 @@ fn targets_of_make_are_found() {
     assert!(!has_target(rules, "b") && !has_target(rules, "x"));
 }
 
-/// `hq submit --wait last`: `last` is also a program.
+/// Detects input such as `hq submit --wait last`: `last` is also a program.
 pub(super) fn job_word(typed: &Typed<'_>, text: Text<'_>) -> Option<Remark> {
     let is_one = matches!(text.text, "last" | "all") && typed.words.len() == 1;
     (is_one && !typed.front.is_fenced).then(|| {
@@ -179,7 +179,8 @@ pub(super) fn job_word(typed: &Typed<'_>, text: Text<'_>) -> Option<Remark> {
     })
 }
 
-/// `hq submit –cpus 4 -- true`: word processors and web pages turn two dashes into one.
+/// Detects input such as `hq submit –cpus 4 -- true`: word processors and web pages turn two
+/// dashes into one.
 pub(super) fn long_dash(_: &Typed<'_>, text: Text<'_>) -> Option<Remark> {
     if text.text.starts_with(is_printed_quote) {
         return Some(Remark::Refusal(
@@ -225,7 +226,8 @@ const ELSEWHERE: &[(&[&str], &[&str], &str)] = &[
     ),
 ];
 
-/// `hq submit srun -n 2 hostname`, `sbatch job.sh`, `vim notes.txt`, `sudo ./x`, `docker run -it image`.
+/// Detects input such as `hq submit srun -n 2 hostname`, `sbatch job.sh`, `vim notes.txt`,
+/// `sudo ./x`, `docker run -it image`.
 pub(super) fn elsewhere(typed: &Typed<'_>, text: Text<'_>) -> Option<Remark> {
     const TERMINAL: [&str; 4] = ["-it", "-ti", "--tty", "--pty"];
     let name = reader::name(text.text);
@@ -254,7 +256,7 @@ pub(super) fn elsewhere(typed: &Typed<'_>, text: Text<'_>) -> Option<Remark> {
     })
 }
 
-/// `hq submit --name my job -- true`.
+/// Detects input such as `hq submit --name my job -- true`.
 pub(super) fn stray_word(typed: &Typed<'_>, text: Text<'_>) -> Option<Remark> {
     let fence = typed.words.iter().position(|word| word == "--");
     let next = typed.words.get(fence.map_or(1, |at| at + 1));
@@ -281,7 +283,7 @@ pub(super) fn stray_word(typed: &Typed<'_>, text: Text<'_>) -> Option<Remark> {
     })
 }
 
-/// `hq run "echo hi | wc -l"`.
+/// Detects input such as `hq run "echo hi | wc -l"`.
 pub(super) fn shell_line(typed: &Typed<'_>, text: Text<'_>) -> Option<Remark> {
     if Path::new(text.text).is_dir() && text.text.contains('/') {
         let note = format!("`{}` is a directory; name the program in it", text.text);
@@ -323,11 +325,11 @@ const FILTERS: &[(&str, usize)] = &[
     ("tr tee", usize::MAX),
 ];
 
-/// Programs that have neither input nor operands.
+/// The programs that have neither input nor operands.
 const SILENT: &str =
     "true false hostname date ls pwd env printenv id whoami uptime nproc uname sleep";
 
-/// `… -- xargs gzip` without input.
+/// Detects input such as `… -- xargs gzip` without input.
 fn unread_list(typed: &Typed<'_>, (name, rest): (&str, &[String])) -> Option<String> {
     let has_values = typed
         .words
@@ -348,7 +350,8 @@ fn unread_list(typed: &Typed<'_>, (name, rest): (&str, &[String])) -> Option<Str
     ))
 }
 
-/// `seq 3 | hq run -- echo {}`, `cat list | hq run -- wc -l`, `… -- xargs gzip`.
+/// Detects input such as `seq 3 | hq run -- echo {}`, `cat list | hq run -- wc -l`,
+/// `… -- xargs gzip`.
 pub(super) fn unread_input(typed: &Typed<'_>, _: Text<'_>) -> Option<Remark> {
     if typed.has_stdin {
         return None;
@@ -418,8 +421,8 @@ pub(super) fn unread_input(typed: &Typed<'_>, _: Text<'_>) -> Option<Remark> {
     })
 }
 
-/// `hq submit --cwd sub -- ./t.sh` where the file is here and not in `sub`, or `cwd = "sub"` in a
-/// job file.
+/// Detects input such as `hq submit --cwd sub -- ./t.sh` where the file is here and not in `sub`,
+/// or `cwd = "sub"` in a job file.
 pub(super) fn other_directory(typed: &Typed<'_>, _: Text<'_>) -> Option<Remark> {
     let (_, cwd) = typed
         .values
@@ -443,7 +446,7 @@ pub(super) fn other_directory(typed: &Typed<'_>, _: Text<'_>) -> Option<Remark> 
     )))
 }
 
-/// `hq submit sim.py 3`, `hq run Makefile`, and a script without `#!`.
+/// Detects input such as `hq submit sim.py 3`, `hq run Makefile`, and a script without `#!`.
 pub(super) fn not_executable(typed: &Typed<'_>, text: Text<'_>) -> Option<Remark> {
     let script = typed.script.as_ref().filter(|script| script.number == 0)?;
     let interpreter = script.interpreter();
@@ -515,7 +518,7 @@ fn reader_of(file: &str) -> Option<String> {
     }
 }
 
-/// `hq submit ./nope`, `hq submit sim.py`, `hq submit pyhton x.py`.
+/// Detects input such as `hq submit ./nope`, `hq submit sim.py`, `hq submit pyhton x.py`.
 pub(super) fn missing(typed: &Typed<'_>, text: Text<'_>) -> Option<Remark> {
     let has_cwd = typed.values.iter().any(|(option, _)| *option == "--cwd");
     let path = Path::new(text.text);
@@ -574,7 +577,7 @@ pub(super) fn missing(typed: &Typed<'_>, text: Text<'_>) -> Option<Remark> {
     })
 }
 
-/// `$NOPE/out.txt`: a path directly below `/`.
+/// Detects input such as `$NOPE/out.txt`: a path directly below `/`.
 pub(super) fn in_root(path: &str) -> Option<String> {
     let name = path.strip_prefix('/')?;
     let is_direct = !name.is_empty() && !name.contains('/');
@@ -595,7 +598,7 @@ fn similar(word: &str) -> Option<String> {
     near.map(str::to_owned)
 }
 
-/// `hq submit ./*.sh`: this shell turns all files into one command.
+/// Detects input such as `hq submit ./*.sh`: this shell turns all files into one command.
 pub(super) fn all_files(typed: &Typed<'_>, text: Text<'_>) -> Option<Remark> {
     let (_, end) = reader::name(text.text).rsplit_once('.')?;
     let is_same = |word: &str| Path::new(word).is_file() && word.ends_with(&format!(".{end}"));

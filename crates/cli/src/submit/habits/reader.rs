@@ -6,7 +6,7 @@ use std::path::Path;
 
 use hq_core::words::has_word;
 
-/// What reads a word.
+/// The reader of a word.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Reader {
     /// The program gets the word unchanged.
@@ -19,14 +19,14 @@ pub(super) enum Reader {
 
 const SHELLS: &str = "sh bash dash zsh ksh mksh ash fish";
 
-/// Interpreters that take code after `-c`, `-e` or similar options, and otherwise the name of a
+/// The interpreters that take code after `-c`, `-e` or similar options, and otherwise the name of a
 /// script.
 const INTERPRETERS: &str = "python python2 python3 perl ruby node julia Rscript R php lua tclsh";
 
-/// Programs that replace `{}` with their own values.
+/// The programs that replace `{}` with their own values.
 const OWN_BRACES: &str = "find fd fdfind xargs parallel sem rush hq entr";
 
-/// Programs whose arguments are code, patterns or commands for other machines.
+/// The programs whose arguments are code, patterns or commands for other machines.
 const LANGUAGES: &str = "awk gawk mawk jq yq sed make ninja gnuplot mlr curl rpm git docker podman kubectl ssh envsubst tmux screen \
     sqlite3 psql grep egrep rg";
 
@@ -69,7 +69,7 @@ fn precedes_code(option: &str) -> bool {
             && letters.ends_with(['c', 'e', 'E', 'p', 'r'])
 }
 
-/// Returns what reads the word at this position.
+/// Returns the reader of the word at this position.
 pub(super) fn of(words: &[Cow<'_, str>], number: usize) -> Reader {
     let before = &words[..number];
     let is_known =
@@ -106,7 +106,7 @@ pub(super) fn has_own_braces(words: &[Cow<'_, str>]) -> bool {
     })
 }
 
-/// Standard programs, which do not know hq's variables.
+/// The standard programs, which do not know hq's variables.
 pub(super) const TOOLS: &str = "true false echo printf sleep cat tac cp mv rm ls ln touch mkdir rmdir chmod chown stat du file wc sort uniq head \
     tail cut tr diff cmp md5sum sha1sum sha256sum b2sum gzip gunzip bzip2 bunzip2 xz unxz zstd tar zip unzip rsync \
     wget convert magick ffmpeg hostname date samtools bwa pigz dd";

@@ -101,7 +101,7 @@ impl Script {
             return None;
         }
         let path = dir.join(word);
-        // Reading anything but a file may block, or never end.
+        // Reading anything other than a file may block or never end.
         let found = std::fs::metadata(&path)
             .ok()
             .filter(std::fs::Metadata::is_file)?;
@@ -152,8 +152,8 @@ impl Script {
         self.bytes.is_empty()
     }
 
-    /// Whether it could be started if it were executable: a program of this or another machine, or a script of a shell, whose name has
-    /// no end.
+    /// Returns whether the file could be started if it were executable: it is a program for this or
+    /// another machine, or a shell script whose name has no extension.
     pub(super) fn is_program(&self) -> bool {
         let is_script = self.is_text() && Path::new(&self.word).extension().is_none();
         self.has_first_line() || self.bytes.starts_with(b"\x7fELF") || is_script

@@ -8,7 +8,7 @@ use super::{Remark, Text, Typed};
 use crate::args::known_resource;
 use crate::submit::placeholder::{self, Piece};
 
-/// `hq submit --name 'run-%{TASK_ID}'`, `--env X=%{TASK_ID}`.
+/// Detects input such as `hq submit --name 'run-%{TASK_ID}'`, `--env X=%{TASK_ID}`.
 pub(super) fn value_placeholder(_: &Typed<'_>, text: Text<'_>) -> Option<Remark> {
     if !matches!(text.key(), "name" | "env") {
         return None;
@@ -28,7 +28,7 @@ pub(super) fn value_placeholder(_: &Typed<'_>, text: Text<'_>) -> Option<Remark>
     )))
 }
 
-/// `--stdout out-%a.txt`, as in Slurm; `%I` and `%J` are from LSF.
+/// Detects input such as `--stdout out-%a.txt`, as in Slurm; `%I` and `%J` are from LSF.
 pub(super) fn percent_letter(_: &Typed<'_>, text: Text<'_>) -> Option<Remark> {
     const LETTERS: [(char, &str); 10] = [
         ('a', "%{TASK_ID}"),
@@ -67,7 +67,7 @@ pub(super) fn percent_letter(_: &Typed<'_>, text: Text<'_>) -> Option<Remark> {
     })
 }
 
-/// `hq submit --each-line samples.csv`, `--each-line ./run.sh`.
+/// Detects input such as `hq submit --each-line samples.csv`, `--each-line ./run.sh`.
 pub(super) fn list_file(_: &Typed<'_>, text: Text<'_>) -> Option<Remark> {
     if text.option != "--each-line" {
         return None;
@@ -91,7 +91,7 @@ pub(super) fn list_file(_: &Typed<'_>, text: Text<'_>) -> Option<Remark> {
     Some(Remark::Note(note))
 }
 
-/// Options or keys without hyphens, and the check of their values.
+/// The options or keys, without hyphens, and the check of their values.
 type Check = (&'static [&'static str], fn(Text<'_>) -> Option<String>);
 
 const OUTPUTS: &[&str] = &["stdout", "stderr"];
@@ -127,7 +127,7 @@ const CHECKS: &[Check] = &[
     }),
 ];
 
-/// `--stdout -`, `--inputs '*.txt'`, `--env A=1,B=2`, `--param x=1..3`.
+/// Detects input such as `--stdout -`, `--inputs '*.txt'`, `--env A=1,B=2`, `--param x=1..3`.
 pub(super) fn odd_value(_: &Typed<'_>, text: Text<'_>) -> Option<Remark> {
     let mut checks = CHECKS
         .iter()
@@ -148,7 +148,7 @@ fn shell_syntax(Text { text, .. }: Text<'_>) -> Option<String> {
     ))
 }
 
-/// `--stdout -`, `--stderr stdout`, `--stdout null`.
+/// Detects input such as `--stdout -`, `--stderr stdout`, `--stdout null`.
 fn word_as_file(Text { option, text, .. }: Text<'_>) -> Option<String> {
     let what = match &*text.to_ascii_lowercase() {
         "-" => {
@@ -177,8 +177,8 @@ fn directory(Text { option, text, .. }: Text<'_>) -> Option<String> {
     })
 }
 
-/// `--cwd dta`. Workers may have directories that this machine lacks, but then the parent is
-/// usually missing as well.
+/// Detects input such as `--cwd dta`. Workers may have directories that this machine lacks, but
+/// then the parent is usually missing as well.
 fn missing_directory(Text { option, text, .. }: Text<'_>) -> Option<String> {
     let path = Path::new(text);
     if text.is_empty() || path.exists() || text.contains(['%', '{', '$', '~']) {
@@ -193,7 +193,7 @@ fn missing_directory(Text { option, text, .. }: Text<'_>) -> Option<String> {
     })
 }
 
-/// `--inputs '*.txt'`, `--outputs a,b`.
+/// Detects input such as `--inputs '*.txt'`, `--outputs a,b`.
 fn several_paths(Text { option, text, .. }: Text<'_>) -> Option<String> {
     let why = if text.contains(['*', '?']) {
         "hq expands no patterns"
@@ -211,7 +211,7 @@ fn several_paths(Text { option, text, .. }: Text<'_>) -> Option<String> {
         .then(|| format!("`{text}` is the name of one file, because {why}; {each}"))
 }
 
-/// `--inputs typo.dat`. In a job file, another task may write it.
+/// Detects input such as `--inputs typo.dat`. In a job file, another task may write it.
 fn missing_input(Text { option, text, .. }: Text<'_>) -> Option<String> {
     let is_typed = option.starts_with('-') && !text.contains(['%', '{', '$']);
     (is_typed && !Path::new(text).exists()).then(|| {
@@ -227,7 +227,8 @@ fn one_id(Text { text, .. }: Text<'_>) -> Option<String> {
     })
 }
 
-/// `--env A=1,B=2`, `--env 'A = 1'`, `--env A=~/x`, `--env 'A="x"'`. The text includes the name.
+/// Detects input such as `--env A=1,B=2`, `--env 'A = 1'`, `--env A=~/x`, `--env 'A="x"'`. The text
+/// includes the name.
 fn variable(Text { option, text, .. }: Text<'_>) -> Option<String> {
     let (name, value) = text.split_once('=')?;
     let is_name = |part: &str| {
@@ -264,7 +265,7 @@ fn variable(Text { option, text, .. }: Text<'_>) -> Option<String> {
     }
 }
 
-/// `--param x=1..3`, `--param x=1:3`.
+/// Detects input such as `--param x=1..3`, `--param x=1:3`.
 fn range(Text { text, .. }: Text<'_>) -> Option<String> {
     let bare = text.trim_matches(['{', '}', '[', ']']);
     let parts: Vec<&str> = bare.split("..").flat_map(|part| part.split(':')).collect();
@@ -272,7 +273,7 @@ fn range(Text { text, .. }: Text<'_>) -> Option<String> {
     is_range.then(|| format!("`{text}` is one value; a range is `1-10`, `0-1:0.25` or `10-1:-1`"))
 }
 
-/// `--param 'x=1 2 3'`, `--param 'x=1, 2'`.
+/// Detects input such as `--param 'x=1 2 3'`, `--param 'x=1, 2'`.
 fn blanks(Text { text, .. }: Text<'_>) -> Option<String> {
     let parts = text.split(|c: char| c.is_whitespace() || matches!(c, ';' | '|'));
     let parts: Vec<&str> = parts.filter(|part| !part.is_empty()).collect();
@@ -290,7 +291,7 @@ fn blanks(Text { text, .. }: Text<'_>) -> Option<String> {
     })
 }
 
-/// `--param x=*.txt`
+/// Detects input such as `--param x=*.txt`.
 fn pattern(Text { text, .. }: Text<'_>) -> Option<String> {
     (text.contains('*') && !Path::new(text).exists()).then(|| {
         format!("no shell expands `{text}` here, so it is one value; `ls {text} | hq submit --param x=@- …` makes a value of each file")

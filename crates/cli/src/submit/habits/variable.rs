@@ -8,11 +8,12 @@ use super::reader::{Reader, may_repeat};
 use super::{Remark, Source, Text, Typed, Verb};
 use crate::text::{closest, quoted};
 
-/// Variables of tasks, in addition to `HQ_PARAM_…`, `HQ_RESOURCE_…` and the server's variables.
+/// The variables of tasks, in addition to `HQ_PARAM_…`, `HQ_RESOURCE_…` and the server's
+/// variables.
 const KNOWN: &str = "HQ_JOB_ID HQ_TASK_ID HQ_INSTANCE_ID HQ_ENTRY HQ_SUBMIT_DIR HQ_CPUS HQ_TASK_DIR HQ_ERROR_FILENAME HQ_PIN \
     HQ_NUM_NODES HQ_NODE_FILE HQ_HOST_FILE HQ_INSTANCE_KEY HQ_SERVER_DIR HQ_ACCESS_KEY HQ_DEBUG HQ_OUTPUT_MODE";
 
-/// Variables of other tools, and their equivalents in a task.
+/// The variables of other tools, and their equivalents in a task.
 const FOREIGN: &[(&str, &str)] = &[
     ("SLURM_ARRAY_TASK_ID", "HQ_TASK_ID"),
     ("SLURM_ARRAY_JOB_ID", "HQ_JOB_ID"),
@@ -63,7 +64,7 @@ fn names(text: &str) -> impl Iterator<Item = &str> {
     })
 }
 
-/// `hq submit --array 1-3 -- ./run '$HQ_TASK_ID'`, `--stdout '$HOME/out'`.
+/// Detects input such as `hq submit --array 1-3 -- ./run '$HQ_TASK_ID'`, `--stdout '$HOME/out'`.
 pub(super) fn plain(typed: &Typed<'_>, text: Text<'_>) -> Option<Remark> {
     if text.reader != Reader::Program {
         return None;
@@ -103,7 +104,8 @@ pub(super) fn plain(typed: &Typed<'_>, text: Text<'_>) -> Option<Remark> {
     )))
 }
 
-/// `./run '$SLURM_ARRAY_TASK_ID'`, `'$1'`, `'$(hostname)'`: text that a shell would replace.
+/// Detects input such as `./run '$SLURM_ARRAY_TASK_ID'`, `'$1'`, `'$(hostname)'`: text that a shell
+/// would replace.
 fn argument(typed: &Typed<'_>, text: Text<'_>) -> Option<Remark> {
     let name = names(text.text).next();
     let is_code = |word: &str| {
@@ -156,7 +158,7 @@ fn argument(typed: &Typed<'_>, text: Text<'_>) -> Option<Remark> {
     )))
 }
 
-/// `bash -c 'echo $SLURM_ARRAY_TASK_ID'`, and scripts in any language.
+/// Detects input such as `bash -c 'echo $SLURM_ARRAY_TASK_ID'`, and scripts in any language.
 pub(super) fn foreign(typed: &Typed<'_>, text: Text<'_>) -> Option<Remark> {
     let is_script = !text.option.is_empty();
     let found: Vec<&str> = match text.reader {
@@ -191,7 +193,7 @@ pub(super) fn foreign(typed: &Typed<'_>, text: Text<'_>) -> Option<Remark> {
     })
 }
 
-/// Says that a script reads a variable.
+/// Returns a text which says that a script reads a variable.
 fn in_script(text: Text<'_>) -> String {
     match text.option {
         "" => String::new(),
@@ -227,7 +229,8 @@ fn is_set(typed: &Typed<'_>, text: Text<'_>, name: &str) -> bool {
         || typed.env_names.iter().any(|known| known == name)
 }
 
-/// `$HQ_TASKID`, `$HQ_ENTRY` without `--each-line`, `$HQ_PARAM_LR` without such a parameter.
+/// Detects input such as `$HQ_TASKID`, `$HQ_ENTRY` without `--each-line`, `$HQ_PARAM_LR` without
+/// such a parameter.
 pub(super) fn unknown(typed: &Typed<'_>, text: Text<'_>) -> Option<Remark> {
     if text.reader != Reader::Shell {
         return None;
@@ -249,7 +252,7 @@ pub(super) fn unknown(typed: &Typed<'_>, text: Text<'_>) -> Option<Remark> {
     })
 }
 
-/// `bash -c 'gzip "$1"'`, as with `xargs -n1 bash -c`.
+/// Detects input such as `bash -c 'gzip "$1"'`, as with `xargs -n1 bash -c`.
 pub(super) fn positional(typed: &Typed<'_>, text: Text<'_>) -> Option<Remark> {
     let names_one = ["$1", "${1}", "$@", "\"$@\"", "$*"]
         .iter()
@@ -277,8 +280,8 @@ pub(super) fn has_gap(text: &str) -> bool {
     text.ends_with([' ', '=']) || gaps.iter().any(|gap| text.contains(gap))
 }
 
-/// `bash -c "echo $HQ_TASK_ID"`, `echo "task $HQ_TASK_ID"`: the user's shell has replaced the
-/// variable with nothing.
+/// Detects input such as `bash -c "echo $HQ_TASK_ID"`, `echo "task $HQ_TASK_ID"`: the user's shell
+/// has replaced the variable with nothing.
 pub(super) fn expanded(typed: &Typed<'_>, text: Text<'_>) -> Option<Remark> {
     let line = text.text;
     // `out_.txt`; in a line of code, this is not a gap.

@@ -33,7 +33,7 @@ pub(super) enum TaskGraphError {
     Cycle {
         /// The position of the first of them.
         task: usize,
-        /// The ids on the cycle, each before the one on which it depends, with their keys.
+        /// The ids on the cycle, each before the one that it depends on, with their keys.
         ids: Vec<(TaskId, TaskKey)>,
     },
     /// All ids up to the largest possible one are in use.

@@ -2,8 +2,8 @@
 //! as its text, and building it takes most of the time.
 //!
 //! A part begins with a line that begins with the header of a task. If that line is inside a value,
-//! the previous part ends in the middle of the value and cannot be read. So reading in parts never
-//! gives a different result than reading the whole file.
+//! the previous part ends in the middle of the value and cannot be read. Therefore, reading in
+//! parts never gives a different result than reading the whole file.
 
 use std::ops::Range;
 
@@ -40,7 +40,7 @@ impl JobFileError {
 ///
 /// # Errors
 ///
-/// [`JobFileError`] if it is not TOML, or does not have the structure of a job file.
+/// Returns a [`JobFileError`] if the file is not TOML or does not have the structure of a job file.
 pub(super) fn read(content: &str) -> Result<FileTable, JobFileError> {
     if content.len() > WHOLE_MAX
         && let Some(outcome) = read_parts(content)

@@ -312,7 +312,7 @@ impl<'de> Deserialize<'de> for TaskKey {
     }
 }
 
-/// `[[task.request]]`.
+/// The table `[[task.request]]`.
 #[derive(Deserialize, Default, PartialEq, Eq, Hash)]
 #[serde(deny_unknown_fields)]
 pub(super) struct RequestTable {
@@ -369,7 +369,7 @@ macro_rules! parsed_text {
 }
 
 parsed_text!(
-    /// Ids of an array.
+    /// The ids of an array.
     Ids(IdArray),
     parse_id_array
 );
@@ -387,7 +387,7 @@ parsed_text!(
     }
 );
 parsed_text!(
-    /// Failures after which another attempt is made.
+    /// The failures after which another attempt is made.
     Causes(RetryOn),
     parse_retry_on
 );
@@ -402,19 +402,19 @@ parsed_text!(
     parse_signal
 );
 parsed_text!(
-    /// Name of the job.
+    /// The name of the job.
     #[derive(Default)]
     JobName(String),
     parse_job_name
 );
 parsed_text!(
-    /// Cpu binding.
+    /// How a task is bound to its cpus.
     #[derive(Default)]
     Pin(PinMode),
     parse_pin
 );
 parsed_text!(
-    /// Name of a resource.
+    /// The name of a resource.
     #[derive(PartialOrd, Ord)]
     ResourceName(Box<str>),
     |name: &str| parse_named_request(&format!("{name}=1")).map(|entry| entry.resource)
@@ -456,7 +456,7 @@ impl<'de> Deserialize<'de> for CommandLine {
     }
 }
 
-/// Variables by name.
+/// The variables, by name.
 #[derive(Default, PartialEq, Eq, Hash)]
 pub(super) struct Environment(pub(super) BTreeMap<String, String>);
 
@@ -493,7 +493,7 @@ impl<'de> Deserialize<'de> for Weight {
     }
 }
 
-/// `none`, a path, or a table with `path` and `on_close`.
+/// A standard stream: `none`, a path, or a table with `path` and `on_close`.
 #[derive(PartialEq, Eq, Hash)]
 pub(super) struct Stdio(pub(super) StdioArg);
 
@@ -550,7 +550,7 @@ impl<'de> Deserialize<'de> for Stdio {
     }
 }
 
-/// A number, `never-restart` or `unlimited`.
+/// A crash limit: a number, `never-restart` or `unlimited`.
 #[derive(Default, PartialEq, Eq, Hash)]
 pub(super) struct Limit(pub(super) CrashLimit);
 
@@ -689,12 +689,12 @@ macro_rules! amount_of {
 }
 
 amount_of!(
-    /// Cpus of a task.
+    /// The cpus of a task.
     Cpus,
     CPUS
 );
 amount_of!(
-    /// Memory of a task.
+    /// The memory of a task.
     Mem,
     MEM
 );

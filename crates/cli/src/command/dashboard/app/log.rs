@@ -6,34 +6,35 @@ use std::collections::VecDeque;
 use crate::command::dashboard::model::{LogKey, LogPart};
 use crate::text::clean;
 
-/// Maximum number of lines; older lines are dropped.
+/// The maximum number of lines. Older lines are dropped.
 const LINES_MAX: usize = 50_000;
-/// Number of columns that one key scrolls.
+/// The number of columns that one key press scrolls.
 const SHIFT: usize = 20;
 
 /// An open log.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Log {
     pub(crate) key: LogKey,
-    /// Number of this opening; distinguishes it from earlier openings of the same output.
+    /// The number of this opening. It distinguishes this opening from earlier openings of the same
+    /// output.
     pub(crate) opening: u32,
     lines: VecDeque<String>,
     /// The last line, which may be incomplete.
     rest: Vec<u8>,
-    /// Nothing was heard yet.
+    /// Whether nothing has been received yet.
     pub(crate) is_new: bool,
-    /// There was more before the first line.
+    /// Whether output before the first line is missing.
     pub(crate) is_cut: bool,
     pub(crate) note: Option<String>,
-    /// First line that is shown.
+    /// The first line that is shown.
     top: usize,
-    /// Rows of the screen for lines; set while drawing.
+    /// The number of screen rows for lines. It is set while drawing.
     pub(crate) height: Cell<usize>,
     pub(crate) is_following: bool,
-    /// First column that is shown.
+    /// The first column that is shown.
     pub(crate) shift: usize,
     pub(crate) search: String,
-    /// Line of the last match, where the next search starts.
+    /// The line of the last match, where the next search starts.
     found: Option<usize>,
 }
 
@@ -56,8 +57,8 @@ impl Log {
         }
     }
 
-    /// Whether a part belongs to this opening. A part of an earlier opening starts in the middle or
-    /// never ends.
+    /// Returns whether a part belongs to this opening. A part of an earlier opening starts in the
+    /// middle or never ends.
     pub(crate) fn is_for(&self, part: &LogPart) -> bool {
         (self.key, self.opening) == (part.key, part.opening)
     }
@@ -87,7 +88,7 @@ impl Log {
         }
     }
 
-    /// Number of lines, one that is not complete included.
+    /// Returns the number of lines, including an incomplete last line.
     pub(crate) fn len(&self) -> usize {
         self.lines.len() + usize::from(!self.rest.is_empty())
     }
@@ -96,7 +97,7 @@ impl Log {
         self.len().saturating_sub(self.height.get().max(1))
     }
 
-    /// First line that is shown.
+    /// Returns the first line that is shown.
     pub(crate) fn top(&self) -> usize {
         let last = self.top_max();
         if self.is_following {
@@ -106,14 +107,15 @@ impl Log {
         }
     }
 
-    /// The lines on the screen.
+    /// Returns the lines on the screen.
     pub(crate) fn page(&self) -> impl Iterator<Item = String> + '_ {
         let rest = (!self.rest.is_empty()).then(|| shown(&self.rest));
         let all = self.lines.iter().cloned().chain(rest);
         all.skip(self.top()).take(self.height.get())
     }
 
-    /// Scrolls; follows the output at its end, and stops following elsewhere.
+    /// Scrolls. At the end of the output, the view follows the output; elsewhere, it stops
+    /// following.
     pub(crate) fn move_by(&mut self, rows: isize) {
         let last = self.top_max();
         self.found = None;
@@ -134,12 +136,12 @@ impl Log {
         };
     }
 
-    /// Whether a line contains the search text.
+    /// Returns whether a line contains the search text.
     pub(crate) fn matches(&self, line: &str) -> bool {
         !self.search.is_empty() && line.to_lowercase().contains(&self.search.to_lowercase())
     }
 
-    /// Goes to the next or previous match, wrapping around; `false` if no line matches.
+    /// Goes to the next or previous match, wrapping around. Returns `false` if no line matches.
     pub(crate) fn find(&mut self, forward: bool) -> bool {
         let count = self.lines.len();
         // Near the end, the matching line is not the first visible one.
@@ -156,7 +158,7 @@ impl Log {
         });
         self.found = found;
         if let Some(at) = found {
-            // The end of the text stays at the end of the screen; a match there is visible anyway.
+            // The end of the text stays at the end of the screen. A match there is visible anyway.
             self.top = at.min(self.top_max());
             self.is_following = false;
         }
@@ -164,7 +166,8 @@ impl Log {
     }
 }
 
-/// A line as a terminal shows it, because programs that draw a bar overwrite their line.
+/// Returns a line as a terminal shows it, because programs that draw a progress bar overwrite their
+/// line.
 fn shown(bytes: &[u8]) -> String {
     let text = String::from_utf8_lossy(bytes);
     let text = text.trim_end_matches(['\n', '\r']);
@@ -238,7 +241,7 @@ mod tests {
     fn searches_go_around_and_say_when_there_is_nothing() {
         let mut log = log(30);
         log.search = "LINE 1".to_owned();
-        // From the end around to `line 1`, then to `line 10`.
+        // The search goes from the end around to `line 1`, then to `line 10`.
         assert!(log.find(true));
         assert_eq!(page(&log)[0], "line 1");
         assert!(log.find(true));

@@ -10,7 +10,7 @@ use crate::command::dashboard::question::{self, Asked};
 use crate::source::{allocation, host};
 
 impl App {
-    /// Closes what is on top.
+    /// Closes the topmost view.
     pub(super) fn go_back(&mut self) {
         let (is_over_job, has_tasks) = (self.job.is_some(), self.tasks.is_some());
         let is_job = is_over_job && !has_tasks && self.log.is_none();
@@ -84,7 +84,7 @@ impl App {
         self.select(Place::Workers, at.unwrap_or(0));
     }
 
-    /// The first worker that runs in an allocation of the selected queue.
+    /// Opens the first worker that runs in an allocation of the selected queue.
     fn open_queue(&mut self) {
         let Some(queue) = self.selected_queue() else {
             return;
@@ -104,7 +104,7 @@ impl App {
     }
 
     fn open_event(&mut self) {
-        // The newest is the first row.
+        // The newest event is in the first row.
         let event = self.events.iter().rev().nth(self.selected(Place::Events));
         match event.map(|event| (event.job, event.worker)) {
             Some((Some(job), _)) => self.open_job(job),
@@ -113,7 +113,7 @@ impl App {
         }
     }
 
-    /// All tasks of the job, or of the worker.
+    /// Opens the list of all tasks of the job or of the worker.
     pub(super) fn open_tasks(&mut self) {
         if self.log.is_some() {
             return;
@@ -140,7 +140,7 @@ impl App {
         self.select(Place::Tasks, 0);
     }
 
-    /// The selected task, and which of its outputs is most useful.
+    /// Returns the selected task and the most useful of its outputs.
     fn selected_log(&self) -> Option<Result<LogKey, String>> {
         if let Some(log) = &self.log {
             return Some(Ok(log.key));
@@ -154,7 +154,7 @@ impl App {
         task.map(log_of)
     }
 
-    /// The same or another output; reports why if it cannot be opened.
+    /// Returns the given output, or that of the selected task. Reports why if it cannot be opened.
     pub(super) fn output(&mut self, other: Option<LogKey>) -> Option<LogKey> {
         match other.map(Ok).or_else(|| self.selected_log())? {
             Ok(key) if self.replay.is_none() => return Some(key),
@@ -164,7 +164,7 @@ impl App {
         None
     }
 
-    /// The output of the selected task, or another one.
+    /// Opens the given output, or the output of the selected task.
     pub(super) fn open_log(&mut self, other: Option<LogKey>) {
         if let Some(key) = self.output(other) {
             self.logs_opened = self.logs_opened.wrapping_add(1);
@@ -197,12 +197,13 @@ impl App {
             return wait.or_else(|| selected.map(question::cancel_task));
         };
         let known = selected.filter(|task| (task.job, task.task) == (key.job, key.task));
-        // From the list of failures: the server reports if the task has ended.
+        // In the list of failures, the state of the task is unknown. The server reports if it has
+        // ended.
         let unknown = || question::ask_about_task(key.job, key.task, "");
         Some(known.map_or_else(unknown, question::cancel_task))
     }
 
-    /// Opens the question before an action. A journal cannot be acted upon.
+    /// Opens the question that precedes an action. A journal allows no actions.
     pub(super) fn ask_about(&mut self, key: char) {
         if self.replay.is_some() {
             self.told = Some("this is a journal: nothing can be changed".to_owned());
@@ -227,7 +228,7 @@ impl App {
     }
 }
 
-/// The most useful output of a task: standard error if it failed.
+/// Returns the most useful output of a task, which is standard error if the task failed.
 fn log_of(task: &TaskRow) -> Result<LogKey, String> {
     if matches!(task.state, TaskState::Waiting | TaskState::Aborted) {
         let (id, state) = (task.task, task.state.name());

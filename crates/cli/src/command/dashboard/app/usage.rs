@@ -1,14 +1,14 @@
-//! Resource use over time of the open task: the selected attempt.
+//! The resource usage of the selected attempt of the open task over time.
 
 use hq_core::curve::Curve;
 
 use crate::command::dashboard::model::{LogKey, UsageView};
 
-/// Charts over the output of a task.
+/// The charts above the output of a task.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub(crate) struct Usage {
     view: Option<UsageView>,
-    /// The selected attempt; `None` for the last one with data.
+    /// The selected attempt. `None` for the last attempt with data.
     chosen: Option<usize>,
     /// Whether the charts are hidden in favor of the output.
     pub(crate) is_hidden: bool,
@@ -23,7 +23,8 @@ impl Usage {
         self.view = Some(view);
     }
 
-    /// The attempts of the open task, and number and curve of the one that is shown, if known.
+    /// Returns the attempts of the open task, and the number and the curve of the attempt that is
+    /// shown, if known.
     pub(crate) fn shown(&self, key: LogKey) -> Option<(&UsageView, usize, &Curve)> {
         let is_open = |view: &&UsageView| (view.job, view.task) == (key.job, key.task);
         let view = self.view.as_ref().filter(is_open)?;
@@ -47,7 +48,7 @@ impl Usage {
         };
         let wanted = now.saturating_add_signed(if later { 1 } else { -1 });
         let last = view.curves.len() - 1;
-        // At the last attempt, the selection follows new attempts.
+        // If the last attempt is selected, the selection follows new attempts.
         self.chosen = (wanted < last).then(|| view.curves[wanted].0);
     }
 }

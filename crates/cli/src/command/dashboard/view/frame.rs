@@ -10,7 +10,7 @@ use super::parts::{STRONG, clock};
 use crate::command::dashboard::app::Place;
 use crate::text::fit;
 
-/// Keys that a journal has no use for.
+/// The keys that are useless in a journal.
 const ACTIONS: [&str; 10] = [
     "A acknowledge",
     "c cancel",
@@ -112,8 +112,8 @@ impl Painter<'_, '_> {
         self.frame.render_widget(line, area);
     }
 
-    /// Keys for a line of this width, the most useful first. The help lists the rest, and its key
-    /// always appears.
+    /// Returns the keys for a line of this width, most useful first. The help lists the other keys,
+    /// and the key for help always appears.
     fn hints(&self, width: usize) -> String {
         const ALWAYS: &str = "? help  q quit";
         let (is_log, is_replay) = (self.app.log.is_some(), self.app.replay.is_some());

@@ -1,4 +1,4 @@
-//! Details of a job: states of its tasks, causes of failures, run times.
+//! The details of a job: states of its tasks, causes of failures, run times.
 
 use hq_core::job::TaskTotals;
 use hq_store::reader::FAILURES_MAX;
@@ -15,7 +15,7 @@ use crate::output::pace;
 use crate::output::view::totals;
 use crate::text::fit;
 
-/// Rows of the strip.
+/// The number of rows of the strip.
 const STRIP_ROWS: u16 = 3;
 
 impl Painter<'_, '_> {
@@ -126,7 +126,7 @@ impl Painter<'_, '_> {
         }
     }
 
-    /// Tasks by run time, from the first bin with tasks to the last one.
+    /// Draws the number of tasks by run time, from the first bin with tasks to the last one.
     fn histogram(&mut self, area: Rect, view: &JobView) {
         let bins = view.run_times.as_slice();
         let from = bins.iter().take_while(|(_, count)| *count == 0).count();
@@ -160,7 +160,7 @@ impl Painter<'_, '_> {
         self.framed(area, " Run times ", lines);
     }
 
-    /// The end of the output of the selected failure.
+    /// Draws the end of the output of the selected failure.
     fn output(&mut self, area: Rect) {
         let wanted = self
             .app

@@ -1,4 +1,4 @@
-//! Lists: jobs, workers, allocations, events, tasks; and the output of a task.
+//! Lists of jobs, workers, allocations, events and tasks, and the output of a task.
 
 use std::collections::BTreeMap;
 
@@ -27,9 +27,9 @@ use crate::source::problems::{is_open, sentence};
 use crate::source::{Queue, Resource, Share, allocation, host, is_connected, resources};
 use crate::text::fit;
 
-/// Total width of the fixed job columns, including the border and the gaps between all columns.
+/// The total width of the fixed job columns, including the border and the gaps between all columns.
 const JOB_FIXED: u16 = 6 + 8 + 10 + 6 + 7 + 8 + 2 + 11;
-/// Longer names are rare.
+/// The maximum width of a name. Longer names are rare.
 const NAME_WIDTH: u16 = 64;
 const BAR_WIDTH: u16 = 8;
 
@@ -80,7 +80,7 @@ impl Painter<'_, '_> {
             })
             .right("CPUs", 9, |worker| use_of(worker, "cpus"))
             .right("GPUs", if has_gpus { 7 } else { 0 }, gpus)
-            // The detail view below shows more of it.
+            // The detail view below shows more of the worker's resources.
             .right("Memory", if area.width < 100 { 0 } else { 10 }, |worker| {
                 find(worker, "mem").map_or(String::new(), |item| memory(item.total))
             })
@@ -95,7 +95,7 @@ impl Painter<'_, '_> {
         }
     }
 
-    /// Each resource with a bar, and the groups (NUMA nodes) if it has several.
+    /// Draws each resource with a bar, and its groups (NUMA nodes) if it has several.
     fn worker(&mut self, area: Rect, worker: &WorkerInfo) {
         let (app, theme, on) = (self.app, self.theme, host(worker));
         let mut lines = Vec::new();
@@ -199,7 +199,7 @@ impl Painter<'_, '_> {
                 let is_bad = event.kind == "worker-lost";
                 Span::styled(words, if is_bad { bad } else { Style::new() })
             })
-            // The end of a job is normal; failures of its tasks are not.
+            // The end of a job is normal, but failures of its tasks are not.
             .left("", Constraint::Min(20), |event| {
                 let came_of_it = failures_of(app, event);
                 vec![Span::raw(&event.text), Span::styled(came_of_it, bad)]
@@ -208,7 +208,7 @@ impl Painter<'_, '_> {
         self.list(area, " Events, newest first ", columns, rows);
     }
 
-    /// All tasks of a job or worker.
+    /// Draws all tasks of a job or worker.
     pub(super) fn tasks(&mut self, area: Rect) {
         let Some(tasks) = &self.app.tasks else { return };
         let (mut title, is_of_job) = match tasks.wanted.of {
@@ -262,7 +262,7 @@ impl Painter<'_, '_> {
         self.list(area, &title, list, tasks.rows());
     }
 
-    /// The output of a task on the whole screen.
+    /// Draws the output of a task on the whole screen.
     pub(super) fn log(&mut self, area: Rect) {
         let Some(log) = &self.app.log else { return };
         let area = self.usage(area, log.key);
@@ -308,13 +308,13 @@ impl Painter<'_, '_> {
 
 fn job_columns(app: &App, width: u16) -> List<'_, JobSummary> {
     let (theme, now_ns) = (app.theme, app.now_ns());
-    // On small screens the bar has to do.
+    // Small screens show only the bar.
     let from = |least: u16, room: u16| if width >= least { room } else { 0 };
     let (percent, ended) = (from(90, 5), from(100, 11));
     let (rate, until) = (from(130, 14), from(150, 16));
     let others = percent + ended + rate + until;
     let room = width.saturating_sub(JOB_FIXED + others + BAR_WIDTH);
-    // Names first, then bars.
+    // Names get space first, then bars.
     let name = room.clamp(8, NAME_WIDTH);
     let bar = BAR_WIDTH + room.saturating_sub(NAME_WIDTH);
     let pace_of = move |job: &JobSummary| {
@@ -336,7 +336,7 @@ fn job_columns(app: &App, width: u16) -> List<'_, JobSummary> {
             theme.progress(&totals(job), bar)
         })
         .right("Tasks", 10, |job| number(totals(job).total()))
-        // Tasks that were canceled or aborted are not done.
+        // Tasks that were canceled or aborted do not count as done.
         .right("Done", percent, |job| {
             let counts = totals(job);
             let done = ((counts.finished + counts.failed) * 100).checked_div(counts.total());
@@ -357,13 +357,13 @@ fn job_columns(app: &App, width: u16) -> List<'_, JobSummary> {
         })
 }
 
-/// A number, highlighted unless it is 0.
+/// Returns a number, highlighted unless it is 0.
 fn failed(theme: Theme, count: u64) -> Span<'static> {
     let look = if count > 0 { "failed" } else { "" };
     Span::styled(number(count), theme.state(look))
 }
 
-/// A word for the state of a worker, and the state that determines its style.
+/// Returns a word for the state of a worker, and the state that determines its style.
 fn state_of_worker(worker: &WorkerInfo, is_suspect: bool) -> (String, &'static str) {
     let word = |word: &str| word.to_lowercase();
     match quarantine_word(worker) {
@@ -375,7 +375,7 @@ fn state_of_worker(worker: &WorkerInfo, is_suspect: bool) -> (String, &'static s
     }
 }
 
-/// Tasks that failed, and all that ended, by worker.
+/// Returns the number of failed tasks and of all ended tasks, by worker.
 fn ends_of_workers(ended: &[Share]) -> BTreeMap<u32, (u64, u64)> {
     let mut ends = BTreeMap::<u32, (u64, u64)>::new();
     for share in ended {
@@ -443,7 +443,7 @@ fn resource_line(theme: Theme, item: &Resource<'_>) -> Line<'static> {
     line.into()
 }
 
-/// Hardware usage of a machine, tasks of others included.
+/// Returns the hardware usage of a machine, including tasks of other users.
 fn load_text(load: &WorkerLoad) -> String {
     let shown = |bytes: u64| memory(bytes / (1 << 20) * UNITS_PER_WHOLE);
     let gpus = load
@@ -458,7 +458,7 @@ fn load_text(load: &WorkerLoad) -> String {
     )
 }
 
-/// How long a task ran up to now.
+/// Returns how long a task ran or has been running.
 pub(super) fn took(task: &TaskRow, now_ns: i64) -> String {
     task.started_ns.map_or(String::new(), |from| {
         let ns = task.ended_ns.unwrap_or(now_ns) - from;
@@ -466,7 +466,7 @@ pub(super) fn took(task: &TaskRow, now_ns: i64) -> String {
     })
 }
 
-/// Failures of an ended job, if it has any.
+/// Returns the number of failures of an ended job, if it has any.
 fn failures_of(app: &App, event: &EventRow) -> String {
     let jobs = app.jobs();
     let found = event

@@ -14,11 +14,11 @@ use crate::source::Snapshot;
 use crate::source::problems::{is_open, sentence};
 use crate::text::fit;
 
-/// Heights of the figures, and of the charts if they fit.
+/// The heights of the figures and, if they fit, of the charts.
 const FIGURES: u16 = 5;
 const CHARTS: std::ops::RangeInclusive<u16> = 3..=6;
 
-/// Name, optional fixed maximum and color of the values in a column of the history.
+/// The name, the optional fixed maximum and the color of the values in a column of the history.
 type Chart = (&'static str, Option<u64>, Color);
 const CHARTS_SHOWN: [Chart; 3] = [
     ("tasks/s", None, Color::Green),
@@ -38,7 +38,7 @@ impl Painter<'_, '_> {
                     .collect::<Vec<_>>(),
             )
         });
-        // Problems matter more than charts.
+        // Problems are more important than charts.
         let texts = found.iter().flat_map(|(_, texts)| texts);
         let wanted: usize = texts.map(|text| wrapped(text, width).len()).sum();
         let wanted = u16::try_from(wanted + 2).unwrap_or(u16::MAX);
@@ -92,7 +92,7 @@ impl Painter<'_, '_> {
                 figures.push_str(&format!("   {short} {used}/{}", amount(total)));
             }
         }
-        // Over the last seconds.
+        // The average over the last seconds.
         let rate = match self.app.history.rate_tenths(self.app.now_ns()) {
             tenths @ 1_000.. => number(tenths / 10),
             tenths => format!("{}.{}", tenths / 10, tenths % 10),
@@ -128,8 +128,8 @@ impl Painter<'_, '_> {
         }
     }
 
-    /// Lines for the problems, worst first: two lines each if they fit, otherwise one; the last
-    /// line counts the rest. Notes the problem of each line.
+    /// Returns the lines for the problems, worst first: two lines each if they fit, otherwise one.
+    /// The last line counts the rest. Notes the problem of each line.
     fn problem_lines(
         &mut self,
         found: &[Problem],
@@ -213,7 +213,7 @@ fn text(problem: &Problem, now_ns: i64) -> String {
     sentence(problem, now_ns) + known
 }
 
-/// Resolved problems are counted separately.
+/// Returns the title of the problems. Resolved problems are counted separately.
 fn problems_title(found: &[Problem]) -> String {
     let open = found.iter().filter(|one| is_open(one)).count();
     let acknowledged = found.iter().filter(|one| one.is_acknowledged).count();
@@ -228,7 +228,7 @@ fn problems_title(found: &[Problem]) -> String {
     format!(" Problems ({title}) ")
 }
 
-/// Time until the last job ends, if it can be estimated for every job.
+/// Returns the time until the last job ends, if it can be estimated for every job.
 fn left(snapshot: &Snapshot) -> Option<String> {
     let jobs = snapshot.jobs.iter().filter(|job| !is_idle(job));
     let lefts: Option<Vec<_>> = jobs

@@ -1,4 +1,4 @@
-//! Pieces that several views use: colours, bars, lists, times.
+//! Elements that several views use: colors, bars, lists, times.
 
 use hq_core::job::TaskTotals;
 pub(super) use hq_core::words::number;
@@ -12,7 +12,7 @@ use crate::command::dashboard::app::Theme;
 use crate::output::format::{local_time, zone};
 use crate::text::fit;
 
-/// Characters of frames, bars and glyphs, and their replacements in ASCII.
+/// The characters of frames, bars and glyphs, and their replacements in ASCII.
 const PLAIN: [(&str, &str); 9] = [
     ("┌┐└┘", "+"),
     ("│", "|"),
@@ -25,7 +25,7 @@ const PLAIN: [(&str, &str); 9] = [
     ("·", "."),
 ];
 
-/// The replacement of a symbol in ASCII.
+/// Returns the replacement of a symbol in ASCII.
 pub(super) fn plain(symbol: &str) -> &str {
     let found = PLAIN.iter().find(|(all, _)| all.contains(symbol));
     found.map_or(symbol, |(_, plain)| plain)
@@ -34,7 +34,7 @@ pub(super) fn plain(symbol: &str) -> &str {
 pub(super) const STRONG: Style = Style::new().add_modifier(Modifier::BOLD);
 
 impl Theme {
-    /// Without colors, only bold and dim remain.
+    /// Returns the style for a color. Without colors, only bold and dim remain.
     pub(super) fn color(self, color: Color) -> Style {
         if self.colors {
             Style::new().fg(color)
@@ -43,7 +43,7 @@ impl Theme {
         }
     }
 
-    /// Style of a state of a job, task, worker or allocation.
+    /// Returns the style for a state of a job, task, worker or allocation.
     pub(super) fn state(self, state: &str) -> Style {
         let color = self.color(color_of(state).unwrap_or_default());
         match state {
@@ -57,7 +57,7 @@ impl Theme {
         Span::styled(glyph(state).repeat(count), self.state(state))
     }
 
-    /// Reversed colours would make holes of full blocks.
+    /// Returns the style of a selected row. Reversed colors would turn full blocks into holes.
     pub(super) fn highlight(self) -> Style {
         if self.colors {
             STRONG.bg(Color::Indexed(238))
@@ -66,7 +66,7 @@ impl Theme {
         }
     }
 
-    /// A frame, dim so that its content stands out.
+    /// Returns a frame, which is dim so that its content stands out.
     pub(super) fn block(self, title: impl Into<Line<'static>>) -> Block<'static> {
         Block::bordered()
             .border_style(self.color(Color::DarkGray))
@@ -74,13 +74,13 @@ impl Theme {
             .title(title)
     }
 
-    /// Bars over time; `top` is the value of the upper edge.
+    /// Returns bars over time. `top` is the value at the upper edge.
     pub(super) fn bars(self, values: &[u64], top: u64, color: Color) -> Sparkline<'_> {
         let bars = Sparkline::default().data(values).max(top);
         bars.style(self.color(color))
     }
 
-    /// A bar of `width` cells with a share for each state that occurs.
+    /// Returns a bar of `width` cells with a share for each state that occurs.
     pub(super) fn progress(self, counts: &TaskTotals, width: u16) -> Vec<Span<'static>> {
         let parts = [
             ("finished", counts.finished),
@@ -105,7 +105,7 @@ impl Theme {
     }
 }
 
-/// Glyph of a state; all differ, so that they also work without colors.
+/// Returns the glyph of a state. All glyphs differ, so that they also work without colors.
 fn glyph(state: &str) -> &'static str {
     match state {
         "finished" => "█",
@@ -116,7 +116,7 @@ fn glyph(state: &str) -> &'static str {
     }
 }
 
-/// `None` for a state of a newer server.
+/// Returns the color of a state, or `None` for a state of a newer server.
 fn color_of(state: &str) -> Option<Color> {
     Some(match state {
         "running" | "connected" => Color::Cyan,
@@ -130,8 +130,8 @@ fn color_of(state: &str) -> Option<Color> {
     })
 }
 
-/// The most important state of many tasks: failures first, then running tasks, then the most
-/// frequent state.
+/// Returns the most important state of many tasks: failures first, then running tasks, then the
+/// most frequent state.
 pub(super) const fn worst(counts: &TaskTotals) -> &'static str {
     if counts.failed > 0 {
         "failed"
@@ -146,7 +146,7 @@ pub(super) const fn worst(counts: &TaskTotals) -> &'static str {
     }
 }
 
-/// The columns of a list. A view describes a list by its columns only.
+/// The columns of a list. A view describes a list only by its columns.
 pub(super) struct List<'a, R>(Vec<Column<'a, R>>);
 
 /// A column: its heading, its width (0 hides it) and its cell for a row.
@@ -208,14 +208,14 @@ impl<'a, R: 'a> List<'a, R> {
 
 type Seen = std::ops::Range<usize>;
 
-/// Rows that may be visible in an area after the next move of the selection.
+/// Returns the rows that may be visible in an area after the next move of the selection.
 pub(super) fn seen(table: &TableState, area: Rect) -> Seen {
     let (offset, height) = (table.offset(), usize::from(area.height));
     offset.saturating_sub(height)..offset.saturating_add(2 * height)
 }
 
 impl Painter<'_, '_> {
-    /// Draws the list that keys and mouse act on, and notes where its rows are.
+    /// Draws the list that keys and the mouse act on, and notes where its rows are.
     pub(super) fn list<'r, R: 'r>(
         &mut self,
         area: Rect,
@@ -236,34 +236,34 @@ impl Painter<'_, '_> {
             .table(rows.into_iter(), seen(&self.table, area))
             .row_highlight_style(self.theme.highlight())
             .block(block);
-        // Also an empty list keeps its selection.
+        // An empty list keeps its selection too.
         self.table.select(Some(self.table.selected().unwrap_or(0)));
         self.frame
             .render_stateful_widget(table, area, &mut self.table);
     }
 }
 
-/// Width of the parameter column for these rows and this screen; 0 if no row has parameters, or no
-/// space is left.
+/// Returns the width of the parameter column for these rows and this screen, or 0 if no row has
+/// parameters or no space is left.
 pub(super) fn params_width<'a>(params: impl Iterator<Item = &'a str>, width: u16) -> u16 {
     let most = params.map(|text| text.chars().count()).max().unwrap_or(0);
     let room = if width < 60 { 0 } else { width / 4 };
     match u16::try_from(most).unwrap_or(u16::MAX).min(room) {
         0 => 0,
-        // The heading has to fit.
+        // The heading must fit.
         columns => columns.max(10),
     }
 }
 
-/// The name of an event in words: `job completed`.
+/// Returns the name of an event in words, such as `job completed`.
 pub(super) fn event_words(kind: &str) -> String {
     kind.replace('-', " ")
 }
 
-/// Units of time in seconds.
+/// The units of time, in seconds.
 const TIMES: [(i64, &str); 4] = [(86_400, "d"), (3_600, "h"), (60, "m"), (1, "s")];
 
-/// Time since `from` in its two largest units, as `3m 20s`.
+/// Returns the time since `from` in its two largest units, such as `3m 20s`.
 pub(super) fn since(from_ns: i64, now_ns: i64) -> String {
     let seconds = (now_ns - from_ns).max(0) / 1_000_000_000;
     let fits = |pair: &&[(i64, &str)]| seconds >= pair[0].0;
@@ -279,7 +279,7 @@ pub(super) fn since(from_ns: i64, now_ns: i64) -> String {
     }
 }
 
-/// A span of time as one number, which is 2 or more.
+/// Returns a span of time as one number, which is at least 2.
 pub(super) fn rough(ns: i64) -> String {
     let seconds = ns.max(0) / 1_000_000_000;
     let unit = TIMES.into_iter().find(|(size, _)| seconds >= 2 * size);
@@ -287,7 +287,7 @@ pub(super) fn rough(ns: i64) -> String {
     format!("{} {name}", seconds / size)
 }
 
-/// `2026-11-28 08:15:50 UTC+01:00`, without the date on narrow screens.
+/// Formats a time as `2026-11-28 08:15:50 UTC+01:00`, without the date on narrow screens.
 pub(super) fn clock(at_ns: i64, width: u16) -> String {
     let text = format!("{} {}", local_time(at_ns), zone(at_ns));
     match text.split_once(' ') {
@@ -296,16 +296,16 @@ pub(super) fn clock(at_ns: i64, width: u16) -> String {
     }
 }
 
-/// Columns of [`clock_and_day`].
+/// The number of columns of [`clock_and_day`].
 pub(super) const CLOCK_WIDTH: u16 = 14;
 
-/// `11-28 08:15:50`, local time. The zone is in the first line of the screen.
+/// Formats a local time as `11-28 08:15:50`. The zone is in the first line of the screen.
 pub(super) fn clock_and_day(at_ns: i64) -> String {
-    // Behind the year and its dash.
+    // This skips the year and its dash.
     local_time(at_ns).split_off(5)
 }
 
-/// A text on at most two lines, broken between words.
+/// Breaks a text between words into at most two lines.
 pub(super) fn wrapped(text: &str, width: usize) -> Vec<String> {
     if text.chars().count() <= width {
         return vec![text.to_owned()];

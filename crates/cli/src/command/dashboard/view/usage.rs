@@ -10,11 +10,11 @@ use crate::command::dashboard::model::{LogKey, UsageView};
 use crate::output::format::{amount, short_words};
 use crate::text::fit;
 
-/// Height of the charts with their frames, and minimum height of the output.
+/// The height of the charts with their frames, and the minimum height of the output.
 const CHARTS: std::ops::RangeInclusive<u16> = 5..=10;
 const OUTPUT_MIN: u16 = 10;
-/// Largest request, as a multiple of the peak, that is drawn as a line. A higher line would flatten
-/// the curve.
+/// The largest request, as a multiple of the peak, that is drawn as a line. A higher line would
+/// flatten the curve.
 const LINE_MAX: u64 = 4;
 
 /// One chart.
@@ -22,13 +22,13 @@ struct Chart {
     title: String,
     below: String,
     values: Vec<u64>,
-    /// The request, in the same unit; 0 if none.
+    /// The request in the same unit, or 0 if there is none.
     asked: u64,
     color: Color,
 }
 
 impl Painter<'_, '_> {
-    /// Draws the charts if they have data and fit; returns the remaining area.
+    /// Draws the charts if they have data and fit. Returns the remaining area.
     pub(super) fn usage(&mut self, area: Rect, key: LogKey) -> Rect {
         let usage = &self.app.usage;
         let shown = usage.shown(key).filter(|_| !usage.is_hidden);
@@ -78,9 +78,9 @@ impl Painter<'_, '_> {
         }
     }
 
-    /// A line at `value` where no bar is; `top` is the value of the upper edge.
+    /// Draws a line at `value` where there is no bar. `top` is the value at the upper edge.
     fn line(&mut self, inner: Rect, value: u64, top: u64) {
-        // In eighths of a row from below, as bars are.
+        // The height is counted in eighths of a row from below, as for bars.
         let height = u64::from(inner.height) * 8;
         let eighths = (value.saturating_mul(height) / top).clamp(1, height) - 1;
         let glyph = match eighths % 8 {
@@ -99,7 +99,7 @@ impl Painter<'_, '_> {
     }
 }
 
-/// Columns inside a frame.
+/// Returns the number of columns inside a frame.
 fn room(area: Rect) -> usize {
     area.width.saturating_sub(2).into()
 }
@@ -108,7 +108,7 @@ fn mib(kib: u64) -> String {
     number(kib.div_ceil(1024))
 }
 
-/// Thousandths as a number with two decimals.
+/// Formats thousandths as a number with two decimals.
 fn decimals(milli: u64) -> String {
     format!("{}.{:02}", milli / 1_000, milli % 1_000 / 10)
 }
@@ -155,7 +155,7 @@ fn cpus(view: &UsageView, curve: &Curve, room: usize) -> Chart {
     }
 }
 
-/// Gaps are drawn as nothing.
+/// Returns the chart of busy GPUs. Gaps remain empty.
 fn busy_gpus(curve: &GpuCurve, room: usize) -> Chart {
     let said = match curve.busy_mean_milli().map(decimals) {
         Some(mean) => {
@@ -207,7 +207,7 @@ fn mean_of(values: impl Iterator<Item = u64>) -> Option<u64> {
     sum.checked_div(count)
 }
 
-/// A value for each column: that of its points, or of the point that covers it.
+/// Returns a value for each column: that of its points, or of the point that covers it.
 fn columns<P>(
     points: impl Iterator<Item = P>,
     room: usize,

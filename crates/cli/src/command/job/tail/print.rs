@@ -17,7 +17,7 @@ const LINE_MAX: usize = 64 * 1024;
 pub(super) enum Shape {
     /// The output of one task, unchanged.
     Raw,
-    /// Lines of several tasks, prefixed with task and channel; the flag selects colors.
+    /// The lines of several tasks, prefixed with task and channel. The flag selects colors.
     Prefixed(bool),
     /// A JSON object for each line.
     Json,

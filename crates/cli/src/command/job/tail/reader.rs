@@ -30,7 +30,7 @@ pub(super) struct Reader {
     pub(super) job: u32,
     pub(super) task: u32,
     pub(super) channels: Vec<StreamArg>,
-    /// The number of last lines with which to begin; `None` = read from the beginning.
+    /// The number of last lines to start with. `None` means to read from the beginning.
     pub(super) last_lines: Option<u32>,
     /// Whether to read until the task has ended.
     pub(super) follow: bool,
