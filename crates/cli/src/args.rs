@@ -226,7 +226,7 @@ pub(crate) fn command() -> clap::Command {
     Cli::command()
 }
 
-/// Returns the complete command tree, from which the help of any command can be rendered.
+/// Returns the complete command tree, which can render the help of any command.
 pub(crate) fn built_command() -> clap::Command {
     let mut command = Cli::command();
     command.build();

@@ -1,6 +1,6 @@
-//! Handles words of a command line that are not UTF-8 by finding the option to which they belong.
-//! Programs, their arguments, paths and variables may be any bytes. Where only text is allowed, the
-//! parser rejects the word without naming the option.
+//! Handles words of a command line that are not UTF-8 by finding the option that they belong to.
+//! Programs, their arguments, paths and variables may contain any bytes. Where only text is
+//! allowed, the parser rejects the word without naming the option.
 
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;

@@ -1,6 +1,6 @@
 //! Examples at the end of the long help and of the manual pages.
 
-/// For `hq submit`.
+/// The examples for `hq submit`.
 pub(crate) const SUBMIT: &str = "\
 EXAMPLES:
   hq submit -- ./program --its --options               one task
@@ -10,7 +10,7 @@ EXAMPLES:
   hq submit --wait=ok job.sh                           options in #HQ lines; exits with 1 if a task fails
   hq doc jobs                                          more about jobs";
 
-/// For `hq import`.
+/// The examples for `hq import`.
 pub(crate) const IMPORT: &str = "\
 EXAMPLES:
   hq import job.sh > job.hq.sh                         a script for `hq submit`; notes on standard error
@@ -18,7 +18,7 @@ EXAMPLES:
   hq import --submit --options '--dependency=afterok:3 --array=1-5' job.sh
   hq doc coming-from                                   equivalent options";
 
-/// For `hq run`.
+/// The examples for `hq run`.
 pub(crate) const RUN: &str = "\
 EXAMPLES:
   hq run --each-line list.txt -- bash -c './convert \"$HQ_ENTRY\"'
@@ -26,7 +26,7 @@ EXAMPLES:
   hq run pipeline.toml                                 tasks that depend on each other
   hq doc quickstart                                    from nothing to results";
 
-/// For `hq server start`.
+/// The examples for `hq server start`.
 pub(crate) const SERVER_START: &str = "\
 EXAMPLES:
   hq server start --background                         returns when the server answers
@@ -35,7 +35,7 @@ EXAMPLES:
   hq server start --http=8080                          with dashboard and metrics
   hq doc durability                                    what survives crashes and restarts";
 
-/// For `hq token create`.
+/// The examples for `hq token create`.
 pub(crate) const TOKEN_CREATE: &str = "\
 EXAMPLES:
   hq token create grafana                              reads everything, changes nothing
@@ -44,7 +44,7 @@ EXAMPLES:
   hq token revoke ci                                   takes effect immediately
   hq doc api                                           the HTTP interface";
 
-/// For `hq worker start`.
+/// The examples for `hq worker start`.
 pub(crate) const WORKER_START: &str = "\
 EXAMPLES:
   hq worker start                                      offers all resources of the machine
@@ -53,20 +53,20 @@ EXAMPLES:
   hq worker start --relay                              for workers that cannot reach the server
   hq doc workers                                       more about workers";
 
-/// For `hq job cat`.
+/// The examples for `hq job cat`.
 pub(crate) const JOB_CAT: &str = "\
 EXAMPLES:
   hq job cat last stdout                               of all tasks, in order
   hq job cat 3 stderr --filter failed --print-task-header
   hq job cat 3 stdout --tasks 1-4";
 
-/// For `hq job wait`.
+/// The examples for `hq job wait`.
 pub(crate) const JOB_WAIT: &str = "\
 EXAMPLES:
   hq job wait last
   hq job wait 1-4 --ok && ./next                       runs ./next only if every task finished";
 
-/// For `hq job failures`.
+/// The examples for `hq job failures`.
 pub(crate) const JOB_FAILURES: &str = "\
 EXAMPLES:
   hq job failures last                                 by exit code and last line of stderr
@@ -74,14 +74,14 @@ EXAMPLES:
   hq job failures 3 --group-by node                    grouped by node
   hq doc failures                                      what happens when something fails";
 
-/// For `hq job resubmit`.
+/// The examples for `hq job resubmit`.
 pub(crate) const JOB_RESUBMIT: &str = "\
 EXAMPLES:
   hq job resubmit last --filter failed --progress      only the failed tasks
   hq job resubmit 3                                    all tasks
   hq job resubmit 3 --suggested                        all tasks, with suggested requests";
 
-/// For `hq problems`.
+/// The examples for `hq problems`.
 pub(crate) const PROBLEMS: &str = "\
 EXAMPLES:
   hq problems                                          current problems

@@ -1,6 +1,6 @@
-//! Errors of command lines that cannot be parsed: the mistake, and what to type instead. Keeps the
-//! parser's text, except terms of the programming language and suggestions that are merely similar;
-//! advice follows in a line that begins with `help:`.
+//! Explains command lines that cannot be parsed: names the mistake, and what to type instead. Keeps
+//! the parser's text, except terms of the programming language and suggestions that are merely
+//! similar. Advice follows in a line that begins with `help:`.
 
 use std::ffi::OsString;
 
@@ -39,7 +39,7 @@ const NUMBERS: &[(&str, &str)] = &[
     ("invalid float literal", "expected a number such as 0.5"),
 ];
 
-/// The whole text for standard error, with colors.
+/// Returns the whole text for standard error, with colors.
 pub(crate) fn text(mut error: clap::Error, words: &[OsString]) -> String {
     let words: Vec<&str> = words.iter().filter_map(|word| word.to_str()).collect();
     let mut root = built_command();
@@ -84,7 +84,7 @@ pub(crate) fn text(mut error: clap::Error, words: &[OsString]) -> String {
     text
 }
 
-/// Whether a command line is valid; the error is a suggestion.
+/// Checks whether a command line is valid. The error is a suggestion, if there is one.
 pub(crate) fn advice(words: &[&str]) -> Result<(), Option<String>> {
     let mut root = built_command();
     let parsed = root.try_get_matches_from_mut(words);
@@ -93,7 +93,7 @@ pub(crate) fn advice(words: &[&str]) -> Result<(), Option<String>> {
         .map_err(|error| help_for(&error, &path_of(&root, words), words))
 }
 
-/// Names of the commands that the words select.
+/// Returns the names of the commands that the words select.
 fn path_of<'a>(root: &clap::Command, words: &[&'a str]) -> Vec<&'a str> {
     let mut path = Vec::new();
     let mut command = root;
@@ -104,7 +104,7 @@ fn path_of<'a>(root: &clap::Command, words: &[&'a str]) -> Vec<&'a str> {
             command = found;
             continue;
         }
-        // `output-log DIR show`
+        // For example, `output-log DIR show`.
         let is_place = command.has_subcommands() && command.get_positionals().next().is_some();
         if is_place && !word.starts_with('-') {
             continue;
@@ -123,13 +123,14 @@ fn path_of<'a>(root: &clap::Command, words: &[&'a str]) -> Vec<&'a str> {
     path
 }
 
-/// The complete usage: the parser's own omits arguments that it considers unintended.
+/// Returns the complete usage, because the parser's own text omits arguments that it considers
+/// unintended.
 fn usage_of(command: &mut clap::Command, path: &[&str]) -> StyledStr {
     match path.split_first() {
         Some((name, rest)) if command.find_subcommand(name).is_some() => {
             match command.find_subcommand_mut(name) {
                 Some(found) => usage_of(found, rest),
-                // It was there a moment ago.
+                // The subcommand was found a moment ago.
                 None => StyledStr::new(),
             }
         }
@@ -144,9 +145,9 @@ fn context(error: &clap::Error, kind: ContextKind) -> Option<&str> {
     Some(text)
 }
 
-/// Typographic dashes and quotes, and options after `--`.
+/// Returns advice about typographic dashes and quotes, and about options after `--`.
 fn of_signs(wrong: Option<&str>, words: &[&str]) -> Option<String> {
-    // For a short option the parser names only the first letter.
+    // For a short option, the parser names only the first letter.
     let typed = wrong.and_then(|wrong| words.iter().find(|word| word.starts_with(wrong)));
     let typed = typed.copied().or(wrong);
     if let Some((typed, meant)) = typed.and_then(|word| Some((word, with_hyphens(word)?))) {
@@ -175,7 +176,7 @@ fn of_signs(wrong: Option<&str>, words: &[&str]) -> Option<String> {
     None
 }
 
-/// A suggestion that is better than one by spelling.
+/// Returns a suggestion that is better than one based on spelling.
 fn help_for(error: &clap::Error, path: &[&str], words: &[&str]) -> Option<String> {
     let kind = error.kind();
     let wrong = context(error, ContextKind::InvalidValue)
@@ -233,11 +234,11 @@ fn help_for(error: &clap::Error, path: &[&str], words: &[&str]) -> Option<String
     is_about_value.then(|| of_wrong_value(error, path, words))?
 }
 
-/// Advice on a value that the parser refuses.
+/// Returns advice about a value that the parser rejects.
 fn of_wrong_value(error: &clap::Error, path: &[&str], words: &[&str]) -> Option<String> {
     let option = context(error, ContextKind::InvalidArg)?;
     let value = context(error, ContextKind::InvalidValue)?;
-    // `--wait[=<UNTIL>]`
+    // The option may be shown as `--wait[=<UNTIL>]`.
     let name = option.split([' ', '=']).next().unwrap_or(option);
     let name = name.strip_suffix('[').unwrap_or(name);
     if let Some(answer) = of_word(name, value).or_else(|| repair::joined(name, words)) {
@@ -261,13 +262,13 @@ fn of_wrong_value(error: &clap::Error, path: &[&str], words: &[&str]) -> Option<
     ))
 }
 
-/// `--env =1`.
+/// Returns advice about a missing name, as in `--env =1`.
 fn of_unnamed(name: &str, value: &str) -> Option<String> {
     let is_unnamed = matches!(name, "--env" | "--param" | "--resource") && value.starts_with('=');
     is_unnamed.then(|| format!("a name is missing in front of `=`: `{name} NAME{value}`"))
 }
 
-/// The most similar possible value.
+/// Returns the most similar possible value.
 fn of_listed(error: &clap::Error, value: &str) -> Option<String> {
     let ContextValue::Strings(valid) = error.get(ContextKind::ValidValue)? else {
         return None;
@@ -276,12 +277,13 @@ fn of_listed(error: &clap::Error, value: &str) -> Option<String> {
     Some(format!("did you mean `{meant}`?"))
 }
 
-/// An unknown command: its name here if other tools call it so, similar names, or all commands.
+/// Returns advice about an unknown command: its name here if other tools call it so, similar names,
+/// or all commands.
 fn of_command(path: &[&str], word: &str) -> String {
     let group: String = path.iter().map(|name| format!(" {name}")).collect();
     let names = argument::commands_of(path);
     let meant = || {
-        // `job-list`
+        // For example, `job-list`.
         let joined = word.split_once(['-', '.', '_', ':']);
         let joined = joined.filter(|&(first, rest)| {
             let inner = argument::commands_of(&[path, &[first]].concat());
@@ -300,13 +302,13 @@ fn of_command(path: &[&str], word: &str) -> String {
     })
 }
 
-/// Names in a sentence.
+/// Joins names for a sentence.
 fn quoted_list(names: &[String]) -> String {
     let names: Vec<String> = names.iter().map(|name| format!("`{name}`")).collect();
     names.join(", ")
 }
 
-/// The command in the place of a directory.
+/// Returns a command that was typed where a directory is expected.
 fn taken_as_dir<'a>(words: &[&'a str]) -> Option<&'a str> {
     let at = words.iter().position(|word| *word == "--server-dir")?;
     let dir = words.get(at + 1)?;
@@ -315,7 +317,7 @@ fn taken_as_dir<'a>(words: &[&'a str]) -> Option<&'a str> {
     (is_command && !std::path::Path::new(dir).exists()).then_some(dir)
 }
 
-/// A value for an option without values.
+/// Returns advice about a value for an option that takes none.
 fn of_flag(error: &clap::Error, path: &[&str]) -> Option<String> {
     let option = context(error, ContextKind::InvalidArg)?;
     let option = option.split(['=', '[', ' ']).next()?;
@@ -328,7 +330,7 @@ fn of_flag(error: &clap::Error, path: &[&str]) -> Option<String> {
     })
 }
 
-/// A program in the place of a command.
+/// Returns advice about a program name given in place of a command.
 fn of_program(path: &[&str], word: &str) -> Option<String> {
     let dirs = std::env::var_os("PATH").unwrap_or_default();
     let is_found = std::env::split_paths(&dirs).any(|dir| dir.join(word).is_file());
@@ -338,7 +340,7 @@ fn of_program(path: &[&str], word: &str) -> Option<String> {
     })
 }
 
-/// The kind of value that an option takes.
+/// Returns the kind of value that an option takes.
 fn kind_of(option: &str) -> Option<&'static str> {
     const KINDS: &str = r#"
 --time-limit --time-request --stop-grace --retry-delay --idle-timeout --heartbeat --timeout --for: a duration such as `90s`, `10min`, `2h30m` or `01:30:00`
@@ -419,10 +421,10 @@ fn of_missing(error: &clap::Error, path: &[&str], words: &[&str]) -> Option<Stri
     Some(text.to_owned())
 }
 
-/// Words that mean "unlimited" in other tools.
+/// The words that mean "unlimited" in other tools.
 const NO_LIMIT: &str = "infinite infinity inf unlimited none never no";
 
-/// Words for values in other tools, and their equivalents here.
+/// The words for values in other tools, and their equivalents here.
 const WORDS: &str = "
 --filter done completed complete success succeeded ok ended passed: finished
 --filter queued pending ready pd idle new: waiting
@@ -439,7 +441,7 @@ const WORDS: &str = "
 --output-mode none silent ids minimal short: quiet
 ";
 
-/// Equivalent of another tool's word for a value.
+/// Returns the equivalent of another tool's word for a value.
 fn of_word(name: &str, value: &str) -> Option<String> {
     let lower = value.to_ascii_lowercase();
     let (_, meant) = rows(WORDS).find(|(words, _)| {
@@ -449,7 +451,7 @@ fn of_word(name: &str, value: &str) -> Option<String> {
     Some(format!("did you mean `{meant}`?"))
 }
 
-/// Equivalents of other tools' values.
+/// Returns the equivalent of another tool's value.
 fn of_value(name: &str, value: &str, path: &[&str]) -> Option<String> {
     let text = match name {
         "<STREAM>" if value.parse::<u32>().is_ok() => format!("a task is named with its job: `hq job cat JOB.{value} stdout`"),
@@ -504,27 +506,27 @@ fn of_value(name: &str, value: &str, path: &[&str]) -> Option<String> {
     Some(text)
 }
 
-/// The values that an option takes.
+/// Returns a sentence about the values that an option takes.
 fn takes(name: &str) -> Option<String> {
     kind_of(name).map(|kind| format!("`{name}` takes {kind}"))
 }
 
-/// How to print only the id of a job.
+/// A hint on how to print only the id of a job.
 const ALONE: &str = "; `--output-mode quiet` makes `hq submit` and `hq job open` print only the id";
 
-/// The ends of `3-5` and `3,5`.
+/// Returns the two ends of `3-5` or `3,5`.
 fn of_two(value: &str) -> Option<(u32, u32)> {
     let (first, last) = value.split_once(['-', ','])?;
     first.parse().ok().zip(last.parse().ok())
 }
 
-/// `500m` and `50%` of Kubernetes and others, in cpus.
+/// Converts values such as `500m` and `50%`, which Kubernetes and other tools use, to cpus.
 fn milli_cpus(value: &str) -> Option<f64> {
     let part = |sign, whole: f64| Some(value.strip_suffix(sign)?.parse::<f64>().ok()? / whole);
     part('m', 1_000.0).or_else(|| part('%', 100.0))
 }
 
-/// `last,all`, and `all` where it is impossible.
+/// Returns advice about `last,all`, and about `all` where it is not allowed.
 fn of_selector(value: &str, examples: &str) -> Option<String> {
     let mut parts = value.split([',', '-', ' ']);
     let is_joined = value.contains([',', '-', ' ']);
@@ -537,13 +539,13 @@ fn of_selector(value: &str, examples: &str) -> Option<String> {
     })
 }
 
-/// Whether the rest of a text marks its number as a job, as in `job3`, `#3`, `id=3`.
+/// Returns whether the rest of a text marks its number as a job, as in `job3`, `#3`, `id=3`.
 fn is_word_for_job(rest: &str) -> bool {
     let word = rest.trim_matches(|c: char| !c.is_alphanumeric());
     ["", "j", "id", "job", "jobs", "jobid"].contains(&&*word.to_lowercase())
 }
 
-/// A text that is not a job.
+/// Returns advice about a text that is not a job.
 fn of_job(value: &str, path: &[&str], examples: &str) -> String {
     if let Some(text) = of_selector(value, examples) {
         return text;
@@ -578,7 +580,7 @@ fn of_job(value: &str, path: &[&str], examples: &str) -> String {
                 "this is task {task} of job {job}; a job is `{job}`, and `hq task info {job}.{task}` shows the task"
             )
         }
-        // Not for names such as `h2o`: its number would be another job.
+        // This excludes names such as `h2o`, whose number would be another job.
         _ if !digits.is_empty()
             && value != digits
             && is_word_for_job(&value.replacen(&digits, "", 1)) =>
@@ -589,7 +591,8 @@ fn of_job(value: &str, path: &[&str], examples: &str) -> String {
     }
 }
 
-/// The value to write instead of a name, or of the sentence that a submit prints for people.
+/// Returns the value to write instead of a name, or instead of the sentence that a submit prints
+/// for users.
 fn of_id(value: &str, what: &str, list: &str, examples: &str) -> String {
     if let Some(text) = of_selector(value, examples) {
         return text;

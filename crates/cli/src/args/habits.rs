@@ -14,7 +14,7 @@ use options::OPTIONS;
 /// Words of other tools and their names here, as Markdown without line breaks.
 #[derive(Clone, Copy)]
 struct Habit {
-    /// The commands to which this answer applies: `submit`, `job list`, or a whole group such as
+    /// The commands that this answer applies to: `submit`, `job list`, or a whole group such as
     /// `worker`.
     of: &'static str,
     /// The word, or several words with the same meaning.
@@ -78,7 +78,7 @@ pub(super) fn of_command(path: &[&str], word: &str) -> Option<&'static str> {
     found.map(|habit| habit.answer)
 }
 
-/// Resource names of other tools, and their names here.
+/// The resource names of other tools, and their names here.
 const RESOURCES: &str = "
 gpu gpus gres nvidia cuda: detected GPUs are `gpus/nvidia` and `gpus/amd`
 cpu core cores ncpus threads thread procs slots ntasks: cpus of a task are `--cpus 4`

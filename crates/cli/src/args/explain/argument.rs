@@ -1,4 +1,4 @@
-//! Words that a command does not take, and what to type instead.
+//! Explains words that a command does not take, and what to type instead.
 
 use hq_core::words::has_word;
 
@@ -57,7 +57,7 @@ pub(super) fn of_argument(path: &[&str], word: &str, words: &[&str]) -> Option<S
             "the job is followed by one word with tasks: `hq {} 3 1,2`",
             path.join(" ")
         )),
-        // A second word after one that selects everything.
+        // This is a second word after one that selects everything.
         ["job" | "worker" | "task", command, ..]
             if word
                 .chars()
@@ -75,7 +75,7 @@ pub(super) fn of_argument(path: &[&str], word: &str, words: &[&str]) -> Option<S
     }
 }
 
-/// A negative number.
+/// Returns advice about a negative number.
 fn of_negative(path: &[&str], word: &str, words: &[&str], before: Option<&&str>) -> Option<String> {
     let is_negative = word.strip_prefix('-').is_some_and(|number| {
         !number.is_empty() && number.chars().all(|c| c.is_ascii_digit() || c == '.')
@@ -111,7 +111,8 @@ fn are_files(words: &[&str]) -> bool {
     words.iter().all(|word| std::path::Path::new(word).exists())
 }
 
-/// A job, task, worker or queue that stands where no id is expected: `hq job 7`, `hq dashboard 7`.
+/// Returns advice about the id of a job, task, worker or queue where no id is expected, as in `hq
+/// job 7` or `hq dashboard 7`.
 pub(super) fn of_id(path: &[&str], word: &str) -> Option<String> {
     let is_number = |c: char| c.is_ascii_digit() || matches!(c, ',' | '-' | '.');
     let is_id = word.starts_with(|c: char| c.is_ascii_digit()) && word.chars().all(is_number);
@@ -137,7 +138,7 @@ pub(super) fn of_id(path: &[&str], word: &str) -> Option<String> {
     Some(text)
 }
 
-/// `hq job info --job 3`: an option where a word is expected.
+/// Returns advice about an option where a word is expected, as in `hq job info --job 3`.
 fn of_positional(path: &[&str], word: &str, words: &[&str]) -> Option<String> {
     const FILES: &str = "file path dir directory journal input script name";
     const IDS: &str = "id number";
@@ -188,7 +189,7 @@ fn of_positional(path: &[&str], word: &str, words: &[&str]) -> Option<String> {
     ))
 }
 
-/// A number that stands where no id is expected.
+/// Returns advice about a number where no id is expected.
 fn of_number(path: &[&str], word: &str) -> Option<String> {
     let is_ids = word.starts_with(|c: char| c.is_ascii_digit())
         && word
@@ -223,7 +224,7 @@ fn of_number(path: &[&str], word: &str) -> Option<String> {
     Some(text)
 }
 
-/// An option that only other commands have.
+/// Returns advice about an option that only other commands have.
 fn of_other_command(path: &[&str], word: &str) -> Option<String> {
     let name = word.trim_start_matches('-').split('=').next()?;
     let mut found = Vec::new();
@@ -240,7 +241,7 @@ fn of_other_command(path: &[&str], word: &str) -> Option<String> {
             "options follow the whole command: `hq {command} --{name} …`"
         ));
     }
-    // The most likely command first.
+    // The most likely command comes first.
     found.sort_by_key(|command| {
         (
             !matches!(&**command, "submit" | "run" | "worker start" | "job list"),
@@ -261,7 +262,7 @@ fn of_other_command(path: &[&str], word: &str) -> Option<String> {
     })
 }
 
-/// Visible commands that have an option.
+/// Collects the visible commands that have an option.
 fn with_option<'a>(
     command: &'a clap::Command,
     name: &str,
@@ -282,7 +283,7 @@ fn with_option<'a>(
     }
 }
 
-/// A superfluous word.
+/// Returns advice about a superfluous word.
 fn of_stray_word(path: &[&str], word: &str, before: &str) -> Option<String> {
     const UNITS: &str = "s sec secs second seconds m min mins minute minutes h hour hours days";
     if has_word(UNITS, word) && before.parse::<f64>().is_ok() {
@@ -339,13 +340,13 @@ fn of_stray_word(path: &[&str], word: &str, before: &str) -> Option<String> {
     Some(text.to_owned())
 }
 
-/// Whether a word is a state in a list, such as `WAITING`.
+/// Returns whether a word is a state as shown in a list, such as `WAITING`.
 fn is_state(word: &str) -> bool {
     const STATES: &str = "WAITING RUNNING FINISHED FAILED CANCELED ABORTED OPENED";
     has_word(STATES, word)
 }
 
-/// The command that a path names.
+/// Returns the command that a path names.
 fn command_at(path: &[&str]) -> Option<clap::Command> {
     let mut command = built_command();
     for name in path {
@@ -354,7 +355,7 @@ fn command_at(path: &[&str]) -> Option<clap::Command> {
     Some(command)
 }
 
-/// Names of the positional arguments of a command.
+/// Returns the names of the positional arguments of a command.
 fn positionals(path: &[&str]) -> String {
     let command = command_at(path);
     let words = command.iter().flat_map(clap::Command::get_positionals);
@@ -362,7 +363,7 @@ fn positionals(path: &[&str]) -> String {
     words.join(" ")
 }
 
-/// Names of the visible commands of a group.
+/// Returns the names of the visible commands of a group.
 pub(super) fn commands_of(path: &[&str]) -> Vec<String> {
     let command = command_at(path);
     let commands = command.iter().flat_map(clap::Command::get_subcommands);
@@ -372,7 +373,7 @@ pub(super) fn commands_of(path: &[&str]) -> Vec<String> {
         .collect()
 }
 
-/// The argument of a command with this name: `--long`, `-s` or `<PLACE>`.
+/// Returns the argument of a command with this name: `--long`, `-s` or `<PLACE>`.
 fn argument(path: &[&str], name: &str) -> Option<clap::Arg> {
     let command = command_at(path)?;
     let is_it = |arg: &&clap::Arg| match (name.strip_prefix("--"), name.strip_prefix('-')) {
@@ -383,18 +384,18 @@ fn argument(path: &[&str], name: &str) -> Option<clap::Arg> {
     command.get_arguments().find(is_it).cloned()
 }
 
-/// The long name of an option.
+/// Returns the long name of an option.
 fn long_of(path: &[&str], option: &str) -> String {
     let long = argument(path, option).and_then(|arg| Some(format!("--{}", arg.get_long()?)));
     long.unwrap_or_else(|| option.to_owned())
 }
 
-/// Whether an option of a command is required.
+/// Returns whether an option of a command is required.
 pub(super) fn is_required(path: &[&str], name: &str) -> bool {
     argument(path, name).is_some_and(|arg| arg.is_required_set())
 }
 
-/// Description of an argument, from `--help`.
+/// Returns the description of an argument from `--help`.
 pub(super) fn description(path: &[&str], name: &str) -> Option<String> {
     let arg = argument(path, name)?;
     let text = arg.get_help()?.to_string();
@@ -403,7 +404,8 @@ pub(super) fn description(path: &[&str], name: &str) -> Option<String> {
     Some(format!("`{shown}` of `hq {command}` is: {line}"))
 }
 
-/// The same with the values that are possible, which the parser does not show of an argument that is missing.
+/// Like `description`, with the possible values, which the parser does not show for a missing
+/// argument.
 pub(super) fn full_description(path: &[&str], name: &str) -> Option<String> {
     let text = description(path, name)?;
     let values = argument(path, name)?.get_possible_values();
@@ -418,7 +420,7 @@ pub(super) fn full_description(path: &[&str], name: &str) -> Option<String> {
     })
 }
 
-/// An option of the command itself that is spelled almost like this.
+/// Returns an option of the command itself that is spelled almost like this word.
 fn of_own(path: &[&str], word: &str) -> Option<String> {
     let (name, value) = word
         .split_once('=')
@@ -431,7 +433,7 @@ fn of_own(path: &[&str], word: &str) -> Option<String> {
     Some(format!("did you mean `--{meant}{sign}{value}`?"))
 }
 
-/// A sentence with the options of a command, if it has few.
+/// Returns a sentence with the options of a command, if it has only a few.
 pub(super) fn options_of(path: &[&str]) -> Option<String> {
     let command = path.join(" ");
     Some(match own_options(path) {

@@ -1,4 +1,4 @@
-//! Guesses of the intended value: the parser itself decides whether a rewritten value is valid.
+//! Guesses the intended value. The parser itself decides whether a rewritten value is valid.
 
 use std::borrow::Cow;
 
@@ -8,13 +8,13 @@ use super::takes;
 use crate::args::{built_command, known_resource};
 use crate::text::closest;
 
-/// Maximum bytes of a rewritten value.
+/// The maximum size of a rewritten value in bytes.
 const VALUE_MAX: usize = 200;
 
-/// Rewrites a value; `None` = not applicable.
+/// Rewrites a value. Returns `None` if the repair does not apply.
 type Repair = fn(&str) -> Option<String>;
 
-/// In order of the size of the change.
+/// All repairs, starting with the smallest change.
 const REPAIRS: &[Repair] = &[
     |value| Some(value.trim_matches(is_around).to_owned()),
     |value| Some(value.to_lowercase()),
@@ -26,28 +26,28 @@ const REPAIRS: &[Repair] = &[
     |value| Some(value.split_whitespace().collect()),
     |value| Some(ranged(value)),
     |value| turned(&ranged(value)),
-    // `1,5h`, `0,5`
+    // For example, `1,5h` and `0,5`.
     |value| {
         let is_decimal = value.starts_with("0,") || value.ends_with(char::is_alphabetic);
         (is_decimal && value.matches(',').count() == 1).then(|| value.replace(',', "."))
     },
-    // `mem:4G`, `mem 4G`
+    // For example, `mem:4G` and `mem 4G`.
     |value| Some(value.replacen([':', ' '], "=", 1)),
-    // `1h30`, `2d12`
+    // For example, `1h30` and `2d12`.
     |value| is_part_of_time(value).then(|| format!("{value}m")),
     |value| is_part_of_time(value).then(|| format!("{value}h")),
-    // `4G` as a resource
+    // For example, `4G` as a resource.
     |value| {
         let is_amount = value.starts_with(|c: char| c.is_ascii_digit());
         is_amount.then(|| format!("mem={value}"))
     },
-    // `4cores`
+    // For example, `4cores`.
     |value| {
         let number = value.trim_end_matches(char::is_alphabetic);
         let is_number = number.starts_with(|c: char| c.is_ascii_digit());
         (is_number && value.len() >= number.len() + 3).then(|| number.to_owned())
     },
-    // `1/2`, `1e3`
+    // For example, `1/2` and `1e3`.
     |value| {
         let (whole, parts) = value.split_once('/')?;
         let share = whole.parse::<f64>().ok()? / parts.parse::<f64>().ok()?;
@@ -57,7 +57,7 @@ const REPAIRS: &[Repair] = &[
         let number = value.parse::<f64>().ok().filter(|_| value.contains('e'))?;
         number.is_finite().then(|| number.to_string())
     },
-    // `1_000`, `10'000`
+    // For example, `1_000` and `10'000`.
     |value| {
         let mut parts = value.split(['_', '\'']).skip(1);
         let are_thousands = parts.all(|part| part.len() == 3);
@@ -65,18 +65,18 @@ const REPAIRS: &[Repair] = &[
     },
 ];
 
-/// Whether a time ends without its last unit.
+/// Returns whether a time ends without its last unit.
 fn is_part_of_time(value: &str) -> bool {
     let is_digit = |c: char| c.is_ascii_digit();
     value.starts_with(is_digit) && value.ends_with(is_digit) && value.contains(['h', 'd'])
 }
 
-/// Whether a character is punctuation that users put around a value.
+/// Returns whether a character is punctuation that users put around a value.
 fn is_around(c: char) -> bool {
     !c.is_alphanumeric() && !"-@~/%$_*?!".contains(c)
 }
 
-/// `1 2`, `1;2`, `1 and 2`
+/// Rewrites lists such as `1 2`, `1;2` and `1 and 2`.
 fn listed(value: &str) -> Option<String> {
     let value = value.replace(" and ", ",");
     let parts = value
@@ -86,7 +86,7 @@ fn listed(value: &str) -> Option<String> {
     (parts.len() > 1).then(|| parts.join(","))
 }
 
-/// `1..3`, `1:3`, `1 to 3`
+/// Rewrites ranges such as `1..3`, `1:3` and `1 to 3`.
 fn ranged(value: &str) -> String {
     let value = value.trim_matches(is_around).replace(' ', "");
     ["..=", "...", "..", "--", "to", ":", "~"]
@@ -94,14 +94,14 @@ fn ranged(value: &str) -> String {
         .fold(value, |value, sign| value.replace(sign, "-"))
 }
 
-/// `2-5` for `5-2`.
+/// Returns `2-5` for `5-2`.
 fn turned(value: &str) -> Option<String> {
     let (last, first) = value.split_once('-')?;
     let (last, first): (u64, u64) = (last.parse().ok()?, first.parse().ok()?);
     (first < last).then(|| format!("{first}-{last}"))
 }
 
-/// The message for an empty value: usually an unset shell variable.
+/// Returns the message for an empty value, which usually comes from an unset shell variable.
 pub(super) fn empty(name: &str, value: &str, words: &[&str]) -> Option<String> {
     (value.trim().is_empty() && is_typed(words) && name != "--server-dir").then(|| {
         let takes = takes(name).map_or_else(String::new, |takes| format!("; {takes}"));
@@ -109,13 +109,13 @@ pub(super) fn empty(name: &str, value: &str, words: &[&str]) -> Option<String> {
     })
 }
 
-/// Whether an empty value was typed.
+/// Returns whether an empty value was typed.
 pub(super) fn is_typed(words: &[&str]) -> bool {
     let mut words = words.iter();
     words.any(|word| word.trim().is_empty() || word.ends_with('='))
 }
 
-/// `--param T=300, 310`: a list with blanks behind its commas.
+/// Detects a list with blanks after its commas, as in `--param T=300, 310`.
 pub(super) fn joined(name: &str, words: &[&str]) -> Option<String> {
     let is_open = |word: &str| word.ends_with([',', ';']);
     let inline = format!("{name}=");
@@ -151,14 +151,14 @@ pub(super) fn joined(name: &str, words: &[&str]) -> Option<String> {
     (parts.len() > 1 && with(&each)).then(|| format!("repeat the option: `{}`", each.join(" ")))
 }
 
-/// A valid value close to one that the parser rejected.
+/// Returns a valid value that is close to a value that the parser rejected.
 pub(super) fn guess_value(name: &str, value: &str, words: &[&str]) -> Option<String> {
     let is_it = |word: &&str| *word == value || word.ends_with(&format!("={value}"));
     let is_shown = !value.is_empty() && value.len() <= VALUE_MAX;
     let at = words.iter().position(is_it).filter(|_| is_shown)?;
     let is_option = name.starts_with("--");
     let before = words[at].strip_suffix(value)?;
-    // Whether the parser accepts the command line with `instead` for `count` words.
+    // Returns whether the parser accepts the command line with `instead` in place of `count` words.
     let with = |count: usize, instead: &[&str]| {
         let rest = words.get(at + count..).unwrap_or_default();
         is_accepted(&[&words[..at], instead, rest].concat())
@@ -177,7 +177,7 @@ pub(super) fn guess_value(name: &str, value: &str, words: &[&str]) -> Option<Str
             value.into_owned()
         }
     };
-    // `2:1`, `2[1]`; not `2-1`, which is also a range
+    // For example, `2:1` and `2[1]`, but not `2-1`, which is also a range.
     let task = value
         .trim_end_matches(']')
         .replacen([':', '[', '_', '/', '@', ' '], ".", 1);
@@ -197,12 +197,12 @@ pub(super) fn guess_value(name: &str, value: &str, words: &[&str]) -> Option<Str
     if !is_option || !before.is_empty() {
         return None;
     }
-    // `mem 4G`, `x 1,2`
+    // For example, `mem 4G` and `x 1,2`.
     let joined = format!("{value}={}", words.get(at + 1)?);
     if !words[at + 1].starts_with('-') && with(2, &[&joined]) {
         return Some(format!("it is one word: `{}`", shown(&joined)));
     }
-    // `mem=4G,gpus/nvidia=1`
+    // For example, `mem=4G,gpus/nvidia=1`.
     let parts = value.split([',', ';', ' ']);
     let parts: Vec<&str> = parts.filter(|part| !part.is_empty()).collect();
     let repeated: Vec<&str> = parts.iter().flat_map(|part| [name, part]).skip(1).collect();
@@ -212,7 +212,7 @@ pub(super) fn guess_value(name: &str, value: &str, words: &[&str]) -> Option<Str
     })
 }
 
-/// Whether the parser accepts every value of a command line; an argument may be missing.
+/// Returns whether the parser accepts every value of a command line. An argument may be missing.
 fn is_accepted(words: &[&str]) -> bool {
     let parsed = built_command().try_get_matches_from(words);
     parsed.err().is_none_or(|error| {

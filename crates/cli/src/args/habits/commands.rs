@@ -1,4 +1,4 @@
-//! Subcommands of other tools.
+//! The subcommands of other tools.
 
 /// For each group: words of other tools, and what to type instead.
 pub(super) const COMMANDS: &str = r"

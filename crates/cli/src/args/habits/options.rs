@@ -1,4 +1,4 @@
-//! Options of other tools.
+//! The options of other tools.
 
 /// For each list of commands: words of other tools, and what to type instead. The first row that
 /// applies to the command is used.
