@@ -303,8 +303,8 @@ mod tests {
         }
     }
 
-    /// The table contains the meaning of each state of a batch system. States that could wrongly
-    /// count as ended come first.
+    /// Each state of a batch system has a meaning in the table. States that could wrongly count as
+    /// ended come first.
     #[test]
     fn the_table_of_states_is_complete() {
         use StateMeaning::{

@@ -62,15 +62,15 @@ pub(crate) struct Client {
 /// Options for following jobs.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) struct WatchOptions {
-    /// Count an open job without unfinished tasks as ended.
+    /// Whether an open job without unfinished tasks counts as ended.
     pub(crate) until_idle: bool,
-    /// Send counts whenever they change.
+    /// Whether the server sends counts whenever they change.
     pub(crate) with_progress: bool,
-    /// Report which tasks ended.
+    /// Whether the server reports which tasks have ended.
     pub(crate) with_outcomes: bool,
-    /// Pass on messages from tasks.
+    /// Whether the server passes on messages from tasks.
     pub(crate) with_notifications: bool,
-    /// Combine tasks with consecutive ids that never started into one outcome.
+    /// Whether tasks with consecutive ids that never started are combined into one outcome.
     pub(crate) with_ranges: bool,
     /// Whether outcomes include the values of calls.
     pub(crate) with_values: bool,

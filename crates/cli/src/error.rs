@@ -17,15 +17,15 @@ use crate::text::cut_lines;
 pub(crate) mod exit {
     use hq_core::refusal::RefusalKind;
 
-    /// Success.
+    /// The exit code for success.
     pub(crate) const OK: u8 = 0;
-    /// Any error while running.
+    /// The exit code for any error while running.
     pub(crate) const FAILURE: u8 = 1;
-    /// The command line could not be parsed.
+    /// The exit code if the command line could not be parsed.
     pub(crate) const USAGE: u8 = 2;
-    /// Ended by an interrupt, with the code that shells use for SIGINT.
+    /// The exit code after an interrupt, which is the code that shells use for SIGINT.
     pub(crate) const INTERRUPTED: u8 = 130;
-    /// Standard output was closed, with the code that shells use for SIGPIPE.
+    /// The exit code if standard output was closed, which is the code that shells use for SIGPIPE.
     pub(crate) const CLOSED_PIPE: u8 = 141;
 
     /// Returns the exit code of a rejection. Scripts know only one such code.

@@ -79,7 +79,7 @@ pub(crate) struct Conversion {
     pub(crate) notes: Vec<String>,
     /// The words of the interpreter.
     pub(crate) interpreter: Vec<String>,
-    /// Lines for `sh` that set the variables of the batch system.
+    /// The lines for `sh` that set the variables of the batch system.
     prelude: Vec<String>,
 }
 

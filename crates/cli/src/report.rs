@@ -65,11 +65,11 @@ pub(crate) struct JobFigures {
 pub(crate) struct Costs {
     pub(crate) finished: f64,
     pub(crate) failed: f64,
-    /// Cores used by tasks that were canceled or aborted while they were running.
+    /// The time used by tasks that were canceled or aborted while they were running.
     pub(crate) dropped: f64,
-    /// Cores used by attempts that failed or lost their worker, and were repeated.
+    /// The time used by attempts that failed or lost their worker, and were repeated.
     pub(crate) repeated: f64,
-    /// Cores used by tasks that were still running at the end.
+    /// The time used by tasks that were still running at the end.
     pub(crate) running: f64,
 }
 

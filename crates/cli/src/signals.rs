@@ -37,8 +37,7 @@ impl Warnings {
     }
 }
 
-/// After this call, a write beyond the file size limit (`ulimit -f`) fails like a write to a full
-/// disk.
+/// Makes a write beyond the file size limit (`ulimit -f`) fail like a write to a full disk.
 pub(crate) fn ignore_file_limit_signal(runtime: &Runtime) -> io::Result<()> {
     let _entered = runtime.enter();
     // The handler stays installed after its receiver is dropped.

@@ -137,7 +137,7 @@ pub struct Submit {
     pub origin: Option<Origin>,
     /// The idempotency key of the client, which may send the submit twice.
     pub nonce: Option<u64>,
-    /// Probable mistakes that the client found.
+    /// The probable mistakes that the client found.
     pub notes: Vec<Box<str>>,
     /// The templates, entries and dependencies.
     pub kind: SubmitKind,

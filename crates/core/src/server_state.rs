@@ -93,11 +93,11 @@ use sweep::JobAction;
 /// The numbers of inputs that made no sense and were ignored.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Ignored {
-    /// Reports about instances that were superseded or never sent.
+    /// The number of reports about instances that were superseded or never sent.
     pub stale_rows: u64,
-    /// Messages of workers that have ended.
+    /// The number of messages of workers that have ended.
     pub unknown_workers: u64,
-    /// Registrations that arrived after a newer one of the same worker.
+    /// The number of registrations that arrived after a newer one of the same worker.
     pub late_registrations: u64,
 }
 
@@ -120,11 +120,11 @@ pub struct ServerState {
     overdue_left: Option<Time>,
     /// Set while the server is shutting down. Says whether the workers stay.
     ending: Option<ending::Ending>,
-    /// Unanswered requests that concern very many submits or jobs.
+    /// The unanswered requests that concern very many submits or jobs.
     pending: VecDeque<Pending>,
     /// The idempotency keys of submits.
     submit_keys: SubmitKeys,
-    /// Effects of the restore that have not been emitted yet.
+    /// The effects of the restore that have not been emitted yet.
     owed: Vec<Effect>,
     /// The tasks whose successors can be sent.
     heads: Heads,

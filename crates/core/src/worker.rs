@@ -58,11 +58,11 @@ pub enum LinkEnd {
 /// The number of tasks in a worker's backlog, relative to a priority.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Split {
-    /// More urgent tasks.
+    /// The number of more urgent tasks.
     pub(crate) above: u32,
-    /// Equally urgent tasks.
+    /// The number of equally urgent tasks.
     pub(crate) level: u32,
-    /// Less urgent tasks.
+    /// The number of less urgent tasks.
     pub(crate) below: u32,
 }
 

@@ -545,7 +545,7 @@ where
             _ = reader.next::<client::Request>() => break,
         }
     }
-    // Fails only if the core is gone.
+    // Fails only if the core has ended.
     let _ = plane.core.send(core_handle::Event::Unwatch(id)).await;
     Answer::Hangup
 }

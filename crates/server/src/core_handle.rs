@@ -59,7 +59,7 @@ pub(crate) struct PendingRegistration {
     pub(crate) config: Box<WorkerConfig>,
     /// The worker's previous state, if it reconnects.
     pub(crate) reattach: Option<Box<Reattach>>,
-    /// Receives the registration. Closed if the worker no longer waits.
+    /// Receives the registration. The channel is closed if the worker no longer waits.
     pub(crate) reply: oneshot::Sender<WorkerRegistration>,
 }
 
@@ -109,7 +109,7 @@ pub(crate) struct WorkerRegistration {
     pub(crate) link: LinkId,
     /// Whether the server recognized the worker.
     pub(crate) reattached: bool,
-    /// Commands for the worker. Ends when the server wants to close the connection.
+    /// The commands for the worker. The channel ends when the server wants to close the connection.
     pub(crate) commands: mpsc::Receiver<WorkerCommand>,
 }
 

@@ -363,7 +363,7 @@ impl Core {
     ) -> Input {
         let id = self.next_request();
         self.delivery.add_watch(id, updates);
-        // If the client is gone, this is noticed at its first update.
+        // A disconnected client is noticed at its first update.
         let _ = id_reply.send(id);
         Input::Request(id, Command::Watch(spec))
     }

@@ -49,10 +49,10 @@ pub(crate) struct Delivery {
     /// Notified when the store can no longer be written.
     failed: Arc<Notify>,
     replies: BTreeMap<RequestId, ReplyTo>,
-    /// Answers to queries, by number.
+    /// The answers to queries, by number.
     looks: BTreeMap<u64, SendReply>,
     last_look: u64,
-    /// Channels that report commits of external changes, by number.
+    /// The channels that report commits of external changes, by number.
     storing: BTreeMap<u64, oneshot::Sender<()>>,
     last_stored: u64,
     /// Set when the server ends and uncommitted changes will never be reported as committed.
@@ -64,7 +64,7 @@ pub(crate) struct Delivery {
     /// queue.
     workers: BTreeMap<WorkerId, (LinkId, Option<mpsc::Sender<WorkerCommand>>)>,
     acknowledgements: Acknowledgements,
-    /// Registered workers whose connections closed before the reply.
+    /// The registered workers whose connections closed before the reply.
     abandoned: Vec<(WorkerId, LinkId)>,
     /// Notifies automatic allocation about tasks and workers.
     news: Option<DemandNotifier>,

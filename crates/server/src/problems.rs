@@ -454,7 +454,7 @@ impl Problems {
 /// The last lines of a job's failed tasks.
 struct Cause {
     text: Option<String>,
-    /// Set if some workers did not answer: when they can be asked again.
+    /// When workers that did not answer can be asked again. `None` if all of them answered.
     again: Option<Instant>,
 }
 

@@ -124,7 +124,7 @@ fn show(
         }
         let focus = app.changed_focus();
         for ask in app.asks.drain(..).chain(focus) {
-            // If the receiver is gone, its last message says why.
+            // If the receiver has ended, its last message says why.
             let _ = asks.send(ask);
         }
     }

@@ -120,7 +120,7 @@ enum JobSource {
 
 /// The result of following some jobs.
 struct Followed {
-    /// Jobs that do not exist.
+    /// The jobs that do not exist.
     missing: Missing,
     /// The other jobs, as they ended.
     jobs: Vec<client::JobSummary>,
@@ -261,11 +261,12 @@ async fn show_progress(
 /// How often to draw the bar.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Redraw {
-    /// Never: standard output contains only ids or one JSON value.
+    /// The bar is never drawn, because standard output contains only ids or one JSON value.
     Never,
-    /// Once, at the end, without control characters, because the output is not a terminal.
+    /// The bar is drawn once, at the end, without control characters, because the output is not a
+    /// terminal.
     Last,
-    /// At each update.
+    /// The bar is drawn at each update.
     Always,
 }
 

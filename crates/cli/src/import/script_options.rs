@@ -23,11 +23,11 @@ pub(crate) struct Choice {
 pub(super) enum Memory {
     /// All memory of the node.
     All,
-    /// KiB per node.
+    /// The memory per node in KiB.
     Node(u64),
-    /// KiB per cpu.
+    /// The memory per cpu in KiB.
     Cpu(u64),
-    /// KiB per GPU.
+    /// The memory per GPU in KiB.
     Gpu(u64),
 }
 
@@ -86,7 +86,7 @@ pub(super) struct ScriptOptions {
     pub(super) priority: Option<i32>,
     pub(super) waits: bool,
     pub(super) shell: Option<String>,
-    /// Options that concern workers, as they were written.
+    /// The options that concern workers, as they were written.
     pub(super) of_workers: Vec<String>,
     pub(super) notes: Vec<String>,
 }

@@ -36,8 +36,8 @@ pub(crate) struct Suggestion {
     pub(crate) needs: Needs,
     /// The number of tasks that failed for lack of memory.
     pub(crate) out_of_memory: u64,
-    /// Memory times duration, summed over all attempts, in KiB · ms. `None` if an attempt requested
-    /// no amount.
+    /// The reserved memory times the duration, summed over all attempts, in KiB · ms. `None` if an
+    /// attempt requested no amount.
     pub(crate) reserved: Option<u128>,
     /// The attempts that were lost.
     pub(crate) cut_off: CutOff,

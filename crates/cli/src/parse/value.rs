@@ -23,9 +23,9 @@ pub(crate) struct EnvPair {
 /// Where the user wants a standard stream to go.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub(crate) enum StdioArg {
-    /// Nowhere.
+    /// The stream is discarded.
     None,
-    /// Into a file.
+    /// The stream goes into a file.
     File {
         /// The path. `None` means the default path.
         path: Option<Box<[u8]>>,

@@ -335,7 +335,7 @@ impl SimWorker {
     }
 }
 
-/// Requests of clients.
+/// Sends requests of clients.
 impl Bench {
     /// Sends a command. Returns its effects.
     pub(super) fn request(&mut self, command: Command) -> Vec<Effect> {
@@ -410,7 +410,7 @@ impl Bench {
     }
 }
 
-/// Events of workers.
+/// Simulates events of workers.
 impl Bench {
     /// Connects a worker that reconnects after a lost connection and never misses a heartbeat.
     pub(super) fn worker(&mut self, cpus: u32) -> WorkerId {
@@ -620,7 +620,7 @@ impl Bench {
     }
 }
 
-/// Queries.
+/// Queries of the server's state.
 impl Bench {
     pub(super) fn phase(&self, task: TaskKey) -> Phase {
         let job = &self.state.jobs()[&task.job];

@@ -27,8 +27,8 @@ impl Default for AssignLimit {
 pub(super) struct AssignBatch {
     /// The templates, and the tasks that can be sent immediately.
     ready: Messages,
-    /// Tasks with uncommitted dependencies. They are in separate messages, so that they delay no
-    /// other tasks.
+    /// The tasks with uncommitted dependencies. They are in separate messages, so that they delay
+    /// no other tasks.
     behind: Messages,
     bytes_max: usize,
 }

@@ -208,7 +208,7 @@ impl Dispatcher {
     }
 }
 
-/// Work in portions.
+/// Work that is done in portions.
 impl Dispatcher {
     /// Returns the number of tasks, submits or jobs in one portion.
     pub(super) fn portion_max(&self) -> u32 {
@@ -289,7 +289,7 @@ impl Dispatcher {
     }
 }
 
-/// Rounds.
+/// Scheduling rounds.
 impl Dispatcher {
     /// Adds a worker that has joined.
     pub(super) fn add_worker(&mut self, worker: &Worker) {

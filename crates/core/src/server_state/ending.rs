@@ -1,7 +1,7 @@
 //! Shutdown of the server in two steps: workers are asked to end, and get a moment to leave.
 //!
 //! ```text
-//!  serving ── Ending ──▶ nothing is handed out, workers go ── Ended ──▶ who has not gone is given up
+//!  serving ── Ending ──▶ workers leave ── Ended ──▶ the rest are given up
 //! ```
 //!
 //! A leaving worker sends a goodbye with its unreported task ends, and its running tasks wait

@@ -36,7 +36,7 @@ pub enum Input {
     /// A resubmission whose large jobs were prepared outside the state. Otherwise like
     /// [`Command::Resubmit`] and [`Command::ResubmitTasks`].
     Resubmit(RequestId, Box<super::Again>),
-    /// The client of a request is gone. This matters only for [`Command::Watch`].
+    /// The client of a request has disconnected. This matters only for [`Command::Watch`].
     RequestGone(RequestId),
     /// A worker wants to register.
     WorkerConnected(LinkId, WorkerConfig),
@@ -218,7 +218,7 @@ pub enum WorkerMessage {
     Heartbeat {
         /// All unkillable instances on the worker.
         unkillable: Vec<Unkillable>,
-        /// Jobs whose values the worker holds. The list may be incomplete.
+        /// The jobs whose values the worker holds. The list may be incomplete.
         held: Vec<JobId>,
         /// All known problems of the worker's node.
         faults: Vec<NodeFault>,
@@ -354,7 +354,7 @@ mod tests {
     use super::*;
     use crate::id::{JobId, TaskId};
 
-    /// Based on this, the server shares its turns among its peers, and ends no turn early.
+    /// The server uses this cost to share its turns among its peers, and ends no turn early.
     #[test]
     fn a_message_counts_once_and_with_each_row_that_it_tells() {
         let row = |id| (TaskKey::new(JobId(1), TaskId(id)), InstanceId(0));

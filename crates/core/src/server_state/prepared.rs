@@ -38,7 +38,7 @@ pub struct Prepared {
     pub(super) tasks: PreparedTasks,
     /// The body as encoded for the store.
     pub(super) encoded: Option<EncodedBody>,
-    /// Idempotency key of the client.
+    /// The idempotency key of the client.
     pub(super) key: Option<SubmitKey>,
     /// Whether the submit was accepted before, so that the tasks it waits for may have ended and
     /// been forgotten.

@@ -31,7 +31,7 @@ pub struct Again {
     pub(super) requests: Vec<NewRequest>,
     /// The jobs that have already been prepared.
     pub(super) remade: BTreeMap<JobId, Result<Vec<Part>, SubmitRefusal>>,
-    /// See [`Self::keep`].
+    /// The value that [`Self::keep`] keeps alive.
     kept: Option<Arc<dyn Any + Send + Sync>>,
 }
 

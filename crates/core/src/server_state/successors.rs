@@ -271,7 +271,7 @@ impl ServerState {
         let task = TaskKey::new(job.id, job.task_id(at)?);
         let before = worker.assigned().get(&task)?;
         let is_alike = before.key.class == Dispatcher::queue_key(job, next)?.class;
-        // A multi-node task has nodes of its own.
+        // A multi-node task gets its own nodes.
         if self.dispatcher.class(before.key)?.is_multi_node() {
             return None;
         }

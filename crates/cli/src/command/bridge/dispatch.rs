@@ -188,7 +188,7 @@ struct Dispatcher {
     work: mpsc::Sender<Work>,
     /// The channels of the followed jobs.
     settles: HashMap<u32, mpsc::Sender<Settle>>,
-    /// Releases that are in progress.
+    /// The releases that are in progress.
     releases: JoinSet<()>,
 }
 
@@ -265,7 +265,7 @@ impl Dispatcher {
         let mut tasks = again.tasks;
         tasks.extend(again.first.zip(again.count));
         if let Some(settle) = self.settles.get(&again.job) {
-            // The receiver is gone only if the server is gone, which has been reported.
+            // The receiver has ended only if the server has ended, which has been reported.
             let _ = settle.send(Settle { tasks }).await;
         }
     }
@@ -293,7 +293,7 @@ async fn submit_again(shared: Shared, work: mpsc::Sender<Work>, again: ResubmitC
                 lens: vec![payload.len() as u64],
                 data: payload,
             };
-            // If the receiver is gone, the bridge is ending.
+            // If the receiver has ended, the bridge is ending.
             let _ = work.send(Work::Calls(batch)).await;
             Ok(Value::Null)
         }

@@ -60,7 +60,8 @@ pub(super) async fn release(shared: Shared, id: Option<u64>, references: Vec<Val
     }
     for references in by_holder.into_values() {
         if let Err(error) = values::drop_values(&references).await {
-            // Either the worker has ended and its values are gone, or it keeps them until it ends.
+            // Either the worker has ended and its values no longer exist, or it keeps them until it
+            // ends.
             tracing::debug!("values were not released: {error}");
         }
     }

@@ -93,7 +93,7 @@ fn news(change: impl FnOnce(&mut App) + Send + 'static) -> Option<News> {
 }
 
 fn tell(tx: &Sender<News>, news: News) {
-    // If the dashboard is gone, the process is ending.
+    // If the dashboard has ended, the process is ending.
     let _ = tx.send(news);
 }
 
@@ -373,7 +373,7 @@ pub(super) struct Feed {
     pub(super) asks: UnboundedSender<Ask>,
     /// The number of actions that have not been answered.
     open: Arc<AtomicUsize>,
-    /// Receives, when the feed has ended, the reason why the last action was not done.
+    /// Receives the reason why the last action was not done, when the feed has ended.
     ended: Receiver<Option<String>>,
 }
 
@@ -436,7 +436,7 @@ pub(super) fn start(
     let work = move || {
         runtime.spawn(end_on_signal(tx.clone()));
         let error = runtime.block_on(feed(source, asked, &tx, &counted));
-        // The dashboard may already be gone.
+        // The dashboard may already have ended.
         let _ = end.send(error);
     };
     std::thread::Builder::new()

@@ -29,8 +29,8 @@ pub(super) struct JobView {
     pub(super) bins: Vec<TaskTotals>,
     /// The last failures, latest first.
     pub(super) failures: Vec<TaskRow>,
-    /// Upper bounds of run times in µs, each with the number of tasks between the previous bound
-    /// and this one.
+    /// The upper bounds of run times in µs, each with the number of tasks between the previous
+    /// bound and this one.
     pub(super) run_times: Vec<(u64, u64)>,
 }
 

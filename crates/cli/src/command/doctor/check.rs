@@ -56,9 +56,9 @@ pub(super) struct Check {
     #[serde(rename = "check")]
     pub(super) what: String,
     pub(super) state: State,
-    /// What the check found, in words.
+    /// The finding of the check, in words.
     pub(super) found: String,
-    /// Advice. `None` only if the state is good.
+    /// What to do about the finding. `None` only if the state is good.
     pub(super) advice: Option<String>,
 }
 

@@ -203,7 +203,7 @@ async fn read_some(
 /// The last words of the tasks that wrote something.
 type LastLines = BTreeMap<u32, Option<String>>;
 
-/// Tasks whose outputs are read by several readers at once.
+/// The tasks whose outputs several readers read concurrently.
 struct ReadQueue {
     job: u32,
     tasks: Vec<u32>,

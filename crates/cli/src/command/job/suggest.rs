@@ -28,19 +28,19 @@ struct Kind {
     job: u32,
     /// The command. If empty, any command matches.
     command: Vec<Vec<u8>>,
-    /// Resources other than memory: name, policy, units.
+    /// The resources other than memory: name, policy and units.
     resources: Vec<(String, i32, u64)>,
 }
 
 /// The requests and the usage of the tasks of a kind.
 #[derive(Clone, Debug)]
 struct Group {
-    /// Includes tasks that failed for lack of memory.
+    /// The needs of the tasks, including tasks that failed for lack of memory.
     needs: Needs,
     /// The number of tasks that failed for lack of memory.
     out_of_memory: u64,
-    /// Memory times duration, summed over all attempts, in KiB · ms. `None` if an attempt requested
-    /// no amount.
+    /// The reserved memory times the duration, summed over all attempts, in KiB · ms. `None` if an
+    /// attempt requested no amount.
     reserved: Option<u128>,
     cut_off: CutOff,
 }

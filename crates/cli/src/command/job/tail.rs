@@ -324,7 +324,7 @@ impl Tail {
 /// depends on the number of ranges.
 struct UnseenTasks {
     ids: IdArray,
-    /// Positions in `ids`.
+    /// The positions in `ids` of the remaining tasks.
     left: IndexSet,
 }
 

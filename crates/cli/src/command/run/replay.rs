@@ -72,7 +72,7 @@ pub(super) struct Failures {
     /// The groups of failures, largest first.
     pub(super) groups: Vec<Failure>,
     pub(super) count: usize,
-    /// Tasks that failed or were canceled or aborted.
+    /// The tasks that failed or were canceled or aborted.
     pub(super) undone: Vec<u32>,
     /// The directory that was full while tasks wrote their output to it.
     pub(super) full: Option<PathBuf>,

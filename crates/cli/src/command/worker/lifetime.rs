@@ -172,7 +172,8 @@ pub(super) fn is_ending(manager: BatchSystem, job: &str) -> bool {
     }
 }
 
-/// Slurm reports the state, and the time of a decision to preempt a running job.
+/// Returns whether Slurm is ending a job. Slurm reports the job's state, and the time of a decision
+/// to preempt it.
 fn is_ending_in_slurm(answer: &str) -> bool {
     let value = |key: &str| {
         let mut words = answer.split_whitespace();
@@ -253,7 +254,7 @@ mod tests {
     fn the_time_left_in_slurm_needs_no_right_clock() {
         let answer = ANSWER;
         let no_run_time = answer.replace("RunTime", "X");
-        // `scontrol` computes the run time with the clock of its own node.
+        // `scontrol` computes the run time with the clock of the node that it runs on.
         let ahead = answer.replace("00:02:00", "00:32:00");
         let one_source = answer.replace("EndTime", "X");
         let unlimited = answer

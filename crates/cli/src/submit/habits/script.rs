@@ -64,7 +64,7 @@ pub(crate) fn interpreter_of(file: &str) -> Option<&'static str> {
 pub(super) struct Script {
     /// The file as written in the command.
     pub(super) word: String,
-    /// Its position among the words.
+    /// The position of that word among the words.
     pub(super) number: usize,
     pub(super) is_executable: bool,
     bytes: Vec<u8>,

@@ -74,7 +74,7 @@ impl Drop for Watch {
         // After the server has ended, there is no runtime.
         if let Ok(runtime) = tokio::runtime::Handle::try_current() {
             runtime.spawn(async move {
-                // Fails only if the core is gone.
+                // Fails only if the core has ended.
                 let _ = core.send(Event::Unwatch(request)).await;
             });
         }

@@ -114,8 +114,7 @@ impl Log {
         all.skip(self.top()).take(self.height.get())
     }
 
-    /// Scrolls. At the end of the output, the view follows the output; elsewhere, it stops
-    /// following.
+    /// Scrolls the output. At the end, the view follows new output. Elsewhere, it stops following.
     pub(crate) fn move_by(&mut self, rows: isize) {
         let last = self.top_max();
         self.found = None;

@@ -27,7 +27,7 @@ pub(super) enum Shape {
 pub(super) struct Printer {
     job: u32,
     shape: Shape,
-    /// Incomplete lines, and the instance that wrote each.
+    /// The incomplete lines, and the instance that wrote each.
     open: BTreeMap<(u32, usize), (u32, Vec<u8>)>,
 }
 

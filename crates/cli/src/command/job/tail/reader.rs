@@ -140,7 +140,7 @@ impl Reader {
                 channel: position.channel,
                 bytes: output.data.to_vec(),
             };
-            // If the printer is gone, the command is ending.
+            // If the printer has ended, the command is ending.
             let _ = self.pieces.send(piece).await;
         }
         Ok(!is_empty)

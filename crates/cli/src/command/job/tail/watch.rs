@@ -58,7 +58,7 @@ async fn keep_watching(
             Err(error)
         };
         if let Err(error) = returned {
-            // If the receiver is gone, the command is ending.
+            // If the receiver has ended, the command is ending.
             let _ = news.send(Err(error)).await;
             return;
         }
