@@ -133,7 +133,7 @@ fn fail(error: &CliError, context: &mut Context) -> ExitCode {
     if let Some(text) = error.text() {
         if context.mode() == OutputMode::Json {
             let value = serde_json::json!({ "error": text });
-            // Keeps the output from before the failure. If writing fails too, the reader is gone.
+            // Keeps the output from before the failure. If writing fails too, the reader has ended.
             let _ = output::json::write_value(&mut context.out, &value);
         }
         let _ = context.flush();

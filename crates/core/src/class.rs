@@ -1,8 +1,8 @@
 //! Request classes: tasks with equal requests are interchangeable, so the scheduler works with
 //! counts of classes.
 //!
-//! This module knows the demands of a class, the offers of a worker, and how many tasks of a class
-//! fit on a worker. It knows neither tasks nor workers.
+//! This module handles the demands of a class, the offers of a worker, and the number of tasks of a
+//! class that fit on a worker. It does not deal with individual tasks or workers.
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;

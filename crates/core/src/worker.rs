@@ -722,7 +722,7 @@ impl Worker {
             .collect()
     }
 
-    /// Returns whether some placed tasks have not started although others are running.
+    /// Returns whether some placed tasks have not started although other tasks are running.
     pub(crate) fn may_be_stuck(&self) -> bool {
         self.running > 0 && self.placed_len > self.running
     }

@@ -1,4 +1,4 @@
-//! Submits: the server accepts valid ones, and rejections have no other effects.
+//! Submits: the server accepts valid submits, and rejections have no other effects.
 
 use std::collections::BTreeSet;
 

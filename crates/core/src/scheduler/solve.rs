@@ -376,7 +376,8 @@ impl<'a> Round<'a> {
             };
             let key = self.input.queues[queue].0;
             for (variant, number) in class.variants.iter().zip(0..) {
-                // A request may also have single-node variants, which are filled like others.
+                // A request may also have single-node variants, which are placed like other
+                // requests.
                 if variant.n_nodes > 0 && self.left[queue] > 0 {
                     let limits = (self.left[queue], self.tasks_left.div_ceil(GANG_COST));
                     let started = planner.plan(key, (number, variant), limits, reserve_max);
@@ -490,7 +491,7 @@ impl<'a> Round<'a> {
         true
     }
 
-    /// Uses first variants first. Other variants fill the rest.
+    /// Places tasks in their first variants, and then fills the remaining room with other variants.
     fn fill_by_rank(&mut self, level: Level, plan: &mut WorkerPlan<'a>) {
         let mut rank = 0;
         let are_few = self.left[level.queues()].iter().sum::<u64>() <= EXACT_TASKS_MAX;
@@ -644,7 +645,7 @@ impl<'a> Round<'a> {
             for (key, number) in self.blocked(level, plan, RESERVATIONS_MAX) {
                 let ready = self.ready_of(key);
                 let count = self.reservation_count(key);
-                // A task starts on only one worker, so the others need no reservation.
+                // A task starts on only one worker, so the other workers need no reservation.
                 if count < ready {
                     self.reservation_counts.insert(key, count + 1);
                     plan.block(key, number);
@@ -685,9 +686,9 @@ impl<'a> Round<'a> {
         });
     }
 
-    /// Sends tasks ahead that could not start, spread evenly. A worker with a choice of requests
-    /// gets only as many as it needs not to idle, because the best combination is known only when a
-    /// task ends.
+    /// Sends tasks that could not start ahead, spread evenly over workers. A worker with a choice
+    /// of requests gets only as many tasks as it needs to avoid idling, because the best
+    /// combination is known only when a task ends.
     fn send_ahead(
         &mut self,
         level: Level,
@@ -724,7 +725,7 @@ impl<'a> Round<'a> {
             }
             let mut remaining = rooms.len() as u64;
             for (at, number, room) in rooms {
-                // An even share of the rest for the remaining workers.
+                // Each of the remaining workers gets an even share of the remaining tasks.
                 let fair = self.left[queue].div_ceil(remaining.max(1));
                 let count = u64::from(room).min(fair).min(self.tasks_left);
                 remaining -= 1;

@@ -442,7 +442,7 @@ impl ServerState {
         self.note_dropped(ctx, id, culprit);
     }
 
-    /// Aborts those of the tasks that are waiting. Returns whether there were any.
+    /// Aborts the waiting tasks among `slots`. Returns whether there were any.
     pub(super) fn drop_waiting(
         &mut self,
         ctx: &mut Ctx<'_>,
@@ -457,7 +457,7 @@ impl ServerState {
         is_any
     }
 
-    /// Aborts those of the tasks that are waiting. Returns their ids.
+    /// Aborts the waiting tasks among `slots`. Returns their ids.
     pub(super) fn abort_waiting(&mut self, id: JobId, slots: Vec<TaskSlot>) -> Vec<u32> {
         let mut aborted = Vec::new();
         for slot in slots {

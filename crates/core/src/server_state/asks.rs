@@ -313,8 +313,8 @@ impl ServerState {
         }
     }
 
-    /// Grants the instance after a failed one more of the exhausted resource. Returns `None` if the
-    /// grant is unchanged.
+    /// Increases the grant of the exhausted resource for the instance that follows a failed one.
+    /// Returns `None` if the grant is unchanged.
     pub(super) fn grow(
         &mut self,
         now: Time,

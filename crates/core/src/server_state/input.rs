@@ -170,8 +170,8 @@ pub enum Command {
     ResubmitTasks {
         /// The job.
         job: JobId,
-        /// The positions of the tasks, for each submit of the job in order. Missing submits at the
-        /// end have none.
+        /// The positions of the tasks, for each submit of the job in order. Submits beyond the end
+        /// of the list have none.
         positions: Vec<IndexSet>,
     },
     /// Stops workers. `All` selects all connected workers.

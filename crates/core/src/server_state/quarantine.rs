@@ -632,7 +632,7 @@ impl ServerState {
         self.set_standing(id, Standing::Quarantined);
     }
 
-    /// Treats a worker like all others again.
+    /// Treats a worker like all other workers again.
     fn trust(&mut self, ctx: &mut Ctx<'_>, id: WorkerId, why: &str) {
         let Some(case) = self.suspicions.remove(id) else {
             return;

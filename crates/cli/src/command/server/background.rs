@@ -23,8 +23,8 @@ const LOG_NAME: &str = "server.log";
 const LOOK_INTERVAL: Duration = Duration::from_millis(50);
 /// How long a server with open ports may be unreachable under its own name.
 const NAME_PATIENCE: Duration = Duration::from_secs(3);
-/// How long another server may answer in the directory. A start waits for other starts, and then
-/// fails.
+/// How long another server may answer in the directory. A starting server waits for other starting
+/// servers, and then fails.
 const OTHER_PATIENCE: Duration = Duration::from_secs(40);
 /// How long to wait for a stopping server to end.
 const END_PATIENCE: Duration = Duration::from_secs(10);
