@@ -550,8 +550,20 @@ impl Worker {
         Some(copy)
     }
 
-    /// Removes a task. Returns `None` if it was not sent to the worker with that instance.
+    /// Removes an ended task. Returns `None` if it was not sent to this worker with that instance.
     pub(crate) fn remove(
+        &mut self,
+        task: TaskKey,
+        instance: InstanceId,
+        classes: &Classes,
+    ) -> Option<Assigned> {
+        let assigned = self.take_out(task, instance, classes)?;
+        // Requests that did not fit may fit now.
+        self.stuck.clear();
+        Some(assigned)
+    }
+
+    fn take_out(
         &mut self,
         task: TaskKey,
         instance: InstanceId,
@@ -569,11 +581,6 @@ impl Worker {
         } else {
             self.leave_backlog(task, &assigned);
         }
-        // Requests that did not fit may fit now.
-        if assigned.started || self.running == 0 {
-            self.stuck.clear();
-        }
-        // This must follow the check above, which tests whether any task was running until now.
         self.running = self.running.saturating_sub(u32::from(assigned.started));
         Some(assigned)
     }
@@ -696,7 +703,8 @@ impl Worker {
 
     /// Removes a task that the worker returned unstarted, whether requested or not. If the worker
     /// had time to start it, there is less room than counted. In that case, rounds do not count on
-    /// that variant again until a task ends on the worker. A task that hangs during its start is
+    /// that variant again until a task ends on the worker or leaves its
+    /// backlog. A task that hangs during its start is
     /// not returned.
     pub(crate) fn remove_unstarted(
         &mut self,
@@ -704,7 +712,12 @@ impl Worker {
         now: Time,
         classes: &Classes,
     ) -> Option<Assigned> {
-        let assigned = self.remove(task, instance, classes)?;
+        let was_idle = self.running == 0;
+        let assigned = self.take_out(task, instance, classes)?;
+        // The worker may have kept room for a task that waited there.
+        if !assigned.placed || was_idle {
+            self.stuck.clear();
+        }
         let had_time = assigned.at + STUCK_AFTER <= now;
         if assigned.placed && assigned.retracting && had_time && self.running > 0 {
             self.stuck.insert((assigned.key.class, assigned.variant));

@@ -137,3 +137,25 @@ fn a_round_looks_for_nodes_again_after_a_quarter_of_a_second() {
     assert!(looks(&mut bench));
     assert!(!looks(&mut bench), "it has just looked");
 }
+
+#[test]
+fn room_that_a_worker_kept_for_a_waiting_task_is_used_when_that_task_leaves() {
+    for is_canceled in [true, false] {
+        let (mut bench, worker) = Bench::with_worker(2);
+        let slow = bench.submit(tasks(1));
+        bench.start(worker, key(slow, 0));
+        let wide = bench.submit(wide(1, 2));
+        let small = bench.submit(tasks(1));
+        // The worker keeps its free cpu for the wide task, which has waited too long.
+        bench.wait(Duration::from_secs(6));
+        bench.give_back(worker, key(small, 0));
+        assert_eq!(bench.phase(key(small, 0)), Phase::Waiting);
+        if is_canceled {
+            bench.cancel(wide);
+            bench.end(worker, key(wide, 0), Outcome::Killed);
+        } else {
+            bench.give_back(worker, key(wide, 0));
+        }
+        assert_eq!(bench.phase(key(small, 0)), Phase::Placed, "{is_canceled}");
+    }
+}

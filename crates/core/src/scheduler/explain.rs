@@ -124,6 +124,8 @@ pub enum Hindrance {
     },
     /// Enough of the resource is free in total, but not in a single item or in the required groups.
     Scattered,
+    /// The worker returned such a task unstarted.
+    Unstarted,
     /// Not enough workers of the group are empty.
     Nodes {
         /// The requested number of nodes.
@@ -164,6 +166,10 @@ impl fmt::Display for Hindrance {
                 write!(f, ", {kept} of them kept for more urgent tasks")
             }
             Self::Scattered => f.write_str("enough is free, but not together"),
+            Self::Unstarted => f.write_str(
+                "it did not start such a task in time: what is free is not together, or is kept for \
+                 a task that has waited longer",
+            ),
             Self::Nodes { n_nodes, empty } => {
                 write!(
                     f,
@@ -229,8 +235,11 @@ pub fn hindrances(
         return lacking;
     }
     // Enough is free in total, but not within single items or in the required groups.
-    if plan.room(demand) == 0 || worker.is_stuck(key.class, number) {
+    if plan.room(demand) == 0 {
         return vec![Hindrance::Scattered];
+    }
+    if worker.is_stuck(key.class, number) {
+        return vec![Hindrance::Unstarted];
     }
     let share = worker.config.min_utilization;
     if share > 0.0 {
