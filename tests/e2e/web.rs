@@ -132,7 +132,7 @@ fn works(command: &mut Command) -> bool {
     command.output().is_ok_and(|out| out.status.success())
 }
 
-/// Returns a Python that has a module, or why there is none.
+/// Returns a Python interpreter that has the module, or the reason why there is none.
 pub(crate) fn python_with(module: &str) -> Result<String, String> {
     let python = std::env::var(PYTHON).unwrap_or_else(|_| "python3".to_owned());
     if works(Command::new(&python).args(["-c", &format!("import {module}")])) {

@@ -33,7 +33,8 @@ use rustix::process::{Resource, getrlimit};
 
 pub use pool::{Permit, Pool, acting_as, actor};
 
-/// The maximum number of entries of each kind of holder.
+/// Limits of a port: the maximum numbers of entries (connections or requests) by the right of their
+/// peers.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Share {
     /// The maximum number of strangers, and of silent holders of a key.
@@ -54,7 +55,8 @@ impl Share {
     /// For connections inside one process.
     pub const UNLIMITED: Self = Self::requests(usize::MAX, usize::MAX, usize::MAX);
 
-    /// Creates a share of requests, whose holders are known.
+    /// Creates limits for requests: per lesser right, for all lesser rights, and in total. Requests
+    /// come only from peers that have proven who they are, so none is for strangers.
     #[must_use]
     pub const fn requests(each: usize, others: usize, all: usize) -> Self {
         Self {
@@ -65,7 +67,7 @@ impl Share {
         }
     }
 
-    /// Creates a share of connections. Of 32 parts of the file descriptors that this process may
+    /// Creates limits for connections. Of 32 parts of the file descriptors that this process may
     /// have, strangers get two and all other holders get `parts`. A quarter of the latter, but at
     /// most `owner_max`, is reserved for the owner.
     fn connections(descriptors: u64, unproven_max: usize, parts: u64, owner_max: usize) -> Self {

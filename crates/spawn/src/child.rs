@@ -175,7 +175,7 @@ fn run(plan: &ChildPlan<'_>) -> Result<Never, Failure> {
     enter_cgroup(plan)?;
     set_limits(plan)?;
     if let Some(mask) = plan.umask {
-        // SAFETY: a plain number. It cannot fail.
+        // SAFETY: the argument is a plain number. The call cannot fail.
         let _ = unsafe { raw::call(libc::SYS_umask, [mask as usize, 0, 0, 0, 0]) };
     }
     if let Some(path) = plan.cwd {

@@ -199,7 +199,7 @@ struct DroppedTasks {
 }
 
 impl DroppedTasks {
-    /// Parses the data. Returns `None` for any other data, because the file may be damaged.
+    /// Parses the data. Returns `None` if it has another form, because the file may be damaged.
     fn of(data: &Map<String, Value>) -> Option<Self> {
         let number = |value: &Value| u32::try_from(value.as_u64()?).ok();
         let range = |range: &Value| {

@@ -40,7 +40,7 @@ pub(crate) enum DashboardCommand {
     Stream,
     /// Show a journal file; the same as --journal
     Replay {
-        /// The journal file, or a server directory; a server may be writing it
+        /// The journal file, or a server directory; a server may be writing to it
         #[arg(value_name = "JOURNAL")]
         journal: PathBuf,
     },

@@ -30,7 +30,7 @@ pub(crate) enum JournalCommand {
 /// Options of `journal export`.
 #[derive(Args, Debug)]
 pub(crate) struct ExportArgs {
-    /// The journal file, or a server directory; a server may be writing it
+    /// The journal file, or a server directory; a server may be writing to it
     #[arg(value_name = "FILE", value_parser = path_parser())]
     pub(crate) file: PathBuf,
 }
@@ -55,7 +55,7 @@ pub(crate) struct StreamArgs {
 /// Options of `journal report`.
 #[derive(Args, Debug)]
 pub(crate) struct ReportArgs {
-    /// The journal file, or a server directory; a server may be writing it
+    /// The journal file, or a server directory; a server may be writing to it
     #[arg(value_name = "JOURNAL", value_parser = path_parser())]
     pub(crate) journal: PathBuf,
 

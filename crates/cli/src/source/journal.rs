@@ -57,7 +57,7 @@ fn store_error(error: &StoreError) -> CliError {
 }
 
 impl JournalFile {
-    /// Opens a journal. A server may be writing it.
+    /// Opens a journal. A server may be writing to it.
     pub(crate) fn open(path: &Path) -> CliResult<Self> {
         reader::open_for_reading(path).map_err(|e| store_error(&e))?;
         Ok(Self {

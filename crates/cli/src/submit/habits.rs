@@ -114,7 +114,7 @@ struct Text<'a> {
     text: &'a str,
     /// The position of the text among the words of the command.
     number: usize,
-    /// The option that the text is the value of.
+    /// The option whose value is the text.
     option: &'a str,
     /// The program that reads the text.
     reader: Reader,

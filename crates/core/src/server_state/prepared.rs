@@ -67,7 +67,7 @@ pub(super) struct PreparedGraph {
 }
 
 impl Prepared {
-    /// Checks a submit of a client.
+    /// Checks and prepares a client's submit.
     ///
     /// # Errors
     ///

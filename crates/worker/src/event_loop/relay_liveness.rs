@@ -95,7 +95,7 @@ mod tests {
     use crate::server_link::Probing;
 
     const PERIOD: Duration = Duration::from_secs(8);
-    /// Switching to another route takes less: a relay is nearby, and the next one is tried after a
+    /// Switching to another route takes less time: a relay is nearby, and the next one is tried after a
     /// fraction of a second.
     const OTHER_ROUTE: Duration = Duration::from_secs(3);
 

@@ -15,7 +15,7 @@ const LEVELS_MAX: usize = 8;
 /// The maximum number of additional levels skipped for all workers of a round, about 50 µs each.
 pub(super) const MORE_LEVELS_MAX: usize = 64;
 
-/// A way to fill a worker with a minimum utilization.
+/// A way to fill a worker to at least its minimum utilization.
 #[derive(Clone, Copy, Debug)]
 struct Attempt {
     /// The first level with tasks for the worker.
