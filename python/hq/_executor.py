@@ -410,7 +410,9 @@ class Executor(_BaseExecutor):
         if unknown:
             raise TypeError(f"unknown options: {', '.join(unknown)}; there are {', '.join(sorted(self._options))}")
         return submit_program(
-            self,
+            self._state,
+            self._state.job,
+            self._start_program,
             args,
             {**self._options, **changes},
             stdin=stdin,

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import _thread
+import logging
 import threading
 import time
-from concurrent.futures import Future
+from concurrent.futures import Future, InvalidStateError
 from concurrent.futures import _base as _futures
 from typing import Any, Callable, List, Optional, Protocol, TypeVar
 
@@ -13,6 +14,8 @@ from ._held import Held
 from .errors import NotPicklable
 
 T = TypeVar("T")
+
+_log = logging.getLogger(__name__)
 
 
 class Owner(Protocol):
@@ -187,3 +190,23 @@ def mark_cancelled(future: "Future[Any]") -> None:
             waiter.add_cancelled(future)
         future._condition.notify_all()
     future._invoke_callbacks()  # type: ignore[attr-defined]
+
+
+class Canceled(BaseException):
+    """The outcome of a cancelled call."""
+
+
+def settle(future: "CallFuture[Any]", result: Any, error: Optional[BaseException]) -> None:
+    try:
+        if error is None:
+            future.set_result(result)
+        elif isinstance(error, Canceled):
+            mark_cancelled(future)
+        else:
+            future.set_exception(error)
+    except InvalidStateError:
+        # It was cancelled just now.
+        pass
+    except BaseException:
+        # The standard library passes on exceptions other than `Exception`; here other threads wait for the calling thread.
+        _log.exception("a callback of %r failed", future)

@@ -5,17 +5,18 @@ from __future__ import annotations
 import os
 import pathlib
 import types
-from typing import TYPE_CHECKING, Any, Dict, Iterable, List, Mapping, Optional, Sequence, Tuple, Union
+from typing import Any, Callable, Dict, Iterable, List, Mapping, Optional, Sequence, Set, Tuple, Union
 
-from ._future import CallFuture
+from ._future import CallFuture, Owner
 from ._pickle import without_value
+from ._spec import make_program_spec
 from .errors import ProgramFailed
-
-if TYPE_CHECKING:
-    from ._executor import Executor
 
 #: The number of lines of a failed program's standard error that are shown.
 LINES_MAX = 20
+
+#: Submits a program after the futures that it needs have succeeded, with its description and standard input.
+Start = Callable[["ProgramFuture", Callable[[], Tuple[Dict[str, Any], bytes]], "Set[CallFuture[Any]]"], None]
 
 Argument = Union[str, "os.PathLike[str]", int, float, "File", "CallFuture[Any]"]
 
@@ -115,7 +116,9 @@ def words_of(args: Iterable[Any]) -> List[str]:
 
 
 def submit_program(
-    executor: "Executor",
+    owner: Owner,
+    job: int,
+    start: "Start",
     args: Sequence[Argument],
     options: Dict[str, Any],
     *,
@@ -126,12 +129,9 @@ def submit_program(
     deps: Sequence["CallFuture[Any]"],
     env: Optional[Mapping[str, str]],
 ) -> ProgramFuture:
-    from ._spec import make_program_spec
-
     if isinstance(args, (str, bytes)) or not args:
         raise TypeError("a program is given as a list of words, such as ['grep', 'word', 'file']")
-    state = executor._state
-    future = ProgramFuture(state)
+    future = ProgramFuture(owner)
     place = os.path.abspath(cwd or ".")
     output = options["output"]
 
@@ -145,9 +145,9 @@ def submit_program(
 
     def prepare() -> Tuple[Dict[str, Any], bytes]:
         words = words_of(args)
-        future._ended = (words, out, err, state.job)
+        future._ended = (words, out, err, job)
         return make_program_spec(options, words, place, {**options["env"], **(env or {})}, (out, err)), content
 
     needs = {arg for arg in args if isinstance(arg, CallFuture)} | set(deps)
-    executor._start_program(future, prepare, needs)
+    start(future, prepare, needs)
     return future

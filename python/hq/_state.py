@@ -11,12 +11,12 @@ import os
 import threading
 import time
 import weakref
-from concurrent.futures import Future, InvalidStateError
+from concurrent.futures import Future
 from typing import Any, Callable, Deque, Dict, Iterable, List, Optional, Sequence, Set, Tuple, Union
 
 from . import _pickle
 from ._bridge import Bridge
-from ._future import CallFuture, mark_cancelled
+from ._future import CallFuture, Canceled, mark_cancelled, settle
 from ._held import Held
 from ._ids import IDS, Margin, numbers_of, ranges
 from ._program import ProgramFuture
@@ -34,8 +34,6 @@ _RANGES_MAX = 5_000
 _LOOK_AGAIN = 30.0
 #: Likewise while values may become unneeded.
 _LOOK_SOON = 1.0
-
-_log = logging.getLogger(__name__)
 
 FINISHED, FAILED, CANCELED, ABORTED = 2, 3, 4, 5
 
@@ -285,7 +283,7 @@ class State:
         with self.changed:
             if self.is_over:
                 return
-        self.values.end()
+        self.values.end([state for state in list(states) if state is not self])
         with self.changed:
             self.is_over = True
         try:
@@ -330,7 +328,7 @@ class State:
             numbers = numbers_of(message)
             with self.lock:
                 cancelled = self._disown(numbers)
-            self._settle([(number, None, _Canceled() if number in cancelled else error) for number in numbers])
+            self._settle([(number, None, Canceled() if number in cancelled else error) for number in numbers])
         elif event == "again":
             with self.changed:
                 self.was_away = True
@@ -376,7 +374,7 @@ class State:
                     calls.append(call)
             self.waiting.extendleft(reversed(calls))
             self.changed.notify_all()
-        self._settle([(number, None, _Canceled()) for number in numbers if number in cancelled])
+        self._settle([(number, None, Canceled()) for number in numbers if number in cancelled])
         for one in again:
             self.submit_again(one.future, one.task, one.swap, one.needs)
 
@@ -438,7 +436,7 @@ class State:
         self, number: int, state: int, error: Optional[str]
     ) -> Tuple[Any, Optional[BaseException]]:
         if state == CANCELED:
-            return None, _Canceled()
+            return None, Canceled()
         with self.lock:
             future = self.pending.get(number)
         if isinstance(future, ProgramFuture):
@@ -706,10 +704,6 @@ class State:
                 begin(future)
 
 
-class _Canceled(BaseException):
-    """The outcome of a cancelled call."""
-
-
 def begin(future: "CallFuture[Any]") -> bool:
     """Returns whether to submit a call: it was not cancelled and did not fail because of its options."""
     if future.done() and not future.cancelled():
@@ -718,22 +712,6 @@ def begin(future: "CallFuture[Any]") -> bool:
         # Submitted for the second time.
         return True
     return future.set_running_or_notify_cancel()
-
-
-def settle(future: "CallFuture[Any]", result: Any, error: Optional[BaseException]) -> None:
-    try:
-        if error is None:
-            future.set_result(result)
-        elif isinstance(error, _Canceled):
-            mark_cancelled(future)
-        else:
-            future.set_exception(error)
-    except InvalidStateError:
-        # It was cancelled just now.
-        pass
-    except BaseException:
-        # The standard library passes on exceptions other than `Exception`; here other threads wait for the calling thread.
-        _log.exception("a callback of %r failed", future)
 
 
 def same(error: BaseException) -> BaseException:

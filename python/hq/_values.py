@@ -10,16 +10,14 @@ import threading
 import time
 import weakref
 from concurrent.futures import Future, InvalidStateError
-from typing import TYPE_CHECKING, Any, Deque, Dict, List, Optional, Set, Tuple
+from typing import Any, Callable, Deque, Dict, Iterable, List, Optional, Protocol, Sequence, Set, Tuple
 
-from ._future import CallFuture, Continuation
+from ._bridge import Bridge
+from ._future import CallFuture, Continuation, settle
 from ._held import Held, NotThere, Reference
 from ._spec import CrashLimit
 from ._spool import claim
 from .errors import CallError, HqError, ServerGone, ValueTooLarge, ValueUnreachable, WorkerLost
-
-if TYPE_CHECKING:
-    from ._state import State
 
 #: Seconds to reach a worker that the server still counts on, and between two attempts.
 _PATIENCE = 60.0
@@ -30,10 +28,33 @@ _HOME_MAX = 1 << 30
 _RELEASE_PATIENCE = 10.0
 
 
+class Calls(Protocol):
+    """The calls of an executor, whose lock also protects its values."""
+
+    lock: Any
+    changed: threading.Condition
+    bridge: Bridge
+    owns_bridge: bool
+    job: int
+    pending: "Dict[int, CallFuture[Any]]"
+    waiting: Deque[Any]
+    needs: Dict[int, Sequence[Held]]
+    adopted: int
+    broken: Optional[BaseException]
+    is_over: bool
+    values: "Values"
+
+    def add_errand(self, errand: Callable[[], None]) -> None: ...
+    def cancel_sent(self, future: "CallFuture[Any]") -> bool: ...
+    def give_up(self, number: int, error: BaseException) -> None: ...
+    def make_again(self, number: int, held: Held, name: str) -> None: ...
+    def submit_again(self, future: "CallFuture[Any]", task: int, swap: Dict[str, Any], needs: Sequence[Held]) -> None: ...
+
+
 class Values:
     """The values of the calls of one executor."""
 
-    def __init__(self, state: "State", crash_limit: CrashLimit) -> None:
+    def __init__(self, state: Calls, crash_limit: CrashLimit) -> None:
         self.state = state
         #: How often a value may be lost, unless the template of its call sets a limit.
         self.crash_limit = crash_limit
@@ -274,8 +295,6 @@ class Values:
         self.settler.start()
 
     def _settle_watched(self) -> None:
-        from ._state import settle
-
         state = self.state
         while True:
             with state.changed:
@@ -313,12 +332,10 @@ class Values:
             self.are_home = True
             state.changed.notify_all()
 
-    def _hand_on(self) -> None:
+    def _hand_on(self, others: Iterable[Calls]) -> None:
         """Transfers values that calls of other executors of this process read to those executors."""
-        from ._state import states
-
-        for other in list(states):
-            if other is self.state or other.is_over or other.broken is not None:
+        for other in others:
+            if other.is_over or other.broken is not None:
                 continue
             with other.lock:
                 reading = [*other.needs.values(), *(call.needs for call in other.waiting)]
@@ -328,12 +345,12 @@ class Values:
                 held.keeper, held.is_from_elsewhere = other.values, True
                 other.values._add(held)
 
-    def end(self) -> None:
-        """Ends all fetches."""
+    def end(self, others: Iterable[Calls]) -> None:
+        """Ends all fetches. `others` are the other executors of this process."""
         state = self.state
         is_last = state.owns_bridge and state.bridge.is_local
         if state.broken is None and not is_last:
-            self._hand_on()
+            self._hand_on(others)
         with state.lock:
             self.is_ending = True
             ours = [held.reference for held in self.live if not held.is_borrowed]
